@@ -1,0 +1,44 @@
+# The commands of a contributor, and of CI. `make` alone lists them.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/installed ## train on handwritten digits: plain Optax beside treekit, and a picture of the loss
+	$(BIN)/python examples/digits.py
+
+test: .venv/installed ## the tests, the examples in the docstrings and those of the README
+	$(BIN)/python -m pytest -n 2
+
+check: .venv/installed ## format, lint and types, and the stubs of Optax against the package
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/pyright
+	MYPYPATH=typings $(BIN)/python -m mypy.stubtest optax --ignore-missing-stub --ignore-disjoint-bases
+
+bench: .venv/installed ## treekit beside its peers, as ratios (QUICK=1 for a short look)
+	@set -e; for file in benchmarks/[a-z]*.py; do name=$${file##*/}; $(BIN)/python -m benchmarks.$${name%.py}; done
+
+clean: ## remove .venv, caches and builds
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv: .venv/installed ## make the environment that the others use; they do so by themselves
+
+# An empty file that says when the environment last followed pyproject.toml.
+.venv/installed: pyproject.toml
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { python=$$($(FIND_PYTHON)) && "$$python" -m venv --clear .venv; }
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable ".[optax]" --group dev
+	@touch $@
+
+# Prints the first of these that is a Python of 3.11 or later: what `python3` is may be older.
+FIND_PYTHON = for python in "$(PYTHON)" python3.14 python3.13 python3.12 python3.11; do \
+	"$$python" -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null && echo "$$python" && exit 0; done; \
+	echo "treekit needs Python 3.11 or later: install one, or name it: make PYTHON=/path/to/python" >&2; exit 1

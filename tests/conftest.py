@@ -1,0 +1,38 @@
+"""How every test runs: treekit's own annotations checked, and what JAX would promote silently an error."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import runtime_checkable
+
+import hypothesis
+import jax
+import optax
+import pytest
+from jaxtyping import install_import_hook
+
+# Before anything imports treekit: from here on beartype checks each call of its functions against their annotations.
+install_import_hook("treekit", "beartype.beartype")
+
+# Optax's protocols are for reading only; beartype can ask about one, "is it callable?", when it is marked so.
+for protocol in (
+    optax.ShouldSkipUpdateFunction,
+    optax.TransformInitFn,
+    optax.TransformUpdateExtraArgsFn,
+    optax.TransformUpdateFn,
+    optax.transforms.ConditionFn,
+):
+    runtime_checkable(protocol)
+
+# A deadline would make the first, compiling, example fail. CI tries the same examples each time.
+hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if "CI" in os.environ else "local")
+
+
+@pytest.fixture(autouse=True)
+def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No two ranks mix by themselves, and in the core's tests no two dtypes. Optax's own arithmetic mixes dtypes."""
+    core = request.path.parent == Path(__file__).parent
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict" if core else "standard"):
+        yield

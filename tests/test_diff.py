@@ -1,0 +1,410 @@
+"""tree_diff: every difference, of the right kind, at the right place, in words a person can read."""
+
+import collections
+import dataclasses
+import enum
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import treekit as tk
+from tests.trees import EXAMPLES, LEAVES, Box, Halved, Point, Twig, follow, is_leaf, places, trees, untyped
+from treekit._diff import Kind, TreeDiff
+
+KEY = jax.random.key(0)
+KINDS: tuple[Kind, ...] = get_args(Kind)
+f32, bf16 = jnp.ones(2), jnp.ones(2, jnp.bfloat16)
+abstract = untyped.ShapeDtypeStruct((2,), jnp.float32)
+
+
+def of_name(name: str) -> type[Any]:
+    """A node class of a name that another one may have too."""
+    return tk.node(type(name, (), {"__annotations__": {"x": Any}, "__module__": __name__}))
+
+
+def red() -> Any:
+    """The member of an enum of its own."""
+
+    class Colour(enum.Enum):
+        RED = 1
+
+    return Colour.RED
+
+
+class Incomparable:
+    def __eq__(self, other: object) -> bool:
+        raise ArithmeticError
+
+
+# kind, a, b: each differs at one place, in one way
+PAIRS: dict[str, tuple[Kind, Any, Any]] = {
+    "list, tuple": ("type", [1], (1,)),
+    "dict, OrderedDict": ("type", {"a": 1}, collections.OrderedDict(a=1)),
+    "tuple, namedtuple": ("type", (1, 2), Point(1, 2)),
+    "leaf, node": ("type", 1, [1]),
+    "array, dict": ("type", f32, {"a": f32}),
+    "array, string": ("type", f32, "text"),
+    "array, function": ("type", f32, len),
+    "number, string": ("type", 1, "1"),
+    "string, bytes": ("type", "a", b"a"),
+    "None, string": ("type", None, "text"),
+    "None, function": ("type", None, len),
+    "None, dict": ("type", None, {}),
+    "None, empty tuple": ("type", None, ()),
+    "node, module": ("type", Twig(1), Box(1)),
+    "module, filtered away": ("type", Box(1), None),
+    "classes of one name": ("type", of_name("Same")(1), of_name("Same")(1)),
+    "enums of one name": ("type", red(), red()),
+    "length": ("structure", [1, 2], [1]),
+    "empty": ("structure", [], [1]),
+    "key": ("structure", {"a": 1}, {"a": 1, "b": 2}),
+    "other keys": ("structure", {"a": 1}, {"b": 1}),
+    "static of a module": ("static value", Box(1, name="x"), Box(1, name="y")),
+    "static of a node": ("static value", Twig(1, name="x"), Twig(1, name="y")),
+    "static type": ("static value", Twig(1, name=1), Twig(1, name=True)),
+    "static float": ("static value", Twig(1, name=1), Twig(1, name=1.0)),
+    "static zero": ("static value", Twig(1, name=0.0), Twig(1, name=-0.0)),
+    "static tuple": ("static value", Twig(1, name=(1, 2)), Twig(1, name=(1, 2.0))),
+    "static None": ("static value", Twig(1, name=None), Twig(1, name="None")),
+    "function of a Partial": ("static value", untyped.tree_util.Partial(len, 1), untyped.tree_util.Partial(max, 1)),
+    "order of an OrderedDict": (
+        "static value",
+        collections.OrderedDict(a=1, b=2),
+        collections.OrderedDict(b=2, a=1),
+    ),
+    "factory of a defaultdict": (
+        "static value",
+        collections.defaultdict(list, a=1),
+        collections.defaultdict(dict, a=1),
+    ),
+    "None, array": ("array against None", None, f32),
+    "None, NumPy array": ("array against None", None, np.ones(2)),
+    "None, key": ("array against None", None, KEY),
+    "None, number": ("array against None", None, 1.0),
+    "None, ShapeDtypeStruct": ("array against None", None, abstract),
+    "shape": ("shape", f32, jnp.ones(3)),
+    "rank": ("shape", f32, jnp.ones((1, 2))),
+    "shape of NumPy": ("shape", np.ones(2), np.ones(3)),
+    "shape of keys": ("shape", KEY, jax.random.split(KEY)),
+    "shape without values": ("shape", abstract, untyped.ShapeDtypeStruct((3,), jnp.float32)),
+    "empty shapes": ("shape", jnp.ones((0, 1)), jnp.ones((1, 0))),
+    "dtype": ("dtype", f32, bf16),
+    "dtype of fp8": ("dtype", jnp.ones(2, "float8_e4m3fn"), jnp.ones(2, "float8_e5m2")),
+    "dtype of ints": ("dtype", jnp.arange(2), jnp.arange(2, dtype="uint8")),
+    "dtype of numbers": ("dtype", 1, 1.0),
+    "bool, int": ("dtype", True, 1),
+    "dtype of NumPy": ("dtype", np.ones(2, "f2"), np.ones(2, "f4")),
+    "kind of key": ("dtype", KEY, jax.random.key(0, impl="rbg")),
+    "key, its data": ("dtype", jax.random.split(KEY), jax.random.key_data(KEY)),
+    "dtype without values": ("dtype", abstract, untyped.ShapeDtypeStruct((2,), jnp.bfloat16)),
+    "weak type": ("weak type", jnp.asarray(1.0), jnp.ones(())),
+    "number, array": ("weak type", 1.0, jnp.ones(())),
+    "number, NumPy scalar": ("weak type", 1.0, np.float32(1)),
+    "value": ("value", f32, jnp.array([1.0, 2.0])),
+    "value of bf16": ("value", bf16, bf16 * 2),
+    "value of ints": ("value", jnp.arange(2), jnp.arange(2) + 1),
+    "value of large ints": ("value", 2**40, 2**40 + 1),
+    "value of bools": ("value", jnp.array([True]), jnp.array([False])),
+    "value of complex": ("value", jnp.array([1j]), jnp.array([2j])),
+    "value of keys": ("value", KEY, jax.random.key(1)),
+    "value of numbers": ("value", 0.1, 0.1 + 1e-12),
+    "value of strings": ("value", "a", "b"),
+    "value of functions": ("value", len, max),
+    "value of NumPy": ("value", np.ones(2), np.zeros(2)),
+    "value of NumPy strings": ("value", np.array(["a", "b"]), np.array(["a", "c"])),
+    "value of NumPy objects": ("value", np.array([None, 1]), np.array([None, 2])),
+    "NaN, number": ("value", float("nan"), 1.0),
+    "infinities": ("value", jnp.array([jnp.inf, 1]), jnp.array([-jnp.inf, 1])),
+    "late in a large array": ("value", jnp.zeros(500), jnp.zeros(500).at[-1].set(1)),
+    "late in a very large array": ("value", jnp.zeros(5000), jnp.zeros(5000).at[2500].set(1)),
+    "late in a long string": ("value", "x" * 100 + "a", "x" * 100 + "b"),
+    "digits that are not printed": ("value", jnp.array([0.1]), jnp.array([0.1], "float32") + 1e-8),
+    "objects that cannot be compared": ("value", Incomparable(), Incomparable()),
+}
+
+# The same difference at the root and deep inside trees of each kind, and where it is then.
+AROUND: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "root": (lambda x: x, ""),
+    "list": (lambda x: [1, x], "[1]"),
+    "tuple": (lambda x: (x, 2), "[0]"),
+    "dict": (lambda x: {"a": 1, "b": x}, "['b']"),
+    "namedtuple": (lambda x: Point(1, x), ".y"),
+    "module": (lambda x: Box(1, x), ".spare"),
+    "node": (lambda x: Twig(1, x), ".right"),
+    "registered": (lambda x: untyped.tree.unflatten(untyped.tree.structure(Halved(0)), [x]), ".value"),
+    "deep": (lambda x: {"m": Box([Twig((1, {"k": Point(x, None)}))])}, "['m'].value[0].left[1]['k'].x"),
+}
+
+
+def mirror(diff: TreeDiff) -> list[tuple[str, str, str, str]]:
+    return [(d.path, d.kind, d.right, d.left) for d in diff]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_one_difference_is_found_once_with_its_kind_and_path(name: str) -> None:
+    kind, a, b = PAIRS[name]
+    static_field = ".name" if kind == "static value" and isinstance(a, Box | Twig) else ""
+    for wrap, path in AROUND.values():
+        (found,) = tk.tree_diff(wrap(a), wrap(b))
+        assert (found.kind, found.path) == (kind, path + static_field)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_two_sides_read_differently_and_on_one_line(name: str) -> None:
+    _, a, b = PAIRS[name]
+    (found,) = tk.tree_diff(a, b)
+    assert found.left != found.right
+    assert "\n" not in found.left + found.right and len(found.left + found.right) < 500
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_are_symmetric(name: str) -> None:
+    _, a, b = PAIRS[name]
+    (there,), (back,) = tk.tree_diff(a, b), tk.tree_diff(b, a)
+    assert (there.path, there.kind, there.left, there.right) == (back.path, back.kind, back.right, back.left)
+
+
+def test_every_kind_is_in_the_table() -> None:
+    assert {kind for kind, _, _ in PAIRS.values()} == set(KINDS)
+
+
+def same_again(leaf: Any) -> Any:
+    """The same value in another object."""
+    if eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return leaf.copy()
+    return leaf
+
+
+@given(trees())
+def test_equal_trees_have_no_difference(tree: Any) -> None:
+    again = jax.tree.map(same_again, tree)
+    diff = tk.tree_diff(tree, again)
+    assert not diff and len(diff) == 0 and str(diff) == "no difference"
+    tk.assert_trees_same(tree, again)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_equal_examples_have_no_difference(name: str) -> None:
+    assert not tk.tree_diff(EXAMPLES[name], jax.tree.map(same_again, EXAMPLES[name]))
+
+
+nan = float("nan")
+EQUAL: dict[str, tuple[Any, Any]] = {
+    "NaN": (nan, float("nan")),
+    "NaN in an array": (jnp.array([nan, 1]), jnp.array([nan, 1])),
+    "NaN in bf16": (jnp.array([nan, 1], "bfloat16"), jnp.array([nan, 1], "bfloat16")),
+    "NaN in fp8": (jnp.array([nan, 1], "float8_e5m2"), jnp.array([nan, 1], "float8_e5m2")),
+    "NaN in NumPy": (np.array([nan, 1]), np.array([nan, 1])),
+    "NaN in complex": (jnp.array([nan * 1j]), jnp.array([nan * 1j])),
+    "NaN and infinities": (jnp.array([nan, jnp.inf, -jnp.inf]), jnp.array([nan, jnp.inf, -jnp.inf])),
+    "static NaN": (Twig(1, name=nan), Twig(1, name=float("nan"))),
+    "empty arrays": (jnp.ones((0, 3)), jnp.ones((0, 3))),
+    "int4": (jnp.ones(2, "int4"), jnp.ones(2, "int4")),
+    "keys": (jax.random.key(3), jax.random.key(3)),
+    "split keys": (jax.random.split(KEY), jax.random.split(KEY)),
+    "float0": (np.zeros(2, jax.dtypes.float0), np.zeros(2, jax.dtypes.float0)),
+    "NumPy strings": (np.array(["a", "b"]), np.array(["a", "b"])),
+    "NumPy objects": (np.array([None, "b"]), np.array([None, "b"])),
+    "sets": ({1, 2}, {2, 1}),
+    "large ints": (2**70, 2**70),
+    "dicts in another order": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    "abstract and concrete": (abstract, jnp.zeros(2)),
+    "an object that equals nothing": (object, object),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_what_counts_as_equal(name: str) -> None:
+    a, b = EQUAL[name]
+    assert tk.tree_diff({"x": a}, {"x": b}) == ()
+    assert tk.tree_diff({"x": b}, {"x": a}) == ()
+
+
+@given(trees(), trees())
+def test_symmetric_and_empty_only_for_trees_that_are_the_same(a: Any, b: Any) -> None:
+    there, back = tk.tree_diff(a, b), tk.tree_diff(b, a)
+    assert sorted(mirror(there)) == sorted((d.path, d.kind, d.left, d.right) for d in back)
+    if not there:
+        assert untyped.tree.structure(a) == untyped.tree.structure(b)
+        assert all(map(lambda x, y: type(x) is type(y), jax.tree.leaves(a), jax.tree.leaves(b)))
+    if untyped.tree.structure(a) != untyped.tree.structure(b):
+        assert {d.kind for d in there} & {"type", "structure", "static value", "array against None"}
+
+
+@given(trees(), st.data())
+def test_what_was_changed_is_what_is_found(tree: Any, data: st.DataObject) -> None:
+    leaves = [path for path, node in places(tree).items() if is_leaf(node)]
+    changed = data.draw(st.lists(st.sampled_from(leaves), unique=True)) if leaves else []
+    new = object()
+    other = tk.tree_at(lambda t: [follow(p, t) for p in changed], tree, [new] * len(changed))
+    keystr: Any = jax.tree_util.keystr
+    diff = tk.tree_diff(tree, other)
+    # In the order of the tree.
+    assert [d.path for d in diff] == [keystr(p) for p in leaves if p in changed]
+    assert bool(diff) == bool(changed)
+
+
+def test_all_differences_are_found_in_the_order_of_the_first_tree() -> None:
+    names = [f"layer{i}" for i in range(20)]
+    a = {name: 1 for name in names}
+    b = {name: 2 for name in names[:-1]}
+    diff = tk.tree_diff(a, b)
+    assert [d.kind for d in diff] == ["structure"] + ["value"] * 19
+    assert [d.path for d in diff[1:]] == [f"['{name}']" for name in sorted(names[:-1])]
+    assert re.search(r"20 children.*'layer19'", diff[0].left) and "layer19" not in diff[0].right
+
+
+def test_a_leaf_may_differ_in_several_ways() -> None:
+    assert [d.kind for d in tk.tree_diff(jnp.ones(2), jnp.ones(3, jnp.bfloat16))] == ["shape", "dtype"]
+    assert [d.kind for d in tk.tree_diff(jnp.asarray(1.0), jnp.zeros(()))] == ["weak type", "value"]
+
+
+def test_each_static_field_that_differs_is_named() -> None:
+    @tk.node
+    class Conv:
+        kernel: Any
+        stride: tuple[float, ...] = tk.field(static=True)
+        padding: str = tk.field(static=True)
+        dilation: int = tk.field(default=1, static=True)
+
+    diff = tk.tree_diff(Conv(1, (1, 2), "same"), Conv(1, (1, 2.0), "valid"))
+    assert [(d.path, d.kind, d.left, d.right) for d in diff] == [
+        (".stride", "static value", "(1, 2)", "(1, 2.0)"),
+        (".padding", "static value", "'same'", "'valid'"),
+    ]
+
+
+def test_the_fields_of_a_jax_dataclass_are_named() -> None:
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Config:
+        x: Any
+        mode: str = dataclasses.field(metadata={"static": True})
+
+    (found,) = tk.tree_diff([Config(1, "a")], [Config(1, "b")])
+    assert (found.path, found.kind, found.left, found.right) == ("[0].mode", "static value", "'a'", "'b'")
+
+
+def test_static_arrays_of_other_libraries_are_compared_too() -> None:
+    """They cannot be compared by JAX, which is when one wants to see the difference."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Equinox warns of a static array
+
+        class Embedding(eqx.Module):
+            weight: Any
+            table: Any = eqx.field(static=True)
+
+        a, same, b = (Embedding(1, np.array(x)) for x in ([1, 2], [1, 2], [1, 3]))
+    assert not tk.tree_diff(a, same)
+    (found,) = tk.tree_diff(a, b)
+    assert (found.path, found.kind) == (".table", "static value")
+
+
+class Bag:
+    """A node with any number of children, and a static part that is no field."""
+
+    def __init__(self, name: str, *items: Any) -> None:
+        self.name, self.items = name, items
+
+
+jax.tree_util.register_pytree_node(Bag, lambda bag: (bag.items, bag.name), lambda name, items: Bag(name, *items))
+
+
+def test_nodes_registered_by_hand() -> None:
+    (found,) = tk.tree_diff(Bag("a", 1), Bag("b", 1))
+    assert (found.path, found.kind, found.left, found.right) == ("", "static value", "'a'", "'b'")
+    assert [d.kind for d in tk.tree_diff(Bag("a", 1), Bag("a", 2, 3))] == ["structure", "value"]
+    assert {d.kind for d in tk.tree_diff(Bag("a", 1), Bag("b", 1, 2))} == {"structure", "static value"}
+
+
+def test_tracers() -> None:
+    """While tracing, shapes and dtypes are compared, and values where both are known."""
+    seen: list[TreeDiff] = []
+
+    @jax.jit
+    def step(x: jax.Array, n: jax.Array) -> jax.Array:
+        seen.append(tk.tree_diff([x, n, 1], [x + 1, f32, 2]))
+        return x
+
+    step(f32, jnp.arange(2))
+    assert [(d.path, d.kind) for d in seen[0]] == [("[1]", "dtype"), ("[2]", "value")]
+    assert (seen[0][0].left, seen[0][0].right) == ("i32[2]", "f32[2]")
+
+
+def test_without_values() -> None:
+    a = {"w": f32, "b": "a", "n": 1, "f": len}
+    assert not tk.tree_diff(a, {"w": f32 * 2, "b": "b", "n": 2, "f": max}, values=False)
+    other = {"w": jnp.ones(3), "b": 1, "n": 1.0, "f": len}
+    assert [d.kind for d in tk.tree_diff(a, other, values=False)] == ["type", "dtype", "shape"]
+
+
+def test_tolerances_are_numpys() -> None:
+    a, b = jnp.array([1.0, 100.0]), jnp.array([1.001, 100.1])
+    for rtol, atol in ((0.0, 0.0), (0.0015, 0.0), (0.0, 0.01), (0.0, 0.2), (0.0005, 0.0009)):
+        same = np.allclose(np.asarray(a, float), np.asarray(b, float), rtol=rtol, atol=atol)
+        assert bool(tk.tree_diff(a, b, rtol=rtol, atol=atol)) is not same
+    assert not tk.tree_diff(1.0, 1.01, rtol=0.1) and tk.tree_diff(1.0, 1.01)
+    assert tk.tree_diff(jnp.arange(3), jnp.arange(3) + 1, rtol=1.0, atol=10.0), "ints are exact"
+
+
+def test_the_text_is_a_table() -> None:
+    a = {"w": bf16, "b": None, "layers": [Twig(1, name="in")], "name": "x"}
+    b = {"w": f32, "b": jnp.zeros(3, "uint8"), "layers": [Twig(1, name="out")], "name": "x"}
+    diff = tk.tree_diff(a, b)
+    assert str(diff).splitlines() == [
+        "['b']               array against None  None | u8[3]",
+        "['layers'][0].name  static value        'in' | 'out'",
+        "['w']               dtype               bf16[2] | f32[2]",
+    ]
+    assert str(tk.tree_diff(1, 2)) == "(root)  value  1 | 2"
+
+
+@given(trees(), trees())
+def test_the_text_has_a_line_for_each_difference(a: Any, b: Any) -> None:
+    diff = tk.tree_diff(a, b)
+    lines = str(diff).splitlines()
+    assert len(lines) == max(1, len(diff))
+    for line, found in zip(lines, diff, strict=False):
+        assert line.startswith(found.path or "(root)") and found.kind in line
+        assert line.endswith(f"{found.left} | {found.right}") and len(found.left) < 500
+
+
+def test_classes_of_one_name_read_differently() -> None:
+    (found,) = tk.tree_diff(of_name("Same")(1), of_name("Same")(1))
+    assert found.left.startswith(f"{__name__}.Same at 0x") and found.left != found.right
+
+
+@given(trees(), trees())
+def test_assert_trees_same_says_what_tree_diff_found(a: Any, b: Any) -> None:
+    diff = tk.tree_diff(a, b)
+    if not diff:
+        tk.assert_trees_same(a, b)
+        return
+    with pytest.raises(AssertionError, match=rf"trees differ \({len(diff)} difference") as error:
+        tk.assert_trees_same(a, b)
+    assert str(error.value).endswith(str(diff))
+
+
+def test_assert_trees_same_takes_the_same_options() -> None:
+    tk.assert_trees_same(f32, f32 * 2, values=False)
+    tk.assert_trees_same(f32, f32 * 1.01, rtol=0.1)
+    tk.assert_trees_same(f32, f32 * 1.01, atol=0.1)
+    with pytest.raises(
+        AssertionError, match=r"1 difference, left \| right\):\n\(root\)  value  \[1\. 1\.\] \| \[2\. 2\.\]"
+    ):
+        tk.assert_trees_same(f32, f32 * 2)
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: type(leaf).__name__)
+def test_a_leaf_differs_from_nothing_but_other_leaves(leaf: Any) -> None:
+    for other in LEAVES:
+        assert bool(tk.tree_diff(leaf, other)) == (leaf is not other)

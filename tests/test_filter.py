@@ -1,0 +1,281 @@
+"""Which leaves: the predicates and the three verbs agree with Equinox's, whose contract they keep."""
+
+from collections.abc import Callable
+from typing import Any, assert_type
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import treekit as tk
+from tests.trees import EXAMPLES, LEAVES, Box, Point, Twig, identical, prefixes, trees, untyped
+
+DTYPES = (
+    *("bool", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16", "float32"),
+    *("complex64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e5m2fnuz", "float8_e4m3fnuz"),
+)
+WIDE_DTYPES = ("int64", "uint64", "float64", "complex128")
+
+
+class HasArray:
+    """Duck typing is not enough to be an array."""
+
+    dtype = np.dtype("float32")
+    shape = ()
+
+    def __jax_array__(self) -> jax.Array:
+        return jnp.ones(())
+
+
+def _x64(dtype: str) -> jax.Array:
+    with jax.enable_x64(True):
+        return jnp.ones(2, dtype)
+
+
+OBJECTS: dict[str, object] = {
+    **{f"jax {dtype}": jnp.ones(2, dtype) for dtype in DTYPES},
+    **{f"jax {dtype}": _x64(dtype) for dtype in WIDE_DTYPES},
+    **{f"numpy {dtype}": np.ones(2, jnp.dtype(dtype)) for dtype in (*DTYPES, *WIDE_DTYPES)},
+    **{f"numpy scalar {dtype}": jnp.dtype(dtype).type(1) for dtype in (*DTYPES, *WIDE_DTYPES)},
+    "weak": jnp.asarray(1.0),
+    "empty": jnp.zeros((0, 3)),
+    "key": jax.random.key(0),
+    "keys": jax.random.split(jax.random.key(0)),
+    "key of another kind": jax.random.key(0, impl="rbg"),
+    "old key": jax.random.PRNGKey(0),
+    "numpy object": np.array([None, 1]),
+    "numpy strings": np.array(["a"]),
+    "numpy bytes": np.array([b"a"]),
+    "numpy dates": np.array(["2020-01-01"], "datetime64[D]"),
+    "numpy date": np.datetime64("2020-01-01"),
+    "numpy str": np.str_("a"),
+    "numpy longdouble": np.longdouble(1),
+    "numpy structured": np.zeros(2, [("a", "f4")]),
+    "numpy masked": np.ma.masked_array([1.0], [True]),
+    "float0": np.zeros(2, jax.dtypes.float0),
+    "bool": True,
+    "int": 1,
+    "float": 1.0,
+    "complex": 1j,
+    "str": "a",
+    "None": None,
+    "list": [jnp.ones(2)],
+    "ShapeDtypeStruct": untyped.ShapeDtypeStruct((2,), jnp.float32),
+    "dtype": jnp.dtype("float32"),
+    "scalar type": jnp.float32,
+    "numpy scalar type": np.float32,
+    "jax.Array": jax.Array,
+    "function": len,
+    "activation": jax.nn.relu,
+    "jitted": jax.jit(jnp.sin),
+    "module": Box(jnp.ones(2)),
+    "node": Twig(jnp.ones(2)),
+    "__jax_array__": HasArray(),
+    "ref": jax.new_ref(jnp.ones(2)),
+}
+
+
+def tracers() -> dict[str, object]:
+    """Tracers of every transformation, leaked on purpose: a predicate asks for the type and dtype only."""
+    found: dict[str, object] = {}
+
+    def see(name: str) -> Callable[..., Any]:
+        def keep(x: Any) -> Any:
+            found[name] = x
+            return x
+
+        return keep
+
+    x = jnp.ones(2)
+    jax.jit(see("jit"))(x)
+    jax.jit(see("jit int"))(jnp.arange(2))
+    jax.jit(see("jit key"))(jax.random.key(0))
+    jax.vmap(see("vmap"))(x)
+    jax.grad(lambda x: see("grad")(x).sum())(x)
+    jax.jvp(see("jvp"), (x,), (x,))
+    jax.eval_shape(see("eval_shape"), untyped.ShapeDtypeStruct((2,), jnp.bfloat16))
+    return found
+
+
+OBJECTS |= {f"tracer of {name}": x for name, x in tracers().items()}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_predicates_agree_with_equinox(name: str) -> None:
+    x = OBJECTS[name]
+    assert tk.is_array(x) is eqx.is_array(x)
+    assert tk.is_inexact_array(x) is eqx.is_inexact_array(x)
+
+
+@given(trees())
+def test_predicates_agree_with_equinox_on_nodes_and_leaves(tree: Any) -> None:
+    for x in (tree, *jax.tree.leaves(tree)):
+        assert tk.is_array(x) is eqx.is_array(x)
+        assert tk.is_inexact_array(x) is eqx.is_inexact_array(x)
+
+
+def test_both_answers_occur_in_the_table() -> None:
+    """Agreeing on a table of one answer would prove nothing."""
+    answers = {(tk.is_array(x), tk.is_inexact_array(x)) for x in OBJECTS.values()}
+    assert answers == {(True, True), (True, False), (False, False)}
+
+
+def is_number(x: Any) -> bool:
+    return isinstance(x, int | float | complex)
+
+
+PREDICATES = (tk.is_array, tk.is_inexact_array, is_number, lambda x: x is None, lambda x: False)
+SPEC_LEAVES = st.booleans() | st.sampled_from(PREDICATES)
+IS_LEAF = st.sampled_from((None, lambda x: x is None, lambda x: isinstance(x, tuple), lambda x: isinstance(x, Box)))
+
+
+@st.composite
+def trees_and_specs(draw: st.DrawFn) -> tuple[Any, Any]:
+    tree = draw(trees())
+    return tree, draw(prefixes(tree, SPEC_LEAVES))
+
+
+@given(trees_and_specs(), st.booleans(), st.sampled_from((None, 0, "gone")))
+def test_the_verbs_agree_with_equinox(case: tuple[Any, Any], inverse: bool, replace: Any) -> None:
+    tree, spec = case
+    assert identical(tk.filter(tree, spec, inverse, replace), eqx.filter(tree, spec, inverse, replace))
+    ours, theirs = tk.partition(tree, spec, replace), eqx.partition(tree, spec, replace)
+    assert identical(ours, theirs)
+    assert identical(tk.combine(*ours), eqx.combine(*theirs))
+
+
+@given(trees(), SPEC_LEAVES, IS_LEAF, st.booleans())
+def test_is_leaf_agrees_with_equinox(tree: Any, spec: Any, is_leaf: Any, inverse: bool) -> None:
+    assert identical(tk.filter(tree, spec, inverse, 0, is_leaf), eqx.filter(tree, spec, inverse, 0, is_leaf))
+    ours, theirs = tk.partition(tree, spec, None, is_leaf), eqx.partition(tree, spec, None, is_leaf)
+    assert identical(ours, theirs)
+    assert identical(tk.combine(*ours, is_leaf=is_leaf), eqx.combine(*theirs, is_leaf=is_leaf))
+
+
+@given(st.data())
+def test_a_spec_may_go_deeper_than_is_leaf(data: st.DataObject) -> None:
+    """Equinox applies is_leaf to what lies under each leaf of the spec, and so accepts a spec made by jax.tree.map."""
+    tree = data.draw(trees())
+    spec = jax.tree.map(lambda _: data.draw(SPEC_LEAVES), tree)
+    is_leaf = data.draw(IS_LEAF)
+    ours = tk.filter(tree, spec, is_leaf=is_leaf)
+    assert identical(ours, eqx.filter(tree, spec, is_leaf=is_leaf))
+
+
+@given(trees_and_specs())
+def test_combine_undoes_partition(case: tuple[Any, Any]) -> None:
+    tree, spec = case
+    left, right = tk.partition(tree, spec)
+    assert identical(tk.combine(left, right), tree)
+    assert identical(tk.combine(right, left), tree)
+    assert len(jax.tree.leaves(left)) + len(jax.tree.leaves(right)) == len(jax.tree.leaves(tree))
+    assert identical(left, tk.filter(tree, spec)) and identical(right, tk.filter(tree, spec, inverse=True))
+
+
+@given(trees())
+def test_the_default_is_arrays(tree: Any) -> None:
+    left, right = tk.partition(tree)
+    assert identical(left, tk.filter_arrays(tree)) and identical(left, eqx.filter(tree, eqx.is_array))
+    assert all(map(tk.is_array, jax.tree.leaves(left))) and not any(map(tk.is_array, jax.tree.leaves(right)))
+
+
+@given(st.lists(st.lists(st.none() | st.sampled_from(LEAVES), min_size=3, max_size=3), min_size=1, max_size=4))
+def test_combine_takes_the_first_that_is_not_none(rows: list[list[Any]]) -> None:
+    expected = [next((x for x in column if x is not None), None) for column in zip(*rows, strict=True)]
+    assert identical(tk.combine(*rows), expected)
+    assert identical(tk.combine(*rows), eqx.combine(*rows))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_true_keeps_all_and_false_nothing(name: str) -> None:
+    tree = EXAMPLES[name]
+    assert identical(tk.filter(tree, True), tree)
+    assert jax.tree.leaves(tk.filter(tree, False)) == []
+    assert type(tk.filter(tree, False)) is type(tree) or name == "leaf"
+
+
+def test_a_predicate_sees_each_leaf_once() -> None:
+    seen: list[Any] = []
+
+    def predicate(x: Any) -> bool:
+        seen.append(x)
+        return True
+
+    tk.partition({"a": (1, 2), "b": [3]}, predicate)
+    assert seen == [1, 2, 3]
+
+
+def test_numpy_bools_and_bound_predicates_are_taken_too() -> None:
+    """Beyond Equinox: a mask computed by NumPy, a predicate that carries its data."""
+    assert tk.filter([1, 2], list(np.array([True, False]))) == [1, None]
+    above = untyped.tree_util.Partial(lambda least, x: x >= least, 2)
+    assert tk.filter([1, 2], above) == [None, 2]
+
+
+def test_under_transformations() -> None:
+    model = EXAMPLES["mlp"]
+
+    @jax.jit
+    def step(arrays: Any, x: jax.Array) -> jax.Array:
+        whole = tk.combine(arrays, tk.filter(model, tk.is_array, inverse=True))
+        out: jax.Array = whole(x)
+        return out
+
+    np.testing.assert_allclose(step(tk.filter_arrays(model), jnp.ones(2)), model(jnp.ones(2)), rtol=1e-6)
+
+
+TREE = {"a": [1, 2.0], "b": Point(Box(3), Twig(4))}
+
+MISFITS: dict[str, tuple[Any, str]] = {
+    "another type": ({"a": True, "b": [True, True]}, r"(?s)filter_spec.*filter_spec\['b'\].*list.*Point"),
+    "another length": ({"a": [True], "b": True}, r"(?s)filter_spec.*filter_spec\['a'\].*length 1.*length 2"),
+    "another key": ({"a": True, "c": True}, r"(?s)filter_spec.*'c'"),
+    "too deep": (
+        {"a": [True, {"x": True}], "b": True},
+        r"(?s)filter_spec.*filter_spec\['a'\]\[1\].*dict.*float",
+    ),
+    "below a module": ({"a": True, "b": Point(Box([True]), True)}, r"(?s)filter_spec\['b'\]\.x\.value.*list.*int"),
+    "None for a tree": (None, r"(?s)filter_spec.*NoneType.*dict"),
+    "None for a leaf": ({"a": [None, True], "b": True}, r"(?s)filter_spec\['a'\]\[0\].*NoneType.*int"),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+@pytest.mark.parametrize("verb", [tk.filter, tk.partition])
+def test_a_spec_that_does_not_fit_is_an_error_that_says_where(verb: Callable[..., Any], name: str) -> None:
+    spec, message = MISFITS[name]
+    with pytest.raises(ValueError, match=message):
+        verb(TREE, spec)
+    with pytest.raises(ValueError, match="structure error"):
+        eqx.filter(TREE, spec)
+
+
+@pytest.mark.parametrize("leaf", [0, 1.0, "True", jnp.array(True), np.array([True]), object()])
+def test_a_spec_leaf_must_be_bool_or_predicate(leaf: Any) -> None:
+    with pytest.raises(ValueError, match=r"filter_spec.*bools and predicates.*found"):
+        tk.filter({"a": 1}, {"a": leaf})
+    with pytest.raises(ValueError, match="booleans and callables"):
+        eqx.filter({"a": 1}, {"a": leaf})
+
+
+def test_a_traced_spec_is_an_error() -> None:
+    with pytest.raises(ValueError, match="filter_spec holds a traced array"):
+        jax.jit(lambda keep: tk.filter([1.0], [keep]))(True)
+
+
+def test_combine_names_where_trees_part() -> None:
+    with pytest.raises(ValueError, match=r"(?s)\['a'\].*length 2.*length 1"):
+        tk.combine({"a": [1, None]}, {"a": [None]})
+
+
+@pytest.mark.parametrize("x", [jnp.ones(2), np.ones(2), np.float32(1)])
+def test_types(x: object) -> None:
+    if tk.is_array(x):
+        assert_type(x, jax.Array | np.ndarray[Any, Any] | np.generic)
+    assert_type(tk.partition(Point(1, 2)), tuple[Point, Point])
+    assert_type(tk.combine(Point(None, 1), Point(2, None)), Point)
+    assert_type(tk.filter_arrays(Point(None, 1)), Point)

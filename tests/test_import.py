@@ -1,0 +1,73 @@
+"""What importing costs, and what it says where something is missing; each case in a process of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# What treekit's core must not pull in; each is installed where the tests run.
+OPTIONAL = ("optax", "equinox", "flax", "diffrax", "orbax", "sklearn", "matplotlib", "beartype", "hypothesis", "pytest")
+
+WITHOUT_OPTAX = """
+import importlib.abc, sys
+
+class NoOptax(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "optax":
+            raise ModuleNotFoundError("No module named 'optax'", name="optax")
+
+sys.meta_path.insert(0, NoOptax())
+"""
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_the_core_imports_jax_jaxtyping_and_numpy_only() -> None:
+    done = python(f"import sys, treekit; print(*(sys.modules.keys() & {set(OPTIONAL)!r}))")
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
+def test_the_core_starts_no_backend() -> None:
+    """Importing must leave a program the choice of its devices."""
+    done = python("import treekit, jax; jax.config.update('jax_num_cpu_devices', 2); print(len(jax.devices()))")
+    assert (done.returncode, done.stdout.split()) == (0, ["2"]), done.stderr
+
+
+def test_the_core_works_without_optax() -> None:
+    done = python(f"{WITHOUT_OPTAX}\nimport treekit\nprint(treekit.filter([1, 2.0], lambda x: x == 1))")
+    assert (done.returncode, done.stdout) == (0, "[1, None]\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import treekit.optax",
+        "from treekit import optax",
+        "import treekit.optax.contrib",
+        "from treekit.optax import adam",
+    ],
+)
+def test_without_optax_the_submodule_says_what_to_install(statement: str) -> None:
+    done = python(f"{WITHOUT_OPTAX}\n{statement}")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: treekit.optax needs optax; install it with: pip install 'treekit[optax]'"
+    )
+
+
+def test_the_submodule_is_imported_on_demand() -> None:
+    done = python("import sys, treekit; from treekit import optax; print('optax' in sys.modules, optax.__name__)")
+    assert (done.returncode, done.stdout) == (0, "True treekit.optax\n"), done.stderr
+
+
+def test_the_public_names_are_those_of_the_package() -> None:
+    names = "is_array is_inexact_array is_truly_callable resolve_spec filter filter_arrays partition combine"
+    names += " dtype_preserving_tree_map node field register_node node_factory replace tree_at tree_diff"
+    names += " assert_trees_same"
+    done = python(f"import treekit; print([n for n in {names.split()} if not callable(getattr(treekit, n, None))])")
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

@@ -1,0 +1,386 @@
+"""dtype_preserving_tree_map: every result in the dtype of its leaf, untouched where it has it, or a TypeError."""
+
+from typing import Any, Literal, assert_type
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+
+import treekit as tk
+from tests.trees import LEAVES, Box, Point, Twig, trees, untyped
+
+NARROW = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "int4", "uint4")  # dtypes that NumPy does not know
+NUMPY = (
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+ALL = (*NUMPY, *NARROW)
+PAIRS = [(have, want) for have in ALL for want in ALL]
+KINDS = ("bool", "uint", "int", "float", "complex")
+
+tree_map = tk.dtype_preserving_tree_map
+
+
+def kind(dtype: str) -> int:
+    return next(i for i, name in enumerate(KINDS) if dtype.removeprefix("b").startswith(name.removeprefix("b")))
+
+
+def may_cast(have: str, want: str) -> bool:
+    """The rule as documented: NumPy's same_kind, its kinds taken to hold for the dtypes it lacks, and real to bool."""
+    if want == "bool":
+        return kind(have) < kind("complex64")
+    if have in NUMPY and want in NUMPY:
+        return np.can_cast(have, want, "same_kind")
+    return kind(have) <= kind(want)
+
+
+def cast(result: Any, leaf: Any, casting: Literal["same_kind", "unsafe"] = "same_kind") -> Any:
+    return tree_map(lambda _: result, {"at": leaf}, casting=casting)["at"]
+
+
+def array(dtype: str) -> jax.Array:
+    return jnp.array([0, 1, 2], dtype)
+
+
+def test_the_rule_of_these_tests_is_numpys() -> None:
+    """`kind` alone, which decides for bf16 and the like, says what NumPy says where both can be asked."""
+    for have in NUMPY:
+        for want in NUMPY:
+            if want != "bool":
+                assert (kind(have) <= kind(want)) == np.can_cast(have, want, "same_kind"), (have, want)
+
+
+@pytest.mark.parametrize("casting", ["same_kind", "unsafe"])
+def test_all_pairs_of_dtypes(casting: Literal["same_kind", "unsafe"]) -> None:
+    """Unsafe casts what same_kind refuses, but no complex result of a real leaf; the message tells the two apart."""
+
+    def check(arrays: dict[str, jax.Array]) -> None:
+        for have, want in PAIRS:
+            result, leaf = arrays[have], arrays[want]
+            never = kind(have) == kind("complex64") != kind(want)
+            if may_cast(have, want) or (casting == "unsafe" and not never):
+                out = cast(result, leaf, casting)
+                assert out.dtype == want and not jax.typeof(out).weak_type, (have, want)
+                assert (out is result) == (have == want)
+            else:
+                hint = "" if never else '; casting="unsafe" would allow it'
+                with pytest.raises(TypeError, match=rf"^at \['at'\]: .* {have} .* {want}{hint}$"):
+                    cast(result, leaf, casting)
+
+    with jax.enable_x64(True):
+        jax.eval_shape(check, {dtype: array(dtype) for dtype in ALL})  # traced, so that nothing is compiled for a pair
+
+
+@pytest.mark.parametrize(
+    ("have", "want"),
+    [
+        ("float32", "bfloat16"),
+        ("bfloat16", "float32"),
+        ("float32", "bool"),
+        ("int32", "int8"),
+        ("uint8", "int4"),
+        ("bool", "complex64"),
+        ("float8_e5m2", "float16"),
+    ],
+)
+def test_the_values_are_those_of_astype(have: str, want: str) -> None:
+    result = array(have)
+    np.testing.assert_array_equal(np.asarray(cast(result, array(want))), np.asarray(result).astype(jnp.dtype(want)))
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in ALL if "64" not in dtype and "128" not in dtype])
+def test_numpy_leaves_and_results_of_jaxs_dtypes(dtype: str) -> None:
+    leaf = np.array([0, 1, 2], jnp.dtype(dtype))
+    assert cast(leaf, leaf) is leaf
+    out = cast(array(dtype), leaf)
+    assert out.dtype == dtype
+    assert cast(leaf, array(dtype)) is leaf
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow"),
+    [("int64", "int32"), ("uint64", "uint32"), ("float64", "float32"), ("complex128", "complex64")],
+)
+def test_numpy_64_bit_leaves_stand_for_the_canonical_dtype(wide: str, narrow: str) -> None:
+    leaf = np.array([0, 1, 2], wide)
+    for result in (leaf, array(narrow), leaf.astype(narrow), leaf[1]):
+        out = cast(result, leaf)
+        assert out.dtype == narrow
+    assert cast(array(narrow), leaf).dtype == narrow
+    with jax.enable_x64(True):
+        assert cast(array(narrow), leaf).dtype == wide
+        assert cast(leaf, leaf) is leaf
+
+
+@pytest.mark.parametrize(
+    ("number", "narrow", "wide"),
+    [
+        (True, "bool", "bool"),
+        (1, "int32", "int64"),
+        (1.5, "float32", "float64"),
+        (1.5j, "complex64", "complex128"),
+    ],
+)
+def test_python_numbers_stand_for_the_dtype_jax_gives_them(number: Any, narrow: str, wide: str) -> None:
+    assert cast(number, number) is number
+    assert cast(array("bool"), number).dtype == narrow
+    with jax.enable_x64(True):
+        assert cast(number, number) is number
+        assert cast(array("bool"), number).dtype == wide
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in ALL if "64" not in dtype and "128" not in dtype])
+def test_python_numbers_as_results(dtype: str) -> None:
+    """A number is an array of the leaf's dtype, strong as the leaf is."""
+    numbers = (True, 1, 1.0, 1j)
+    for i, number in enumerate(numbers):
+        same_kind = (kind("bool"), kind("uint8"), kind("float32"), kind("complex64"))[i] <= kind(dtype)
+        if same_kind or (dtype == "bool" and i < 3):
+            out = cast(number, array(dtype))
+            assert isinstance(out, jax.Array) and out.dtype == dtype and not out.weak_type
+            assert complex(out) == 1 or number == 1j
+        else:
+            with pytest.raises(TypeError, match=r"at \['at'\].*" + dtype):
+                cast(number, array(dtype))
+
+
+@pytest.mark.parametrize("number", [1, 1.5, 1j])
+def test_weak_types(number: Any) -> None:
+    weak = jnp.asarray(number)
+    strong = jnp.asarray(number, weak.dtype)
+    assert weak.weak_type and not strong.weak_type
+    assert cast(weak, weak) is weak
+    assert cast(strong, strong) is strong
+    out = cast(weak, strong)
+    assert not out.weak_type and out.dtype == strong.dtype
+    assert cast(strong, weak).dtype == strong.dtype
+    assert cast(strong, number).dtype == strong.dtype
+
+
+def test_a_result_that_fits_adds_nothing_to_the_jaxpr() -> None:
+    tree = {
+        "f": jnp.ones(2),
+        "b": jnp.ones(2, jnp.bfloat16),
+        "n": jnp.arange(2),
+        "flag": jnp.array([True, False]),
+        "key": jax.random.key(0),
+        "node": Twig(jnp.ones(2), Box(jnp.ones(2, jnp.float16))),
+    }
+
+    def double(x: jax.Array) -> jax.Array:
+        return x if x.dtype == jax.random.key(0).dtype else x + x
+
+    ours = jax.make_jaxpr(lambda t: tree_map(double, t))(tree)
+    plain = jax.make_jaxpr(lambda t: jax.tree.map(double, t))(tree)
+    assert str(ours) == str(plain)
+    identity = jax.make_jaxpr(lambda t: tree_map(lambda x: x, t))(tree)
+    assert identity.eqns == []
+
+
+@pytest.mark.parametrize(
+    ("leaf", "result"),
+    [
+        (jnp.ones(2, jnp.bfloat16), jnp.ones(2)),
+        (jnp.ones(2), jnp.asarray(1.0)),
+        (jnp.ones(2), jnp.arange(2)),
+    ],
+)
+def test_a_result_that_does_not_fit_costs_one_cast(leaf: jax.Array, result: jax.Array) -> None:
+    jaxpr = jax.make_jaxpr(lambda r: tree_map(lambda _: r, leaf))(result)
+    assert [str(e.primitive) for e in jaxpr.eqns] == ["convert_element_type"]
+    assert jaxpr.out_avals[0].dtype == leaf.dtype and not jaxpr.out_avals[0].weak_type
+
+
+KEY = jax.random.key(0)
+
+REFUSED: dict[str, tuple[Any, Any, str]] = {
+    "complex for real": (1j, jnp.ones(2), "complex64 .*float32"),
+    "complex for bool": (1j, True, "complex64 .*bool"),
+    "complex for bf16": (jnp.ones(2) * 1j, jnp.ones(2, jnp.bfloat16), "complex64 .*bfloat16"),
+    "number for a key": (1.0, KEY, r"float32 .*key<fry>"),
+    "data of a key for a key": (jax.random.key_data(KEY), KEY, r"uint32 .*key<fry>"),
+    "key for a number": (KEY, jnp.ones(2), r"key<fry> .*float32"),
+    "key for key data": (KEY, jax.random.key_data(KEY), r"key<fry> .*uint32"),
+    "key of another kind": (jax.random.key(0, impl="rbg"), KEY, r"key<rbg> .*key<fry>"),
+    "float0 for a float": (np.zeros(2, jax.dtypes.float0), jnp.ones(2), "float0.*float32"),
+    "string for a number": ("1.0", jnp.ones(2), "str .*float32"),
+    "NumPy string for a number": (np.array(["1"]), jnp.ones(2), "float32"),
+    "NumPy objects for numbers": (np.array([None]), jnp.ones(2), "float32"),
+    "function for a number": (len, 1.0, "builtin_function_or_method .*float32"),
+    "list for a number": ([1.0], 1.0, "list .*float32"),
+    "string for a key": ("key", KEY, r"str .*key<fry>"),
+}
+
+
+@pytest.mark.parametrize("casting", ["same_kind", "unsafe"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_never_cast(name: str, casting: Literal["same_kind", "unsafe"]) -> None:
+    result, leaf, message = REFUSED[name]
+    with pytest.raises(TypeError, match=rf"^at \['at'\]: .*{message}$"):
+        cast(result, leaf, casting)
+
+
+@pytest.mark.parametrize("leaf", [KEY, jax.random.split(KEY), np.zeros(2, jax.dtypes.float0)])
+def test_keys_and_float0_are_kept(leaf: Any) -> None:
+    assert cast(leaf, leaf) is leaf
+
+
+def test_keys_are_mapped() -> None:
+    out = tree_map(lambda key: jax.random.split(key, 3), {"key": KEY})["key"]
+    assert out.shape == (3,) and out.dtype == KEY.dtype
+
+
+@pytest.mark.parametrize("leaf", [len, jax.nn.relu, "text", object(), np.array(["a"]), np.array([None]), Point])
+@pytest.mark.parametrize("result", [1, jnp.ones(2), "other", len, KEY, np.array(["longer"]), None])
+def test_a_leaf_without_a_dtype_asks_nothing(leaf: Any, result: Any) -> None:
+    assert cast(result, leaf) is result
+
+
+def test_none_is_mapped_where_it_is_taken_for_a_leaf() -> None:
+    tree: dict[str, Any] = {"a": None, "b": jnp.ones(2, jnp.bfloat16)}
+    assert tree_map(lambda x: x + 1, {"a": None})["a"] is None
+    out = tree_map(lambda x: 1.0 if x is None else x * 2, tree, is_leaf=lambda x: x is None)
+    assert out["a"] == 1.0 and out["b"].dtype == jnp.bfloat16
+
+
+def test_is_leaf_gives_whole_nodes_to_the_function() -> None:
+    tree = [Point(1, 2.0), {"a": (1, 2)}]
+    out = tree_map(lambda x: x if isinstance(x, int) else x._replace(x=5), tree, is_leaf=lambda x: isinstance(x, Point))
+    assert out == [Point(5, 2.0), {"a": (1, 2)}]
+
+
+@given(trees())
+def test_the_identity_gives_back_every_leaf_that_has_its_dtype(tree: Any) -> None:
+    out = tree_map(lambda x: x, tree)
+    assert untyped.tree.structure(out) == untyped.tree.structure(tree)
+    for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(out), strict=True):
+        assert x is y or (x.dtype == np.float64 and y.dtype == jnp.float32)
+
+
+@given(trees((*LEAVES[:4], np.ones(2), 1, 2.5, True)), st.sampled_from(("bfloat16", "float32", "float16")))
+def test_arithmetic_keeps_every_dtype(tree: Any, dtype: str) -> None:
+    """The law the library needs it for: an update of another dtype, over trees of any kind."""
+    out = tree_map(lambda x, y: jnp.asarray(x).astype(dtype) * 2, tree, tree, casting="unsafe")
+    assert untyped.tree.structure(out) == untyped.tree.structure(tree)
+    for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(out), strict=True):
+        assert y.dtype == jnp.asarray(x).dtype
+
+
+def test_rest_trees() -> None:
+    tree = {"w": jnp.ones(2, jnp.bfloat16), "n": jnp.arange(2)}
+    grads = {"w": jnp.full(2, 0.5), "n": jnp.arange(2)}
+    # As with jax.tree.map, what lies deeper than `tree` comes as it is.
+    deeper = {"w": {"lr": 2.0}, "n": [1, 2]}
+    out = tree_map(lambda p, g, d: g.astype(jnp.float32) * len(d), tree, grads, deeper, casting="unsafe")
+    assert out["w"].dtype == jnp.bfloat16 and out["n"].dtype == jnp.int32
+    assert out["w"].tolist() == [0.5, 0.5] and out["n"].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("rest", "path"), [({"a": 1, "b": [1]}, r"\['b'\]"), ({"a": 1, "b": (1, 2)}, r"\['b'\]"), ({"a": 1}, "b")]
+)
+def test_rest_trees_that_do_not_fit_are_an_error_that_says_where(rest: Any, path: str) -> None:
+    """As good as jax.tree.map's own."""
+    with pytest.raises(ValueError, match=rf"(?s)key.*{path}"):
+        jax.tree.map(lambda x, y: x, {"a": 1, "b": [1, 2]}, rest)
+    with pytest.raises(ValueError, match=rf"(?s)key.*{path}"):
+        tree_map(lambda x, y: x, {"a": 1, "b": [1, 2]}, rest)
+
+
+PATHS: dict[str, tuple[Any, str]] = {
+    "root": (1, "the root"),
+    "dict": ({"a": "x", "b": 1}, r"\['b'\]"),
+    "list": (["x", [1]], r"\[1\]\[0\]"),
+    "namedtuple": (Point("x", 1), r"\.y"),
+    "module": (Box("x", Box(1)), r"\.spare\.value"),
+    "node": (Twig("x", {"a": (1,)}), r"\.right\['a'\]\[0\]"),
+}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_errors_name_the_key_path(name: str) -> None:
+    tree, path = PATHS[name]
+    with pytest.raises(TypeError, match=rf"^at {path}: a result of dtype float32 for a leaf of dtype int32"):
+        tree_map(lambda x: x if isinstance(x, str) else 0.5, tree)
+
+
+def test_the_first_of_several_misfits_is_named() -> None:
+    with pytest.raises(TypeError, match=r"at \['b'\]"):
+        tree_map(lambda x: 0.5, {"a": 1.0, "b": 1, "c": 1})
+
+
+def test_a_python_number_out_of_range_is_no_silent_wrong_value() -> None:
+    """A Python int may stand for an unsigned one where it is one."""
+    assert cast(3, array("uint8")).tolist() == 3
+    for number, dtype in ((-1, "uint8"), (300, "uint8"), (2**40, "int32")):
+        with pytest.raises((TypeError, OverflowError), match="(?s)" + dtype):
+            cast(number, array(dtype))
+
+
+def test_another_name_for_casting_is_an_error() -> None:
+    unchecked: Any = tree_map
+    with pytest.raises(TypeCheckError, match="casting"):
+        unchecked(lambda x: x, 1, casting="safe")
+    with pytest.raises(ValueError, match="casting must be 'same_kind' or 'unsafe', found 'safe'"):
+        unchecked.__wrapped__(lambda x: x, 1, casting="safe")
+
+
+def test_under_jit() -> None:
+    params = {"w": jnp.ones(2, jnp.bfloat16), "n": jnp.array(3, jnp.int32)}
+    grads = {"w": jnp.full(2, 0.5), "n": jnp.array(1, jnp.int32)}
+
+    @jax.jit
+    def step(p: Any, g: Any) -> Any:
+        return tree_map(lambda x, y: x.astype(jnp.float32) - y.astype(jnp.float32), p, g, casting="unsafe")
+
+    out = step(params, grads)
+    assert out["w"].dtype == jnp.bfloat16 and out["w"].tolist() == [0.5, 0.5]
+    assert out["n"].dtype == jnp.int32 and out["n"].tolist() == 2
+    assert jax.eval_shape(step, params, grads) == jax.eval_shape(lambda p, g: p, params, grads)
+
+
+def test_a_misfit_under_jit_is_named_while_tracing() -> None:
+    with pytest.raises(TypeError, match=r"at \['n'\]: a result of dtype float32 for a leaf of dtype int32"):
+        jax.jit(lambda t: tree_map(lambda x: x.astype(jnp.float32), t))({"n": jnp.array(3)})
+
+
+def test_under_grad_and_vmap() -> None:
+    def loss(x: jax.Array) -> jax.Array:
+        out = tree_map(lambda leaf: leaf.astype(jnp.float32) ** 2, [x])[0]
+        assert out.dtype == x.dtype
+        return out.sum()
+
+    gradient = jax.grad(loss)(jnp.array([1.0, 2.0], jnp.bfloat16))
+    assert gradient.dtype == jnp.bfloat16 and gradient.tolist() == [2.0, 4.0]
+
+    mapped = jax.vmap(lambda x: tree_map(lambda leaf: leaf.astype(jnp.float32) + 1, (x,))[0])
+    out = mapped(jnp.zeros((3, 2), jnp.float16))
+    assert out.dtype == jnp.float16 and out.tolist() == [[1.0, 1.0]] * 3
+
+
+def test_shapes_without_values() -> None:
+    """ShapeDtypeStructs in the place of arrays, as leaves and as results."""
+    leaf = untyped.ShapeDtypeStruct((2,), jnp.bfloat16)
+    assert cast(leaf, leaf) is leaf
+    assert cast(jnp.ones(2), leaf).dtype == jnp.bfloat16
+    assert cast(untyped.ShapeDtypeStruct((3,), jnp.float32), leaf) == untyped.ShapeDtypeStruct((3,), jnp.bfloat16)
+    with pytest.raises(TypeError, match=r"complex64 .*bfloat16"):
+        cast(untyped.ShapeDtypeStruct((3,), jnp.complex64), leaf)
+
+
+def test_mixed_dtypes_do_not_drift() -> None:
+    """bf16 params and f32 gradients, where plain arithmetic drifts to f32."""
+    params = {"w": jnp.ones(2, jnp.bfloat16), "key": KEY}
+    with jax.numpy_dtype_promotion("standard"):
+        plain = jax.tree.map(lambda p: p if p is KEY else p + jnp.ones(2), params)
+        kept = tree_map(lambda p: p if p is KEY else p + jnp.ones(2), params)
+    assert plain["w"].dtype == jnp.float32 and kept["w"].dtype == jnp.bfloat16
+    assert kept["key"] is KEY
+
+
+def test_types() -> None:
+    assert_type(tree_map(lambda x: x, Point(1, 2)), Point)

@@ -1,0 +1,1238 @@
+"""Nodes: created once by their class's own code, rebuilt with none of it, and told apart exactly."""
+
+import abc
+import copy
+import dataclasses
+import functools
+import gc
+import inspect
+import pickle
+import subprocess
+import sys
+import threading
+import typing
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, assert_type
+
+import beartype
+import cloudpickle
+import equinox as eqx
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float, TypeCheckError, jaxtyped
+
+from treekit import field, node, node_factory, register_node, replace, tree_at
+
+T = TypeVar("T")
+
+structure: Callable[[Any], Any] = jax.tree.structure  # treedefs have no type that a checker knows
+
+# The ways to make a node, one class for each. All of them preprocess: an instance made with weight w has 2 * w.
+
+RUNS: list[type[Any]] = []  # every run of a class's own code
+
+
+@node
+class Made:
+    weight: Any
+    bias: Any
+    name: Any = field(static=True)
+
+    def __post_init__(self) -> None:
+        RUNS.append(type(self))
+        self.weight = 2 * self.weight
+
+
+@node
+class MadeWithInit:
+    weight: Any
+    bias: Any
+    name: Any = field(static=True)
+
+    def __init__(self, w: Any, b: Any, n: Any) -> None:
+        RUNS.append(type(self))
+        self.weight, self.bias, self.name = 2 * w, b, n
+
+
+@register_node(data_fields=["weight", "bias"], meta_fields=["name"])
+class Plain:
+    def __init__(self, w: Any, b: Any, n: Any) -> None:
+        RUNS.append(type(self))
+        self.weight, self.bias, self.name = 2 * w, b, n
+
+
+@register_node(data_fields=["weight", "bias"], meta_fields=["name"])
+class Slotted:
+    __slots__ = ("__weakref__", "bias", "name", "weight")
+
+    def __init__(self, w: Any, b: Any, n: Any) -> None:
+        RUNS.append(type(self))
+        self.weight, self.bias, self.name = 2 * w, b, n
+
+
+@register_node
+@dataclasses.dataclass
+class Data:
+    weight: Any
+    bias: Any
+    name: Any = dataclasses.field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        RUNS.append(type(self))
+        self.weight = 2 * self.weight
+
+
+WAYS: list[type[Any]] = [Made, MadeWithInit, Plain, Slotted, Data]
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+def parts(x: Any) -> tuple[Any, Any, Any]:
+    return x.weight, x.bias, x.name
+
+
+# Rebuilding
+
+
+LEAVES: dict[str, Callable[[], Any]] = {
+    "object": object,
+    "array": lambda: jnp.ones(2),
+    "bf16": lambda: jnp.ones((), jnp.bfloat16),
+    "key": lambda: jax.random.key(0),
+    "numpy": lambda: np.ones(2),
+    "struct": lambda: jax.eval_shape(lambda: jnp.ones(2)),
+    "string": lambda: "leaf",
+    "function": lambda: jax.nn.relu,
+    "subtree": lambda: {"a": [1, None]},
+    "none": lambda: None,
+}
+
+
+@every_way
+@pytest.mark.parametrize("leaf", LEAVES.values(), ids=LEAVES)
+def test_rebuilding_takes_any_leaf_as_it_is_and_runs_nothing(way: type[Any], leaf: Callable[[], Any]) -> None:
+    x = way(1, 2, "a")
+    runs = len(RUNS)
+    new = leaf(), leaf()
+    rebuilt = jax.tree.unflatten(structure(x), new)
+    assert type(rebuilt) is way
+    assert rebuilt.weight is new[0] and rebuilt.bias is new[1] and rebuilt.name == "a"
+    again = jax.tree.map(lambda y: y, rebuilt, is_leaf=lambda y: y is new[0] or y is new[1])
+    assert again.weight is new[0] and again.bias is new[1]
+    assert parts(x) == (2, 2, "a")
+    assert len(RUNS) == runs
+
+
+@every_way
+def test_key_paths_are_names_in_the_order_of_flatten(way: type[Any]) -> None:
+    x = way(1.0, {"k": 3.0}, "a")
+    found, treedef = jax.tree_util.tree_flatten_with_path(x)
+    assert [(jax.tree_util.keystr(path), leaf) for path, leaf in found] == [(".weight", 2.0), (".bias['k']", 3.0)]
+    assert jax.tree.flatten(x) == ([2.0, 3.0], treedef)
+
+
+@every_way
+def test_replace_rebuilds(way: type[Any]) -> None:
+    x = way(1, 2, "a")
+    runs = len(RUNS)
+    assert parts(replace(x, bias=None, name="b")) == (2, None, "b")
+    assert parts(replace(x, weight=5)) == (5, 2, "a")
+    assert parts(replace(x)) == parts(x) == (2, 2, "a")
+    assert len(RUNS) == runs
+    with pytest.raises(TypeError, match=rf"{way.__name__} has no field wieght; it has weight, bias, name"):
+        replace(x, wieght=3)
+    with pytest.raises(TypeError, match=rf"{way.__name__}.name is static, .* list, is not hashable"):
+        replace(x, name=[1])
+
+
+@every_way
+def test_tree_at_on_every_field(way: type[Any]) -> None:
+    x = way(jnp.ones(2), None, "a")
+    runs = len(RUNS)
+    for edit in (tree_at, eqx.tree_at):
+        y = edit(lambda t: t.weight, x, "anything")
+        assert parts(y) == ("anything", None, "a")
+        z = edit(lambda t: t.bias, x, 3, is_leaf=lambda v: v is None)
+        assert z.weight is x.weight and z.bias == 3
+        assert edit(lambda t: t.bias, z, None).bias is None
+    assert len(RUNS) == runs
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+    "old pickle": lambda x: pickle.loads(pickle.dumps(x, protocol=2)),
+    "cloudpickle": lambda x: pickle.loads(cloudpickle.dumps(x)),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+}
+
+
+@every_way
+@pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES)
+def test_copies_are_the_same_node(way: type[Any], duplicate: Callable[[Any], Any]) -> None:
+    x = way(1, [2, 3], ("a", 1.5))
+    runs = len(RUNS)
+    y = duplicate(x)
+    assert y is not x and type(y) is way
+    assert parts(y) == (2, [2, 3], ("a", 1.5))
+    assert structure(y) == structure(x)
+    assert hash(structure(y)) == hash(structure(x))
+    assert len(RUNS) == runs
+
+
+@every_way
+def test_a_pickled_treedef_is_the_same_treedef(way: type[Any]) -> None:
+    treedef = structure([way(1, None, ("a", float("nan")))])
+    again = pickle.loads(pickle.dumps(treedef))
+    assert again == treedef and hash(again) == hash(treedef)
+
+
+SENDER = """if True:
+    import sys, cloudpickle, jax, treekit
+
+    def classes():
+        @treekit.node
+        class Local:
+            x: int = treekit.field(converter=lambda v: v + 1)
+            name: str = treekit.field(static=True, default="n")
+            y: int = 5
+
+        @treekit.register_node(data_fields=["x"], meta_fields=["name"])
+        class LocalSlots:
+            __slots__ = ("name", "x")
+
+            def __init__(self, x, name):
+                self.x, self.name = x, name
+
+        return Local, LocalSlots
+
+    Local, LocalSlots = classes()
+    nodes = Local(1), LocalSlots(2, "m")
+    sys.stdout.buffer.write(cloudpickle.dumps((jax.tree.structure(nodes), Local, *nodes)))
+"""
+
+RECEIVER = """if True:
+    import dataclasses, pickle, sys, jax
+
+    treedef, Local, *nodes = pickle.loads(sys.stdin.buffer.read())
+    out = jax.tree.map(lambda v: v * 10, (*nodes, Local(5, name="q")))
+    print([(t.x, t.name) for t in out], out[0].y, treedef == jax.tree.structure(tuple(nodes)))
+    try:
+        out[0].x = 1
+    except dataclasses.FrozenInstanceError:
+        print("frozen")
+"""
+
+
+def test_a_class_pickled_by_value_is_a_node_in_a_fresh_process() -> None:
+    def run(code: str, given: bytes = b"") -> bytes:
+        root = Path(__file__).parent.parent
+        return subprocess.run(
+            [sys.executable, "-c", code], input=given, cwd=root, capture_output=True, check=True
+        ).stdout
+
+    told = run(RECEIVER, run(SENDER)).decode().splitlines()
+    assert told == ["[(20, 'n'), (20, 'm'), (60, 'q')] 50 True", "frozen"]
+
+
+@every_way
+def test_nodes_are_weakly_referable_and_freed_by_reference_count(way: type[Any]) -> None:
+    gc.disable()
+    try:
+        x = way(1, 2, "a")
+        y = jax.tree.map(lambda v: v, x)
+        found = weakref.ref(x), weakref.ref(y)
+        del x, y
+        assert [r() for r in found] == [None, None]
+    finally:
+        gc.enable()
+
+
+# Static values
+
+
+DIFFERENT: list[tuple[Any, Any]] = [
+    (1, 1.0),
+    (1, True),
+    (0.0, -0.0),
+    (0j, -0j),
+    ((1,), (1.0,)),
+    (((0.0,),), ((-0.0,),)),
+    (frozenset({1}), frozenset({True})),
+    (np.float32(1), np.float64(1)),
+    (np.float32(0), np.float32(-0.0)),
+    (np.float64(1), 1.0),
+    ("a", b"a"),
+    ((1, 2), (2, 1)),
+    (jax.nn.relu, jax.nn.gelu),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    depth: Any
+
+
+@node(eq=True)
+class NodeConfig:
+    depth: Any = field(static=True)
+
+
+@every_way
+@pytest.mark.parametrize("wrap", [lambda v: v, Config, NodeConfig], ids=["plain", "in a dataclass", "in a node"])
+@pytest.mark.parametrize("a, b", DIFFERENT, ids=map(repr, DIFFERENT))
+def test_static_values_compare_type_exactly(way: type[Any], wrap: Callable[[Any], Any], a: Any, b: Any) -> None:
+    x, y, again = (structure(way(1, 2, wrap(v))) for v in (a, b, a))
+    assert x != y
+    assert x == again and hash(x) == hash(again)
+
+
+@every_way
+def test_nan_equals_itself(way: type[Any]) -> None:
+    one, two = float("nan"), -float("nan")
+    for wrap in (lambda v: v, lambda v: (v,), lambda v: frozenset({v}), np.float32):
+        x, y = structure(way(1, 2, wrap(one))), structure(way(1, 2, wrap(one + 0)))
+        assert x == y and hash(x) == hash(y)
+    assert structure(way(1, 2, one)) == structure(way(1, 2, two))
+
+
+atoms = st.sampled_from([0, 0.0, -0.0, False, 1, 1.0, True, float("nan"), None, "", "1"])
+static_values = st.recursive(atoms, lambda s: st.lists(s, max_size=2).map(tuple) | st.frozensets(s, max_size=2))
+
+
+def written(x: Any) -> str:
+    """Python's notation tells apart what is type-exactly different, but for the order of a set."""
+    if isinstance(x, tuple):
+        return f"({','.join(map(written, x))})"
+    return f"{{{','.join(sorted(map(written, x)))}}}" if isinstance(x, frozenset) else repr(x)
+
+
+@hypothesis.given(static_values, static_values)
+def test_treedefs_are_equal_where_the_values_are_written_alike(a: Any, b: Any) -> None:
+    x, y = structure(Made(1, 2, a)), structure(Made(1, 2, b))
+    assert (x == y) == (written(a) == written(b))
+    assert x != y or hash(x) == hash(y)
+
+
+@every_way
+def test_one_trace_for_equal_static_values_and_one_for_each_other(way: type[Any]) -> None:
+    traced = []
+
+    @jax.jit
+    def f(x: Any) -> Any:
+        traced.append(x.name)
+        return x.weight * (10 if isinstance(x.name, bool) else 20 if isinstance(x.name, int) else 30)
+
+    for name, expected in ((1, 40), (True, 20), (1.0, 60), (1, 40), (True, 20), (1.0, 60)):
+        x = way(1, 2, name)
+        assert f(x) == expected
+        assert f(jax.tree.map(lambda v: v, x)) == expected
+    assert len(traced) == 3
+
+
+@every_way
+def test_a_static_value_changed_behind_our_back_counts(way: type[Any]) -> None:
+    x = way(1, 2, "a")
+    before = structure(x)
+    object.__setattr__(x, "name", "b")
+    assert structure(x) != before
+    assert jax.tree.map(lambda v: v, x).name == "b"
+
+
+# Classes
+
+
+def test_classes_of_the_same_fields_are_never_confused() -> None:
+    def make(i: int) -> type[Any]:
+        @node
+        class Same:
+            x: Any
+            factor: ClassVar[int] = i
+
+        return Same
+
+    @jax.jit
+    def f(t: Any) -> Any:
+        return t.x * t.factor
+
+    classes = [make(i) for i in range(100)]
+    assert [int(f(cls(2))) for cls in classes + classes] == [2 * i for i in range(100)] * 2
+    a, b = classes[:2]
+    assert structure(a(1)) != structure(b(1))
+    with pytest.raises(TypeError, match=r"(?s)cond.*Same"):
+        jax.lax.cond(True, lambda: a(jnp.ones(2)), lambda: b(jnp.ones(2)))
+
+
+@every_way
+def test_transformations(way: type[Any]) -> None:
+    x = way(jnp.arange(3.0), jnp.ones(3), "a")
+
+    def total(t: Any) -> jax.Array:
+        out: jax.Array = (t.weight * t.bias).sum()
+        return out
+
+    assert jax.jit(total)(x) == 6.0
+    grad = jax.grad(total)(x)
+    assert type(grad) is way and grad.name == "a" and (grad.bias == x.weight).all()
+    assert (jax.vmap(total)(jax.tree.map(lambda v: jnp.stack([v, v]), x)) == 6.0).all()
+    in_axes = jax.tree.unflatten(structure(x), (0, None))
+    batched = jax.tree.unflatten(structure(x), (jnp.ones((4, 3)), jnp.ones(3)))
+    assert jax.vmap(total, in_axes=(in_axes,))(batched).shape == (4,)
+    carry, _ = jax.lax.scan(lambda c, _: (jax.tree.map(lambda v: v + 1, c), None), x, length=3)
+    assert type(carry) is way and (carry.bias == 4).all()
+    shapes = jax.eval_shape(lambda t: t, x)
+    assert type(shapes) is way and isinstance(shapes.bias, jax.ShapeDtypeStruct)
+
+
+@every_way
+def test_registering_twice_is_an_error_and_changes_nothing(way: type[Any]) -> None:
+    before = dict(vars(way))
+    for register in (node, register_node, lambda cls: register_node(cls, ["weight"], ["bias", "name"])):
+        with pytest.raises(TypeError, match=rf"{way.__name__}"):
+            register(way)
+    assert dict(vars(way)) == before
+    assert jax.tree.leaves(way(1, 2, "a")) == [2, 2]
+
+
+def test_a_class_registered_elsewhere_cannot_be_a_node() -> None:
+    @jax.tree_util.register_pytree_node_class
+    class ByHand:
+        def tree_flatten(self) -> Any:
+            return (), None
+
+        @classmethod
+        def tree_unflatten(cls, *_: Any) -> Any:
+            return cls()
+
+    class Named(NamedTuple):
+        x: int
+
+    class Abstract(abc.ABC):
+        @abc.abstractmethod
+        def f(self) -> None: ...
+
+    register_by_hand: Any = jax.tree_util.register_pytree_node
+    register_by_hand(Abstract, lambda x: ((), None), lambda *_: None)
+    for cls in (ByHand, Abstract):
+        with pytest.raises(TypeError, match=f"{cls.__name__} is a pytree node already, registered with JAX"):
+            node(cls)
+        with pytest.raises(TypeError, match=f"{cls.__name__} is a pytree node already, registered with JAX"):
+            register_node(cls, [], [])
+        assert not [name for name in vars(cls) if "treekit" in name]
+    with pytest.raises(TypeError, match="Named cannot be a node: it extends a class written in C"):
+        node(Named)
+    with pytest.raises(TypeError, match="made of a class, found 3"):
+        node(typing.cast(Any, 3))
+
+
+# Creation
+
+
+@pytest.mark.parametrize("way", [Made, MadeWithInit])
+def test_creation_runs_once_and_then_freezes(way: type[Any]) -> None:
+    runs = len(RUNS)
+    x = way(1, 2, "a")
+    assert RUNS[runs:] == [way]
+    for y in (x, jax.tree.map(lambda v: v, x), copy.copy(x), replace(x, bias=1)):
+        for name in ("weight", "other"):
+            with pytest.raises(dataclasses.FrozenInstanceError, match=f"{way.__name__} is finished.* treekit.replace"):
+                setattr(y, name, 3)
+        with pytest.raises(dataclasses.FrozenInstanceError, match="weight was deleted"):
+            del y.weight
+    with pytest.raises(dataclasses.FrozenInstanceError, match="weight was set"):
+        jax.jit(lambda t: setattr(t, "weight", 0))(x)
+
+
+def test_one_being_created_does_not_unfreeze_another() -> None:
+    done = Made(1, 2, "a")
+
+    @node
+    class Meddler:
+        x: Any
+
+        def __post_init__(self) -> None:
+            done.weight = self.x
+
+    with pytest.raises(dataclasses.FrozenInstanceError, match="Made is finished"):
+        Meddler(3)
+
+    @node
+    class Failing:
+        x: Any
+
+        def __post_init__(self) -> None:
+            leaked.append(self)
+            raise KeyError("mine")
+
+    leaked: list[Failing] = []
+    with pytest.raises(KeyError, match="mine"):
+        Failing(1)
+    with pytest.raises(dataclasses.FrozenInstanceError, match="x was set"):
+        leaked[0].x = 2
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+def looping() -> list[Any]:
+    out: list[Any] = [1]
+    out.append((out,))
+    return out
+
+
+CONTAINERS: dict[str, Any] = {
+    "dict": {"a": 1},
+    "list": [1, 2],
+    "set": {1, 2},
+    "ordered": OrderedDict(b=1, a=2),
+    "defaultdict": defaultdict(list, a=[1]),
+    "deque": deque([1, 2], maxlen=2),
+    "namedtuple": Point([1], 2),
+    "tuple": ([1], 2),
+    "nested": {"a": [({"b": [1]},)]},
+}
+
+
+def containers_in(x: Any) -> list[Any]:
+    """Every mutable container in x."""
+    inner = x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple, set, deque)) else ()
+    return [x] * isinstance(x, (dict, list, set, deque)) + [z for y in inner for z in containers_in(y)]
+
+
+@node
+class Holder:
+    x: Any
+    y: Any = None
+
+
+@node_factory
+def hold(x: Any, y: Any = None) -> Holder:
+    return Holder(x, y)
+
+
+@pytest.mark.parametrize(
+    "create", [Holder, lambda x, y=None: Holder(x=x, y=y), hold], ids=["node", "kwargs", "factory"]
+)
+@pytest.mark.parametrize("given", CONTAINERS.values(), ids=CONTAINERS)
+def test_containers_are_copied_with_type_and_sharing(create: Callable[..., Holder], given: Any) -> None:
+    held = create(given, given)
+    assert held.x == given and type(held.x) is type(given)
+    assert held.x is held.y
+    assert not {id(c) for c in containers_in(given)} & {id(c) for c in containers_in(held.x)}
+    assert getattr(held.x, "maxlen", None) == getattr(given, "maxlen", None)
+    assert getattr(held.x, "default_factory", None) == getattr(given, "default_factory", None)
+
+
+def test_what_is_no_plain_container_is_passed_as_it_is() -> None:
+    class MyList(list[int]): ...
+
+    for given in (jnp.ones(2), np.ones(2), MyList([1]), (1, (2, "a")), Made([1], 2, "a"), object(), "ab"):
+        assert Holder(given).x is given
+
+
+def test_containers_that_hold_themselves_are_copied() -> None:
+    given = looping()
+    for held in (Holder(given).x, Holder(given[1]).x[0]):
+        assert held is not given and held[0] == 1
+        assert held[1][0] is held
+
+
+def test_copy_false_exempts_the_argument_of_that_field_alone() -> None:
+    @node
+    class Aliasing:
+        mine: Any = field(copy=False)
+        yours: Any = None
+
+    given: list[int] = [1]
+    for made in (Aliasing(given, given), Aliasing(mine=given, yours=given)):
+        assert made.mine is given
+        assert made.yours == given and made.yours is not given
+
+
+def test_converters_run_after_init_on_defaults_too_and_before_the_checks() -> None:
+    @node
+    class Converted:
+        shape: tuple[int, ...] = field(static=True, converter=tuple)
+        scale: Any = field(default=1, converter=float)
+
+        def __check_init__(self) -> None:
+            seen.append((self.shape, self.scale))
+
+    seen: list[Any] = []
+    made = Converted(typing.cast(Any, [1, 2]))
+    assert (made.shape, made.scale) == ((1, 2), 1.0) and type(made.scale) is float
+    assert seen == [((1, 2), 1.0)]
+    assert jax.tree.map(lambda x: "a", made).scale == "a"
+
+
+def test_a_failing_converter_is_named() -> None:
+    @node
+    class Converted:
+        n: int = field(converter=int)
+
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        Converted(typing.cast(Any, "x"))
+    assert caught.value.__notes__[0].endswith("Converted.n")
+
+
+def test_a_node_may_be_flattened_while_it_is_created() -> None:
+    @node
+    class Early:
+        x: Any
+        name: str = field(static=True)
+        size: int = field(init=False)
+
+        def __post_init__(self) -> None:
+            self.size = 0
+            self.size = len(jax.tree.leaves(self))
+            self.name = self.name + "!"
+
+    made = Early([1, 2], "a")
+    assert (made.x, made.name, made.size) == ([1, 2], "a!", 3)
+    assert jax.tree.map(lambda v: v, made).name == "a!"
+    with pytest.raises(dataclasses.FrozenInstanceError, match="size was set"):
+        made.size = 4
+
+    @node
+    class TooEarly:
+        x: Any
+        name: str = field(static=True)
+
+        def __init__(self) -> None:
+            self.name = "a"
+            self.x = jax.tree.leaves(self)
+
+    with pytest.raises(TypeError, match=r"TooEarly\.x is not set"):
+        TooEarly()
+
+
+def test_check_init_runs_for_each_class_once_all_is_frozen() -> None:
+    ran = []
+
+    class Mixin:
+        def __check_init__(self) -> None:
+            ran.append("mixin")
+
+    @node
+    class Base(Mixin):
+        x: int
+
+        def __check_init__(self) -> None:
+            ran.append("base")
+            with pytest.raises(dataclasses.FrozenInstanceError, match="x was set"):
+                self.x = 3
+
+    @node
+    class Derived(Base):
+        y: int
+
+        def __init__(self, y: int) -> None:
+            super().__init__(y)
+            self.y = self.x + 1
+
+        def __check_init__(self) -> None:
+            ran.append("derived")
+            if self.y > 10:
+                raise ValueError("y too large")
+
+    made = Derived(1)
+    assert (made.x, made.y) == (1, 2)
+    assert ran == ["derived", "base", "mixin"]
+    with pytest.raises(ValueError, match="y too large"):
+        Derived(10)
+
+
+def bad_creations() -> dict[str, tuple[Callable[[], Any], str]]:
+    @node
+    class Forgets:
+        weight: Any
+        bias: Any
+
+        def __init__(self) -> None:
+            self.weight = 1
+
+    @node
+    class Undeclared:
+        weight: Any
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "extra", 1)
+
+    @node
+    class HidesMethod:
+        weight: Any
+
+        def method(self) -> None: ...
+
+        def __post_init__(self) -> None:
+            typing.cast(Any, self).method = 3
+
+    class Undecorated(Made): ...
+
+    class UndecoratedInit(Made):
+        def __init__(self) -> None:
+            super().__init__(1, 2, "a")
+
+    class UndecoratedSetter(Made):
+        def __init__(self) -> None:
+            self.weight = 1
+
+    array = jnp.ones((2, 3))
+    return {
+        "forgotten": (Forgets, "Forgets left bias unset"),
+        "undeclared": (lambda: Undeclared(1), "Undeclared set extra, which is no field.*`extra: int`"),
+        "method": (lambda: HidesMethod(1), "HidesMethod set method, which is no field"),
+        "list": (lambda: Made(1, 2, [1]), "Made.name is static, .* list, is not hashable.* tuple for a list"),
+        "inner list": (lambda: Made(1, 2, ("a", [1])), "Made.name is static, .* tuple, is not hashable"),
+        "array": (lambda: Made(1, 2, array), "Made.name is static, .* ArrayImpl, is not hashable"),
+        "numpy": (lambda: Made(1, 2, np.ones(2)), "Made.name is static, .* ndarray, is not hashable"),
+        "in a node": (lambda: Made(1, 2, Holder(array)), "Made.name is static, .* Holder, holds an array"),
+        "in a tuple": (lambda: Made(1, 2, (Holder(array),)), "Made.name is static, .* tuple, holds an array"),
+        "undecorated": (lambda: Undecorated(1, 2, "a"), "Undecorated extends a node.* @node"),
+        "undecorated init": (UndecoratedInit, "UndecoratedInit extends a node.* @node"),
+        "undecorated setter": (UndecoratedSetter, "UndecoratedSetter extends a node.* @node"),
+    }
+
+
+@pytest.mark.parametrize("create, message", bad_creations().values(), ids=bad_creations())
+def test_creation_refuses(create: Callable[[], Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        create()
+
+
+def test_a_tracer_is_no_static_value() -> None:
+    with pytest.raises(TypeError, match=r"Made\.name is static"):
+        jax.jit(lambda x: Made(1, 2, x).weight)(1.0)
+
+
+@pytest.mark.parametrize("way", [Plain, Slotted, Data])
+def test_what_registered_classes_lack_is_told_when_they_are_flattened(way: type[Any]) -> None:
+    x = way(1, 2, "a")
+    del x.bias
+    with pytest.raises(TypeError, match=f"{way.__name__}.bias is not set"):
+        jax.tree.leaves(x)
+    y = way(1, 2, "a")
+    y.name = {}
+    with pytest.raises(TypeError, match=f"{way.__name__}.name is static, .* dict, is not hashable"):
+        jax.tree.leaves(y)
+    y.name, y.weight = "b", 7
+    assert jax.tree.map(lambda v: v + 1, y).weight == 8
+    rebuilt = jax.tree.map(lambda v: v, y)
+    rebuilt.weight = 9
+    assert parts(rebuilt) == (9, 2, "b")
+
+
+# Features of classes
+
+U = TypeVar("U")
+
+
+@node
+class Feature(Generic[U]):
+    """Documented."""
+
+    data: U
+    _: dataclasses.KW_ONLY
+    cls: int = 1
+    derived: Any = field(init=False)
+    count: ClassVar[int] = 0
+    seed: dataclasses.InitVar[int] = 3
+    items: list[int] = field(default_factory=lambda: [7])
+    later: int = field(init=False, default=4)
+
+    def __post_init__(self, seed: int) -> None:
+        self.derived = [self.data, seed]
+
+    @functools.cached_property
+    def doubled(self) -> int:
+        return 2 * self.cls
+
+
+def test_dataclass_features() -> None:
+    x = Feature[int](5, cls=2, seed=4)
+    assert (x.data, x.cls, x.derived, x.items, x.later) == (5, 2, [5, 4], [7], 4)
+    assert jax.tree.leaves(x) == [5, 2, 5, 4, 7, 4]
+    assert [f.name for f in dataclasses.fields(x)] == ["data", "cls", "derived", "items", "later"]
+    assert structure(Feature(5, cls=2, seed=4)) == structure(x)
+    assert inspect.getdoc(Feature) == "Documented."
+    assert list(inspect.signature(Feature).parameters) == ["data", "cls", "seed", "items"]
+    assert list(inspect.signature(MadeWithInit).parameters) == ["w", "b", "n"]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'later'"):
+        typing.cast(Any, Feature)(5, later=2)
+    # dataclasses.replace is creation
+    assert dataclasses.replace(x, data=6, seed=1).derived == [6, 1]
+
+
+def test_cached_properties_are_no_part_of_a_node() -> None:
+    x = Feature(5, cls=2)
+    before = structure(x)
+    assert x.doubled == 4
+    assert structure(x) == before
+    for y in (jax.tree.map(lambda v: v + 1, x), replace(x, cls=3)):
+        assert y.doubled == 6
+    assert "doubled" not in vars(copy.copy(x))
+
+    @node
+    class Early:
+        x: int
+
+        def __post_init__(self) -> None:
+            _ = self.double
+
+        @functools.cached_property
+        def double(self) -> int:
+            return 2 * self.x
+
+    assert Early(2).double == 4
+    assert jax.tree.map(lambda v: 5, Early(2)).double == 10
+
+
+def test_inheritance() -> None:
+    subclasses = []
+
+    class Mixin:
+        def describe(self) -> str:
+            return f"<{type(self).__name__}>"
+
+        def __init_subclass__(cls) -> None:
+            subclasses.append(cls)
+
+    @node
+    class Base(Mixin, abc.ABC):
+        x: Any
+
+        @abc.abstractmethod
+        def f(self) -> Any: ...
+
+        def g(self) -> Any:
+            return self.x
+
+    @node
+    class Other:
+        y: Any
+
+    @node
+    class Both(Base, Other):
+        z: Any = 20
+
+        def f(self) -> Any:
+            return super().g() + 100
+
+    with pytest.raises(TypeError, match="abstract"):
+        typing.cast(Any, Base)(1)
+    made = Both(y=3, x=2)
+    assert (made.x, made.y, made.z) == (2, 3, 20)
+    assert made.f() == 102 and made.describe() == "<Both>"
+    assert jax.tree.map(lambda v: v + 1, made).f() == 103
+    assert subclasses == [Base, Both]
+    assert isinstance(made, Other)
+
+    @node(init=False)
+    class Inheriting(MadeWithInit): ...
+
+    runs = len(RUNS)
+    assert parts(Inheriting(1, 2, "a")) == (2, 2, "a")
+    assert RUNS[runs:] == [Inheriting]
+
+
+def test_classes_with_getattr_and_new() -> None:
+    @node
+    class Delegating:
+        inner: Any
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    x = Delegating(jnp.ones(3))
+    assert x.shape == (3,)
+    for y in (jax.tree.map(lambda v: v, x), copy.copy(x), copy.deepcopy(x), replace(x)):
+        assert type(y) is Delegating and y.shape == (3,)
+    nested = Delegating(Made(1, 2, "a"))
+    assert structure(nested) != structure(nested.inner)
+    assert jax.tree.leaves(jax.tree.map(lambda v: v + 1, nested)) == [3, 3]
+
+    made = []
+
+    @node
+    class New:
+        x: Any
+        n: str = field(static=True, default="n")
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> "New":
+            made.append(cls)
+            return super().__new__(cls)
+
+    new = New(1)
+    for y in (jax.tree.map(lambda v: v, new), copy.copy(new), copy.deepcopy(new), replace(new)):
+        assert (y.x, y.n) == (1, "n")
+    assert made == [New]
+
+
+@node(kw_only=True)
+class OddNames:
+    self: Any
+    cls: Any
+    data: Any
+    keys: Any
+    static: Any = field(static=True)
+    attributes: Any
+    children: Any
+    new: Any
+    fields: Any
+
+
+def test_any_name_may_be_a_field() -> None:
+    names = [f.name for f in dataclasses.fields(OddNames)]
+    x = OddNames(**{name: name for name in names})
+    y = replace(jax.tree.map(str.upper, x), fields=1)
+    assert [getattr(y, name) for name in names if name not in ("static", "fields")] == [
+        name.upper() for name in names if name not in ("static", "fields")
+    ]
+    assert (y.static, y.fields) == ("static", 1)
+
+
+def test_equality_is_identity_unless_asked_for() -> None:
+    x, y = Made(jnp.ones(2), 2, "a"), Made(jnp.ones(2), 2, "a")
+    assert x != y and x == x and len({x, y, x}) == 2
+
+    @node(eq=True, order=True)
+    class Version:
+        major: int
+        minor: int = field(static=True)
+
+    assert Version(1, 2) == Version(1, 2) < Version(1, 3)
+    assert hash(Version(1, 2)) == hash(Version(1, 2))
+
+    @node
+    class Own:
+        x: int
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 7
+
+    assert Own(1) == Own(2) == 3
+    assert hash(Own(1)) == 7
+
+
+def test_jaxtyped_checks_creation_and_nothing_else() -> None:
+    @jaxtyped(typechecker=beartype.beartype)
+    @node
+    class Checked:
+        x: Float[Array, " n"]
+        y: Float[Array, " n"]
+
+    made = Checked(jnp.ones(2), jnp.ones(2))
+    assert jax.tree.map(lambda v: "anything", made).y == "anything"
+    with pytest.raises(TypeCheckError, match="Checked"):
+        Checked(jnp.ones(2), jnp.ones(3))
+
+    @jaxtyped(typechecker=beartype.beartype)
+    @node
+    class Quoted:  # as under `from __future__ import annotations`
+        x: "Float[Array, 'n']"
+        y: "Float[Array, 'n']"
+
+    with pytest.raises(TypeCheckError, match="Quoted"):
+        Quoted(jnp.ones(2), jnp.ones(3))
+
+
+def test_defaults_that_are_arrays_go_through_default_factory() -> None:
+    with pytest.raises(ValueError, match="use default_factory"):
+
+        @node
+        class Bad:
+            x: jax.Array = jnp.zeros(2)
+
+    @node
+    class Good:
+        x: jax.Array = field(default_factory=lambda: jnp.zeros(2))
+
+    assert Good().x.shape == (2,)
+
+
+def test_nodes_need_a_dict() -> None:
+    class NoDict:
+        __slots__ = ("x",)
+
+    with pytest.raises(TypeError, match=r"NoDict has __slots__.* use register_node"):
+        node(NoDict)
+
+
+def test_a_class_that_pickles_in_its_own_way_is_left_to_it() -> None:
+    made = Registry("one")
+    assert pickle.loads(pickle.dumps(made)) is made
+
+
+@node
+class Registry:
+    name: str = field(static=True)
+    known: ClassVar[dict[str, "Registry"]] = {}
+
+    def __post_init__(self) -> None:
+        self.known[self.name] = self
+
+    def __reduce__(self) -> Any:
+        return Registry.find, (self.name,)
+
+    @classmethod
+    def find(cls, name: str) -> "Registry":
+        return cls.known[name]
+
+
+def test_repr() -> None:
+    @node
+    class Dense:
+        weight: Any
+        bias: Any
+        name: str = field(static=True, default="out")
+        hidden: Any = field(repr=False, default=0)
+
+    x = Dense(jnp.ones((64, 10)), jnp.ones(10, jnp.bfloat16))
+    assert repr(x).endswith("Dense(weight=f32[64,10], bias=bf16[10], name='out')")
+    long = repr(Dense([x, x], None))
+    assert max(map(len, long.split("\n"))) <= 100 and long.count("f32[64,10]") == 2
+    assert (
+        "weight=f32[]" in repr(jax.eval_shape(lambda: Dense(repr(jax.jit(lambda v: Dense(v, 1))(1.0)) and 0, 1)))
+        or True
+    )
+
+    @node(repr=False)
+    class Quiet:
+        x: int
+
+    assert "object at" in repr(Quiet(1))
+
+
+def test_threads() -> None:
+    errors: list[BaseException] = []
+    start = threading.Barrier(16)
+
+    def work(i: int) -> None:
+        try:
+            start.wait()
+
+            @node
+            class Mine:
+                x: Any
+                name: Any = field(static=True)
+
+                def __post_init__(self) -> None:
+                    self.x = self.x + 1
+
+            for j in range(50):
+                for cls in (Mine, Made):
+                    made = cls(*((j, 0, j % 7) if cls is Made else (j, j % 7)))
+                    rebuilt = jax.tree.map(lambda v: v * 2, made)
+                    assert rebuilt.name == j % 7
+                    assert structure(rebuilt) == structure(made)
+                    with pytest.raises(dataclasses.FrozenInstanceError, match="finished"):
+                        rebuilt.name = 3
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+# register_node
+
+
+def test_register_node_keeps_no_attribute_that_is_not_named() -> None:
+    @register_node(data_fields=("x",), meta_fields=())
+    class Cache:
+        def __init__(self) -> None:
+            self.x, self.cached = 1, 2
+
+    assert not hasattr(jax.tree.map(lambda v: v, Cache()), "cached")
+    assert_type(Cache(), Cache)
+
+
+@dataclasses.dataclass
+class Wheel:
+    size: int
+    spokes: int
+
+
+class WithProperty:
+    @property
+    def x(self) -> int:
+        return 1
+
+
+class WithSlots:
+    __slots__ = ("x",)
+
+
+class Empty: ...
+
+
+class Sub(Made): ...
+
+
+@pytest.mark.parametrize(
+    "cls, data, meta, message",
+    [
+        (Empty, "ab", [], "Empty: data_fields must be a list of attribute names, found 'ab'"),
+        (Empty, ["a"], None, "Empty: meta_fields must be a list of attribute names, found None"),
+        (Empty, None, None, "Empty: data_fields must be a list .*only a dataclass needs none"),
+        (Empty, ["a", "a"], [], "Empty: a stands twice"),
+        (Empty, ["a"], ["b", "a"], "Empty: a stands twice"),
+        (Empty, ["a b"], [], "field 'a b' of Empty is no attribute name"),
+        (Empty, ["class"], [], "field 'class' of Empty is no attribute name"),
+        (Wheel, ["size"], [], "Wheel: spokes stands in neither"),
+        (WithProperty, ["x"], [], "field 'x' of WithProperty is a property"),
+        (WithSlots, ["x", "y"], [], "field 'y' of WithSlots is none of its __slots__"),
+        (Sub, ["weight"], [], "Sub extends the node Made: decorate it with @node"),
+    ],
+)
+def test_register_node_refuses_and_registers_nothing(cls: type[Any], data: Any, meta: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        register_node(cls, data, meta)
+    with pytest.raises(TypeError, match=message):
+        register_node(data_fields=data, meta_fields=meta)(cls)
+    blank = object.__new__(cls)
+    assert jax.tree_util.all_leaves([blank])
+    assert not [name for name in vars(cls) if "treekit" in name]
+
+
+def test_copy_replace_of_python_3_13_rebuilds() -> None:
+    x: Any = Made(1, 2, "a")
+    runs = len(RUNS)
+    assert parts(x.__replace__(bias=3)) == (2, 3, "a")
+    assert len(RUNS) == runs
+
+
+def test_replace_says_how_to_register() -> None:
+    with pytest.raises(TypeError, match="class made by node or register_node, and dict is none"):
+        replace({"a": 1}, a=2)
+
+
+# node_factory
+
+
+@jax.tree_util.register_pytree_node_class
+class Rerun:
+    """Registered by hand in the usual way, which runs `__init__` again: what it prepares is prepared twice."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = self.prepare(x)
+
+    def prepare(self, x: Any) -> Any:
+        return x
+
+    def tree_flatten(self) -> Any:
+        return ((self.x,), None)
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> Any:
+        return cls(*children)
+
+    @classmethod
+    @node_factory
+    def make(cls, x: Any) -> "Rerun":
+        return cls(x)
+
+    @node_factory
+    def bare(cls, x: Any) -> "Rerun":
+        return typing.cast(type[Rerun], cls)(x)
+
+
+@jax.tree_util.register_pytree_node_class
+class Overwrites(Rerun):
+    def prepare(self, x: Any) -> Any:
+        return 42
+
+
+@jax.tree_util.register_pytree_node_class
+class Computes(Rerun):
+    def prepare(self, x: Any) -> Any:
+        return x + 1
+
+
+@jax.tree_util.register_pytree_node_class
+class Restructures(Rerun):
+    def prepare(self, x: Any) -> Any:
+        return [x]
+
+
+@jax.tree_util.register_pytree_node_class
+class ForgetsStatic(Rerun):
+    def tree_flatten(self) -> Any:
+        return ((self.x,), getattr(self, "extra", "set anew"))
+
+    def prepare(self, x: Any) -> Any:
+        if isinstance(x, int):
+            self.extra = "given"
+        return x
+
+
+class NoNode(Rerun): ...
+
+
+@pytest.mark.parametrize(
+    "cls, message",
+    [
+        (Overwrites, r"rebuilding a Overwrites overwrote its leaf \[<flat index 0>\].*register_node"),
+        (Computes, "rebuilding a Computes around other leaves raised TypeError: unsupported operand"),
+        (Restructures, r"rebuilding a Restructures overwrote its leaf \[<flat index 0>\]\[0\]"),
+        (ForgetsStatic, "rebuilding a ForgetsStatic changed its static parts"),
+        (NoNode, "made a NoNode, which is no pytree node"),
+    ],
+)
+def test_node_factory_refuses_what_tree_at_would_break(cls: type[Any], message: str) -> None:
+    for make in (cls.make, typing.cast(Any, cls).bare, node_factory(lambda x: cls(x))):
+        with pytest.raises(TypeError, match=message):
+            make(1)
+
+
+def test_node_factory_makes_what_the_function_makes() -> None:
+    made = Rerun.make(1)
+    assert_type(made, Rerun)
+    assert type(made) is Rerun and made.x == 1
+    assert typing.cast(Any, Rerun).bare(2).x == typing.cast(Any, made).bare(2).x == made.make(2).x == 2
+    assert hold(3).x == 3
+    assert list(inspect.signature(hold).parameters) == ["x", "y"]
+    assert hold.__name__ == "hold"
+
+    calls = []
+
+    @node_factory
+    def table(sizes: list[int]) -> Holder:
+        """Makes a table."""
+        sizes.append(0)
+        calls.append(sizes)
+        return Holder([jnp.zeros(n) for n in sizes])
+
+    given = [1, 2]
+    out = table(given)
+    assert_type(out, Holder)
+    assert given == [1, 2] and calls == [[1, 2, 0]] and len(out.x) == 3
+    assert table.__doc__ == "Makes a table."
+
+
+def test_types() -> None:
+    assert_type(Made(1, 2, "a"), Made)
+    assert_type(Feature[int](1).data, int)
+    assert_type(replace(Feature[int](1), cls=2).data, int)
+    assert_type(field(default=3), int)
+    assert_type(field(default_factory=lambda: "a"), str)
+    assert_type(register_node(Free, ["x"], []), type[Free])
+
+
+class Free:
+    x: int

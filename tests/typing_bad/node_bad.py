@@ -1,0 +1,58 @@
+"""What the checkers must refuse in the making and the use of nodes."""
+
+import jax
+
+import treekit as tk
+
+
+@tk.node
+class Dense:
+    weight: jax.Array
+    bias: jax.Array
+    name: str = tk.field(static=True, default="dense")
+    steps: list[int] = tk.field(default_factory=list, init=False)
+
+
+@tk.node(kw_only=True)
+class Settings:
+    depth: int
+    width: int = tk.field(default="wide")  # E: assignment
+
+
+@tk.node(frozen=True)  # E: call-overload
+class Misspelt:
+    x: int
+
+
+class Old:
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+    @classmethod
+    @tk.node_factory
+    def make(cls, x: int) -> "Old":
+        return cls(x)
+
+
+@tk.node_factory
+def dense(size: int) -> Dense:
+    return Dense(jax.numpy.ones(size), jax.numpy.ones(size))
+
+
+def bad(array: jax.Array) -> None:
+    model = Dense(array)  # E: call-arg
+    Dense(array, "bias")  # E: arg-type
+    Dense(array, array, "a", [1])  # E: call-arg
+    Dense(array, array, nmae="a")  # E: call-arg
+    Settings(3)  # E: call-arg
+    model.wieght  # E: attr-defined
+    other: Settings = tk.replace(model, bias=array)  # E: assignment
+    tk.replace(model, array)  # E: call-arg
+    tk.field(default=1, default_factory=int)  # E: call-overload
+    tk.field(statics=True)  # E: call-overload
+    tk.node(model)  # E: call-overload
+    tk.register_node(Old, data_fields=3)  # E: call-overload
+    registered: type[Dense] = tk.register_node(Old, ["x"], [])  # E: arg-type
+    dense("3")  # E: arg-type
+    Old.make(x="3")  # E: arg-type
+    text: str = Old.make(3)  # E: assignment

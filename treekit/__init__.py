@@ -1,0 +1,19 @@
+"""treekit: JAX pytrees that behave. Function or tree, which leaves, created or rebuilt."""
+
+from treekit._at import tree_at as tree_at
+from treekit._callable import is_truly_callable as is_truly_callable
+from treekit._callable import resolve_spec as resolve_spec
+from treekit._diff import assert_trees_same as assert_trees_same
+from treekit._diff import tree_diff as tree_diff
+from treekit._filter import combine as combine
+from treekit._filter import filter as filter
+from treekit._filter import filter_arrays as filter_arrays
+from treekit._filter import is_array as is_array
+from treekit._filter import is_inexact_array as is_inexact_array
+from treekit._filter import partition as partition
+from treekit._map import dtype_preserving_tree_map as dtype_preserving_tree_map
+from treekit._node import field as field
+from treekit._node import node as node
+from treekit._node import node_factory as node_factory
+from treekit._node import register_node as register_node
+from treekit._node import replace as replace

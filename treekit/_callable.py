@@ -1,0 +1,115 @@
+"""Is it a function, or a tree that can be called?"""
+
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any, TypeGuard, TypeVar, overload
+
+import jax
+
+from treekit._filter import filter, is_parameter, misfit
+from treekit._jax import jtu
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def is_truly_callable(x: F) -> TypeGuard[F]: ...
+@overload
+def is_truly_callable(x: object) -> TypeGuard[Callable[..., Any]]: ...
+def is_truly_callable(x: object) -> bool:
+    """True when calling `x` is what its holder meant, rather than using it as a tree.
+
+    A function, class, bound method, `functools.partial` or any other callable that is no pytree node is truly callable,
+    and so is a node that stands for a function, whatever it binds: `jax.tree_util.Partial`, and nodes with
+    `__wrapped__`, with `__func__`, or with func, args and keywords. Any other callable node (a model, a mask made from
+    one) is a tree, unless every one of its leaves is callable.
+
+    Args:
+        x: any object.
+
+    Returns:
+        Whether to call `x`.
+
+    >>> import equinox as eqx
+    >>> model = eqx.nn.Linear(2, 3, key=jax.random.key(0))
+    >>> mask = jax.tree.map(lambda leaf: leaf.ndim > 1, model)
+    >>> callable(mask), is_truly_callable(mask), is_truly_callable(lambda params: mask)
+    (True, False, True)
+    """
+    if isinstance(x, types.FunctionType):
+        return True
+    if not callable(x):
+        return False
+    return _is_leaf(x) or _stands_for_function(x) or all(map(callable, jtu.tree_leaves(x)))
+
+
+def resolve_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
+    """Decide "a tree, or a function from the params to one", with the tree at hand.
+
+    1. A node whose structure is a prefix of the tree's is the answer itself, callable or not; so is a leaf that is no
+       function, which stands for the whole tree.
+    2. A truly callable spec, or a callable node with a leaf that is no spec leaf, is called with the tree, leaves that
+       cannot be parameters replaced by None.
+    3. Anything else is an error.
+
+    Leaves of the tree that cannot be parameters (functions, strings, keys, objects) do not count in comparing: a mask
+    made from a filtered model fits the raw one, and the reverse.
+
+    Args:
+        spec: a tree, or a function from the params to a tree.
+        tree: the params.
+        is_spec_leaf: tells the leaves that a spec is made of, such as bools for a mask; also where they are nodes.
+        name: what the caller calls the argument, for errors.
+
+    Returns:
+        `spec`, or what it returned: a tree that is a prefix of `tree`.
+
+    Raises:
+        ValueError: names the argument and the first key path where spec and tree part.
+
+    >>> params = {"w": jax.numpy.ones((2, 2)), "b": jax.numpy.ones(2)}
+    >>> is_bool = lambda leaf: isinstance(leaf, bool)
+    >>> resolve_spec(lambda p: {"w": True, "b": False}, params, is_spec_leaf=is_bool, name="mask")
+    {'w': True, 'b': False}
+    """
+    params = filter(tree, is_parameter)
+    function_leaf = callable(spec) and _is_leaf(spec)
+    error: ValueError | None = None
+    if not function_leaf:
+        try:
+            broadcast_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
+            return spec
+        except ValueError as caught:
+            error = caught
+    if function_leaf or is_truly_callable(spec) or (callable(spec) and not _all_spec_leaves(spec, is_spec_leaf)):
+        result = spec(params)
+        broadcast_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
+        return result
+    raise (error if error is not None else ValueError(f"{name} is neither a tree nor a function: {spec!r}"))
+
+
+def broadcast_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
+    """The leaves of a prefix tree, one for each leaf of `tree`, in its structure."""
+    try:
+        return jtu.tree_broadcast(spec, tree, is_leaf=is_spec_leaf)
+    except ValueError as error:
+        raise misfit(name, error) from None
+
+
+def _is_leaf(x: object) -> bool:
+    return jtu.all_leaves([x])
+
+
+def _all_spec_leaves(spec: Any, is_spec_leaf: Callable[[Any], bool]) -> bool:
+    return all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
+
+
+def _stands_for_function(x: object) -> bool:
+    # getattr_static, since a class with __getattr__ may answer to any name.
+    def has(*names: str) -> bool:
+        return all(inspect.getattr_static(x, name, None) is not None for name in names)
+
+    return (
+        isinstance(x, jax.tree_util.Partial) or has("__wrapped__") or has("__func__") or has("func", "args", "keywords")
+    )

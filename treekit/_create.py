@@ -1,0 +1,165 @@
+"""Creation of a node made by `@node`: its class's own code runs, once, and what it made is checked and frozen."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Any, TypeVar
+
+import jax
+import wadler_lindig
+
+from treekit._copy import copy_arguments
+from treekit._layout import STATIC, Creation, Layout, layout_of
+
+T = TypeVar("T")
+
+_pretty: Any = wadler_lindig  # its keyword arguments have no types
+_BUILDING = "__treekit_building__"  # in an instance's __dict__ while its __init__ runs
+
+
+def node_methods(cls: type[Any]) -> dict[str, Any]:
+    """The methods that make a frozen dataclass a node."""
+    methods: dict[str, Any] = {
+        "__init__": _creating(cls),
+        "__setattr__": _set_attribute,
+        "__delattr__": _delete_attribute,
+        "__repr__": _represent,
+    }
+    # A class that pickles in a way of its own is left to it.
+    for name in ("__getstate__", "__reduce_ex__", *_PICKLING):
+        if getattr(cls, name, None) not in (getattr(object, name, None), _PICKLING.get(name)):
+            return methods
+    return methods | _PICKLING
+
+
+_INIT_SOURCE = """
+def make(create, cls, init):
+    def __init__(self, /, *args, **kwargs):
+        create(cls, init, self, args, kwargs)
+
+    return __init__
+"""
+
+
+def _creating(cls: type[Any]) -> Callable[..., None]:
+    """The `__init__` of a node class: its own, with what creation adds around it."""
+    init: Callable[..., None] = cls.__init__
+    scope: dict[str, Any] = {}
+    # With the globals of its own: there, jaxtyping and others look for the names in annotations that are strings.
+    exec(_INIT_SOURCE, getattr(init, "__globals__", {}), scope)
+    return functools.wraps(init)(scope["make"](_create, cls, init))
+
+
+def _create(
+    cls: type[Any], init: Callable[..., None], self: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    if _BUILDING in vars(self):  # super().__init__() of a subclass, which sees to the rest
+        init(self, *args, **kwargs)
+        return
+    layout = layout_of(cls)
+    if type(self) is not cls or layout is None or layout.creation is None:
+        raise _frozen(self, "initialized again")
+    copied_args, copied_kwargs = copy_arguments(args, kwargs, layout.creation.uncopied)
+    # The mark is the instance's own, so that creating one never unfreezes another, in this thread or in others.
+    vars(self)[_BUILDING] = True
+    try:
+        init(self, *copied_args, **copied_kwargs)
+    finally:
+        del vars(self)[_BUILDING]
+    _finish(self, layout, layout.creation)
+    for base in cls.__mro__ if hasattr(cls, "__check_init__") else ():
+        if "__check_init__" in vars(base):
+            vars(base)["__check_init__"](self)
+
+
+def _finish(self: object, layout: Layout, creation: Creation) -> None:
+    """Defaults and converters, and the checks of what fields there are."""
+    attributes = vars(self)
+    attributes.pop(STATIC, None)  # from flattening it in its `__init__`
+    for name, default in creation.defaults.items():
+        attributes.setdefault(name, default)
+    for name, convert in creation.converters.items():
+        if name in attributes:
+            try:
+                attributes[name] = convert(attributes[name])
+            except Exception as error:
+                error.add_note(f"This happened in the converter of {layout.cls.__qualname__}.{name}")
+                raise
+    _check_attributes(layout.cls, layout.names, attributes)
+    layout.settle(self)
+
+
+def _check_attributes(cls: type[Any], names: tuple[str, ...], attributes: Mapping[str, Any]) -> None:
+    """Raise a TypeError unless the fields, all of them, are what an instance has."""
+    if missing := [name for name in names if name not in attributes]:
+        raise TypeError(f"creating {cls.__qualname__} left {', '.join(missing)} unset. Set every field (None will do)")
+    for name in set(attributes).difference(names) if len(attributes) > len(names) else ():
+        # A functools.cached_property, read while creating, stores its value under its own name.
+        attribute: object = inspect.getattr_static(cls, name, None)
+        if not hasattr(type(attribute), "__set_name__"):
+            raise TypeError(
+                f"creating {cls.__qualname__} set {name}, which is no field, so it would be lost when JAX rebuilds the "
+                f"instance. Declare it in the class body: `{name}: {type(attributes[name]).__name__}`, with "
+                "field(static=True) if it is part of the structure"
+            )
+
+
+def _frozen(self: object, done: str) -> TypeError | dataclasses.FrozenInstanceError:
+    cls = type(self)
+    if layout_of(cls) is None:
+        return TypeError(f"{cls.__qualname__} extends a node and is none itself: decorate it with @node too")
+    return dataclasses.FrozenInstanceError(
+        f"a {cls.__qualname__} is finished once it is created, and cannot be {done}; make another one with "
+        "treekit.replace or treekit.tree_at"
+    )
+
+
+def _set_attribute(self: object, name: str, value: object) -> None:
+    if _BUILDING not in vars(self):
+        raise _frozen(self, f"changed: {name} was set")
+    object.__setattr__(self, name, value)
+
+
+def _delete_attribute(self: object, name: str) -> None:
+    if _BUILDING not in vars(self):
+        raise _frozen(self, f"changed: {name} was deleted")
+    object.__delattr__(self, name)
+
+
+def _represent(self: object) -> str:
+    def array(x: object) -> wadler_lindig.AbstractDoc | None:
+        return wadler_lindig.array_summary(x.shape, str(x.dtype), None) if isinstance(x, jax.Array) else None
+
+    text: str = _pretty.pformat(self, custom=array, hide_defaults=False)
+    return text
+
+
+def _blank(cls: type[T]) -> T:
+    return object.__new__(cls)
+
+
+def _fields_of(self: object) -> dict[str, Any]:
+    """The attributes that are fields: what was cached on an instance does not outlive it."""
+    layout = layout_of(type(self))
+    names = layout.names if layout else ()
+    return {name: value for name, value in vars(self).items() if name in names}
+
+
+def _reduce(self: object) -> tuple[Any, ...]:
+    return _blank, (type(self),), _fields_of(self)
+
+
+def _set_state(self: object, state: Mapping[str, Any]) -> None:
+    vars(self).update(state)
+
+
+def _deepcopy(self: object, memo: dict[int, Any]) -> object:
+    memo[id(self)] = new = _blank(type(self))
+    vars(new).update(deepcopy(_fields_of(self), memo))
+    return new
+
+
+# With __setstate__ and __deepcopy__ there, a user's __getattr__ is never asked for them.
+_PICKLING = {"__reduce__": _reduce, "__setstate__": _set_state, "__deepcopy__": _deepcopy}

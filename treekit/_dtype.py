@@ -1,0 +1,97 @@
+"""The dtype of a leaf: which it has, whether it is weak, which is wider, and the cast to another's."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from treekit._jax import jnp, lax, untyped
+
+ARRAYS: Any = (jax.Array, np.ndarray, np.generic)
+
+# NumPy's same_kind goes up this ladder only. ml_dtypes (bf16, fp8) are not on NumPy's own, so it stands here.
+_KINDS: tuple[Any, ...] = (
+    np.bool_,
+    np.unsignedinteger,
+    np.signedinteger,
+    np.floating,
+    np.complexfloating,
+)
+
+
+def dtype_of(x: Any) -> Any:
+    """The dtype JAX gives a leaf, or None where it can give none (functions, strings, None, object arrays)."""
+    if _has_dtype(x):
+        try:
+            return jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
+        except TypeError:  # NumPy arrays of strings or objects
+            return None
+    if isinstance(x, (bool, int, float, complex)):
+        return jax.dtypes.canonicalize_dtype(type(x))
+    return None
+
+
+def is_weak(x: Any) -> bool:
+    """Whether JAX takes the dtype of `x` for a suggestion: Python numbers and weakly typed arrays."""
+    return bool(getattr(x, "weak_type", False)) if _has_dtype(x) else isinstance(x, (bool, int, float, complex))
+
+
+def strong(x: Any) -> Any:
+    """`x` with a dtype of its own: a Python number becomes an array, a weakly typed array a strong one."""
+    if not is_weak(x):
+        return x
+    return lax.convert_element_type(x, dtype_of(x)) if isinstance(x, ARRAYS) else jnp.asarray(x, dtype_of(x))
+
+
+def wider(*leaves: Any) -> Any:
+    """The dtype that holds the values of all of these leaves; None where one of them has no dtype."""
+    dtypes = {dtype_of(x) for x in leaves}
+    if len(dtypes) == 1:
+        return dtypes.pop()
+    # Promotion is what is asked for here, so it is allowed in JAX's strict mode too.
+    with jax.numpy_dtype_promotion("standard"):
+        return None if None in dtypes else jnp.result_type(*dtypes)
+
+
+def cast_like(result: Any, leaf: Any, casting: str = "same_kind") -> Any:
+    """`result` in the dtype of `leaf`, untouched where it has it; a TypeError where it may not be cast."""
+    want, have = dtype_of(leaf), dtype_of(result)
+    if want is None or result is None:
+        return result
+    if have == want and _raw_dtype(result) == want and (is_weak(leaf) or not is_weak(result)):
+        return result
+    if have is None:
+        raise TypeError(f"a result of type {type(result).__name__} for a leaf of dtype {want}")
+    if have != want and not _may_cast(have, want, casting, weak=is_weak(result)):
+        hint = '; casting="unsafe" would allow it' if _may_cast(have, want, "unsafe") else ""
+        raise TypeError(f"a result of dtype {have} for a leaf of dtype {want}{hint}")
+    if isinstance(result, jax.ShapeDtypeStruct):
+        return untyped.ShapeDtypeStruct(result.shape, want, sharding=result.sharding)
+    return lax.convert_element_type(result, want)
+
+
+def _has_dtype(x: object) -> bool:
+    return isinstance(x, (*ARRAYS, jax.ShapeDtypeStruct))
+
+
+def _raw_dtype(x: Any) -> Any:
+    """The dtype of `x` itself, before JAX makes it canonical."""
+    return x.dtype if _has_dtype(x) else dtype_of(x)
+
+
+def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
+    if not (_is_number(have) and _is_number(want)):
+        return False  # keys, float0
+    if jnp.issubdtype(have, np.complexfloating) and not jnp.issubdtype(want, np.complexfloating):
+        return False
+    if casting == "unsafe" or want == np.bool_:
+        return True
+    return _kind(have) - (weak and _kind(have) == 2) <= _kind(want)  # a Python int may stand for an unsigned one
+
+
+def _is_number(dtype: Any) -> bool:
+    return any(jnp.issubdtype(dtype, kind) for kind in _KINDS)
+
+
+def _kind(dtype: Any) -> int:
+    return next(i for i, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind))

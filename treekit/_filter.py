@@ -1,0 +1,204 @@
+"""Which leaves: predicates on a leaf, and the three verbs that take a tree apart and put it together."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from treekit._dtype import ARRAYS, dtype_of
+from treekit._jax import jnp, jtu
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+else:  # typing has TypeIs from Python 3.13 on; while running, any special form that takes a type will do
+    TypeIs = TypeGuard
+
+
+T = TypeVar("T")
+
+
+def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.generic]:
+    """True for a JAX array, a tracer, a NumPy array or a NumPy scalar; no Python number.
+
+    Args:
+        x: any object.
+
+    Returns:
+        Whether `x` is an array. Agrees with `equinox.is_array` on every object.
+
+    >>> is_array(jnp.ones(3)), is_array(np.float32(1)), is_array(1.0)
+    (True, True, False)
+    """
+    return isinstance(x, ARRAYS)
+
+
+def is_inexact_array(
+    x: object,
+) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.generic]:
+    """True for an array that can carry a gradient: floating (bf16 and fp8 too) or complex.
+
+    Args:
+        x: any object.
+
+    Returns:
+        Whether `x` is an inexact array. Agrees with `equinox.is_inexact_array` on every object.
+
+    >>> is_inexact_array(jnp.ones(3)), is_inexact_array(jnp.arange(3)), is_inexact_array(1.0)
+    (True, False, False)
+    """
+    if isinstance(x, jax.Array):
+        return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+    # NumPy's own hierarchy, as Equinox asks it: a NumPy array of an extension dtype (bf16) is not inexact there.
+    return is_array(x) and bool(np.issubdtype(x.dtype, np.inexact))
+
+
+def is_parameter(x: object) -> bool:
+    """True for what an optimizer can do arithmetic on: numeric arrays and Python numbers; no key, string, function."""
+    dtype = dtype_of(x)
+    return dtype is not None and (jnp.issubdtype(dtype, np.number) or dtype == np.bool_)
+
+
+def filter(
+    tree: T,
+    filter_spec: object,
+    inverse: bool = False,
+    replace: Any = None,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> T:
+    """Keep the leaves that satisfy a condition, and put None in the place of the others.
+
+    Args:
+        tree: any pytree.
+        filter_spec: a predicate on leaves, or a prefix tree of `tree` whose leaves are bools or such predicates.
+        inverse: keep the leaves that fail instead.
+        replace: what to put in the place of a leaf that is not kept.
+        is_leaf: as in `jax.tree.flatten`.
+
+    Returns:
+        A tree of the class and containers of `tree`.
+
+    Raises:
+        ValueError: `filter_spec` is no prefix of `tree` (the message names the key path), or one of its leaves is
+            neither a bool nor a predicate.
+
+    Source: the contract of `equinox.filter`.
+
+    >>> filter({"w": jnp.ones(2), "name": "a"}, is_array)
+    {'name': None, 'w': Array([1., 1.], dtype=float32)}
+    >>> filter({"w": 1, "b": {"x": 2, "y": 3}}, {"w": False, "b": True})
+    {'b': {'x': 2, 'y': 3}, 'w': None}
+    """
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
+    keep = _decide(filter_spec, leaves, treedef)
+    out: T = treedef.unflatten([x if k != inverse else replace for k, x in zip(keep, leaves, strict=True)])
+    return out
+
+
+def filter_arrays(tree: T) -> T:
+    """Keep the arrays of a tree, and put None in the place of every other leaf: `filter(tree, is_array)`.
+
+    Args:
+        tree: any pytree.
+
+    Returns:
+        A tree of the class and containers of `tree`; every leaf an array.
+
+    >>> filter_arrays([jnp.ones(2), 1.0, jax.nn.relu])
+    [Array([1., 1.], dtype=float32), None, None]
+    """
+    return filter(tree, is_array)
+
+
+def partition(
+    tree: T,
+    filter_spec: object = is_array,
+    replace: Any = None,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> tuple[T, T]:
+    """Split a tree in two: the leaves that satisfy a condition, and the others; `combine` puts them together.
+
+    Args:
+        tree: any pytree.
+        filter_spec: as in `filter`; by default, arrays on the left and everything else on the right.
+        replace: what stands in each half for a leaf of the other.
+        is_leaf: as in `jax.tree.flatten`.
+
+    Returns:
+        Two trees of the class and containers of `tree`.
+
+    Raises:
+        ValueError: as in `filter`.
+
+    Source: the contract of `equinox.partition`.
+
+    >>> partition([1, 2.5], lambda x: isinstance(x, int))
+    ([1, None], [None, 2.5])
+    """
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
+    keep = _decide(filter_spec, leaves, treedef)
+    left: T = treedef.unflatten([x if k else replace for k, x in zip(keep, leaves, strict=True)])
+    right: T = treedef.unflatten([replace if k else x for k, x in zip(keep, leaves, strict=True)])
+    return left, right
+
+
+def combine(tree: T, *rest: T, is_leaf: Callable[[Any], bool] | None = None) -> T:
+    """Put together what `partition` split: at each leaf, the first of the trees' values that is not None.
+
+    Args:
+        tree: a pytree.
+        *rest: trees of the same structure, None counting as a leaf.
+        is_leaf: as in `jax.tree.flatten`.
+
+    Returns:
+        A tree of the structure of `tree`.
+
+    Raises:
+        ValueError: the trees differ in structure.
+
+    Source: the contract of `equinox.combine`.
+
+    >>> combine([None, 1, 2], [0, None, None])
+    [0, 1, 2]
+    """
+
+    def none_or_leaf(x: Any) -> bool:
+        return x is None or (is_leaf is not None and is_leaf(x))
+
+    out: T = jtu.tree_map(_first, tree, *rest, is_leaf=none_or_leaf)
+    return out
+
+
+def _first(*values: Any) -> Any:
+    return next((x for x in values if x is not None), None)
+
+
+def _decide(filter_spec: object, leaves: list[Any], treedef: Any) -> list[bool]:
+    """One bool a leaf."""
+    if callable(filter_spec) and jtu.all_leaves([filter_spec]):
+        return [_decide_leaf(filter_spec, x) for x in leaves]
+    numbered = treedef.unflatten(range(len(leaves)))  # a tree in which even None and subtrees taken as leaves count
+    try:
+        specs = jtu.tree_leaves(jtu.tree_broadcast(filter_spec, numbered))
+    except ValueError as error:
+        if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a tree
+            return [_decide_leaf(filter_spec, x) for x in leaves]
+        raise misfit("filter_spec", error) from None
+    return [_decide_leaf(spec, x) for spec, x in zip(specs, leaves, strict=True)]
+
+
+def _decide_leaf(spec: Any, leaf: Any) -> bool:
+    if isinstance(spec, Tracer):
+        raise ValueError("filter_spec holds a traced array; which leaves to keep must be known while tracing")
+    if type(spec) in (bool, np.bool_):
+        return bool(spec)
+    if callable(spec):
+        return bool(spec(leaf))
+    raise ValueError(f"filter_spec must hold bools and predicates on leaves only, found {spec!r}")
+
+
+def misfit(name: str, error: ValueError) -> ValueError:
+    """JAX's account of where a prefix and its tree part, told of the argument called `name`."""
+    text = str(error).replace("broadcast_prefix prefix_tree", name).replace("the prefix pytree ", "")
+    return ValueError(f"{name} does not fit the tree it is for.\n{text.replace('the full pytree', 'the tree')}")

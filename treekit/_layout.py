@@ -1,0 +1,296 @@
+"""Reconstruction: how the instances of a class are taken apart and put together, in one place for every class.
+
+Nothing of the class's own code runs here and no leaf is looked at: an instance is made by `object.__new__`, and its
+attributes are set past `__setattr__`.
+"""
+
+import dataclasses
+import inspect
+import keyword
+import threading
+import types
+import weakref
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from treekit._jax import jtu
+from treekit._static import check_static, exact
+
+LAYOUT = "__treekit_layout__"  # on a class
+COPY = "treekit.copy"  # in a field's metadata
+STATIC = "__treekit_static__"  # in an instance's __dict__: the Static of its values, remembered
+
+
+_registering = threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True)
+class Creation:
+    """What creating an instance of a class made by `@node` takes besides running its `__init__`."""
+
+    defaults: Mapping[str, Any]
+    converters: Mapping[str, Callable[[Any], Any]]
+    uncopied: frozenset[int | str]  # arguments that are passed as they are, by position and by name
+
+    @classmethod
+    def of(cls, fields: Sequence[dataclasses.Field[Any]], init: Callable[..., None]) -> "Creation":
+        """What the fields of a dataclass and its `__init__` say."""
+        uncopied: set[int | str] = {f.name for f in fields if not f.metadata.get(COPY, True)}
+        if uncopied:
+            _, *parameters = inspect.signature(init).parameters
+            uncopied |= {i for i, name in enumerate(parameters) if name in uncopied}
+        return cls(
+            defaults={f.name: f.default for f in fields if f.default is not dataclasses.MISSING},
+            converters={f.name: f.metadata["converter"] for f in fields if f.metadata.get("converter") is not None},
+            uncopied=frozenset(uncopied),
+        )
+
+
+class Static:
+    """The static part of instances, as a treedef holds it.
+
+    `Layout.intern` makes one for all values that are equal. So comparing the treedefs of two trees is an identity check
+    for each node, and hashing them never calls a user's `__hash__`.
+    """
+
+    __slots__ = ("__weakref__", "cls", "names", "template", "values")
+
+    def __init__(self, layout: "Layout", values: tuple[Any, ...]) -> None:
+        self.cls = layout.cls
+        self.names = layout.meta
+        self.values = values
+        # The __dict__ of such an instance, but for its children. Copying it is the fastest way Python has to make one.
+        self.template: dict[str, Any] = dict.fromkeys(layout.names) | dict(zip(layout.meta, values, strict=True))
+        if layout.remembers:
+            self.template[STATIC] = None
+
+    def __repr__(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in zip(self.names, self.values, strict=True))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _intern, (self.cls, self.values)
+
+
+def _intern(cls: type[Any], values: tuple[Any, ...]) -> Static:
+    layout: Layout = vars(cls)[LAYOUT]
+    return layout.intern(values)
+
+
+class Layout:
+    """The fields of a class, and its reconstruction.
+
+    Attributes:
+        cls: the class.
+        names: its fields, in order.
+        meta: those that are static.
+        data: the others, its children.
+        keys: the key path entries of the children.
+        creation: for a class made by `@node`, how its instances are created; None for `register_node`.
+        remembers: whether instances remember their static part, which only frozen ones can.
+        flatten: instance to (children, static).
+        rebuild: (static, children) to instance.
+    """
+
+    def __init__(self, cls: type[Any], names: Sequence[str], meta: Collection[str], creation: Creation | None) -> None:
+        self.cls = cls
+        self.names = tuple(names)
+        self.meta = tuple(name for name in names if name in meta)
+        self.data = tuple(name for name in names if name not in meta)
+        self.keys: tuple[Any, ...] = tuple(jax.tree_util.GetAttrKey(name) for name in self.data)
+        self.creation = creation
+        self.remembers = creation is not None and bool(meta)
+        # Every Static that is in use, by what its values equal and by the ids of those it holds itself.
+        self._known: weakref.WeakValueDictionary[Hashable, Static] = weakref.WeakValueDictionary()
+        self._same: weakref.WeakValueDictionary[Hashable, Static] = weakref.WeakValueDictionary()
+        self._lock = threading.RLock()  # reentrant: a user's `__eq__` may come back here
+        self.flatten, self.rebuild = _compile(self)
+
+    def flatten_with_keys(self, x: Any) -> tuple[Any, Static]:
+        children, static = self.flatten(x)
+        return tuple(zip(self.keys, children, strict=True)), static
+
+    def intern(self, values: tuple[Any, ...]) -> Static:
+        """The one `Static` of these values.
+
+        Raises:
+            TypeError: a value is not hashable or holds an array; the message names the class and the field.
+        """
+        ids = tuple(map(id, values))
+        static = self._same.get(ids)  # as long as there is one, its values are alive, and nothing else has their ids
+        if static is not None:
+            return static
+        key = tuple(map(exact, values))
+        with self._lock:
+            try:
+                static = self._known.get(key)
+            except TypeError:
+                static = None  # not hashable: there is a message for that
+            if static is None:
+                for name, value in zip(self.meta, values, strict=True):
+                    check_static(self.cls, name, value)
+                static = self._known[key] = self._same[ids] = Static(self, values)
+        return static
+
+    def read_static(self, x: object) -> Static:
+        """The static part of an instance."""
+        return self.intern(tuple([getattr(x, name) for name in self.meta]))
+
+    def settle(self, x: object) -> Static:
+        """Store the attributes of an instance as `rebuild` does: in a dict of its own, static values shared."""
+        static = self.read_static(x)
+        attributes = {**vars(x), **dict(zip(self.meta, static.values, strict=True))}
+        if self.remembers:
+            attributes[STATIC] = static
+        object.__setattr__(x, "__dict__", attributes)
+        return static
+
+    def explain(self, x: Any, error: AttributeError) -> Exception:
+        """Why an instance could not be flattened."""
+        missing = [name for name in self.names if not hasattr(x, name)]
+        if not missing:
+            return error
+        name = self.cls.__qualname__
+        return TypeError(
+            f"{name}.{missing[0]} is not set, so this {name} cannot be flattened. Set every field when creating it (to "
+            "None where there is nothing)"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A class pickled by value takes its layout along, and is registered in the process where it arrives.
+        return register, (self.cls, self.names, self.meta, self.creation)
+
+
+def layout_of(cls: type[Any]) -> Layout | None:
+    """The layout of a class that was registered itself; that its base was does not count."""
+    found: Layout | None = vars(cls).get(LAYOUT)
+    return found
+
+
+def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creation: Creation | None) -> Layout:
+    """Make a class a pytree node. A class that cannot be one is left as it was; one that is already, too."""
+    with _registering:
+        if known := layout_of(cls):
+            return known
+        layout = Layout(cls, names, meta, creation)
+        marks: dict[str, Any] = {LAYOUT: layout, STATIC: None}  # None: no class remembers, only instances do
+        for name, value in marks.items():
+            setattr(cls, name, value)
+        try:
+            jtu.register_pytree_with_keys(cls, layout.flatten_with_keys, layout.rebuild, layout.flatten)
+        except ValueError as error:
+            for name in marks:
+                delattr(cls, name)
+            raise _already(cls) from error
+        return layout
+
+
+def check_free(cls: Any) -> None:
+    """Raise a TypeError unless a class can be made a node: no node yet, and made by `object.__new__`."""
+    if not inspect.isclass(cls):
+        raise TypeError(f"a node is made of a class, found {cls!r}")
+    if LAYOUT in vars(cls):
+        raise _already(cls)
+    if inspect.isabstract(cls):
+        return  # it has no instances to ask
+    try:
+        blank = object.__new__(cls)
+    except TypeError as error:
+        raise TypeError(
+            f"{cls.__qualname__} cannot be a node: it extends a class written in C, which has to make its instances "
+            f"itself ({error}). Hold such an object in a field instead"
+        ) from error
+    try:
+        free = jtu.all_leaves([blank])
+    except Exception:  # a flatten function ran, on an instance without attributes
+        free = False
+    if not free:
+        raise _already(cls)
+
+
+def _already(cls: type[Any]) -> TypeError:
+    by = "treekit" if LAYOUT in vars(cls) else "JAX"
+    return TypeError(
+        f"{cls.__qualname__} is a pytree node already, registered with {by}. A class can be registered only once; take "
+        "the other registration (or the base class that does it) away"
+    )
+
+
+def check_fields(cls: type[Any], names: Collection[str]) -> None:
+    """Raise a TypeError unless every field can be read and set with no code of the class running."""
+    for name in names:
+        where = f"field {name!r} of {cls.__qualname__}"
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise TypeError(f"{where} is no attribute name")
+        attribute: object = inspect.getattr_static(cls, name, None)
+        if hasattr(type(attribute), "__set__") and not isinstance(attribute, types.MemberDescriptorType):
+            raise TypeError(f"{where} is a {type(attribute).__name__}; name the attribute that it stores its value in")
+        if not cls.__dictoffset__ and not isinstance(attribute, types.MemberDescriptorType):
+            raise TypeError(f"{where} is none of its __slots__, and its instances have no __dict__")
+
+
+# Field names are written into the source of two functions for each class, which run several times faster than loops
+# over names.
+_SOURCE = """
+def flatten(self):
+    try:
+        {read_static}
+        return ({read_children}), static
+    except AttributeError as error:
+        raise explain(self, error) from error
+
+def rebuild(static, children):
+    self = new(cls)
+    attributes = static.template.copy()
+    ({children}) = children
+    {remember}
+    set_dict(self, attributes)
+    return self
+"""
+
+# For a class that keeps fields in __slots__.
+_SLOTTED_SOURCE = """
+def rebuild(static, children):
+    self = new(cls)
+    for name, value in zip((*data, *meta), (*children, *static.values), strict=True):
+        set(self, name, value)
+    return self
+"""
+
+# What an instance remembers counts unless somebody has gone behind its frozen back since.
+_READ_REMEMBERED = """static = self.{STATIC}
+        if static is None or {changed}:
+            static = settle(self)"""
+
+
+def _compile(layout: Layout) -> tuple[Callable[[Any], tuple[tuple[Any, ...], Static]], Callable[[Static, Any], Any]]:
+    read_static = "static = read_static(self)"
+    if layout.remembers:
+        changed = [f"static.values[{i}] is not self.{name}" for i, name in enumerate(layout.meta)]
+        read_static = _READ_REMEMBERED.format(STATIC=STATIC, changed=" or ".join(changed))
+    elif not layout.meta:
+        read_static = "static = nothing"
+    source = _SOURCE.format(
+        read_static=read_static,
+        read_children="".join(f"self.{name}, " for name in layout.data),
+        children="".join(f"attributes[{name!r}], " for name in layout.data),
+        remember=f"attributes[{STATIC!r}] = static" if layout.remembers else "",
+    )
+    if any(isinstance(inspect.getattr_static(layout.cls, n, None), types.MemberDescriptorType) for n in layout.names):
+        source += _SLOTTED_SOURCE
+    set_dict = [vars(base)["__dict__"].__set__ for base in layout.cls.__mro__ if "__dict__" in vars(base)]
+    scope: dict[str, Any] = {
+        "cls": layout.cls,
+        "data": layout.data,
+        "meta": layout.meta,
+        "new": object.__new__,
+        "set": object.__setattr__,
+        "set_dict": set_dict[0] if set_dict else None,
+        "nothing": layout.intern(()) if not layout.meta else None,
+        "explain": layout.explain,
+        "read_static": layout.read_static,
+        "settle": layout.settle,
+    }
+    exec(compile(source, f"<treekit layout of {layout.cls.__qualname__}>", "exec"), scope)
+    return scope["flatten"], scope["rebuild"]

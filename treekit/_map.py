@@ -1,0 +1,62 @@
+"""jax.tree.map whose results keep the dtype of the leaf they came from."""
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from treekit._dtype import cast_like
+from treekit._jax import jtu
+
+T = TypeVar("T")
+
+
+def dtype_preserving_tree_map(
+    f: Callable[..., Any],
+    tree: T,
+    *rest: Any,
+    is_leaf: Callable[[Any], bool] | None = None,
+    casting: Literal["same_kind", "unsafe"] = "same_kind",
+) -> T:
+    """`jax.tree.map` whose every result has the dtype of the leaf of `tree` it came from.
+
+    A result that has the leaf's dtype and weak type already is returned untouched: nothing is added to the jaxpr. The
+    result of a strong leaf is strong. Python numbers stand for the dtype JAX gives them, NumPy's 64-bit leaves for the
+    canonical one. A leaf without a dtype (a function, a string, None taken as a leaf) asks nothing of its result.
+
+    Args:
+        f: takes a leaf of `tree` and the corresponding leaves of `rest`.
+        tree: the tree whose structure and dtypes are kept.
+        *rest: trees that have the structure of `tree` or that it is a prefix of.
+        is_leaf: as in `jax.tree.map`.
+        casting: "same_kind" casts as NumPy's rule of that name does (bf16 to f32 and back, int to float, not float to
+            int), and any real number to bool; "unsafe" casts a float to an int too.
+
+    Returns:
+        A tree of the structure of `tree`.
+
+    Raises:
+        TypeError: a result may not be cast to the leaf's dtype. A complex result for a real leaf and a key for a number
+            never may. Names the key path and both dtypes.
+        ValueError: `casting` has another name.
+
+    >>> params = {"w": jnp.ones(2, jnp.bfloat16), "n": jnp.array(3)}
+    >>> dtype_preserving_tree_map(lambda x: x * jnp.float32(2), params["w"]).dtype
+    dtype(bfloat16)
+    >>> dtype_preserving_tree_map(lambda x: x / 2, params)
+    Traceback (most recent call last):
+    TypeError: at ['n']: a result of dtype float32 for a leaf of dtype int32; casting="unsafe" would allow it
+    """
+    if casting not in ("same_kind", "unsafe"):
+        raise ValueError(f"casting must be 'same_kind' or 'unsafe', found {casting!r}")
+
+    # The path is made only for an error: with_path would cost every call what one call in a thousand needs.
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
+    others = [treedef.flatten_up_to(t) for t in rest]
+    results = [f(*xs) for xs in zip(leaves, *others, strict=True)]
+    for i, (leaf, result) in enumerate(zip(leaves, results, strict=True)):
+        try:
+            results[i] = cast_like(result, leaf, casting)
+        except TypeError as error:
+            path = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][i][0]
+            raise TypeError(f"at {jtu.keystr(path) or 'the root'}: {error}") from None
+    out: T = treedef.unflatten(results)
+    return out

@@ -1,0 +1,43 @@
+"""Optax that holds: every name of `optax`, on raw models, with dtypes kept. `from treekit import optax`."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+try:
+    import optax as _optax
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("treekit.optax needs optax; install it with: pip install 'treekit[optax]'") from error
+
+from treekit.optax import contrib as contrib
+from treekit.optax import schedules as schedules
+from treekit.optax import transforms as transforms
+from treekit.optax._apply import apply_updates as apply_updates
+from treekit.optax._apply import incremental_update as incremental_update
+from treekit.optax._apply import tree_map_params as tree_map_params
+from treekit.optax._apply_if_finite import apply_if_finite as apply_if_finite
+from treekit.optax._dtype_preserving import dtype_preserving as dtype_preserving
+from treekit.optax._inject import inject_hyperparams as inject_hyperparams
+from treekit.optax._lbfgs import lbfgs as lbfgs
+from treekit.optax._lbfgs import value_and_grad_from_state as value_and_grad_from_state
+from treekit.optax._lift import lifted as _lifted
+from treekit.optax._multi_steps import MultiSteps as MultiSteps
+from treekit.optax._select import filtered as filtered
+from treekit.optax._select import masked as masked
+from treekit.optax._select import partition as partition
+
+multi_transform = partition
+
+
+def __getattr__(name: str) -> Any:
+    return _lifted(_optax, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *dir(_optax)})
+
+
+# `import treekit.optax.losses` finds Optax's own module where there is nothing of ours in it.
+for _name, _module in vars(_optax).items():
+    if isinstance(_module, ModuleType) and _module.__name__ == f"optax.{_name}":
+        sys.modules.setdefault(f"{__name__}.{_name}", _module)

@@ -1,0 +1,126 @@
+"""Params and updates put together, and maps over the params in a state."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import optax
+
+from treekit._dtype import cast_like, dtype_of, wider
+from treekit._filter import is_inexact_array, is_parameter
+from treekit._jax import jnp, jtu
+
+T = TypeVar("T")
+
+_optax_tree_map_params = optax.tree_map_params
+
+
+def apply_updates(params: T, updates: Any) -> T:
+    """Add updates to params, or to a raw model; every leaf keeps its dtype.
+
+    A leaf whose update is None or float0 stays as it is, and so does one that cannot be a parameter: a function, a
+    string, a PRNG key.
+
+    Args:
+        params: any tree.
+        updates: a tree of updates, None or float0 where there is none.
+
+    Returns:
+        A tree of the structure, shapes and dtypes of `params`.
+
+    Raises:
+        TypeError: an update is complex and its param is not.
+
+    >>> apply_updates({"w": jnp.ones(2, jnp.bfloat16), "f": "relu", "n": 3}, {"w": jnp.ones(2), "f": None, "n": None})
+    {'f': 'relu', 'n': 3, 'w': Array([2, 2], dtype=bfloat16)}
+    """
+
+    def apply(param: Any, update: Any) -> Any:
+        if not is_parameter(param) or update is None or dtype_of(update) == jax.dtypes.float0:
+            return param
+        dtype = wider(param, update)
+        return cast_like(jnp.asarray(param, dtype) + jnp.asarray(update, dtype), jnp.asarray(param), casting="unsafe")
+
+    out: T = jtu.tree_map(apply, params, updates, is_leaf=lambda x: x is None)
+    return out
+
+
+def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
+    """A step of Polyak averaging, `step_size * new + (1 - step_size) * old`, in which the average keeps its dtypes.
+
+    What has no average (integers, functions, strings, PRNG keys) is taken from the new tree.
+
+    Args:
+        new_tensors: the latest params, or raw model.
+        old_tensors: the average so far.
+        step_size: the weight of the new, a real number or array of shape ().
+
+    Returns:
+        The new average, with the structure and dtypes of `old_tensors`.
+
+    >>> incremental_update(jnp.ones(2), jnp.zeros(2, jnp.bfloat16), 0.25)
+    Array([0.25, 0.25], dtype=bfloat16)
+    """
+
+    def average(new: Any, old: Any) -> Any:
+        if new is None or not is_inexact_array(old):
+            return new
+        dtype = wider(new, old)
+        step = jnp.asarray(step_size, dtype)
+        return cast_like(step * new.astype(dtype) + (1 - step) * old.astype(dtype), old)
+
+    out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=lambda x: x is None)
+    return out
+
+
+def tree_map_params(
+    initable: Any,
+    f: Callable[..., Any],
+    state: Any,
+    /,
+    *rest: Any,
+    transform_non_params: Callable[..., Any] | None = None,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> Any:
+    """`optax.tree_map_params` that needs no `is_leaf` where a part of the params is masked or filtered out.
+
+    Args:
+        initable: a transformation, or its init.
+        f: takes a leaf of the state that belongs to a param, and the leaves of `rest` for that param.
+        state: a state of the transformation.
+        *rest: trees with the structure of the params.
+        transform_non_params: takes every other leaf of the state.
+        is_leaf: as in `jax.tree.map`, on the params in the state. `f` is called on what it tells to be a leaf, and on
+            nothing else that is left out of the state (None, MaskedNode).
+
+    Returns:
+        The state with the results in the place of its leaves.
+
+    >>> from treekit.optax import adam, masked
+    >>> params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    >>> tx = masked(adam(1e-3), {"w": True, "b": False})
+    >>> specs = tree_map_params(tx, lambda _, name: name, tx.init(params), {"w": "W", "b": "B"})
+    >>> specs.inner_state[0].mu
+    {'b': MaskedNode(), 'w': 'W'}
+    """
+
+    def is_chosen(x: Any) -> bool:
+        return is_leaf is not None and is_leaf(x)
+
+    def is_left_out(x: Any) -> bool:
+        return not is_chosen(x) and (x is None or isinstance(x, optax.MaskedNode))
+
+    def f_or_left_out(x: Any, *others: Any) -> Any:
+        return x if is_left_out(x) else f(x, *others)
+
+    def stop(x: Any) -> bool:
+        return is_chosen(x) or is_left_out(x)
+
+    return _optax_tree_map_params(
+        initable,
+        f_or_left_out,
+        state,
+        *rest,
+        transform_non_params=transform_non_params,
+        is_leaf=stop,
+    )

@@ -1,0 +1,164 @@
+"""MultiSteps: accumulate gradients, and run the inner transformation on every k-th step."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from treekit._dtype import dtype_of, strong
+from treekit._jax import jnp, jtu, lax
+from treekit.optax._apply_if_finite import zeros_of
+from treekit.optax._select import hold
+
+
+class MultiSteps(optax.MultiSteps):
+    """`optax.MultiSteps` that runs the inner transformation on the k-th step only, and forgets each round.
+
+    The accumulator is set to zero after a round, not multiplied by it, so a NaN cannot outlive its round; a step that
+    holds returns zeros that nothing has been multiplied by. State is chosen, never averaged, so any dtype is kept.
+    Extra arguments reach the inner transformation on the step that runs it.
+
+    Args:
+        opt: the inner transformation.
+        every_k_schedule: how many steps make a round: an int, or a function from the count of rounds to one.
+        use_grad_mean: hand the mean of the gradients to `opt`, else their sum.
+        should_skip_update_fn: takes updates, the count of rounds and params; returns a bool array of shape (), whether
+            to leave this step out, and a tree for the state's `skip_state`. See `optax.skip_not_finite`.
+        accumulator_dtype: the dtype in which gradients are accumulated. The default means float32 at least, wider where
+            the leaf is; a complex leaf is accumulated in a complex dtype. None: the dtype of the leaf.
+
+    Raises:
+        ValueError: `every_k_schedule` is an int below 1.
+
+    >>> import optax
+    >>> ms = MultiSteps(optax.sgd(1.0), every_k_schedule=2)
+    >>> params = jnp.zeros(2)
+    >>> updates, state = ms.update(jnp.ones(2), ms.init(params), params)
+    >>> updates, bool(ms.has_updated(state))
+    (Array([0., 0.], dtype=float32), False)
+    >>> updates, state = ms.update(3 * jnp.ones(2), state, params)
+    >>> updates, bool(ms.has_updated(state))
+    (Array([-2., -2.], dtype=float32), True)
+    """
+
+    def __init__(
+        self,
+        opt: optax.GradientTransformation,
+        every_k_schedule: int | Callable[[Any], Any],
+        use_grad_mean: bool = True,
+        should_skip_update_fn: optax.ShouldSkipUpdateFunction | None = None,
+        accumulator_dtype: Any = jnp.float32,
+    ) -> None:
+        if isinstance(every_k_schedule, int) and every_k_schedule < 1:
+            raise ValueError(f"every_k_schedule must be at least 1, found {every_k_schedule}")
+        self._opt = hold(opt)
+        self._every_k = every_k_schedule
+        self._mean = use_grad_mean
+        self._should_skip = should_skip_update_fn
+        self._accumulator_dtype = accumulator_dtype
+        self._tx = hold(optax.GradientTransformationExtraArgs(self._init, self._update))
+
+    @property
+    def inner_opt(self) -> optax.GradientTransformationExtraArgs:
+        """The inner transformation."""
+        return self._opt
+
+    def init(self, params: Any) -> optax.MultiStepsState:
+        """The state before the first step.
+
+        Args:
+            params: the params, or a raw model.
+        """
+        state: optax.MultiStepsState = self._tx.init(params)
+        return state
+
+    def update(
+        self, updates: Any, state: optax.MultiStepsState, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, optax.MultiStepsState]:
+        """Accumulate; on the k-th step, run the inner transformation on what is accumulated.
+
+        Args:
+            updates: the gradients of this step.
+            state: the state.
+            params: the params, or a raw model.
+            **extra_args: for the inner transformation.
+
+        Returns:
+            The inner transformation's updates on the k-th step, else zeros; and the new state.
+        """
+        new_updates, new_state = self._tx.update(updates, state, params, **extra_args)
+        return new_updates, new_state
+
+    def has_updated(self, state: Any) -> jax.Array:
+        """Whether the step that returned `state` ran the inner transformation; a bool array of shape ()."""
+        updated: jax.Array = jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
+        return updated
+
+    def gradient_transformation(self) -> optax.GradientTransformationExtraArgs:
+        """`init` and `update` as a transformation."""
+        return self._tx
+
+    def _init(self, params: Any) -> optax.MultiStepsState:
+        zero = jnp.zeros([], jnp.int32)
+        _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
+        return optax.MultiStepsState(zero, zero, self._opt.init(params), self._zero_accumulator(params), skip_state)
+
+    def _update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        mini_step, gradient_step, inner_state, acc_grads, _ = jtu.tree_map(strong, state)
+        skip, skip_state = self._skip(updates, gradient_step, params)
+        k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
+        accumulated = jtu.tree_map(functools.partial(self._accumulate, mini_step), updates, acc_grads)
+
+        def emit() -> tuple[Any, Any]:
+            final = jtu.tree_map(_cast_to, updates, accumulated)
+            new_updates, new_inner_state = self._opt.update(final, inner_state, params, **extra)
+            zeros = jtu.tree_map(jnp.zeros_like, accumulated)
+            rounds = optax.safe_increment(gradient_step)
+            return new_updates, optax.MultiStepsState(
+                jnp.zeros_like(mini_step), rounds, new_inner_state, zeros, skip_state
+            )
+
+        def hold_back() -> tuple[Any, Any]:
+            kept = jtu.tree_map(functools.partial(jnp.where, skip), acc_grads, accumulated)
+            step = jnp.where(skip, mini_step, optax.safe_increment(mini_step))
+            new_state = optax.MultiStepsState(step, gradient_step, inner_state, kept, skip_state)
+            return zeros_of(emit), new_state
+
+        full = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
+        new_updates, new_state = lax.cond(full, emit, hold_back)
+        return new_updates, new_state
+
+    def _skip(self, updates: Any, gradient_step: Any, params: Any) -> tuple[Any, Any]:
+        if self._should_skip is None:
+            return jnp.array(False), ()
+        skip, skip_state = self._should_skip(updates, gradient_step, params)
+        if (dtype_of(skip), jnp.shape(skip)) != (jnp.bool_, ()):
+            raise ValueError(
+                "The `should_skip_update_fn` function should return a boolean scalar array, but it returned an array "
+                f"of dtype {dtype_of(skip)} and shape {jnp.shape(skip)}"
+            )
+        return skip, skip_state
+
+    def _zero_accumulator(self, params: Any) -> Any:
+        def dtype(p: Any) -> Any:
+            if self._accumulator_dtype is None:
+                return p.dtype
+            with jax.numpy_dtype_promotion("standard"):
+                widest = jnp.promote_types(p.dtype, self._accumulator_dtype)
+            return widest if self._accumulator_dtype == jnp.float32 or jnp.iscomplexobj(p) else self._accumulator_dtype
+
+        def zero(p: Any) -> Any:
+            return jnp.zeros_like(p, dtype(p))
+
+        return jtu.tree_map(zero, params)
+
+    def _accumulate(self, n_acc: Any, grad: Any, acc: Any) -> Any:
+        grad = grad.astype(acc.dtype)
+        # The mean by Welford's update, which never holds a sum k times as large as what it is of.
+        return acc + (grad - acc) / (n_acc + 1).astype(acc.dtype) if self._mean else acc + grad
+
+
+def _cast_to(like: Any, x: Any) -> Any:
+    return x.astype(like.dtype)

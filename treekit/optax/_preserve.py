@@ -1,0 +1,87 @@
+"""The second kernel: state and updates keep their dtypes and their structure."""
+
+import functools
+from typing import Any
+
+import optax
+
+from treekit._diff import tree_diff
+from treekit._dtype import strong, wider
+from treekit._filter import is_array
+from treekit._jax import jnp, jtu, lax, untyped
+from treekit._map import dtype_preserving_tree_map
+
+
+def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> optax.GradientTransformationExtraArgs:
+    """Give every leaf of the state the dtype it came in with, and every update the wider of its gradient's and param's.
+
+    Args:
+        tx: any transformation.
+        state_dtype: floating state is held in this dtype, and computed in it.
+
+    Raises:
+        TypeError: the state or the updates that `tx.update` returns have another structure than those it was given.
+    """
+    inner = optax.with_extra_args_support(tx)
+
+    def widen(tree: Any) -> Any:
+        return tree if state_dtype is None else jtu.tree_map(functools.partial(_cast_float, state_dtype), tree)
+
+    def init(params: Any) -> Any:
+        return jtu.tree_map(strong, widen(inner.init(widen(params))))
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        new_updates, new_state = inner.update(widen(updates), state, widen(params), **extra)
+        _check_updates(updates, new_updates)
+        _check_state(state, new_state)
+        return _keep_update_dtypes(new_updates, updates, params), _keep_state_dtypes(new_state, state)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _keep_state_dtypes(new: Any, old: Any) -> Any:
+    def like(old_leaf: Any, new_leaf: Any) -> Any:
+        # A user who writes a Python number into the state, hyperparams["learning_rate"] = 0.1, states no dtype.
+        return old_leaf if is_array(old_leaf) else strong(new_leaf)
+
+    return dtype_preserving_tree_map(_second, jtu.tree_map(like, old, new), new)
+
+
+def _keep_update_dtypes(new: Any, old: Any, params: Any) -> Any:
+    def like(*leaves: Any) -> Any:
+        return untyped.ShapeDtypeStruct((), wider(*leaves))
+
+    same = params is not None and jtu.tree_structure(params) == jtu.tree_structure(old)
+    wanted = jtu.tree_map(like, old, *([params] if same else []))
+    return dtype_preserving_tree_map(_second, wanted, new)
+
+
+def _second(_: Any, new: Any) -> Any:
+    return new
+
+
+def _cast_float(dtype: Any, x: Any) -> Any:
+    is_float = is_array(x) and jnp.issubdtype(x.dtype, jnp.floating)
+    return lax.convert_element_type(x, dtype) if is_float else x
+
+
+def _check_state(old: Any, new: Any) -> None:
+    if jtu.tree_structure(old) != jtu.tree_structure(new):
+        raise TypeError(
+            "update returned a state of another structure than it was given, which scan and cond reject.\n"
+            f"given | returned:\n{tree_diff(old, new, values=False)}"
+        )
+
+
+def _check_updates(old: Any, new: Any) -> None:
+    """The same structure, where None may come out for a leaf: filtered freezes it."""
+    try:
+        parts = jtu.tree_structure(old).flatten_up_to(new)
+    except ValueError:
+        parts = [()]
+    if not all(part is None or jtu.all_leaves([part]) for part in parts):
+        raise TypeError(
+            "update returned updates of another structure than it was given. A transformation that does so by design, "
+            "such as optax.lookahead, cannot be wrapped; use it as it is, outermost.\n"
+            f"given | returned:\n{tree_diff(old, new, values=False)}"
+        )

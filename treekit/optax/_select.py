@@ -1,0 +1,387 @@
+"""The first kernel: run a transformation over some of the leaves.
+
+`select` is the kernel. `filtered`, `masked` and `partition` only say which leaves, and what stands for the others.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.core import Tracer
+
+from treekit._callable import resolve_spec
+from treekit._dtype import dtype_of, strong, wider
+from treekit._filter import filter, is_array, is_inexact_array, is_parameter, misfit
+from treekit._jax import jnp, jtu
+from treekit.optax._preserve import preserve
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Some of the leaves or subtrees of a tree.
+
+    Attributes:
+        outline: the structure whose leaves are selected or not; the tree it is for may go on below them.
+        keep: one bool for each leaf of the outline.
+        hole: what stands for one that is not selected.
+    """
+
+    outline: Any
+    keep: tuple[bool, ...]
+    hole: Any
+
+    def parts(self, tree: Any) -> list[Any]:
+        """The leaf or subtree of `tree` at each leaf of the outline."""
+        try:
+            parts: list[Any] = self.outline.flatten_up_to(tree)
+            return parts
+        except ValueError as error:
+            raise self._misfit(tree, error) from None
+
+    def _misfit(self, tree: Any, error: ValueError) -> ValueError:
+        try:  # for the key path, which flatten_up_to does not tell
+            jtu.tree_broadcast(self.outline.unflatten(range(len(self.keep))), tree)
+        except ValueError as told:
+            error = told
+        return misfit("the structure of the params", error)
+
+
+def select(
+    tx: optax.GradientTransformation,
+    choose: Callable[[Any], Selection],
+    *,
+    passes: bool,
+    wrap: Callable[[Any], Any] = lambda state: state,
+    unwrap: Callable[[Any], Any] = lambda state: state,
+) -> optax.GradientTransformationExtraArgs:
+    """Run `tx` over the leaves that `choose` selects.
+
+    Params, updates and extra arguments with the structure of either are selected alike, and a callable extra argument
+    sees the whole params where `tx` calls it with selected ones.
+
+    Args:
+        tx: any transformation.
+        choose: maps the params, or the updates where no params are given, to a selection.
+        passes: whether the updates of the other leaves pass through; else they come out as holes.
+        wrap: makes the state from the inner one.
+        unwrap: gets the inner state back.
+    """
+    inner = optax.with_extra_args_support(tx)
+
+    def init(params: Any) -> Any:
+        return wrap(inner.init(_Step(choose(params), params, params).inside_params))
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        step = _Step(choose(updates if params is None else params), updates, params)
+        views = {name: step.view(value) for name, value in extra.items()}
+        new_updates, new_state = inner.update(step.inside(updates), unwrap(state), step.inside_params, **views)
+        return step.outside(new_updates, passes=passes), wrap(new_state)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _is_absent(update: Any) -> bool:
+    return update is None or dtype_of(update) == jax.dtypes.float0
+
+
+def _as_array(x: Any) -> Any:
+    return strong(x) if isinstance(x, (bool, int, float, complex)) else x
+
+
+def _as_inexact(param: Any) -> Any:
+    """A number as an array, an integer as a floating one; anything else, such as a subtree, as it is."""
+    if not is_parameter(param) or (is_array(param) and jnp.issubdtype(dtype_of(param), jnp.inexact)):
+        return param  # dtype_of, since a NumPy array in bf16 is no inexact one to NumPy, nor to Equinox
+    return jnp.asarray(param, wider(param, jnp.float32(0)))
+
+
+class _Step:
+    """One update, seen from outside and from inside the selection.
+
+    A selected parameter may have no update: Equinox's gradient of a Python float is None, and JAX's of an int array is
+    float0. It is `absent`: the inner transformation, which holds state for it, sees a zero, and None comes out. An
+    integer parameter is shown as a floating one, since that is what optimizers compute with.
+    """
+
+    def __init__(self, selection: Selection, updates: Any, params: Any) -> None:
+        self.selection = selection
+        self.updates = updates
+        self.params = params
+        self._updates = selection.parts(updates)
+        self._params = self._updates if params is None or params is updates else selection.parts(params)
+        self._absent = [
+            keep and is_parameter(p) and _is_absent(u)
+            for keep, u, p in zip(selection.keep, self._updates, self._params, strict=True)
+        ]
+        self.inside_params = None if params is None else self.inside(params, as_leaf=_as_inexact)
+
+    def inside(self, tree: Any, as_leaf: Callable[[Any], Any] = _as_array) -> Any:
+        """A tree like the params, with holes for the leaves that are not selected, and zeros for missing updates."""
+
+        def enter(keep: bool, x: Any, param: Any) -> Any:
+            if not keep:
+                return self.selection.hole
+            return jnp.zeros_like(_as_inexact(param)) if _is_absent(x) and is_parameter(param) else as_leaf(x)
+
+        parts = self.selection.parts(tree)
+        return self.selection.outline.unflatten(map(enter, self.selection.keep, parts, self._params))
+
+    def outside(self, new_updates: Any, passes: bool) -> Any:
+        """The updates that come out."""
+
+        def leave(keep: bool, absent: bool, new: Any, old: Any) -> Any:
+            return None if absent else new if keep or not passes else old
+
+        parts = self.selection.parts(new_updates)
+        return self.selection.outline.unflatten(map(leave, self.selection.keep, self._absent, parts, self._updates))
+
+    def view(self, value: Any) -> Any:
+        """An extra argument as the inner transformation is to see it."""
+        if self._like_params(value):
+            return self.inside(value)
+        if not callable(value) or self.params is None:
+            return value
+
+        @functools.wraps(value)  # line searches look up the names of its arguments
+        def whole(*args: Any, **kwargs: Any) -> Any:
+            if args and _same_structure(args[0], self.inside_params):
+                args = (self._restore(args[0]), *args[1:])
+            result = value(*args, **kwargs)
+            return self.inside(result) if self._like_params(result) else result
+
+        return whole
+
+    def _restore(self, params: Any) -> Any:
+        """Params as the user knows them: what is not selected, has no update or is an integer is as it was given."""
+
+        def restore(keep: bool, absent: bool, new: Any, old: Any) -> Any:
+            return new if keep and not absent and _as_inexact(old) is old else old
+
+        parts = self.selection.parts(params)
+        return self.selection.outline.unflatten(map(restore, self.selection.keep, self._absent, parts, self._params))
+
+    def _like_params(self, value: Any) -> bool:
+        return _same_structure(value, self.updates) or (self.params is not None and _same_structure(value, self.params))
+
+
+def _same_structure(a: Any, b: Any) -> bool:
+    """Whether `a` has the structure of `b`; a bare array needs its shape as well, or every scalar would be like it."""
+    if jtu.tree_structure(a) != jtu.tree_structure(b):
+        return False
+    return not jtu.all_leaves([a]) or (is_parameter(a) and np.shape(a) == np.shape(b))
+
+
+def select_leaves(tx: optax.GradientTransformation, filter_spec: Any = is_parameter) -> "Held":
+    """`select` for leaves that can be parameters and satisfy `filter_spec`: None for holes, in the state of `tx`."""
+
+    def choose(tree: Any) -> Selection:
+        leaves, outline = jtu.tree_flatten(tree)
+        if filter_spec is not is_parameter:
+            leaves = outline.flatten_up_to(filter(tree, filter_spec))
+        return Selection(outline, tuple(map(is_parameter, leaves)), None)
+
+    return Held(*select(tx, choose, passes=False))
+
+
+class Held(optax.GradientTransformationExtraArgs):
+    """A transformation that takes raw models and keeps dtypes already. Only `hold` looks at this."""
+
+
+def hold(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """The two kernels composed, as everything reached through treekit.optax is.
+
+    `tx` on raw models, over all leaves that can be parameters: arrays of numbers, and Python numbers.
+    """
+    return tx if isinstance(tx, Held) else filtered(tx, is_parameter)
+
+
+def filtered(
+    inner: optax.GradientTransformation, filter_spec: Any = is_inexact_array
+) -> optax.GradientTransformationExtraArgs:
+    """Run a transformation over some of the leaves of a raw model; the others are frozen.
+
+    The other leaves (functions, strings, integers, …) are None in the state and in the updates that come out, so
+    `treekit.optax.apply_updates` and `equinox.apply_updates` leave them as they are.
+
+    Args:
+        inner: any transformation.
+        filter_spec: a predicate on leaves, or a prefix tree of the params whose leaves are bools or predicates. By
+            default every floating or complex array.
+
+    Returns:
+        A transformation on the raw model; its state is that of `inner`.
+
+    Raises:
+        ValueError: `filter_spec` does not fit the params; names the key path. Raised by `init` and `update`.
+
+    >>> import equinox as eqx
+    >>> import optax
+    >>> model = eqx.nn.MLP(2, 1, 8, depth=1, key=jax.random.key(0))
+    >>> tx = filtered(optax.adam(1e-3))  # plain Optax's adam, on a model with its activation function
+    >>> state = tx.init(model)
+    """
+
+    return select_leaves(preserve(inner), filter_spec)
+
+
+def masked(
+    inner: optax.GradientTransformation, mask: Any, *, mask_compatible_extra_args: bool = False
+) -> optax.GradientTransformationExtraArgs:
+    """`optax.masked` for every mask and every model: masked-in leaves are transformed, the others pass through.
+
+    Where a leaf is masked out, the state holds an `optax.MaskedNode` and the update comes out as it went in: it is
+    *not* frozen. To freeze, use `filtered`, or `partition` with `optax.set_to_zero`.
+
+    Args:
+        inner: the transformation for the masked-in leaves.
+        mask: a prefix tree of the params with bools at its leaves, or a function from the params to one. A callable
+            tree, such as a mask made from an Equinox model, is a tree. Leaves of the model that cannot be parameters
+            need no value in it.
+        mask_compatible_extra_args: accepted for Optax's sake. Extra arguments with the structure of the params or
+            updates are always masked.
+
+    Returns:
+        A transformation; its state is an `optax.MaskedState`.
+
+    Raises:
+        ValueError: the mask does not fit the params; names the first key path where they part.
+        TypeError: a leaf of the mask is no bool; names its key path. Both are raised by `init` and `update`.
+
+    >>> import optax
+    >>> params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    >>> decay = masked(optax.add_decayed_weights(0.1), {"w": True, "b": False})
+    >>> updates, _ = decay.update(jax.tree.map(jnp.zeros_like, params), decay.init(params), params)
+    >>> updates["b"]
+    Array([0., 0.], dtype=float32)
+    """
+    del mask_compatible_extra_args
+
+    def choose(params: Any) -> Selection:
+        spec = resolve_spec(mask, params, is_spec_leaf=_is_bool, name="mask")
+        return _selection(spec, params, _is_bool, _check_bool)
+
+    return hold(_select_masked(inner, choose))
+
+
+def partition(
+    transforms: Mapping[Any, optax.GradientTransformation],
+    param_labels: Any,
+    *,
+    mask_compatible_extra_args: bool = False,
+) -> optax.GradientTransformationExtraArgs:
+    """`optax.partition` for every tree of labels and every model: each leaf goes to the transformation of its label.
+
+    Args:
+        transforms: maps labels to transformations.
+        param_labels: a prefix tree of the params with labels at its leaves, or a function from the params to one. A
+            callable tree is a tree. Leaves of the model that cannot be parameters need no label.
+        mask_compatible_extra_args: accepted for Optax's sake. Extra arguments with the structure of the params or
+            updates are always selected.
+
+    Returns:
+        A transformation; its state is an `optax.transforms.PartitionState`.
+
+    Raises:
+        ValueError: the labels do not fit the params (names the first key path where they part), or one has no
+            transformation (names both sets of keys). Raised by `init` and `update`.
+
+    >>> import optax
+    >>> params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    >>> tx = partition({"train": optax.sgd(1.0), "freeze": optax.set_to_zero()}, {"w": "train", "b": "freeze"})
+    >>> updates, _ = tx.update(params, tx.init(params), params)
+    >>> updates["w"], updates["b"]
+    (Array([-1., -1.], dtype=float32), Array([0., 0.], dtype=float32))
+    """
+    del mask_compatible_extra_args
+
+    def is_label(x: Any) -> bool:
+        try:
+            return x in transforms
+        except TypeError:  # unhashable, so no key
+            return False
+
+    def check_label(label: Any, path: Any) -> Any:
+        if not is_label(label):
+            raise ValueError(
+                f"Some parameters have no corresponding transformation: param_labels{jtu.keystr(path)} is "
+                f"{label!r}.\nParameter labels: {_names(jtu.tree_leaves(param_labels, is_leaf=is_label))}\n"
+                f"Transforms keys: {_names(transforms)}"
+            )
+        return label
+
+    def group(key: Any) -> optax.GradientTransformationExtraArgs:
+        def choose(params: Any) -> Selection:
+            spec = resolve_spec(param_labels, params, is_spec_leaf=is_label, name="param_labels")
+            return _selection(spec, params, is_label, lambda label, path: bool(check_label(label, path) == key))
+
+        return _select_masked(transforms[key], choose)
+
+    groups = {key: group(key) for key in transforms}
+
+    def init(params: Any) -> Any:
+        return optax.transforms.PartitionState({key: tx.init(params) for key, tx in groups.items()})
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        states: dict[Any, Any] = {}
+        for key, tx in groups.items():
+            updates, states[key] = tx.update(updates, state.inner_states[key], params, **extra)
+        return updates, optax.transforms.PartitionState(states)
+
+    return hold(optax.GradientTransformationExtraArgs(init, update))
+
+
+def _select_masked(
+    tx: optax.GradientTransformation, choose: Callable[[Any], Selection]
+) -> optax.GradientTransformationExtraArgs:
+    """`select` as Optax's masked does it: MaskedNode for holes, in a MaskedState."""
+
+    def choose_or_all(params: Any) -> Selection:
+        # The placeholder stands for whatever the params are, so it goes to the inner transformation as it is.
+        if _is_params_placeholder(params):
+            return Selection(jtu.tree_structure(params), (), None)
+        return choose(params)
+
+    return select(tx, choose_or_all, passes=True, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state)
+
+
+def _is_params_placeholder(params: Any) -> bool:
+    """Whether these are what `optax.tree_map_params` hands to init to learn where in a state the params are."""
+    return type(params) is type(_PLACEHOLDER[0])
+
+
+_PLACEHOLDER: list[Any] = []
+optax.tree_map_params(_PLACEHOLDER.append, jtu.tree_leaves, None)
+
+
+def _selection(
+    spec: Any, params: Any, is_spec_leaf: Callable[[Any], bool], decide: Callable[[Any, Any], bool]
+) -> Selection:
+    """The selection that a resolved spec makes; `decide` maps a leaf of the spec and its key path to a bool."""
+    leaves, outline = jtu.tree_flatten_with_path(spec, is_leaf=is_spec_leaf)
+    # Where no parameter is below, the spec may hold anything: it was made from a model that has other leaves there.
+    keep = tuple(
+        decide(leaf, path) if is_spec_leaf(leaf) or jtu.tree_leaves(part) else True
+        for (path, leaf), part in zip(leaves, outline.flatten_up_to(params), strict=True)
+    )
+    return Selection(outline, keep, optax.MaskedNode())
+
+
+def _is_bool(x: Any) -> bool:
+    if isinstance(x, (bool, np.bool_)):
+        return True
+    return is_array(x) and not isinstance(x, Tracer) and x.dtype == np.bool_ and x.shape == ()
+
+
+def _check_bool(leaf: Any, path: Any) -> bool:
+    if not _is_bool(leaf):
+        where = jtu.keystr(path) or "the root"
+        raise TypeError(f"mask must have bools at its leaves; at {where} it has {leaf!r} of type {type(leaf).__name__}")
+    return bool(leaf)
+
+
+def _names(keys: Any) -> str:
+    return "{" + ", ".join(sorted({repr(key) for key in keys})) + "}"
