@@ -117,7 +117,7 @@ FUNCTIONS: dict[str, Any] = {
     "eqx.Partial": eqx.Partial(len, jnp.ones(2)),
     "eqx.Partial of bools": eqx.Partial(len, True, flag=False),
     "bound method of a module": MODEL.predict,
-    "filter_jit": eqx.filter_jit(lambda x: x),
+    "filter_jit": eqx.filter_jit(is_leaf),
     "filter_jit of a model": eqx.filter_jit(MLP),
     "filter_jit of a bound method": eqx.filter_jit(MODEL.predict),
     "filter_grad": eqx.filter_grad(MLP),

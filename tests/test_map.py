@@ -357,7 +357,7 @@ def test_under_grad_and_vmap() -> None:
     gradient = jax.grad(loss)(jnp.array([1.0, 2.0], jnp.bfloat16))
     assert gradient.dtype == jnp.bfloat16 and gradient.tolist() == [2.0, 4.0]
 
-    mapped = jax.vmap(lambda x: tree_map(lambda leaf: leaf.astype(jnp.float32) + 1, (x,))[0])
+    mapped: Any = jax.vmap(lambda x: tree_map(lambda leaf: leaf.astype(jnp.float32) + 1, (x,))[0])
     out = mapped(jnp.zeros((3, 2), jnp.float16))
     assert out.dtype == jnp.float16 and out.tolist() == [[1.0, 1.0]] * 3
 

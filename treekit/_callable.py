@@ -31,6 +31,7 @@ def is_truly_callable(x: object) -> bool:
     Returns:
         Whether to call `x`.
 
+    >>> import jax
     >>> import equinox as eqx
     >>> model = eqx.nn.Linear(2, 3, key=jax.random.key(0))
     >>> mask = jax.tree.map(lambda leaf: leaf.ndim > 1, model)
@@ -68,6 +69,7 @@ def resolve_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], n
     Raises:
         ValueError: names the argument and the first key path where spec and tree part.
 
+    >>> import jax
     >>> params = {"w": jax.numpy.ones((2, 2)), "b": jax.numpy.ones(2)}
     >>> is_bool = lambda leaf: isinstance(leaf, bool)
     >>> resolve_spec(lambda p: {"w": True, "b": False}, params, is_spec_leaf=is_bool, name="mask")

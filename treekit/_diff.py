@@ -59,6 +59,7 @@ def tree_diff(a: Any, b: Any, *, values: bool = True, rtol: float = 0.0, atol: f
     Returns:
         A tuple of `Difference`, in the order of `a`, each with its key path and its kind.
 
+    >>> import numpy as np
     >>> print(tree_diff({"w": np.ones(2), "b": None}, {"w": np.ones(3), "b": np.zeros(2)}))
     ['b']  array against None  None | f32[2](numpy)
     ['w']  shape               f32[2](numpy) | f32[3](numpy)

@@ -28,6 +28,8 @@ def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.generic]
     Returns:
         Whether `x` is an array. Agrees with `equinox.is_array` on every object.
 
+    >>> import jax.numpy as jnp
+    >>> import numpy as np
     >>> is_array(jnp.ones(3)), is_array(np.float32(1)), is_array(1.0)
     (True, True, False)
     """
@@ -45,6 +47,7 @@ def is_inexact_array(
     Returns:
         Whether `x` is an inexact array. Agrees with `equinox.is_inexact_array` on every object.
 
+    >>> import jax.numpy as jnp
     >>> is_inexact_array(jnp.ones(3)), is_inexact_array(jnp.arange(3)), is_inexact_array(1.0)
     (True, False, False)
     """
@@ -85,6 +88,7 @@ def filter(
 
     Source: the contract of `equinox.filter`.
 
+    >>> import jax.numpy as jnp
     >>> filter({"w": jnp.ones(2), "name": "a"}, is_array)
     {'name': None, 'w': Array([1., 1.], dtype=float32)}
     >>> filter({"w": 1, "b": {"x": 2, "y": 3}}, {"w": False, "b": True})
@@ -105,6 +109,8 @@ def filter_arrays(tree: T) -> T:
     Returns:
         A tree of the class and containers of `tree`; every leaf an array.
 
+    >>> import jax
+    >>> import jax.numpy as jnp
     >>> filter_arrays([jnp.ones(2), 1.0, jax.nn.relu])
     [Array([1., 1.], dtype=float32), None, None]
     """

@@ -38,6 +38,7 @@ def dtype_preserving_tree_map(
             never may. Names the key path and both dtypes.
         ValueError: `casting` has another name.
 
+    >>> import jax.numpy as jnp
     >>> params = {"w": jnp.ones(2, jnp.bfloat16), "n": jnp.array(3)}
     >>> dtype_preserving_tree_map(lambda x: x * jnp.float32(2), params["w"]).dtype
     dtype(bfloat16)

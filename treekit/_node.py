@@ -152,6 +152,7 @@ def node(
             hashable or holds an array, a subclass not decorated itself.
         dataclasses.FrozenInstanceError: an attribute of a finished instance is set or deleted.
 
+    >>> import jax
     >>> @node
     ... class Dense:
     ...     weight: jax.Array
@@ -258,6 +259,7 @@ def register_node(
         TypeError: the class is a node already or cannot be one; a name is no attribute name, stands there twice, is a
             property, or a field of the dataclass stands in neither list. Nothing is registered then.
 
+    >>> import jax
     >>> @register_node(data_fields=["table"], meta_fields=[])
     ... class Squares:
     ...     def __init__(self, n):

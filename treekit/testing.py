@@ -37,6 +37,7 @@ def check_pytree(example: Any) -> None:
     Raises:
         AssertionError: lists each law that is broken, what will go wrong, and what to do.
 
+    >>> import jax.numpy as jnp
     >>> check_pytree({"w": jnp.ones(2), "b": None})
     """
     _raise_broken(f"a pytree of class {type(example).__qualname__}", _pytree_laws(example))
@@ -54,6 +55,7 @@ def check_transformation(tx: Any, params: Any, grads: Any = None, **extra: Any) 
     Raises:
         AssertionError: lists each law that is broken, what will go wrong, and what to do.
 
+    >>> import jax.numpy as jnp
     >>> from treekit import optax
     >>> check_transformation(optax.adam(1e-3), {"w": jnp.ones(2, jnp.bfloat16)})
     """
@@ -96,7 +98,7 @@ def _pytree_laws(example: Any) -> Iterator[_Broken]:
 def _rebuilds(treedef: Any, leaves: list[Any], law: str) -> Iterator[_Broken]:
     try:
         rebuilt = treedef.unflatten(leaves)
-        again, treedef_again = jtu.tree_flatten(rebuilt, is_leaf=_is_none if None in leaves else None)
+        again, treedef_again = jtu.tree_flatten(rebuilt)
     except Exception as error:  # the user's code may raise anything
         yield _Broken(
             law,
@@ -105,14 +107,15 @@ def _rebuilds(treedef: Any, leaves: list[Any], law: str) -> Iterator[_Broken]:
             remedy=_REGISTER,
         )
         return
-    if len(again) != len(leaves) or any(x is not y for x, y in zip(again, leaves, strict=True)):
+    expected = [x for x in leaves if x is not None]
+    if len(again) != len(expected) or any(x is not y for x, y in zip(again, expected, strict=True)):
         yield _Broken(
             f"{law}, and has these leaves again",
-            found=f"{len(again)} leaves for {len(leaves)}, or others, or in another order",
+            found=f"{len(again)} leaves for {len(expected)}, or others, or in another order",
             cause="reconstruction overwrites what it is given: tree_at is without effect, gradients are lost",
             remedy=_REGISTER,
         )
-    elif None not in leaves and treedef_again != treedef:
+    elif len(expected) == len(leaves) and treedef_again != treedef:
         yield _Broken(
             f"{law}, and has the same structure again",
             found=f"{treedef_again} after {treedef}",

@@ -109,7 +109,7 @@ PARAMS: dict[str, Callable[[], Any]] = {
 
 
 def loss(params: Any) -> jax.Array:
-    """A bowl, of another steepness for every element of the floating leaves, in f32; no line search solves it at once."""
+    """A bowl in f32, of another steepness for every element, so that no line search is done at once."""
     leaves = [x for x in jax.tree.leaves(params) if eqx.is_inexact_array(x)]
     wide = [x.astype(jnp.complex64 if jnp.iscomplexobj(x) else jnp.float32).ravel() for x in leaves]
     return sum((jnp.sum(jnp.linspace(1, 2, x.size) * jnp.sqrt(1 + jnp.abs(x - 0.3) ** 2)) for x in wide), jnp.zeros([]))

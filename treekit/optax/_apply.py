@@ -31,6 +31,7 @@ def apply_updates(params: T, updates: Any) -> T:
     Raises:
         TypeError: an update is complex and its param is not.
 
+    >>> import jax.numpy as jnp
     >>> apply_updates({"w": jnp.ones(2, jnp.bfloat16), "f": "relu", "n": 3}, {"w": jnp.ones(2), "f": None, "n": None})
     {'f': 'relu', 'n': 3, 'w': Array([2, 2], dtype=bfloat16)}
     """
@@ -58,6 +59,7 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
     Returns:
         The new average, with the structure and dtypes of `old_tensors`.
 
+    >>> import jax.numpy as jnp
     >>> incremental_update(jnp.ones(2), jnp.zeros(2, jnp.bfloat16), 0.25)
     Array([0.25, 0.25], dtype=bfloat16)
     """
@@ -96,6 +98,7 @@ def tree_map_params(
     Returns:
         The state with the results in the place of its leaves.
 
+    >>> import jax.numpy as jnp
     >>> from treekit.optax import adam, masked
     >>> params = {"w": jnp.ones(2), "b": jnp.ones(2)}
     >>> tx = masked(adam(1e-3), {"w": True, "b": False})

@@ -25,6 +25,7 @@ def apply_if_finite(
     Returns:
         A transformation; its state is an `optax.ApplyIfFiniteState`.
 
+    >>> import jax.numpy as jnp
     >>> import optax
     >>> tx = apply_if_finite(optax.sgd(1.0), max_consecutive_errors=3)
     >>> updates, state = tx.update(jnp.array([1.0, jnp.nan]), tx.init(jnp.ones(2)))

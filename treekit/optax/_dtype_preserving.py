@@ -31,6 +31,7 @@ def dtype_preserving(
             of the updates, with the difference.
         ValueError: `rounding` has another name.
 
+    >>> import jax.numpy as jnp
     >>> import optax
     >>> tx = dtype_preserving(optax.radam(1e-3))
     >>> params = jnp.ones(2, jnp.bfloat16)

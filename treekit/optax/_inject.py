@@ -46,6 +46,8 @@ def inject_hyperparams(
         ValueError: `static_args` names no parameter of `inner_factory`.
         TypeError: a callable argument is neither a schedule nor fits the params; names it. Raised by `init`.
 
+    >>> import jax
+    >>> import jax.numpy as jnp
     >>> import optax
     >>> tx = inject_hyperparams(optax.adamw)(1e-3, mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params))
     >>> state = tx.init({"w": jnp.ones((2, 2)), "b": jnp.ones(2)})

@@ -35,6 +35,7 @@ def lbfgs(
 
     Source: algorithms 7.4 and 7.5 of Nocedal and Wright, Numerical Optimization.
 
+    >>> import jax.numpy as jnp
     >>> import equinox as eqx
     >>> import jax
     >>> model = eqx.nn.MLP("scalar", "scalar", 4, depth=1, key=jax.random.key(0))
@@ -66,6 +67,7 @@ def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tup
     Raises:
         ValueError: the state holds no value and gradient. Raised by the function returned.
 
+    >>> import jax.numpy as jnp
     >>> params = jnp.array([1.0, 2.0])
     >>> value, grad = value_and_grad_from_state(lambda p: jnp.sum(p**2))(params, state=lbfgs().init(params))
     >>> value, grad

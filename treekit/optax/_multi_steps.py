@@ -32,6 +32,7 @@ class MultiSteps(optax.MultiSteps):
     Raises:
         ValueError: `every_k_schedule` is an int below 1.
 
+    >>> import jax.numpy as jnp
     >>> import optax
     >>> ms = MultiSteps(optax.sgd(1.0), every_k_schedule=2)
     >>> params = jnp.zeros(2)

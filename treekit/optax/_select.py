@@ -218,6 +218,7 @@ def filtered(
     Raises:
         ValueError: `filter_spec` does not fit the params; names the key path. Raised by `init` and `update`.
 
+    >>> import jax
     >>> import equinox as eqx
     >>> import optax
     >>> model = eqx.nn.MLP(2, 1, 8, depth=1, key=jax.random.key(0))
@@ -251,6 +252,8 @@ def masked(
         ValueError: the mask does not fit the params; names the first key path where they part.
         TypeError: a leaf of the mask is no bool; names its key path. Both are raised by `init` and `update`.
 
+    >>> import jax
+    >>> import jax.numpy as jnp
     >>> import optax
     >>> params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
     >>> decay = masked(optax.add_decayed_weights(0.1), {"w": True, "b": False})
@@ -289,6 +292,7 @@ def partition(
         ValueError: the labels do not fit the params (names the first key path where they part), or one has no
             transformation (names both sets of keys). Raised by `init` and `update`.
 
+    >>> import jax.numpy as jnp
     >>> import optax
     >>> params = {"w": jnp.ones(2), "b": jnp.ones(2)}
     >>> tx = partition({"train": optax.sgd(1.0), "freeze": optax.set_to_zero()}, {"w": "train", "b": "freeze"})

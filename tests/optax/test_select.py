@@ -1,0 +1,472 @@
+"""filtered, masked, partition: a transformation over some of the leaves of any model."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.optax import cases
+from treekit import optax as tko
+
+
+def label(x: Any) -> str:
+    return "matrix" if np.ndim(x) > 1 else "other"
+
+
+def mask_of(params: Any) -> Any:
+    return jax.tree.map(lambda x: np.ndim(x) > 1, eqx.filter(params, eqx.is_inexact_array))
+
+
+def labels_of(params: Any) -> Any:
+    return jax.tree.map(label, eqx.filter(params, eqx.is_inexact_array))
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "filtered": lambda tx: tko.filtered(tx),
+    "masked": lambda tx: tko.masked(tx, mask_of),
+    "partition": lambda tx: tko.partition({"matrix": tx, "other": optax.sgd(0.1)}, labels_of),
+    "masked_twice": lambda tx: tko.masked(tko.masked(tx, mask_of), lambda params: True),
+    "partition_of_finite": lambda tx: tko.partition({"matrix": tko.apply_if_finite(tx, 2), "other": tx}, labels_of),
+}
+
+
+def cells() -> list[Any]:
+    return [
+        pytest.param(wrap, *cell, id="-".join((name, *cell)))
+        for i, (name, wrap) in enumerate(WRAPPERS.items())
+        for j, cell in enumerate(cases.sample(i))
+        if cell not in cases.NOT_OPTAX and (name in ("filtered", "masked", "partition") or j % 3 == 0)
+    ]
+
+
+@pytest.mark.parametrize("wrap, name, kind", cells())
+def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
+    """Of *plain* Optax's transformation inside: the wrapper alone has to do it."""
+    cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
+
+
+SAME = ["sgd", "adamw", "adafactor", "numbers", "clipped", "flatten", "schedule_free", "muon"]
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_masked_is_optax_on_plain_params(name: str) -> None:
+    mask = {"w": True, "b": False}
+    tx = cases.OPTIMIZERS[name](optax)
+    cases.same_as_optax(tko.masked(tx, mask), optax.masked(tx, mask), "f32")
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_partition_is_optax_on_plain_params(name: str) -> None:
+    labels = {"w": "a", "b": "b"}
+    transforms = {"a": cases.OPTIMIZERS[name](optax), "b": optax.sgd(0.1, momentum=0.9), "unused": optax.adam(0.1)}
+    cases.same_as_optax(tko.partition(transforms, labels), optax.partition(transforms, labels), "f32")
+
+
+@pytest.mark.parametrize("kind", ["none", "empty", "namedtuple", "nnx", "linen"])
+def test_wrappers_are_optax_on_params_that_optax_takes(kind: str) -> None:
+    tx = optax.adamw(0.01)
+    cases.same_as_optax(tko.masked(tx, mask_of), optax.masked(tx, mask_of), kind)
+    transforms = {"matrix": tx, "other": optax.sgd(0.1)}
+    cases.same_as_optax(tko.partition(transforms, labels_of), optax.partition(transforms, labels_of), kind)
+    cases.same_as_optax(tko.filtered(tx), tx, kind)
+
+
+# -------------------------------------------------------------------------------------------------------- filtered
+
+
+def test_filtered_leaves_none_for_what_it_freezes() -> None:
+    params = cases.PARAMS["int_key"]()
+    tx = tko.filtered(optax.adam(0.1))
+    state = tx.init(params)
+    mu = state[0].mu
+    assert {k for k, x in mu.items() if x is not None} == {"w", "b"}
+    updates, _ = tx.update(cases.grads_of("int_key", params), state, params)
+    assert {k for k, x in updates.items() if x is not None} == {"w", "b"}
+    after = tko.apply_updates(params, updates)
+    assert all(after[k] is params[k] for k in ("n", "key", "f", "s"))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"w": True, "b": False}, id="tree"),
+        pytest.param(lambda x: eqx.is_inexact_array(x) and x.ndim == 2, id="predicate"),
+        pytest.param({"w": eqx.is_array, "b": lambda x: False}, id="tree_of_predicates"),
+    ],
+)
+def test_filtered_takes_what_filter_takes(spec: Any) -> None:
+    params = cases.arrays()
+    tx = tko.filtered(optax.adamw(0.1), spec)
+    state = tx.init(params)
+    assert state[0].mu["b"] is None
+    updates, _ = jax.jit(tx.update)(params, state, params)
+    assert updates["b"] is None
+    alone, _ = optax.adamw(0.1).update(
+        {"w": params["w"]}, optax.adamw(0.1).init({"w": params["w"]}), {"w": params["w"]}
+    )
+    cases.assert_close(updates["w"], alone["w"])
+
+
+def test_filtered_by_a_mask_made_from_a_callable_model() -> None:
+    model = cases.model()
+    spec = jax.tree.map(lambda x: eqx.is_inexact_array(x) and x.ndim == 2, model)
+    tx = tko.filtered(optax.adam(0.1), spec)
+    updates, _ = tx.update(cases.gradient(model), tx.init(model), model)
+    assert {x.ndim for x in jax.tree.leaves(updates)} == {2}
+
+
+def test_filtered_names_the_argument_and_the_path_of_a_bad_spec() -> None:
+    tx = tko.filtered(optax.adam(0.1), {"w": True, "b": {"c": True}})
+    with pytest.raises(ValueError, match=r"(?s)filter_spec.*\['b'\]"):
+        tx.init(cases.arrays())
+
+
+# ---------------------------------------------------------------------------------------------------------- masked
+
+
+def test_masked_out_updates_pass_through_and_state_has_masked_nodes() -> None:
+    params = cases.arrays()
+    tx = tko.masked(optax.adam(0.1), {"w": True, "b": False})
+    state = tx.init(params)
+    assert isinstance(state, optax.MaskedState)
+    assert state.inner_state[0].mu["b"] == optax.MaskedNode()
+    grads = cases.gradient(params)
+    updates, state = tx.update(grads, state, params)
+    assert updates["b"] is grads["b"]
+    assert state.inner_state[0].nu["b"] == optax.MaskedNode()
+
+
+def test_a_masked_subtree_is_one_masked_node() -> None:
+    params = {"a": {"x": jnp.ones(1), "y": jnp.ones(2)}, "b": jnp.ones(3)}
+    mask = {"a": False, "b": True}
+    ours, theirs = (m.masked(optax.adam(0.1), mask).init(params) for m in (tko, optax))
+    assert ours.inner_state[0].mu["a"] == optax.MaskedNode()
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+
+
+@pytest.mark.parametrize("kind", ["f32", "eqx_raw", "eqx_bf16", "nnx", "legacy"])
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_bool_stands_for_the_whole_tree(kind: str, keep: bool) -> None:
+    params = cases.PARAMS[kind]()
+    tx = tko.masked(optax.scale(0.0), keep)
+    updates, _ = tx.update(cases.gradient(params), tx.init(params), params)
+    assert all(bool((u == 0).all()) == keep for u in jax.tree.leaves(updates))
+
+
+@pytest.mark.parametrize("params", ["raw", "filtered"])
+@pytest.mark.parametrize("mask", ["raw", "filtered"])
+def test_masks_from_the_raw_and_the_filtered_model_fit_both(params: str, mask: str) -> None:
+    models = {"raw": cases.model(), "filtered": eqx.filter(cases.model(), eqx.is_inexact_array)}
+    spec = jax.tree.map(lambda x: np.ndim(x) == 2, models[mask])
+    tx = tko.masked(optax.set_to_zero(), spec)
+    model = models[params]
+    updates, _ = tx.update(cases.gradient(models["filtered"]), tx.init(model), model)
+    zero = {x.ndim: bool((x == 0).all()) for x in jax.tree.leaves(updates)}
+    assert zero == {2: True, 1: False}
+
+
+def test_a_mask_function_sees_parameters_only() -> None:
+    model = cases.model()
+    seen: list[Any] = []
+
+    def mask(params: Any) -> Any:
+        seen.extend(jax.tree.leaves(params))
+        return jax.tree.map(lambda x: x.ndim > 1, params)
+
+    tx = tko.masked(optax.adam(0.1), mask)
+    tx.update(cases.gradient(model), tx.init(model), model)
+    assert seen and not any(callable(x) or isinstance(x, str) for x in seen)
+
+
+def test_a_mask_function_is_called_with_the_params_where_given_else_with_the_updates() -> None:
+    params, grads = {"w": jnp.ones(2)}, {"w": jnp.zeros(2)}
+    seen: list[float] = []
+
+    def mask(tree: Any) -> Any:
+        seen.append(float(tree["w"][0]))
+        return True
+
+    tx = tko.masked(optax.sgd(0.1), mask)
+    state = tx.init(params)
+    tx.update(grads, state, params)
+    assert set(seen) == {1.0}
+    seen.clear()
+    tx.update(grads, state)
+    assert set(seen) == {0.0}
+
+
+def test_nested_masks() -> None:
+    params = {"a": jnp.ones(1), "b": jnp.ones(1), "c": jnp.ones(1)}
+
+    def build(o: Any) -> Any:
+        inner = o.masked(optax.trace(0.9), {"a": True, "b": False, "c": optax.MaskedNode()})
+        return o.masked(optax.chain(optax.scale(2.0), inner), {"a": True, "b": True, "c": False})
+
+    ours, theirs = build(tko), build(optax)
+    state, expected_state = ours.init(params), theirs.init(params)
+    assert jax.tree.structure(state) == jax.tree.structure(expected_state)
+    for _ in range(2):
+        updates, state = ours.update(params, state, params)
+        expected, expected_state = theirs.update(params, expected_state, params)
+        cases.assert_close(updates, expected)
+
+
+def test_nested_mask_functions_on_a_raw_model() -> None:
+    model = cases.model()
+    inner = tko.masked(optax.scale(2.0), lambda p: jax.tree.map(lambda x: x.shape[0] == 3, p))
+    tx = tko.masked(inner, mask_of)
+    grads = jax.tree.map(jnp.ones_like, cases.gradient(model))
+    updates, _ = tx.update(grads, tx.init(model), model)
+    assert sorted((x.shape, float(x.ravel()[0])) for x in jax.tree.leaves(updates)) == [
+        ((1,), 1.0),
+        ((1, 3), 1.0),
+        ((3,), 1.0),
+        ((3, 2), 2.0),
+    ]
+
+
+@pytest.mark.parametrize("leaf", [True, np.True_, np.array(True), jnp.array(True)])
+def test_bools_of_every_sort_are_taken(leaf: Any) -> None:
+    tx = tko.masked(optax.set_to_zero(), {"w": leaf, "b": False})
+    updates, _ = jax.jit(tx.update)(cases.arrays(), tx.init(cases.arrays()))
+    assert not updates["w"].any() and updates["b"].any()
+
+
+@pytest.mark.parametrize("leaf", [1.0, 1, 0, "w", jnp.ones(()), np.float32(1), jnp.array([True, False])])
+def test_a_mask_of_anything_but_bools_is_an_error_that_says_where(leaf: Any) -> None:
+    tx = tko.masked(optax.adam(0.1), {"w": True, "b": leaf})
+    with pytest.raises((TypeError, ValueError), match=r"mask.*\['b'\]") as error:
+        tx.init(cases.arrays())
+    assert type(leaf).__name__ in str(error.value)
+    with pytest.raises((TypeError, ValueError), match=r"mask.*\['b'\]"):
+        tko.masked(optax.adam(0.1), lambda _: {"w": True, "b": leaf}).init(cases.arrays())
+
+
+@pytest.mark.parametrize(
+    "mask, path, types",
+    [
+        pytest.param({"w": True, "b": {"c": True}}, r"\['b'\]", ["dict", "ArrayImpl"], id="deeper"),
+        pytest.param({"w": True, "b": None}, r"\['b'\]", ["NoneType", "ArrayImpl"], id="None_for_a_parameter"),
+        pytest.param({"w": True, "b": [True]}, r"\['b'\]", ["list", "ArrayImpl"], id="list"),
+        pytest.param([True, True], "", ["list", "dict"], id="root"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_an_error_that_says_where(mask: Any, path: str, types: list[str]) -> None:
+    for spec in (mask, lambda _: mask):
+        with pytest.raises(ValueError, match=f"(?s)mask.*{path}") as error:
+            tko.masked(optax.adam(0.1), spec).init(cases.arrays())
+        assert all(name in str(error.value) for name in types)
+
+
+def test_a_mask_with_a_key_too_few_or_too_many_is_an_error_that_names_the_keys() -> None:
+    for mask, missing in (({"w": True}, "b"), ({"w": True, "b": True, "c": True}, "c")):
+        with pytest.raises(ValueError, match=f"(?s)mask.*{missing}"):
+            tko.masked(optax.adam(0.1), mask).init(cases.arrays())
+
+
+def test_a_traced_mask_is_an_error() -> None:
+    def init(flag: jax.Array) -> Any:
+        return tko.masked(optax.adam(0.1), {"w": flag, "b": False}).init(cases.arrays())
+
+    with pytest.raises((TypeError, ValueError), match=r"mask.*\['w'\]"):
+        jax.jit(init)(jnp.array(True))
+
+
+def test_the_mask_is_wrong_only_at_update() -> None:
+    """Other params than init had: the error names what does not fit and where."""
+    tx = tko.masked(optax.adam(0.1), {"w": True, "b": False})
+    state = tx.init(cases.arrays())
+    with pytest.raises(ValueError, match=r"(?s)\['w'\]|keys"):
+        tx.update({"w": {"x": jnp.ones(2)}}, state, cases.arrays())
+
+
+# ------------------------------------------------------------------------------------------------- extra arguments
+
+
+class Seen(NamedTuple):
+    """What a transformation was handed, by name."""
+
+    extra: dict[str, Any]
+
+
+def spy(seen: list[dict[str, Any]]) -> optax.GradientTransformationExtraArgs:
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        seen.append({**extra, "params": params})
+        return updates, state
+
+    return optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize("wrapper", ["masked", "partition", "filtered"])
+def test_extra_arguments_like_the_params_are_selected(wrapper: str, flag: bool) -> None:
+    seen: list[dict[str, Any]] = []
+    if wrapper == "masked":
+        tx = tko.masked(spy(seen), {"w": True, "b": False}, mask_compatible_extra_args=flag)
+        hole: Any = optax.MaskedNode()
+    elif wrapper == "partition":
+        labels = {"w": "spy", "b": "no"}
+        tx = tko.partition({"spy": spy(seen), "no": optax.identity()}, labels, mask_compatible_extra_args=flag)
+        hole = optax.MaskedNode()
+    else:
+        tx, hole = tko.filtered(spy(seen), {"w": True, "b": False}), None
+    params = cases.arrays()
+    tx.update(
+        params, tx.init(params), params, grad=params, value=jnp.array(2.0), like=params, other={"x": 1}, flag=True
+    )
+    (extra,) = seen
+    assert extra["grad"]["b"] == extra["like"]["b"] == extra["params"]["b"] == hole
+    assert extra["grad"]["w"].shape == (2, 3)
+    assert (float(extra["value"]), extra["other"], extra["flag"]) == (2.0, {"x": 1}, True)
+
+
+def test_value_fn_sees_the_whole_raw_model_and_its_own_arguments() -> None:
+    model = cases.model()
+    seen: list[dict[str, Any]] = []
+
+    def value_fn(model: Any, scale: float, *, shift: float = 0.0) -> jax.Array:
+        assert model.name == "model" and model.mlp.activation is jnp.tanh and model.dropout.p == 0.25
+        return scale * cases.loss(model) + shift
+
+    tx = tko.masked(tko.masked(spy(seen), mask_of), lambda _: True)
+    tx.update(cases.gradient(model), tx.init(model), model, value_fn=value_fn)
+    inner = seen[0]
+    assert float(inner["value_fn"](inner["params"], 2.0, shift=1.0)) == pytest.approx(2 * float(cases.loss(model)) + 1)
+    grads = jax.grad(lambda p: inner["value_fn"](p, 1.0))(
+        jax.tree.map(lambda x: x, inner["params"], is_leaf=lambda x: x is None)
+    )
+    cases.assert_close(
+        [x for x in jax.tree.leaves(grads)], [x for x in jax.tree.leaves(cases.gradient(model)) if x.ndim == 2]
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- partition
+
+
+def test_a_label_without_a_transformation_shows_both_sets_of_keys() -> None:
+    transforms = {"a": optax.sgd(0.1), "b": optax.adam(0.1)}
+    for labels in ({"w": "a", "b": "typo"}, lambda _: {"w": "a", "b": "typo"}):
+        with pytest.raises(ValueError, match="(?s)'a'.*'typo'.*'a', 'b'"):
+            tko.partition(transforms, labels).init(cases.arrays())
+
+
+def test_a_callable_label_tree_with_a_label_without_a_transformation_shows_both_sets_of_keys() -> None:
+    model = cases.model()
+    labels = jax.tree.map(lambda x: "a" if np.ndim(x) > 1 else "typo", model)
+    with pytest.raises(ValueError, match="(?s)'a', 'typo'.*'a', 'b'"):
+        tko.partition({"a": optax.sgd(0.1), "b": optax.adam(0.1)}, labels).init(model)
+
+
+def test_labels_that_do_not_fit_name_the_argument_and_the_path() -> None:
+    with pytest.raises(ValueError, match=r"(?s)param_labels.*\['b'\].*dict.*ArrayImpl"):
+        tko.partition({"a": optax.sgd(0.1)}, {"w": "a", "b": {"c": "a"}}).init(cases.arrays())
+
+
+@pytest.mark.parametrize("labels", ["raw", "filtered", "function", "prefix"])
+def test_labels_of_every_sort_on_a_raw_model(labels: str) -> None:
+    model = cases.model()
+    specs: dict[str, Any] = {
+        "raw": jax.tree.map(label, model),
+        "filtered": labels_of(model),
+        "function": lambda params: jax.tree.map(label, params),
+        "prefix": "matrix",
+    }
+    tx = tko.partition({"matrix": optax.set_to_zero(), "other": optax.identity()}, specs[labels])
+    updates, _ = jax.jit(tx.update)(cases.gradient(model), tx.init(model), cases.arrays_of(model))
+    zero = {x.ndim: bool((x == 0).all()) for x in jax.tree.leaves(updates)}
+    assert zero == {2: True, 1: labels == "prefix"}
+
+
+def test_labels_that_are_tuples_ints_and_none_of_the_strings() -> None:
+    params = {"a": jnp.ones(1), "b": (jnp.ones(1), jnp.ones(1))}
+    transforms = {("lr", 1): optax.scale(1.0), ("lr", 2): optax.scale(2.0), 3: optax.scale(3.0)}
+    tx = tko.partition(transforms, {"a": ("lr", 1), "b": (("lr", 2), 3)})
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert jax.tree.map(float, jax.tree.map(jnp.squeeze, updates)) == {"a": 1.0, "b": (2.0, 3.0)}
+
+
+def test_labels_that_are_tuples_name_the_path_where_they_part() -> None:
+    params = {"a": jnp.ones(1), "b": jnp.ones(1)}
+    tx = tko.partition({("x", 1): optax.scale(1.0)}, {"a": ("x", 1), "b": {"c": ("x", 1)}})
+    with pytest.raises(ValueError, match=r"param_labels\['b'\]"):
+        tx.init(params)
+
+
+def test_partition_with_set_to_zero_freezes_and_masked_does_not() -> None:
+    model = cases.model()
+    labels = jax.tree.map(lambda x: "train" if np.ndim(x) == 2 else "freeze", model)
+    tx = tko.partition({"train": tko.adamw(0.1), "freeze": tko.set_to_zero()}, labels)
+    state, before = tx.init(model), model
+    for _ in range(3):
+        updates, state = tx.update(cases.gradient(model), state, model)
+        model = tko.apply_updates(model, updates)
+    for old, new in zip(*(jax.tree.leaves(eqx.filter(m, eqx.is_inexact_array)) for m in (before, model)), strict=True):
+        assert bool((old == new).all()) == (old.ndim == 1)
+
+
+def test_a_dict_of_labels_is_mapped_like_optax_in_a_jitted_step_and_a_scan() -> None:
+    """Every transform has a state of its own, in Optax's class, also one that no parameter has."""
+    transforms = {"matrix": optax.adam(0.1), "other": optax.sgd(0.1), "unused": optax.adam(0.1)}
+    state = tko.partition(transforms, labels_of).init(cases.model())
+    assert isinstance(state, optax.transforms.PartitionState)
+    assert set(state.inner_states) == set(transforms)
+
+
+# -------------------------------------------------------------------------------------------------- on the outside
+
+
+def test_bad_structure_of_updates_names_where() -> None:
+    tx = tko.filtered(optax.sgd(0.1))
+    params = cases.arrays()
+    with pytest.raises(ValueError, match=r"(?s)\['b'\]|keys"):
+        tx.update({"w": params["w"]}, tx.init(params), params)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_states_survive_pickle(wrapper: str) -> None:
+    model = cases.model()
+    tx = WRAPPERS[wrapper](optax.adam(0.1))
+    grads = cases.gradient(model)
+    _, state = tx.update(grads, tx.init(model), model)
+    restored = pickle.loads(pickle.dumps(state))
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    a, b = (tx.update(grads, s, model) for s in (state, restored))
+    assert all(bool((x == y).all()) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("kind", ["f32", "eqx_raw"])
+def test_tree_get_and_set_reach_the_state(wrapper: str, kind: str) -> None:
+    params = cases.PARAMS[kind]()
+    tx = WRAPPERS[wrapper](optax.scale_by_adam())
+    state = tx.init(params)
+    found = optax.tree.get_all_with_path(state, "count")
+    assert found
+    changed = optax.tree.set(state, count=jnp.array(7))
+    assert all(int(x) == 7 for _, x in optax.tree.get_all_with_path(changed, "count"))
+    jax.jit(tx.update)(cases.arrays_of(cases.gradient(params)), changed, cases.arrays_of(params))
+
+
+def test_vmap_over_an_ensemble_of_raw_models() -> None:
+    """Members at different steps, each as it is alone."""
+    models = [cases.model(), jax.tree.map(lambda x: 2 * x if eqx.is_inexact_array(x) else x, cases.model())]
+    tx = tko.partition({"matrix": optax.adam(0.1), "other": optax.sgd(0.1)}, labels_of)
+
+    def step(model: Any, state: Any) -> Any:
+        updates, state = tx.update(cases.gradient(model), state, model)
+        return updates, state
+
+    states = [tx.init(m) for m in models]
+    states[1] = step(models[1], states[1])[1]
+    dynamic = jax.tree.map(lambda *xs: jnp.stack(xs), *(cases.arrays_of(m) for m in models))
+    static = eqx.filter(models[0], eqx.is_array, inverse=True)
+    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *states)
+    together = jax.vmap(lambda d, s: step(eqx.combine(d, static), s))(dynamic, stacked)
+    for i, (model, state) in enumerate(zip(models, states, strict=True)):
+        cases.assert_close(jax.tree.map(lambda x, i=i: x[i], together), step(model, state), rtol=1e-5)
