@@ -59,8 +59,15 @@ def table(columns: Mapping[str, Mapping[str, Ratio]]) -> str:
 
 def setting(*packages: str) -> str:
     """The versions and the machine that figures belong to, in one line."""
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+    versions = [f"{name} {_version(name)}" for name in packages]
     return ", ".join([*versions, f"Python {platform.python_version()}", f"{_cpu()}, {os.cpu_count()} cores"])
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"  # a checkout that is run in place
 
 
 def _repeats(call: Callable[[], object]) -> int:

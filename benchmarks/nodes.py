@@ -1,129 +1,130 @@
-"""A node's cost beside its peers': how often the time of treekit's fits in theirs, on a nested tree.
+"""A node's cost beside its peers': how often the time of treekit's fits in theirs.
 
-Run `python -m benchmarks.nodes` (QUICK=1 for a short look).
+Run `python -m benchmarks.nodes` (QUICK=1 for a short look). Peers that are not installed are left out.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import dataclasses
+import types
+from collections import namedtuple
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 import treekit as tk
 from benchmarks._timing import QUICK, Ratio, compare, setting, table
 
-# One layer of eight fields, two of them static, and a group of children, written in each library. A named tuple has no
-# static fields, so its layer has six; what it costs is the limit.
-
-
-@tk.node
-class TreekitLayer:
-    weight: jax.Array
-    bias: jax.Array
-    scale: jax.Array
-    shift: jax.Array
-    mean: jax.Array
-    var: jax.Array
-    name: str = tk.field(static=True)
-    size: int = tk.field(static=True)
-
-
-@tk.node
-class TreekitGroup:
-    weight: jax.Array
-    bias: jax.Array
-    scale: jax.Array
-    shift: jax.Array
-    mean: jax.Array
-    children: tuple[Any, ...]
-
-
-class EquinoxLayer(eqx.Module):
-    weight: jax.Array
-    bias: jax.Array
-    scale: jax.Array
-    shift: jax.Array
-    mean: jax.Array
-    var: jax.Array
-    name: str = eqx.field(static=True)
-    size: int = eqx.field(static=True)
-
-
-class EquinoxGroup(eqx.Module):
-    weight: jax.Array
-    bias: jax.Array
-    scale: jax.Array
-    shift: jax.Array
-    mean: jax.Array
-    children: tuple[Any, ...]
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class DataclassLayer:
-    weight: jax.Array
-    bias: jax.Array
-    scale: jax.Array
-    shift: jax.Array
-    mean: jax.Array
-    var: jax.Array
-    name: str = field(metadata={"static": True})
-    size: int = field(metadata={"static": True})
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class DataclassGroup:
-    weight: jax.Array
-    bias: jax.Array
-    scale: jax.Array
-    shift: jax.Array
-    mean: jax.Array
-    children: tuple[Any, ...]
-
-
-class TupleLayer(NamedTuple):
-    weight: jax.Array
-    bias: jax.Array
-    scale: jax.Array
-    shift: jax.Array
-    mean: jax.Array
-    var: jax.Array
-
-
-class TupleGroup(NamedTuple):
-    weight: jax.Array
-    bias: jax.Array
-    scale: jax.Array
-    shift: jax.Array
-    mean: jax.Array
-    children: tuple[Any, ...]
-
-
+# A layer has eight fields, two of them static; a group has five arrays and its children.
+ARRAYS = ("weight", "bias", "scale", "shift", "mean", "var")
+STATIC = ("name", "size")
+GROUP = (*ARRAYS[:5], "children")
+SIZES = (1, 9) if QUICK else (1, 9, 90)  # groups of ten layers in a tree; of nine, it has 100 nodes and 590 leaves
+GROWTH = (10, 100, 1_000) if QUICK else (10, 100, 1_000, 10_000)
+STEPS = (100,) if QUICK else (1_000, 5_000)
 X = jnp.zeros(())
-LAYERS: dict[str, Callable[[], Any]] = {
-    "treekit": lambda: TreekitLayer(X, X, X, X, X, X, name="layer", size=64),
-    "eqx.Module": lambda: EquinoxLayer(X, X, X, X, X, X, name="layer", size=64),
-    "register_dataclass": lambda: DataclassLayer(X, X, X, X, X, X, name="layer", size=64),
-    "NamedTuple": lambda: TupleLayer(X, X, X, X, X, X),
+
+
+class Library(NamedTuple):
+    """How a library makes a class a node: by decorating it, by a base class, or both."""
+
+    package: str
+    decorate: Callable[[type[Any]], Any]
+    static: Callable[[], Any] | None  # the value in the class body that makes a field static
+    base: type[Any] = object
+
+    def kind(self) -> "Kind":
+        layer = self.make("Layer", ARRAYS, {name: self.static() for name in STATIC} if self.static else {})
+        return kind(layer, self.make("Group", GROUP, {}), *(("layer", 64) if self.static else ()))
+
+    def make(self, name: str, data: tuple[str, ...], static: dict[str, Any]) -> Any:
+        def body(namespace: dict[str, Any]) -> None:
+            namespace["__module__"] = __name__
+            namespace["__annotations__"] = dict.fromkeys([*data, *static], Any)
+            namespace.update(static)
+
+        return self.decorate(types.new_class(name, (self.base,), exec_body=body))
+
+
+def treekit() -> Library:
+    return Library("treekit", tk.node, lambda: tk.field(static=True))
+
+
+def equinox() -> Library:
+    import equinox as eqx
+
+    return Library("equinox", lambda cls: cls, lambda: eqx.field(static=True), eqx.Module)
+
+
+def jax_dataclass() -> Library:
+    def decorate(cls: type[Any]) -> Any:
+        register: Any = jax.tree_util.register_dataclass
+        return register(dataclasses.dataclass(frozen=True)(cls))
+
+    return Library("jax", decorate, lambda: dataclasses.field(metadata={"static": True}))
+
+
+def flax() -> Library:
+    import flax.struct
+
+    return Library("flax", flax.struct.dataclass, lambda: flax.struct.field(pytree_node=False))
+
+
+def chex() -> Library:
+    """It has no static fields, so its layer has the six others."""
+    import chex
+
+    # Without mappable_dataclass, it takes positional arguments as the others do.
+    return Library("chex", lambda cls: chex.dataclass(cls, frozen=True, mappable_dataclass=False), None)
+
+
+def jax_dataclasses() -> Library:
+    import jax_dataclasses as jdc
+
+    make: Any = jdc
+    return Library("jax_dataclasses", make.pytree_dataclass, make.static_field)
+
+
+def penzai() -> Library:
+    from penzai import pz
+
+    make: Any = pz
+    static: dict[str, Any] = {"metadata": {"pytree_node": False}}
+    return Library("penzai", make.pytree_dataclass, lambda: dataclasses.field(**static), make.Struct)
+
+
+LIBRARIES: dict[str, Callable[[], Library]] = {
+    "treekit": treekit,
+    "eqx.Module": equinox,
+    "register_dataclass": jax_dataclass,
+    "flax.struct": flax,
+    "chex": chex,
+    "jax_dataclasses": jax_dataclasses,
+    "penzai": penzai,
 }
-GROUPS: dict[str, Callable[..., Any]] = {
-    "treekit": TreekitGroup,
-    "eqx.Module": EquinoxGroup,
-    "register_dataclass": DataclassGroup,
-    "NamedTuple": TupleGroup,
-}
 
 
-def nested(kind: str, groups: int) -> Any:
-    """A group of groups of ten layers; of nine groups, it has 100 nodes and 590 leaves."""
+def installed() -> Iterator[tuple[str, Library]]:
+    for name, library in LIBRARIES.items():
+        try:
+            yield name, library()
+        except ImportError:
+            print(f"{name} is not installed, so left out")
 
-    def group(children: tuple[Any, ...]) -> Any:
-        return GROUPS[kind](X, X, X, X, X, children)
 
-    return group(tuple(group(tuple(LAYERS[kind]() for _ in range(10))) for _ in range(groups)))
+class Kind(NamedTuple):
+    """The two constructors of one library."""
+
+    layer: Callable[[], Any]
+    group: Callable[[Any], Any]
+
+    def tree(self, groups: int) -> Any:
+        """A group of groups of ten layers."""
+        return self.group(tuple(self.group(tuple(self.layer() for _ in range(10))) for _ in range(groups)))
+
+
+def kind(layer: Any, group: Any, *static: Any) -> Kind:
+    return Kind(lambda: layer(X, X, X, X, X, X, *static), lambda children: group(X, X, X, X, X, children))
 
 
 def flatten(tree: Any) -> Callable[[], object]:
@@ -139,23 +140,90 @@ def tree_map(tree: Any) -> Callable[[], object]:
     return lambda: jax.tree.map(lambda leaf: leaf, tree)
 
 
-def measure(trees: dict[str, Any]) -> dict[str, dict[str, Ratio]]:
-    """Each operation's column of ratios to treekit's time."""
+def with_path(tree: Any) -> Callable[[], object]:
+    return lambda: jax.tree_util.tree_flatten_with_path(tree)
+
+
+def jit_call(tree: Any) -> Callable[[], object]:
+    last = jax.jit(lambda tree: jax.tree.leaves(tree)[-1] + 1)
+    return lambda: last(tree).block_until_ready()
+
+
+def read(tree: Any) -> Callable[[], object]:
+    """Four fields of one node, a hundred times."""
+
+    def call() -> None:
+        for _ in range(100):
+            _ = tree.weight, tree.mean, tree.children, tree.bias
+
+    return call
+
+
+def donated_step(model: Any) -> Callable[[], object]:
+    """(model, state) to the same, the state three trees like the model's, all of it donated."""
+    step: Any = jax.jit(lambda *trees: jax.tree.map(jnp.negative, trees), donate_argnums=(0, 1))
+    trees = jax.tree.map(jnp.array, (model, model))
+
+    def call() -> None:
+        nonlocal trees
+        trees = step(*trees)
+
+    return call
+
+
+def as_dicts(x: Any) -> Any:
+    """The same leaves in dicts."""
+    if dataclasses.is_dataclass(x):
+        return {f.name: as_dicts(getattr(x, f.name)) for f in dataclasses.fields(x) if not f.metadata.get("static")}
+    return tuple(map(as_dicts, x)) if isinstance(x, tuple) else x
+
+
+def columns(trees: dict[str, Any], *operations: Callable[[Any], Callable[[], object]]) -> dict[str, dict[str, Ratio]]:
+    """Each operation's ratios to treekit's time."""
     return {
-        operation.__name__: compare({kind: operation(tree) for kind, tree in trees.items()}, base="treekit")
-        for operation in (flatten, unflatten, tree_map)
+        operation.__name__: compare({name: operation(tree) for name, tree in trees.items()}, base="treekit")
+        for operation in operations
     }
 
 
 def main() -> None:
-    print(setting("treekit", "jax", "equinox"))
-    for groups in (9,) if QUICK else (1, 9, 90):
-        trees = {kind: nested(kind, groups) for kind in LAYERS}
+    libraries = dict(installed())
+    print(setting(*dict.fromkeys(library.package for library in libraries.values())))
+    # What costs least: a tuple with names, and for reading and creating a dataclass that is no node.
+    limit = kind(namedtuple("Layer", ARRAYS), namedtuple("Group", GROUP))
+    plain = Library("", dataclasses.dataclass(frozen=True), dataclasses.field).kind()
+    kinds = {name: library.kind() for name, library in libraries.items()}
+
+    print("\nAll figures: time of each / time of treekit, median (quartiles)")
+    for groups in SIZES:
+        trees = {name: each.tree(groups) for name, each in {**kinds, "NamedTuple": limit}.items()}
         leaves = len(jax.tree.leaves(trees["treekit"]))
-        print(f"\n{1 + 11 * groups} nodes, {leaves} leaves: time of each / time of treekit, median (quartiles)")
-        print(table(measure(trees)))
-    print("\ncreation of one layer of 8 fields")
-    print(table({"create": compare(LAYERS, base="treekit")}))
+        print(f"\na tree of {1 + 11 * groups} nodes, {leaves} leaves")
+        print(table(columns(trees, flatten, unflatten, tree_map, with_path, jit_call)))
+
+    print("\none layer of 8 fields")
+    layers = {name: each.layer() for name, each in {**kinds, "NamedTuple": limit}.items()}
+    creation = {name: each.layer for name, each in {**kinds, "NamedTuple": limit, "plain dataclass": plain}.items()}
+    print(table(columns(layers, flatten, unflatten, tree_map)))
+    print(table({"create": compare(creation, base="treekit")}))
+
+    print("\nattributes of a node, as created and as rebuilt")
+    created = kinds["treekit"].tree(1)
+    readers = {"treekit": created, "rebuilt": jax.tree.map(lambda leaf: leaf, created), "plain dataclass": plain.tree(1)}
+    print(table(columns(readers, read)))
+
+    print("\none donated step (model, state) -> (model, state), dispatched: time in dicts / time in nodes")
+    for leaves in STEPS:
+        tree = kinds["treekit"].tree(round(leaves / 2 / 65))
+        count = 2 * len(jax.tree.leaves(tree))
+        found = columns({"treekit": tree, "dicts": as_dicts(tree)}, donated_step)["donated_step"]["dicts"]
+        print(f"{count} leaves: {found}")
+
+    print("\ngrowth of tree_map: time for a node in a tree of n nodes / in one of the least")
+    grown = {nodes: tree_map([kinds["treekit"].layer() for _ in range(nodes)]) for nodes in GROWTH}
+    each = compare({str(nodes): call for nodes, call in grown.items()}, base=str(GROWTH[0]))
+    for nodes in GROWTH:
+        print(f"{nodes:6} nodes: {each[str(nodes)].median * GROWTH[0] / nodes:.2f}")
 
 
 if __name__ == "__main__":

@@ -74,6 +74,19 @@ class CalledTwig:
         return x
 
 
+class Bound:
+    """A bound method that is a node, as Equinox's are."""
+
+    def __init__(self, function: Callable[..., Any], owner: Any) -> None:
+        self.__func__, self.__self__ = function, owner
+
+    def __call__(self, x: Any) -> Any:
+        return self.__func__(self.__self__, x)
+
+
+tk.register_node(Bound, data_fields=["__self__"], meta_fields=["__func__"])
+
+
 class Model(eqx.Module):
     """Its bound methods, and what wraps them, are nodes that hold the model."""
 
@@ -117,6 +130,7 @@ FUNCTIONS: dict[str, Any] = {
     "eqx.Partial": eqx.Partial(len, jnp.ones(2)),
     "eqx.Partial of bools": eqx.Partial(len, True, flag=False),
     "bound method of a module": MODEL.predict,
+    "bound method that is a node": Bound(max, jnp.ones(2)),
     "filter_jit": eqx.filter_jit(is_leaf),
     "filter_jit of a model": eqx.filter_jit(MLP),
     "filter_jit of a bound method": eqx.filter_jit(MODEL.predict),

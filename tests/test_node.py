@@ -286,7 +286,7 @@ class NodeConfig:
 
 @every_way
 @pytest.mark.parametrize("wrap", [lambda v: v, Config, NodeConfig], ids=["plain", "in a dataclass", "in a node"])
-@pytest.mark.parametrize("a, b", DIFFERENT, ids=map(repr, DIFFERENT))
+@pytest.mark.parametrize("a, b", DIFFERENT, ids=lambda v: getattr(v, "__name__", None) or repr(v))
 def test_static_values_compare_type_exactly(way: type[Any], wrap: Callable[[Any], Any], a: Any, b: Any) -> None:
     x, y, again = (structure(way(1, 2, wrap(v))) for v in (a, b, a))
     assert x != y

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard, TypeVar, overload
 
 import jax
 
-from treekit._filter import filter, is_parameter, misfit
+from treekit._filter import filter, is_inexact_array, is_parameter, misfit
 from treekit._jax import jtu
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -76,27 +76,44 @@ def resolve_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], n
     {'w': True, 'b': False}
     """
     params = filter(tree, is_parameter)
-    function_leaf = callable(spec) and _is_leaf(spec)
-    error: ValueError | None = None
-    if not function_leaf:
-        try:
-            broadcast_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
-            return spec
-        except ValueError as caught:
-            error = caught
-    if function_leaf or is_truly_callable(spec) or (callable(spec) and not _all_spec_leaves(spec, is_spec_leaf)):
-        result = spec(params)
-        broadcast_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
-        return result
-    raise (error if error is not None else ValueError(f"{name} is neither a tree nor a function: {spec!r}"))
-
-
-def broadcast_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
-    """The leaves of a prefix tree, one for each leaf of `tree`, in its structure."""
+    is_tree = not (callable(spec) and _is_leaf(spec))
     try:
-        return jtu.tree_broadcast(spec, tree, is_leaf=is_spec_leaf)
+        if is_tree:
+            match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
+            return spec
+    except ValueError:
+        if not (is_truly_callable(spec) or (callable(spec) and not _all_spec_leaves(spec, is_spec_leaf))):
+            raise
+    result = spec(params)
+    match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
+    return result
+
+
+def match_spec(
+    spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], name: str
+) -> tuple[Any, list[tuple[Any, Any, Any]]]:
+    """A prefix tree beside the tree it is for.
+
+    None in it stands for what a filtered model has no value for: anything but an inexact array.
+
+    Returns:
+        Its structure, None being a leaf; and for each of its leaves the key path, the leaf, and what `tree` has there.
+
+    Raises:
+        ValueError: it is no prefix of `tree`; names the first key path where they part.
+    """
+    leaves, outline = jtu.tree_flatten_with_path(spec, is_leaf=lambda x: x is None or is_spec_leaf(x))
+    try:
+        parts = outline.flatten_up_to(tree)
     except ValueError as error:
-        raise misfit(name, error) from None
+        raise misfit(name, outline, tree, error) from None
+    for (path, leaf), part in zip(leaves, parts, strict=True):
+        if leaf is None and any(map(is_inexact_array, jtu.tree_leaves(part))):
+            raise ValueError(
+                f"{name} does not fit the tree it is for: at {name}{jtu.keystr(path)} it has None, where the tree has "
+                f"{type(part).__name__}"
+            )
+    return outline, [(path, leaf, part) for (path, leaf), part in zip(leaves, parts, strict=True)]
 
 
 def _is_leaf(x: object) -> bool:

@@ -95,7 +95,7 @@ def filter(
     {'b': {'x': 2, 'y': 3}, 'w': None}
     """
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    keep = _decide(filter_spec, leaves, treedef)
+    keep = _decide(filter_spec, tree, leaves, treedef)
     out: T = treedef.unflatten([x if k != inverse else replace for k, x in zip(keep, leaves, strict=True)])
     return out
 
@@ -143,7 +143,7 @@ def partition(
     ([1, None], [None, 2.5])
     """
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    keep = _decide(filter_spec, leaves, treedef)
+    keep = _decide(filter_spec, tree, leaves, treedef)
     left: T = treedef.unflatten([x if k else replace for k, x in zip(keep, leaves, strict=True)])
     right: T = treedef.unflatten([replace if k else x for k, x in zip(keep, leaves, strict=True)])
     return left, right
@@ -180,7 +180,7 @@ def _first(*values: Any) -> Any:
     return next((x for x in values if x is not None), None)
 
 
-def _decide(filter_spec: object, leaves: list[Any], treedef: Any) -> list[bool]:
+def _decide(filter_spec: object, tree: Any, leaves: list[Any], treedef: Any) -> list[bool]:
     """One bool a leaf."""
     if callable(filter_spec) and jtu.all_leaves([filter_spec]):
         return [_decide_leaf(filter_spec, x) for x in leaves]
@@ -190,7 +190,7 @@ def _decide(filter_spec: object, leaves: list[Any], treedef: Any) -> list[bool]:
     except ValueError as error:
         if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a tree
             return [_decide_leaf(filter_spec, x) for x in leaves]
-        raise misfit("filter_spec", error) from None
+        raise misfit("filter_spec", jtu.tree_structure(filter_spec), tree, error) from None
     return [_decide_leaf(spec, x) for spec, x in zip(specs, leaves, strict=True)]
 
 
@@ -204,7 +204,11 @@ def _decide_leaf(spec: Any, leaf: Any) -> bool:
     raise ValueError(f"filter_spec must hold bools and predicates on leaves only, found {spec!r}")
 
 
-def misfit(name: str, error: ValueError) -> ValueError:
-    """JAX's account of where a prefix and its tree part, told of the argument called `name`."""
+def misfit(name: str, outline: Any, tree: Any, error: ValueError) -> ValueError:
+    """Where a prefix called `name`, of the structure `outline`, and a tree part; `error` where JAX finds no place."""
+    try:
+        jtu.tree_broadcast(outline.unflatten(range(outline.num_leaves)), tree)
+    except ValueError as told:
+        error = told
     text = str(error).replace("broadcast_prefix prefix_tree", name).replace("the prefix pytree ", "")
     return ValueError(f"{name} does not fit the tree it is for.\n{text.replace('the full pytree', 'the tree')}")

@@ -10,18 +10,19 @@ import keyword
 import threading
 import types
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from treekit._jax import jtu
-from treekit._static import check_static, exact
+from treekit._static import check_static, exact, interchangeable
 
 LAYOUT = "__treekit_layout__"  # on a class
 COPY = "treekit.copy"  # in a field's metadata
 STATIC = "__treekit_static__"  # in an instance's __dict__: the Static of its values, remembered
-
+NOT_REMEMBERED = types.SimpleNamespace(values=defaultdict[int, object](object))  # values that no instance has
 
 _registering = threading.Lock()
 
@@ -51,20 +52,28 @@ class Creation:
 class Static:
     """The static part of instances, as a treedef holds it.
 
-    `Layout.intern` makes one for all values that are equal. So comparing the treedefs of two trees is an identity check
-    for each node, and hashing them never calls a user's `__hash__`.
+    `Layout.intern` makes one for all instances that hold the same values, and remembers the first of those with equal
+    ones. So comparing the treedefs of two trees is nearly always an identity check for each node, and neither comparing
+    nor hashing them calls a user's `__eq__` or `__hash__`.
     """
 
-    __slots__ = ("__weakref__", "cls", "names", "template", "values")
+    __slots__ = ("__weakref__", "cls", "first", "names", "template", "values")
 
-    def __init__(self, layout: "Layout", values: tuple[Any, ...]) -> None:
+    def __init__(self, layout: "Layout", values: tuple[Any, ...], first: "Static | None") -> None:
         self.cls = layout.cls
         self.names = layout.meta
         self.values = values
+        self.first = first  # None for the first itself, which would else never be freed by reference count
         # The __dict__ of such an instance, but for its children. Copying it is the fastest way Python has to make one.
         self.template: dict[str, Any] = dict.fromkeys(layout.names) | dict(zip(layout.meta, values, strict=True))
         if layout.remembers:
             self.template[STATIC] = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and (self.first or self) is (other.first or other)
+
+    def __hash__(self) -> int:
+        return object.__hash__(self.first or self)
 
     def __repr__(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in zip(self.names, self.values, strict=True))
@@ -78,6 +87,9 @@ def _intern(cls: type[Any], values: tuple[Any, ...]) -> Static:
     return layout.intern(values)
 
 
+Flat = tuple[tuple[Any, ...], Static]  # what flattening gives: the children, and the rest
+
+
 class Layout:
     """The fields of a class, and its reconstruction.
 
@@ -86,10 +98,10 @@ class Layout:
         names: its fields, in order.
         meta: those that are static.
         data: the others, its children.
-        keys: the key path entries of the children.
         creation: for a class made by `@node`, how its instances are created; None for `register_node`.
         remembers: whether instances remember their static part, which only frozen ones can.
         flatten: instance to (children, static).
+        flatten_with_keys: instance to (pairs of key path entry and child, static).
         rebuild: (static, children) to instance.
     """
 
@@ -98,21 +110,16 @@ class Layout:
         self.names = tuple(names)
         self.meta = tuple(name for name in names if name in meta)
         self.data = tuple(name for name in names if name not in meta)
-        self.keys: tuple[Any, ...] = tuple(jax.tree_util.GetAttrKey(name) for name in self.data)
         self.creation = creation
         self.remembers = creation is not None and bool(meta)
-        # Every Static that is in use, by what its values equal and by the ids of those it holds itself.
-        self._known: weakref.WeakValueDictionary[Hashable, Static] = weakref.WeakValueDictionary()
+        # Every Static that is in use: the first by what its values equal, and each by the ids of those it holds.
+        self._first: weakref.WeakValueDictionary[Hashable, Static] = weakref.WeakValueDictionary()
         self._same: weakref.WeakValueDictionary[Hashable, Static] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()  # reentrant: a user's `__eq__` may come back here
-        self.flatten, self.rebuild = _compile(self)
-
-    def flatten_with_keys(self, x: Any) -> tuple[Any, Static]:
-        children, static = self.flatten(x)
-        return tuple(zip(self.keys, children, strict=True)), static
+        self.flatten, self.flatten_with_keys, self.rebuild = _compile(self)
 
     def intern(self, values: tuple[Any, ...]) -> Static:
-        """The one `Static` of these values.
+        """The one `Static` of these values; of values that nothing tells apart, such as equal strings, there is one.
 
         Raises:
             TypeError: a value is not hashable or holds an array; the message names the class and the field.
@@ -124,13 +131,16 @@ class Layout:
         key = tuple(map(exact, values))
         with self._lock:
             try:
-                static = self._known.get(key)
+                first = self._first.get(key)
             except TypeError:
-                static = None  # not hashable: there is a message for that
-            if static is None:
-                for name, value in zip(self.meta, values, strict=True):
-                    check_static(self.cls, name, value)
-                static = self._known[key] = self._same[ids] = Static(self, values)
+                first = None  # not hashable: there is a message for that
+            if first is not None and all(map(interchangeable, values)):
+                return first
+            for name, value in zip(self.meta, values, strict=True):
+                check_static(self.cls, name, value)
+            static = self._same[ids] = Static(self, values, first)
+            if first is None:
+                self._first[key] = static
         return static
 
     def read_static(self, x: object) -> Static:
@@ -138,7 +148,7 @@ class Layout:
         return self.intern(tuple([getattr(x, name) for name in self.meta]))
 
     def settle(self, x: object) -> Static:
-        """Store the attributes of an instance as `rebuild` does: in a dict of its own, static values shared."""
+        """Store the attributes of an instance as `rebuild` does: in a dict of its own, which reads and copies fast."""
         static = self.read_static(x)
         attributes = {**vars(x), **dict(zip(self.meta, static.values, strict=True))}
         if self.remembers:
@@ -174,7 +184,7 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
         if known := layout_of(cls):
             return known
         layout = Layout(cls, names, meta, creation)
-        marks: dict[str, Any] = {LAYOUT: layout, STATIC: None}  # None: no class remembers, only instances do
+        marks: dict[str, Any] = {LAYOUT: layout, STATIC: NOT_REMEMBERED}  # no class remembers, only instances do
         for name, value in marks.items():
             setattr(cls, name, value)
         try:
@@ -236,14 +246,21 @@ _SOURCE = """
 def flatten(self):
     try:
         {read_static}
-        return ({read_children}), static
+        return ({children}), static
+    except AttributeError as error:
+        raise explain(self, error) from error
+
+def flatten_with_keys(self):
+    try:
+        {read_static}
+        return ({children_with_keys}), static
     except AttributeError as error:
         raise explain(self, error) from error
 
 def rebuild(static, children):
     self = new(cls)
     attributes = static.template.copy()
-    ({children}) = children
+    ({into_attributes}) = children
     {remember}
     set_dict(self, attributes)
     return self
@@ -260,11 +277,11 @@ def rebuild(static, children):
 
 # What an instance remembers counts unless somebody has gone behind its frozen back since.
 _READ_REMEMBERED = """static = self.{STATIC}
-        if static is None or {changed}:
+        if {changed}:
             static = settle(self)"""
 
 
-def _compile(layout: Layout) -> tuple[Callable[[Any], tuple[tuple[Any, ...], Static]], Callable[[Static, Any], Any]]:
+def _compile(layout: Layout) -> tuple[Callable[[Any], Flat], Callable[[Any], Flat], Callable[[Static, Any], Any]]:
     read_static = "static = read_static(self)"
     if layout.remembers:
         changed = [f"static.values[{i}] is not self.{name}" for i, name in enumerate(layout.meta)]
@@ -273,8 +290,9 @@ def _compile(layout: Layout) -> tuple[Callable[[Any], tuple[tuple[Any, ...], Sta
         read_static = "static = nothing"
     source = _SOURCE.format(
         read_static=read_static,
-        read_children="".join(f"self.{name}, " for name in layout.data),
-        children="".join(f"attributes[{name!r}], " for name in layout.data),
+        children="".join(f"self.{name}, " for name in layout.data),
+        children_with_keys="".join(f"(keys[{i}], self.{name}), " for i, name in enumerate(layout.data)),
+        into_attributes="".join(f"attributes[{name!r}], " for name in layout.data),
         remember=f"attributes[{STATIC!r}] = static" if layout.remembers else "",
     )
     if any(isinstance(inspect.getattr_static(layout.cls, n, None), types.MemberDescriptorType) for n in layout.names):
@@ -284,6 +302,7 @@ def _compile(layout: Layout) -> tuple[Callable[[Any], tuple[tuple[Any, ...], Sta
         "cls": layout.cls,
         "data": layout.data,
         "meta": layout.meta,
+        "keys": tuple(jax.tree_util.GetAttrKey(name) for name in layout.data),
         "new": object.__new__,
         "set": object.__setattr__,
         "set_dict": set_dict[0] if set_dict else None,
@@ -293,4 +312,4 @@ def _compile(layout: Layout) -> tuple[Callable[[Any], tuple[tuple[Any, ...], Sta
         "settle": layout.settle,
     }
     exec(compile(source, f"<treekit layout of {layout.cls.__qualname__}>", "exec"), scope)
-    return scope["flatten"], scope["rebuild"]
+    return scope["flatten"], scope["flatten_with_keys"], scope["rebuild"]

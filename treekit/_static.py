@@ -34,6 +34,12 @@ def exact(value: Any) -> Hashable:
     return kind, value
 
 
+def interchangeable(value: Any) -> bool:
+    """Whether nothing tells this value from one of an equal key, so that either can stand for both."""
+    kind = _type(value)
+    return kind in _PLAIN or (kind in (tuple, frozenset) and all(map(interchangeable, value)))
+
+
 def _type(x: object) -> type[Any]:
     return type(x)
 

@@ -219,7 +219,7 @@ NOT_OPTAX: dict[tuple[str, str], str] = {
 
 def sample(offset: int) -> list[tuple[str, str]]:
     """Every kind of params with one of eight optimizers; another one for another offset."""
-    names = ["adamw", "sgd", "lbfgs", "named_chain", "radam", "schedule_free", "numbers", "muon"]
+    names = ["adamw", "sgd", "lbfgs_no_search", "named_chain", "radam", "schedule_free", "numbers", "muon"]
     return [(names[(i + offset) % len(names)], kind) for i, kind in enumerate(PARAMS)]
 
 

@@ -8,9 +8,9 @@ import jax
 import optax
 
 from treekit._dtype import dtype_of, strong
-from treekit._jax import jnp, jtu, lax
-from treekit.optax._apply_if_finite import zeros_of
+from treekit._jax import jnp, jtu
 from treekit.optax._select import hold
+from treekit.optax._step_if import step_if
 
 
 class MultiSteps(optax.MultiSteps):
@@ -108,28 +108,23 @@ class MultiSteps(optax.MultiSteps):
 
     def _update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         mini_step, gradient_step, inner_state, acc_grads, _ = jtu.tree_map(strong, state)
-        skip, skip_state = self._skip(updates, gradient_step, params)
         k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
-        accumulated = jtu.tree_map(functools.partial(self._accumulate, mini_step), updates, acc_grads)
-
-        def emit() -> tuple[Any, Any]:
-            final = jtu.tree_map(_cast_to, updates, accumulated)
-            new_updates, new_inner_state = self._opt.update(final, inner_state, params, **extra)
-            zeros = jtu.tree_map(jnp.zeros_like, accumulated)
-            rounds = optax.safe_increment(gradient_step)
-            return new_updates, optax.MultiStepsState(
-                jnp.zeros_like(mini_step), rounds, new_inner_state, zeros, skip_state
-            )
-
-        def hold_back() -> tuple[Any, Any]:
-            kept = jtu.tree_map(functools.partial(jnp.where, skip), acc_grads, accumulated)
-            step = jnp.where(skip, mini_step, optax.safe_increment(mini_step))
-            new_state = optax.MultiStepsState(step, gradient_step, inner_state, kept, skip_state)
-            return zeros_of(emit), new_state
-
+        skip, skip_state = self._skip(updates, gradient_step, params)
         full = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
-        new_updates, new_state = lax.cond(full, emit, hold_back)
-        return new_updates, new_state
+
+        def inner_step(inner_state: Any, accumulated: Any) -> tuple[Any, Any]:
+            return self._opt.update(jtu.tree_map(_cast_to, updates, accumulated), inner_state, params, **extra)
+
+        accumulated = jtu.tree_map(functools.partial(self._accumulate, mini_step, skip), updates, acc_grads)
+        new_updates, inner_state, acc_grads = step_if(full, inner_step, inner_state, accumulated)
+        next_step = jnp.where(full, 0, optax.safe_increment(mini_step))
+        return new_updates, optax.MultiStepsState(
+            mini_step=jnp.where(skip, mini_step, next_step),
+            gradient_step=jnp.where(full, optax.safe_increment(gradient_step), gradient_step),
+            inner_opt_state=inner_state,
+            acc_grads=acc_grads,
+            skip_state=skip_state,
+        )
 
     def _skip(self, updates: Any, gradient_step: Any, params: Any) -> tuple[Any, Any]:
         if self._should_skip is None:
@@ -155,10 +150,12 @@ class MultiSteps(optax.MultiSteps):
 
         return jtu.tree_map(zero, params)
 
-    def _accumulate(self, n_acc: Any, grad: Any, acc: Any) -> Any:
-        grad = grad.astype(acc.dtype)
+    def _accumulate(self, mini_step: Any, skip: Any, update: Any, acc: Any) -> Any:
+        grad = update.astype(acc.dtype)
         # The mean by Welford's update, which never holds a sum k times as large as what it is of.
-        return acc + (grad - acc) / (n_acc + 1).astype(acc.dtype) if self._mean else acc + grad
+        more = acc + (grad - acc) / (mini_step + 1).astype(acc.dtype) if self._mean else acc + grad
+        # Nothing of an earlier round counts; and 0 + -0.0 would be 0.0.
+        return jnp.where(skip, acc, jnp.where(mini_step == 0, grad, more))
 
 
 def _cast_to(like: Any, x: Any) -> Any:

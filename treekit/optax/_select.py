@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jax.core import Tracer
 
-from treekit._callable import resolve_spec
+from treekit._callable import match_spec, resolve_spec
 from treekit._dtype import dtype_of, strong, wider
 from treekit._filter import filter, is_array, is_inexact_array, is_parameter, misfit
 from treekit._jax import jnp, jtu
@@ -40,14 +40,7 @@ class Selection:
             parts: list[Any] = self.outline.flatten_up_to(tree)
             return parts
         except ValueError as error:
-            raise self._misfit(tree, error) from None
-
-    def _misfit(self, tree: Any, error: ValueError) -> ValueError:
-        try:  # for the key path, which flatten_up_to does not tell
-            jtu.tree_broadcast(self.outline.unflatten(range(len(self.keep))), tree)
-        except ValueError as told:
-            error = told
-        return misfit("the structure of the params", error)
+            raise misfit("the structure of the params", self.outline, tree, error) from None
 
 
 def select(
@@ -181,10 +174,19 @@ def select_leaves(tx: optax.GradientTransformation, filter_spec: Any = is_parame
     def choose(tree: Any) -> Selection:
         leaves, outline = jtu.tree_flatten(tree)
         if filter_spec is not is_parameter:
-            leaves = outline.flatten_up_to(filter(tree, filter_spec))
+            leaves = outline.flatten_up_to(filter(tree, _none_as_false(filter_spec)))
         return Selection(outline, tuple(map(is_parameter, leaves)), None)
 
     return Held(*select(tx, choose, passes=False))
+
+
+def _none_as_false(filter_spec: Any) -> Any:
+    """A spec made from a filtered model, which has None where that has no leaf, as one for the raw model."""
+
+    def as_false(x: Any) -> Any:
+        return False if x is None else x
+
+    return jtu.tree_map(as_false, filter_spec, is_leaf=lambda x: x is None)
 
 
 class Held(optax.GradientTransformationExtraArgs):
@@ -264,8 +266,7 @@ def masked(
     del mask_compatible_extra_args
 
     def choose(params: Any) -> Selection:
-        spec = resolve_spec(mask, params, is_spec_leaf=_is_bool, name="mask")
-        return _selection(spec, params, _is_bool, _check_bool)
+        return _selection(mask, params, _is_bool, _check_bool, "mask")
 
     return hold(_select_masked(inner, choose))
 
@@ -318,9 +319,11 @@ def partition(
         return label
 
     def group(key: Any) -> optax.GradientTransformationExtraArgs:
+        def is_key(label: Any, path: Any) -> bool:
+            return bool(check_label(label, path) == key)
+
         def choose(params: Any) -> Selection:
-            spec = resolve_spec(param_labels, params, is_spec_leaf=is_label, name="param_labels")
-            return _selection(spec, params, is_label, lambda label, path: bool(check_label(label, path) == key))
+            return _selection(param_labels, params, is_label, is_key, "param_labels")
 
         return _select_masked(transforms[key], choose)
 
@@ -362,16 +365,17 @@ optax.tree_map_params(_PLACEHOLDER.append, jtu.tree_leaves, None)
 
 
 def _selection(
-    spec: Any, params: Any, is_spec_leaf: Callable[[Any], bool], decide: Callable[[Any, Any], bool]
+    spec: Any, params: Any, is_spec_leaf: Callable[[Any], bool], decide: Callable[[Any, Any], bool], name: str
 ) -> Selection:
-    """The selection that a resolved spec makes; `decide` maps a leaf of the spec and its key path to a bool."""
-    leaves, outline = jtu.tree_flatten_with_path(spec, is_leaf=is_spec_leaf)
+    """The selection that a spec makes; `decide` maps a leaf of the spec and its key path to a bool."""
+    spec = resolve_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
+    outline, matches = match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
     # Where no parameter is below, the spec may hold anything: it was made from a model that has other leaves there.
-    keep = tuple(
-        decide(leaf, path) if is_spec_leaf(leaf) or jtu.tree_leaves(part) else True
-        for (path, leaf), part in zip(leaves, outline.flatten_up_to(params), strict=True)
-    )
-    return Selection(outline, keep, optax.MaskedNode())
+    keep: list[bool] = []
+    for path, leaf, part in matches:
+        empty = not jtu.tree_leaves(part)
+        keep.append(decide(leaf, path) if is_spec_leaf(leaf) or not (empty or leaf is None) else empty)
+    return Selection(outline, tuple(keep), optax.MaskedNode())
 
 
 def _is_bool(x: Any) -> bool:

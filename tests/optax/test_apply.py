@@ -1,0 +1,235 @@
+"""apply_updates, incremental_update, tree_map_params: over any leaf, with dtypes kept."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec
+
+from tests.optax import cases
+from treekit import optax as tko
+
+# --------------------------------------------------------------------------------------------------- apply_updates
+
+
+@pytest.mark.parametrize("kind", cases.PARAMS)
+def test_apply_updates_keeps_structure_and_dtypes(kind: str) -> None:
+    params = cases.PARAMS[kind]()
+    after = tko.apply_updates(params, cases.grads_of(kind, params))
+    assert cases.signature(after) == cases.signature(params)
+    moved = [bool((x != y).any()) for x, y in zip(*(inexact(t) for t in (params, after)), strict=True)]
+    assert moved and all(moved)
+
+
+def inexact(tree: Any) -> list[Any]:
+    return jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+
+
+@pytest.mark.parametrize(
+    "kind", ["f32", "bf16", "f16", "mixed", "bf16_f32_grads", "c64", "none", "empty", "bare", "nnx"]
+)
+def test_apply_updates_is_optax_where_optax_works(kind: str) -> None:
+    params = cases.PARAMS[kind]()
+    grads = cases.grads_of(kind, params)
+    cases.assert_close(tko.apply_updates(params, grads), optax.apply_updates(params, grads))
+
+
+def test_a_sum_is_taken_in_the_wider_dtype_and_rounded_once() -> None:
+    params, updates = jnp.array(1.0, jnp.bfloat16), jnp.array(2**-9 + 2**-12, jnp.float32)
+    assert float(tko.apply_updates(params, 3 * updates)) == float((jnp.float32(1) + 3 * updates).astype(jnp.bfloat16))
+
+
+def test_what_has_no_update_stays_the_object_it_was() -> None:
+    params = {
+        "f": jnp.tanh,
+        "s": "name",
+        "n": 3,
+        "p": 0.5,
+        "k": jax.random.key(0),
+        "i": jnp.arange(2),
+        "w": jnp.ones(2),
+    }
+    zero = np.zeros((), jax.dtypes.float0)
+    updates = {"f": None, "s": None, "n": None, "p": None, "k": zero, "i": np.zeros(2, jax.dtypes.float0), "w": None}
+    after = tko.apply_updates(params, updates)
+    assert all(after[k] is params[k] for k in params)
+
+
+def test_python_numbers_and_ints_are_updated() -> None:
+    after = tko.apply_updates({"p": 0.5, "i": jnp.array(3)}, {"p": jnp.array(0.25), "i": jnp.array(2)})
+    assert (float(after["p"]), int(after["i"]), after["i"].dtype) == (0.75, 5, jnp.int32)
+
+
+def test_a_none_in_the_params_stays() -> None:
+    assert tko.apply_updates({"a": None, "b": jnp.ones(1)}, {"a": None, "b": jnp.ones(1)})["a"] is None
+
+
+def test_a_complex_update_of_a_real_param_is_an_error_with_the_path() -> None:
+    with pytest.raises(TypeError, match=r"\['w'\].*complex64.*float32"):
+        tko.apply_updates({"w": jnp.ones(2)}, {"w": jnp.ones(2, jnp.complex64)})
+
+
+def test_a_number_for_a_key_is_an_error_with_the_path() -> None:
+    with pytest.raises(TypeError, match=r"\['k'\].*key"):
+        tko.apply_updates({"k": jax.random.key(0)}, {"k": jnp.ones(())})
+
+
+def test_updates_of_another_structure_are_an_error() -> None:
+    with pytest.raises(ValueError, match=r"(?i)key|structure"):
+        tko.apply_updates({"w": jnp.ones(2)}, {"v": jnp.ones(2)})
+
+
+def test_equinox_agrees_on_a_raw_model() -> None:
+    model = cases.model()
+    grads = cases.gradient(model)
+    a, b = tko.apply_updates(model, grads), eqx.apply_updates(model, grads)
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    assert all(x is y or bool((x == y).all()) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_apply_updates_under_jit_grad_and_vmap() -> None:
+    params, updates = cases.arrays(), cases.arrays()
+    cases.assert_close(jax.jit(tko.apply_updates)(params, updates), jax.tree.map(lambda x: 2 * x, params))
+    stacked = jax.tree.map(lambda x: jnp.stack([x, x]), params)
+    assert jax.vmap(tko.apply_updates)(stacked, stacked)["w"].shape == (2, 2, 3)
+    assert float(jax.grad(lambda p: jnp.sum(tko.apply_updates(p, p)))(jnp.ones(()))) == 2.0
+
+
+# ---------------------------------------------------------------------------------------------- incremental_update
+
+
+@pytest.mark.parametrize("kind", cases.PARAMS)
+def test_an_average_keeps_its_dtypes(kind: str) -> None:
+    old = cases.PARAMS[kind]()
+    new = jax.tree.map(
+        lambda x: (x + 1).astype(jnp.float32) if eqx.is_inexact_array(x) and not is_complex(x) else x, old
+    )
+    after = tko.incremental_update(new, old, 0.5)
+    assert cases.signature(after) == cases.signature(old)
+    for x, y, z in zip(*(inexact(t) for t in (old, new, after)), strict=True):
+        np.testing.assert_allclose(wide(z), (wide(x) + wide(y)) / 2, rtol=1e-2, atol=1e-2)
+
+
+def is_complex(x: Any) -> bool:
+    return bool(jnp.iscomplexobj(x))
+
+
+def wide(x: Any) -> Any:
+    return np.asarray(x).astype(np.complex128)
+
+
+@pytest.mark.parametrize("kind", ["f32", "c64", "none", "namedtuple", "nnx", "linen"])
+def test_an_average_is_optax_where_optax_works(kind: str) -> None:
+    old = cases.PARAMS[kind]()
+    new = jax.tree.map(lambda x: 3 * x, old)
+    for step in (0.25, jnp.array(0.25), 1):
+        cases.assert_close(tko.incremental_update(new, old, step), optax.incremental_update(new, old, step))
+
+
+def test_python_numbers_are_averaged_as_in_optax() -> None:
+    ours, theirs = (o.incremental_update({"a": 1.0}, {"a": 0.0}, 0.25) for o in (tko, optax))
+    assert float(ours["a"]) == float(theirs["a"]) == 0.25
+
+
+def test_what_has_no_average_is_taken_from_the_new() -> None:
+    new = {"i": jnp.array(3), "k": jax.random.key(1), "f": jnp.sin, "s": "new"}
+    old = {"i": jnp.array(1), "k": jax.random.key(0), "f": jnp.tanh, "s": "old"}
+    after = tko.incremental_update(new, old, 0.5)
+    assert all(after[k] is new[k] for k in new)
+
+
+def test_an_average_of_many_steps_in_a_scan() -> None:
+    old = cases.arrays(jnp.bfloat16)
+    new = cases.arrays()
+    out, _ = jax.lax.scan(lambda avg, _: (tko.incremental_update(new, avg, 0.5), None), old, None, 20)
+    cases.assert_close(out, cases.cast(new, jnp.bfloat16))
+
+
+# ------------------------------------------------------------------------------------------------- tree_map_params
+
+
+def wrappers() -> dict[str, Any]:
+    mask = {"w": True, "b": False}
+    adam = optax.adam(0.1)
+    labels = {"w": "a", "b": "b"}
+    return {
+        "adam": tko.adam(0.1),
+        "filtered": tko.filtered(adam),
+        "filtered_some": tko.filtered(adam, mask),
+        "dtype_preserving": tko.dtype_preserving(adam),
+        "masked": tko.masked(adam, mask),
+        "masked_function": tko.masked(adam, lambda p: jax.tree.map(lambda x: x.ndim > 1, p)),
+        "partition": tko.partition({"a": adam, "b": optax.sgd(0.1, momentum=0.9)}, labels),
+        "inject": tko.inject_hyperparams(tko.adam)(0.1),
+        "multi_steps": tko.MultiSteps(adam, 2).gradient_transformation(),
+        "apply_if_finite": tko.apply_if_finite(adam, 2),
+        "chain": tko.chain(tko.clip(1.0), tko.masked(adam, mask), tko.masked(optax.sgd(0.1, momentum=0.9), mask)),
+        "nested": tko.masked(tko.masked(adam, {"w": True, "b": optax.MaskedNode()}), mask),
+        "lbfgs": tko.lbfgs(),
+        "schedule_free": tko.contrib.schedule_free_adamw(0.1),
+    }
+
+
+@pytest.mark.parametrize("name", wrappers())
+def test_params_in_the_state_of_every_wrapper_are_mapped(name: str) -> None:
+    """As one puts shardings to a state: what belongs to a param gets the param's, the rest one for all."""
+    tx, params = wrappers()[name], cases.arrays()
+    specs = {"w": PartitionSpec("x"), "b": PartitionSpec()}
+    state = tx.init(params)
+    out = tko.tree_map_params(tx, lambda _, spec: spec, state, specs, transform_non_params=lambda _: "other")
+    leaves = jax.tree.leaves(out, is_leaf=lambda x: isinstance(x, PartitionSpec))
+    assert set(leaves) <= {"other", *specs.values()} and PartitionSpec("x") in leaves
+    # Where a param is, in the state, its shape says so.
+    rebuilt = jax.tree.map(lambda x: x, out, is_leaf=lambda x: isinstance(x, PartitionSpec))
+    assert jax.tree.structure(rebuilt, is_leaf=lambda x: isinstance(x, PartitionSpec)) == jax.tree.structure(state)
+
+
+@pytest.mark.parametrize("name", wrappers())
+def test_the_identity_maps_every_state_to_itself(name: str) -> None:
+    tx = wrappers()[name]
+    state = tx.init(cases.arrays())
+    assert jax.tree.all(jax.tree.map(lambda x, y: x is y, state, tko.tree_map_params(tx, lambda x: x, state)))
+
+
+@pytest.mark.parametrize("name", ["adam", "masked", "partition", "multi_steps", "inject"])
+def test_params_in_the_state_of_a_raw_model_are_mapped(name: str) -> None:
+    model = cases.model()
+    adam = optax.adam(0.1)
+    tx = {
+        "adam": tko.adam(0.1),
+        "masked": tko.masked(adam, lambda p: jax.tree.map(lambda x: x.ndim > 1, p)),
+        "partition": tko.partition({"a": adam}, "a"),
+        "multi_steps": tko.MultiSteps(adam, 2).gradient_transformation(),
+        "inject": tko.inject_hyperparams(tko.adam)(0.1),
+    }[name]
+    state = tx.init(model)
+    doubled = tko.tree_map_params(tx, lambda x: x + 1, state)
+    assert jax.tree.structure(doubled) == jax.tree.structure(state)
+    mu = optax.tree.get(doubled, "mu")
+    assert all(bool((x == 1).all()) for x in inexact(mu))
+
+
+def test_is_leaf_is_asked_as_in_optax() -> None:
+    params = cases.arrays()
+    mask = {"w": True, "b": False}
+    tx, theirs = (o.masked(optax.adam(0.1), mask) for o in (tko, optax))
+
+    def f(x: Any) -> Any:
+        return "masked" if isinstance(x, optax.MaskedNode) else "param"
+
+    def is_leaf(x: Any) -> bool:
+        return isinstance(x, optax.MaskedNode)
+
+    ours = tko.tree_map_params(tx, f, tx.init(params), is_leaf=is_leaf)
+    assert ours == optax.tree_map_params(theirs, f, theirs.init(params), is_leaf=is_leaf)
+    assert ours.inner_state[0].mu == {"w": "param", "b": "masked"}
+
+
+def test_an_init_alone_will_do() -> None:
+    tx = tko.adam(0.1)
+    state = tx.init(cases.arrays())
+    assert tko.tree_map_params(tx.init, lambda x: "p", state)[0].mu == {"w": "p", "b": "p"}

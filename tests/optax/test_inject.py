@@ -1,0 +1,453 @@
+"""inject_hyperparams: what is a hyperparameter, what a schedule, and what is handed on as it is."""
+
+import functools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.optax import cases
+from treekit import optax as tko
+
+
+def matrices(params: Any) -> Any:
+    return jax.tree.map(lambda x: x.ndim > 1, params)
+
+
+def masked_adamw(learning_rate: Any, mask: Any) -> optax.GradientTransformation:
+    return tko.chain(tko.masked(tko.add_decayed_weights(0.1), mask), tko.sgd(learning_rate))
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "inject": lambda tx: tko.inject_hyperparams(lambda scale: optax.chain(tx, optax.scale(scale)))(0.5),
+    "scheduled": lambda tx: tko.inject_hyperparams(lambda scale: optax.chain(tx, optax.scale(scale)))(cases.schedule),
+    "of_masked": lambda tx: tko.inject_hyperparams(
+        lambda scale, mask: optax.chain(tko.masked(optax.add_decayed_weights(0.1), mask), tx, optax.scale(scale))
+    )(0.5, matrices),
+    "masked": lambda tx: tko.masked(tko.inject_hyperparams(lambda s: optax.chain(tx, optax.scale(s)))(0.5), True),
+}
+
+
+def cells() -> list[Any]:
+    return [
+        pytest.param(wrap, *cell, id="-".join((name, *cell)))
+        for i, (name, wrap) in enumerate(WRAPPERS.items())
+        for j, cell in enumerate(cases.sample(i + 4))
+        if cell not in cases.NOT_OPTAX and (name == "inject" or j % 4 == i)
+    ]
+
+
+@pytest.mark.parametrize("wrap, name, kind", cells())
+def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
+    cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
+
+
+FACTORIES: dict[str, Callable[[Any], Any]] = {
+    "sgd": lambda o: o.inject_hyperparams(optax.sgd)(0.1, momentum=0.9),
+    "sgd_scheduled": lambda o: o.inject_hyperparams(optax.sgd)(cases.schedule),
+    "adamw": lambda o: o.inject_hyperparams(optax.adamw)(0.01),
+    "adam_cosine": lambda o: o.inject_hyperparams(optax.adam)(optax.cosine_decay_schedule(0.1, 10), b1=0.8),
+    "static_args": lambda o: o.inject_hyperparams(optax.adamw, static_args=("b1", "mask"))(
+        0.1, mask={"w": True, "b": False}
+    ),
+    "rmsprop": lambda o: o.inject_hyperparams(optax.rmsprop)(learning_rate=0.1, centered=True),
+    "lamb": lambda o: o.inject_hyperparams(optax.lamb)(0.1),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.parametrize("kind", ["f32", "none", "nnx"])
+def test_on_plain_params_it_is_optax(name: str, kind: str) -> None:
+    if name == "static_args" and kind != "f32":
+        pytest.skip("its mask is for this one")
+    cases.same_as_optax(FACTORIES[name](tko), FACTORIES[name](optax), kind)
+
+
+# -------------------------------------------------------------------------------------------------- classification
+
+
+def any_factory(x: Any, static: Callable[[Any], Any] = len, count: int = 3, named: "int" = 1) -> Any:
+    """A factory that says what it was handed."""
+    handed.append(x)
+    return optax.identity()
+
+
+handed: list[Any] = []
+
+
+def sort(value: Any, params: Any = None, **kwargs: Any) -> tuple[str, Any]:
+    """What an argument is taken for, and what the factory is handed."""
+    handed.clear()
+    tx = tko.inject_hyperparams(any_factory, **kwargs)(value)
+    state = tx.init(cases.arrays() if params is None else params)
+    if "x" in state.hyperparams_states:
+        return "schedule", handed[-1]
+    return ("number" if "x" in state.hyperparams else "static"), handed[-1]
+
+
+class Named(eqx.Module):
+    """An Equinox module that is a schedule."""
+
+    rate: jax.Array
+
+    def __call__(self, count: Any) -> Any:
+        return self.rate / (1 + count)
+
+
+class Stateful(optax.schedules.StatefulSchedule):
+    """A schedule that halves with every step, and knows its state."""
+
+    def init(self) -> Any:
+        return {"value": jnp.array(1.0)}
+
+    def update(self, state: Any, **extra: Any) -> Any:
+        return {"value": state["value"] / 2}
+
+    def __call__(self, state: Any, **extra: Any) -> Any:
+        return state["value"]
+
+
+SCHEDULES = {
+    "def": cases.schedule,
+    "lambda": lambda count: 0.1,
+    "array": lambda count: jnp.array(0.1),
+    "int": lambda count: 3,
+    "partial": functools.partial(lambda rate, count: rate / (1 + count), 0.1),
+    "Partial": jax.tree_util.Partial(lambda rate, count: rate / (1 + count), jnp.array(0.1)),
+    "jit": jax.jit(cases.schedule),
+    "method": Named(jnp.array(0.1)).__call__,
+    "Module": Named(jnp.array(0.1)),
+    "branching": lambda count: 0.1 if count < 10 else 0.01,
+    "piecewise": optax.piecewise_constant_schedule(0.1, {5: 0.5}),
+    "cosine": optax.cosine_decay_schedule(0.1, 10),
+    "joined": optax.join_schedules([optax.constant_schedule(0.1), optax.constant_schedule(0.2)], [3]),
+    "stateful": Stateful(),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("kind", ["f32", "bare", "eqx_raw", "nnx"])
+def test_schedules(name: str, kind: str) -> None:
+    found, value = sort(SCHEDULES[name], cases.PARAMS[kind]())
+    assert found == "schedule"
+    assert isinstance(value, jax.Array) and value.shape == ()
+
+
+def test_a_schedule_on_a_scalar_param_is_a_schedule() -> None:
+    """Called with the params, which are a scalar, it returns a number as well."""
+    assert sort(cases.schedule, jnp.array(1.0))[0] == "schedule"
+    assert sort(lambda count: 0.1, jnp.array(1.0))[0] == "schedule"
+
+
+STATIC = {
+    "None": None,
+    "bool": True,
+    "numpy_bool": np.True_,
+    "str": "adam",
+    "class": dict,
+    "scalar_type": jnp.bfloat16,
+    "dtype": jnp.dtype(jnp.float32),
+    "numpy_type": np.float32,
+    "default": len,
+    "mask_tree": {"w": True, "b": False},
+    "mask_function": lambda params: jax.tree.map(lambda x: x.ndim > 1, params),
+    "mask_prefix_function": lambda params: True,
+    "label_function": lambda params: jax.tree.map(lambda x: "a", params),
+    "int_label_function": lambda params: jax.tree.map(lambda x: 1, params),
+    "transformation": optax.sgd(0.1),
+    "tuple": (0.9, 0.999),
+    "list": ["a", "b"],
+    "Partial_mask_function": jax.tree_util.Partial(
+        lambda n, params: jax.tree.map(lambda x: x.ndim > 1, params), jnp.array(2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in STATIC if name != "default"])
+def test_what_is_handed_on_as_it_is(name: str) -> None:
+    assert sort(STATIC[name]) == ("static", STATIC[name])
+
+
+def test_a_callable_mask_made_from_a_model_is_static() -> None:
+    model = cases.model().mlp
+    mask = jax.tree.map(lambda x: eqx.is_array(x) and x.ndim > 1, model)
+    assert callable(mask)
+    assert sort(mask, model) == ("static", mask)
+    # A callable tree that maps the params to one fitting them.
+    found, value = sort(eqx.filter_jit(lambda params: mask) if False else jax.tree_util.Partial(lambda _: mask), model)
+    assert found == "static" and callable(value)
+
+
+@pytest.mark.parametrize("value", [0.1, np.float32(0.1), np.array(0.1), jnp.array(0.1), 1e-3])
+def test_numbers_are_hyperparameters(value: Any) -> None:
+    found, handed_on = sort(value)
+    assert found == "number"
+    assert isinstance(handed_on, jax.Array) and handed_on.dtype == jnp.float32
+
+
+def test_ints_are_static_where_the_default_or_the_annotation_is_an_int() -> None:
+    def factory(plain: Any, annotated: int, quoted: "int", default: Any = 3, either: "int | None" = None) -> Any:
+        return optax.identity()
+
+    state = tko.inject_hyperparams(factory)(1, 2, 3, default=4, either=5).init(jnp.ones(2))
+    assert "plain" in state.hyperparams
+    assert set(state.hyperparams) <= {"plain", "either"}
+
+
+def test_a_callable_left_at_the_default_is_static() -> None:
+    def factory(rate: float, f: Callable[[Any], Any] = jnp.tanh) -> Any:
+        return optax.scale(rate)
+
+    assert set(tko.inject_hyperparams(factory)(0.1).init(jnp.array(1.0)).hyperparams) == {"rate"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(lambda a, b: 0.1, id="two_arguments"),
+        pytest.param(lambda count: "warm", id="string"),
+        pytest.param(lambda count: jnp.array([0.1, 0.2]), id="vector"),
+        pytest.param(lambda count: 0.1j, id="complex"),
+    ],
+)
+def test_what_it_cannot_decide_is_an_error_that_says_static_args(value: Any) -> None:
+    tx = tko.inject_hyperparams(any_factory)(value)
+    with pytest.raises(TypeError, match=r"(?s)'x'.*static_args"):
+        tx.init(cases.arrays())
+    assert sort(value, static_args="x") == ("static", value)
+    assert sort(value, static_args=["x"]) == ("static", value)
+
+
+def test_static_args_that_name_no_parameter_are_an_error() -> None:
+    with pytest.raises(ValueError, match="static_args"):
+        tko.inject_hyperparams(optax.adamw, static_args=("nope",))
+    with pytest.raises(ValueError, match="static_args"):
+        tko.inject_hyperparams(optax.adamw, static_args="nope")
+
+
+def test_a_string_of_static_args_is_one_name() -> None:
+    state = tko.inject_hyperparams(optax.adamw, static_args="b1")(0.1).init(cases.arrays())
+    assert "b1" not in state.hyperparams and "b2" in state.hyperparams
+
+
+# -------------------------------------------------------------------------------------------------------- the cases
+
+
+def test_the_mask_of_a_callable_model_decays_what_it_says() -> None:
+    model = cases.model()
+    mask = jax.tree.map(lambda x: np.ndim(x) > 1, model)
+    for spec in (mask, matrices, lambda _: mask):
+        tx = tko.inject_hyperparams(optax.adamw)(0.1, weight_decay=0.5, mask=spec)
+        zero = jax.tree.map(jnp.zeros_like, cases.gradient(model))
+        updates, _ = tx.update(zero, tx.init(model), model)
+        assert {x.ndim: bool(x.any()) for x in jax.tree.leaves(updates)} == {2: True, 1: False}
+
+
+def test_b2_stays_what_it_is_on_bf16_params() -> None:
+    model = cases.cast(cases.model(), jnp.bfloat16)
+    tx = tko.inject_hyperparams(tko.adamw)(1e-3)
+    state = tx.init(model)
+    for _ in range(2):
+        updates, state = eqx.filter_jit(tx.update)(cases.gradient(model), state, model)
+        model = tko.apply_updates(model, updates)
+    assert float(state.hyperparams["b2"]) == pytest.approx(0.999, abs=1e-6)
+    assert {x.dtype for x in jax.tree.leaves(updates)} == {jnp.dtype(jnp.bfloat16)}
+    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((updates, state)))
+
+
+@pytest.mark.parametrize(
+    "name", ["adamw", "amsgrad", "lamb", "nadamw", "contrib.ademamix", "contrib.schedule_free_adamw"]
+)
+def test_bf16_params_train_with_numbers_injected(name: str) -> None:
+    factory = functools.reduce(getattr, name.split("."), tko)
+    tx = tko.inject_hyperparams(factory)(0.01)
+    cases.check_laws(tx, "bf16", steps=2)
+
+
+def test_numbers_are_held_in_f32_at_least_and_in_f64_for_f64_params() -> None:
+    tx = tko.inject_hyperparams(optax.adam)(1e-3, b1=jnp.bfloat16(0.5))
+    hyperparams = tx.init(cases.arrays(jnp.bfloat16)).hyperparams
+    assert (hyperparams["learning_rate"].dtype, hyperparams["b1"].dtype) == (jnp.float32, jnp.bfloat16)
+    with jax.enable_x64(True):
+        assert tx.init({"w": jnp.ones(1, jnp.float64)}).hyperparams["learning_rate"].dtype == jnp.float64
+        assert tx.init({"w": jnp.ones(1, jnp.complex128)}).hyperparams["learning_rate"].dtype == jnp.float64
+        assert tx.init({"w": jnp.ones(1, jnp.float32)}).hyperparams["learning_rate"].dtype == jnp.float32
+
+
+@pytest.mark.parametrize("value", [jnp.array(0.5, jnp.bfloat16), np.array(0.5, np.float16), np.float16(0.5)])
+def test_an_array_keeps_the_dtype_it_states(value: Any) -> None:
+    state = tko.inject_hyperparams(optax.sgd)(value).init(cases.arrays())
+    assert state.hyperparams["learning_rate"].dtype == value.dtype
+
+
+def test_hyperparam_dtype_is_kept_through_updates() -> None:
+    tx = tko.inject_hyperparams(optax.adam, hyperparam_dtype=jnp.bfloat16)(cases.schedule, b1=0.5)
+    state = tx.init(cases.arrays())
+    for _ in range(2):
+        _, state = tx.update(cases.arrays(), state)
+        assert {state.hyperparams[k].dtype for k in ("learning_rate", "b1")} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_hyperparameters_are_read_and_written_in_the_state() -> None:
+    model = cases.model()
+    tx = tko.inject_hyperparams(tko.sgd)(0.5)
+    traces = 0
+
+    @eqx.filter_jit
+    def step(grads: Any, state: Any, model: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return tx.update(grads, state, model)
+
+    grads = jax.tree.map(jnp.ones_like, cases.gradient(model))
+    state = tx.init(model)
+    assert float(state.hyperparams["learning_rate"]) == 0.5
+    updates, state = step(grads, state, model)
+    assert {float(x.min()) for x in jax.tree.leaves(updates)} == {-0.5}
+    for value in (jnp.array(0.25, jnp.float32), jnp.float32(0.125)):
+        state.hyperparams["learning_rate"] = value
+        updates, state = step(grads, state, model)
+        assert {float(x.min()) for x in jax.tree.leaves(updates)} == {-float(value)}
+    assert traces == 1
+    state.hyperparams["learning_rate"] = 0.75  # a Python number has no dtype of its own: one more trace, then none
+    for _ in range(2):
+        updates, state = step(grads, state, model)
+        assert {float(x.min()) for x in jax.tree.leaves(updates)} == {-0.75}
+    state = optax.tree.set(state, learning_rate=jnp.array(1.0))
+    assert float(optax.tree.get(state, "learning_rate")) == 1.0
+    updates, state = step(grads, state, model)
+    assert {float(x.min()) for x in jax.tree.leaves(updates)} == {-1.0}
+    assert traces <= 3
+
+
+def test_the_caller_s_state_is_not_written_to() -> None:
+    tx = tko.inject_hyperparams(optax.sgd)(cases.schedule)
+    state = tx.init(cases.arrays())
+    before = dict(state.hyperparams)
+    _, after = tx.update(cases.arrays(), state)
+    assert state.hyperparams == before and after.hyperparams is not state.hyperparams
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name not in ("branching", "stateful")])
+def test_schedules_are_followed_as_optax_follows_them(name: str) -> None:
+    schedule = SCHEDULES[name]
+    plain = (lambda count: schedule(count)) if name in ("Module", "Partial") else schedule
+    params = cases.arrays()
+    a, b = tko.inject_hyperparams(optax.sgd)(schedule), optax.inject_hyperparams(optax.sgd)(plain)
+    state_a, state_b = a.init(params), b.init(params)
+    for _ in range(3):
+        updates_a, state_a = jax.jit(a.update)(params, state_a, params)
+        updates_b, state_b = jax.jit(b.update)(params, state_b, params)
+        cases.assert_close(updates_a, updates_b)
+        np.testing.assert_allclose(state_a.hyperparams["learning_rate"], state_b.hyperparams["learning_rate"], 1e-6)
+    assert jax.tree.structure(state_a) == jax.tree.structure(state_b)
+
+
+def test_a_schedule_that_branches_on_the_count_works_where_nothing_is_jitted() -> None:
+    tx = tko.inject_hyperparams(optax.sgd)(lambda count: 0.5 if count < 1 else 0.25)
+    params = jnp.ones(2)
+    state = tx.init(params)
+    seen = []
+    for _ in range(3):
+        updates, state = tx.update(params, state, params)
+        seen.append(-float(updates[0]))
+    assert seen == [0.5, 0.25, 0.25]
+
+
+def test_a_stateful_schedule_keeps_its_state_and_sees_the_extra_arguments() -> None:
+    class Follows(Stateful):
+        def update(self, state: Any, **extra: Any) -> Any:
+            return {"value": extra["value"]}
+
+    tx = tko.inject_hyperparams(optax.sgd)(Follows())
+    state = tx.init(jnp.ones(2))
+    assert float(state.hyperparams["learning_rate"]) == 1.0
+    for value in (0.5, 0.25):
+        _, state = tx.update(jnp.ones(2), state, jnp.ones(2), value=jnp.array(value))
+        assert float(state.hyperparams_states["learning_rate"]["value"]) == value
+
+
+def test_mu_dtype_is_a_dtype_and_no_schedule() -> None:
+    tx = tko.inject_hyperparams(optax.adam)(1e-3, mu_dtype=jnp.bfloat16)
+    state = tx.init(cases.arrays())
+    assert "mu_dtype" not in state.hyperparams
+    assert optax.tree.get(state, "mu")["w"].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
+def test_the_memory_size_of_lbfgs_stays_an_int(o: Any) -> None:
+    model = cases.model()
+    tx = tko.inject_hyperparams(o.lbfgs)(0.1, memory_size=3)
+    state = tx.init(model)
+    assert "memory_size" not in state.hyperparams
+    grads = cases.gradient(model)
+    _, after = tx.update(grads, state, model, **cases.extra_for(model, grads))
+    assert cases.signature(after) == cases.signature(state)
+
+
+def test_a_schedule_that_closes_over_a_traced_value() -> None:
+    """A learning rate under differentiation, in a schedule made inside the traced function."""
+
+    def after(rate: jax.Array) -> jax.Array:
+        tx = tko.inject_hyperparams(optax.sgd)(lambda count: rate * 0.5**count)
+        params = jnp.ones(2)
+        updates, _ = tx.update(params, tx.init(params), params)
+        return jnp.sum(optax.apply_updates(params, updates))
+
+    assert float(jax.jit(after)(jnp.array(0.1))) == pytest.approx(1.8)
+    assert float(jax.grad(after)(jnp.array(0.1))) == pytest.approx(-2.0)
+
+
+def test_a_number_may_be_traced() -> None:
+    def after(rate: jax.Array) -> jax.Array:
+        tx = tko.inject_hyperparams(tko.sgd)(rate)
+        updates, _ = tx.update(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2))
+        return jnp.sum(updates)
+
+    assert float(jax.grad(after)(jnp.array(0.1))) == pytest.approx(-2.0)
+
+
+def test_the_factory_keeps_its_signature_and_its_name() -> None:
+    import inspect
+
+    factory = tko.inject_hyperparams(tko.adamw)
+    assert inspect.signature(factory) == inspect.signature(tko.adamw)
+    assert factory.__name__ == "adamw"
+    with pytest.raises(TypeError, match="learning_rate"):
+        factory()
+
+
+def test_arguments_gathered_by_stars_are_handed_on() -> None:
+    def factory(rate: float, *names: str, **options: Any) -> optax.GradientTransformation:
+        assert names == ("a", "b") and options == {"flag": True}
+        return optax.sgd(rate)
+
+    tx = tko.inject_hyperparams(factory)(0.5, "a", "b", flag=True)
+    updates, _ = tx.update(jnp.ones(1), tx.init(jnp.ones(1)))
+    assert float(updates[0]) == -0.5
+
+
+def test_the_state_is_that_of_optax_and_survives_pickle() -> None:
+    tx = tko.inject_hyperparams(optax.adam)(cases.schedule)
+    params = cases.arrays()
+    _, state = tx.update(params, tx.init(params), params)
+    assert isinstance(state, optax.InjectStatefulHyperparamsState)
+    assert isinstance(tx, optax.GradientTransformationExtraArgs)
+    restored = pickle.loads(pickle.dumps(state))
+    a, b = (tx.update(params, s, params) for s in (state, restored))
+    assert all(bool((x == y).all()) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_inside_multi_steps_the_count_goes_up_once_a_round() -> None:
+    ms = tko.MultiSteps(tko.inject_hyperparams(optax.sgd)(cases.schedule), 2)
+    params = cases.arrays()
+    state = ms.init(params)
+    for _ in range(4):
+        _, state = ms.update(params, state, params)
+    assert int(state.inner_opt_state.count) == 2

@@ -1,0 +1,232 @@
+"""lbfgs: on raw models, in any floating dtype, inside scan, traced once."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.optax import cases
+from treekit import optax as tko
+
+
+def fit(model: cases.Model) -> jax.Array:
+    """The loss of a small regression."""
+    x = jnp.linspace(-1, 1, 16).reshape(8, 2).astype(model.mlp.layers[0].weight.dtype)
+    return jnp.mean((jax.vmap(model)(x)[:, 0] - x[:, 0] * x[:, 1]).astype(jnp.float32) ** 2)
+
+
+def train(tx: Any, model: Any, loss: Callable[[Any], jax.Array], steps: int) -> tuple[Any, Any, list[float]]:
+    """The model, the state and the losses."""
+    losses = [float(loss(model))]
+
+    @eqx.filter_jit
+    def step(model: Any, state: Any) -> Any:
+        value, grad = eqx.filter_value_and_grad(loss)(model)
+        updates, state = tx.update(grad, state, model, value=value, grad=grad, value_fn=loss)
+        return tko.apply_updates(model, updates), state
+
+    state = tx.init(model)
+    for _ in range(steps):
+        model, state = step(model, state)
+        losses.append(float(loss(model)))
+    return model, state, losses
+
+
+def matrices(params: Any) -> Any:
+    return jax.tree.map(lambda x: x.ndim > 1, params)
+
+
+def others(params: Any) -> Any:
+    return jax.tree.map(lambda x: x.ndim <= 1, params)
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "bare": lambda tx: tx,
+    "masked": lambda tx: optax.chain(tko.masked(tx, matrices), tko.masked(optax.set_to_zero(), others)),
+    "partition": lambda tx: tko.partition({True: tx, False: optax.set_to_zero()}, matrices),
+    "filtered": lambda tx: tko.filtered(tx),
+    "dtype_preserving": lambda tx: tko.dtype_preserving(tx),
+    "multi_steps": lambda tx: tko.MultiSteps(tx, 1).gradient_transformation(),
+    "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 2),
+    "injected": lambda tx: tko.inject_hyperparams(lambda scale: optax.chain(tx, optax.scale(scale)))(1.0),
+    "twice": lambda tx: tko.masked(tko.partition({"a": tx}, "a"), True),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_the_loss_of_a_raw_model_falls_through_every_wrapper(wrapper: str) -> None:
+    """The search sees the whole model, and what it does not train stays."""
+    model = cases.model()
+    after, _, losses = train(WRAPPERS[wrapper](tko.lbfgs()), model, fit, 8)
+    assert losses[-1] < 0.7 * losses[0]
+    assert all(b <= a * 1.001 for a, b in itertools.pairwise(losses)), "never up, but by rounding"
+    assert after.name == "model" and after.dropout.p == 0.25
+
+
+def test_it_finds_what_plain_optax_finds() -> None:
+    params = {"x": jnp.array([-1.2, 1.0, 0.5])}
+
+    def rosenbrock(p: Any) -> jax.Array:
+        x = p["x"]
+        return jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+
+    ours, state, _ = train(tko.lbfgs(), params, rosenbrock, 10)
+    theirs, their_state, losses = train(optax.lbfgs(), params, rosenbrock, 10)
+    cases.assert_close(ours, theirs, rtol=1e-4)
+    assert jax.tree.structure(state) == jax.tree.structure(their_state)
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_every_floating_dtype(dtype: Any) -> None:
+    model = cases.cast(cases.model(), dtype)
+    tx = tko.lbfgs()
+    after, state, losses = train(tx, model, fit, 4)
+    assert losses[-1] < losses[0]
+    assert cases.signature(state) == cases.signature(tx.init(model))
+    assert {x.dtype for x in jax.tree.leaves(eqx.filter(after, eqx.is_inexact_array))} == {jnp.dtype(dtype)}
+
+
+def test_f64() -> None:
+    with jax.enable_x64(True):
+        params = {"w": jnp.linspace(-1, 1, 4, dtype=jnp.float64), "b": jnp.ones(2, jnp.float32)}
+
+        def loss(p: Any) -> jax.Array:
+            return jnp.sum(jnp.cosh(p["w"])) + jnp.sum(p["b"] ** 2)
+
+        tx = tko.lbfgs()
+        after, state, losses = train(tx, params, loss, 5)
+        assert losses[-1] < losses[0]
+        assert cases.signature(state) == cases.signature(tx.init(params))
+        assert (after["w"].dtype, after["b"].dtype) == (jnp.float64, jnp.float32)
+
+
+def test_bf16_params_with_f32_gradients_and_value() -> None:
+    params = cases.arrays(jnp.bfloat16)
+    tx = tko.lbfgs()
+    state = before = tx.init(params)
+    value, first = cases.loss(params), float(cases.loss(params))
+    for _ in range(3):
+        grads = cases.cast(cases.gradient(params), jnp.float32)
+        extra = {"value": value, "grad": grads, "value_fn": cases.loss}
+        updates, state = jax.jit(lambda g, s, p, extra=extra: tx.update(g, s, p, **extra))(grads, state, params)
+        assert {u.dtype for u in jax.tree.leaves(updates)} == {jnp.dtype(jnp.float32)}
+        params = tko.apply_updates(params, updates)
+        value = cases.loss(params)
+    assert float(value) < first
+    assert cases.signature(state) == cases.signature(before)
+
+
+def test_a_value_in_another_dtype_than_the_state_s_is_cast() -> None:
+    params = cases.arrays()
+    tx = tko.lbfgs()
+    grads = cases.gradient(params)
+    value = cases.loss(params).astype(jnp.float16)
+    extra = {"value": value, "grad": grads, "value_fn": lambda p: cases.loss(p).astype(jnp.float16)}
+    _, state = tx.update(grads, tx.init(params), params, **extra)
+    assert cases.signature(state) == cases.signature(tx.init(params))
+
+
+def test_in_a_scan_and_traced_once() -> None:
+    model = cases.model()
+    dynamic, static = eqx.partition(model, eqx.is_array)
+    tx = tko.lbfgs()
+    traces = 0
+
+    @jax.jit
+    def run(dynamic: Any, state: Any) -> Any:
+        nonlocal traces
+        traces += 1
+
+        def body(carry: Any, _: None) -> Any:
+            dynamic, state = carry
+            model = eqx.combine(dynamic, static)
+            value, grad = eqx.filter_value_and_grad(fit)(model)
+            updates, state = tx.update(grad, state, model, value=value, grad=grad, value_fn=fit)
+            return (cases.arrays_of(tko.apply_updates(model, updates)), state), value
+
+        return jax.lax.scan(body, (dynamic, state), None, 4)
+
+    (dynamic, state), losses = run(dynamic, tx.init(model))
+    run(dynamic, state)
+    assert traces == 1
+    assert losses[-1] < losses[0]
+
+
+def test_plain_optax_traces_twice_and_cannot_be_scanned() -> None:
+    """Strict: if this fails, Optax has mended it."""
+    params = cases.arrays()
+    grads = cases.gradient(params)
+    tx = optax.lbfgs()
+    state = tx.init(params)
+    _, after = tx.update(grads, state, params, **cases.extra_for(params, grads))
+    assert cases.signature(state) != cases.signature(after)
+
+
+# --------------------------------------------------------------------------------------- value_and_grad_from_state
+
+
+@pytest.mark.parametrize("wrapper", ["bare", "filtered", "masked", "partition", "dtype_preserving"])
+def test_value_and_grad_come_from_the_state_on_raw_models(wrapper: str) -> None:
+    model = cases.model()
+    tx = WRAPPERS[wrapper](tko.lbfgs())
+    value_and_grad = tko.value_and_grad_from_state(fit)
+    calls: list[int] = []
+
+    @eqx.filter_jit
+    def step(model: Any, state: Any) -> Any:
+        calls.append(1)
+        value, grad = value_and_grad(model, state=state)
+        updates, state = tx.update(grad, state, model, value=value, grad=grad, value_fn=fit)
+        return tko.apply_updates(model, updates), state, value, grad
+
+    state = tx.init(model)
+    for _ in range(4):
+        want_value, want_grad = eqx.filter_value_and_grad(fit)(model)
+        model, state, value, grad = step(model, state)
+        np.testing.assert_allclose(value, want_value, rtol=1e-5)
+        cases.assert_close(grad, want_grad, rtol=1e-3)
+    assert len(calls) == 1
+
+
+def test_value_and_grad_are_taken_from_the_state_and_not_computed_again() -> None:
+    params = cases.arrays()
+    tx = tko.lbfgs()
+    grads = cases.gradient(params)
+    updates, state = tx.update(grads, tx.init(params), params, **cases.extra_for(params, grads))
+    params = tko.apply_updates(params, updates)
+    value, grad = tko.value_and_grad_from_state(lambda p: 0 * cases.loss(p))(params, state=state)
+    np.testing.assert_allclose(value, cases.loss(params), rtol=1e-5)
+    cases.assert_close(grad, cases.gradient(params), rtol=1e-4)
+
+
+def test_value_and_grad_take_further_arguments() -> None:
+    params = jnp.array([1.0, 2.0])
+    value, grad = tko.value_and_grad_from_state(lambda p, a, *, b: jnp.sum(a * p**2) + b)(
+        params, 2.0, state=tko.lbfgs().init(params), b=1.0
+    )
+    np.testing.assert_allclose(value, 11.0)
+    np.testing.assert_allclose(grad, [4.0, 8.0])
+
+
+def test_a_state_without_value_and_grad_is_an_error() -> None:
+    params = jnp.ones(2)
+    with pytest.raises(ValueError, match="state"):
+        tko.value_and_grad_from_state(jnp.sum)(params, state=tko.adam(0.1).init(params))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_value_and_grad_have_the_dtypes_of_the_params(dtype: Any) -> None:
+    params = cases.arrays(dtype)
+    tx = tko.lbfgs()
+    state = tx.init(params)
+    for _ in range(2):
+        value, grad = tko.value_and_grad_from_state(cases.loss)(params, state=state)
+        _, state = tx.update(grad, state, params, value=value, grad=grad, value_fn=cases.loss)
+        assert {g.dtype for g in jax.tree.leaves(grad)} == {jnp.dtype(dtype)}

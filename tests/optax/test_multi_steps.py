@@ -1,0 +1,422 @@
+"""MultiSteps: the inner transformation runs on the k-th step only, and no NaN outlives its round."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.optax import cases
+from treekit import optax as tko
+
+NAN = float("nan")
+
+
+def stream(n: int, seed: int = 0) -> list[dict[str, jax.Array]]:
+    """Gradients of `n` micro-steps."""
+    rng = np.random.default_rng(seed)
+    return [{k: jnp.asarray(rng.normal(size=x.shape), x.dtype) for k, x in cases.arrays().items()} for _ in range(n)]
+
+
+def bitwise(a: Any, b: Any) -> bool:
+    same = jax.tree.structure(a) == jax.tree.structure(b)
+    return same and all(
+        np.asarray(x).tobytes() == np.asarray(y).tobytes() and x.dtype == y.dtype
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+def run(ms: Any, grads: list[Any], params: Any, state: Any = None, **extra: Any) -> tuple[Any, Any, list[Any]]:
+    """Params and state at the end, and the updates of every step; jitted."""
+    state = ms.init(params) if state is None else state
+    step = jax.jit(lambda g, s, p: ms.update(g, s, p, **extra))
+    seen = []
+    for g in grads:
+        updates, state = step(g, state, params)
+        params = tko.apply_updates(params, updates)
+        seen.append(updates)
+    return params, state, seen
+
+
+def counting(counts: list[int]) -> optax.GradientTransformation:
+    """sgd that reports each time it runs, from within the compiled program."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        jax.debug.callback(lambda: counts.append(1))
+        return jax.tree.map(jnp.negative, updates), state + 1
+
+    return optax.GradientTransformation(lambda _: jnp.zeros([], jnp.int32), update)
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "multi_steps": lambda tx: tko.MultiSteps(tx, 2).gradient_transformation(),
+    "sum": lambda tx: tko.MultiSteps(tx, 2, use_grad_mean=False, accumulator_dtype=None).gradient_transformation(),
+    "of_masked": lambda tx: tko.MultiSteps(tko.masked(tx, True), lambda step: 1 + step).gradient_transformation(),
+    "masked": lambda tx: tko.masked(tko.MultiSteps(tx, 3).gradient_transformation(), True),
+    "partition": lambda tx: tko.partition({"a": tko.MultiSteps(tx, 3).gradient_transformation()}, "a"),
+    "of_finite": lambda tx: tko.MultiSteps(tko.apply_if_finite(tx, 2), 2).gradient_transformation(),
+    "finite": lambda tx: tko.apply_if_finite(tko.MultiSteps(tx, 2).gradient_transformation(), 2),
+    "injected": lambda tx: tko.inject_hyperparams(
+        lambda scale: optax.chain(tko.MultiSteps(tx, 2).gradient_transformation(), optax.scale(scale))
+    )(0.5),
+}
+
+
+def cells() -> list[Any]:
+    return [
+        pytest.param(wrap, *cell, id="-".join((name, *cell)))
+        for i, (name, wrap) in enumerate(WRAPPERS.items())
+        for j, cell in enumerate(cases.sample(i + 2))
+        if cell not in cases.NOT_OPTAX and (name == "multi_steps" or j % 6 == i % 6)
+    ]
+
+
+@pytest.mark.parametrize("wrap, name, kind", cells())
+def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
+    cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor", "clipped", "schedule_free"])
+@pytest.mark.parametrize("mean", [True, False])
+def test_it_is_optax_on_plain_params(name: str, mean: bool) -> None:
+    tx = cases.OPTIMIZERS[name](optax)
+    ours, theirs = (o.MultiSteps(tx, 2, use_grad_mean=mean) for o in (tko, optax))
+    cases.same_as_optax(ours.gradient_transformation(), theirs.gradient_transformation(), "f32")
+
+
+# ------------------------------------------------------------------------------------------------- what holds, holds
+
+
+def test_a_step_that_holds_runs_nothing_and_returns_exact_zeros() -> None:
+    counts: list[int] = []
+    ms = tko.MultiSteps(counting(counts), 4)
+    grads = stream(8)
+    _, state, updates = run(ms, grads, cases.arrays())
+    jax.effects_barrier()
+    assert len(counts) == 2
+    assert (int(state.inner_opt_state), int(state.gradient_step), int(state.mini_step)) == (2, 2, 0)
+    for i, u in enumerate(updates):
+        zeros = [not x.any() and not np.signbit(x).any() for x in map(np.asarray, jax.tree.leaves(u))]
+        assert zeros == [i not in (3, 7)] * 2
+
+
+def test_has_updated_tells_the_step_that_ran() -> None:
+    ms = tko.MultiSteps(optax.sgd(0.1), 3)
+    params, told = cases.arrays(), []
+    state = ms.init(params)
+    assert not ms.has_updated(state)
+    for g in stream(7):
+        _, state = ms.update(g, state, params)
+        told.append(bool(ms.has_updated(state)))
+    assert told == [False, False, True] * 2 + [False]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "numbers", "clipped", "radam"])
+@pytest.mark.parametrize("kind", ["f32", "bf16", "mixed"])
+def test_k_of_one_is_the_bare_transformation_bit_for_bit(name: str, kind: str) -> None:
+    params = cases.PARAMS[kind]()
+    bare = tko.chain(cases.OPTIMIZERS[name](optax))
+    ms = tko.MultiSteps(cases.OPTIMIZERS[name](optax), 1)
+    grads = [cases.gradient(params)] * 3
+    a, state_a, updates_a = run(ms, grads, params)
+    b, state_b, updates_b = run(bare, grads, params)
+    assert bitwise(a, b) and bitwise(updates_a, updates_b)
+    assert bitwise(state_a.inner_opt_state, state_b[0])
+
+
+def test_k_of_one_keeps_the_sign_of_zero() -> None:
+    ms = tko.MultiSteps(optax.identity(), 1)
+    updates, _ = ms.update(jnp.array([-0.0]), ms.init(jnp.ones(1)), jnp.ones(1))
+    assert np.signbit(updates).all()
+
+
+@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.complex64])
+def test_k_steps_are_one_on_the_mean_or_the_sum(mean: bool, dtype: Any) -> None:
+    """With bf16 gradients too, since they are accumulated in f32."""
+    grads = [jax.tree.map(lambda x: x.astype(dtype), g) for g in stream(5)]
+    params = cases.arrays(dtype)
+    total = jax.tree.map(lambda *xs: sum(x.astype(jnp.promote_types(dtype, jnp.float32)) for x in xs), *grads)
+    once = jax.tree.map(lambda x: (x / 5 if mean else x).astype(dtype), total)
+    a, _, _ = run(tko.MultiSteps(optax.adam(0.1), 5, use_grad_mean=mean), grads, params)
+    b, _, _ = run(tko.adam(0.1), [once], params)
+    cases.assert_close(a, b, rtol=1e-5)
+
+
+def test_bf16_gradients_are_accumulated_in_f32() -> None:
+    """256 + 1 is 256 in bf16, so a sum in bf16 would stand still."""
+    ms = tko.MultiSteps(optax.identity(), 4, use_grad_mean=False)
+    params = jnp.zeros(1, jnp.bfloat16)
+    _, _, updates = run(ms, [jnp.full(1, x, jnp.bfloat16) for x in (256, 1, 1, 2)], params)
+    assert float(updates[-1][0]) == 260
+
+
+def test_accumulators_have_f32_at_least_and_are_wider_where_the_leaf_is() -> None:
+    params = {"b": jnp.ones(1, jnp.bfloat16), "c": jnp.ones(1, jnp.complex64), "f": jnp.ones(1)}
+    acc = tko.MultiSteps(optax.sgd(0.1), 2).init(params).acc_grads
+    assert {k: x.dtype.name for k, x in acc.items()} == {"b": "float32", "c": "complex64", "f": "float32"}
+    acc = tko.MultiSteps(optax.sgd(0.1), 2, accumulator_dtype=None).init(params).acc_grads
+    assert {k: x.dtype for k, x in acc.items()} == {k: x.dtype for k, x in params.items()}
+    with jax.enable_x64(True):
+        acc = tko.MultiSteps(optax.sgd(0.1), 2).init(jnp.ones(1, jnp.float64)).acc_grads
+        assert acc.dtype == jnp.float64
+
+
+def test_a_complex_gradient_keeps_its_imaginary_part() -> None:
+    grads = [jnp.array([1 + 2j]), jnp.array([3 + 4j])]
+    _, _, updates = run(tko.MultiSteps(optax.identity(), 2), grads, jnp.zeros(1, jnp.complex64))
+    np.testing.assert_allclose(updates[-1], [2 + 3j])
+    theirs = optax.MultiSteps(optax.identity(), 2)
+    state = theirs.init(grads[0])
+    assert state.acc_grads.dtype == jnp.float32, "strict: plain Optax drops it, or ours can become an alias"
+
+
+# -------------------------------------------------------------------------------------------------- schedules, skips
+
+
+def test_k_from_a_schedule_changes_between_rounds() -> None:
+    ms = tko.MultiSteps(optax.identity(), lambda round: jnp.where(round < 2, 1 + round, 3))
+    _, state, updates = run(ms, [jnp.full(1, float(i)) for i in range(1, 10)], jnp.zeros(1))
+    assert [float(u[0]) for u in updates] == [1, 0, 2.5, 0, 0, 5, 0, 0, 8]
+    assert int(state.gradient_step) == 4
+
+
+@pytest.mark.parametrize("k", [0, -1, np.int64(0), np.int32(-3), 0.5])
+def test_k_below_one_is_an_error(k: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="every_k_schedule"):
+        tko.MultiSteps(optax.sgd(0.1), k)
+
+
+def test_steps_that_should_be_skipped_leave_everything_but_the_skip_state() -> None:
+    grads = stream(5)
+    grads[1] = jax.tree.map(lambda x: x * NAN, grads[1])
+    grads[3] = jax.tree.map(lambda x: x * jnp.inf, grads[3])
+    ours, theirs = (o.MultiSteps(o.adam(0.1), 3, should_skip_update_fn=o.skip_not_finite) for o in (tko, optax))
+    params = cases.arrays()
+    a, state, updates = run(ours, grads, params)
+    b, their_state, _ = run(theirs, grads, params)
+    cases.assert_close(a, b)
+    assert jax.tree.structure(state) == jax.tree.structure(their_state)
+    assert [bool(u["w"].any()) for u in updates] == [False] * 4 + [True]
+    plain, _, _ = run(tko.MultiSteps(tko.adam(0.1), 3), [grads[0], grads[2], grads[4]], params)
+    assert bitwise(a, plain)
+
+
+def test_the_skip_state_is_that_of_the_last_step() -> None:
+    ms = tko.MultiSteps(optax.sgd(0.1), 2, should_skip_update_fn=tko.skip_not_finite)
+    state = ms.init(jnp.ones(2))
+    _, state = ms.update(jnp.array([NAN, 1.0]), state, jnp.ones(2))
+    assert bool(state.skip_state["should_skip"]) and int(state.skip_state["num_not_finite"]) == 1
+    assert int(state.mini_step) == 0
+
+
+def test_large_updates_are_skipped() -> None:
+    def skip(updates: Any, step: Any, params: Any) -> Any:
+        return optax.skip_large_updates(updates, step, params, max_squared_norm=10.0)
+
+    ms = tko.MultiSteps(optax.identity(), 2, should_skip_update_fn=skip)
+    _, _, updates = run(ms, [jnp.array([1.0]), jnp.array([9.0]), jnp.array([3.0])], jnp.zeros(1))
+    assert [float(u[0]) for u in updates] == [0, 0, 2]
+
+
+def test_a_skip_function_that_returns_no_bool_is_an_error() -> None:
+    ms = tko.MultiSteps(optax.sgd(0.1), 2, should_skip_update_fn=lambda *_: (jnp.ones(2), {}))
+    with pytest.raises(ValueError, match="should_skip_update_fn"):
+        ms.init(jnp.ones(2))
+
+
+# ------------------------------------------------------------------------------------------------------------- NaN
+
+
+@pytest.mark.parametrize("bad", [NAN, float("inf"), float("-inf")])
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("inner", ["zero_nans", "apply_if_finite", "skip_not_finite", "outside"])
+def test_one_bad_number_is_forgotten_after_its_round(inner: str, at: int, bad: float) -> None:
+    """Every parameter trains in the next full round; no bad number stays in the state, none is in a held update."""
+    k = 3
+    adam = optax.adam(0.1)
+    ms: Any
+    if inner == "zero_nans":
+        # NaN is all that zero_nans turns to zero; the sum of inf and -inf is one.
+        bad = NAN
+        ms = tko.MultiSteps(optax.chain(optax.zero_nans(), adam), k)
+    elif inner == "apply_if_finite":
+        ms = tko.MultiSteps(tko.apply_if_finite(adam, 5), k)
+    elif inner == "skip_not_finite":
+        ms = tko.MultiSteps(adam, k, should_skip_update_fn=tko.skip_not_finite)
+    else:
+        ms = tko.apply_if_finite(tko.MultiSteps(adam, k).gradient_transformation(), 5)
+    grads = stream(10)
+    grads[at] = {"w": grads[at]["w"].at[0, 1].set(bad), "b": grads[at]["b"]}
+    params = cases.arrays()
+    end, state, updates = run(ms, grads, params)
+    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((end, state)))
+    assert all(bool((x != y).all()) for x, y in zip(jax.tree.leaves(params), jax.tree.leaves(end), strict=True))
+    for u in updates:
+        assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(u))
+
+
+def test_plain_optax_never_recovers() -> None:
+    """Strict: if this fails, Optax has mended it and ours can become an alias."""
+    grads = stream(9)
+    grads[0]["w"] = grads[0]["w"].at[0, 1].set(NAN)
+    ms = optax.MultiSteps(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 3)
+    params = cases.arrays()
+    end, state, _ = run(ms, grads, params)
+    assert float(end["w"][0, 1]) == float(params["w"][0, 1]), "it has not moved in three rounds"
+    assert bool(jnp.isnan(state.acc_grads["w"][0, 1]))
+
+
+def test_a_round_after_a_bad_one_is_as_if_nothing_had_been() -> None:
+    grads = stream(4)
+    bad = [jax.tree.map(lambda x: x * NAN, g) for g in grads[:2]]
+    tx = optax.chain(optax.zero_nans(), optax.sgd(0.1))
+    params = cases.arrays()
+    a, _, _ = run(tko.MultiSteps(tx, 2), [*bad, *grads[2:]], params)
+    b, _, _ = run(tko.MultiSteps(tx, 2), grads[2:], params)
+    assert bitwise(a, b)
+
+
+# ------------------------------------------------------------------------------------------- extra args, structures
+
+
+def test_extra_arguments_reach_the_inner_transformation_on_the_step_that_runs() -> None:
+    def update(updates: Any, state: Any, params: Any = None, *, value: Any, grad: Any, **extra: Any) -> Any:
+        return jax.tree.map(lambda g: value * g, grad), state
+
+    inner = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+    ms = tko.MultiSteps(inner, 2)
+    state = ms.init(jnp.ones(2))
+    for value in (2.0, 3.0):
+        updates, state = ms.update(jnp.ones(2), state, jnp.ones(2), value=jnp.array(value), grad=jnp.full(2, value))
+    np.testing.assert_allclose(updates, [9.0, 9.0])
+
+
+@pytest.mark.parametrize("name", ["lbfgs", "polyak_sgd", "backtracking", "plateau", "momo"])
+def test_optimizers_that_need_the_value_train(name: str) -> None:
+    """Through `.gradient_transformation()` too, which drops these arguments in Optax."""
+    params = cases.arrays()
+    tx = tko.MultiSteps(cases.OPTIMIZERS[name](optax), 2).gradient_transformation()
+    state, first = tx.init(params), cases.loss(params)
+
+    @jax.jit
+    def step(params: Any, state: Any) -> Any:
+        grads = cases.gradient(params)
+        updates, state = tx.update(grads, state, params, **cases.extra_for(params, grads))
+        return tko.apply_updates(params, updates), state
+
+    for _ in range(6):
+        params, state = step(params, state)
+    assert cases.loss(params) < first
+
+
+def test_int_leaves_and_float0_gradients() -> None:
+    params = cases.PARAMS["int_key"]()
+    ms = tko.MultiSteps(optax.adam(0.1), 2)
+    state = ms.init(params)
+    for _ in range(2):
+        updates, state = ms.update(cases.grads_of("int_key", params), state, params)
+    assert updates["n"] is None and updates["key"] is None
+    after = tko.apply_updates(params, updates)
+    assert (after["n"] == params["n"]).all() and bool((after["w"] != params["w"]).all())
+
+
+def test_state_that_holds_ints_bools_and_keys_is_chosen_not_averaged() -> None:
+    tx = optax.chain(cases.of_numbers(), optax.add_noise(0.1, 0.5, 0))
+    ms = tko.MultiSteps(tx, 2)
+    params = cases.arrays()
+    _, state, _ = run(ms, stream(3), params)
+    assert cases.signature(state) == cases.signature(ms.init(params))
+    numbers = state.inner_opt_state[0]
+    assert (int(numbers.steps), bool(numbers.seen), float(numbers.scale)) == (1, True, pytest.approx(0.9))
+
+
+def test_members_under_vmap_keep_counts_of_their_own() -> None:
+    ms = tko.MultiSteps(optax.adam(0.1), 3)
+    grads = stream(4)
+    params = cases.arrays()
+    states = [ms.init(params)]
+    for g in grads[:2]:
+        states.append(run(ms, [g], params, states[-1])[1])
+    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *states)
+    updates, after = jax.jit(jax.vmap(lambda s: ms.update(grads[3], s, params)))(stacked)
+    assert after.mini_step.tolist() == [1, 2, 0]
+    assert after.gradient_step.tolist() == [0, 0, 1]
+    assert [bool(x.any()) for x in updates["w"]] == [False, False, True]
+    for i, state in enumerate(states):
+        alone = ms.update(grads[3], state, params)
+        cases.assert_close(jax.tree.map(lambda x, i=i: x[i], (updates, after)), alone, rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_killed_at_any_micro_step_and_resumed_is_bit_equal(wrapper: str) -> None:
+    tx = WRAPPERS[wrapper](optax.adam(0.1))
+    params, grads = cases.arrays(), stream(6)
+    step = jax.jit(lambda g, s, p: tx.update(g, s, p))
+
+    def go(p: Any, s: Any, gs: list[Any]) -> Any:
+        for g in gs:
+            updates, s = step(g, s, p)
+            p = tko.apply_updates(p, updates)
+        return p, s
+
+    whole = go(params, tx.init(params), grads)
+    for stop in range(6):
+        saved = pickle.dumps(go(params, tx.init(params), grads[:stop]))
+        assert bitwise(go(*pickle.loads(saved), grads[stop:]), whole)
+
+
+def test_donated_and_in_a_scan() -> None:
+    ms = tko.MultiSteps(optax.adam(0.1), 2)
+    grads = stream(4)
+    end, state, _ = run(ms, grads, cases.arrays())
+
+    def body(carry: Any, g: Any) -> Any:
+        params, state = carry
+        updates, state = ms.update(g, state, params)
+        return (tko.apply_updates(params, updates), state), None
+
+    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *grads)
+    scan = jax.jit(lambda carry, gs: jax.lax.scan(body, carry, gs)[0], donate_argnums=0)
+    # A buffer may be donated once only, and the zeros of a new state are one each.
+    carry = jax.tree.map(jnp.copy, (cases.arrays(), ms.init(cases.arrays())))
+    cases.assert_close(scan(carry, stacked), (end, state))
+
+
+def test_forward_and_reverse_mode_go_through() -> None:
+    """Meta-learning: the learning rate's effect on what came after, as on plain Optax."""
+
+    def after(rate: jax.Array, o: Any) -> jax.Array:
+        ms = o.MultiSteps(o.sgd(rate), 2)
+        params = jnp.ones(2)
+        state = ms.init(params)
+        for _ in range(4):
+            updates, state = ms.update(2 * params, state, params)
+            params = optax.apply_updates(params, updates)
+        return jnp.sum(params**2)
+
+    rate = jnp.array(0.1)
+    want = jax.grad(after)(rate, optax)
+    assert float(jax.grad(after)(rate, tko)) == pytest.approx(float(want))
+    assert float(jax.jacfwd(after)(rate, tko)) == pytest.approx(float(want))
+
+
+def test_on_a_raw_model_the_class_and_its_transformation_do_the_same() -> None:
+    model = cases.model()
+    ms = tko.MultiSteps(tko.adamw(0.1), 2)
+    tx = ms.gradient_transformation()
+    assert isinstance(tx, optax.GradientTransformationExtraArgs)
+    assert isinstance(ms, optax.MultiSteps)
+    assert isinstance(ms.inner_opt, optax.GradientTransformation)
+    grads = cases.gradient(model)
+    a, b = (o.update(grads, o.init(model), model) for o in (ms, tx))
+    assert bitwise(a, b)
+    assert isinstance(a[1], optax.MultiStepsState)
+    assert jax.tree.structure(a[1].acc_grads) == jax.tree.structure(
+        eqx.filter(model, lambda x: eqx.is_array(x) or isinstance(x, (bool, float)))
+    )
