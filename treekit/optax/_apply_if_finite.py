@@ -1,13 +1,13 @@
 """apply_if_finite: skip the updates that are not finite."""
 
-from collections.abc import Callable
 from typing import Any
 
 import optax
 
 from treekit._dtype import strong
-from treekit._jax import jnp, jtu, lax, untyped
+from treekit._jax import jnp, jtu, lax
 from treekit.optax._select import hold
+from treekit.optax._step_if import Traced, zeros
 
 
 def apply_if_finite(
@@ -43,23 +43,20 @@ def apply_if_finite(
         count = jnp.where(finite, 0, optax.safe_increment(state.notfinite_count))
         inner_state = jtu.tree_map(strong, state.inner_state)
 
-        def apply() -> tuple[Any, Any]:
+        def run(inner_state: Any) -> tuple[Any, Any]:
             return inner.update(updates, inner_state, params, **extra)
 
-        def skip() -> tuple[Any, Any]:
-            return zeros_of(apply), inner_state
+        step = Traced(run, inner_state)
 
-        new_updates, new_inner_state = lax.cond(finite | (count > max_consecutive_errors), apply, skip)
+        def apply() -> Any:
+            return step(inner_state, consts=step.consts)
+
+        def skip() -> Any:
+            return zeros(step.like[0]), inner_state
+
+        accept = finite | (count > max_consecutive_errors)
+        new_updates, new_inner_state = lax.cond(accept, apply, skip)
         total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
         return new_updates, optax.ApplyIfFiniteState(count, finite, total, new_inner_state)
 
     return hold(optax.GradientTransformationExtraArgs(init, update))
-
-
-def zeros_of(update: Callable[[], tuple[Any, Any]]) -> Any:
-    """Zeros for the updates that `update` would return, whose structure is its own: filtered returns None for some."""
-
-    def zeros(x: Any) -> Any:
-        return jnp.zeros(x.shape, x.dtype)
-
-    return jtu.tree_map(zeros, untyped.eval_shape(update)[0])

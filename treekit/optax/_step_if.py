@@ -1,4 +1,4 @@
-"""Run an inner step on some steps only, in the memory that is there."""
+"""Run an inner step on some steps only: traced once, in the memory that is there."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,41 @@ import jax.extend.core
 from treekit._dtype import wider
 from treekit._jax import jnp, jtu, lax, untyped
 
-Step = Callable[..., tuple[Any, Any]]
 Form = Callable[..., tuple[Any, Any, Any]]
 
 
-def step_if(full: Any, inner_step: Step, state: Any, acc: Any) -> tuple[Any, Any, Any]:
+class Traced:
+    """A function traced at some arguments. Running it again runs none of the Python it was made of.
+
+    Attributes:
+        like: the result, with a shape and a dtype for each array.
+        consts: the arrays that the function closes over.
+        has_effects: whether it prints, or does anything else but compute.
+    """
+
+    def __init__(self, f: Callable[..., Any], *args: Any) -> None:
+        jaxpr, self.like = untyped.make_jaxpr(f, return_shape=True)(*args)
+        self._jaxpr = jaxpr.jaxpr
+        self.consts = jaxpr.consts
+        self.has_effects = bool(jaxpr.effects)
+
+    def __call__(self, *args: Any, consts: Any) -> Any:
+        """The result at other arguments, and other arrays in the place of those closed over."""
+        closed = jax.extend.core.ClosedJaxpr(self._jaxpr, consts)
+        leaves = untyped.extend.core.jaxpr_as_fun(closed)(*jtu.tree_leaves(args))
+        return jtu.tree_structure(self.like).unflatten(leaves)
+
+
+def zeros(like: Any) -> Any:
+    """Zeros for a tree of shapes and dtypes."""
+
+    def zero(x: Any) -> Any:
+        return jnp.zeros(x.shape, x.dtype)
+
+    return jtu.tree_map(zero, like)
+
+
+def step_if(full: Any, inner_step: Callable[..., Any], state: Any, acc: Any) -> tuple[Any, Any, Any]:
     """`inner_step(state, acc)`, where `full` is true.
 
     Args:
@@ -25,47 +55,41 @@ def step_if(full: Any, inner_step: Step, state: Any, acc: Any) -> tuple[Any, Any
     Returns:
         The updates, zero where the step was not run; the state; the accumulator, zero where the step was run.
     """
-    # Traced once. What inner_step closes over becomes an argument, so that no form below closes over a tracer.
-    jaxpr, (like, _) = untyped.make_jaxpr(inner_step, return_shape=True)(state, acc)
-    structure = jtu.tree_structure((like, state))
-
-    def run(state: Any, acc: Any, consts: Any) -> tuple[Any, Any]:
-        closed = jax.extend.core.ClosedJaxpr(jaxpr.jaxpr, consts)
-        leaves = untyped.extend.core.jaxpr_as_fun(closed)(*jtu.tree_leaves((state, acc)))
-        updates, new_state = structure.unflatten(leaves)
-        return updates, new_state
-
-    by_cond = _cond_form(run, like)
+    step = Traced(inner_step, state, acc)
+    by_cond = _cond_form(step)
     # A rule for derivatives can hold no effects, such as the debug print of a line search.
-    if jaxpr.effects or not _same_shapes(like, acc):
-        return by_cond(full, state, acc, jaxpr.consts)
+    if step.has_effects or not _same_shapes(step.like[0], acc):
+        return by_cond(full, state, acc, step.consts)
 
     def derivative(primals: Any, tangents: Any) -> Any:
         return untyped.jvp(by_cond, primals, tangents)  # a loop has none in reverse
 
-    by_loop = untyped.custom_jvp(_loop_form(run, like))
+    by_loop = untyped.custom_jvp(_loop_form(step))
     by_loop.defjvp(derivative)
-    updates, new_state, new_acc = by_loop(full, state, acc, jaxpr.consts)
+    updates, new_state, new_acc = by_loop(full, state, acc, step.consts)
     return updates, new_state, new_acc
 
 
-def _cond_form(run: Step, like: Any) -> Form:
+# The forms close over no array, since JAX cannot differentiate what a custom_jvp function closes over.
+
+
+def _cond_form(step: Traced) -> Form:
     """As one would write it. Each branch returns the state and the updates, so one of them copies."""
 
     def form(full: Any, state: Any, acc: Any, consts: Any) -> tuple[Any, Any, Any]:
-        def step() -> tuple[Any, Any, Any]:
-            return *run(state, acc, consts), jtu.tree_map(jnp.zeros_like, acc)
+        def run() -> tuple[Any, Any, Any]:
+            return *step(state, acc, consts=consts), zeros(acc)
 
         def wait() -> tuple[Any, Any, Any]:
-            return jtu.tree_map(_zeros, like), state, acc
+            return zeros(step.like[0]), state, acc
 
-        updates, new_state, new_acc = lax.cond(full, step, wait)
+        updates, new_state, new_acc = lax.cond(full, run, wait)
         return updates, new_state, new_acc
 
     return form
 
 
-def _loop_form(run: Step, like: Any) -> Form:
+def _loop_form(step: Traced) -> Form:
     """A loop of one turn or none: what it carries stays in its place, and a step that waits touches none of it.
 
     The updates come out in the place of the accumulator, which is to become zero then; so there is no place to fill
@@ -74,13 +98,13 @@ def _loop_form(run: Step, like: Any) -> Form:
 
     def form(full: Any, state: Any, acc: Any, consts: Any) -> tuple[Any, Any, Any]:
         leaves, treedef = jtu.tree_flatten(acc)
-        likes = treedef.flatten_up_to(like)
+        likes = treedef.flatten_up_to(step.like[0])
         places = [x if u is None else x.astype(wider(x, u)) for x, u in zip(leaves, likes, strict=True)]
 
         def turn(carry: Any) -> Any:
             _, state, places = carry
             inner_acc = [place.astype(x.dtype) for place, x in zip(places, leaves, strict=True)]
-            updates, new_state = run(state, treedef.unflatten(inner_acc), consts)
+            updates, new_state = step(state, treedef.unflatten(inner_acc), consts=consts)
             new_places = [
                 place if u is None else u.astype(place.dtype)
                 for place, u in zip(places, treedef.flatten_up_to(updates), strict=True)
@@ -104,7 +128,3 @@ def _loop_form(run: Step, like: Any) -> Form:
 def _same_shapes(like: Any, acc: Any) -> bool:
     leaves, treedef = jtu.tree_flatten(acc)
     return all(u is None or u.shape == x.shape for u, x in zip(treedef.flatten_up_to(like), leaves, strict=True))
-
-
-def _zeros(like: Any) -> Any:
-    return jnp.zeros(like.shape, like.dtype)
