@@ -209,7 +209,11 @@ def main() -> None:
 
     print("\nattributes of a node, as created and as rebuilt")
     created = kinds["treekit"].tree(1)
-    readers = {"treekit": created, "rebuilt": jax.tree.map(lambda leaf: leaf, created), "plain dataclass": plain.tree(1)}
+    readers = {
+        "treekit": created,
+        "rebuilt": jax.tree.map(lambda leaf: leaf, created),
+        "plain dataclass": plain.tree(1),
+    }
     print(table(columns(readers, read)))
 
     print("\none donated step (model, state) -> (model, state), dispatched: time in dicts / time in nodes")

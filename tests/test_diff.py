@@ -399,7 +399,7 @@ def test_assert_trees_same_takes_the_same_options() -> None:
     tk.assert_trees_same(f32, f32 * 1.01, rtol=0.1)
     tk.assert_trees_same(f32, f32 * 1.01, atol=0.1)
     with pytest.raises(
-        AssertionError, match=r"1 difference, left \| right\):\n\(root\)  value  \[1\. 1\.\] \| \[2\. 2\.\]"
+        AssertionError, match=r"1 difference, left \| right\):\n\(root\)  value  1\.0 at \[0\] \(1 of 2\) \| 2\.0 at \[0\]"
     ):
         tk.assert_trees_same(f32, f32 * 2)
 

@@ -2,15 +2,17 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
+from treekit._describe import describe, describe_keys, describe_types, describe_values
 from treekit._dtype import dtype_of, is_weak
 from treekit._filter import is_array
 from treekit._jax import jnp, jtu
+from treekit._static import exact
 
 Kind = Literal[
     "type", "structure", "static value", "array against None", "shape", "dtype", "weak type", "value",
@@ -91,78 +93,78 @@ def assert_trees_same(a: Any, b: Any, *, values: bool = True, rtol: float = 0.0,
         raise AssertionError(f"the trees differ ({count}, left | right):\n{diff}")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Values:
+class _Values(NamedTuple):
+    """How the values of leaves are compared."""
+
     compare: bool
     rtol: float
     atol: float
 
-    def differ(self, a: Any, b: Any) -> bool:
-        if not self.compare:
-            return False
-        if dtype_of(a) is None:
-            return not _equal(a, b)
-        if _abstract(a) or _abstract(b):
-            return False
-        if jnp.issubdtype(dtype_of(a), jax.dtypes.prng_key):
-            a, b = jax.random.key_data(a), jax.random.key_data(b)
-        a, b = np.asarray(a), np.asarray(b)
-        if not jnp.issubdtype(a.dtype, np.inexact):
-            return not bool(np.array_equal(a, b))
-        wide = np.complex128 if jnp.issubdtype(a.dtype, np.complexfloating) else np.float64  # NumPy has no bf16
-        return not bool(np.allclose(a.astype(wide), b.astype(wide), self.rtol, self.atol, equal_nan=True))
-
 
 def _walk(path: tuple[Any, ...], a: Any, b: Any, values: _Values) -> Iterator[Difference]:
-    def differ(kind: Kind, left: str, right: str) -> Difference:
-        return Difference(jtu.keystr(path), kind, left, right)
+    def differ(kind: Kind, left: str, right: str, field: str = "") -> Difference:
+        return Difference(jtu.keystr(path) + field, kind, left, right)
 
-    a_leaf, b_leaf = _is_leaf(a), _is_leaf(b)
+    a_leaf, b_leaf = jtu.all_leaves([a]), jtu.all_leaves([b])
     if a_leaf and b_leaf:
-        yield from (differ(kind, left, right) for kind, left, right in _leaf_differences(a, b, values))
+        yield from (differ(*difference) for difference in _leaf_differences(a, b, values))
     elif (a is None and dtype_of(b) is not None) or (b is None and dtype_of(a) is not None):
-        yield differ("array against None", _describe(a), _describe(b))
+        yield differ("array against None", describe(a), describe(b))
     elif a_leaf or b_leaf or type(a) is not type(b):
-        yield differ("type", *_two_types(a, b))
+        yield differ("type", *describe_types(a, b))
     else:
         a_children, b_children = _children(a), _children(b)
-        if a_children.keys() != b_children.keys():
-            yield differ("structure", _keys(a_children), _keys(b_children))
-        elif _static(a) != _static(b):
-            yield from (
-                Difference(jtu.keystr(path) + name, "static value", left, right)
-                for name, left, right in _static_differences(a, b, a_children)
-            )
-        for key in a_children.keys() & b_children.keys() if a_children.keys() != b_children.keys() else a_children:
-            yield from _walk((*path, key), a_children[key], b_children[key], values)
+        same_keys = a_children.keys() == b_children.keys()
+        if not same_keys:
+            yield differ("structure", describe_keys(a_children), describe_keys(b_children))
+        if same_keys or not isinstance(a, dict):  # the static part of a dict is its keys
+            yield from (differ("static value", *sides, field) for field, sides in _static_differences(a, b, a_children))
+        for key in a_children:
+            if key in b_children:
+                yield from _walk((*path, key), a_children[key], b_children[key], values)
 
 
 def _leaf_differences(a: Any, b: Any, values: _Values) -> Iterator[tuple[Kind, str, str]]:
-    left, right = _describe(a), _describe(b)
+    left, right = describe(a), describe(b)
     a_dtype, b_dtype = dtype_of(a), dtype_of(b)
     if (a_dtype is None) != (b_dtype is None) or (a_dtype is None and type(a) is not type(b)):
-        yield "type", *_two_types(a, b)
+        yield "type", *describe_types(a, b)
         return
-    same = True
-    if a_dtype is not None:
-        if np.shape(a) != np.shape(b):
-            same = False
-            yield "shape", left, right
-        if a_dtype != b_dtype:
-            same = False
-            yield "dtype", left, right
-        elif is_weak(a) != is_weak(b):
-            yield "weak type", f"{_strength(a)} {left}", f"{_strength(b)} {right}"
-    if same and values.differ(a, b):
-        yield "value", _show_value(a), _show_value(b)
+    if a_dtype is None:
+        if values.compare and not _same(a, b):
+            yield "value", *describe_values(a, b)
+        return
+    same_shape = np.shape(a) == np.shape(b)
+    if not same_shape:
+        yield "shape", left, right
+    if a_dtype != b_dtype:
+        yield "dtype", left, right
+    elif is_weak(a) != is_weak(b):
+        yield "weak type", f"{_strength(a)} {left}", f"{_strength(b)} {right}"
+    if values.compare and same_shape and a_dtype == b_dtype:
+        yield from _value_differences(a, b, values)
+
+
+def _value_differences(a: Any, b: Any, values: _Values) -> Iterator[tuple[Kind, str, str]]:
+    """The first place where two arrays differ, if their values are known."""
+    if isinstance(a, (Tracer, jax.ShapeDtypeStruct)) or isinstance(b, (Tracer, jax.ShapeDtypeStruct)):
+        return
+    if jnp.issubdtype(dtype_of(a), jax.dtypes.prng_key):
+        a, b = jax.random.key_data(a), jax.random.key_data(b)
+    a, b = np.asarray(a), np.asarray(b)
+    if jnp.issubdtype(a.dtype, np.inexact):
+        wide = np.complex128 if jnp.issubdtype(a.dtype, np.complexfloating) else np.float64  # NumPy knows no bf16
+        close = np.isclose(a.astype(wide), b.astype(wide), values.rtol, values.atol, equal_nan=True)
+    else:
+        close = np.asarray(a == b)
+    if not close.all():
+        place = tuple(map(int, np.argwhere(~close)[0]))
+        where = f" at {list(place)} (1 of {(~close).sum()})" if place else ""
+        yield "value", f"{a[place]}{where}", f"{b[place]}{where}"
 
 
 def _strength(x: Any) -> str:
     return "weak" if is_weak(x) else "strong"
-
-
-def _is_leaf(x: Any) -> bool:
-    return jtu.all_leaves([x])
 
 
 def _children(x: Any) -> dict[Any, Any]:
@@ -170,75 +172,32 @@ def _children(x: Any) -> dict[Any, Any]:
     return {path[0]: child for path, child in jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]}
 
 
+def _static_differences(a: Any, b: Any, children: dict[Any, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The fields that differ where a class names its fields; else the whole static part."""
+    a_static, b_static = _static(a), _static(b)
+    if _same(a_static, b_static):
+        return
+    dynamic = {getattr(key, "name", None) for key in children}
+    names = [f.name for f in dataclasses.fields(a)] if dataclasses.is_dataclass(a) else []
+    fields = [(name, getattr(a, name, None), getattr(b, name, None)) for name in names if name not in dynamic]
+    found = [(f".{name}", describe_values(x, y)) for name, x, y in fields if not _same(x, y)]
+    yield from found or [("", describe_values(a_static, b_static))]
+
+
 def _static(x: Any) -> Any:
     data = jtu.tree_structure(x, is_leaf=lambda y: y is not x).node_data()
     return None if data is None else data[1]
 
 
-def _static_differences(a: Any, b: Any, children: dict[Any, Any]) -> Iterator[tuple[str, str, str]]:
-    """Where a class names its fields, the fields that differ; else the whole static part."""
-    dynamic = {getattr(key, "name", None) for key in children}
-    names = [f.name for f in dataclasses.fields(a)] if dataclasses.is_dataclass(a) else []
-    found = [
-        (f".{name}", _show_value(x), _show_value(y))
-        for name in names
-        if name not in dynamic
-        for x, y in [(getattr(a, name, None), getattr(b, name, None))]
-        if type(x) is not type(y) or not _equal(x, y)
-    ]
-    yield from found or [("", _show_value(_static(a)), _show_value(_static(b)))]
-
-
-def _equal(a: Any, b: Any) -> bool:
-    """`a == b`, where an object may refuse to say."""
+def _same(a: Any, b: Any) -> bool:
+    """Type-exact equality of two objects that are no arrays, though they may hold some."""
+    if a is b:
+        return True
     try:
-        return a is b or bool(a == b)
-    except Exception:  # a user's __eq__ may raise anything; what cannot be compared is not the same
-        return False
+        return bool(exact(a) == exact(b))
+    except Exception:  # arrays have no truth value, and a user's __eq__ may raise anything
+        return (type(a) is type(b) and not jtu.all_leaves([a]) and not tree_diff(a, b)) or _same_arrays(a, b)
 
 
-def _abstract(x: Any) -> bool:
-    return isinstance(x, (Tracer, jax.ShapeDtypeStruct))
-
-
-def _describe(x: Any) -> str:
-    """`f32[2,3]` for an array, the value of a number, the type of anything else."""
-    dtype = dtype_of(x)
-    if dtype is None:
-        return "None" if x is None else type(x).__name__
-    if not (is_array(x) or isinstance(x, jax.ShapeDtypeStruct)):
-        return f"{type(x).__name__} {x!r}"
-    name = str(dtype)
-    for long, short in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c")):
-        if name.startswith(long):
-            name = short + name.removeprefix(long)
-            break
-    numpy = "" if isinstance(x, (jax.Array, jax.ShapeDtypeStruct)) else "(numpy)"
-    return f"{name}[{','.join(map(str, x.shape))}]{numpy}"
-
-
-def _show_value(x: Any) -> str:
-    text = " ".join(repr(x).split()) if not is_array(x) else " ".join(str(x).split())
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _two_types(a: Any, b: Any) -> tuple[str, str]:
-    """The names of two types, by module where they would read the same, and by id where that would too."""
-    for name in (_type_name, _full_type_name):
-        if name(a) != name(b):
-            return name(a), name(b)
-    return _full_type_name(a, with_id=True), _full_type_name(b, with_id=True)
-
-
-def _type_name(x: Any) -> str:
-    return _describe(x) if dtype_of(x) is not None or x is None else type(x).__qualname__
-
-
-def _full_type_name(x: object, with_id: bool = False) -> str:
-    cls = type(x)
-    return f"{cls.__module__}.{cls.__qualname__}" + (f" at {id(cls):#x}" if with_id else "")
-
-
-def _keys(children: dict[Any, Any]) -> str:
-    names = ", ".join(jtu.keystr((key,)) for key in children)
-    return f"{len(children)} children: {names}" if children else "no children"
+def _same_arrays(a: Any, b: Any) -> bool:
+    return is_array(a) and is_array(b) and a.dtype == b.dtype and bool(np.array_equal(np.asarray(a), np.asarray(b)))

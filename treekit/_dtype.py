@@ -22,10 +22,8 @@ _KINDS: tuple[Any, ...] = (
 def dtype_of(x: Any) -> Any:
     """The dtype JAX gives a leaf, or None where it can give none (functions, strings, None, object arrays)."""
     if _has_dtype(x):
-        try:
-            return jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
-        except TypeError:  # NumPy arrays of strings or objects
-            return None
+        known = _is_number(x.dtype) or x.dtype == jax.dtypes.float0 or jnp.issubdtype(x.dtype, jax.dtypes.extended)
+        return jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True) if known else None
     if isinstance(x, (bool, int, float, complex)):
         return jax.dtypes.canonicalize_dtype(type(x))
     return None
@@ -33,14 +31,16 @@ def dtype_of(x: Any) -> Any:
 
 def is_weak(x: Any) -> bool:
     """Whether JAX takes the dtype of `x` for a suggestion: Python numbers and weakly typed arrays."""
-    return bool(getattr(x, "weak_type", False)) if _has_dtype(x) else isinstance(x, (bool, int, float, complex))
+    if _has_dtype(x):
+        return bool(getattr(x, "weak_type", False))
+    return isinstance(x, (int, float, complex)) and not isinstance(x, bool)  # a Python bool is a strong one
 
 
 def strong(x: Any) -> Any:
     """`x` with a dtype of its own: a Python number becomes an array, a weakly typed array a strong one."""
-    if not is_weak(x):
-        return x
-    return lax.convert_element_type(x, dtype_of(x)) if isinstance(x, ARRAYS) else jnp.asarray(x, dtype_of(x))
+    if not _has_dtype(x):
+        return jnp.asarray(x, dtype_of(x)) if isinstance(x, (bool, int, float, complex)) else x
+    return lax.convert_element_type(x, dtype_of(x)) if is_weak(x) else x
 
 
 def wider(*leaves: Any) -> Any:
@@ -58,7 +58,9 @@ def cast_like(result: Any, leaf: Any, casting: str = "same_kind") -> Any:
     want, have = dtype_of(leaf), dtype_of(result)
     if want is None or result is None:
         return result
-    if have == want and _raw_dtype(result) == want and (is_weak(leaf) or not is_weak(result)):
+    keeps_strength = is_weak(leaf) or not is_weak(result)
+    keeps_array = _has_dtype(result) or not _has_dtype(leaf)
+    if have == want and _raw_dtype(result) == want and keeps_strength and keeps_array:
         return result
     if have is None:
         raise TypeError(f"a result of type {type(result).__name__} for a leaf of dtype {want}")
@@ -67,7 +69,8 @@ def cast_like(result: Any, leaf: Any, casting: str = "same_kind") -> Any:
         raise TypeError(f"a result of dtype {have} for a leaf of dtype {want}{hint}")
     if isinstance(result, jax.ShapeDtypeStruct):
         return untyped.ShapeDtypeStruct(result.shape, want, sharding=result.sharding)
-    return lax.convert_element_type(result, want)
+    # asarray, since it refuses a Python int that does not fit, where the cast of an array wraps around.
+    return lax.convert_element_type(result, want) if _has_dtype(result) else jnp.asarray(result, want)
 
 
 def _has_dtype(x: object) -> bool:

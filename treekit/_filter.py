@@ -94,8 +94,7 @@ def filter(
     >>> filter({"w": 1, "b": {"x": 2, "y": 3}}, {"w": False, "b": True})
     {'b': {'x': 2, 'y': 3}, 'w': None}
     """
-    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    keep = _decide(filter_spec, tree, leaves, treedef)
+    keep, leaves, treedef = _decide(filter_spec, tree, is_leaf)
     out: T = treedef.unflatten([x if k != inverse else replace for k, x in zip(keep, leaves, strict=True)])
     return out
 
@@ -142,8 +141,7 @@ def partition(
     >>> partition([1, 2.5], lambda x: isinstance(x, int))
     ([1, None], [None, 2.5])
     """
-    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    keep = _decide(filter_spec, tree, leaves, treedef)
+    keep, leaves, treedef = _decide(filter_spec, tree, is_leaf)
     left: T = treedef.unflatten([x if k else replace for k, x in zip(keep, leaves, strict=True)])
     right: T = treedef.unflatten([replace if k else x for k, x in zip(keep, leaves, strict=True)])
     return left, right
@@ -180,18 +178,21 @@ def _first(*values: Any) -> Any:
     return next((x for x in values if x is not None), None)
 
 
-def _decide(filter_spec: object, tree: Any, leaves: list[Any], treedef: Any) -> list[bool]:
-    """One bool a leaf."""
+def _decide(filter_spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[bool], list[Any], Any]:
+    """One bool for each leaf, the leaves, and their structure."""
     if callable(filter_spec) and jtu.all_leaves([filter_spec]):
-        return [_decide_leaf(filter_spec, x) for x in leaves]
-    numbered = treedef.unflatten(range(len(leaves)))  # a tree in which even None and subtrees taken as leaves count
+        leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
+        return [bool(filter_spec(x)) for x in leaves], leaves, treedef
+    specs, outline = jtu.tree_flatten(filter_spec)
     try:
-        specs = jtu.tree_leaves(jtu.tree_broadcast(filter_spec, numbered))
+        parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in outline.flatten_up_to(tree)]
     except ValueError as error:
-        if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a tree
-            return [_decide_leaf(filter_spec, x) for x in leaves]
-        raise misfit("filter_spec", jtu.tree_structure(filter_spec), tree, error) from None
-    return [_decide_leaf(spec, x) for spec, x in zip(specs, leaves, strict=True)]
+        if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
+            return _decide(filter_spec.__call__, tree, is_leaf)
+        raise misfit("filter_spec", outline, tree, error) from None
+    keep = [_decide_leaf(spec, x) for spec, (leaves, _) in zip(specs, parts, strict=True) for x in leaves]
+    numbered = outline.unflatten([part_def.unflatten(range(len(leaves))) for leaves, part_def in parts])
+    return keep, [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
 
 
 def _decide_leaf(spec: Any, leaf: Any) -> bool:

@@ -36,7 +36,8 @@ def dtype_preserving_tree_map(
     Raises:
         TypeError: a result may not be cast to the leaf's dtype. A complex result for a real leaf and a key for a number
             never may. Names the key path and both dtypes.
-        ValueError: `casting` has another name.
+        OverflowError: a result is a Python int that the leaf's dtype cannot hold.
+        ValueError: `casting` has another name, or a tree of `rest` does not fit `tree`.
 
     >>> import jax.numpy as jnp
     >>> params = {"w": jnp.ones(2, jnp.bfloat16), "n": jnp.array(3)}
@@ -51,13 +52,17 @@ def dtype_preserving_tree_map(
 
     # The path is made only for an error: with_path would cost every call what one call in a thousand needs.
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    others = [treedef.flatten_up_to(t) for t in rest]
+    try:
+        others = [treedef.flatten_up_to(t) for t in rest]
+    except ValueError:
+        jtu.tree_map(lambda *_: None, tree, *rest, is_leaf=is_leaf)  # raises with the key path where the trees part
+        raise
     results = [f(*xs) for xs in zip(leaves, *others, strict=True)]
     for i, (leaf, result) in enumerate(zip(leaves, results, strict=True)):
         try:
             results[i] = cast_like(result, leaf, casting)
-        except TypeError as error:
+        except (TypeError, OverflowError) as error:
             path = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][i][0]
-            raise TypeError(f"at {jtu.keystr(path) or 'the root'}: {error}") from None
+            raise type(error)(f"at {jtu.keystr(path) or 'the root'}: {error}") from None
     out: T = treedef.unflatten(results)
     return out

@@ -213,6 +213,7 @@ NOT_OPTAX: dict[tuple[str, str], str] = {
     ("prodigy", "int_key"): "it keeps its estimate in the lowest dtype of the params, an int",
     ("prodigy", "f16"): "its estimate starts at 1e-6, and its square is 0 in f16",
     ("prodigy", "c64"): "its estimate is complex, and so are its updates of real params",
+    ("named_chain", "c64"): "clip has no order to clip complex numbers by",
     ("sm3", "eqx_raw"): "it has no case for a leaf of shape (), as Dropout's rate is one",
 }
 
@@ -230,7 +231,7 @@ def signature(tree: Any) -> Any:
     """What jit, scan and cond compare: the structure, and the shape, dtype and weak type of every leaf."""
 
     def of(x: Any) -> Any:
-        return (x.shape, x.dtype, getattr(x, "weak_type", False)) if isinstance(x, jax.Array) else x
+        return (x.shape, x.dtype, getattr(x, "weak_type", False)) if eqx.is_array(x) else x
 
     leaves, treedef = jax.tree.flatten(tree)
     return treedef, list(map(of, leaves))

@@ -7,6 +7,8 @@ from typing import Any
 try:
     import optax as _optax
 except ModuleNotFoundError as error:
+    if error.name != "optax":
+        raise
     raise ModuleNotFoundError("treekit.optax needs optax; install it with: pip install 'treekit[optax]'") from error
 
 from treekit.optax import contrib as contrib

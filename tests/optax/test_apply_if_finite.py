@@ -1,0 +1,129 @@
+"""apply_if_finite: updates that are not finite are skipped, in every mix of dtypes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from tests.optax import cases
+from treekit import optax as tko
+
+NAN, INF = float("nan"), float("inf")
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "finite": lambda tx: tko.apply_if_finite(tx, 3),
+    "masked": lambda tx: tko.masked(tko.apply_if_finite(tx, 3), True),
+    "of_masked": lambda tx: tko.apply_if_finite(
+        tko.masked(tx, lambda p: jax.tree.map(lambda x: x.ndim > 1, p)), max_consecutive_errors=3
+    ),
+    "twice": lambda tx: tko.apply_if_finite(tko.apply_if_finite(tx, 3), 3),
+}
+
+
+def cells() -> list[Any]:
+    return [
+        pytest.param(wrap, *cell, id="-".join((name, *cell)))
+        for i, (name, wrap) in enumerate(WRAPPERS.items())
+        for j, cell in enumerate(cases.sample(i + 6))
+        if cell not in cases.NOT_OPTAX and (name == "finite" or j % 4 == i)
+    ]
+
+
+@pytest.mark.parametrize("wrap, name, kind", cells())
+def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
+    cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor", "clipped"])
+def test_on_plain_params_it_is_optax(name: str) -> None:
+    tx = cases.OPTIMIZERS[name](optax)
+    cases.same_as_optax(tko.apply_if_finite(tx, 3), optax.apply_if_finite(tx, 3), "f32")
+
+
+def follow(o: Any, values: list[float], most: int) -> list[tuple[float, int, int, bool, float]]:
+    """The update, the counts and what the inner state has come to, step by step."""
+    tx = o.apply_if_finite(optax.trace(1.0), most)
+    params = {"a": jnp.ones(1), "b": jnp.ones(1)}
+    state = tx.init(params)
+    seen = []
+    for value in values:
+        updates, state = jax.jit(tx.update)({"a": jnp.array([value]), "b": jnp.ones(1)}, state, params)
+        seen.append(
+            (
+                float(updates["b"][0]),
+                int(state.notfinite_count),
+                int(state.total_notfinite),
+                bool(state.last_finite),
+                float(state.inner_state.trace["b"][0]),
+            )
+        )
+    return seen
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 5])
+def test_what_is_skipped_and_counted_is_what_optax_skips_and_counts(most: int) -> None:
+    values = [1.0, NAN, 1.0, INF, -INF, NAN, NAN, 1.0, NAN]
+    assert follow(tko, values, most) == follow(optax, values, most)
+
+
+def test_a_bad_update_leaves_the_inner_state_and_gives_zeros() -> None:
+    seen = follow(tko, [1.0, NAN, INF, 1.0], 5)
+    assert [(update, trace) for update, *_, trace in seen] == [(1, 1), (0, 1), (0, 1), (2, 2)]
+
+
+def test_after_too_many_bad_updates_in_a_row_one_is_let_through() -> None:
+    seen = follow(tko, [NAN] * 3, 1)
+    assert [update for update, *_ in seen] == [0, 1, 2]
+
+
+def test_a_bad_number_in_any_leaf_of_a_raw_model_stops_all() -> None:
+    model = cases.model()
+    tx = tko.apply_if_finite(tko.adam(0.1), 3)
+    grads = cases.gradient(model)
+    leaves, treedef = jax.tree.flatten(grads)
+    for i in range(len(leaves)):
+        bad = treedef.unflatten([x.at[(0,) * x.ndim].set(NAN) if i == j else x for j, x in enumerate(leaves)])
+        updates, state = tx.update(bad, tx.init(model), model)
+        assert not any(bool(x.any()) for x in jax.tree.leaves(updates))
+        assert int(state.total_notfinite) == 1
+
+
+def test_the_updates_that_are_skipped_have_the_dtype_of_those_that_are_not() -> None:
+    params = cases.arrays(jnp.bfloat16)
+    tx = tko.apply_if_finite(optax.radam(0.1), 3)
+    state = tx.init(params)
+    for factor in (1.0, NAN):
+        grads = jax.tree.map(lambda x, factor=factor: (x * factor).astype(jnp.float32), params)
+        updates, after = tx.update(grads, state, params)
+        assert {u.dtype for u in jax.tree.leaves(updates)} == {jnp.dtype(jnp.float32)}
+        assert cases.signature(after) == cases.signature(state)
+
+
+def test_no_leaves_and_int_leaves() -> None:
+    tx = tko.apply_if_finite(tko.sgd(0.1), 3)
+    updates, state = tx.update({}, tx.init({}), {})
+    assert updates == {} and bool(state.last_finite)
+    params = cases.PARAMS["int_key"]()
+    updates, state = tx.update(cases.grads_of("int_key", params), tx.init(params), params)
+    assert updates["n"] is None and bool(state.last_finite)
+
+
+def test_extra_arguments_reach_the_inner_transformation() -> None:
+    params = cases.arrays()
+    tx = tko.apply_if_finite(optax.polyak_sgd(0.1), 3)
+    bare = optax.polyak_sgd(0.1)
+    grads = cases.gradient(params)
+    updates, _ = tx.update(grads, tx.init(params), params, value=cases.loss(params))
+    expected, _ = bare.update(grads, bare.init(params), params, value=cases.loss(params))
+    cases.assert_close(updates, expected)
+
+
+def test_plain_optax_raises_on_bf16_params_with_f32_gradients() -> None:
+    """Strict: if this fails, Optax has mended it."""
+    params = cases.arrays(jnp.bfloat16)
+    tx = optax.apply_if_finite(optax.adam(0.1), 3)
+    with pytest.raises(TypeError, match="cond"):
+        tx.update(cases.cast(params, jnp.float32), tx.init(params), params)

@@ -1,0 +1,60 @@
+"""Leaves, types and values in words, for errors and differences."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from treekit._dtype import dtype_of
+from treekit._filter import is_array
+from treekit._jax import jtu
+
+_WIDTH = 60
+_SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
+
+
+def describe(x: Any) -> str:
+    """`f32[2,3]` for an array, the type and value of a number, the type of anything else."""
+    dtype = dtype_of(x)
+    if dtype is None:
+        return "None" if x is None else type(x).__name__
+    if not (is_array(x) or isinstance(x, jax.ShapeDtypeStruct)):
+        return f"{type(x).__name__} {x!r}"
+    name = next((s + str(dtype).removeprefix(d) for d, s in _SHORT_DTYPES if str(dtype).startswith(d)), str(dtype))
+    numpy = "(numpy)" if isinstance(x, (np.ndarray, np.generic)) else ""
+    return f"{name}[{','.join(map(str, x.shape))}]{numpy}"
+
+
+def describe_types(a: object, b: object) -> tuple[str, str]:
+    """The names of two types, by module where they would read the same, and by id where that would too."""
+    for name in (_type_name, _full_type_name):
+        if name(a) != name(b):
+            return name(a), name(b)
+    return f"{_full_type_name(a)} at {id(type(a)):#x}", f"{_full_type_name(b)} at {id(type(b)):#x}"
+
+
+def describe_keys(keys: Any) -> str:
+    """The keys of the children of a node."""
+    names = ", ".join(jtu.keystr((key,)) for key in keys)
+    return f"{len(keys)} children: {names}" if keys else "no children"
+
+
+def describe_values(a: object, b: object) -> tuple[str, str]:
+    """Two values on one line each, from where they begin to differ if they are long."""
+    left, right = (" ".join(repr(x).split()) for x in (a, b))
+    start = next((i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y), 0)
+    return _cut(left, start), _cut(right, start)
+
+
+def _cut(text: str, start: int) -> str:
+    start = max(0, start - _WIDTH // 2) if len(text) > _WIDTH else 0
+    end = start + _WIDTH
+    return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
+
+
+def _type_name(x: object) -> str:
+    return describe(x) if dtype_of(x) is not None or x is None else type(x).__qualname__
+
+
+def _full_type_name(x: object) -> str:
+    return f"{type(x).__module__}.{type(x).__qualname__}"
