@@ -7,6 +7,7 @@ import dataclasses
 import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import jax
@@ -51,8 +52,7 @@ def treekit() -> Library:
 
 
 def equinox() -> Library:
-    import equinox as eqx
-
+    eqx: Any = import_module("equinox")
     return Library("equinox", lambda cls: cls, lambda: eqx.field(static=True), eqx.Module)
 
 
@@ -65,32 +65,26 @@ def jax_dataclass() -> Library:
 
 
 def flax() -> Library:
-    import flax.struct
-
-    return Library("flax", flax.struct.dataclass, lambda: flax.struct.field(pytree_node=False))
+    struct: Any = import_module("flax.struct")
+    return Library("flax", struct.dataclass, lambda: struct.field(pytree_node=False))
 
 
 def chex() -> Library:
     """It has no static fields, so its layer has the six others."""
-    import chex
-
+    make: Any = import_module("chex").dataclass
     # Without mappable_dataclass, it takes positional arguments as the others do.
-    return Library("chex", lambda cls: chex.dataclass(cls, frozen=True, mappable_dataclass=False), None)
+    return Library("chex", lambda cls: make(cls, frozen=True, mappable_dataclass=False), None)
 
 
 def jax_dataclasses() -> Library:
-    import jax_dataclasses as jdc
-
-    make: Any = jdc
-    return Library("jax_dataclasses", make.pytree_dataclass, make.static_field)
+    jdc: Any = import_module("jax_dataclasses")
+    return Library("jax_dataclasses", jdc.pytree_dataclass, jdc.static_field)
 
 
 def penzai() -> Library:
-    from penzai import pz
-
-    make: Any = pz
-    static: dict[str, Any] = {"metadata": {"pytree_node": False}}
-    return Library("penzai", make.pytree_dataclass, lambda: dataclasses.field(**static), make.Struct)
+    pz: Any = import_module("penzai.pz")
+    static = {"pytree_node": False}
+    return Library("penzai", pz.pytree_dataclass, lambda: dataclasses.field(metadata=static), pz.Struct)
 
 
 LIBRARIES: dict[str, Callable[[], Library]] = {

@@ -14,6 +14,12 @@ from flax import nnx
 import treekit as tk
 from treekit import optax as tko
 
+# What JAX has no types for.
+structure: Callable[[Any], Any] = jax.tree.structure
+effects_barrier: Callable[[], None] = jax.effects_barrier
+finfo: Callable[[Any], Any] = jnp.finfo
+Partial: Any = jax.tree_util.Partial
+
 # ---------------------------------------------------------------------------------------------------------- params
 
 
@@ -108,6 +114,19 @@ PARAMS: dict[str, Callable[[], Any]] = {
 }
 
 
+# Outside of `jax.enable_x64` there is no such thing.
+PARAMS_X64: dict[str, Callable[[], Any]] = {
+    "f64": lambda: arrays(jnp.float64),
+    "f64_f32_grads": lambda: arrays(jnp.float64),
+    "c128": lambda: arrays(jnp.complex128),
+    "f32_in_x64": lambda: arrays(jnp.float32),
+}
+
+
+def make(kind: str) -> Any:
+    return (PARAMS | PARAMS_X64)[kind]()
+
+
 def loss(params: Any) -> jax.Array:
     """A bowl in f32, of another steepness for every element, so that no line search is done at once."""
     leaves = [x for x in jax.tree.leaves(params) if eqx.is_inexact_array(x)]
@@ -123,7 +142,7 @@ def gradient(params: Any) -> Any:
 def grads_of(kind: str, params: Any) -> Any:
     """The gradients that go with a kind of params."""
     grads = gradient(params)
-    if kind == "bf16_f32_grads":
+    if kind in ("bf16_f32_grads", "f64_f32_grads"):
         return cast(grads, jnp.float32)
     if kind == "int_key":  # as jax.grad(allow_int=True) gives it
         return {**grads, "n": np.zeros(2, jax.dtypes.float0), "key": np.zeros((), jax.dtypes.float0)}
@@ -233,8 +252,7 @@ def signature(tree: Any) -> Any:
     def of(x: Any) -> Any:
         return (x.shape, x.dtype, getattr(x, "weak_type", False)) if eqx.is_array(x) else x
 
-    leaves, treedef = jax.tree.flatten(tree)
-    return treedef, list(map(of, leaves))
+    return structure(tree), list(map(of, jax.tree.leaves(tree)))
 
 
 def wider(g: Any, p: Any) -> Any:
@@ -249,7 +267,7 @@ def extra_for(params: Any, grads: Any) -> dict[str, Any]:
 def check_laws(tx: optax.GradientTransformation, kind: str, steps: int = 4) -> tuple[Any, Any]:
     """Every law of the matrix on one cell; the params and state at the end."""
     tx = optax.with_extra_args_support(tx)
-    params = PARAMS[kind]()
+    params = make(kind)
     traces = 0
     state = tx.init(params)
     at_init, params_at_init = signature(state), signature(params)
@@ -263,6 +281,7 @@ def check_laws(tx: optax.GradientTransformation, kind: str, steps: int = 4) -> t
         return tko.apply_updates(params, updates), state, updates, grads
 
     jitted = eqx.filter_jit(step)
+    updates = grads = None
     for _ in range(steps):
         params, state, updates, grads = jitted(params, state)
         assert signature(state) == at_init
@@ -270,7 +289,7 @@ def check_laws(tx: optax.GradientTransformation, kind: str, steps: int = 4) -> t
     assert traces == 1, f"{traces} traces"
     check_updates(updates, grads, params)
     assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((params, state)) if eqx.is_inexact_array(x))
-    check_scan(step, PARAMS[kind](), tx, params, steps)
+    check_scan(step, make(kind), tx, params, steps)
     return params, state
 
 
@@ -301,12 +320,12 @@ def check_scan(step: Callable[..., Any], params: Any, tx: Any, expected: Any, st
 
 def assert_close(a: Any, b: Any, rtol: float = 2e-6) -> None:
     """Equal structure, and values within `rtol` (a unit or two in the last place, for 16-bit leaves)."""
-    assert jax.tree.structure(a) == jax.tree.structure(b)
+    assert structure(a) == structure(b)
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             x, y = jax.random.key_data(x), jax.random.key_data(y)
         assert x.dtype == y.dtype
-        coarse = 2 * float(jnp.finfo(x.dtype).eps) if jnp.issubdtype(x.dtype, jnp.inexact) else 0.0
+        coarse = 2 * float(finfo(x.dtype).eps) if jnp.issubdtype(x.dtype, jnp.inexact) else 0.0
         wide = np.complex128 if jnp.iscomplexobj(x) else np.float64
         np.testing.assert_allclose(np.asarray(x).astype(wide), np.asarray(y).astype(wide), max(rtol, coarse), 1e-6)
 
@@ -314,7 +333,7 @@ def assert_close(a: Any, b: Any, rtol: float = 2e-6) -> None:
 def same_as_optax(ours: optax.GradientTransformation, theirs: optax.GradientTransformation, kind: str) -> None:
     """The numbers and the structure of the state are Optax's own, over three steps."""
     ours, theirs = optax.with_extra_args_support(ours), optax.with_extra_args_support(theirs)
-    a = b = PARAMS[kind]()
+    a = b = make(kind)
     state_a, state_b = ours.init(a), theirs.init(b)
 
     @jax.jit
@@ -325,6 +344,6 @@ def same_as_optax(ours: optax.GradientTransformation, theirs: optax.GradientTran
         return tko.apply_updates(a, updates_a), optax.apply_updates(b, updates_b), state_a, state_b
 
     for _ in range(3):
-        assert jax.tree.structure(state_a) == jax.tree.structure(state_b)
+        assert structure(state_a) == structure(state_b)
         a, b, state_a, state_b = step(a, b, state_a, state_b)
         assert_close(a, b)

@@ -83,7 +83,7 @@ def test_a_bad_number_in_any_leaf_of_a_raw_model_stops_all() -> None:
     model = cases.model()
     tx = tko.apply_if_finite(tko.adam(0.1), 3)
     grads = cases.gradient(model)
-    leaves, treedef = jax.tree.flatten(grads)
+    leaves, treedef = jax.tree.leaves(grads), cases.structure(grads)
     for i in range(len(leaves)):
         bad = treedef.unflatten([x.at[(0,) * x.ndim].set(NAN) if i == j else x for j, x in enumerate(leaves)])
         updates, state = tx.update(bad, tx.init(model), model)

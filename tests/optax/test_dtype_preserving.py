@@ -109,6 +109,6 @@ def test_a_state_that_changes_its_structure_is_an_error() -> None:
     def update(updates: Any, state: Any, params: Any = None) -> Any:
         return updates, {**state, "extra": jnp.ones(1)}
 
-    tx = tko.dtype_preserving(optax.GradientTransformation(lambda _: {"x": jnp.ones(1)}, update))
+    tx = tko.dtype_preserving(optax.GradientTransformation(lambda params: {"x": jnp.ones(1)}, update))
     with pytest.raises(TypeError, match=r"(?s)state.*\['extra'\]"):
         tx.update(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2))

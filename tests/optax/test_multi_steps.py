@@ -24,7 +24,7 @@ def stream(n: int, seed: int = 0) -> list[dict[str, jax.Array]]:
 
 
 def bitwise(a: Any, b: Any) -> bool:
-    same = jax.tree.structure(a) == jax.tree.structure(b)
+    same = cases.structure(a) == cases.structure(b)
     return same and all(
         np.asarray(x).tobytes() == np.asarray(y).tobytes() and x.dtype == y.dtype
         for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
@@ -50,7 +50,7 @@ def counting(counts: list[int]) -> optax.GradientTransformation:
         jax.debug.callback(lambda: counts.append(1))
         return jax.tree.map(jnp.negative, updates), state + 1
 
-    return optax.GradientTransformation(lambda _: jnp.zeros([], jnp.int32), update)
+    return optax.GradientTransformation(lambda params: jnp.zeros([], jnp.int32), update)
 
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
@@ -97,7 +97,7 @@ def test_a_step_that_holds_runs_nothing_and_returns_exact_zeros() -> None:
     ms = tko.MultiSteps(counting(counts), 4)
     grads = stream(8)
     _, state, updates = run(ms, grads, cases.arrays())
-    jax.effects_barrier()
+    cases.effects_barrier()
     assert len(counts) == 2
     assert (int(state.inner_opt_state), int(state.gradient_step), int(state.mini_step)) == (2, 2, 0)
     for i, u in enumerate(updates):
@@ -201,7 +201,7 @@ def test_steps_that_should_be_skipped_leave_everything_but_the_skip_state() -> N
     a, state, updates = run(ours, grads, params)
     b, their_state, _ = run(theirs, grads, params)
     cases.assert_close(a, b)
-    assert jax.tree.structure(state) == jax.tree.structure(their_state)
+    assert cases.structure(state) == cases.structure(their_state)
     assert [bool(u["w"].any()) for u in updates] == [False] * 4 + [True]
     plain, _, _ = run(tko.MultiSteps(tko.adam(0.1), 3), [grads[0], grads[2], grads[4]], params)
     assert bitwise(a, plain)
@@ -216,8 +216,8 @@ def test_the_skip_state_is_that_of_the_last_step() -> None:
 
 
 def test_large_updates_are_skipped() -> None:
-    def skip(updates: Any, step: Any, params: Any) -> Any:
-        return optax.skip_large_updates(updates, step, params, max_squared_norm=10.0)
+    def skip(updates: Any, gradient_step: Any, params: Any) -> Any:
+        return optax.skip_large_updates(updates, gradient_step, params, max_squared_norm=10.0)
 
     ms = tko.MultiSteps(optax.identity(), 2, should_skip_update_fn=skip)
     _, _, updates = run(ms, [jnp.array([1.0]), jnp.array([9.0]), jnp.array([3.0])], jnp.zeros(1))
@@ -225,7 +225,10 @@ def test_large_updates_are_skipped() -> None:
 
 
 def test_a_skip_function_that_returns_no_bool_is_an_error() -> None:
-    ms = tko.MultiSteps(optax.sgd(0.1), 2, should_skip_update_fn=lambda *_: (jnp.ones(2), {}))
+    def skip(updates: Any, gradient_step: Any, params: Any) -> Any:
+        return jnp.ones(2), {}
+
+    ms = tko.MultiSteps(optax.sgd(0.1), 2, should_skip_update_fn=skip)
     with pytest.raises(ValueError, match="should_skip_update_fn"):
         ms.init(jnp.ones(2))
 
@@ -289,7 +292,7 @@ def test_extra_arguments_reach_the_inner_transformation_on_the_step_that_runs() 
     def update(updates: Any, state: Any, params: Any = None, *, value: Any, grad: Any, **extra: Any) -> Any:
         return jax.tree.map(lambda g: value * g, grad), state
 
-    inner = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+    inner = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
     ms = tko.MultiSteps(inner, 2)
     state = ms.init(jnp.ones(2))
     for value in (2.0, 3.0):
@@ -318,9 +321,8 @@ def test_optimizers_that_need_the_value_train(name: str) -> None:
 def test_int_leaves_and_float0_gradients() -> None:
     params = cases.PARAMS["int_key"]()
     ms = tko.MultiSteps(optax.adam(0.1), 2)
-    state = ms.init(params)
-    for _ in range(2):
-        updates, state = ms.update(cases.grads_of("int_key", params), state, params)
+    _, state = ms.update(cases.grads_of("int_key", params), ms.init(params), params)
+    updates, _ = ms.update(cases.grads_of("int_key", params), state, params)
     assert updates["n"] is None and updates["key"] is None
     after = tko.apply_updates(params, updates)
     assert (after["n"] == params["n"]).all() and bool((after["w"] != params["w"]).all())
@@ -333,7 +335,8 @@ def test_state_that_holds_ints_bools_and_keys_is_chosen_not_averaged() -> None:
     _, state, _ = run(ms, stream(3), params)
     assert cases.signature(state) == cases.signature(ms.init(params))
     numbers = state.inner_opt_state[0]
-    assert (int(numbers.steps), bool(numbers.seen), float(numbers.scale)) == (1, True, pytest.approx(0.9))
+    assert (int(numbers.steps), bool(numbers.seen)) == (1, True)
+    assert float(numbers.scale) == pytest.approx(0.9)
 
 
 def test_members_under_vmap_keep_counts_of_their_own() -> None:
@@ -368,7 +371,8 @@ def test_killed_at_any_micro_step_and_resumed_is_bit_equal(wrapper: str) -> None
     whole = go(params, tx.init(params), grads)
     for stop in range(6):
         saved = pickle.dumps(go(params, tx.init(params), grads[:stop]))
-        assert bitwise(go(*pickle.loads(saved), grads[stop:]), whole)
+        p, s = pickle.loads(saved)
+        assert bitwise(go(p, s, grads[stop:]), whole)
 
 
 def test_donated_and_in_a_scan() -> None:
@@ -417,6 +421,6 @@ def test_on_a_raw_model_the_class_and_its_transformation_do_the_same() -> None:
     a, b = (o.update(grads, o.init(model), model) for o in (ms, tx))
     assert bitwise(a, b)
     assert isinstance(a[1], optax.MultiStepsState)
-    assert jax.tree.structure(a[1].acc_grads) == jax.tree.structure(
+    assert cases.structure(a[1].acc_grads) == cases.structure(
         eqx.filter(model, lambda x: eqx.is_array(x) or isinstance(x, (bool, float)))
     )

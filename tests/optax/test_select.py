@@ -64,7 +64,11 @@ def test_masked_is_optax_on_plain_params(name: str) -> None:
 @pytest.mark.parametrize("name", SAME)
 def test_partition_is_optax_on_plain_params(name: str) -> None:
     labels = {"w": "a", "b": "b"}
-    transforms = {"a": cases.OPTIMIZERS[name](optax), "b": optax.sgd(0.1, momentum=0.9), "unused": optax.adam(0.1)}
+    transforms: dict[Any, Any] = {
+        "a": cases.OPTIMIZERS[name](optax),
+        "b": optax.sgd(0.1, momentum=0.9),
+        "unused": optax.adam(0.1),
+    }
     cases.same_as_optax(tko.partition(transforms, labels), optax.partition(transforms, labels), "f32")
 
 
@@ -72,7 +76,7 @@ def test_partition_is_optax_on_plain_params(name: str) -> None:
 def test_wrappers_are_optax_on_params_that_optax_takes(kind: str) -> None:
     tx = optax.adamw(0.01)
     cases.same_as_optax(tko.masked(tx, mask_of), optax.masked(tx, mask_of), kind)
-    transforms = {"matrix": tx, "other": optax.sgd(0.1)}
+    transforms: dict[Any, Any] = {"matrix": tx, "other": optax.sgd(0.1)}
     cases.same_as_optax(tko.partition(transforms, labels_of), optax.partition(transforms, labels_of), kind)
     cases.same_as_optax(tko.filtered(tx), tx, kind)
 
@@ -147,7 +151,7 @@ def test_a_masked_subtree_is_one_masked_node() -> None:
     mask = {"a": False, "b": True}
     ours, theirs = (m.masked(optax.adam(0.1), mask).init(params) for m in (tko, optax))
     assert ours.inner_state[0].mu["a"] == optax.MaskedNode()
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    assert cases.structure(ours) == cases.structure(theirs)
 
 
 @pytest.mark.parametrize("kind", ["f32", "eqx_raw", "eqx_bf16", "nnx", "legacy"])
@@ -210,7 +214,7 @@ def test_nested_masks() -> None:
 
     ours, theirs = build(tko), build(optax)
     state, expected_state = ours.init(params), theirs.init(params)
-    assert jax.tree.structure(state) == jax.tree.structure(expected_state)
+    assert cases.structure(state) == cases.structure(expected_state)
     for _ in range(2):
         updates, state = ours.update(params, state, params)
         expected, expected_state = theirs.update(params, expected_state, params)
@@ -300,7 +304,7 @@ def spy(seen: list[dict[str, Any]]) -> optax.GradientTransformationExtraArgs:
         seen.append({**extra, "params": params})
         return updates, state
 
-    return optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -435,7 +439,7 @@ def test_states_survive_pickle(wrapper: str) -> None:
     grads = cases.gradient(model)
     _, state = tx.update(grads, tx.init(model), model)
     restored = pickle.loads(pickle.dumps(state))
-    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    assert cases.structure(restored) == cases.structure(state)
     a, b = (tx.update(grads, s, model) for s in (state, restored))
     assert all(bool((x == y).all()) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 

@@ -9,13 +9,14 @@ import optax
 from treekit._dtype import cast_like, dtype_of, wider
 from treekit._filter import is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu
+from treekit._round import is_narrow, keys_of_leaves, stochastic_round, widen
 
 T = TypeVar("T")
 
 _optax_tree_map_params = optax.tree_map_params
 
 
-def apply_updates(params: T, updates: Any) -> T:
+def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
     """Add updates to params, or to a raw model; every leaf keeps its dtype.
 
     A leaf whose update is None or float0 stays as it is, and so does one that cannot be a parameter: a function, a
@@ -24,25 +25,35 @@ def apply_updates(params: T, updates: Any) -> T:
     Args:
         params: any tree.
         updates: a tree of updates, None or float0 where there is none.
+        key: a key, another one for each step: params of less than 32 bits (bf16, f16, float8) are added to in f32 and
+            rounded by `treekit.stochastic_round`, so that updates too small for them are not lost. The i-th leaf of
+            `params`, None counted, is rounded with `jax.random.fold_in(key, i)`. By default they are rounded to
+            nearest.
 
     Returns:
         A tree of the structure, shapes and dtypes of `params`.
 
     Raises:
-        TypeError: an update is complex and its param is not.
+        TypeError: an update is complex and its param is not; or `key` is no key.
 
     >>> import jax.numpy as jnp
     >>> apply_updates({"w": jnp.ones(2, jnp.bfloat16), "f": "relu", "n": 3}, {"w": jnp.ones(2), "f": None, "n": None})
     {'f': 'relu', 'n': 3, 'w': Array([2, 2], dtype=bfloat16)}
     """
 
-    def apply(param: Any, update: Any) -> Any:
+    def apply(param: Any, update: Any, key: Any) -> Any:
         if not is_parameter(param) or update is None or dtype_of(update) == jax.dtypes.float0:
             return param
-        dtype = wider(param, update)
-        return cast_like(jnp.asarray(param, dtype) + jnp.asarray(update, dtype), jnp.asarray(param), casting="unsafe")
+        rounds = key is not None and is_narrow(param)
+        x, dx = widen((param, update)) if rounds else (param, update)
+        total = jnp.asarray(x, wider(x, dx)) + jnp.asarray(dx, wider(x, dx))
+        if rounds and jnp.issubdtype(total.dtype, jnp.floating):
+            return stochastic_round(total, param.dtype, key)
+        return cast_like(total, jnp.asarray(param), casting="unsafe")
 
-    out: T = jtu.tree_map(apply, params, updates, is_leaf=lambda x: x is None)
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=lambda x: x is None)
+    keys = [None] * len(leaves) if key is None else keys_of_leaves(key, len(leaves))
+    out: T = jtu.tree_map(apply, params, updates, treedef.unflatten(keys), is_leaf=lambda x: x is None)
     return out
 
 

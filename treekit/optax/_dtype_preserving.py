@@ -1,34 +1,61 @@
 """dtype_preserving: the second kernel, for users' own transformations."""
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import jax
 import optax
 
 from treekit._jax import jnp
-from treekit.optax._preserve import preserve
+from treekit._round import round_like, widen
+from treekit.optax._preserve import cast_floats, preserve
 from treekit.optax._select import hold
 
 
+class StochasticRoundingState(NamedTuple):
+    """State that is rounded stochastically.
+
+    Attributes:
+        rounding_count: the number of updates so far, from which the random bits come; uint32, shape ().
+        inner_state: the state of the inner transformation.
+    """
+
+    rounding_count: Any  # no `count`, so that optax.tree.get finds one count in the state of adam
+    inner_state: Any
+
+
 def dtype_preserving(
-    inner: optax.GradientTransformation, *, state_dtype: Any = None, rounding: Literal["nearest"] = "nearest"
+    inner: optax.GradientTransformation,
+    *,
+    state_dtype: Any = None,
+    rounding: Literal["nearest", "stochastic"] = "nearest",
+    seed: int = 0,
 ) -> optax.GradientTransformationExtraArgs:
     """Keep the dtype, weak type and structure of a transformation's state, whatever the dtypes of the gradients.
 
     `init` makes weak types strong. `update` gives every leaf of the state the dtype it came in with, and every update
     the wider of its gradient's and its param's dtype; so scan and cond accept the state, and jit traces once.
 
+    In bf16 `0.999 * v` rounds to `v`: a second moment that has once been large never decays. There are two cures.
+    `state_dtype=jnp.float32` holds the state in f32. `rounding="stochastic"` holds it in 16 bits or 8, computes in f32,
+    and casts back by `treekit.stochastic_round`, which is right on average.
+
     Args:
         inner: any transformation.
-        state_dtype: a floating dtype in which all floating state is held and computed, whatever that of the params is.
-            By default state has the dtypes that `inner.init` gives it.
-        rounding: how 32-bit results become 16-bit state; "nearest" is the only way so far.
+        state_dtype: a floating dtype in which all floating state is held, whatever that of the params is; but numbers
+            of shape () are not narrowed, since among them are hyperparameters. By default state has the dtypes that
+            `inner.init` gives it.
+        rounding: how state of less than 32 bits is rounded. "nearest": `inner` computes in `state_dtype`, or in
+            the dtypes it is given. "stochastic": it computes in f32 at least, and the result is rounded at random.
+        seed: what the random bits are made of, with the number of the update and of the leaf: a run can be repeated,
+            stopped and resumed, on any number of devices. Give each of several such transformations its own.
 
     Returns:
-        A transformation; its state has the structure of that of `inner`.
+        A transformation; its state has the structure of that of `inner`. With rounding="stochastic" it is a
+        NamedTuple of a count (`rounding_count`) and that state (`inner_state`).
 
     Raises:
-        TypeError: `state_dtype` is no floating dtype; or, from `update`, `inner` changes the structure of the state or
-            of the updates, with the difference.
+        TypeError: `state_dtype` is no floating dtype, `seed` no int; or, from `update`, `inner` changes the structure
+            of the state or of the updates, with the difference.
         ValueError: `rounding` has another name.
 
     >>> import jax.numpy as jnp
@@ -40,8 +67,37 @@ def dtype_preserving(
     >>> state[0].nu.dtype, new_state[0].nu.dtype
     (dtype(bfloat16), dtype(bfloat16))
     """
-    if rounding != "nearest":
-        raise ValueError(f"rounding must be 'nearest', found {rounding!r}")
+    if rounding not in ("nearest", "stochastic"):
+        raise ValueError(f"rounding must be 'nearest' or 'stochastic', found {rounding!r}")
     if state_dtype is not None and not jnp.issubdtype(state_dtype, jnp.floating):
         raise TypeError(f"state_dtype must be a floating dtype, found {state_dtype!r}")
+    _check_seed(seed)
+    if rounding == "stochastic":
+        return hold(_round_state(inner, state_dtype, seed))
     return hold(inner) if state_dtype is None else hold(preserve(inner, state_dtype=state_dtype))
+
+
+def _check_seed(seed: Any) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"seed must be an int, found {seed!r}")
+
+
+def _round_state(
+    inner: optax.GradientTransformation, state_dtype: Any, seed: int
+) -> optax.GradientTransformationExtraArgs:
+    """`inner` computes in f32, all of it, and its narrow state is rounded down to the dtypes it came in with."""
+    tx = preserve(inner)
+
+    def init(params: Any) -> StochasticRoundingState:
+        state = tx.init(params)
+        held = state if state_dtype is None else cast_floats(state_dtype, state)
+        return StochasticRoundingState(jnp.zeros([], jnp.uint32), held)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        count, old = state
+        new_updates, new = tx.update(widen(updates), widen(old), widen(params), **extra)
+        # One kind of key, whatever jax.config says, and none that a user's own key for the params may be equal to.
+        key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), 0x5EED)
+        return new_updates, StochasticRoundingState(count + 1, round_like(new, old, jax.random.fold_in(key, count)))
+
+    return optax.GradientTransformationExtraArgs(init, update)

@@ -1,6 +1,5 @@
 """The second kernel: state and updates keep their dtypes and their structure."""
 
-import functools
 from typing import Any
 
 import optax
@@ -24,14 +23,14 @@ def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> op
     """
     inner = optax.with_extra_args_support(tx)
 
-    def widen(tree: Any) -> Any:
-        return tree if state_dtype is None else jtu.tree_map(functools.partial(_cast_float, state_dtype), tree)
+    def cast(tree: Any) -> Any:
+        return tree if state_dtype is None else cast_floats(state_dtype, tree)
 
     def init(params: Any) -> Any:
-        return jtu.tree_map(strong, widen(inner.init(widen(params))))
+        return jtu.tree_map(strong, cast(inner.init(cast(params))))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        new_updates, new_state = inner.update(widen(updates), state, widen(params), **extra)
+        new_updates, new_state = inner.update(cast(updates), state, cast(params), **extra)
         _check_updates(updates, new_updates)
         _check_state(state, new_state)
         return _keep_update_dtypes(new_updates, updates, params), _keep_state_dtypes(new_state, state)
@@ -60,9 +59,15 @@ def _second(_: Any, new: Any) -> Any:
     return new
 
 
-def _cast_float(dtype: Any, x: Any) -> Any:
-    is_float = is_array(x) and jnp.issubdtype(x.dtype, jnp.floating)
-    return lax.convert_element_type(x, dtype) if is_float else x
+def cast_floats(dtype: Any, tree: Any) -> Any:
+    """Floating arrays in another dtype; but no number of shape () in fewer bits: in bf16, b2 = 0.999 would be 1."""
+
+    def cast(x: Any) -> Any:
+        is_float = is_array(x) and jnp.issubdtype(x.dtype, jnp.floating)
+        is_kept = is_float and x.shape == () and jnp.finfo(dtype).bits < jnp.finfo(x.dtype).bits
+        return lax.convert_element_type(x, dtype) if is_float and not is_kept else x
+
+    return jtu.tree_map(cast, tree)
 
 
 def _check_state(old: Any, new: Any) -> None:

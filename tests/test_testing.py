@@ -1,0 +1,352 @@
+"""check_pytree: silent about what is right, in this library and others, and telling what is wrong."""
+
+import collections
+import dataclasses
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from treekit import field, node, register_node
+from treekit.testing import check_pytree
+
+register_dataclass: Any = jax.tree_util.register_dataclass
+struct_field: Any = flax.struct.field
+Partial: Any = jax.tree_util.Partial
+static: dict[str, Any] = {"static": True}
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+@node
+class Dense:
+    weight: Any
+    name: Any = field(static=True, default=1.0)
+
+
+@register_node(data_fields=["weight"], meta_fields=["name"])
+class Slotted:
+    __slots__ = ("name", "weight")
+
+    def __init__(self, weight: Any, name: Any) -> None:
+        self.weight, self.name = weight, name
+
+
+@flax.struct.dataclass
+class Struct:
+    weight: Any
+    name: str = struct_field(pytree_node=False, default="n")
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Registered:
+    weight: Any
+    size: int = dataclasses.field(metadata=static, default=1)
+    rate: float = dataclasses.field(metadata=static, default=0.5)
+
+
+class Module(eqx.Module):
+    weight: jax.Array
+    inner: Any
+    name: str = eqx.field(static=True, default="n")
+
+
+class ByHand:
+    """Registered in the usual way, and right: its `__init__` stores what it is given and no more."""
+
+    def __init__(self, x: Any, y: Any, name: str) -> None:
+        self.x, self.y, self.name = x, y, name
+
+    def tree_flatten_with_keys(self) -> Any:
+        return ((jax.tree_util.GetAttrKey("x"), self.x), (jax.tree_util.GetAttrKey("y"), self.y)), self.name
+
+    @classmethod
+    def tree_unflatten(cls, name: str, children: Any) -> "ByHand":
+        x, y = children
+        return cls(x, y, name)
+
+
+jax.tree_util.register_pytree_with_keys_class(ByHand)
+ONES = jnp.ones(2)
+
+
+def mlp() -> Any:
+    return eqx.nn.MLP(2, 2, 8, depth=2, key=jax.random.key(0))
+
+
+def peer(package: str) -> Any:
+    """A node of a peer that may not be installed."""
+    module = pytest.importorskip(package)
+    make: Any = module.dataclass if package == "chex" else module.pytree_dataclass
+
+    class Peer:
+        x: Any
+        y: Any
+
+    return make(Peer)(x=ONES, y={"a": 1.0})
+
+
+GOOD: dict[str, Callable[[], Any]] = {
+    "dict": lambda: {"w": ONES, "b": None, "f": jnp.sin},
+    "list": lambda: [1, 2.0, True, "leaf", np.ones(2)],
+    "empty": lambda: {},
+    "none": lambda: None,
+    "namedtuple": lambda: Pair(ONES, {"a": Pair(1, 2)}),
+    "other containers": lambda: (collections.OrderedDict(b=1, a=2), collections.defaultdict(list, a=[1]), (), [[]]),
+    "Partial": lambda: Partial(jnp.add, ONES, out=1),
+    "key": lambda: {"key": jax.random.key(0)},
+    "node": lambda: Dense(ONES),
+    "nested nodes": lambda: Dense([Dense(ONES, name=1), Dense(None, name=True)], name=("a", 1)),
+    "register_node": lambda: Slotted({"a": ONES}, 1.0),
+    "eqx.Module": lambda: Module(ONES, inner=[Module(ONES, inner=None)]),
+    "eqx.nn.MLP": mlp,
+    "other layers": lambda: (
+        eqx.nn.LayerNorm(4),
+        eqx.nn.Conv2d(1, 2, 3, key=jax.random.key(0)),
+        eqx.nn.GRUCell(2, 2, key=jax.random.key(0)),
+        eqx.nn.BatchNorm(4, "batch", mode="ema"),
+        eqx.nn.Dropout(0.5),
+    ),
+    "filtered": lambda: eqx.filter(mlp(), eqx.is_array),
+    "flax.struct": lambda: Struct(ONES),
+    "nested flax.struct": lambda: Struct({"a": Struct(ONES), "b": [Struct(None, "m")]}),
+    "register_dataclass": lambda: Registered(ONES),
+    "by hand": lambda: ByHand(ONES, {"a": 1}, "n"),
+    "FrozenDict": lambda: importlib.import_module("flax.core").freeze({"a": {"b": ONES}}),
+    "nnx.State": lambda: nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0))),
+    "nnx graph": lambda: nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0))),
+    "optimizer state": lambda: optax.adamw(1e-3).init({"w": ONES, "b": ONES}),
+    "structs": lambda: jax.eval_shape(lambda: {"a": ONES, "m": Dense(ONES)}),
+    "chex": lambda: peer("chex"),
+    "jax_dataclasses": lambda: peer("jax_dataclasses"),
+}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_silent_about_what_is_right(kind: str) -> None:
+    check_pytree(GOOD[kind]())
+
+
+# What is wrong, one thing a class.
+
+
+@register_dataclass
+@dataclasses.dataclass
+class Reruns:
+    """Each rebuilding counts as a creation."""
+
+    x: Any
+    made = 0
+
+    def __post_init__(self) -> None:
+        type(self).made += 1
+
+
+@register_dataclass
+@dataclasses.dataclass(init=False)
+class RerunsInit:
+    x: Any
+
+    def __init__(self, x: Any) -> None:
+        Reruns.made += 1
+        self.x = x
+
+
+@register_dataclass
+@dataclasses.dataclass
+class Prepares:
+    x: Any
+
+    def __post_init__(self) -> None:
+        self.x = 2 * self.x
+
+
+@register_dataclass
+@dataclasses.dataclass
+class Replaces:
+    x: Any
+
+    def __post_init__(self) -> None:
+        self.x = 42
+
+
+@flax.struct.dataclass
+class Validates:
+    x: Any
+
+    def __post_init__(self) -> None:
+        if self.x.ndim != 1:
+            raise ValueError("x must be a vector")
+
+
+@flax.struct.dataclass
+class WantsNumbers:
+    x: Any
+
+    def __post_init__(self) -> None:
+        if self.x is not None and not float(self.x) > 0:
+            raise ValueError("x must be positive")
+
+
+@flax.struct.dataclass
+class AnyStatic:
+    x: Any
+    value: Any = struct_field(pytree_node=False, default=None)
+
+
+class AnyModule(eqx.Module):
+    x: Any
+    value: Any = eqx.field(static=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class HidesArray:
+    """Hashable, and with an array inside."""
+
+    x: Any
+
+    def __hash__(self) -> int:
+        return 0
+
+
+jax.tree_util.register_dataclass(HidesArray, ["x"], [])
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TwinA:
+    x: Any
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TwinB:
+    x: Any
+
+
+class Plain:
+    """Not registered; those below are, each by two functions that do not go together."""
+
+    def __init__(self, x: Any, y: Any = None) -> None:
+        self.x, self.y = x, y
+
+
+def by_hand(flatten: Callable[[Any], Any], unflatten: Callable[[Any, Any, Any], Any], keys: Any = None) -> Any:
+    """An instance, with x an array and y a dict, of a class registered with these."""
+    cls = type("Odd", (Plain,), {})
+    register: Any = jax.tree_util.register_pytree_node
+    register(cls, flatten, lambda aux, children: unflatten(cls, aux, children), keys)
+    return cls(ONES, {"a": 1.0})
+
+
+def both(t: Any) -> Any:
+    return (t.x, t.y), None
+
+
+KEY: Any = jax.tree_util.GetAttrKey
+
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "no node": (lambda: Plain(1), r"it is a pytree node\n.*a leaf of type Plain"),
+    "counts": (lambda: Reruns(ONES), r"creation's code does not run.*\n.*Reruns: __post_init__ ran"),
+    "counts in init": (lambda: RerunsInit(ONES), r"creation's code does not run.*\n.*RerunsInit: __init__ ran"),
+    "prepares": (lambda: Prepares(ONES), r"rebuilt with its own leaves, and has these leaves again"),
+    "replaces": (lambda: Replaces(42), r"rebuilt with objects that are no arrays.*, and has these leaves again"),
+    "validates": (lambda: Validates(ONES), r"rebuilt with objects that are no arrays(?s:.*)Validates: AttributeError"),
+    "wants numbers": (lambda: WantsNumbers(3.0), r"rebuilt with objects that are no arrays(?s:.*)TypeError: float"),
+    "inside": (
+        lambda: {"a": [Dense(ONES), Dense({"b": Validates(ONES)})]},
+        r"Validates at \['a'\]\[1\]\.weight\['b'\]: AttributeError",
+    ),
+    "list": (lambda: AnyStatic(ONES, [1]), r"static parts are hashable.*\n.*AnyStatic: value, of type list"),
+    "list in eqx": (lambda: AnyModule(ONES, [1]), r"static parts are hashable.*\n.*AnyModule: value, of type list"),
+    "array": (lambda: AnyStatic(ONES, np.ones(2)), r"static parts are hashable.*\n.*value, of type ndarray"),
+    "hidden array": (lambda: AnyStatic(ONES, HidesArray(ONES)), "value, of type HidesArray: it holds an array"),
+    "1 for 1.0": (lambda: AnyStatic(ONES, 1), r"told apart.*\n.*value=1 has the structure of value=1\.0"),
+    "True": (lambda: AnyModule(ONES, True), r"told apart.*\n.*value=True has the structure of value=1"),
+    "0.0": (lambda: AnyModule(ONES, 0.0), r"told apart.*\n.*value=0\.0 has the structure of value="),
+    "two classes": (lambda: [TwinA(1), TwinB(1)], "TwinA and TwinB have equal ones"),
+    "computed leaves": (
+        lambda: by_hand(lambda t: ((t.x + 1, t.y), None), lambda cls, _, xs: Plain(*xs)),
+        "flattening it gives the leaves that it holds, the same each time",
+    ),
+    "another order": (
+        lambda: by_hand(both, lambda cls, _, xs: cls(*reversed(xs))),
+        r"rebuilt with its own leaves, and has these leaves again",
+    ),
+    "a leaf too few": (
+        lambda: by_hand(both, lambda cls, _, xs: cls(xs[0], None)),
+        r"rebuilt with its own leaves, and has these leaves again\n.*1 leaves for 2",
+    ),
+    "rebuilt otherwise": (
+        lambda: by_hand(lambda t: ((t.x,), vars(t).setdefault("n", object())), lambda cls, _, xs: cls(*xs)),
+        r"rebuilt with its own leaves, and has the same structure again",
+    ),
+    "static of no order": (
+        lambda: by_hand(lambda t: ((t.x,), float("nan")), lambda cls, _, xs: cls(*xs)),
+        "its static parts are equal to themselves",
+    ),
+    "keys in another order": (
+        lambda: by_hand(both, lambda cls, _, xs: cls(*xs), lambda t: (((KEY("y"), t.y), (KEY("x"), t.x)), None)),
+        "key paths in the same order as without",
+    ),
+    "one key for two": (
+        lambda: by_hand(
+            lambda t: ((t.x, t.y["a"]), None),
+            lambda cls, _, xs: cls(xs[0], {"a": xs[1]}),
+            lambda t: (((KEY("x"), t.x), (KEY("x"), t.y["a"])), None),
+        ),
+        "a key path of its own",
+    ),
+    "shared": (
+        lambda: by_hand(lambda t: ((t.x,), Held(t.y)), lambda cls, held, xs: cls(*xs, held.value)),
+        r"shares no container.*\n.*y is one object in both",
+    ),
+    "lost": (
+        lambda: by_hand(
+            lambda t: ((t.x,), None), lambda cls, _, xs: vars(o := object.__new__(cls)).update(x=xs[0]) or o
+        ),
+        r"same attributes.*\n.*y is lost",
+    ),
+    "unset": (lambda: object.__new__(Dense), r"it can be flattened\n.*Dense\.weight is not set"),
+}
+
+
+class Held:
+    """A hashable static part that holds a dict; equal to all of its kind."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Held)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_tells_what_is_wrong(fault: str) -> None:
+    make, message = BAD[fault]
+    with pytest.raises(AssertionError, match=message) as caught:
+        check_pytree(make())
+    told = str(caught.value)
+    assert told.count("  so: ") == told.count("  mend: ") == told.count("\n- ") >= 1
+
+
+def test_tells_each_fault_of_a_class_once() -> None:
+    layers = [AnyStatic([AnyStatic(ONES, [1]), AnyStatic(ONES, [2])]), Reruns(1)]
+    with pytest.raises(AssertionError, match=r"of class list breaks 2 laws:") as caught:
+        check_pytree(layers)
+    assert "AnyStatic at [0].x[0]: value" in str(caught.value) and "Reruns at [1]" in str(caught.value)

@@ -1,0 +1,28 @@
+"""What the checkers must refuse in the use of treekit.optax."""
+
+import jax
+import optax
+
+from treekit import optax as tko
+
+
+class Model:
+    weight: jax.Array
+
+
+def bad(model: Model, updates: Model, tx: optax.GradientTransformation) -> None:
+    tko.masked(tx)  # E: call-arg
+    tko.masked(tx, True, mask_compatible=True)  # E: call-arg
+    tko.masked(tx, True).initialise(model)  # E: attr-defined
+    tko.filtered(3)  # E: arg-type
+    tko.partition([tx], "a")  # E: arg-type
+    tko.dtype_preserving(tx, rounding="up")  # E: arg-type
+    tko.MultiSteps(tx)  # E: call-arg
+    tko.MultiSteps(tx, "3")  # E: arg-type
+    count: str = tko.MultiSteps(tx, 3).init(model)  # E: assignment
+    tko.lbfgs(memory=3)  # E: call-arg
+    tko.inject_hyperparams(0.1)  # E: arg-type
+    tko.apply_if_finite(tx)  # E: call-arg
+    tko.apply_updates(model, updates).bias  # E: attr-defined
+    other: dict[str, int] = tko.apply_updates(model, updates)  # E: arg-type
+    grad: Model = tko.value_and_grad_from_state(len)(model, state=())  # E: assignment
