@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 QUICK = bool(os.environ.get("QUICK"))
 ROUNDS = 6 if QUICK else 40
-SECONDS = 0.002 if QUICK else 0.02  # that one measurement takes, about
+SECONDS = 0.002  # that one measurement takes, about: so short that most are not interrupted by other processes
+TRIES = 3  # measurements in a turn, of which the fastest counts
 
 
 class Ratio(NamedTuple):
@@ -30,8 +31,8 @@ class Ratio(NamedTuple):
 def compare(calls: Mapping[str, Callable[[], object]], base: str) -> dict[str, Ratio]:
     """Time some calls against one of them.
 
-    Each round times every call once, the next round in the opposite order, and gives one ratio a call, so that what
-    changes from round to round (the clock, a neighbour) does not enter.
+    In each round every call has its turn, in the next in the opposite order, and each round gives one ratio a call, so
+    that what changes from round to round (the clock, a neighbour) does not enter.
 
     Args:
         calls: what to time, by name. A call that starts work elsewhere must wait for it itself.
@@ -44,7 +45,7 @@ def compare(calls: Mapping[str, Callable[[], object]], base: str) -> dict[str, R
     rounds: list[dict[str, float]] = []
     for number in range(ROUNDS):
         order = list(calls) if number % 2 == 0 else list(calls)[::-1]
-        rounds.append({name: _time(calls[name], repeats[name]) for name in order})
+        rounds.append({name: min(_time(calls[name], repeats[name]) for _ in range(TRIES)) for name in order})
     return {name: _ratio([times[name] / times[base] for times in rounds]) for name in calls}
 
 

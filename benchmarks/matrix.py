@@ -297,7 +297,9 @@ class Cell:
     reason: str | None
 
 
-def run_cell(o: Any, optimizer: Factory, wrapper: Callable[[Any, Factory], Any], make: Callable[[], Params]) -> str | None:
+def run_cell(
+    o: Any, optimizer: Factory, wrapper: Callable[[Any, Factory], Any], make: Callable[[], Params]
+) -> str | None:
     """The reason why a cell is not held, or None."""
     try:
         with warnings.catch_warnings():

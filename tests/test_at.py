@@ -151,6 +151,27 @@ def test_cases(name: str) -> None:
     assert identical(ours, eqx.tree_at(where, tree, new))
 
 
+def test_many_nodes_in_any_order() -> None:
+    """More than are looked for one by one, leaves and containers of every size, in another order than the tree's."""
+    tree: list[Any] = [(i, [i, {}], []) for i in range(30)]
+    order = [*range(0, 30, 2), *range(29, 0, -2)]
+    wheres: dict[str, Callable[[Any], Any]] = {
+        "leaves": lambda t: [t[i][0] for i in order],
+        "containers": lambda t: [t[i][1] for i in order],
+        "empty ones": lambda t: [t[i][2] for i in order],
+        "of all sorts": lambda t: [t[i][i % 3] for i in order],
+        "nested": lambda t: [t[i] if i % 3 else t[i][1][1] for i in order],
+    }
+    for where in wheres.values():
+        new = [f"new {i}" for i in order]
+        ours = tk.tree_at(where, tree, new)
+        assert where(ours) == new if where is not wheres["nested"] else ours != tree
+        assert identical(ours, eqx.tree_at(where, tree, new))
+        seen: list[Any] = []
+        tk.tree_at(where, tree, replace_fn=seen.append)
+        assert seen == where(tree), "in the order of where"
+
+
 def test_equinox_modules() -> None:
     new = jnp.zeros((3, 5))
     ours = tk.tree_at(lambda m: (m.layers[0].weight, m.layers[1].bias), MLP, (new, None))
@@ -223,8 +244,35 @@ ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exceptio
     "too many": ([1, 2], lambda t: (t[0], t[1]), {"replace": [1, 2, 3]}, ValueError, "names 2 nodes.*has 3 values"),
     "too few": ([1, 2], lambda t: (t[0], t[1]), {"replace": ()}, ValueError, "names 2 nodes.*has 0 values"),
     "no sequence": ([1, 2], lambda t: (t[0], t[1]), {"replace": 3}, TypeError, "sequence of 2, found 3"),
-    "static field": (MLP, lambda m: m.layers[0].in_features, {"replace": 3}, ValueError, "static field"),
-    "static field of a node": (Twig(1), lambda t: t.name, {"replace": "x"}, ValueError, "static field"),
+    "static field": (
+        MLP,
+        lambda m: m.layers[0].use_bias,
+        {"replace": 3},
+        ValueError,
+        r"static field 'use_bias' of MLP or Linear.*treekit\.replace\(node, use_bias=",
+    ),
+    "static field of a node": (
+        [Twig(1, name="a name")],
+        lambda t: t[0].name,
+        {"replace": "x"},
+        ValueError,
+        r"static field 'name' of Twig.*treekit\.replace\(node, name=",
+    ),
+    "static field among nodes": (
+        Twig(1, name="a name"),
+        lambda t: (t.left, t.name),
+        {"replace": (1, "x")},
+        ValueError,
+        "static field 'name' of Twig",
+    ),
+    "static field that holds a tuple": (
+        Twig(1, name=("a", "b")),
+        lambda t: t.name,
+        {"replace": "x"},
+        ValueError,
+        "static field 'name' of Twig",
+    ),
+    "computed": ([1], lambda t: "a" + "b", {"replace": 1}, ValueError, "a static field is none.*computed from leaves"),
     "constant": ([1], lambda t: "other", {"replace": 1}, ValueError, "names no node"),
     "object": ([1], lambda t: object(), {"replace": 1}, ValueError, "names no node"),
     "computed container": ([1, 2], lambda t: {"a": t[0]}, {"replace": [1]}, ValueError, "'a', which is no node"),
@@ -232,7 +280,13 @@ ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exceptio
     "of another tree": ([1, 2], lambda t: [[]], {"replace": [1]}, ValueError, r"names \[\], which is no node"),
     "bound method": (MLP, lambda m: m.__call__, {"replace": 1}, ValueError, "names"),
     "the same twice": ([1, 2], lambda t: (t[0], t[0]), {"replace": [1, 2]}, ValueError, "the same node twice"),
-    "inside another": ([[1], 2], lambda t: (t[0], t[0][0]), {"replace": [1, 2]}, ValueError, "inside another"),
+    "inside another": (
+        [[1], 2],
+        lambda t: (t[0], t[0][0]),
+        {"replace": [1, 2]},
+        ValueError,
+        "inside another.*parent and child",
+    ),
     "inside another, the inner first": (
         [[1], 2],
         lambda t: (t[0][0], t[0]),

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import enum
+import io
 import re
 import warnings
 from collections.abc import Callable
@@ -24,6 +25,14 @@ KEY = jax.random.key(0)
 KINDS: tuple[Kind, ...] = get_args(Kind)
 f32, bf16 = jnp.ones(2), jnp.ones(2, jnp.bfloat16)
 abstract = untyped.ShapeDtypeStruct((2,), jnp.float32)
+
+
+def in_host_memory(x: jax.Array) -> jax.Array:
+    """The same array in another kind of memory: all that one device has to offer in ways of sharding."""
+    out: jax.Array = jax.device_put(
+        x, jax.sharding.SingleDeviceSharding(untyped.devices()[0], memory_kind="pinned_host")
+    )
+    return out
 
 
 def of_name(name: str) -> type[Any]:
@@ -109,6 +118,7 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "weak type": ("weak type", jnp.asarray(1.0), jnp.ones(())),
     "number, array": ("weak type", 1.0, jnp.ones(())),
     "number, NumPy scalar": ("weak type", 1.0, np.float32(1)),
+    "memory": ("sharding", f32, in_host_memory(f32)),
     "value": ("value", f32, jnp.array([1.0, 2.0])),
     "value of bf16": ("value", bf16, bf16 * 2),
     "value of ints": ("value", jnp.arange(2), jnp.arange(2) + 1),
@@ -378,6 +388,50 @@ def test_the_text_has_a_line_for_each_difference(a: Any, b: Any) -> None:
         assert line.endswith(f"{found.left} | {found.right}") and len(found.left) < 500
 
 
+@pytest.mark.parametrize("count", [50, 51, 500])
+def test_a_long_text_is_cut_with_a_count(count: int) -> None:
+    diff = tk.tree_diff([1] * count + [None], [2] * count + [1])
+    assert len(diff) == count + 1
+    lines = str(diff).splitlines()
+    assert len(lines) == 51 and lines[49].startswith("[49]")
+    values = f"{count - 50} of value, " if count > 50 else ""
+    assert lines[-1] == f"… and {count - 49} more: {values}1 of array against None"
+
+
+def test_of_many_keys_those_are_named_that_the_other_has_not() -> None:
+    a: dict[str, int] = {f"layer{i}": 0 for i in range(1000)}
+    (found,) = tk.tree_diff(a, {name: 0 for name in a if name != "layer7"})
+    assert (found.left, found.right) == ("1000 children, among them ['layer7']", "999 children")
+    (found,) = tk.tree_diff(a, {})
+    assert found.left.endswith(" and 976 others") and len(found.left) < 500 and found.right == "no children"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    diff = tk.tree_diff({"a": 1, "b": f32}, {"a": 2, "b": bf16})
+    plain, coloured, asked_not_to = io.StringIO(), Terminal(), Terminal()
+    for file, no_colour in ((plain, ""), (coloured, ""), (asked_not_to, "1")):
+        monkeypatch.setenv("NO_COLOR", no_colour)
+        monkeypatch.setattr("sys.stdout", file)
+        diff.show()
+    assert plain.getvalue() == asked_not_to.getvalue() == f"{diff}\n"
+    assert "\033[" in coloured.getvalue()
+    assert re.sub(r"\033\[\d+m", "", coloured.getvalue()) == plain.getvalue()
+
+
+def test_where_arrays_lie_is_compared_without_values_too() -> None:
+    there = in_host_memory(f32)
+    (found,) = tk.tree_diff(f32, there, values=False)
+    assert "device" in found.left and "pinned_host" in found.right
+    assert not tk.tree_diff(there, in_host_memory(f32))
+    mesh: Any = untyped.make_mesh((1,), ("x",))
+    assert not tk.tree_diff(f32, jax.device_put(f32, jax.NamedSharding(mesh, untyped.P("x")))), "the same place"
+
+
 def test_classes_of_one_name_read_differently() -> None:
     (found,) = tk.tree_diff(of_name("Same")(1), of_name("Same")(1))
     assert found.left.startswith(f"{__name__}.Same at 0x") and found.left != found.right
@@ -399,7 +453,8 @@ def test_assert_trees_same_takes_the_same_options() -> None:
     tk.assert_trees_same(f32, f32 * 1.01, rtol=0.1)
     tk.assert_trees_same(f32, f32 * 1.01, atol=0.1)
     with pytest.raises(
-        AssertionError, match=r"1 difference, left \| right\):\n\(root\)  value  1\.0 at \[0\] \(1 of 2\) \| 2\.0 at \[0\]"
+        AssertionError,
+        match=r"1 difference, left \| right\):\n\(root\)  value  1\.0 at \[0\] \(1 of 2\) \| 2\.0 at \[0\]",
     ):
         tk.assert_trees_same(f32, f32 * 2)
 

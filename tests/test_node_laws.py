@@ -302,6 +302,11 @@ def static_parts_are_honoured(way: Way) -> None:
     assert [y.name.comment for y in (one, two, *same((one, two)))] == ["one", "two"] * 2
 
 
+@node(eq=True)
+class NodeConfig:
+    depth: Any = field(static=True)
+
+
 DIFFERENT: list[tuple[Any, Any]] = [
     (1, 1.0),
     (1, True),
@@ -324,6 +329,7 @@ WRAPS: list[Callable[[Any], Any]] = [
     lambda v: ((v, "x"),),
     lambda v: frozenset({v}),
     Config,
+    NodeConfig,
 ]
 
 

@@ -273,6 +273,11 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "list in eqx": (lambda: AnyModule(ONES, [1]), r"static parts are hashable.*\n.*AnyModule: value, of type list"),
     "array": (lambda: AnyStatic(ONES, np.ones(2)), r"static parts are hashable.*\n.*value, of type ndarray"),
     "hidden array": (lambda: AnyStatic(ONES, HidesArray(ONES)), "value, of type HidesArray: it holds an array"),
+    "arrays in two": (
+        lambda: [AnyStatic(ONES, np.ones(2)), AnyStatic(ONES, np.zeros(2))],
+        r"static parts are hashable.*\n.*AnyStatic at \[0\]: value, of type ndarray",
+    ),
+    "raises": (lambda: by_hand(lambda t: t.forgotten, lambda cls, _, xs: cls(*xs), lambda t: ((), None)), "flattened"),
     "1 for 1.0": (lambda: AnyStatic(ONES, 1), r"told apart.*\n.*value=1 has the structure of value=1\.0"),
     "True": (lambda: AnyModule(ONES, True), r"told apart.*\n.*value=True has the structure of value=1"),
     "0.0": (lambda: AnyModule(ONES, 0.0), r"told apart.*\n.*value=0\.0 has the structure of value="),

@@ -1,9 +1,13 @@
 """tree_at: a tree with some of its nodes replaced."""
 
+import dataclasses
+import operator
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from itertools import compress
+from typing import Any, NamedTuple, TypeVar
 
-from treekit._jax import jtu
+from treekit._jax import IsLeaf, jtu
 
 T = TypeVar("T")
 
@@ -46,9 +50,9 @@ def tree_at(
         A tree with the class and containers of `tree`.
 
     Raises:
-        ValueError: `where` names no node, the same node twice, a node inside another one it names, or one of several
-            None; it depends on the leaves; `replace` has another length; not precisely one of `replace` and
-            `replace_fn` is given.
+        ValueError: `where` names no node (a static field is none), the same node twice, a node and one inside it, or
+            one of several None; it depends on the leaves; `replace` has another length; not precisely one of `replace`
+            and `replace_fn` is given.
         TypeError: `where` returns a sequence and `replace` is none.
 
     Source: the contract of `equinox.tree_at`.
@@ -61,87 +65,204 @@ def tree_at(
     if (replace is _MISSING) == (replace_fn is _MISSING):
         raise ValueError("tree_at takes precisely one of replace and replace_fn")
 
-    # A node is told by identity. Small ints and () are shared all over a program, and one list may stand at two places
-    # of a tree; so `where` is shown a rebuilt tree, in which every leaf is an object made for its place and every
-    # container is new.
-    def stop(x: Any) -> bool:
-        return (type(x) is tuple and not x) or (is_leaf is not None and is_leaf(x))
-
-    leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
-    marks: list[Any] = [_EmptyTuple() if type(x) is tuple and not x else object() for x in leaves]
-    leaf_of = {id(mark): leaf for mark, leaf in zip(marks, leaves, strict=True)}
-    marked: T = treedef.unflatten(marks)
-    found = where(marked)
-    _check_same(where(tree), found, leaf_of, stop)
-
-    single, wanted = _single_or_many(marked, found, leaf_of)
-    position = {id(node): i for i, node in enumerate(wanted)}
-    items, outline = jtu.tree_flatten(marked, is_leaf=lambda x: id(x) in position)
-    counts = [0] * len(wanted)
-    for item in items:
-        if id(item) in position:
-            counts[position[id(item)]] += 1
-    _check_counts(wanted, counts)
-
-    def original(node: Any) -> Any:
-        leaves, structure = jtu.tree_flatten(node)
-        return structure.unflatten([leaf_of[id(mark)] for mark in leaves])
+    marked = _mark(tree, is_leaf)
+    found = where(marked.tree)
+    if _is_empty_tuple(found) or (issubclass(type(found), (tuple, list)) and any(map(_is_empty_tuple, found))):
+        marked = _mark(tree, lambda x: _is_empty_tuple(x) or (is_leaf is not None and is_leaf(x)))
+        found = where(marked.tree)
+    indices = _check_same(where(tree), found, marked)
+    single, wanted, runs, outline = _locate(found, indices, marked)
 
     if not isinstance(replace_fn, _Missing):
-        replacements = [replace_fn(original(node)) for node in wanted]
+        of_node = sorted(runs, key=lambda run: run.which)
+        originals = [marked.original(node, run) for node, run in zip(wanted, of_node, strict=True)]
+        replacements = [replace_fn(original) for original in originals]
     else:
         replacements = [replace] if single else _as_list(replace, len(wanted))
-    out: T = outline.unflatten(
-        [replacements[position[id(x)]] if id(x) in position else leaf_of[id(x)] for x in items],
-    )
+    out: T = outline.unflatten(_exchange(marked.leaves, runs, replacements))
     return out
 
 
-def _single_or_many(marked: Any, found: Any, leaf_of: dict[int, Any]) -> tuple[bool, list[Any]]:
-    """Whether `where` named one node of the tree or made a sequence of several; and the list of them."""
-    if id(found) in leaf_of or any(x is found for x in jtu.tree_leaves(marked, is_leaf=lambda x: x is found)):
-        return True, [found]
-    try:
-        return False, list(found)
-    except TypeError:
-        raise ValueError(f"where names no node of the tree: it returned {found!r}. {_HINT}") from None
+class _Run(NamedTuple):
+    """The leaves under one of the nodes to replace lie side by side: from where to where, and which of the nodes."""
+
+    start: int
+    stop: int
+    which: int
 
 
-_HINT = (
-    "It must return nodes of the tree it is given; a static field is none (see treekit.replace), and neither is what "
-    "is computed from leaves."
-)
+class _Marked(NamedTuple):
+    """A tree rebuilt with marks for leaves: objects of which each stands at one place.
+
+    A node is told by identity. Small ints and () are shared all over a program, and one list may stand at two places of
+    a tree; in the rebuilt tree, every leaf is an object made for its place and every container is new.
+    """
+
+    tree: Any
+    marks: list[Any]
+    leaves: list[Any]  # of the tree given, in the order of the marks
+    treedef: Any
+    is_leaf: IsLeaf
+
+    def find(self, marks: list[Any]) -> list[int | None]:
+        """The index of each of these marks; None for what is no mark."""
+        if len(marks) <= _FEW and all(type(mark) is object for mark in marks):
+            try:
+                return [self.marks.index(mark) for mark in marks]
+            except ValueError:  # an object() that is none of them
+                pass
+        place = dict(zip(map(id, self.marks), range(len(self.marks)), strict=True))
+        return [place.get(id(mark)) for mark in marks]
+
+    def original(self, node: Any, run: _Run) -> Any:
+        """What the tree given has in the place of a node of the marked one."""
+        return jtu.tree_structure(node).unflatten(self.leaves[run.start : run.stop])
 
 
-def _check_same(plain: Any, found: Any, leaf_of: dict[int, Any], stop: Callable[[Any], bool]) -> None:
-    """On the tree itself, `where` must find what it found on the tree of marks."""
-    plain_leaves, plain_def = jtu.tree_flatten(plain, is_leaf=stop)
+_FEW = 4  # so many marks are found sooner one by one than by a table
+
+
+def _mark(tree: Any, is_leaf: IsLeaf) -> _Marked:
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
+    # Python code for each leaf is what costs here, so () is looked for only where it can be a leaf.
+    if is_leaf is None:
+        marks: list[Any] = [object() for _ in leaves]
+    else:
+        marks = [_EmptyTuple() if _is_empty_tuple(x) else object() for x in leaves]
+    return _Marked(treedef.unflatten(marks), marks, leaves, treedef, is_leaf)
+
+
+def _is_empty_tuple(x: Any) -> bool:
+    return type(x) is tuple and not x
+
+
+def _check_same(plain: Any, found: Any, marked: _Marked) -> list[int]:
+    """The indices of the leaves that `where` found; on the tree itself, it must find the same ones."""
+    plain_leaves, plain_def = jtu.tree_flatten(plain, is_leaf=marked.is_leaf)
     marks, marks_def = jtu.tree_flatten(found)
-    for mark in marks:
-        if id(mark) not in leaf_of:
-            raise ValueError(
-                f"where names no node of the tree: {mark!r} is no leaf of it. {_HINT} A class whose reconstruction "
-                "replaces its leaves shows like this too: register it with treekit.register_node."
-            )
-    if plain_def != marks_def or any(a is not leaf_of[id(m)] for a, m in zip(plain_leaves, marks, strict=True)):
+    indices = [i for i in marked.find(marks) if i is not None]
+    if len(indices) < len(marks):
+        strange = next(mark for mark, i in zip(marks, marked.find(marks), strict=True) if i is None)
+        raise ValueError(
+            f"where names no node of the tree: {strange!r} is no leaf of it. {_hint(marked, found, strange)}"
+        )
+    if plain_def != marks_def or any(a is not marked.leaves[i] for a, i in zip(plain_leaves, indices, strict=True)):
         raise ValueError("where must go by the structure of the tree alone, and it depends on the leaves")
+    return indices
 
 
-def _check_counts(wanted: list[Any], counts: list[int]) -> None:
+def _locate(found: Any, indices: list[int], marked: _Marked) -> tuple[bool, list[Any], list[_Run], Any]:
+    """Whether `where` named one node or made a sequence of several, and the list of them.
+
+    Returns:
+        Besides, a run for each of them, in the order of the tree; and the structure of the tree, with a leaf for each.
+    """
+    if len(indices) == 1 and found is marked.marks[indices[0]]:
+        return True, [found], [_Run(indices[0], indices[0] + 1, 0)], marked.treedef
+    # Whether it is a node of the tree costs a walk through it. The leaves of a node lie side by side.
+    if not indices or indices == list(range(indices[0], indices[0] + len(indices))):
+        runs, outline = _runs(partial(operator.is_, found), [found], marked)
+        if runs:
+            _check_counts([found], runs)
+            return True, [found], runs, outline
+    try:
+        wanted = list(found)
+    except TypeError:
+        raise ValueError(f"where names no node of the tree: it returned {found!r}. {_hint(marked, found)}") from None
+
     if len({id(x) for x in wanted if x is not None}) != sum(x is not None for x in wanted):
         raise ValueError("where names the same node twice")
+    if len(wanted) == len(indices) and all(x is marked.marks[i] for x, i in zip(wanted, indices, strict=True)):
+        return False, wanted, sorted(_Run(i, i + 1, which) for which, i in enumerate(indices)), marked.treedef
+    ids = {id(node) for node in wanted}
+    runs, outline = _runs(lambda x: id(x) in ids, wanted, marked)
+    _check_counts(wanted, runs, marked)
+    return False, wanted, runs, outline
+
+
+def _runs(is_wanted: Callable[[Any], bool], wanted: list[Any], marked: _Marked) -> tuple[list[_Run], Any]:
+    """A run for every place where a node that is wanted stands, and the structure of the tree with a leaf for each."""
+    items, outline = jtu.tree_flatten(marked.tree, is_leaf=is_wanted)
+    which = {id(node): i for i, node in enumerate(wanted)}
+    runs: list[_Run] = []
+    under = 0  # leaves under the nodes so far, less the one that each is now
+    for place in compress(range(len(items)), map(is_wanted, items)):
+        node = items[place]
+        count = jtu.tree_structure(node).num_leaves
+        runs.append(_Run(place + under, place + under + count, which[id(node)]))
+        under += count - 1
+    return runs, outline
+
+
+def _exchange(leaves: list[Any], runs: list[_Run], replacements: list[Any]) -> list[Any]:
+    """The leaves, with one replacement for each run of them."""
+    out: list[Any] = []
+    end = 0
+    for run in runs:
+        out += leaves[end : run.start]
+        out.append(replacements[run.which])
+        end = run.stop
+    return out + leaves[end:]
+
+
+def _check_counts(wanted: list[Any], runs: list[_Run], marked: _Marked | None = None) -> None:
+    nones = sum(node is None for node in wanted)
+    counts = [0] * len(wanted)
+    for run in runs:
+        counts[run.which] += 1
     for node, count in zip(wanted, counts, strict=True):
-        if node is None and (count > 1 or sum(x is None for x in wanted) > 1):
+        if node is None and max(count, nones) > 1:
             raise ValueError(
-                f"where names a None, and the tree has {count} of them; pass is_leaf=lambda x: x is None to tell them "
-                "apart"
-            )
-        if count == 0:
-            raise ValueError(
-                f"where names {node!r}, which is no node of the tree, or lies inside another it names. {_HINT}"
+                f"where names a None, and the tree has {max(count, nones)} of them, which are one object; pass "
+                "is_leaf=lambda x: x is None to tell them apart"
             )
         if count > 1:
             raise ValueError(f"where names {node!r}, and the tree has that one object at {count} places")
+        if count == 0 and any(_lies_inside(node, other) for other in wanted):
+            raise ValueError(
+                "where names a node inside another one it names: parent and child in one call, so that the replacement "
+                "of one would be lost. Name one of them, or call tree_at twice"
+            )
+        if count == 0:
+            raise ValueError(f"where names {node!r}, which is no node of the tree. {_hint(marked, node)}")
+
+
+def _lies_inside(node: Any, other: Any) -> bool:
+    is_node = partial(operator.is_, node)
+    return other is not node and any(map(is_node, jtu.tree_leaves(other, is_leaf=is_node)))
+
+
+def _hint(marked: _Marked | None, *strange: Any) -> str:
+    """What `where` must return; and what it did return, if static fields hold that."""
+    must = "where must return nodes of the tree it is given, as they are"
+    fields = [field for x in strange for field in _static_fields_with(x, marked.tree)] if marked else []
+    if not fields:
+        return (
+            f"{must}; a static field is none (see treekit.replace), and neither is what is computed from leaves. A "
+            "class whose reconstruction replaces its leaves shows like this too: register it with treekit.register_node."
+        )
+    classes = " or ".join(dict.fromkeys(cls for cls, name in fields if name == fields[0][1]))
+    return (
+        f"That is what the static field {fields[0][1]!r} of {classes} holds. A static field is part of the structure "
+        f"and no node; {must}. treekit.replace(node, {fields[0][1]}=...) makes a node with another one."
+    )
+
+
+def _static_fields_with(x: Any, tree: Any) -> list[tuple[str, str]]:
+    """The class and name of each field that holds `x`, in all nodes of a tree; children hold marks or nodes."""
+    nodes: list[Any] = []
+
+    def see(node: Any) -> bool:
+        nodes.append(node)
+        return False
+
+    jtu.tree_flatten(tree, is_leaf=see)
+    fields = [
+        (node, field.name) for node in nodes if dataclasses.is_dataclass(node) for field in dataclasses.fields(node)
+    ]
+    return [
+        (type(node).__qualname__, name) for node, name in fields if x is not None and getattr(node, name, None) is x
+    ]
 
 
 def _as_list(replace: Any, length: int) -> list[Any]:

@@ -7,8 +7,10 @@ from typing import Any, TypeGuard, TypeVar, overload
 
 import jax
 
+from treekit._dtype import as_array
 from treekit._filter import filter, is_inexact_array, is_parameter, misfit
 from treekit._jax import jtu
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +53,7 @@ def resolve_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], n
     1. A node whose structure is a prefix of the tree's is the answer itself, callable or not; so is a leaf that is no
        function, which stands for the whole tree.
     2. A truly callable spec, or a callable node with a leaf that is no spec leaf, is called with the tree, leaves that
-       cannot be parameters replaced by None.
+       cannot be parameters replaced by None, and numbers by arrays.
     3. Anything else is an error.
 
     Leaves of the tree that cannot be parameters (functions, strings, keys, objects) do not count in comparing: a mask
@@ -84,7 +86,7 @@ def resolve_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], n
     except ValueError:
         if not (is_truly_callable(spec) or (callable(spec) and not _all_spec_leaves(spec, is_spec_leaf))):
             raise
-    result = spec(params)
+    result = spec(jtu.tree_map(as_array, params))
     match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
     return result
 
@@ -108,10 +110,10 @@ def match_spec(
     except ValueError as error:
         raise misfit(name, outline, tree, error) from None
     for (path, leaf), part in zip(leaves, parts, strict=True):
-        if leaf is None and any(map(is_inexact_array, jtu.tree_leaves(part))):
+        if leaf is None and not is_spec_leaf(None) and any(map(is_inexact_array, jtu.tree_leaves(part))):
             raise ValueError(
-                f"{name} does not fit the tree it is for: at {name}{jtu.keystr(path)} it has None, where the tree has "
-                f"{type(part).__name__}"
+                f"{name} does not fit the tree it is for: at {name}{jtu.keystr(path)} it has NoneType, where the tree "
+                f"has {type(part).__name__}"
             )
     return outline, [(path, leaf, part) for (path, leaf), part in zip(leaves, parts, strict=True)]
 

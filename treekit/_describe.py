@@ -1,5 +1,6 @@
 """Leaves, types and values in words, for errors and differences."""
 
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -9,7 +10,8 @@ from treekit._dtype import dtype_of
 from treekit._filter import is_array
 from treekit._jax import jtu
 
-_WIDTH = 60
+_WIDTH = 60  # of a value
+_KEYS = 24  # that are listed
 _SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
 
 
@@ -33,10 +35,19 @@ def describe_types(a: object, b: object) -> tuple[str, str]:
     return f"{_full_type_name(a)} at {id(type(a)):#x}", f"{_full_type_name(b)} at {id(type(b)):#x}"
 
 
-def describe_keys(keys: Any) -> str:
-    """The keys of the children of a node."""
-    names = ", ".join(jtu.keystr((key,)) for key in keys)
-    return f"{len(keys)} children: {names}" if keys else "no children"
+def describe_keys(a: Collection[Any], b: Collection[Any]) -> tuple[str, str]:
+    """The keys of the children of two nodes; where there are many, those that the other has not."""
+    return _describe_keys(a, b), _describe_keys(b, a)
+
+
+def _describe_keys(keys: Collection[Any], others: Collection[Any]) -> str:
+    if not keys:
+        return "no children"
+    if len(keys) <= _KEYS:
+        return f"{len(keys)} children: {', '.join(jtu.keystr((key,)) for key in keys)}"
+    own = [jtu.keystr((key,)) for key in keys if key not in others]
+    rest = f" and {len(own) - _KEYS} others" if len(own) > _KEYS else ""
+    return f"{len(keys)} children" + (f", among them {', '.join(own[:_KEYS])}{rest}" if own else "")
 
 
 def describe_values(a: object, b: object) -> tuple[str, str]:

@@ -1,6 +1,9 @@
 """tree_diff: every difference between two trees, each with its key path."""
 
 import dataclasses
+import os
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -15,8 +18,11 @@ from treekit._jax import jnp, jtu
 from treekit._static import exact
 
 Kind = Literal[
-    "type", "structure", "static value", "array against None", "shape", "dtype", "weak type", "value",
+    "type", "structure", "static value", "array against None", "shape", "dtype", "weak type", "sharding", "value",
 ]  # fmt: skip
+
+_ROWS = 50  # that str() has at most
+_PLAIN, _YELLOW, _RED, _GREEN = "\033[0m", "\033[33m", "\033[31m", "\033[32m"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,18 +43,42 @@ class Difference:
 
 
 class TreeDiff(tuple[Difference, ...]):
-    """The differences between two trees, empty and false where there is none; `str()` is a table for people."""
+    """The differences between two trees, empty and false where there is none; `str()` is a table for people.
+
+    The table is cut after fifty rows, with a count of the others; the tuple has all of them.
+    """
 
     def __str__(self) -> str:
+        return self._table(False)
+
+    def show(self) -> None:
+        """Print the table, in colours if it goes to a terminal and the environment has no NO_COLOR.
+
+        >>> tree_diff({"w": 1, "b": 2}, {"w": 1, "b": 3}).show()
+        ['b']  value  2 | 3
+        """
+        print(self._table(sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+
+    def _table(self, colours: bool) -> str:
         if not self:
             return "no difference"
-        rows = [(d.path or "(root)", d.kind, f"{d.left} | {d.right}") for d in self]
+        yellow, red, green, plain = (_YELLOW, _RED, _GREEN, _PLAIN) if colours else [""] * 4
+        rows = [(d.path or "(root)", d.kind, f"{red}{d.left}{plain} | {green}{d.right}{plain}") for d in self[:_ROWS]]
         path, kind = (max(len(row[i]) for row in rows) for i in (0, 1))
-        return "\n".join(f"{p:<{path}}  {k:<{kind}}  {sides}" for p, k, sides in rows)
+        lines = [f"{p:<{path}}  {yellow}{k:<{kind}}{plain}  {sides}" for p, k, sides in rows]
+        if len(self) > _ROWS:
+            kinds = Counter(d.kind for d in self[_ROWS:])
+            counts = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
+            lines.append(f"… and {len(self) - _ROWS} more: {counts}")
+        return "\n".join(lines)
 
 
 def tree_diff(a: Any, b: Any, *, values: bool = True, rtol: float = 0.0, atol: float = 0.0) -> TreeDiff:
-    """Every difference between two trees: containers, keys, static values, shapes, dtypes, weak types, values.
+    """Every difference between two trees, the first and the last.
+
+    The kinds are: "type" (of a leaf or a node; two classes of one name are told apart), "structure" (other keys, or
+    another number of children), "static value", "array against None", "shape", "dtype", "weak type", "sharding" (over
+    devices, or another kind of memory) and "value".
 
     Args:
         a: any pytree.
@@ -116,7 +146,7 @@ def _walk(path: tuple[Any, ...], a: Any, b: Any, values: _Values) -> Iterator[Di
         a_children, b_children = _children(a), _children(b)
         same_keys = a_children.keys() == b_children.keys()
         if not same_keys:
-            yield differ("structure", describe_keys(a_children), describe_keys(b_children))
+            yield differ("structure", *describe_keys(a_children, b_children))
         if same_keys or not isinstance(a, dict):  # the static part of a dict is its keys
             yield from (differ("static value", *sides, field) for field, sides in _static_differences(a, b, a_children))
         for key in a_children:
@@ -141,8 +171,16 @@ def _leaf_differences(a: Any, b: Any, values: _Values) -> Iterator[tuple[Kind, s
         yield "dtype", left, right
     elif is_weak(a) != is_weak(b):
         yield "weak type", f"{_strength(a)} {left}", f"{_strength(b)} {right}"
+    if same_shape and isinstance(a, jax.Array) and isinstance(b, jax.Array):
+        yield from _sharding_differences(a, b)
     if values.compare and same_shape and a_dtype == b_dtype:
         yield from _value_differences(a, b, values)
+
+
+def _sharding_differences(a: Any, b: Any) -> Iterator[tuple[Kind, str, str]]:
+    """Where two arrays lie, if that is known: not so of tracers."""
+    if not (isinstance(a, Tracer) or isinstance(b, Tracer)) and not a.sharding.is_equivalent_to(b.sharding, a.ndim):
+        yield "sharding", *describe_values(a.sharding, b.sharding)
 
 
 def _value_differences(a: Any, b: Any, values: _Values) -> Iterator[tuple[Kind, str, str]]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from treekit._jax import jnp, lax, untyped
 
+
 ARRAYS: Any = (jax.Array, np.ndarray, np.generic)
 
 # NumPy's same_kind goes up this ladder only. ml_dtypes (bf16, fp8) are not on NumPy's own, so it stands here.
@@ -37,10 +38,15 @@ def is_weak(x: Any) -> bool:
 
 
 def strong(x: Any) -> Any:
-    """`x` with a dtype of its own: a Python number becomes an array, a weakly typed array a strong one."""
-    if not _has_dtype(x):
-        return jnp.asarray(x, dtype_of(x)) if isinstance(x, (bool, int, float, complex)) else x
-    return lax.convert_element_type(x, dtype_of(x)) if is_weak(x) else x
+    """`x` as a strong array of the dtype JAX gives it, if it is a number or an array."""
+    if is_weak(x) and _has_dtype(x):
+        return lax.convert_element_type(x, dtype_of(x))
+    return as_array(x) if dtype_of(x) is None or dtype_of(x) == _raw_dtype(x) else jnp.asarray(x, dtype_of(x))
+
+
+def as_array(x: Any) -> Any:
+    """A Python number as a strong array; anything else as it is."""
+    return jnp.asarray(x, dtype_of(x)) if isinstance(x, (bool, int, float, complex)) and not _has_dtype(x) else x
 
 
 def wider(*leaves: Any) -> Any:

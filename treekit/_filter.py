@@ -1,5 +1,7 @@
 """Which leaves: predicates on a leaf, and the three verbs that take a tree apart and put it together."""
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
@@ -170,12 +172,20 @@ def combine(tree: T, *rest: T, is_leaf: Callable[[Any], bool] | None = None) -> 
     def none_or_leaf(x: Any) -> bool:
         return x is None or (is_leaf is not None and is_leaf(x))
 
-    out: T = jtu.tree_map(_first, tree, *rest, is_leaf=none_or_leaf)
+    stop = _is_none if is_leaf is None else none_or_leaf
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
+    for other in rest:
+        try:
+            others = treedef.flatten_up_to(other)
+        except ValueError:
+            jtu.tree_map(lambda *_: None, tree, other, is_leaf=stop)  # its error names the key path
+            raise
+        leaves = [y if x is None else x for x, y in zip(leaves, others, strict=True)]
+    out: T = treedef.unflatten(leaves)
     return out
 
 
-def _first(*values: Any) -> Any:
-    return next((x for x in values if x is not None), None)
+_is_none = functools.partial(operator.is_, None)  # no Python code runs for it, and it is called for every node
 
 
 def _decide(filter_spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[bool], list[Any], Any]:

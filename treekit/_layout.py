@@ -148,7 +148,7 @@ class Layout:
         return self.intern(tuple([getattr(x, name) for name in self.meta]))
 
     def settle(self, x: object) -> Static:
-        """Store the attributes of an instance as `rebuild` does: in a dict of its own, which reads and copies fast."""
+        """Store an instance's attributes as `rebuild` does: in a dict of its own, with the values of its `Static`."""
         static = self.read_static(x)
         attributes = {**vars(x), **dict(zip(self.meta, static.values, strict=True))}
         if self.remembers:
@@ -277,6 +277,7 @@ def rebuild(static, children):
 
 # What an instance remembers counts unless somebody has gone behind its frozen back since.
 _READ_REMEMBERED = """static = self.{STATIC}
+        values = static.values
         if {changed}:
             static = settle(self)"""
 
@@ -284,7 +285,7 @@ _READ_REMEMBERED = """static = self.{STATIC}
 def _compile(layout: Layout) -> tuple[Callable[[Any], Flat], Callable[[Any], Flat], Callable[[Static, Any], Any]]:
     read_static = "static = read_static(self)"
     if layout.remembers:
-        changed = [f"static.values[{i}] is not self.{name}" for i, name in enumerate(layout.meta)]
+        changed = [f"values[{i}] is not self.{name}" for i, name in enumerate(layout.meta)]
         read_static = _READ_REMEMBERED.format(STATIC=STATIC, changed=" or ".join(changed))
     elif not layout.meta:
         read_static = "static = nothing"

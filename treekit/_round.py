@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -55,14 +56,20 @@ def stochastic_round(x: Any, dtype: Any, key: Any) -> jax.Array:
         raise TypeError(f"dtype must be a floating or complex one, found {want}; only those are rounded")
     if have is None or not jnp.issubdtype(have, np.inexact):
         raise TypeError(f"x must be a floating or complex array, found {have or type(x).__name__}")
-    check_key(key)
-    x = jnp.asarray(x, have)
-    if jnp.issubdtype(have, np.complexfloating):
-        if not jnp.issubdtype(want, np.complexfloating):
-            raise TypeError(f"x is complex ({have}), so dtype must be too; found {want}. Round x.real, or jnp.abs(x)")
-        real, imag = stochastic_round(jnp.stack([x.real, x.imag]), jnp.finfo(want).dtype, key)
-        return jax.Array.astype(lax.complex(real, imag), want)
-    out: jax.Array = _round(x, jnp.finfo(want).dtype, _words(key)).astype(want)
+    words = words_of_key(key)
+    if jnp.issubdtype(have, np.complexfloating) and not jnp.issubdtype(want, np.complexfloating):
+        raise TypeError(f"x is complex ({have}), so dtype must be too; found {want}. Round x.real, or jnp.abs(x)")
+    return round_by(words, jnp.asarray(x, have), want)
+
+
+def round_by(words: Any, x: Any, dtype: Any) -> jax.Array:
+    """`stochastic_round`, with two words of random bits for a key."""
+    part = jnp.finfo(dtype).dtype  # of a complex dtype, that of its parts
+    if jnp.issubdtype(x.dtype, np.complexfloating):
+        x = lax.complex(*_round(jnp.stack([x.real, x.imag]), part, words))
+    else:
+        x = _round(x, part, words)
+    out: jax.Array = x.astype(dtype)
     return out
 
 
@@ -80,42 +87,49 @@ def widen(tree: Any) -> Any:
     return jtu.tree_map(wide, tree)
 
 
-def check_key(key: Any) -> None:
-    """Raise a TypeError unless `key` is one key."""
+def words_of_key(key: Any) -> Any:
+    """Two words of 32 random bits that a key of `jax.random` determines; a TypeError if it is none."""
     typed = is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     raw = is_array(key) and key.dtype == np.uint32  # jax.random.PRNGKey
     if not (typed and key.shape == ()) and not (raw and key.ndim == 1):
         found = f"an array of dtype {key.dtype} and shape {key.shape}" if is_array(key) else f"{key!r}"
         raise TypeError(f"key must be one key, such as jax.random.key(0); found {found}")
+    return hashed(*jnp.unstack(jax.random.key_data(key) if typed else jnp.asarray(key)))
 
 
-def keys_of_leaves(key: Any, count: int) -> Any:
-    """A key for each leaf of a tree: leaf i has `jax.random.fold_in(key, i)`. They come out of one operation."""
-    check_key(key)
-    return untyped.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count, dtype=jnp.uint32))
+def words_like(tree: Any, words: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """Two words for each leaf of a tree, hashed from two words and its place, all at once."""
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
+    firsts, seconds = hashed(*words, jnp.arange(len(leaves), dtype=jnp.uint32))
+    return treedef.unflatten(zip(jnp.unstack(firsts), jnp.unstack(seconds), strict=True))
 
 
-def round_like(tree: Any, like: Any, key: Any) -> Any:
-    """A tree in the dtypes of another: where those are narrow, by `stochastic_round` with a key for each leaf."""
+def hashed(*data: Any) -> Any:
+    """Two words of 32 bits, each of which hangs on every bit of every one of these."""
 
-    def to_round(old: Any, new: Any, key: Any) -> Any:
+    def turn(words: Any, word: Any) -> Any:  # of a Feistel network
+        left, right = words
+        return (right, left ^ _mix(right ^ word)), None
+
+    rows = jnp.stack(jnp.broadcast_arrays(*map(jnp.uint32, (*data, 1, 2))))  # two rows more, for the last bits
+    start = jnp.full_like(rows[0], 0x9E3779B9), jnp.full_like(rows[0], 0x243F6A88)
+    # A loop, since what is no loop XLA would do again for each element that it is used for.
+    return lax.scan(turn, start, rows)[0]
+
+
+def round_like(tree: Any, like: Any, words: Any) -> Any:
+    """A tree in the dtypes of another: where those are narrow, rounded with random bits of its own for each leaf."""
+
+    def to_round(old: Any, new: Any, words: Any) -> Any:
         is_float = is_narrow(old) and jnp.issubdtype(dtype_of(new), np.floating)
-        return stochastic_round(new, old.dtype, key) if is_float else new
+        return round_by(words, new, old.dtype) if is_float else new
 
-    leaves, treedef = jtu.tree_flatten(like)
-    return dtype_preserving_tree_map(to_round, like, tree, treedef.unflatten(keys_of_leaves(key, len(leaves))))
+    return dtype_preserving_tree_map(to_round, like, tree, words_like(like, words))
 
 
 @functools.partial(untyped.custom_jvp, nondiff_argnums=(1,))
 def _round(x: Any, dtype: Any, words: Any) -> Any:
-    have, to = jnp.finfo(x.dtype), jnp.finfo(dtype)
-    if have.nmant <= to.nmant and have.minexp >= to.minexp and float(have.max) <= float(to.max):
-        return x.astype(dtype)
-    wide = x.astype(jnp.float64 if have.bits == 64 else jnp.float32)
-    by = _by_bits if jnp.finfo(wide.dtype).minexp == to.minexp else _by_units
-    rounded = by(wide, to, _random_bits(words, x.shape))
-    # The cast finds a value of `dtype` there; it does what there is to do for inf, NaN and overflow.
-    return jnp.where(jnp.abs(wide) < float(to.max), rounded, wide).astype(dtype)
+    return _compiled_round(x, dtype, words)
 
 
 def _derivative(dtype: Any, primals: Any, tangents: Any) -> Any:
@@ -125,19 +139,34 @@ def _derivative(dtype: Any, primals: Any, tangents: Any) -> Any:
 _round.defjvp(_derivative)
 
 
-def _by_bits(x: Any, to: Any, random: Any) -> Any:
-    """Where `to` has the exponents of x (f32 to bf16): a random number added below its last bit, the rest cut off.
+@functools.partial(untyped.jit, static_argnums=1)  # so that leaves of one shape are traced and lowered once
+def _compiled_round(x: Any, dtype: Any, words: Any) -> Any:
+    have, to = jnp.finfo(x.dtype), jnp.finfo(dtype)
+    if have.nmant <= to.nmant and have.minexp >= to.minexp and float(have.max) <= float(to.max):
+        return x.astype(dtype)
+    wide = x.astype(jnp.float64 if have.bits == 64 else jnp.float32)
+    random = _random_bits(words, x.shape)
+    if (wide.dtype, dtype) == (jnp.float32, jnp.bfloat16):
+        return _to_bf16(wide, random)
+    # The cast finds a value of `dtype` there; it does what there is to do for inf, NaN and overflow.
+    return jnp.where(jnp.abs(wide) < float(to.max), _to_grid(wide, to, random), wide).astype(dtype)
 
-    A carry out of the mantissa goes into the exponent, which is the next value then. Subnormals are no other case.
+
+def _to_bf16(x: Any, random: Any) -> Any:
+    """From f32, of which bf16 is the upper half: a random number is added to the lower half, which is then cut off.
+
+    A carry out of the mantissa goes into the exponent, and makes the next value. Subnormals are no other case.
     """
-    dropped = jnp.finfo(x.dtype).nmant - to.nmant
     word = lax.bitcast_convert_type(x, np.uint32)
-    noisy = word + (random >> np.uint32(32 - dropped))
-    return lax.bitcast_convert_type(noisy & np.uint32(2**32 - 2**dropped), x.dtype)
+    size = word & np.uint32(0x7FFFFFFF)
+    # From the largest bf16 upwards half a unit is added, which rounds to nearest, and leaves inf as it is.
+    noise = jnp.where(size < np.uint32(0x7F7F0000), random >> np.uint32(16), np.uint32(0x8000))
+    word = jnp.where(size > np.uint32(0x7F800000), np.uint32(0x7FC00000), word)  # NaN, whose bits may be all below
+    return lax.bitcast_convert_type(((word + noise) >> np.uint32(16)).astype(jnp.uint16), jnp.bfloat16)
 
 
-def _by_units(x: Any, to: Any, random: Any) -> Any:
-    """Where it has other exponents: x is a number of whole units and a rest, the chance of one more.
+def _to_grid(x: Any, to: Any, random: Any) -> Any:
+    """To the values of any dtype: x is a number of whole units and a rest, which is the chance of one unit more.
 
     The unit, the spacing of `to` around x, is a power of two, so all of this is exact but the chance, to 2**-32.
     """
@@ -153,22 +182,18 @@ def _by_units(x: Any, to: Any, random: Any) -> Any:
 
 
 def _random_bits(words: Any, shape: tuple[int, ...]) -> Any:
-    """32 random bits an element: its index, hashed with two words."""
-    first, second = words
-    index = jnp.zeros(shape, jnp.uint32)
-    for axis in range(len(shape)):  # by axes, not by a reshape, so that each device makes those of its own part
-        stride = np.uint32(math.prod(shape[axis + 1 :]) % 2**32)
-        index = index + lax.broadcasted_iota(jnp.uint32, shape, axis) * stride
-    return _mix(_mix(index ^ first) + second)
+    """32 random bits an element: its row hashed with two words, and with that its place in the row.
 
-
-def _words(key: Any) -> Any:
-    """Two words of 32 bits, each of them of all bits of the key."""
-    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jnp.asarray(key)
-    left, right = jnp.uint32(0x9E3779B9), jnp.uint32(0x243F6A88)
-    for word in [*data, jnp.uint32(1), jnp.uint32(2)]:  # a Feistel network: nothing of the key is lost
-        left, right = right, left ^ _mix(right ^ word)
-    return jnp.stack([left, right])
+    The index is made axis by axis, not by a reshape, so that each device makes those of its own part.
+    """
+    *rows, length = shape or (1,)
+    index = jnp.zeros(rows, jnp.uint32)
+    for axis in range(len(rows)):
+        stride = np.uint32(math.prod(rows[axis + 1 :]) % 2**32)
+        index = index + lax.broadcasted_iota(jnp.uint32, rows, axis) * stride
+    row = _mix(_mix(index ^ words[0]) + words[1])
+    column = lax.broadcasted_iota(jnp.uint32, (*rows, length), len(rows))
+    return _mix(jnp.expand_dims(row, -1) ^ column).reshape(shape)
 
 
 def _mix(x: Any) -> Any:

@@ -87,7 +87,7 @@ _REGISTER = "make the class a treekit.node, or register it with treekit.register
 
 
 def _pytree_laws(example: Any) -> Iterator[_Broken]:
-    if jtu.all_leaves([example]):
+    if _is_leaf(example):
         yield _Broken(
             law="it is a pytree node",
             found=f"a leaf of type {type(example).__qualname__}",
@@ -119,14 +119,13 @@ def _laws_of_nodes(x: Any, path: tuple[Any, ...]) -> Iterator[tuple[str, _Broken
             ),
         )
         return
-    below = [
-        each for key, child in children if not jtu.all_leaves([child]) for each in _laws_of_nodes(child, path + key)
-    ]
+    below = [each for key, child in children if not _is_leaf(child) for each in _laws_of_nodes(child, path + key)]
     yield from below or [(where, broken) for law in _NODE_LAWS for broken in law(x)]
 
 
 def _children(x: Any) -> list[tuple[tuple[Any, ...], Any]]:
-    """The children of a node, one level down, each with its key."""
+    """The children of a node, one level down, each with its key; an error where it cannot be flattened either way."""
+    jtu.tree_leaves(x, is_leaf=lambda y: y is not x)
     return jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
 
 
@@ -357,7 +356,7 @@ def _tells_classes_apart(example: Any) -> Iterator[_Broken]:
     for x in _nodes(example):
         kind, treedef = x.__class__, jtu.tree_structure(x)
         if kind not in seen:
-            for other in [cls for cls, each in seen.items() if each == treedef]:
+            for other in [cls for cls, each in seen.items() if _equal(each, treedef)]:
                 yield _Broken(
                     "instances of two classes have different structures",
                     found=f"{other.__qualname__} and {kind.__qualname__} have equal ones",
@@ -369,7 +368,7 @@ def _tells_classes_apart(example: Any) -> Iterator[_Broken]:
 
 def _nodes(x: Any) -> Iterator[Any]:
     try:
-        children = [child for _, child in _children(x) if not jtu.all_leaves([child])]
+        children = [child for _, child in _children(x) if not _is_leaf(child)]
     except Exception:
         return
     for child in children:
@@ -377,14 +376,21 @@ def _nodes(x: Any) -> Iterator[Any]:
     yield x
 
 
+def _is_leaf(x: Any) -> bool:
+    try:
+        return jtu.all_leaves([x])
+    except Exception:
+        return False  # a node, whose own flattening raised
+
+
 def _identical(xs: list[Any], ys: list[Any]) -> bool:
     return len(xs) == len(ys) and all(map(operator.is_, xs, ys))
 
 
 def _equal(treedef: Any, other: Any) -> bool:
-    """Whether treedefs are equal and of equal hash; an error in comparing static parts is a no."""
+    """Whether treedefs are equal; an error in comparing static parts, as with arrays among them, is a no."""
     try:
-        return bool(treedef == other) and hash(treedef) == hash(other)
+        return bool(treedef == other)
     except Exception:
         return False
 

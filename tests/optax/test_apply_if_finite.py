@@ -34,7 +34,8 @@ def cells() -> list[Any]:
 
 @pytest.mark.parametrize("wrap, name, kind", cells())
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
-    cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
+    # Optax's own lbfgs writes f32 gradients into a bf16 memory, which JAX announces to refuse.
+    cases.check_laws(wrap(cases.OPTIMIZERS[name](tko if name.startswith("lbfgs") else optax)), kind)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor", "clipped"])

@@ -143,7 +143,7 @@ def test_a_transformation_is_a_transformation() -> None:
 
 def cells() -> list[Any]:
     table = [(name, kind) for kind in ("eqx_raw", "bf16_f32_grads") for name in cases.OPTIMIZERS]
-    table += [("adam", "int_key"), ("lbfgs", "int_key"), *cases.sample(0), *cases.sample(5)]
+    table += [("adam", "int_key"), ("lbfgs", "int_key"), *cases.sample(0)]
     return [pytest.param(*cell, id="-".join(cell)) for cell in sorted(set(table) - cases.NOT_OPTAX.keys())]
 
 
@@ -153,7 +153,7 @@ def test_laws(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", cases.PARAMS_X64)
-@pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "lbfgs_no_search", "numbers"])
+@pytest.mark.parametrize("name", ["adamw", "numbers"])
 def test_laws_in_x64(name: str, kind: str) -> None:
     with jax.enable_x64(True):
         tx = cases.OPTIMIZERS[name](tko)
@@ -288,12 +288,12 @@ MASKED: dict[str, Callable[[Any, Any], optax.GradientTransformation]] = {
 
 
 def pairs() -> list[Any]:
-    """adamw with every mask, and every factory with two of them."""
+    """adamw with every mask, and every factory with two of them; freeze takes no function."""
     return [
         pytest.param(name, mask.values[0], id=f"{name}-{mask.id}")
         for name in MASKED
         for mask in masks()
-        if name == "adamw" or mask.id in ("tree", "Module")
+        if name == "adamw" or mask.id == "tree" or (mask.id == "Module" and name != "transforms.freeze")
     ]
 
 
@@ -403,7 +403,7 @@ def test_functions_that_make_no_transformation_get_the_trees_they_are_given() ->
     cases.assert_close(
         tko.contrib.schedule_free_eval_params(state, model), optax.contrib.schedule_free_eval_params(state, model)
     )
-    assert tko.global_norm(model) == optax.global_norm(model)
+    assert tko.tree.norm(model) == optax.tree.norm(model)
 
 
 # ------------------------------------------------------------------------------------------------------- lookahead

@@ -1,6 +1,8 @@
 """MultiSteps: the inner transformation runs on the k-th step only, and no NaN outlives its round."""
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -78,7 +80,8 @@ def cells() -> list[Any]:
 
 @pytest.mark.parametrize("wrap, name, kind", cells())
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
-    cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
+    # Optax's own lbfgs writes f32 gradients into a bf16 memory, which JAX announces to refuse.
+    cases.check_laws(wrap(cases.OPTIMIZERS[name](tko if name.startswith("lbfgs") else optax)), kind)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor", "clipped", "schedule_free"])
@@ -186,10 +189,21 @@ def test_k_from_a_schedule_changes_between_rounds() -> None:
     assert int(state.gradient_step) == 4
 
 
-@pytest.mark.parametrize("k", [0, -1, np.int64(0), np.int32(-3), 0.5])
-def test_k_below_one_is_an_error(k: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match="every_k_schedule"):
-        tko.MultiSteps(optax.sgd(0.1), k)
+def test_k_below_one_is_an_error() -> None:
+    """In a process of its own, where no beartype stands before the check."""
+    code = """
+import numpy as np, optax
+from treekit.optax import MultiSteps
+for k in (0, -1, np.int64(0), np.int32(-3), 0.5):
+    try:
+        MultiSteps(optax.sgd(0.1), k)
+    except (TypeError, ValueError) as error:
+        assert "every_k_schedule" in str(error), error
+    else:
+        print(repr(k))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "", f"{done.stdout} passed"
 
 
 def test_steps_that_should_be_skipped_leave_everything_but_the_skip_state() -> None:

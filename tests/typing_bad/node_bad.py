@@ -1,5 +1,8 @@
 """What the checkers must refuse in the making and the use of nodes."""
 
+import dataclasses
+from typing import ClassVar
+
 import jax
 
 import treekit as tk
@@ -22,6 +25,24 @@ class Settings:
 @tk.node(frozen=True)  # E: call-overload
 class Misspelt:
     x: int
+
+
+@tk.node
+class Sized:
+    x: jax.Array
+
+    def __init__(self, size: int) -> None:
+        self.x = jax.numpy.ones(size)
+
+
+@tk.node
+class Seeded(Sized):
+    seed: int = tk.field(static=True)
+    scale: dataclasses.InitVar[int]
+    derived: int = tk.field(init=False)
+    _: dataclasses.KW_ONLY
+    name: str = tk.field(converter=str)
+    limit: ClassVar[int] = 3
 
 
 class Old:
@@ -56,3 +77,11 @@ def bad(array: jax.Array) -> None:
     dense("3")  # E: arg-type
     Old.make(x="3")  # E: arg-type
     text: str = Old.make(3)  # E: assignment
+    Sized(array)  # E: arg-type
+    Sized(x=array)  # E: call-arg
+    Seeded(array, 1, 2)  # E: call-arg
+    Seeded(array, 1, 2, "name")  # E: call-arg
+    Seeded(array, 1, "2", name="name")  # E: arg-type
+    Seeded(array, 1, 2, derived=3, name="name")  # E: call-arg
+    Seeded(array, 1, 2, limit=3, name="name")  # E: call-arg
+    right: Dense = Seeded(array, 1, 2, name="name")  # E: assignment

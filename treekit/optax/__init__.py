@@ -23,6 +23,7 @@ from treekit.optax._inject import inject_hyperparams as inject_hyperparams
 from treekit.optax._lbfgs import lbfgs as lbfgs
 from treekit.optax._lbfgs import value_and_grad_from_state as value_and_grad_from_state
 from treekit.optax._lift import lifted as _lifted
+from treekit.optax._lift import lifted_module as _lifted_module
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
 from treekit.optax._select import filtered as filtered
 from treekit.optax._select import masked as masked
@@ -32,14 +33,16 @@ multi_transform = partition
 
 
 def __getattr__(name: str) -> Any:
-    return _lifted(_optax, name)
+    value = _lifted(_optax, name)
+    is_submodule = isinstance(value, ModuleType) and value.__name__ == f"optax.{name}"
+    return sys.modules[f"{__name__}.{name}"] if is_submodule else value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *dir(_optax)})
 
 
-# `import treekit.optax.losses` finds Optax's own module where there is nothing of ours in it.
-for _name, _module in vars(_optax).items():
+# So that `import treekit.optax.losses` works too; contrib, schedules and transforms have files, for the type checkers.
+for _name, _module in list(vars(_optax).items()):
     if isinstance(_module, ModuleType) and _module.__name__ == f"optax.{_name}":
-        sys.modules.setdefault(f"{__name__}.{_name}", _module)
+        sys.modules.setdefault(f"{__name__}.{_name}", _lifted_module(_module, f"{__name__}.{_name}"))

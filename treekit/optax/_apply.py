@@ -9,7 +9,7 @@ import optax
 from treekit._dtype import cast_like, dtype_of, wider
 from treekit._filter import is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu
-from treekit._round import is_narrow, keys_of_leaves, stochastic_round, widen
+from treekit._round import is_narrow, round_by, widen, words_like, words_of_key
 
 T = TypeVar("T")
 
@@ -26,9 +26,8 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
         params: any tree.
         updates: a tree of updates, None or float0 where there is none.
         key: a key, another one for each step: params of less than 32 bits (bf16, f16, float8) are added to in f32 and
-            rounded by `treekit.stochastic_round`, so that updates too small for them are not lost. The i-th leaf of
-            `params`, None counted, is rounded with `jax.random.fold_in(key, i)`. By default they are rounded to
-            nearest.
+            rounded by `treekit.stochastic_round`, each leaf with random bits of its own, so that updates too small for
+            them are not lost. By default they are rounded to nearest.
 
     Returns:
         A tree of the structure, shapes and dtypes of `params`.
@@ -41,19 +40,19 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
     {'f': 'relu', 'n': 3, 'w': Array([2, 2], dtype=bfloat16)}
     """
 
-    def apply(param: Any, update: Any, key: Any) -> Any:
+    def apply(param: Any, update: Any, words: Any) -> Any:
         if not is_parameter(param) or update is None or dtype_of(update) == jax.dtypes.float0:
             return param
         rounds = key is not None and is_narrow(param)
         x, dx = widen((param, update)) if rounds else (param, update)
         total = jnp.asarray(x, wider(x, dx)) + jnp.asarray(dx, wider(x, dx))
         if rounds and jnp.issubdtype(total.dtype, jnp.floating):
-            return stochastic_round(total, param.dtype, key)
+            return round_by(words, total, param.dtype)
         return cast_like(total, jnp.asarray(param), casting="unsafe")
 
-    leaves, treedef = jtu.tree_flatten(params, is_leaf=lambda x: x is None)
-    keys = [None] * len(leaves) if key is None else keys_of_leaves(key, len(leaves))
-    out: T = jtu.tree_map(apply, params, updates, treedef.unflatten(keys), is_leaf=lambda x: x is None)
+    words = None if key is None else words_of_key(key)
+    own_words = params if words is None else words_like(params, words, is_leaf=_is_none)
+    out: T = jtu.tree_map(apply, params, updates, own_words, is_leaf=_is_none)
     return out
 
 
@@ -82,7 +81,7 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
         step = jnp.asarray(step_size, dtype)
         return cast_like(step * new.astype(dtype) + (1 - step) * old.astype(dtype), old)
 
-    out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=lambda x: x is None)
+    out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=_is_none)
     return out
 
 
@@ -138,3 +137,7 @@ def tree_map_params(
         transform_non_params=transform_non_params,
         is_leaf=stop,
     )
+
+
+def _is_none(x: Any) -> bool:
+    return x is None

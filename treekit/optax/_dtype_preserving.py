@@ -2,11 +2,10 @@
 
 from typing import Any, Literal, NamedTuple
 
-import jax
 import optax
 
 from treekit._jax import jnp
-from treekit._round import round_like, widen
+from treekit._round import hashed, round_like, widen
 from treekit.optax._preserve import cast_floats, preserve
 from treekit.optax._select import hold
 
@@ -96,8 +95,7 @@ def _round_state(
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         count, old = state
         new_updates, new = tx.update(widen(updates), widen(old), widen(params), **extra)
-        # One kind of key, whatever jax.config says, and none that a user's own key for the params may be equal to.
-        key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), 0x5EED)
-        return new_updates, StochasticRoundingState(count + 1, round_like(new, old, jax.random.fold_in(key, count)))
+        words = hashed(seed % 2**32, seed >> 32 & 0xFFFFFFFF, count)
+        return new_updates, StochasticRoundingState(count + 1, round_like(new, old, words))
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -14,7 +14,7 @@ from treekit._callable import is_truly_callable, resolve_spec
 from treekit._dtype import dtype_of, is_weak, strong
 from treekit._filter import is_array, is_inexact_array
 from treekit._jax import jnp, jtu
-from treekit.optax._select import hold, select_leaves
+from treekit.optax._select import hold, is_spec_leaf, select_leaves
 
 
 def inject_hyperparams(
@@ -138,14 +138,10 @@ def _kind(value: Any, parameter: inspect.Parameter, params: Any) -> str:
 def _maps_params(value: Any, params: Any) -> bool:
     """Whether `value` is a tree that fits the params, or maps them to one, such as a mask."""
     try:
-        spec = resolve_spec(value, params, is_spec_leaf=_is_spec_leaf, name="spec")
+        spec = resolve_spec(value, params, is_spec_leaf=is_spec_leaf, name="spec")
     except Exception:  # whatever a schedule raises when it is given the params for a count
         return False
-    return all(map(_is_spec_leaf, jtu.tree_leaves(spec))) and not _is_real_number(spec)
-
-
-def _is_spec_leaf(x: Any) -> bool:
-    return not is_array(x) and not callable(x)
+    return not _is_real_number(spec) and not any(map(is_array, jtu.tree_leaves(spec)))
 
 
 def _maps_count(value: Any) -> bool:
@@ -179,6 +175,6 @@ def _float_dtype(stated: Any, params: Any) -> Any:
 
 
 def _as_hyperparam(x: Any, float_dtype: Any) -> Any:
-    if jnp.issubdtype(dtype_of(x), jnp.floating) and (is_weak(x) or not isinstance(x, jax.Array)):
+    if jnp.issubdtype(dtype_of(x), jnp.floating) and not (is_array(x) and not is_weak(x)):
         return jnp.asarray(x, float_dtype)
     return jnp.asarray(x, dtype_of(x))

@@ -9,34 +9,61 @@ from typing import Any
 import optax
 
 from treekit._callable import resolve_spec
-from treekit._filter import is_array
 from treekit._jax import jtu
-from treekit.optax._select import hold
+from treekit.optax._apply import apply_updates, incremental_update, tree_map_params
+from treekit.optax._apply_if_finite import apply_if_finite
+from treekit.optax._inject import inject_hyperparams
+from treekit.optax._lbfgs import lbfgs, value_and_grad_from_state
+from treekit.optax._multi_steps import MultiSteps
+from treekit.optax._select import hold, is_spec_leaf, masked, partition
+
+# Under whatever name and in whatever module Optax has the one, we have the other.
+_OURS: dict[Any, Any] = {
+    optax.MultiSteps: MultiSteps,
+    optax.apply_if_finite: apply_if_finite,
+    optax.apply_updates: apply_updates,
+    optax.incremental_update: incremental_update,
+    optax.inject_hyperparams: inject_hyperparams,
+    optax.inject_stateful_hyperparams: inject_hyperparams,
+    optax.lbfgs: lbfgs,
+    optax.masked: masked,
+    optax.partition: partition,
+    optax.tree_map_params: tree_map_params,
+    optax.value_and_grad_from_state: value_and_grad_from_state,
+}
 
 # Its params are a pair of what its updates are for, so it is no transformation of a model's leaves.
-_AS_IT_IS = {"lookahead"}
+_AS_THEY_ARE: tuple[Any, ...] = (optax.lookahead,)
 
 
 def lifted(module: ModuleType, name: str) -> Any:
-    """The attribute of one of Optax's modules; a function that returns transformations is lifted.
+    """The attribute of one of Optax's modules, or what we have for it: a function that makes transformations is lifted.
 
     Raises:
         AttributeError: Optax has no such name.
     """
     value = getattr(module, name)
-    if not inspect.isfunction(value) or name in _AS_IT_IS:
+    if not callable(value) or (isinstance(value, type) and value not in _OURS) or value in _AS_THEY_ARE:
         return value
-    annotation = inspect.signature(value).return_annotation  # a few of Optax's factories have none
-    makes = annotation is inspect.Signature.empty or "GradientTransformation" in str(annotation)
-    return _lift(value) if makes else value
+    if value in _OURS:
+        return _OURS[value]
+    signature = inspect.signature(value)
+    may_make = signature.return_annotation is signature.empty  # as a few of Optax's factories have it
+    return _lift(value) if may_make or "GradientTransformation" in str(signature.return_annotation) else value
 
 
 @functools.cache
 def _lift(factory: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(factory)
+    # Where Optax may call an argument, it has to be told whether that is a function.
+    called = {name for name, parameter in signature.parameters.items() if "Callable" in str(parameter.annotation)}
+
     @functools.wraps(factory)
     def lifted_factory(*args: Any, **kwargs: Any) -> Any:
-        result = factory(*map(_as_function, args), **{name: _as_function(x) for name, x in kwargs.items()})
-        return hold(result) if isinstance(result, optax.GradientTransformation) else result
+        bound = signature.bind(*args, **kwargs)
+        bound.arguments.update({k: _as_function(x) for k, x in bound.arguments.items() if k in called})
+        made = factory(*bound.args, **bound.kwargs)
+        return hold(made) if isinstance(made, optax.GradientTransformation) else made
 
     return lifted_factory
 
@@ -49,16 +76,20 @@ def _as_function(argument: Any) -> Any:
     if not callable(argument) or jtu.all_leaves([argument]):
         return argument
 
-    def resolve(params: Any) -> Any:
-        return resolve_spec(argument, params, is_spec_leaf=_is_spec_leaf, name="a callable tree among the arguments")
+    def resolve(*args: Any) -> Any:
+        if len(args) != 1:
+            return argument(*args)
+        return resolve_spec(argument, args[0], is_spec_leaf=is_spec_leaf, name=f"the {type(argument).__name__}")
 
     return resolve
 
 
-def _is_spec_leaf(x: Any) -> bool:
-    """Bools, labels, dimension numbers: whatever Optax's masks and labels are made of, it is no array."""
-    return not is_array(x) and not callable(x) and (jtu.all_leaves([x]) or _is_dimension_numbers(x))
-
-
-def _is_dimension_numbers(x: Any) -> bool:
-    return type(x).__name__.endswith("DimensionNumbers")
+def lifted_module(module: ModuleType, name: str) -> ModuleType:
+    """A module called `name` with every name of one of Optax's."""
+    out = ModuleType(name, module.__doc__)
+    vars(out).update(
+        __getattr__=functools.partial(lifted, module),
+        __dir__=lambda: dir(module),
+        __all__=[name for name in dir(module) if not name.startswith("_")],
+    )
+    return out

@@ -14,7 +14,7 @@ import optax
 from jax.core import Tracer
 
 from treekit._callable import match_spec, resolve_spec
-from treekit._dtype import dtype_of, strong, wider
+from treekit._dtype import as_array, dtype_of, wider
 from treekit._filter import filter, is_array, is_inexact_array, is_parameter, misfit
 from treekit._jax import jnp, jtu
 from treekit.optax._preserve import preserve
@@ -28,11 +28,14 @@ class Selection:
         outline: the structure whose leaves are selected or not; the tree it is for may go on below them.
         keep: one bool for each leaf of the outline.
         hole: what stands for one that is not selected.
+        passes: whether the update of one that is not selected passes through, as masked has it; else it becomes a hole,
+            and what is selected is completed: a parameter without an update gets one.
     """
 
     outline: Any
     keep: tuple[bool, ...]
     hole: Any
+    passes: bool
 
     def parts(self, tree: Any) -> list[Any]:
         """The leaf or subtree of `tree` at each leaf of the outline."""
@@ -42,15 +45,18 @@ class Selection:
         except ValueError as error:
             raise misfit("the structure of the params", self.outline, tree, error) from None
 
+    def map(self, f: Callable[..., Any], *trees: Any) -> Any:
+        """`f(keep, *parts)` at each leaf of the outline."""
+        return self.outline.unflatten(map(f, self.keep, *map(self.parts, trees)))
+
 
 def select(
     tx: optax.GradientTransformation,
     choose: Callable[[Any], Selection],
     *,
-    passes: bool,
     wrap: Callable[[Any], Any] = lambda state: state,
     unwrap: Callable[[Any], Any] = lambda state: state,
-) -> optax.GradientTransformationExtraArgs:
+) -> "Held":
     """Run `tx` over the leaves that `choose` selects.
 
     Params, updates and extra arguments with the structure of either are selected alike, and a callable extra argument
@@ -58,31 +64,29 @@ def select(
 
     Args:
         tx: any transformation.
-        choose: maps the params, or the updates where no params are given, to a selection.
-        passes: whether the updates of the other leaves pass through; else they come out as holes.
+        choose: maps the params, or what stands for them where none are given, to a selection.
         wrap: makes the state from the inner one.
         unwrap: gets the inner state back.
     """
     inner = optax.with_extra_args_support(tx)
 
     def init(params: Any) -> Any:
-        return wrap(inner.init(_Step(choose(params), params, params).inside_params))
+        if is_params_placeholder(params):  # it stands for whatever the params are
+            return wrap(inner.init(params))
+        return wrap(inner.init(_Step(choose(params), params, params, params).inside_params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        step = _Step(choose(updates if params is None else params), updates, params)
+        known = _params_in_state(inner, unwrap(state), updates) if params is None else params
+        step = _Step(choose(known), updates, params, known)
         views = {name: step.view(value) for name, value in extra.items()}
         new_updates, new_state = inner.update(step.inside(updates), unwrap(state), step.inside_params, **views)
-        return step.outside(new_updates, passes=passes), wrap(new_state)
+        return step.outside(new_updates), wrap(new_state)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return Held(init, update)
 
 
 def _is_absent(update: Any) -> bool:
     return update is None or dtype_of(update) == jax.dtypes.float0
-
-
-def _as_array(x: Any) -> Any:
-    return strong(x) if isinstance(x, (bool, int, float, complex)) else x
 
 
 def _as_inexact(param: Any) -> Any:
@@ -92,45 +96,61 @@ def _as_inexact(param: Any) -> Any:
     return jnp.asarray(param, wider(param, jnp.float32(0)))
 
 
+def _params_in_state(tx: optax.GradientTransformation, state: Any, updates: Any) -> Any:
+    """What tells the shapes of the params where none are given: a copy of them in the state, or else the updates."""
+    if all(x is not None for x in jtu.tree_leaves(updates, is_leaf=lambda x: x is None)):
+        return updates
+    found: list[Any] = []
+    try:
+        optax.tree_map_params(tx, found.append, state, is_leaf=lambda _: True)
+        return next(tree for tree in found if _fits(tree, updates))
+    except Exception:  # tx takes no placeholder for params, or its state holds no copy of them
+        return updates
+
+
+def _fits(tree: Any, updates: Any) -> bool:
+    try:
+        return bool(jtu.tree_structure(tree).flatten_up_to(updates))
+    except ValueError:
+        return False
+
+
 class _Step:
     """One update, seen from outside and from inside the selection.
 
     A selected parameter may have no update: Equinox's gradient of a Python float is None, and JAX's of an int array is
-    float0. It is `absent`: the inner transformation, which holds state for it, sees a zero, and None comes out. An
-    integer parameter is shown as a floating one, since that is what optimizers compute with.
+    float0. The inner transformation, which holds state for it, sees a zero, and None comes out. An integer parameter is
+    shown as a floating one, since that is what optimizers compute with.
     """
 
-    def __init__(self, selection: Selection, updates: Any, params: Any) -> None:
+    def __init__(self, selection: Selection, updates: Any, params: Any, known: Any) -> None:
         self.selection = selection
         self.updates = updates
         self.params = params
-        self._updates = selection.parts(updates)
-        self._params = self._updates if params is None or params is updates else selection.parts(params)
-        self._absent = [
-            keep and is_parameter(p) and _is_absent(u)
-            for keep, u, p in zip(selection.keep, self._updates, self._params, strict=True)
-        ]
+        self._known = known
         self.inside_params = None if params is None else self.inside(params, as_leaf=_as_inexact)
 
-    def inside(self, tree: Any, as_leaf: Callable[[Any], Any] = _as_array) -> Any:
+    def inside(self, tree: Any, as_leaf: Callable[[Any], Any] = as_array) -> Any:
         """A tree like the params, with holes for the leaves that are not selected, and zeros for missing updates."""
 
         def enter(keep: bool, x: Any, param: Any) -> Any:
             if not keep:
                 return self.selection.hole
+            if self.selection.passes:
+                return x
             return jnp.zeros_like(_as_inexact(param)) if _is_absent(x) and is_parameter(param) else as_leaf(x)
 
-        parts = self.selection.parts(tree)
-        return self.selection.outline.unflatten(map(enter, self.selection.keep, parts, self._params))
+        return self.selection.map(enter, tree, self._known)
 
-    def outside(self, new_updates: Any, passes: bool) -> Any:
+    def outside(self, new_updates: Any) -> Any:
         """The updates that come out."""
 
-        def leave(keep: bool, absent: bool, new: Any, old: Any) -> Any:
-            return None if absent else new if keep or not passes else old
+        def leave(keep: bool, new: Any, old: Any) -> Any:
+            if _is_absent(old):
+                return None
+            return new if keep or not self.selection.passes else old
 
-        parts = self.selection.parts(new_updates)
-        return self.selection.outline.unflatten(map(leave, self.selection.keep, self._absent, parts, self._updates))
+        return self.selection.map(leave, new_updates, self.updates)
 
     def view(self, value: Any) -> Any:
         """An extra argument as the inner transformation is to see it."""
@@ -151,11 +171,12 @@ class _Step:
     def _restore(self, params: Any) -> Any:
         """Params as the user knows them: what is not selected, has no update or is an integer is as it was given."""
 
-        def restore(keep: bool, absent: bool, new: Any, old: Any) -> Any:
-            return new if keep and not absent and _as_inexact(old) is old else old
+        def restore(keep: bool, new: Any, update: Any, old: Any) -> Any:
+            if not keep:
+                return old
+            return new if self.selection.passes or not (_is_absent(update) or _as_inexact(old) is not old) else old
 
-        parts = self.selection.parts(params)
-        return self.selection.outline.unflatten(map(restore, self.selection.keep, self._absent, parts, self._params))
+        return self.selection.map(restore, params, self.updates, self.params)
 
     def _like_params(self, value: Any) -> bool:
         return _same_structure(value, self.updates) or (self.params is not None and _same_structure(value, self.params))
@@ -175,9 +196,9 @@ def select_leaves(tx: optax.GradientTransformation, filter_spec: Any = is_parame
         leaves, outline = jtu.tree_flatten(tree)
         if filter_spec is not is_parameter:
             leaves = outline.flatten_up_to(filter(tree, _none_as_false(filter_spec)))
-        return Selection(outline, tuple(map(is_parameter, leaves)), None)
+        return Selection(outline, tuple(map(is_parameter, leaves)), None, passes=False)
 
-    return Held(*select(tx, choose, passes=False))
+    return select(tx, choose)
 
 
 def _none_as_false(filter_spec: Any) -> Any:
@@ -266,9 +287,11 @@ def masked(
     del mask_compatible_extra_args
 
     def choose(params: Any) -> Selection:
-        return _selection(mask, params, _is_bool, _check_bool, "mask")
+        spec = resolve_spec(mask, params, is_spec_leaf=_is_bool, name="mask")
+        outline, matches = match_spec(spec, params, is_spec_leaf=_is_bool, name="mask")
+        return Selection(outline, tuple(_keep_masked(*match) for match in matches), optax.MaskedNode(), passes=True)
 
-    return hold(_select_masked(inner, choose))
+    return _select_masked(inner, choose)
 
 
 def partition(
@@ -309,53 +332,51 @@ def partition(
         except TypeError:  # unhashable, so no key
             return False
 
-    def check_label(label: Any, path: Any) -> Any:
-        if not is_label(label):
-            raise ValueError(
-                f"Some parameters have no corresponding transformation: param_labels{jtu.keystr(path)} is "
-                f"{label!r}.\nParameter labels: {_names(jtu.tree_leaves(param_labels, is_leaf=is_label))}\n"
-                f"Transforms keys: {_names(transforms)}"
-            )
-        return label
+    def selections(params: Any) -> dict[Any, Selection]:
+        labels = resolve_spec(param_labels, params, is_spec_leaf=is_label, name="param_labels")
+        outline, matches = match_spec(labels, params, is_spec_leaf=is_label, name="param_labels")
+        for path, label, part in matches:
+            if not is_label(label) and _has_parameters(label, part):
+                raise ValueError(
+                    f"Some parameters have no corresponding transformation: {jtu.keystr(path) or 'all'} have the label "
+                    f"{label!r}.\nParameter labels: {_names(x for _, x, part in matches if _has_parameters(x, part))}\n"
+                    f"Transforms keys: {_names(transforms)}"
+                )
 
-    def group(key: Any) -> optax.GradientTransformationExtraArgs:
-        def is_key(label: Any, path: Any) -> bool:
-            return bool(check_label(label, path) == key)
+        def selection(key: Any) -> Selection:
+            keep = (bool(label == key) if is_label(label) else part is None for _, label, part in matches)
+            return Selection(outline, tuple(keep), optax.MaskedNode(), passes=True)
 
-        def choose(params: Any) -> Selection:
-            return _selection(param_labels, params, is_label, is_key, "param_labels")
+        return {key: selection(key) for key in transforms}
 
-        return _select_masked(transforms[key], choose)
-
-    groups = {key: group(key) for key in transforms}
+    def group(key: Any, choose: Callable[[Any], dict[Any, Selection]]) -> Held:
+        return _select_masked(transforms[key], lambda params: choose(params)[key])
 
     def init(params: Any) -> Any:
-        return optax.transforms.PartitionState({key: tx.init(params) for key, tx in groups.items()})
+        return optax.transforms.PartitionState({key: group(key, selections).init(params) for key in transforms})
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        selected = selections(updates if params is None else params)
         states: dict[Any, Any] = {}
-        for key, tx in groups.items():
+        for key in transforms:
+            tx = group(key, lambda _: selected)
             updates, states[key] = tx.update(updates, state.inner_states[key], params, **extra)
         return updates, optax.transforms.PartitionState(states)
 
-    return hold(optax.GradientTransformationExtraArgs(init, update))
+    return Held(init, update)
 
 
-def _select_masked(
-    tx: optax.GradientTransformation, choose: Callable[[Any], Selection]
-) -> optax.GradientTransformationExtraArgs:
+def _select_masked(tx: optax.GradientTransformation, choose: Callable[[Any], Selection]) -> "Held":
     """`select` as Optax's masked does it: MaskedNode for holes, in a MaskedState."""
-
-    def choose_or_all(params: Any) -> Selection:
-        # The placeholder stands for whatever the params are, so it goes to the inner transformation as it is.
-        if _is_params_placeholder(params):
-            return Selection(jtu.tree_structure(params), (), None)
-        return choose(params)
-
-    return select(tx, choose_or_all, passes=True, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state)
+    return select(hold(tx), choose, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state)
 
 
-def _is_params_placeholder(params: Any) -> bool:
+def is_spec_leaf(x: Any) -> bool:
+    """What the masks, labels and dimension numbers of Optax are made of; None among them."""
+    return x is None or isinstance(x, (bool, np.bool_, str)) or type(x).__name__.endswith("DimensionNumbers")
+
+
+def is_params_placeholder(params: Any) -> bool:
     """Whether these are what `optax.tree_map_params` hands to init to learn where in a state the params are."""
     return type(params) is type(_PLACEHOLDER[0])
 
@@ -364,18 +385,9 @@ _PLACEHOLDER: list[Any] = []
 optax.tree_map_params(_PLACEHOLDER.append, jtu.tree_leaves, None)
 
 
-def _selection(
-    spec: Any, params: Any, is_spec_leaf: Callable[[Any], bool], decide: Callable[[Any, Any], bool], name: str
-) -> Selection:
-    """The selection that a spec makes; `decide` maps a leaf of the spec and its key path to a bool."""
-    spec = resolve_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
-    outline, matches = match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
-    # Where no parameter is below, the spec may hold anything: it was made from a model that has other leaves there.
-    keep: list[bool] = []
-    for path, leaf, part in matches:
-        empty = not jtu.tree_leaves(part)
-        keep.append(decide(leaf, path) if is_spec_leaf(leaf) or not (empty or leaf is None) else empty)
-    return Selection(outline, tuple(keep), optax.MaskedNode())
+def _has_parameters(spec_leaf: Any, part: Any) -> bool:
+    """Whether a leaf of a spec decides about a parameter; elsewhere it is left from the model the spec was made of."""
+    return spec_leaf is not None and any(map(is_parameter, jtu.tree_leaves(part)))
 
 
 def _is_bool(x: Any) -> bool:
@@ -384,11 +396,13 @@ def _is_bool(x: Any) -> bool:
     return is_array(x) and not isinstance(x, Tracer) and x.dtype == np.bool_ and x.shape == ()
 
 
-def _check_bool(leaf: Any, path: Any) -> bool:
-    if not _is_bool(leaf):
+def _keep_masked(path: Any, leaf: Any, part: Any) -> bool:
+    if _is_bool(leaf):
+        return bool(leaf)
+    if _has_parameters(leaf, part):
         where = jtu.keystr(path) or "the root"
         raise TypeError(f"mask must have bools at its leaves; at {where} it has {leaf!r} of type {type(leaf).__name__}")
-    return bool(leaf)
+    return part is None
 
 
 def _names(keys: Any) -> str:

@@ -1,0 +1,237 @@
+"""stochastic_round: to one of the two neighbours, right on average, and exact where there is nothing to round."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import treekit as tk
+
+KEY = jax.random.key(0)
+N = 4096  # samples of one value
+# JAX has more of these than XLA can compute with everywhere; those below it casts to and from on every backend.
+DTYPES = [
+    "bfloat16",
+    "float16",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+]
+
+
+def grid(dtype: Any) -> np.ndarray:
+    """All values of a dtype, as f32, in the order of their bits."""
+    bits = jnp.finfo(dtype).bits
+    words = np.arange(2**bits, dtype=np.dtype(f"uint{bits}"))
+    return np.asarray(words.view(jnp.dtype(dtype)).astype(np.float32))
+
+
+def places(dtype: Any) -> np.ndarray:
+    """Indices of some positive values: the subnormals' first, the largest, those around each power of two."""
+    values = positive(dtype)
+    powers = np.flatnonzero(np.frexp(values)[0] == 0.5)
+    chosen = np.concatenate([np.arange(4), powers[-20:] - 1, powers[-20:], powers[:20], [len(values) - 2]])
+    return np.unique(chosen[(chosen >= 0) & (chosen < len(values) - 1)])
+
+
+def positive(dtype: Any) -> np.ndarray:
+    values = grid(dtype)
+    return np.unique(np.abs(values[np.isfinite(values)]))
+
+
+def bits_of(x: Any) -> np.ndarray:
+    return np.asarray(x).view(f"uint{8 * np.asarray(x).dtype.itemsize}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_the_dtype_holds_stays_as_it_is(dtype: str) -> None:
+    values = grid(dtype)
+    rounded = tk.stochastic_round(jnp.asarray(values), dtype, KEY)
+    assert rounded.dtype == dtype
+    back = np.asarray(rounded.astype(jnp.float32))
+    np.testing.assert_array_equal(back, values)  # inf, and NaN with NaN
+    np.testing.assert_array_equal(np.signbit(back[back == 0]), np.signbit(values[values == 0]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_it_does_not_hold_becomes_a_neighbour_and_itself_on_average(dtype: str) -> None:
+    values = positive(dtype).astype(np.float64)
+    low, high = (values[places(dtype) + i] for i in (0, 1))
+    for fraction in (0.03, 0.5, 0.8):
+        x = (low + fraction * (high - low)).astype(np.float32)
+        chance = (x - low) / (high - low)
+        for sign in (1, -1):
+            samples = jnp.broadcast_to(jnp.asarray(sign * x), (N, len(x)))
+            rounded = sign * np.asarray(tk.stochastic_round(samples, dtype, KEY)).astype(np.float64)
+            assert bool(((rounded == low) | (rounded == high)).all())
+            deviation = ((rounded == high).mean(0) - chance) / np.sqrt(chance * (1 - chance) / N)
+            assert np.abs(deviation).max() < 5  # of at most some 100 that are normally distributed
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_too_large_is_rounded_to_nearest(dtype: str) -> None:
+    """So nothing becomes inf, or NaN where there is no inf, that would not in a plain cast."""
+    largest = float(jnp.finfo(dtype).max)
+    x = jnp.asarray(np.array([1, 1.0001, 1.001, 1.01, 1.2, 2]) * largest, jnp.float32)
+    x = jnp.concatenate([x, -x, jnp.array([jnp.inf, -jnp.inf, jnp.nan])])
+    rounded, nearest = tk.stochastic_round(x, dtype, KEY), x.astype(dtype)
+    np.testing.assert_array_equal(rounded.astype(jnp.float32), nearest.astype(jnp.float32))
+
+
+def test_a_nan_in_the_lower_half_of_its_bits_stays_one() -> None:
+    words = jnp.array([0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF], jnp.uint32)
+    x = jax.lax.bitcast_convert_type(words, jnp.float32)
+    assert bool(jnp.isnan(tk.stochastic_round(x, jnp.bfloat16, KEY)).all())
+
+
+@given(st.floats(width=32, allow_nan=False), st.integers(0, 2**32 - 1))
+@settings(max_examples=50)
+def test_the_error_is_less_than_one_unit_of_bf16(x: float, seed: int) -> None:
+    rounded = tk.stochastic_round(jnp.full(8, x, jnp.float32), jnp.bfloat16, jax.random.key(seed))
+    word = int(np.float32(x).view(np.uint32))
+    neighbours = {(word >> 16) & 0xFFFF, min(((word >> 16) & 0x7FFF) + 1, 0x7F80) | (word >> 16) & 0x8000}
+    assert {int(bits) for bits in bits_of(rounded)} <= (neighbours if word & 0xFFFF else {word >> 16})
+
+
+# ------------------------------------------------------------------------------------------------- the random bits
+
+
+def rounded_up(key: Any, shape: tuple[int, ...], chance: float = 0.5) -> np.ndarray:
+    x = jnp.full(shape, 1 + chance * 2**-7)
+    return np.asarray(tk.stochastic_round(x, jnp.bfloat16, key)).astype(np.float64) > 1
+
+
+def independent(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether as many places agree as of two that are fair and independent."""
+    return bool(abs((a == b).mean() - 0.5) * 2 * np.sqrt(a.size) < 5)
+
+
+@pytest.mark.parametrize("shape", [(2**16,), (2**8, 2**8), (4, 2**6, 2**8), (2**16, 1)])
+def test_elements_and_keys_are_rounded_independently(shape: tuple[int, ...]) -> None:
+    keys = [jax.random.key(i) for i in range(3)] + [jax.random.fold_in(KEY, i) for i in range(3)]
+    flips = [rounded_up(key, shape).ravel() for key in keys]
+    for i, flip in enumerate(flips):
+        assert abs(flip.mean() - 0.5) * 2 * np.sqrt(flip.size) < 5
+        assert all(independent(flip, other) for other in flips[:i])
+        assert all(independent(flip[lag:], flip[:-lag]) for lag in (1, 2, 16, 255, 256, 257, 2**12))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (64,), (8, 8)])
+def test_one_element_over_many_keys_is_right_on_average(shape: tuple[int, ...]) -> None:
+    keys = jax.random.split(KEY, N)
+    x = jnp.full(shape, 1 + 0.25 * 2**-7)
+    rounded = jax.vmap(lambda key: tk.stochastic_round(x, jnp.bfloat16, key))(keys)
+    share = np.asarray(rounded > 1).mean(0)
+    assert np.abs((share - 0.25) / np.sqrt(0.25 * 0.75 / N)).max() < 5
+
+
+def test_the_same_key_rounds_the_same_way() -> None:
+    x = jnp.linspace(0.1, 3, 999).reshape(27, 37)
+    eager = tk.stochastic_round(x, jnp.bfloat16, KEY)
+    jitted = jax.jit(tk.stochastic_round, static_argnums=1)(x, jnp.bfloat16, KEY)
+    raw = tk.stochastic_round(x, jnp.bfloat16, jax.random.key_data(KEY))
+    other = tk.stochastic_round(x, jnp.bfloat16, jax.random.key(1))
+    np.testing.assert_array_equal(bits_of(eager), bits_of(jitted))
+    np.testing.assert_array_equal(bits_of(eager), bits_of(raw))
+    assert bool((bits_of(eager) != bits_of(other)).any())
+
+
+@pytest.mark.parametrize("implementation", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_keys_of_every_kind_will_do(implementation: str) -> None:
+    flips = [rounded_up(jax.random.key(i, impl=implementation), (N,)) for i in range(2)]
+    assert independent(*flips)
+
+
+def test_under_vmap_each_has_the_bits_of_its_key() -> None:
+    x, keys = jnp.full((3, 50), 1.003), jax.random.split(KEY, 3)
+    batched = jax.vmap(lambda x, key: tk.stochastic_round(x, jnp.bfloat16, key))(x, keys)
+    alone = jnp.stack([tk.stochastic_round(x[i], jnp.bfloat16, keys[i]) for i in range(3)])
+    np.testing.assert_array_equal(bits_of(batched), bits_of(alone))
+
+
+# -------------------------------------------------------------------------------------------- dtypes and derivatives
+
+
+@pytest.mark.parametrize("have", ["bfloat16", "float16", "float8_e5m2", "float32"])
+def test_a_dtype_that_holds_all_values_is_a_cast(have: str) -> None:
+    x = jnp.asarray(positive(jnp.float16)[::97]).astype(have)
+    assert bool((tk.stochastic_round(x, jnp.float32, KEY) == x.astype(jnp.float32)).all())
+
+
+def test_from_one_16_bit_dtype_to_the_other() -> None:
+    x = jnp.full(N, 1 + 2**-9, jnp.float16)
+    assert set(tk.stochastic_round(x, jnp.bfloat16, KEY).tolist()) == {1.0, 1 + 2**-7}
+    tiny = jnp.full(N, 2.0**-25, jnp.bfloat16)
+    assert set(tk.stochastic_round(tiny, jnp.float16, KEY).tolist()) == {0.0, 2.0**-24}
+
+
+@pytest.mark.parametrize("to", ["float32", "bfloat16", "float16", "float8_e4m3fn"])
+def test_from_f64(to: str) -> None:
+    with jax.enable_x64(True):
+        step = 2.0 ** -jnp.finfo(to).nmant
+        x = jnp.full(N, 1 + step / 4, jnp.float64)
+        rounded = np.asarray(tk.stochastic_round(x, to, KEY)).astype(np.float64)
+        assert set(rounded.tolist()) == {1.0, 1 + step}
+        assert abs((rounded > 1).mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / N)
+
+
+def test_both_parts_of_a_complex_number_are_rounded() -> None:
+    with jax.enable_x64(True):
+        x = jnp.full(N, (1 + 2**-25) * (1 + 2j), jnp.complex128)
+        rounded = tk.stochastic_round(x, jnp.complex64, KEY)
+        assert rounded.dtype == jnp.complex64
+        assert independent(np.asarray(rounded.real) > 1, np.asarray(rounded.imag) > 2)
+        assert set(rounded.real.tolist()) == {1.0, 1 + 2.0**-23}
+        assert tk.stochastic_round(x.real, jnp.complex64, KEY).dtype == jnp.complex64
+
+
+def test_python_and_numpy_numbers_are_rounded_too() -> None:
+    for x in (1.003, np.float32(1.003), np.full(3, 1.003, np.float32), jnp.asarray(1.003)):
+        rounded = tk.stochastic_round(x, jnp.bfloat16, KEY)
+        assert (rounded.dtype, rounded.shape, rounded.weak_type) == (jnp.bfloat16, np.shape(x), False)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_derivative_is_that_of_a_cast(dtype: str) -> None:
+    def f(x: jax.Array) -> jax.Array:
+        return jnp.sum(3 * tk.stochastic_round(x, dtype, KEY).astype(jnp.float32))
+
+    x = jnp.linspace(-2, 2, 7)
+    np.testing.assert_array_equal(jax.grad(f)(x), np.full(7, 3.0))
+    np.testing.assert_array_equal(jax.jit(jax.jvp, static_argnums=0)(f, (x,), (jnp.ones(7),))[1], 21.0)
+
+
+# ------------------------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    "key", [None, 0, "key", 1.5, jnp.ones(2), jnp.ones((2, 2), jnp.uint32), jax.random.split(KEY, 2)], ids=repr
+)
+def test_a_key_that_is_none_is_an_error(key: Any) -> None:
+    with pytest.raises(TypeError, match=r"key must be one key, such as jax\.random\.key\(0\); found"):
+        tk.stochastic_round(jnp.ones(2), jnp.bfloat16, key)
+
+
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.bool_, jnp.uint32])
+def test_a_dtype_that_is_not_floating_is_an_error(dtype: Any) -> None:
+    with pytest.raises(TypeError, match=rf"dtype must be a floating or complex one, found {jnp.dtype(dtype)}"):
+        tk.stochastic_round(jnp.ones(2), dtype, KEY)
+
+
+@pytest.mark.parametrize("x", [jnp.arange(2), 3, True, "x", None, KEY], ids=repr)
+def test_an_x_that_is_not_floating_is_an_error(x: Any) -> None:
+    with pytest.raises(TypeError, match="x must be a floating or complex array, found"):
+        tk.stochastic_round(x, jnp.bfloat16, KEY)
+
+
+def test_a_complex_x_for_a_real_dtype_is_an_error() -> None:
+    with pytest.raises(TypeError, match=r"x is complex \(complex64\), so dtype must be too; found bfloat16"):
+        tk.stochastic_round(jnp.ones(2, jnp.complex64), jnp.bfloat16, KEY)
