@@ -23,6 +23,7 @@ check: .venv/installed ## format, lint and types, and the stubs of Optax against
 	MYPYPATH=typings $(BIN)/python -m mypy.stubtest optax --ignore-missing-stub --ignore-disjoint-bases
 
 bench: .venv/installed ## treekit beside its peers, as ratios (QUICK=1 for a short look)
+	$(BIN)/python -m pip install --quiet --group bench
 	@set -e; for file in benchmarks/[a-z]*.py; do name=$${file##*/}; $(BIN)/python -m benchmarks.$${name%.py}; done
 
 clean: ## remove .venv, caches and builds

@@ -1,0 +1,346 @@
+"""State and params in 16 bits, rounded stochastically: they move where to nearest they stand still."""
+
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import treekit as tk
+from tests.optax import cases
+from treekit import optax as tko
+
+BF16 = jnp.dtype(jnp.bfloat16)
+F32 = jnp.dtype(jnp.float32)
+
+
+def stochastic(tx: optax.GradientTransformation, **options: Any) -> optax.GradientTransformationExtraArgs:
+    return tko.dtype_preserving(tx, rounding="stochastic", **options)
+
+
+def float_dtypes(tree: Any) -> set[Any]:
+    return {x.dtype for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)}
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    assert cases.signature(a) == cases.signature(b)
+    return all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in zip(*map(jax.tree.leaves, (a, b))))
+
+
+def run(tx: Any, params: Any, grads: Any, steps: int, state: Any = None) -> Any:
+    """The state after some steps on the same params."""
+
+    def body(state: Any, _: None) -> tuple[Any, None]:
+        return tx.update(grads, state, params)[1], None
+
+    return jax.jit(lambda state: jax.lax.scan(body, state, None, steps)[0])(tx.init(params) if state is None else state)
+
+
+def mean_of(state: Any, name: str) -> float:
+    found = jax.tree.leaves(optax.tree.get(state, name))
+    return float(np.mean([np.asarray(x).astype(np.float64).mean() for x in found]))
+
+
+# ------------------------------------------------------------------------------------------------------------- laws
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "state": stochastic,
+    "state_dtype": lambda tx: stochastic(tx, state_dtype=jnp.bfloat16),
+    "multi_steps": lambda tx: tko.MultiSteps(stochastic(tx), 2).gradient_transformation(),
+    "of_multi_steps": lambda tx: stochastic(tko.MultiSteps(tx, 2).gradient_transformation()),
+    "masked": lambda tx: tko.masked(stochastic(tx), lambda params: jax.tree.map(lambda x: x.ndim > 1, params)),
+    "partition": lambda tx: tko.partition({"a": stochastic(tx), "b": optax.sgd(0.1)}, "a"),
+    "inject": lambda tx: tko.inject_hyperparams(lambda scale: stochastic(optax.chain(tx, optax.scale(scale))))(0.5),
+    "of_inject": lambda tx: stochastic(tko.inject_hyperparams(lambda scale: optax.chain(tx, optax.scale(scale)))(0.5)),
+    "if_finite": lambda tx: tko.apply_if_finite(stochastic(tx), 2),
+}
+KINDS = ["f32", "bf16", "f16", "mixed", "bf16_f32_grads", "c64", "none", "eqx_bf16", "node", "int_key"]
+NAMES = ["adamw", "sgd", "radam", "numbers", "named_chain", "muon", "adafactor", "lbfgs_no_search"]
+
+
+def cells() -> list[Any]:
+    """Each wrapper with two kinds of params, each kind with some wrapper, and each optimizer with some of both."""
+    found: list[Any] = []
+    for i, wrapper in enumerate(WRAPPERS):
+        for j in (i, i + 5):
+            cell = (NAMES[(i + j) % len(NAMES)], KINDS[j % len(KINDS)])
+            if cell not in cases.NOT_OPTAX:
+                found.append(pytest.param(WRAPPERS[wrapper], *cell, id="-".join((wrapper, *cell))))
+    return found
+
+
+@pytest.mark.parametrize("wrap, name, kind", cells())
+def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
+    cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
+
+
+def test_a_line_search_sees_what_it_computes_with() -> None:
+    for name in ("lbfgs", "backtracking"):
+        cases.check_laws(stochastic(cases.OPTIMIZERS[name](optax)), "bf16", steps=2)
+
+
+# -------------------------------------------------------------------------------------------------------- the cures
+
+
+@pytest.mark.parametrize("name", ["adam", "radam", "amsgrad", "lamb"])
+def test_a_second_moment_decays(name: str) -> None:
+    """Gradients of 1, then of 0.01: in f32 the second moment falls; in bf16, to nearest, it never does."""
+    params, ones = jnp.zeros((16, 64), jnp.bfloat16), jnp.ones((16, 64), jnp.bfloat16)
+    make = getattr(optax, name)
+    txs = {
+        "nearest": tko.dtype_preserving(make(1e-3)),
+        "f32": tko.dtype_preserving(make(1e-3), state_dtype=jnp.float32),
+        "stochastic": stochastic(make(1e-3)),
+    }
+    ends = {}
+    for rounding, tx in txs.items():
+        state = run(tx, params, ones, 300)
+        ends[rounding] = mean_of(run(tx, params, 0.01 * ones, 1500, state), "nu")
+    assert ends["nearest"] > 2 * ends["f32"]
+    assert ends["stochastic"] == pytest.approx(ends["f32"], rel=0.03)
+
+
+def test_state_in_f32_is_computed_in_f32() -> None:
+    """The state is that of f32 params and gradients, to the bit."""
+    params = cases.arrays(jnp.bfloat16)
+    grads = cases.cast(cases.gradient(params), jnp.bfloat16)
+    held = run(tko.dtype_preserving(optax.adamw(0.01), state_dtype=jnp.float32), params, grads, 20)
+    wide = run(tko.adamw(0.01), cases.cast(params, F32), cases.cast(grads, F32), 20)
+    assert float_dtypes(held) == {F32}
+    assert same_bits(held, wide)
+
+
+def test_state_is_computed_in_f32_and_only_then_rounded() -> None:
+    """One step: each value is a bf16 neighbour of what f32 gives from the same state."""
+    params = {"w": jnp.linspace(-1, 1, 6000).reshape(60, 100).astype(jnp.bfloat16)}
+    grads = jax.tree.map(lambda x: (0.3 * x + 0.1).astype(jnp.bfloat16), params)
+    tx = stochastic(optax.adam(0.01))
+    state = run(tx, params, grads, 3)
+    (old,), (new,) = (
+        optax.tree.get_all_with_path(run_state, "nu") for run_state in (state, run(tx, params, grads, 1, state))
+    )
+    nu, after = (x[1]["w"].astype(jnp.float32) for x in (old, new))
+    exact = 0.999 * nu + 0.001 * grads["w"].astype(jnp.float32) ** 2
+    assert bool((jnp.abs(after - exact) < 2**-7 * exact).all())
+    assert bool(jnp.any(after > exact)) and bool(jnp.any(after < exact))
+    assert float(jnp.mean((after - exact) / exact)) == pytest.approx(0, abs=2**-7 / 60)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e5m2"])
+def test_state_of_f32_params_may_be_held_in_fewer_bits(dtype: str) -> None:
+    params = {"w": jnp.zeros((32, 64)), "scale": jnp.ones(())}
+    tx = stochastic(optax.scale_by_adam(b2=0.99), state_dtype=dtype)
+    state = run(tx, params, jax.tree.map(lambda x: jnp.full_like(x, 0.5), params), 200)
+    nu = optax.tree.get(state, "nu")
+    assert (nu["w"].dtype, nu["scale"].dtype) == (jnp.dtype(dtype), F32)  # no number of shape () is narrowed
+    assert (
+        mean_of(nu["w"], "") if False else float(nu["w"].astype(jnp.float32).mean()) == pytest.approx(0.2165, rel=0.05)
+    )
+
+
+def test_a_hyperparameter_in_the_state_is_not_narrowed() -> None:
+    """In bf16, b2 = 0.999 would be 1, and the first update NaN."""
+    params = cases.arrays()
+    for rounding in ("nearest", "stochastic"):
+        tx = tko.dtype_preserving(tko.inject_hyperparams(optax.adam)(0.1), state_dtype=jnp.bfloat16, rounding=rounding)
+        updates, state = tx.update(params, tx.init(params), params)
+        assert optax.tree.get(state, "b2").dtype == F32
+        assert optax.tree.get(state, "mu")["w"].dtype == BF16
+        assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(updates))
+
+
+def test_updates_too_small_for_a_param_arrive_on_average() -> None:
+    params = {"w": jnp.ones((64, 64), jnp.bfloat16), "f": jnp.tanh, "wide": jnp.ones(3)}
+    updates = {"w": jnp.full((64, 64), 1e-4, jnp.bfloat16), "f": None, "wide": jnp.full(3, 1e-4)}
+    stochastically, nearest = dict(params), dict(params)
+    for i in range(50):
+        stochastically = tko.apply_updates(stochastically, updates, key=jax.random.fold_in(jax.random.key(0), i))
+        nearest = tko.apply_updates(nearest, updates)
+    assert float(nearest["w"].astype(jnp.float32).mean()) == 1
+    assert float(stochastically["w"].astype(jnp.float32).mean()) == pytest.approx(1 + 50e-4, abs=3e-4)
+    assert stochastically["w"].dtype == BF16
+    assert stochastically["f"] is jnp.tanh
+    assert same_bits(stochastically["wide"], nearest["wide"])
+
+
+@pytest.mark.parametrize("kind", cases.PARAMS)
+def test_apply_updates_with_a_key_keeps_structure_and_dtypes(kind: str) -> None:
+    params = cases.make(kind)
+    grads = cases.grads_of(kind, params)
+    with_key = tko.apply_updates(params, grads, key=jax.random.key(0))
+    without = tko.apply_updates(params, grads)
+    assert cases.signature(with_key) == cases.signature(params)
+    for x, y in zip(*(jax.tree.leaves(cases.arrays_of(tree)) for tree in (with_key, without)), strict=True):
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            np.testing.assert_allclose(*(np.asarray(a).astype(np.float64) for a in (x, y)), rtol=2**-7)
+        assert jnp.dtype(x.dtype).itemsize < 4 or same_bits(x, y)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn"])
+def test_params_of_every_narrow_dtype_are_rounded(dtype: str) -> None:
+    params, update = jnp.ones(4096, dtype), jnp.full(4096, 2.0**-12)
+    after = tko.apply_updates(params, update, key=jax.random.key(0))
+    assert after.dtype == dtype
+    assert float(after.astype(jnp.float32).mean()) == pytest.approx(1 + 2**-12, abs=2**-10)
+    assert len(set(after.astype(jnp.float32).tolist())) == 2
+
+
+# --------------------------------------------------------------------------------------------------- reproducibility
+
+
+def test_each_leaf_and_each_step_is_rounded_with_bits_of_its_own() -> None:
+    params = {name: jnp.zeros(4096, jnp.bfloat16) for name in "ab"}
+    grads = jax.tree.map(lambda x: jnp.full_like(x, 0.3), params)
+    tx = stochastic(optax.trace(0.999))
+    first, second = run(tx, params, grads, 8), run(tx, params, grads, 9)
+    trace = optax.tree.get(first, "trace")
+    assert not same_bits(trace["a"], trace["b"])
+    assert not same_bits(trace, optax.tree.get(second, "trace"))
+    a, b = (np.asarray(trace[name]).astype(np.float64) for name in "ab")
+    assert abs(np.corrcoef(a, b)[0, 1]) * np.sqrt(4096) < 5
+    assert int(second.rounding_count) == 9
+
+
+def test_a_seed_makes_a_run_and_another_makes_another() -> None:
+    params = cases.arrays(jnp.bfloat16)
+    runs = [run(stochastic(optax.adam(0.1), seed=seed), params, params, 30) for seed in (0, 0, 1, -1, 2**32)]
+    assert same_bits(runs[0], runs[1])
+    assert not any(same_bits(runs[i], runs[j]) for i in range(1, 5) for j in range(i))
+
+
+def test_a_run_resumed_from_a_pickle_ends_bit_equal() -> None:
+    params = cases.arrays(jnp.bfloat16)
+    tx = tko.MultiSteps(stochastic(optax.adamw(0.01)), 3).gradient_transformation()
+    through = run(tx, params, params, 50)
+    half = pickle.loads(pickle.dumps(jax.device_get(run(tx, params, params, 25))))
+    assert same_bits(run(tx, params, params, 25, jax.tree.map(jnp.asarray, half)), through)
+
+
+def test_one_device_and_eight_end_bit_equal() -> None:
+    """In a process of its own, since the number of devices is settled when JAX starts."""
+    code = """
+        import jax, jax.numpy as jnp, numpy as np, optax
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+        from treekit import optax as tko
+
+        params = {"w": jnp.linspace(-1, 1, 512).reshape(16, 32).astype(jnp.bfloat16), "b": jnp.ones(16, jnp.bfloat16)}
+        tx = tko.dtype_preserving(optax.adamw(1e-2), rounding="stochastic")
+
+        @jax.jit
+        def step(params, state, key):
+            grads = jax.tree.map(lambda x: 0.5 * x, params)
+            updates, state = tx.update(grads, state, params)
+            return tko.apply_updates(params, updates, key=key), state
+
+        def train(params):
+            state = tx.init(params)
+            for i in range(5):
+                params, state = step(params, state, jax.random.fold_in(jax.random.key(0), i))
+            return params, state
+
+        mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("x", "y"))
+        specs = {"w": P("x", "y"), "b": P("y")}
+        put = {k: jax.device_put(v, NamedSharding(mesh, specs[k])) for k, v in params.items()}
+        one, eight = map(jax.device_get, (train(params), train(put)))
+        assert train(put)[0]["w"].sharding.spec == specs["w"]
+        same = [a.tobytes() == b.tobytes() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(eight), strict=True)]
+        assert len(jax.devices()) == 8 and all(same), same
+        print("the same")
+    """
+    root = Path(__file__).parents[2]
+    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=env, cwd=root, check=False
+    )
+    assert done.stdout.strip() == "the same", done.stderr
+
+
+def test_under_vmap_every_member_has_its_own_state() -> None:
+    stacked = jnp.stack([jnp.full(64, 0.1), jnp.full(64, 3.0)]).astype(jnp.bfloat16)
+    tx = stochastic(optax.adam(0.01))
+
+    def train(params: Any) -> Any:
+        return run(tx, params, params, 10)
+
+    together = jax.vmap(train)(stacked)
+    alone = [train(stacked[i]) for i in range(2)]
+    assert same_bits(together, jax.tree.map(lambda *xs: jnp.stack(xs), *alone))
+
+
+# -------------------------------------------------------------------------------------------- the state, seen by others
+
+
+def test_optax_finds_its_way_in_the_state() -> None:
+    params = cases.arrays(jnp.bfloat16)
+    tx = stochastic(optax.adam(0.1))
+    state = run(tx, params, params, 3)
+    assert int(optax.tree.get(state, "count")) == int(state.rounding_count) == 3
+    names = {"w": "W", "b": "B"}
+    named = tko.tree_map_params(tx, lambda _, name: name, state, names, transform_non_params=lambda _: "other")
+    assert optax.tree.get(named, "nu") == names
+    assert named.rounding_count == "other"
+    zeroed = optax.tree.set(state, mu=jax.tree.map(jnp.zeros_like, params))
+    assert mean_of(zeroed, "mu") == 0
+
+
+def test_extra_arguments_reach_the_inner_transformation() -> None:
+    def update(updates: Any, state: Any, params: Any = None, *, gain: Any) -> tuple[Any, Any]:
+        return jax.tree.map(lambda g: gain * g, updates), state
+
+    tx = stochastic(optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update))
+    updates, _ = tx.update(jnp.ones(2, jnp.bfloat16), tx.init(jnp.ones(2, jnp.bfloat16)), gain=3.0)
+    assert (updates.dtype, updates.tolist()) == (BF16, [3, 3])
+
+
+def test_f32_state_is_not_touched() -> None:
+    params = cases.arrays()
+    assert same_bits(
+        run(stochastic(optax.adam(0.1)), params, params, 5).inner_state, run(tko.adam(0.1), params, params, 5)
+    )
+
+
+def test_a_step_can_be_differentiated() -> None:
+    """As one learns a learning rate: the derivative is that of the step in f32."""
+
+    def end(rate: jax.Array) -> jax.Array:
+        tx = stochastic(optax.chain(optax.trace(0.9), optax.scale_by_learning_rate(rate)))
+        params = jnp.ones(4, jnp.bfloat16)
+        updates, _ = tx.update(jnp.full(4, 0.5, jnp.float32), tx.init(params), params)
+        after = tko.apply_updates(params, updates, key=jax.random.key(0))
+        return jnp.sum(after.astype(jnp.float32))
+
+    assert float(jax.grad(end)(jnp.float32(0.1))) == pytest.approx(-2.0)
+
+
+def test_it_rounds_as_stochastic_round_does() -> None:
+    """The same values from the same f32, and all of them neighbours."""
+    x = jnp.full(4096, 1.001)
+    state = stochastic(optax.trace(1.0), state_dtype=jnp.bfloat16)
+    _, after = state.update(x, state.init(x), x)
+    trace = optax.tree.get(after, "trace")
+    assert set(trace.tolist()) == set(tk.stochastic_round(x, BF16, jax.random.key(0)).tolist()) == {1.0, 1 + 2**-7}
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_bad_arguments_are_errors_that_say_so() -> None:
+    anything: Any = tko.dtype_preserving
+    with pytest.raises(Exception, match="rounding"):
+        anything(optax.adam(0.1), rounding="up")
+    with pytest.raises(TypeError, match=r"state_dtype must be a floating dtype, found .*int32"):
+        anything(optax.adam(0.1), rounding="stochastic", state_dtype=jnp.int32)
+    with pytest.raises(Exception, match="seed"):
+        anything(optax.adam(0.1), rounding="stochastic", seed=jax.random.key(0))
+    with pytest.raises(TypeError, match=r"key must be one key, such as jax\.random\.key\(0\); found 0"):
+        tko.apply_updates(jnp.ones(2), jnp.ones(2), key=0)
+    with pytest.raises(TypeError, match=r"complex64 for a leaf of dtype bfloat16"):
+        tko.apply_updates(jnp.ones(2, BF16), jnp.ones(2, jnp.complex64), key=jax.random.key(0))
