@@ -163,7 +163,7 @@ def _locate(found: Any, indices: list[int], marked: _Marked) -> tuple[bool, list
     if not indices or indices == list(range(indices[0], indices[0] + len(indices))):
         runs, outline = _runs(partial(operator.is_, found), [found], marked)
         if runs:
-            _check_counts([found], runs)
+            _check_counts([found], runs, marked)
             return True, [found], runs, outline
     try:
         wanted = list(found)
@@ -205,7 +205,7 @@ def _exchange(leaves: list[Any], runs: list[_Run], replacements: list[Any]) -> l
     return out + leaves[end:]
 
 
-def _check_counts(wanted: list[Any], runs: list[_Run], marked: _Marked | None = None) -> None:
+def _check_counts(wanted: list[Any], runs: list[_Run], marked: _Marked) -> None:
     nones = sum(node is None for node in wanted)
     counts = [0] * len(wanted)
     for run in runs:
@@ -232,14 +232,14 @@ def _lies_inside(node: Any, other: Any) -> bool:
     return other is not node and any(map(is_node, jtu.tree_leaves(other, is_leaf=is_node)))
 
 
-def _hint(marked: _Marked | None, *strange: Any) -> str:
+def _hint(marked: _Marked, *strange: Any) -> str:
     """What `where` must return; and what it did return, if static fields hold that."""
     must = "where must return nodes of the tree it is given, as they are"
-    fields = [field for x in strange for field in _static_fields_with(x, marked.tree)] if marked else []
+    fields = [field for x in strange for field in _static_fields_with(x, marked.tree)]
     if not fields:
         return (
             f"{must}; a static field is none (see treekit.replace), and neither is what is computed from leaves. A "
-            "class whose reconstruction replaces its leaves shows like this too: register it with treekit.register_node."
+            "class whose reconstruction replaces its leaves shows like this too: use treekit.register_node for it."
         )
     classes = " or ".join(dict.fromkeys(cls for cls, name in fields if name == fields[0][1]))
     return (

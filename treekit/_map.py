@@ -3,13 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-import jax
-
 from treekit._dtype import cast_like
-from treekit._jax import jnp, jtu
-
-
-
+from treekit._jax import jtu
 
 T = TypeVar("T")
 

@@ -32,7 +32,8 @@ def float_dtypes(tree: Any) -> set[Any]:
 
 def same_bits(a: Any, b: Any) -> bool:
     assert cases.signature(a) == cases.signature(b)
-    return all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in zip(*map(jax.tree.leaves, (a, b))))
+    pairs = zip(*map(jax.tree.leaves, (a, b)), strict=True)
+    return all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)
 
 
 def run(tx: Any, params: Any, grads: Any, steps: int, state: Any = None) -> Any:
@@ -121,13 +122,11 @@ def test_state_in_f32_is_computed_in_f32() -> None:
 def test_state_is_computed_in_f32_and_only_then_rounded() -> None:
     """One step: each value is a bf16 neighbour of what f32 gives from the same state."""
     params = {"w": jnp.linspace(-1, 1, 6000).reshape(60, 100).astype(jnp.bfloat16)}
-    grads = jax.tree.map(lambda x: (0.3 * x + 0.1).astype(jnp.bfloat16), params)
+    grads = jax.tree.map(lambda x: (0.3 * x + 0.5).astype(jnp.bfloat16), params)
     tx = stochastic(optax.adam(0.01))
     state = run(tx, params, grads, 3)
-    (old,), (new,) = (
-        optax.tree.get_all_with_path(run_state, "nu") for run_state in (state, run(tx, params, grads, 1, state))
-    )
-    nu, after = (x[1]["w"].astype(jnp.float32) for x in (old, new))
+    after = run(tx, params, grads, 1, state)
+    nu, after = (optax.tree.get(x, "nu")["w"].astype(jnp.float32) for x in (state, after))
     exact = 0.999 * nu + 0.001 * grads["w"].astype(jnp.float32) ** 2
     assert bool((jnp.abs(after - exact) < 2**-7 * exact).all())
     assert bool(jnp.any(after > exact)) and bool(jnp.any(after < exact))
@@ -141,9 +140,7 @@ def test_state_of_f32_params_may_be_held_in_fewer_bits(dtype: str) -> None:
     state = run(tx, params, jax.tree.map(lambda x: jnp.full_like(x, 0.5), params), 200)
     nu = optax.tree.get(state, "nu")
     assert (nu["w"].dtype, nu["scale"].dtype) == (jnp.dtype(dtype), F32)  # no number of shape () is narrowed
-    assert (
-        mean_of(nu["w"], "") if False else float(nu["w"].astype(jnp.float32).mean()) == pytest.approx(0.2165, rel=0.05)
-    )
+    assert float(nu["w"].astype(jnp.float32).mean()) == pytest.approx(0.25 * (1 - 0.99**200), rel=0.05)
 
 
 def test_a_hyperparameter_in_the_state_is_not_narrowed() -> None:
@@ -160,7 +157,8 @@ def test_a_hyperparameter_in_the_state_is_not_narrowed() -> None:
 def test_updates_too_small_for_a_param_arrive_on_average() -> None:
     params = {"w": jnp.ones((64, 64), jnp.bfloat16), "f": jnp.tanh, "wide": jnp.ones(3)}
     updates = {"w": jnp.full((64, 64), 1e-4, jnp.bfloat16), "f": None, "wide": jnp.full(3, 1e-4)}
-    stochastically, nearest = dict(params), dict(params)
+    stochastically: dict[str, Any] = dict(params)
+    nearest: dict[str, Any] = dict(params)
     for i in range(50):
         stochastically = tko.apply_updates(stochastically, updates, key=jax.random.fold_in(jax.random.key(0), i))
         nearest = tko.apply_updates(nearest, updates)
@@ -180,8 +178,9 @@ def test_apply_updates_with_a_key_keeps_structure_and_dtypes(kind: str) -> None:
     assert cases.signature(with_key) == cases.signature(params)
     for x, y in zip(*(jax.tree.leaves(cases.arrays_of(tree)) for tree in (with_key, without)), strict=True):
         if jnp.issubdtype(x.dtype, jnp.floating):
-            np.testing.assert_allclose(*(np.asarray(a).astype(np.float64) for a in (x, y)), rtol=2**-7)
-        assert jnp.dtype(x.dtype).itemsize < 4 or same_bits(x, y)
+            np.testing.assert_allclose(np.asarray(x, np.float64), np.asarray(y, np.float64), rtol=2**-7)
+        if x.dtype not in (jnp.bfloat16, jnp.float16) and not jnp.issubdtype(x.dtype, jax.dtypes.extended):
+            assert same_bits(x, y)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn"])
@@ -213,7 +212,7 @@ def test_a_seed_makes_a_run_and_another_makes_another() -> None:
     params = cases.arrays(jnp.bfloat16)
     runs = [run(stochastic(optax.adam(0.1), seed=seed), params, params, 30) for seed in (0, 0, 1, -1, 2**32)]
     assert same_bits(runs[0], runs[1])
-    assert not any(same_bits(runs[i], runs[j]) for i in range(1, 5) for j in range(i))
+    assert not any(same_bits(runs[i], runs[j]) for i in range(2, 5) for j in range(i))
 
 
 def test_a_run_resumed_from_a_pickle_ends_bit_equal() -> None:

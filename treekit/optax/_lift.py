@@ -2,8 +2,8 @@
 
 import functools
 import inspect
+import types
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import optax
@@ -18,38 +18,43 @@ from treekit.optax._multi_steps import MultiSteps
 from treekit.optax._select import hold, is_spec_leaf, masked, partition
 
 # Under whatever name and in whatever module Optax has the one, we have the other.
-_OURS: dict[Any, Any] = {
-    optax.MultiSteps: MultiSteps,
-    optax.apply_if_finite: apply_if_finite,
-    optax.apply_updates: apply_updates,
-    optax.incremental_update: incremental_update,
-    optax.inject_hyperparams: inject_hyperparams,
-    optax.inject_stateful_hyperparams: inject_hyperparams,
-    optax.lbfgs: lbfgs,
-    optax.masked: masked,
-    optax.partition: partition,
-    optax.tree_map_params: tree_map_params,
-    optax.value_and_grad_from_state: value_and_grad_from_state,
-}
+_OURS: tuple[tuple[Any, Any], ...] = (
+    (optax.MultiSteps, MultiSteps),
+    (optax.apply_if_finite, apply_if_finite),
+    (optax.apply_updates, apply_updates),
+    (optax.incremental_update, incremental_update),
+    (optax.inject_hyperparams, inject_hyperparams),
+    (optax.inject_stateful_hyperparams, inject_hyperparams),
+    (optax.lbfgs, lbfgs),
+    (optax.masked, masked),
+    (optax.partition, partition),
+    (optax.tree_map_params, tree_map_params),
+    (optax.value_and_grad_from_state, value_and_grad_from_state),
+)
 
 # Its params are a pair of what its updates are for, so it is no transformation of a model's leaves.
 _AS_THEY_ARE: tuple[Any, ...] = (optax.lookahead,)
 
 
-def lifted(module: ModuleType, name: str) -> Any:
+def lifted(module: types.ModuleType, name: str) -> Any:
     """The attribute of one of Optax's modules, or what we have for it: a function that makes transformations is lifted.
 
     Raises:
         AttributeError: Optax has no such name.
     """
-    value = getattr(module, name)
-    if not callable(value) or (isinstance(value, type) and value not in _OURS) or value in _AS_THEY_ARE:
+    value: Any = getattr(module, name)
+    for theirs, ours in _OURS:
+        if value is theirs:
+            return ours
+    if not _is_function(value) or value in _AS_THEY_ARE:
         return value
-    if value in _OURS:
-        return _OURS[value]
     signature = inspect.signature(value)
     may_make = signature.return_annotation is signature.empty  # as a few of Optax's factories have it
     return _lift(value) if may_make or "GradientTransformation" in str(signature.return_annotation) else value
+
+
+def _is_function(x: object) -> bool:
+    return isinstance(x, (types.FunctionType, functools.partial))  # nadamw is adamw with an argument bound
 
 
 @functools.cache
@@ -84,9 +89,9 @@ def _as_function(argument: Any) -> Any:
     return resolve
 
 
-def lifted_module(module: ModuleType, name: str) -> ModuleType:
+def lifted_module(module: types.ModuleType, name: str) -> types.ModuleType:
     """A module called `name` with every name of one of Optax's."""
-    out = ModuleType(name, module.__doc__)
+    out = types.ModuleType(name, module.__doc__)
     vars(out).update(
         __getattr__=functools.partial(lifted, module),
         __dir__=lambda: dir(module),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 
 from treekit._dtype import dtype_of, strong
@@ -52,8 +53,8 @@ class MultiSteps(optax.MultiSteps):
         should_skip_update_fn: optax.ShouldSkipUpdateFunction | None = None,
         accumulator_dtype: Any = jnp.float32,
     ) -> None:
-        if isinstance(every_k_schedule, int) and every_k_schedule < 1:
-            raise ValueError(f"every_k_schedule must be at least 1, found {every_k_schedule}")
+        if not callable(every_k_schedule) and not (_is_int(every_k_schedule) and every_k_schedule >= 1):
+            raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
         self._opt = hold(opt)
         self._every_k = every_k_schedule
         self._mean = use_grad_mean
@@ -156,6 +157,10 @@ class MultiSteps(optax.MultiSteps):
         more = acc + (grad - acc) / (mini_step + 1).astype(acc.dtype) if self._mean else acc + grad
         # Nothing of an earlier round counts; and 0 + -0.0 would be 0.0.
         return jnp.where(skip, acc, jnp.where(mini_step == 0, grad, more))
+
+
+def _is_int(x: Any) -> bool:
+    return np.shape(x) == () and bool(jnp.issubdtype(dtype_of(x), np.integer))
 
 
 def _cast_to(like: Any, x: Any) -> Any:

@@ -43,7 +43,11 @@ class Selection:
             parts: list[Any] = self.outline.flatten_up_to(tree)
             return parts
         except ValueError as error:
-            raise misfit("the structure of the params", self.outline, tree, error) from None
+            told = misfit("params", self.outline, tree, error)
+            raise ValueError(
+                f"{told}\nUpdates must have the structure of the params. A transformation whose params are of another "
+                "kind, such as optax.lookahead, cannot be wrapped; use it as it is, outermost"
+            ) from None
 
     def map(self, f: Callable[..., Any], *trees: Any) -> Any:
         """`f(keep, *parts)` at each leaf of the outline."""
@@ -76,7 +80,7 @@ def select(
         return wrap(inner.init(_Step(choose(params), params, params, params).inside_params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        known = _params_in_state(inner, unwrap(state), updates) if params is None else params
+        known = _known_params(inner, unwrap(state), updates, params)
         step = _Step(choose(known), updates, params, known)
         views = {name: step.view(value) for name, value in extra.items()}
         new_updates, new_state = inner.update(step.inside(updates), unwrap(state), step.inside_params, **views)
@@ -96,23 +100,31 @@ def _as_inexact(param: Any) -> Any:
     return jnp.asarray(param, wider(param, jnp.float32(0)))
 
 
-def _params_in_state(tx: optax.GradientTransformation, state: Any, updates: Any) -> Any:
-    """What tells the shapes of the params where none are given: a copy of them in the state, or else the updates."""
+def _known_params(tx: optax.GradientTransformation, state: Any, updates: Any, params: Any) -> Any:
+    """What tells for which leaves there is state, and their shapes.
+
+    Mostly the params, or the updates where there are none. But a Python float has a place in the state of a raw model,
+    and none in filtered params or in gradients; a copy of the params in the state has it.
+    """
+    given = updates if params is None else params
     if all(x is not None for x in jtu.tree_leaves(updates, is_leaf=lambda x: x is None)):
-        return updates
+        return given
     found: list[Any] = []
     try:
         optax.tree_map_params(tx, found.append, state, is_leaf=lambda _: True)
-        return next(tree for tree in found if _fits(tree, updates))
-    except Exception:  # tx takes no placeholder for params, or its state holds no copy of them
-        return updates
+    except Exception:  # tx takes no placeholder for params
+        return given
+    return next((copy for copy in found if _fits(copy, updates) and _fits(copy, given)), given)
 
 
-def _fits(tree: Any, updates: Any) -> bool:
+def _fits(copy: Any, tree: Any) -> bool:
+    """Whether a tree has the structure and the shapes of a copy of the params, but for what is None in it."""
+    leaves, treedef = jtu.tree_flatten(copy)
     try:
-        return bool(jtu.tree_structure(tree).flatten_up_to(updates))
+        parts = treedef.flatten_up_to(tree)
     except ValueError:
         return False
+    return all(x is None or np.shape(x) == np.shape(leaf) for x, leaf in zip(parts, leaves, strict=True))
 
 
 class _Step:

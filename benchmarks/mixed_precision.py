@@ -1,0 +1,249 @@
+"""Training in bf16: where f32 ends, where rounding to nearest ends, and where stochastic rounding does.
+
+    python -m benchmarks.mixed_precision            two tables, a picture in docs/, and the cost (minutes)
+    QUICK=1 python -m benchmarks.mixed_precision    fewer steps, one seed, no picture
+
+1. The second moment after gradients of 1, then of 0.01: does it decay?
+2. An MLP on handwritten digits with adamw: the loss where training ends, and the bytes held for each parameter.
+3. The time of an AdamW step of 20 million parameters in bf16.
+"""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax as plain_optax
+from sklearn.datasets import load_digits
+
+from benchmarks._timing import QUICK, compare, setting, table
+from treekit import optax
+
+PICTURE = Path(__file__).parent.parent / "docs" / "mixed_precision.png"
+MOMENT_STEPS = (200, 500) if QUICK else (2_000, 5_000)
+TRAIN_STEPS = 1_000 if QUICK else 10_000
+SEEDS = 1 if QUICK else 3
+RATE = 2e-4
+BATCH = 128
+STEP_SHAPE = (1_000, 2_000) if QUICK else (4_000, 5_000)
+
+
+class Precision(NamedTuple):
+    """How a model is trained: the dtype of its params, how its optimizer's state is held, and how both are rounded."""
+
+    dtype: Any
+    hold: Callable[[Any], Any]
+    rounds_params: bool = False
+
+
+PRECISIONS = {
+    "f32": Precision(jnp.float32, lambda tx: optax.filtered(tx)),
+    "bf16, nearest": Precision(jnp.bfloat16, lambda tx: optax.dtype_preserving(tx)),
+    "bf16, state in f32": Precision(jnp.bfloat16, lambda tx: optax.dtype_preserving(tx, state_dtype=jnp.float32)),
+    "bf16, stochastic": Precision(
+        jnp.bfloat16, lambda tx: optax.dtype_preserving(tx, rounding="stochastic"), rounds_params=True
+    ),
+}
+
+
+# --- 1. The second moment ---------------------------------------------------------------------------------------------
+
+
+def second_moment(tx: Any, dtype: Any) -> tuple[float, float]:
+    """Its mean after gradients of 1, and after more of 0.01."""
+    params = {"w": jnp.zeros((32, 32), dtype)}
+    ones = {"w": jnp.ones((32, 32), jnp.float32)}
+
+    def run(state: Any, gradient: float, steps: int) -> Any:
+        def body(state: Any, _: None) -> tuple[Any, None]:
+            return tx.update(jax.tree.map(lambda g: gradient * g, ones), state, params)[1], None
+
+        return jax.jit(lambda state: jax.lax.scan(body, state, None, steps)[0])(state)
+
+    def mean(state: Any) -> float:
+        names = ("nu", "v_row") if any(n == "v_row" for n in _fields(state)) else ("nu",)
+        leaf = next(x for name in reversed(names) for x in jax.tree.leaves(plain_optax.tree.get(state, name)))
+        return float(leaf.astype(jnp.float32).mean())
+
+    first = run(tx.init(params), 1.0, MOMENT_STEPS[0])
+    return mean(first), mean(run(first, 0.01, MOMENT_STEPS[1]))
+
+
+def _fields(state: Any) -> set[str]:
+    paths = jax.tree_util.tree_leaves_with_path(state)
+    return {key.name for path, _ in paths for key in path if isinstance(key, jax.tree_util.GetAttrKey)}
+
+
+def moments() -> None:
+    """Print the table of second moments."""
+    optimizers = {name: getattr(plain_optax, name)(1e-3) for name in ("adam", "radam", "amsgrad", "lamb")}
+    # Its decay rises towards 1 with the count; offset, it is where it stands after 10,000 steps.
+    optimizers["adafactor"] = plain_optax.adafactor(1e-3, min_dim_size_to_factor=8, decay_offset=-10_000)
+    high, low = MOMENT_STEPS
+    print(f"\nThe second moment after {high:,} gradients of 1, then {low:,} of 0.01:\n")
+    print(f"{'':10}" + "".join(f"{name:>22}" for name in PRECISIONS))
+    for name, tx in optimizers.items():
+        ends = [second_moment(precision.hold(tx), precision.dtype) for precision in PRECISIONS.values()]
+        print(f"{name:10}" + "".join(f"{f'{first:.3g}, {last:.3g}':>22}" for first, last in ends))
+
+
+# --- 2. Digits --------------------------------------------------------------------------------------------------------
+
+
+def digits() -> tuple[jax.Array, jax.Array]:
+    """The images, from 0 to 1, and the labels; all 1,797, since it is the training that is looked at."""
+    images, labels = load_digits(return_X_y=True)
+    return jnp.asarray(images / 16, jnp.float32), jnp.asarray(labels)
+
+
+def mlp(key: jax.Array, widths: tuple[int, ...] = (64, 256, 256, 10)) -> Any:
+    """Weights and biases in f32."""
+    pairs = list(itertools.pairwise(widths))
+    keys = jax.random.split(key, len(pairs))
+    return [
+        {"w": jax.random.normal(k, pair) * (2 / pair[0]) ** 0.5, "b": jnp.zeros(pair[1])}
+        for k, pair in zip(keys, pairs, strict=True)
+    ]
+
+
+def loss_of(params: Any, images: jax.Array, labels: jax.Array) -> jax.Array:
+    """Cross entropy with smoothed labels, which has no end at zero; computed in f32, whatever the params are in."""
+    *hidden, last = jax.tree.map(lambda x: x.astype(jnp.float32), params)
+    x = images
+    for layer in hidden:
+        x = jax.nn.relu(x @ layer["w"] + layer["b"])
+    wanted = plain_optax.smooth_labels(jax.nn.one_hot(labels, 10), 0.1)
+    return plain_optax.softmax_cross_entropy(x @ last["w"] + last["b"], wanted).mean()
+
+
+def train(precision: Precision, seed: int) -> tuple[np.ndarray, float]:
+    """The loss over all images, at a hundred moments, and the bytes of params and state for each parameter."""
+    images, labels = digits()
+    decay = plain_optax.cosine_decay_schedule(RATE, TRAIN_STEPS)
+    tx = precision.hold(plain_optax.adamw(decay, weight_decay=1e-4))
+    params = jax.tree.map(lambda x: x.astype(precision.dtype), mlp(jax.random.key(seed)))
+    state = tx.init(params)
+    held = sum(x.nbytes for x in jax.tree.leaves((params, state)))
+    size = sum(x.size for x in jax.tree.leaves(params))
+
+    def step(carry: Any, key: jax.Array) -> tuple[Any, None]:
+        params, state = carry
+        chosen = jax.random.randint(jax.random.fold_in(key, 0), (BATCH,), 0, len(labels))
+        grads = jax.grad(loss_of)(params, images[chosen], labels[chosen])
+        updates, state = tx.update(grads, state, params)
+        rounds = jax.random.fold_in(key, 1) if precision.rounds_params else None
+        return (optax.apply_updates(params, updates, key=rounds), state), None
+
+    def many(carry: Any, keys: jax.Array) -> tuple[Any, jax.Array]:
+        carry, _ = jax.lax.scan(step, carry, keys)
+        return carry, loss_of(carry[0], images, labels)
+
+    keys = jax.random.split(jax.random.key(1_000 + seed), (100, TRAIN_STEPS // 100))
+    _, losses = jax.jit(lambda carry, keys: jax.lax.scan(many, carry, keys))((params, state), keys)
+    return np.asarray(losses), held / size
+
+
+def training() -> None:
+    """Print where training ends, and draw how it went."""
+    curves: dict[str, np.ndarray] = {}
+    print(f"\nAn MLP on digits, adamw, {TRAIN_STEPS:,} steps; loss at the end, over {SEEDS} seeds:\n")
+    print(f"{'':20}{'mean':>10}{'lowest':>10}{'highest':>10}{'to f32':>10}{'bytes each':>12}")
+    for name, precision in PRECISIONS.items():
+        runs = [train(precision, seed) for seed in range(SEEDS)]
+        curves[name] = np.stack([losses for losses, _ in runs])
+        ends, base = curves[name][:, -1], curves["f32"][:, -1]
+        ratio = f"{100 * (ends.mean() / base.mean() - 1):+.2f} %"
+        figures = "".join(f"{x:10.5f}" for x in (ends.mean(), ends.min(), ends.max()))
+        print(f"{name:20}{figures}{ratio:>10}{runs[0][1]:12.2f}", flush=True)
+    if not QUICK:
+        draw(curves)
+
+
+def draw(curves: dict[str, np.ndarray]) -> None:
+    """The loss of each precision: a line for the mean, a band from the lowest to the highest seed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    steps = np.arange(1, 101) * (TRAIN_STEPS // 100)
+    styles = {"f32": "-", "bf16, nearest": "-", "bf16, state in f32": "-.", "bf16, stochastic": "--"}
+    for color, (name, losses) in zip(("black", "tab:red", "tab:orange", "tab:blue"), curves.items(), strict=True):
+        axes.fill_between(steps, losses.min(0), losses.max(0), color=color, alpha=0.2, linewidth=0)
+        axes.plot(steps, losses.mean(0), styles[name], color=color, label=name)
+    best = min(losses.min() for losses in curves.values())
+    axes.set(
+        xlabel="steps",
+        ylabel="training loss",
+        ylim=(best - 0.01, best + 0.15),
+        title=f"MLP on digits, adamw: mean of {SEEDS} seeds, and their range",
+    )
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(PICTURE, dpi=110)
+    print(f"\n{PICTURE.name} drawn, {PICTURE.stat().st_size // 1000} kB")
+
+
+# --- 3. The cost ------------------------------------------------------------------------------------------------------
+
+
+def stepper(hold: Callable[[Any], Any], rounds: bool, donate: bool) -> Callable[[], object]:
+    """A call that takes one step, on arrays of its own."""
+    tx = hold(plain_optax.adamw(1e-3))
+    params, grads = (jnp.full(STEP_SHAPE, x, jnp.bfloat16) for x in (0.5, 0.01))
+    carry = params, tx.init(params)
+    key = jax.random.key(0)
+
+    def step(params: Any, state: Any, grads: Any, key: Any) -> Any:
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates, key=key if rounds else None), state
+
+    jitted = jax.jit(step, donate_argnums=(0, 1) if donate else ())
+
+    def call() -> object:
+        nonlocal carry
+        carry = jitted(*carry, grads, key)
+        for x in jax.tree.leaves(carry):
+            x.block_until_ready()
+        return None
+
+    return call
+
+
+def in_f32(tx: Any) -> Any:
+    """What rounding="stochastic" computes, rounded to nearest: bf16 state, widened for the update."""
+
+    def wide(tree: Any) -> Any:
+        return jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x, tree)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        new_updates, new = tx.update(wide(updates), wide(state), wide(params))
+        return new_updates, jax.tree.map(lambda x, old: x.astype(old.dtype), new, state)
+
+    return optax.dtype_preserving(plain_optax.GradientTransformation(tx.init, update))
+
+
+def cost() -> None:
+    """Print the time of a step, as a ratio to that which rounds to nearest."""
+    columns = {}
+    for title, donate in (("donated", True), ("not donated", False)):
+        calls = {
+            "nearest, in bf16": stepper(optax.dtype_preserving, False, donate),
+            "nearest, in f32": stepper(in_f32, False, donate),
+            "state stochastic": stepper(PRECISIONS["bf16, stochastic"].hold, False, donate),
+            "both stochastic": stepper(PRECISIONS["bf16, stochastic"].hold, True, donate),
+        }
+        columns[title] = compare(calls, "nearest, in bf16")
+        columns[f"{title}/f32"] = compare(calls, "nearest, in f32")
+    millions = STEP_SHAPE[0] * STEP_SHAPE[1] / 1e6
+    print(f"\nA step of adamw on {millions:.0f} million bf16 params, as a ratio to nearest in bf16, and in f32:\n")
+    print(table(columns))
+
+
+if __name__ == "__main__":
+    print(setting("jax", "optax"))
+    moments()
+    training()
+    cost()

@@ -1,0 +1,307 @@
+"""check_transformation: it finds each seeded fault by the law that it breaks, and nothing where there is none."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from treekit import optax as tko
+from treekit._check import LAWS, LawsBroken, transformation_laws
+from treekit.testing import check_transformation
+
+
+@pytest.fixture(autouse=True)
+def as_optax_has_it(strict_promotion: None) -> Iterator[None]:
+    """Optax's own arithmetic mixes dtypes."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+SGD = optax.sgd(1e-2)
+F32 = {"w": jnp.linspace(-1.0, 1.0, 6).reshape(2, 3), "b": jnp.ones(2)}
+BF16 = jax.tree.map(lambda x: x.astype(jnp.bfloat16), F32)
+
+
+class State(NamedTuple):
+    count: Any
+    other: Any = None
+
+
+def of(init: Callable[[Any], Any], update: Callable[[Any, Any, Any], Any]) -> Any:
+    return optax.GradientTransformation(init, update)
+
+
+def counting(first: Callable[[], Any], following: Callable[[Any], Any]) -> Any:
+    """It does nothing but keep one value."""
+    return of(lambda _: State(first()), lambda updates, state, params: (updates, State(following(state.count))))
+
+
+def scaling(f: Callable[[jax.Array], Any]) -> Any:
+    """It does something to each update, and has no state."""
+    return of(lambda _: (), lambda updates, state, params: (jax.tree.map(f, updates), state))
+
+
+def rng_of_its_own() -> Any:
+    """Randomness from outside of the state: drawn once while tracing, so another each time."""
+    counter = itertools.count(1)
+
+    def update(updates: Any, state: Any, params: Any) -> Any:
+        rate = next(counter)
+        return jax.tree.map(lambda g: g * rate, updates), state
+
+    return of(lambda _: (), update)
+
+
+def memory_of_its_own() -> Any:
+    """The last gradient is kept in a variable: a tracer, that leaks."""
+    last: list[Any] = []
+
+    def update(updates: Any, state: Any, params: Any) -> Any:
+        out = jax.tree.map(lambda a, b: a + b, updates, last[-1]) if last else updates
+        last.append(updates)
+        return out, state
+
+    return of(lambda _: (), update)
+
+
+def ema(decay: float) -> Any:
+    """A second moment that computes in the dtype it is held in."""
+
+    def update(updates: Any, state: Any, params: Any) -> Any:
+        new = jax.tree.map(lambda m, g: (decay * m + (1 - decay) * g * g).astype(m.dtype), state, updates)
+        return updates, new
+
+    return of(lambda params: jax.tree.map(jnp.zeros_like, params), update)
+
+
+def accumulate_past_nan() -> Any:
+    """What accumulates below something that hides NaN."""
+
+    def update(updates: Any, state: Any, params: Any) -> Any:
+        total = jax.tree.map(lambda a, g: 0.5 * a + g, state, updates)
+        return jax.tree.map(lambda a: jnp.where(jnp.isnan(a), jnp.zeros_like(a), a), total), total
+
+    return of(lambda params: jax.tree.map(jnp.zeros_like, params), update)
+
+
+def on_the_host() -> Any:
+    """It asks Python, which does not know how to ask for many."""
+
+    def halve(x: Any) -> Any:
+        return np.asarray(x) / 2
+
+    return scaling(lambda g: jax.pure_callback(halve, jax.ShapeDtypeStruct(g.shape, g.dtype), g))
+
+
+def over_the_batch() -> Any:
+    """It looks at the members of a batch all at once."""
+
+    @jax.custom_batching.custom_vmap
+    def centre(x: Any) -> Any:
+        return x
+
+    @centre.def_vmap
+    def rule(size: int, batched: Any, x: Any) -> Any:
+        return x - x.mean(0), True
+
+    return scaling(centre)
+
+
+def local_state() -> Any:
+    class Local(NamedTuple):
+        count: Any
+
+    return of(
+        lambda _: Local(jnp.zeros([], jnp.int32)), lambda updates, state, params: (updates, Local(state.count + 1))
+    )
+
+
+@jax.tree_util.register_pytree_node_class
+class Locked:
+    """A state that holds a lock."""
+
+    def __init__(self, count: Any) -> None:
+        self.count, self.lock = count, threading.Lock()
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        return (self.count,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[Any]) -> "Locked":
+        return cls(*children)
+
+
+def int_count() -> Any:
+    return jnp.zeros([], jnp.int32)
+
+
+def same_zero_twice(_: Any) -> State:
+    zero = int_count()
+    return State(zero, zero)
+
+
+# transformation, params, grads, and words of the law that it breaks
+SEEDED: dict[str, tuple[Any, Any, Any, str]] = {
+    "init wants arrays alone": (optax.adam(1e-3), {"w": jnp.ones(2), "f": jax.nn.relu}, None, "init takes the params"),
+    "init raises": (of(lambda _: {}["a"], lambda *_: None), F32, None, "init takes the params"),
+    "update raises": (scaling(lambda g: g.nothing), F32, None, "update takes the gradients"),
+    "branches on a value": (scaling(lambda g: g if g.sum() > 0 else -g), F32, None, "update takes the gradients"),
+    "goes by a concrete count": (
+        counting(int_count, lambda count: jnp.asarray(int(count) + 1, jnp.int32)),
+        F32,
+        None,
+        "update takes the gradients",
+    ),
+    "state of another type": (counting(int_count, lambda count: (count,)), F32, None, "keeps the structure"),
+    "None that becomes an array": (counting(lambda: None, lambda _: int_count()), F32, None, "keeps the structure"),
+    "state that grows": (
+        counting(lambda: jnp.zeros(1), lambda x: jnp.append(x, 1.0)),
+        F32,
+        None,
+        "keeps the structure and shapes",
+    ),
+    "a list that grows": (counting(lambda: [], lambda x: [*x, 1.0]), F32, None, "keeps the structure and shapes"),
+    "dtype of the state drifts": (
+        optax.trace(0.9),
+        BF16,
+        F32,
+        "keeps the dtypes",
+    ),
+    "a bool becomes a number": (counting(lambda: jnp.array(False), lambda x: x + 1), F32, None, "keeps the dtypes"),
+    "a weak count": (counting(lambda: jnp.asarray(0.0), lambda x: x + jnp.ones([])), F32, None, "keeps the weak types"),
+    "a Python number": (counting(lambda: 0, lambda x: x + int_count()), F32, None, "keeps the weak types"),
+    "updates are widened": (scaling(lambda g: g.astype(jnp.float32)), BF16, None, "updates have the structure"),
+    "updates are narrowed": (scaling(lambda g: g.astype(jnp.bfloat16)), F32, None, "updates have the structure"),
+    "updates in a list": (
+        of(lambda _: (), lambda u, state, _: (jax.tree.leaves(u), state)),
+        F32,
+        None,
+        "updates have the structure",
+    ),
+    "updates of another shape": (scaling(jnp.sum), F32, None, "updates have the structure"),
+    "traced twice": (counting(lambda: jnp.asarray(0.0), lambda x: x + jnp.ones([])), F32, None, "traced once"),
+    "divides by zero": (scaling(lambda g: g / (g - g)), F32, jax.tree.map(jnp.zeros_like, F32), "give no NaN"),
+    "b2 is 1 in bf16": (optax.inject_hyperparams(optax.adamw)(1e-3), BF16, None, "give no NaN"),
+    "init looks at values": (
+        of(lambda p: State(jnp.float32(float(p["b"].sum()))), lambda u, state, _: (u, state)),
+        F32,
+        None,
+        "init can be jitted",
+    ),
+    "init by a concrete value": (
+        of(lambda p: State(jnp.zeros(2 if isinstance(p["b"], jax.core.Tracer) else 3)), lambda u, s, _: (u, s)),
+        F32,
+        None,
+        "init can be jitted",
+    ),
+    "a tracer leaks": (memory_of_its_own(), F32, None, "update runs in scan"),
+    "NaN under a cover": (accumulate_past_nan(), F32, None, "leaves no NaN in the state"),
+    "Optax's MultiSteps over zero_nans": (
+        optax.MultiSteps(optax.chain(optax.zero_nans(), SGD), 3).gradient_transformation(),
+        F32,
+        None,
+        "leaves no NaN in the state",
+    ),
+    "another factor each time": (rng_of_its_own(), F32, None, "under vmap each member"),
+    "on the host": (on_the_host(), F32, None, "under vmap each member"),
+    "over the batch": (over_the_batch(), F32, None, "under vmap each member"),
+    "keeps the params": (of(lambda p: p, lambda u, state, _: (u, state)), F32, None, "shares no buffer"),
+    "one array twice": (of(same_zero_twice, lambda u, state, _: (u, state)), F32, None, "shares no buffer"),
+    "contrib.prodigy": (optax.contrib.prodigy(), F32, None, "shares no buffer"),
+    "a class without a name": (local_state(), F32, None, "can be pickled"),
+    "a lock in the state": (
+        of(lambda _: Locked(int_count()), lambda u, state, _: (u, Locked(state.count + 1))),
+        F32,
+        None,
+        "can be pickled",
+    ),
+    "a moment in bf16": (optax.adam(1e-3), BF16, None, "falls when the gradients do"),
+    "an average in bf16": (ema(0.999), BF16, None, "falls when the gradients do"),
+    "a moment rounded to nearest": (
+        tko.dtype_preserving(optax.radam(1e-3)),
+        BF16,
+        F32,
+        "falls when the gradients do",
+    ),
+}
+
+
+def laws_of(tx: Any, params: Any, grads: Any = None, **extra: Any) -> list[str]:
+    return [broken.law for broken in transformation_laws(tx, params, grads, extra)]
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_seeded_faults_are_found(name: str) -> None:
+    tx, params, grads, law = SEEDED[name]
+    with pytest.raises(LawsBroken, match=law) as error:
+        check_transformation(tx, params, grads)
+    assert all(broken.cause and broken.remedy and broken.found for broken in error.value.broken)
+    assert str(error.value).count("\n  mend: ") == len(error.value.broken)
+
+
+def test_the_table_has_every_law() -> None:
+    """A law that no fault breaks would prove nothing."""
+    found = {law for tx, params, grads, _ in SEEDED.values() for law in laws_of(tx, params, grads)}
+    words = {words for *_, words in SEEDED.values()}
+    assert len(found) == len(LAWS) + 3  # init, update, and two laws of "scan"
+    assert all(any(word in law for word in words) for law in found if "update gives" not in law)
+
+
+SOUND: dict[str, tuple[Any, Any, Any]] = {
+    "sgd": (SGD, F32, None),
+    "momentum": (optax.sgd(1e-2, momentum=0.9), F32, None),
+    "adam": (optax.adam(1e-3), F32, None),
+    "adafactor": (optax.adafactor(1e-3), F32, None),
+    "noise": (optax.chain(optax.add_noise(0.01, 0.5, 0), SGD), F32, None),
+    "a schedule": (optax.adam(optax.linear_schedule(1e-2, 1e-3, 10)), F32, None),
+    "zero_nans": (optax.chain(optax.zero_nans(), optax.adam(1e-3)), F32, None),
+    "MultiSteps of ours, updated": (tko.apply_if_finite(optax.adam(1e-3), 2), F32, None),
+    "a raw model": (tko.adam(1e-3), eqx.nn.MLP(2, 1, 3, depth=1, key=jax.random.key(0)), None),
+    "bf16 without state": (SGD, BF16, None),
+    "momentum in bf16, which decays": (optax.sgd(1e-2, momentum=0.9), BF16, None),
+    "moments in f32": (tko.dtype_preserving(optax.adam(1e-3), state_dtype=jnp.float32), BF16, None),
+    "moments rounded stochastically": (tko.dtype_preserving(optax.adam(1e-3), rounding="stochastic"), BF16, None),
+    "f32 gradients": (tko.dtype_preserving(optax.radam(1e-3), state_dtype=jnp.float32), BF16, F32),
+    "a sum that never falls": (optax.adagrad(1e-3), BF16, None),
+    "NumPy": (optax.adam(1e-3), {"w": np.ones(2, np.float32)}, {"w": np.ones(2, np.float32)}),
+    "no leaves": (SGD, {}, None),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_ones_pass(name: str) -> None:
+    tx, params, grads = SOUND[name]
+    check_transformation(tx, params, grads)
+
+
+def test_extra_arguments_are_handed_on() -> None:
+    def value_fn(params: Any) -> Any:
+        return sum(jnp.sum(x**2) for x in jax.tree.leaves(params))
+
+    tx = optax.chain(SGD, optax.scale_by_backtracking_linesearch(5))
+    grads = jax.grad(value_fn)(F32)
+    assert any("update takes" in law for law in laws_of(tx, F32, grads))
+    told = laws_of(tx, F32, grads, value=value_fn(F32), grad=grads, value_fn=value_fn)
+    assert not any("update takes" in law for law in told)
+
+
+def test_laws_can_be_chosen_and_progress_is_told() -> None:
+    tx, params, grads, law = SEEDED["keeps the params"]
+    told: list[str] = []
+    assert not list(transformation_laws(tx, params, grads, {}, laws=["traces"], progress=told.append))
+    assert told == ["init and update", "traces"]
+    (broken,) = transformation_laws(tx, params, grads, {}, laws=["donation"])
+    assert law in broken.law and "state['w'] is params['w']" in broken.found
+
+
+def test_params_are_left_as_they_are() -> None:
+    params = {"w": jnp.ones(3)}
+    check_transformation(optax.adam(1e-3), params)
+    assert not params["w"].is_deleted() and params["w"].tolist() == [1.0] * 3
