@@ -20,6 +20,7 @@ from treekit import optax as tko
 from treekit._check import transformation_laws
 from treekit.testing import check_pytree
 
+clear_caches: Callable[[], None] = jax.clear_caches  # which has no types
 PAGE = Path(__file__).parent.parent / "docs" / "checks.md"
 RATE = {"learning_rate": 1e-2}
 
@@ -70,7 +71,8 @@ KINDS: dict[str, Callable[[], tuple[Any, Any]]] = {
 def value_fn(params: Any) -> jax.Array:
     """A loss for those that search along a line."""
     arrays = [x for x in jax.tree.leaves(params) if eqx.is_inexact_array(x)]
-    return jnp.float32(0) + sum(jnp.sum(jnp.square(x.astype(jnp.float32))) for x in arrays)
+    total: jax.Array = jnp.float32(0) + sum(jnp.sum(jnp.square(x.astype(jnp.float32))) for x in arrays)
+    return total
 
 
 def laws_broken(tx: Any, kind: str) -> list[str]:
@@ -103,7 +105,7 @@ def found() -> Iterator[tuple[str, str, str, list[str]]]:
             print(f"{library}, {kind}", file=sys.stderr, flush=True)
             for name, tx in transformations(optax if library == "optax" else tko):
                 yield library, kind, name, laws_broken(wrap(tx), kind)
-            jax.clear_caches()
+            clear_caches()
 
 
 def layers() -> dict[str, Any]:

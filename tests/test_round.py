@@ -12,6 +12,7 @@ from hypothesis import given, settings
 import treekit as tk
 
 KEY = jax.random.key(0)
+finfo: Any = jnp.finfo
 N = 4096  # samples of one value
 # JAX has more of these than XLA can compute with everywhere; those below it casts to and from on every backend.
 DTYPES = [
@@ -29,7 +30,7 @@ DTYPES = [
 
 def grid(dtype: Any) -> np.ndarray:
     """All values of a dtype, as f32, in the order of their bits."""
-    bits = jnp.finfo(dtype).bits
+    bits = finfo(dtype).bits
     words = np.arange(2**bits, dtype=np.dtype(f"uint{bits}"))
     return np.asarray(words.view(jnp.dtype(dtype)).astype(np.float32))
 
@@ -79,7 +80,7 @@ def test_what_it_does_not_hold_becomes_a_neighbour_and_itself_on_average(dtype: 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_too_large_is_rounded_to_nearest(dtype: str) -> None:
     """So nothing becomes inf, or NaN where there is no inf, that would not in a plain cast."""
-    largest = float(jnp.finfo(dtype).max)
+    largest = float(finfo(dtype).max)
     with np.errstate(over="ignore"):
         x = jnp.asarray((np.array([1, 1.0001, 1.001, 1.01, 1.2, 2]) * largest).astype(np.float32))
     x = jnp.concatenate([x, -x, jnp.array([jnp.inf, -jnp.inf, jnp.nan])])
@@ -177,7 +178,7 @@ def test_from_one_16_bit_dtype_to_the_other() -> None:
 @pytest.mark.parametrize("to", ["float32", "bfloat16", "float16", "float8_e4m3fn"])
 def test_from_f64(to: str) -> None:
     with jax.enable_x64(True):
-        step = 2.0 ** -jnp.finfo(to).nmant
+        step = 2.0 ** -finfo(to).nmant
         x = jnp.full(N, 1 + step / 4, jnp.float64)
         rounded = np.asarray(tk.stochastic_round(x, to, KEY)).astype(np.float64)
         assert set(rounded.tolist()) == {1.0, 1 + step}

@@ -94,7 +94,8 @@ def words_of_key(key: Any) -> Any:
     if not (typed and key.shape == ()) and not (raw and key.ndim == 1):
         found = f"an array of dtype {key.dtype} and shape {key.shape}" if is_array(key) else f"{key!r}"
         raise TypeError(f"key must be one key, such as jax.random.key(0); found {found}")
-    return hashed(*jnp.unstack(jax.random.key_data(key) if typed else jnp.asarray(key)))
+    data: Any = key
+    return hashed(*jnp.unstack(jax.random.key_data(data) if typed else jnp.asarray(data)))
 
 
 def words_like(tree: Any, words: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:

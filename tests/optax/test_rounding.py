@@ -291,10 +291,13 @@ def test_optax_finds_its_way_in_the_state() -> None:
 
 
 def test_extra_arguments_reach_the_inner_transformation() -> None:
+    def init(params: Any) -> optax.EmptyState:
+        return optax.EmptyState()
+
     def update(updates: Any, state: Any, params: Any = None, *, gain: Any) -> tuple[Any, Any]:
         return jax.tree.map(lambda g: gain * g, updates), state
 
-    tx = stochastic(optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update))
+    tx = stochastic(optax.GradientTransformationExtraArgs(init, update))
     updates, _ = tx.update(jnp.ones(2, jnp.bfloat16), tx.init(jnp.ones(2, jnp.bfloat16)), gain=3.0)
     assert (updates.dtype, updates.tolist()) == (BF16, [3, 3])
 

@@ -58,6 +58,7 @@ def select(
     tx: optax.GradientTransformation,
     choose: Callable[[Any], Selection],
     *,
+    leafwise: bool = False,
     wrap: Callable[[Any], Any] = lambda state: state,
     unwrap: Callable[[Any], Any] = lambda state: state,
 ) -> "Held":
@@ -68,7 +69,8 @@ def select(
 
     Args:
         tx: any transformation.
-        choose: maps the params, or what stands for them where none are given, to a selection.
+        choose: maps the params, or the updates where no params are given, to a selection.
+        leafwise: whether it selects leaves, so that the state may tell which.
         wrap: makes the state from the inner one.
         unwrap: gets the inner state back.
     """
@@ -80,8 +82,10 @@ def select(
         return wrap(inner.init(_Step(choose(params), params, params, params).inside_params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        known = _known_params(inner, unwrap(state), updates, params)
-        step = _Step(choose(known), updates, params, known)
+        given = updates if params is None else params
+        copy = _params_in_state(inner, unwrap(state), updates, given) if leafwise else None
+        selection = choose(given) if copy is None else _all_of(copy)
+        step = _Step(selection, updates, params, given if copy is None else copy)
         views = {name: step.view(value) for name, value in extra.items()}
         new_updates, new_state = inner.update(step.inside(updates), unwrap(state), step.inside_params, **views)
         return step.outside(new_updates), wrap(new_state)
@@ -100,21 +104,19 @@ def _as_inexact(param: Any) -> Any:
     return jnp.asarray(param, wider(param, jnp.float32(0)))
 
 
-def _known_params(tx: optax.GradientTransformation, state: Any, updates: Any, params: Any) -> Any:
-    """What tells for which leaves there is state, and their shapes.
+def _params_in_state(tx: optax.GradientTransformation, state: Any, updates: Any, given: Any) -> Any:
+    """A copy of the params in the state, if there is one and it may tell more than the params given; or None.
 
-    Mostly the params, or the updates where there are none. But a Python float has a place in the state of a raw model,
-    and none in filtered params or in gradients; a copy of the params in the state has it.
+    A Python float has a place in the state of a raw model, and none in gradients or in filtered params.
     """
-    given = updates if params is None else params
     if all(x is not None for x in jtu.tree_leaves(updates, is_leaf=lambda x: x is None)):
-        return given
+        return None
     found: list[Any] = []
     try:
         optax.tree_map_params(tx, found.append, state, is_leaf=lambda _: True)
     except Exception:  # tx takes no placeholder for params
-        return given
-    return next((copy for copy in found if _fits(copy, updates) and _fits(copy, given)), given)
+        return None
+    return next((copy for copy in found if _fits(copy, updates) and _fits(copy, given)), None)
 
 
 def _fits(copy: Any, tree: Any) -> bool:
@@ -139,7 +141,7 @@ class _Step:
         self.selection = selection
         self.updates = updates
         self.params = params
-        self._known = known
+        self._known = known  # has the shape of every selected leaf
         self.inside_params = None if params is None else self.inside(params, as_leaf=_as_inexact)
 
     def inside(self, tree: Any, as_leaf: Callable[[Any], Any] = as_array) -> Any:
@@ -210,7 +212,12 @@ def select_leaves(tx: optax.GradientTransformation, filter_spec: Any = is_parame
             leaves = outline.flatten_up_to(filter(tree, _none_as_false(filter_spec)))
         return Selection(outline, tuple(map(is_parameter, leaves)), None, passes=False)
 
-    return select(tx, choose)
+    return select(tx, choose, leafwise=True)
+
+
+def _all_of(copy: Any) -> Selection:
+    outline = jtu.tree_structure(copy)
+    return Selection(outline, (True,) * outline.num_leaves, None, passes=False)
 
 
 def _none_as_false(filter_spec: Any) -> Any:
