@@ -2,12 +2,11 @@
 
 A cell is one (optimizer, wrapper, params); it is held when all laws of `broken_law` hold.
 
-    python -m benchmarks.matrix             the whole matrix (minutes)
-    QUICK=1 python -m benchmarks.matrix     one optimizer in eight
+    python -m benchmarks.matrix             the whole matrix (hours on two cores)
+    QUICK=1 python -m benchmarks.matrix     one cell in forty
 """
 
 import dataclasses
-import functools
 import os
 import sys
 import warnings
@@ -46,7 +45,7 @@ def _alias(name: str, *args: Any, contrib: bool = False, **kwargs: Any) -> Facto
 class CountingState(NamedTuple):
     """State that is no array: Python numbers."""
 
-    count: int
+    steps: int
     seen: bool
     rate: float
 
@@ -59,7 +58,7 @@ def _counting(o: Any) -> Any:
     def update(updates: Any, state: CountingState, params: Any = None) -> tuple[Any, CountingState]:
         del params
         halved = jax.tree.map(lambda g: g * state.rate, updates)
-        return halved, CountingState(state.count + 1, state.seen | True, state.rate * 0.9)
+        return halved, CountingState(state.steps + 1, state.seen | True, state.rate * 0.9)
 
     tx = plain_optax.GradientTransformation(init, update)
     return tx if o is plain_optax else treekit_optax.dtype_preserving(tx)
@@ -209,7 +208,7 @@ def _leaves(w_dtype: Any, b_dtype: Any = None) -> tuple[jax.Array, jax.Array]:
 
 def _grads_like(params: Any, dtype: Any = None) -> Any:
     def grad(x: Any) -> Any:
-        return (x * 0.5 + 0.1).astype(dtype or x.dtype) if tk.is_inexact_array(x) else None
+        return jnp.asarray(x * 0.5 + 0.1, dtype or x.dtype) if eqx.is_inexact_array(x) else None
 
     return jax.tree.map(grad, params)
 
@@ -261,8 +260,8 @@ def broken_law(tx: Any, kind: Params, o: Any) -> str | None:
     """The first law that does not hold, or None."""
     params, grads = kind.params, kind.grads
 
-    def value_fn(params: Any) -> jax.Array:
-        arrays = [x for x in jax.tree.leaves(params) if tk.is_inexact_array(x)]
+    def value_fn(params: Any) -> Any:
+        arrays: list[Any] = [x for x in jax.tree.leaves(params) if tk.is_inexact_array(x)]
         return jnp.float32(0) + sum(jnp.sum(jnp.abs(x) ** 2).astype(jnp.float32) for x in arrays)
 
     extra = {"value": value_fn(params), "grad": grads, "value_fn": value_fn}
@@ -321,4 +320,35 @@ def cells(o: Any, every: int = 1, wrapped: list[str] | None = None) -> Iterator[
                     count += 1
                     if count % every == 0:
                         yield Cell(optimizer, wrapper, kind, run_cell(o, factory, wrap, make))
-        jax.clear_caches()
+
+
+def report(o: Any, every: int) -> str:
+    """How many cells are held, by wrapper and by kind of params, and why the others are not."""
+    held: dict[str, Counter[str]] = {"wrapper": Counter(), "params": Counter()}
+    count: dict[str, Counter[str]] = {"wrapper": Counter(), "params": Counter()}
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for cell in cells(o, every):
+        for group, name in (("wrapper", cell.wrapper), ("params", cell.params)):
+            count[group][name] += 1
+            held[group][name] += cell.reason is None
+        if cell.reason is not None:
+            short = " ".join(cell.reason.split())[:160]
+            reasons[short].append(f"{cell.optimizer} / {cell.wrapper} / {cell.params}")
+        print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    lines = [f"{sum(held['wrapper'].values())} of {sum(count['wrapper'].values())} cells held"]
+    for group, counts in count.items():
+        lines += [f"by {group}:"] + [f"  {name:32} {held[group][name]:5} of {n}" for name, n in counts.items()]
+    lines += [f"{len(where):4}  {reason}\n      such as {where[0]}" for reason, where in reasons.items()]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the matrix, for treekit and for plain Optax."""
+    every = 40 if "QUICK" in os.environ else 1
+    for o in (treekit_optax, plain_optax):
+        print(f"\n{o.__name__}: {report(o, every)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -438,3 +438,13 @@ def test_on_a_raw_model_the_class_and_its_transformation_do_the_same() -> None:
     assert cases.structure(a[1].acc_grads) == cases.structure(
         eqx.filter(model, lambda x: eqx.is_array(x) or isinstance(x, (bool, float)))
     )
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: tko.MultiSteps(optax.adam(0.1), 2), lambda: tko.apply_if_finite(optax.adam(0.1), 2)]
+)
+def test_the_first_state_can_be_donated(make: Callable[[], Any]) -> None:
+    """No array stands in it twice."""
+    tx, params = make(), {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    ids = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(tx.init(params))]
+    assert len(set(ids)) == len(ids)
