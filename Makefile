@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench matrix clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' Makefile
@@ -24,7 +24,11 @@ check: .venv/installed ## format, lint and types, and the stubs of Optax against
 
 bench: .venv/installed ## treekit beside its peers, as ratios (QUICK=1 for a short look)
 	$(BIN)/python -m pip install --quiet --group bench
-	@set -e; for file in benchmarks/[a-z]*.py; do name=$${file##*/}; $(BIN)/python -m benchmarks.$${name%.py}; done
+	@set -e; for file in benchmarks/[a-z]*.py; do name=$${file##*/}; name=$${name%.py}; \
+		[ $$name = matrix ] || $(BIN)/python -m benchmarks.$$name; done
+
+matrix: .venv/installed ## every optimizer, wrapper and kind of params against the laws (hours; QUICK=1 a fortieth)
+	$(BIN)/python -m benchmarks.matrix
 
 clean: ## remove .venv, caches and builds
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -281,7 +281,7 @@ def broken_law(tx: Any, kind: Params, o: Any) -> str | None:
     for path, x in jax.tree_util.tree_leaves_with_path((new_arrays, state)):
         inexact = tk.is_inexact_array(x)
         # A line search holds inf until it knows better.
-        if inexact and bool(jnp.isnan(x).any()):
+        if inexact and bool(jnp.isnan(jnp.asarray(x)).any()):
             return f"nothing is NaN: {jax.tree_util.keystr(path)}"
     return None
 

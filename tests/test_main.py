@@ -198,7 +198,8 @@ WRONG: dict[str, tuple[list[str], str]] = {
 def test_what_is_wrong_is_one_line_and_status_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments, message = WRONG[name]
     status, out, err = check(capsys, *arguments)
-    (line,) = [line for line in err.splitlines() if "printed by the module" not in line]
+    progress = re.compile(r"printed by the module|…$")
+    (line,) = [line for line in err.splitlines() if not progress.search(line)]
     assert status == 2 and out == "" and line.startswith("treekit check: ") and re.search(message, line)
 
 
@@ -225,6 +226,16 @@ def test_as_a_command() -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 2 and "Traceback" not in done.stderr and "has no nothing" in done.stderr
+
+
+def test_long_work_shows_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treekit.__main__._PATIENCE", -1.0)
+    _, _, err = check(capsys, "users_module:mlp", "--optimizer", "users_module:ours")
+    told = err.splitlines()
+    assert {"importing users_module…", "the laws of a pytree…", "optimizer: vmap…"} <= set(told)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    _, _, err = check(capsys, "users_module:mlp")
+    assert err.endswith("\r\033[K"), "the line is wiped when all is done"
 
 
 def test_arguments_that_are_missing(capsys: pytest.CaptureFixture[str]) -> None:

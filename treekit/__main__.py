@@ -26,7 +26,7 @@ from treekit.testing import check_pytree
 _BROKEN, _WRONG = 1, 2  # exit statuses
 _LISTED = 8  # key paths that are named in one line
 _PATIENCE = 5.0  # seconds without a word
-_told = time.monotonic()
+_told = 0.0  # when the last word was
 
 
 class _Wrong(Exception):
@@ -112,6 +112,8 @@ def main(arguments: list[str] | None = None) -> int:
     >>> main(["check", "collections:no_such_name"])
     2
     """
+    global _told
+    _told = time.monotonic()
     options = _parser().parse_args(arguments)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what the user's module prints is no part of the report

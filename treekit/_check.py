@@ -309,7 +309,7 @@ def _can_be_donated(case: _Case, run: _Run) -> Iterator[Broken]:
                 f"the state that {what} gives shares no buffer with the params, and none within itself",
                 found=_listed(shared),
                 cause="a step that donates params and state fails: one buffer is donated twice",
-                remedy="let init make each array anew, and copy what it keeps of the params: jax.tree.map(jnp.array, params)",
+                remedy="let init make each array anew, and copy what it keeps of the params, by jnp.array(x)",
             )
             return
 
