@@ -11,7 +11,6 @@ from treekit._dtype import as_array
 from treekit._filter import filter, is_inexact_array, is_parameter, misfit
 from treekit._jax import jtu
 
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from treekit._jax import jnp, lax, untyped
 
-
 ARRAYS: Any = (jax.Array, np.ndarray, np.generic)
 
 # NumPy's same_kind goes up this ladder only. ml_dtypes (bf16, fp8) are not on NumPy's own, so it stands here.

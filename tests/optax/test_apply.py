@@ -228,3 +228,8 @@ def test_an_init_alone_will_do() -> None:
     tx = tko.adam(0.1)
     state = tx.init(cases.arrays())
     assert tko.tree_map_params(tx.init, lambda x: "p", state)[0].mu == {"w": "p", "b": "p"}
+
+
+def test_a_number_for_a_key_is_an_error_with_the_path() -> None:
+    with pytest.raises(TypeError, match=r"\['k'\].*float32.*key"):
+        tko.apply_updates({"k": jax.random.key(0)}, {"k": jnp.ones(())})

@@ -7,8 +7,9 @@ import jax
 import optax
 
 from treekit._dtype import cast_like, dtype_of, wider
-from treekit._filter import is_inexact_array, is_parameter
+from treekit._filter import is_array, is_parameter
 from treekit._jax import jnp, jtu
+from treekit._map import dtype_preserving_tree_map
 from treekit._round import is_narrow, round_by, widen, words_like, words_of_key
 
 T = TypeVar("T")
@@ -33,7 +34,8 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
         A tree of the structure, shapes and dtypes of `params`.
 
     Raises:
-        TypeError: an update is complex and its param is not; or `key` is no key.
+        TypeError: an update is complex and its param is not, or a number and its param is a PRNG key; names the key
+            path. Or `key` is no key.
 
     >>> import jax.numpy as jnp
     >>> apply_updates({"w": jnp.ones(2, jnp.bfloat16), "f": "relu", "n": 3}, {"w": jnp.ones(2), "f": None, "n": None})
@@ -41,19 +43,25 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
     """
 
     def apply(param: Any, update: Any, words: Any) -> Any:
-        if not is_parameter(param) or update is None or dtype_of(update) == jax.dtypes.float0:
+        if update is None or dtype_of(update) == jax.dtypes.float0:
             return param
+        if not is_parameter(param):
+            return param if dtype_of(param) is None else update  # a number for a PRNG key: the cast below refuses it
         rounds = key is not None and is_narrow(param)
         x, dx = widen((param, update)) if rounds else (param, update)
         total = jnp.asarray(x, wider(x, dx)) + jnp.asarray(dx, wider(x, dx))
         if rounds and jnp.issubdtype(total.dtype, jnp.floating):
             return round_by(words, total, param.dtype)
-        return cast_like(total, jnp.asarray(param), casting="unsafe")
+        return total
 
     words = None if key is None else words_of_key(key)
     own_words = params if words is None else words_like(params, words, is_leaf=_is_none)
-    out: T = jtu.tree_map(apply, params, updates, own_words, is_leaf=_is_none)
-    return out
+    totals = jtu.tree_map(apply, params, updates, own_words, is_leaf=_is_none)
+    return dtype_preserving_tree_map(_second, params, totals, is_leaf=_is_none, casting="unsafe")
+
+
+def _second(_: Any, x: Any) -> Any:
+    return x
 
 
 def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
@@ -75,11 +83,13 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
     """
 
     def average(new: Any, old: Any) -> Any:
-        if new is None or not is_inexact_array(old):
+        if new is None or not (is_parameter(old) and jnp.issubdtype(dtype_of(old), jnp.inexact)):
             return new
+        if not is_array(old) and not is_array(new):
+            return step_size * new + (1 - step_size) * old  # two Python numbers give one
         dtype = wider(new, old)
         step = jnp.asarray(step_size, dtype)
-        return cast_like(step * new.astype(dtype) + (1 - step) * old.astype(dtype), old)
+        return cast_like(step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype), old)
 
     out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=_is_none)
     return out
