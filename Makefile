@@ -22,10 +22,10 @@ check: .venv/installed ## format, lint and types, and the stubs of Optax against
 	$(BIN)/pyright
 	MYPYPATH=typings $(BIN)/python -m mypy.stubtest optax --ignore-missing-stub --ignore-disjoint-bases
 
-bench: .venv/installed ## treekit beside its peers, as ratios (QUICK=1 for a short look)
+bench: .venv/installed ## treekit beside its peers, as ratios (QUICK=1 for a short look; not checks and matrix)
 	$(BIN)/python -m pip install --quiet --group bench
 	@set -e; for file in benchmarks/[a-z]*.py; do name=$${file##*/}; name=$${name%.py}; \
-		[ $$name = matrix ] || $(BIN)/python -m benchmarks.$$name; done
+		[ $$name = matrix ] || [ $$name = checks ] || $(BIN)/python -m benchmarks.$$name; done
 
 matrix: .venv/installed ## every optimizer, wrapper and kind of params against the laws (hours; QUICK=1 a fortieth)
 	$(BIN)/python -m benchmarks.matrix

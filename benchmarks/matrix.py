@@ -23,7 +23,7 @@ import optax as plain_optax
 
 import treekit as tk
 import treekit.optax as treekit_optax
-from treekit.testing import check_transformation
+from treekit._check import LAWS, transformation_laws
 
 Factory = Callable[[Any], Any]  # from the module, Optax's or ours, to a transformation
 
@@ -265,7 +265,10 @@ def broken_law(tx: Any, kind: Params, o: Any) -> str | None:
         return jnp.float32(0) + sum(jnp.sum(jnp.abs(x) ** 2).astype(jnp.float32) for x in arrays)
 
     extra = {"value": value_fn(params), "grad": grads, "value_fn": value_fn}
-    check_transformation(tx, params, grads, **extra)
+    # That a moment can decay in 16 bits is a matter of `dtype_preserving`, not of the wrappers.
+    laws = [name for name in LAWS if name != "moment"]
+    for broken in transformation_laws(tx, params, grads, extra, laws=laws):
+        return str(broken)
 
     def step(carry: Any, _: Any) -> tuple[Any, Any]:
         arrays, state = carry

@@ -1,5 +1,6 @@
 """The second kernel: whatever a transformation returns, state and updates keep their dtypes and structure."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from treekit import optax as tko
 from treekit.optax._preserve import preserve
 
 
@@ -112,3 +114,11 @@ def test_strict_promotion_does_not_get_in_the_way() -> None:
         tx = preserve(returning(grads, (), ()))
         updates, _ = tx.update(grads, tx.init(params), params)
     assert {u.dtype for u in jax.tree.leaves(updates)} == {jnp.dtype(jnp.float32)}
+
+
+@pytest.mark.parametrize("make", [tko.lbfgs, tko.contrib.prodigy, tko.contrib.dog, lambda: tko.contrib.madgrad(0.1)])
+def test_the_first_state_can_be_donated(make: Callable[[], Any]) -> None:
+    """No array stands in it twice, and none of the params."""
+    params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    ids = [x.unsafe_buffer_pointer() for x in jax.tree.leaves((params, make().init(params)))]
+    assert len(set(ids)) == len(ids)

@@ -155,21 +155,22 @@ def test_a_hyperparameter_in_the_state_is_not_narrowed() -> None:
 
 
 def test_updates_too_small_for_a_param_arrive_on_average() -> None:
-    params = {"w": jnp.ones((64, 64), jnp.bfloat16), "f": jnp.tanh, "wide": jnp.ones(3)}
-    updates = {"w": jnp.full((64, 64), 1e-4, jnp.bfloat16), "f": None, "wide": jnp.full(3, 1e-4)}
-    stochastically: dict[str, Any] = dict(params)
-    nearest: dict[str, Any] = dict(params)
-    for i in range(50):
-        stochastically = tko.apply_updates(stochastically, updates, key=jax.random.fold_in(jax.random.key(0), i))
-        nearest = tko.apply_updates(nearest, updates)
+    params = {"w": jnp.ones((64, 64), jnp.bfloat16), "wide": jnp.ones(3)}
+    updates = {"w": jnp.full((64, 64), 1e-4, jnp.bfloat16), "wide": jnp.full(3, 1e-4)}
+
+    def many(step: Callable[..., Any]) -> Any:
+        keys = jax.random.split(jax.random.key(0), 50)
+        return jax.jit(lambda params: jax.lax.scan(lambda p, key: (step(p, key), None), params, keys)[0])(params)
+
+    nearest = many(lambda params, key: tko.apply_updates(params, updates))
+    stochastically = many(lambda params, key: tko.apply_updates(params, updates, key=key))
     assert float(nearest["w"].astype(jnp.float32).mean()) == 1
     assert float(stochastically["w"].astype(jnp.float32).mean()) == pytest.approx(1 + 50e-4, abs=3e-4)
     assert stochastically["w"].dtype == BF16
-    assert stochastically["f"] is jnp.tanh
     assert same_bits(stochastically["wide"], nearest["wide"])
 
 
-@pytest.mark.parametrize("kind", cases.PARAMS)
+@pytest.mark.parametrize("kind", ["bf16", "f16", "mixed", "c64", "none", "eqx_bf16", "node", "int_key"])
 def test_apply_updates_with_a_key_keeps_structure_and_dtypes(kind: str) -> None:
     params = cases.make(kind)
     grads = cases.grads_of(kind, params)

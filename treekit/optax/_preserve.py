@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import jax
 import optax
+from jax.core import Tracer
 
 from treekit._diff import tree_diff
 from treekit._dtype import strong, wider
@@ -27,7 +29,7 @@ def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> op
         return tree if state_dtype is None else cast_floats(state_dtype, tree)
 
     def init(params: Any) -> Any:
-        return jtu.tree_map(strong, cast(inner.init(cast(params))))
+        return _own_arrays(jtu.tree_map(strong, cast(inner.init(cast(params)))), params)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         new_updates, new_state = inner.update(cast(updates), state, cast(params), **extra)
@@ -36,6 +38,23 @@ def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> op
         return _keep_update_dtypes(new_updates, updates, params), _keep_state_dtypes(new_state, state)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _own_arrays(state: Any, params: Any) -> Any:
+    """The state with no array twice, and none of the params': JAX donates an array once."""
+    seen = {id(x) for x in jtu.tree_leaves(params)}
+
+    def own(x: Any) -> Any:
+        if id(x) in seen and _is_concrete(x):
+            return jnp.copy(x)
+        seen.add(id(x))
+        return x
+
+    return jtu.tree_map(own, state)
+
+
+def _is_concrete(x: object) -> bool:
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer)
 
 
 def _keep_state_dtypes(new: Any, old: Any) -> Any:
