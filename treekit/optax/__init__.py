@@ -24,10 +24,10 @@ from treekit.optax._lbfgs import lbfgs as lbfgs
 from treekit.optax._lbfgs import value_and_grad_from_state as value_and_grad_from_state
 from treekit.optax._lift import lifted as _lifted
 from treekit.optax._lift import lifted_module as _lifted_module
+from treekit.optax._masking import masked as masked
+from treekit.optax._masking import partition as partition
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
 from treekit.optax._select import filtered as filtered
-from treekit.optax._select import masked as masked
-from treekit.optax._select import partition as partition
 
 multi_transform = partition
 

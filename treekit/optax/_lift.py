@@ -14,8 +14,9 @@ from treekit.optax._apply import apply_updates, incremental_update, tree_map_par
 from treekit.optax._apply_if_finite import apply_if_finite
 from treekit.optax._inject import inject_hyperparams
 from treekit.optax._lbfgs import lbfgs, value_and_grad_from_state
+from treekit.optax._masking import masked, partition
 from treekit.optax._multi_steps import MultiSteps
-from treekit.optax._select import hold, is_spec_leaf, masked, partition
+from treekit.optax._select import hold, is_spec_leaf
 
 # Under whatever name and in whatever module Optax has the one, we have the other.
 _OURS: tuple[tuple[Any, Any], ...] = (

@@ -6,9 +6,9 @@ import optax.transforms as _transforms
 
 from treekit.optax._apply_if_finite import apply_if_finite as apply_if_finite
 from treekit.optax._lift import lifted as _lifted
+from treekit.optax._masking import masked as masked
+from treekit.optax._masking import partition as partition
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
-from treekit.optax._select import masked as masked
-from treekit.optax._select import partition as partition
 
 
 def __getattr__(name: str) -> Any:
