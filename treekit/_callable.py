@@ -7,7 +7,6 @@ from typing import Any, TypeGuard, TypeVar, overload
 
 import jax
 
-from treekit._dtype import as_array
 from treekit._filter import filter, is_inexact_array, is_parameter, misfit
 from treekit._jax import jtu
 
@@ -52,7 +51,7 @@ def resolve_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], n
     1. A node whose structure is a prefix of the tree's is the answer itself, callable or not; so is a leaf that is no
        function, which stands for the whole tree.
     2. A truly callable spec, or a callable node with a leaf that is no spec leaf, is called with the tree, leaves that
-       cannot be parameters replaced by None, and numbers by arrays.
+       cannot be parameters replaced by None.
     3. Anything else is an error.
 
     Leaves of the tree that cannot be parameters (functions, strings, keys, objects) do not count in comparing: a mask
@@ -76,6 +75,13 @@ def resolve_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], n
     >>> resolve_spec(lambda p: {"w": True, "b": False}, params, is_spec_leaf=is_bool, name="mask")
     {'w': True, 'b': False}
     """
+    return resolve_shown(spec, tree, lambda params: params, is_spec_leaf=is_spec_leaf, name=name)
+
+
+def resolve_shown(
+    spec: Any, tree: Any, show: Callable[[Any], Any], *, is_spec_leaf: Callable[[Any], bool], name: str
+) -> Any:
+    """`resolve_spec`, where `show` maps the params to what a function is called with."""
     params = filter(tree, is_parameter)
     is_tree = not (callable(spec) and _is_leaf(spec))
     try:
@@ -85,7 +91,7 @@ def resolve_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], n
     except ValueError:
         if not (is_truly_callable(spec) or (callable(spec) and not _all_spec_leaves(spec, is_spec_leaf))):
             raise
-    result = spec(jtu.tree_map(as_array, params))
+    result = spec(show(params))
     match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
     return result
 

@@ -7,7 +7,8 @@ import numpy as np
 import optax
 from jax.core import Tracer
 
-from treekit._callable import match_spec, resolve_spec
+from treekit._callable import match_spec, resolve_shown
+from treekit._dtype import as_array
 from treekit._filter import is_array, is_parameter
 from treekit._jax import jtu
 from treekit.optax._select import Held, Selection, hold, select
@@ -48,8 +49,7 @@ def masked(
     del mask_compatible_extra_args
 
     def choose(params: Any) -> Selection:
-        spec = resolve_spec(mask, params, is_spec_leaf=_is_bool, name="mask")
-        outline, matches = match_spec(spec, params, is_spec_leaf=_is_bool, name="mask")
+        outline, matches = _match(mask, params, is_spec_leaf=_is_bool, name="mask")
         return Selection(outline, tuple(_keep_masked(*match) for match in matches), optax.MaskedNode(), passes=True)
 
     return _select_masked(inner, choose)
@@ -94,8 +94,7 @@ def partition(
             return False
 
     def selections(params: Any) -> dict[Any, Selection]:
-        labels = resolve_spec(param_labels, params, is_spec_leaf=is_label, name="param_labels")
-        outline, matches = match_spec(labels, params, is_spec_leaf=is_label, name="param_labels")
+        outline, matches = _match(param_labels, params, is_spec_leaf=is_label, name="param_labels")
         for path, label, part in matches:
             if not is_label(label) and _has_parameters(label, part):
                 raise ValueError(
@@ -125,6 +124,16 @@ def partition(
         return updates, optax.transforms.PartitionState(states)
 
     return Held(init, update)
+
+
+def _match(spec: Any, params: Any, *, is_spec_leaf: Callable[[Any], bool], name: str) -> tuple[Any, Any]:
+    """What a spec says of the params; a function is shown arrays for the Python numbers in them."""
+
+    def show(params: Any) -> Any:
+        return jtu.tree_map(as_array, params)
+
+    resolved = resolve_shown(spec, params, show, is_spec_leaf=is_spec_leaf, name=name)
+    return match_spec(resolved, params, is_spec_leaf=is_spec_leaf, name=name)
 
 
 def _select_masked(tx: optax.GradientTransformation, choose: Callable[[Any], Selection]) -> "Held":
