@@ -66,3 +66,17 @@ def dtype_preserving_tree_map(
             raise type(error)(f"at {jtu.keystr(path) or 'the root'}: {error}") from None
     out: T = treedef.unflatten(results)
     return out
+
+
+def keep_dtypes(
+    like: T,
+    tree: Any,
+    is_leaf: Callable[[Any], bool] | None = None,
+    casting: Literal["same_kind", "unsafe"] = "same_kind",
+) -> T:
+    """`tree`, with the dtypes of `like`."""
+
+    def take(_: Any, x: Any) -> Any:
+        return x
+
+    return dtype_preserving_tree_map(take, like, tree, is_leaf=is_leaf, casting=casting)

@@ -9,7 +9,7 @@ import optax
 from treekit._dtype import cast_like, dtype_of, wider
 from treekit._filter import is_array, is_parameter
 from treekit._jax import jnp, jtu
-from treekit._map import dtype_preserving_tree_map
+from treekit._map import keep_dtypes
 from treekit._round import is_narrow, round_by, widen, words_like, words_of_key
 
 T = TypeVar("T")
@@ -57,11 +57,7 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
     words = None if key is None else words_of_key(key)
     own_words = params if words is None else words_like(params, words, is_leaf=_is_none)
     totals = jtu.tree_map(apply, params, updates, own_words, is_leaf=_is_none)
-    return dtype_preserving_tree_map(_second, params, totals, is_leaf=_is_none, casting="unsafe")
-
-
-def _second(_: Any, x: Any) -> Any:
-    return x
+    return keep_dtypes(params, totals, is_leaf=_is_none, casting="unsafe")
 
 
 def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:

@@ -35,9 +35,8 @@ def apply_if_finite(
     inner = hold(inner)
 
     def init(params: Any) -> optax.ApplyIfFiniteState:
-        # An array each, since the same one twice cannot be donated.
-        count, total = jnp.zeros([], jnp.int32), jnp.zeros([], jnp.int32)
-        return optax.ApplyIfFiniteState(count, jnp.array(True), total, inner.init(params))
+        zero = jnp.zeros([], jnp.int32)
+        return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, inner.init(params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         finite = jnp.array([jnp.all(jnp.isfinite(g)) for g in jtu.tree_leaves(updates)], bool).all()

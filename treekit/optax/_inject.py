@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -90,7 +90,7 @@ def _injected(
         return schedules, numbers
 
     def make(hyperparams: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
-        call = inspect.BoundArguments(signature, types.MappingProxyType({**bound.arguments, **hyperparams}).copy())
+        call = inspect.BoundArguments(signature, OrderedDict({**bound.arguments, **hyperparams}))
         return hold(inner_factory(*call.args, **call.kwargs))
 
     def init(params: Any) -> optax.InjectStatefulHyperparamsState:

@@ -8,7 +8,7 @@ import optax
 from treekit._dtype import cast_like
 from treekit._filter import combine, is_inexact_array, partition
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._map import dtype_preserving_tree_map
+from treekit._map import keep_dtypes
 from treekit.optax._select import hold
 
 _optax_lbfgs = optax.lbfgs
@@ -58,13 +58,9 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if params is None:
             return tx.update(updates, state, params, **extra)
-        return tx.update(dtype_preserving_tree_map(_second, params, updates), state, params, **extra)
+        return tx.update(keep_dtypes(params, updates), state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(tx.init, update)
-
-
-def _second(_: Any, update: Any) -> Any:
-    return update
 
 
 def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:

@@ -103,12 +103,9 @@ class MultiSteps(optax.MultiSteps):
         return self._tx
 
     def _init(self, params: Any) -> optax.MultiStepsState:
-        # An array each, since the same one twice cannot be donated.
-        mini_step, gradient_step = jnp.zeros([], jnp.int32), jnp.zeros([], jnp.int32)
-        _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), gradient_step, params)
-        return optax.MultiStepsState(
-            mini_step, gradient_step, self._opt.init(params), self._zero_accumulator(params), skip_state
-        )
+        zero = jnp.zeros([], jnp.int32)
+        _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
+        return optax.MultiStepsState(zero, zero, self._opt.init(params), self._zero_accumulator(params), skip_state)
 
     def _update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         mini_step, gradient_step, inner_state, acc_grads, _ = jtu.tree_map(strong, state)

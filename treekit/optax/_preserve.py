@@ -10,7 +10,7 @@ from treekit._diff import tree_diff
 from treekit._dtype import strong, wider
 from treekit._filter import is_array
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._map import dtype_preserving_tree_map
+from treekit._map import keep_dtypes
 
 
 def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> optax.GradientTransformationExtraArgs:
@@ -62,7 +62,7 @@ def _keep_state_dtypes(new: Any, old: Any) -> Any:
         # A user who writes a Python number into the state, hyperparams["learning_rate"] = 0.1, states no dtype.
         return old_leaf if is_array(old_leaf) else strong(new_leaf)
 
-    return dtype_preserving_tree_map(_second, jtu.tree_map(like, old, new), new)
+    return keep_dtypes(jtu.tree_map(like, old, new), new)
 
 
 def _keep_update_dtypes(new: Any, old: Any, params: Any) -> Any:
@@ -71,11 +71,7 @@ def _keep_update_dtypes(new: Any, old: Any, params: Any) -> Any:
 
     same = params is not None and jtu.tree_structure(params) == jtu.tree_structure(old)
     wanted = jtu.tree_map(like, old, *([params] if same else []))
-    return dtype_preserving_tree_map(_second, wanted, new)
-
-
-def _second(_: Any, new: Any) -> Any:
-    return new
+    return keep_dtypes(wanted, new)
 
 
 def cast_floats(dtype: Any, tree: Any) -> Any:
