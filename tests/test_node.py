@@ -4,11 +4,13 @@ import abc
 import copy
 import dataclasses
 import functools
+import gc
 import inspect
 import pickle
 import subprocess
 import sys
 import typing
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -176,13 +178,30 @@ def test_treedefs_are_equal_where_the_values_are_written_alike(a: Any, b: Any) -
 # Classes
 
 
-def test_the_init_of_a_base_is_kept_where_none_is_generated() -> None:
-    @node(init=False)
-    class Inheriting(MadeWithInit): ...
+def test_a_class_that_declares_no_field_keeps_the_init_of_its_base() -> None:
+    @node
+    class Inheriting(MadeWithInit):
+        def method(self) -> None: ...
 
-    runs = len(RUNS)
-    assert parts(Inheriting(1, 2, "a")) == (2, 2, "a")
-    assert RUNS[runs:] == [Inheriting]
+    @node
+    class Again(Inheriting): ...
+
+    @node(init=False)
+    class Told(MadeWithInit): ...
+
+    kept: list[Any] = [Inheriting, Again, Told]
+    for cls in kept:
+        runs = len(RUNS)
+        assert parts(cls(1, 2, "a")) == (2, 2, "a")
+        assert RUNS[runs:] == [cls]
+
+
+def test_a_class_that_declares_a_field_has_a_generated_init() -> None:
+    @node
+    class More(MadeWithInit):
+        more: Any
+
+    assert parts(More(1, 2, "a", 4)) == (1, 2, "a")
 
 
 @every_way
@@ -232,7 +251,127 @@ def test_a_class_registered_elsewhere_cannot_be_a_node() -> None:
         node(typing.cast(Any, 3))
 
 
+class Slot:
+    __slots__ = ("x",)
+
+
+@pytest.mark.parametrize(
+    "bases, body, message",
+    [
+        ((), {"__annotations__": {"x": int}, "x": property(int)}, "field 'x' of New is a property"),
+        ((Slot,), {"__annotations__": {"x": int}}, "field 'x' of New is one of its __slots__.*use register_node"),
+        (
+            (),
+            {"__annotations__": {"x": int}, "__setattr__": object.__setattr__},
+            "Cannot overwrite attribute __setattr__",
+        ),
+    ],
+)
+def test_a_class_that_cannot_be_a_node_is_left_as_it_was(bases: Any, body: dict[str, Any], message: str) -> None:
+    new = type("New", bases, body)
+    before = dict(vars(new))
+    for _ in range(2):
+        with pytest.raises(TypeError, match=message):
+            node(new)
+        assert dict(vars(new)) == before
+
+
+def test_a_metaclass_that_refuses_a_mark_leaves_none() -> None:
+    class Meta(type):
+        def __setattr__(cls, name: str, value: object) -> None:
+            if name == "__treekit_static__":
+                raise RuntimeError("not here")
+            super().__setattr__(name, value)
+
+    class Guarded(metaclass=Meta): ...
+
+    before = dict(vars(Guarded))
+    for register in (node, lambda cls: register_node(cls, [], [])):
+        with pytest.raises(RuntimeError, match="not here"):
+            register(Guarded)
+        assert dict(vars(Guarded)) == before
+
+
 # Creation
+
+
+def test_a_finished_instance_is_not_initialized_again() -> None:
+    @node
+    class One:
+        x: Any
+
+    table: Any = ((One(1), (2,)), (Made(1, 2, "a"), (3, 4, "b")), (MadeWithInit(1, 2, "a"), (3, 4, "b")))
+    for done, again in table:
+        before = repr(done)
+        with pytest.raises(dataclasses.FrozenInstanceError, match="finished once it is created, and cannot be init"):
+            type(done).__init__(done, *again)
+        assert repr(done) == before
+
+
+def test_an_instance_shows_its_fields_alone_while_it_is_created() -> None:
+    @node
+    class Curious:
+        x: Any
+        name: str = field(static=True)
+        seen: Any = field(default=None, init=False)
+
+        def __post_init__(self) -> None:
+            self.seen = dict(vars(self))
+
+    @node
+    class Wholesale:
+        x: Any
+
+        def __init__(self, **fields: Any) -> None:
+            self.__dict__ = fields
+
+    curious = Curious(1, "a")
+    assert curious.seen == {"x": 1, "name": "a"}
+    assert Wholesale(x=1).x == 1
+    given = {name: value for name, value in vars(curious).items() if name != "seen"}
+    assert Curious(**given).x == 1
+
+
+def held_by_its_own_static(cls: type[Any]) -> list[weakref.ref[Any]]:
+    return [weakref.ref(cls(np.ones(3))) for _ in range(3)]
+
+
+def test_an_instance_that_its_own_static_value_holds_is_freed() -> None:
+    @node
+    class ByClosure:
+        x: Any
+        loss: Any = field(static=True, init=False)
+
+        def __post_init__(self) -> None:
+            self.loss = lambda: self.x
+
+    @node
+    class ByMethod:
+        x: Any
+        go: Any = field(static=True, init=False)
+
+        def __post_init__(self) -> None:
+            self.go = self.method
+
+        def method(self) -> None: ...
+
+    for cls in (ByClosure, ByMethod):
+        refs = held_by_its_own_static(cls)
+        gc.collect()
+        assert [ref() for ref in refs] == [None] * 3
+
+
+@pytest.mark.parametrize("name", ["__hash__", "__eq__"])
+def test_a_static_value_that_raises_is_named(name: str) -> None:
+    def fail(*_: object) -> Any:
+        raise RuntimeError("not now")
+
+    methods = {"__hash__": lambda self: 1, "__eq__": lambda self, other: self is other, name: fail}
+    bad = type("Bad", (), methods)
+    kept = []
+    with pytest.raises(TypeError, match=r"Made\b.*\bname\b") as caught:
+        kept += [Made(1, 2, bad()), Made(1, 2, bad())]
+    assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 def test_one_being_created_does_not_unfreeze_another() -> None:
@@ -651,6 +790,17 @@ def test_jaxtyped_checks_creation_and_nothing_else() -> None:
     with pytest.raises(TypeCheckError, match="Quoted"):
         Quoted(jnp.ones(2), jnp.ones(3))
 
+    @jaxtyped(typechecker=beartype.beartype)
+    @node
+    class Converted:
+        x: Float[Array, " n"] = field(converter=jnp.asarray)
+        y: Float[Array, " n"]
+
+    given: Any = [1.0, 2.0]
+    assert Converted(given, jnp.ones(2)).x.shape == (2,)
+    with pytest.raises(TypeCheckError, match="Converted"):
+        Converted(jnp.ones(2), given)
+
 
 def test_defaults_that_are_arrays_go_through_default_factory() -> None:
     with pytest.raises(ValueError, match="use default_factory"):
@@ -677,6 +827,26 @@ def test_nodes_need_a_dict() -> None:
 def test_a_class_that_pickles_in_its_own_way_is_left_to_it() -> None:
     made = Registry("one")
     assert pickle.loads(pickle.dumps(made)) is made
+
+
+def test_own_getstate_sees_the_fields_alone() -> None:
+    made = WithoutLoss(1, lambda: None)
+    assert jax.tree.map(lambda x: x + 1, made).w == 2
+    assert pickle.loads(pickle.dumps(made)).w == 1
+
+
+@node
+class WithoutLoss:
+    w: Any
+    loss: Any = field(static=True)
+
+    def __getstate__(self) -> Any:
+        state = self.__dict__.copy()
+        del state["loss"]
+        return state
+
+    def __setstate__(self, state: Any) -> None:
+        vars(self).update(state)
 
 
 @node
@@ -893,6 +1063,13 @@ def test_node_factory_makes_what_the_function_makes() -> None:
     assert_type(out, Holder)
     assert given == [1, 2] and calls == [[1, 2, 0]] and len(out.x) == 3
     assert table.__doc__ == "Makes a table."
+    for function in (hold, Rerun.make):
+        assert pickle.loads(pickle.dumps(function)) == function
+
+
+def test_node_factory_of_a_function_that_returns_nothing() -> None:
+    with pytest.raises(TypeError, match="a node_factory made a NoneType, which is no pytree node"):
+        node_factory(lambda: None)()
 
 
 def test_types() -> None:

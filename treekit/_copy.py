@@ -52,7 +52,7 @@ def _empty_like(x: Any) -> Any:
 
 
 def _copy_tuple(x: Any, memo: dict[int, Any]) -> Any:
-    if _type(x) is not tuple and not hasattr(x, "_make"):  # no namedtuple
+    if _type(x) is not tuple and (not hasattr(x, "_make") or hasattr(x, "__dict__")):  # no namedtuple, or one with more
         return x
     items = [copy_containers(value, memo) for value in x]
     if id(x) not in memo:  # else one of the items led back here, and made it

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import Any, TypeVar
 
@@ -16,7 +16,8 @@ from treekit._layout import STATIC, Creation, Layout, layout_of
 T = TypeVar("T")
 
 _pretty: Any = wadler_lindig  # its keyword arguments have no types
-_BUILDING = "__treekit_building__"  # in an instance's __dict__ while its __init__ runs
+# The ids of the instances whose __init__ runs. Creating one never unfreezes another, in this thread or in others.
+_building: set[int] = set()
 
 
 def node_methods(cls: type[Any]) -> dict[str, Any]:
@@ -49,25 +50,31 @@ def _creating(cls: type[Any]) -> Callable[..., None]:
     scope: dict[str, Any] = {}
     # With the globals of its own: there, jaxtyping and others look for the names in annotations that are strings.
     exec(_INIT_SOURCE, getattr(init, "__globals__", {}), scope)
-    return functools.wraps(init)(scope["make"](_create, cls, init))
+    out: Callable[..., None] = functools.wraps(init)(scope["make"](_create, cls, init))
+    return out
+
+
+def take_anything(init: Any, names: Iterable[str]) -> None:
+    """Tell who checks arguments by their annotations, as jaxtyping does, that those of these names may be anything."""
+    init.__annotations__ = {**init.__annotations__, **dict.fromkeys(names, Any)}
 
 
 def _create(
     cls: type[Any], init: Callable[..., None], self: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    if _BUILDING in vars(self):  # super().__init__() of a subclass, which sees to the rest
+    if id(self) in _building:  # super().__init__() of a subclass, which sees to the rest
         init(self, *args, **kwargs)
         return
     layout = layout_of(cls)
-    if type(self) is not cls or layout is None or layout.creation is None:
+    if type(self) is not cls or layout is None or layout.creation is None or vars(self):
         raise _frozen(self, "initialized again")
     copied_args, copied_kwargs = copy_arguments(args, kwargs, layout.creation.uncopied)
-    # The mark is the instance's own, so that creating one never unfreezes another, in this thread or in others.
-    vars(self)[_BUILDING] = True
+    copied_kwargs.pop(STATIC, None)  # of cls(**vars(another))
+    _building.add(id(self))
     try:
         init(self, *copied_args, **copied_kwargs)
     finally:
-        del vars(self)[_BUILDING]
+        _building.discard(id(self))
     _finish(self, layout, layout.creation)
     for base in cls.__mro__ if hasattr(cls, "__check_init__") else ():
         if "__check_init__" in vars(base):
@@ -117,13 +124,13 @@ def _frozen(self: object, done: str) -> TypeError | dataclasses.FrozenInstanceEr
 
 
 def _set_attribute(self: object, name: str, value: object) -> None:
-    if _BUILDING not in vars(self):
+    if id(self) not in _building:
         raise _frozen(self, f"changed: {name} was set")
     object.__setattr__(self, name, value)
 
 
 def _delete_attribute(self: object, name: str) -> None:
-    if _BUILDING not in vars(self):
+    if id(self) not in _building:
         raise _frozen(self, f"changed: {name} was deleted")
     object.__delattr__(self, name)
 

@@ -4,6 +4,7 @@ Nothing of the class's own code runs here and no leaf is looked at: an instance 
 attributes are set past `__setattr__`.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import keyword
@@ -11,7 +12,7 @@ import threading
 import types
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ COPY = "treekit.copy"  # in a field's metadata
 STATIC = "__treekit_static__"  # in an instance's __dict__: the Static of its values, remembered
 NOT_REMEMBERED = types.SimpleNamespace(values=defaultdict[int, object](object))  # values that no instance has
 
-_registering = threading.Lock()
+_registering = threading.RLock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +35,13 @@ class Creation:
     defaults: Mapping[str, Any]
     converters: Mapping[str, Callable[[Any], Any]]
     uncopied: frozenset[int | str]  # arguments that are passed as they are, by position and by name
+    remembers: bool  # whether instances may hold their Static: not where the class pickles their __dict__ itself
+    generated: bool  # whether `__init__` was generated, here and not by a base
 
     @classmethod
-    def of(cls, fields: Sequence[dataclasses.Field[Any]], init: Callable[..., None]) -> "Creation":
+    def of(
+        cls, fields: Sequence[dataclasses.Field[Any]], init: Callable[..., None], *, remembers: bool, generated: bool
+    ) -> "Creation":
         """What the fields of a dataclass and its `__init__` say."""
         uncopied: set[int | str] = {f.name for f in fields if not f.metadata.get(COPY, True)}
         if uncopied:
@@ -46,6 +51,8 @@ class Creation:
             defaults={f.name: f.default for f in fields if f.default is not dataclasses.MISSING},
             converters={f.name: f.metadata["converter"] for f in fields if f.metadata.get("converter") is not None},
             uncopied=frozenset(uncopied),
+            remembers=remembers,
+            generated=generated,
         )
 
 
@@ -57,10 +64,11 @@ class Static:
     nor hashing them calls a user's `__eq__` or `__hash__`.
     """
 
-    __slots__ = ("__weakref__", "cls", "first", "names", "template", "values")
+    __slots__ = ("__weakref__", "cls", "first", "key", "names", "template", "values")
 
-    def __init__(self, layout: "Layout", values: tuple[Any, ...], first: "Static | None") -> None:
+    def __init__(self, layout: "Layout", values: tuple[Any, ...], key: "Key", first: "Static | None") -> None:
         self.cls = layout.cls
+        self.key = key
         self.names = layout.meta
         self.values = values
         self.first = first  # None for the first itself, which would else never be freed by reference count
@@ -80,6 +88,21 @@ class Static:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _intern, (self.cls, self.values)
+
+
+class Key:
+    """What the values of a `Static` equal. It alone owns its key, since a value may hold an instance that holds it."""
+
+    __slots__ = ("__weakref__", "values")
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        self.values = tuple(map(exact, values))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self.values == other.values
+
+    def __hash__(self) -> int:
+        return hash(self.values)
 
 
 def _intern(cls: type[Any], values: tuple[Any, ...]) -> Static:
@@ -111,9 +134,9 @@ class Layout:
         self.meta = tuple(name for name in names if name in meta)
         self.data = tuple(name for name in names if name not in meta)
         self.creation = creation
-        self.remembers = creation is not None and bool(meta)
+        self.remembers = creation is not None and creation.remembers and bool(meta)
         # Every Static that is in use: the first by what its values equal, and each by the ids of those it holds.
-        self._first: weakref.WeakValueDictionary[Hashable, Static] = weakref.WeakValueDictionary()
+        self._first: weakref.WeakKeyDictionary[Key, weakref.ref[Static]] = weakref.WeakKeyDictionary()
         self._same: weakref.WeakValueDictionary[Hashable, Static] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()  # reentrant: a user's `__eq__` may come back here
         self.flatten, self.flatten_with_keys, self.rebuild = _compile(self)
@@ -128,20 +151,29 @@ class Layout:
         static = self._same.get(ids)  # as long as there is one, its values are alive, and nothing else has their ids
         if static is not None:
             return static
-        key = tuple(map(exact, values))
+        key = Key(values)
         with self._lock:
-            try:
-                first = self._first.get(key)
-            except TypeError:
-                first = None  # not hashable: there is a message for that
+            first = self._find(key, values)
             if first is not None and all(map(interchangeable, values)):
                 return first
-            for name, value in zip(self.meta, values, strict=True):
-                check_static(self.cls, name, value)
-            static = self._same[ids] = Static(self, values, first)
+            self._check(values)
+            static = self._same[ids] = Static(self, values, key, first)
             if first is None:
-                self._first[key] = static
+                self._first[key] = weakref.ref(static)
         return static
+
+    def _find(self, key: Key, values: tuple[Any, ...]) -> Static | None:
+        try:
+            found = self._first.get(key)
+        except Exception as error:
+            self._check(values)
+            names = ", ".join(self.meta)
+            raise TypeError(f"comparing static values of {self.cls.__qualname__} ({names}) raised {error!r}") from error
+        return found() if found else None
+
+    def _check(self, values: tuple[Any, ...]) -> None:
+        for name, value in zip(self.meta, values, strict=True):
+            check_static(self.cls, name, value)
 
     def read_static(self, x: object) -> Static:
         """The static part of an instance."""
@@ -179,21 +211,34 @@ def layout_of(cls: type[Any]) -> Layout | None:
 
 
 def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creation: Creation | None) -> Layout:
-    """Make a class a pytree node. A class that cannot be one is left as it was; one that is already, too."""
+    """Make a class a pytree node, unless it is one already. See `all_or_nothing`."""
     with _registering:
         if known := layout_of(cls):
             return known
         layout = Layout(cls, names, meta, creation)
-        marks: dict[str, Any] = {LAYOUT: layout, STATIC: NOT_REMEMBERED}  # no class remembers, only instances do
-        for name, value in marks.items():
-            setattr(cls, name, value)
+        setattr(cls, LAYOUT, layout)
+        setattr(cls, STATIC, NOT_REMEMBERED)  # no class remembers, only instances do
         try:
             jtu.register_pytree_with_keys(cls, layout.flatten_with_keys, layout.rebuild, layout.flatten)
         except ValueError as error:
-            for name in marks:
-                delattr(cls, name)
-            raise _already(cls) from error
+            raise _already(cls, "JAX") from error
         return layout
+
+
+@contextlib.contextmanager
+def all_or_nothing(cls: type[Any]) -> Generator[None]:
+    """Leave a class as it was where making it a node fails; one thread at a time."""
+    with _registering:
+        before = dict(vars(cls))
+        try:
+            yield
+        except BaseException:
+            for name in vars(cls).keys() - before.keys():
+                type.__delattr__(cls, name)
+            for name, value in before.items():
+                if vars(cls).get(name) is not value:
+                    type.__setattr__(cls, name, value)
+            raise
 
 
 def check_free(cls: Any) -> None:
@@ -201,7 +246,7 @@ def check_free(cls: Any) -> None:
     if not inspect.isclass(cls):
         raise TypeError(f"a node is made of a class, found {cls!r}")
     if LAYOUT in vars(cls):
-        raise _already(cls)
+        raise _already(cls, "treekit")
     if inspect.isabstract(cls):
         return  # it has no instances to ask
     try:
@@ -216,19 +261,24 @@ def check_free(cls: Any) -> None:
     except Exception:  # a flatten function ran, on an instance without attributes
         free = False
     if not free:
-        raise _already(cls)
+        raise _already(cls, "JAX")
 
 
-def _already(cls: type[Any]) -> TypeError:
-    by = "treekit" if LAYOUT in vars(cls) else "JAX"
+def _already(cls: type[Any], by: str) -> TypeError:
     return TypeError(
         f"{cls.__qualname__} is a pytree node already, registered with {by}. A class can be registered only once; take "
         "the other registration (or the base class that does it) away"
     )
 
 
-def check_fields(cls: type[Any], names: Collection[str]) -> None:
-    """Raise a TypeError unless every field can be read and set with no code of the class running."""
+def check_fields(cls: type[Any], names: Collection[str], *, slots: bool) -> None:
+    """Raise a TypeError unless every field can be read and set with no code of the class running.
+
+    Args:
+        cls: the class.
+        names: its fields.
+        slots: whether a field may be one of the class's `__slots__`.
+    """
     for name in names:
         where = f"field {name!r} of {cls.__qualname__}"
         if not name.isidentifier() or keyword.iskeyword(name):
@@ -236,6 +286,8 @@ def check_fields(cls: type[Any], names: Collection[str]) -> None:
         attribute: object = inspect.getattr_static(cls, name, None)
         if hasattr(type(attribute), "__set__") and not isinstance(attribute, types.MemberDescriptorType):
             raise TypeError(f"{where} is a {type(attribute).__name__}; name the attribute that it stores its value in")
+        if isinstance(attribute, types.MemberDescriptorType) and not slots:
+            raise TypeError(f"{where} is one of its __slots__, and node keeps fields in a __dict__; use register_node")
         if not cls.__dictoffset__ and not isinstance(attribute, types.MemberDescriptorType):
             raise TypeError(f"{where} is none of its __slots__, and its instances have no __dict__")
 

@@ -7,9 +7,9 @@ from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, cast, dataclass_transform, overload
 
 from treekit._copy import copy_arguments
-from treekit._create import node_methods
+from treekit._create import node_methods, take_anything
 from treekit._jax import jtu
-from treekit._layout import COPY, Creation, check_fields, check_free, layout_of, register
+from treekit._layout import COPY, Creation, all_or_nothing, check_fields, check_free, layout_of, register
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -137,7 +137,8 @@ def node(
 
     Args:
         cls: the class, where the decorator is used without arguments.
-        init: whether to generate `__init__`; one in the class body is kept either way.
+        init: whether to generate `__init__`; one in the class body is kept either way. A class that declares no field
+            keeps one that was written for its base. (Type checkers know of that where `init=False` says so.)
         repr: whether to generate `__repr__`.
         eq: compare by fields instead of by identity.
         order: generate `<` and the others too; needs `eq=True`.
@@ -147,9 +148,9 @@ def node(
         The class itself.
 
     Raises:
-        TypeError: while decorating, for a class that is a node already or cannot be one. While creating an instance,
-            naming class and field: a field left unset, an attribute that is no field, a static value that is not
-            hashable or holds an array, a subclass not decorated itself.
+        TypeError: while decorating, for a class that is a node already or cannot be one; it is left as it was. While
+            creating an instance, naming class and field: a field left unset, an attribute that is no field, a static
+            value that is not hashable or holds an array, a subclass not decorated itself.
         dataclasses.FrozenInstanceError: an attribute of a finished instance is set or deleted.
 
     >>> import jax
@@ -172,20 +173,34 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
     if not cls.__dictoffset__:
         raise TypeError(f"{cls.__qualname__} has __slots__ and no __dict__, which node needs; use register_node")
     own: set[str] = set(cls.__dict__)
-    init = init and "__init__" not in own
-    dataclasses.dataclass(frozen=True, repr=False, init=init, eq=eq, order=order, kw_only=kw_only)(cls)
-    fields = dataclasses.fields(cls)
-    check_fields(cls, [f.name for f in fields])
-    methods = node_methods(cls)
-    if "__replace__" not in own:
-        methods["__replace__"] = replace
-    if "__repr__" in own or not repr:
-        del methods["__repr__"]
-    creation = Creation.of(fields, methods["__init__"])
-    register(cls, [f.name for f in fields], [f.name for f in fields if f.metadata.get("static")], creation)
-    for name, method in methods.items():
-        setattr(cls, name, method)
+    generated = init and "__init__" not in own
+    with all_or_nothing(cls):
+        dataclasses.dataclass(frozen=True, repr=False, init=generated, eq=eq, order=order, kw_only=kw_only)(cls)
+        if generated and _only_adds_methods(cls):
+            del cls.__init__
+            generated = False
+        fields = dataclasses.fields(cls)
+        check_fields(cls, [f.name for f in fields], slots=False)
+        if generated:
+            take_anything(cls.__init__, [f.name for f in fields if f.metadata.get("converter")])
+        methods = node_methods(cls)
+        if "__replace__" not in own:
+            methods["__replace__"] = replace
+        if "__repr__" in own or not repr:
+            del methods["__repr__"]
+        creation = Creation.of(fields, methods["__init__"], remembers="__reduce__" in methods, generated=generated)
+        for name, method in methods.items():
+            setattr(cls, name, method)
+        register(cls, [f.name for f in fields], [f.name for f in fields if f.metadata.get("static")], creation)
     return cls
+
+
+def _only_adds_methods(cls: type[Any]) -> bool:
+    """Whether a class adds no field to a node whose `__init__` was written by hand, which it then keeps."""
+    creations = [layout.creation for base in cls.__mro__[1:] if (layout := layout_of(base)) and layout.creation]
+    inherited = [f for base in cls.__mro__[1:] for f in vars(base).get("__dataclass_fields__", {}).values()]
+    declared = [f for f in vars(cls)["__dataclass_fields__"].values() if not any(f is g for g in inherited)]
+    return bool(creations) and not creations[0].generated and not declared
 
 
 def replace(node: T, /, **fields: Any) -> T:
@@ -288,8 +303,9 @@ def _register(cls: type[Any], data_fields: Sequence[str] | None, meta_fields: Se
         raise TypeError(f"{cls.__qualname__}: {', '.join(twice)} stands twice in data_fields and meta_fields")
     if missing := [f.name for f in fields if f.name not in names]:
         raise TypeError(f"{cls.__qualname__}: {', '.join(missing)} stands in neither data_fields nor meta_fields")
-    check_fields(cls, names)
-    register(cls, names, meta, None)
+    check_fields(cls, names, slots=True)
+    with all_or_nothing(cls):
+        register(cls, names, meta, None)
     return cls
 
 
@@ -331,20 +347,28 @@ def node_factory(create: Callable[P, T], /) -> Callable[P, T]:
     >>> Table.up_to(4)
     Table(squares=[0, 1, 4, 9])
     """
-    return _Factory(create)
 
-
-class _Factory(Generic[P, T]):
-    def __init__(self, create: Callable[P, T]) -> None:
-        functools.update_wrapper(self, create)
-        self._create = create
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+    @functools.wraps(create)
+    def make(*args: P.args, **kwargs: P.kwargs) -> T:
         copied_args, copied_kwargs = copy_arguments(args, kwargs)
         # The copies have the types of what they are copies of, which no checker can know.
-        out = cast(Callable[..., T], self._create)(*copied_args, **copied_kwargs)
+        out = cast(Callable[..., T], create)(*copied_args, **copied_kwargs)
         _check_rebuilt(out)
         return out
+
+    outside: str = getattr(create, "__qualname__", "").rpartition(".")[0]
+    return _Method(make) if outside and not outside.endswith("<locals>") else make
+
+
+class _Method(Generic[P, T]):
+    """A function in a class body, which receives the class with `@classmethod` and without."""
+
+    def __init__(self, make: Callable[P, T]) -> None:
+        functools.update_wrapper(self, make)
+        self._make = make
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._make(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type[Any] | None = None) -> MethodType:
         # Below @classmethod, Python up to 3.12 comes here with the class for an instance.
@@ -354,7 +378,7 @@ class _Factory(Generic[P, T]):
 def _check_rebuilt(tree: Any) -> None:
     """Raise a TypeError unless a tree, rebuilt around any leaves, holds these leaves and the same static parts."""
     name = type(tree).__qualname__
-    if jtu.all_leaves([tree]):
+    if tree is None or jtu.all_leaves([tree]):
         raise TypeError(
             f"a node_factory made a {name}, which is no pytree node: decorate the class with node, or register_node it"
         )

@@ -50,7 +50,7 @@ def check_static(cls: type[Any], name: str, value: Any) -> None:
         return
     try:
         hash(value)
-    except TypeError as error:
+    except Exception as error:  # whatever a user's own __hash__ raises
         raise TypeError(_misfit(cls, name, value, "is not hashable")) from error
     if any(isinstance(x, (jax.Array, np.ndarray)) for x in jax.tree.leaves(value)):
         raise TypeError(_misfit(cls, name, value, "holds an array"))
