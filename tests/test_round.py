@@ -1,5 +1,6 @@
 """stochastic_round: to one of the two neighbours, right on average, and exact where there is nothing to round."""
 
+import re
 from typing import Any
 
 import hypothesis.strategies as st
@@ -222,9 +223,9 @@ def test_a_key_that_is_none_is_an_error(key: Any) -> None:
         tk.stochastic_round(jnp.ones(2), jnp.bfloat16, key)
 
 
-@pytest.mark.parametrize("dtype", [jnp.int8, jnp.bool_, jnp.uint32])
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.bool_, "uint32", "bf16", None, 3])
 def test_a_dtype_that_is_not_floating_is_an_error(dtype: Any) -> None:
-    with pytest.raises(TypeError, match=rf"dtype must be a floating or complex one, found {jnp.dtype(dtype)}"):
+    with pytest.raises(TypeError, match=f"dtype must be a floating or complex one, found {re.escape(repr(dtype))}"):
         tk.stochastic_round(jnp.ones(2), dtype, KEY)
 
 

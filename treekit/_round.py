@@ -51,15 +51,23 @@ def stochastic_round(x: Any, dtype: Any, key: Any) -> jax.Array:
     >>> abs(rounded.astype(jnp.float32).mean() - x[0]) < 1e-4
     Array(True, dtype=bool)
     """
+    if not is_inexact_dtype(dtype):
+        raise TypeError(f"dtype must be a floating or complex one, found {dtype!r}; only those are rounded")
     have, want = dtype_of(x), jax.dtypes.canonicalize_dtype(dtype)
-    if not jnp.issubdtype(want, np.inexact):
-        raise TypeError(f"dtype must be a floating or complex one, found {want}; only those are rounded")
     if have is None or not jnp.issubdtype(have, np.inexact):
         raise TypeError(f"x must be a floating or complex array, found {have or type(x).__name__}")
     words = words_of_key(key)
     if jnp.issubdtype(have, np.complexfloating) and not jnp.issubdtype(want, np.complexfloating):
         raise TypeError(f"x is complex ({have}), so dtype must be too; found {want}. Round x.real, or jnp.abs(x)")
     return round_by(words, jnp.asarray(x, have), want)
+
+
+def is_inexact_dtype(dtype: Any, kind: Any = np.inexact) -> bool:
+    """Whether anything that was given for a dtype is one, and of floating or complex numbers."""
+    try:
+        return dtype is not None and bool(jnp.issubdtype(jnp.dtype(dtype), kind))  # NumPy takes None for float64
+    except TypeError:
+        return False
 
 
 def round_by(words: Any, x: Any, dtype: Any) -> jax.Array:
@@ -74,8 +82,9 @@ def round_by(words: Any, x: Any, dtype: Any) -> jax.Array:
 
 
 def is_narrow(x: Any) -> bool:
-    """Whether `x` is an array of floating numbers of less than 32 bits."""
-    return is_array(x) and jnp.issubdtype(x.dtype, np.floating) and jnp.finfo(x.dtype).bits < 32
+    """Whether `x` is an array, or the like of one, of floating numbers of less than 32 bits."""
+    is_like = is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
+    return is_like and jnp.issubdtype(x.dtype, np.floating) and jnp.finfo(x.dtype).bits < 32
 
 
 def widen(tree: Any) -> Any:
@@ -90,8 +99,8 @@ def widen(tree: Any) -> Any:
 def words_of_key(key: Any) -> Any:
     """Two words of 32 random bits that a key of `jax.random` determines; a TypeError if it is none."""
     typed = is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    raw = is_array(key) and key.dtype == np.uint32  # jax.random.PRNGKey
-    if not (typed and key.shape == ()) and not (raw and key.ndim == 1):
+    raw = is_array(key) and key.dtype == np.uint32 and key.shape in ((2,), (4,))  # jax.random.PRNGKey
+    if not raw and not (typed and key.shape == ()):
         found = f"an array of dtype {key.dtype} and shape {key.shape}" if is_array(key) else f"{key!r}"
         raise TypeError(f"key must be one key, such as jax.random.key(0); found {found}")
     data: Any = key
@@ -122,7 +131,7 @@ def round_like(tree: Any, like: Any, words: Any) -> Any:
     """A tree in the dtypes of another: where those are narrow, rounded with random bits of its own for each leaf."""
 
     def to_round(old: Any, new: Any, words: Any) -> Any:
-        is_float = is_narrow(old) and jnp.issubdtype(dtype_of(new), np.floating)
+        is_float = is_narrow(old) and is_inexact_dtype(dtype_of(new), np.floating)
         return round_by(words, new, old.dtype) if is_float else new
 
     return dtype_preserving_tree_map(to_round, like, tree, words_like(like, words))
@@ -176,7 +185,7 @@ def _to_grid(x: Any, to: Any, random: Any) -> Any:
     power = lax.bitcast_convert_type(x, integer) & integer((2**own.nexp - 1) << own.nmant)  # of two, at or below |x|
     lowest = np.array(2.0**to.minexp, x.dtype)
     unit = jnp.maximum(lax.bitcast_convert_type(power, x.dtype), lowest) * x.dtype.type(2.0**-to.nmant)
-    count = jnp.abs(x) / unit
+    count = jnp.abs(x) * (1 / unit)
     whole = jnp.floor(count)
     chance = ((count - whole) * x.dtype.type(2.0**32)).astype(jnp.uint32)
     return jnp.copysign((whole + (random < chance).astype(x.dtype)) * unit, x)

@@ -310,6 +310,18 @@ def test_f32_state_is_not_touched() -> None:
     )
 
 
+@pytest.mark.parametrize("state_dtype", [None, jnp.float32])
+def test_updates_are_rounded_stochastically_too(state_dtype: Any) -> None:
+    """A weight decay that is less than half a unit of the update it is added to arrives all the same."""
+    params, signs = jnp.full(40_000, 0.15, BF16), jnp.where(jnp.arange(40_000) % 2, 1, -1).astype(BF16)
+    tx = optax.chain(optax.scale_by_sign(), optax.add_decayed_weights(0.01))
+    ours = stochastic(tx, state_dtype=state_dtype)
+    updates, _ = jax.jit(ours.update)(signs, ours.init(params), params)
+    assert updates.dtype == BF16
+    mean = float(jnp.mean(updates.astype(F32) - signs.astype(F32)))
+    assert mean == pytest.approx(0.01 * float(params[0]), rel=0.1)
+
+
 def test_a_step_can_be_differentiated() -> None:
     """As one learns a learning rate: the derivative is that of the step in f32."""
 
@@ -347,3 +359,23 @@ def test_bad_arguments_are_errors_that_say_so() -> None:
         tko.apply_updates(jnp.ones(2), jnp.ones(2), key=0)
     with pytest.raises(TypeError, match=r"complex64 for a leaf of dtype bfloat16"):
         tko.apply_updates(jnp.ones(2, BF16), jnp.ones(2, jnp.complex64), key=jax.random.key(0))
+    for dtype in ("bf16", 3, complex):
+        with pytest.raises(Exception, match="state_dtype"):
+            anything(optax.adam(0.1), state_dtype=dtype)
+
+
+def test_state_that_was_made_otherwise_is_an_error() -> None:
+    params = jnp.ones(4, BF16)
+    plain = optax.adam(0.1).init(params)
+    with pytest.raises(TypeError, match=r"needs the StochasticRoundingState that its init makes, found a tuple"):
+        stochastic(optax.adam(0.1)).update(params, plain, params)
+    cures: list[Any] = [{}, {"rounding": "stochastic"}]
+    for options in cures:
+        tx: Any = tko.dtype_preserving(optax.adam(0.1), state_dtype=F32, **options)
+        made = tx.init(params)
+        older: Any = made._replace(inner_state=plain) if options else plain
+        with pytest.raises(TypeError, match=r"state_dtype is float32, .* holds bfloat16 at \[0\]\.mu.*init"):
+            tx.update(params, older, params)
+    resumed: Any = stochastic(optax.adam(0.1)).init(params)
+    updates, _ = stochastic(optax.adam(0.1)).update(params, resumed._replace(inner_state=plain), params)
+    assert updates.dtype == BF16

@@ -5,8 +5,8 @@ from typing import Any, Literal, NamedTuple
 import optax
 
 from treekit._jax import jnp
-from treekit._round import hashed, round_like, widen
-from treekit.optax._preserve import cast_floats, preserve
+from treekit._round import hashed, is_inexact_dtype, round_like, widen
+from treekit.optax._preserve import cast_floats, check_held, like_updates, preserve
 from treekit.optax._select import hold
 
 
@@ -43,7 +43,7 @@ def dtype_preserving(
         state_dtype: a floating dtype in which all floating state is held, whatever that of the params is; but numbers
             of shape () are not narrowed, since among them are hyperparameters. By default state has the dtypes that
             `inner.init` gives it.
-        rounding: how state of less than 32 bits is rounded. "nearest": `inner` computes in `state_dtype`, or in
+        rounding: how state and updates of less than 32 bits are rounded. "nearest": `inner` computes in `state_dtype`, or in
             the dtypes it is given. "stochastic": it computes in f32 at least, and the result is rounded at random.
         seed: what the random bits are made of, with the number of the update and of the leaf: a run can be repeated,
             stopped and resumed, on any number of devices. Give each of several such transformations its own.
@@ -68,7 +68,7 @@ def dtype_preserving(
     """
     if rounding not in ("nearest", "stochastic"):
         raise ValueError(f"rounding must be 'nearest' or 'stochastic', found {rounding!r}")
-    if state_dtype is not None and not jnp.issubdtype(state_dtype, jnp.floating):
+    if state_dtype is not None and not is_inexact_dtype(state_dtype, jnp.floating):
         raise TypeError(f"state_dtype must be a floating dtype, found {state_dtype!r}")
     _check_seed(seed)
     if rounding == "stochastic":
@@ -84,7 +84,7 @@ def _check_seed(seed: Any) -> None:
 def _round_state(
     inner: optax.GradientTransformation, state_dtype: Any, seed: int
 ) -> optax.GradientTransformationExtraArgs:
-    """`inner` computes in f32, all of it, and its narrow state is rounded down to the dtypes it came in with."""
+    """`inner` computes in f32, all of it; what is narrow of its state and its updates is then rounded down."""
     tx = preserve(inner)
 
     def init(params: Any) -> StochasticRoundingState:
@@ -93,9 +93,17 @@ def _round_state(
         return StochasticRoundingState(jnp.zeros([], jnp.uint32), held)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        if not isinstance(state, StochasticRoundingState):
+            raise TypeError(
+                f"rounding='stochastic' needs the StochasticRoundingState that its init makes, found a "
+                f"{type(state).__name__}. One that was made without it goes into init(params)._replace(inner_state=...)"
+            )
         count, old = state
-        new_updates, new = tx.update(widen(updates), widen(old), widen(params), **extra)
+        if state_dtype is not None:
+            check_held(old, state_dtype)
+        new = tx.update(widen(updates), widen(old), widen(params), **extra)
         words = hashed(seed % 2**32, seed >> 32 & 0xFFFFFFFF, count)
-        return new_updates, StochasticRoundingState(count + 1, round_like(new, old, words))
+        new_updates, new_state = round_like(new, (like_updates(updates, params), old), words)
+        return new_updates, StochasticRoundingState(count + 1, new_state)
 
     return optax.GradientTransformationExtraArgs(init, update)

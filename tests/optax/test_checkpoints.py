@@ -1,0 +1,180 @@
+"""States of every wrapper around every optimizer: saved, restored, read, written and mapped over."""
+
+import importlib
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.optax import cases
+from treekit import optax as tko
+
+orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
+
+
+def matrices(params: Any) -> Any:
+    return jax.tree.map(lambda x: np.ndim(x) > 1, params)
+
+
+def everything(params: Any) -> Any:
+    return jax.tree.map(lambda _: True, params)
+
+
+def labels(params: Any) -> Any:
+    return jax.tree.map(lambda x: "a" if np.ndim(x) > 1 else "b", params)
+
+
+def multi_steps(tx: Any) -> Any:
+    return tko.MultiSteps(tx, 3).gradient_transformation()
+
+
+def inject(tx: Any, scale: Any = 0.5) -> Any:
+    return tko.inject_hyperparams(lambda scale: optax.chain(tx, optax.scale(scale)))(scale)
+
+
+# A line search takes seconds to compile: those are in a place that gives them to a thin wrapper.
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "multi_steps_of_masked": lambda tx: multi_steps(tko.masked(tx, matrices)),
+    "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 2),
+    "dtype_preserving": lambda tx: tko.dtype_preserving(tx, state_dtype=jnp.float32),
+    "stochastic": lambda tx: tko.dtype_preserving(tx, rounding="stochastic"),
+    "masked": lambda tx: tko.masked(tx, matrices),
+    "partition": lambda tx: tko.partition({"a": tx, "b": optax.sgd(0.1, momentum=0.9)}, labels),
+    "inject": lambda tx: inject(tx),
+    "inject_schedule": lambda tx: inject(tx, cases.schedule),
+    "multi_steps": multi_steps,
+    "filtered": lambda tx: tko.filtered(tx),
+    "named_chain": lambda tx: tko.named_chain(("clip", tko.clip(1.0)), ("inner", tko.masked(tx, matrices))),
+    "bare": lambda tx: tko.chain(tx),
+    "inject_of_multi_steps": lambda tx: inject(multi_steps(tx)),
+    "masked_of_masked": lambda tx: tko.masked(tko.masked(tx, matrices), everything),
+    "partition_of_apply_if_finite": lambda tx: tko.partition({"a": tko.apply_if_finite(tx, 2), "b": tx}, labels),
+    "apply_if_finite_of_multi_steps": lambda tx: tko.apply_if_finite(multi_steps(tx), 2),
+}
+KINDS = ["f32", "eqx_raw", "bf16", "int_key", "node", "none", "nnx", "eqx_bf16", "linen", "mixed", "legacy"]
+
+
+def cells(wrapper: str) -> list[tuple[str, str]]:
+    """Each optimizer has a wrapper, and each wrapper two or three optimizers, on some kind of params."""
+    names = list(cases.OPTIMIZERS)[list(WRAPPERS).index(wrapper) :: len(WRAPPERS)]
+    kinds = [KINDS[(list(WRAPPERS).index(wrapper) + 4 * i) % len(KINDS)] for i in range(len(names))]
+    return [cell for cell in zip(names, kinds, strict=True) if cell not in cases.NOT_OPTAX]
+
+
+def bits(tree: Any) -> list[tuple[Any, bytes]]:
+    """What is to be equal: the structure aside, dtypes and bits."""
+    raw = [jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in jax.tree.leaves(tree)]
+    return [(x.dtype, np.asarray(x).tobytes()) for x in raw]
+
+
+def through_orbax(tree: Any, target: Any, path: Path) -> Any:
+    with orbax.StandardCheckpointer() as checkpointer:
+        checkpointer.save(path, tree)
+        checkpointer.wait_until_finished()
+        return checkpointer.restore(path, target)
+
+
+def through_pickle(tree: Any, target: Any, path: Path) -> Any:
+    path.write_bytes(pickle.dumps(tree))
+    return pickle.loads(path.read_bytes())
+
+
+def run(tx: Any, kind: str, steps: int) -> tuple[Callable[[Any, Any], Any], list[Any]]:
+    """One step, jitted; and the params and the state after 0, 1, ... of them."""
+    tx = optax.with_extra_args_support(tx)
+
+    @eqx.filter_jit
+    def step(params: Any, state: Any) -> Any:
+        grads = cases.grads_of(kind, params)
+        updates, state = tx.update(grads, state, params, **cases.extra_for(params, grads))
+        return tko.apply_updates(params, updates), state
+
+    params = cases.make(kind)
+    reached = [(params, tx.init(params))]
+    for _ in range(steps):
+        reached.append(step(*reached[-1]))
+    return step, reached
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_run_resumed_after_any_step_is_bit_equal(wrapper: str, tmp_path: Path) -> None:
+    """Also in the middle of an accumulation, of which a round is three steps."""
+    runs = [run(WRAPPERS[wrapper](cases.OPTIMIZERS[name](optax)), kind, 4) for name, kind in cells(wrapper)]
+    states = [[state for _, state in reached[:-1]] for _, reached in runs]
+    fresh = [[reached[0][1]] * len(reached[:-1]) for _, reached in runs]  # what is known before a checkpoint is read
+    for through in (through_orbax, through_pickle):
+        restored = through(states, fresh, tmp_path / through.__name__)
+        assert cases.structure(restored) == cases.structure(states)
+        assert bits(restored) == bits(states)
+        for (step, reached), resumed in zip(runs, restored, strict=True):
+            for (params, _), state, after in zip(reached[:-1], resumed, reached[1:], strict=True):
+                assert bits(cases.arrays_of(step(params, state))) == bits(cases.arrays_of(after))
+
+
+@pytest.mark.parametrize("kind", ["f32", "none", "nnx"])
+def test_checkpoints_of_optax_load(kind: str, tmp_path: Path) -> None:
+    def make(o: Any) -> Any:
+        adam = o.adam(0.1)
+        wrapped = {
+            "masked": o.masked(adam, matrices),
+            "partition": o.partition({"a": adam, "b": o.sgd(0.1, momentum=0.9)}, labels),
+            "inject": o.inject_hyperparams(o.adamw)(0.1),
+            "multi_steps": o.MultiSteps(adam, 2),
+            "apply_if_finite": o.apply_if_finite(adam, 2),
+            "lbfgs": o.lbfgs(),
+            "named_chain": o.named_chain(("clip", o.clip(1.0)), ("adam", adam)),
+        }
+        return {name: tx.init(cases.make(kind)) for name, tx in wrapped.items()}
+
+    old = make(optax)
+    new = through_orbax(old, make(tko), tmp_path / "old")
+    assert cases.structure(new) == cases.structure(old)
+    assert bits(new) == bits(old)
+
+
+# ------------------------------------------------------------------------------------------ what is inside of states
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_tree_get_and_set_reach_the_state_of_a_raw_model(wrapper: str) -> None:
+    state = WRAPPERS[wrapper](optax.scale_by_adam()).init(cases.model())
+    changed = optax.tree.set(state, mu=None, nu="nu")
+    assert {x for _, x in optax.tree.get_all_with_path(changed, "nu")} == {"nu"}
+    assert {x for _, x in optax.tree.get_all_with_path(changed, "mu")} == {None}
+    assert optax.tree.get_all_with_path(state, "mu")[0][1] is not None
+
+
+def test_the_parts_of_a_named_chain_are_found_by_their_names() -> None:
+    params = cases.arrays()
+    tx = tko.named_chain(("rate", tko.inject_hyperparams(optax.scale)(0.5)), ("trace", optax.trace(0.9)))
+    state = tko.masked(tx, everything).init(params)
+    assert set(state.inner_state) == {"rate", "trace"}
+    state = optax.tree.set(state, step_size=jnp.float32(0.25))
+    assert float(optax.tree.get(state, "step_size")) == 0.25
+    updates, state = tko.masked(tx, everything).update(jax.tree.map(jnp.ones_like, params), state, params)
+    assert {float(x.max()) for x in jax.tree.leaves(updates)} == {0.25}
+
+
+@pytest.mark.parametrize("kind", ["eqx_raw", "int_key"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_params_in_the_state_are_mapped_beside_a_second_tree(wrapper: str, kind: str) -> None:
+    """What belongs to a param meets what the second tree has for that param, here its shape."""
+    params = cases.make(kind)
+    tx = WRAPPERS[wrapper](optax.adam(0.1))
+    state = tx.init(params)
+    seen = []
+
+    def meet(x: Any, shape: Any) -> Any:
+        seen.append(x.shape == shape)
+        return x + 1
+
+    mapped = tko.tree_map_params(tx, meet, state, jax.tree.map(np.shape, params))
+    assert cases.structure(mapped) == cases.structure(state)
+    assert len(seen) > 1 and all(seen)

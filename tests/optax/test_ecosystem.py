@@ -1,0 +1,309 @@
+"""treekit.optax where it is used: with Equinox, Flax, Diffrax and Optimistix, and in every floating dtype."""
+
+from collections.abc import Callable
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optimistix
+import pytest
+from flax import nnx
+from flax.training.train_state import TrainState
+
+from tests.optax import cases
+from treekit import optax as tko
+
+X = jax.random.normal(jax.random.key(0), (32, 2))
+Y = X[:, :1] * X[:, 1:]
+
+
+def matrices(params: Any) -> Any:
+    """A mask; and labels."""
+    return jax.tree.map(lambda x: x.ndim > 1, params)
+
+
+def error(predicted: jax.Array, truth: jax.Array = Y) -> jax.Array:
+    return jnp.mean((predicted - truth).astype(jnp.float32) ** 2)
+
+
+def check_falls(update: Callable[..., Any], *carry: Any, steps: int = 80, below: float = 0.1) -> None:
+    """The loss, which `update` returns last, falls below what it says; the best constant has 1."""
+    losses: list[float] = []
+    for _ in range(steps):
+        out = update(*carry)
+        carry, value = out[:-1], out[-1]
+        losses.append(float(value / jnp.var(Y)))
+    assert losses[-1] < below < losses[0], losses
+
+
+# Of plain Optax's transformations where the wrapper is ours, so that the wrapper alone has to do it.
+OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
+    "mask_function": lambda: tko.adamw(0.05, mask=matrices),
+    "nested": lambda: tko.MultiSteps(
+        tko.inject_hyperparams(optax.adamw)(optax.cosine_decay_schedule(0.1, 40), mask=matrices), 2
+    ).gradient_transformation(),
+    "partition": lambda: tko.apply_if_finite(
+        tko.partition({True: optax.contrib.muon(0.05), False: optax.adam(0.05)}, matrices), 2
+    ),
+}
+optimizers = pytest.mark.parametrize("name", OPTIMIZERS)
+
+# --------------------------------------------------------------------------------------------------------- Equinox
+
+
+class Network(eqx.Module):
+    """Leaves of every sort: arrays, an activation function, Dropout's rate, and the indices of BatchNorm's state."""
+
+    mlp: eqx.nn.MLP
+    norm: eqx.nn.BatchNorm
+    dropout: eqx.nn.Dropout
+    out: eqx.nn.Linear
+
+    def __init__(self, key: jax.Array) -> None:
+        first, last = jax.random.split(key)
+        self.mlp = eqx.nn.MLP(2, 16, 16, depth=1, activation=jax.nn.gelu, key=first)
+        self.norm = eqx.nn.BatchNorm(16, axis_name="batch", mode="batch")
+        self.dropout = eqx.nn.Dropout(0.02)
+        self.out = eqx.nn.Linear(16, 1, key=last)
+
+    def __call__(self, x: jax.Array, state: eqx.nn.State, key: jax.Array) -> tuple[jax.Array, eqx.nn.State]:
+        hidden, state = self.norm(self.mlp(x), state)
+        return self.out(self.dropout(hidden, key=key)), state
+
+
+@optimizers
+def test_equinox_with_dropout_and_batch_norm(name: str) -> None:
+    model, norm = eqx.nn.make_with_state(Network)(jax.random.key(0))
+    tx = OPTIMIZERS[name]()
+
+    def loss(model: Any, norm: Any, key: Any) -> Any:
+        batched = jax.vmap(model, axis_name="batch", in_axes=(0, None, 0), out_axes=(0, None))
+        out, norm = batched(X, norm, jax.random.split(key, len(X)))
+        return error(out), norm
+
+    value_and_grad: Any = eqx.filter_value_and_grad(loss, has_aux=True)
+
+    @eqx.filter_jit
+    def update(model: Any, norm: Any, state: Any, key: Any) -> Any:
+        now, key = jax.random.split(key)
+        (value, norm), grads = value_and_grad(model, norm, now)
+        updates, state = tx.update(grads, state, model)
+        return eqx.apply_updates(model, updates), norm, state, key, value
+
+    check_falls(update, model, norm, tx.init(model), jax.random.key(1))
+
+
+# ------------------------------------------------------------------------------------------------------------ Flax
+
+
+class Net(nnx.Module):
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.inner = nnx.Linear(2, 16, rngs=rngs)
+        self.norm = nnx.BatchNorm(16, rngs=rngs)
+        self.dropout = nnx.Dropout(0.02, rngs=rngs)
+        self.outer = nnx.Linear(16, 1, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.outer(self.dropout(nnx.gelu(self.norm(self.inner(x)))))
+
+
+@optimizers
+def test_flax_nnx_optimizer(name: str) -> None:
+    net = Net()
+    optimizer = nnx.Optimizer(net, OPTIMIZERS[name](), wrt=nnx.Param)
+
+    @nnx.jit
+    def update(net: Any, optimizer: Any) -> Any:
+        value, grads = nnx.value_and_grad(lambda net: error(net(X)))(net)
+        optimizer.update(net, grads)
+        return value
+
+    check_falls(lambda: (update(net, optimizer),))
+
+
+def test_flax_nnx_state() -> None:
+    """A state of nnx.Param for params; what is none is held apart."""
+    split: Any = nnx.split
+    graph, params, rest = split(Net(), nnx.Param, ...)
+    tx = OPTIMIZERS["nested"]()
+
+    @jax.jit
+    def update(params: Any, rest: Any, state: Any) -> Any:
+        def loss(params: Any) -> Any:
+            net = nnx.merge(graph, params, rest, copy=True)
+            return error(net(X)), nnx.state(net, nnx.Not(nnx.Param))
+
+        (value, rest), grads = jax.value_and_grad(loss, has_aux=True)(params)
+        updates, state = tx.update(grads, state, params)
+        return tko.apply_updates(params, updates), rest, state, value
+
+    check_falls(update, params, rest, tx.init(params))
+
+
+@optimizers
+def test_flax_linen_train_state(name: str) -> None:
+    net = flax.linen.Sequential([flax.linen.Dense(16), flax.linen.gelu, flax.linen.Dense(1)])
+    create: Any = TrainState.create
+    state = create(apply_fn=net.apply, params=net.init(jax.random.key(0), X)["params"], tx=OPTIMIZERS[name]())
+
+    @jax.jit
+    def update(state: Any) -> Any:
+        value, grads = jax.value_and_grad(lambda params: error(state.apply_fn({"params": params}, X)))(state.params)
+        return state.apply_gradients(grads=grads), value
+
+    check_falls(update, state)
+
+
+# --------------------------------------------------------------------------------------------------------- Diffrax
+
+
+class Flow(eqx.Module):
+    """A neural ODE."""
+
+    field: eqx.nn.MLP
+    solver: diffrax.AbstractSolver[Any] = diffrax.Euler()
+
+    def __call__(self, start: jax.Array, times: jax.Array) -> jax.Array:
+        term = diffrax.ODETerm(lambda t, y, args: self.field(y))
+        saveat = diffrax.SaveAt(ts=times)
+        states = diffrax.diffeqsolve(term, self.solver, times[0], times[-1], 0.125, start, saveat=saveat, max_steps=24)
+        return jnp.asarray(states.ys)
+
+
+def test_diffrax_neural_ode_with_lbfgs_on_the_raw_model() -> None:
+    times = jnp.linspace(0, 3, 7)
+    spiral = jnp.exp(-0.2 * times)[:, None] * jnp.stack([jnp.cos(times), jnp.sin(times)], axis=1)
+    model = Flow(eqx.nn.MLP(2, 2, 8, depth=1, activation=jnp.tanh, key=jax.random.key(0)))
+    tx = tko.lbfgs()
+
+    def loss(model: Any) -> jax.Array:
+        return error(model(spiral[0], times), spiral)
+
+    @eqx.filter_jit
+    def update(model: Any, state: Any) -> Any:
+        value, grads = tko.value_and_grad_from_state(loss)(model, state=state)
+        updates, state = tx.update(grads, state, model, value=value, grad=grads, value_fn=loss)
+        return tko.apply_updates(model, updates), state, value
+
+    check_falls(update, model, tx.init(model), steps=30, below=1e-3)
+
+
+# ------------------------------------------------------------------------------------------------------ Optimistix
+
+
+def only_w(params: Any) -> Any:
+    return {"w": True, "b": False}
+
+
+# Optimistix takes functions apart, to make trees of what they close over.
+MINIMISED: dict[str, Callable[[Any], optax.GradientTransformation]] = {
+    "adam": lambda o: o.adam(0.1),
+    "scheduled": lambda o: o.adam(o.cosine_decay_schedule(0.1, 300)),
+    "multi_steps": lambda o: o.MultiSteps(o.adam(0.1), 1).gradient_transformation(),
+    "masked": lambda o: o.chain(o.adam(0.1), o.masked(o.scale(0.5), {"w": True, "b": False})),
+    "partition": lambda o: o.partition({True: o.adam(0.1), False: o.sgd(0.1)}, only_w),
+    "inject": lambda o: o.inject_hyperparams(o.adam)(0.1),
+}
+
+
+def bowl(y: Any, _: Any) -> jax.Array:
+    return jnp.sum(jnp.array([1.0, 5.0]) * (y["w"] - 1) ** 2) + jnp.sum((y["b"] - 2) ** 2)
+
+
+def minimise(fn: Any, tx: optax.GradientTransformation, y: Any, args: Any = None) -> Any:
+    solver: Any = optimistix.OptaxMinimiser(tx, rtol=1e-4, atol=1e-4)
+    return optimistix.minimise(fn, solver, y, args, max_steps=300, throw=False)
+
+
+@pytest.mark.parametrize("name", MINIMISED)
+def test_optimistix_goes_the_same_way_as_with_optax(name: str) -> None:
+    start = {"w": jnp.zeros(2), "b": jnp.zeros(())}
+    ours, theirs = (minimise(bowl, MINIMISED[name](o), start) for o in (tko, optax))
+    assert int(ours.stats["num_steps"]) == int(theirs.stats["num_steps"]) > 5
+    cases.assert_close(ours.value, theirs.value, rtol=1e-4)
+    assert float(bowl(ours.value, None)) < 1e-2
+
+
+@pytest.mark.parametrize("tx", [tko.adamw(0.1, mask=only_w), tko.masked(optax.adam(0.1), lambda _: True)])
+def test_optimistix_with_a_mask_function_which_optax_takes_for_a_tree_there(tx: Any) -> None:
+    start = {"w": jnp.zeros(2), "b": jnp.zeros(())}
+    assert float(bowl(minimise(bowl, tx, start).value, None)) < 1e-2
+    with pytest.raises(ValueError, match="_Closure"):
+        minimise(bowl, optax.adamw(0.1, mask=only_w), start)
+
+
+def test_optimistix_polishes_a_model() -> None:
+    """Its y is arrays only, by its own rules, so what is none goes to `args`."""
+    arrays, rest = eqx.partition(cases.model(), eqx.is_inexact_array)
+
+    def loss(arrays: Any, rest: Any) -> jax.Array:
+        return error(jax.vmap(eqx.combine(arrays, rest))(X))
+
+    after = minimise(loss, tko.lbfgs(), arrays, rest).value
+    assert float(loss(after, rest)) < float(loss(arrays, rest)) / 4
+
+
+# ---------------------------------------------------------------------------------------------------------- dtypes
+
+# Their numbers are exact in every dtype, since Optax rounds some of them to that of the params. No smaller eps in f16.
+ROUND: list[Callable[[Any], Any]] = [
+    lambda o: o.sgd(2**-4, momentum=0.875),
+    lambda o: o.adam(2**-4, b1=0.875, b2=0.875, eps=2**-10),
+]
+# From a module that has Optax's names; without those of ours that Optax has not.
+WRAPPERS: dict[str, Callable[[Any, Any], Any]] = {
+    "bare": lambda o, tx: tx,
+    "filtered": lambda o, tx: tx if o is optax else tko.filtered(tx),
+    "dtype_preserving": lambda o, tx: tx if o is optax else tko.dtype_preserving(tx),
+    "masked": lambda o, tx: o.chain(o.masked(tx, matrices), o.masked(o.sgd(2**-4), {"w": False, "b": True})),
+    "partition": lambda o, tx: o.partition({True: tx, False: o.sgd(2**-4)}, matrices),
+    "inject": lambda o, tx: o.inject_hyperparams(lambda scale: o.chain(tx, o.scale(scale)))(0.5),
+    "multi_steps": lambda o, tx: o.MultiSteps(tx, 2).gradient_transformation(),
+    "apply_if_finite": lambda o, tx: o.apply_if_finite(tx, 2),
+    "injected_partition": lambda o, tx: o.inject_hyperparams(
+        lambda scale: o.chain(o.partition({"a": tx}, "a"), o.scale(scale))
+    )(0.5),
+}
+DTYPES = ["float32", "bfloat16", "float16"]
+
+
+def regression(params: Any) -> jax.Array:
+    """Of Y on X, linearly, with the squares of X besides; computed in the dtype of the params."""
+    x = jnp.concatenate([X, X[:, :1] * X[:, 1:]], axis=1).astype(params["w"].dtype)
+    return error(x @ params["w"].T + params["b"][None], jnp.concatenate([Y, -Y], axis=1).astype(x.dtype))
+
+
+def train(tx: Any, dtype: str, steps: int) -> tuple[Any, Any]:
+    """The params after every step, and the losses before it."""
+
+    def body(carry: Any, _: None) -> Any:
+        params, state = carry
+        value, grads = jax.value_and_grad(regression)(params)
+        updates, state = tx.update(grads, state, params)
+        params = tko.apply_updates(params, updates)
+        return (params, state), (params, value)
+
+    params = cases.arrays(dtype)
+    run: Any = jax.jit(lambda carry: jax.lax.scan(body, carry, None, steps)[1])
+    seen: tuple[Any, Any] = run((params, tx.init(params)))
+    return seen
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_it_is_optax_to_the_last_place_and_falls_within_what_the_dtype_allows(wrapper: str, dtype: str) -> None:
+    """The loss is quadratic in params that are known to some units in the last place."""
+    make = ROUND[(list(WRAPPERS).index(wrapper) + DTYPES.index(dtype)) % 2]
+    eps = float(cases.finfo(dtype).eps)
+    ours, losses = train(WRAPPERS[wrapper](tko, make(tko)), dtype, 250)
+    theirs, _ = train(WRAPPERS[wrapper](optax, make(optax)), dtype, 4)
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert x.dtype == y.dtype == jnp.dtype(dtype)
+        np.testing.assert_allclose(x[:4].astype(jnp.float32), y.astype(jnp.float32), max(1e-6, eps), 0)
+    assert float(losses[-1]) < max(1e-4, (8 * eps) ** 2) < 1 < float(losses[0])
