@@ -1,6 +1,7 @@
 """tree_at: Equinox's contract, for trees of any kind."""
 
 import functools
+import operator
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any, assert_type
@@ -134,6 +135,14 @@ CASES: dict[str, tuple[Any, Callable[[Any], Any], Any, Any]] = {
     "sequence by tuple": ([1, 2, 3], lambda t: (t[0], t[2]), [4, 5], [4, 2, 5]),
     "sequence by list": ([1, 2, 3], lambda t: [t[2], t[0]], (4, 5), [5, 2, 4]),
     "no nodes at all": ([1, 2], lambda t: [], [], [1, 2]),
+    "a tuple of no nodes": ([1, 2], lambda t: (), [], [1, 2]),
+    "a tuple of no nodes, beside one ()": ([(), 1], lambda t: (), (), [(), 1]),
+    "a tuple of no nodes, beside several ()": (
+        [(), {"a": ()}],
+        lambda t: tuple(x for x in t if x is None),
+        (),
+        [(), {"a": ()}],
+    ),
     "a slice": ([1, 2, 3], lambda t: t[1:], "ab", [1, "a", "b"]),
     "OrderedDict": (OrderedDict(b=1, a=2), lambda t: t["a"], 3, OrderedDict(b=1, a=3)),
     "defaultdict": (defaultdict(list, a=1), lambda t: t["a"], 3, defaultdict(list, a=3)),
@@ -238,6 +247,28 @@ def test_a_class_that_replaces_its_leaves_is_told_how_to_register() -> None:
         tk.tree_at(lambda t: t.value, Preparing(1), 2)
 
 
+@tk.register_node(data_fields=["x"], meta_fields=[])
+class Registered:
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+
+class Undecorated(Registered):
+    """A leaf, and a subclass of a node."""
+
+
+class Measured:
+    """A node that cannot be printed when its leaf is no array."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __repr__(self) -> str:
+        return f"Measured{self.x.shape}"
+
+
+tk.register_node(Measured, ["x"], [])
+
 ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exception], str]] = {
     "neither": ([1], lambda t: t[0], {}, ValueError, "precisely one of replace and replace_fn"),
     "both": ([1], lambda t: t[0], {"replace": 1, "replace_fn": str}, ValueError, "precisely one"),
@@ -304,6 +335,30 @@ ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exceptio
         "is_leaf=lambda x: x is None",
     ),
     "None where there is none": ([1], lambda t: [None], {"replace": [1]}, ValueError, "names None, which is no node"),
+    "a computed ()": (
+        {"a": 1},
+        lambda t: (t["a"], ()),
+        {"replace": (2, 3)},
+        ValueError,
+        r"names \(\), which is no node",
+    ),
+    "no nodes, some replacements": ([1], lambda t: (), {"replace": [1]}, ValueError, "names 0 nodes.*has 1 values"),
+    "into a leaf": (
+        {"a": [Undecorated(1)]},
+        lambda t: t["a"][0].x,
+        {"replace": 1},
+        ValueError,
+        r"asks for \.x of \['a'\]\[0\], a leaf of type Undecorated.*register it",
+    ),
+    "into the root": (Undecorated(1), lambda t: t.x, {"replace": 1}, ValueError, "asks for .x of the root, a leaf"),
+    "into an array": ([np.ones(2)], lambda t: t[0].T, {"replace": 1}, ValueError, r"asks for \.T of \[0\].*ndarray"),
+    "what cannot be printed": (
+        {"a": np.ones(2)},
+        lambda t: [Measured(t["a"])],
+        {"replace": [1]},
+        ValueError,
+        "names <Measured, whose __repr__ raises AttributeError>, which is no node",
+    ),
     "by value": ([1, 2], lambda t: [x for x in t if x == 1], {"replace": [3]}, ValueError, "structure.*alone"),
     "by type": ([1, "a"], lambda t: [x for x in t if type(x) is int], {"replace": [3]}, ValueError, "structure.*alone"),
     "by identity": ([1, len], lambda t: t[0] if t[1] is len else t[1], {"replace": 3}, ValueError, "structure.*alone"),
@@ -320,6 +375,8 @@ def test_errors(name: str) -> None:
 def test_what_where_or_replace_fn_raises_goes_through() -> None:
     with pytest.raises(KeyError, match="no such key"):
         tk.tree_at(lambda t: t["no such key"], {"a": 1}, 2)
+    with pytest.raises(AttributeError, match="'list' object has no attribute 'no_such'"):
+        tk.tree_at(operator.attrgetter("no_such"), [1], 2)
     with pytest.raises(ZeroDivisionError, match="division by zero"):
         tk.tree_at(lambda t: t[0], [0], replace_fn=lambda x: 1 / x)
 
@@ -346,6 +403,18 @@ def test_a_node_that_cannot_be_told_from_another_is_an_error() -> None:
     with pytest.raises(ValueError, match="the tree has that one object at 2 places"):
         tk.tree_at(lambda t: t[0], [ONLY_ONE, ONLY_ONE], 1)
     assert tk.tree_at(lambda t: t[0], [ONLY_ONE, 1], 2) == [2, 1]
+
+
+@pytest.mark.parametrize("is_leaf", [None, lambda x: isinstance(x, tuple) and not x], ids=["none", "()"])
+def test_a_tuple_of_no_nodes_leaves_the_tree_as_it_is(is_leaf: Any) -> None:
+    """As where there are no biases to replace."""
+    model: Any = eqx.nn.Sequential([eqx.nn.Linear(2, 2, use_bias=False, key=jax.random.key(0))])
+
+    def biases(m: Any) -> tuple[Any, ...]:
+        return tuple(layer.bias for layer in m.layers if layer.bias is not None)
+
+    assert identical(tk.tree_at(biases, model, replace_fn=jnp.zeros_like, is_leaf=is_leaf), model)
+    assert identical(tk.tree_at(lambda m: (), model, (), is_leaf=is_none), model)
 
 
 def test_under_transformations() -> None:

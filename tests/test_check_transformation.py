@@ -154,6 +154,12 @@ def same_zero_twice(_: Any) -> State:
 SEEDED: dict[str, tuple[Any, Any, Any, str]] = {
     "init wants arrays alone": (optax.adam(1e-3), {"w": jnp.ones(2), "f": jax.nn.relu}, None, "init takes the params"),
     "init raises": (of(lambda p: p["no such key"], lambda *_: None), F32, None, "init takes the params"),
+    "init changes the params": (
+        of(lambda p: p.update(x=1) or (), lambda u, state, _: (u, state)),
+        {"w": jnp.ones(2)},
+        None,
+        "init leaves the params as they are",
+    ),
     "update raises": (scaling(lambda g: g.nothing), F32, None, "update takes the gradients"),
     "branches on a value": (scaling(lambda g: g if g.sum() > 0 else -g), F32, None, "update takes the gradients"),
     "goes by a concrete count": (
@@ -251,7 +257,7 @@ def test_seeded_faults_are_found(name: str) -> None:
 
 def test_every_law_has_its_fault() -> None:
     """A law that no fault breaks would prove nothing. The test above has found each by these words."""
-    assert len({words for *_, words in SEEDED.values()}) == len(LAWS) + 3  # init and update, and "scan" has two
+    assert len({words for *_, words in SEEDED.values()}) == len(LAWS) + 4  # init has two, update, and "scan" has two
 
 
 SOUND: dict[str, tuple[Any, Any, Any]] = {
@@ -272,6 +278,10 @@ SOUND: dict[str, tuple[Any, Any, Any]] = {
     "a sum that never falls": (optax.adagrad(1e-3), BF16, None),
     "NumPy": (optax.adam(1e-3), {"w": np.ones(2, np.float32)}, {"w": np.ones(2, np.float32)}),
     "no leaves": (SGD, {}, None),
+    "a weak count": (counting(lambda: jnp.asarray(0), lambda count: count + 1), F32, None),
+    "a count that begins as a Python number": (counting(lambda: 0, lambda count: count + 1), F32, None),
+    "Python numbers": (tko.adam(1e-3), {"w": 1.0, "b": jnp.ones(2)}, {"w": 1.0, "b": jnp.ones(2)}),
+    "Python numbers alone": (tko.dtype_preserving(SGD), {"w": 1.0}, {"w": 2.0}),
 }
 
 

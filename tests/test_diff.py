@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import io
 import re
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from typing import Any, get_args
@@ -52,6 +53,25 @@ def red() -> Any:
 class Incomparable:
     def __eq__(self, other: object) -> bool:
         raise ArithmeticError
+
+
+class Mute:
+    def __repr__(self) -> str:
+        raise ArithmeticError
+
+
+def deleted() -> jax.Array:
+    """An array as it is left after donation."""
+    x = jnp.ones(2)
+    x.delete()
+    return x
+
+
+def objects(*items: Any) -> Any:
+    """A NumPy array of these objects, which may be arrays themselves."""
+    out = np.empty(len(items), object)
+    out[:] = items
+    return out
 
 
 # kind, a, b: each differs at one place, in one way
@@ -112,6 +132,11 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "dtype of numbers": ("dtype", 1, 1.0),
     "bool, int": ("dtype", True, 1),
     "dtype of NumPy": ("dtype", np.ones(2, "f2"), np.ones(2, "f4")),
+    "dtype that JAX makes one of": ("dtype", np.zeros(2, "f8"), np.zeros(2, "f4")),
+    "dtype of ints that JAX makes one of": ("dtype", np.zeros(2, "i8"), np.zeros(2, "i4")),
+    "dtype of NumPy scalars": ("dtype", np.float64(1), np.float32(1)),
+    "dtype of NumPy strings": ("dtype", np.array(["a"]), np.array(["a"], "U2")),
+    "dtype of objects": ("dtype", np.array([1]), np.array([1], object)),
     "kind of key": ("dtype", KEY, jax.random.key(0, impl="rbg")),
     "key, its data": ("dtype", jax.random.split(KEY), jax.random.key_data(KEY)),
     "dtype without values": ("dtype", abstract, untyped.ShapeDtypeStruct((2,), jnp.bfloat16)),
@@ -132,6 +157,14 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "value of NumPy": ("value", np.ones(2), np.zeros(2)),
     "value of NumPy strings": ("value", np.array(["a", "b"]), np.array(["a", "c"])),
     "value of NumPy objects": ("value", np.array([None, 1]), np.array([None, 2])),
+    "type in NumPy objects": ("value", np.array([None, 1]), np.array([None, "1"])),
+    "arrays in NumPy objects": ("value", objects(np.ones(2), 1), objects(np.zeros(2), 1)),
+    "late in many NumPy objects": ("value", objects(*range(5000)), objects(*range(2500), None, *range(2501, 5000))),
+    "value of times": ("value", np.array(["2020-01-01", "NaT"], "M8[D]"), np.array(["2020-01-02", "NaT"], "M8[D]")),
+    "shape of NumPy objects": ("shape", np.array([None]), np.array([None, None])),
+    "a deleted array": ("value", deleted(), f32),
+    "objects that cannot be printed": ("value", Mute(), Mute()),
+    "static that cannot be printed": ("static value", Twig(1, name=Mute()), Twig(1, name=Mute())),
     "NaN, number": ("value", float("nan"), 1.0),
     "infinities": ("value", jnp.array([jnp.inf, 1]), jnp.array([-jnp.inf, 1])),
     "late in a large array": ("value", jnp.zeros(500), jnp.zeros(500).at[-1].set(1)),
@@ -224,6 +257,11 @@ EQUAL: dict[str, tuple[Any, Any]] = {
     "float0": (np.zeros(2, jax.dtypes.float0), np.zeros(2, jax.dtypes.float0)),
     "NumPy strings": (np.array(["a", "b"]), np.array(["a", "b"])),
     "NumPy objects": (np.array([None, "b"]), np.array([None, "b"])),
+    "NaN in NumPy objects": (np.array([None, nan]), np.array([None, float("nan")])),
+    "arrays in NumPy objects": (objects(np.ones(2), {"a": f32}), objects(np.ones(2), {"a": jnp.ones(2)})),
+    "NaT": (np.array(["NaT", "2020-01-01"], "M8[D]"), np.array(["NaT", "2020-01-01"], "M8[D]")),
+    "NumPy and JAX": (np.zeros(2), jnp.zeros(2)),
+    "zeros of bf16": (jnp.zeros(2, "bfloat16"), -jnp.zeros(2, "bfloat16")),
     "sets": ({1, 2}, {2, 1}),
     "large ints": (2**70, 2**70),
     "dicts in another order": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
@@ -237,6 +275,41 @@ def test_what_counts_as_equal(name: str) -> None:
     a, b = EQUAL[name]
     assert tk.tree_diff({"x": a}, {"x": b}) == ()
     assert tk.tree_diff({"x": b}, {"x": a}) == ()
+
+
+@pytest.mark.parametrize(
+    "x", [deleted(), Incomparable(), Mute(), objects(Incomparable())], ids=["deleted", "==", "repr", "in"]
+)
+def test_anything_is_the_same_as_itself(x: Any) -> None:
+    assert tk.tree_diff({"x": x}, {"x": x}) == () == tk.tree_diff(x, x)
+
+
+def test_two_deleted_arrays_are_not_said_to_be_equal() -> None:
+    (found,) = tk.tree_diff([deleted()], [deleted()])
+    assert (found.path, found.kind, found.left) == ("[0]", "value", "f32[2](deleted)")
+
+
+def test_what_is_the_same_object_is_not_taken_apart() -> None:
+    class Opaque:
+        pass
+
+    def flatten(_: Opaque) -> Any:
+        raise AssertionError("taken apart")
+
+    jax.tree_util.register_pytree_node(Opaque, flatten, lambda *_: Opaque())
+    tree = [Opaque(), 1]
+    assert [d.path for d in tk.tree_diff(tree, [tree[0], 2])] == ["[1]"]
+    assert not tk.tree_diff(tree[0], tree[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "complex64"])
+def test_a_large_array_is_compared_without_copies_of_it(dtype: str) -> None:
+    a, b = jnp.ones(1_000_000, dtype), jnp.ones(1_000_000, dtype).at[-1].set(2)
+    tracemalloc.start()
+    assert len(tk.tree_diff(a, b)) == 1
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < a.nbytes
 
 
 @given(trees(), trees())

@@ -1,6 +1,8 @@
 """python -m treekit check: what it prints, its exit status, and no traceback whatever it is given."""
 
+import importlib
 import importlib.util
+import io
 import json
 import os
 import re
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from treekit.__main__ import main
@@ -86,6 +89,46 @@ def searching():
 class Namespace:
     class Inner:
         model = model
+
+
+def nothing():
+    pass
+
+
+def skips():
+    raise __import__("pytest").skip.Exception("no reason")
+
+
+class Mute:
+    def __repr__(self):
+        raise ArithmeticError
+
+
+mute = Empty(name=Mute())
+long = Empty(name="x" * 100)
+odd = {"\\ud800": 1.0}
+shapes = jax.eval_shape(lambda: Empty())
+deep = 1.0
+for _ in range(350):
+    deep = [deep]
+floats = {"w": jnp.ones(2), "rate": 0.5}
+ints = {"w": jnp.ones(2), "n": jnp.arange(2)}
+flags = {"w": jnp.ones(2), "n": 1, "b": True}
+keys = {"w": jnp.ones(2), "key": jax.random.key(0)}
+complexes = {"w": jnp.ones(2), "z": 1j}
+"""
+
+RAW = """
+import atexit
+import os
+import subprocess
+import sys
+
+os.write(1, b"by number")
+subprocess.run(["echo", "by another process"])
+sys.__stdout__.write("by the first name")
+atexit.register(print, "at the end")
+model = {f"k{i}" * 20: 1.0 for i in range(3000)}
 """
 
 
@@ -94,6 +137,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of the user's in the working directory; Optax mixes dtypes."""
     (tmp_path / "users_module.py").write_text(MODULE)
     (tmp_path / "broken_module.py").write_text("1 / 0\n")
+    (tmp_path / "skipping_module.py").write_text("import pytest\n\npytest.importorskip('no_such_module')\n")
+    (tmp_path / "raw_module.py").write_text(RAW)
     (tmp_path / "exiting_module.py").write_text("raise SystemExit(3)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -182,7 +227,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "relative": (["..x:y"], "importing ..x fails"),
     "module that raises": (["broken_module:x"], "importing broken_module fails: ZeroDivisionError"),
     "module that exits": (["exiting_module:x"], "importing exiting_module fails: SystemExit: 3"),
-    "no such name": (["users_module:nothing"], "users_module has no nothing: AttributeError"),
+    "module that skips itself": (["skipping_module:x"], "importing skipping_module fails: Skipped: could not import"),
+    "None": (["users_module:nothing"], "users_module:nothing is None, or returns it"),
+    "a function that skips": (["users_module:skips"], "cannot be called without arguments: Skipped: no reason"),
+    "no such name": (["users_module:missing"], "users_module has no missing: AttributeError"),
     "a number": (["users_module:leaf"], "no pytree but a leaf of type int"),
     "a plain class": (["users_module:Plain"], "no pytree but a leaf of type Plain"),
     "a class with arguments": (["users_module:Needs"], "Needs cannot be called without arguments: TypeError"),
@@ -221,11 +269,85 @@ def test_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert "<td>[&#x27;w&#x27;]</td>" in page
 
 
-def test_as_a_command() -> None:
-    command = [sys.executable, "-m", "treekit", "check", "users_module:nothing"]
+def command(*arguments: str) -> "subprocess.Popen[str]":
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 2 and "Traceback" not in done.stderr and "has no nothing" in done.stderr
+    pipe = subprocess.PIPE
+    line = [sys.executable, "-m", "treekit", "check", *arguments]
+    return subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def test_as_a_command() -> None:
+    with command("users_module:missing") as process:
+        _, err = process.communicate()
+    assert process.returncode == 2 and "Traceback" not in err and "has no missing" in err
+
+
+def test_nothing_but_the_report_is_on_standard_output() -> None:
+    with command("raw_module:model", "--json") as process:
+        out, err = process.communicate()
+    assert process.returncode == 0 and json.loads(out)["totals"]["numbers"] == 3000
+    assert all(f"by {how}" in err for how in ("number", "another process", "the first name")) and "at the end" in err
+
+
+def test_a_reader_may_stop_reading() -> None:
+    with command("raw_module:model") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode == 0 and "Traceback" not in err and "BrokenPipe" not in err
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding", "words"),
+    [
+        ("long", "ascii", "x\\u2026"),
+        ("long", "latin-1", "x\\u2026"),
+        ("long", "utf-8", "x…"),
+        ("odd", "utf-8", "\\ud800"),
+    ],
+)
+def test_any_encoding_will_do(name: str, encoding: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", io.TextIOWrapper(written, encoding=encoding))
+        assert main(["check", f"users_module:{name}"]) == 0
+        assert words in written.getvalue().decode(encoding)
+
+
+def test_what_cannot_be_printed_can_be_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = check(capsys, "users_module:mute")
+    assert status == 0 and ".name  <Mute, whose __repr__ raises ArithmeticError>" in out
+
+
+def test_a_deep_tree(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(capsys, "users_module:deep")[0] == 0
+
+
+def test_shapes_without_arrays_have_their_size(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = check(capsys, "users_module:shapes")
+    assert re.search(r"\.w +f32\[2\] \(ShapeDtypeStruct\) +8 B\n", out)
+    assert "1 leaves (1 arrays, 0 numbers, 0 functions, 0 others); 2 elements, 8 bytes" in out
+    assert re.search(r"jax\.jit +cannot take 1 of 1 leaves: \.w", out)
+
+
+def total(tree: Any) -> Any:
+    numbers = [x for x in jax.tree.leaves(tree) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+    with jax.numpy_dtype_promotion("standard"):
+        return sum(jnp.real(x).sum() for x in numbers) * 1.0
+
+
+@pytest.mark.parametrize("name", ["model", "params", "floats", "ints", "flags", "keys", "complexes", "shapes", "array"])
+def test_what_jax_is_said_to_do_is_what_it_does(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = check(capsys, f"users_module:{name}", "--json")
+    said = {fate["who"]: fate["what"] for fate in json.loads(out)["fates"]}
+    tree = getattr(importlib.import_module("users_module"), name)
+    for who, transform in (("jax.jit", jax.jit), ("jax.grad", jax.grad)):
+        try:
+            transform(total)(tree)
+            takes = True
+        except TypeError:
+            takes = False
+        assert said[who].startswith("cannot take") is not takes
 
 
 def test_long_work_shows_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import importlib
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.experimental import sparse
 
 from treekit import field, node, register_node
 from treekit.testing import check_pytree
@@ -82,6 +84,19 @@ jax.tree_util.register_pytree_with_keys_class(ByHand)
 ONES = jnp.ones(2)
 
 
+def deep(levels: int) -> Any:
+    tree: Any = ONES
+    for _ in range(levels):
+        tree = [tree]
+    return tree
+
+
+def cyclic() -> Any:
+    tree: list[Any] = []
+    tree.append(tree)
+    return tree
+
+
 def mlp() -> Any:
     return eqx.nn.MLP(2, 2, 8, depth=2, key=jax.random.key(0))
 
@@ -96,6 +111,22 @@ def peer(package: str) -> Any:
         y: Any
 
     return make(Peer)(x=ONES, y={"a": 1.0})
+
+
+@jax.tree_util.register_pytree_node_class
+class MakesAnew:
+    """What it holds besides leaves is made by `__init__`, the same each time."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+        self.loss, self.lock, self.rate = (lambda y: y), threading.Lock(), 0.5
+
+    def tree_flatten(self) -> Any:
+        return (self.x,), {"a": 1}
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: Any) -> "MakesAnew":
+        return cls(*children)
 
 
 GOOD: dict[str, Callable[[], Any]] = {
@@ -129,6 +160,9 @@ GOOD: dict[str, Callable[[], Any]] = {
     "nnx graph": lambda: nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0))),
     "optimizer state": lambda: optax.adamw(1e-3).init({"w": ONES, "b": ONES}),
     "structs": lambda: jax.eval_shape(lambda: {"a": ONES, "m": Dense(ONES)}),
+    "BCOO": lambda: sparse.BCOO.fromdense(jnp.eye(2)),
+    "a function made anew": lambda: MakesAnew(ONES),
+    "many levels": lambda: deep(350),
     "chex": lambda: peer("chex"),
     "jax_dataclasses": lambda: peer("jax_dataclasses"),
 }
@@ -239,8 +273,8 @@ class TwinB:
 class Plain:
     """Not registered; those below are, each by two functions that do not go together."""
 
-    def __init__(self, x: Any, y: Any = None) -> None:
-        self.x, self.y = x, y
+    def __init__(self, x: Any, y: Any = None, act: Any = jax.nn.relu, rate: Any = 0.5) -> None:
+        self.x, self.y, self.act, self.rate = x, y, act, rate
 
 
 def by_hand(flatten: Callable[[Any], Any], unflatten: Callable[[Any, Any, Any], Any], keys: Any = None) -> Any:
@@ -324,6 +358,20 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         r"same attributes.*\n.*y is lost",
     ),
+    "act is None again": (
+        lambda: by_hand(both, lambda cls, _, xs: cls(*xs, act=None)),
+        r"same values when it is rebuilt\n.*act was relu, and is None\n",
+    ),
+    "another function": (
+        lambda: by_hand(both, lambda cls, _, xs: cls(*xs, act=jax.nn.softplus)),
+        r"same values when it is rebuilt\n.*act was relu, and is softplus\n",
+    ),
+    "another number": (
+        lambda: by_hand(both, lambda cls, _, xs: cls(*xs, rate=0)),
+        r"same values when it is rebuilt\n.*rate was 0\.5, and is 0\n",
+    ),
+    "itself inside": (cyclic, r"it can be flattened\n.*list: over \d+ levels; does it contain itself\?"),
+    "too deep": (lambda: deep(2000), r"it can be flattened\n.*list: over \d+ levels"),
     "unset": (lambda: object.__new__(Dense), r"it can be flattened\n.*Dense\.weight is not set"),
 }
 

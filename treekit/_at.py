@@ -7,6 +7,7 @@ from functools import partial
 from itertools import compress
 from typing import Any, NamedTuple, TypeVar
 
+from treekit._describe import describe_value
 from treekit._jax import IsLeaf, jtu
 
 T = TypeVar("T")
@@ -66,11 +67,15 @@ def tree_at(
         raise ValueError("tree_at takes precisely one of replace and replace_fn")
 
     marked = _mark(tree, is_leaf)
-    found = where(marked.tree)
+    found, plain = _find(where, marked), where(tree)
     if _is_empty_tuple(found) or (issubclass(type(found), (tuple, list)) and any(map(_is_empty_tuple, found))):
         marked = _mark(tree, lambda x: _is_empty_tuple(x) or (is_leaf is not None and is_leaf(x)))
-        found = where(marked.tree)
-    indices = _check_same(where(tree), found, marked)
+        found = _find(where, marked)
+        if _is_empty_tuple(found) and _is_empty_tuple(plain):  # none of the tree's, which are marks: no nodes at all
+            found, plain = [], []
+        elif any(map(_is_empty_tuple, found)):
+            raise ValueError(f"where names (), which is no node of the tree. {_hint(marked, ())}")
+    indices = _check_same(plain, found, marked)
     single, wanted, runs, outline = _locate(found, indices, marked)
 
     if not isinstance(replace_fn, _Missing):
@@ -132,6 +137,23 @@ def _mark(tree: Any, is_leaf: IsLeaf) -> _Marked:
     return _Marked(treedef.unflatten(marks), marks, leaves, treedef, is_leaf)
 
 
+def _find(where: Callable[[Any], Any], marked: _Marked) -> Any:
+    """What `where` finds in the marked tree; an error that explains itself where it takes a leaf for a node."""
+    try:
+        return where(marked.tree)
+    except AttributeError as error:
+        (index,) = marked.find([error.obj])
+        if index is None:
+            raise
+        paths = [jtu.keystr(path) for path, mark in jtu.tree_flatten_with_path(marked.tree)[0] if mark is error.obj]
+        kind = type(marked.leaves[index]).__qualname__
+        raise ValueError(
+            f"where asks for .{error.name} of {''.join(paths) or 'the root'}, a leaf of type {kind}. It must go by the "
+            f"structure of the tree alone. If {kind} was meant to be a node, register it: of a class that is one, a "
+            "subclass has to be registered too (treekit.node, treekit.register_node)"
+        ) from error
+
+
 def _is_empty_tuple(x: Any) -> bool:
     return type(x) is tuple and not x
 
@@ -144,7 +166,8 @@ def _check_same(plain: Any, found: Any, marked: _Marked) -> list[int]:
     if len(indices) < len(marks):
         strange = next(mark for mark, i in zip(marks, marked.find(marks), strict=True) if i is None)
         raise ValueError(
-            f"where names no node of the tree: {strange!r} is no leaf of it. {_hint(marked, found, strange)}"
+            f"where names no node of the tree: {describe_value(strange)} is no leaf of it. "
+            f"{_hint(marked, found, strange)}"
         )
     if plain_def != marks_def or any(a is not marked.leaves[i] for a, i in zip(plain_leaves, indices, strict=True)):
         raise ValueError("where must go by the structure of the tree alone, and it depends on the leaves")
@@ -168,7 +191,9 @@ def _locate(found: Any, indices: list[int], marked: _Marked) -> tuple[bool, list
     try:
         wanted = list(found)
     except TypeError:
-        raise ValueError(f"where names no node of the tree: it returned {found!r}. {_hint(marked, found)}") from None
+        raise ValueError(
+            f"where names no node of the tree: it returned {describe_value(found)}. {_hint(marked, found)}"
+        ) from None
 
     if len({id(x) for x in wanted if x is not None}) != sum(x is not None for x in wanted):
         raise ValueError("where names the same node twice")
@@ -217,14 +242,14 @@ def _check_counts(wanted: list[Any], runs: list[_Run], marked: _Marked) -> None:
                 "is_leaf=lambda x: x is None to tell them apart"
             )
         if count > 1:
-            raise ValueError(f"where names {node!r}, and the tree has that one object at {count} places")
+            raise ValueError(f"where names {describe_value(node)}, and the tree has that one object at {count} places")
         if count == 0 and any(_lies_inside(node, other) for other in wanted):
             raise ValueError(
                 "where names a node inside another one it names: parent and child in one call, so that the replacement "
                 "of one would be lost. Name one of them, or call tree_at twice"
             )
         if count == 0:
-            raise ValueError(f"where names {node!r}, which is no node of the tree. {_hint(marked, node)}")
+            raise ValueError(f"where names {describe_value(node)}, which is no node of the tree. {_hint(marked, node)}")
 
 
 def _lies_inside(node: Any, other: Any) -> bool:
@@ -270,7 +295,7 @@ def _as_list(replace: Any, length: int) -> list[Any]:
         values = list(replace)
     except TypeError:
         raise TypeError(
-            f"where names {length} nodes, so replace must be a sequence of {length}, found {replace!r}"
+            f"where names {length} nodes, so replace must be a sequence of {length}, found {describe_value(replace)}"
         ) from None
     if len(values) != length:
         raise ValueError(f"where names {length} nodes, and replace has {len(values)} values")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from treekit._diff import TreeDiff, tree_diff
-from treekit._dtype import dtype_of, wider
+from treekit._dtype import dtype_of, is_absent, wider
 from treekit._filter import is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._round import is_narrow, widen
@@ -111,7 +111,8 @@ def transformation_laws(
     progress("init and update")
     grads = jtu.tree_map(_one_or_none, params) if grads is None else grads
     try:
-        state = tx.init(params)
+        given = jtu.tree_map(_same, params)
+        state = tx.init(given)
     except Exception as error:  # the user's code may raise anything
         yield Broken(
             "init takes the params",
@@ -120,6 +121,13 @@ def transformation_laws(
             remedy=f"{_FILTER}, which shows it inexact arrays alone",
         )
         return
+    if diff := tree_diff(params, given):
+        yield Broken(
+            "init leaves the params as they are",
+            found=f"(params | after init)\n{diff}",
+            cause="the model is changed behind its back, and update gets other params than it was made for",
+            remedy="let init return what it adds, as state",
+        )
     case = _Case(tx, params, grads, extra)
     try:
         updates, second = case.jitted(case.arrays, state)
@@ -402,11 +410,15 @@ def _same_types(run: _Run) -> bool:
 
 def _wanted_updates(grads: Any, params: Any) -> Any:
     def wanted(grad: Any, param: Any) -> Any:
-        if grad is None or dtype_of(grad) == jax.dtypes.float0:
+        if is_absent(grad):
             return None
-        return untyped.ShapeDtypeStruct(grad.shape, wider(grad, param) if is_parameter(param) else grad.dtype)
+        return untyped.ShapeDtypeStruct(jnp.shape(grad), wider(grad, param) if is_parameter(param) else dtype_of(grad))
 
     return jtu.tree_map(wanted, grads, params, is_leaf=lambda x: x is None)
+
+
+def _same(x: Any) -> Any:
+    return x
 
 
 def _one_or_none(x: Any) -> Any:
@@ -436,16 +448,20 @@ def _nan_paths(tree: Any) -> set[str]:
 
 def _differ(a: Any, b: Any) -> str:
     """Where two results are not the same computation, in words."""
-    diff = TreeDiff(d for d in tree_diff(a, b, values=False) if d.kind not in ("weak type", "sharding"))
-    if diff:
+    if diff := _unlike(tree_diff(a, b, values=False)):
         return str(diff)
     right = _with_paths(b)
     return _listed(path or "(root)" for path, x in _with_paths(a).items() if not _close(x, right[path]))
 
 
+def _unlike(diff: TreeDiff) -> TreeDiff:
+    """Without what differs by having been stacked."""
+    return TreeDiff(d for d in diff if d.kind not in ("weak type", "sharding"))
+
+
 def _close(x: Any, y: Any) -> bool:
     if not is_inexact_array(x):
-        return not tree_diff(x, jnp.asarray(y, dtype_of(x)) if _is_dynamic(x) else y, values=True)
+        return not _unlike(tree_diff(x, y))
     bound = _MEMBERS_DIFFER * jnp.max(jnp.abs(x), initial=0)
     return bool(((jnp.abs(x - y) <= bound) | (x == y) | (jnp.isnan(x) & jnp.isnan(y))).all())
 

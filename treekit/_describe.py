@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from treekit._dtype import dtype_of
 from treekit._filter import is_array
@@ -17,14 +18,27 @@ _SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), 
 
 def describe(x: Any) -> str:
     """`f32[2,3]` for an array, the type and value of a number, the type of anything else."""
-    dtype = dtype_of(x)
-    if dtype is None:
+    if is_array(x) or isinstance(x, jax.ShapeDtypeStruct):
+        dtype = str(x.dtype)
+        name = next((s + dtype.removeprefix(d) for d, s in _SHORT_DTYPES if dtype.startswith(d)), dtype)
+        numpy = "(numpy)" if isinstance(x, (np.ndarray, np.generic)) else ""
+        return f"{name}[{','.join(map(str, x.shape))}]{numpy}{'(deleted)' if is_deleted(x) else ''}"
+    if dtype_of(x) is None:
         return "None" if x is None else type(x).__name__
-    if not (is_array(x) or isinstance(x, jax.ShapeDtypeStruct)):
-        return f"{type(x).__name__} {x!r}"
-    name = next((s + str(dtype).removeprefix(d) for d, s in _SHORT_DTYPES if str(dtype).startswith(d)), str(dtype))
-    numpy = "(numpy)" if isinstance(x, (np.ndarray, np.generic)) else ""
-    return f"{name}[{','.join(map(str, x.shape))}]{numpy}"
+    return f"{type(x).__name__} {x!r}"
+
+
+def is_deleted(x: Any) -> bool:
+    """Whether an array has lost its values, as by donation."""
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer) and x.is_deleted()
+
+
+def describe_value(x: object) -> str:
+    """A value on one line; where its `__repr__`, which is the user's, raises, its type and the error."""
+    try:
+        return " ".join(repr(x).split())
+    except Exception as error:
+        return f"<{type(x).__qualname__}, whose __repr__ raises {type(error).__name__}>"
 
 
 def describe_types(a: object, b: object) -> tuple[str, str]:
@@ -52,7 +66,9 @@ def _describe_keys(keys: Collection[Any], others: Collection[Any]) -> str:
 
 def describe_values(a: object, b: object) -> tuple[str, str]:
     """Two values on one line each, from where they begin to differ if they are long."""
-    left, right = (" ".join(repr(x).split()) for x in (a, b))
+    left, right = describe_value(a), describe_value(b)
+    if left == right:
+        left, right = f"{left} at {id(a):#x}", f"{right} at {id(b):#x}"
     start = next((i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y), 0)
     return _cut(left, start), _cut(right, start)
 

@@ -11,9 +11,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from treekit._describe import describe, describe_keys, describe_types, describe_values
+from treekit._describe import describe, describe_keys, describe_types, describe_values, is_deleted
 from treekit._dtype import dtype_of, is_weak
-from treekit._filter import is_array
 from treekit._jax import jnp, jtu
 from treekit._static import exact
 
@@ -22,7 +21,10 @@ Kind = Literal[
 ]  # fmt: skip
 
 _ROWS = 50  # that str() has at most
-_PLAIN, _YELLOW, _RED, _GREEN = "\033[0m", "\033[33m", "\033[31m", "\033[32m"
+_NUMPY: Any = (np.ndarray, np.generic)
+_ARRAYS: Any = (jax.Array, np.ndarray)
+_PLAIN = (float, int, bool, str, complex)
+_RESET, _YELLOW, _RED, _GREEN = "\033[0m", "\033[33m", "\033[31m", "\033[32m"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,7 @@ class TreeDiff(tuple[Difference, ...]):
     def _table(self, colours: bool) -> str:
         if not self:
             return "no difference"
-        yellow, red, green, plain = (_YELLOW, _RED, _GREEN, _PLAIN) if colours else [""] * 4
+        yellow, red, green, plain = (_YELLOW, _RED, _GREEN, _RESET) if colours else [""] * 4
         rows = [(d.path or "(root)", d.kind, f"{red}{d.left}{plain} | {green}{d.right}{plain}") for d in self[:_ROWS]]
         path, kind = (max(len(row[i]) for row in rows) for i in (0, 1))
         lines = [f"{p:<{path}}  {yellow}{k:<{kind}}{plain}  {sides}" for p, k, sides in rows]
@@ -80,6 +82,9 @@ def tree_diff(a: Any, b: Any, *, values: bool = True, rtol: float = 0.0, atol: f
     another number of children), "static value", "array against None", "shape", "dtype", "weak type", "sharding" (over
     devices, or another kind of memory) and "value".
 
+    A NumPy array and one of JAX are told apart by what JAX makes of them, as jit does: of f64 it makes f32, unless x64
+    is enabled. Two NumPy arrays are told apart by their own dtypes.
+
     Args:
         a: any pytree.
         b: any pytree.
@@ -93,10 +98,10 @@ def tree_diff(a: Any, b: Any, *, values: bool = True, rtol: float = 0.0, atol: f
 
     >>> import numpy as np
     >>> print(tree_diff({"w": np.ones(2), "b": None}, {"w": np.ones(3), "b": np.zeros(2)}))
-    ['b']  array against None  None | f32[2](numpy)
-    ['w']  shape               f32[2](numpy) | f32[3](numpy)
+    ['b']  array against None  None | f64[2](numpy)
+    ['w']  shape               f64[2](numpy) | f64[3](numpy)
     """
-    return TreeDiff(_walk((), a, b, _Values(values, rtol, atol)))
+    return TreeDiff(() if _plainly_equal(a, b) else _walk((), a, b, _Values(values, rtol, atol)))
 
 
 def assert_trees_same(a: Any, b: Any, *, values: bool = True, rtol: float = 0.0, atol: float = 0.0) -> None:
@@ -149,14 +154,24 @@ def _walk(path: tuple[Any, ...], a: Any, b: Any, values: _Values) -> Iterator[Di
             yield differ("structure", *describe_keys(a_children, b_children))
         if same_keys or not isinstance(a, dict):  # the static part of a dict is its keys
             yield from (differ("static value", *sides, field) for field, sides in _static_differences(a, b, a_children))
-        for key in a_children:
-            if key in b_children:
-                yield from _walk((*path, key), a_children[key], b_children[key], values)
+        for key, child in a_children.items():
+            if key in b_children and not _plainly_equal(child, b_children[key]):
+                yield from _walk((*path, key), child, b_children[key], values)
+
+
+def _plainly_equal(a: Any, b: Any) -> bool:
+    """Whether two objects are one, or equal numbers or NumPy arrays: a shortcut, which says no where more is needed."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, _NUMPY):
+        return a.dtype == b.dtype and a.dtype.kind in "biufc" and a.shape == b.shape and bool((a == b).all())
+    return type(a) in _PLAIN and bool(a == b)
 
 
 def _leaf_differences(a: Any, b: Any, values: _Values) -> Iterator[tuple[Kind, str, str]]:
-    left, right = describe(a), describe(b)
-    a_dtype, b_dtype = dtype_of(a), dtype_of(b)
+    a_dtype, b_dtype = _dtypes(a, b)
     if (a_dtype is None) != (b_dtype is None) or (a_dtype is None and type(a) is not type(b)):
         yield "type", *describe_types(a, b)
         return
@@ -166,15 +181,22 @@ def _leaf_differences(a: Any, b: Any, values: _Values) -> Iterator[tuple[Kind, s
         return
     same_shape = np.shape(a) == np.shape(b)
     if not same_shape:
-        yield "shape", left, right
+        yield "shape", describe(a), describe(b)
     if a_dtype != b_dtype:
-        yield "dtype", left, right
+        yield "dtype", describe(a), describe(b)
     elif is_weak(a) != is_weak(b):
-        yield "weak type", f"{_strength(a)} {left}", f"{_strength(b)} {right}"
+        yield "weak type", f"{_strength(a)} {describe(a)}", f"{_strength(b)} {describe(b)}"
     if same_shape and isinstance(a, jax.Array) and isinstance(b, jax.Array):
         yield from _sharding_differences(a, b)
     if values.compare and same_shape and a_dtype == b_dtype:
         yield from _value_differences(a, b, values)
+
+
+def _dtypes(a: Any, b: Any) -> tuple[Any, Any]:
+    """The dtypes of two leaves: NumPy's own where both are NumPy's, else those that JAX gives them."""
+    if isinstance(a, _NUMPY) and isinstance(b, _NUMPY):
+        return a.dtype, b.dtype
+    return dtype_of(a), dtype_of(b)
 
 
 def _sharding_differences(a: Any, b: Any) -> Iterator[tuple[Kind, str, str]]:
@@ -187,18 +209,32 @@ def _value_differences(a: Any, b: Any, values: _Values) -> Iterator[tuple[Kind, 
     """The first place where two arrays differ, if their values are known."""
     if isinstance(a, (Tracer, jax.ShapeDtypeStruct)) or isinstance(b, (Tracer, jax.ShapeDtypeStruct)):
         return
-    if jnp.issubdtype(dtype_of(a), jax.dtypes.prng_key):
+    if is_deleted(a) or is_deleted(b):
+        yield "value", describe(a), describe(b)
+        return
+    dtype = dtype_of(a)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         a, b = jax.random.key_data(a), jax.random.key_data(b)
     a, b = np.asarray(a), np.asarray(b)
-    if jnp.issubdtype(a.dtype, np.inexact):
-        wide = np.complex128 if jnp.issubdtype(a.dtype, np.complexfloating) else np.float64  # NumPy knows no bf16
-        close = np.isclose(a.astype(wide), b.astype(wide), values.rtol, values.atol, equal_nan=True)
+    inexact = dtype is not None and jnp.issubdtype(dtype, np.inexact)
+    if dtype is None:
+        differ = _unlike(a, b)
+    elif inexact and a.dtype.kind == "V":  # bf16 and its like, which NumPy compares slowly; and equal bits are equal
+        differ = a.view(f"u{a.itemsize}") != b.view(f"u{b.itemsize}")
     else:
-        close = np.asarray(a == b)
-    if not close.all():
-        place = tuple(map(int, np.argwhere(~close)[0]))
-        where = f" at {list(place)} (1 of {(~close).sum()})" if place else ""
-        yield "value", f"{a[place]}{where}", f"{b[place]}{where}"
+        differ = a != b
+    differ = np.asarray(differ, bool)
+    if inexact and differ.any():
+        wide = np.complex128 if jnp.issubdtype(dtype, np.complexfloating) else np.float64  # NumPy knows no bf16
+        # Only what differs is widened: of a large array, copies would take many times its memory.
+        x, y = a[differ].astype(wide), b[differ].astype(wide)
+        differ[differ] = ~np.isclose(x, y, values.rtol, values.atol, equal_nan=True)
+    if differ.any():
+        place = tuple(map(int, np.unravel_index(differ.argmax(), differ.shape)))
+        where = f" at {list(place)} (1 of {differ.sum()})" if place else ""
+        is_text = a.dtype.kind in "OSTU"
+        x, y = describe_values(a.item(place), b.item(place)) if is_text else (str(a[place]), str(b[place]))
+        yield "value", x + where, y + where
 
 
 def _strength(x: Any) -> str:
@@ -228,14 +264,19 @@ def _static(x: Any) -> Any:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Type-exact equality of two objects that are no arrays, though they may hold some."""
+    """Type-exact equality of two objects that are no leaves with a dtype, though they may hold some."""
     if a is b:
         return True
+    if isinstance(a, _ARRAYS) and isinstance(b, _ARRAYS):
+        return type(a) is type(b) and not tree_diff(a, b)
     try:
         return bool(exact(a) == exact(b))
     except Exception:  # arrays have no truth value, and a user's __eq__ may raise anything
-        return (type(a) is type(b) and not jtu.all_leaves([a]) and not tree_diff(a, b)) or _same_arrays(a, b)
+        return type(a) is type(b) and not jtu.all_leaves([a]) and not tree_diff(a, b)
 
 
-def _same_arrays(a: Any, b: Any) -> bool:
-    return is_array(a) and is_array(b) and a.dtype == b.dtype and bool(np.array_equal(np.asarray(a), np.asarray(b)))
+def _not_same(a: Any, b: Any) -> bool:
+    return not _same(a, b)
+
+
+_unlike: Any = np.frompyfunc(_not_same, 2, 1)  # element by element, what JAX has no dtype for: objects, strings, times
