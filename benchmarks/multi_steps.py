@@ -1,31 +1,48 @@
-"""Gradient accumulation: Optax's MultiSteps and treekit's against the least that it can cost, in one run.
+"""MultiSteps beside Optax's, and beside the least that gradient accumulation can cost.
 
-The least: the gradients are accumulated in place on every step, and the bare inner step runs on each k-th.
+The least: the gradients are accumulated in place on every step, and the bare inner step runs on each k-th. What grows
+with the number of leaves and of parameters is in `multi_steps_growth`.
 
-    python -m benchmarks.multi_steps             20M parameters
-    QUICK=1 python -m benchmarks.multi_steps     2M
+Run `python -m benchmarks.multi_steps` for 20M parameters (QUICK=1 for 2M).
 """
 
-import os
-from collections.abc import Callable
-from typing import Any
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 import treekit.optax as tko
-from benchmarks._timing import compare, setting, table
+from benchmarks._page import Section, show
+from benchmarks._timing import QUICK, compare
 
 K = 8
-QUICK = "QUICK" in os.environ
 SIZE = 2_000_000 if QUICK else 20_000_000
 
-Step = Any  # a jitted function from params, state and gradients to new params and a new state
+Step = Any  # a function from params, state and gradients to new params and a new state
+Transformation = optax.GradientTransformation
 
 
-def least(inner: optax.GradientTransformation, params: Any) -> tuple[Any, list[Step]]:
-    """The state, and one round of steps: K that accumulate, the last of which runs the inner step too."""
+class Accumulation(NamedTuple):
+    """A way to accumulate.
+
+    Attributes:
+        init: makes the state from params.
+        steps: one round of K steps.
+    """
+
+    init: Callable[[Any], Any]
+    steps: list[Step]
+
+
+def least(inner: Transformation) -> Accumulation:
+    """K steps that accumulate, the last of which runs the inner step too."""
+
+    def init(params: Any) -> Any:
+        return inner.init(params), jax.tree.map(jnp.zeros_like, params)
 
     def accumulate(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
         inner_state, acc = state
@@ -36,56 +53,131 @@ def least(inner: optax.GradientTransformation, params: Any) -> tuple[Any, list[S
         updates, inner_state = inner.update(acc, inner_state, params)
         return optax.apply_updates(params, updates), (inner_state, acc)
 
-    jitted = [jax.jit(step, donate_argnums=(0, 1)) for step in (accumulate, run)]
-    return (inner.init(params), jax.tree.map(jnp.zeros_like, params)), [jitted[0]] * (K - 1) + [jitted[1]]
+    return Accumulation(init, [accumulate] * (K - 1) + [run])
 
 
-def accumulating(multi_steps: Any, params: Any) -> tuple[Any, list[Step]]:
-    """The state, and one round of steps of a MultiSteps."""
+def multi_steps(library: Any, inner: Transformation) -> Accumulation:
+    """As a MultiSteps does it."""
+    wrapped = library.MultiSteps(inner, K)
 
     def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
-        updates, state = multi_steps.update(grads, state, params)
+        updates, state = wrapped.update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
-    return multi_steps.init(params), [jax.jit(step, donate_argnums=(0, 1))] * K
+    return Accumulation(wrapped.init, [step] * K)
 
 
-def round_of(make: Callable[[Any], tuple[Any, list[Step]]], params: Any) -> tuple[Callable[[], object], float]:
-    """A call that runs a round of K steps, and the megabytes that the step needs besides its arguments."""
+def ways(inner: Transformation) -> dict[str, Accumulation]:
+    return {"treekit": multi_steps(tko, inner), "Optax": multi_steps(optax, inner), "the least": least(inner)}
+
+
+def arrays(number: int, *shape: int) -> list[jax.Array]:
+    return [jnp.ones(shape) for _ in range(number)]
+
+
+WORKLOADS: dict[str, tuple[Transformation, Callable[[], Any]]] = {
+    "adamw, 1 array": (optax.adamw(1e-3), lambda: arrays(1, SIZE)),
+    "adamw, 200 arrays": (optax.adamw(1e-3), lambda: arrays(200, SIZE // 200)),
+    "muon, 100 matrices": (optax.contrib.muon(1e-3), lambda: arrays(100, 128, 128)),
+    "a costly step": (optax.contrib.muon(1e-3, ns_steps=100), lambda: arrays(5, 128, 128)),
+}
+
+
+# --- Time -------------------------------------------------------------------------------------------------------------
+
+
+def round_of(way: Accumulation, params: Any) -> Callable[[], object]:
+    """A call that runs a round of K steps, with the params and the state donated."""
+    compiled = {step: jax.jit(step, donate_argnums=(0, 1)) for step in way.steps}
     grads = jax.tree.map(lambda x: x * 0.1, params)
-    carry: list[Any] = [jax.tree.map(jnp.copy, params)]
-    state, steps = make(carry[0])
-    carry.append(state)
-    compiled = steps[-1].lower(*carry, grads).compile()
-    temporary = compiled.memory_analysis().temp_size_in_bytes / 1e6
+    carry: list[Any] = [jax.tree.map(jnp.copy, params), way.init(params)]
 
     def run() -> object:
-        for step in steps:
-            carry[:] = step(*carry, grads)
+        for step in way.steps:
+            carry[:] = compiled[step](*carry, grads)
         for x in jax.tree.leaves(carry):
             x.block_until_ready()
         return carry
 
     run()
-    return run, temporary
+    return run
 
 
-def main() -> None:
-    """Print ratios for one large array and for 200."""
-    print(setting("jax", "optax", "treekit"))
-    inner = optax.adamw(1e-3)
-    makers = {
-        "the least": lambda params: least(inner, params),
-        "Optax": lambda params: accumulating(optax.MultiSteps(inner, K), params),
-        "treekit": lambda params: accumulating(tko.MultiSteps(inner, K), params),
-    }
-    for arrays in (1, 200):
-        params = [jnp.ones(SIZE // arrays) for _ in range(arrays)]
-        rounds = {name: round_of(make, params) for name, make in makers.items()}
-        print(f"\nadamw, {SIZE:,} parameters in {arrays} arrays, k = {K}: time of a round / time of the least")
-        print(table({"round": compare({name: run for name, (run, _) in rounds.items()}, base="the least")}))
-        print("temporary MB: " + ", ".join(f"{name} {mb:.0f}" for name, (_, mb) in rounds.items()))
+# --- Memory -----------------------------------------------------------------------------------------------------------
+
+
+class Memory(NamedTuple):
+    """Megabytes, as the compiler counts them.
+
+    Attributes:
+        temporary: what the last step of a round needs besides its arguments and results.
+        donated: the same, where the params and the state are donated.
+        init: what a jitted init needs, with its results.
+        copied: what a step that holds copies, where they are donated.
+    """
+
+    temporary: float
+    donated: float
+    init: float
+    copied: float
+
+
+def memory(way: Accumulation, params: Any) -> Memory:
+    def compiled(step: Step, donated: tuple[int, ...]) -> Any:
+        return jax.jit(step, donate_argnums=donated).lower(params, jax.eval_shape(way.init, params), params).compile()
+
+    kept, donated, held = compiled(way.steps[-1], ()), compiled(way.steps[-1], (0, 1)), compiled(way.steps[0], (0, 1))
+    init: Any = jax.jit(way.init).lower(params).compile().memory_analysis()
+    return Memory(
+        kept.memory_analysis().temp_size_in_bytes / 1e6,
+        donated.memory_analysis().temp_size_in_bytes / 1e6,
+        (init.temp_size_in_bytes + init.output_size_in_bytes) / 1e6,
+        copied_bytes(held.as_text()) / 1e6,
+    )
+
+
+COMPUTATION = re.compile(r"^(ENTRY )?%?(\S+) \(.*?\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+CALLED = re.compile(r"(?:calls|to_apply|false_computation|branch_computations)=\{?%?([\w.\-]+)")  # the first branch
+COPY = re.compile(r" = (\w+)\[([\d,]*)\]\S* copy\(")
+
+
+def copied_bytes(text: str) -> int:
+    """The bytes that a compiled step copies when it holds: outside of loops and of the branch that runs the inner step.
+
+    Args:
+        text: the optimized HLO.
+    """
+    computations = {name: (bool(entry), body) for entry, name, body in COMPUTATION.findall(text)}
+
+    def copies(body: str) -> Iterator[int]:
+        for dtype, shape in COPY.findall(body):
+            bits = re.search(r"\d+", dtype)  # pred has none, and takes a byte
+            yield math.prod(map(int, filter(None, shape.split(",")))) * (int(bits[0]) if bits else 8) // 8
+        for name in CALLED.findall(body):
+            yield from copies(computations[name][1])
+
+    return sum(sum(copies(body)) for is_entry, body in computations.values() if is_entry)
+
+
+def sections() -> Iterator[Section]:
+    table: dict[str, dict[str, object]] = {}
+    for title, (inner, make) in WORKLOADS.items():
+        params = make()
+        rounds = {name: round_of(way, params) for name, way in ways(inner).items()}
+        table[title] = {name: ratio for name, ratio in compare(rounds, "treekit").items() if name != "treekit"}
+    text = f"A round of k = {K} micro-steps, params and state donated; {SIZE:,} parameters for adamw."
+    yield Section("MultiSteps, against Optax's and the least that it can cost", text, table)
+    for title in ("adamw, 1 array", "adamw, 200 arrays"):
+        inner, make = WORKLOADS[title]
+        rows = {name: memory(way, make()) for name, way in ways(inner).items()}
+        columns: dict[str, dict[str, object]] = {
+            "a step's temporary": {name: f"{row.temporary:.0f}" for name, row in rows.items()},
+            "the same, donated": {name: f"{row.donated:.0f}" for name, row in rows.items()},
+            "a jitted init": {name: f"{row.init:.0f}" for name, row in rows.items()},
+            "copied by a step that holds": {name: f"{row.copied:.0f}" for name, row in rows.items()},
+        }
+        yield Section(f"Memory of MultiSteps: {title}", f"Megabytes, for {SIZE:,} parameters.", columns)
 
 
 if __name__ == "__main__":
-    main()
+    show(sections(), "treekit", "optax", "jax")

@@ -2,19 +2,24 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 import optax
 
 from treekit._dtype import dtype_of, strong
-from treekit._jax import jnp, jtu
+from treekit._jax import jnp, jtu, untyped
 from treekit.optax._select import hold
 from treekit.optax._step_if import step_if
 
+if TYPE_CHECKING:  # what derives from a class of a package without py.typed is unknown to `pyright --verifytypes`
+    _Base = object
+else:
+    _Base = optax.MultiSteps
 
-class MultiSteps(optax.MultiSteps):
+
+class MultiSteps(_Base):
     """`optax.MultiSteps` that runs the inner transformation on the k-th step only, and forgets each round.
 
     The accumulator is set to zero after a round, not multiplied by it, so a NaN cannot outlive its round; a step that
@@ -116,7 +121,8 @@ class MultiSteps(optax.MultiSteps):
         def inner_step(inner_state: Any, accumulated: Any) -> tuple[Any, Any]:
             return self._opt.update(jtu.tree_map(_cast_to, updates, accumulated), inner_state, params, **extra)
 
-        accumulated = jtu.tree_map(functools.partial(self._accumulate, mini_step, skip), updates, acc_grads)
+        accumulate = functools.partial(_accumulate_jitted, self._mean, mini_step, skip)
+        accumulated = jtu.tree_map(accumulate, updates, acc_grads)
         new_updates, inner_state, acc_grads = step_if(full, inner_step, inner_state, accumulated)
         next_step = jnp.where(full, 0, optax.safe_increment(mini_step))
         return new_updates, optax.MultiStepsState(
@@ -151,12 +157,16 @@ class MultiSteps(optax.MultiSteps):
 
         return jtu.tree_map(zero, params)
 
-    def _accumulate(self, mini_step: Any, skip: Any, update: Any, acc: Any) -> Any:
-        grad = update.astype(acc.dtype)
-        # The mean by Welford's update, which never holds a sum k times as large as what it is of.
-        more = acc + (grad - acc) / (mini_step + 1).astype(acc.dtype) if self._mean else acc + grad
-        # Nothing of an earlier round counts; and 0 + -0.0 would be 0.0.
-        return jnp.where(skip, acc, jnp.where(mini_step == 0, grad, more))
+
+def _accumulate(mean: bool, mini_step: Any, skip: Any, update: Any, acc: Any) -> Any:
+    grad = update.astype(acc.dtype)
+    # The mean by Welford's update, which never holds a sum k times as large as what it is of.
+    more = acc + (grad - acc) / (mini_step + 1).astype(acc.dtype) if mean else acc + grad
+    # Nothing of an earlier round counts; and 0 + -0.0 would be 0.0.
+    return jnp.where(skip, acc, jnp.where(mini_step == 0, grad, more))
+
+
+_accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0)  # traced and lowered once for each shape
 
 
 def _is_int(x: Any) -> bool:

@@ -5,12 +5,15 @@ from typing import Any
 import jax
 import optax
 from jax.core import Tracer
+from jax.experimental import shard_alike
 
 from treekit._diff import tree_diff
 from treekit._dtype import strong, wider
-from treekit._filter import is_array
+from treekit._filter import is_array, is_parameter
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import keep_dtypes
+
+_module: Any = shard_alike  # what is in it has no types
 
 
 def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> optax.GradientTransformationExtraArgs:
@@ -29,15 +32,49 @@ def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> op
         return tree if state_dtype is None else cast_floats(state_dtype, tree)
 
     def init(params: Any) -> Any:
-        return _own_arrays(jtu.tree_map(strong, cast(inner.init(cast(params)))), params)
+        state = jtu.tree_map(strong, cast(inner.init(cast(params))))
+        return _own_arrays(_shard_alike(state, params), params)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        if state_dtype is not None:
+            check_held(state, state_dtype)
         new_updates, new_state = inner.update(cast(updates), state, cast(params), **extra)
         _check_updates(updates, new_updates)
         _check_state(state, new_state)
-        return _keep_update_dtypes(new_updates, updates, params), _keep_state_dtypes(new_state, state)
+        return keep_dtypes(like_updates(updates, params), new_updates), _keep_state_dtypes(new_state, state)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _shard_alike(state: Any, params: Any) -> Any:
+    """What the state holds for a param has the param's sharding.
+
+    Zeros need nothing of the param, so in a jitted init the compiler would put all of them on each device, or on one.
+    """
+    leaves, outline = jtu.tree_flatten(params)
+
+    def is_like_params(x: Any) -> bool:
+        return bool(jtu.tree_structure(x) == outline)
+
+    def alike(x: Any) -> Any:
+        return outline.unflatten(map(_shard_leaf_alike, jtu.tree_leaves(x), leaves)) if is_like_params(x) else x
+
+    return jtu.tree_map(alike, state, is_leaf=is_like_params) if untyped.device_count() > 1 else state
+
+
+def _shard_leaf_alike(x: Any, param: Any) -> Any:
+    if not (is_parameter(x) and isinstance(param, jax.Array) and param.ndim > 0):
+        return x
+    if x.shape[x.ndim - param.ndim :] != param.shape:  # L-BFGS keeps several of each, along a first axis
+        return x
+    if _is_concrete(x) and _is_concrete(param) and _devices(x) >= _devices(param):
+        return x
+    return _module.shard_alike(jnp.broadcast_to(param, x.shape), x)[1]
+
+
+def _devices(x: Any) -> set[Any]:
+    devices: set[Any] = x.sharding.device_set
+    return devices
 
 
 def _own_arrays(state: Any, params: Any) -> Any:
@@ -65,24 +102,40 @@ def _keep_state_dtypes(new: Any, old: Any) -> Any:
     return keep_dtypes(jtu.tree_map(like, old, new), new)
 
 
-def _keep_update_dtypes(new: Any, old: Any, params: Any) -> Any:
+def like_updates(updates: Any, params: Any) -> Any:
+    """What has the dtypes that updates come out with: the wider of a gradient's and its param's."""
+
     def like(*leaves: Any) -> Any:
         return untyped.ShapeDtypeStruct((), wider(*leaves))
 
-    same = params is not None and jtu.tree_structure(params) == jtu.tree_structure(old)
-    wanted = jtu.tree_map(like, old, *([params] if same else []))
-    return keep_dtypes(wanted, new)
+    same = params is not None and jtu.tree_structure(params) == jtu.tree_structure(updates)
+    return jtu.tree_map(like, updates, *([params] if same else []))
 
 
 def cast_floats(dtype: Any, tree: Any) -> Any:
-    """Floating arrays in another dtype; but no number of shape () in fewer bits: in bf16, b2 = 0.999 would be 1."""
+    """Floating arrays in another dtype, as far as `_held_dtype` says."""
 
     def cast(x: Any) -> Any:
-        is_float = is_array(x) and jnp.issubdtype(x.dtype, jnp.floating)
-        is_kept = is_float and x.shape == () and jnp.finfo(dtype).bits < jnp.finfo(x.dtype).bits
-        return lax.convert_element_type(x, dtype) if is_float and not is_kept else x
+        return lax.convert_element_type(x, _held_dtype(dtype, x)) if is_array(x) else x
 
     return jtu.tree_map(cast, tree)
+
+
+def _held_dtype(dtype: Any, x: Any) -> Any:
+    """No number of shape () is held in fewer bits: in bf16, b2 = 0.999 would be 1."""
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    is_kept = is_float and x.shape == () and jnp.finfo(dtype).bits < jnp.finfo(x.dtype).bits
+    return dtype if is_float and not is_kept else x.dtype
+
+
+def check_held(state: Any, dtype: Any) -> None:
+    """Raise a TypeError where state was made without this `state_dtype`: its dtypes would be kept without a word."""
+    for path, x in jtu.tree_flatten_with_path(state)[0]:
+        if is_array(x) and x.shape and x.dtype != (wanted := _held_dtype(dtype, x)):
+            raise TypeError(
+                f"state_dtype is {jnp.dtype(wanted)}, and the state that was given holds {x.dtype} at "
+                f"{jtu.keystr(path)}. Cast it, or make it by init"
+            )
 
 
 def _check_state(old: Any, new: Any) -> None:

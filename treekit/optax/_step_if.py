@@ -35,12 +35,8 @@ class Traced:
 
 
 def zeros(like: Any) -> Any:
-    """Zeros for a tree of shapes and dtypes."""
-
-    def zero(x: Any) -> Any:
-        return jnp.zeros(x.shape, x.dtype)
-
-    return jtu.tree_map(zero, like)
+    """Zeros for a tree of shapes, dtypes and, on a mesh with explicit axes, shardings."""
+    return jtu.tree_map(jnp.zeros_like, like)
 
 
 def step_if(full: Any, inner_step: Callable[..., Any], state: Any, acc: Any) -> tuple[Any, Any, Any]:
@@ -77,13 +73,13 @@ def _cond_form(step: Traced) -> Form:
     """As one would write it. Each branch returns the state and the updates, so one of them copies."""
 
     def form(full: Any, state: Any, acc: Any, consts: Any) -> tuple[Any, Any, Any]:
-        def run() -> tuple[Any, Any, Any]:
+        def run(state: Any, acc: Any) -> tuple[Any, Any, Any]:
             return *step(state, acc, consts=consts), zeros(acc)
 
-        def wait() -> tuple[Any, Any, Any]:
+        def wait(state: Any, acc: Any) -> tuple[Any, Any, Any]:
             return zeros(step.like[0]), state, acc
 
-        updates, new_state, new_acc = lax.cond(full, run, wait)
+        updates, new_state, new_acc = lax.cond(full, run, wait, state, acc)
         return updates, new_state, new_acc
 
     return form
@@ -115,14 +111,24 @@ def _loop_form(step: Traced) -> Form:
             return carry[0]
 
         _, state, places = lax.while_loop(is_to_turn, turn, (full, state, places))
-        zeroed = [jnp.where(full, 0, place).astype(x.dtype) for place, x in zip(places, leaves, strict=True)]
-        updates = [
-            None if u is None else jnp.where(full, place, 0).astype(u.dtype)
-            for place, u in zip(places, likes, strict=True)
+        parts = [
+            _part_jitted(full, place, None if u is None else u.dtype, x.dtype)
+            for place, u, x in zip(places, likes, leaves, strict=True)
         ]
-        return treedef.unflatten(updates), state, treedef.unflatten(zeroed)
+        return treedef.unflatten(u for u, _ in parts), state, treedef.unflatten(acc for _, acc in parts)
 
     return form
+
+
+def _part(full: Any, place: Any, update_dtype: Any, acc_dtype: Any) -> tuple[Any, Any]:
+    """The update and the accumulator, one of which is in the place, and the other zero."""
+    zero = jnp.zeros_like(place)
+    update = None if update_dtype is None else lax.select(full, place, zero).astype(update_dtype)
+    return update, lax.select(full, zero, place).astype(acc_dtype)
+
+
+# Traced once for each shape; inline, since XLA copies what goes into a call of its own.
+_part_jitted: Any = untyped.jit(_part, static_argnums=(2, 3), inline=True)
 
 
 def _same_shapes(like: Any, acc: Any) -> bool:

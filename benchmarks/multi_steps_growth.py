@@ -1,0 +1,86 @@
+"""Gradient accumulation: what grows with the number of leaves, and with that of parameters.
+
+Before a step first runs it is traced, lowered and compiled, all of which take time for each leaf. When it runs, the
+time for each parameter should be flat once it outweighs the overhead.
+
+Run `python -m benchmarks.multi_steps_growth` (QUICK=1 for a short look).
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Any
+
+import jax
+import optax
+
+from benchmarks._page import Chart, Section, show
+from benchmarks._timing import QUICK, measure
+from benchmarks.multi_steps import Accumulation, K, arrays, round_of, ways
+from treekit._jax import untyped
+
+LEAVES = (1, 10, 100) if QUICK else (1, 10, 100, 1_000, 10_000)
+PARAMETERS = (10**4, 10**5, 10**6) if QUICK else (10**4, 10**5, 10**6, 10**7, 10**8)
+PREPARED = 100 if QUICK else 1_000  # leaves, to trace, lower and compile
+ROUNDS = 3
+INNER = optax.adamw(1e-3)
+
+
+def lowered(way: Accumulation, params: Any) -> Any:
+    """The last step of a round, traced and lowered anew."""
+    untyped.clear_caches()
+    return jax.jit(way.steps[-1], donate_argnums=(0, 1)).lower(params, jax.eval_shape(way.init, params), params)
+
+
+def lowering(way: Accumulation, params: Any) -> Callable[[], object]:
+    return lambda: lowered(way, params)
+
+
+def compile_seconds(way: Accumulation, params: Any) -> float:
+    """Once, since it takes longest, and varies least."""
+    step = lowered(way, params)
+    start = perf_counter()
+    step.compile()
+    return perf_counter() - start
+
+
+def preparation(leaves: int) -> Section:
+    params = arrays(leaves, 3)
+    times = measure({name: lowering(way, params) for name, way in ways(INNER).items()}, ROUNDS)
+    columns: dict[str, dict[str, object]] = {
+        "trace and lower": {name: times.ratio(name, "treekit") for name in times if name != "treekit"},
+        "the same, seconds": {name: f"{times.median(name):.2f}" for name in times},
+        "compile, seconds": {name: f"{compile_seconds(way, params):.1f}" for name, way in ways(INNER).items()},
+    }
+    return Section("MultiSteps, before the first step", f"adamw on {leaves:,} leaves.", columns)
+
+
+def nanoseconds(leaves: int, parameters: int) -> dict[str, float]:
+    """What a micro-step takes for each parameter, by the way to accumulate; without Optax's, which takes too long."""
+    params = arrays(leaves, parameters // leaves)
+    calls = {name: round_of(way, params) for name, way in ways(INNER).items() if name != "Optax"}
+    times = measure(calls, ROUNDS)
+    calls.clear()
+    gc.collect()  # the largest of them fill the memory
+    return {name: times.median(name) / K / parameters * 1e9 for name in times}
+
+
+def growth(title: str, x: str, found: dict[int, dict[str, float]]) -> Section:
+    columns: dict[str, dict[str, object]] = {
+        f"{size:,}": {name: f"{ns:.2f}" for name, ns in row.items()} for size, row in found.items()
+    }
+    lines = {name: {size: row[name] for size, row in found.items()} for name in ("treekit", "the least")}
+    text = f"Nanoseconds a parameter and micro-step, adamw, k = {K}, by the number of {x}."
+    return Section(title, text, columns, Chart(x, "ns", {"a micro-step": lines}))
+
+
+def sections() -> Iterator[Section]:
+    yield preparation(PREPARED)
+    by_leaves = {leaves: nanoseconds(leaves, 10**6) for leaves in LEAVES}
+    yield growth("MultiSteps: a million parameters in many leaves", "leaves", by_leaves)
+    by_parameters = {parameters: nanoseconds(10, parameters) for parameters in PARAMETERS}
+    yield growth("MultiSteps: many parameters in ten leaves", "parameters", by_parameters)
+
+
+if __name__ == "__main__":
+    show(sections(), "treekit", "optax", "jax")

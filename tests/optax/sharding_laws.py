@@ -1,0 +1,218 @@
+"""The laws of sharded params, in a program of its own: JAX has to be told of its devices before it starts.
+
+    python -m tests.optax.sharding_laws                       8 virtual devices in this process
+    python -m tests.optax.sharding_laws 127.0.0.1:1234 0      4 of them in this one, process 0 of 2
+
+Prints, as JSON in its last line, what went wrong with each case: an empty string where nothing did. `test_sharding.py`
+runs both.
+"""
+
+import contextlib
+import json
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from treekit import optax as tko
+
+P: Any = PartitionSpec  # and reshard: these have no types
+reshard: Any = jax.sharding.reshard
+K = 2
+
+# Each takes a module with Optax's names. What is wrapped is Optax's on both sides.
+WRAPPED: dict[str, Callable[[Any], Any]] = {
+    "adam": lambda o: o.adam(0.1),
+    "masked": lambda o: o.masked(optax.adam(0.1), {"w": True, "b": False}),
+    "partition": lambda o: o.partition({"a": optax.adam(0.1), "s": optax.sgd(0.1, 0.9)}, {"w": "a", "b": "s"}),
+    "inject_hyperparams": lambda o: o.inject_hyperparams(optax.adamw)(0.1),
+    "apply_if_finite": lambda o: o.apply_if_finite(optax.adam(0.1), 3),
+    "clipped": lambda o: o.chain(o.clip_by_global_norm(1.0), o.adam(0.1)),
+    "lbfgs": lambda o: o.lbfgs(0.1, linesearch=None),
+    "multi_steps": lambda o: o.MultiSteps(optax.adam(0.1), K).gradient_transformation(),
+    "sum": lambda o: o.MultiSteps(optax.adam(0.1), K, use_grad_mean=False).gradient_transformation(),
+    "skipping": lambda o: o.MultiSteps(
+        optax.adam(0.1), K, should_skip_update_fn=optax.skip_not_finite
+    ).gradient_transformation(),
+    "of_clipped": lambda o: o.MultiSteps(
+        optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)), K
+    ).gradient_transformation(),
+    "of_printing": lambda o: o.MultiSteps(
+        optax.chain(optax.adam(0.1), optax.stateless(printing)), K
+    ).gradient_transformation(),
+    "of_injected": lambda o: o.MultiSteps(o.inject_hyperparams(optax.adamw)(0.1), K).gradient_transformation(),
+    "finite_of_multi_steps": lambda o: o.apply_if_finite(o.MultiSteps(optax.adam(0.1), K).gradient_transformation(), 3),
+    # What Optax has no match for is held to the bare transformation.
+    "filtered": lambda o: tko.filtered(optax.adam(0.1)) if o is tko else optax.adam(0.1),
+    "dtype_preserving": lambda o: tko.dtype_preserving(optax.adam(0.1)) if o is tko else optax.adam(0.1),
+}
+
+
+def printing(updates: Any, params: Any) -> Any:
+    jax.debug.callback(lambda: None)  # an effect, which only the form with cond can have
+    return updates
+
+
+# A weight sharded over both axes, and a bias sharded over one of them.
+SPECS = {"w": P("data", "model"), "b": P("model")}
+PARAMS = {"w": np.linspace(-1, 1, 8 * 6, dtype=np.float32).reshape(8, 6), "b": np.ones(6, np.float32)}
+GRADS = {"w": np.sin(PARAMS["w"] * 9), "b": np.linspace(-1, 1, 6, dtype=np.float32)}
+BATCH = np.linspace(0, 1, 16 * 8, dtype=np.float32).reshape(16, 8)
+
+
+class Sharded:
+    """The params, gradients and a batch on a mesh of 8 devices, and what becomes of them there."""
+
+    def __init__(self, axis_type: AxisType) -> None:
+        self.mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(axis_type,) * 2)
+        self.is_explicit = axis_type is AxisType.Explicit
+        self.shardings = {name: NamedSharding(self.mesh, spec) for name, spec in SPECS.items()}
+        self.params, self.grads = ({k: place(x, self.shardings[k]) for k, x in t.items()} for t in (PARAMS, GRADS))
+        self.batch = place(BATCH, NamedSharding(self.mesh, P("data")))
+
+    def context(self) -> Any:
+        """Explicit axes ask for it; under Auto axes the params' own shardings have to be enough."""
+        return jax.set_mesh(self.mesh) if self.is_explicit else contextlib.nullcontext()
+
+    def loss(self, params: Any, batch: Any) -> jax.Array:
+        w = reshard(params["w"], P(None, "model")) if self.is_explicit else params["w"]
+        return jnp.mean((batch @ w + params["b"][None]) ** 2)
+
+    def wanted(self, tx: Any, state: Any) -> list[Any]:
+        """The sharding of each leaf of a state: that of its param, behind the axis for what L-BFGS remembers."""
+
+        def of_param(x: Any, sharding: Any) -> Any:
+            missing = x.ndim - len(sharding.spec)
+            return NamedSharding(self.mesh, P(*[None] * missing, *sharding.spec))
+
+        replicated = NamedSharding(self.mesh, P())
+        shardings = tko.tree_map_params(tx, of_param, state, self.shardings, transform_non_params=lambda _: replicated)
+        return jax.tree.leaves(shardings)
+
+
+def place(x: Any, sharding: Any) -> jax.Array:
+    return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+
+
+COLLECTIVE = re.compile(r" = .*? (?:all-reduce|all-gather|collective-permute|all-to-all|reduce-scatter)(?:-start)?\(")
+
+
+def collectives(compiled: Any, *, held: bool = False) -> int:
+    """How many there are; `held`: outside of branches and loops, where a step that holds must pass."""
+    text = compiled.as_text()
+    return len(COLLECTIVE.findall(text[text.index("\nENTRY ") :] if held else text))
+
+
+def check_transformation(make: Callable[[Any], Any], on: Sharded) -> None:
+    ours, theirs = make(tko), make(optax)
+    init = jax.jit(ours.init).lower(on.params).compile()
+    state = init(on.params)
+    wanted = on.wanted(ours, state)
+    check_shardings(state, wanted, "after a jitted init")
+    check_bytes(state, wanted)
+    if jax.process_count() == 1:  # the counts that an eager init makes are on one device
+        eager = [x for x in jax.tree.leaves(ours.init(on.params)) if x.shape[-1:] == (6,)]
+        check_shardings(eager, [want for want in wanted if any(want.spec)], "after an eager init")
+
+    step = jax.jit(ours.update).lower(on.grads, state, on.params).compile()
+    optaxs = jax.jit(theirs.update).lower(on.grads, state, on.params).compile()
+    assert collectives(init) <= collectives(optaxs), "a skip function has some, and is asked in init"
+    assert collectives(step) <= collectives(optaxs), f"{collectives(step)} collectives, Optax {collectives(optaxs)}"
+    alone, alone_state = jax.jit(ours.update), ours.init(PARAMS)
+    for number in range(K + 1):
+        # A compiled step takes no state but of the shardings that it was compiled for, so they have to stay.
+        updates, state = step(on.grads, state, on.params)
+        check_shardings(updates, list(jax.tree.leaves(on.shardings)), f"in the updates of step {number}")
+        want, alone_state = alone(GRADS, alone_state, PARAMS)
+        check_values((updates, state), (want, alone_state))
+
+
+def check_held(make: Callable[[Any], Any], on: Sharded) -> None:
+    """A step that holds has the collectives of the gradient, and no others."""
+    tx = make(tko)
+    state = jax.jit(tx.init)(on.params)
+
+    def step(params: Any, state: Any, batch: Any) -> Any:
+        updates, state = tx.update(jax.grad(on.loss)(params, batch), state, params)
+        return tko.apply_updates(params, updates), state
+
+    grad = jax.jit(jax.grad(on.loss), out_shardings=on.shardings).lower(on.params, on.batch).compile()
+    whole = jax.jit(step).lower(on.params, state, on.batch).compile()
+    assert 0 < collectives(grad), "the gradient needs some"
+    assert collectives(whole, held=True) == collectives(grad)
+    check_shardings(whole(on.params, state, on.batch)[0], list(jax.tree.leaves(on.shardings)), "in the params")
+
+
+def check_shardings(tree: Any, wanted: list[Any], where: str) -> None:
+    for (path, x), want in zip(jax.tree_util.tree_leaves_with_path(tree), wanted, strict=True):
+        name = f"{where}, {jax.tree_util.keystr(path)}: {x.sharding}"
+        assert x.sharding.is_equivalent_to(want, x.ndim), name
+
+
+def check_bytes(state: Any, wanted: list[Any]) -> None:
+    leaves = jax.tree.leaves(state)
+    due = sum(
+        int(np.prod(want.shard_shape(x.shape))) * x.dtype.itemsize for x, want in zip(leaves, wanted, strict=True)
+    )
+    for device in jax.local_devices():
+        held = sum(s.data.nbytes for x in leaves for s in x.addressable_shards if s.device == device)
+        assert held == due, f"{held} bytes on {device}, and {due} by the sharding"
+
+
+def check_values(tree: Any, want: Any) -> None:
+    """Of the shards in this process."""
+    for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(want), strict=True):
+        for shard in x.addressable_shards:
+            np.testing.assert_allclose(shard.data, np.asarray(y)[shard.index], rtol=2e-5, atol=1e-6)
+
+
+# Under Explicit axes, those that choose between branches, or make state of their own. (Optax's L-BFGS does not say how
+# the products of what it remembers are sharded, which these axes ask for.)
+EXPLICIT = ["masked", "inject_hyperparams", "multi_steps", "skipping", "of_printing", "finite_of_multi_steps"]
+HELD = ["multi_steps", "of_clipped", "of_printing"]
+Law = Callable[[Callable[[Any], Any], Sharded], None]
+TABLE: list[tuple[AxisType, Law, list[str]]] = [
+    (AxisType.Auto, check_transformation, list(WRAPPED)),
+    (AxisType.Explicit, check_transformation, EXPLICIT),
+    (AxisType.Auto, check_held, HELD),
+    (AxisType.Explicit, check_held, HELD),
+]
+ON_TWO_PROCESSES: list[tuple[AxisType, Law, list[str]]] = [
+    (AxisType.Auto, check_transformation, ["finite_of_multi_steps"]),
+    (AxisType.Explicit, check_transformation, ["of_clipped"]),
+    (AxisType.Auto, check_held, ["of_clipped"]),
+]
+
+
+def what_fails(axis_type: AxisType, law: Law, name: str) -> str:
+    on = Sharded(axis_type)
+    try:
+        with on.context():
+            law(WRAPPED[name], on)
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
+def main() -> None:
+    if sys.argv[1:]:
+        address, process = sys.argv[1:]
+        jax.distributed.initialize(address, 2, int(process))
+    assert jax.device_count() == 8, "set XLA_FLAGS=--xla_force_host_platform_device_count"
+    done = {
+        f"{axis_type.name} {law.__name__} {name}": what_fails(axis_type, law, name)
+        for axis_type, law, names in (ON_TWO_PROCESSES if sys.argv[1:] else TABLE)
+        for name in names
+    }
+    print(json.dumps(done))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Sharded params: the laws of `sharding_laws.py`, on 8 virtual devices, in one process and in two."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from tests.optax import sharding_laws
+
+PIPE = subprocess.PIPE
+SECONDS = 400  # what hangs is killed
+
+
+def run_laws(*arguments: list[str], devices: int) -> list[dict[str, str]]:
+    """What each process prints; one for each list of arguments."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_NUMPY_RANK_PROMOTION": "raise"}
+    command = [sys.executable, "-W", "error", "-m", sharding_laws.__name__]
+    processes = [
+        subprocess.Popen([*command, *each], env=environment, text=True, stdout=PIPE, stderr=PIPE) for each in arguments
+    ]
+    try:
+        printed = [process.communicate(timeout=SECONDS) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    for process, (_, errors) in zip(processes, printed, strict=True):
+        assert process.returncode == 0, errors
+    return [json.loads(output.splitlines()[-1]) for output, _ in printed]
+
+
+def assert_none_fails(done: dict[str, str], table: list[Any]) -> None:
+    assert len(done) == sum(len(names) for _, _, names in table)
+    failures = {case: error for case, error in done.items() if error}
+    assert not failures, "\n".join(f"{case}\n{error}" for case, error in failures.items())
+
+
+def test_on_8_devices() -> None:
+    """Shardings, bytes, collectives and values, of every wrapper, under Auto and Explicit axes."""
+    (done,) = run_laws([], devices=8)
+    assert_none_fails(done, sharding_laws.TABLE)
+
+
+def test_on_two_processes_of_4_devices() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    for done in run_laws([address, "0"], [address, "1"], devices=4):
+        assert_none_fails(done, sharding_laws.ON_TWO_PROCESSES)
