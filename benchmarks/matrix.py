@@ -1,356 +1,288 @@
 """Every optimizer, wrapped in every way, on every kind of params: do the laws hold? treekit beside plain Optax.
 
-A cell is one (optimizer, wrapper, params); it is held when all laws of `broken_law` hold.
+A cell is one (optimizer, wrapper, kind of params). `run_cell` says what is asked of it, docs/matrix.md how it came out.
 
-    python -m benchmarks.matrix             the whole matrix (hours on two cores)
-    QUICK=1 python -m benchmarks.matrix     one cell in forty
+    python -m benchmarks.matrix                   the whole matrix, into docs/matrix.md (hours)
+    MINUTES=30 python -m benchmarks.matrix        as many cells, drawn at random, as that allows
+    QUICK=1 python -m benchmarks.matrix           the same for three minutes, printed
+    JOBS=1 python -m benchmarks.matrix            in one process; by default there is one for each core
 """
 
-import dataclasses
+import itertools
+import multiprocessing
 import os
+import random
 import sys
+import tempfile
+import time
 import warnings
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import equinox as eqx
-import flax.linen
-import flax.nnx
 import jax
-import jax.numpy as jnp
+import numpy as np
 import optax as plain_optax
 
 import treekit as tk
 import treekit.optax as treekit_optax
-from treekit._check import LAWS, transformation_laws
+from benchmarks._matrix_cells import Factory, Kind, kinds_of_params, optimizers, wrappers
+from benchmarks._matrix_page import Outcome, page
+from treekit._check import LAWS, describe_error, transformation_laws
+from treekit._filter import is_parameter
+from treekit._jax import jnp, jtu, untyped
 
-Factory = Callable[[Any], Any]  # from the module, Optax's or ours, to a transformation
-
-# Aliases that take a learning rate alone, or nothing.
-_BY_LEARNING_RATE = (
-    "adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad fromage lamb lars lion nadam nadamw "
-    "noisy_sgd novograd optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop sgd sign_sgd signum sm3 yogi"
-)
-_CONTRIB = (
-    "acprop ademamix adopt dadapt_adamw dog dowg madgrad momo momo_adam muon prodigy schedule_free_adamw "
-    "schedule_free_sgd simplified_ademamix galore"
-)
+SEED = 0
+STEPS = 40
+COMPARED = 4  # steps after which the numbers are compared: rounding grows with each
 
 
-def _alias(name: str, *args: Any, contrib: bool = False, **kwargs: Any) -> Factory:
-    return lambda o: getattr(o.contrib if contrib else o, name)(*args, **kwargs)
-
-
-class CountingState(NamedTuple):
-    """State that is no array: Python numbers."""
-
-    steps: int
-    seen: bool
-    rate: float
-
-
-def _counting(o: Any) -> Any:
-    def init(params: Any) -> CountingState:
-        del params
-        return CountingState(0, False, 0.5)
-
-    def update(updates: Any, state: CountingState, params: Any = None) -> tuple[Any, CountingState]:
-        del params
-        halved = jax.tree.map(lambda g: g * state.rate, updates)
-        return halved, CountingState(state.steps + 1, state.seen | True, state.rate * 0.9)
-
-    tx = plain_optax.GradientTransformation(init, update)
-    return tx if o is plain_optax else treekit_optax.dtype_preserving(tx)
-
-
-def optimizers() -> dict[str, Factory]:
-    """The optimizers, by name."""
-    schedule = plain_optax.linear_schedule(1e-2, 1e-3, 10)
-    out: dict[str, Factory] = {name: _alias(name, 1e-2) for name in _BY_LEARNING_RATE.split()}
-    out |= {name: _alias(name, contrib=True) for name in _CONTRIB.split()}
-    for name in ("acprop", "ademamix", "adopt", "madgrad", "muon", "galore", "simplified_ademamix"):
-        out[name] = _alias(name, 1e-2, contrib=True)
-    out |= {
-        "sgd, momentum": _alias("sgd", 1e-2, momentum=0.9),
-        "sgd, nesterov, schedule": _alias("sgd", schedule, momentum=0.9, nesterov=True),
-        "adam, schedule": _alias("adam", schedule),
-        "adam, mu_dtype": _alias("adam", 1e-2, mu_dtype=jnp.bfloat16),
-        "zero_nans, adam": lambda o: o.chain(o.zero_nans(), o.adam(1e-2)),
-        "clip_by_global_norm, adam": lambda o: o.chain(o.clip_by_global_norm(1.0), o.adam(1e-2)),
-        "adaptive_grad_clip, sgd": lambda o: o.chain(o.adaptive_grad_clip(0.1), o.sgd(1e-2)),
-        "add_noise, sgd": lambda o: o.chain(o.add_noise(0.01, 0.5, 0), o.sgd(1e-2)),
-        "ema, sgd": lambda o: o.chain(o.ema(0.9), o.sgd(1e-2)),
-        "apply_every, sgd": lambda o: o.chain(o.apply_every(2), o.sgd(1e-2)),
-        "centralize, sgd": lambda o: o.chain(o.centralize(), o.sgd(1e-2)),
-        "flatten, adam": lambda o: o.flatten(o.adam(1e-2)),
-        "mechanize, sgd": lambda o: o.contrib.mechanize(o.sgd(1e-2)),
-        "sgd, reduce_on_plateau": lambda o: o.chain(o.sgd(1e-2), o.contrib.reduce_on_plateau()),
-        "polyak_sgd": lambda o: o.polyak_sgd(1e-2),
-        "lbfgs": lambda o: o.lbfgs(),
-        "lbfgs, no line search": lambda o: o.lbfgs(1e-2, linesearch=None),
-        "sgd, backtracking": lambda o: o.chain(o.sgd(1.0), o.scale_by_backtracking_linesearch(5)),
-        "state of Python numbers": _counting,
-    }
-    return out
-
-
-def _all_true(params: Any) -> Any:
-    return jax.tree.map(lambda _: True, params)
-
-
-def _all_labelled(params: Any) -> Any:
-    return jax.tree.map(lambda _: "a", params)
-
-
-def wrappers() -> dict[str, Callable[[Any, Factory], Any]]:
-    """Ways to wrap an optimizer, by name."""
-
-    def plain(o: Any, make: Factory) -> Any:
-        tx = make(o)
-        return tx if o is plain_optax else o.dtype_preserving(o.filtered(tx))
-
-    def masked(o: Any, make: Factory) -> Any:
-        return o.masked(make(o), _all_true)
-
-    def partition(o: Any, make: Factory) -> Any:
-        return o.partition({"a": make(o), "b": o.set_to_zero()}, _all_labelled)
-
-    def inject(o: Any, make: Factory) -> Any:
-        def factory(rate: float) -> Any:
-            return o.chain(o.masked(o.scale(rate), _all_true), make(o))
-
-        return o.inject_hyperparams(factory)(0.5)
-
-    def multi_steps(o: Any, make: Factory) -> Any:
-        return o.MultiSteps(make(o), 2).gradient_transformation()
-
-    def apply_if_finite(o: Any, make: Factory) -> Any:
-        return o.apply_if_finite(make(o), 2)
-
-    def nested(outer: Any, inner: Any) -> Any:
-        return lambda o, make: outer(o, lambda o: inner(o, make))
-
-    return {
-        "plain": plain,
-        "masked": masked,
-        "partition": partition,
-        "inject_hyperparams": inject,
-        "MultiSteps": multi_steps,
-        "apply_if_finite": apply_if_finite,
-        "MultiSteps of masked": nested(multi_steps, masked),
-        "inject of MultiSteps": nested(inject, multi_steps),
-        "masked of masked": nested(masked, masked),
-        "partition of apply_if_finite": nested(partition, apply_if_finite),
-        "apply_if_finite of MultiSteps": nested(apply_if_finite, multi_steps),
-    }
-
-
-class Pair(NamedTuple):
-    """Params in a named tuple."""
-
-    w: Any
-    b: Any
-
-
-@tk.node
-class Dense:
-    """A node of treekit's, with a static part."""
-
-    w: Any
-    b: Any
-    name: str = tk.field(static=True)
-
-
-class Legacy:
-    """A class that validates and preprocesses what it is given."""
-
-    def __init__(self, w: Any, b: Any) -> None:
-        if w.shape[-1] != b.shape[-1]:
-            raise ValueError("w and b do not match")
-        self.w = w * 2
-        self.b = b * 2
-
-
-tk.register_node(Legacy, data_fields=["w", "b"], meta_fields=[])
-
-
-class Model(eqx.Module):
-    """An Equinox model with a function, a string and a Python float among its leaves."""
-
-    layer: eqx.nn.Linear
-    activation: Callable[..., Any]
-    dropout: eqx.nn.Dropout
-    name: str
-
-    def __call__(self, x: Any) -> Any:
-        """As a layer does."""
-        return self.activation(self.layer(x))
-
-
-def _model(dtype: Any = jnp.float32) -> Model:
-    layer = eqx.nn.Linear(3, 4, key=jax.random.key(0), dtype=dtype)
-    return Model(layer, jax.nn.relu, eqx.nn.Dropout(0.5), "model")
-
-
-class Params(NamedTuple):
-    """A kind of params: the params, and gradients for them."""
+class Problem(NamedTuple):
+    """Least squares over the inexact leaves: params to start from, which of their leaves are trained, and gradients."""
 
     params: Any
-    grads: Any
-    x64: bool = False
+    trained: tuple[bool, ...]
+    grad_dtypes: tuple[Any, ...]
+
+    def trained_leaves(self, params: Any) -> list[Any]:
+        """The leaves that the loss depends on."""
+        return [x for x, trained in zip(jax.tree.leaves(params), self.trained, strict=True) if trained]
+
+    def loss(self, params: Any, obj_fn: Any = None) -> Any:
+        """In f32 at least, of another steepness for every element, so that no line search is done at once.
+
+        A line search refuses extra arguments that its function does not take; `obj_fn` is for sophia.
+        """
+        del obj_fn
+
+        def of(x: Any) -> Any:
+            wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+            return jnp.sum(jnp.linspace(0.5, 1, x.size).reshape(x.shape) * jnp.abs(wide - 0.3) ** 2)
+
+        return sum(map(of, self.trained_leaves(params)), jnp.zeros([], jnp.float32))
+
+    def value_and_grads(self, params: Any) -> tuple[Any, Any]:
+        """The loss, and the gradients as Equinox gives them: None where a leaf is no inexact array."""
+        leaves, treedef = jtu.tree_flatten(params)
+
+        def loss_of(trained: list[Any]) -> Any:
+            left = iter(trained)
+            pairs = zip(leaves, self.trained, strict=True)
+            return self.loss(treedef.unflatten([next(left) if trained else x for x, trained in pairs]))
+
+        value, grads = jax.value_and_grad(loss_of)(self.trained_leaves(params))
+        cast = iter([jnp.conj(g).astype(dtype) for g, dtype in zip(grads, self.grad_dtypes, strict=True)])
+        return value, treedef.unflatten([next(cast) if trained else None for trained in self.trained])
+
+    def extra(self, value: Any, grads: Any) -> dict[str, Any]:
+        """What line searches and the like ask for."""
+        return {"value": value, "grad": grads, "value_fn": self.loss, "obj_fn": self.loss}
 
 
-def _leaves(w_dtype: Any, b_dtype: Any = None) -> tuple[jax.Array, jax.Array]:
-    w, b = jnp.linspace(-1, 1, 12).reshape(3, 4), jnp.linspace(0.5, 1, 4)
-    return w.astype(w_dtype), b.astype(b_dtype or w_dtype)
+def problem_of(kind: Kind) -> Problem:
+    """The problem on params of a kind, as they are."""
+    params = kind.make()
+    trained = [x for x in jax.tree.leaves(params) if tk.is_inexact_array(x)]
+    dtypes = tuple(kind.grad_dtype or x.dtype for x in trained)
+    return Problem(params, tuple(map(tk.is_inexact_array, jax.tree.leaves(params))), dtypes)
 
 
-def _grads_like(params: Any, dtype: Any = None) -> Any:
-    def grad(x: Any) -> Any:
-        return jnp.asarray(x * 0.5 + 0.1, dtype or x.dtype) if eqx.is_inexact_array(x) else None
+class Listed(Problem):
+    """A problem in a list of arrays, as plain Optax takes them: what is not trained has a gradient of 0."""
 
-    return jax.tree.map(grad, params)
-
-
-def kinds_of_params() -> dict[str, Callable[[], Params]]:
-    """Kinds of params, by name; made when asked for, since some want x64."""
-
-    def alike(make: Callable[[], Any], grad_dtype: Any = None, x64: bool = False) -> Callable[[], Params]:
-        def made() -> Params:
-            params = make()
-            return Params(params, _grads_like(params, grad_dtype), x64)
-
-        return made
-
-    def dict_of(w: Any, b: Any = None) -> Callable[[], Any]:
-        return lambda: dict(zip("wb", _leaves(w, b), strict=True))
-
-    def nnx_state() -> Any:
-        return flax.nnx.state(flax.nnx.Linear(3, 4, rngs=flax.nnx.Rngs(0)), flax.nnx.Param)
-
-    def linen() -> Any:
-        return flax.linen.Dense(4).init(jax.random.key(0), jnp.ones((1, 3)))
-
-    f32, bf16 = jnp.float32, jnp.bfloat16
-    return {
-        "dict f32": alike(dict_of(f32)),
-        "dict bf16": alike(dict_of(bf16)),
-        "dict f16": alike(dict_of(jnp.float16)),
-        "dict f64": alike(lambda: dict_of("float64")(), x64=True),
-        "dict complex64": alike(dict_of(jnp.complex64)),
-        "mixed bf16, f32": alike(dict_of(bf16, f32)),
-        "bf16, f32 gradients": alike(dict_of(bf16), f32),
-        "None leaves": alike(lambda: {**dict_of(f32)(), "n": None}),
-        "empty subtrees": alike(lambda: {**dict_of(f32)(), "e": {}, "t": ()}),
-        "bare array": alike(lambda: _leaves(f32)[0]),
-        "named tuple": alike(lambda: Pair(*_leaves(f32))),
-        "Equinox raw": alike(_model),
-        "Equinox filtered": alike(lambda: eqx.filter(_model(), eqx.is_inexact_array)),
-        "Equinox raw bf16": alike(lambda: _model(bf16)),
-        "NNX state": alike(nnx_state),
-        "Linen dict": alike(linen),
-        "treekit node": alike(lambda: Dense(*_leaves(f32), name="d")),
-        "legacy class": alike(lambda: Legacy(*_leaves(f32))),
-        "ints and keys": alike(lambda: {**dict_of(f32)(), "i": jnp.arange(3), "k": jax.random.key(0)}),
-    }
+    def value_and_grads(self, params: Any) -> tuple[Any, Any]:
+        """The loss, and a gradient for every array."""
+        value, grads = super().value_and_grads(params)
+        return value, [
+            jnp.zeros_like(x) if g is None and x is not None else g for x, g in zip(params, grads, strict=True)
+        ]
 
 
-def broken_law(tx: Any, kind: Params, o: Any) -> str | None:
-    """The first law that does not hold, or None."""
-    params, grads = kind.params, kind.grads
+def listed(problem: Problem) -> Listed:
+    """The same leaves in a plain list: a number among them as a floating array, what can be no parameter as None."""
 
-    def value_fn(params: Any) -> Any:
-        arrays: list[Any] = [x for x in jax.tree.leaves(params) if tk.is_inexact_array(x)]
-        return jnp.float32(0) + sum(jnp.sum(jnp.abs(x) ** 2).astype(jnp.float32) for x in arrays)
+    def array(x: Any) -> Any:
+        if not is_parameter(x):
+            return None
+        return x if tk.is_inexact_array(x) else jnp.asarray(x, jnp.result_type(x, jnp.float32))
 
-    extra = {"value": value_fn(params), "grad": grads, "value_fn": value_fn}
-    # That a moment can decay in 16 bits is a matter of `dtype_preserving`, not of the wrappers.
-    laws = [name for name in LAWS if name != "moment"]
-    for broken in transformation_laws(tx, params, grads, extra, laws=laws):
-        return str(broken)
+    leaves = jax.tree.leaves(problem.params)
+    trained = [t for x, t in zip(leaves, problem.trained, strict=True) if is_parameter(x)]
+    with_none = jax.tree.leaves(problem.params, is_leaf=lambda x: x is None)
+    return Listed([array(x) for x in with_none], tuple(trained), problem.grad_dtypes)
 
-    def step(carry: Any, _: Any) -> tuple[Any, Any]:
+
+class Trained(NamedTuple):
+    """The trained leaves after each step, and the loss before it."""
+
+    leaves: Any
+    losses: Any
+
+
+def train(o: Any, tx: Any, problem: Problem, keep: Callable[[Any], Any] = lambda new: new) -> Trained:
+    """Some steps in a scan, whose carry has to keep its structure and dtypes; new params go through `keep`."""
+    arrays, static = tk.partition(problem.params)
+    tx = plain_optax.with_extra_args_support(tx)
+
+    def step(carry: Any, _: Any) -> tuple[Any, Trained]:
         arrays, state = carry
         params = tk.combine(arrays, static)
-        updates, state = tx.update(grads, state, params, **extra)
-        return (tk.filter_arrays(o.apply_updates(params, updates)), state), None
+        value, grads = problem.value_and_grads(params)
+        updates, state = tx.update(grads, state, params, **problem.extra(value, grads))
+        new = keep(o.apply_updates(params, updates))
+        return (tk.filter_arrays(new), state), Trained(problem.trained_leaves(new), value)
 
-    arrays, static = tk.partition(params)
-    (new_arrays, state), _ = jax.lax.scan(step, (arrays, tx.init(params)), length=4)
-    diff = tk.tree_diff(arrays, new_arrays, values=False)
-    if diff:
-        return f"params keep structure and dtypes: {diff}"
-    for path, x in jax.tree_util.tree_leaves_with_path((new_arrays, state)):
-        inexact = tk.is_inexact_array(x)
-        # A line search holds inf until it knows better.
-        if inexact and bool(jnp.isnan(jnp.asarray(x)).any()):
-            return f"nothing is NaN: {jax.tree_util.keystr(path)}"
+    _, trained = jax.lax.scan(step, (arrays, tx.init(problem.params)), length=STEPS)
+    return trained
+
+
+def broken_law(tx: Any, problem: Problem) -> str | None:
+    """The first law of a transformation that does not hold, or None."""
+    value, grads = problem.value_and_grads(problem.params)
+    laws = [name for name in LAWS if name != "moment"]
+    broken = transformation_laws(tx, problem.params, grads, problem.extra(value, grads), laws=laws)
+    return next((f"{law.law}: {' '.join(law.found.split())}" for law in broken), None)
+
+
+def attempt(o: Any, make: Factory, wrap: Callable[[Any, Factory], Any], problem: Problem) -> tuple[str | None, Any]:
+    """Why a cell is not held, whatever it may raise; or what became of training."""
+    try:
+        if reason := broken_law(wrap(o, make), problem):
+            return reason, None
+        trained = train(o, wrap(o, make), problem)
+    except Exception as error:
+        return describe_error(error), None
+    if any(bool(jnp.isnan(x).any()) for x in jax.tree.leaves(trained)):
+        return f"training gives no NaN: NaN within {STEPS} steps", None
+    return None, trained
+
+
+def trained_by_optax(
+    make: Factory, wrap: Callable[[Any, Factory], Any], problem: Problem, keep: Callable[[Any], Any] = lambda new: new
+) -> Trained | None:
+    """What becomes of training with plain Optax, where that is possible."""
+    try:
+        return train(plain_optax, wrap(plain_optax, make), problem, keep)
+    except Exception:  # there is nothing to compare with
+        return None
+
+
+def differ(ours: Trained, theirs: Trained) -> str | None:
+    """Whether the params after a few steps are other numbers: by more than a unit in the last place for each step."""
+    for x, y in zip(ours.leaves, theirs.leaves, strict=True):
+        eps = float(jnp.finfo(x.dtype).eps)
+        a, b = (np.asarray(z[COMPARED - 1]).astype(np.complex128) for z in (x, y))
+        off = float(np.max(np.abs(a - b) / (np.abs(b) + 1e-1)))
+        if not off <= max(COMPARED * eps, 1e-6):
+            return f"numbers agree with plain Optax's on the same leaves in a list: off by {off:.1e} in {x.dtype}"
     return None
 
 
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """What became of one cell."""
+def falls_less(ours: Trained, make: Factory, wrap: Callable[[Any, Factory], Any], problem: Problem) -> str | None:
+    """Whether the loss falls by less than half of what it does when all is f32 but the params between two steps."""
+    narrow = listed(problem)
+    if all(x.dtype.itemsize >= 4 for x in jax.tree.leaves(narrow.params)):
+        return None
 
-    optimizer: str
-    wrapper: str
-    params: str
-    reason: str | None
+    def rounded(new: list[Any]) -> list[Any]:
+        out: list[Any] = jax.tree.map(lambda x, old: x.astype(old.dtype).astype(x.dtype), new, narrow.params)
+        return out
+
+    params = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), narrow.params)
+    grad_dtypes = tuple(jnp.promote_types(dtype, jnp.float32) for dtype in narrow.grad_dtypes)
+    wide = Listed(params, narrow.trained, grad_dtypes)
+    theirs = trained_by_optax(make, wrap, wide, rounded)
+    if theirs is None:
+        return None
+    first = float(theirs.losses[0])
+    fall, wanted = (float(x.losses[0] - x.losses[-1]) for x in (ours, theirs))
+    if fall >= 0.5 * wanted - 0.02 * first:
+        return None
+    return f"the loss falls as in f32: by {fall:.2f} of {first:.2f}, in f32 by {wanted:.2f}"
 
 
-def run_cell(
-    o: Any, optimizer: Factory, wrapper: Callable[[Any, Factory], Any], make: Callable[[], Params]
-) -> str | None:
-    """The reason why a cell is not held, or None."""
+def run_cell(cell: tuple[str, str, str]) -> Outcome:
+    """What becomes of one cell, with treekit and with plain Optax."""
+    optimizer, wrapper, params = cell
+    make, wrap, kind = optimizers()[optimizer], wrappers()[wrapper], kinds_of_params()[params]
+    with warnings.catch_warnings(), jax.enable_x64(kind.x64):
+        warnings.simplefilter("ignore")
+        problem = problem_of(kind)
+        theirs, plain = attempt(plain_optax, make, wrap, problem)
+        ours, trained = attempt(treekit_optax, make, wrap, problem)
+        if ours is None:
+            plain = plain or trained_by_optax(make, wrap, listed(problem))
+            ours = (plain and differ(trained, plain)) or falls_less(trained, make, wrap, problem)
+        exception = None if ours is None else bare_failure(make, problem)
+    return Outcome(optimizer, wrapper, params, ours, theirs, exception)
+
+
+def bare_failure(make: Factory, problem: Problem) -> str | None:
+    """What the bare transformation of plain Optax raises, or does, on the same leaves in a plain list."""
+    bare = listed(problem)
+    tx = plain_optax.with_extra_args_support(make(plain_optax))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return broken_law(wrapper(o, optimizer), make(), o)
-    except Exception as error:  # any failure of the cell is a result
-        return f"{type(error).__name__}: {error}"
+        params, state = bare.params, tx.init(bare.params)
+        step = jax.jit(lambda params, state: _step(tx, bare, params, state))
+        for _ in range(COMPARED):
+            params, state = step(params, state)
+    except Exception as error:
+        return describe_error(error)
+    if any(bool(jnp.isnan(x).any()) for x in jax.tree.leaves(params)):
+        return f"NaN within {COMPARED} steps"
+    return None
 
 
-def cells(o: Any, every: int = 1, wrapped: list[str] | None = None) -> Iterator[Cell]:
-    """All cells of the matrix, or every so many-th."""
-    count = 0
-    for kind, make in kinds_of_params().items():
-        with jax.enable_x64(kind == "dict f64"):
-            for wrapper, wrap in wrappers().items():
-                if wrapped is not None and wrapper not in wrapped:
-                    continue
-                for optimizer, factory in optimizers().items():
-                    count += 1
-                    if count % every == 0:
-                        yield Cell(optimizer, wrapper, kind, run_cell(o, factory, wrap, make))
+def _step(tx: Any, problem: Problem, params: Any, state: Any) -> tuple[Any, Any]:
+    value, grads = problem.value_and_grads(params)
+    updates, state = tx.update(grads, state, params, **problem.extra(value, grads))
+    return plain_optax.apply_updates(params, updates), state
 
 
-def report(o: Any, every: int) -> str:
-    """How many cells are held, by wrapper and by kind of params, and why the others are not."""
-    held: dict[str, Counter[str]] = {"wrapper": Counter(), "params": Counter()}
-    count: dict[str, Counter[str]] = {"wrapper": Counter(), "params": Counter()}
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for cell in cells(o, every):
-        for group, name in (("wrapper", cell.wrapper), ("params", cell.params)):
-            count[group][name] += 1
-            held[group][name] += cell.reason is None
-        if cell.reason is not None:
-            short = " ".join(cell.reason.split())[:160]
-            reasons[short].append(f"{cell.optimizer} / {cell.wrapper} / {cell.params}")
-        print(".", end="", file=sys.stderr, flush=True)
+def all_cells() -> list[tuple[str, str, str]]:
+    """Every (optimizer, wrapper, kind of params), in an order that only the seed decides."""
+    cells = list(itertools.product(optimizers(), wrappers(), kinds_of_params()))
+    random.Random(SEED).shuffle(cells)
+    return cells
+
+
+def measure(cells: Iterable[tuple[str, str, str]], minutes: float, jobs: int) -> list[Outcome]:
+    """The outcomes of as many cells as the minutes allow; how many are done goes to stderr."""
+    cells, outcomes, start = list(cells), [], time.monotonic()
+    with tempfile.TemporaryDirectory() as cache:
+        pool = multiprocessing.get_context("spawn").Pool(jobs, _begin, (cache,), maxtasksperchild=200)
+        with pool:
+            for outcome in pool.imap_unordered(run_cell, cells):
+                outcomes.append(outcome)
+                failed = sum(o.treekit is not None for o in outcomes)
+                if len(outcomes) % 20 == 0:
+                    print(f"\r{len(outcomes)} of {len(cells)} cells, {failed} not held", end="", file=sys.stderr)
+                if time.monotonic() - start > 60 * minutes:
+                    break
     print(file=sys.stderr)
-    lines = [f"{sum(held['wrapper'].values())} of {sum(count['wrapper'].values())} cells held"]
-    for group, counts in count.items():
-        lines += [f"by {group}:"] + [f"  {name:32} {held[group][name]:5} of {n}" for name, n in counts.items()]
-    lines += [f"{len(where):4}  {reason}\n      such as {where[0]}" for reason, where in reasons.items()]
-    return "\n".join(lines)
+    return outcomes
+
+
+def _begin(cache: str) -> None:
+    """In each process: a program is compiled once, in whatever cell it comes up."""
+    untyped.config.update("jax_compilation_cache_dir", cache)
+    untyped.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    untyped.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def main() -> None:
-    """Print the matrix, for treekit and for plain Optax."""
-    every = 40 if "QUICK" in os.environ else 1
-    for o in (treekit_optax, plain_optax):
-        print(f"\n{o.__name__}: {report(o, every)}")
+    """Run the matrix and write the page."""
+    # The programs are small: compiling them well takes longer than running them.
+    os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 " + os.environ.get("XLA_FLAGS", "")
+    quick = "QUICK" in os.environ
+    minutes = float(os.environ.get("MINUTES", 3 if quick else "inf"))
+    cells = all_cells()
+    outcomes = measure(cells, minutes, int(os.environ.get("JOBS", os.cpu_count() or 1)))
+    text = page(outcomes, len(cells), SEED)
+    if quick:
+        print(text)
+    else:
+        Path("docs/matrix.md").write_text(text)
 
 
 if __name__ == "__main__":

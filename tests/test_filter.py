@@ -250,7 +250,7 @@ def test_a_spec_that_does_not_fit_is_an_error_that_says_where(verb: Callable[...
     spec, message = MISFITS[name]
     with pytest.raises(ValueError, match=message):
         verb(TREE, spec)
-    with pytest.raises(ValueError, match="structure error"):
+    with pytest.raises(ValueError, match=r"structure error|mismatch|Expected"):  # as the version of JAX has it
         eqx.filter(TREE, spec)
 
 
@@ -268,7 +268,7 @@ def test_a_traced_spec_is_an_error() -> None:
 
 
 def test_combine_names_where_trees_part() -> None:
-    with pytest.raises(ValueError, match=r"(?s)\['a'\].*length 2.*length 1"):
+    with pytest.raises(ValueError, match=r"(?s)tree does not fit rest\[0\].*\['a'\].*length 2.*length 1"):
         tk.combine({"a": [1, None]}, {"a": [None]})
 
 

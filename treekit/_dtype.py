@@ -1,5 +1,6 @@
 """The dtype of a leaf: which it has, whether it is weak, which is wider, and the cast to another's."""
 
+import functools
 from typing import Any
 
 import jax
@@ -27,6 +28,11 @@ def dtype_of(x: Any) -> Any:
     if isinstance(x, (bool, int, float, complex)):
         return jax.dtypes.canonicalize_dtype(type(x))
     return None
+
+
+def is_absent(update: Any) -> bool:
+    """Whether there is no update: None, as Equinox has it, or float0, which JAX gives for an integer."""
+    return update is None or dtype_of(update) == jax.dtypes.float0
 
 
 def is_weak(x: Any) -> bool:
@@ -97,6 +103,7 @@ def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
     return _kind(have) - (weak and _kind(have) == 2) <= _kind(want)  # a Python int may stand for an unsigned one
 
 
+@functools.cache  # it is asked several times for each leaf
 def _is_number(dtype: Any) -> bool:
     return any(jnp.issubdtype(dtype, kind) for kind in _KINDS)
 

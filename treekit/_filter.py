@@ -174,12 +174,11 @@ def combine(tree: T, *rest: T, is_leaf: Callable[[Any], bool] | None = None) -> 
 
     stop = _is_none if is_leaf is None else none_or_leaf
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
-    for other in rest:
+    for i, other in enumerate(rest):
         try:
             others = treedef.flatten_up_to(other)
-        except ValueError:
-            jtu.tree_map(lambda *_: None, tree, other, is_leaf=stop)  # its error names the key path
-            raise
+        except ValueError as error:
+            raise misfit("tree", treedef, other, error, f"rest[{i}]") from None
         leaves = [y if x is None else x for x, y in zip(leaves, others, strict=True)]
     out: T = treedef.unflatten(leaves)
     return out
@@ -215,11 +214,11 @@ def _decide_leaf(spec: Any, leaf: Any) -> bool:
     raise ValueError(f"filter_spec must hold bools and predicates on leaves only, found {spec!r}")
 
 
-def misfit(name: str, outline: Any, tree: Any, error: ValueError) -> ValueError:
+def misfit(name: str, outline: Any, tree: Any, error: ValueError, whole: str = "the tree it is for") -> ValueError:
     """Where a prefix called `name`, of the structure `outline`, and a tree part; `error` where JAX finds no place."""
     try:
         jtu.tree_broadcast(outline.unflatten(range(outline.num_leaves)), tree)
     except ValueError as told:
         error = told
     text = str(error).replace("broadcast_prefix prefix_tree", name).replace("the prefix pytree ", "")
-    return ValueError(f"{name} does not fit the tree it is for.\n{text.replace('the full pytree', 'the tree')}")
+    return ValueError(f"{name} does not fit {whole}.\n{text.replace('the full pytree', whole)}")

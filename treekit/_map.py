@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from treekit._dtype import cast_like
+from treekit._filter import misfit
 from treekit._jax import jtu
 
 T = TypeVar("T")
@@ -52,11 +53,12 @@ def dtype_preserving_tree_map(
 
     # The path is made only for an error: with_path would cost every call what one call in a thousand needs.
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    try:
-        others = [treedef.flatten_up_to(t) for t in rest]
-    except ValueError:
-        jtu.tree_map(lambda *_: None, tree, *rest, is_leaf=is_leaf)  # raises with the key path where the trees part
-        raise
+    others: list[list[Any]] = []
+    for i, t in enumerate(rest):
+        try:
+            others.append(treedef.flatten_up_to(t))
+        except ValueError as error:
+            raise misfit("tree", treedef, t, error, f"rest[{i}]") from None
     results = [f(*xs) for xs in zip(leaves, *others, strict=True)]
     for i, (leaf, result) in enumerate(zip(leaves, results, strict=True)):
         try:

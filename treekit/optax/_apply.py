@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import jax
 import optax
 
-from treekit._dtype import cast_like, dtype_of, wider
+from treekit._dtype import cast_like, dtype_of, is_absent, wider
 from treekit._filter import is_array, is_parameter
 from treekit._jax import jnp, jtu
 from treekit._map import keep_dtypes
@@ -43,7 +42,7 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
     """
 
     def apply(param: Any, update: Any, words: Any) -> Any:
-        if update is None or dtype_of(update) == jax.dtypes.float0:
+        if is_absent(update):
             return param
         if not is_parameter(param):
             return param if dtype_of(param) is None else update  # a number for a PRNG key: the cast below refuses it

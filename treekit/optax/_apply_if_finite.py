@@ -5,9 +5,9 @@ from typing import Any
 import optax
 
 from treekit._dtype import strong
-from treekit._jax import jnp, jtu, lax
+from treekit._jax import jnp, jtu, lax, untyped
 from treekit.optax._select import hold
-from treekit.optax._step_if import Traced, zeros
+from treekit.optax._step_if import zeros
 
 
 def apply_if_finite(
@@ -46,16 +46,13 @@ def apply_if_finite(
         def run(inner_state: Any) -> tuple[Any, Any]:
             return inner.update(updates, inner_state, params, **extra)
 
-        step = Traced(run, inner_state)
+        step = untyped.jit(run)  # traced once, for the dtypes of the updates, and not again for the cond
 
-        def apply() -> Any:
-            return step(inner_state, consts=step.consts)
-
-        def skip() -> Any:
-            return zeros(step.like[0]), inner_state
+        def skip(inner_state: Any) -> tuple[Any, Any]:
+            return zeros(step.eval_shape(inner_state)[0]), inner_state
 
         accept = finite | (count > max_consecutive_errors)
-        new_updates, new_inner_state = lax.cond(accept, apply, skip)
+        new_updates, new_inner_state = lax.cond(accept, step, skip, inner_state)
         total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
         return new_updates, optax.ApplyIfFiniteState(count, finite, total, new_inner_state)
 

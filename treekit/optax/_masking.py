@@ -11,7 +11,7 @@ from treekit._callable import match_spec, resolve_shown
 from treekit._dtype import as_array
 from treekit._filter import is_array, is_parameter
 from treekit._jax import jtu
-from treekit.optax._select import Held, Selection, hold, select
+from treekit.optax._select import Held, Selection, held, hold, select
 
 
 def masked(
@@ -104,7 +104,9 @@ def partition(
                 )
 
         def selection(key: Any) -> Selection:
-            keep = (bool(label == key) if is_label(label) else part is None for _, label, part in matches)
+            keep = (
+                bool(label == key) if is_label(label) else not _holds_parameters(part) for _, label, part in matches
+            )
             return Selection(outline, tuple(keep), optax.MaskedNode(), passes=True)
 
         return {key: selection(key) for key in transforms}
@@ -123,7 +125,7 @@ def partition(
             updates, states[key] = tx.update(updates, state.inner_states[key], params, **extra)
         return updates, optax.transforms.PartitionState(states)
 
-    return Held(init, update)
+    return held(init, update)
 
 
 def _match(spec: Any, params: Any, *, is_spec_leaf: Callable[[Any], bool], name: str) -> tuple[Any, Any]:
@@ -132,8 +134,14 @@ def _match(spec: Any, params: Any, *, is_spec_leaf: Callable[[Any], bool], name:
     def show(params: Any) -> Any:
         return jtu.tree_map(as_array, params)
 
-    resolved = resolve_shown(spec, params, show, is_spec_leaf=is_spec_leaf, name=name)
-    return match_spec(resolved, params, is_spec_leaf=is_spec_leaf, name=name)
+    try:
+        resolved = resolve_shown(spec, params, show, is_spec_leaf=is_spec_leaf, name=name)
+        return match_spec(resolved, params, is_spec_leaf=is_spec_leaf, name=name)
+    except ValueError as error:
+        if not str(error).startswith(name):  # an error of the user's own function
+            raise
+        hint = f"Make {name} by jax.tree.map over the params, or give a function that does; a value covers a subtree"
+        raise ValueError(f"{error}\n{hint}") from None
 
 
 def _select_masked(tx: optax.GradientTransformation, choose: Callable[[Any], Selection]) -> "Held":
@@ -143,7 +151,11 @@ def _select_masked(tx: optax.GradientTransformation, choose: Callable[[Any], Sel
 
 def _has_parameters(spec_leaf: Any, part: Any) -> bool:
     """Whether a leaf of a spec decides about a parameter; elsewhere it is left from the model the spec was made of."""
-    return spec_leaf is not None and any(map(is_parameter, jtu.tree_leaves(part)))
+    return spec_leaf is not None and _holds_parameters(part)
+
+
+def _holds_parameters(part: Any) -> bool:
+    return any(map(is_parameter, jtu.tree_leaves(part)))
 
 
 def _is_bool(x: Any) -> bool:
@@ -158,7 +170,7 @@ def _keep_masked(path: Any, leaf: Any, part: Any) -> bool:
     if _has_parameters(leaf, part):
         where = jtu.keystr(path) or "the root"
         raise TypeError(f"mask must have bools at its leaves; at {where} it has {leaf!r} of type {type(leaf).__name__}")
-    return part is None
+    return not _holds_parameters(part)  # a function is None in the state, in a raw model as in a filtered one
 
 
 def _names(keys: Any) -> str:

@@ -5,14 +5,14 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 
-from treekit._dtype import as_array, dtype_of, wider
+from treekit._dtype import as_array, dtype_of, is_absent, wider
 from treekit._filter import filter, is_array, is_inexact_array, is_parameter, misfit
 from treekit._jax import jnp, jtu
 from treekit.optax._preserve import preserve
@@ -82,17 +82,13 @@ def select(
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         given = updates if params is None else params
         copy = _params_in_state(inner, unwrap(state), updates, given) if leafwise else None
-        selection = choose(given) if copy is None else _all_of(copy)
+        selection = choose(given) if copy is None else _leaves_of(copy)
         step = _Step(selection, updates, params, given if copy is None else copy)
         views = {name: step.view(value) for name, value in extra.items()}
         new_updates, new_state = inner.update(step.inside(updates), unwrap(state), step.inside_params, **views)
         return step.outside(new_updates), wrap(new_state)
 
-    return Held(init, update)
-
-
-def _is_absent(update: Any) -> bool:
-    return update is None or dtype_of(update) == jax.dtypes.float0
+    return held(init, update)
 
 
 def _as_inexact(param: Any) -> Any:
@@ -114,17 +110,28 @@ def _params_in_state(tx: optax.GradientTransformation, state: Any, updates: Any,
         optax.tree_map_params(tx, found.append, state, is_leaf=lambda _: True)
     except Exception:  # tx takes no placeholder for params
         return None
-    return next((copy for copy in found if _fits(copy, updates) and _fits(copy, given)), None)
+    fitting = (copy for copy in found if _fits(copy, updates, given))
+    return max(fitting, key=lambda copy: len(jtu.tree_leaves(copy)), default=None)
 
 
-def _fits(copy: Any, tree: Any) -> bool:
-    """Whether a tree has the structure and the shapes of a copy of the params, but for what is None in it."""
-    leaves, treedef = jtu.tree_flatten(copy)
+def _fits(copy: Any, updates: Any, given: Any) -> bool:
+    """Whether updates and params have the structure and the shapes of a copy of the params, but for what is None."""
+    leaves, outline = _flatten_with_none(copy)
     try:
-        parts = treedef.flatten_up_to(tree)
+        parts = zip(leaves, outline.flatten_up_to(updates), outline.flatten_up_to(given), strict=True)
     except ValueError:
         return False
-    return all(x is None or np.shape(x) == np.shape(leaf) for x, leaf in zip(parts, leaves, strict=True))
+
+    def fits(leaf: Any, update: Any, param: Any) -> bool:
+        if leaf is None:  # what the state has no place for has no update, as in a raw model whose init was filtered
+            return update is None
+        return all(x is None or np.shape(x) == np.shape(leaf) for x in (update, param))
+
+    return all(itertools.starmap(fits, parts))
+
+
+def _flatten_with_none(tree: Any) -> tuple[list[Any], Any]:
+    return jtu.tree_flatten(tree, is_leaf=lambda x: x is None)
 
 
 class _Step:
@@ -150,7 +157,7 @@ class _Step:
                 return self.selection.hole
             if self.selection.passes:
                 return x
-            return jnp.zeros_like(_as_inexact(param)) if _is_absent(x) and is_parameter(param) else as_leaf(x)
+            return jnp.zeros_like(_as_inexact(param)) if is_absent(x) and is_parameter(param) else as_leaf(x)
 
         return self.selection.map(enter, tree, self._known)
 
@@ -158,7 +165,7 @@ class _Step:
         """The updates that come out."""
 
         def leave(keep: bool, new: Any, old: Any) -> Any:
-            if _is_absent(old):
+            if is_absent(old):
                 return None
             return new if keep or not self.selection.passes else old
 
@@ -186,7 +193,7 @@ class _Step:
         def restore(keep: bool, new: Any, update: Any, old: Any) -> Any:
             if not keep:
                 return old
-            return new if self.selection.passes or not (_is_absent(update) or _as_inexact(old) is not old) else old
+            return new if self.selection.passes or not (is_absent(update) or _as_inexact(old) is not old) else old
 
         return self.selection.map(restore, params, self.updates, self.params)
 
@@ -213,9 +220,9 @@ def select_leaves(tx: optax.GradientTransformation, filter_spec: Any = is_parame
     return select(tx, choose, leafwise=True)
 
 
-def _all_of(copy: Any) -> Selection:
-    outline = jtu.tree_structure(copy)
-    return Selection(outline, (True,) * outline.num_leaves, None, passes=False)
+def _leaves_of(copy: Any) -> Selection:
+    leaves, outline = _flatten_with_none(copy)
+    return Selection(outline, tuple(leaf is not None for leaf in leaves), None, passes=False)
 
 
 def _none_as_false(filter_spec: Any) -> Any:
@@ -229,6 +236,15 @@ def _none_as_false(filter_spec: Any) -> Any:
 
 class Held(optax.GradientTransformationExtraArgs):
     """A transformation that takes raw models and keeps dtypes already. Only `hold` looks at this."""
+
+
+def held(init: Callable[..., Any], update: Callable[..., Any]) -> Held:
+    """The two as partials, which Equinox's `closure_to_pytree` leaves whole.
+
+    Optimistix takes optimizers that way: of plain functions it would make trees, and of those that they close over,
+    such as a predicate, which is then no function any more.
+    """
+    return Held(functools.partial(init), functools.partial(update))
 
 
 def hold(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:

@@ -1,0 +1,124 @@
+"""The matrix as a page: cells held by wrapper and by kind of params, and the reason of each failure."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from benchmarks._timing import setting
+
+
+class Outcome(NamedTuple):
+    """What became of one cell: why treekit and plain Optax do not hold it, and what bare Optax does there."""
+
+    optimizer: str
+    wrapper: str
+    params: str
+    treekit: str | None
+    optax: str | None
+    bare: str | None  # None where it works, or has not been asked since treekit holds the cell
+
+    @property
+    def is_exception(self) -> bool:
+        """Whether treekit fails where the bare transformation of Optax fails on the same leaves in a plain list."""
+        return self.treekit is not None and self.bare is not None
+
+
+_WHAT = """
+A cell is an optimizer, in a wrapper, on a kind of params. It is held when the laws of `check_transformation` hold (but
+that a moment can decay in 16 bits), when forty steps of training keep the dtypes of the params, give no NaN and make
+the loss fall as it does in f32, and when the numbers are those of plain Optax on the same leaves in a plain list, where
+that can do it. An exception is a cell where the bare transformation of Optax, in no wrapper, itself raises or gives NaN
+on the same leaves in a plain list.
+""".strip()
+
+
+def page(outcomes: Sequence[Outcome], cells: int, seed: int) -> str:
+    """The page in Markdown, of outcomes among so many cells."""
+    outcomes = sorted(outcomes)
+    exceptions = [o for o in outcomes if o.is_exception]
+    failures = [o for o in outcomes if o.treekit is not None and not o.is_exception]
+    of_optax = [o for o in outcomes if o.optax is not None]
+    drawn = f"{len(outcomes):,} of {cells:,} cells ({len(outcomes) / cells:.1%}), drawn at random with the seed {seed}"
+    share = drawn if len(outcomes) < cells else f"all {cells:,} cells"
+    count = len(outcomes) - len(exceptions) - len(failures)
+    parts = [
+        "# The matrix",
+        f"Written by `python -m benchmarks.matrix`: {setting('optax', 'jax', 'equinox', 'flax')}.",
+        _WHAT,
+        f"Run: {share}.",
+        f"**treekit holds {count:,}, fails in {len(failures):,}, and {len(exceptions):,} are exceptions; plain Optax "
+        f"holds {len(outcomes) - len(of_optax):,} of the {len(outcomes):,}.**",
+        "## By wrapper",
+        _held("wrapper", outcomes, lambda o: o.wrapper),
+        "## By kind of params",
+        _held("params", outcomes, lambda o: o.params),
+        "## The exceptions",
+        _exceptions(exceptions) if exceptions else "None.",
+        "## Why treekit does not hold the others",
+        _reasons((o, o.treekit) for o in failures) if failures else "There are none.",
+        "## Why plain Optax does not hold its",
+        _reasons((o, o.optax) for o in of_optax) if of_optax else "It holds all.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(str(x).replace('|', chr(92) + '|') for x in line)} |" for line in lines)
+
+
+def _grouped(outcomes: Iterable[Outcome], key: Callable[[Outcome], str]) -> dict[str, list[Outcome]]:
+    groups: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        groups[key(outcome)].append(outcome)
+    return dict(sorted(groups.items()))
+
+
+def _held(title: str, outcomes: Iterable[Outcome], key: Callable[[Outcome], str]) -> str:
+    """treekit and plain Optax side by side."""
+    rows = [
+        (
+            name,
+            len(group),
+            sum(o.treekit is None for o in group),
+            sum(o.is_exception for o in group),
+            sum(o.optax is None for o in group),
+        )
+        for name, group in _grouped(outcomes, key).items()
+    ]
+    return _table((title, "cells", "treekit holds", "exceptions", "Optax holds"), rows)
+
+
+def _exceptions(exceptions: Iterable[Outcome]) -> str:
+    """By optimizer and kind of params: the wrappers do not matter, since it is in none of them that Optax fails."""
+    rows = [
+        (*name.split(" / "), len(group), f"`{_short(group[0].bare or '')}`")
+        for name, group in _grouped(exceptions, lambda o: f"{o.optimizer} / {o.params}").items()
+    ]
+    return _table(("optimizer", "params", "cells", "bare Optax"), rows)
+
+
+def _reasons(failures: Iterable[tuple[Outcome, str | None]]) -> str:
+    """Each reason, how often, and one cell that has it; the commonest first."""
+    groups: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome, reason in failures:
+        groups[_short(reason or "")].append(outcome)
+    rows = [
+        (len(group), f"`{reason}`", " / ".join(group[0][:3]))
+        for reason, group in sorted(groups.items(), key=lambda item: -len(item[1]))
+    ]
+    return _table(("cells", "reason", "such as"), rows)
+
+
+def _short(reason: str) -> str:
+    """The law; and the error, if that is how it was broken, without what differs from cell to cell."""
+    law, _, found = reason.partition(": ")
+    if law.endswith("Error"):
+        return _trimmed(reason)
+    return f"{law}: {_trimmed(found)}" if re.match(r"\w+Error", found) else law
+
+
+def _trimmed(error: str) -> str:
+    plain = re.sub(r" at 0x[0-9a-f]+", "", " ".join(error.replace("`", "'").split()))
+    return plain if len(plain) <= 100 else plain[:100].rsplit(" ", 1)[0] + " \N{HORIZONTAL ELLIPSIS}"

@@ -1,0 +1,97 @@
+"""Where nothing has to be cast, the compiled program is that of Optax: raw models and kept dtypes are free."""
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from tests.optax import cases
+from treekit import optax as tko
+
+
+def model() -> Any:
+    """A raw model, whose leaves are arrays and functions."""
+    return eqx.nn.MLP(2, 1, 4, depth=1, activation=jnp.tanh, key=jax.random.key(0))
+
+
+def arrays() -> Any:
+    """The arrays of that model in a plain dict, in the same order."""
+    return dict(enumerate(jax.tree.leaves(eqx.filter(model(), eqx.is_array))))
+
+
+def by_rank(params: Any) -> Any:
+    return jax.tree.map(lambda x: ("vector", "matrix")[x.ndim - 1], eqx.filter(params, eqx.is_array))
+
+
+def masked(o: Any, params: Any) -> Any:
+    return o.masked(o.adam(0.1), jax.tree.map(lambda label: label == "matrix", by_rank(params)))
+
+
+def partition(o: Any, params: Any) -> Any:
+    return o.partition({"matrix": o.adam(0.1), "vector": o.sgd(0.1)}, by_rank(params))
+
+
+def bare(o: Any, params: Any) -> Any:
+    """A transformation of Optax's own, wrapped by hand."""
+    tx = optax.adam(0.1)
+    return tx if o is optax else tko.dtype_preserving(tko.filtered(tx))
+
+
+def optimizer(name: str) -> Callable[[Any, Any], Any]:
+    return lambda o, params: cases.OPTIMIZERS[name](o)
+
+
+NAMES = ("sgd_scheduled", "adafactor", "lamb", "novograd", "clipped", "lbfgs_no_search", "prodigy")
+TRANSFORMATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    **{name: optimizer(name) for name in NAMES},
+    "filtered": bare,
+    "masked": masked,
+    "masked_of_masked": lambda o, params: o.masked(masked(o, params), True),
+    "partition": partition,
+    "inject": lambda o, params: o.inject_hyperparams(o.adamw)(0.1),
+    "apply_if_finite": lambda o, params: o.apply_if_finite(o.adam(0.1), 3),
+    "inject_of_masked": lambda o, params: o.inject_hyperparams(lambda rate: o.chain(masked(o, params), o.scale(rate)))(
+        0.1
+    ),
+}
+
+
+def operations(tx: optax.GradientTransformation, params: Any) -> Counter[tuple[str, str]]:
+    """How often the compiled update has which operation with which result."""
+    dynamic, static = eqx.partition(params, eqx.is_array)
+
+    def update(grads: Any, state: Any, dynamic: Any) -> Any:
+        return tx.update(grads, state, eqx.combine(dynamic, static))
+
+    text = jax.jit(update).lower(dynamic, tx.init(params), dynamic).compile().as_text()
+    assert text is not None
+    return Counter(re.findall(r"= (\S+) ([\w-]+)\(", text))
+
+
+@functools.cache
+def operations_of_optax(name: str) -> Counter[tuple[str, str]]:
+    return operations(TRANSFORMATIONS[name](optax, arrays()), arrays())
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+@pytest.mark.parametrize("params", [model, arrays], ids=["raw", "dict"])
+def test_a_wrapped_update_adds_no_operation(name: str, params: Callable[[], Any]) -> None:
+    ours, theirs = operations(TRANSFORMATIONS[name](tko, params()), params()), operations_of_optax(name)
+    assert sum(theirs.values()) > 5
+    assert (ours - theirs, theirs - ours) == (Counter(), Counter())
+
+
+def test_a_raw_model_adds_no_operation_to_multi_steps() -> None:
+    """Whose program is another one than Optax's on purpose."""
+
+    def ours(params: Any) -> Counter[tuple[str, str]]:
+        return operations(tko.MultiSteps(tko.adam(0.1), 3).gradient_transformation(), params)
+
+    assert ours(model()) == ours(arrays())
