@@ -43,8 +43,9 @@ def dtype_preserving(
         state_dtype: a floating dtype in which all floating state is held, whatever that of the params is; but numbers
             of shape () are not narrowed, since among them are hyperparameters. By default state has the dtypes that
             `inner.init` gives it.
-        rounding: how state and updates of less than 32 bits are rounded. "nearest": `inner` computes in `state_dtype`, or
-            in the dtypes it is given. "stochastic": it computes in f32 at least, and the result is rounded at random.
+        rounding: how state and updates of less than 32 bits are rounded. "nearest": `inner` computes in `state_dtype`
+            or in the dtypes it is given. "stochastic": it computes in f32 at least, and what comes out is rounded at
+            random.
         seed: what the random bits are made of, with the number of the update and of the leaf: a run can be repeated,
             stopped and resumed, on any number of devices. Give each of several such transformations its own.
 
