@@ -4,10 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench matrix clean
+.PHONY: help demo test check coverage package versions bench docs matrix clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/installed ## train on handwritten digits: plain Optax beside treekit, and a picture of the loss
 	$(BIN)/python examples/digits.py
@@ -22,16 +22,32 @@ check: .venv/installed ## format, lint and types, and the stubs of Optax against
 	$(BIN)/pyright
 	MYPYPATH=typings $(BIN)/python -m mypy.stubtest optax --ignore-missing-stub --ignore-disjoint-bases
 
-bench: .venv/installed ## treekit beside its peers, as ratios (QUICK=1 for a short look; not checks and matrix)
-	$(BIN)/python -m pip install --quiet --group bench
-	@set -e; for file in benchmarks/[a-z]*.py; do name=$${file##*/}; name=$${name%.py}; \
-		[ $$name = matrix ] || [ $$name = checks ] || $(BIN)/python -m benchmarks.$$name; done
+coverage: .venv/installed ## the tests, which have to reach each line and branch of treekit/
+	$(BIN)/python -m pytest -n 2 --cov
 
-matrix: .venv/installed ## every optimizer, wrapper and kind of params against the laws (hours; QUICK=1 a fortieth)
+package: .venv/installed ## build sdist and wheel into dist/, and test what is in them
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m pytest -n 2 tests/test_package.py
+
+versions: .venv/installed ## the tests with the lowest and the newest dependencies on each Python here (hours)
+	$(BIN)/python -m tests.versions
+
+bench: .venv/installed ## treekit beside its peers, and docs/benchmarks.md (QUICK=1 for a short look, printed only)
+	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m benchmarks
+
+docs: .venv/installed ## the documentation, into site/; a warning or a misspelling is an error
+	$(BIN)/python -m pip install --quiet --group docs
+	$(BIN)/codespell
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+matrix: .venv/installed ## every optimizer, wrapper and kind of params against the laws (hours; MINUTES=30 for a part)
 	$(BIN)/python -m benchmarks.matrix
 
 clean: ## remove .venv, caches and builds
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv: .venv/installed ## make the environment that the others use; they do so by themselves

@@ -148,18 +148,17 @@ def predict(model: Network, images: Array) -> Array:
 # --- The training: Adam with three of the systems, an edit of the model on the way, and a polish ----------------------
 
 
-def create_optimizer(model: Network, rounds: int) -> plain_optax.MultiSteps:
+def create_optimizer(model: Network, rounds: int) -> optax.MultiSteps:
     mask = weights(model)  # a tree, made from the raw model
 
     @optax.inject_hyperparams
-    def adam(learning_rate: Any) -> plain_optax.GradientTransformation:
-        steps: plain_optax.GradientTransformation = optax.chain(
+    def adam(learning_rate: Any) -> optax.GradientTransformation:
+        return optax.chain(
             optax.zero_nans(),
             optax.masked(optax.add_decayed_weights(DECAY), mask),
             optax.scale_by_adam(),
             optax.scale_by_learning_rate(learning_rate),
         )
-        return steps
 
     schedule = optax.warmup_cosine_decay_schedule(0.0, 3e-3, warmup_steps=rounds // 20, decay_steps=rounds)
     return optax.MultiSteps(adam(schedule), every_k_schedule=ACCUMULATE)

@@ -1,5 +1,6 @@
 """Misuse that the checkers must catch: the files of typing_bad, never run, with `# E: code` on each wrong line."""
 
+import ast
 import importlib.util
 import json
 import re
@@ -7,12 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import optax
 import pytest
+
+import treekit.optax
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "tests" / "typing_bad"
 FILES = sorted(FOLDER.glob("*.py"))
 MARKER = re.compile(r"# E: ([a-z-]+(?:, [a-z-]+)*)$")
+
+
+# Of Optax, these have no stubs: to a checker they are Any.
+UNKNOWN = (
+    "assignment experimental microbatch microbatching multi_normal perturbations projections second_order tree_utils"
+).split()
 
 
 def run(*command: str) -> str:
@@ -62,3 +72,19 @@ def test_pyright_finds_an_error_on_each_marked_line_and_on_no_other() -> None:
         if e["severity"] == "error"
     }
     assert errors == {(file, line) for file, line, _ in marked()}
+
+
+def imported(module: str) -> set[str]:
+    """What a file imports as a public name."""
+    tree = ast.parse((ROOT / "treekit" / "optax" / f"{module}.py").read_text())
+    found = (alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names)
+    return {name for name in found if name and not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", ["", "contrib", "schedules", "transforms"])
+def test_the_checkers_are_told_of_every_name_of_optax(name: str) -> None:
+    module = getattr(optax, name) if name else optax
+    told = imported(name) if name else imported("__init__") | imported("_names") | {"multi_transform"}
+    names = {key for key in dir(module) if not key.startswith("_")}
+    assert names - told == (set() if name else set(UNKNOWN))
+    assert all(hasattr(treekit.optax, key) for key in UNKNOWN)

@@ -12,7 +12,7 @@ import threading
 import types
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -271,6 +271,13 @@ def _already(cls: type[Any], by: str) -> TypeError:
     )
 
 
+def check_names(cls: type[Any], names: Iterable[object]) -> None:
+    """Raises a TypeError for a name that no attribute can have: the names are written into code."""
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise TypeError(f"field {name!r} of {cls.__qualname__} is no attribute name")
+
+
 def check_fields(cls: type[Any], names: Collection[str], *, slots: bool) -> None:
     """Raise a TypeError unless every field can be read and set with no code of the class running.
 
@@ -279,10 +286,9 @@ def check_fields(cls: type[Any], names: Collection[str], *, slots: bool) -> None
         names: its fields.
         slots: whether a field may be one of the class's `__slots__`.
     """
+    check_names(cls, names)
     for name in names:
         where = f"field {name!r} of {cls.__qualname__}"
-        if not name.isidentifier() or keyword.iskeyword(name):
-            raise TypeError(f"{where} is no attribute name")
         attribute: object = inspect.getattr_static(cls, name, None)
         if hasattr(type(attribute), "__set__") and not isinstance(attribute, types.MemberDescriptorType):
             raise TypeError(f"{where} is a {type(attribute).__name__}; name the attribute that it stores its value in")

@@ -9,7 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, dataclass_transform, 
 from treekit._copy import copy_arguments
 from treekit._create import node_methods, take_anything
 from treekit._jax import jtu
-from treekit._layout import COPY, Creation, all_or_nothing, check_fields, check_free, layout_of, register
+from treekit._layout import COPY, Creation, all_or_nothing, check_fields, check_free, check_names, layout_of, register
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -172,7 +172,8 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
     check_free(cls)
     if not cls.__dictoffset__:
         raise TypeError(f"{cls.__qualname__} has __slots__ and no __dict__, which node needs; use register_node")
-    own: set[str] = set(cls.__dict__)
+    own: dict[str, Any] = dict(cls.__dict__)
+    check_names(cls, own.get("__annotations__", ()))  # before dataclasses writes code with them
     generated = init and "__init__" not in own
     with all_or_nothing(cls):
         dataclasses.dataclass(frozen=True, repr=False, init=generated, eq=eq, order=order, kw_only=kw_only)(cls)

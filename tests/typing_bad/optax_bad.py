@@ -26,3 +26,9 @@ def bad(model: Model, updates: Model, tx: optax.GradientTransformation) -> None:
     tko.apply_updates(model, updates).bias  # E: attr-defined
     other: dict[str, int] = tko.apply_updates(model, updates)  # E: arg-type
     grad: Model = tko.value_and_grad_from_state(len)(model, state=())  # E: assignment
+    tko.sgd("fast")  # E: arg-type
+    tko.adamw(1e-3, wieght_decay=0.1)  # E: call-arg
+    tko.chain(tx, 3)  # E: arg-type
+    tko.contrib.muon()  # E: call-arg
+    tko.transforms.zero_nans(tx)  # E: call-arg
+    plan: int = tko.constant_schedule(1.0)  # E: assignment

@@ -2,14 +2,14 @@
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     import optax as _optax
-except ModuleNotFoundError as error:
-    if error.name != "optax":
+except ModuleNotFoundError as _error:
+    if _error.name != "optax":
         raise
-    raise ModuleNotFoundError("treekit.optax needs optax; install it with: pip install 'treekit[optax]'") from error
+    raise ModuleNotFoundError("treekit.optax needs optax; install it with: pip install 'treekit[optax]'") from _error
 
 from treekit.optax import contrib as contrib
 from treekit.optax import schedules as schedules
@@ -28,6 +28,9 @@ from treekit.optax._masking import masked as masked
 from treekit.optax._masking import partition as partition
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
 from treekit.optax._select import filtered as filtered
+
+if TYPE_CHECKING:
+    from treekit.optax._names import *
 
 multi_transform = partition
 

@@ -1,0 +1,58 @@
+"""What importing treekit adds to importing what it needs, in fresh processes.
+
+Run `python -m benchmarks.import_time` (QUICK=1 for a short look).
+"""
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from benchmarks._page import Section, show
+from benchmarks._timing import QUICK, Ratio
+
+PROCESSES = 5 if QUICK else 30
+# By name, what is imported and what it needs, which is imported first: the ratio is of times in one process.
+IMPORTS = {
+    "treekit": ("treekit", "jax, jaxtyping"),
+    "treekit.optax": ("treekit.optax", "jax, jaxtyping, optax"),
+    "Equinox": ("equinox", "jax, jaxtyping"),
+    "Flax": ("flax", "jax, jaxtyping"),
+}
+CODE = """
+import time
+start = time.perf_counter()
+import {needs}
+middle = time.perf_counter()
+import {name}
+print((time.perf_counter() - middle) / (middle - start))
+"""
+
+
+def ratio(name: str, needs: str) -> float:
+    """Of the time to import `name` to the time to import what it needs, in one new process."""
+    code = CODE.format(name=name, needs=needs)
+    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+
+def sections() -> Iterator[Section]:
+    for names in IMPORTS.values():
+        ratio(*names)  # so that what Python compiles, and what the system reads from the disk, is there
+    ratios: dict[str, list[float]] = {name: [] for name in IMPORTS}
+    for _ in range(PROCESSES):
+        for name, imports in IMPORTS.items():
+            ratios[name].append(ratio(*imports))
+    found: dict[str, Ratio] = {}
+    for name, values in ratios.items():
+        low, median, high = statistics.quantiles(values, n=4)
+        found[name] = Ratio(median, low, high)
+    yield Section(
+        "Import time",
+        "The time of an import divided by the time that what it needs takes: JAX and jaxtyping, and Optax for "
+        f"`treekit.optax`. Each in a new process, {PROCESSES} times, in turn.",
+        {"of what it needs": found},
+    )
+
+
+if __name__ == "__main__":
+    show(sections(), "treekit", "equinox", "flax", "optax", "jax")

@@ -1,0 +1,103 @@
+"""Classes and objects that lie about themselves, or raise when they are looked at: they work, or the error is clear."""
+
+from typing import Any
+
+import jax
+import pytest
+
+import treekit as tk
+
+from .trees import untyped
+
+tree_util: Any = untyped.tree_util
+register_node: Any = tk.register_node
+node: Any = tk.node  # of a class that is made here no checker knows what it takes
+
+NAMES = ("self", "cls", "é", "values", "__init__", "__eq__", "__hash__", "__module__", "__getattribute__", "__slots__")
+
+NO_NAMES = ("x: int = print('run')\n", "x;import os", "a b", "1x", "class", "None", "")
+
+
+def make(way: str, name: str) -> Any:
+    """An instance of a new class with a field of that name, which is 3."""
+    if way == "node":
+        return node(type("Made", (), {"__annotations__": {name: int}}))(3)
+    made = register_node(type("Made", (), {}), [name], [])()
+    object.__setattr__(made, name, 3)
+    return made
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("way", ["node", "register_node"])
+def test_a_field_may_have_any_name_that_an_attribute_can_have(way: str, name: str) -> None:
+    made = make(way, name)
+    leaves, treedef = tree_util.tree_flatten(made)
+    assert leaves == [3]
+    assert type(made) is type(treedef.unflatten([4]))
+    assert object.__getattribute__(treedef.unflatten([4]), name) == 4
+    assert object.__getattribute__(tk.replace(made, **{name: 5}), name) == 5
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+@pytest.mark.parametrize("way", ["node", "register_node"])
+def test_what_is_no_name_is_never_written_into_code(way: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(TypeError, match=r"(?s)field .* of Made is no attribute name"):
+        make(way, name)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["__class__", "__weakref__"])
+@pytest.mark.parametrize("way", ["node", "register_node"])
+def test_a_field_that_python_itself_keeps_is_an_error(way: str, name: str) -> None:
+    with pytest.raises(TypeError, match=f"field '{name}' of Made is a getset_descriptor"):
+        make(way, name)
+
+
+class Liar(type):
+    """Every object is an instance, every class a subclass and equal, and what is called makes nothing."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return True
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return True
+
+    def __eq__(cls, other: object) -> bool:
+        return True
+
+    def __hash__(cls) -> int:
+        return 1
+
+
+def test_a_metaclass_that_lies_about_its_instances_deceives_nobody() -> None:
+    one = node(Liar("One", (), {"__annotations__": {"x": int}}))
+    two = node(Liar("Two", (), {"__annotations__": {"x": int}}))
+    assert type(jax.tree.map(lambda x: x, one(1))) is one
+    assert type(jax.tree.map(lambda x: x, two(1))) is two
+    assert tree_util.tree_structure(one(1)) != tree_util.tree_structure(two(1))
+    assert [difference.kind for difference in tk.tree_diff(one(1), two(1))] == ["type"]
+
+
+class Refusing:
+    """Raises when it is compared, shown, hashed, taken for a bool or asked for anything it has not."""
+
+    def refuse(self, *_: object) -> Any:
+        raise RuntimeError("leave me alone")
+
+    __eq__ = __hash__ = __bool__ = __len__ = __repr__ = __getattr__ = refuse
+
+
+VERBS: dict[str, Any] = {
+    "filter": lambda x: tk.filter([x, 1], [True, False])[0],
+    "partition": lambda x: tk.combine(*tk.partition([x, 1], tk.is_array))[0],
+    "map": lambda x: tk.dtype_preserving_tree_map(lambda leaf: leaf, [x])[0],
+    "tree_at, it": lambda x: tk.tree_at(lambda tree: tree[0], [0, 1], x)[0],
+    "tree_at, beside it": lambda x: tk.tree_at(lambda tree: tree[1], [x, 1], 2)[0],
+    "tree_diff": lambda x: x if not tk.tree_diff([x], [x]) else None,
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_leaf_that_refuses_everything_is_passed_on(verb: str) -> None:
+    leaf = Refusing()
+    assert VERBS[verb](leaf) is leaf

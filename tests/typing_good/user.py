@@ -1,0 +1,114 @@
+"""What checkers know of treekit, and through it of Optax: never run; tests/test_package.py checks it with the wheel."""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, assert_type
+
+import jax
+import numpy as np
+
+import treekit as tk
+from treekit import optax
+from treekit.optax import contrib, schedules, transforms
+from treekit.testing import check_pytree, check_transformation
+
+T = TypeVar("T")
+
+
+@tk.node
+class Dense:
+    weight: jax.Array
+    name: str = tk.field(default="dense", static=True)
+
+    @classmethod
+    @tk.node_factory
+    def square(cls, n: int) -> "Dense":
+        return cls(jax.numpy.eye(n), "square")
+
+
+@tk.node(kw_only=True)
+class Pair(Generic[T]):
+    left: T
+    right: T
+    steps: list[int] = tk.field(default_factory=list[int])
+
+
+@tk.register_node(data_fields=["scale"], meta_fields=[])
+class Old:
+    def __init__(self, deviation: float) -> None:
+        self.scale = 1 / deviation
+
+
+@tk.node_factory
+def make_pair(x: int) -> Pair[int]:
+    return Pair(left=x, right=x)
+
+
+def nodes(array: jax.Array) -> None:
+    dense = Dense(array)
+    assert_type(dense, Dense)
+    assert_type(dense.weight, jax.Array)
+    assert_type(dense.name, str)
+    assert_type(Dense.square(2), Dense)
+    assert_type(Pair(left=1, right=2), Pair[int])
+    assert_type(Pair(left=array, right=array).left, jax.Array)
+    assert_type(make_pair(1), Pair[int])
+    assert_type(Old(2.0), Old)
+    assert_type(Old(2.0).scale, float)
+    assert_type(tk.replace(dense, name="out"), Dense)
+    assert_type(tk.tree_at(lambda d: d.weight, dense, None), Dense)
+    assert_type(tk.tree_at(lambda d: d.weight, dense, replace_fn=jax.numpy.sin), Dense)
+    assert_type(check_pytree(dense), None)
+
+
+def leaves(x: object, model: Dense, function: Callable[[int], str], either: int | Callable[[int], str]) -> None:
+    if tk.is_array(x):
+        assert_type(x, jax.Array | np.ndarray[Any, Any] | np.generic)
+    if tk.is_inexact_array(x):
+        assert_type(x, jax.Array | np.ndarray[Any, Any] | np.generic)
+    if tk.is_truly_callable(x):
+        assert_type(x("anything"), Any)
+    if tk.is_truly_callable(function):
+        assert_type(function(1), str)
+    assert_type(tk.filter(model, tk.is_array), Dense)
+    assert_type(tk.filter_arrays(model), Dense)
+    assert_type(tk.partition(model), tuple[Dense, Dense])
+    assert_type(tk.combine(model, model), Dense)
+    assert_type(tk.dtype_preserving_tree_map(jax.numpy.sin, {"w": 1.0}), dict[str, float])
+    assert_type(tk.stochastic_round(1.0, "bfloat16", 0), jax.Array)
+    assert_type(str(tk.tree_diff(model, model)), str)
+    assert_type(tk.tree_diff(model, model)[0].left, str)
+    assert_type(tk.assert_trees_same(model, model), None)
+
+
+def ours(model: Dense, tx: optax.GradientTransformation) -> None:
+    assert_type(optax.filtered(tx), optax.GradientTransformationExtraArgs)
+    assert_type(optax.dtype_preserving(tx), optax.GradientTransformationExtraArgs)
+    assert_type(optax.masked(tx, True), optax.GradientTransformationExtraArgs)
+    assert_type(optax.partition({"a": tx}, "a"), optax.GradientTransformationExtraArgs)
+    assert_type(optax.multi_transform({"a": tx}, "a"), optax.GradientTransformationExtraArgs)
+    assert_type(optax.apply_if_finite(tx, 3), optax.GradientTransformationExtraArgs)
+    assert_type(optax.lbfgs(), optax.GradientTransformationExtraArgs)
+    assert_type(optax.inject_hyperparams(optax.adamw)(1e-3), optax.GradientTransformationExtraArgs)
+    assert_type(schedules.inject_hyperparams(optax.adamw)(1e-3), optax.GradientTransformationExtraArgs)
+    steps = optax.MultiSteps(tx, every_k_schedule=2)
+    assert_type(steps, transforms.MultiSteps)
+    assert_type(steps.init(model), optax.MultiStepsState)
+    assert_type(steps.has_updated(steps.init(model)), jax.Array)
+    assert_type(steps.gradient_transformation(), optax.GradientTransformationExtraArgs)
+    assert_type(optax.apply_updates(model, model), Dense)
+    assert_type(optax.incremental_update(model, model, 0.5), Dense)
+    assert_type(check_transformation(tx, model), None)
+
+
+def theirs() -> None:
+    assert_type(optax.adamw(1e-3), optax.GradientTransformationExtraArgs)
+    assert_type(optax.sgd(optax.cosine_decay_schedule(1e-3, 10)), optax.GradientTransformationExtraArgs)
+    assert_type(optax.chain(optax.clip(1.0), optax.trace(0.9)), optax.GradientTransformationExtraArgs)
+    assert_type(optax.scale_by_learning_rate(1e-3), optax.GradientTransformation)  # not in Optax's `__all__`
+    assert_type(optax.MaskedNode(), transforms.MaskedNode)
+    assert_type(transforms.zero_nans(), optax.GradientTransformation)
+    assert_type(schedules.constant_schedule(1e-3), optax.Schedule)
+    assert_type(contrib.muon(1e-3), optax.GradientTransformation)
+    assert_type(optax.contrib.muon(1e-3), optax.GradientTransformation)
+    assert_type(optax.l2_loss(1.0), jax.Array)
+    assert_type(optax.tree.norm([1.0]), jax.Array)
