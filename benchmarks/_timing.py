@@ -6,10 +6,12 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+K = TypeVar("K", bound=Hashable)
 
 QUICK = bool(os.environ.get("QUICK"))
 ROUNDS = 6 if QUICK else 40
@@ -28,33 +30,50 @@ class Ratio(NamedTuple):
         return f"{self.median:5.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
-def compare(calls: Mapping[str, Callable[[], object]], base: str) -> dict[str, Ratio]:
-    """Time some calls against one of them.
+class Times(dict[K, list[float]]):
+    """By call, its seconds in each round."""
 
-    In each round every call has its turn, in the next in the opposite order, and each round gives one ratio a call, so
-    that what changes from round to round (the clock, a neighbour) does not enter.
+    def ratio(self, name: K, base: K) -> Ratio:
+        """Of two calls: one ratio a round, so that what changes from round to round (the clock, a neighbour) is out."""
+        low, median, high = statistics.quantiles([x / y for x, y in zip(self[name], self[base], strict=True)], n=4)
+        return Ratio(median, low, high)
+
+    def median(self, name: K) -> float:
+        """The seconds of a call: for a look at its growth, since on another day all of them may differ."""
+        return statistics.median(self[name])
+
+
+def measure(calls: Mapping[K, Callable[[], object]], rounds: int = ROUNDS) -> Times[K]:
+    """Time some calls. In each round every call has its turn, in the next in the opposite order.
 
     Args:
         calls: what to time, by name. A call that starts work elsewhere must wait for it itself.
-        base: the name of the call that the others are divided by.
-
-    Returns:
-        The ratio of each call's time to the base's; above 1 where the base is faster.
+        rounds: how many.
     """
     repeats = {name: _repeats(call) for name, call in calls.items()}  # also warms up what is called
-    rounds: list[dict[str, float]] = []
-    for number in range(ROUNDS):
-        order = list(calls) if number % 2 == 0 else list(calls)[::-1]
-        rounds.append({name: min(_time(calls[name], repeats[name]) for _ in range(TRIES)) for name in order})
-    return {name: _ratio([times[name] / times[base] for times in rounds]) for name in calls}
+    times = Times[K]({name: [] for name in calls})
+    for number in range(rounds):
+        for name in list(calls) if number % 2 == 0 else list(calls)[::-1]:
+            times[name].append(min(_time(calls[name], repeats[name]) for _ in range(TRIES)))
+    return times
 
 
-def table(columns: Mapping[str, Mapping[str, Ratio]]) -> str:
-    """A table in text: one column an operation, one row a name."""
-    names = next(iter(columns.values()))
+def compare(calls: Mapping[K, Callable[[], object]], base: K) -> dict[K, Ratio]:
+    """The ratio of each call's time to that of one of them; above 1 where that one is faster."""
+    times = measure(calls)
+    return {name: times.ratio(name, base) for name in calls}
+
+
+def table(columns: Mapping[str, Mapping[str, object]]) -> str:
+    """A table in text: one column an operation, one row a name; a cell may be missing."""
+    names = list(dict.fromkeys(name for column in columns.values() for name in column))
     width = max(map(len, names))
-    lines = [" " * width + "".join(f"  {title:>19}" for title in columns)]
-    lines += [f"{name:{width}}" + "".join(f"  {column[name]!s:>19}" for column in columns.values()) for name in names]
+    widths = {title: max(19, len(title), *(len(str(x)) for x in column.values())) for title, column in columns.items()}
+    lines = [" " * width + "".join(f"  {title:>{widths[title]}}" for title in columns)]
+    lines += [
+        f"{name:{width}}" + "".join(f"  {column.get(name, '')!s:>{widths[title]}}" for title, column in columns.items())
+        for name in names
+    ]
     return "\n".join(lines)
 
 
@@ -90,11 +109,6 @@ def _time(call: Callable[[], object], repeats: int) -> float:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _ratio(values: list[float]) -> Ratio:
-    low, median, high = statistics.quantiles(values, n=4)
-    return Ratio(median, low, high)
 
 
 def _cpu() -> str:

@@ -1,36 +1,31 @@
-"""partition, filter_arrays and combine beside Equinox's: how often the time of ours fits in theirs.
+"""partition, filter_arrays and combine beside Equinox's.
 
 Run `python -m benchmarks.filtering` (QUICK=1 for a short look).
 """
 
+from collections.abc import Callable, Iterator
+
 import equinox as eqx
 
 import treekit as tk
-from benchmarks._timing import Ratio, compare, setting, table
-from benchmarks.tree_at import SIZES, TREES, layers
+from benchmarks._page import Section, show
+from benchmarks.tree_at import beside_equinox, layers
 
 
-def ratios(kind: str, size: int) -> dict[str, Ratio]:
-    """Of each verb, on one kind of tree."""
-    tree = layers(kind, size)
+def calls(kind: str, leaves: int) -> dict[str, dict[str, Callable[[], object]]]:
+    """By verb and library, on one kind of tree."""
+    tree = layers(kind, leaves)
     left, right = tk.partition(tree)
-    pairs = {
-        "partition": (lambda: tk.partition(tree), lambda: eqx.partition(tree, eqx.is_array)),
-        "filter_arrays": (lambda: tk.filter_arrays(tree), lambda: eqx.filter(tree, eqx.is_array)),
-        "combine": (lambda: tk.combine(left, right), lambda: eqx.combine(left, right)),
-    }
     return {
-        verb: compare({"ours": ours, "theirs": theirs}, base="ours")["theirs"] for verb, (ours, theirs) in pairs.items()
+        "partition": {"treekit": lambda: tk.partition(tree), "Equinox": lambda: eqx.partition(tree, eqx.is_array)},
+        "filter_arrays": {"treekit": lambda: tk.filter_arrays(tree), "Equinox": lambda: eqx.filter(tree, eqx.is_array)},
+        "combine": {"treekit": lambda: tk.combine(left, right), "Equinox": lambda: eqx.combine(left, right)},
     }
 
 
-def main() -> None:
-    print(setting("treekit", "equinox", "jax"))
-    print("\ntime of Equinox's / time of treekit's, median (quartiles)")
-    for size in SIZES:
-        print(f"\n{size} leaves")
-        print(table({kind: ratios(kind, size) for kind in TREES}))
+def sections() -> Iterator[Section]:
+    yield beside_equinox("Filtering, against Equinox", calls)
 
 
 if __name__ == "__main__":
-    main()
+    show(sections(), "treekit", "equinox", "jax")

@@ -1,6 +1,6 @@
 """Training in bf16: where f32 ends, where rounding to nearest ends, and where stochastic rounding does.
 
-    python -m benchmarks.mixed_precision            two tables, a picture in docs/, and the cost (minutes)
+    python -m benchmarks.mixed_precision            three tables, and a picture in docs/ (minutes)
     QUICK=1 python -m benchmarks.mixed_precision    fewer steps, one seed, no picture
 
 1. The second moment after gradients of 1, then of 0.01: does it decay?
@@ -9,7 +9,7 @@
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +19,13 @@ import numpy as np
 import optax as plain_optax
 from sklearn.datasets import load_digits
 
-from benchmarks._timing import QUICK, compare, setting, table
+from benchmarks._page import Section, show
+from benchmarks._timing import QUICK, Ratio, measure
 from treekit import optax
 
 PICTURE = Path(__file__).parent.parent / "docs" / "mixed_precision.png"
 MOMENT_STEPS = (200, 500) if QUICK else (2_000, 5_000)
-TRAIN_STEPS = 1_000 if QUICK else 10_000
+TRAIN_STEPS = 500 if QUICK else 10_000
 SEEDS = 1 if QUICK else 3
 RATE = 2e-4
 BATCH = 128
@@ -71,17 +72,20 @@ def second_moment(tx: Any, dtype: Any) -> tuple[float, float]:
     return mean(first), mean(run(first, 0.01, MOMENT_STEPS[1]))
 
 
-def moments() -> None:
-    """Print the table of second moments."""
-    optimizers = {name: getattr(plain_optax, name)(1e-3) for name in ("adam", "radam", "amsgrad", "lamb")}
+def moments() -> Section:
+    """Each optimizer's second moment, twice."""
+    names = ("adam",) if QUICK else ("adam", "radam", "amsgrad", "lamb")
+    optimizers = {name: getattr(plain_optax, name)(1e-3) for name in names}
     # Its decay rises towards 1 with the count; offset, it is where it stands after 10,000 steps.
     optimizers["adafactor"] = plain_optax.adafactor(1e-3, min_dim_size_to_factor=8, decay_offset=-10_000)
+    columns: dict[str, dict[str, str]] = {}
+    for title, precision in PRECISIONS.items():
+        ends = {name: second_moment(precision.hold(tx), precision.dtype) for name, tx in optimizers.items()}
+        columns[title] = {name: f"{first:.3g}, {last:.3g}" for name, (first, last) in ends.items()}
     high, low = MOMENT_STEPS
-    print(f"\nThe second moment after {high:,} gradients of 1, then {low:,} of 0.01:\n")
-    print(f"{'':10}" + "".join(f"{name:>22}" for name in PRECISIONS))
-    for name, tx in optimizers.items():
-        ends = [second_moment(precision.hold(tx), precision.dtype) for precision in PRECISIONS.values()]
-        print(f"{name:10}" + "".join(f"{f'{first:.3g}, {last:.3g}':>22}" for first, last in ends))
+    return Section(
+        "The second moment in 16 bits", f"After {high:,} gradients of 1, then after {low:,} more of 0.01.", columns
+    )
 
 
 # --- 2. Digits --------------------------------------------------------------------------------------------------------
@@ -140,20 +144,22 @@ def train(precision: Precision, seed: int) -> tuple[np.ndarray, float]:
     return np.asarray(losses), held / size
 
 
-def training() -> None:
-    """Print where training ends, and draw how it went."""
+def training() -> Section:
+    """Where training ends; and a picture of how it went."""
     curves: dict[str, np.ndarray] = {}
-    print(f"\nAn MLP on digits, adamw, {TRAIN_STEPS:,} steps; loss at the end, over {SEEDS} seeds:\n")
-    print(f"{'':20}{'mean':>10}{'lowest':>10}{'highest':>10}{'to f32':>10}{'bytes each':>12}")
+    columns: dict[str, dict[str, str]] = {title: {} for title in ("mean", "lowest", "highest", "to f32", "bytes each")}
     for name, precision in PRECISIONS.items():
         runs = [train(precision, seed) for seed in range(SEEDS)]
         curves[name] = np.stack([losses for losses, _ in runs])
         ends, base = curves[name][:, -1], curves["f32"][:, -1]
-        ratio = f"{100 * (ends.mean() / base.mean() - 1):+.2f} %"
-        figures = "".join(f"{x:10.5f}" for x in (ends.mean(), ends.min(), ends.max()))
-        print(f"{name:20}{figures}{ratio:>10}{runs[0][1]:12.2f}", flush=True)
+        figures = [f"{x:.5f}" for x in (ends.mean(), ends.min(), ends.max())]
+        figures += [f"{100 * (ends.mean() / base.mean() - 1):+.2f} %", f"{runs[0][1]:.2f}"]
+        for column, figure in zip(columns.values(), figures, strict=True):
+            column[name] = figure
     if not QUICK:
         draw(curves)
+    text = f"An MLP on digits, adamw: the loss after {TRAIN_STEPS:,} steps, over {SEEDS} seeds, and bytes a parameter."
+    return Section("Training in 16 bits", text, columns)
 
 
 def draw(curves: dict[str, np.ndarray]) -> None:
@@ -177,7 +183,6 @@ def draw(curves: dict[str, np.ndarray]) -> None:
     axes.legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.3))
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(PICTURE, dpi=110)
-    print(f"\n{PICTURE.name} drawn, {PICTURE.stat().st_size // 1000} kB")
 
 
 # --- 3. The cost ------------------------------------------------------------------------------------------------------
@@ -219,9 +224,9 @@ def in_f32(tx: Any) -> Any:
     return optax.dtype_preserving(plain_optax.GradientTransformation(tx.init, update))
 
 
-def cost() -> None:
-    """Print the time of a step, as a ratio to that which rounds to nearest."""
-    columns = {}
+def cost() -> Section:
+    """The time of a step, as a ratio to those that round to nearest."""
+    columns: dict[str, dict[str, Ratio]] = {}
     for title, donate in (("donated", True), ("not donated", False)):
         calls = {
             "nearest, in bf16": stepper(optax.dtype_preserving, False, donate),
@@ -229,15 +234,22 @@ def cost() -> None:
             "state stochastic": stepper(PRECISIONS["bf16, stochastic"].hold, False, donate),
             "both stochastic": stepper(PRECISIONS["bf16, stochastic"].hold, True, donate),
         }
-        columns[title] = compare(calls, "nearest, in bf16")
-        columns[f"{title}/f32"] = compare(calls, "nearest, in f32")
+        times = measure(calls)
+        for base in ("nearest, in bf16", "nearest, in f32"):
+            columns[f"{title} / {base}"] = {name: times.ratio(name, base) for name in calls}
     millions = STEP_SHAPE[0] * STEP_SHAPE[1] / 1e6
-    print(f"\nA step of adamw on {millions:.0f} million bf16 params, as a ratio to nearest in bf16, and in f32:\n")
-    print(table(columns))
+    return Section(
+        "The cost of stochastic rounding",
+        f"A step of adamw on {millions:.0f} million bf16 params, and what it is divided by.",
+        columns,
+    )
+
+
+def sections() -> Iterator[Section]:
+    yield moments()
+    yield training()
+    yield cost()
 
 
 if __name__ == "__main__":
-    print(setting("jax", "optax"))
-    moments()
-    training()
-    cost()
+    show(sections(), "jax", "optax")

@@ -1,4 +1,4 @@
-"""A node's cost beside its peers': how often the time of treekit's fits in theirs.
+"""What a node costs beside its peers, and beside the least (a tuple with names).
 
 Run `python -m benchmarks.nodes` (QUICK=1 for a short look). Peers that are not installed are left out.
 """
@@ -14,14 +14,15 @@ import jax
 import jax.numpy as jnp
 
 import treekit as tk
-from benchmarks._timing import QUICK, Ratio, compare, setting, table
+from benchmarks._page import Chart, Section, show
+from benchmarks._timing import QUICK, Ratio, compare, measure
 
 # A layer has eight fields, two of them static; a group has five arrays and its children.
 ARRAYS = ("weight", "bias", "scale", "shift", "mean", "var")
 STATIC = ("name", "size")
 GROUP = (*ARRAYS[:5], "children")
-SIZES = (1, 9) if QUICK else (1, 9, 90)  # groups of ten layers in a tree; of nine, it has 100 nodes and 590 leaves
-GROWTH = (10, 100, 1_000) if QUICK else (10, 100, 1_000, 10_000)
+SIZES = (1, 9) if QUICK else (1, 9, 90)  # groups of ten layers in a tree
+SHOWN = 9  # groups of the tree in the table: 100 nodes, 590 leaves
 STEPS = (100,) if QUICK else (1_000, 5_000)
 X = jnp.zeros(())
 
@@ -172,6 +173,9 @@ def as_dicts(x: Any) -> Any:
     return tuple(map(as_dicts, x)) if isinstance(x, tuple) else x
 
 
+Trees = dict[str, Callable[[int], Any]]  # by library, from the number of groups to a tree
+
+
 def columns(trees: dict[str, Any], *operations: Callable[[Any], Callable[[], object]]) -> dict[str, dict[str, Ratio]]:
     """Each operation's ratios to treekit's time."""
     return {
@@ -180,49 +184,53 @@ def columns(trees: dict[str, Any], *operations: Callable[[Any], Callable[[], obj
     }
 
 
-def main() -> None:
-    libraries = dict(installed())
-    print(setting(*dict.fromkeys(library.package for library in libraries.values())))
+def whole_trees(trees: Trees) -> Section:
+    """The operations on trees of several sizes; one of these in the table, all in the chart."""
+    table: dict[str, dict[str, object]] = {}
+    panels: dict[str, dict[str, dict[int, float]]] = {}
+    built = {(name, groups): tree(groups) for groups in SIZES for name, tree in trees.items()}
+    leaves = {groups: len(jax.tree.leaves(built["treekit", groups])) for groups in SIZES}
+    for operation in (flatten, unflatten, tree_map, with_path, jit_call):
+        title = operation.__name__.replace("_", " ")
+        times = measure({each: operation(tree) for each, tree in built.items()})
+        table[title] = {name: times.ratio((name, SHOWN), ("treekit", SHOWN)) for name in trees if name != "treekit"}
+        panels[title] = {name: {leaves[n]: 1e6 * times.median((name, n)) for n in SIZES} for name in trees}
+    text = f"In the table one of {1 + 11 * SHOWN} nodes, with {leaves[SHOWN]} leaves; in the chart others too."
+    return Section("Trees of nodes", text, table, Chart("leaves", "µs", panels))
+
+
+def sections() -> Iterator[Section]:
+    kinds = {name: library.kind() for name, library in installed()}
     # What costs least: a tuple with names, and for reading and creating a dataclass that is no node.
     limit = kind(namedtuple("Layer", ARRAYS), namedtuple("Group", GROUP))
     plain = Library("", dataclasses.dataclass(frozen=True), dataclasses.field).kind()
-    kinds = {name: library.kind() for name, library in libraries.items()}
+    peers = {**kinds, "NamedTuple": limit}
+    yield whole_trees({name: each.tree for name, each in peers.items()})
 
-    print("\nAll figures: time of each / time of treekit, median (quartiles)")
-    for groups in SIZES:
-        trees = {name: each.tree(groups) for name, each in {**kinds, "NamedTuple": limit}.items()}
-        leaves = len(jax.tree.leaves(trees["treekit"]))
-        print(f"\na tree of {1 + 11 * groups} nodes, {leaves} leaves")
-        print(table(columns(trees, flatten, unflatten, tree_map, with_path, jit_call)))
+    found = columns({name: each.layer() for name, each in peers.items()}, flatten, unflatten, tree_map)
+    creation = {name: each.layer for name, each in {**peers, "plain dataclass": plain}.items()}
+    found["create"] = compare(creation, base="treekit")
+    others = {title: {name: x for name, x in column.items() if name != "treekit"} for title, column in found.items()}
+    yield Section("One node", "It has eight fields, two of them static.", others)
 
-    print("\none layer of 8 fields")
-    layers = {name: each.layer() for name, each in {**kinds, "NamedTuple": limit}.items()}
-    creation = {name: each.layer for name, each in {**kinds, "NamedTuple": limit, "plain dataclass": plain}.items()}
-    print(table(columns(layers, flatten, unflatten, tree_map)))
-    print(table({"create": compare(creation, base="treekit")}))
-
-    print("\nattributes of a node, as created and as rebuilt")
     created = kinds["treekit"].tree(1)
     readers = {
         "treekit": created,
-        "rebuilt": jax.tree.map(lambda leaf: leaf, created),
+        "treekit, rebuilt": jax.tree.map(lambda leaf: leaf, created),
         "plain dataclass": plain.tree(1),
     }
-    print(table(columns(readers, read)))
+    yield Section(
+        "Attributes of a node", "Read, from a node as it was created, and as JAX rebuilt it.", columns(readers, read)
+    )
 
-    print("\none donated step (model, state) -> (model, state), dispatched: time in dicts / time in nodes")
+    steps: dict[str, Ratio] = {}
     for leaves in STEPS:
         tree = kinds["treekit"].tree(round(leaves / 2 / 65))
-        count = 2 * len(jax.tree.leaves(tree))
-        found = columns({"treekit": tree, "dicts": as_dicts(tree)}, donated_step)["donated_step"]["dicts"]
-        print(f"{count} leaves: {found}")
-
-    print("\ngrowth of tree_map: time for a node in a tree of n nodes / in one of the least")
-    grown = {nodes: tree_map([kinds["treekit"].layer() for _ in range(nodes)]) for nodes in GROWTH}
-    each = compare({str(nodes): call for nodes, call in grown.items()}, base=str(GROWTH[0]))
-    for nodes in GROWTH:
-        print(f"{nodes:6} nodes: {each[str(nodes)].median * GROWTH[0] / nodes:.2f}")
+        trees = {"treekit": tree, "dicts": as_dicts(tree)}
+        steps[f"{2 * len(jax.tree.leaves(tree)):,} leaves"] = columns(trees, donated_step)["donated_step"]["dicts"]
+    text = "From (model, state) to the same, all of it donated: the dispatch of leaves in dicts / in nodes."
+    yield Section("A training step on nodes", text, {"dicts": steps})
 
 
 if __name__ == "__main__":
-    main()
+    show(sections(), *dict.fromkeys(library.package for _, library in installed()))

@@ -1,9 +1,9 @@
-"""tree_at beside Equinox's: how often the time of ours fits in theirs, and how it grows with the tree.
+"""tree_at beside Equinox's.
 
 Run `python -m benchmarks.tree_at` (QUICK=1 for a short look).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 
 import treekit as tk
-from benchmarks._timing import QUICK, compare, setting
+from benchmarks._page import Chart, Section, show
+from benchmarks._timing import QUICK, ROUNDS, compare, measure
 
-SIZES = (400, 4_000) if QUICK else (400, 4_000, 40_000)
+SIZES = (40, 400, 4_000) if QUICK else (40, 400, 4_000, 40_000)
+SHOWN = 4_000  # leaves of the trees in the table
 FIELDS = ("weight", "bias", "scale", "shift")
 X = jnp.zeros(())
 
@@ -62,8 +64,9 @@ def get(layer: Any, name: str) -> Any:
     return layer[name] if isinstance(layer, dict) else getattr(layer, name)
 
 
-def calls(tree: Any) -> dict[str, Callable[[Any], Callable[[], object]]]:
-    """What is replaced, by name: each takes a library and gives what to time."""
+def calls(kind: str, leaves: int) -> dict[str, dict[str, Callable[[], object]]]:
+    """By what is replaced and by library, on one kind of tree."""
+    tree = layers(kind, leaves)
     middle = len(tree) // 2
 
     def leaf(t: Any) -> Any:
@@ -75,40 +78,37 @@ def calls(tree: Any) -> dict[str, Callable[[Any], Callable[[], object]]]:
     def all_weights(t: Any) -> Any:
         return [get(layer, "weight") for layer in t]
 
-    return {
+    made: dict[str, Callable[[Any], Callable[[], object]]] = {
         "a leaf": lambda lib: lambda: lib.tree_at(leaf, tree, 0),
         "two leaves": lambda lib: lambda: lib.tree_at(two, tree, (0, 1)),
         "a layer": lambda lib: lambda: lib.tree_at(lambda t: t[middle], tree, 0),
         "a fifth of all": lambda lib: lambda: lib.tree_at(all_weights, tree, replace_fn=lambda x: x),
     }
+    return {what: {"treekit": make(tk), "Equinox": make(eqx)} for what, make in made.items()}
 
 
-def main() -> None:
-    print(setting("treekit", "equinox", "jax"))
-    print("\ntime of equinox.tree_at / time of treekit.tree_at, median (quartiles)")
-    for size in SIZES:
-        print(f"\n{size} leaves{'':17}" + "".join(f"{name:>20}" for name in calls([X])))
-        for kind in TREES:
-            tree = layers(kind, size)
-            ratios = [
-                compare({"ours": call(tk), "theirs": call(eqx)}, base="ours")["theirs"] for call in calls(tree).values()
-            ]
-            print(f"{kind:28}" + "".join(f"{ratio!s:>20}" for ratio in ratios))
-
-    print(f"\ngrowth from {SIZES[0]} leaves to {SIZES[-1]}: time for a leaf in the larger / in the smaller tree")
-    for kind in TREES:
-        small, large = (layers(kind, size) for size in (SIZES[0], SIZES[-1]))
-        grown = {
-            "tree_at": compare({"small": calls(small)["a leaf"](tk), "large": calls(large)["a leaf"](tk)}, "small"),
-            "tree.map": compare({"small": _map(small), "large": _map(large)}, "small"),
+def beside_equinox(title: str, calls: Callable[[str, int], dict[str, dict[str, Callable[[], object]]]]) -> Section:
+    """A table over operations and kinds of trees, and the growth of each operation on Equinox modules."""
+    ratios = {
+        kind: {what: compare(each, base="treekit")["Equinox"] for what, each in calls(kind, SHOWN).items()}
+        for kind in TREES
+    }
+    kind = "Equinox modules"
+    by_size = {size: calls(kind, size) for size in SIZES}
+    panels = {}
+    for what in by_size[SIZES[0]]:
+        grown = {(lib, size): each[what][lib] for size, each in by_size.items() for lib in each[what]}
+        times = measure(grown, rounds=max(2, ROUNDS // 8))  # the chart is for the slope
+        panels[what] = {
+            lib: {size: 1e6 * times.median((lib, size)) for size in SIZES} for lib in ("treekit", "Equinox")
         }
-        figures = {name: found["large"].median * SIZES[0] / SIZES[-1] for name, found in grown.items()}
-        print(f"{kind:18}" + ", ".join(f"{name} {figure:.2f}" for name, figure in figures.items()))
+    text = f"On trees of {SHOWN:,} leaves: Equinox's time / treekit's. The chart is of {kind}."
+    return Section(title, text, ratios, Chart("leaves", "µs", panels))
 
 
-def _map(tree: Any) -> Callable[[], object]:
-    return lambda: jax.tree.map(lambda leaf: leaf, tree)
+def sections() -> Iterator[Section]:
+    yield beside_equinox("tree_at, against Equinox", calls)
 
 
 if __name__ == "__main__":
-    main()
+    show(sections(), "treekit", "equinox", "jax")

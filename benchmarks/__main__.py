@@ -1,0 +1,67 @@
+"""All benchmarks but `matrix` and `checks`, which have pages of their own: printed, and written as docs/benchmarks.md.
+
+python -m benchmarks             about a quarter of an hour; writes the page and its pictures
+QUICK=1 python -m benchmarks     about two minutes; prints only
+python -m benchmarks FOLDER      writes them there
+"""
+
+import datetime
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks import filtering, import_time, mapping, mixed_precision, multi_steps, nodes, tree_at, wrappers
+from benchmarks._page import as_markdown, as_text
+from benchmarks._timing import QUICK, ROUNDS, setting
+from treekit._jax import untyped
+
+# In the order of the page. Each has `sections()`, and can be run alone.
+MODULES: tuple[ModuleType, ...] = (
+    nodes,
+    mapping,
+    filtering,
+    tree_at,
+    wrappers,
+    multi_steps,
+    import_time,
+    mixed_precision,
+)
+PACKAGES = ("treekit", "jax", "optax", "equinox", "flax", "chex", "jax_dataclasses", "penzai")
+
+
+def head() -> str:
+    """What holds for all of the page."""
+    note = "\n**A short look (QUICK=1): do not quote these.**\n" if QUICK else ""
+    return f"""# Benchmarks
+
+Written by `make bench` on {datetime.date.today()}: {setting(*PACKAGES)}.
+{note}
+Unless a table says otherwise, its figures are ratios of time, *each / treekit*: above 1, treekit is faster. What is
+compared runs in turn in one process. A figure is the median of {ROUNDS} rounds, with the quartiles in brackets. The
+charts have microseconds; there the slope is what to look at. A part alone, printed: `python -m benchmarks.NAME`, where
+the names are {", ".join(map(_name, MODULES))}.
+"""
+
+
+def main(folder: Path | None) -> None:
+    """Run them in turn; `folder` is where the page goes, if it goes anywhere."""
+    print(setting(*PACKAGES))
+    page = [head()]
+    for module in MODULES:
+        for number, section in enumerate(module.sections(), start=1):
+            print(as_text(section), flush=True)
+            if folder:
+                page.append(as_markdown(section, folder / "benchmarks" / f"{_name(module)}_{number}.svg"))
+        untyped.clear_caches()
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "benchmarks.md").write_text("\n".join(page), encoding="utf-8")
+
+
+def _name(module: ModuleType) -> str:
+    return module.__name__.partition(".")[2]
+
+
+if __name__ == "__main__":
+    default = None if QUICK else Path(__file__).parent.parent / "docs"
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else default)

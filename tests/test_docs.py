@@ -1,0 +1,124 @@
+"""The README and the pages of docs/: their code runs, their tables say what it gives, and every public name is there.
+
+All pieces of a page share one namespace, from its top to its end, as a reader would type them. A piece is a block of
+Python, in which a statement that ends in `# raises Error: text` must raise that, and an expression that ends in
+`# gives x` have that repr (either may stand on a line of its own below); or a row of a table
+of names, whose third cell is an expression and whose fourth is the repr of its value.
+"""
+
+import ast
+import builtins
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import pytest
+
+import treekit
+import treekit.optax
+import treekit.testing
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [README, *sorted(ROOT.glob("docs/**/*.md"))]
+FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+ROW = re.compile(r"^\| `?(?P<name>[\w ]+)`? \| [^|]+ \| `(?P<code>[^|]+)` \| `(?P<gives>.+)` \|$", re.MULTILINE)
+RAISES = re.compile(r"# raises (?P<error>\w+): (?P<text>.+)$")
+GIVES = re.compile(r"# gives (?P<value>.+)$")
+
+
+class Piece(NamedTuple):
+    line: int  # of the page
+    code: str
+    gives: str | None  # the repr of the value, for an expression
+
+
+def fences(page: Path) -> list[re.Match[str]]:
+    return list(FENCE.finditer(page.read_text(encoding="utf-8")))
+
+
+def pieces(page: Path) -> Iterator[Piece]:
+    text = page.read_text(encoding="utf-8")
+    blocks = [match for match in fences(page) if match["language"] == "python"]
+    for match in sorted([*blocks, *ROW.finditer(text)], key=lambda match: match.start()):
+        row = match.groupdict()
+        gives = row["gives"].replace(r"\|", "|") if "gives" in row else None
+        yield Piece(text.count("\n", 0, match.start("code")) + 1, row["code"], gives)
+
+
+def run_block(page: Path, piece: Piece, namespace: dict[str, Any]) -> None:
+    lines = piece.code.splitlines()
+    for statement in ast.parse(piece.code).body:
+        last, following = [*lines, ""][(statement.end_lineno or 1) - 1 :][:2]
+        said = last + (following if following.startswith("#") else "")
+        promise, gives = RAISES.search(said), GIVES.search(said)
+        ast.increment_lineno(statement, piece.line - 1)
+        if gives:
+            assert isinstance(statement, ast.Expr), f"{page.name}, line {statement.lineno}: no expression"
+            value = eval(compile(ast.Expression(statement.value), str(page), "eval"), namespace)
+            assert repr(value) == gives["value"], f"{page.name}, line {statement.lineno}: it gives {value!r}"
+            continue
+        code = compile(ast.Module([statement], []), str(page), "exec")
+        if promise:
+            with pytest.raises(getattr(builtins, promise["error"]), match=re.escape(promise["text"])):
+                exec(code, namespace)
+        else:
+            exec(code, namespace)
+
+
+def public_names(module: ModuleType) -> set[str]:
+    """What a module of treekit defines itself, or takes from the private modules beside it."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith(module.__name__)
+    }
+
+
+MODULES = (treekit, treekit.optax, treekit.testing)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(pieces(page))], ids=lambda page: page.stem)
+def test_the_code_runs_from_top_to_bottom(page: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": page.stem}
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as a reader has it
+        for piece in pieces(page):
+            if piece.gives is None:
+                run_block(page, piece, namespace)
+            else:
+                value = eval(piece.code, namespace)
+                assert repr(value) == piece.gives, f"{page.name}, line {piece.line}: {piece.code}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_code_is_hidden_from_the_test_above(page: Path) -> None:
+    """Not by a fence that is spelt otherwise, nor by one that is not closed."""
+    assert {fence["language"] for fence in fences(page)} <= {"python", "", "sh", "text", "toml"}
+    assert page.read_text(encoding="utf-8").count("```") == 2 * len(fences(page))
+
+
+def test_the_readme_has_blocks_and_rows() -> None:
+    assert {piece.gives is None for piece in pieces(README)} == {True, False}
+
+
+def test_the_tables_of_the_readme_have_every_public_name_and_no_other() -> None:
+    named = [match["name"] for match in ROW.finditer(README.read_text(encoding="utf-8"))]
+    assert sorted(named) == sorted([name for module in MODULES for name in public_names(module)] + ["every other name"])
+
+
+def test_the_reference_has_every_public_name_and_no_other() -> None:
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    named = [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.M)]
+    assert sorted(named) == sorted(f"{module.__name__}.{name}" for module in MODULES for name in public_names(module))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_to_files(page: Path) -> None:
+    """Those of the site are held by `make docs`, but the README is read elsewhere too."""
+    made = {"index.md", "contributing.md", "changelog.md", "demo.md"}  # by docs/_hooks.py
+    links = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", FENCE.sub("", page.read_text(encoding="utf-8")))
+    missing = [link for link in links if not (page.parent / link).exists() and Path(link).name not in made]
+    assert missing == []
