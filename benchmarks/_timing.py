@@ -16,7 +16,7 @@ K = TypeVar("K", bound=Hashable)
 QUICK = bool(os.environ.get("QUICK"))
 ROUNDS = 6 if QUICK else 40
 SECONDS = 0.002  # that one measurement takes, about: so short that most are not interrupted by other processes
-TRIES = 3  # measurements in a turn, of which the fastest counts
+TRIES = 3
 
 
 class Ratio(NamedTuple):
@@ -43,18 +43,19 @@ class Times(dict[K, list[float]]):
         return statistics.median(self[name])
 
 
-def measure(calls: Mapping[K, Callable[[], object]], rounds: int = ROUNDS) -> Times[K]:
+def measure(calls: Mapping[K, Callable[[], object]], rounds: int = ROUNDS, tries: int = TRIES) -> Times[K]:
     """Time some calls. In each round every call has its turn, in the next in the opposite order.
 
     Args:
         calls: what to time, by name. A call that starts work elsewhere must wait for it itself.
         rounds: how many.
+        tries: measurements in a turn, of which the fastest counts.
     """
     repeats = {name: _repeats(call) for name, call in calls.items()}  # also warms up what is called
     times = Times[K]({name: [] for name in calls})
     for number in range(rounds):
         for name in list(calls) if number % 2 == 0 else list(calls)[::-1]:
-            times[name].append(min(_time(calls[name], repeats[name]) for _ in range(TRIES)))
+            times[name].append(min(_time(calls[name], repeats[name]) for _ in range(tries)))
     return times
 
 

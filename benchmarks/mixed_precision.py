@@ -29,7 +29,7 @@ TRAIN_STEPS = 500 if QUICK else 10_000
 SEEDS = 1 if QUICK else 3
 RATE = 2e-4
 BATCH = 128
-STEP_SHAPE = (1_000, 2_000) if QUICK else (4_000, 5_000)
+STEP_SHAPE = (4_000, 5_000)
 
 
 class Precision(NamedTuple):
@@ -233,8 +233,9 @@ def cost() -> Section:
             "nearest, in f32": stepper(in_f32, False, donate),
             "state stochastic": stepper(PRECISIONS["bf16, stochastic"].hold, False, donate),
             "both stochastic": stepper(PRECISIONS["bf16, stochastic"].hold, True, donate),
+            "params stochastic, state in f32": stepper(PRECISIONS["bf16, state in f32"].hold, True, donate),
         }
-        times = measure(calls)
+        times = measure(calls, rounds=4 if QUICK else 10)
         for base in ("nearest, in bf16", "nearest, in f32"):
             columns[f"{title} / {base}"] = {name: times.ratio(name, base) for name in calls}
     millions = STEP_SHAPE[0] * STEP_SHAPE[1] / 1e6

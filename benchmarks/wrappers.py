@@ -20,7 +20,7 @@ from treekit._jax import untyped
 
 LEAVES = (300,) if QUICK else (1_000, 5_000)  # of which tracing and lowering is measured
 COMPILED = 20 if QUICK else 100  # leaves of what is compiled and run: compiling 1,000 takes a quarter of a minute
-WORK = 60 if QUICK else 4_000  # leaves times rounds, about
+WORK = 600 if QUICK else 6_000  # leaves times rounds, about
 
 Make = Callable[[Any, int], optax.GradientTransformation]  # from the module, Optax's or ours, and the number of leaves
 
@@ -84,7 +84,8 @@ def ratios(
     out: dict[str, Ratio] = {}
     for name in names:
         calls = {o.__name__: prepare(PAIRS[name](o, leaves), leaves) for o in (optax, tko)}
-        out[name] = measure(calls, rounds=max(2, min(10, WORK // leaves))).ratio(tko.__name__, optax.__name__)
+        times = measure(calls, rounds=max(2, min(10, WORK // leaves)), tries=1)
+        out[name] = times.ratio(tko.__name__, optax.__name__)
     return out
 
 

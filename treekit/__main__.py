@@ -177,6 +177,6 @@ def _write(file: str, text: str) -> None:
 
 
 if __name__ == "__main__":
-    status = main()
+    _status = main()
     os.dup2(_STDERR, _STDOUT)  # nor is what the user's code writes when the process ends
-    sys.exit(status)
+    sys.exit(_status)
