@@ -12,6 +12,8 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "examples/digits.py": "demo.md",
+    "examples/neural_ode.py": "neural_ode.md",
+    "examples/sharded.py": "sharded.md",
 }
 
 
@@ -20,7 +22,7 @@ def on_files(files: Files, config: Any) -> Files:
     for source, page in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         if source.endswith(".py"):
-            text = f"# The demo\n\n`make demo` runs it.\n\n```python\n{text}```\n"
+            text = f"# {source}\n\n```python\n{text}```\n"
         else:
             text = text.replace(r"\|", "|")  # GitHub's tables need the backslash in code, these show it
             text = re.sub(r"\]\(([^)#]+)", lambda link: f"]({PAGES.get(link[1], link[1].removeprefix('docs/'))}", text)

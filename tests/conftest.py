@@ -36,3 +36,17 @@ def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
     core = request.path.parent == Path(__file__).parent
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict" if core else "standard"):
         yield
+
+
+@pytest.fixture
+def nans() -> Iterator[None]:
+    """For a test that has NaN on purpose, jax_debug_nans is off."""
+    with jax.debug_nans(False):
+        yield
+
+
+@pytest.fixture
+def leaks() -> Iterator[None]:
+    """For a test that keeps a tracer on purpose, jax_check_tracer_leaks is off."""
+    with jax.check_tracer_leaks(False):
+        yield

@@ -1,6 +1,7 @@
 """tree_at: Equinox's contract, for trees of any kind."""
 
 import functools
+import inspect
 import operator
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
@@ -334,6 +335,7 @@ ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exceptio
         ValueError,
         "is_leaf=lambda x: x is None",
     ),
+    "None alone where there is none": ([1], lambda t: None, {"replace": 1}, ValueError, "it returned None"),
     "None where there is none": ([1], lambda t: [None], {"replace": [1]}, ValueError, "names None, which is no node"),
     "a computed ()": (
         {"a": 1},
@@ -370,6 +372,10 @@ def test_errors(name: str) -> None:
     tree, where, how, error, message = ERRORS[name]
     with pytest.raises(error, match=message):
         tk.tree_at(where, tree, **how)
+
+
+def test_help_shows_which_arguments_are_required() -> None:
+    assert str(inspect.signature(tk.tree_at)).count(" = <required>") == 2
 
 
 def test_what_where_or_replace_fn_raises_goes_through() -> None:

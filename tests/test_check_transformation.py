@@ -13,7 +13,7 @@ import optax
 import pytest
 from jax.core import Tracer
 
-from tests.trees import untyped
+from tests.trees import INT, untyped
 from treekit import optax as tko
 from treekit._check import LAWS, LawsBroken, transformation_laws
 from treekit.testing import check_transformation
@@ -84,6 +84,16 @@ def ema(decay: float) -> Any:
     return of(lambda params: jax.tree.map(jnp.zeros_like, params), update)
 
 
+def zeros_like(params: Any) -> Any:
+    return jax.tree.map(jnp.zeros_like, params)
+
+
+def decay_in_bf16(updates: Any, state: Any, params: Any) -> Any:
+    if any(x.dtype != jnp.bfloat16 for x in jax.tree.leaves(state)):
+        raise TypeError("bf16 alone")
+    return updates, jax.tree.map(lambda m, g: (m + g) / 2, state, updates)
+
+
 def accumulate_past_nan() -> Any:
     """What accumulates below something that hides NaN."""
 
@@ -103,7 +113,7 @@ def on_the_host() -> Any:
     return scaling(lambda g: jax.pure_callback(halve, untyped.ShapeDtypeStruct(g.shape, g.dtype), g))
 
 
-def over_the_batch() -> Any:
+def over_the_batch(f: Callable[[Any], Any]) -> Any:
     """It looks at the members of a batch all at once."""
 
     @jax.custom_batching.custom_vmap
@@ -112,7 +122,7 @@ def over_the_batch() -> Any:
 
     @centre.def_vmap
     def rule(size: int, batched: Any, x: Any) -> Any:
-        return x - x.mean(0), True
+        return f(x), True
 
     return scaling(centre)
 
@@ -185,7 +195,7 @@ SEEDED: dict[str, tuple[Any, Any, Any, str]] = {
     ),
     "a bool becomes a number": (counting(lambda: jnp.array(False), lambda x: x + 1), F32, None, "keeps the dtypes"),
     "a weak count": (counting(lambda: jnp.asarray(0.0), lambda x: x + jnp.ones([])), F32, None, "keeps the weak types"),
-    "a Python number": (counting(lambda: 0, lambda x: x + int_count()), F32, None, "keeps the weak types"),
+    "a Python number": (counting(lambda: 0, lambda x: x + jnp.zeros([], INT)), F32, None, "keeps the weak types"),
     "updates are widened": (scaling(lambda g: g.astype(jnp.float32)), BF16, None, "updates have the structure"),
     "updates are narrowed": (scaling(lambda g: g.astype(jnp.bfloat16)), F32, None, "updates have the structure"),
     "updates in a list": (
@@ -220,7 +230,13 @@ SEEDED: dict[str, tuple[Any, Any, Any, str]] = {
     ),
     "another factor each time": (rng_of_its_own(), F32, None, "under vmap each member"),
     "on the host": (on_the_host(), F32, None, "under vmap each member"),
-    "over the batch": (over_the_batch(), F32, None, "under vmap each member"),
+    "over the batch": (over_the_batch(lambda x: x - x.mean(0)), F32, None, "under vmap each member"),
+    "another dtype in a batch": (
+        over_the_batch(lambda x: x.astype(jnp.float16)),
+        F32,
+        None,
+        "under vmap each member",
+    ),
     "keeps the params": (of(lambda p: p, lambda u, state, _: (u, state)), F32, None, "shares no buffer"),
     "one array twice": (of(same_zero_twice, lambda u, state, _: (u, state)), F32, None, "shares no buffer"),
     "contrib.prodigy": (optax.contrib.prodigy(), F32, None, "shares no buffer"),
@@ -246,6 +262,7 @@ def laws_of(tx: Any, params: Any, grads: Any = None, **extra: Any) -> list[str]:
     return [broken.law for broken in transformation_laws(tx, params, grads, extra)]
 
 
+@pytest.mark.usefixtures("nans", "leaks")
 @pytest.mark.parametrize("name", SEEDED)
 def test_seeded_faults_are_found(name: str) -> None:
     tx, params, grads, law = SEEDED[name]
@@ -278,6 +295,8 @@ SOUND: dict[str, tuple[Any, Any, Any]] = {
     "a sum that never falls": (optax.adagrad(1e-3), BF16, None),
     "NumPy": (optax.adam(1e-3), {"w": np.ones(2, np.float32)}, {"w": np.ones(2, np.float32)}),
     "no leaves": (SGD, {}, None),
+    "params that are NaN already": (optax.adamw(1e-3), {"w": np.full(2, np.nan, np.float32)}, None),
+    "a moment that only bf16 can have": (of(zeros_like, decay_in_bf16), BF16, None),
     "a weak count": (counting(lambda: jnp.asarray(0), lambda count: count + 1), F32, None),
     "a count that begins as a Python number": (counting(lambda: 0, lambda count: count + 1), F32, None),
     "Python numbers": (tko.adam(1e-3), {"w": 1.0, "b": jnp.ones(2)}, {"w": 1.0, "b": jnp.ones(2)}),
@@ -285,6 +304,7 @@ SOUND: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
+@pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("name", SOUND)
 def test_sound_ones_pass(name: str) -> None:
     tx, params, grads = SOUND[name]

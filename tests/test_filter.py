@@ -101,7 +101,8 @@ def tracers() -> dict[str, object]:
     return found
 
 
-OBJECTS |= {f"tracer of {name}": x for name, x in tracers().items()}
+with jax.check_tracer_leaks(False):
+    OBJECTS |= {f"tracer of {name}": x for name, x in tracers().items()}
 
 
 @pytest.mark.parametrize("name", OBJECTS)
@@ -279,3 +280,17 @@ def test_types(x: object) -> None:
     assert_type(tk.partition(Point(1, 2)), tuple[Point, Point])
     assert_type(tk.combine(Point(None, 1), Point(2, None)), Point)
     assert_type(tk.filter_arrays(Point(None, 1)), Point)
+
+
+@pytest.mark.parametrize("answer", [{"w": True}, None, "yes", jnp.ones(2, bool), 0.5])
+def test_a_predicate_answers_with_a_bool(answer: Any) -> None:
+    tree = {"w": jnp.ones(2), "b": 1}
+    for spec in (lambda _: answer, {"w": lambda _: answer, "b": True}):
+        with pytest.raises(ValueError, match=f"must answer with a bool for each leaf, found {type(answer).__name__}"):
+            tk.filter(tree, spec)
+
+
+def test_a_predicate_that_raises_names_the_leaf() -> None:
+    with pytest.raises(AttributeError) as caught:
+        tk.filter({"a": jnp.ones(2), "b": [jax.nn.relu]}, lambda leaf: leaf.ndim > 0)
+    assert caught.value.__notes__ == ["This happened where filter_spec was asked of the leaf ['b'][0]"]

@@ -11,16 +11,17 @@ ROOT = Path(__file__).parent.parent
 # What treekit's core must not pull in; each is installed where the tests run.
 OPTIONAL = ("optax", "equinox", "flax", "diffrax", "orbax", "sklearn", "matplotlib", "beartype", "hypothesis", "pytest")
 
-WITHOUT_OPTAX = """
+WITHOUT = """
 import importlib.abc, sys
 
-class NoOptax(importlib.abc.MetaPathFinder):
+class Without(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name == "optax":
-            raise ModuleNotFoundError("No module named 'optax'", name="optax")
+        if name == {name!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
-sys.meta_path.insert(0, NoOptax())
+sys.meta_path.insert(0, Without())
 """
+WITHOUT_OPTAX = WITHOUT.format(name="optax")
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -58,6 +59,11 @@ def test_without_optax_the_submodule_says_what_to_install(statement: str) -> Non
     assert done.stderr.splitlines()[-1] == (
         "ModuleNotFoundError: treekit.optax needs optax; install it with: pip install 'treekit[optax]'"
     )
+
+
+def test_without_what_optax_needs_it_says_what_optax_would() -> None:
+    done = python(f"{WITHOUT.format(name='optax._src')}\nimport treekit.optax")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "ModuleNotFoundError: No module named 'optax._src'")
 
 
 def test_the_submodule_is_imported_on_demand() -> None:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.trees import FLOAT
 from treekit.__main__ import main
 
 MODULE = """
@@ -28,7 +29,7 @@ print("printed by the module")
 
 
 def mlp():
-    return eqx.nn.MLP(2, 1, 4, depth=1, key=jax.random.key(0))
+    return eqx.nn.MLP(2, 1, 4, depth=1, dtype=jnp.float32, key=jax.random.key(0))
 
 
 model = mlp()
@@ -73,6 +74,11 @@ class Doubling:
         return cls(*children)
 
 
+class Tagged:
+    pass
+
+
+jax.tree_util.register_pytree_node(Tagged, lambda x: ((), ("tag",)), lambda *_: Tagged())
 adam = optax.adam(1e-3)
 
 
@@ -107,7 +113,7 @@ class Mute:
 mute = Empty(name=Mute())
 long = Empty(name="x" * 100)
 odd = {"\\ud800": 1.0}
-shapes = jax.eval_shape(lambda: Empty())
+shapes = jax.eval_shape(lambda: Empty(jnp.ones(2, jnp.float32)))
 deep = 1.0
 for _ in range(350):
     deep = [deep]
@@ -116,6 +122,11 @@ ints = {"w": jnp.ones(2), "n": jnp.arange(2)}
 flags = {"w": jnp.ones(2), "n": 1, "b": True}
 keys = {"w": jnp.ones(2), "key": jax.random.key(0)}
 complexes = {"w": jnp.ones(2), "z": 1j}
+mixed = {1: 1.0, "a": 2.0}
+
+
+def interrupted():
+    raise KeyboardInterrupt
 """
 
 RAW = """
@@ -140,6 +151,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "skipping_module.py").write_text("import pytest\n\npytest.importorskip('no_such_module')\n")
     (tmp_path / "raw_module.py").write_text(RAW)
     (tmp_path / "exiting_module.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "interrupted_module.py").write_text("raise KeyboardInterrupt\n")
+    (tmp_path / "small_module.py").write_text("tree = [1.0]\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "users_module", raising=False)
@@ -173,7 +186,7 @@ def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 0 and data["class"] == "dict" and data["broken"] == [] and data["optimizer"] is None
     assert [(leaf["path"], leaf["kind"], leaf["dtype"], leaf["shape"], leaf["bytes"]) for leaf in data["leaves"]] == [
         ("['name']", "other", None, None, 0),
-        ("['rate']", "number", "float32", None, 0),
+        ("['rate']", "number", FLOAT, None, 0),
         ("['w']", "array", "bfloat16", [2, 3], 12),
     ]
     assert data["totals"] == {
@@ -193,9 +206,10 @@ def test_what_can_be_named(name: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert status == 0 and f"users_module:{name}" in out
 
 
-def test_static_parts_of_a_node(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = check(capsys, "users_module:Empty", "--json")
-    assert json.loads(out)["static"] == [{"path": ".name", "value": "'empty'"}]
+@pytest.mark.parametrize(("name", "path", "value"), [("Empty", ".name", "'empty'"), ("Tagged", "", "('tag',)")])
+def test_static_parts_of_a_node(name: str, path: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = check(capsys, f"users_module:{name}", "--json")
+    assert json.loads(out)["static"] == [{"path": path, "value": value}]
 
 
 def test_a_broken_class_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,6 +245,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "None": (["users_module:nothing"], "users_module:nothing is None, or returns it"),
     "a function that skips": (["users_module:skips"], "cannot be called without arguments: Skipped: no reason"),
     "no such name": (["users_module:missing"], "users_module has no missing: AttributeError"),
+    "unsorted keys": (["users_module:mixed"], "users_module:mixed cannot be flattened: ValueError"),
     "a number": (["users_module:leaf"], "no pytree but a leaf of type int"),
     "a plain class": (["users_module:Plain"], "no pytree but a leaf of type Plain"),
     "a class with arguments": (["users_module:Needs"], "Needs cannot be called without arguments: TypeError"),
@@ -249,6 +264,17 @@ def test_what_is_wrong_is_one_line_and_status_2(name: str, capsys: pytest.Captur
     progress = re.compile(r"printed by the module|…$")
     (line,) = [line for line in err.splitlines() if not progress.search(line)]
     assert status == 2 and out == "" and line.startswith("treekit check: ") and re.search(message, line)
+
+
+@pytest.mark.parametrize("name", ["interrupted_module:x", "users_module:interrupted"])
+def test_an_interrupt_goes_through(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        check(capsys, name)
+
+
+def test_without_optax_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optax", None)
+    assert "optax" in (out := check(capsys, "small_module:tree")[1]) and "it is not installed" in out
 
 
 def test_without_treescope_a_page_is_an_error(
@@ -271,6 +297,7 @@ def test_a_page(capsys: pytest.CaptureFixture[str]) -> None:
 
 def command(*arguments: str) -> "subprocess.Popen[str]":
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment["JAX_CHECK_TRACER_LEAKS"] = "0"  # on raw_module's 3000 leaves it takes minutes
     pipe = subprocess.PIPE
     line = [sys.executable, "-m", "treekit", "check", *arguments]
     return subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, env=environment)

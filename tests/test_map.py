@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
 import treekit as tk
-from tests.trees import LEAVES, Box, Point, Twig, trees, untyped
+from tests.trees import COMPLEX, FLOAT, INT, LEAVES, Box, Point, Twig, trees, untyped
 
 NARROW = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "int4", "uint4")  # dtypes that NumPy does not know
 NUMPY = (
@@ -107,10 +107,11 @@ def test_numpy_leaves_and_results_of_jaxs_dtypes(dtype: str) -> None:
 )
 def test_numpy_64_bit_leaves_stand_for_the_canonical_dtype(wide: str, narrow: str) -> None:
     leaf = np.array([0, 1, 2], wide)
-    for result in (leaf, array(narrow), leaf.astype(narrow), leaf[1]):
-        out = cast(result, leaf)
-        assert out.dtype == narrow
-    assert cast(array(narrow), leaf).dtype == narrow
+    with jax.enable_x64(False):
+        for result in (leaf, array(narrow), leaf.astype(narrow), leaf[1]):
+            out = cast(result, leaf)
+            assert out.dtype == narrow
+        assert cast(array(narrow), leaf).dtype == narrow
     with jax.enable_x64(True):
         assert cast(array(narrow), leaf).dtype == wide
         assert cast(leaf, leaf) is leaf
@@ -126,11 +127,10 @@ def test_numpy_64_bit_leaves_stand_for_the_canonical_dtype(wide: str, narrow: st
     ],
 )
 def test_python_numbers_stand_for_the_dtype_jax_gives_them(number: Any, narrow: str, wide: str) -> None:
-    assert cast(number, number) is number
-    assert cast(array("bool"), number).dtype == narrow
-    with jax.enable_x64(True):
-        assert cast(number, number) is number
-        assert cast(array("bool"), number).dtype == wide
+    for x64, dtype in ((False, narrow), (True, wide)):
+        with jax.enable_x64(x64):
+            assert cast(number, number) is number
+            assert cast(array("bool"), number).dtype == dtype
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in ALL if "64" not in dtype and "128" not in dtype])
@@ -198,20 +198,20 @@ def test_a_result_that_does_not_fit_costs_one_cast(leaf: jax.Array, result: jax.
 KEY = jax.random.key(0)
 
 REFUSED: dict[str, tuple[Any, Any, str]] = {
-    "complex for real": (1j, jnp.ones(2), "complex64 .*float32"),
-    "complex for bool": (1j, True, "complex64 .*bool"),
-    "complex for bf16": (jnp.ones(2) * 1j, jnp.ones(2, jnp.bfloat16), "complex64 .*bfloat16"),
-    "number for a key": (1.0, KEY, r"float32 .*key<fry>"),
+    "complex for real": (1j, jnp.ones(2), f"{COMPLEX} .*{FLOAT}"),
+    "complex for bool": (1j, True, f"{COMPLEX} .*bool"),
+    "complex for bf16": (jnp.ones(2) * 1j, jnp.ones(2, jnp.bfloat16), f"{COMPLEX} .*bfloat16"),
+    "number for a key": (1.0, KEY, f"{FLOAT} .*key<fry>"),
     "data of a key for a key": (jax.random.key_data(KEY), KEY, r"uint32 .*key<fry>"),
-    "key for a number": (KEY, jnp.ones(2), r"key<fry> .*float32"),
+    "key for a number": (KEY, jnp.ones(2), f"key<fry> .*{FLOAT}"),
     "key for key data": (KEY, jax.random.key_data(KEY), r"key<fry> .*uint32"),
     "key of another kind": (jax.random.key(0, impl="rbg"), KEY, r"key<rbg> .*key<fry>"),
-    "float0 for a float": (np.zeros(2, jax.dtypes.float0), jnp.ones(2), "float0.*float32"),
-    "string for a number": ("1.0", jnp.ones(2), "str .*float32"),
-    "NumPy string for a number": (np.array(["1"]), jnp.ones(2), "float32"),
-    "NumPy objects for numbers": (np.array([None]), jnp.ones(2), "float32"),
-    "function for a number": (len, 1.0, "builtin_function_or_method .*float32"),
-    "list for a number": ([1.0], 1.0, "list .*float32"),
+    "float0 for a float": (np.zeros(2, jax.dtypes.float0), jnp.ones(2), f"float0.*{FLOAT}"),
+    "string for a number": ("1.0", jnp.ones(2), f"str .*{FLOAT}"),
+    "NumPy string for a number": (np.array(["1"]), jnp.ones(2), FLOAT),
+    "NumPy objects for numbers": (np.array([None]), jnp.ones(2), FLOAT),
+    "function for a number": (len, 1.0, f"builtin_function_or_method .*{FLOAT}"),
+    "list for a number": ([1.0], 1.0, f"list .*{FLOAT}"),
     "string for a key": ("key", KEY, r"str .*key<fry>"),
 }
 
@@ -222,6 +222,12 @@ def test_what_is_never_cast(name: str, casting: Literal["same_kind", "unsafe"]) 
     result, leaf, message = REFUSED[name]
     with pytest.raises(TypeError, match=rf"^at \['at'\]: .*{message}$"):
         cast(result, leaf, casting)
+
+
+def test_what_has_no_dtype_is_not_taken_for_float64() -> None:
+    """To NumPy, None equals float64."""
+    with jax.enable_x64(True), pytest.raises(TypeError, match=r"builtin_function_or_method .*float64"):
+        cast(len, 1.0)
 
 
 @pytest.mark.parametrize("leaf", [KEY, jax.random.split(KEY), np.zeros(2, jax.dtypes.float0)])
@@ -258,7 +264,7 @@ def test_the_identity_gives_back_every_leaf_that_has_its_dtype(tree: Any) -> Non
     out = tree_map(lambda x: x, tree)
     assert untyped.tree.structure(out) == untyped.tree.structure(tree)
     for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(out), strict=True):
-        assert x is y or (x.dtype == np.float64 and y.dtype == jnp.float32)
+        assert x is y or (x.dtype == np.float64 and y.dtype == FLOAT)
 
 
 @given(trees((*LEAVES[:4], np.ones(2), 1, 2.5, True)), st.sampled_from(("bfloat16", "float32", "float16")))
@@ -276,7 +282,7 @@ def test_rest_trees() -> None:
     # As with jax.tree.map, what lies deeper than `tree` comes as it is.
     deeper = {"w": {"lr": 2.0}, "n": [1, 2]}
     out = tree_map(lambda p, g, d: g.astype(jnp.float32) * len(d), tree, grads, deeper, casting="unsafe")
-    assert out["w"].dtype == jnp.bfloat16 and out["n"].dtype == jnp.int32
+    assert out["w"].dtype == jnp.bfloat16 and out["n"].dtype == tree["n"].dtype
     assert out["w"].tolist() == [0.5, 0.5] and out["n"].tolist() == [0, 2]
 
 
@@ -301,7 +307,7 @@ PATHS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", PATHS)
 def test_errors_name_the_key_path(name: str) -> None:
     tree, path = PATHS[name]
-    with pytest.raises(TypeError, match=rf"^at {path}: a result of dtype float32 for a leaf of dtype int32"):
+    with pytest.raises(TypeError, match=rf"^at {path}: a result of dtype {FLOAT} for a leaf of dtype {INT}"):
         tree_map(lambda x: x if isinstance(x, str) else 0.5, tree)
 
 
@@ -342,7 +348,7 @@ def test_under_jit() -> None:
 
 def test_a_misfit_under_jit_is_named_while_tracing() -> None:
     with pytest.raises(TypeError, match=r"at \['n'\]: a result of dtype float32 for a leaf of dtype int32"):
-        jax.jit(lambda t: tree_map(lambda x: x.astype(jnp.float32), t))({"n": jnp.array(3)})
+        jax.jit(lambda t: tree_map(lambda x: x.astype(jnp.float32), t))({"n": jnp.array(3, jnp.int32)})
 
 
 def test_under_grad_and_vmap() -> None:
@@ -375,7 +381,7 @@ def test_mixed_dtypes_do_not_drift() -> None:
     with jax.numpy_dtype_promotion("standard"):
         plain = jax.tree.map(lambda p: p if p is KEY else p + jnp.ones(2), params)
         kept = tree_map(lambda p: p if p is KEY else p + jnp.ones(2), params)
-    assert plain["w"].dtype == jnp.float32 and kept["w"].dtype == jnp.bfloat16
+    assert plain["w"].dtype == FLOAT and kept["w"].dtype == jnp.bfloat16
     assert kept["key"] is KEY
 
 

@@ -459,7 +459,18 @@ def test_containers_are_copied_with_type_and_sharing(create: Callable[..., Holde
 def test_what_is_no_plain_container_is_passed_as_it_is() -> None:
     class MyList(list[int]): ...
 
-    for given in (jnp.ones(2), np.ones(2), MyList([1]), (1, (2, "a")), Made([1], 2, "a"), object(), "ab"):
+    class MyTuple(tuple[Any, ...]): ...
+
+    for given in (
+        jnp.ones(2),
+        np.ones(2),
+        MyList([1]),
+        MyTuple([[1]]),
+        (1, (2, "a")),
+        Made([1], 2, "a"),
+        object(),
+        "ab",
+    ):
         assert Holder(given).x is given
 
 
@@ -517,7 +528,10 @@ def test_a_node_may_be_flattened_while_it_is_created() -> None:
 
         def __post_init__(self) -> None:
             self.size = 0
-            self.size = len(jax.tree.leaves(self))
+            size = len(jax.tree.leaves(self))
+            del self.size
+            assert not hasattr(self, "size")
+            self.size = size
             self.name = self.name + "!"
 
     made = Early([1, 2], "a")
@@ -579,7 +593,7 @@ def bad_creations() -> dict[str, tuple[Callable[[], Any], str]]:
     @node
     class Forgets:
         weight: Any
-        bias: Any
+        bias: Any = field(converter=len)
 
         def __init__(self) -> None:
             self.weight = 1
@@ -647,6 +661,9 @@ def test_what_registered_classes_lack_is_told_when_they_are_flattened(way: type[
     y = way(1, 2, "a")
     y.name = {}
     with pytest.raises(TypeError, match=f"{way.__name__}.name is static, .* dict, is not hashable"):
+        jax.tree.leaves(y)
+    y.name = object.__new__(Wheel)
+    with pytest.raises(AttributeError, match="'Wheel' object has no attribute 'size'"):
         jax.tree.leaves(y)
     y.name, y.weight = "b", 7
     assert jax.tree.map(lambda v: v + 1, y).weight == 8
@@ -865,6 +882,7 @@ class Registry:
         return cls.known[name]
 
 
+@pytest.mark.usefixtures("leaks")
 def test_repr() -> None:
     @node
     class Dense:
@@ -873,12 +891,13 @@ def test_repr() -> None:
         name: str = field(static=True, default="out")
         hidden: Any = field(repr=False, default=0)
 
-    x = Dense(jnp.ones((64, 10)), jnp.ones(10, jnp.bfloat16))
+    x = Dense(jnp.ones((64, 10), jnp.float32), jnp.ones(10, jnp.bfloat16))
     assert repr(x).endswith("Dense(weight=f32[64,10], bias=bf16[10], name='out')")
+    assert "name='out'" in str(structure(x))
     long = repr(Dense([x, x], None))
     assert max(map(len, long.split("\n"))) <= 100 and long.count("f32[64,10]") == 2
     held: list[Dense] = []
-    jax.jit(lambda v: held.append(Dense(v, jax.nn.relu)))(1.0)
+    jax.jit(lambda v: held.append(Dense(v, jax.nn.relu)))(jnp.float32(1))
     assert "weight=f32[]" in repr(held[0])
     assert "ShapeDtypeStruct" in repr(Dense(jax.eval_shape(lambda: 1.0), None))
 
@@ -950,11 +969,24 @@ def test_register_node_refuses_and_registers_nothing(cls: type[Any], data: Any, 
     assert not [name for name in vars(cls) if "treekit" in name]
 
 
+def test_register_node_wants_names() -> None:
+    register = inspect.unwrap(register_node)  # beartype would be the first to say so
+    with pytest.raises(TypeError, match=r"Empty: data_fields must be a list of attribute names, found \[1\]"):
+        register(Empty, [1], [])
+
+
 def test_copy_replace_of_python_3_13_rebuilds() -> None:
     x: Any = Made(1, 2, "a")
     runs = len(RUNS)
     assert parts(x.__replace__(bias=3)) == (2, 3, "a")
     assert len(RUNS) == runs
+
+    @node
+    class Own:
+        def __replace__(self, **changes: Any) -> Any:
+            return changes
+
+    assert Own().__replace__(bias=3) == {"bias": 3}
 
 
 def test_replace_says_how_to_register() -> None:

@@ -53,6 +53,7 @@ def bits_of(x: Any) -> np.ndarray:
     return np.asarray(x).view(f"uint{8 * np.asarray(x).dtype.itemsize}")
 
 
+@pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_the_dtype_holds_stays_as_it_is(dtype: str) -> None:
     values = grid(dtype)
@@ -78,17 +79,19 @@ def test_what_it_does_not_hold_becomes_a_neighbour_and_itself_on_average(dtype: 
             assert np.abs(deviation).max() < 5  # of at most some 100 that are normally distributed
 
 
+@pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_too_large_is_rounded_to_nearest(dtype: str) -> None:
     """So nothing becomes inf, or NaN where there is no inf, that would not in a plain cast."""
     largest = float(finfo(dtype).max)
     with np.errstate(over="ignore"):
         x = jnp.asarray((np.array([1, 1.0001, 1.001, 1.01, 1.2, 2]) * largest).astype(np.float32))
-    x = jnp.concatenate([x, -x, jnp.array([jnp.inf, -jnp.inf, jnp.nan])])
+    x = jnp.concatenate([x, -x, jnp.array([jnp.inf, -jnp.inf, jnp.nan], jnp.float32)])
     rounded, nearest = tk.stochastic_round(x, dtype, KEY), x.astype(dtype)
     np.testing.assert_array_equal(rounded.astype(jnp.float32), nearest.astype(jnp.float32))
 
 
+@pytest.mark.usefixtures("nans")
 def test_a_nan_in_the_lower_half_of_its_bits_stays_one() -> None:
     words = jnp.array([0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF], jnp.uint32)
     x = jax.lax.bitcast_convert_type(words, jnp.float32)

@@ -129,6 +129,18 @@ class MakesAnew:
         return cls(*children)
 
 
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Single:
+    """There is one of it: it cannot be copied."""
+
+    x: Any
+    rate: Any = dataclasses.field(metadata=static, default=1.0)
+
+    def __copy__(self) -> "Single":
+        raise TypeError("there is one")
+
+
 GOOD: dict[str, Callable[[], Any]] = {
     "dict": lambda: {"w": ONES, "b": None, "f": jnp.sin},
     "list": lambda: [1, 2.0, True, "leaf", np.ones(2)],
@@ -163,6 +175,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "BCOO": lambda: sparse.BCOO.fromdense(jnp.eye(2)),
     "a function made anew": lambda: MakesAnew(ONES),
     "many levels": lambda: deep(350),
+    "no copy": lambda: Single(ONES),
     "chex": lambda: peer("chex"),
     "jax_dataclasses": lambda: peer("jax_dataclasses"),
 }
@@ -214,6 +227,15 @@ class Replaces:
 
     def __post_init__(self) -> None:
         self.x = 42
+
+
+@register_dataclass
+@dataclasses.dataclass(init=False)
+class WantsMore:
+    x: Any
+
+    def __init__(self, x: Any, more: Any) -> None:
+        self.x = x
 
 
 @flax.struct.dataclass
@@ -297,6 +319,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "counts in init": (lambda: RerunsInit(ONES), r"creation's code does not run.*\n.*RerunsInit: __init__ ran"),
     "prepares": (lambda: Prepares(ONES), r"rebuilt with its own leaves, and has these leaves again"),
     "replaces": (lambda: Replaces(42), r"rebuilt with objects that are no arrays.*, and has these leaves again"),
+    "wants more": (lambda: WantsMore(ONES, 1), r"rebuilt with its own leaves\n.*WantsMore: TypeError.*'more'"),
     "validates": (lambda: Validates(ONES), r"rebuilt with objects that are no arrays(?s:.*)Validates: AttributeError"),
     "wants numbers": (lambda: WantsNumbers(3.0), r"rebuilt with objects that are no arrays(?s:.*)TypeError: float"),
     "inside": (
@@ -334,6 +357,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "static of no order": (
         lambda: by_hand(lambda t: ((t.x,), float("nan")), lambda cls, _, xs: cls(*xs)),
+        "its static parts are equal to themselves",
+    ),
+    "static array made anew": (
+        lambda: by_hand(lambda t: ((t.x,), np.zeros(2)), lambda cls, _, xs: cls(*xs)),
         "its static parts are equal to themselves",
     ),
     "keys in another order": (

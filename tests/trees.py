@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 import treekit as tk
 
+# The names of the dtypes that JAX gives a Python int, float and complex: of 32 bits, or of 64 under jax_enable_x64.
+INT, FLOAT, COMPLEX = (jnp.asarray(number).dtype.name for number in (1, 1.0, 1j))
+
 # Functions and classes of JAX whose types, in part, no checker knows.
 untyped: Any = jax
 _tree_util: Any = jax.tree_util

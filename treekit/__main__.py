@@ -62,8 +62,7 @@ def _stdout_to_stderr() -> Generator[None]:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        if sys.__stdout__ is not None:
-            sys.__stdout__.flush()
+        print(end="", file=sys.__stdout__, flush=True)
         os.dup2(kept, _STDOUT)
         os.close(kept)
 

@@ -231,7 +231,7 @@ def _value_differences(a: Any, b: Any, values: _Values) -> Iterator[tuple[Kind, 
         differ[differ] = ~np.isclose(x, y, values.rtol, values.atol, equal_nan=True)
     if differ.any():
         place = tuple(map(int, np.unravel_index(differ.argmax(), differ.shape)))
-        where = f" at {list(place)} (1 of {differ.sum()})" if place else ""
+        where = f" at {list(place)}" + (f" and {differ.sum() - 1} more" if differ.sum() > 1 else "") if place else ""
         is_text = a.dtype.kind in "OSTU"
         x, y = describe_values(a.item(place), b.item(place)) if is_text else (str(a[place]), str(b[place]))
         yield "value", x + where, y + where

@@ -69,12 +69,12 @@ def cast_like(result: Any, leaf: Any, casting: str = "same_kind") -> Any:
     want, have = dtype_of(leaf), dtype_of(result)
     if want is None or result is None:
         return result
+    if have is None:  # asked first, since to NumPy None equals float64
+        raise TypeError(f"a result of type {type(result).__name__} for a leaf of dtype {want}")
     keeps_strength = is_weak(leaf) or not is_weak(result)
     keeps_array = _has_dtype(result) or not _has_dtype(leaf)
     if have == want and _raw_dtype(result) == want and keeps_strength and keeps_array:
         return result
-    if have is None:
-        raise TypeError(f"a result of type {type(result).__name__} for a leaf of dtype {want}")
     if have != want and not _may_cast(have, want, casting, weak=is_weak(result)):
         hint = '; casting="unsafe" would allow it' if _may_cast(have, want, "unsafe") else ""
         raise TypeError(f"a result of dtype {have} for a leaf of dtype {want}{hint}")

@@ -191,7 +191,7 @@ def _decide(filter_spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) 
     """One bool for each leaf, the leaves, and their structure."""
     if callable(filter_spec) and jtu.all_leaves([filter_spec]):
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-        return [bool(filter_spec(x)) for x in leaves], leaves, treedef
+        return _answers(filter_spec, tree, leaves, is_leaf), leaves, treedef
     specs, outline = jtu.tree_flatten(filter_spec)
     try:
         parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in outline.flatten_up_to(tree)]
@@ -204,13 +204,34 @@ def _decide(filter_spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) 
     return keep, [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
 
 
+def _answers(predicate: Any, tree: Any, leaves: list[Any], is_leaf: Callable[[Any], bool] | None) -> list[bool]:
+    answers: list[bool] = []
+    try:
+        for x in leaves:
+            answers.append(_as_bool(predicate(x)))
+    except Exception as error:
+        path = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(answers)][0]
+        error.add_note(f"This happened where filter_spec was asked of the leaf {jtu.keystr(path) or '(the root)'}")
+        raise
+    return answers
+
+
+def _as_bool(answer: Any) -> bool:
+    if isinstance(answer, int) or (dtype_of(answer), np.shape(answer)) == (np.bool_, ()):
+        return bool(answer)
+    raise ValueError(
+        f"a predicate must answer with a bool for each leaf, found {type(answer).__name__}. A function of the whole "
+        "tree is none: call it, and give the tree of bools that it returns"
+    )
+
+
 def _decide_leaf(spec: Any, leaf: Any) -> bool:
     if isinstance(spec, Tracer):
         raise ValueError("filter_spec holds a traced array; which leaves to keep must be known while tracing")
     if type(spec) in (bool, np.bool_):
         return bool(spec)
     if callable(spec):
-        return bool(spec(leaf))
+        return _as_bool(spec(leaf))
     raise ValueError(f"filter_spec must hold bools and predicates on leaves only, found {spec!r}")
 
 

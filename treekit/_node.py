@@ -288,7 +288,7 @@ def register_node(
     return _register(cls, data_fields, meta_fields)
 
 
-def _register(cls: type[Any], data_fields: Sequence[str] | None, meta_fields: Sequence[str] | None) -> type[Any]:
+def _register(cls: type[Any], data_fields: object, meta_fields: object) -> type[Any]:
     for base in cls.__mro__[1:]:
         if (layout := layout_of(base)) and layout.creation:
             raise TypeError(f"{cls.__qualname__} extends the node {base.__qualname__}: decorate it with @node instead")

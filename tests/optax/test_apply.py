@@ -61,7 +61,7 @@ def test_what_has_no_update_stays_the_object_it_was() -> None:
 
 
 def test_python_numbers_and_ints_are_updated() -> None:
-    params: dict[str, Any] = {"p": 0.5, "i": jnp.array(3)}
+    params: dict[str, Any] = {"p": 0.5, "i": jnp.array(3, jnp.int32)}
     after = tko.apply_updates(params, {"p": jnp.array(0.25), "i": jnp.array(2)})
     assert (float(after["p"]), int(after["i"]), after["i"].dtype) == (0.75, 5, jnp.int32)
 
@@ -72,7 +72,7 @@ def test_a_none_in_the_params_stays() -> None:
 
 def test_a_complex_update_of_a_real_param_is_an_error_with_the_path() -> None:
     with pytest.raises(TypeError, match=r"\['w'\].*complex64.*float32"):
-        tko.apply_updates({"w": jnp.ones(2)}, {"w": jnp.ones(2, jnp.complex64)})
+        tko.apply_updates({"w": jnp.ones(2, jnp.float32)}, {"w": jnp.ones(2, jnp.complex64)})
 
 
 def test_updates_of_another_structure_are_an_error() -> None:
@@ -232,4 +232,4 @@ def test_an_init_alone_will_do() -> None:
 
 def test_a_number_for_a_key_is_an_error_with_the_path() -> None:
     with pytest.raises(TypeError, match=r"\['k'\].*float32.*key"):
-        tko.apply_updates({"k": jax.random.key(0)}, {"k": jnp.ones(())})
+        tko.apply_updates({"k": jax.random.key(0)}, {"k": jnp.ones((), jnp.float32)})

@@ -64,22 +64,26 @@ def follow(o: Any, values: list[float], most: int) -> list[tuple[float, int, int
     return seen
 
 
+@pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("most", [0, 1, 2, 5])
 def test_what_is_skipped_and_counted_is_what_optax_skips_and_counts(most: int) -> None:
     values = [1.0, NAN, 1.0, INF, -INF, NAN, NAN, 1.0, NAN]
     assert follow(tko, values, most) == follow(optax, values, most)
 
 
+@pytest.mark.usefixtures("nans")
 def test_a_bad_update_leaves_the_inner_state_and_gives_zeros() -> None:
     seen = follow(tko, [1.0, NAN, INF, 1.0], 5)
     assert [(update, trace) for update, *_, trace in seen] == [(1, 1), (0, 1), (0, 1), (2, 2)]
 
 
+@pytest.mark.usefixtures("nans")
 def test_after_too_many_bad_updates_in_a_row_one_is_let_through() -> None:
     seen = follow(tko, [NAN] * 3, 1)
     assert [update for update, *_ in seen] == [0, 1, 2]
 
 
+@pytest.mark.usefixtures("nans")
 def test_a_bad_number_in_any_leaf_of_a_raw_model_stops_all() -> None:
     model = cases.model()
     tx = tko.apply_if_finite(tko.adam(0.1), 3)
@@ -92,6 +96,7 @@ def test_a_bad_number_in_any_leaf_of_a_raw_model_stops_all() -> None:
         assert int(state.total_notfinite) == 1
 
 
+@pytest.mark.usefixtures("nans")
 def test_the_updates_that_are_skipped_have_the_dtype_of_those_that_are_not() -> None:
     params = cases.arrays(jnp.bfloat16)
     tx = tko.apply_if_finite(optax.radam(0.1), 3)

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from tests.trees import INT
 from treekit import optax as tko
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
@@ -80,7 +81,7 @@ def test_state_dtype_leaves_ints_bools_and_keys_alone() -> None:
     tx = tko.dtype_preserving(optax.chain(cases.of_numbers(), optax.add_noise(0.1, 0.5, 0)), state_dtype=jnp.float32)
     params = cases.arrays(jnp.bfloat16)
     state = tx.init(params)
-    assert (state[0].steps.dtype, state[0].seen.dtype) == (jnp.int32, jnp.bool_)
+    assert (state[0].steps.dtype, state[0].seen.dtype) == (INT, jnp.bool_)
     _, after = tx.update(params, state, params)
     assert cases.signature(after) == cases.signature(state)
 

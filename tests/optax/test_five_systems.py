@@ -202,6 +202,7 @@ def inner(o: Any, name: str) -> Any:
     return o.apply_if_finite(o.sgd(0.1), 10)
 
 
+@pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("name", ["zero_nans", "apply_if_finite"])
 def test_3_one_nan_stops_a_parameter_for_ever_in_plain_optax(name: str) -> None:
     """It raises nothing: these have not moved in three rounds after that of the NaN."""
@@ -209,6 +210,7 @@ def test_3_one_nan_stops_a_parameter_for_ever_in_plain_optax(name: str) -> None:
     assert all(still(params, accumulate(optax, inner(optax, name), params, 12)))
 
 
+@pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("name", ["zero_nans", "apply_if_finite"])
 @pytest.mark.parametrize("params", [model, lambda: filtered(model())], ids=["raw", "filtered"])
 def test_3_treekit_forgets_it_after_the_round(name: str, params: Callable[[], Any]) -> None:
@@ -221,6 +223,7 @@ def test_3_treekit_forgets_it_after_the_round(name: str, params: Callable[[], An
         np.testing.assert_allclose(x.ravel()[0] - y.ravel()[0], 0.3, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("nans")
 def test_3_skipping_the_bad_micro_steps_as_before_works() -> None:
     ms = tko.MultiSteps(tko.sgd(0.1), 2, should_skip_update_fn=tko.skip_not_finite)
     params = model()

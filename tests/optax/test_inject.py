@@ -14,6 +14,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from tests.trees import FLOAT
 from treekit import optax as tko
 
 
@@ -179,11 +180,20 @@ def test_a_callable_mask_made_from_a_model_is_static() -> None:
     assert found == "static" and callable(value)
 
 
-@pytest.mark.parametrize("value", [0.1, np.float32(0.1), np.array(0.1), jnp.array(0.1), 1e-3])
-def test_numbers_are_hyperparameters(value: Any) -> None:
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (0.1, "float32"),
+        (np.float32(0.1), "float32"),
+        (np.array(0.1), FLOAT),
+        (jnp.array(0.1), "float32"),
+        (1e-3, "float32"),
+    ],
+)
+def test_numbers_are_hyperparameters(value: Any, dtype: str) -> None:
     found, handed_on = sort(value)
     assert found == "number"
-    assert isinstance(handed_on, jax.Array) and handed_on.dtype == jnp.float32
+    assert isinstance(handed_on, jax.Array) and handed_on.dtype == dtype
 
 
 def test_ints_are_static_where_the_default_or_the_annotation_is_an_int() -> None:
@@ -301,10 +311,11 @@ def test_hyperparameters_are_read_and_written_in_the_state() -> None:
 
     grads = jax.tree.map(jnp.ones_like, cases.gradient(model))
     state = tx.init(model)
+    dtype = state.hyperparams["learning_rate"].dtype
     assert float(state.hyperparams["learning_rate"]) == 0.5
     updates, state = step(grads, state, model)
     assert {float(x.min()) for x in jax.tree.leaves(updates)} == {-0.5}
-    for value in (jnp.array(0.25, jnp.float32), jnp.float32(0.125)):
+    for value in (jnp.array(0.25, dtype), dtype.type(0.125)):
         state.hyperparams["learning_rate"] = value
         updates, state = step(grads, state, model)
         assert {float(x.min()) for x in jax.tree.leaves(updates)} == {-float(value)}
@@ -443,3 +454,19 @@ def test_inside_multi_steps_the_count_goes_up_once_a_round() -> None:
     for _ in range(4):
         _, state = ms.update(params, state, params)
     assert int(state.inner_opt_state.count) == 2
+
+
+def test_a_hyperparameter_that_is_misspelt_is_an_error() -> None:
+    params = jnp.ones(2)
+    tx = tko.inject_hyperparams(optax.adamw)(0.1)
+    state: Any = tx.init(params)
+    state.hyperparams["learning_rat"] = 0.1
+    with pytest.raises(TypeError, match=r"hyperparams hold learning_rat, .* its arguments are learning_rate, b1"):
+        tx.update(params, state, params)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tko.inject_hyperparams])
+def test_an_argument_that_is_misspelt_is_named_with_its_function(wrap: Any) -> None:
+    misspelt: Any = {"learnin_rate": 0.1}
+    with pytest.raises(TypeError, match=r"adamw\(\) got an unexpected keyword argument 'learnin_rate'"):
+        wrap(tko.adamw)(**misspelt)

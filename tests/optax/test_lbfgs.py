@@ -215,6 +215,13 @@ def test_value_and_grad_take_further_arguments() -> None:
     np.testing.assert_allclose(grad, [4.0, 8.0])
 
 
+def test_value_and_grad_are_computed_where_a_subtree_is_masked_out() -> None:
+    params = {"a": jnp.ones(2), "b": {"c": jnp.ones(3)}}
+    state = tko.masked(tko.lbfgs(), {"a": True, "b": False}).init(params)
+    value, grad = tko.value_and_grad_from_state(cases.loss)(params, state=state)
+    cases.assert_close((value, grad), jax.value_and_grad(cases.loss)(params))
+
+
 def test_a_state_without_value_and_grad_is_an_error() -> None:
     params = jnp.ones(2)
     with pytest.raises(ValueError, match="state"):

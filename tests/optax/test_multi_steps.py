@@ -206,6 +206,7 @@ for k in (0, -1, np.int64(0), np.int32(-3), 0.5):
     assert done.stdout == "", f"{done.stdout} passed"
 
 
+@pytest.mark.usefixtures("nans")
 def test_steps_that_should_be_skipped_leave_everything_but_the_skip_state() -> None:
     grads = stream(5)
     grads[1] = jax.tree.map(lambda x: x * NAN, grads[1])
@@ -221,6 +222,7 @@ def test_steps_that_should_be_skipped_leave_everything_but_the_skip_state() -> N
     assert bitwise(a, plain)
 
 
+@pytest.mark.usefixtures("nans")
 def test_the_skip_state_is_that_of_the_last_step() -> None:
     ms = tko.MultiSteps(optax.sgd(0.1), 2, should_skip_update_fn=tko.skip_not_finite)
     state = ms.init(jnp.ones(2))
@@ -266,6 +268,7 @@ GUARDED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("guard", GUARDED)
 def test_one_bad_number_is_forgotten_after_its_round(guard: str) -> None:
     """Every parameter trains in the next full round; no bad number stays in the state, none is in any update."""
@@ -287,6 +290,7 @@ def test_one_bad_number_is_forgotten_after_its_round(guard: str) -> None:
             assert all(bool((x > 0).all()) for x in jax.tree.leaves(moved)), (bad, at)
 
 
+@pytest.mark.usefixtures("nans")
 def test_plain_optax_never_recovers() -> None:
     """Strict: if this fails, Optax has mended it and ours can become an alias."""
     grads = stream(9)
@@ -298,6 +302,7 @@ def test_plain_optax_never_recovers() -> None:
     assert bool(jnp.isnan(state.acc_grads["w"][0, 1]))
 
 
+@pytest.mark.usefixtures("nans")
 def test_a_round_after_a_bad_one_is_as_if_nothing_had_been() -> None:
     grads = stream(4)
     bad = [jax.tree.map(lambda x: x * NAN, g) for g in grads[:2]]

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from tests.trees import FLOAT
 from treekit import optax as tko
 from treekit.optax._preserve import preserve
 
@@ -109,11 +110,11 @@ def test_nothing_is_added_where_nothing_has_to_be_cast() -> None:
 
 def test_strict_promotion_does_not_get_in_the_way() -> None:
     params = cases.PARAMS["mixed"]()
-    grads = cases.cast(params, jnp.float32)
+    grads = cases.cast(params, FLOAT)
     with jax.numpy_dtype_promotion("strict"):
         tx = preserve(returning(grads, (), ()))
         updates, _ = tx.update(grads, tx.init(params), params)
-    assert {u.dtype for u in jax.tree.leaves(updates)} == {jnp.dtype(jnp.float32)}
+    assert {u.dtype for u in jax.tree.leaves(updates)} == {jnp.dtype(FLOAT)}
 
 
 @pytest.mark.parametrize("make", [tko.lbfgs, tko.contrib.prodigy, tko.contrib.dog, lambda: tko.contrib.madgrad(0.1)])

@@ -274,6 +274,14 @@ def test_a_mask_with_a_key_too_few_or_too_many_is_an_error_that_names_the_keys()
             tko.masked(optax.adam(0.1), mask).init(cases.arrays())
 
 
+def test_an_error_of_the_mask_function_goes_through() -> None:
+    def mask(params: Any) -> Any:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match=r"^mine$"):
+        tko.masked(optax.sgd(0.1), mask).init(cases.arrays())
+
+
 def test_a_traced_mask_is_an_error() -> None:
     def init(flag: jax.Array) -> Any:
         return tko.masked(optax.adam(0.1), {"w": flag, "b": False}).init(cases.arrays())
@@ -342,6 +350,7 @@ def test_value_fn_sees_the_whole_raw_model_and_its_own_arguments() -> None:
     tx.update(cases.gradient(model), tx.init(model), model, value_fn=value_fn)
     inner = seen[0]
     assert float(inner["value_fn"](inner["params"], 2.0, shift=1.0)) == pytest.approx(2 * float(cases.loss(model)) + 1)
+    assert inner["value_fn"](model, 1.0) == cases.loss(model)
     grads = jax.grad(lambda p: inner["value_fn"](p, 1.0))(
         jax.tree.map(lambda x: x, inner["params"], is_leaf=lambda x: x is None)
     )

@@ -161,6 +161,7 @@ FIXES = [
 ]
 
 
+@pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("fix", FIXES, ids=lambda fix: fix.law.__name__)
 def test_treekit(fix: Fix) -> None:
     fix.law(tko)
@@ -173,6 +174,7 @@ def expected(fix: Fix) -> Any:
     )
 
 
+@pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("fix", list(map(expected, FIXES)))
 def test_optax(fix: Fix) -> None:
     fix.law(optax)

@@ -64,12 +64,23 @@ def inject_hyperparams(
 
     @functools.wraps(inner_factory)
     def factory(*args: Any, **kwargs: Any) -> optax.GradientTransformationExtraArgs:
-        bound = signature.bind(*args, **kwargs)
+        bound = bind(inner_factory, signature, args, kwargs)
         bound.apply_defaults()
         # The inner transformation is held; the states of schedules are their own business.
         return select_leaves(_injected(inner_factory, signature, bound, static, hyperparam_dtype))
 
     return factory
+
+
+def bind(
+    f: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> inspect.BoundArguments:
+    """The arguments of a call by name; where they do not fit, the error that `f` raises, which names it."""
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError:
+        f(*args, **kwargs)
+        raise
 
 
 def _injected(
@@ -103,6 +114,11 @@ def _injected(
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        if unknown := sorted(state.hyperparams.keys() - signature.parameters.keys()):
+            raise TypeError(
+                f"the state's hyperparams hold {', '.join(unknown)}, which is no argument of the function that was "
+                f"injected; its arguments are {', '.join(signature.parameters)}"
+            )
         schedules, _ = sort(updates if params is None else params)
         dtype = _float_dtype(hyperparam_dtype, updates if params is None else params)
         scheduled = {name: schedule(state.hyperparams_states[name], **extra) for name, schedule in schedules.items()}

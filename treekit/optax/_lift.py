@@ -12,7 +12,7 @@ from treekit._callable import resolve_spec
 from treekit._jax import jtu
 from treekit.optax._apply import apply_updates, incremental_update, tree_map_params
 from treekit.optax._apply_if_finite import apply_if_finite
-from treekit.optax._inject import inject_hyperparams
+from treekit.optax._inject import bind, inject_hyperparams
 from treekit.optax._lbfgs import lbfgs, value_and_grad_from_state
 from treekit.optax._masking import masked, partition
 from treekit.optax._multi_steps import MultiSteps
@@ -66,28 +66,26 @@ def _lift(factory: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(factory)
     def lifted_factory(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.arguments.update({k: _as_function(x) for k, x in bound.arguments.items() if k in called})
+        bound = bind(factory, signature, args, kwargs)
+        bound.arguments.update({k: _as_function(k, x) for k, x in bound.arguments.items() if k in called})
         made = factory(*bound.args, **bound.kwargs)
         return hold(made) if isinstance(made, optax.GradientTransformation) else made
 
     return lifted_factory
 
 
-def _as_function(argument: Any) -> Any:
+def _as_function(name: str, argument: Any) -> Any:
     """A callable tree as a function that says whether it is the tree or the function, once it is given the params.
 
     So Optax's own `callable(mask)` gets it right, and a schedule that is a Partial or a module is called as it was.
     """
-    if not callable(argument) or jtu.all_leaves([argument]):
-        return argument
 
     def resolve(*args: Any) -> Any:
         if len(args) != 1:
             return argument(*args)
-        return resolve_spec(argument, args[0], is_spec_leaf=is_spec_leaf, name=f"the {type(argument).__name__}")
+        return resolve_spec(argument, args[0], is_spec_leaf=is_spec_leaf, name=name)
 
-    return resolve
+    return resolve if callable(argument) and not jtu.all_leaves([argument]) else argument
 
 
 def lifted_module(module: types.ModuleType, name: str) -> types.ModuleType:

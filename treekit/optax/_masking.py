@@ -95,6 +95,13 @@ def partition(
 
     def selections(params: Any) -> dict[Any, Selection]:
         outline, matches = _match(param_labels, params, is_spec_leaf=is_label, name="param_labels")
+
+        def selection(key: Any) -> Selection:
+            keep = (
+                bool(label == key) if is_label(label) else not _holds_parameters(part) for _, label, part in matches
+            )
+            return Selection(outline, tuple(keep), optax.MaskedNode(), passes=True)
+
         for path, label, part in matches:
             if not is_label(label) and _has_parameters(label, part):
                 raise ValueError(
@@ -102,12 +109,6 @@ def partition(
                     f"{label!r}.\nParameter labels: {_names(x for _, x, part in matches if _has_parameters(x, part))}\n"
                     f"Transforms keys: {_names(transforms)}"
                 )
-
-        def selection(key: Any) -> Selection:
-            keep = (
-                bool(label == key) if is_label(label) else not _holds_parameters(part) for _, label, part in matches
-            )
-            return Selection(outline, tuple(keep), optax.MaskedNode(), passes=True)
 
         return {key: selection(key) for key in transforms}
 

@@ -92,10 +92,10 @@ def select(
 
 
 def _as_inexact(param: Any) -> Any:
-    """A number as an array, an integer as a floating one; anything else, such as a subtree, as it is."""
+    """A number as an array, an integer as one of JAX's default float; anything else, such as a subtree, as it is."""
     if not is_parameter(param) or (is_array(param) and jnp.issubdtype(dtype_of(param), jnp.inexact)):
         return param  # dtype_of, since a NumPy array in bf16 is no inexact one to NumPy, nor to Equinox
-    return jnp.asarray(param, wider(param, jnp.float32(0)))
+    return jnp.asarray(param, wider(param, 0.0))
 
 
 def _params_in_state(tx: optax.GradientTransformation, state: Any, updates: Any, given: Any) -> Any:

@@ -53,12 +53,13 @@ def step_if(full: Any, inner_step: Callable[..., Any], state: Any, acc: Any) -> 
     """
     step = Traced(inner_step, state, acc)
     by_cond = _cond_form(step)
-    # A rule for derivatives can hold no effects, such as the debug print of a line search.
-    if step.has_effects or not _same_shapes(step.like[0], acc):
-        return by_cond(full, state, acc, step.consts)
 
     def derivative(primals: Any, tangents: Any) -> Any:
         return untyped.jvp(by_cond, primals, tangents)  # a loop has none in reverse
+
+    # A rule for derivatives can hold no effects, such as the debug print of a line search.
+    if step.has_effects or not _same_shapes(step.like[0], acc):
+        return by_cond(full, state, acc, step.consts)
 
     by_loop = untyped.custom_jvp(_loop_form(step))
     by_loop.defjvp(derivative)
