@@ -10,7 +10,17 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks import filtering, import_time, mapping, mixed_precision, multi_steps, nodes, tree_at, wrappers
+from benchmarks import (
+    filtering,
+    import_time,
+    mapping,
+    mixed_precision,
+    multi_steps,
+    multi_steps_growth,
+    nodes,
+    tree_at,
+    wrappers,
+)
 from benchmarks._page import as_markdown, as_text
 from benchmarks._timing import QUICK, ROUNDS, setting
 from treekit._jax import untyped
@@ -23,6 +33,7 @@ MODULES: tuple[ModuleType, ...] = (
     tree_at,
     wrappers,
     multi_steps,
+    multi_steps_growth,
     import_time,
     mixed_precision,
 )

@@ -166,7 +166,8 @@ def _accumulate(mean: bool, mini_step: Any, skip: Any, update: Any, acc: Any) ->
     return jnp.where(skip, acc, jnp.where(mini_step == 0, grad, more))
 
 
-_accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0)  # traced and lowered once for each shape
+# Traced once for each shape; inline, since XLA copies what goes into a call of its own.
+_accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0, inline=True)
 
 
 def _is_int(x: Any) -> bool:
