@@ -39,20 +39,30 @@ class Accumulation(NamedTuple):
     steps: list[Step]
 
 
-def least(inner: Transformation) -> Accumulation:
-    """K steps that accumulate, the last of which runs the inner step too."""
+def least(inner: Transformation, adds: bool) -> Accumulation:
+    """K steps that accumulate, the last of which runs the inner step too.
+
+    Args:
+        inner: the inner transformation.
+        adds: whether the others add updates too, as a program does that applies what each step returns. These are zero,
+            which the compiler is not to know.
+    """
 
     def init(params: Any) -> Any:
-        return inner.init(params), jax.tree.map(jnp.zeros_like, params)
+        return inner.init(params), jax.tree.map(jnp.zeros_like, params), jnp.array(False)
 
     def accumulate(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
-        inner_state, acc = state
-        return params, (inner_state, jax.tree.map(lambda a, g: a + (g - a) / K, acc, grads))
+        inner_state, acc, never = state
+        acc = jax.tree.map(lambda a, g: a + (g - a) / K, acc, grads)
+        if adds:
+            params = jax.tree.map(lambda p, a: p + jnp.where(never, a, 0), params, acc)
+        return params, (inner_state, acc, never)
 
     def run(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
-        params, (inner_state, acc) = accumulate(params, state, grads)
+        inner_state, acc, never = state
+        acc = jax.tree.map(lambda a, g: a + (g - a) / K, acc, grads)
         updates, inner_state = inner.update(acc, inner_state, params)
-        return optax.apply_updates(params, updates), (inner_state, acc)
+        return optax.apply_updates(params, updates), (inner_state, acc, never)
 
     return Accumulation(init, [accumulate] * (K - 1) + [run])
 
@@ -69,7 +79,12 @@ def multi_steps(library: Any, inner: Transformation) -> Accumulation:
 
 
 def ways(inner: Transformation) -> dict[str, Accumulation]:
-    return {"treekit": multi_steps(tko, inner), "Optax": multi_steps(optax, inner), "the least": least(inner)}
+    return {
+        "treekit": multi_steps(tko, inner),
+        "Optax": multi_steps(optax, inner),
+        "the least": least(inner, adds=True),
+        "the least, adding nothing while it holds": least(inner, adds=False),
+    }
 
 
 def arrays(number: int, *shape: int) -> list[jax.Array]:

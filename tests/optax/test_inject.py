@@ -470,3 +470,15 @@ def test_an_argument_that_is_misspelt_is_named_with_its_function(wrap: Any) -> N
     misspelt: Any = {"learnin_rate": 0.1}
     with pytest.raises(TypeError, match=r"adamw\(\) got an unexpected keyword argument 'learnin_rate'"):
         wrap(tko.adamw)(**misspelt)
+
+
+def test_a_signature_of_the_users_own_is_what_counts() -> None:
+    def told(*, learning_rate: float) -> Any:
+        return optax.sgd(learning_rate)
+
+    @functools.wraps(told)
+    def takes_more(**kwargs: Any) -> Any:
+        return told(learning_rate=kwargs["learning_rate"])
+
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rate'"):
+        tko.inject_hyperparams(takes_more)(learning_rate=0.1, rate=0.2)
