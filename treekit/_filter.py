@@ -208,7 +208,8 @@ def _answers(predicate: Any, tree: Any, leaves: list[Any], is_leaf: Callable[[An
     answers: list[bool] = []
     try:
         for x in leaves:
-            answers.append(_as_bool(predicate(x)))
+            answer = predicate(x)
+            answers.append(answer if type(answer) is bool else _as_bool(answer))  # a call takes time
     except Exception as error:
         path = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(answers)][0]
         error.add_note(f"This happened where filter_spec was asked of the leaf {jtu.keystr(path) or '(the root)'}")
