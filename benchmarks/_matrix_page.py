@@ -1,5 +1,6 @@
 """The matrix as a page: cells held by wrapper and by kind of params, and the reason of each failure."""
 
+import datetime
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +45,8 @@ def page(outcomes: Sequence[Outcome], cells: int, seed: int) -> str:
     count = len(outcomes) - len(exceptions) - len(failures)
     parts = [
         "# The matrix",
-        f"Written by `python -m benchmarks.matrix`: {setting('optax', 'jax', 'equinox', 'flax')}.",
+        f"Written by `python -m benchmarks.matrix` on {datetime.date.today()}: "
+        f"{setting('optax', 'jax', 'equinox', 'flax')}.",
         _WHAT,
         f"Run: {share}.",
         f"**treekit holds {count:,}, fails in {len(failures):,}, and {len(exceptions):,} are exceptions; plain Optax "

@@ -2,8 +2,8 @@
 
 The params are many small arrays, so that what is done for each leaf in Python is all that counts.
 
-    python -m benchmarks.wrappers             1,000 and 5,000 leaves
-    QUICK=1 python -m benchmarks.wrappers     300
+    python -m benchmarks.wrappers             100, 1,000 and 5,000 leaves
+    QUICK=1 python -m benchmarks.wrappers     20 and 100
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import optax
 
 import treekit.optax as tko
-from benchmarks._page import Section, show
+from benchmarks._page import Chart, Section, show
 from benchmarks._timing import QUICK, Ratio, measure
 from treekit._jax import untyped
 
-LEAVES = (300,) if QUICK else (1_000, 5_000)  # of which tracing and lowering is measured
+LEAVES = (20, 100) if QUICK else (100, 1_000, 5_000)  # of which tracing and lowering is measured
 COMPILED = 20 if QUICK else 100  # leaves of what is compiled and run: compiling 1,000 takes a quarter of a minute
 WORK = 600 if QUICK else 6_000  # leaves times rounds, about
 
@@ -90,11 +90,14 @@ def ratios(
 
 
 def sections() -> Iterator[Section]:
-    columns = {f"trace and lower, {leaves:,} leaves": ratios(lowering, leaves) for leaves in LEAVES}
+    traced = {leaves: ratios(lowering, leaves) for leaves in LEAVES}
+    lines = {name: {leaves: row[name].median for leaves, row in traced.items()} for name in PAIRS}
+    columns = {f"trace and lower, {leaves:,} leaves": row for leaves, row in traced.items()}
     columns[f"compile, {COMPILED} leaves"] = ratios(compiling, COMPILED)
     columns[f"a step, {COMPILED} leaves"] = ratios(stepping, COMPILED)
     text = "Params of many small arrays, so that what is done for each in Python counts: treekit's time / Optax's."
-    yield Section("Optimizers and wrappers, against Optax's own", text, columns)
+    chart = Chart("leaves", "treekit's time / Optax's", {"trace and lower": lines})
+    yield Section("Optimizers and wrappers, against Optax's own", text, columns, chart)
 
 
 if __name__ == "__main__":
