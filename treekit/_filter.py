@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import jax
@@ -174,11 +174,7 @@ def combine(tree: T, *rest: T, is_leaf: Callable[[Any], bool] | None = None) -> 
 
     stop = _is_none if is_leaf is None else none_or_leaf
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
-    for i, other in enumerate(rest):
-        try:
-            others = treedef.flatten_up_to(other)
-        except ValueError as error:
-            raise misfit("tree", treedef, other, error, f"rest[{i}]") from None
+    for others in flatten_rest(treedef, rest):
         leaves = [y if x is None else x for x, y in zip(leaves, others, strict=True)]
     out: T = treedef.unflatten(leaves)
     return out
@@ -191,7 +187,8 @@ def _decide(filter_spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) 
     """One bool for each leaf, the leaves, and their structure."""
     if callable(filter_spec) and jtu.all_leaves([filter_spec]):
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-        return _answers(filter_spec, tree, leaves, is_leaf), leaves, treedef
+        answers = (x if type(x) is bool else _as_bool(x) for x in map(filter_spec, leaves))  # a call takes time
+        return _ask(answers, tree, is_leaf), leaves, treedef
     specs, outline = jtu.tree_flatten(filter_spec)
     try:
         parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in outline.flatten_up_to(tree)]
@@ -199,22 +196,22 @@ def _decide(filter_spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) 
         if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
             return _decide(filter_spec.__call__, tree, is_leaf)
         raise misfit("filter_spec", outline, tree, error) from None
-    keep = [_decide_leaf(spec, x) for spec, (leaves, _) in zip(specs, parts, strict=True) for x in leaves]
+    answers = (_decide_leaf(spec, x) for spec, (leaves, _) in zip(specs, parts, strict=True) for x in leaves)
+    keep = _ask(answers, tree, is_leaf)
     numbered = outline.unflatten([part_def.unflatten(range(len(leaves))) for leaves, part_def in parts])
     return keep, [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
 
 
-def _answers(predicate: Any, tree: Any, leaves: list[Any], is_leaf: Callable[[Any], bool] | None) -> list[bool]:
-    answers: list[bool] = []
+def _ask(answers: Iterator[bool], tree: Any, is_leaf: Callable[[Any], bool] | None) -> list[bool]:
+    """The answers for all leaves; an error tells of which leaf it came."""
+    got: list[bool] = []
     try:
-        for x in leaves:
-            answer = predicate(x)
-            answers.append(answer if type(answer) is bool else _as_bool(answer))  # a call takes time
+        got.extend(answers)
     except Exception as error:
-        path = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(answers)][0]
+        path = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(got)][0]
         error.add_note(f"This happened where filter_spec was asked of the leaf {jtu.keystr(path) or '(the root)'}")
         raise
-    return answers
+    return got
 
 
 def _as_bool(answer: Any) -> bool:
@@ -234,6 +231,15 @@ def _decide_leaf(spec: Any, leaf: Any) -> bool:
     if callable(spec):
         return _as_bool(spec(leaf))
     raise ValueError(f"filter_spec must hold bools and predicates on leaves only, found {spec!r}")
+
+
+def flatten_rest(treedef: Any, rest: Iterable[Any]) -> Iterator[list[Any]]:
+    """What stands in other trees where a tree has its leaves; a ValueError that says which of them does not fit."""
+    for i, tree in enumerate(rest):
+        try:
+            yield treedef.flatten_up_to(tree)
+        except ValueError as error:
+            raise misfit("tree", treedef, tree, error, f"rest[{i}]") from None
 
 
 def misfit(name: str, outline: Any, tree: Any, error: ValueError, whole: str = "the tree it is for") -> ValueError:

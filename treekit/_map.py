@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from treekit._dtype import cast_like
-from treekit._filter import misfit
+from treekit._filter import flatten_rest
 from treekit._jax import jtu
 
 T = TypeVar("T")
@@ -53,13 +53,7 @@ def dtype_preserving_tree_map(
 
     # The path is made only for an error: with_path would cost every call what one call in a thousand needs.
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    others: list[list[Any]] = []
-    for i, t in enumerate(rest):
-        try:
-            others.append(treedef.flatten_up_to(t))
-        except ValueError as error:
-            raise misfit("tree", treedef, t, error, f"rest[{i}]") from None
-    results = [f(*xs) for xs in zip(leaves, *others, strict=True)]
+    results = [f(*xs) for xs in zip(leaves, *flatten_rest(treedef, rest), strict=True)]
     for i, (leaf, result) in enumerate(zip(leaves, results, strict=True)):
         try:
             results[i] = cast_like(result, leaf, casting)
