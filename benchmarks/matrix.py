@@ -6,12 +6,16 @@ A cell is one (optimizer, wrapper, kind of params). `run_cell` says what is aske
     MINUTES=30 python -m benchmarks.matrix        as many cells, drawn at random, as that allows
     QUICK=1 python -m benchmarks.matrix           the same for three minutes, printed
     JOBS=1 python -m benchmarks.matrix            in one process; by default there is one for each core
+
+Ctrl-C ends it early: the page then tells of the cells that ran.
 """
 
+import contextlib
 import itertools
 import multiprocessing
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -34,6 +38,10 @@ from treekit._jax import jnp, jtu, untyped
 
 SEED = 0
 STEPS = 40
+# The programs are small: compiling them well takes longer than running them.
+COMPILE_FAST = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 COMPARED = 4  # steps after which the numbers are compared: rounding grows with each
 
 
@@ -247,11 +255,11 @@ def all_cells() -> list[tuple[str, str, str]]:
 
 
 def measure(cells: Iterable[tuple[str, str, str]], minutes: float, jobs: int) -> list[Outcome]:
-    """The outcomes of as many cells as the minutes allow; how many are done goes to stderr."""
+    """The outcomes of as many cells as the minutes allow, or until Ctrl-C; how many are done goes to stderr."""
     cells, outcomes, start = list(cells), [], time.monotonic()
     with tempfile.TemporaryDirectory() as cache:
         pool = multiprocessing.get_context("spawn").Pool(jobs, _begin, (cache,), maxtasksperchild=200)
-        with pool:
+        with pool, contextlib.suppress(KeyboardInterrupt):
             for outcome in pool.imap_unordered(run_cell, cells):
                 outcomes.append(outcome)
                 failed = sum(o.treekit is not None for o in outcomes)
@@ -264,7 +272,8 @@ def measure(cells: Iterable[tuple[str, str, str]], minutes: float, jobs: int) ->
 
 
 def _begin(cache: str) -> None:
-    """In each process: a program is compiled once, in whatever cell it comes up."""
+    """In each process: a program is compiled once, in whatever cell it comes up. Ctrl-C is for the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     untyped.config.update("jax_compilation_cache_dir", cache)
     untyped.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     untyped.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -272,8 +281,7 @@ def _begin(cache: str) -> None:
 
 def main() -> None:
     """Run the matrix and write the page."""
-    # The programs are small: compiling them well takes longer than running them.
-    os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 " + os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{COMPILE_FAST} {os.environ.get('XLA_FLAGS', '')}"
     quick = "QUICK" in os.environ
     minutes = float(os.environ.get("MINUTES", 3 if quick else "inf"))
     cells = all_cells()
