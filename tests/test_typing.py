@@ -1,7 +1,6 @@
 """Misuse that the checkers must catch: the files of typing_bad, never run, with `# E: code` on each wrong line."""
 
 import ast
-import importlib.util
 import json
 import re
 import subprocess
@@ -49,6 +48,7 @@ def test_every_file_has_a_marker() -> None:
 
 
 def test_mypy_finds_what_is_marked_and_nothing_else() -> None:
+    pytest.importorskip("mypy")
     output = run("mypy", "--strict", "--output", "json", *map(str, FILES))
     found = [json.loads(line) for line in output.splitlines()]
     errors = {
@@ -59,10 +59,8 @@ def test_mypy_finds_what_is_marked_and_nothing_else() -> None:
     assert errors == marked()
 
 
-@pytest.mark.skipif(
-    not importlib.util.find_spec("pyright"), reason="pyright is not installed: pip install --group check"
-)
 def test_pyright_finds_an_error_on_each_marked_line_and_on_no_other() -> None:
+    pytest.importorskip("pyright")
     # The folder has a configuration of its own: the project's leaves it out, even where a command names its files.
     output = run("pyright", "--project", str(FOLDER), "--pythonpath", sys.executable, "--outputjson")
     found = json.loads(output)["generalDiagnostics"]
@@ -76,7 +74,7 @@ def test_pyright_finds_an_error_on_each_marked_line_and_on_no_other() -> None:
 
 def imported(module: str) -> set[str]:
     """What a file imports as a public name."""
-    tree = ast.parse((ROOT / "treekit" / "optax" / f"{module}.py").read_text())
+    tree = ast.parse((Path(treekit.optax.__file__).parent / f"{module}.py").read_text())
     found = (alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names)
     return {name for name in found if name and not name.startswith("_")}
 

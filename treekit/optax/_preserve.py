@@ -5,15 +5,12 @@ from typing import Any
 import jax
 import optax
 from jax.core import Tracer
-from jax.experimental import shard_alike
 
 from treekit._diff import tree_diff
 from treekit._dtype import strong, wider
 from treekit._filter import is_array, is_parameter
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import keep_dtypes
-
-_module: Any = shard_alike  # what is in it has no types
 
 
 def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> optax.GradientTransformationExtraArgs:
@@ -63,13 +60,15 @@ def _shard_alike(state: Any, params: Any) -> Any:
 
 
 def _shard_leaf_alike(x: Any, param: Any) -> Any:
-    if not (is_parameter(x) and isinstance(param, jax.Array) and param.ndim > 0):
+    if not (is_parameter(x) and is_parameter(param) and isinstance(param, jax.Array) and param.ndim > 0):
         return x
     if x.shape[x.ndim - param.ndim :] != param.shape:  # L-BFGS keeps several of each, along a first axis
         return x
     if _is_concrete(x) and _is_concrete(param) and _devices(x) >= _devices(param):
         return x
-    return _module.shard_alike(jnp.broadcast_to(param, x.shape), x)[1]
+    # The two that `where` chooses from are sharded alike; that it never chooses the param, the compiler sees later.
+    real = param if jnp.iscomplexobj(x) else jnp.real(param)
+    return jnp.where(False, jnp.broadcast_to(real.astype(x.dtype), x.shape), x)
 
 
 def _devices(x: Any) -> set[Any]:
