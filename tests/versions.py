@@ -57,7 +57,8 @@ def run_tests(python: str, resolution: str, dist: Path, arguments: list[str]) ->
         log = output(env, *command, cwd=source)
         print(log, flush=True)
         code = f"import sys, importlib.metadata as m; print(sys.version.split()[0], *map(m.version, {SHOWN!r}))"
-        return [*output(env, "-c", code).split(), log.splitlines()[-1].strip("= ")]
+        summary = log.splitlines()[-1].strip("= ").partition(" in ")[0]
+        return [*output(env, "-c", code).split(), summary]
 
 
 def table(rows: list[list[str]]) -> str:
@@ -78,6 +79,8 @@ def main(arguments: list[str]) -> None:
         before, after = "<!-- make versions -->\n", "<!-- end -->\n"
         text = PAGE.read_text()
         PAGE.write_text(text[: text.index(before)] + before + table(rows) + text[text.index(after) :])
+    if any("failed" in row[-1] or "error" in row[-1] for row in rows):
+        sys.exit("tests failed")
 
 
 if __name__ == "__main__":
