@@ -18,15 +18,12 @@ test: .venv/installed ## the tests, the examples in the docstrings and those of 
 # The programs of the tests are small: where all tests run many times, they are compiled fast rather than well.
 FAST = XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 
-# JAX reads these variables. The docstrings' examples print dtypes, and what is first left out here has no array in it.
-# The other files left out are still to be looked at.
+# JAX reads these variables. The docstrings' examples print dtypes, and what is left out here has no array in it.
 SETTINGS_TESTS = tests $(addprefix --ignore=tests/,test_docs.py test_package.py test_typing.py)
 settings: .venv/installed ## the tests under JAX's own settings
-	$(FAST) JAX_ENABLE_X64=1 $(BIN)/python -m pytest -n 2 $(SETTINGS_TESTS) \
-		$(addprefix --ignore=tests/optax/,test_multi_steps.py test_rounding.py test_select.py)
+	$(FAST) JAX_ENABLE_X64=1 $(BIN)/python -m pytest -n 2 $(SETTINGS_TESTS)
 	for setting in JAX_DEBUG_NANS JAX_CHECK_TRACER_LEAKS; do \
-		env $(FAST) $$setting=1 $(BIN)/python -m pytest -n 2 $(SETTINGS_TESTS) --ignore=tests/optax \
-			$(addprefix --ignore=tests/,test_check_transformation.py test_node_laws.py test_testing.py) || exit 1; \
+		env $(FAST) $$setting=1 $(BIN)/python -m pytest -n 2 $(SETTINGS_TESTS) || exit 1; \
 	done
 
 check: .venv/installed ## format, lint and types, and the stubs of Optax against the package
@@ -45,8 +42,8 @@ package: .venv/installed ## build sdist and wheel into dist/, and test what is i
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m pytest -n 2 tests/test_package.py
 
-versions: .venv/installed ## the tests with the lowest and the newest dependencies on each Python here (hours)
-	$(FAST) $(BIN)/python -m tests.versions
+versions: .venv/installed ## the tests with the lowest and the newest dependencies on each Python here (hours; TESTS=... for some)
+	$(FAST) $(BIN)/python -m tests.versions $(TESTS)
 
 bench: .venv/installed ## treekit beside its peers, and docs/benchmarks.md (QUICK=1 for a short look, printed only)
 	$(BIN)/python -m pip install --quiet --group bench

@@ -63,7 +63,9 @@ def run_block(page: Path, piece: Piece, namespace: dict[str, Any]) -> None:
             continue
         code = compile(ast.Module([statement], []), str(page), "exec")
         if promise:
-            with pytest.raises(getattr(builtins, promise["error"]), match=re.escape(promise["text"])):
+            # The pages have JAX's own messages as they are since 0.10.2.
+            text = promise["text"] if jax.__version_info__ >= (0, 10, 2) else ""
+            with pytest.raises(getattr(builtins, promise["error"]), match=re.escape(text)):
                 exec(code, namespace)
         else:
             exec(code, namespace)

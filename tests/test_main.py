@@ -372,7 +372,7 @@ def test_what_jax_is_said_to_do_is_what_it_does(name: str, capsys: pytest.Captur
         try:
             transform(total)(tree)
             takes = True
-        except TypeError:
+        except Exception:  # a TypeError, but in jax 0.10.0
             takes = False
         assert said[who].startswith("cannot take") is not takes
 

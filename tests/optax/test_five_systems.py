@@ -67,7 +67,7 @@ DECAYED = {2: True, 1: False}
 
 
 def test_1_plain_optax_masks_a_raw_model_with_a_structure_error() -> None:
-    with pytest.raises(ValueError, match=r"(?s)different types at key path.*activation"):
+    with pytest.raises(ValueError, match=r"(?s)different types at key path.*activation|Expected None"):
         train(optax.masked(optax.add_decayed_weights(0.1), callable_mask()), model(), zeros())
     with pytest.raises(TypeError, match="zeros_like requires ndarray or scalar"):
         optax.adamw(0.1, mask=callable_mask()).init(model())
@@ -246,7 +246,7 @@ def test_4_plain_optax_loses_the_line_search_inside_masked() -> None:
     params = filtered(model())
     grads = filtered(eqx.filter_grad(loss)(model()))
     tx = optax.masked(optax.lbfgs(), lambda _: callable_mask())
-    with pytest.raises(ValueError, match="MaskedNode"):
+    with pytest.raises(ValueError, match=r"MaskedNode|named tuple"):
         tx.update(grads, tx.init(params), params, value=loss(model()), grad=grads, value_fn=cases.loss)
 
 

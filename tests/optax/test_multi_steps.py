@@ -160,7 +160,7 @@ def test_bf16_gradients_are_accumulated_in_f32() -> None:
 
 
 def test_accumulators_have_f32_at_least_and_are_wider_where_the_leaf_is() -> None:
-    params = {"b": jnp.ones(1, jnp.bfloat16), "c": jnp.ones(1, jnp.complex64), "f": jnp.ones(1)}
+    params = {"b": jnp.ones(1, jnp.bfloat16), "c": jnp.ones(1, jnp.complex64), "f": jnp.ones(1, jnp.float32)}
     acc = tko.MultiSteps(optax.sgd(0.1), 2).init(params).acc_grads
     assert {k: x.dtype.name for k, x in acc.items()} == {"b": "float32", "c": "complex64", "f": "float32"}
     acc = tko.MultiSteps(optax.sgd(0.1), 2, accumulator_dtype=None).init(params).acc_grads
