@@ -23,6 +23,7 @@ import treekit.testing
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+NAMES = ROOT / "docs" / "reference" / "names.md"
 PAGES = [README, *sorted(ROOT.glob("docs/**/*.md"))]
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 ROW = re.compile(r"^\| `?(?P<name>[\w ]+)`? \| [^|]+ \| `(?P<code>[^|]+)` \| `(?P<gives>.+)` \|$", re.MULTILINE)
@@ -102,13 +103,18 @@ def test_no_code_is_hidden_from_the_test_above(page: Path) -> None:
     assert page.read_text(encoding="utf-8").count("```") == 2 * len(fences(page))
 
 
-def test_the_readme_has_blocks_and_rows() -> None:
-    assert {piece.gives is None for piece in pieces(README)} == {True, False}
+def test_the_page_of_names_has_blocks_and_rows() -> None:
+    assert {piece.gives is None for piece in pieces(NAMES)} == {True, False}
 
 
-def test_the_tables_of_the_readme_have_every_public_name_and_no_other() -> None:
-    named = [match["name"] for match in ROW.finditer(README.read_text(encoding="utf-8"))]
+def test_the_page_of_names_has_every_public_name_and_no_other() -> None:
+    named = [match["name"] for match in ROW.finditer(NAMES.read_text(encoding="utf-8"))]
     assert sorted(named) == sorted([name for module in MODULES for name in public_names(module)] + ["every other name"])
+
+
+def test_the_readme_has_every_public_name() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert [name for module in MODULES for name in public_names(module) if f"`{name}`" not in text] == []
 
 
 def test_the_reference_has_every_public_name_and_no_other() -> None:
