@@ -266,10 +266,11 @@ def _hint(marked: _Marked, *strange: Any) -> str:
             f"{must}; a static field is none (see treekit.replace), and neither is what is computed from leaves. A "
             "class whose reconstruction replaces its leaves shows like this too: use treekit.register_node for it."
         )
-    classes = " or ".join(dict.fromkeys(cls for cls, name in fields if name == fields[0][1]))
+    holders = " or ".join(dict.fromkeys(f"{cls}.{name}" for cls, name in fields))
+    names = " or ".join(dict.fromkeys(name for _, name in fields))
     return (
-        f"That is what the static field {fields[0][1]!r} of {classes} holds. A static field is part of the structure "
-        f"and no node; {must}. treekit.replace(node, {fields[0][1]}=...) makes a node with another one."
+        f"That is what the static field {holders} holds. A static field is part of the structure and no node; {must}. "
+        f"treekit.replace(node, ...) makes a node with another {names}."
     )
 
 

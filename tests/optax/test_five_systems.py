@@ -136,6 +136,7 @@ def test_2_plain_optax_takes_a_mask_function_for_a_schedule_and_decays_nothing()
     assert moved(ours) == DECAYED and "mask" not in state.hyperparams
 
 
+@pytest.mark.usefixtures("nans")
 def test_2_plain_optax_makes_b2_one_on_bf16_params() -> None:
     params = cases.arrays(jnp.bfloat16)
     updates, state = train(optax.inject_hyperparams(optax.adamw)(1e-3), params, params, steps=1)

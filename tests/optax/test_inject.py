@@ -290,6 +290,7 @@ def test_an_array_keeps_the_dtype_it_states(value: Any) -> None:
     assert state.hyperparams["learning_rate"].dtype == value.dtype
 
 
+@pytest.mark.usefixtures("nans")
 def test_hyperparam_dtype_is_kept_through_updates() -> None:
     tx = tko.inject_hyperparams(optax.adam, hyperparam_dtype=jnp.bfloat16)(cases.schedule, b1=0.5)
     state = tx.init(cases.arrays())

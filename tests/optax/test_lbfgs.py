@@ -228,6 +228,7 @@ def test_a_state_without_value_and_grad_is_an_error() -> None:
         tko.value_and_grad_from_state(jnp.sum)(params, state=tko.adam(0.1).init(params))
 
 
+@pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_value_and_grad_have_the_dtypes_of_the_params(dtype: Any) -> None:
     params = cases.arrays(dtype)

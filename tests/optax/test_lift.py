@@ -171,6 +171,7 @@ def test_on_params_that_optax_takes_it_is_optax(kind: str) -> None:
     cases.same_as_optax(tko.adamw(0.01), optax.adamw(0.01), kind)
 
 
+@pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("name, kind", [pytest.param(*cell, id="-".join(cell)) for cell in cases.NOT_OPTAX])
 def test_the_exceptions_are_those_of_optax(name: str, kind: str) -> None:
     """Strict: plain Optax breaks on the same leaves in a plain list."""
@@ -308,6 +309,63 @@ def test_every_factory_takes_every_mask(name: str, mask: Any) -> None:
     ours = MASKED[name](tko, mask)
     updates, _ = ours.update(ones_like_arrays(model), ours.init(model), model)
     cases.assert_close(jax.tree.leaves(updates), list(expected.values()))
+
+
+@pytest.mark.parametrize("keep", [eqx.is_array, eqx.is_inexact_array])
+@pytest.mark.parametrize(
+    "name", sorted(MASKED.keys() - {"transforms.freeze"})
+)  # it takes no function, so no late answer
+def test_a_mask_made_from_the_filtered_model_fits_the_raw_one(name: str, keep: Any) -> None:
+    """Where that has None, the raw model has Python numbers, which hold shows as arrays."""
+    model = {"net": eqx.nn.Sequential([cases.model().mlp, eqx.nn.Dropout(0.3)]), "n": 3, "i": jnp.arange(2)}
+    mask = jax.tree.map(lambda x: x.ndim >= 2, eqx.filter(model, keep))
+    by_function = jax.tree.map(lambda x: eqx.is_array(x) and x.ndim >= 2, model)
+    grads = jax.tree.map(lambda x: jnp.ones_like(x) if eqx.is_inexact_array(x) else None, model)
+    ours, expected = (MASKED[name](tko, m) for m in (mask, lambda params: by_function))
+    results = [tx.update(grads, tx.init(model), model)[0] for tx in (ours, expected)]
+    cases.assert_close(*map(jax.tree.leaves, results))
+
+
+@pytest.mark.parametrize(
+    "mask, error, message",
+    [
+        pytest.param({"w": True, "b": 0.0}, TypeError, r"mask must have bools.*\['b'\] it has 0.0", id="number"),
+        pytest.param({"w": "yes", "b": True}, TypeError, r"mask must have bools.*\['w'\] it has 'yes'", id="string"),
+        pytest.param({"W": True, "b": False}, ValueError, "(?s)mask does not fit.*jax.tree.map", id="key"),
+        pytest.param({"b": False}, ValueError, "(?s)mask does not fit.*jax.tree.map", id="missing"),
+        pytest.param(lambda params: {"b": False}, ValueError, r"(?s)mask\(params\) does not fit", id="function"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_an_error_that_names_it(mask: Any, error: Any, message: str) -> None:
+    params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    with pytest.raises(error, match=message):
+        tko.adamw(0.1, mask=mask).init(params)
+
+
+def test_what_is_no_transformation_is_an_error_that_says_what_to_do() -> None:
+    """In a process of its own, where no beartype stands before the check."""
+    code = """
+import optax
+from treekit import optax as tko
+params = [1.0]
+for make in (
+    lambda: tko.dtype_preserving(optax.adam),
+    lambda: tko.filtered(optax.adam),
+    lambda: tko.MultiSteps(optax.adam, 4),
+    lambda: tko.apply_if_finite(optax.adam, 4),
+    lambda: tko.masked([True], optax.adam(0.1)).init(params),
+    lambda: tko.partition({"w": "a"}, {"a": optax.adam(0.1)}).init(params),
+    lambda: tko.inject_hyperparams(tko.adam(0.1)),
+):
+    try:
+        make()
+    except TypeError as error:
+        assert "optax.adam(1e-3)" in str(error), error
+    else:
+        raise AssertionError
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def ones_like_arrays(model: Any) -> Any:

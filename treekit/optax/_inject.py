@@ -44,7 +44,8 @@ def inject_hyperparams(
 
     Raises:
         ValueError: `static_args` names no parameter of `inner_factory`.
-        TypeError: a callable argument is neither a schedule nor fits the params; names it. Raised by `init`.
+        TypeError: `inner_factory` is no function; or a callable argument is neither a schedule nor fits the params
+            (names it; raised by `init`).
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -54,6 +55,11 @@ def inject_hyperparams(
     >>> state.hyperparams["learning_rate"], "mask" in state.hyperparams
     (Array(0.001, dtype=float32), False)
     """
+    if not callable(inner_factory):
+        raise TypeError(
+            f"inner_factory must be a function that makes a transformation, such as optax.adam and not "
+            f"optax.adam(1e-3); found {type(inner_factory).__name__}"
+        )
     static = {static_args} if isinstance(static_args, str) else set(static_args)
     signature = inspect.signature(inner_factory)
     if not static <= signature.parameters.keys():

@@ -14,7 +14,7 @@ from treekit.optax._apply import apply_updates, incremental_update, tree_map_par
 from treekit.optax._apply_if_finite import apply_if_finite
 from treekit.optax._inject import bind, inject_hyperparams
 from treekit.optax._lbfgs import lbfgs, value_and_grad_from_state
-from treekit.optax._masking import masked, partition
+from treekit.optax._masking import masked, partition, resolve_mask
 from treekit.optax._multi_steps import MultiSteps
 from treekit.optax._select import hold, is_spec_leaf
 
@@ -67,25 +67,30 @@ def _lift(factory: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(factory)
     def lifted_factory(*args: Any, **kwargs: Any) -> Any:
         bound = bind(factory, signature, args, kwargs)
-        bound.arguments.update({k: _as_function(k, x) for k, x in bound.arguments.items() if k in called})
+        bound.arguments.update({k: _resolved_later(k, x) for k, x in bound.arguments.items() if k in called})
         made = factory(*bound.args, **bound.kwargs)
         return hold(made) if isinstance(made, optax.GradientTransformation) else made
 
     return lifted_factory
 
 
-def _as_function(name: str, argument: Any) -> Any:
-    """A callable tree as a function that says whether it is the tree or the function, once it is given the params.
+def _resolved_later(name: str, argument: Any) -> Any:
+    """A tree, or what is a function or a tree, as a function that is resolved once it is given the params.
 
     So Optax's own `callable(mask)` gets it right, and a schedule that is a Partial or a module is called as it was.
     """
+    is_tree = argument is not None and not jtu.all_leaves([argument])
+    is_mask = "mask" in name
 
     def resolve(*args: Any) -> Any:
         if len(args) != 1:
             return argument(*args)
+        if is_mask:
+            return resolve_mask(argument, args[0], name)
         return resolve_spec(argument, args[0], is_spec_leaf=is_spec_leaf, name=name)
 
-    return resolve if callable(argument) and not jtu.all_leaves([argument]) else argument
+    resolves = (is_tree or callable(argument)) if is_mask else (is_tree and callable(argument))
+    return resolve if resolves else argument
 
 
 def lifted_module(module: types.ModuleType, name: str) -> types.ModuleType:

@@ -50,7 +50,8 @@ def masked(
 
     def choose(params: Any) -> Selection:
         outline, matches = _match(mask, params, is_spec_leaf=_is_bool, name="mask")
-        return Selection(outline, tuple(_keep_masked(*match) for match in matches), optax.MaskedNode(), passes=True)
+        keep = tuple(_keep_masked("mask", *match) for match in matches)
+        return Selection(outline, keep, optax.MaskedNode(), passes=True)
 
     return _select_masked(inner, choose)
 
@@ -165,12 +166,27 @@ def _is_bool(x: Any) -> bool:
     return is_array(x) and not isinstance(x, Tracer) and x.dtype == np.bool_ and x.shape == ()
 
 
-def _keep_masked(path: Any, leaf: Any, part: Any) -> bool:
+def resolve_mask(mask: Any, params: Any, name: str) -> Any:
+    """A mask as Optax itself can use it: a bool wherever the params have a leaf.
+
+    None is False, as in `filtered`: what hold shows as an array may be a number that a filtered model has None for.
+    """
+
+    def is_mask_leaf(x: Any) -> bool:
+        return x is None or _is_bool(x)
+
+    outline, matches = _match(mask, params, is_spec_leaf=is_mask_leaf, name=name)
+    return outline.unflatten(None if match[2] is None else _keep_masked(name, *match) for match in matches)
+
+
+def _keep_masked(name: str, path: Any, leaf: Any, part: Any) -> bool:
     if _is_bool(leaf):
         return bool(leaf)
     if _has_parameters(leaf, part):
         where = jtu.keystr(path) or "the root"
-        raise TypeError(f"mask must have bools at its leaves; at {where} it has {leaf!r} of type {type(leaf).__name__}")
+        raise TypeError(
+            f"{name} must have bools at its leaves; at {where} it has {leaf!r} of type {type(leaf).__name__}"
+        )
     return not _holds_parameters(part)  # a function is None in the state, in a raw model as in a filtered one
 
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 import optax
+from jax.core import Tracer
 
+from treekit._describe import describe_value
 from treekit._dtype import dtype_of, strong
 from treekit._jax import jnp, jtu, untyped
 from treekit.optax._select import hold
@@ -36,7 +38,8 @@ class MultiSteps(_Base):
             the leaf is; a complex leaf is accumulated in a complex dtype. None: the dtype of the leaf.
 
     Raises:
-        ValueError: `every_k_schedule` is an int below 1.
+        ValueError: `every_k_schedule` is an int below 1, or gives one that is known when it is traced.
+        TypeError: it is a function that gives no int.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -114,7 +117,7 @@ class MultiSteps(_Base):
 
     def _update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         mini_step, gradient_step, inner_state, acc_grads, _ = jtu.tree_map(strong, state)
-        k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
+        k_steps = _checked(self._every_k(gradient_step)) if callable(self._every_k) else self._every_k
         skip, skip_state = self._skip(updates, gradient_step, params)
         full = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
 
@@ -172,6 +175,18 @@ _accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0, inline=True
 
 def _is_int(x: Any) -> bool:
     return np.shape(x) == () and bool(jnp.issubdtype(dtype_of(x), np.integer))
+
+
+def _checked(k_steps: Any) -> Any:
+    """What a schedule gave, if it can be a number of steps."""
+    if not _is_int(k_steps):
+        raise TypeError(
+            f"every_k_schedule must give an int of shape (), how many steps the next round has; it gave "
+            f"{describe_value(k_steps)}. A schedule of learning rates belongs into the inner transformation"
+        )
+    if not isinstance(k_steps, Tracer) and k_steps < 1:
+        raise ValueError(f"every_k_schedule must give at least 1, and gave {k_steps}")
+    return k_steps
 
 
 def _cast_to(like: Any, x: Any) -> Any:

@@ -6,6 +6,7 @@ import jax
 import optax
 from jax.core import Tracer
 
+from treekit._describe import describe_value
 from treekit._diff import tree_diff
 from treekit._dtype import strong, wider
 from treekit._filter import is_array, is_parameter
@@ -21,8 +22,14 @@ def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> op
         state_dtype: floating state is held in this dtype, and computed in it.
 
     Raises:
-        TypeError: the state or the updates that `tx.update` returns have another structure than those it was given.
+        TypeError: `tx` is no transformation; or the state or the updates that `tx.update` returns have another
+            structure than those it was given.
     """
+    if not (hasattr(tx, "init") and hasattr(tx, "update")):
+        raise TypeError(
+            f"expected a gradient transformation, found {describe_value(tx)}. Are the arguments in their order? What "
+            "makes one has to be called first: optax.adam(1e-3), and not optax.adam"
+        )
     inner = optax.with_extra_args_support(tx)
 
     def cast(tree: Any) -> Any:

@@ -43,8 +43,9 @@ class Selection:
         except ValueError as error:
             told = misfit("params", self.outline, tree, error)
             raise ValueError(
-                f"{told}\nUpdates must have the structure of the params. A transformation whose params are of another "
-                "kind, such as optax.lookahead, cannot be wrapped; use it as it is, outermost"
+                f"{told}\nUpdates must have the structure of the params, and update takes (updates, state, params), in "
+                "this order. A transformation whose params are of another kind, such as optax.lookahead, cannot be "
+                "wrapped; use it as it is, outermost"
             ) from None
 
     def map(self, f: Callable[..., Any], *trees: Any) -> Any:
