@@ -367,6 +367,12 @@ ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exceptio
 }
 
 
+def test_a_where_that_computes_is_told_that_leaves_are_placeholders() -> None:
+    with pytest.raises(TypeError, match="unsupported operand") as caught:
+        tk.tree_at(lambda t: t["w"] * 2, {"w": jnp.ones(2)}, 1)
+    assert "name nodes, and compute nothing of leaves" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors(name: str) -> None:
     tree, where, how, error, message = ERRORS[name]

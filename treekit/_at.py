@@ -141,6 +141,11 @@ def _find(where: Callable[[Any], Any], marked: _Marked) -> Any:
     """What `where` finds in the marked tree; an error that explains itself where it takes a leaf for a node."""
     try:
         return where(marked.tree)
+    except TypeError as error:
+        error.add_note(
+            "where is called with placeholders for leaves: it must name nodes, and compute nothing of leaves"
+        )
+        raise
     except AttributeError as error:
         (index,) = marked.find([error.obj])
         if index is None:

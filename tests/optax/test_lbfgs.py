@@ -238,3 +238,9 @@ def test_value_and_grad_have_the_dtypes_of_the_params(dtype: Any) -> None:
         value, grad = tko.value_and_grad_from_state(cases.loss)(params, state=state)
         _, state = tx.update(grad, state, params, value=value, grad=grad, value_fn=cases.loss)
         assert {g.dtype for g in jax.tree.leaves(grad)} == {jnp.dtype(dtype)}
+
+
+def test_without_params_the_error_says_so() -> None:
+    params = jnp.ones(2)
+    with pytest.raises(ValueError, match="lbfgs needs the params"):
+        tko.lbfgs().update(params, tko.lbfgs().init(params))

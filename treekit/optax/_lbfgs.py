@@ -56,6 +56,10 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
     """Gradients in the dtypes of the params, of which the memory of past gradients is."""
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        if params is None:
+            raise ValueError(
+                "lbfgs needs the params: update(updates, state, params, value=..., grad=..., value_fn=...)"
+            )
         return tx.update(keep_dtypes(params, updates), state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(tx.init, update)

@@ -79,7 +79,9 @@ def _resolved_later(name: str, argument: Any) -> Any:
 
     So Optax's own `callable(mask)` gets it right, and a schedule that is a Partial or a module is called as it was.
     """
-    is_tree = argument is not None and not jtu.all_leaves([argument])
+    if argument is None:
+        return None
+    is_tree = not jtu.all_leaves([argument])
     is_mask = "mask" in name
 
     def resolve(*args: Any) -> Any:

@@ -184,9 +184,13 @@ def _checked(k_steps: Any) -> Any:
             f"every_k_schedule must give an int of shape (), how many steps the next round has; it gave "
             f"{describe_value(k_steps)}. A schedule of learning rates belongs into the inner transformation"
         )
-    if not isinstance(k_steps, Tracer) and k_steps < 1:
+    if _is_concrete(k_steps) and k_steps < 1:
         raise ValueError(f"every_k_schedule must give at least 1, and gave {k_steps}")
     return k_steps
+
+
+def _is_concrete(x: Any) -> bool:
+    return not isinstance(x, Tracer)
 
 
 def _cast_to(like: Any, x: Any) -> Any:
