@@ -45,8 +45,8 @@ def _counting(o: Any) -> Any:
 
     def update(updates: Any, state: CountingState, params: Any = None) -> tuple[Any, CountingState]:
         del params
-        halved = jax.tree.map(lambda g: g * state.rate, updates)
-        return halved, CountingState(state.steps + 1, state.seen | True, state.rate * 0.9)
+        descent = jax.tree.map(lambda g: -g * state.rate, updates)
+        return descent, CountingState(state.steps + 1, state.seen | True, state.rate * 0.9)
 
     tx = plain_optax.GradientTransformation(init, update)
     return tx if o is plain_optax else treekit_optax.dtype_preserving(tx)
