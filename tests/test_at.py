@@ -281,7 +281,7 @@ ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exceptio
         lambda m: m.layers[0].use_bias,
         {"replace": 3},
         ValueError,
-        r"static field MLP\.use_bias or .*Linear\.use_bias holds.*replace\(node, \.\.\.\) .* another use_bias or use_final",
+        r"static field MLP\.use_bias or .*Linear\.use_bias holds.*replace\(node, \.\.\.\) .* another use_bias or",
     ),
     "static field of a node": (
         [Twig(1, name="a name")],
