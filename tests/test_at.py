@@ -281,14 +281,14 @@ ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exceptio
         lambda m: m.layers[0].use_bias,
         {"replace": 3},
         ValueError,
-        r"static field MLP\.use_bias or .*Linear\.use_bias holds.*replace\(node, \.\.\.\) .* another use_bias or",
+        r"static field MLP\.use_bias or .*Linear\.use_bias holds.*treekit\.replace\(node, use_bias=\.\.\. or",
     ),
     "static field of a node": (
         [Twig(1, name="a name")],
         lambda t: t[0].name,
         {"replace": "x"},
         ValueError,
-        r"static field Twig\.name holds.*treekit\.replace\(node, \.\.\.\) makes a node with another name",
+        r"static field Twig\.name holds.*treekit\.replace\(node, name=\.\.\.\) makes",
     ),
     "static field among nodes": (
         Twig(1, name="a name"),

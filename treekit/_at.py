@@ -272,10 +272,10 @@ def _hint(marked: _Marked, *strange: Any) -> str:
             "class whose reconstruction replaces its leaves shows like this too: use treekit.register_node for it."
         )
     holders = " or ".join(dict.fromkeys(f"{cls}.{name}" for cls, name in fields))
-    names = " or ".join(dict.fromkeys(name for _, name in fields))
+    names = " or ".join(dict.fromkeys(f"{name}=..." for _, name in fields))
     return (
         f"That is what the static field {holders} holds. A static field is part of the structure and no node; {must}. "
-        f"treekit.replace(node, ...) makes a node with another {names}."
+        f"treekit.replace(node, {names}) makes a node with another one."
     )
 
 

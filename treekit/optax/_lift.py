@@ -79,20 +79,19 @@ def _resolved_later(name: str, argument: Any) -> Any:
 
     So Optax's own `callable(mask)` gets it right, and a schedule that is a Partial or a module is called as it was.
     """
-    if argument is None:
-        return None
-    is_tree = not jtu.all_leaves([argument])
-    is_mask = "mask" in name
+    is_tree = argument is not None and not jtu.all_leaves([argument])
+    if "mask" in name:
+        is_mask = is_tree or callable(argument)
+        return functools.partial(resolve_mask, argument, name=name) if is_mask else argument
+    if not (is_tree and callable(argument)):
+        return argument
 
     def resolve(*args: Any) -> Any:
         if len(args) != 1:
             return argument(*args)
-        if is_mask:
-            return resolve_mask(argument, args[0], name)
         return resolve_spec(argument, args[0], is_spec_leaf=is_spec_leaf, name=name)
 
-    resolves = (is_tree or callable(argument)) if is_mask else (is_tree and callable(argument))
-    return resolve if resolves else argument
+    return resolve
 
 
 def lifted_module(module: types.ModuleType, name: str) -> types.ModuleType:

@@ -117,7 +117,8 @@ class MultiSteps(_Base):
 
     def _update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         mini_step, gradient_step, inner_state, acc_grads, _ = jtu.tree_map(strong, state)
-        k_steps = _checked(self._every_k(gradient_step)) if callable(self._every_k) else self._every_k
+        k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
+        _check_k(k_steps)
         skip, skip_state = self._skip(updates, gradient_step, params)
         full = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
 
@@ -177,20 +178,15 @@ def _is_int(x: Any) -> bool:
     return np.shape(x) == () and bool(jnp.issubdtype(dtype_of(x), np.integer))
 
 
-def _checked(k_steps: Any) -> Any:
-    """What a schedule gave, if it can be a number of steps."""
+def _check_k(k_steps: Any) -> None:
+    """Raise where what a schedule gave can be no number of steps."""
     if not _is_int(k_steps):
         raise TypeError(
             f"every_k_schedule must give an int of shape (), how many steps the next round has; it gave "
             f"{describe_value(k_steps)}. A schedule of learning rates belongs into the inner transformation"
         )
-    if _is_concrete(k_steps) and k_steps < 1:
+    if not isinstance(k_steps, Tracer) and k_steps < 1:
         raise ValueError(f"every_k_schedule must give at least 1, and gave {k_steps}")
-    return k_steps
-
-
-def _is_concrete(x: Any) -> bool:
-    return not isinstance(x, Tracer)
 
 
 def _cast_to(like: Any, x: Any) -> Any:
