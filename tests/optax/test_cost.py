@@ -95,3 +95,27 @@ def test_a_raw_model_adds_no_operation_to_multi_steps() -> None:
         return operations(tko.MultiSteps(tko.adam(0.1), 3).gradient_transformation(), params)
 
     assert ours(model()) == ours(arrays())
+
+
+@pytest.mark.parametrize("donated", [(), (0, 1)], ids=["kept", "donated"])
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "returned"])
+@pytest.mark.parametrize("arrays", [1, 3, 10])
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_multi_steps_needs_no_more_memory_than_optax(
+    name: str, arrays: int, applied: bool, donated: tuple[int, ...]
+) -> None:
+    make: Any = {"adamw": lambda: optax.adamw(0.1), "sgd": lambda: optax.sgd(0.1, momentum=0.9)}[name]
+    params = [jnp.ones(10_000) for _ in range(arrays)]
+
+    def temporary(o: Any) -> int:
+        multi_steps = o.MultiSteps(make(), 4)
+
+        def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+            updates, state = multi_steps.update(grads, state, params)
+            return optax.apply_updates(params, updates) if applied else updates, state
+
+        lowered = jax.jit(step, donate_argnums=donated).lower(params, multi_steps.init(params), params)
+        memory: Any = lowered.compile().memory_analysis()
+        return int(memory.temp_size_in_bytes)
+
+    assert temporary(tko) < temporary(optax) + params[0].nbytes / 2  # tables of addresses take a few hundred bytes
