@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from benchmarks._page import Section, show
 from benchmarks._timing import QUICK, Ratio
 
-PROCESSES = 5 if QUICK else 30
+PROCESSES = 3 if QUICK else 30
 # By name, what is imported and what it needs, which is imported first: the ratio is of times in one process.
 IMPORTS = {
     "treekit": ("treekit", "jax, jaxtyping"),

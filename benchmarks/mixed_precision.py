@@ -25,11 +25,11 @@ from treekit import optax
 
 PICTURE = Path(__file__).parent.parent / "docs" / "mixed_precision.png"
 MOMENT_STEPS = (200, 500) if QUICK else (2_000, 5_000)
-TRAIN_STEPS = 500 if QUICK else 10_000
+TRAIN_STEPS = 100 if QUICK else 10_000
 SEEDS = 1 if QUICK else 3
 RATE = 2e-4
 BATCH = 128
-STEP_SHAPE = (4_000, 5_000)
+STEP_SHAPE = (400 if QUICK else 4_000, 5_000)
 
 
 class Precision(NamedTuple):

@@ -20,7 +20,7 @@ from treekit._jax import untyped
 
 LEAVES = (20, 100) if QUICK else (100, 1_000, 5_000)  # of which tracing and lowering is measured
 COMPILED = 20 if QUICK else 100  # leaves of what is compiled and run: compiling 1,000 takes a quarter of a minute
-WORK = 600 if QUICK else 6_000  # leaves times rounds, about
+WORK = 60 if QUICK else 6_000  # leaves times rounds, about
 
 Make = Callable[[Any, int], optax.GradientTransformation]  # from the module, Optax's or ours, and the number of leaves
 
