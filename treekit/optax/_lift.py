@@ -79,11 +79,11 @@ def _resolved_later(name: str, argument: Any) -> Any:
 
     So Optax's own `callable(mask)` gets it right, and a schedule that is a Partial or a module is called as it was.
     """
-    is_tree = argument is not None and not jtu.all_leaves([argument])
+    if argument is None:
+        return None
     if "mask" in name:
-        is_mask = is_tree or callable(argument)
-        return functools.partial(resolve_mask, argument, name=name) if is_mask else argument
-    if not (is_tree and callable(argument)):
+        return functools.partial(resolve_mask, argument, name=name)
+    if not callable(argument) or jtu.all_leaves([argument]):
         return argument
 
     def resolve(*args: Any) -> Any:
