@@ -237,6 +237,7 @@ def test_an_optimizer(optimizer: str, status: int, words: str, capsys: pytest.Ca
 WRONG: dict[str, tuple[list[str], str]] = {
     "no colon": (["users_module"], "not of the form module:name"),
     "no name": (["users_module:"], "not of the form module:name"),
+    "file": (["src/users_module.py:x"], "src/users_module.py is a file; name the module as an import does"),
     "no module": (["no_such_module:x"], "importing no_such_module fails: ModuleNotFoundError"),
     "relative": (["..x:y"], "importing ..x fails"),
     "module that raises": (["broken_module:x"], "importing broken_module fails: ZeroDivisionError"),

@@ -124,6 +124,8 @@ def _load(name: str) -> Any:
     module, colon, path = name.partition(":")
     if not (module and colon and path):
         raise Wrong(f"{name!r} is not of the form module:name")
+    if os.sep in module or module.endswith(".py"):
+        raise Wrong(f"{module} is a file; name the module as an import does, such as package.models:model")
     _progress(f"importing {module}")
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
