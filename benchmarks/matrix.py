@@ -32,9 +32,10 @@ import treekit as tk
 import treekit.optax as treekit_optax
 from benchmarks._matrix_cells import Factory, Kind, kinds_of_params, optimizers, wrappers
 from benchmarks._matrix_page import Outcome, page
-from treekit._check import LAWS, describe_error, transformation_laws
 from treekit._filter import is_parameter
 from treekit._jax import jnp, jtu, untyped
+from treekit._laws import describe_error
+from treekit._transformation_laws import LAWS, transformation_laws
 
 SEED = 0
 STEPS = 40

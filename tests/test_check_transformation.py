@@ -15,7 +15,8 @@ from jax.core import Tracer
 
 from tests.trees import INT, untyped
 from treekit import optax as tko
-from treekit._check import LAWS, LawsBroken, transformation_laws
+from treekit._laws import LawsBroken
+from treekit._transformation_laws import LAWS, transformation_laws
 from treekit.testing import check_transformation
 
 

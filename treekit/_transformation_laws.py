@@ -1,7 +1,7 @@
 """The laws of a gradient transformation: one function each, that yields what breaks it."""
 
 import pickle
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -10,36 +10,8 @@ from treekit._diff import TreeDiff, tree_diff
 from treekit._dtype import dtype_of, is_absent, wider
 from treekit._filter import is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._laws import Broken, describe_error
 from treekit._round import is_narrow, widen
-
-
-class Broken(NamedTuple):
-    """A broken law: what should hold, what was found instead, what will go wrong, what to do."""
-
-    law: str
-    found: str
-    cause: str
-    remedy: str
-
-    def __str__(self) -> str:
-        found = self.found.replace("\n", "\n    ")
-        return f"- {self.law}\n  found: {found}\n  so: {self.cause}\n  mend: {self.remedy}"
-
-
-class LawsBroken(AssertionError):
-    """Some laws are broken: all of them, as text and as data."""
-
-    def __init__(self, what: str, broken: list[Broken]) -> None:
-        count = "1 law" if len(broken) == 1 else f"{len(broken)} laws"
-        super().__init__(f"{what} breaks {count}:\n" + "\n".join(map(str, broken)))
-        self.broken = broken
-
-
-def raise_broken(what: str, laws: Iterable[Broken]) -> None:
-    """Raise one error that lists all laws that are broken, if any is."""
-    if broken := list(laws):
-        raise LawsBroken(what, broken)
-
 
 _FILTER = "treekit.optax.filtered(tx)"
 _PRESERVE = "treekit.optax.dtype_preserving(tx)"
@@ -398,11 +370,6 @@ LAWS: dict[str, Callable[[_Case, _Run], Iterator[Broken]]] = {
     "checkpoint": _can_be_saved,
     "moment": _moments_decay,
 }
-
-
-def describe_error(error: Exception) -> str:
-    """Its type, and the first line of what it says."""
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
 
 
 def _same_types(run: _Run) -> bool:
