@@ -9,12 +9,13 @@ import inspect
 import pickle
 import subprocess
 import sys
+import types
 import typing
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, assert_type
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, assert_type
 
 import beartype
 import hypothesis
@@ -196,6 +197,38 @@ def test_a_class_that_declares_no_field_keeps_the_init_of_its_base() -> None:
         assert RUNS[runs:] == [cls]
 
 
+class Doubling:
+    """No node, and no dataclass: a mixin."""
+
+    x: Any
+
+    def __init__(self, x: Any) -> None:
+        self.x = 2 * x
+
+
+@node
+class Given:
+    x: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainGiven:
+    x: Any
+
+
+class HasX(Protocol):
+    x: Any
+
+
+@pytest.mark.parametrize(
+    "bases, x", [((Doubling, Given), 6), ((Given, Doubling), 3), ((HasX, Given), 3), ((PlainGiven,), 3)], ids=str
+)
+def test_the_init_that_comes_first_is_the_one_that_is_kept(bases: tuple[type[Any], ...], x: int) -> None:
+    cls: Any = node(types.new_class("Inheriting", bases))
+    assert cls(3).x == x
+    assert jax.tree.leaves(jax.tree.map(lambda leaf: leaf, cls(3))) == [x]
+
+
 def test_a_class_that_declares_a_field_has_a_generated_init() -> None:
     @node
     class More(MadeWithInit):
@@ -346,16 +379,16 @@ def test_an_instance_that_its_own_static_value_holds_is_freed() -> None:
             self.loss = lambda: self.x
 
     @node
-    class ByMethod:
+    class ByPartial:
         x: Any
         go: Any = field(static=True, init=False)
 
         def __post_init__(self) -> None:
-            self.go = self.method
+            self.go = functools.partial(self.method)
 
         def method(self) -> None: ...
 
-    for cls in (ByClosure, ByMethod):
+    for cls in (ByClosure, ByPartial):
         refs = held_by_its_own_static(cls)
         gc.collect()
         assert [ref() for ref in refs] == [None] * 3
@@ -606,6 +639,18 @@ def bad_creations() -> dict[str, tuple[Callable[[], Any], str]]:
             object.__setattr__(self, "extra", 1)
 
     @node
+    class StoresMethod:
+        weight: Any
+        call: Any
+
+        def __init__(self, weight: Any) -> None:
+            self.weight = weight
+            self.call = self.double
+
+        def double(self) -> Any:
+            return 2 * self.weight
+
+    @node
     class HidesMethod:
         weight: Any
 
@@ -628,6 +673,7 @@ def bad_creations() -> dict[str, tuple[Callable[[], Any], str]]:
     return {
         "forgotten": (Forgets, "Forgets left bias unset"),
         "undeclared": (lambda: Undeclared(1), "Undeclared set extra, which is no field.*`extra: int`"),
+        "own method": (lambda: StoresMethod(1), "StoresMethod stored its own method double in call.*Store a function"),
         "method": (lambda: HidesMethod(1), "HidesMethod set method, which is no field"),
         "list": (lambda: Made(1, 2, [1]), "Made.name is static, .* list, is not hashable.* tuple for a list"),
         "inner list": (lambda: Made(1, 2, ("a", [1])), "Made.name is static, .* tuple, is not hashable"),

@@ -5,6 +5,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
+from types import MethodType
 from typing import Any, TypeVar
 
 import jax
@@ -95,6 +96,13 @@ def _finish(self: object, layout: Layout, creation: Creation) -> None:
                 error.add_note(f"This happened in the converter of {layout.cls.__qualname__}.{name}")
                 raise
     _check_attributes(layout.cls, layout.names, attributes)
+    for name, value in attributes.items():
+        if type(value) is MethodType and value.__self__ is self:
+            raise TypeError(
+                f"creating {layout.cls.__qualname__} stored its own method {value.__name__} in {name}: it belongs to "
+                "this instance, and would read its values after JAX has rebuilt it with others. Store a function, or "
+                f"make {name} a method that calls it"
+            )
     layout.settle(self)
 
 

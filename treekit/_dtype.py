@@ -22,7 +22,7 @@ _KINDS: tuple[Any, ...] = (
 
 def dtype_of(x: Any) -> Any:
     """The dtype JAX gives a leaf, or None where it can give none (functions, strings, None, object arrays)."""
-    if _has_dtype(x):
+    if has_dtype(x):
         known = _is_number(x.dtype) or x.dtype == jax.dtypes.float0 or jnp.issubdtype(x.dtype, jax.dtypes.extended)
         return jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True) if known else None
     if isinstance(x, (bool, int, float, complex)):
@@ -37,21 +37,21 @@ def is_absent(update: Any) -> bool:
 
 def is_weak(x: Any) -> bool:
     """Whether JAX takes the dtype of `x` for a suggestion: Python numbers and weakly typed arrays."""
-    if _has_dtype(x):
+    if has_dtype(x):
         return bool(getattr(x, "weak_type", False))
     return isinstance(x, (int, float, complex)) and not isinstance(x, bool)  # a Python bool is a strong one
 
 
 def strong(x: Any) -> Any:
     """`x` as a strong array of the dtype JAX gives it, if it is a number or an array."""
-    if is_weak(x) and _has_dtype(x):
+    if is_weak(x) and has_dtype(x):
         return lax.convert_element_type(x, dtype_of(x))
     return as_array(x) if dtype_of(x) is None or dtype_of(x) == _raw_dtype(x) else jnp.asarray(x, dtype_of(x))
 
 
 def as_array(x: Any) -> Any:
     """A Python number as a strong array; anything else as it is."""
-    return jnp.asarray(x, dtype_of(x)) if isinstance(x, (bool, int, float, complex)) and not _has_dtype(x) else x
+    return jnp.asarray(x, dtype_of(x)) if isinstance(x, (bool, int, float, complex)) and not has_dtype(x) else x
 
 
 def wider(*leaves: Any) -> Any:
@@ -72,7 +72,7 @@ def cast_like(result: Any, leaf: Any, casting: str = "same_kind") -> Any:
     if have is None:  # asked first, since to NumPy None equals float64
         raise TypeError(f"a result of type {type(result).__name__} for a leaf of dtype {want}")
     keeps_strength = is_weak(leaf) or not is_weak(result)
-    keeps_array = _has_dtype(result) or not _has_dtype(leaf)
+    keeps_array = has_dtype(result) or not has_dtype(leaf)
     if have == want and _raw_dtype(result) == want and keeps_strength and keeps_array:
         return result
     if have != want and not _may_cast(have, want, casting, weak=is_weak(result)):
@@ -81,16 +81,17 @@ def cast_like(result: Any, leaf: Any, casting: str = "same_kind") -> Any:
     if isinstance(result, jax.ShapeDtypeStruct):
         return untyped.ShapeDtypeStruct(result.shape, want, sharding=result.sharding)
     # asarray, since it refuses a Python int that does not fit, where the cast of an array wraps around.
-    return lax.convert_element_type(result, want) if _has_dtype(result) else jnp.asarray(result, want)
+    return lax.convert_element_type(result, want) if has_dtype(result) else jnp.asarray(result, want)
 
 
-def _has_dtype(x: object) -> bool:
+def has_dtype(x: object) -> bool:
+    """Whether a leaf says its dtype: an array, a NumPy number, or what stands for an array in `jax.eval_shape`."""
     return isinstance(x, (*ARRAYS, jax.ShapeDtypeStruct))
 
 
 def _raw_dtype(x: Any) -> Any:
     """The dtype of `x` itself, before JAX makes it canonical."""
-    return x.dtype if _has_dtype(x) else dtype_of(x)
+    return x.dtype if has_dtype(x) else dtype_of(x)
 
 
 def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:

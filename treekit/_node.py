@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, cast, dataclass_transform, overload
 
 from treekit._copy import copy_arguments
@@ -177,7 +177,7 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
     generated = init and "__init__" not in own
     with all_or_nothing(cls):
         dataclasses.dataclass(frozen=True, repr=False, init=generated, eq=eq, order=order, kw_only=kw_only)(cls)
-        if generated and _only_adds_methods(cls):
+        if generated and _keeps_init(cls):
             del cls.__init__
             generated = False
         fields = dataclasses.fields(cls)
@@ -196,12 +196,23 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
     return cls
 
 
-def _only_adds_methods(cls: type[Any]) -> bool:
-    """Whether a class adds no field to a node whose `__init__` was written by hand, which it then keeps."""
-    creations = [layout.creation for base in cls.__mro__[1:] if (layout := layout_of(base)) and layout.creation]
+def _keeps_init(cls: type[Any]) -> bool:
+    """Whether a class adds no field, and the `__init__` that it inherits was written by hand."""
     inherited = [f for base in cls.__mro__[1:] for f in vars(base).get("__dataclass_fields__", {}).values()]
     declared = [f for f in vars(cls)["__dataclass_fields__"].values() if not any(f is g for g in inherited)]
-    return bool(creations) and not creations[0].generated and not declared
+    return not declared and _is_init_by_hand(cls.__mro__[1:])
+
+
+def _is_init_by_hand(bases: Sequence[type[Any]]) -> bool:
+    """Whether the first `__init__` among those of some classes was."""
+    for base in bases:
+        # A protocol has one that typing gives it.
+        if isinstance(vars(base).get("__init__"), FunctionType) and not getattr(base, "_is_protocol", False):
+            if (layout := layout_of(base)) and layout.creation:
+                return not layout.creation.generated
+            options: Any = vars(base).get("__dataclass_params__")
+            return options is None or not options.init
+    return False
 
 
 def replace(node: T, /, **fields: Any) -> T:

@@ -483,3 +483,20 @@ def test_a_signature_of_the_users_own_is_what_counts() -> None:
 
     with pytest.raises(TypeError, match="unexpected keyword argument 'rate'"):
         tko.inject_hyperparams(takes_more)(learning_rate=0.1, rate=0.2)
+
+
+def test_a_schedule_is_told_where_transfers_are_forbidden() -> None:
+    params = cases.arrays()
+    tx = tko.inject_hyperparams(tko.sgd)(lambda count: 0.1 / (count + 1))
+    state = tx.init(params)
+    with jax.transfer_guard("disallow"):
+        jax.jit(tx.update)(params, state, params)
+
+
+def test_what_a_schedule_raises_is_told() -> None:
+    def schedule(count: Any) -> Any:
+        raise KeyError("warmup")
+
+    with pytest.raises(TypeError, match="Given a count, it raised KeyError: 'warmup'") as caught:
+        tko.inject_hyperparams(tko.sgd)(schedule).init(cases.arrays())
+    assert isinstance(caught.value.__cause__, KeyError)

@@ -479,3 +479,11 @@ def test_the_first_state_can_be_donated(make: Callable[[], Any]) -> None:
     tx, params = make(), {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
     ids = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(tx.init(params))]
     assert len(set(ids)) == len(ids)
+
+
+def test_an_inner_step_that_reads_params_leaks_no_tracer() -> None:
+    params = cases.arrays()
+    tx = tko.MultiSteps(tko.adamw(0.1), 2)
+    state = tx.init(params)
+    with jax.checking_leaks():
+        jax.jit(tx.update)(params, state, params)

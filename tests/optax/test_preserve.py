@@ -12,6 +12,7 @@ import pytest
 from tests.optax import cases
 from tests.trees import FLOAT
 from treekit import optax as tko
+from treekit._jax import untyped
 from treekit.optax._preserve import preserve
 
 
@@ -131,3 +132,27 @@ def test_state_of_other_shapes_than_its_params_is_left_alone(monkeypatch: pytest
     params = {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
     ours, theirs = (jax.jit(o.scale_by_factored_rms(min_dim_size_to_factor=1).init)(params) for o in (tko, optax))
     assert cases.signature(ours) == cases.signature(theirs)
+
+
+@pytest.mark.parametrize("name", ["adam", "ema", "masked", "MultiSteps"])
+def test_integer_gradients_without_params_give_what_optax_gives(name: str) -> None:
+    def make(o: Any) -> Any:
+        whole = {"adam": lambda: o.adam(0.1), "ema": lambda: o.ema(0.9), "masked": lambda: o.masked(o.sgd(0.1), True)}
+        return whole[name]() if name in whole else o.MultiSteps(o.sgd(0.1), 1).gradient_transformation()
+
+    grads = {"n": jnp.array([3, -2]), "w": jnp.ones(2)}
+    params = jax.tree.map(lambda x: x * 1.0, grads)
+    ours, theirs = (make(o).update(grads, make(o).init(params))[0] for o in (tko, optax))
+    cases.assert_close(ours, theirs)
+
+
+NEED_VALUES = {"flatten", "plateau", "prodigy", "schedule_free", "dog", "momo", "cocob"}  # in Optax too
+
+
+@pytest.mark.parametrize("name", sorted(cases.OPTIMIZERS.keys() - NEED_VALUES))
+def test_init_takes_what_has_only_shapes_and_dtypes(name: str) -> None:
+    params = {"w": jnp.ones((2, 3)), "n": jnp.arange(2)}
+    shapes = jax.tree.map(lambda x: untyped.ShapeDtypeStruct(x.shape, x.dtype), params)
+    for wrap in (lambda tx: tx, lambda tx: tko.masked(tx, {"w": True, "n": False}), lambda tx: tko.MultiSteps(tx, 2)):
+        tx = wrap(cases.OPTIMIZERS[name](tko))
+        assert cases.signature(tx.init(shapes)) == cases.signature(tx.init(params))

@@ -138,6 +138,23 @@ def a_first_state_can_be_donated(o: Any) -> None:
     assert len(set(buffers)) == len(buffers)
 
 
+def a_monitor_runs_in_scan(o: Any) -> None:
+    measures = {"norm": o.tree.norm, "mean": o.measure_with_ema(o.tree.norm, decay=0.9)}
+    tx = o.chain(o.sgd(0.1, momentum=0.9), o.monitor(measures), o.clip_by_global_norm(1.0))
+    grads = cases.arrays()
+
+    def body(state: Any, _: None) -> tuple[Any, Any]:
+        _, state = tx.update(grads, state)
+        return state, (o.tree.get(state, "norm"), o.tree.get(state, "mean"))
+
+    _, found = jax.lax.scan(body, tx.init(grads), length=3)
+    eager, state = optax.chain(optax.sgd(0.1, momentum=0.9), optax.monitor(measures)), None
+    for i in range(3):
+        _, state = eager.update(grads, eager.init(grads) if state is None else state)
+        np.testing.assert_allclose(found[0][i], optax.tree.get(state, "norm"), rtol=1e-6)
+        np.testing.assert_allclose(found[1][i], optax.tree.get(state, "mean"), rtol=1e-6)
+
+
 def an_optimizer_takes_a_raw_model(o: Any) -> None:
     o.adam(0.1).init(cases.model())
 
@@ -157,6 +174,7 @@ FIXES = [
     Fix(an_average_keeps_its_dtype, "incremental_update", AssertionError),
     Fix(params_in_a_masked_state_are_mapped, "tree_map_params", ValueError),
     Fix(a_first_state_can_be_donated, "contrib.prodigy", AssertionError),
+    Fix(a_monitor_runs_in_scan, "monitor", TypeError),
     Fix(an_optimizer_takes_a_raw_model, "filtered", TypeError),
 ]
 

@@ -26,6 +26,7 @@ from treekit.optax._lift import lifted as _lifted
 from treekit.optax._lift import lifted_module as _lifted_module
 from treekit.optax._masking import masked as masked
 from treekit.optax._masking import partition as partition
+from treekit.optax._monitor import monitor as monitor
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
 from treekit.optax._select import filtered as filtered
 

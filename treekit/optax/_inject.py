@@ -144,13 +144,20 @@ def _kind(value: Any, parameter: inspect.Parameter, params: Any) -> str:
     if callable(value):
         if value is parameter.default or _maps_params(value, params):
             return "static"
-        if isinstance(value, optax.schedules.StatefulSchedule) or _maps_count(value):
+        if isinstance(value, optax.schedules.StatefulSchedule):
             return "schedule"
+        try:
+            if _maps_count(value):
+                return "schedule"
+            raised = None
+        except Exception as error:  # whatever a mask function raises when it is given a count for the params
+            raised = error
         raise TypeError(
             f"inject_hyperparams cannot tell what the argument {parameter.name!r} is: {value!r} neither maps a "
-            "step count to one real number, as a schedule does, nor fits the params, as a mask does. If it is to be "
-            f"handed on as it is, name it: static_args={parameter.name!r}"
-        )
+            "step count to one real number, as a schedule does, nor fits the params, as a mask does. "
+            + (f"Given a count, it raised {type(raised).__name__}: {raised}. " if raised else "")
+            + f"If it is to be handed on as it is, name it: static_args={parameter.name!r}"
+        ) from raised
     if is_array(value) or isinstance(value, (int, float, complex)):
         whole = type(value) is int and (type(parameter.default) is int or parameter.annotation in (int, "int"))
         return "static" if whole else "number"
@@ -170,11 +177,9 @@ def _maps_count(value: Any) -> bool:
     """Whether `value` maps a step count to one real number."""
     if not is_truly_callable(value) and not any(map(is_array, jtu.tree_leaves(value))):
         return False
-    try:
-        with jax.ensure_compile_time_eval():  # a concrete count, since a schedule may branch on it
-            return _is_real_number(value(jnp.zeros([], jnp.int32)))
-    except Exception:  # whatever a mask function raises when it is given a count for the params
-        return False
+    # A concrete count, since a schedule may branch on it; and no transfer that a user means to forbid.
+    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
+        return _is_real_number(value(jnp.zeros([], jnp.int32)))
 
 
 def _is_real_number(x: Any) -> bool:

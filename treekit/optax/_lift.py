@@ -15,6 +15,7 @@ from treekit.optax._apply_if_finite import apply_if_finite
 from treekit.optax._inject import bind, inject_hyperparams
 from treekit.optax._lbfgs import lbfgs, value_and_grad_from_state
 from treekit.optax._masking import masked, partition, resolve_mask
+from treekit.optax._monitor import monitor
 from treekit.optax._multi_steps import MultiSteps
 from treekit.optax._select import hold, is_spec_leaf
 
@@ -28,13 +29,15 @@ _OURS: tuple[tuple[Any, Any], ...] = (
     (optax.inject_stateful_hyperparams, inject_hyperparams),
     (optax.lbfgs, lbfgs),
     (optax.masked, masked),
+    (optax.monitor, monitor),
     (optax.partition, partition),
     (optax.tree_map_params, tree_map_params),
     (optax.value_and_grad_from_state, value_and_grad_from_state),
 )
 
-# Its params are a pair of what its updates are for, so it is no transformation of a model's leaves.
-_AS_THEY_ARE: tuple[Any, ...] = (optax.lookahead,)
+# No transformations of a model's leaves: the params of the one are a pair of what its updates are for, the updates of
+# the other are a measurement.
+_AS_THEY_ARE: tuple[Any, ...] = (optax.lookahead, optax.measure_with_ema)
 
 
 def lifted(module: types.ModuleType, name: str) -> Any:

@@ -114,7 +114,6 @@ from optax import lookahead as lookahead
 from optax import losses as losses
 from optax import matrix_inverse_pth_root as matrix_inverse_pth_root
 from optax import measure_with_ema as measure_with_ema
-from optax import monitor as monitor
 from optax import nadam as nadam
 from optax import nadamw as nadamw
 from optax import named_chain as named_chain

@@ -109,13 +109,20 @@ def _keep_state_dtypes(new: Any, old: Any) -> Any:
 
 
 def like_updates(updates: Any, params: Any) -> Any:
-    """What has the dtypes that updates come out with: the wider of a gradient's and its param's."""
+    """What has the dtypes that updates come out with: the wider of a gradient's and its param's.
 
-    def like(*leaves: Any) -> Any:
-        return untyped.ShapeDtypeStruct((), wider(*leaves))
+    An integer without a param asks for none: the update is what the transformation makes of it, a float in most.
+    """
+
+    def like(update: Any, *param: Any) -> Any:
+        dtype = wider(update, *param)
+        return untyped.ShapeDtypeStruct((), dtype) if param or jnp.issubdtype(dtype, jnp.inexact) else _ANY_DTYPE
 
     same = params is not None and jtu.tree_structure(params) == jtu.tree_structure(updates)
     return jtu.tree_map(like, updates, *([params] if same else []))
+
+
+_ANY_DTYPE = object()
 
 
 def cast_floats(dtype: Any, tree: Any) -> Any:

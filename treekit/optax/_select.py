@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import optax
 
-from treekit._dtype import as_array, dtype_of, is_absent, wider
-from treekit._filter import filter, is_array, is_inexact_array, is_parameter, misfit
-from treekit._jax import jnp, jtu
+from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, is_absent, wider
+from treekit._filter import filter, is_inexact_array, is_parameter, misfit
+from treekit._jax import jnp, jtu, untyped
 from treekit.optax._preserve import preserve
 
 
@@ -94,9 +94,9 @@ def select(
 
 def _as_inexact(param: Any) -> Any:
     """A number as an array, an integer as one of JAX's default float; anything else, such as a subtree, as it is."""
-    if not is_parameter(param) or (is_array(param) and jnp.issubdtype(dtype_of(param), jnp.inexact)):
+    if not is_parameter(param) or (has_dtype(param) and jnp.issubdtype(dtype_of(param), jnp.inexact)):
         return param  # dtype_of, since a NumPy array in bf16 is no inexact one to NumPy, nor to Equinox
-    return jnp.asarray(param, wider(param, 0.0))
+    return cast_like(param, untyped.ShapeDtypeStruct((), wider(param, 0.0)))
 
 
 def _params_in_state(tx: optax.GradientTransformation, state: Any, updates: Any, given: Any) -> Any:

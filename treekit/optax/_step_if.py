@@ -1,5 +1,6 @@
 """Run an inner step on some steps only: traced once, in the memory that is there."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,26 +13,31 @@ from treekit._jax import jnp, jtu, lax, untyped
 Form = Callable[..., tuple[Any, Any, Any]]
 
 
+@dataclasses.dataclass(frozen=True)
 class Traced:
     """A function traced at some arguments. Running it again runs none of the Python it was made of.
 
+    It holds none of the arrays that the function closes over, since JAX keeps it: they are given when it is run.
+
     Attributes:
+        jaxpr: what it computes.
         like: the result, with a shape and a dtype for each array.
-        consts: the arrays that the function closes over.
-        has_effects: whether it prints, or does anything else but compute.
     """
 
-    def __init__(self, f: Callable[..., Any], *args: Any) -> None:
-        jaxpr, self.like = untyped.make_jaxpr(f, return_shape=True)(*args)
-        self._jaxpr = jaxpr.jaxpr
-        self.consts = jaxpr.consts
-        self.has_effects = bool(jaxpr.effects)
+    jaxpr: Any
+    like: Any
 
     def __call__(self, *args: Any, consts: Any) -> Any:
         """The result at other arguments, and other arrays in the place of those closed over."""
-        closed = jax.extend.core.ClosedJaxpr(self._jaxpr, consts)
+        closed = jax.extend.core.ClosedJaxpr(self.jaxpr, consts)
         leaves = untyped.extend.core.jaxpr_as_fun(closed)(*jtu.tree_leaves(args))
         return jtu.tree_structure(self.like).unflatten(leaves)
+
+
+def trace(f: Callable[..., Any], *args: Any) -> tuple[Traced, Any]:
+    """A function traced at some arguments, and the arrays that it closes over."""
+    closed, like = untyped.make_jaxpr(f, return_shape=True)(*args)
+    return Traced(closed.jaxpr, like), closed.consts
 
 
 def zeros(like: Any) -> Any:
@@ -51,19 +57,19 @@ def step_if(full: Any, inner_step: Callable[..., Any], state: Any, acc: Any) -> 
     Returns:
         The updates, zero where the step was not run; the state; the accumulator, zero where the step was run.
     """
-    step = Traced(inner_step, state, acc)
+    step, consts = trace(inner_step, state, acc)
     by_cond = _cond_form(step)
 
     def derivative(primals: Any, tangents: Any) -> Any:
         return untyped.jvp(by_cond, primals, tangents)  # a loop has none in reverse
 
     # A rule for derivatives can hold no effects, such as the debug print of a line search.
-    if step.has_effects or not _same_shapes(step.like[0], acc):
-        return by_cond(full, state, acc, step.consts)
+    if step.jaxpr.effects or not _same_shapes(step.like[0], acc):
+        return by_cond(full, state, acc, consts)
 
     by_loop = untyped.custom_jvp(_loop_form(step))
     by_loop.defjvp(derivative)
-    updates, new_state, new_acc = by_loop(full, state, acc, step.consts)
+    updates, new_state, new_acc = by_loop(full, state, acc, consts)
     return updates, new_state, new_acc
 
 

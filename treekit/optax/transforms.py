@@ -8,6 +8,7 @@ from treekit.optax._apply_if_finite import apply_if_finite as apply_if_finite
 from treekit.optax._lift import lifted as _lifted
 from treekit.optax._masking import masked as masked
 from treekit.optax._masking import partition as partition
+from treekit.optax._monitor import monitor as monitor
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from optax.transforms import freeze as freeze
     from optax.transforms import keep_params_nonnegative as keep_params_nonnegative
     from optax.transforms import measure_with_ema as measure_with_ema
-    from optax.transforms import monitor as monitor
     from optax.transforms import named_chain as named_chain
     from optax.transforms import per_example_global_norm_clip as per_example_global_norm_clip
     from optax.transforms import per_example_layer_norm_clip as per_example_layer_norm_clip

@@ -1,0 +1,35 @@
+"""monitor: measurements of the updates, in the state."""
+
+from typing import Any
+
+import optax
+
+from treekit.optax._select import hold
+
+
+def monitor(measures: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
+    """`optax.monitor` whose state holds the measurements from init on, so that it runs in scan and is traced once.
+
+    Before the first update they are those of the params, as in the state of `optax.snapshot`.
+
+    Args:
+        measures: by name, functions from the updates to what is to be kept of them, or `optax.measure_with_ema(...)`.
+
+    Returns:
+        A transformation that passes updates on as they are; its state is an `optax.MonitorState`.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> tx = optax.chain(monitor({"norm": optax.tree.norm}), optax.sgd(0.1))
+    >>> _, state = tx.update(jnp.array([3.0, 4.0]), tx.init(jnp.zeros(2)))
+    >>> optax.tree.get(state, "norm")
+    Array(5., dtype=float32)
+    """
+    tx = optax.monitor(measures)
+
+    def init(params: Any) -> optax.MonitorState:
+        state = tx.init(params)
+        measured: optax.MonitorState = tx.update(params, state, params)[1]
+        return measured._replace(measure_states=state.measure_states)
+
+    return hold(optax.GradientTransformationExtraArgs(init, tx.update))
