@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> None:
         before, after = "<!-- make versions -->\n", "<!-- end -->\n"
         text = PAGE.read_text()
         PAGE.write_text(text[: text.index(before)] + before + table(rows) + text[text.index(after) :])
-    if any("passed" not in row[-1] or "failed" in row[-1] or "error" in row[-1] for row in rows):
+    if any(" passed" not in row[-1] or " failed" in row[-1] or " error" in row[-1] for row in rows):
         sys.exit("tests failed")
 
 
