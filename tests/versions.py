@@ -18,8 +18,8 @@ SHOWN = ("jax", "jaxtyping", "numpy", "optax")
 
 
 def uv(*arguments: str | Path) -> None:
-    """It does in seconds what pip does in minutes, and it can find the lowest versions."""
-    subprocess.run([sys.executable, "-m", "uv", "--quiet", *arguments], cwd=ROOT, check=True)
+    """It does in seconds what pip does in minutes, and it can find the lowest versions. As pip, it trusts the system."""
+    subprocess.run([sys.executable, "-m", "uv", "--quiet", "--system-certs", *arguments], cwd=ROOT, check=True)
 
 
 def output(*command: str | Path, cwd: Path = ROOT) -> str:
