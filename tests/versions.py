@@ -18,7 +18,7 @@ SHOWN = ("jax", "jaxtyping", "numpy", "optax")
 
 
 def uv(*arguments: str | Path) -> None:
-    """It does in seconds what pip does in minutes, and it can find the lowest versions. As pip, it trusts the system."""
+    """It does in seconds what pip does in minutes, finds the lowest versions, and trusts the system as pip does."""
     subprocess.run([sys.executable, "-m", "uv", "--quiet", "--system-certs", *arguments], cwd=ROOT, check=True)
 
 
