@@ -1,6 +1,6 @@
 """All benchmarks but `matrix` and `checks`, which have pages of their own: printed, and written as docs/benchmarks.md.
 
-python -m benchmarks             about a quarter of an hour; writes the page and its pictures
+python -m benchmarks             more than half an hour; writes the page and its pictures
 QUICK=1 python -m benchmarks     about two minutes; prints only
 python -m benchmarks FOLDER      writes them there
 """
