@@ -65,6 +65,7 @@ def draw(chart: Chart, picture: Path) -> None:
     """An SVG without a background: what it is laid on may be light or dark."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
     # Text stays text, in the reader's font; nothing in the file depends on when it was drawn.
     settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "", "font.size": 9, "font.family": "sans-serif"}
@@ -72,7 +73,9 @@ def draw(chart: Chart, picture: Path) -> None:
     columns = min(3, len(chart.panels))
     rows = -(-len(chart.panels) // columns)
     with mpl.rc_context(settings):
-        figure = Figure(figsize=(3.1 * columns, 2.5 * rows + 0.5), layout="constrained")
+        # The legend lies above, and beside a single panel.
+        width, height = (3.1 * columns, 2.5 * rows + 0.5) if columns > 1 else (6, 2.7)
+        figure = Figure(figsize=(width, height), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True)
         names = list(dict.fromkeys(name for lines in chart.panels.values() for name in lines))
         for axes, (title, lines) in zip(grid.flat, chart.panels.items(), strict=False):
@@ -92,11 +95,16 @@ def draw(chart: Chart, picture: Path) -> None:
             axes.grid(alpha=0.25, color=GREY)
             axes.tick_params(labelbottom=True)
             axes.minorticks_off()
+            values = [y for points in lines.values() for y in points.values()]
+            if max(values) < 10 * min(values):  # within a decade, where there are hardly any powers of ten
+                axes.yaxis.set_major_locator(MaxNLocator(5))
+                axes.yaxis.set_major_formatter(ScalarFormatter())
         for axes in grid.flat[len(chart.panels) :]:
             axes.set_axis_off()
         figure.supxlabel(chart.x)
         figure.supylabel(chart.y)
         handles, labels = grid.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=(1, 2, 4)[columns - 1], frameon=False)
+        place: Any = "outside right center" if columns == 1 else "outside upper center"
+        figure.legend(handles, labels, loc=place, ncols=(1, 2, 4)[columns - 1], frameon=False)
         picture.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(picture, transparent=True, metadata={"Date": None, "Creator": None})
