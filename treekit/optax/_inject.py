@@ -14,6 +14,7 @@ from treekit._callable import is_truly_callable, resolve_spec
 from treekit._dtype import dtype_of, is_weak, strong
 from treekit._filter import is_array, is_inexact_array
 from treekit._jax import jnp, jtu
+from treekit._laws import describe_error
 from treekit.optax._select import hold, is_spec_leaf, select_leaves
 
 
@@ -155,7 +156,7 @@ def _kind(value: Any, parameter: inspect.Parameter, params: Any) -> str:
         raise TypeError(
             f"inject_hyperparams cannot tell what the argument {parameter.name!r} is: {value!r} neither maps a "
             "step count to one real number, as a schedule does, nor fits the params, as a mask does. "
-            + (f"Given a count, it raised {type(raised).__name__}: {raised}. " if raised else "")
+            + (f"Given a count, it raised {describe_error(raised)}. " if raised else "")
             + f"If it is to be handed on as it is, name it: static_args={parameter.name!r}"
         ) from raised
     if is_array(value) or isinstance(value, (int, float, complex)):
