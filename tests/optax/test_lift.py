@@ -499,3 +499,8 @@ def test_wrapping_lookahead_is_a_clear_error(wrap: Callable[[Any], Any]) -> None
     tx = wrap(tko.lookahead(tko.sgd(0.1), sync_period=2, slow_step_size=0.5))
     with pytest.raises((TypeError, ValueError), match="lookahead"):
         tx.update(params.fast, tx.init(params), params)
+
+
+def test_what_is_no_measure_is_an_error_that_names_it() -> None:
+    with pytest.raises(TypeError, match=r"the measure 'norm' must be a .*found 3"):
+        tko.monitor({"norm": 3})

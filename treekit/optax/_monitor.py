@@ -4,6 +4,7 @@ from typing import Any
 
 import optax
 
+from treekit._describe import describe_value
 from treekit.optax._select import hold
 
 
@@ -18,6 +19,9 @@ def monitor(measures: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
     Returns:
         A transformation that passes updates on as they are; its state is an `optax.MonitorState`.
 
+    Raises:
+        TypeError: a measure is neither of these; names it.
+
     >>> import jax.numpy as jnp
     >>> from treekit import optax
     >>> tx = optax.chain(monitor({"norm": optax.tree.norm}), optax.sgd(0.1))
@@ -25,6 +29,12 @@ def monitor(measures: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
     >>> optax.tree.get(state, "norm")
     Array(5., dtype=float32)
     """
+    for name, measure in measures.items():
+        if not (callable(measure) or hasattr(measure, "update")):
+            raise TypeError(
+                f"the measure {name!r} must be a function of the updates, or optax.measure_with_ema(...); found "
+                f"{describe_value(measure)}"
+            )
     tx = optax.monitor(measures)
 
     def init(params: Any) -> optax.MonitorState:
