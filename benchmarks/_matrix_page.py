@@ -15,6 +15,7 @@ class Outcome(NamedTuple):
     optimizer: str
     wrapper: str
     params: str
+    beside: bool  # was plain Optax asked too?
     treekit: str | None
     optax: str | None
     bare: str | None  # None where it works, or has not been asked since treekit holds the cell
@@ -40,6 +41,7 @@ def page(outcomes: Sequence[Outcome], cells: int, seed: int) -> str:
     exceptions = [o for o in outcomes if o.is_exception]
     failures = [o for o in outcomes if o.treekit is not None and not o.is_exception]
     of_optax = [o for o in outcomes if o.optax is not None]
+    beside = [o for o in outcomes if o.beside]
     drawn = f"{len(outcomes):,} of {cells:,} cells ({len(outcomes) / cells:.1%}), drawn at random with the seed {seed}"
     share = drawn if len(outcomes) < cells else f"all {cells:,} cells"
     count = len(outcomes) - len(exceptions) - len(failures)
@@ -49,8 +51,8 @@ def page(outcomes: Sequence[Outcome], cells: int, seed: int) -> str:
         f"{setting('optax', 'jax', 'equinox', 'flax')}.",
         _WHAT,
         f"Run: {share}.",
-        f"**treekit holds {count:,}, fails in {len(failures):,}, and {len(exceptions):,} are exceptions; plain Optax "
-        f"holds {len(outcomes) - len(of_optax):,} of the {len(outcomes):,}.**",
+        f"**treekit holds {count:,}, fails in {len(failures):,}, and {len(exceptions):,} are exceptions. Plain Optax "
+        f"holds {len(beside) - len(of_optax):,} of {len(beside):,}, drawn at random from these.**",
         "## By wrapper",
         _held("wrapper", outcomes, lambda o: o.wrapper),
         "## By kind of params",
@@ -85,7 +87,7 @@ def _held(title: str, outcomes: Iterable[Outcome], key: Callable[[Outcome], str]
             len(group),
             sum(o.treekit is None for o in group),
             sum(o.is_exception for o in group),
-            sum(o.optax is None for o in group),
+            f"{sum(o.beside and o.optax is None for o in group)} of {sum(o.beside for o in group)}",
         )
         for name, group in _grouped(outcomes, key).items()
     ]

@@ -11,13 +11,13 @@ Ctrl-C ends it early: the page then tells of the cells that ran.
 """
 
 import contextlib
+import gc
 import itertools
 import multiprocessing
 import os
 import random
 import signal
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -38,12 +38,22 @@ from treekit._laws import describe_error
 from treekit._transformation_laws import LAWS, transformation_laws
 
 SEED = 0
+BESIDE = 16  # plain Optax is asked for its laws in every sixteenth cell: to ask both takes twice as long
 STEPS = 40
 # The programs are small: compiling them well takes longer than running them.
 COMPILE_FAST = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 if jax.__version_info__ < (0, 11):  # an end to the process where XLA does not know it
     COMPILE_FAST += " --xla_cpu_use_fusion_emitters=false"
 COMPARED = 4  # steps after which the numbers are compared: rounding grows with each
+
+
+class Cell(NamedTuple):
+    """What is asked: the names of optimizer, wrapper and kind of params, and whether plain Optax is asked too."""
+
+    optimizer: str
+    wrapper: str
+    params: str
+    beside: bool
 
 
 class Problem(NamedTuple):
@@ -167,7 +177,7 @@ def attempt(o: Any, make: Factory, wrap: Callable[[Any, Factory], Any], problem:
 
 
 def trained_by_optax(
-    make: Factory, wrap: Callable[[Any, Factory], Any], problem: Problem, keep: Callable[[Any], Any] = lambda new: new
+    make: Factory, wrap: Callable[[Any, Factory], Any], problem: Listed, keep: Callable[[Any], Any] = lambda new: new
 ) -> Trained | None:
     """What becomes of training with plain Optax, where that is possible."""
     try:
@@ -215,20 +225,20 @@ def falls_less(ours: Trained, make: Factory, wrap: Callable[[Any, Factory], Any]
     return f"the loss falls as in f32: by {fall:.2f} of {first:.2f}, in f32 by {wanted:.2f}"
 
 
-def run_cell(cell: tuple[str, str, str]) -> Outcome:
-    """What becomes of one cell, with treekit and with plain Optax."""
-    optimizer, wrapper, params = cell
+def run_cell(cell: Cell) -> Outcome:
+    """What becomes of one cell, with treekit and, where asked for, with plain Optax."""
+    optimizer, wrapper, params, beside = cell
     make, wrap, kind = optimizers()[optimizer], wrappers()[wrapper], kinds_of_params()[params]
     with warnings.catch_warnings(), jax.enable_x64(kind.x64):
         warnings.simplefilter("ignore")
         problem = problem_of(kind)
-        theirs, plain = attempt(plain_optax, make, wrap, problem)
+        theirs = attempt(plain_optax, make, wrap, problem)[0] if beside else None
         ours, trained = attempt(treekit_optax, make, wrap, problem)
         if ours is None:
-            plain = plain or trained_by_optax(make, wrap, listed(problem))
+            plain = trained_by_optax(make, wrap, listed(problem))
             ours = (plain and differ(trained, plain)) or falls_less(trained, make, wrap, problem)
         exception = None if ours is None else bare_failure(make, problem)
-    return Outcome(optimizer, wrapper, params, ours, theirs, exception)
+    return Outcome(*cell, ours, theirs, exception)
 
 
 def bare_failure(make: Factory, problem: Problem) -> str | None:
@@ -253,36 +263,35 @@ def _step(tx: Any, problem: Problem, params: Any, state: Any) -> tuple[Any, Any]
     return plain_optax.apply_updates(params, updates), state
 
 
-def all_cells() -> list[tuple[str, str, str]]:
+def all_cells() -> list[Cell]:
     """Every (optimizer, wrapper, kind of params), in an order that only the seed decides."""
     cells = list(itertools.product(optimizers(), wrappers(), kinds_of_params()))
     random.Random(SEED).shuffle(cells)
-    return cells
+    return [Cell(*cell, beside=i % BESIDE == 0) for i, cell in enumerate(cells)]
 
 
-def measure(cells: Iterable[tuple[str, str, str]], minutes: float, jobs: int) -> list[Outcome]:
-    """The outcomes of as many cells as the minutes allow, or until Ctrl-C; how many are done goes to stderr."""
+def measure(cells: Iterable[Cell], minutes: float, jobs: int) -> list[Outcome]:
+    """The outcomes of as many cells as the minutes allow, or until Ctrl-C; stderr tells of those not held meanwhile."""
     cells, outcomes, start = list(cells), [], time.monotonic()
-    with tempfile.TemporaryDirectory() as cache:
-        pool = multiprocessing.get_context("spawn").Pool(jobs, _begin, (cache,), maxtasksperchild=200)
-        with pool, contextlib.suppress(KeyboardInterrupt):
-            for outcome in pool.imap_unordered(run_cell, cells):
-                outcomes.append(outcome)
-                failed = sum(o.treekit is not None for o in outcomes)
-                if len(outcomes) % 20 == 0:
-                    print(f"\r{len(outcomes)} of {len(cells)} cells, {failed} not held", end="", file=sys.stderr)
-                if time.monotonic() - start > 60 * minutes:
-                    break
+    pool = multiprocessing.get_context("spawn").Pool(jobs, _begin, maxtasksperchild=200)
+    with pool, contextlib.suppress(KeyboardInterrupt):
+        for outcome in pool.imap_unordered(run_cell, cells):
+            outcomes.append(outcome)
+            if outcome.treekit is not None:
+                print(f"\r{' / '.join(outcome[:3])}: {outcome.treekit}", file=sys.stderr)
+            if len(outcomes) % 20 == 0:
+                print(f"\r{len(outcomes)} of {len(cells)} cells", end="", file=sys.stderr)
+            if time.monotonic() - start > 60 * minutes:
+                break
     print(file=sys.stderr)
     return outcomes
 
 
-def _begin(cache: str) -> None:
-    """In each process: a program is compiled once, in whatever cell it comes up. Ctrl-C is for the parent."""
+def _begin() -> None:
+    """In each process: Ctrl-C is for the parent; what takes a sixth of the time and nobody sees is left out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    untyped.config.update("jax_compilation_cache_dir", cache)
-    untyped.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    untyped.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    untyped.config.update("jax_traceback_in_locations_limit", 0)
+    gc.freeze()
 
 
 def main() -> None:
