@@ -146,6 +146,80 @@ def test_an_average_of_many_steps_in_a_scan() -> None:
     cases.assert_close(out, cases.cast(new, jnp.bfloat16))
 
 
+# ------------------------------------------------------------------------------------------------- periodic_update
+
+
+@pytest.mark.parametrize("kind", cases.PARAMS)
+def test_a_copy_is_renewed_on_its_steps_and_keeps_its_dtypes(kind: str) -> None:
+    old = cases.PARAMS[kind]()
+    new = jax.tree.map(
+        lambda x: (x + 1).astype(jnp.float32) if eqx.is_inexact_array(x) and not is_complex(x) else x, old
+    )
+    for steps, wanted in ((4, new), (jnp.array(6), new), (jnp.array(5), old)):
+        after = tko.periodic_update(new, old, steps, jnp.array(2))
+        assert cases.signature(after) == cases.signature(old)
+        cases.assert_close(inexact(after), cast_like(inexact(wanted), inexact(old)))
+
+
+def cast_like(arrays: list[Any], like: list[Any]) -> list[Any]:
+    return [x.astype(y.dtype) for x, y in zip(arrays, like, strict=True)]
+
+
+def test_a_copy_of_a_raw_model_is_renewed_in_a_scan() -> None:
+    """Optax's is a cond over the whole models, which takes no functions."""
+    model = cases.model()
+    new = jax.tree.map(lambda x: x + 1 if eqx.is_inexact_array(x) else x, model)
+    arrays, static = eqx.partition(model, eqx.is_array)
+
+    def step(arrays: Any, steps: Any) -> tuple[Any, Any]:
+        target = tko.periodic_update(new, eqx.combine(arrays, static), steps, 3)
+        return eqx.filter(target, eqx.is_array), inexact(target)[0].sum()
+
+    last, sums = jax.lax.scan(step, arrays, jnp.arange(1, 5))
+    cases.assert_close(last, eqx.filter(new, eqx.is_array))
+    assert [bool(s == sums[-1]) for s in sums] == [False, False, True, True]
+    with pytest.raises(TypeError, match=r"not a valid JAX type|JAX type"):
+        optax.periodic_update(new, model, 1, 2)
+
+
+def test_a_copy_may_be_of_any_arrays_and_takes_the_rest_from_the_new() -> None:
+    new: dict[str, Any] = {"i": jnp.array(3), "k": jax.random.key(1), "f": jnp.sin, "s": "new", "x": 0.5, "n": None}
+    old: dict[str, Any] = {"i": jnp.array(1), "k": jax.random.key(0), "f": jnp.tanh, "s": "old", "x": 0.1, "n": None}
+    held, renewed = (tko.periodic_update(new, old, steps, 2) for steps in (1, 2))
+    assert all(x is new[k] for k in "fsxn" for x in (held[k], renewed[k]))
+    assert (held["i"], renewed["i"]) == (1, 3)
+    assert (jax.random.key_data(held["k"]) == jax.random.key_data(old["k"])).all()
+    assert (jax.random.key_data(renewed["k"]) == jax.random.key_data(new["k"])).all()
+    with pytest.raises(TypeError, match=r"\['w'\].*complex64.*float32"):
+        tko.periodic_update({"w": jnp.ones(2, jnp.complex64)}, {"w": jnp.ones(2)}, 1, 2)
+
+
+# --------------------------------------------------------------------------------------- schedule_free_eval_params
+
+
+@pytest.mark.parametrize("kind", cases.PARAMS)
+def test_params_to_evaluate_with_keep_their_dtypes_and_are_optax_where_that_works(kind: str) -> None:
+    params = cases.PARAMS[kind]()
+    tx = tko.contrib.schedule_free_sgd(0.1)
+    state = tx.init(params)
+    for _ in range(3):
+        updates, state = tx.update(cases.grads_of(kind, params), state, params)
+        params = tko.apply_updates(params, updates)
+    out = tko.contrib.schedule_free_eval_params(state, params)
+    assert cases.signature(out) == cases.signature(params)
+    treedef: Any = jax.tree.structure(params)
+    pairs = zip(treedef.flatten_up_to(params), treedef.flatten_up_to(state.z), strict=True)
+    arrays, z = zip(*[(p, z) for p, z in pairs if eqx.is_inexact_array(p)], strict=True)
+    theirs = optax.contrib.schedule_free_eval_params(state._replace(z=list(z)), list(arrays))
+    cases.assert_close(inexact(out), cast_like(theirs, inexact(params)))
+
+
+def test_a_state_of_another_kind_is_an_error_that_says_so() -> None:
+    for state in (tko.adam(0.1).init(jnp.ones(2)), None):
+        with pytest.raises(ValueError, match="requires a ScheduleFreeState as input, found a"):
+            tko.contrib.schedule_free_eval_params(state, jnp.ones(2))
+
+
 # ------------------------------------------------------------------------------------------------- tree_map_params
 
 

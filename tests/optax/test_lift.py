@@ -3,6 +3,7 @@
 import functools
 import importlib
 import inspect
+import operator
 import subprocess
 import sys
 import warnings
@@ -113,10 +114,18 @@ def test_help_shows_the_signature_and_the_docstring_of_optax(module: str, name: 
 
 
 @pytest.mark.parametrize(
-    "name", ["apply_updates", "incremental_update", "tree_map_params", "value_and_grad_from_state"]
+    "name",
+    [
+        "apply_updates",
+        "incremental_update",
+        "periodic_update",
+        "contrib.schedule_free_eval_params",
+        "tree_map_params",
+        "value_and_grad_from_state",
+    ],
 )
 def test_our_functions_take_the_arguments_of_optax(name: str) -> None:
-    theirs, ours = (inspect.signature(getattr(m, name)).parameters for m in (optax, tko))
+    theirs, ours = (inspect.signature(operator.attrgetter(name)(m)).parameters for m in (optax, tko))
     assert [(p.name, p.kind, p.default) for p in theirs.values()] == [
         (p.name, p.kind, p.default) for p in ours.values() if p.name in theirs
     ]

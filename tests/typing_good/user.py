@@ -97,6 +97,8 @@ def ours(model: Dense, tx: optax.GradientTransformation) -> None:
     assert_type(steps.gradient_transformation(), optax.GradientTransformationExtraArgs)
     assert_type(optax.apply_updates(model, model), Dense)
     assert_type(optax.incremental_update(model, model, 0.5), Dense)
+    assert_type(optax.periodic_update(model, model, 1, 2), Dense)
+    assert_type(optax.contrib.schedule_free_eval_params(None, model), Dense)
     assert_type(check_transformation(tx, model), None)
 
 

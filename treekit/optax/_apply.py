@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import optax
 
 from treekit._dtype import cast_like, dtype_of, is_absent, wider
-from treekit._filter import is_array, is_parameter
+from treekit._filter import is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu
 from treekit._map import keep_dtypes
 from treekit._round import is_narrow, round_by, widen, words_like, words_of_key
@@ -88,6 +88,74 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
 
     out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=_is_none)
     return out
+
+
+def periodic_update(new_tensors: Any, old_tensors: T, steps: Any, update_period: Any) -> T:
+    """A copy of the params, such as a target network, that is renewed on every `update_period`-th step.
+
+    What is no array (functions, strings, Python numbers) is taken from the new tree.
+
+    Args:
+        new_tensors: the latest params, or raw model.
+        old_tensors: the copy so far.
+        steps: the number of steps so far, an int or int array of shape ().
+        update_period: after how many steps the copy is renewed, an int or int array of shape ().
+
+    Returns:
+        The new tree where `steps` is a multiple of `update_period`, else the old one; with the structure and dtypes of
+        `old_tensors`.
+
+    Raises:
+        TypeError: a new leaf may not be cast to the dtype of the old one; names the key path.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> old, new = {"w": jnp.zeros(2), "f": jax.nn.relu}, {"w": jnp.ones(2), "f": jax.nn.relu}
+    >>> [periodic_update(new, old, steps, update_period=2)["w"] for steps in (1, 2)]
+    [Array([0., 0.], dtype=float32), Array([1., 1.], dtype=float32)]
+    """
+    renew = jnp.mod(steps, update_period) == 0
+
+    def choose(new: Any, old: Any) -> Any:
+        return jnp.where(renew, new, old) if is_array(new) and is_array(old) else new
+
+    new = keep_dtypes(old_tensors, new_tensors, is_leaf=_is_none)
+    out: T = jtu.tree_map(choose, new, old_tensors, is_leaf=_is_none)
+    return out
+
+
+def schedule_free_eval_params(state: Any, params: T) -> T:
+    """`optax.contrib.schedule_free_eval_params` of a raw model: the params to evaluate with, in their own dtypes.
+
+    Args:
+        state: the `optax.contrib.ScheduleFreeState` of `schedule_free` and its like.
+        params: the params that are trained, or the raw model.
+
+    Returns:
+        A tree of the structure, shapes and dtypes of `params`; what is no floating or complex array is as it was.
+
+    Raises:
+        ValueError: `state` is no such state.
+
+    Source: Defazio et al., The Road Less Scheduled, 2024.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> params = {"w": jnp.array([1.0, 2.0]), "name": "scale"}
+    >>> state = optax.contrib.schedule_free_sgd(0.1).init(params)
+    >>> optax.contrib.schedule_free_eval_params(state, params)
+    {'name': 'scale', 'w': Array([1., 2.], dtype=float32)}
+    """
+    if not hasattr(state, "b1") or not hasattr(state, "z"):
+        raise ValueError(
+            f"schedule_free_eval_params requires a ScheduleFreeState as input, found a {type(state).__name__}. In the "
+            "state of a chain or a wrapper, it is the part that the transformation inside has made"
+        )
+
+    def evaluate(param: Any, z: Any) -> Any:
+        return param if z is None or not is_inexact_array(param) else (param - (1.0 - state.b1) * z) / state.b1
+
+    return keep_dtypes(params, jtu.tree_map(evaluate, params, state.z))
 
 
 def tree_map_params(

@@ -10,7 +10,13 @@ import optax
 
 from treekit._callable import resolve_spec
 from treekit._jax import jtu
-from treekit.optax._apply import apply_updates, incremental_update, tree_map_params
+from treekit.optax._apply import (
+    apply_updates,
+    incremental_update,
+    periodic_update,
+    schedule_free_eval_params,
+    tree_map_params,
+)
 from treekit.optax._apply_if_finite import apply_if_finite
 from treekit.optax._inject import bind, inject_hyperparams
 from treekit.optax._lbfgs import lbfgs, value_and_grad_from_state
@@ -31,7 +37,9 @@ _OURS: tuple[tuple[Any, Any], ...] = (
     (optax.masked, masked),
     (optax.monitor, monitor),
     (optax.partition, partition),
+    (optax.periodic_update, periodic_update),
     (optax.tree_map_params, tree_map_params),
+    (optax.contrib.schedule_free_eval_params, schedule_free_eval_params),
     (optax.value_and_grad_from_state, value_and_grad_from_state),
 )
 

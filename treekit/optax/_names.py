@@ -127,7 +127,6 @@ from optax import optimistic_adam_v2 as optimistic_adam_v2
 from optax import optimistic_gradient_descent as optimistic_gradient_descent
 from optax import per_example_global_norm_clip as per_example_global_norm_clip
 from optax import per_example_layer_norm_clip as per_example_layer_norm_clip
-from optax import periodic_update as periodic_update
 from optax import piecewise_constant_schedule as piecewise_constant_schedule
 from optax import piecewise_interpolate_schedule as piecewise_interpolate_schedule
 from optax import polyak_sgd as polyak_sgd

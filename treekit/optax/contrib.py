@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import optax.contrib as _contrib
 
+from treekit.optax._apply import schedule_free_eval_params as schedule_free_eval_params
 from treekit.optax._lift import lifted as _lifted
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from optax.contrib import scale_by_simplified_ademamix as scale_by_simplified_ademamix
     from optax.contrib import schedule_free as schedule_free
     from optax.contrib import schedule_free_adamw as schedule_free_adamw
-    from optax.contrib import schedule_free_eval_params as schedule_free_eval_params
     from optax.contrib import schedule_free_sgd as schedule_free_sgd
     from optax.contrib import simplified_ademamix as simplified_ademamix
     from optax.contrib import sophia as sophia
