@@ -91,7 +91,11 @@ def resolve_shown(
     except ValueError:
         if not (is_truly_callable(spec) or (callable(spec) and not _all_spec_leaves(spec, is_spec_leaf))):
             raise
-    result = spec(show(params))
+    try:
+        result = spec(show(params))
+    except Exception as error:
+        error.add_note(f"This happened in the function given as {name}, which is called once, with all of the params")
+        raise
     match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
     return result
 

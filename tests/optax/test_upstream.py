@@ -125,6 +125,17 @@ def an_average_keeps_its_dtype(o: Any) -> None:
     assert o.incremental_update(jnp.ones(2), jnp.ones(2, jnp.bfloat16), 0.5).dtype == jnp.bfloat16
 
 
+def a_copy_of_a_raw_model_is_renewed(o: Any) -> None:
+    model = cases.model()
+    o.periodic_update(model, model, 1, 2)
+
+
+def a_raw_model_can_be_evaluated_with(o: Any) -> None:
+    model = cases.model()
+    state = tko.contrib.schedule_free_sgd(0.1).init(model)
+    o.contrib.schedule_free_eval_params(state, model)
+
+
 def params_in_a_masked_state_are_mapped(o: Any) -> None:
     params = cases.arrays()
     tx = o.masked(o.adam(0.1), {"w": True, "b": False})
@@ -172,6 +183,8 @@ FIXES = [
     Fix(updates_apply_to_a_raw_model, "apply_updates", TypeError),
     Fix(updates_apply_beside_keys, "apply_updates", TypeError),
     Fix(an_average_keeps_its_dtype, "incremental_update", AssertionError),
+    Fix(a_copy_of_a_raw_model_is_renewed, "periodic_update", TypeError),
+    Fix(a_raw_model_can_be_evaluated_with, "contrib.schedule_free_eval_params", TypeError),
     Fix(params_in_a_masked_state_are_mapped, "tree_map_params", ValueError),
     Fix(a_first_state_can_be_donated, "contrib.prodigy", AssertionError),
     Fix(a_monitor_runs_in_scan, "monitor", TypeError),

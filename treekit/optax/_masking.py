@@ -183,9 +183,12 @@ def _keep_masked(name: str, path: Any, leaf: Any, part: Any) -> bool:
     if _is_bool(leaf):
         return bool(leaf)
     if _has_parameters(leaf, part):
-        where = jtu.keystr(path) or "the root"
+        traced = (
+            ", which is traced: make it outside of jit, or of shapes and dtypes" if isinstance(leaf, Tracer) else ""
+        )
         raise TypeError(
-            f"{name} must have bools at its leaves; at {where} it has {leaf!r} of type {type(leaf).__name__}"
+            f"{name} must have bools at its leaves; at {jtu.keystr(path) or 'the root'} it has {leaf!r} of type "
+            f"{type(leaf).__name__}{traced}"
         )
     return not _holds_parameters(part)  # a function is None in the state, in a raw model as in a filtered one
 
