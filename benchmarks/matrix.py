@@ -18,6 +18,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -179,9 +180,11 @@ def attempt(o: Any, make: Factory, wrap: Callable[[Any, Factory], Any], problem:
 def trained_by_optax(
     make: Factory, wrap: Callable[[Any, Factory], Any], problem: Listed, keep: Callable[[Any], Any] = lambda new: new
 ) -> Trained | None:
-    """What becomes of training with plain Optax, where that is possible."""
+    """What becomes of training with plain Optax, where that is possible without dropping imaginary parts."""
     try:
-        return train(plain_optax, wrap(plain_optax, make), problem, keep)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", ".*complex")
+            return train(plain_optax, wrap(plain_optax, make), problem, keep)
     except Exception:  # there is nothing to compare with
         return None
 
@@ -273,23 +276,30 @@ def all_cells() -> list[Cell]:
 def measure(cells: Iterable[Cell], minutes: float, jobs: int) -> list[Outcome]:
     """The outcomes of as many cells as the minutes allow, or until Ctrl-C; stderr tells of those not held meanwhile."""
     cells, outcomes, start = list(cells), [], time.monotonic()
-    pool = multiprocessing.get_context("spawn").Pool(jobs, _begin, maxtasksperchild=200)
-    with pool, contextlib.suppress(KeyboardInterrupt):
-        for outcome in pool.imap_unordered(run_cell, cells):
-            outcomes.append(outcome)
-            if outcome.treekit is not None:
-                print(f"\r{' / '.join(outcome[:3])}: {outcome.treekit}", file=sys.stderr)
-            if len(outcomes) % 20 == 0:
-                print(f"\r{len(outcomes)} of {len(cells)} cells", end="", file=sys.stderr)
-            if time.monotonic() - start > 60 * minutes:
-                break
+    with tempfile.TemporaryDirectory() as cache:
+        pool = multiprocessing.get_context("spawn").Pool(jobs, _begin, (cache,), maxtasksperchild=200)
+        with pool, contextlib.suppress(KeyboardInterrupt):
+            for outcome in pool.imap_unordered(run_cell, cells):
+                outcomes.append(outcome)
+                if outcome.treekit is not None:
+                    print(f"\r{' / '.join(outcome[:3])}: {outcome.treekit}", file=sys.stderr)
+                if len(outcomes) % 20 == 0:
+                    print(f"\r{len(outcomes)} of {len(cells)} cells", end="", file=sys.stderr)
+                if time.monotonic() - start > 60 * minutes:
+                    break
     print(file=sys.stderr)
     return outcomes
 
 
-def _begin() -> None:
-    """In each process: Ctrl-C is for the parent; what takes a sixth of the time and nobody sees is left out."""
+def _begin(cache: str) -> None:
+    """In each process: a program is compiled once, in whatever cell it comes up, and holds no lines of source.
+
+    These would take a sixth of the time. Ctrl-C is for the parent.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    untyped.config.update("jax_compilation_cache_dir", cache)
+    untyped.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    untyped.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     untyped.config.update("jax_traceback_in_locations_limit", 0)
     gc.freeze()
 
