@@ -1,5 +1,6 @@
 """apply_updates, incremental_update, tree_map_params: over any leaf, with dtypes kept."""
 
+import types
 from typing import Any
 
 import equinox as eqx
@@ -215,7 +216,7 @@ def test_params_to_evaluate_with_keep_their_dtypes_and_are_optax_where_that_work
 
 
 def test_a_state_of_another_kind_is_an_error_that_says_so() -> None:
-    for state in (tko.adam(0.1).init(jnp.ones(2)), None):
+    for state in (tko.adam(0.1).init(jnp.ones(2)), types.SimpleNamespace(b1=None, z=None), None):
         with pytest.raises(ValueError, match="requires a ScheduleFreeState as input, found a"):
             tko.contrib.schedule_free_eval_params(state, jnp.ones(2))
 

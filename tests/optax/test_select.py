@@ -370,6 +370,8 @@ def test_a_label_without_a_transformation_shows_both_sets_of_keys() -> None:
     for labels in ({"w": "a", "b": "typo"}, lambda _: {"w": "a", "b": "typo"}):
         with pytest.raises(ValueError, match=r"(?s)'a'.*'typo'.*'a', 'b'"):
             tko.partition(transforms, labels).init(cases.arrays())
+    with pytest.raises(ValueError, match="Some parameters have no corresponding transformation"):
+        tko.partition({}, "a").init(cases.arrays())
 
 
 def test_a_callable_label_tree_with_a_label_without_a_transformation_shows_both_sets_of_keys() -> None:

@@ -146,16 +146,17 @@ def schedule_free_eval_params(state: Any, params: T) -> T:
     >>> optax.contrib.schedule_free_eval_params(state, params)
     {'name': 'scale', 'w': Array([1., 2.], dtype=float32)}
     """
-    if not hasattr(state, "b1") or not hasattr(state, "z"):
+    b1, z_of_params = getattr(state, "b1", None), getattr(state, "z", None)
+    if b1 is None or z_of_params is None:
         raise ValueError(
             f"schedule_free_eval_params requires a ScheduleFreeState as input, found a {type(state).__name__}. In the "
             "state of a chain or a wrapper, it is the part that the transformation inside has made"
         )
 
     def evaluate(param: Any, z: Any) -> Any:
-        return param if z is None or not is_inexact_array(param) else (param - (1.0 - state.b1) * z) / state.b1
+        return param if z is None or not is_inexact_array(param) else (param - (1.0 - b1) * z) / b1
 
-    return keep_dtypes(params, jtu.tree_map(evaluate, params, state.z))
+    return keep_dtypes(params, jtu.tree_map(evaluate, params, z_of_params))
 
 
 def tree_map_params(

@@ -11,7 +11,7 @@ from treekit._callable import match_spec, resolve_shown
 from treekit._dtype import as_array
 from treekit._filter import is_array, is_parameter
 from treekit._jax import jtu
-from treekit.optax._select import Held, Selection, held, hold, select
+from treekit.optax._select import Held, Selection, held, hold, is_params_placeholder, select
 
 
 def masked(
@@ -113,17 +113,18 @@ def partition(
 
         return {key: selection(key) for key in transforms}
 
-    def group(key: Any, choose: Callable[[Any], dict[Any, Selection]]) -> Held:
-        return _select_masked(transforms[key], lambda params: choose(params)[key])
+    def group(key: Any, selected: dict[Any, Selection]) -> Held:
+        return _select_masked(transforms[key], lambda _: selected[key])
 
     def init(params: Any) -> Any:
-        return optax.transforms.PartitionState({key: group(key, selections).init(params) for key in transforms})
+        selected = {} if is_params_placeholder(params) else selections(params)
+        return optax.transforms.PartitionState({key: group(key, selected).init(params) for key in transforms})
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         selected = selections(updates if params is None else params)
         states: dict[Any, Any] = {}
         for key in transforms:
-            tx = group(key, lambda _: selected)
+            tx = group(key, selected)
             updates, states[key] = tx.update(updates, state.inner_states[key], params, **extra)
         return updates, optax.transforms.PartitionState(states)
 
