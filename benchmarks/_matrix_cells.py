@@ -232,5 +232,5 @@ def kinds_of_params() -> dict[str, Kind]:
         "Linen dict": Kind(_linen),
         "treekit node": Kind(lambda: Dense(*_leaves(f32), name="d")),
         "legacy class": Kind(lambda: Legacy(*_leaves(f32))),
-        "ints and keys": Kind(lambda: {**_dict_of(f32)(), "x": jnp.arange(3), "y": jax.random.key(0)}),
+        "ints and keys": Kind(lambda: {**_dict_of(f32)(), "i": jnp.arange(3), "k": jax.random.key(0)}),
     }

@@ -118,16 +118,16 @@ class Listed(Problem):
         ]
 
 
-def listed(problem: Problem) -> Listed:
-    """The same leaves in a plain list: a number among them as a floating array, what can be no parameter as None."""
+def listed(problem: Problem, is_seen: Callable[[Any], bool] = is_parameter) -> Listed:
+    """The same leaves in a plain list: a number among them as a floating array, what the optimizer sees not as None."""
 
     def array(x: Any) -> Any:
-        if not is_parameter(x):
+        if not is_seen(x):
             return None
         return x if tk.is_inexact_array(x) else jnp.asarray(x, jnp.result_type(x, jnp.float32))
 
     leaves = jax.tree.leaves(problem.params)
-    trained = [t for x, t in zip(leaves, problem.trained, strict=True) if is_parameter(x)]
+    trained = [t for x, t in zip(leaves, problem.trained, strict=True) if is_seen(x)]
     with_none = jax.tree.leaves(problem.params, is_leaf=lambda x: x is None)
     return Listed([array(x) for x in with_none], tuple(trained), problem.grad_dtypes)
 
@@ -238,7 +238,8 @@ def run_cell(cell: Cell) -> Outcome:
         theirs = attempt(plain_optax, make, wrap, problem)[0] if beside else None
         ours, trained = attempt(treekit_optax, make, wrap, problem)
         if ours is None:
-            plain = trained_by_optax(make, wrap, listed(problem))
+            is_seen = tk.is_inexact_array if wrapper == "plain" else is_parameter  # the one is `filtered`
+            plain = trained_by_optax(make, wrap, listed(problem, is_seen))
             ours = (plain and differ(trained, plain)) or falls_less(trained, make, wrap, problem)
         exception = None if ours is None else bare_failure(make, problem)
     return Outcome(*cell, ours, theirs, exception)
