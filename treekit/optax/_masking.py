@@ -164,7 +164,11 @@ def _holds_parameters(part: Any) -> bool:
 def _is_bool(x: Any) -> bool:
     if isinstance(x, (bool, np.bool_)):
         return True
-    return is_array(x) and not isinstance(x, Tracer) and x.dtype == np.bool_ and x.shape == ()
+    return is_array(x) and not _is_traced(x) and x.dtype == np.bool_ and x.shape == ()
+
+
+def _is_traced(x: object) -> bool:
+    return isinstance(x, Tracer)
 
 
 def resolve_mask(mask: Any, params: Any, name: str) -> Any:
@@ -185,7 +189,7 @@ def _keep_masked(name: str, path: Any, leaf: Any, part: Any) -> bool:
         return bool(leaf)
     if _has_parameters(leaf, part):
         traced = (
-            ", which is traced: make it outside of jit, or of shapes and dtypes" if isinstance(leaf, Tracer) else ""
+            ", which is traced: make it outside of jit, or of shapes and dtypes" if _is_traced(leaf) else ""
         )
         raise TypeError(
             f"{name} must have bools at its leaves; at {jtu.keystr(path) or 'the root'} it has {leaf!r} of type "
