@@ -188,9 +188,7 @@ def _keep_masked(name: str, path: Any, leaf: Any, part: Any) -> bool:
     if _is_bool(leaf):
         return bool(leaf)
     if _has_parameters(leaf, part):
-        traced = (
-            ", which is traced: make it outside of jit, or of shapes and dtypes" if _is_traced(leaf) else ""
-        )
+        traced = ", which is traced: make it outside of jit, or of shapes and dtypes" if _is_traced(leaf) else ""
         raise TypeError(
             f"{name} must have bools at its leaves; at {jtu.keystr(path) or 'the root'} it has {leaf!r} of type "
             f"{type(leaf).__name__}{traced}"
