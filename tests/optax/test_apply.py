@@ -184,11 +184,13 @@ def test_a_copy_of_a_raw_model_is_renewed_in_a_scan() -> None:
 
 
 def test_a_copy_may_be_of_any_arrays_and_takes_the_rest_from_the_new() -> None:
-    new: dict[str, Any] = {"i": jnp.array(3), "k": jax.random.key(1), "f": jnp.sin, "s": "new", "x": 0.5, "n": None}
-    old: dict[str, Any] = {"i": jnp.array(1), "k": jax.random.key(0), "f": jnp.tanh, "s": "old", "x": 0.1, "n": None}
+    new: dict[str, Any] = {"i": jnp.array(3), "k": jax.random.key(1), "f": jnp.sin, "s": "new", "n": None, "x": 0.5}
+    old: dict[str, Any] = {"i": jnp.array(1), "k": jax.random.key(0), "f": jnp.tanh, "s": "old", "n": None, "x": 0.5}
     held, renewed = (tko.periodic_update(new, old, steps, 2) for steps in (1, 2))
     assert all(x is new[k] for k in "fsxn" for x in (held[k], renewed[k]))
     assert (held["i"], renewed["i"]) == (1, 3)
+    for old_number, new_number in ((0.5, jnp.array(0.25)), (jnp.array(0.5), 0.25), (0.5, 0.25)):
+        assert [float(tko.periodic_update(new_number, old_number, steps, 2)) for steps in (1, 2)] == [0.5, 0.25]
     assert (jax.random.key_data(held["k"]) == jax.random.key_data(old["k"])).all()
     assert (jax.random.key_data(renewed["k"]) == jax.random.key_data(new["k"])).all()
     with pytest.raises(TypeError, match=r"\['w'\].*complex64.*float32"):

@@ -93,7 +93,7 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
 def periodic_update(new_tensors: Any, old_tensors: T, steps: Any, update_period: Any) -> T:
     """A copy of the params, such as a target network, that is renewed on every `update_period`-th step.
 
-    What is no array (functions, strings, Python numbers) is taken from the new tree.
+    What has no dtype (functions, strings) is taken from the new tree; a Python number that is equal in both stays one.
 
     Args:
         new_tensors: the latest params, or raw model.
@@ -117,7 +117,9 @@ def periodic_update(new_tensors: Any, old_tensors: T, steps: Any, update_period:
     renew = jnp.mod(steps, update_period) == 0
 
     def choose(new: Any, old: Any) -> Any:
-        return jnp.where(renew, new, old) if is_array(new) and is_array(old) else new
+        if dtype_of(new) is None or not (is_array(new) or is_array(old) or new != old):
+            return new
+        return jnp.where(renew, new, old)
 
     new = keep_dtypes(old_tensors, new_tensors, is_leaf=_is_none)
     out: T = jtu.tree_map(choose, new, old_tensors, is_leaf=_is_none)
