@@ -87,6 +87,7 @@ def partition(
     (Array([-1., -1.], dtype=float32), Array([0., 0.], dtype=float32))
     """
     del mask_compatible_extra_args
+    transforms = {key: hold(tx) for key, tx in transforms.items()}  # what is none is an error before any label is
 
     def is_label(x: Any) -> bool:
         try:
