@@ -1,4 +1,4 @@
-"""Params and updates put together, and maps over the params in a state."""
+"""Params and updates put together, other params made of them, and maps over the params in a state."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -107,6 +107,7 @@ def periodic_update(new_tensors: Any, old_tensors: T, steps: Any, update_period:
 
     Raises:
         TypeError: a new leaf may not be cast to the dtype of the old one; names the key path.
+        ValueError: the trees differ in structure or shapes; names the key path.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -116,13 +117,16 @@ def periodic_update(new_tensors: Any, old_tensors: T, steps: Any, update_period:
     """
     renew = jnp.mod(steps, update_period) == 0
 
-    def choose(new: Any, old: Any) -> Any:
-        if dtype_of(new) is None or not (is_array(new) or is_array(old) or new != old):
+    def choose(path: Any, new: Any, old: Any) -> Any:
+        if dtype_of(new) is None or dtype_of(old) is None:
             return new
-        return jnp.where(renew, new, old)
+        if jnp.shape(new) != jnp.shape(old):  # `where` would broadcast
+            raise ValueError(f"at {jtu.keystr(path) or 'the root'}: {jnp.shape(new)} is to renew {jnp.shape(old)}")
+        same_number = not is_array(new) and not is_array(old) and new == old
+        return new if same_number else jnp.where(renew, new, old)
 
     new = keep_dtypes(old_tensors, new_tensors, is_leaf=_is_none)
-    out: T = jtu.tree_map(choose, new, old_tensors, is_leaf=_is_none)
+    out: T = jtu.tree_map_with_path(choose, new, old_tensors, is_leaf=_is_none)
     return out
 
 
