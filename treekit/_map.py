@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-from treekit._dtype import cast_like
+from treekit._dtype import cast_like, dtype_of
 from treekit._filter import flatten_rest
 from treekit._jax import jtu
 
@@ -76,3 +76,15 @@ def keep_dtypes(
         return x
 
     return dtype_preserving_tree_map(take, like, tree, is_leaf=is_leaf, casting=casting)
+
+
+def check_shapes(like: Any, tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> None:
+    """Raise a ValueError where a leaf of `tree` has another shape than that of `like`: arithmetic has broadcast it."""
+    leaves, treedef = jtu.tree_flatten(like, is_leaf=is_leaf)
+    for i, pair in enumerate(zip(leaves, treedef.flatten_up_to(tree), strict=True)):
+        have, want = (getattr(x, "shape", ()) for x in reversed(pair))
+        if have != want and not any(dtype_of(x) is None for x in pair):
+            path = jtu.tree_flatten_with_path(like, is_leaf=is_leaf)[0][i][0]
+            raise ValueError(
+                f"at {jtu.keystr(path) or 'the root'}: a result of shape {have} for a leaf of shape {want}"
+            )

@@ -76,6 +76,22 @@ def test_a_complex_update_of_a_real_param_is_an_error_with_the_path() -> None:
         tko.apply_updates({"w": jnp.ones(2, jnp.float32)}, {"w": jnp.ones(2, jnp.complex64)})
 
 
+def test_no_param_and_no_average_changes_its_shape() -> None:
+    """As in NumPy's `a += b`: b may be broadcast, and a may not."""
+    one, more = jnp.ones((1, 3)), jnp.ones((2, 3))
+    assert optax.apply_updates(one, more).shape == (2, 3)
+    assert tko.apply_updates(more, one).shape == (2, 3)
+
+    def average(old: Any, new: Any) -> Any:
+        return tko.incremental_update(new, old, 0.5)
+
+    for change in (tko.apply_updates, average):
+        with pytest.raises(ValueError, match=r"\['w'\].*\(2, 3\) for a leaf of shape \(1, 3\)"):
+            change({"w": one}, {"w": more})
+        with pytest.raises(ValueError, match=r"\['n'\].*\(3,\) for a leaf of shape \(\)"):
+            change({"n": 1.0}, {"n": jnp.ones(3)})
+
+
 def test_updates_of_another_structure_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"(?i)key|structure"):
         tko.apply_updates({"w": jnp.ones(2)}, {"v": jnp.ones(2)})

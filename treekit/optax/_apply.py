@@ -8,7 +8,7 @@ import optax
 from treekit._dtype import cast_like, dtype_of, is_absent, wider
 from treekit._filter import is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu
-from treekit._map import keep_dtypes
+from treekit._map import check_shapes, keep_dtypes
 from treekit._round import is_narrow, round_by, widen, words_like, words_of_key
 
 T = TypeVar("T")
@@ -35,6 +35,7 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
     Raises:
         TypeError: an update is complex and its param is not, or a number and its param is a PRNG key; names the key
             path. Or `key` is no key.
+        ValueError: an update of another shape would change that of its param; names the key path.
 
     >>> import jax.numpy as jnp
     >>> apply_updates({"w": jnp.ones(2, jnp.bfloat16), "f": "relu", "n": 3}, {"w": jnp.ones(2), "f": None, "n": None})
@@ -56,6 +57,7 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
     words = None if key is None else words_of_key(key)
     own_words = params if words is None else words_like(params, words, is_leaf=_is_none)
     totals = jtu.tree_map(apply, params, updates, own_words, is_leaf=_is_none)
+    check_shapes(params, totals, is_leaf=_is_none)
     return keep_dtypes(params, totals, is_leaf=_is_none, casting="unsafe")
 
 
@@ -70,7 +72,10 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
         step_size: the weight of the new, a real number or array of shape ().
 
     Returns:
-        The new average, with the structure and dtypes of `old_tensors`.
+        The new average, with the structure, shapes and dtypes of `old_tensors`.
+
+    Raises:
+        ValueError: a new leaf of another shape would change that of the average; names the key path.
 
     >>> import jax.numpy as jnp
     >>> incremental_update(jnp.ones(2), jnp.zeros(2, jnp.bfloat16), 0.25)
@@ -87,6 +92,7 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
         return cast_like(step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype), old)
 
     out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=_is_none)
+    check_shapes(old_tensors, out, is_leaf=_is_none)
     return out
 
 
@@ -117,16 +123,15 @@ def periodic_update(new_tensors: Any, old_tensors: T, steps: Any, update_period:
     """
     renew = jnp.mod(steps, update_period) == 0
 
-    def choose(path: Any, new: Any, old: Any) -> Any:
+    def choose(new: Any, old: Any) -> Any:
         if dtype_of(new) is None or dtype_of(old) is None:
             return new
-        if jnp.shape(new) != jnp.shape(old):  # `where` would broadcast
-            raise ValueError(f"at {jtu.keystr(path) or 'the root'}: {jnp.shape(new)} is to renew {jnp.shape(old)}")
         same_number = not is_array(new) and not is_array(old) and new == old
         return new if same_number else jnp.where(renew, new, old)
 
     new = keep_dtypes(old_tensors, new_tensors, is_leaf=_is_none)
-    out: T = jtu.tree_map_with_path(choose, new, old_tensors, is_leaf=_is_none)
+    check_shapes(old_tensors, new, is_leaf=_is_none)
+    out: T = jtu.tree_map(choose, new, old_tensors, is_leaf=_is_none)
     return out
 
 
