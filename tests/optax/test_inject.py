@@ -98,6 +98,16 @@ class Named(eqx.Module):
         return self.rate / (1 + count)
 
 
+class Warmup(eqx.Module):
+    """One that is made of Python numbers."""
+
+    peak: float
+    steps: int
+
+    def __call__(self, count: Any) -> Any:
+        return self.peak * jnp.minimum(1.0, count / self.steps)
+
+
 class Stateful(optax.schedules.StatefulSchedule):
     """A schedule that halves with every step, and knows its state."""
 
@@ -121,6 +131,7 @@ SCHEDULES = {
     "jit": jax.jit(cases.schedule),
     "method": Named(jnp.array(0.1)).__call__,
     "Module": Named(jnp.array(0.1)),
+    "numbers": Warmup(0.1, 4),
     "branching": lambda count: 0.1 if count < 10 else 0.01,
     "piecewise": optax.piecewise_constant_schedule(0.1, {5: 0.5}),
     "cosine": optax.cosine_decay_schedule(0.1, 10),
@@ -343,7 +354,7 @@ def test_the_caller_s_state_is_not_written_to() -> None:
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if name not in ("branching", "stateful")])
 def test_schedules_are_followed_as_optax_follows_them(name: str) -> None:
     schedule = SCHEDULES[name]
-    plain = (lambda count: schedule(count)) if name in ("Module", "Partial") else schedule
+    plain = (lambda count: schedule(count)) if name in ("Module", "numbers", "Partial") else schedule
     params = cases.arrays()
     a, b = tko.inject_hyperparams(optax.sgd)(schedule), optax.inject_hyperparams(optax.sgd)(plain)
     state_a, state_b = a.init(params), b.init(params)

@@ -341,6 +341,46 @@ def test_extra_arguments_like_the_params_are_selected(wrapper: str, flag: bool) 
     assert (float(extra["value"]), extra["other"], extra["flag"]) == (2.0, {"x": 1}, True)
 
 
+@pytest.mark.parametrize("wrapper", ["masked", "partition", "filtered"])
+def test_a_batch_in_a_tuple_is_not_taken_for_params_in_one(wrapper: str) -> None:
+    """Nor is what a function of both returns: its value beside something else."""
+    x, y = jnp.ones((5, 2)), jnp.arange(5.0)
+    params = (jnp.ones((2, 1)), jnp.ones(1))
+    seen: list[dict[str, Any]] = []
+    if wrapper == "partition":
+        tx = tko.partition({True: spy(seen), False: optax.identity()}, (True, False))
+    else:
+        tx = {"masked": tko.masked, "filtered": tko.filtered}[wrapper](spy(seen), (True, False))
+    tx.update(params, tx.init(params), params, batch=(x, y), value_fn=lambda params, batch: (1.0, batch[1].sum()))
+    assert seen[0]["batch"][0] is x and seen[0]["batch"][1] is y
+    assert seen[0]["value_fn"](seen[0]["params"], seen[0]["batch"]) == (1.0, 10.0)
+
+
+def test_by_the_flag_the_structure_alone_decides() -> None:
+    seen: list[dict[str, Any]] = []
+    params, mask, rates = cases.arrays(), {"w": True, "b": False}, {"w": 0.1, "b": 0.2}
+    for flag in (False, True):
+        tx = tko.masked(spy(seen), mask, mask_compatible_extra_args=flag)
+        tx.update(params, tx.init(params), params, rates=rates)
+    assert [call["rates"]["b"] for call in seen] == [0.2, optax.MaskedNode()]
+
+
+def test_a_model_among_the_extra_arguments_stays_one_and_a_loss_that_is_one_sees_the_whole_params() -> None:
+    class Loss(eqx.Module):
+        scale: jax.Array
+
+        def __call__(self, params: Any) -> Any:
+            return self.scale * sum(map(jnp.sum, params.values()))
+
+    seen: list[dict[str, Any]] = []
+    params, teacher, loss = {"w": jnp.ones((2, 3)), "b": jnp.ones(4)}, cases.model(), Loss(jnp.array(2.0))
+    tx = tko.masked(spy(seen), {"w": True, "b": False})
+    tx.update(params, tx.init(params), params, teacher=teacher, value_fn=loss, measure=lambda params: params["b"])
+    assert seen[0]["teacher"] is teacher
+    assert seen[0]["value_fn"](seen[0]["params"]) == 20
+    assert seen[0]["measure"](seen[0]["params"]) is params["b"]
+
+
 def test_value_fn_sees_the_whole_raw_model_and_its_own_arguments() -> None:
     model = cases.model()
     seen: list[dict[str, Any]] = []

@@ -176,11 +176,15 @@ def _maps_params(value: Any, params: Any) -> bool:
 
 def _maps_count(value: Any) -> bool:
     """Whether `value` maps a step count to one real number."""
-    if not is_truly_callable(value) and not any(map(is_array, jtu.tree_leaves(value))):
-        return False
+    if not is_truly_callable(value) and not any(map(_is_number, jtu.tree_leaves(value))):
+        return False  # a mask or labels that can be called, for other params
     # A concrete count, since a schedule may branch on it; and no transfer that a user means to forbid.
     with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
         return _is_real_number(value(jnp.zeros([], jnp.int32)))
+
+
+def _is_number(leaf: Any) -> bool:
+    return dtype_of(leaf) is not None and not is_spec_leaf(leaf)
 
 
 def _is_real_number(x: Any) -> bool:

@@ -27,8 +27,8 @@ def masked(
         mask: a prefix tree of the params with bools at its leaves, or a function from the params to one. A callable
             tree, such as a mask made from an Equinox model, is a tree. Leaves of the model that cannot be parameters
             need no value in it.
-        mask_compatible_extra_args: accepted for Optax's sake. Extra arguments with the structure of the params or
-            updates are always masked.
+        mask_compatible_extra_args: mask each extra argument that has the structure of the params or the updates. By
+            default only those that have their shapes too, so that a batch (x, y) is left alone.
 
     Returns:
         A transformation; its state is an `optax.MaskedState`.
@@ -46,14 +46,13 @@ def masked(
     >>> updates["b"]
     Array([0., 0.], dtype=float32)
     """
-    del mask_compatible_extra_args
 
     def choose(params: Any) -> Selection:
         outline, matches = _match(mask, params, is_spec_leaf=_is_bool, name="mask")
         keep = tuple(_keep_masked("mask", *match) for match in matches)
         return Selection(outline, keep, optax.MaskedNode(), passes=True)
 
-    return _select_masked(inner, choose)
+    return _select_masked(inner, choose, mask_compatible_extra_args)
 
 
 def partition(
@@ -68,8 +67,7 @@ def partition(
         transforms: maps labels to transformations.
         param_labels: a prefix tree of the params with labels at its leaves, or a function from the params to one. A
             callable tree is a tree. Leaves of the model that cannot be parameters need no label.
-        mask_compatible_extra_args: accepted for Optax's sake. Extra arguments with the structure of the params or
-            updates are always selected.
+        mask_compatible_extra_args: as in `masked`.
 
     Returns:
         A transformation; its state is an `optax.transforms.PartitionState`.
@@ -86,7 +84,6 @@ def partition(
     >>> updates["w"], updates["b"]
     (Array([-1., -1.], dtype=float32), Array([0., 0.], dtype=float32))
     """
-    del mask_compatible_extra_args
     transforms = {key: hold(tx) for key, tx in transforms.items()}  # what is none is an error before any label is
 
     def is_label(x: Any) -> bool:
@@ -115,7 +112,7 @@ def partition(
         return {key: selection(key) for key in transforms}
 
     def group(key: Any, selected: dict[Any, Selection]) -> Held:
-        return _select_masked(transforms[key], lambda _: selected[key])
+        return _select_masked(transforms[key], lambda _: selected[key], mask_compatible_extra_args)
 
     def init(params: Any) -> Any:
         selected = {} if is_params_placeholder(params) else selections(params)
@@ -148,9 +145,9 @@ def _match(spec: Any, params: Any, *, is_spec_leaf: Callable[[Any], bool], name:
         raise ValueError(f"{error}\n{hint}") from None
 
 
-def _select_masked(tx: optax.GradientTransformation, choose: Callable[[Any], Selection]) -> "Held":
+def _select_masked(tx: optax.GradientTransformation, choose: Callable[[Any], Selection], any_shape: bool) -> "Held":
     """`select` as Optax's masked does it: MaskedNode for holes, in a MaskedState."""
-    return select(hold(tx), choose, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state)
+    return select(hold(tx), choose, any_shape=any_shape, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state)
 
 
 def _has_parameters(spec_leaf: Any, part: Any) -> bool:

@@ -11,7 +11,7 @@ from treekit._diff import tree_diff
 from treekit._dtype import strong, wider
 from treekit._filter import is_array, is_parameter
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._map import check_shapes, keep_dtypes
+from treekit._map import keep_dtypes
 
 
 def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> optax.GradientTransformationExtraArgs:
@@ -24,7 +24,6 @@ def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> op
     Raises:
         TypeError: `tx` is no transformation; or the state or the updates that `tx.update` returns have another
             structure than those it was given.
-        ValueError: the state that `tx.update` returns has other shapes.
     """
     if not (hasattr(tx, "init") and hasattr(tx, "update")):
         raise TypeError(
@@ -158,12 +157,6 @@ def _check_state(old: Any, new: Any) -> None:
             "update returned a state of another structure than it was given, which scan and cond reject.\n"
             f"given | returned:\n{tree_diff(old, new, values=False)}"
         )
-    try:
-        check_shapes(old, new)
-    except ValueError as error:
-        raise ValueError(
-            f"update returned a state of other shapes than it was given, {error}. Have gradients and params the same?"
-        ) from None
 
 
 def _check_updates(old: Any, new: Any) -> None:

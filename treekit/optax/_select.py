@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import optax
 
+from treekit._callable import is_truly_callable
 from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, is_absent, wider
 from treekit._filter import filter, is_inexact_array, is_parameter, misfit
 from treekit._jax import jnp, jtu, untyped
@@ -58,18 +59,20 @@ def select(
     choose: Callable[[Any], Selection],
     *,
     leafwise: bool = False,
+    any_shape: bool = False,
     wrap: Callable[[Any], Any] = lambda state: state,
     unwrap: Callable[[Any], Any] = lambda state: state,
 ) -> "Held":
     """Run `tx` over the leaves that `choose` selects.
 
-    Params, updates and extra arguments with the structure of either are selected alike, and a callable extra argument
-    sees the whole params where `tx` calls it with selected ones.
+    Params, updates and extra arguments like either are selected alike, and a function among the extra arguments sees
+    the whole params where `tx` calls it with selected ones.
 
     Args:
         tx: any transformation.
         choose: maps the params, or the updates where no params are given, to a selection.
         leafwise: whether it selects leaves, so that the state may tell which.
+        any_shape: whether an extra argument with the structure of params or updates is like them, whatever its shapes.
         wrap: makes the state from the inner one.
         unwrap: gets the inner state back.
     """
@@ -78,14 +81,14 @@ def select(
     def init(params: Any) -> Any:
         if is_params_placeholder(params):  # it stands for whatever the params are
             return wrap(inner.init(params))
-        return wrap(inner.init(_Step(choose(params), params, params, params).inside_params))
+        return wrap(inner.init(_Step(choose(params), params, params, params, any_shape).inside_params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         given = updates if params is None else params
         copy = _params_in_state(inner, unwrap(state), updates, given) if leafwise else None
         selection = choose(given) if copy is None else _leaves_of(copy)
-        step = _Step(selection, updates, params, given if copy is None else copy)
-        views = {name: step.view(value) for name, value in extra.items()}
+        step = _Step(selection, updates, params, given if copy is None else copy, any_shape)
+        views = {name: step.view(name, value) for name, value in extra.items()}
         new_updates, new_state = inner.update(step.inside(updates), unwrap(state), step.inside_params, **views)
         return step.outside(new_updates), wrap(new_state)
 
@@ -143,11 +146,12 @@ class _Step:
     shown as a floating one, since that is what optimizers compute with.
     """
 
-    def __init__(self, selection: Selection, updates: Any, params: Any, known: Any) -> None:
+    def __init__(self, selection: Selection, updates: Any, params: Any, known: Any, any_shape: bool) -> None:
         self.selection = selection
         self.updates = updates
         self.params = params
         self._known = known  # has the shape of every selected leaf
+        self._any_shape = any_shape
         self.inside_params = None if params is None else self.inside(params, as_leaf=_as_inexact)
 
     def inside(self, tree: Any, as_leaf: Callable[[Any], Any] = as_array) -> Any:
@@ -172,16 +176,20 @@ class _Step:
 
         return self.selection.map(leave, new_updates, self.updates)
 
-    def view(self, value: Any) -> Any:
-        """An extra argument as the inner transformation is to see it."""
+    def view(self, name: str, value: Any) -> Any:
+        """An extra argument as the inner transformation is to see it.
+
+        A tree that can be called is a function by its name only, as Optax has value_fn, obj_fn and grad_fn: it may be a
+        loss, or a model to compare with.
+        """
         if self._like_params(value):
             return self.inside(value)
-        if not callable(value) or self.params is None:
+        if self.params is None or not (is_truly_callable(value) or (callable(value) and name.endswith("_fn"))):
             return value
 
         @functools.wraps(value)  # line searches look up the names of its arguments
         def whole(*args: Any, **kwargs: Any) -> Any:
-            if args and _same_structure(args[0], self.inside_params):
+            if args and _is_like(args[0], self.inside_params, any_shape=True):
                 args = (self._restore(args[0]), *args[1:])
             result = value(*args, **kwargs)
             return self.inside(result) if self._like_params(result) else result
@@ -199,14 +207,21 @@ class _Step:
         return self.selection.map(restore, params, self.updates, self.params)
 
     def _like_params(self, value: Any) -> bool:
-        return _same_structure(value, self.updates) or (self.params is not None and _same_structure(value, self.params))
+        trees = [self.updates] if self.params is None else [self.updates, self.params]
+        return any(_is_like(value, tree, self._any_shape) for tree in trees)
 
 
-def _same_structure(a: Any, b: Any) -> bool:
-    """Whether `a` has the structure of `b`; a bare array needs its shape as well, or every scalar would be like it."""
-    if jtu.tree_structure(a) != jtu.tree_structure(b):
+def _is_like(value: Any, tree: Any, any_shape: bool) -> bool:
+    """Whether `value` has the structure of `tree`, and its shapes.
+
+    By structure alone, a batch (x, y) would be like params (w, b); and any number would be like a bare array.
+    """
+    if jtu.tree_structure(value) != jtu.tree_structure(tree):
         return False
-    return not jtu.all_leaves([a]) or (is_parameter(a) and np.shape(a) == np.shape(b))
+    if jtu.all_leaves([value]):
+        return is_parameter(value) and np.shape(value) == np.shape(tree)
+    pairs = zip(jtu.tree_leaves(value), jtu.tree_leaves(tree), strict=True)
+    return any_shape or all(not is_parameter(a) or np.shape(a) == np.shape(b) for a, b in pairs)
 
 
 def select_leaves(tx: optax.GradientTransformation, filter_spec: Any = is_parameter) -> "Held":
