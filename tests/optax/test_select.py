@@ -347,10 +347,11 @@ def test_a_batch_in_a_tuple_is_not_taken_for_params_in_one(wrapper: str) -> None
     x, y = jnp.ones((5, 2)), jnp.arange(5.0)
     params = (jnp.ones((2, 1)), jnp.ones(1))
     seen: list[dict[str, Any]] = []
-    if wrapper == "partition":
-        tx = tko.partition({True: spy(seen), False: optax.identity()}, (True, False))
-    else:
-        tx = {"masked": tko.masked, "filtered": tko.filtered}[wrapper](spy(seen), (True, False))
+    tx: Any = {
+        "masked": lambda: tko.masked(spy(seen), (True, False)),
+        "partition": lambda: tko.partition({True: spy(seen), False: optax.identity()}, (True, False)),
+        "filtered": lambda: tko.filtered(spy(seen), (True, False)),
+    }[wrapper]()
     tx.update(params, tx.init(params), params, batch=(x, y), value_fn=lambda params, batch: (1.0, batch[1].sum()))
     assert seen[0]["batch"][0] is x and seen[0]["batch"][1] is y
     assert seen[0]["value_fn"](seen[0]["params"], seen[0]["batch"]) == (1.0, 10.0)
