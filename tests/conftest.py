@@ -40,13 +40,13 @@ def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def nans() -> Iterator[None]:
-    """For a test that has NaN on purpose, jax_debug_nans is off."""
+    """For a test that has NaN on purpose, or in Optax's own arithmetic, jax_debug_nans is off."""
     with jax.debug_nans(False):
         yield
 
 
 @pytest.fixture
 def leaks() -> Iterator[None]:
-    """For a test that keeps a tracer on purpose, jax_check_tracer_leaks is off."""
+    """For a test that keeps a tracer on purpose, or whose library does, jax_check_tracer_leaks is off."""
     with jax.check_tracer_leaks(False):
         yield

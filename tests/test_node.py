@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, assert_type
 
 import beartype
+import equinox as eqx
+import flax.struct
 import hypothesis
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jaxtyping import Array, Float, TypeCheckError, jaxtyped
 
 from treekit import field, node, node_factory, register_node, replace
@@ -174,6 +177,46 @@ def test_treedefs_are_equal_where_the_values_are_written_alike(a: Any, b: Any) -
     x, y = structure(Made(1, 2, a)), structure(Made(1, 2, b))
     assert (x == y) == (written(a) == written(b))
     assert x != y or hash(x) == hash(y)
+
+
+def test_static_dataclasses_are_compared_as_exactly_as_they_can_be_hashed() -> None:
+    graph, params = nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))  # its fields are lists, and it has a hash of its own
+    other = nnx.graphdef(nnx.Linear(2, 3, use_bias=False, rngs=nnx.Rngs(0)))
+    again = nnx.graphdef(nnx.Linear(2, 3, rngs=nnx.Rngs(1)))
+    made = Made(1, params, graph)
+    assert structure(Made(1, 2, graph)) == structure(Made(1, 2, again)) != structure(Made(1, 2, other))
+    assert jax.jit(lambda made: nnx.merge(made.name, made.bias)(jnp.ones((1, 2))))(made).shape == (1, 3)
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        size: Any
+        notes: Any = dataclasses.field(hash=False)
+
+    unhashable: list[Any] = [None, [], {"a": 1}]
+    for notes in unhashable:
+        same, float_size, other_notes = (Made(1, 2, Config(*args)) for args in ((1, notes), (1.0, notes), (1, [3])))
+        assert structure(Made(1, 2, Config(1, notes))) == structure(same)
+        assert structure(same) != structure(float_size) and structure(same) != structure(other_notes)
+
+
+flax_field: Any = flax.struct.field  # has no types
+
+
+def test_a_field_that_is_static_in_flax_is_static() -> None:
+    @node
+    class Ported:
+        x: Any
+        n: int = flax_field(pytree_node=False, default=1)
+        y: Any = flax_field(pytree_node=True, default=2)
+
+    @register_node
+    @dataclasses.dataclass
+    class Registered:
+        x: Any
+        n: int = flax_field(pytree_node=False, default=1)
+
+    assert jax.tree.leaves((Ported(1.0), Registered(1.0))) == [1.0, 2, 1.0]
+    assert jax.tree.map(lambda x: 2 * x, Ported(1.0, n=3)).n == 3
 
 
 # Classes
@@ -384,9 +427,7 @@ def test_an_instance_that_its_own_static_value_holds_is_freed() -> None:
         go: Any = field(static=True, init=False)
 
         def __post_init__(self) -> None:
-            self.go = functools.partial(self.method)
-
-        def method(self) -> None: ...
+            self.go = functools.partial(lambda: self.x)
 
     for cls in (ByClosure, ByPartial):
         refs = held_by_its_own_static(cls)
@@ -469,6 +510,9 @@ def containers_in(x: Any) -> list[Any]:
 class Holder:
     x: Any
     y: Any = None
+
+    def method(self) -> Any:
+        return self.x
 
 
 @node_factory
@@ -622,6 +666,26 @@ def test_check_init_runs_for_each_class_once_all_is_frozen() -> None:
         Derived(10)
 
 
+def functions_of_methods(method_of: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
+    return {
+        "": method_of,
+        " in a list": lambda x: [abs, method_of(x)],
+        " in a partial": lambda x: functools.partial(method_of(x), times=2),
+        " as an argument": lambda x: functools.partial(map, method_of(x)),
+        " jitted": lambda x: jax.jit(method_of(x)),
+        " mapped": lambda x: jax.vmap(method_of(x)),
+    }
+
+
+def test_functions_that_carry_no_arrays_can_be_stored() -> None:
+    holder = Holder("no array")
+    fine: list[Any] = [holder.method, jax.jit(holder.method), functools.partial(abs, 1), jax.nn.relu, Holder]
+    for f in fine:
+        assert Holder(f).x is f and Made(1, 2, f).name is f
+    for f in (functools.partial(jnp.add, jnp.ones(2)), jnp.ones(2).sum):
+        assert Holder(f).x is f
+
+
 def bad_creations() -> dict[str, tuple[Callable[[], Any], str]]:
     @node
     class Forgets:
@@ -639,16 +703,16 @@ def bad_creations() -> dict[str, tuple[Callable[[], Any], str]]:
             object.__setattr__(self, "extra", 1)
 
     @node
-    class StoresMethod:
+    class Stores:
         weight: Any
         call: Any
 
-        def __init__(self, weight: Any) -> None:
+        def __init__(self, weight: Any, call_of: Callable[[Any], Any]) -> None:
             self.weight = weight
-            self.call = self.double
+            self.call = call_of(self)
 
-        def double(self) -> Any:
-            return 2 * self.weight
+        def double(self, times: Any = 1) -> Any:
+            return 2 * self.weight * times
 
     @node
     class HidesMethod:
@@ -670,15 +734,39 @@ def bad_creations() -> dict[str, tuple[Callable[[], Any], str]]:
             self.weight = 1
 
     array = jnp.ones((2, 3))
+    module, made = eqx.nn.Linear(1, 1, key=jax.random.key(0)), Made(1, 2, "a")
     return {
         "forgotten": (Forgets, "Forgets left bias unset"),
         "undeclared": (lambda: Undeclared(1), "Undeclared set extra, which is no field.*`extra: int`"),
-        "own method": (lambda: StoresMethod(1), "StoresMethod stored its own method double in call.*Store a function"),
+        **{
+            f"own method{how}": (
+                functools.partial(Stores, 1, call_of),
+                "Stores stored its own method.* in call.*Store a",
+            )
+            for how, call_of in functions_of_methods(lambda x: x.double).items()
+        },
+        **{
+            f"method of another{how}": (
+                functools.partial(Holder, call_of(Stores(array, lambda _: abs))),
+                "creating Holder stored a function in x that carries a .*Stores along.*no gradient",
+            )
+            for how, call_of in functions_of_methods(lambda x: x.double).items()
+        },
+        "module in a partial": (lambda: Holder(functools.partial(module)), "Holder .* carries a Linear along"),
+        "module mapped": (lambda: Holder((jax.vmap(module),)), "Holder .* carries a Linear along"),
         "method": (lambda: HidesMethod(1), "HidesMethod set method, which is no field"),
         "list": (lambda: Made(1, 2, [1]), "Made.name is static, .* list, is not hashable.* tuple for a list"),
         "inner list": (lambda: Made(1, 2, ("a", [1])), "Made.name is static, .* tuple, is not hashable"),
         "array": (lambda: Made(1, 2, array), "Made.name is static, .* ArrayImpl, is not hashable"),
         "numpy": (lambda: Made(1, 2, np.ones(2)), "Made.name is static, .* ndarray, is not hashable"),
+        "in a partial": (
+            lambda: Made(1, 2, functools.partial(abs, array)),
+            "Made.name is static, .* partial, holds an",
+        ),
+        "in a method": (
+            lambda: replace(made, name=Holder(array).method),
+            "Made.name is static, .* method, holds an array",
+        ),
         "in a node": (lambda: Made(1, 2, Holder(array)), "Made.name is static, .* Holder, holds an array"),
         "in a tuple": (lambda: Made(1, 2, (Holder(array),)), "Made.name is static, .* tuple, holds an array"),
         "undecorated": (lambda: Undecorated(1, 2, "a"), "Undecorated extends a node.* @node"),

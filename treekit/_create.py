@@ -3,16 +3,18 @@
 import dataclasses
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from types import MethodType
 from typing import Any, TypeVar
 
 import jax
 import wadler_lindig
 
 from treekit._copy import copy_arguments
+from treekit._jax import jtu
 from treekit._layout import STATIC, Creation, Layout, layout_of
+from treekit._static import FUNCTIONS, carried, holds_array
 
 T = TypeVar("T")
 
@@ -97,13 +99,30 @@ def _finish(self: object, layout: Layout, creation: Creation) -> None:
                 raise
     _check_attributes(layout.cls, layout.names, attributes)
     for name, value in attributes.items():
-        if type(value) is MethodType and value.__self__ is self:
-            raise TypeError(
-                f"creating {layout.cls.__qualname__} stored its own method {value.__name__} in {name}: it belongs to "
-                "this instance, and would read its values after JAX has rebuilt it with others. Store a function, or "
-                f"make {name} a method that calls it"
-            )
+        if type(value) in _MAY_CARRY:
+            _check_carried(self, name, value)
     layout.settle(self)
+
+
+_MAY_CARRY = frozenset({*FUNCTIONS, list, tuple})
+
+
+def _check_carried(self: object, name: str, value: Any) -> None:
+    """Raise a TypeError where a function in an attribute carries this node along, or another with arrays."""
+    functions = value if type(value) in (list, tuple) else (value,)
+    for x in itertools.chain.from_iterable(map(carried, functions)):
+        if x is self:
+            raise TypeError(
+                f"creating {type(self).__qualname__} stored its own method, or a function of it, in {name}: it belongs "
+                "to this instance, and would read its values after JAX has rebuilt it with others. Store a function, "
+                f"or make {name} a method that calls it"
+            )
+        if not jtu.all_leaves([x]) and type(x) not in (dict, list, tuple) and holds_array(x):
+            raise TypeError(
+                f"creating {type(self).__qualname__} stored a function in {name} that carries a {type(x).__qualname__} "
+                "along, whose arrays JAX does not see there: they would get no gradient, and jit would take them for "
+                f"constants. Store the {type(x).__qualname__}, and call it, or its method, in a method"
+            )
 
 
 def _check_attributes(cls: type[Any], names: tuple[str, ...], attributes: Mapping[str, Any]) -> None:

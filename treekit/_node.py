@@ -70,7 +70,8 @@ def field(
         init: whether the field is an argument of the generated `__init__`.
         repr: whether `repr` shows it.
         kw_only: whether that argument is keyword-only.
-        metadata: for anyone's use; `static` and `converter` in it mean what they mean here (and in JAX and Equinox).
+        metadata: for anyone's use; `static` and `converter` in it mean what they mean here (and in JAX and Equinox),
+            and `pytree_node=False` what it means in Flax: static.
         static: the value is no leaf but part of the structure: it must be hashable and hold no array, and a function
             is compiled anew for each value.
         converter: the value after `__init__` goes through it, once; a default too.
@@ -192,8 +193,13 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
         creation = Creation.of(fields, methods["__init__"], remembers="__reduce__" in methods, generated=generated)
         for name, method in methods.items():
             setattr(cls, name, method)
-        register(cls, [f.name for f in fields], [f.name for f in fields if f.metadata.get("static")], creation)
+        register(cls, [f.name for f in fields], [f.name for f in fields if _is_static(f)], creation)
     return cls
+
+
+def _is_static(f: "dataclasses.Field[Any]") -> bool:
+    """As JAX and Equinox write it, or as Flax does: a class may be half ported."""
+    return bool(f.metadata.get("static")) or not f.metadata.get("pytree_node", True)
 
 
 def _keeps_init(cls: type[Any]) -> bool:
@@ -306,8 +312,8 @@ def _register(cls: type[Any], data_fields: object, meta_fields: object) -> type[
     check_free(cls)
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     if data_fields is None and meta_fields is None and dataclasses.is_dataclass(cls):
-        data_fields = [f.name for f in fields if not f.metadata.get("static")]
-        meta_fields = [f.name for f in fields if f.metadata.get("static")]
+        data_fields = [f.name for f in fields if not _is_static(f)]
+        meta_fields = [f.name for f in fields if _is_static(f)]
     data = _field_names(cls, "data_fields", data_fields)
     meta = _field_names(cls, "meta_fields", meta_fields)
     names = [*data, *meta]

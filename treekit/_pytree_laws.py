@@ -16,6 +16,7 @@ from treekit._diff import tree_diff
 from treekit._filter import is_array
 from treekit._jax import jtu, untyped
 from treekit._laws import Broken, describe_error
+from treekit._static import carried
 
 _REGISTER = "make the class a treekit.node, or register it with treekit.register_node"
 
@@ -299,7 +300,7 @@ def _static_part(x: Any) -> Any:
 
 def _why_not_static(part: Any, again: list[Any]) -> str:
     """`again` has the parts that another flattening gives: a dict made anew each time is nothing that changes later."""
-    if any(map(is_array, jtu.tree_leaves(part))):
+    if any(map(is_array, jtu.tree_leaves([part, *carried(part)]))):
         return "it holds an array"
     try:
         hash(part)

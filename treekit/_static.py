@@ -1,12 +1,15 @@
 """Static values: what may be one, and how they compare: type-exactly."""
 
 import dataclasses
+import functools
 import types
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
+
+from treekit._jax import untyped
 
 # What is hashable and holds no array by its type alone; the rest has to be looked into.
 _PLAIN = frozenset(
@@ -30,8 +33,18 @@ def exact(value: Any) -> Hashable:
         return kind, value.dtype, value.tobytes()
     if dataclasses.is_dataclass(kind):
         compared = [f.name for f in dataclasses.fields(kind) if f.compare] if kind.__eq__ is not object.__eq__ else []
-        return kind, value, tuple(exact(getattr(value, name)) for name in compared)
+        return kind, value, tuple(_exact_or_type(getattr(value, name)) for name in compared)
     return kind, value
+
+
+def _exact_or_type(field: Any) -> object:
+    """The type alone of what is not hashable: a dataclass may be, by a `__hash__` of its own, as nnx.GraphDef is."""
+    try:
+        key = exact(field)
+        hash(key)
+    except TypeError:
+        return _type(field)
+    return key
 
 
 def interchangeable(value: Any) -> bool:
@@ -52,8 +65,32 @@ def check_static(cls: type[Any], name: str, value: Any) -> None:
         hash(value)
     except Exception as error:  # whatever a user's own __hash__ raises
         raise TypeError(_misfit(cls, name, value, "is not hashable")) from error
-    if any(isinstance(x, (jax.Array, np.ndarray)) for x in jax.tree.leaves(value)):
+    if holds_array([value, *carried(value)]):
         raise TypeError(_misfit(cls, name, value, "holds an array"))
+
+
+def holds_array(tree: Any) -> bool:
+    return any(isinstance(x, (jax.Array, np.ndarray)) for x in jax.tree.leaves(tree))
+
+
+def carried(f: Any) -> Iterator[Any]:
+    """What a function carries along where JAX does not see it: a method its instance, a partial its arguments.
+
+    A wrapper, such as what `jax.jit` and `jax.vmap` return, carries what it wraps.
+    """
+    parts: tuple[Any, ...] = ()
+    if isinstance(f, types.MethodType):
+        parts = (f.__self__,)
+    elif isinstance(f, functools.partial):
+        parts = (f.func, *f.args, *f.keywords.values())
+    elif isinstance(f, FUNCTIONS) and hasattr(f, "__wrapped__"):
+        parts = (f.__wrapped__,)
+    for part in parts:
+        yield part
+        yield from carried(part)
+
+
+FUNCTIONS: Any = (types.MethodType, functools.partial, types.FunctionType, type(untyped.jit(exact)))
 
 
 def _misfit(cls: type[Any], name: str, value: Any, why: str) -> str:

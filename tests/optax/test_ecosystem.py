@@ -176,6 +176,7 @@ class Flow(eqx.Module):
         return jnp.asarray(states.ys)
 
 
+@pytest.mark.usefixtures("leaks")  # with which diffrax's own gradient raises
 def test_diffrax_neural_ode_with_lbfgs_on_the_raw_model() -> None:
     times = jnp.linspace(0, 3, 7)
     spiral = jnp.exp(-0.2 * times)[:, None] * jnp.stack([jnp.cos(times), jnp.sin(times)], axis=1)

@@ -397,6 +397,7 @@ def test_mu_dtype_is_a_dtype_and_no_schedule() -> None:
     assert optax.tree.get(state, "mu")["w"].dtype == jnp.bfloat16
 
 
+@pytest.mark.usefixtures("nans")  # Optax divides 0 by 0 in the first step, and does not use it
 @pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
 def test_the_memory_size_of_lbfgs_stays_an_int(o: Any) -> None:
     model = cases.model()
