@@ -413,6 +413,28 @@ def test_nodes_registered_by_hand() -> None:
     assert {d.kind for d in tk.tree_diff(Bag("a", 1), Bag("b", 1, 2))} == {"structure", "static value"}
 
 
+@jax.tree_util.register_pytree_with_keys_class
+class KeyTwice:
+    """A class that gives both of its children one key."""
+
+    def __init__(self, *children: Any) -> None:
+        self.children = children
+
+    def tree_flatten_with_keys(self) -> Any:
+        return [(jax.tree_util.GetAttrKey("x"), child) for child in self.children], None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> Any:
+        return cls(*children)
+
+
+def test_a_key_that_a_class_gives_twice_hides_no_child() -> None:
+    (found,) = tk.tree_diff(KeyTwice(1, 2), KeyTwice(5, 2))
+    assert (found.path, found.kind) == ("[<flat index 0>]", "value")
+    assert [d.kind for d in tk.tree_diff(KeyTwice(1, 2), KeyTwice(1))] == ["structure"]
+    assert not tk.tree_diff(KeyTwice(1, 2), KeyTwice(1, 2))
+
+
 def test_tracers() -> None:
     """While tracing, shapes and dtypes are compared, and values where both are known."""
     seen: list[TreeDiff] = []

@@ -242,8 +242,12 @@ def _strength(x: Any) -> str:
 
 
 def _children(x: Any) -> dict[Any, Any]:
-    """The children of a node, by key."""
-    return {path[0]: child for path, child in jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]}
+    """The children of a node, by key; by place where its class gives a key twice."""
+    children = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
+    by_key = {path[0]: child for path, child in children}
+    if len(by_key) < len(children):
+        return {jax.tree_util.FlattenedIndexKey(i): child for i, (_, child) in enumerate(children)}
+    return by_key
 
 
 def _static_differences(a: Any, b: Any, children: dict[Any, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
