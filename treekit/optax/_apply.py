@@ -164,8 +164,10 @@ def schedule_free_eval_params(state: Any, params: T) -> T:
             "state of a chain or a wrapper, it is the part that the transformation inside has made"
         )
 
+    weight = 1.0 - b1
+
     def evaluate(param: Any, z: Any) -> Any:
-        return param if z is None or not is_inexact_array(param) else (param - (1.0 - b1) * z) / b1
+        return param if z is None or not is_inexact_array(param) else (param - weight * z) / b1
 
     return keep_dtypes(params, jtu.tree_map(evaluate, params, z_of_params))
 

@@ -90,19 +90,17 @@ def _resolved_later(name: str, argument: Any) -> Any:
 
     So Optax's own `callable(mask)` gets it right, and a schedule that is a Partial or a module is called as it was.
     """
-    if argument is None:
-        return None
-    if "mask" in name:
-        return functools.partial(resolve_mask, argument, name=name)
-    if not callable(argument) or jtu.all_leaves([argument]):
-        return argument
 
     def resolve(*args: Any) -> Any:
         if len(args) != 1:
             return argument(*args)
         return resolve_spec(argument, args[0], is_spec_leaf=is_spec_leaf, name=name)
 
-    return resolve
+    if argument is None:
+        return None
+    if "mask" in name:
+        return functools.partial(resolve_mask, argument, name=name)
+    return resolve if callable(argument) and not jtu.all_leaves([argument]) else argument
 
 
 def lifted_module(module: types.ModuleType, name: str) -> types.ModuleType:
