@@ -70,21 +70,32 @@ def least(inner: Transformation, adds: bool) -> Accumulation:
     return Accumulation(init, [accumulate] * (K - 1) + [run])
 
 
-def multi_steps(library: Any, inner: Transformation) -> Accumulation:
-    """As a MultiSteps does it."""
+def multi_steps(library: Any, inner: Transformation, adds: bool) -> Accumulation:
+    """As a MultiSteps does it.
+
+    Args:
+        library: whose MultiSteps.
+        inner: the inner transformation.
+        adds: whether the updates of steps that hold are added. A program that counts the steps can drop them.
+    """
     wrapped = library.MultiSteps(inner, K)
 
-    def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+    def run(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
         updates, state = wrapped.update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
-    return Accumulation(wrapped.init, [step] * K)
+    def hold(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+        _, state = wrapped.update(grads, state, params)
+        return params, state
+
+    return Accumulation(wrapped.init, [run if adds else hold] * (K - 1) + [run])
 
 
 def ways(inner: Transformation) -> dict[str, Accumulation]:
     return {
-        "treekit": multi_steps(tko, inner),
-        "Optax": multi_steps(optax, inner),
+        "treekit": multi_steps(tko, inner, adds=True),
+        "treekit, adding nothing while it holds": multi_steps(tko, inner, adds=False),
+        "Optax": multi_steps(optax, inner, adds=True),
         "the least": least(inner, adds=True),
         "the least, adding nothing while it holds": least(inner, adds=False),
     }

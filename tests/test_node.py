@@ -670,6 +670,7 @@ def functions_of_methods(method_of: Callable[[Any], Any]) -> dict[str, Callable[
     return {
         "": method_of,
         " in a list": lambda x: [abs, method_of(x)],
+        " in a dict in a tuple": lambda x: ({"abs": abs, "method": method_of(x)},),
         " in a partial": lambda x: functools.partial(method_of(x), times=2),
         " as an argument": lambda x: functools.partial(map, method_of(x)),
         " jitted": lambda x: jax.jit(method_of(x)),
@@ -679,8 +680,12 @@ def functions_of_methods(method_of: Callable[[Any], Any]) -> dict[str, Callable[
 
 def test_functions_that_carry_no_arrays_can_be_stored() -> None:
     holder = Holder("no array")
+
+    def wraps_itself() -> None: ...
+
+    typing.cast(Any, wraps_itself).__wrapped__ = wraps_itself
     fine: list[Any] = [holder.method, jax.jit(holder.method), functools.partial(abs, 1), jax.nn.relu, Holder]
-    for f in fine:
+    for f in [*fine, wraps_itself]:
         assert Holder(f).x is f and Made(1, 2, f).name is f
     for f in (functools.partial(jnp.add, jnp.ones(2)), jnp.ones(2).sum):
         assert Holder(f).x is f
@@ -741,7 +746,7 @@ def bad_creations() -> dict[str, tuple[Callable[[], Any], str]]:
         **{
             f"own method{how}": (
                 functools.partial(Stores, 1, call_of),
-                "Stores stored its own method.* in call.*Store a",
+                "Stores stored a method of itself.* in call.*Store a",
             )
             for how, call_of in functions_of_methods(lambda x: x.double).items()
         },
@@ -752,6 +757,10 @@ def bad_creations() -> dict[str, tuple[Callable[[], Any], str]]:
             )
             for how, call_of in functions_of_methods(lambda x: x.double).items()
         },
+        "method of a node that is being created": (
+            lambda: Stores(1, lambda x: Holder(x.double)),
+            "creating Holder stored a method of the .*Stores that is being created.* in x",
+        ),
         "module in a partial": (lambda: Holder(functools.partial(module)), "Holder .* carries a Linear along"),
         "module mapped": (lambda: Holder((jax.vmap(module),)), "Holder .* carries a Linear along"),
         "method": (lambda: HidesMethod(1), "HidesMethod set method, which is no field"),

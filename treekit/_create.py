@@ -14,7 +14,7 @@ import wadler_lindig
 from treekit._copy import copy_arguments
 from treekit._jax import jtu
 from treekit._layout import STATIC, Creation, Layout, layout_of
-from treekit._static import FUNCTIONS, carried, holds_array
+from treekit._static import FUNCTIONS, carried, holds_array, reached
 
 T = TypeVar("T")
 
@@ -104,20 +104,27 @@ def _finish(self: object, layout: Layout, creation: Creation) -> None:
     layout.settle(self)
 
 
-_MAY_CARRY = frozenset({*FUNCTIONS, list, tuple})
+_CONTAINERS: dict[type[Any], Any] = {list: iter, tuple: iter, dict: dict.values}
+_MAY_CARRY = frozenset({*FUNCTIONS, *_CONTAINERS})
+
+
+def _items(x: object) -> list[Any]:
+    """What may carry something, in a container."""
+    items_of = _CONTAINERS.get(type(x))
+    return [item for item in items_of(x) if type(item) in _MAY_CARRY] if items_of else []
 
 
 def _check_carried(self: object, name: str, value: Any) -> None:
     """Raise a TypeError where a function in an attribute carries this node along, or another with arrays."""
-    functions = value if type(value) in (list, tuple) else (value,)
-    for x in itertools.chain.from_iterable(map(carried, functions)):
-        if x is self:
+    for x in itertools.chain.from_iterable(map(carried, reached(value, _items))):
+        if x is self or id(x) in _building:
+            owner = "itself" if x is self else f"the {type(x).__qualname__} that is being created"
             raise TypeError(
-                f"creating {type(self).__qualname__} stored its own method, or a function of it, in {name}: it belongs "
-                "to this instance, and would read its values after JAX has rebuilt it with others. Store a function, "
-                f"or make {name} a method that calls it"
+                f"creating {type(self).__qualname__} stored a method of {owner}, or a function of one, in {name}: it "
+                "belongs to that instance, and would read its values after JAX has rebuilt it with others. Store a "
+                f"function, or make {name} a method that calls it"
             )
-        if not jtu.all_leaves([x]) and type(x) not in (dict, list, tuple) and holds_array(x):
+        if not jtu.all_leaves([x]) and type(x) not in _CONTAINERS and holds_array(x):
             raise TypeError(
                 f"creating {type(self).__qualname__} stored a function in {name} that carries a {type(x).__qualname__} "
                 "along, whose arrays JAX does not see there: they would get no gradient, and jit would take them for "

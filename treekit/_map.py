@@ -78,13 +78,25 @@ def keep_dtypes(
     return dtype_preserving_tree_map(take, like, tree, is_leaf=is_leaf, casting=casting)
 
 
-def check_shapes(like: Any, tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> None:
-    """Raise a ValueError where a leaf of `tree` has another shape than that of `like`: arithmetic has broadcast it."""
+def check_shapes(
+    like: Any, tree: Any, is_leaf: Callable[[Any], bool] | None = None, *, broadcast: bool = False
+) -> None:
+    """Raise a ValueError where a leaf of `tree` has another shape than that of `like`.
+
+    Args:
+        like: a tree.
+        tree: a tree that `like` has the structure of, or is a prefix of.
+        is_leaf: as in `jax.tree.map`.
+        broadcast: allow a shape that can be broadcast to the other.
+    """
     leaves, treedef = jtu.tree_flatten(like, is_leaf=is_leaf)
     for i, pair in enumerate(zip(leaves, treedef.flatten_up_to(tree), strict=True)):
-        have, want = (getattr(x, "shape", ()) for x in reversed(pair))
-        if have != want and not any(dtype_of(x) is None for x in pair):
-            path = jtu.tree_flatten_with_path(like, is_leaf=is_leaf)[0][i][0]
-            raise ValueError(
-                f"at {jtu.keystr(path) or 'the root'}: a result of shape {have} for a leaf of shape {want}"
-            )
+        want, have = (getattr(x, "shape", ()) for x in pair)
+        if want == have or (broadcast and _can_be_broadcast(have, want)) or any(dtype_of(x) is None for x in pair):
+            continue
+        path = jtu.tree_flatten_with_path(like, is_leaf=is_leaf)[0][i][0]
+        raise ValueError(f"at {jtu.keystr(path) or 'the root'}: shape {have} for a leaf of shape {want}")
+
+
+def _can_be_broadcast(have: tuple[int, ...], want: tuple[int, ...]) -> bool:
+    return len(have) <= len(want) and all(n in (1, m) for n, m in zip(have[::-1], want[::-1], strict=False))

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import types
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -73,21 +73,32 @@ def holds_array(tree: Any) -> bool:
     return any(isinstance(x, (jax.Array, np.ndarray)) for x in jax.tree.leaves(tree))
 
 
-def carried(f: Any) -> Iterator[Any]:
+def carried(f: Any) -> list[Any]:
     """What a function carries along where JAX does not see it: a method its instance, a partial its arguments.
 
     A wrapper, such as what `jax.jit` and `jax.vmap` return, carries what it wraps.
     """
-    parts: tuple[Any, ...] = ()
+    return reached(f, _parts)[1:]
+
+
+def _parts(f: Any) -> list[Any]:
     if isinstance(f, types.MethodType):
-        parts = (f.__self__,)
-    elif isinstance(f, functools.partial):
-        parts = (f.func, *f.args, *f.keywords.values())
-    elif isinstance(f, FUNCTIONS) and hasattr(f, "__wrapped__"):
-        parts = (f.__wrapped__,)
-    for part in parts:
-        yield part
-        yield from carried(part)
+        return [f.__self__]
+    if isinstance(f, functools.partial):
+        return [f.func, *f.args, *f.keywords.values()]
+    return [f.__wrapped__] if isinstance(f, FUNCTIONS) and hasattr(f, "__wrapped__") else []
+
+
+def reached(x: Any, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
+    """An object, and what is reached from it by way of parts: each once, even where they lead back to it."""
+    found: dict[int, Any] = {}
+    pending = [x]
+    while pending:
+        part = pending.pop()
+        if id(part) not in found:
+            found[id(part)] = part
+            pending += parts_of(part)
+    return list(found.values())
 
 
 FUNCTIONS: Any = (types.MethodType, functools.partial, types.FunctionType, type(untyped.jit(exact)))

@@ -1,5 +1,6 @@
 """apply_updates, incremental_update, tree_map_params: over any leaf, with dtypes kept."""
 
+import re
 import types
 from typing import Any
 
@@ -86,10 +87,13 @@ def test_no_param_and_no_average_changes_its_shape() -> None:
         return tko.incremental_update(new, old, 0.5)
 
     for change in (tko.apply_updates, average):
-        with pytest.raises(ValueError, match=r"\['w'\].*\(2, 3\) for a leaf of shape \(1, 3\)"):
-            change({"w": one}, {"w": more})
+        for new in (more, more.T, jnp.ones((1, 1, 3))):
+            with pytest.raises(ValueError, match=rf"\['w'\].*{re.escape(str(new.shape))} for a leaf of shape \(1, 3\)"):
+                change({"w": one}, {"w": new})
         with pytest.raises(ValueError, match=r"\['n'\].*\(3,\) for a leaf of shape \(\)"):
             change({"n": 1.0}, {"n": jnp.ones(3)})
+    with pytest.raises(ValueError, match=r"\['w'\].*\(1, 3\) for a leaf of shape \(2, 3\)"):
+        average({"w": more}, {"w": one})  # another model's
 
 
 def test_updates_of_another_structure_are_an_error() -> None:

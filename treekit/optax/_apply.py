@@ -35,7 +35,7 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
     Raises:
         TypeError: an update is complex and its param is not, or a number and its param is a PRNG key; names the key
             path. Or `key` is no key.
-        ValueError: an update of another shape would change that of its param; names the key path.
+        ValueError: an update cannot be broadcast to the shape of its param; names the key path.
 
     >>> import jax.numpy as jnp
     >>> apply_updates({"w": jnp.ones(2, jnp.bfloat16), "f": "relu", "n": 3}, {"w": jnp.ones(2), "f": None, "n": None})
@@ -54,10 +54,10 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
             return round_by(words, total, param.dtype)
         return total
 
+    check_shapes(params, updates, is_leaf=_is_none, broadcast=True)
     words = None if key is None else words_of_key(key)
     own_words = params if words is None else words_like(params, words, is_leaf=_is_none)
     totals = jtu.tree_map(apply, params, updates, own_words, is_leaf=_is_none)
-    check_shapes(params, totals, is_leaf=_is_none)
     return keep_dtypes(params, totals, is_leaf=_is_none, casting="unsafe")
 
 
@@ -75,7 +75,7 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
         The new average, with the structure, shapes and dtypes of `old_tensors`.
 
     Raises:
-        ValueError: a new leaf of another shape would change that of the average; names the key path.
+        ValueError: the trees differ in structure or shapes; names the key path.
 
     >>> import jax.numpy as jnp
     >>> incremental_update(jnp.ones(2), jnp.zeros(2, jnp.bfloat16), 0.25)
@@ -91,8 +91,8 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
         step = jnp.asarray(step_size, dtype)
         return cast_like(step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype), old)
 
+    check_shapes(old_tensors, new_tensors, is_leaf=_is_none)
     out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=_is_none)
-    check_shapes(old_tensors, out, is_leaf=_is_none)
     return out
 
 

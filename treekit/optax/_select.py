@@ -81,7 +81,7 @@ def select(
     def init(params: Any) -> Any:
         if is_params_placeholder(params):  # it stands for whatever the params are
             return wrap(inner.init(params))
-        return wrap(inner.init(_Step(choose(params), params, params, params, any_shape).inside_params))
+        return wrap(inner.init(_Step(choose(params), params, params, params).inside_params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         given = updates if params is None else params
@@ -146,7 +146,7 @@ class _Step:
     shown as a floating one, since that is what optimizers compute with.
     """
 
-    def __init__(self, selection: Selection, updates: Any, params: Any, known: Any, any_shape: bool) -> None:
+    def __init__(self, selection: Selection, updates: Any, params: Any, known: Any, any_shape: bool = False) -> None:
         self.selection = selection
         self.updates = updates
         self.params = params
