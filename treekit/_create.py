@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import Any, TypeVar
@@ -104,7 +105,7 @@ def _finish(self: object, layout: Layout, creation: Creation) -> None:
     layout.settle(self)
 
 
-_CONTAINERS: dict[type[Any], Any] = {list: iter, tuple: iter, dict: dict.values}
+_CONTAINERS: dict[type[Any], Any] = {list: iter, tuple: iter, dict: operator.methodcaller("values")}
 _MAY_CARRY = frozenset({*FUNCTIONS, *_CONTAINERS})
 
 

@@ -242,6 +242,27 @@ def flatten_rest(treedef: Any, rest: Iterable[Any]) -> Iterator[list[Any]]:
             raise misfit("tree", treedef, tree, error, f"rest[{i}]") from None
 
 
+def flatten_updates(treedef: Any, updates: Any) -> list[Any]:
+    """The updates where the params, of this structure, have leaves; None above some of these is None for each."""
+    try:
+        parts: list[Any] = treedef.flatten_up_to(updates)
+    except ValueError as error:
+        params = treedef.unflatten(range(treedef.num_leaves))
+        try:
+            parts = treedef.flatten_up_to(jtu.tree_map(_spread_none, updates, params, is_leaf=_is_none))
+        except ValueError:
+            raise misfit("params", treedef, updates, error, "the updates") from None
+    return parts
+
+
+def _spread_none(x: Any, part: Any) -> Any:
+    return jtu.tree_map(_none, part) if x is None else x
+
+
+def _none(_: Any) -> None:
+    return None
+
+
 def misfit(name: str, outline: Any, tree: Any, error: ValueError, whole: str = "the tree it is for") -> ValueError:
     """Where a prefix called `name`, of the structure `outline`, and a tree part; `error` where JAX finds no place."""
     try:
@@ -249,4 +270,4 @@ def misfit(name: str, outline: Any, tree: Any, error: ValueError, whole: str = "
     except ValueError as told:
         error = told
     text = str(error).replace("broadcast_prefix prefix_tree", name).replace("the prefix pytree ", "")
-    return ValueError(f"{name} does not fit {whole}.\n{text.replace('the full pytree', whole)}")
+    return ValueError(f"the structure of {name} does not fit {whole}.\n{text.replace('the full pytree', whole)}")

@@ -12,6 +12,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from treekit import assert_trees_same
 from treekit import optax as tko
 
 PartitionSpec: Any = jax.sharding.PartitionSpec
@@ -60,6 +61,15 @@ def test_what_has_no_update_stays_the_object_it_was() -> None:
     updates = {"f": None, "s": None, "n": None, "p": None, "k": zero, "i": np.zeros(2, jax.dtypes.float0), "w": None}
     after = tko.apply_updates(params, updates)
     assert all(after[k] is params[k] for k in params)
+
+
+@pytest.mark.parametrize("updates", [None, {"w": None, "inner": None}, {"w": jnp.ones(2), "inner": None}])
+def test_none_above_params_is_no_update_for_any_of_them(updates: Any) -> None:
+    """As Equinox has it; Optax raises."""
+    params: dict[str, Any] = {"w": jnp.zeros(2), "inner": {"b": jnp.ones(2), "f": jnp.tanh}}
+    after = tko.apply_updates(params, updates)
+    assert_trees_same(after, eqx.apply_updates(params, updates))
+    assert after["inner"]["b"] is params["inner"]["b"]
 
 
 def test_python_numbers_and_ints_are_updated() -> None:

@@ -12,6 +12,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from treekit import assert_trees_same
 from treekit import optax as tko
 
 
@@ -144,6 +145,18 @@ def test_masked_out_updates_pass_through_and_state_has_masked_nodes() -> None:
     updates, state = tx.update(grads, state, params)
     assert updates["b"] is grads["b"]
     assert state.inner_state[0].nu["b"] == optax.MaskedNode()
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_none_above_params_is_none_for_each_of_them(wrap: Callable[[Any], Any]) -> None:
+    params = {"a": jnp.ones((2, 2)), "b": {"c": jnp.ones((2, 2)), "d": jnp.ones(2), "f": jnp.tanh}}
+    grads, none = jnp.ones((2, 2)), dict.fromkeys("cdf")
+    tx = wrap(optax.adam(0.1))
+    state = tx.init(params)
+    for short, whole in (({"a": grads, "b": None}, {"a": grads, "b": none}), (None, {"a": None, "b": none})):
+        (updates, after), (expected, expected_after) = (tx.update(x, state, params) for x in (short, whole))
+        assert_trees_same(after, expected_after)
+        assert_trees_same(tko.apply_updates(params, updates), tko.apply_updates(params, expected))
 
 
 def test_a_masked_subtree_is_one_masked_node() -> None:

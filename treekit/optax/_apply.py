@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import optax
 
 from treekit._dtype import cast_like, dtype_of, is_absent, wider
-from treekit._filter import is_array, is_inexact_array, is_parameter
+from treekit._filter import flatten_updates, is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu
 from treekit._map import check_shapes, keep_dtypes
 from treekit._round import is_narrow, round_by, widen, words_like, words_of_key
@@ -24,7 +24,7 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
 
     Args:
         params: any tree.
-        updates: a tree of updates, None or float0 where there is none.
+        updates: a tree of updates, None or float0 where there is none; None above leaves is None for each.
         key: a key, another one for each step: params of less than 32 bits (bf16, f16, float8) are added to in f32 and
             rounded by `treekit.stochastic_round`, each leaf with random bits of its own, so that updates too small for
             them are not lost. By default they are rounded to nearest.
@@ -54,6 +54,8 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
             return round_by(words, total, param.dtype)
         return total
 
+    treedef = jtu.tree_structure(params, is_leaf=_is_none)
+    updates = treedef.unflatten(flatten_updates(treedef, updates))
     check_shapes(params, updates, is_leaf=_is_none, broadcast=True)
     words = None if key is None else words_of_key(key)
     own_words = params if words is None else words_like(params, words, is_leaf=_is_none)

@@ -14,7 +14,7 @@ import optax
 
 from treekit._callable import is_truly_callable
 from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, is_absent, wider
-from treekit._filter import filter, is_inexact_array, is_parameter, misfit
+from treekit._filter import filter, flatten_updates, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu, untyped
 from treekit.optax._preserve import preserve
 
@@ -39,13 +39,11 @@ class Selection:
     def parts(self, tree: Any) -> list[Any]:
         """The leaf or subtree of `tree` at each leaf of the outline."""
         try:
-            parts: list[Any] = self.outline.flatten_up_to(tree)
-            return parts
+            return flatten_updates(self.outline, tree)
         except ValueError as error:
-            told = misfit("params", self.outline, tree, error)
             raise ValueError(
-                f"{told}\nUpdates must have the structure of the params, and update takes (updates, state, params), in "
-                "this order. A transformation whose params are of another kind, such as optax.lookahead, cannot be "
+                f"{error}\nUpdates must have the structure of the params, and update takes (updates, state, params), "
+                "in this order. A transformation whose params are of another kind, such as optax.lookahead, cannot be "
                 "wrapped; use it as it is, outermost"
             ) from None
 
