@@ -251,7 +251,7 @@ def flatten_updates(treedef: Any, updates: Any) -> list[Any]:
         try:
             parts = treedef.flatten_up_to(jtu.tree_map(_spread_none, updates, params, is_leaf=_is_none))
         except ValueError:
-            raise misfit("params", treedef, updates, error, "the updates") from None
+            raise misfit("the tree of params", treedef, updates, error, "the updates") from None
     return parts
 
 
@@ -270,4 +270,4 @@ def misfit(name: str, outline: Any, tree: Any, error: ValueError, whole: str = "
     except ValueError as told:
         error = told
     text = str(error).replace("broadcast_prefix prefix_tree", name).replace("the prefix pytree ", "")
-    return ValueError(f"the structure of {name} does not fit {whole}.\n{text.replace('the full pytree', whole)}")
+    return ValueError(f"{name} does not fit {whole}.\n{text.replace('the full pytree', whole)}")
