@@ -90,7 +90,7 @@ def check_shapes(
         broadcast: allow a shape that can be broadcast to the other.
     """
     leaves, treedef = jtu.tree_flatten(like, is_leaf=is_leaf)
-    for i, pair in enumerate(zip(leaves, treedef.flatten_up_to(tree), strict=True)):
+    for i, pair in enumerate(zip(leaves, *flatten_rest(treedef, [tree]), strict=True)):
         want, have = (getattr(x, "shape", ()) for x in pair)
         if want == have or (broadcast and _can_be_broadcast(have, want)) or any(dtype_of(x) is None for x in pair):
             continue

@@ -104,6 +104,8 @@ def test_no_param_and_no_average_changes_its_shape() -> None:
             change({"n": 1.0}, {"n": jnp.ones(3)})
     with pytest.raises(ValueError, match=r"\['w'\].*\(1, 3\) for a leaf of shape \(2, 3\)"):
         average({"w": more}, {"w": one})  # another model's
+    with pytest.raises(ValueError, match=r"(?s)does not fit.*\['w'\].*dict.*NoneType"):
+        average({"w": {"x": one}}, {"w": None})
 
 
 def test_updates_of_another_structure_are_an_error() -> None:
