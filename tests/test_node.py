@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import gc
 import inspect
+import numbers
 import pickle
 import subprocess
 import sys
@@ -13,12 +14,13 @@ import types
 import typing
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, assert_type
 
 import beartype
 import equinox as eqx
+import flax.core
 import flax.struct
 import hypothesis
 import hypothesis.strategies as st
@@ -197,6 +199,96 @@ def test_static_dataclasses_are_compared_as_exactly_as_they_can_be_hashed() -> N
         same, float_size, other_notes = (Made(1, 2, Config(*args)) for args in ((1, notes), (1.0, notes), (1, [3])))
         assert structure(Made(1, 2, Config(1, notes))) == structure(same)
         assert structure(same) != structure(float_size) and structure(same) != structure(other_notes)
+
+
+class Shape(tuple[int, ...]):
+    """Its instances are more than their items, and its `__eq__` knows of it."""
+
+    unit: str
+
+    @classmethod
+    def of(cls, unit: str, *sizes: int) -> "Shape":
+        self = cls(sizes)
+        self.unit = unit
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and self.unit == other.unit and tuple.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return hash((self.unit, *self))
+
+
+class Unit(Sequence[int]):
+    """A sequence that is compared by identity; what it contains may be a lot of work to find out."""
+
+    def __len__(self) -> int:
+        raise AssertionError("looked into")
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("looked into")
+
+
+@dataclasses.dataclass(frozen=True)
+class Strict:
+    x: Any
+    note: str = dataclasses.field(default="", compare=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Strict) and (self.x, self.note) == (other.x, other.note)
+
+    def __hash__(self) -> int:
+        return hash(self.note)
+
+
+class Money(numbers.Number):
+    """A number without a `__repr__`, which would give its address away."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Money) and self.amount == other.amount
+
+    def __hash__(self) -> int:
+        return hash(self.amount)
+
+
+class Huge(int):
+    pass
+
+
+# Hashable whatever their values are, as classes for configurations may be.
+HashableDict: Any = type("HashableDict", (dict,), {"__hash__": lambda self: hash(tuple(self))})
+HashableOrderedDict: Any = type("HashableOrderedDict", (OrderedDict,), {"__hash__": lambda self: hash(tuple(self))})
+
+
+def test_static_values_of_other_classes_are_compared_by_their_own_eq_too() -> None:
+    unit = Unit()
+    proxy: Any = types.MappingProxyType
+    frozen: Any = flax.core.FrozenDict
+    table: list[tuple[Any, Any, Any]] = [  # a value, an equal one, another one
+        (Shape.of("m", 1), Shape.of("m", 1), Shape.of("s", 1)),
+        (Shape.of("m", 1), Shape.of("m", 1), Shape.of("m", True)),
+        (unit, unit, Unit()),
+        (Strict(1), Strict(1), Strict(1, "note")),
+        (Strict([1]), Strict([1]), Strict([2])),
+        (Strict(1), Strict(1), Strict(1.0)),
+        (Money(1), Money(1), Money(2)),
+        (Huge(10**5000), Huge(10**5000), Huge(10**5000 + 1)),
+        (HashableDict(a=[1]), HashableDict(a=[1]), HashableDict(a=[2])),
+        (HashableDict(a=[1]), HashableDict(a=[1]), HashableDict(a=[1.0])),
+        (frozen(a=1), frozen(a=1), HashableDict(a=1)),
+        (HashableOrderedDict(a=1, b=2), HashableOrderedDict(a=1, b=2), HashableOrderedDict(b=2, a=1)),
+    ]
+    if sys.version_info >= (3, 12):  # where these are hashable
+        table += [
+            (slice(1), slice(1), slice(True)),
+            (proxy(frozen(a=1)), proxy(frozen(a=1)), proxy(frozen(a=True))),
+        ]
+    for value, equal, other in table:
+        x, y, z = (structure(Made(1, 2, v)) for v in (value, equal, other))
+        assert x == y and hash(x) == hash(y) and x != z, value
 
 
 flax_field: Any = flax.struct.field  # has no types
@@ -806,7 +898,10 @@ def test_what_registered_classes_lack_is_told_when_they_are_flattened(way: type[
     with pytest.raises(TypeError, match=f"{way.__name__}.name is static, .* dict, is not hashable"):
         jax.tree.leaves(y)
     y.name = object.__new__(Wheel)
-    with pytest.raises(AttributeError, match="'Wheel' object has no attribute 'size'"):
+    with pytest.raises(TypeError, match=f"{way.__name__}.name is static, .* Wheel, is not hashable"):
+        jax.tree.leaves(y)
+    y.name = Unfinished()
+    with pytest.raises(AttributeError, match="'Unfinished' object has no attribute 'size'"):
         jax.tree.leaves(y)
     y.name, y.weight = "b", 7
     assert jax.tree.map(lambda v: v + 1, y).weight == 8
@@ -1068,6 +1163,18 @@ def test_register_node_keeps_no_attribute_that_is_not_named() -> None:
 class Wheel:
     size: int
     spokes: int
+
+
+@jax.tree_util.register_pytree_node_class
+class Unfinished:
+    size: int
+
+    def tree_flatten(self) -> Any:
+        return (self.size,), None
+
+    @classmethod
+    def tree_unflatten(cls, *_: Any) -> Any:
+        return cls()
 
 
 class WithProperty:

@@ -151,9 +151,8 @@ class Layout:
         static = self._same.get(ids)  # as long as there is one, its values are alive, and nothing else has their ids
         if static is not None:
             return static
-        key = Key(values)
         with self._lock:
-            first = self._find(key, values)
+            key, first = self._find(values)
             if first is not None and all(map(interchangeable, values)):
                 return first
             self._check(values)
@@ -162,14 +161,16 @@ class Layout:
                 self._first[key] = weakref.ref(static)
         return static
 
-    def _find(self, key: Key, values: tuple[Any, ...]) -> Static | None:
+    def _find(self, values: tuple[Any, ...]) -> tuple[Key, Static | None]:
+        """The key of these values and the first `Static` of equal ones; runs their own `__eq__` and `__hash__`."""
         try:
+            key = Key(values)
             found = self._first.get(key)
         except Exception as error:
             self._check(values)
             names = ", ".join(self.meta)
             raise TypeError(f"comparing static values of {self.cls.__qualname__} ({names}) raised {error!r}") from error
-        return found() if found else None
+        return key, found() if found else None
 
     def _check(self, values: tuple[Any, ...]) -> None:
         for name, value in zip(self.meta, values, strict=True):
