@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, assert_type
 
 import beartype
+import cloudpickle
 import equinox as eqx
 import flax.core
 import flax.struct
@@ -1157,6 +1158,46 @@ def test_register_node_keeps_no_attribute_that_is_not_named() -> None:
 
     assert not hasattr(jax.tree.map(lambda v: v, Cache()), "cached")
     assert_type(Cache(), Cache)
+
+
+class Labelled:
+    def __init__(self, x: Any, f: Any) -> None:
+        self.x, self.f = x, f
+
+
+class WithGetstate(Labelled):
+    def __getstate__(self) -> Any:
+        return {"x": self.x, "f": self.f, "state": "its own"}
+
+
+@register_node(data_fields=["x"], meta_fields=["f"])
+class Registered(Labelled):
+    pass
+
+
+class Derived(Registered):
+    pass
+
+
+def test_deepcopy_of_registered_classes() -> None:
+    f = functools.partial(jnp.add, 1)
+    x: Any = Registered([1], f)
+    x.cached = [x]
+    y = copy.deepcopy(x)
+    assert y.f is f and y.x == [1] and y.x is not x.x and y.cached[0] is y
+    derived = copy.deepcopy(Derived([1], f))  # not a node: nothing of it is static
+    assert type(derived) is Derived and derived.f is not f and derived.f(1) == 2
+    register_node(WithGetstate, ["x"], ["f"])
+    own: Any = copy.deepcopy(WithGetstate([1], f))
+    assert own.state == "its own"
+
+    @node
+    class Extended(Registered):
+        x: Any
+        f: Any = field(static=True)
+
+    extended = copy.deepcopy(Extended([1], f))
+    assert extended.f is f and pickle.loads(cloudpickle.dumps(extended)).x == [1]
 
 
 @dataclasses.dataclass

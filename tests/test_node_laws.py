@@ -623,6 +623,32 @@ def copies_are_the_same_node(way: Way) -> None:
     assert twins[0] is twins[1]
 
 
+class Doubler:
+    """A callable object: a copy of it is another one."""
+
+    def __call__(self, x: Any) -> Any:
+        return 2 * x
+
+
+@law
+def static_values_are_shared_with_a_deepcopy(way: Way) -> None:
+    doubler = Doubler()
+    runs: list[None] = []
+
+    @jax.jit
+    def call(x: Any) -> Any:
+        runs.append(None)
+        f = x.name[0] if isinstance(x.name, tuple) else x.name
+        return f(x.weight)
+
+    for count, static in enumerate((doubler, (doubler, "a"), jax.nn.relu, functools.partial(jnp.add, 1)), start=1):
+        x = way.make(1.0, [2.0], static)
+        y = copy.deepcopy(x)
+        assert y.name is static and y.bias is not x.bias and structure(y) == structure(x)
+        assert jax.tree.map(lambda a, b: a + b, x, y).weight == 4.0
+        assert call(x) == call(y) and len(runs) == count
+
+
 @law
 def treedefs_are_pickled(way: Way) -> None:
     for name in ("n", ("a", float("nan")), 1, True, 1.0, None):

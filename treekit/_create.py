@@ -6,7 +6,6 @@ import inspect
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
 from typing import Any, TypeVar
 
 import jax
@@ -14,7 +13,7 @@ import wadler_lindig
 
 from treekit._copy import copy_arguments
 from treekit._jax import jtu
-from treekit._layout import STATIC, Creation, Layout, layout_of
+from treekit._layout import STATIC, Creation, Layout, deepcopy_node, layout_of
 from treekit._static import FUNCTIONS, carried, holds_array, reached
 
 T = TypeVar("T")
@@ -197,11 +196,5 @@ def _set_state(self: object, state: Mapping[str, Any]) -> None:
     vars(self).update(state)
 
 
-def _deepcopy(self: object, memo: dict[int, Any]) -> object:
-    memo[id(self)] = new = _blank(type(self))
-    vars(new).update(deepcopy(_fields_of(self), memo))
-    return new
-
-
 # With __setstate__ and __deepcopy__ there, a user's __getattr__ is never asked for them.
-_PICKLING = {"__reduce__": _reduce, "__setstate__": _set_state, "__deepcopy__": _deepcopy}
+_PICKLING = {"__reduce__": _reduce, "__setstate__": _set_state, "__deepcopy__": deepcopy_node}
