@@ -292,6 +292,54 @@ def test_static_values_of_other_classes_are_compared_by_their_own_eq_too() -> No
         assert x == y and hash(x) == hash(y) and x != z, value
 
 
+def test_an_instance_of_a_parametrized_class_knows_its_parameters() -> None:
+    @node
+    class Typed(Generic[T]):
+        x: Any
+
+    parametrized: Any = Typed[int]
+    x = parametrized(1)
+    assert x.__orig_class__ == parametrized and type(x) is Typed
+    plain: Typed[int] = Typed(1)
+    assert structure(x) == structure(plain)
+    for duplicate in (copy.copy, copy.deepcopy, lambda y: jax.tree.map(lambda leaf: leaf, y), replace):
+        assert vars(duplicate(x)).keys() == vars(duplicate(plain)).keys()
+    with pytest.raises(dataclasses.FrozenInstanceError, match="x was set"):
+        x.x = 2
+
+
+def test_init_has_the_docstring_of_the_next_class_that_documents_its_own() -> None:
+    @node
+    class Documented:
+        x: Any
+
+        def __init__(self, x: Any) -> None:
+            """Takes an x."""
+            self.x = x
+
+    @node
+    class Inheriting(Documented): ...
+
+    @node
+    class Generated(Inheriting):
+        y: Any
+
+    @node
+    class Written(Generated):
+        def __init__(self) -> None:
+            super().__init__(1, 2)
+
+    @node
+    class Own(Generated):
+        def __init__(self) -> None:
+            """Takes nothing."""
+            super().__init__(1, 2)
+
+    for cls in (Documented, Inheriting, Generated, Written):
+        assert cls.__init__.__doc__ == "Takes an x."
+    assert Own.__init__.__doc__ == "Takes nothing." and Made.__init__.__doc__ is None
+
+
 flax_field: Any = flax.struct.field  # has no types
 
 
@@ -644,11 +692,29 @@ def test_what_is_no_plain_container_is_passed_as_it_is() -> None:
         assert Holder(given).x is given
 
 
+@pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: (x, []), lambda x: {"k": (x,)}, lambda x: Point(1, [x])])
+def test_containers_may_be_nested_as_deeply_as_jax_allows(wrap: Callable[[Any], Any]) -> None:
+    given: Any = 1.0
+    for _ in range(400):
+        given = wrap(given)
+    deep = Holder(given)
+    assert jax.tree.leaves(deep) == jax.tree.leaves(given) and deep.x is not given
+    deeper: Any = []
+    for _ in range(10_000):
+        deeper = [deeper]
+    Holder(deeper)
+
+
 def test_containers_that_hold_themselves_are_copied() -> None:
     given = looping()
     for held in (Holder(given).x, Holder(given[1]).x[0]):
         assert held is not given and held[0] == 1
         assert held[1][0] is held
+    back: list[Any] = []
+    pair = (back, [5])
+    back.append(pair)
+    copied = Holder(pair).x
+    assert copied[0][0] is copied and copied[1] == [5] and copied[1] is not pair[1]
 
 
 def test_copy_false_exempts_the_argument_of_that_field_alone() -> None:

@@ -54,7 +54,14 @@ def _creating(cls: type[Any]) -> Callable[..., None]:
     # With the globals of its own: there, jaxtyping and others look for the names in annotations that are strings.
     exec(_INIT_SOURCE, getattr(init, "__globals__", {}), scope)
     out: Callable[..., None] = functools.wraps(init)(scope["make"](_create, cls, init))
+    out.__doc__ = init.__doc__ or _inherited_doc(cls)
     return out
+
+
+def _inherited_doc(cls: type[Any]) -> str | None:
+    """The docstring of the `__init__` of the next base that has one."""
+    inits: list[Any] = [vars(base).get("__init__") for base in cls.__mro__[1:-1]]  # without that of `object`
+    return next((init.__doc__ for init in inits if init is not None and init.__doc__), None)
 
 
 def take_anything(init: Any, names: Iterable[str]) -> None:
@@ -158,7 +165,8 @@ def _frozen(self: object, done: str) -> TypeError | dataclasses.FrozenInstanceEr
 
 
 def _set_attribute(self: object, name: str, value: object) -> None:
-    if id(self) not in _building:
+    # `A[int](...)` sets `__orig_class__` on what it has created. It is not a field, and rebuilding leaves it out.
+    if id(self) not in _building and name != "__orig_class__":
         raise _frozen(self, f"changed: {name} was set")
     object.__setattr__(self, name, value)
 
