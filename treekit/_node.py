@@ -72,8 +72,10 @@ def field(
         kw_only: whether that argument is keyword-only.
         metadata: for anyone's use; `static` and `converter` in it mean what they mean here (and in JAX and Equinox),
             and `pytree_node=False` what it means in Flax: static.
-        static: the value is no leaf but part of the structure: it must be hashable and hold no array, and a function
-            is compiled anew for each value.
+        static: the value is part of the structure, not a leaf: it must be hashable and hold no array, and `jit`
+            compiles a function anew for each value. Numbers, containers, mappings, dataclasses, ranges, slices and
+            signatures are compared by exact type and part by part, numbers by their `repr` too: 1 and 1.0 differ, also
+            inside a tuple. Other values are compared by type and `==`.
         converter: the value after `__init__` goes through it, once; a default too.
         copy: False hands a container that is given for this field to `__init__` as it is, uncopied.
 
