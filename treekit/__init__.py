@@ -17,4 +17,6 @@ from treekit._node import node as node
 from treekit._node import node_factory as node_factory
 from treekit._node import register_node as register_node
 from treekit._node import replace as replace
+from treekit._paths import path_labels as path_labels
+from treekit._paths import path_mask as path_mask
 from treekit._round import stochastic_round as stochastic_round
