@@ -20,3 +20,6 @@ from treekit._node import replace as replace
 from treekit._paths import path_labels as path_labels
 from treekit._paths import path_mask as path_mask
 from treekit._round import stochastic_round as stochastic_round
+from treekit._stack import tree_ravel as tree_ravel
+from treekit._stack import tree_stack as tree_stack
+from treekit._stack import tree_unstack as tree_unstack
