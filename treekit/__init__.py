@@ -11,6 +11,7 @@ from treekit._filter import filter_arrays as filter_arrays
 from treekit._filter import is_array as is_array
 from treekit._filter import is_inexact_array as is_inexact_array
 from treekit._filter import partition as partition
+from treekit._graft import graft as graft
 from treekit._map import dtype_preserving_tree_map as dtype_preserving_tree_map
 from treekit._node import field as field
 from treekit._node import node as node
