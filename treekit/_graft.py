@@ -19,6 +19,7 @@ from treekit._states import Leaf, State, sources, states_of
 
 T = TypeVar("T")
 Resize = Callable[[Any, Any], Any]
+_NUMPY: Any = (np.ndarray, np.generic)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,10 +145,11 @@ def graft(
     renamed = Renamed(old_states, rename or {}, names)
     _warn_of_lengths(new_states, old_states, renamed)
 
-    found = {id(leaf): renamed.to[leaf.name] for leaf in new_leaves if leaf.name in renamed.to}
+    found = {id(leaf): [renamed.to[leaf.name]] for leaf in new_leaves if leaf.name in renamed.to}
     for state in new_states:
-        found |= {id(leaf): source for leaf, source in sources(state, new_states, old_states, renamed.to)}
-    renamed.check_used(found.values())
+        found |= {id(leaf): leaves for leaf, leaves in sources(state, new_states, old_states, renamed.to)}
+    used = {id(source) for leaves in found.values() for source in leaves}
+    renamed.check_used(used)
     if names and old_leaves and not found:
         name = old_leaves[0].name
         raise ValueError(
@@ -158,17 +160,16 @@ def graft(
     values: dict[Any, Any] = {}
     rows: list[Grafted] = []
     for leaf in new_leaves:
-        source = found.get(id(leaf))
-        if source is None:
+        if id(leaf) not in found:
             rows.append(Grafted(leaf.name, "fresh", describe(leaf.value), "nothing"))
             continue
+        source = found[id(leaf)][0]
         value = _carry(leaf, source.value, resizers[leaf.name], cast)
         if value is not None:
             values[leaf.path] = value
         where = f" at {source.name}" if source.name != leaf.name else ""
         kind: Any = "refused" if value is None else "kept"
         rows.append(Grafted(leaf.name, kind, describe(leaf.value), describe(source.value) + where))
-    used = {id(source) for source in found.values()}
     rows += [Grafted(x.name, "dropped", "nothing", describe(x.value)) for x in old_leaves if id(x) not in used]
     report = GraftReport(rows)
     if strict and len(report.kept) < len(report):
@@ -189,24 +190,32 @@ def _carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:
             raise ValueError(
                 f"at {leaf.name}: resize must return an array of shape {np.shape(new)}, found {np.shape(old)}"
             )
-    if dtype_of(old) != dtype_of(new) and not cast:
+    is_same = dtype_of(old) == dtype_of(new)
+    if not (is_same or cast):
         return None
     try:
-        return _placed(cast_like(old, new), new)
+        value = cast_like(old, new)
     except TypeError:  # it may not be cast
         return None
+    # NumPy has 64 bits where JAX may have 32, in which its own array must not be rounded.
+    return _placed(old if is_same and isinstance(new, _NUMPY) else value, new)
 
 
 def _placed(value: Any, new: Any) -> Any:
     """A value as the new tree has it: a Python number, an array of NumPy, or one of JAX with its sharding."""
-    if isinstance(value, Tracer):
+    if _is_traced(value):
         return value
     if not has_dtype(new):
         return type(new)(np.asarray(value).item())
-    if isinstance(new, (np.ndarray, np.generic)):
-        return np.asarray(value)
-    has_place = isinstance(new, jax.ShapeDtypeStruct) or (not isinstance(new, Tracer) and new.committed)
+    dtype: Any = new.dtype
+    if isinstance(new, _NUMPY):
+        return np.asarray(value, dtype)
+    has_place = isinstance(new, jax.ShapeDtypeStruct) or (not _is_traced(new) and new.committed)
     return untyped.device_put(value, new.sharding) if has_place and new.sharding else jnp.asarray(value)
+
+
+def _is_traced(x: object) -> bool:
+    return isinstance(x, Tracer)
 
 
 def _resizers(resize: Resize | Mapping[Any, Resize] | None, names: list[str]) -> dict[str, Resize | None]:
@@ -226,9 +235,9 @@ def _warn_of_lengths(new: list[State], old: list[State], renamed: Renamed) -> No
     ]
     if found:
         warnings.warn(
-            f"graft: lists have other lengths: {', '.join(dict.fromkeys(found))}. Their entries are matched by index. If a "
-            "layer was inserted or removed before the end, its neighbours get the wrong values: say with rename which is "
-            "which, such as rename={'**.layers.2.**': '**.layers.3.**'}. A layer that is renamed to its own name says "
-            "that the indices are right",
+            f"graft: lists have other lengths: {', '.join(dict.fromkeys(found))}. Their entries are matched by index. "
+            "If a layer was inserted or removed before the end, its neighbours get the wrong values: say with rename "
+            "which is which, such as rename={'**.layers.2.**': '**.layers.3.**'}. To say that the indices are right, "
+            "rename a layer to its own name",
             stacklevel=3,
         )

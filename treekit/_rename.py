@@ -1,7 +1,7 @@
 """The renaming of graft: old paths to new ones, by patterns."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 
 from treekit._paths import glob_regex, nearest
 from treekit._states import Leaf, State
@@ -36,16 +36,15 @@ class Renamed:
         start = f"{below}." if below else ""
         return any(kind == x and name.startswith(start) for x, name in self._mentioned)
 
-    def check_used(self, used: Iterable[Leaf]) -> None:
-        """Raise a ValueError for a pattern that had no effect."""
-        known = set(map(id, used))
+    def check_used(self, used: Container[int]) -> None:
+        """Raise a ValueError for a pattern that had no effect, given the ids of the old leaves that are carried over."""
         for pattern, leaves in self._leaves.items():
             if not leaves:
                 raise ValueError(
                     f"rename: {pattern!r} matches no leaf of the old tree. The nearest paths: "
                     f"{nearest(pattern, self._old_names)}"
                 )
-            if not any(id(leaf) in known for _, leaf in leaves):
+            if not any(id(leaf) in used for _, leaf in leaves):
                 raise ValueError(
                     f"rename: {pattern!r} leads to {leaves[0][0]}, which the new tree does not have. The nearest "
                     f"paths: {nearest(leaves[0][0], self._names)}"

@@ -56,8 +56,12 @@ def states_of(*trees: Any) -> list[list[State]]:
     return [_Walk(fields, plain=not all(classes)).states_of(tree) for tree in trees]
 
 
-def sources(state: State, new: list[State], old: list[State], known: Container[str]) -> Iterator[tuple[Leaf, Leaf]]:
+def sources(
+    state: State, new: list[State], old: list[State], known: Container[str]
+) -> Iterator[tuple[Leaf, list[Leaf]]]:
     """The leaves of a state in the new tree, each with the leaf of the old tree that it gets its value from.
+
+    There may be several, of one value: the counts of groups that become one.
 
     The old state is the one of the same kind, labels and place; or the only one of its kind. A leaf that it does not
     have is looked for under the labels that parameters have come from.
@@ -81,13 +85,13 @@ def sources(state: State, new: list[State], old: list[State], known: Container[s
         if leaf.name in known:
             continue
         found = _find(state, below, equals)
-        if found is None and not below.startswith(_HYPERPARAMS):
+        if not found and not below.startswith(_HYPERPARAMS):
             found = _find(state, below, others)
-        if found is not None:
+        if found:
             yield leaf, found
 
 
-def _find(state: State, below: str, candidates: list[State]) -> Leaf | None:
+def _find(state: State, below: str, candidates: list[State]) -> list[Leaf]:
     found = [x for x in candidates if below in x.leaves]
     placed = [x.leaves[below] for x in found if x.place == state.place]
     if (not placed and any(x.place[1] != state.place[1] for x in found)) or not _same_values(placed):
@@ -97,7 +101,7 @@ def _find(state: State, below: str, candidates: list[State]) -> Leaf | None:
             f"graft cannot tell which leaf of the old tree {name} is to get its value from. The candidates:\n{listed}\n"
             f"Say which with rename, such as rename={{{found[0].leaves[below].name!r}: {name!r}}}"
         )
-    return placed[0] if placed else None
+    return placed
 
 
 def _origins(labels: tuple[str, ...], new: list[State], old: list[State]) -> set[tuple[str, ...]]:
