@@ -12,7 +12,7 @@ import optax
 
 from treekit._callable import is_truly_callable, resolve_spec
 from treekit._dtype import dtype_of, is_weak, strong
-from treekit._filter import is_array, is_inexact_array
+from treekit._filter import TreeSpec, is_array, is_inexact_array
 from treekit._jax import jnp, jtu
 from treekit._laws import describe_error
 from treekit.optax._select import hold, is_spec_leaf, select_leaves
@@ -143,7 +143,7 @@ def _kind(value: Any, parameter: inspect.Parameter, params: Any) -> str:
     if value is None or isinstance(value, (bool, np.bool_, str, type, np.dtype)):
         return "static"
     if callable(value):
-        if value is parameter.default or _maps_params(value, params):
+        if value is parameter.default or isinstance(value, TreeSpec) or _maps_params(value, params):
             return "static"
         if isinstance(value, optax.schedules.StatefulSchedule):
             return "schedule"
