@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import UnionType
 from typing import (
     Annotated,
@@ -42,6 +42,8 @@ _NUMBERS: dict[Any, Any] = {kind: _union[allowed] for kind, allowed in _ALLOWED.
 _OPAQUE: tuple[Any, ...] = (Literal, Callable, type)
 # Module names in front of a name, outside of quotes.
 _PREFIXES = re.compile(r"('[^']*')|(?:(?:\w+|<locals>)\.)+(?=\w)")
+
+_Arguments = dict[Any, Any]  # from type variables, and Self, to types
 
 _pretty: Any = wadler_lindig  # its keyword arguments have no types
 
@@ -82,18 +84,26 @@ def fields_of(x: object) -> tuple[Field, ...]:
 
 @functools.cache  # which keeps the class alive, as JAX does with the class of every node
 def _fields(cls: type[Any]) -> tuple[Field, ...]:
-    layout = layout_of(cls)
-    if dataclasses.is_dataclass(cls):
-        names = [f.name for f in dataclasses.fields(cls)]
-    else:
-        names = list(layout.names) if layout else []
     arguments = _type_arguments(cls)
-    owners = {name: base for base in reversed(cls.__mro__) for name in inspect.get_annotations(base)}
-    return tuple(_field(cls, owners[name], name, arguments) for name in names if name in owners)
+    return tuple(_field(cls, owner, name, hint, arguments) for owner, name, hint in _declared(cls))
 
 
-def _field(cls: type[Any], owner: type[Any], name: str, arguments: Mapping[type[Any], "_Arguments"]) -> Field:
-    annotation: Any = inspect.get_annotations(owner)[name]
+def _declared(cls: type[Any]) -> Iterator[tuple[type[Any], str, Any]]:
+    """The class that declares a field, its name and its annotation, for each."""
+    if dataclasses.is_dataclass(cls):
+        for f in dataclasses.fields(cls):  # which a class shares with those it inherits it from
+            owners = [base for base in cls.__mro__ if vars(base).get("__dataclass_fields__", {}).get(f.name) is f]
+            yield owners[-1], f.name, f.type
+    else:
+        layout = layout_of(cls)
+        for name in layout.names if layout else ():
+            for owner in [base for base in cls.__mro__ if name in inspect.get_annotations(base)][:1]:
+                yield owner, name, inspect.get_annotations(owner)[name]
+
+
+def _field(
+    cls: type[Any], owner: type[Any], name: str, annotation: Any, arguments: Mapping[type[Any], _Arguments]
+) -> Field:
     known: _Arguments = {**arguments.get(owner, {}), Self: cls}
     try:
         hint = _resolve(annotation, owner)
@@ -118,12 +128,9 @@ def _resolve(annotation: Any, owner: type[Any]) -> Any:
     """An annotation, and the strings in it, with the names that its class sees."""
     module = sys.modules.get(owner.__module__)
     parameters = {p.__name__: p for p in getattr(owner, "__type_params__", ())}
-    names = {owner.__name__: owner, **vars(owner), **parameters, **vars(module or object)}
+    names = {owner.__name__: owner, **vars(owner), **parameters, **(vars(module) if module else {})}
     holder = type("Holder", (), {"__annotations__": {"x": annotation}})
     return typing.get_type_hints(holder, names, names, include_extras=True)["x"]
-
-
-_Arguments = dict[Any, Any]  # from type variables, and Self, to types
 
 
 def _type_arguments(cls: type[Any]) -> dict[type[Any], _Arguments]:
@@ -152,6 +159,8 @@ def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any], *, numbers:
         return known[Self]
     if isinstance(hint, typing.NewType):
         return go(hint.__supertype__)
+    if hasattr(hint, "__value__") and not isinstance(hint, type):  # an alias of a `type` statement, maybe of itself
+        return hint if hint in known else _simplify(hint.__value__, owner, {**known, hint: hint}, numbers=numbers)
     if (parts := pytree_parts(hint)) is not None:
         leaf, structure = parts
         return pytree_of(go(leaf), structure)

@@ -1,7 +1,8 @@
 """check_types and Typed: whether the fields of nodes are what the annotations of their classes say."""
 
+from collections.abc import Callable
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, get_origin, no_type_check
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, get_origin
 
 from jaxtyping import AnnotationError
 
@@ -143,23 +144,21 @@ class _TypedClass(type):
             )
         # In full, since beartype takes two types of one name for the same.
         name = repr(origin) if isinstance(origin, str) else f"{origin.__module__}.{origin.__qualname__}"
-        return _TypedClass(f"Typed[{name}]", (), {"cls": origin, "__module__": "treekit"})
+        of = origin.partition("[")[0] if isinstance(origin, str) else origin  # in quotes, a generic one has brackets
+        return _TypedClass(f"Typed[{name}]", (), {"cls": of, "__module__": "treekit"})
 
-    # jaxtyping's import hook, used on treekit, would give these two a scope of their own.
-    @no_type_check
-    def __instancecheck__(cls, x):
-        return not _mismatch(x, cls.cls, get_memo())
-
-    @no_type_check
-    def __instancecheck_str__(cls, x):
-        return _mismatch(x, cls.cls, get_memo())
+    # Lambdas, since jaxtyping's import hook, used on treekit, would give functions a scope of their own.
+    __instancecheck_str__: Callable[[Any, Any], str] = lambda cls, x: _mismatch(x, cls.cls, get_memo())  # for beartype
+    _fits: Callable[[Any, Any], bool] = lambda cls, x: not _mismatch(x, cls.cls, get_memo())
+    __instancecheck__: Any = _fits
 
 
 def _mismatch(x: object, cls: type[Any] | str, memo: Memo) -> str:
     """Why something is not a node of a class whose fields are right; "" where it is, and then the memo is extended."""
-    names = {name for base in type(x).__mro__ for name in (base.__name__, base.__qualname__)}
-    if (cls not in names) if isinstance(cls, str) else not isinstance(x, cls):
-        return f"a {type(x).__qualname__} is not a {cls if isinstance(cls, str) else cls.__qualname__}"
+    name = cls if isinstance(cls, str) else cls.__qualname__
+    named = {name for base in type(x).__mro__ for name in (base.__name__, base.__qualname__)}
+    if (name not in named) if isinstance(cls, str) else not isinstance(x, cls):
+        return f"a {type(x).__qualname__} is not a {name}"
     if not has_fields(x):
         return f"{type(x).__qualname__} is not a node or dataclass, so it has no fields that Typed could check"
     wrong, after = _check_fields(x, (*memo[:3], memo[3] | {"self": x}))

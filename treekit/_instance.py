@@ -19,7 +19,9 @@ def fit(x: Any, hint: Any, memo: Memo) -> Memo | None:
     if origin is Literal:
         return memo if any(type(x) is type(value) and x == value for value in args) else None
     if origin is type:
-        right = isinstance(x, type) and all(issubclass(x, each) for each in args if isinstance(each, type))
+        right = isinstance(x, type) and all(
+            issubclass(x, each) for each in args if isinstance(each, type) and each is not Any
+        )
         return memo if right else None
     if isinstance(origin or hint, type):
         return _fit_items(x, origin, args, memo) if _is_instance(x, origin or hint) else None
