@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import jax
 import wadler_lindig
 
+from treekit._check_types import check_created
 from treekit._copy import copy_arguments
 from treekit._jax import jtu
 from treekit._layout import STATIC, Creation, Layout, deepcopy_node, layout_of
@@ -86,6 +87,8 @@ def _create(
     finally:
         _building.discard(id(self))
     _finish(self, layout, layout.creation)
+    if layout.creation.checked:
+        check_created(self)
     for base in cls.__mro__ if hasattr(cls, "__check_init__") else ():
         if "__check_init__" in vars(base):
             vars(base)["__check_init__"](self)

@@ -39,10 +39,17 @@ class Creation:
     uncopied: frozenset[int | str]  # arguments that are passed as they are, by position and by name
     remembers: bool  # whether instances may hold their Static: not where the class pickles their __dict__ itself
     generated: bool  # whether `__init__` was generated, here and not by a base
+    checked: bool  # whether the fields are compared with their annotations
 
     @classmethod
     def of(
-        cls, fields: Sequence[dataclasses.Field[Any]], init: Callable[..., None], *, remembers: bool, generated: bool
+        cls,
+        fields: Sequence[dataclasses.Field[Any]],
+        init: Callable[..., None],
+        *,
+        remembers: bool,
+        generated: bool,
+        checked: bool,
     ) -> "Creation":
         """What the fields of a dataclass and its `__init__` say."""
         uncopied: set[int | str] = {f.name for f in fields if not f.metadata.get(COPY, True)}
@@ -55,6 +62,7 @@ class Creation:
             uncopied=frozenset(uncopied),
             remembers=remembers,
             generated=generated,
+            checked=checked,
         )
 
 
