@@ -20,6 +20,8 @@ from treekit.optax._apply import periodic_update as periodic_update
 from treekit.optax._apply import tree_map_params as tree_map_params
 from treekit.optax._apply_if_finite import apply_if_finite as apply_if_finite
 from treekit.optax._dtype_preserving import dtype_preserving as dtype_preserving
+from treekit.optax._hyperparams import get_hyperparams as get_hyperparams
+from treekit.optax._hyperparams import set_hyperparams as set_hyperparams
 from treekit.optax._inject import inject_hyperparams as inject_hyperparams
 from treekit.optax._lbfgs import lbfgs as lbfgs
 from treekit.optax._lbfgs import value_and_grad_from_state as value_and_grad_from_state
