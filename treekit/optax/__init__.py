@@ -22,6 +22,8 @@ from treekit.optax._apply_if_finite import apply_if_finite as apply_if_finite
 from treekit.optax._conditionally import conditionally_mask as conditionally_mask
 from treekit.optax._conditionally import conditionally_transform as conditionally_transform
 from treekit.optax._dtype_preserving import dtype_preserving as dtype_preserving
+from treekit.optax._hyperparams import get_hyperparams as get_hyperparams
+from treekit.optax._hyperparams import set_hyperparams as set_hyperparams
 from treekit.optax._inject import inject_hyperparams as inject_hyperparams
 from treekit.optax._lbfgs import lbfgs as lbfgs
 from treekit.optax._lbfgs import value_and_grad_from_state as value_and_grad_from_state
@@ -32,6 +34,10 @@ from treekit.optax._masking import partition as partition
 from treekit.optax._masking import selective_transform as selective_transform
 from treekit.optax._monitor import monitor as monitor
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
+from treekit.optax._params_ema import ParamsEmaState as ParamsEmaState
+from treekit.optax._params_ema import get_ema as get_ema
+from treekit.optax._params_ema import params_ema as params_ema
+from treekit.optax._scale_by_tree import scale_by_tree as scale_by_tree
 from treekit.optax._wrap import wrap_attribute as _wrap_attribute
 from treekit.optax._wrap import wrap_module as _wrap_module
 
