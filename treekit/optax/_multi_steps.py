@@ -125,9 +125,10 @@ class MultiSteps(_Base):
         def inner_step(inner_state: Any, accumulated: Any) -> tuple[Any, Any]:
             return self._opt.update(jtu.tree_map(_cast_to, updates, accumulated), inner_state, params, **extra)
 
-        accumulate = functools.partial(_accumulate_jitted, self._mean, mini_step, skip)
-        accumulated = jtu.tree_map(accumulate, updates, acc_grads)
-        new_updates, inner_state, acc_grads = step_if(full, inner_step, inner_state, accumulated)
+        def accumulate(acc: Any) -> Any:
+            return jtu.tree_map(functools.partial(_accumulate_jitted, self._mean, mini_step, skip), updates, acc)
+
+        new_updates, inner_state, acc_grads = step_if(full, accumulate, inner_step, inner_state, acc_grads)
         next_step = jnp.where(full, 0, optax.safe_increment(mini_step))
         return new_updates, optax.MultiStepsState(
             mini_step=jnp.where(skip, mini_step, next_step),
