@@ -8,9 +8,10 @@ from jax.core import Tracer
 
 from treekit._diff import tree_diff
 from treekit._dtype import strong, wider
-from treekit._filter import is_array, is_parameter
+from treekit._filter import is_array
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import keep_dtypes
+from treekit.optax._sharding import shard_alike
 from treekit.optax._transformation import core_of
 
 
@@ -32,7 +33,7 @@ def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> op
 
     def init(params: Any) -> Any:
         state = jtu.tree_map(strong, cast(inner.init(cast(params))))
-        return _own_arrays(_shard_alike(state, params), params)
+        return _own_arrays(shard_alike(state, params), params)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if state_dtype is not None:
@@ -46,39 +47,6 @@ def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> op
         return keep_dtypes(like_updates(updates, params), new_updates), _keep_state_dtypes(new_state, state)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _shard_alike(state: Any, params: Any) -> Any:
-    """What the state holds for a param has the param's sharding.
-
-    Zeros need nothing of the param, so in a jitted init the compiler would put all of them on each device, or on one.
-    """
-    leaves, outline = jtu.tree_flatten(params)
-
-    def is_like_params(x: Any) -> bool:
-        return bool(jtu.tree_structure(x) == outline)
-
-    def alike(x: Any) -> Any:
-        return outline.unflatten(map(_shard_leaf_alike, jtu.tree_leaves(x), leaves)) if is_like_params(x) else x
-
-    return jtu.tree_map(alike, state, is_leaf=is_like_params) if untyped.device_count() > 1 else state
-
-
-def _shard_leaf_alike(x: Any, param: Any) -> Any:
-    if not (is_parameter(x) and is_parameter(param) and isinstance(param, jax.Array) and param.ndim > 0):
-        return x
-    if x.shape[x.ndim - param.ndim :] != param.shape:  # L-BFGS keeps several of each, along a first axis
-        return x
-    if _is_concrete(x) and _is_concrete(param) and _devices(x) >= _devices(param):
-        return x
-    # The two that `where` chooses from are sharded alike; that it never chooses the param, the compiler sees later.
-    real = param if jnp.iscomplexobj(x) else jnp.real(param)
-    return jnp.where(False, jnp.broadcast_to(real.astype(x.dtype), x.shape), x)
-
-
-def _devices(x: Any) -> set[Any]:
-    devices: set[Any] = x.sharding.device_set
-    return devices
 
 
 def _own_arrays(state: Any, params: Any) -> Any:
