@@ -32,8 +32,9 @@ hypothesis.settings.load_profile("ci" if "CI" in os.environ else "local")
 
 @pytest.fixture(autouse=True)
 def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No two ranks mix by themselves, and in the core's tests no two dtypes. Optax's own arithmetic mixes dtypes."""
-    core = request.path.parent == Path(__file__).parent
+    """No implicit promotion of ranks, nor of dtypes outside of tests/optax: Optax's own arithmetic mixes dtypes."""
+    tests = Path(__file__).parent
+    core = request.path.is_relative_to(tests) and not request.path.is_relative_to(tests / "optax")
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict" if core else "standard"):
         yield
 

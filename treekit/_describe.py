@@ -41,6 +41,11 @@ def describe_value(x: object) -> str:
         return f"<{type(x).__qualname__}, whose __repr__ raises {type(error).__name__}>"
 
 
+def describe_error(error: Exception) -> str:
+    """The type of an error, and the first line of its message."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+
+
 def describe_types(a: object, b: object) -> tuple[str, str]:
     """The names of two types, by module where they would read the same, and by id where that would too."""
     for name in (_type_name, _full_type_name):

@@ -6,9 +6,9 @@ wrong and what to do about it.
 
 from typing import Any
 
-from treekit._laws import raise_broken
-from treekit._pytree_laws import pytree_laws
-from treekit._transformation_laws import transformation_laws
+from treekit.check._laws import raise_broken
+from treekit.check._transformation_laws import transformation_laws
+from treekit.check._tree_laws import pytree_laws
 
 
 def check_pytree(example: Any) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import optax
 
 from treekit._callable import is_truly_callable, resolve_spec
+from treekit._describe import describe_error
 from treekit._dtype import dtype_of, is_weak, strong
 from treekit._filter import is_array, is_inexact_array
 from treekit._jax import jnp, jtu
-from treekit._laws import describe_error
 from treekit.optax._select import hold, is_spec_leaf, select_leaves
 
 

@@ -15,8 +15,8 @@ from jax.core import Tracer
 
 from tests.trees import INT, untyped
 from treekit import optax as tko
-from treekit._laws import LawsBroken
-from treekit._transformation_laws import LAWS, transformation_laws
+from treekit.check._laws import LawsBroken
+from treekit.check._transformation_laws import LAWS, transformation_laws
 from treekit.testing import check_transformation
 
 

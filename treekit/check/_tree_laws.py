@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from treekit._describe import describe_value
+from treekit._describe import describe_error, describe_value
 from treekit._diff import tree_diff
 from treekit._filter import is_array
 from treekit._jax import jtu, untyped
-from treekit._laws import Broken, describe_error
 from treekit._static import carried
+from treekit.check._laws import Broken
 
 _REGISTER = "make the class a treekit.node, or register it with treekit.register_node"
 

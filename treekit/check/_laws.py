@@ -30,8 +30,3 @@ def raise_broken(what: str, laws: Iterable[Broken]) -> None:
     """Raise one error that lists all laws that are broken, if any is."""
     if broken := list(laws):
         raise LawsBroken(what, broken)
-
-
-def describe_error(error: Exception) -> str:
-    """Its type, and the first line of what it says."""
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

@@ -4,7 +4,7 @@ import html
 import importlib
 from typing import Any
 
-from treekit._report import Report, Wrong, as_text, size
+from treekit.check._report import Report, Wrong, as_text, size
 
 
 def as_page(report: Report, tree: Any) -> str:

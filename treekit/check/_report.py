@@ -13,9 +13,9 @@ from treekit._describe import describe, describe_value
 from treekit._dtype import dtype_of
 from treekit._filter import is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu
-from treekit._laws import Broken
-from treekit._pytree_laws import pytree_laws
-from treekit._transformation_laws import transformation_laws
+from treekit.check._laws import Broken
+from treekit.check._transformation_laws import transformation_laws
+from treekit.check._tree_laws import pytree_laws
 
 _LISTED = 8  # key paths that are named in one line
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.trees import FLOAT
-from treekit.__main__ import main
+from treekit.check._command import main
 
 MODULE = """
 import equinox as eqx
@@ -297,7 +297,7 @@ def test_a_page(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def command(*arguments: str) -> "subprocess.Popen[str]":
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     environment["JAX_CHECK_TRACER_LEAKS"] = "0"  # on raw_module's 3000 leaves it takes minutes
     pipe = subprocess.PIPE
     line = [sys.executable, "-m", "treekit", "check", *arguments]
@@ -379,7 +379,7 @@ def test_what_jax_is_said_to_do_is_what_it_does(name: str, capsys: pytest.Captur
 
 
 def test_long_work_shows_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treekit.__main__._PATIENCE", -1.0)
+    monkeypatch.setattr("treekit.check._command._PATIENCE", -1.0)
     _, _, err = check(capsys, "users_module:mlp", "--optimizer", "users_module:ours")
     told = err.splitlines()
     assert {"importing users_module…", "the laws of a pytree…", "optimizer: vmap…"} <= set(told)

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import jax
 
+from treekit._describe import describe_error
 from treekit._diff import TreeDiff, tree_diff
 from treekit._dtype import dtype_of, is_absent, wider
 from treekit._filter import is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._laws import Broken, describe_error
 from treekit._round import is_narrow, widen
+from treekit.check._laws import Broken
 
 _FILTER = "treekit.optax.filtered(tx)"
 _PRESERVE = "treekit.optax.dtype_preserving(tx)"
