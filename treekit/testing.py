@@ -6,9 +6,9 @@ wrong and what to do about it.
 
 from typing import Any
 
-from treekit.check._laws import raise_broken
+from treekit.check._laws import raise_violations
 from treekit.check._transformation_laws import transformation_laws
-from treekit.check._tree_laws import pytree_laws
+from treekit.check._tree_laws import tree_laws
 
 
 def check_pytree(example: Any) -> None:
@@ -27,7 +27,7 @@ def check_pytree(example: Any) -> None:
     >>> import jax.numpy as jnp
     >>> check_pytree({"w": jnp.ones(2), "b": None})
     """
-    raise_broken(f"a pytree of class {type(example).__qualname__}", pytree_laws(example))
+    raise_violations(f"a pytree of class {type(example).__qualname__}", tree_laws(example))
 
 
 def check_transformation(tx: Any, params: Any, grads: Any = None, **extra: Any) -> None:
@@ -52,4 +52,4 @@ def check_transformation(tx: Any, params: Any, grads: Any = None, **extra: Any) 
     >>> from treekit import optax
     >>> check_transformation(optax.adam(1e-3), {"w": jnp.ones(2)})
     """
-    raise_broken("the transformation", transformation_laws(tx, params, grads, extra))
+    raise_violations("the transformation", transformation_laws(tx, params, grads, extra))

@@ -1,80 +1,58 @@
-"""python -m treekit check module:name: what a model is made of, what others make of it, and the laws it breaks."""
+"""python -m treekit check module:name: a report on a tree, and on an optimizer for it."""
 
 import argparse
 import contextlib
-import importlib
 import json
 import os
 import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
-from treekit._filter import is_array
-from treekit._jax import jtu
+from treekit.check._load import UsageError, load_loss, load_optimizer, load_tree
 from treekit.check._page import as_page
-from treekit.check._report import Wrong, as_text, one_line, report_on
+from treekit.check._report import Report, add_optimizer, report_on_tree
+from treekit.check._text import as_text
 
-_BROKEN, _WRONG = 1, 2  # exit statuses
+_VIOLATED, _UNUSABLE = 1, 2  # exit statuses
 _STDOUT, _STDERR = 1, 2  # file descriptors
-_PATIENCE = 5.0  # seconds without a word
-_told = 0.0  # when the last word was
+_PATIENCE = 5.0  # seconds without a line of progress
+_last_line = 0.0  # when the last one was printed
+
+_DESCRIPTION = """\
+Report on a pytree: its leaves and static parts, what JAX, Optax, Equinox and treekit do with it, and the laws that it
+violates; with --optimizer, the laws of a gradient transformation too. The exit status is 0 if all laws hold, 1 if one
+is violated, and 2 if there is nothing to check."""
+
+_EXAMPLE = """\
+example:
+  python -m treekit check my_package.models:make_model --optimizer my_package.train:optimizer --html report.html"""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
     Args:
-        arguments: those of the command line; by default the ones that the process was started with.
+        arguments: of the command line; by default, those that the process was started with.
 
     Returns:
-        The exit status: 0 where all laws hold, 1 where one is broken, 2 where there is nothing to check.
+        The exit status: 0 if all laws hold, 1 if one is violated, 2 if there is nothing to check.
 
     >>> main(["check", "collections:no_such_name"])
     2
     """
-    global _told
-    _told = time.monotonic()
+    global _last_line
+    _last_line = time.monotonic()
     options = _parser().parse_args(arguments)
     try:
-        with _stdout_to_stderr():  # what the user's code writes is no part of the report
-            tree = _tree(options.tree)
-            optimizer = None if options.optimizer is None else _optimizer(options.optimizer)
-            report = report_on(options.tree, tree, options.optimizer, optimizer, _progress)
-            if options.html is not None:
-                _progress("drawing the page")
-                _write(options.html, as_page(report, tree))
-    except Wrong as error:
+        with _stdout_to_stderr():  # what the user's code prints is not part of the report
+            report = _report(options)
+    except UsageError as error:
+        _progress("")
         print(f"treekit check: {error}", file=sys.stderr)
-        return _WRONG
-    _say(json.dumps(report.as_data(), indent=2) if options.json else as_text(report, _colours()))
-    return _BROKEN if report.broken or report.optimizer_broken else 0
-
-
-@contextlib.contextmanager
-def _stdout_to_stderr() -> Generator[None]:
-    """For print, and for what writes to the process's own standard output: C libraries, other processes."""
-    sys.stdout.flush()
-    kept = os.dup(_STDOUT)
-    os.dup2(_STDERR, _STDOUT)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        print(end="", file=sys.__stdout__, flush=True)
-        os.dup2(kept, _STDOUT)
-        os.close(kept)
-
-
-def _say(text: str) -> None:
-    """Print, with escapes for what the encoding of the output does not have."""
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-    except BrokenPipeError:  # a reader that has seen enough, such as head; Python would try again when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
-        sys.stdout.flush()
+        return _UNUSABLE
+    _print(json.dumps(report.as_data(), indent=2) if options.json else as_text(report, _colours()))
+    return _VIOLATED if report.violations or report.optimizer_violations else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,78 +60,63 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     check = commands.add_parser(
         "check",
-        help="what a tree is made of, what others make of it, and the laws it breaks",
-        description="Prints a tree, what JAX, Optax, Equinox and treekit make of it, and the laws it breaks. The exit "
-        "status is 1 if one is broken, and 2 if there is nothing to check.",
+        help="report on a pytree, and on an optimizer for it",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    check.add_argument("tree", metavar="module:name", help="a pytree; or a class or function of no arguments, for one")
-    check.add_argument("--optimizer", metavar="module:name", help="a gradient transformation, or a function for one")
-    check.add_argument("--json", action="store_true", help="print the report for machines")
-    check.add_argument("--html", metavar="FILE", help="write the tree as a page, to fold and search; needs treescope")
+    check.add_argument("tree", metavar="module:name", help="a pytree, or a class or function that returns one")
+    check.add_argument("--optimizer", metavar="module:name", help="an optimizer, or a function that returns one")
+    check.add_argument(
+        "--loss",
+        metavar="module:name",
+        help="the function of the tree that the optimizer minimizes: it gives the gradients and, for line searches and "
+        "the like, value, grad and value_fn; by default a sum of squares, with gradients that are 1",
+    )
+    check.add_argument("--json", action="store_true", help="print the report as JSON")
+    check.add_argument("--html", metavar="FILE", help="write the report as a page to fold and search; needs treescope")
     return parser
 
 
-# --------------------------------------------------------------------------------------- what the arguments name
+def _report(options: argparse.Namespace) -> Report:
+    if options.loss is not None and options.optimizer is None:
+        raise UsageError("--loss needs --optimizer, which minimizes it")
+    tree = load_tree(options.tree, _progress)
+    optimizer = None if options.optimizer is None else (options.optimizer, load_optimizer(options.optimizer, _progress))
+    loss = None if options.loss is None else (options.loss, load_loss(options.loss, _progress))
+    report = report_on_tree(options.tree, tree, _progress)
+    if optimizer is not None:
+        report = add_optimizer(report, tree, optimizer, loss, _progress)
+    if options.html is not None:
+        _progress("drawing the page")
+        _write(options.html, as_page(report, tree))
+    _progress("")
+    return report
 
 
-def _tree(name: str) -> Any:
-    tree = _call_if_function(name, _load(name))
-    if tree is None:
-        raise Wrong(f"{name} is None, or returns it: there is nothing to check")
-    if jtu.all_leaves([tree]) and not is_array(tree):
-        raise Wrong(
-            f"{name} is no pytree but a leaf of type {type(tree).__qualname__}; a class becomes one by treekit.node "
-            "or treekit.register_node"
-        )
-    return tree
-
-
-def _optimizer(name: str) -> Any:
-    found = _load(name)
-    tx = found if _is_transformation(found) else _call_if_function(name, found)
-    if not _is_transformation(tx):
-        raise Wrong(f"{name} is no gradient transformation: {type(tx).__qualname__} has no init and update")
-    return tx
-
-
-def _is_transformation(x: Any) -> bool:
-    return not isinstance(x, type) and callable(getattr(x, "init", None)) and callable(getattr(x, "update", None))
-
-
-def _load(name: str) -> Any:
-    module, colon, path = name.partition(":")
-    if not (module and colon and path):
-        raise Wrong(f"{name!r} is not of the form module:name")
-    if os.sep in module or module.endswith(".py"):
-        raise Wrong(f"{module} is a file; name the module as an import does, such as package.models:model")
-    _progress(f"importing {module}")
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Generator[None]:
+    """Redirect print, and what writes to the process's own standard output: C libraries, other processes."""
+    sys.stdout.flush()
+    saved = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
     try:
-        found = importlib.import_module(module)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # the user's module may raise anything, and exit, or skip itself as a test
-        raise Wrong(f"importing {module} fails: {one_line(error)}") from None
-    for part in path.split("."):
-        try:
-            found = getattr(found, part)
-        except Exception as error:
-            raise Wrong(f"{module} has no {path}: {one_line(error)}") from None
-    return found
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        print(end="", file=sys.__stdout__, flush=True)
+        os.dup2(saved, _STDOUT)
+        os.close(saved)
 
 
-def _call_if_function(name: str, x: Any) -> Any:
-    """What a class or a function makes; a node is itself, though it may be callable."""
-    if not (callable(x) and jtu.all_leaves([x])):
-        return x
-    _progress(f"calling {name}")
+def _print(text: str) -> None:
+    """Print, with escapes for characters that the encoding of the output does not have."""
+    encoding = sys.stdout.encoding or "utf-8"
     try:
-        return x()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise Wrong(f"{name} cannot be called without arguments: {one_line(error)}") from None
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except BrokenPipeError:  # a reader that stops early, such as head; Python would raise again when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+        sys.stdout.flush()
 
 
 def _colours() -> bool:
@@ -161,17 +124,17 @@ def _colours() -> bool:
 
 
 def _progress(what: str) -> None:
-    """On a terminal, one line that is written over; elsewhere a line where work takes longer than a few seconds."""
-    global _told
+    """On a terminal, rewrite one line; elsewhere, print a line when work takes longer than a few seconds."""
+    global _last_line
     if sys.stderr.isatty():
         print(f"\r\033[K{what}" + ("…" if what else ""), end="", file=sys.stderr, flush=True)
-    elif what and time.monotonic() - _told > _PATIENCE:
+    elif what and time.monotonic() - _last_line > _PATIENCE:
         print(f"{what}…", file=sys.stderr, flush=True)
-        _told = time.monotonic()
+        _last_line = time.monotonic()
 
 
 def _write(file: str, text: str) -> None:
     try:
         Path(file).write_text(text, encoding="utf-8", errors="xmlcharrefreplace")
     except OSError as error:
-        raise Wrong(f"{file} cannot be written: {one_line(error)}") from None
+        raise UsageError(f"{file} cannot be written: {error}") from None
