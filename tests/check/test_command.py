@@ -273,6 +273,7 @@ def test_a_broken_class_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
         ("static_relu", "ours", 0, "all hold"),
         ("ints", "adam", 1, r"takes the gradients.*\n.*\['n'\]"),
         ("shapes", "ours", 0, "all hold"),
+        ("Doubling", "ours", 1, "the params can be rebuilt as gradients"),
     ],
 )
 def test_an_optimizer(tree: str, optimizer: str, status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:

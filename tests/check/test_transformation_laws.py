@@ -152,6 +152,21 @@ class Locked:
         return cls(*children)
 
 
+@jax.tree_util.register_pytree_node_class
+class Doubles:
+    """Params that compute when they are rebuilt."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value * 2
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        return (self.value,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[Any]) -> "Doubles":
+        return cls(*children)
+
+
 def int_count() -> Any:
     return jnp.zeros([], jnp.int32)
 
@@ -164,6 +179,7 @@ def same_zero_twice(_: Any) -> State:
 # transformation, params, grads, and words of the law that it breaks
 SEEDED: dict[str, tuple[Any, Any, Any, str]] = {
     "init wants arrays alone": (optax.adam(1e-3), {"w": jnp.ones(2), "f": jax.nn.relu}, None, "init takes the params"),
+    "params that reject None": (optax.adam(1e-3), Doubles(1.0), None, "the params can be rebuilt as gradients"),
     "init raises": (of(lambda p: p["no such key"], lambda *_: None), F32, None, "init takes the params"),
     "init changes the params": (
         of(lambda p: p.update(x=1) or (), lambda u, state, _: (u, state)),
@@ -275,7 +291,9 @@ def test_seeded_faults_are_found(name: str) -> None:
 
 def test_every_law_has_its_fault() -> None:
     """A law that no fault breaks would prove nothing. The test above has found each by these words."""
-    assert len({words for *_, words in SEEDED.values()}) == len(LAWS) + 4  # init has two, update, and "scan" has two
+    assert (
+        len({words for *_, words in SEEDED.values()}) == len(LAWS) + 5
+    )  # gradients, init has two, update, and "scan" has two
 
 
 SOUND: dict[str, tuple[Any, Any, Any]] = {

@@ -77,6 +77,15 @@ def split(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     return [x for x in leaves if is_traced(x)], tree_with
 
 
+def default_gradients(params: Any) -> Any:
+    """Ones for inexact arrays, None for other leaves."""
+
+    def one(x: Any) -> Any:
+        return jnp.ones_like(x) if is_inexact_array(x) else None
+
+    return jtu.tree_map(one, params)
+
+
 def rebuilt(tree: Any) -> Any:
     """The same leaves in new containers, for a function that may change its argument."""
     leaves, treedef = jtu.tree_flatten(tree)

@@ -8,7 +8,7 @@ from treekit._describe import describe_error
 from treekit._dtype import dtype_of
 from treekit._filter import combine, is_inexact_array, partition
 from treekit._jax import jnp, jtu, untyped
-from treekit.check._case import Case, rebuilt
+from treekit.check._case import Case, default_gradients, rebuilt
 from treekit.check._load import UsageError
 from treekit.check._treatments import is_abstract
 
@@ -62,6 +62,10 @@ def extra_arguments(tx: Any, params: Any, grads: Any, loss: Loss) -> dict[str, A
     Update is asked by its errors, which name what is missing: its signature does not tell in a chain, and a line search
     rejects arguments that it does not know.
     """
+    try:
+        grads = default_gradients(params) if grads is None else grads
+    except Exception:
+        return {}  # a law reports it
     offered = {"value": loss(params), "grad": grads, "value_fn": loss, "obj_fn": loss}
     extra: dict[str, Any] = {}
     while True:

@@ -13,7 +13,7 @@ from treekit._jax import jtu
 from treekit.check._laws import Violation
 from treekit.check._load import Progress, UsageError
 from treekit.check._loss import Loss, extra_arguments, gradients, squares
-from treekit.check._transformation_laws import default_gradients, transformation_laws
+from treekit.check._transformation_laws import transformation_laws
 from treekit.check._treatments import Treatment, is_abstract, treatments
 from treekit.check._tree_laws import tree_laws
 
@@ -96,7 +96,7 @@ def add_optimizer(
 ) -> Report:
     """The report with the laws that the optimizer violates on this tree. Optimizer and loss come with their names."""
     name, tx = optimizer
-    grads = default_gradients(tree) if loss is None else gradients(*loss, tree)
+    grads = None if loss is None else gradients(*loss, tree)
     extra = extra_arguments(tx, tree, grads, squares(tree) if loss is None else loss[1])
     laws = transformation_laws(tx, tree, grads, extra, progress=lambda law: progress(f"optimizer: {law}"))
     return dataclasses.replace(report, optimizer=name, optimizer_violations=list(laws))

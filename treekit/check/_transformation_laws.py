@@ -5,11 +5,9 @@ from typing import Any
 
 from treekit._describe import describe_error
 from treekit._diff import tree_diff
-from treekit._filter import is_inexact_array
-from treekit._jax import jnp, jtu
 from treekit.check import _state_laws, _step_laws
-from treekit.check._case import Case, Run, rebuilt, run_steps
-from treekit.check._laws import FILTER, Violation
+from treekit.check._case import Case, Run, default_gradients, rebuilt, run_steps
+from treekit.check._laws import FILTER, REGISTER, Violation
 
 # Tracing is counted before other laws trace again.
 LAWS: dict[str, Callable[[Case, Run], Iterator[Violation]]] = {
@@ -47,11 +45,20 @@ def transformation_laws(
         progress: called with the name of each law before it is checked.
     """
     progress("init and update")
-    grads = default_gradients(params) if grads is None else grads
+    try:
+        grads = default_gradients(params) if grads is None else grads
+    except Exception as error:  # the user's code may raise anything
+        yield Violation(
+            "the params can be rebuilt as gradients, with None for leaves that are not trained",
+            found=describe_error(error),
+            effect="gradients, updates and state cannot have the structure of the params",
+            fix=REGISTER,
+        )
+        return
     try:
         given = rebuilt(params)
         state = tx.init(given)
-    except Exception as error:  # the user's code may raise anything
+    except Exception as error:
         yield Violation(
             "init takes the params",
             found=describe_error(error),
@@ -76,12 +83,3 @@ def transformation_laws(
         if laws is None or name in laws:
             progress(name)
             yield from law(case, run)
-
-
-def default_gradients(params: Any) -> Any:
-    """Ones for inexact arrays, None for other leaves."""
-
-    def one(x: Any) -> Any:
-        return jnp.ones_like(x) if is_inexact_array(x) else None
-
-    return jtu.tree_map(one, params)
