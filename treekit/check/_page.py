@@ -68,11 +68,12 @@ tr {{ border-top: 1px solid #d1d9e0; }}
 td {{ font: .875rem/1.5 ui-monospace, monospace; padding: .25rem 1rem .25rem 0; vertical-align: top;
   overflow-wrap: anywhere; }}
 #rows td:last-child {{ text-align: right; white-space: nowrap; padding-right: 0; color: #59636e; }}
+#treatments td:first-child {{ white-space: nowrap; }}
 input {{ font: inherit; padding: .3rem .5rem; width: 24rem; max-width: 100%; box-sizing: border-box; }}
 @media (max-width: 40rem) {{
-  #treatments tr {{ display: block; padding: .25rem 0; }}
-  #treatments td {{ display: block; padding: 0; }}
-  #treatments td:first-child {{ font-weight: bold; }}
+  tr:not([hidden]) {{ display: flex; flex-wrap: wrap; justify-content: space-between; padding: .25rem 0; }}
+  td {{ padding: 0; }}
+  td:first-child {{ width: 100%; font-weight: bold; }}
   dl {{ display: block; }}
 }}
 </style>
