@@ -1,15 +1,24 @@
 """How every test runs: treekit's own annotations checked, and what JAX would promote silently an error."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import runtime_checkable
+from typing import Any, runtime_checkable
+from unittest import mock
 
 import hypothesis
 import jax
 import optax
 import pytest
 from jaxtyping import install_import_hook
+
+# The programs of the tests are small and run a few times, so they are compiled fast rather than well. XLA reads its
+# flags once, when the first device is asked for. Processes that a test starts do not inherit these, and
+# tests/optax/test_cost.py, which reads compiled programs, overrides them.
+FAST = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+with mock.patch.dict(os.environ, XLA_FLAGS=f"{FAST} {os.environ.get('XLA_FLAGS', '')}"):
+    jax.devices()
 
 # Before anything imports treekit: from here on beartype checks each call of its functions against their annotations.
 install_import_hook("treekit", "beartype.beartype")
@@ -37,6 +46,17 @@ def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
     core = request.path.is_relative_to(tests) and not request.path.is_relative_to(tests / "optax")
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict" if core else "standard"):
         yield
+
+
+clear_caches: Any = jax.clear_caches  # has no types
+
+
+@pytest.fixture(autouse=True, scope="module")
+def free_programs() -> Iterator[None]:
+    """Forget the compiled programs of a module when it is done: hundreds of modest ones are gigabytes."""
+    yield
+    clear_caches()
+    gc.collect()
 
 
 @pytest.fixture
