@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, runtime_checkable
@@ -37,6 +38,19 @@ for protocol in (
 hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if "CI" in os.environ else "local")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of each table of laws (wrappers by optimizers by kinds of params) every third cell is not slow."""
+    tables: dict[Path, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.name.startswith("test_laws["):
+            tables[item.path].append(item)
+    for table in tables.values():
+        for i, item in enumerate(table):
+            if i % 3:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
