@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test settings check coverage package versions bench accelerators accelerators-test docs matrix clean
+.PHONY: help demo test slow settings check coverage package versions bench accelerators accelerators-test docs matrix clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[-.a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
@@ -15,7 +15,10 @@ demo: .venv/installed ## train on handwritten digits: plain Optax beside treekit
 test: .venv/installed ## the tests, the examples in the docstrings and those of the README
 	$(BIN)/python -m pytest -n 2
 
-# The programs of the tests are small: where all tests run many times, they are compiled fast rather than well.
+slow: .venv/installed ## the tests that `make test` leaves out, since they take long and rarely fail
+	$(BIN)/python -m pytest -n 2 -m slow
+
+# tests/conftest.py compiles fast rather than well; here the processes that tests start do so too.
 FAST = XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 
 # JAX reads these variables. The docstrings' examples print dtypes, and what is left out here has no array in it.
