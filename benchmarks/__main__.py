@@ -37,7 +37,7 @@ MODULES: tuple[ModuleType, ...] = (
     import_time,
     mixed_precision,
 )
-PACKAGES = ("treekit", "jax", "optax", "equinox", "flax", "chex", "jax_dataclasses", "penzai")
+PACKAGES = ("treekit-jax", "jax", "optax", "equinox", "flax", "chex", "jax_dataclasses", "penzai")
 
 
 def head() -> str:

@@ -61,4 +61,4 @@ def sections() -> Iterator[Section]:
 
 
 if __name__ == "__main__":
-    show(sections(), "treekit", "equinox", "flax", "optax", "jax")
+    show(sections(), "treekit-jax", "equinox", "flax", "optax", "jax")

@@ -73,4 +73,4 @@ def sections() -> Iterator[Section]:
 
 
 if __name__ == "__main__":
-    show(sections(), "treekit", "jax")
+    show(sections(), "treekit-jax", "jax")

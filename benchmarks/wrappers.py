@@ -101,4 +101,4 @@ def sections() -> Iterator[Section]:
 
 
 if __name__ == "__main__":
-    show(sections(), "treekit", "optax", "jax")
+    show(sections(), "treekit-jax", "optax", "jax")

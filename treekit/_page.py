@@ -12,7 +12,7 @@ def as_page(report: Report, tree: Any) -> str:
     try:
         treescope: Any = importlib.import_module("treescope")
     except ImportError:
-        raise Wrong('--html needs treescope: pip install "treekit[html]"') from None
+        raise Wrong('--html needs treescope: pip install "treekit-jax[html]"') from None
     rows = [(leaf.path or "(root)", leaf.what, size(leaf.bytes)) for leaf in report.leaves]
     rows += [(part.path or "(root)", f"static {part.value}", "") for part in report.static]
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
