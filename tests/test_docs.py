@@ -114,9 +114,8 @@ def test_the_page_of_names_has_every_public_name_and_no_other() -> None:
     assert sorted(named) == sorted([name for module in MODULES for name in public_names(module)] + ["every other name"])
 
 
-def test_the_readme_has_every_public_name() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert [name for module in MODULES for name in public_names(module) if f"`{name}`" not in text] == []
+def test_the_readme_fits_on_a_screen_or_two() -> None:
+    assert len(README.read_text(encoding="utf-8").split()) <= 600
 
 
 def test_the_reference_has_every_public_name_and_no_other() -> None:
