@@ -39,7 +39,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Each cell knows its column's title, which a narrow screen shows beside it (style.css)."""
+    """Each cell knows its column's title, which narrow screens show before it (style.css)."""
     return re.sub(r"<table>\n?<thead>.*?</table>", _label_cells, html, flags=re.DOTALL)
 
 
