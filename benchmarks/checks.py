@@ -213,7 +213,7 @@ def page() -> str:
     lines.append(f"{len(clean)} hold all laws: {', '.join(clean)}.")
     for name, text in said.items():
         if text:
-            lines += ["", f"`{name}`:", "", "```", *text.splitlines(), "```"]
+            lines += ["", f"`{name}`:", "", "```text", *text.splitlines(), "```"]
     return "\n".join(lines) + "\n"
 
 
