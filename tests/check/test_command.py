@@ -351,7 +351,7 @@ def test_without_treescope_a_page_is_an_error(
 ) -> None:
     monkeypatch.setitem(sys.modules, "treescope", None)
     status, _, err = check(capsys, "users_module:mlp", "--html", "page.html")
-    assert status == 2 and 'pip install "treekit[html]"' in err and not Path("page.html").exists()
+    assert status == 2 and 'pip install "treekit-jax[html]"' in err and not Path("page.html").exists()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("treescope") is None, reason="treescope is an extra")

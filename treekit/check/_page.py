@@ -16,7 +16,7 @@ def as_page(report: Report, tree: Any) -> str:
     try:
         treescope: Any = importlib.import_module("treescope")
     except ImportError:
-        raise UsageError('--html needs treescope: pip install "treekit[html]"') from None
+        raise UsageError('--html needs treescope: pip install "treekit-jax[html]"') from None
     rows = [(leaf.path or "(root)", leaf.what, size(leaf.bytes)) for leaf in report.leaves]
     rows += [(part.path or "(root)", part.value, "static") for part in report.static]
     return _PAGE.format(
