@@ -1,0 +1,45 @@
+"""Trees of two runs, compared."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+import treekit as tk
+
+from .prelude import value_of
+
+jnp: Any = jax.numpy
+
+
+def same_structure(a: Any, b: Any) -> str:
+    """How two trees differ in structure, or nothing."""
+    if jax.tree.structure(a) == jax.tree.structure(b):
+        return ""
+    return f"structure: {tk.tree_diff(a, b, values=False)}"
+
+
+def same_numbers(a: Any, b: Any) -> str:
+    """Where the numbers of two trees of one structure differ by more than rounding, or nothing."""
+    pairs = zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True)
+    for (path, x), y in pairs:
+        if message := _differ(value_of(x), value_of(y)):
+            return f"at {jax.tree_util.keystr(path) or 'the root'}: {message}"
+    return ""
+
+
+def _differ(x: Any, y: Any) -> str:
+    if x is None or y is None or jnp.issubdtype(x.dtype, jax.dtypes.extended):
+        return ""  # no numbers
+    if x.shape != y.shape:
+        return f"shapes {x.shape} and {y.shape}"
+    eps = max((float(jnp.finfo(z.dtype).eps) for z in (x, y) if jnp.issubdtype(z.dtype, jnp.inexact)), default=0.0)
+    wide = [np.asarray(z).astype(np.complex128) for z in (x, y)]
+    if np.allclose(*wide, rtol=100 * eps if eps < 1e-4 else 4 * eps, atol=100 * eps if eps < 1e-4 else 2 * eps, equal_nan=True):
+        return ""
+    return f"{x!r} and {y!r}"
+
+
+def without(tree: Any, outline: Any) -> Any:
+    """A tree with None where an outline of it has None."""
+    return jax.tree.map(lambda x, y: None if x is None else y, outline, tree, is_leaf=lambda x: x is None)
