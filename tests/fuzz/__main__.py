@@ -4,7 +4,9 @@ import collections
 import os
 import random
 import sys
+import tempfile
 import time
+from typing import Any
 
 import jax
 
@@ -16,6 +18,17 @@ CLEAR_EVERY = 100  # programs, after which what JAX has compiled is forgotten
 
 
 def main() -> None:
+    """Run programs. What has been compiled once is kept on disk, since it is forgotten now and then."""
+    config: Any = jax.config
+    with tempfile.TemporaryDirectory() as cache:
+        config.update("jax_compilation_cache_dir", os.environ.get("CACHE", cache))
+        config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        config.update("jax_traceback_in_locations_limit", 0)
+        sys.exit(fuzz())
+
+
+def fuzz() -> int:
     """Run, print each failure that has no reason with a program that reproduces it, and tell how many ran."""
     minutes = float(os.environ.get("MINUTES", "1"))
     first = int(os.environ["SEED"]) if "SEED" in os.environ else random.SystemRandom().randrange(10**9)
@@ -40,7 +53,7 @@ def main() -> None:
         if count % CLEAR_EVERY == 0:
             jax.clear_caches()
     report(first, count, time.monotonic() - start, asked, explained, found)
-    sys.exit(1 if found else 0)
+    return 1 if found else 0
 
 
 def report(first: int, count: int, seconds: float, *counters: collections.Counter[str]) -> None:

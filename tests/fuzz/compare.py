@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 import treekit as tk
 
@@ -13,7 +14,8 @@ jnp: Any = jax.numpy
 
 
 def same_structure(a: Any, b: Any) -> str:
-    """How two trees differ in structure, or nothing."""
+    """How two trees differ in structure, or nothing; None and float0 both mean that there is no update."""
+    a, b = (jax.tree.map(lambda x: None if is_absent(x) else x, tree) for tree in (a, b))
     if jax.tree.structure(a) == jax.tree.structure(b):
         return ""
     return f"structure: {tk.tree_diff(a, b, values=False)}"
@@ -21,8 +23,8 @@ def same_structure(a: Any, b: Any) -> str:
 
 def same_numbers(a: Any, b: Any) -> str:
     """Where the numbers of two trees of one structure differ by more than rounding, or nothing."""
-    pairs = zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True)
-    for (path, x), y in pairs:
+    pairs = jax.tree_util.tree_leaves_with_path(a, is_leaf=is_absent)
+    for (path, x), y in zip(pairs, jax.tree.leaves(b, is_leaf=is_absent), strict=True):
         if message := _differ(value_of(x), value_of(y)):
             return f"at {jax.tree_util.keystr(path) or 'the root'}: {message}"
     return ""
@@ -40,6 +42,16 @@ def _differ(x: Any, y: Any) -> str:
     return f"{x!r} and {y!r}"
 
 
-def without(tree: Any, outline: Any) -> Any:
-    """A tree with None where an outline of it has None."""
-    return jax.tree.map(lambda x, y: None if x is None else y, outline, tree, is_leaf=lambda x: x is None)
+def is_absent(x: Any) -> bool:
+    """Whether there is no update."""
+    return x is None or getattr(x, "dtype", None) == jax.dtypes.float0
+
+
+def without_holes(tree: Any) -> Any:
+    """A tree with None for each `MaskedNode`."""
+    return jax.tree.map(lambda x: None if is_hole(x) else x, tree, is_leaf=is_hole)
+
+
+def is_hole(x: object) -> bool:
+    """Whether this is what Optax has for a leaf that is masked out."""
+    return isinstance(x, optax.MaskedNode)

@@ -98,7 +98,7 @@ NOTHING = ("None", "{}", "()", "[]")
 
 def params(rng: random.Random) -> Expr:
     """An expression for params of one of three flavours: f32 arrays, inexact dtypes, anything."""
-    leaves = rng.choice([FLOATS, FLOATS, INEXACT, INEXACT, INEXACT + OTHERS, INEXACT + OTHERS + OTHERS])
+    leaves = rng.choice([FLOATS] * 4 + [INEXACT] * 3 + [INEXACT + OTHERS])
 
     def leaf() -> Expr:
         return Expr(rng.choice(NOTHING if rng.random() < 0.1 else leaves), sort="params")

@@ -70,6 +70,8 @@ def value_of(leaf: Any) -> Any:
     """The array that a leaf stands for, or None."""
     if is_ref(leaf):
         return leaf[...]
+    if getattr(leaf, "dtype", None) == jax.dtypes.float0:
+        return None
     return jnp.asarray(leaf) if isinstance(leaf, (Box, jax.Array, np.ndarray, np.generic, float, complex, int)) else None
 
 
@@ -81,6 +83,15 @@ def is_inexact(x: Any) -> bool:
 def arrays_of(tree: Any) -> Any:
     """The params that Equinox takes for such: None for the other leaves."""
     return eqx.filter(tree, eqx.is_inexact_array)
+
+
+def parameters_of(tree: Any) -> Any:
+    """The params without what no optimizer can do arithmetic on: None for functions, strings, keys and objects."""
+    return eqx.filter(tree, lambda leaf: _is_number(value_of(leaf)))
+
+
+def _is_number(x: Any) -> bool:
+    return x is not None and bool(jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool)
 
 
 def gradients(params: Any, step: int, dtype: Any = None, missing: str = "None", special: float = 0.0) -> Any:
@@ -97,7 +108,7 @@ def gradients(params: Any, step: int, dtype: Any = None, missing: str = "None", 
 
     def gradient(leaf: Any) -> Any:
         x = value_of(leaf)
-        if x is None or not (jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool):
+        if not _is_number(x):
             return None if x is None or missing != "float0" else np.zeros(x.shape, jax.dtypes.float0)
         if missing == "None" and not (eqx.is_inexact_array(leaf) or (isinstance(leaf, (Box, jax.Ref)) and is_inexact(x))):
             return None
@@ -131,8 +142,8 @@ def traced_update(tx: Any, grads: Any, state: Any, params: Any) -> Any:
 
 
 def loss(params: Any) -> Any:
-    """The sum of the squares of all numbers in f32."""
-    values = [x for x in map(value_of, jax.tree.leaves(params)) if x is not None and is_inexact(x)]
+    """The sum of the squares of all inexact arrays in f32."""
+    values = jax.tree.leaves(arrays_of(params))
     wide = [jnp.abs(x.astype(jnp.complex64 if jnp.iscomplexobj(x) else jnp.float32)) for x in values]
     return sum((jnp.sum(x**2) for x in wide), jnp.zeros([]))
 

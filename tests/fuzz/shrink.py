@@ -65,8 +65,9 @@ RUNS = {
     "equals plain Optax": "    train(plain, params)\n    train(tko, params)",
     "keeps its state": "    train(tko, params)\ntx = make(tko, params)\n"
     "print(traced_update(tx, gradients(params, 0, GRADIENTS), tx.init(params), params))",
-    "a raw model equals its arrays": "    train(tko, arrays_of(params))\n"
-    "    train(tko, params, lambda o, params: o.filtered(make(o, params)))\n    train(tko, params)",
+    "a raw model, filtered, equals its arrays": "    train(tko, arrays_of(params))\n"
+    "    train(tko, params, lambda o, params: o.filtered(make(o, params)))",
+    "a raw model equals its parameters": "    train(tko, parameters_of(params))\n    train(tko, params)",
     "a wrapper changes nothing": "    train(tko, params)\n    train(tko, params, lambda o, params: WRAPPED)",
 }
 
