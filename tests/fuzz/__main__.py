@@ -10,7 +10,10 @@ from typing import Any
 
 import jax
 
-from .laws import case_of, failures
+from treekit._jax import untyped
+
+from .cases import case_of
+from .laws import failures
 from .rules import reason
 from .shrink import program, shrink
 
@@ -51,7 +54,7 @@ def fuzz() -> int:
                 print(f"\nseed {seed}: {failure.key}", flush=True)
         count += 1
         if count % CLEAR_EVERY == 0:
-            jax.clear_caches()
+            untyped.clear_caches()
     report(first, count, time.monotonic() - start, asked, explained, found)
     return 1 if found else 0
 

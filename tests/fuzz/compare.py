@@ -7,6 +7,7 @@ import numpy as np
 import optax
 
 import treekit as tk
+from treekit._jax import jtu
 
 from .prelude import value_of
 
@@ -16,9 +17,18 @@ jnp: Any = jax.numpy
 def same_structure(a: Any, b: Any) -> str:
     """How two trees differ in structure, or nothing; None and float0 both mean that there is no update."""
     a, b = (jax.tree.map(lambda x: None if is_absent(x) else x, tree) for tree in (a, b))
-    if jax.tree.structure(a) == jax.tree.structure(b):
+    if jtu.tree_structure(a) == jtu.tree_structure(b):
         return ""
     return f"structure: {tk.tree_diff(a, b, values=False)}"
+
+
+def same_dtypes(a: Any, b: Any) -> str:
+    """Where two trees of one structure differ in dtypes, or nothing."""
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
+        dtypes = [getattr(value_of(z), "dtype", None) for z in (x, y)]
+        if dtypes[0] != dtypes[1]:
+            return f"at {jax.tree_util.keystr(path) or 'the root'}: dtypes {dtypes[0]} and {dtypes[1]}"
+    return ""
 
 
 def same_numbers(a: Any, b: Any) -> str:
@@ -36,8 +46,9 @@ def _differ(x: Any, y: Any) -> str:
     if x.shape != y.shape:
         return f"shapes {x.shape} and {y.shape}"
     eps = max((float(jnp.finfo(z.dtype).eps) for z in (x, y) if jnp.issubdtype(z.dtype, jnp.inexact)), default=0.0)
-    wide = [np.asarray(z).astype(np.complex128) for z in (x, y)]
-    if np.allclose(*wide, rtol=100 * eps if eps < 1e-4 else 4 * eps, atol=100 * eps if eps < 1e-4 else 2 * eps, equal_nan=True):
+    a, b = (np.asarray(z).astype(np.complex128) for z in (x, y))
+    units = 100 if eps < 1e-4 else 4  # a few units in the last place of a narrow dtype are much already
+    if np.allclose(a, b, rtol=units * eps, atol=units * eps, equal_nan=True):
         return ""
     return f"{x!r} and {y!r}"
 

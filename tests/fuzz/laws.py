@@ -1,8 +1,6 @@
 """A random program, run with plain Optax and with treekit, and the laws that it has to obey."""
 
 import contextlib
-import dataclasses
-import random
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -15,52 +13,13 @@ import optax as plain
 
 import treekit as tk
 import treekit.optax as ours
+from treekit._jax import jtu
 
 from . import prelude
-from .compare import same_numbers, same_structure, without_holes
-from .grammar import CHANGE_NOTHING, Expr, params, transformation
+from .cases import Case
+from .compare import same_dtypes, same_numbers, same_structure, without_holes
 
 STEPS = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A program.
-
-    Attributes:
-        tx: an expression for a transformation.
-        params: an expression for the params.
-        gradients: the further arguments of `prelude.gradients`.
-        wrapper: a wrapper that must change nothing.
-        disable_jit: whether it runs under `jax.disable_jit`, where nothing is compiled as a whole.
-        law: which law to ask about besides those of plain Optax and of the state.
-    """
-
-    tx: Expr
-    params: Expr
-    gradients: str
-    wrapper: str
-    disable_jit: bool
-    law: str
-
-
-OTHER_LAWS = ("a raw model, filtered, equals its arrays", "a raw model equals its parameters", "a wrapper changes nothing")
-
-
-def case_of(seed: int) -> Case:
-    """The program of a seed."""
-    rng = random.Random(seed)
-    dtype = rng.choice(["None", "None", "None", "'float32'", "'bfloat16'"])
-    missing = rng.choice(["'None'", "'None'", "'zeros'", "'zeros'", "'float0'"])
-    special = rng.choice(["0.0"] * 6 + ["jnp.nan", "jnp.inf"])
-    return Case(
-        transformation(rng, rng.choice([1, 2, 2, 3, 3, 4, 5])),
-        params(rng),
-        f"{dtype}, {missing}, {special}",
-        rng.choice(CHANGE_NOTHING),
-        rng.random() < 0.8,
-        rng.choice(OTHER_LAWS),
-    )
 
 
 class Run(NamedTuple):
@@ -98,7 +57,7 @@ def run(case: Case, library: Any, *, tx: str = "", only: Callable[[Any], Any] = 
     for step in range(STEPS):
         grads = only_like(tree, evaluate(f"gradients(params, {step}, {case.gradients})", library, whole))
         extra = {"value": prelude.loss(tree), "grad": grads, "value_fn": prelude.loss}
-        updates, state = optimizer.update(grads, state, tree, **extra)
+        updates, state = optimizer.update(grads, state, evaluate(case.updated_with, library, tree), **extra)
         tree = prelude.applied(library, tree, updates)
         whole = eqx.combine(tree, whole)
         out.states.append(state)
@@ -169,6 +128,8 @@ def equals_plain(case: Case, mine: Run | Exception) -> str | None:
     for i, (a, b) in enumerate(zip(mine.states, theirs.states, strict=True)):
         if message := same_structure(a, b):
             return f"the state after {i} steps: {message}"
+    if message := same_dtypes(mine.states[0], theirs.states[0]):
+        return f"the state after 0 steps: {message}"
     for i, (a, b) in enumerate(zip(mine.updates, theirs.updates, strict=True)):
         if message := same_structure(a, b) or same_numbers(a, b):
             return f"the updates of step {i}: {message}"
@@ -191,7 +152,9 @@ def keeps_state(case: Case, mine: Run | Exception) -> str | None:
         return None
     grads = evaluate(f"gradients(params, 0, {case.gradients})", ours, tree)
     try:
-        updates, state = prelude.traced_update(evaluate(str(case.tx), ours, tree), grads, mine.states[0], tree)
+        updates, state = prelude.traced_update(
+            evaluate(str(case.tx), ours, tree), grads, mine.states[0], evaluate(case.updated_with, ours, tree)
+        )
     except Exception as error:
         return f"traced, it raises {describe(error)}"
     difference = tk.tree_diff((mine.updates[0], mine.states[0]), (updates, state), values=False)
@@ -210,7 +173,7 @@ def equals_parameters(case: Case, mine: Run | Exception) -> str | None:
 
 def _equals_part(case: Case, mine: Run | Exception, only: Callable[[Any], Any]) -> str | None:
     tree = evaluate(str(case.params), ours, None)
-    if jax.tree.structure(only(tree)) == jax.tree.structure(tree):
+    if jtu.tree_structure(only(tree)) == jtu.tree_structure(tree):
         return None
     theirs = attempt(case, ours, only=only)
     if isinstance(theirs, Exception):
@@ -232,10 +195,10 @@ def equals_wrapped(case: Case, mine: Run | Exception) -> str | None:
     """A wrapper that must change nothing changes nothing."""
     if isinstance(mine, Exception):
         return None
-    wrapped = attempt(case, ours, tx=case.wrapper.replace("...", str(case.tx)))
-    if isinstance(wrapped, Exception):
-        return f"{case.wrapper} raises {describe(wrapped)}"
-    for i, (a, b) in enumerate(zip(wrapped.updates, mine.updates, strict=True)):
+    theirs = attempt(case, ours, tx=str(case.tx.wrapped(case.wrapper, case.place)))
+    if isinstance(theirs, Exception):
+        return f"{case.wrapper} raises {describe(theirs)}"
+    for i, (a, b) in enumerate(zip(theirs.updates, mine.updates, strict=True)):
         if message := same_structure(a, b) or same_numbers(a, b):
             return f"{case.wrapper}: the updates of step {i}: {message}"
     return ""

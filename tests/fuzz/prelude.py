@@ -72,7 +72,9 @@ def value_of(leaf: Any) -> Any:
         return leaf[...]
     if getattr(leaf, "dtype", None) == jax.dtypes.float0:
         return None
-    return jnp.asarray(leaf) if isinstance(leaf, (Box, jax.Array, np.ndarray, np.generic, float, complex, int)) else None
+    return (
+        jnp.asarray(leaf) if isinstance(leaf, (Box, jax.Array, np.ndarray, np.generic, float, complex, int)) else None
+    )
 
 
 def is_inexact(x: Any) -> bool:
@@ -110,7 +112,9 @@ def gradients(params: Any, step: int, dtype: Any = None, missing: str = "None", 
         x = value_of(leaf)
         if not _is_number(x):
             return None if x is None or missing != "float0" else np.zeros(x.shape, jax.dtypes.float0)
-        if missing == "None" and not (eqx.is_inexact_array(leaf) or (isinstance(leaf, (Box, jax.Ref)) and is_inexact(x))):
+        if missing == "None" and not (
+            eqx.is_inexact_array(leaf) or (isinstance(leaf, (Box, jax.Ref)) and is_inexact(x))
+        ):
             return None
         if not is_inexact(x):
             return np.zeros(x.shape, jax.dtypes.float0) if missing == "float0" else jnp.zeros_like(x)

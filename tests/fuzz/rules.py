@@ -7,7 +7,8 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from .laws import Case, Failure, evaluate
+from .cases import Case
+from .laws import Failure, evaluate
 from .prelude import is_inexact, value_of
 
 jnp: Any = jax.numpy
@@ -56,8 +57,14 @@ def not_finite_multi_steps(case: Case, failure: Failure) -> bool:
 
 @_rule("equals plain Optax")
 def complex_for_real(case: Case, failure: Failure) -> bool:
-    """A complex result for a real leaf is an error; JAX drops the imaginary part with a warning (DESIGN.md)."""
+    """A complex result for a real leaf is an error (dtype_preserving_tree_map); Optax drops the imaginary part."""
     return re.search("a result of dtype complex64 for a leaf of dtype", failure.message) is not None
+
+
+@_rule("equals plain Optax")
+def joined_twice(case: Case, failure: Failure) -> bool:
+    """Updates of another structure are an error; of two nested splits the inner one joins what the outer has split."""
+    return str(case.tx).count("split_real_and_imaginary") > 1 and "SplitRealAndImaginaryArrays" in failure.message
 
 
 @_rule("equals plain Optax")
@@ -68,9 +75,19 @@ def monitored_from_init(case: Case, failure: Failure) -> bool:
 
 @_rule("equals plain Optax")
 def hyperparams_in_f32(case: Case, failure: Failure) -> bool:
-    """inject_hyperparams holds numbers in f32 at least; Optax in the dtype of the params (docs/guides/from_optax.md)."""
+    """inject_hyperparams holds numbers in f32 at least; Optax in the params' dtype (docs/guides/from_optax.md)."""
     narrow = any(is_inexact(x) and jnp.finfo(x.dtype).bits < 32 for _, x in _leaves(case))
     return "inject_hyperparams" in str(case.tx) and narrow and _is_about_numbers(failure)
+
+
+@_rule("equals plain Optax")
+def mask_for_a_schedule(case: Case, failure: Failure) -> bool:
+    """Optax's inject_hyperparams takes a mask function for a schedule (docs/what_goes_wrong.md)."""
+    return "o.inject_hyperparams(o.adamw)(falling, mask=mask(" in str(case.tx) and _is_about_hyperparams(failure)
+
+
+def _is_about_hyperparams(failure: Failure) -> bool:
+    return "hyperparams" in failure.message or _is_about_numbers(failure)
 
 
 @_rule("equals plain Optax")
@@ -81,13 +98,21 @@ def integers_as_floats(case: Case, failure: Failure) -> bool:
 
 @_rule("equals plain Optax")
 def gradients_of_another_dtype(case: Case, failure: Failure) -> bool:
-    """State keeps the dtype of init, and an update is as wide as its param: Optax rounds elsewhere (DESIGN.md)."""
+    """State keeps the dtype of init, and an update is as wide as its param: Optax rounds elsewhere (from_optax.md)."""
     return _has_other_gradients(case) and _is_about_numbers(failure)
 
 
 @_rule("a wrapper changes nothing")
+def gradients_of_integers(case: Case, failure: Failure) -> bool:
+    """Gradients of integers are none of treekit's business (docs/design.md): what an optimizer makes of them is."""
+    return (
+        "'zeros'" in case.gradients and any(not is_inexact(x) for _, x in _leaves(case)) and _is_about_numbers(failure)
+    )
+
+
+@_rule("a wrapper changes nothing")
 def widened_updates(case: Case, failure: Failure) -> bool:
-    """An update is as wide as its param, so what follows in a chain does not round as it would by itself (DESIGN.md)."""
+    """An update is as wide as its param, so what follows in a chain rounds less than by itself (from_optax.md)."""
     return _has_other_gradients(case) and "o.chain(" in case.wrapper and _is_about_numbers(failure)
 
 

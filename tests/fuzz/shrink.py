@@ -4,7 +4,8 @@ import dataclasses
 import time
 from collections.abc import Iterator
 
-from .laws import Case, Failure, failures
+from .cases import Case
+from .laws import Failure, failures
 from .rules import reason
 
 SECONDS = 40
@@ -26,12 +27,15 @@ def shrink(case: Case, failure: Failure) -> Case:
 
 
 def _smaller(case: Case) -> Iterator[Case]:
-    for field in ("params", "tx"):
-        for less in getattr(case, field).smaller():
-            yield dataclasses.replace(case, **{field: less})
-    for arguments in ("None, 'None', 0.0", f"{case.gradients.rsplit(',', 1)[0]}, 0.0"):
-        if arguments != case.gradients:
-            yield dataclasses.replace(case, gradients=arguments)
+    yield from (dataclasses.replace(case, params=less) for less in case.params.smaller())
+    yield from (dataclasses.replace(case, tx=less) for less in case.tx.smaller())
+    simpler = (
+        dataclasses.replace(case, place=0),
+        dataclasses.replace(case, updated_with="params"),
+        dataclasses.replace(case, gradients="None, 'None', 0.0"),
+        dataclasses.replace(case, gradients=f"{case.gradients.rsplit(',', 1)[0]}, 0.0"),
+    )
+    yield from (other for other in simpler if other != case)
 
 
 def _fails(case: Case, failure: Failure) -> bool:
@@ -55,7 +59,7 @@ def train(o, params, make=make):
     state = tx.init(params)
     for step in range(3):
         grads = gradients(params, step, {gradients})
-        updates, state = tx.update(grads, state, params, value=loss(params), grad=grads, value_fn=loss)
+        updates, state = tx.update(grads, state, {updated_with}, value=loss(params), grad=grads, value_fn=loss)
         params = applied(o, params, updates)
         print(step, updates, state, sep="\\n")
 with jax.disable_jit({disable_jit}):
@@ -64,7 +68,7 @@ with jax.disable_jit({disable_jit}):
 RUNS = {
     "equals plain Optax": "    train(plain, params)\n    train(tko, params)",
     "keeps its state": "    train(tko, params)\ntx = make(tko, params)\n"
-    "print(traced_update(tx, gradients(params, 0, GRADIENTS), tx.init(params), params))",
+    "print(traced_update(tx, gradients(params, 0, GRADIENTS), tx.init(params), UPDATED_WITH))",
     "a raw model, filtered, equals its arrays": "    train(tko, arrays_of(params))\n"
     "    train(tko, params, lambda o, params: o.filtered(make(o, params)))",
     "a raw model equals its parameters": "    train(tko, parameters_of(params))\n    train(tko, params)",
@@ -75,11 +79,13 @@ RUNS = {
 def program(case: Case, failure: Failure) -> str:
     """A program that shows what failed; it runs from the root of the repository."""
     runs = RUNS[failure.law].replace("GRADIENTS", case.gradients)
+    runs = runs.replace("UPDATED_WITH", case.updated_with)
     return PROGRAM.format(
         message=f"{failure.law}: {failure.message}".replace("\n", "\n#   "),
         params=case.params,
         tx=case.tx,
         gradients=case.gradients,
         disable_jit=case.disable_jit,
-        runs=runs.replace("WRAPPED", case.wrapper.replace("...", "make(o, params)")),
+        updated_with=case.updated_with,
+        runs=runs.replace("WRAPPED", str(case.tx.wrapped(case.wrapper, case.place))),
     )
