@@ -4,10 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test settings check coverage package versions bench docs matrix fuzz clean
+.PHONY: help demo test settings check coverage package versions bench accelerators accelerators-test docs matrix fuzz clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[-.a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/installed ## train on handwritten digits: plain Optax beside treekit, and a picture of the loss
 	$(BIN)/python examples/digits.py
@@ -49,6 +49,21 @@ bench: .venv/installed ## treekit beside its peers, and docs/benchmarks.md (QUIC
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
 
+# An environment of its own, since JAX looks for a TPU wherever libtpu is installed.
+ACCELERATORS := .venv-accelerators
+
+accelerators: $(ACCELERATORS)/installed ## compile for TPUs (GPU=1: for GPUs too), and write docs/accelerators.md
+	$(ACCELERATORS)/bin/python -m benchmarks.accelerators
+
+accelerators-test: $(ACCELERATORS)/installed ## the tests that compile for TPUs, on a machine that needs none
+	$(ACCELERATORS)/bin/python -m pytest -n 2 tests/accelerators
+
+$(ACCELERATORS)/installed: .venv/installed
+	$(BIN)/python -m venv --clear $(ACCELERATORS)
+	$(ACCELERATORS)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(ACCELERATORS)/bin/python -m pip install --quiet --editable ".[optax]" --group accelerators $(if $(GPU),"jax[cuda12]")
+	@touch $@
+
 docs: .venv/installed ## the documentation, into site/; a warning or a misspelling is an error
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/codespell
@@ -61,7 +76,7 @@ fuzz: .venv/installed ## random compositions of transformations against plain Op
 	$(FAST) $(BIN)/python -m tests.fuzz
 
 clean: ## remove .venv, caches and builds
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist site
+	rm -rf .venv $(ACCELERATORS) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv: .venv/installed ## make the environment that the others use; they do so by themselves

@@ -16,11 +16,12 @@ _KEYS = 24  # that are listed
 _SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
 
 
-def describe(x: Any) -> str:
-    """`f32[2,3]` for an array, the type and value of a number, the type of anything else."""
+def describe(x: Any, *, short: bool = True) -> str:
+    """`f32[2,3]` for an array (`float32[2,3]` if not short), type and value of a number, the type of anything else."""
     if is_array(x) or isinstance(x, jax.ShapeDtypeStruct):
         dtype = str(x.dtype)
-        name = next((s + dtype.removeprefix(d) for d, s in _SHORT_DTYPES if dtype.startswith(d)), dtype)
+        names = _SHORT_DTYPES if short else ()
+        name = next((s + dtype.removeprefix(d) for d, s in names if dtype.startswith(d)), dtype)
         numpy = "(numpy)" if isinstance(x, (np.ndarray, np.generic)) else ""
         return f"{name}[{','.join(map(str, x.shape))}]{numpy}{'(deleted)' if is_deleted(x) else ''}"
     if dtype_of(x) is None:
