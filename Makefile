@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow settings check coverage package versions bench accelerators accelerators-test docs matrix clean
+.PHONY: help demo test slow settings check coverage package versions bench accelerators accelerators-test docs matrix fuzz clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[-.a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
@@ -77,6 +77,9 @@ docs: .venv/installed ## build the documentation into site/; a warning, a misspe
 
 matrix: .venv/installed ## every optimizer, wrapper and kind of params against the laws (hours; MINUTES=30 for a part)
 	$(BIN)/python -m benchmarks.matrix
+
+fuzz: .venv/installed ## random compositions of transformations against plain Optax (MINUTES=30; SEED=... for the first)
+	$(FAST) $(BIN)/python -m tests.fuzz
 
 clean: ## remove .venv, caches and builds
 	rm -rf .venv $(ACCELERATORS) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist site
