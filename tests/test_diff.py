@@ -5,6 +5,8 @@ import dataclasses
 import enum
 import io
 import re
+import subprocess
+import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable
@@ -463,6 +465,44 @@ def test_tolerances_are_numpys() -> None:
         assert bool(tk.tree_diff(a, b, rtol=rtol, atol=atol)) is not same
     assert not tk.tree_diff(1.0, 1.01, rtol=0.1) and tk.tree_diff(1.0, 1.01)
     assert tk.tree_diff(jnp.arange(3), jnp.arange(3) + 1, rtol=1.0, atol=10.0), "ints are exact"
+
+
+@pytest.mark.parametrize("zero", [0, np.float32(0), np.int64(0), jnp.zeros(()), False], ids=lambda x: type(x).__name__)
+def test_a_tolerance_is_any_real_number(zero: Any) -> None:
+    assert tk.tree_diff(1.0, 1.5, rtol=zero, atol=zero) and not tk.tree_diff(1.0, 1.5, rtol=zero, atol=1)
+    tk.assert_trees_same(1.0, 1.0, rtol=zero, atol=zero)
+
+
+def test_trees_may_be_nested_as_deeply_as_jax_allows() -> None:
+    a, b = 1, 2
+    nested: list[Any] = [a, b]
+    for _ in range(900):
+        nested = [[x] for x in nested]
+    (found,) = tk.tree_diff(*nested)
+    assert found.path == "[0]" * 900 and found.kind == "value"
+
+
+COUNT_CALLS = """if True:
+    import sys, jax, numpy as np, treekit
+
+    def calls(count):
+        a, b = (list(jax.device_put(list(np.arange(count, dtype=np.float32) + i))) for i in (0, 1))
+        events = []
+        sys.setprofile(lambda _, event, __: events.append(event))
+        diff = treekit.tree_diff(a, b)
+        sys.setprofile(None)
+        assert len(diff) == count
+        return events.count("call") + events.count("c_call")
+
+    calls(10)
+    print((calls(200) - calls(100)) / 100)
+"""
+
+
+def test_the_work_for_many_small_arrays_is_little_for_each() -> None:
+    """Function calls are counted, since time depends on the machine; elsewhere, since beartype adds its own here."""
+    done = subprocess.run([sys.executable, "-c", COUNT_CALLS], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 110
 
 
 def test_the_text_is_a_table() -> None:
