@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import enum
+import functools
 import io
 import re
 import subprocess
@@ -560,6 +561,66 @@ def test_colours_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None
     assert plain.getvalue() == asked_not_to.getvalue() == f"{diff}\n"
     assert "\033[" in coloured.getvalue()
     assert re.sub(r"\033\[\d+m", "", coloured.getvalue()) == plain.getvalue()
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    activation: Any
+    size: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Quiet(Settings):
+    def __repr__(self) -> str:
+        return "quiet"
+
+
+class Mark: ...
+
+
+class Unnamed:
+    def __call__(self) -> None: ...
+
+
+@functools.lru_cache
+def cached() -> None: ...
+
+
+# What is shown of a value, wherever one is: functions by name, and no addresses.
+SHOWN: dict[str, tuple[Any, str]] = {
+    "custom_jvp": (jax.nn.relu, "<custom_jvp relu>"),
+    "jitted": (jax.nn.silu, "<jitted silu>"),
+    "jitted partial": (jax.jit(functools.partial(follow, ())), "<jitted follow>"),
+    "callable object": (Unnamed(), f"<{__name__}.Unnamed object>"),
+    "function": (jax.nn.gelu, "<function gelu>"),
+    "wrapped": (jax.vmap(follow), "<wrapped function follow>"),
+    "cached": (cached, "<_lru_cache_wrapper cached>"),
+    "builtin": (len, "<built-in function len>"),
+    "method": (tk.tree_diff(1, 2).show, "<bound method TreeDiff.show>"),
+    "object": (Mark(), f"<{__name__}.Mark object>"),
+    "partial": (functools.partial(jax.nn.relu, 1), "partial(<custom_jvp relu>, 1)"),
+    "tuple": ((jax.nn.relu, "a"), "(<custom_jvp relu>, 'a')"),
+    "dataclass": (Settings((jax.nn.silu, None)), "Settings(activation=(<jitted silu>, None), size=1)"),
+    "dataclass with its own repr": (Quiet(jax.nn.silu), "quiet"),
+    "class": ((Settings, 1), f"({__name__}.Settings, 1)"),
+    "text": ("f at 0x12345678", "'f at 0x12345678'"),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_functions_are_shown_by_name(name: str) -> None:
+    value, shown = SHOWN[name]
+    (found,) = tk.tree_diff(Twig(1, name=value), Twig(1, name=None))
+    assert (found.kind, found.left) == ("static value", shown)
+
+
+def test_functions_of_other_types_are_shown_by_name() -> None:
+    (found,) = tk.tree_diff([jax.nn.relu], [jax.nn.gelu])
+    assert (found.kind, found.left, found.right) == ("type", "<custom_jvp relu>", "<function gelu>")
+    assert repr(Twig(jax.nn.relu, [jax.nn.silu], name=(len, jax.nn.gelu))) == (
+        "Twig(\n  left=<custom_jvp relu>,\n  right=[<jitted silu>],\n"
+        "  name=(<built-in function len>, <function gelu>)\n)"
+    )
 
 
 def test_where_arrays_lie_is_compared_without_values_too() -> None:
