@@ -18,3 +18,24 @@ from treekit._node import node_factory as node_factory
 from treekit._node import register_node as register_node
 from treekit._node import replace as replace
 from treekit._round import stochastic_round as stochastic_round
+
+__all__ = [
+    "assert_trees_same",
+    "combine",
+    "dtype_preserving_tree_map",
+    "field",
+    "filter",
+    "filter_arrays",
+    "is_array",
+    "is_inexact_array",
+    "is_truly_callable",
+    "node",
+    "node_factory",
+    "partition",
+    "register_node",
+    "replace",
+    "resolve_spec",
+    "stochastic_round",
+    "tree_at",
+    "tree_diff",
+]
