@@ -26,3 +26,32 @@ from treekit._round import stochastic_round as stochastic_round
 from treekit._stack import tree_ravel as tree_ravel
 from treekit._stack import tree_stack as tree_stack
 from treekit._stack import tree_unstack as tree_unstack
+
+__all__ = [
+    "Typed",
+    "assert_trees_same",
+    "check_types",
+    "combine",
+    "dtype_preserving_tree_map",
+    "field",
+    "filter",
+    "filter_arrays",
+    "graft",
+    "is_array",
+    "is_inexact_array",
+    "is_truly_callable",
+    "node",
+    "node_factory",
+    "partition",
+    "path_labels",
+    "path_mask",
+    "register_node",
+    "replace",
+    "resolve_spec",
+    "stochastic_round",
+    "tree_at",
+    "tree_diff",
+    "tree_ravel",
+    "tree_stack",
+    "tree_unstack",
+]

@@ -13,6 +13,7 @@ import wadler_lindig
 
 from treekit._check_types import check_created
 from treekit._copy import copy_arguments
+from treekit._describe import describe_function
 from treekit._jax import jtu
 from treekit._layout import STATIC, Creation, Layout, deepcopy_node, layout_of
 from treekit._static import FUNCTIONS, carried, holds_array, reached
@@ -181,11 +182,15 @@ def _delete_attribute(self: object, name: str) -> None:
 
 
 def _represent(self: object) -> str:
-    def array(x: object) -> wadler_lindig.AbstractDoc | None:
-        return wadler_lindig.array_summary(x.shape, str(x.dtype), None) if isinstance(x, jax.Array) else None
-
-    text: str = _pretty.pformat(self, custom=array, hide_defaults=False)
+    text: str = _pretty.pformat(self, custom=_represent_leaf, hide_defaults=False)
     return text
+
+
+def _represent_leaf(x: object) -> wadler_lindig.AbstractDoc | None:
+    if isinstance(x, jax.Array):
+        return wadler_lindig.array_summary(x.shape, str(x.dtype), None)
+    name = describe_function(x)
+    return wadler_lindig.TextDoc(name) if name else None
 
 
 def _blank(cls: type[T]) -> T:
