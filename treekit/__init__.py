@@ -3,6 +3,8 @@
 from treekit._at import tree_at as tree_at
 from treekit._callable import is_truly_callable as is_truly_callable
 from treekit._callable import resolve_spec as resolve_spec
+from treekit._check_types import Typed as Typed
+from treekit._check_types import check_types as check_types
 from treekit._diff import assert_trees_same as assert_trees_same
 from treekit._diff import tree_diff as tree_diff
 from treekit._filter import combine as combine

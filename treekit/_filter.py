@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from treekit._dtype import ARRAYS, dtype_of
+from treekit._dtype import ARRAYS, as_array, dtype_of, stands_for_array
 from treekit._jax import jnp, jtu
 
 if TYPE_CHECKING:
@@ -62,8 +62,14 @@ def is_inexact_array(
 
 
 def is_parameter(x: object) -> bool:
-    """True for what an optimizer can do arithmetic on: numeric arrays and Python numbers; no key, string, function."""
+    """True for what an optimizer can do arithmetic on, and False for keys, strings and functions.
+
+    These are numeric arrays, Python numbers, and leaves that stand for an array: a `jax.Ref`, or an object with
+    `__jax_array__`.
+    """
     dtype = dtype_of(x)
+    if dtype is None and stands_for_array(x):
+        dtype = x.dtype if isinstance(x, jax.Ref) else dtype_of(as_array(x))
     return dtype is not None and (jnp.issubdtype(dtype, np.number) or dtype == np.bool_)
 
 
@@ -219,14 +225,22 @@ def _decide(filter_spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) 
 
 
 def _ask(answers: Iterator[bool], tree: Any, is_leaf: Callable[[Any], bool] | None) -> list[bool]:
-    """The answers for all leaves; an error tells of which leaf it came."""
+    """The answers for all leaves.
+
+    Raises:
+        ValueError: the predicate raised an error; names the key path of the leaf.
+    """
     got: list[bool] = []
     try:
         got.extend(answers)
     except Exception as error:
-        path = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(got)][0]
-        error.add_note(f"This happened where filter_spec was asked of the leaf {jtu.keystr(path) or '(the root)'}")
-        raise
+        path, leaf = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(got)]
+        where = jtu.keystr(path) or "the root"
+        raise ValueError(
+            f"filter_spec cannot answer for the leaf {where}, of type {type(leaf).__name__}: {type(error).__name__} "
+            f"{error}. A predicate is asked about every leaf, functions and numbers too; begin it with "
+            "treekit.is_array(leaf) and"
+        ) from error
     return got
 
 

@@ -6,13 +6,14 @@ import optax
 
 from treekit._dtype import strong
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit.optax._select import hold
+from treekit.optax._boundary import at_boundary
+from treekit.optax._preserve import preserve
 from treekit.optax._step_if import zeros
+from treekit.optax._transformation import GradientTransformation, described
 
 
-def apply_if_finite(
-    inner: optax.GradientTransformation, max_consecutive_errors: int
-) -> optax.GradientTransformationExtraArgs:
+@described
+def apply_if_finite(inner: optax.GradientTransformation, max_consecutive_errors: int) -> GradientTransformation:
     """`optax.apply_if_finite` for every mix of dtypes and every model.
 
     Where an update holds an inf or a NaN, the inner state stays and the updates are zero; after more than
@@ -32,11 +33,11 @@ def apply_if_finite(
     >>> updates, state.notfinite_count
     (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
     """
-    inner = hold(inner)
+    tx = preserve(inner)
 
     def init(params: Any) -> optax.ApplyIfFiniteState:
         zero = jnp.zeros([], jnp.int32)
-        return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, inner.init(params))
+        return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, tx.init(params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         finite = jnp.array([jnp.all(jnp.isfinite(g)) for g in jtu.tree_leaves(updates)], bool).all()
@@ -44,7 +45,7 @@ def apply_if_finite(
         inner_state = jtu.tree_map(strong, state.inner_state)
 
         def run(inner_state: Any) -> tuple[Any, Any]:
-            return inner.update(updates, inner_state, params, **extra)
+            return tx.update(updates, inner_state, params, **extra)
 
         step = untyped.jit(run)  # traced once, for the dtypes of the updates, and not again for the cond
 
@@ -56,4 +57,4 @@ def apply_if_finite(
         total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
         return new_updates, optax.ApplyIfFiniteState(count, finite, total, new_inner_state)
 
-    return hold(optax.GradientTransformationExtraArgs(init, update))
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
