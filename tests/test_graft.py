@@ -57,13 +57,12 @@ def test_structure_classes_and_functions_are_those_of_new(name: str) -> None:
 
 def test_an_attribute_a_key_and_an_index_are_one_name() -> None:
     new = Twig({"layers": [Point(zeros(2), zeros(3))]})
-    for old in (
+    olds: list[Any] = [
         {"left": {"layers": {"0": {"x": ones(2), "y": ones(3)}}}},
-        {"left": {"layers": {0: [ones(2), ones(3)]}}},
+        {"left": {"layers": {0: Point(ones(2), ones(3))}}},
         Twig({"layers": (Point(ones(2), ones(3)),)}),
-    ):
-        if isinstance(old, dict) and 0 in old["left"]["layers"]:
-            old["left"]["layers"][0] = Point(*old["left"]["layers"][0])
+    ]
+    for old in olds:
         got, _ = tk.graft(new, old, strict=True)
         assert type(got) is Twig and type(got.left["layers"][0]) is Point
         assert all(float(x.min()) == 1 for x in jax.tree.leaves(got))
@@ -350,6 +349,11 @@ def test_trees_that_have_nothing_in_common() -> None:
         tk.graft({"w": 0, "b": 0}, {"params": {"w": 1}})
 
 
+def test_an_old_tree_without_values() -> None:
+    with pytest.raises(TypeError, match="at w: the old tree has a shape and dtype, and no value"):
+        tk.graft({"w": zeros(2)}, jax.eval_shape(lambda: {"w": ones(2)}))
+
+
 def test_strict() -> None:
     for new, old, what in (({"a": 0, "b": 0}, {"a": 1}, "1 fresh"), ({"a": 0}, {"a": 1, "b": 1}, "1 dropped")):
         with pytest.raises(ValueError, match=f"(?s)not every leaf is kept.*{what}"):
@@ -430,6 +434,30 @@ def test_states_of_labels() -> None:
     fresh = {"opt": {"x": state(1, "a"), "y": state(2, "b")}}
     got, report = tk.graft(new, fresh)
     assert paths(report.fresh) == ["opt.z.count", "opt.z.mu.c"]
+
+
+class OtherState(NamedTuple):
+    count: Any
+    mu: Any
+
+
+def test_states_of_another_class_are_carried_over_by_rename_only() -> None:
+    new, old = OtherState(jnp.float32(0), {"a": jnp.float32(0)}), state(1, "a")
+    with pytest.raises(ValueError, match=r"no leaf in common\..*have to be of one class; from one class to another"):
+        tk.graft(new, old)
+    got, report = tk.graft(new, old, rename={"mu.**": "mu.**"})
+    assert float(got.mu["a"]) == 1 and paths(report.fresh) == paths(report.dropped) == ["count"]
+
+
+def test_two_models_with_equal_paths_are_not_mixed_up() -> None:
+    """As of a generator and its critic: what the one still has is not for the other."""
+    old = {"gen": state(1, "a"), "critic": state(2, "a", "b")}
+    got, report = tk.graft({"gen": state(0, "a", "b"), "critic": state(0, "a", "b")}, old)
+    assert paths(report.fresh) == ["gen.mu.b"] and float(got["gen"].mu["b"]) == 0
+    got, report = tk.graft({"gen": state(0, "a"), "rival": state(0, "a", "b"), "critic": state(0, "a", "b")}, old)
+    assert paths(report.fresh) == ["rival.count", "rival.mu.a", "rival.mu.b"]
+    got, report = tk.graft({"gen": state(0, "a"), "rival": state(0, "a", "b")}, old, strict=True)
+    assert float(got["rival"].count) == float(got["rival"].mu["a"]) == 2
 
 
 def test_a_state_split_in_two_and_put_together_again() -> None:

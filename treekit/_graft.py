@@ -119,6 +119,7 @@ def graft(
         the report.
 
     Raises:
+        TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value.
         ValueError: the trees have no leaf in common; with `strict`, a leaf is not kept; several old states may be meant
             (lists the candidates); a pattern matches nothing, or leads nowhere; two leaves are renamed to one path;
             `resize` returns another shape. Nothing is carried over then.
@@ -153,7 +154,8 @@ def graft(
     if names and old_leaves and not found:
         name = old_leaves[0].name
         raise ValueError(
-            f"the trees have no leaf in common. Old: {name}. The nearest new paths: {nearest(name, names)}"
+            f"the trees have no leaf in common. Old: {name}. The nearest new paths: {nearest(name, names)}. Optimizer "
+            "states have to be of one class; from one class to another, carry over with rename, by full paths"
         )
 
     resizers = _resizers(resize, names)
@@ -182,6 +184,8 @@ def graft(
 def _carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:
     """The old value as it is to stand in the new tree, or None if it is refused."""
     new = leaf.value
+    if isinstance(old, jax.ShapeDtypeStruct):
+        raise TypeError(f"at {leaf.name}: the old tree has a shape and dtype, and no value")
     if np.shape(old) != np.shape(new):
         old = None if resize is None else resize(new, old)
         if old is None:

@@ -37,7 +37,7 @@ class Renamed:
         return any(kind == x and name.startswith(start) for x, name in self._mentioned)
 
     def check_used(self, used: Container[int]) -> None:
-        """Raise a ValueError for a pattern that had no effect, given the ids of the old leaves that are carried over."""
+        """Raise a ValueError for a pattern without an effect, given the ids of the old leaves that are carried over."""
         for pattern, leaves in self._leaves.items():
             if not leaves:
                 raise ValueError(

@@ -64,7 +64,7 @@ def sources(
     There may be several, of one value: the counts of groups that become one.
 
     The old state is the one of the same kind, labels and place; or the only one of its kind. A leaf that it does not
-    have is looked for under the labels that parameters have come from.
+    have may have come from another label, where the new tree does not have it any more.
 
     Args:
         state: one of `new`.
@@ -79,14 +79,16 @@ def sources(
     equals = [x for x in same_kind if x.labels == state.labels]
     if not equals and len(same_kind) == 1 == sum(x.kind == state.kind for x in new) and _belong(state, same_kind[0]):
         equals = same_kind
-    origins = _origins(state.labels, new, old)
+    claimed = {(x.kind, x.labels, x.place, below) for x in new for below in x.leaves}
+    origins = _origins(state.labels, new, old, claimed)
     others = [x for x in same_kind if x.labels != state.labels and x.labels in origins]
     for below, leaf in state.leaves.items():
         if leaf.name in known:
             continue
         found = _find(state, below, equals)
         if not found and not below.startswith(_HYPERPARAMS):
-            found = _find(state, below, others)
+            left = [x for x in others if not _is_of_param(below) or (x.kind, x.labels, x.place, below) not in claimed]
+            found = _find(state, below, left)
         if found:
             yield leaf, found
 
@@ -104,8 +106,10 @@ def _find(state: State, below: str, candidates: list[State]) -> list[Leaf]:
     return placed
 
 
-def _origins(labels: tuple[str, ...], new: list[State], old: list[State]) -> set[tuple[str, ...]]:
-    """The labels in the old tree that the parameters under these labels come from.
+def _origins(
+    labels: tuple[str, ...], new: list[State], old: list[State], claimed: Container[Any]
+) -> set[tuple[str, ...]]:
+    """The labels in the old tree that parameters under these labels come from: of those, it has them no more.
 
     If there are none, the parameters are new, and so is all of their state: with the count of steps of others, Adam
     would take moments of zero for those of a long run. Where states have no parameters to tell by, as sgd's, it is the
@@ -114,7 +118,12 @@ def _origins(labels: tuple[str, ...], new: list[State], old: list[State]) -> set
     params = {(x.kind, below) for x in new if x.labels == labels for below in x.leaves if _is_of_param(below)}
     if not params:
         return {x.labels for x in old} - {x.labels for x in new}
-    return {x.labels for x in old if any((x.kind, below) in params for below in x.leaves)}
+    return {
+        x.labels
+        for x in old
+        for below in x.leaves
+        if (x.kind, below) in params and (x.kind, x.labels, x.place, below) not in claimed
+    }
 
 
 def _belong(state: State, old: State) -> bool:
