@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import jax
@@ -11,6 +11,7 @@ from jax.core import Tracer
 
 from treekit._dtype import ARRAYS, dtype_of
 from treekit._jax import jnp, jtu
+from treekit._types import FilterSpec, LeafPredicate
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -67,10 +68,10 @@ def is_parameter(x: object) -> bool:
 
 def filter(
     tree: T,
-    filter_spec: object,
+    filter_spec: FilterSpec,
     inverse: bool = False,
     replace: Any = None,
-    is_leaf: Callable[[Any], bool] | None = None,
+    is_leaf: LeafPredicate | None = None,
 ) -> T:
     """Keep the leaves that satisfy a condition, and put None in the place of the others.
 
@@ -120,9 +121,9 @@ def filter_arrays(tree: T) -> T:
 
 def partition(
     tree: T,
-    filter_spec: object = is_array,
+    filter_spec: FilterSpec = is_array,
     replace: Any = None,
-    is_leaf: Callable[[Any], bool] | None = None,
+    is_leaf: LeafPredicate | None = None,
 ) -> tuple[T, T]:
     """Split a tree in two: the leaves that satisfy a condition, and the others; `combine` puts them together.
 
@@ -149,7 +150,7 @@ def partition(
     return left, right
 
 
-def combine(tree: T, *rest: T, is_leaf: Callable[[Any], bool] | None = None) -> T:
+def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
     """Put together what `partition` split: at each leaf, the first of the trees' values that is not None.
 
     Args:
@@ -183,7 +184,7 @@ def combine(tree: T, *rest: T, is_leaf: Callable[[Any], bool] | None = None) -> 
 _is_none = functools.partial(operator.is_, None)  # no Python code runs for it, and it is called for every node
 
 
-def _decide(filter_spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[bool], list[Any], Any]:
+def _decide(filter_spec: Any, tree: Any, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:
     """One bool for each leaf, the leaves, and their structure."""
     if callable(filter_spec) and jtu.all_leaves([filter_spec]):
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
@@ -202,7 +203,7 @@ def _decide(filter_spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) 
     return keep, [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
 
 
-def _ask(answers: Iterator[bool], tree: Any, is_leaf: Callable[[Any], bool] | None) -> list[bool]:
+def _ask(answers: Iterator[bool], tree: Any, is_leaf: LeafPredicate | None) -> list[bool]:
     """The answers for all leaves; an error tells of which leaf it came."""
     got: list[bool] = []
     try:
