@@ -1,12 +1,14 @@
 """What a class says of its fields: annotations in their final form, strings resolved and type variables replaced."""
 
+import builtins
+import contextlib
 import dataclasses
 import functools
 import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from types import UnionType
 from typing import (
     Annotated,
@@ -19,6 +21,7 @@ from typing import (
     Self,
     TypeVar,
     Union,
+    Unpack,
     get_args,
     get_origin,
 )
@@ -105,17 +108,23 @@ def _field(
     cls: type[Any], owner: type[Any], name: str, annotation: Any, arguments: Mapping[type[Any], _Arguments]
 ) -> Field:
     known: _Arguments = {**arguments.get(owner, {}), Self: cls}
-    try:
+    with _explained(f"the annotation of {cls.__qualname__}.{name}, {annotation!r},", owner):
         hint = _resolve(annotation, owner)
         shown = _simplify(hint, owner, known, numbers=False)
-        checked = _simplify(hint, owner, known, numbers=True)
+        return Field(name, describe_hint(shown), _simplify(hint, owner, known, numbers=True))
+
+
+@contextlib.contextmanager
+def _explained(what: str, owner: type[Any]) -> Generator[None]:
+    """Say what could not be resolved, in a class, and what to do."""
+    try:
+        yield
     except Exception as error:
         raise UnresolvedAnnotationError(
-            f"the annotation of {cls.__qualname__}.{name}, {annotation!r}, cannot be resolved: {error}. Define what it "
-            f"names at the top level of {owner.__module__}, or import it there: a class that is local to a function "
-            "or imported under TYPE_CHECKING only, cannot be found while the program runs"
+            f"{what} cannot be resolved: {error}. Define what it names at the top level of {owner.__module__}, or "
+            "import it there: a class that is local to a function, or imported under TYPE_CHECKING only, cannot be "
+            "found while the program runs"
         ) from error
-    return Field(name, describe_hint(shown), checked)
 
 
 def describe_hint(hint: Any) -> str:
@@ -128,7 +137,8 @@ def _resolve(annotation: Any, owner: type[Any]) -> Any:
     """An annotation, and the strings in it, with the names that its class sees."""
     module = sys.modules.get(owner.__module__)
     parameters = {p.__name__: p for p in getattr(owner, "__type_params__", ())}
-    names = {owner.__name__: owner, **vars(owner), **parameters, **(vars(module) if module else {})}
+    # Built-in names come after those in a class's body, for Python; but a method `list` is in no annotation.
+    names = {owner.__name__: owner, **vars(owner), **vars(builtins), **parameters, **(vars(module) if module else {})}
     holder = type("Holder", (), {"__annotations__": {"x": annotation}})
     return typing.get_type_hints(holder, names, names, include_extras=True)["x"]
 
@@ -141,14 +151,16 @@ def _type_arguments(cls: type[Any]) -> dict[type[Any], _Arguments]:
         for alias in vars(base).get("__orig_bases__", ()):
             origin = get_origin(alias)
             if isinstance(origin, type) and origin not in (Generic, Protocol):
-                arguments = [_simplify(_resolve(x, base), base, known, numbers=False) for x in get_args(alias)]
+                with _explained(f"the base {alias} of {base.__qualname__}", base):
+                    arguments = [_simplify(_resolve(x, base), base, known, numbers=False) for x in get_args(alias)]
                 found[origin] = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
     return found
 
 
 def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any], *, numbers: bool) -> Any:
     """A type without variables and what decorates it, and with `numbers` those of arrays beside those of numbers."""
-    origin, args = get_origin(hint), get_args(hint)
+    origin: Any = get_origin(hint)
+    args = get_args(hint)
     go = functools.partial(_simplify, owner=owner, known=known, numbers=numbers)
     if isinstance(hint, str):  # in PyTree["Linear"]
         return go(_resolve(hint, owner))
@@ -160,7 +172,12 @@ def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any], *, numbers:
     if isinstance(hint, typing.NewType):
         return go(hint.__supertype__)
     if hasattr(hint, "__value__") and not isinstance(hint, type):  # an alias of a `type` statement, maybe of itself
-        return hint if hint in known else _simplify(hint.__value__, owner, {**known, hint: hint}, numbers=numbers)
+        if hint in known:
+            return hint
+        arguments = zip(getattr(origin, "__type_params__", ()), map(go, args), strict=False)
+        return _simplify(
+            _resolve(hint.__value__, owner), owner, {**known, **dict(arguments), hint: hint}, numbers=numbers
+        )
     if (parts := pytree_parts(hint)) is not None:
         leaf, structure = parts
         return pytree_of(go(leaf), structure)
@@ -170,6 +187,8 @@ def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any], *, numbers:
         return go(args[0])
     if origin in (Union, UnionType):
         return _union[tuple(map(go, args))]
+    if any(get_origin(x) is Unpack or getattr(x, "__unpacked__", False) for x in args):
+        return origin  # tuple[*Ts]
     if origin is None or origin in _OPAQUE or not args:
         return hint
     return origin[tuple(x if x is ... else go(x) for x in args)]

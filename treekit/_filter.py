@@ -4,7 +4,7 @@ import abc
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import jax
@@ -13,6 +13,7 @@ from jax.core import Tracer
 
 from treekit._dtype import ARRAYS, as_array, dtype_of, stands_for_array
 from treekit._jax import jnp, jtu
+from treekit._types import FilterSpec, LeafPredicate
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -77,16 +78,16 @@ class TreeSpec(abc.ABC):
     """A function of a whole tree. As a filter_spec it is called once; any other function is asked leaf by leaf."""
 
     @abc.abstractmethod
-    def of_leaves(self, tree: Any, is_leaf: Callable[[Any], bool] | None) -> list[Any]:
+    def of_leaves(self, tree: Any, is_leaf: LeafPredicate | None) -> list[Any]:
         """What it says of each leaf, in the order of `jax.tree.leaves`."""
 
 
 def filter(
     tree: T,
-    filter_spec: object,
+    filter_spec: FilterSpec,
     inverse: bool = False,
     replace: Any = None,
-    is_leaf: Callable[[Any], bool] | None = None,
+    is_leaf: LeafPredicate | None = None,
 ) -> T:
     """Keep the leaves that satisfy a condition, and put None in the place of the others.
 
@@ -137,9 +138,9 @@ def filter_arrays(tree: T) -> T:
 
 def partition(
     tree: T,
-    filter_spec: object = is_array,
+    filter_spec: FilterSpec = is_array,
     replace: Any = None,
-    is_leaf: Callable[[Any], bool] | None = None,
+    is_leaf: LeafPredicate | None = None,
 ) -> tuple[T, T]:
     """Split a tree in two: the leaves that satisfy a condition, and the others; `combine` puts them together.
 
@@ -166,7 +167,7 @@ def partition(
     return left, right
 
 
-def combine(tree: T, *rest: T, is_leaf: Callable[[Any], bool] | None = None) -> T:
+def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
     """Put together what `partition` split: at each leaf, the first of the trees' values that is not None.
 
     Args:
@@ -200,7 +201,7 @@ def combine(tree: T, *rest: T, is_leaf: Callable[[Any], bool] | None = None) -> 
 _is_none = functools.partial(operator.is_, None)  # no Python code runs for it, and it is called for every node
 
 
-def _decide(filter_spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[bool], list[Any], Any]:
+def _decide(filter_spec: Any, tree: Any, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:
     """One bool for each leaf, the leaves, and their structure."""
     if callable(filter_spec) and jtu.all_leaves([filter_spec]):
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
@@ -224,7 +225,7 @@ def _decide(filter_spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) 
     return keep, [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
 
 
-def _ask(answers: Iterator[bool], tree: Any, is_leaf: Callable[[Any], bool] | None) -> list[bool]:
+def _ask(answers: Iterator[bool], tree: Any, is_leaf: LeafPredicate | None) -> list[bool]:
     """The answers for all leaves.
 
     Raises:
@@ -253,7 +254,7 @@ def _as_bool(answer: Any) -> bool:
     )
 
 
-def _decide_part(spec: Any, part: Any, leaves: list[Any], is_leaf: Callable[[Any], bool] | None) -> Iterator[bool]:
+def _decide_part(spec: Any, part: Any, leaves: list[Any], is_leaf: LeafPredicate | None) -> Iterator[bool]:
     if isinstance(spec, TreeSpec):
         return map(_as_bool, spec.of_leaves(part, is_leaf))
     return (_decide_leaf(spec, x) for x in leaves)

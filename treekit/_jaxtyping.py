@@ -91,7 +91,7 @@ def is_jaxtyped_below(cls: type[Any]) -> bool:
     frame: FrameType | None = inspect.currentframe()
     while frame and frame.f_globals.get("__name__") != cls.__module__:
         frame = frame.f_back
-    if frame is None or "jaxtyped" not in frame.f_code.co_names:
+    if frame is None or "jaxtyped" not in {*frame.f_code.co_names, *frame.f_code.co_varnames}:
         return False
     lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)[frame.f_lineno - 1 :]
     decorators = itertools.takewhile(lambda line: not re.match(r"\s*class\b", line), lines)
