@@ -6,8 +6,8 @@ import optax
 
 from treekit._dtype import strong
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit.optax._select import hold
-from treekit.optax._step_if import zeros
+from treekit.optax._select import hold, hold_whole, whole_step
+from treekit.optax._step_if import run_if, zeros
 
 
 def apply_if_finite(
@@ -38,10 +38,15 @@ def apply_if_finite(
         zero = jnp.zeros([], jnp.int32)
         return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, inner.init(params))
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def check(updates: Any, state: Any) -> tuple[Any, Any]:
+        """Whether to accept the updates, and the state after the step but for the inner one."""
         finite = jnp.array([jnp.all(jnp.isfinite(g)) for g in jtu.tree_leaves(updates)], bool).all()
         count = jnp.where(finite, 0, optax.safe_increment(state.notfinite_count))
-        inner_state = jtu.tree_map(strong, state.inner_state)
+        total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
+        return finite | (count > max_consecutive_errors), optax.ApplyIfFiniteState(count, finite, total, ())
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        accept, new_state = check(updates, state)
 
         def run(inner_state: Any) -> tuple[Any, Any]:
             return inner.update(updates, inner_state, params, **extra)
@@ -51,9 +56,16 @@ def apply_if_finite(
         def skip(inner_state: Any) -> tuple[Any, Any]:
             return zeros(step.eval_shape(inner_state)[0]), inner_state
 
-        accept = finite | (count > max_consecutive_errors)
-        new_updates, new_inner_state = lax.cond(accept, step, skip, inner_state)
-        total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
-        return new_updates, optax.ApplyIfFiniteState(count, finite, total, new_inner_state)
+        new_updates, inner_state = lax.cond(accept, step, skip, jtu.tree_map(strong, state.inner_state))
+        return new_updates, new_state._replace(inner_state=inner_state)
 
-    return hold(optax.GradientTransformationExtraArgs(init, update))
+    def step(updates: Any, state: Any, params: Any, extra: Any, apply: Any) -> tuple[Any, Any]:
+        accept, new_state = check(updates, state)
+
+        def run(carry: Any) -> Any:
+            return whole_step(inner)(updates, carry[1], carry[0], extra, apply)
+
+        params, inner_state = run_if(accept, run, (params, jtu.tree_map(strong, state.inner_state)))
+        return params, new_state._replace(inner_state=inner_state)
+
+    return hold_whole(optax.GradientTransformationExtraArgs(init, update), step)

@@ -18,6 +18,8 @@ from treekit._filter import filter, flatten_updates, is_inexact_array, is_parame
 from treekit._jax import jnp, jtu, untyped
 from treekit.optax._preserve import preserve
 
+WholeStep = Callable[[Any, Any, Any, Any, Callable[[Any, Any], Any]], tuple[Any, Any]]
+
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
@@ -79,13 +81,13 @@ def select(
     def init(params: Any) -> Any:
         if is_params_placeholder(params):  # it stands for whatever the params are
             return wrap(inner.init(params))
-        return wrap(inner.init(_Step(choose(params), params, params, params).inside_params))
+        return wrap(inner.init(Step(choose(params), params, params, params).inside_params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         given = updates if params is None else params
         copy = _params_in_state(inner, unwrap(state), updates, given) if leafwise else None
         selection = choose(given) if copy is None else _leaves_of(copy)
-        step = _Step(selection, updates, params, given if copy is None else copy, any_shape)
+        step = Step(selection, updates, params, given if copy is None else copy, any_shape)
         views = {name: step.view(name, value) for name, value in extra.items()}
         new_updates, new_state = inner.update(step.inside(updates), unwrap(state), step.inside_params, **views)
         return step.outside(new_updates), wrap(new_state)
@@ -136,7 +138,7 @@ def _flatten_with_none(tree: Any) -> tuple[list[Any], Any]:
     return jtu.tree_flatten(tree, is_leaf=lambda x: x is None)
 
 
-class _Step:
+class Step:
     """One update, seen from outside and from inside the selection.
 
     A selected parameter may have no update: Equinox's gradient of a Python float is None, and JAX's of an int array is
@@ -249,7 +251,14 @@ def _none_as_false(filter_spec: Any) -> Any:
 
 
 class Held(optax.GradientTransformationExtraArgs):
-    """A transformation that takes raw models and keeps dtypes already. Only `hold` looks at this."""
+    """A transformation that takes raw models and keeps dtypes already. Only `hold` looks at this.
+
+    Attributes:
+        whole_step: a whole step of arrays, `whole_step(updates, state, params, extra, apply)`, where `apply(params,
+            updates)` adds them; returns new params and a new state. None where it is `update`, then `apply`.
+    """
+
+    whole_step: WholeStep | None = None
 
 
 def held(init: Callable[..., Any], update: Callable[..., Any]) -> Held:
@@ -261,12 +270,29 @@ def held(init: Callable[..., Any], update: Callable[..., Any]) -> Held:
     return Held(functools.partial(init), functools.partial(update))
 
 
+def whole_step(tx: optax.GradientTransformationExtraArgs) -> WholeStep:
+    """How `tx` does a whole step of arrays; see `Held`."""
+
+    def step(updates: Any, state: Any, params: Any, extra: Any, apply: Any) -> tuple[Any, Any]:
+        updates, state = tx.update(updates, state, params, **extra)
+        return apply(params, updates), state
+
+    return (tx.whole_step if isinstance(tx, Held) else None) or step
+
+
 def hold(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """The two kernels composed, as everything reached through treekit.optax is.
 
     `tx` on raw models, over all leaves that can be parameters: arrays of numbers, and Python numbers.
     """
     return tx if isinstance(tx, Held) else filtered(tx, is_parameter)
+
+
+def hold_whole(tx: optax.GradientTransformation, step: WholeStep) -> optax.GradientTransformationExtraArgs:
+    """`hold` for a transformation that has a whole step of its own."""
+    held_tx = Held(*hold(tx))
+    held_tx.whole_step = step
+    return held_tx
 
 
 def filtered(
