@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 import treekit as tk
 from benchmarks._page import Chart, Section, show
@@ -173,6 +174,36 @@ def as_dicts(x: Any) -> Any:
     return tuple(map(as_dicts, x)) if isinstance(x, tuple) else x
 
 
+def checked() -> Section:
+    """What it costs to compare the fields of nodes with their annotations."""
+
+    def linear(decorate: Callable[[type[Any]], Any]) -> Callable[[], Any]:
+        class Linear:
+            weight: Float[jax.Array, "dout din"]
+            bias: Float[jax.Array, "dout"] | None
+            size: int = tk.field(static=True)
+
+        cls = decorate(Linear)
+        return lambda: cls(weight, bias, 3)
+
+    weight, bias = jnp.zeros((5, 3)), jnp.zeros(5)
+    jaxtyped: Any = import_module("jaxtyping").jaxtyped(typechecker=import_module("beartype").beartype)
+    ways = {
+        "treekit": linear(tk.node),
+        "node(check=True)": linear(tk.node(check=True)),
+        "jaxtyped, beartype": linear(lambda cls: jaxtyped(tk.node(cls))),
+    }
+    created = compare(ways, base="treekit")
+    tree = [ways["treekit"]() for _ in range(1_000)]
+    calls = {"treekit": lambda: [ways["treekit"]() for _ in tree], "check_types": lambda: tk.check_types(tree)}
+    table = {
+        "create": {name: ratio for name, ratio in created.items() if name != "treekit"},
+        "1,000 nodes": {"check_types": compare(calls, base="treekit")["check_types"]},
+    }
+    text = "A node of two arrays and a number: its creation, and a check of 1,000, against creating as many unchecked."
+    return Section("Checked annotations", text, table)
+
+
 Trees = dict[str, Callable[[int], Any]]  # by library, from the number of groups to a tree
 
 
@@ -195,7 +226,7 @@ def whole_trees(trees: Trees) -> Section:
         times = measure({each: operation(tree) for each, tree in built.items()})
         table[title] = {name: times.ratio((name, SHOWN), ("treekit", SHOWN)) for name in trees if name != "treekit"}
         panels[title] = {name: {leaves[n]: 1e6 * times.median((name, n)) for n in SIZES} for name in trees}
-    text = f"In the table one of {1 + 11 * SHOWN} nodes, with {leaves[SHOWN]} leaves; in the chart others too."
+    text = f"The table is for {1 + 11 * SHOWN} nodes with {leaves[SHOWN]} leaves; the chart shows other sizes too."
     return Section("Trees of nodes", text, table, Chart("leaves", "µs", panels))
 
 
@@ -211,7 +242,7 @@ def sections() -> Iterator[Section]:
     creation = {name: each.layer for name, each in {**peers, "plain dataclass": plain}.items()}
     found["create"] = compare(creation, base="treekit")
     others = {title: {name: x for name, x in column.items() if name != "treekit"} for title, column in found.items()}
-    yield Section("One node", "It has eight fields, two of them static.", others)
+    yield Section("One node", "A node with eight fields, two of them static.", others)
 
     created = kinds["treekit"].tree(1)
     readers = {
@@ -220,15 +251,19 @@ def sections() -> Iterator[Section]:
         "plain dataclass": plain.tree(1),
     }
     yield Section(
-        "Attributes of a node", "Read, from a node as it was created, and as JAX rebuilt it.", columns(readers, read)
+        "Attributes of a node",
+        "Reading attributes of a new node, and of a node that JAX has rebuilt.",
+        columns(readers, read),
     )
+
+    yield checked()
 
     steps: dict[str, Ratio] = {}
     for leaves in STEPS:
         tree = kinds["treekit"].tree(round(leaves / 2 / 65))
         trees = {"treekit": tree, "dicts": as_dicts(tree)}
         steps[f"{2 * len(jax.tree.leaves(tree)):,} leaves"] = columns(trees, donated_step)["donated_step"]["dicts"]
-    text = "From (model, state) to the same, all of it donated: the dispatch of leaves in dicts / in nodes."
+    text = "Dispatch of a step from (model, state) to (model, state), all donated: leaves in dicts / in nodes."
     yield Section("A training step on nodes", text, {"dicts": steps})
 
 

@@ -12,15 +12,17 @@ from treekit._filter import is_array
 from treekit._jax import jtu
 
 _WIDTH = 60  # of a value
+_ERROR_WIDTH = 300
 _KEYS = 24  # that are listed
 _SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
 
 
-def describe(x: Any) -> str:
-    """`f32[2,3]` for an array, the type and value of a number, the type of anything else."""
+def describe(x: Any, *, short: bool = True) -> str:
+    """`f32[2,3]` for an array (`float32[2,3]` if not short), type and value of a number, the type of anything else."""
     if is_array(x) or isinstance(x, jax.ShapeDtypeStruct):
         dtype = str(x.dtype)
-        name = next((s + dtype.removeprefix(d) for d, s in _SHORT_DTYPES if dtype.startswith(d)), dtype)
+        names = _SHORT_DTYPES if short else ()
+        name = next((s + dtype.removeprefix(d) for d, s in names if dtype.startswith(d)), dtype)
         numpy = "(numpy)" if isinstance(x, (np.ndarray, np.generic)) else ""
         return f"{name}[{','.join(map(str, x.shape))}]{numpy}{'(deleted)' if is_deleted(x) else ''}"
     if dtype_of(x) is None:
@@ -39,6 +41,12 @@ def describe_value(x: object) -> str:
         return " ".join(repr(x).split())
     except Exception as error:
         return f"<{type(x).__qualname__}, whose __repr__ raises {type(error).__name__}>"
+
+
+def describe_error(error: BaseException) -> str:
+    """The type and message of an error on one line. JAX names the key path in the second line of a message."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= _ERROR_WIDTH else text[: _ERROR_WIDTH - 1] + "…"
 
 
 def describe_types(a: object, b: object) -> tuple[str, str]:

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -59,20 +59,28 @@ class TreeDiff(tuple[Difference, ...]):
         >>> tree_diff({"w": 1, "b": 2}, {"w": 1, "b": 3}).show()
         ['b']  value  2 | 3
         """
-        print(self._table(sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+        print(self._table(in_colours()))
 
     def _table(self, colours: bool) -> str:
-        if not self:
-            return "no difference"
-        yellow, red, green, plain = (_YELLOW, _RED, _GREEN, _RESET) if colours else [""] * 4
-        rows = [(d.path or "(root)", d.kind, f"{red}{d.left}{plain} | {green}{d.right}{plain}") for d in self[:_ROWS]]
-        path, kind = (max(len(row[i]) for row in rows) for i in (0, 1))
-        lines = [f"{p:<{path}}  {yellow}{k:<{kind}}{plain}  {sides}" for p, k, sides in rows]
-        if len(self) > _ROWS:
-            kinds = Counter(d.kind for d in self[_ROWS:])
-            counts = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
-            lines.append(f"… and {len(self) - _ROWS} more: {counts}")
-        return "\n".join(lines)
+        return as_table([(d.path or "(root)", d.kind, d.left, d.right) for d in self], colours) or "no difference"
+
+
+def as_table(rows: Sequence[tuple[str, str, str, str]], colours: bool) -> str:
+    """Rows of a path, a kind, and what there is on the left and on the right, for people; cut after fifty."""
+    yellow, red, green, plain = (_YELLOW, _RED, _GREEN, _RESET) if colours else [""] * 4
+    shown = [(path, kind, f"{red}{left}{plain} | {green}{right}{plain}") for path, kind, left, right in rows[:_ROWS]]
+    path, kind = (max((len(row[i]) for row in shown), default=0) for i in (0, 1))
+    lines = [f"{p:<{path}}  {yellow}{k:<{kind}}{plain}  {sides}" for p, k, sides in shown]
+    if len(rows) > _ROWS:
+        kinds = Counter(kind for _, kind, _, _ in rows[_ROWS:])
+        counts = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
+        lines.append(f"… and {len(rows) - _ROWS} more: {counts}")
+    return "\n".join(lines)
+
+
+def in_colours() -> bool:
+    """Whether what is printed goes to a terminal that shows colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def tree_diff(a: Any, b: Any, *, values: bool = True, rtol: float = 0.0, atol: float = 0.0) -> TreeDiff:

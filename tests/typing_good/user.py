@@ -10,6 +10,7 @@ import treekit as tk
 from treekit import optax
 from treekit.optax import contrib, schedules, transforms
 from treekit.testing import check_pytree, check_transformation
+from treekit.typing import Typed
 
 T = TypeVar("T")
 
@@ -30,6 +31,15 @@ class Pair(Generic[T]):
     left: T
     right: T
     steps: list[int] = tk.field(default_factory=list[int])
+
+
+@tk.node(check=True)
+class Linear(Generic[T]):
+    weight: jax.Array
+    extra: T
+
+    def __call__(self: Typed["Linear[T]"], x: jax.Array) -> T:
+        return self.extra
 
 
 @tk.register_node(data_fields=["scale"], meta_fields=[])
@@ -58,6 +68,15 @@ def nodes(array: jax.Array) -> None:
     assert_type(tk.tree_at(lambda d: d.weight, dense, None), Dense)
     assert_type(tk.tree_at(lambda d: d.weight, dense, replace_fn=jax.numpy.sin), Dense)
     assert_type(check_pytree(dense), None)
+
+
+def shapes(model: Typed[Dense], linear: tk.Typed[Linear[int]], either: Typed["Dense"] | None) -> Typed[Dense]:
+    assert_type(model, Dense)
+    assert_type(linear, Linear[int])
+    assert_type(linear(model.weight), int)
+    assert_type(either, Dense | None)
+    assert_type(tk.check_types(model), None)
+    return shapes(model, linear, model)
 
 
 def leaves(x: object, model: Dense, function: Callable[[int], str], either: int | Callable[[int], str]) -> None:

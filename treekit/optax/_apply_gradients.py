@@ -4,14 +4,12 @@ from typing import Any, TypeVar
 
 import optax
 
-from treekit._diff import TreeDiff, tree_diff
-from treekit._dtype import is_absent
-from treekit._filter import flatten_updates, is_inexact_array, is_parameter
-from treekit._jax import jtu, untyped
+from treekit._filter import flatten_updates
+from treekit._jax import jtu
 from treekit._map import check_shapes
 from treekit.optax._apply import apply_updates
+from treekit.optax._boundary import normalize, whole_step
 from treekit.optax._multi_steps import MultiSteps
-from treekit.optax._select import Selection, Step, hold, whole_step
 
 T = TypeVar("T")
 
@@ -56,65 +54,29 @@ def apply_gradients(
     """
     if isinstance(optimizer, (MultiSteps, optax.MultiSteps)):
         optimizer = optimizer.gradient_transformation()
-    tx = hold(optimizer)
     _check_grads(grads, params)
-    try:
-        return _step(tx, grads, state, params, key, extra_args)
-    except Exception as error:
-        wrong = _what_is_wrong(tx, state, params)
-        if wrong is None:
-            raise
-        raise ValueError(wrong) from error
 
+    def apply(params: Any, updates: Any) -> Any:
+        return apply_updates(params, updates, key=key)
 
-def _step(tx: Any, grads: Any, state: Any, params: Any, key: Any, extra: Any) -> tuple[Any, Any]:
-    leaves, outline = jtu.tree_flatten(params)
-    keep = tuple(map(is_parameter, leaves))
-    selection = Selection(outline, keep, None, passes=False)
-    pairs = zip(leaves, selection.parts(grads), keep, strict=True)
-    if not all(not keep or (is_inexact_array(param) and not is_absent(grad)) for param, grad, keep in pairs):
-        updates, state = tx.update(grads, state, params, **extra)
-        return apply_updates(params, updates, key=key), state
-    step = Step(selection, grads, params, params)
-
-    def whole(inside: Any) -> Any:
-        return selection.map(_choose, inside, params)
-
-    def apply(inside: Any, updates: Any) -> Any:
-        return step.inside(apply_updates(whole(inside), updates, key=key))
-
-    views = {name: step.view(name, value) for name, value in extra.items()}
-    inside, state = whole_step(tx)(step.inside(grads), state, step.inside_params, views, apply)
-    return whole(inside), state
-
-
-def _choose(keep: bool, new: Any, old: Any) -> Any:
-    return new if keep else old
+    return whole_step(normalize(optimizer), grads, state, params, extra_args, apply)
 
 
 def _check_grads(grads: Any, params: Any) -> None:
-    outline = jtu.tree_structure(params)
     try:
-        check_shapes(params, outline.unflatten(flatten_updates(outline, grads)))
+        check_shapes(params, _spread(params, grads), is_leaf=_is_none)
     except ValueError as error:
         raise ValueError(
-            f"grads: {str(error).replace('the updates', 'grads').replace('the tree of params', 'params')}\n{_ORDER}, "
-            "and gradients have the structure and the shapes of the params"
+            f"grads do not fit params: {error}. apply_gradients takes (optimizer, grads, state, params), in this "
+            "order, and gradients have the structure and the shapes of the params"
         ) from None
 
 
-_ORDER = "apply_gradients takes (optimizer, grads, state, params), in this order"
+def _spread(params: Any, grads: Any) -> Any:
+    """The gradients, with one None for each param below a None."""
+    outline = jtu.tree_structure(params, is_leaf=_is_none)
+    return outline.unflatten(flatten_updates(outline, grads))
 
 
-def _what_is_wrong(tx: Any, state: Any, params: Any) -> str | None:
-    """How a state differs from what `tx` makes for these params, dtypes apart; None where it does not."""
-    try:
-        made, given = (untyped.eval_shape(make) for make in (lambda: tx.init(params), lambda: state))
-    except Exception:  # tx does not take these params, so the state is not to blame
-        return None
-    wrong = TreeDiff(
-        d for d in tree_diff(given, made, values=False) if d.kind not in ("dtype", "weak type", "sharding")
-    )
-    if not wrong:
-        return None
-    return f"state is not one that this optimizer makes for these params. {_ORDER}.\ngiven | made by init:\n{wrong}"
+def _is_none(x: Any) -> bool:
+    return x is None

@@ -6,8 +6,9 @@ import optax
 
 from treekit._jax import jnp
 from treekit._round import hashed, is_inexact_dtype, round_like, widen
+from treekit.optax._boundary import at_boundary
 from treekit.optax._preserve import cast_floats, check_held, like_updates, preserve
-from treekit.optax._select import hold
+from treekit.optax._transformation import GradientTransformation, core_of, described
 
 
 class StochasticRoundingState(NamedTuple):
@@ -22,13 +23,14 @@ class StochasticRoundingState(NamedTuple):
     inner_state: Any
 
 
+@described
 def dtype_preserving(
     inner: optax.GradientTransformation,
     *,
     state_dtype: Any = None,
     rounding: Literal["nearest", "stochastic"] = "nearest",
     seed: int = 0,
-) -> optax.GradientTransformationExtraArgs:
+) -> GradientTransformation:
     """Keep the dtype, weak type and structure of a transformation's state, whatever the dtypes of the gradients.
 
     `init` makes weak types strong. `update` gives every leaf of the state the dtype it came in with, and every update
@@ -73,8 +75,8 @@ def dtype_preserving(
         raise TypeError(f"state_dtype must be a floating dtype, found {state_dtype!r}")
     _check_seed(seed)
     if rounding == "stochastic":
-        return hold(_round_state(inner, state_dtype, seed))
-    return hold(inner) if state_dtype is None else hold(preserve(inner, state_dtype=state_dtype))
+        return at_boundary(_round_state(inner, state_dtype, seed))
+    return at_boundary(core_of(inner) if state_dtype is None else preserve(inner, state_dtype=state_dtype))
 
 
 def _check_seed(seed: Any) -> None:

@@ -11,10 +11,12 @@ import optax
 from jax.core import Tracer
 
 from treekit._describe import describe_value
-from treekit._dtype import dtype_of, strong
+from treekit._dtype import dtype_of, strong, wider
 from treekit._jax import jnp, jtu, untyped
-from treekit.optax._select import hold, hold_whole, whole_step
+from treekit.optax._boundary import at_boundary, normalize
+from treekit.optax._preserve import preserve
 from treekit.optax._step_if import run_if, step_if, zeros
+from treekit.optax._transformation import SteppingCore, core_of, step_of
 
 if TYPE_CHECKING:  # what derives from a class of a package without py.typed is unknown to `pyright --verifytypes`
     _Base = object
@@ -59,17 +61,19 @@ class MultiSteps(_Base):
         opt: optax.GradientTransformation,
         every_k_schedule: int | Callable[[Any], Any],
         use_grad_mean: bool = True,
-        should_skip_update_fn: optax.ShouldSkipUpdateFunction | None = None,
+        should_skip_update_fn: Callable[..., Any] | None = None,
         accumulator_dtype: Any = jnp.float32,
     ) -> None:
         if not callable(every_k_schedule) and not (_is_int(every_k_schedule) and every_k_schedule >= 1):
             raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
-        self._opt = hold(opt)
+        self._opt = normalize(opt)
+        self._core = preserve(opt)  # the loop, or cond, wants the dtypes that it is given
         self._every_k = every_k_schedule
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
         self._accumulator_dtype = accumulator_dtype
-        self._tx = hold_whole(optax.GradientTransformationExtraArgs(self._init, self._update), self._whole_step)
+        core = SteppingCore(self._init, self._update, self._whole_step)
+        self._tx = at_boundary(core).described_as(lambda: f"MultiSteps({self._opt!r}, {every_k_schedule!r})")
 
     @property
     def inner_opt(self) -> optax.GradientTransformationExtraArgs:
@@ -114,7 +118,7 @@ class MultiSteps(_Base):
     def _init(self, params: Any) -> optax.MultiStepsState:
         zero = jnp.zeros([], jnp.int32)
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
-        return optax.MultiStepsState(zero, zero, self._opt.init(params), self._zero_accumulator(params), skip_state)
+        return optax.MultiStepsState(zero, zero, self._core.init(params), self._zero_accumulator(params), skip_state)
 
     def _update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         at = self._position(updates, state, params)
@@ -123,7 +127,7 @@ class MultiSteps(_Base):
             return self._accumulate(at, updates, acc)
 
         def inner_step(inner_state: Any, accumulated: Any) -> tuple[Any, Any]:
-            return self._opt.update(jtu.tree_map(_cast_to, updates, accumulated), inner_state, params, **extra)
+            return self._core.update(jtu.tree_map(_cast_to, updates, accumulated), inner_state, params, **extra)
 
         inner_state, acc = jtu.tree_map(strong, (state.inner_opt_state, state.acc_grads))
         new_updates, inner_state, acc = step_if(at.full, accumulate, inner_step, inner_state, acc)
@@ -132,11 +136,12 @@ class MultiSteps(_Base):
     def _whole_step(self, updates: Any, state: Any, params: Any, extra: Any, apply: Any) -> tuple[Any, Any]:
         """The params go where the state goes, so a step that only accumulates does not touch them."""
         at = self._position(updates, state, params)
+        inner_step = step_of(core_of(self._opt), self._core)
 
         def run(carry: Any) -> Any:
             params, inner_state, acc = carry
-            inner_updates = jtu.tree_map(_cast_to, updates, acc)
-            params, inner_state = whole_step(self._opt)(inner_updates, inner_state, params, extra, apply)
+            accumulated = jtu.tree_map(_cast_to, updates, acc)
+            params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
             return params, inner_state, zeros(acc)
 
         inner_state, acc = jtu.tree_map(strong, (state.inner_opt_state, state.acc_grads))
@@ -169,8 +174,7 @@ class MultiSteps(_Base):
         def dtype(p: Any) -> Any:
             if self._accumulator_dtype is None:
                 return p.dtype
-            with jax.numpy_dtype_promotion("standard"):
-                widest = jnp.promote_types(p.dtype, self._accumulator_dtype)
+            widest = wider(p, untyped.ShapeDtypeStruct((), self._accumulator_dtype))
             return widest if self._accumulator_dtype == jnp.float32 or jnp.iscomplexobj(p) else self._accumulator_dtype
 
         def zero(p: Any) -> Any:

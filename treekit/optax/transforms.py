@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 import optax.transforms as _transforms
 
 from treekit.optax._apply_if_finite import apply_if_finite as apply_if_finite
-from treekit.optax._lift import lifted as _lifted
 from treekit.optax._masking import masked as masked
 from treekit.optax._masking import partition as partition
 from treekit.optax._monitor import monitor as monitor
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
+from treekit.optax._wrap import wrap_attribute as _wrap_attribute
 
 if TYPE_CHECKING:
     from optax.transforms import AddNoiseState as AddNoiseState
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    return _lifted(_transforms, name)
+    return _wrap_attribute(_transforms, name)
 
 
 def __dir__() -> list[str]:
