@@ -63,6 +63,32 @@ def check_program(text: str) -> None:
     assert not any(name in text for name in ("outfeed", "infeed", "host_callback", "xla_python_cpu_callback", "recv("))
 
 
+# The same by `apply_gradients`: what is donated, the gradients and the accumulator are read, and the latter is written.
+LIMITS_OF_WHOLE_STEPS = {
+    ("float32", True): 3,
+    ("float32", False): 9,
+    ("bfloat16", True): 5,
+    ("bfloat16", False): 11,
+}
+
+
+@pytest.mark.parametrize("state_first", [False, True], ids=["params_first", "state_first"])
+@pytest.mark.parametrize("dtype, donated", LIMITS_OF_WHOLE_STEPS, ids=str)
+@pytest.mark.parametrize("name", INNER)
+def test_a_whole_step_that_accumulates_does_not_touch_the_params(
+    name: str, dtype: str, donated: bool, state_first: bool
+) -> None:
+    multi_steps = tko.MultiSteps(INNER[name](), 8)
+
+    def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+        return tko.apply_gradients(multi_steps, grads, state, params)
+
+    compiled = compile_step(step, multi_steps.init, params(dtype), donated=donated, state_first=state_first)
+    moved, temporary = in_units(params(dtype), compiled)
+    assert moved < LIMITS_OF_WHOLE_STEPS[dtype, donated] + 0.01
+    assert temporary < 0.01
+
+
 @pytest.mark.parametrize("make", [lambda: optax.adamw(1e-3), lambda: optax.sgd(0.1, momentum=0.9)])
 def test_the_bytes_counted_are_those_that_the_compiler_counts(make: Callable[[], optax.GradientTransformation]) -> None:
     tx = optax.with_extra_args_support(make())

@@ -208,6 +208,27 @@ def check_held(make: Callable[[Any], Any], on: Sharded) -> None:
     check_shardings(whole(on.params, state, on.batch)[0], list(jax.tree.leaves(on.shardings)), "in the params")
 
 
+def check_apply_gradients(make: Callable[[Any], Any], on: Sharded) -> None:
+    """A whole step is `update` then `apply_updates`, keeps shardings, and has no collectives that those have not."""
+    tx = make(tko)
+    state = jax.jit(tx.init)(on.params)
+
+    def in_two(grads: Any, state: Any, params: Any) -> Any:
+        updates, state = tx.update(grads, state, params)
+        return tko.apply_updates(params, updates), state
+
+    def whole(grads: Any, state: Any, params: Any) -> Any:
+        return tko.apply_gradients(tx, grads, state, params)
+
+    one, two = (jax.jit(step).lower(on.grads, state, on.params).compile() for step in (whole, in_two))
+    assert collectives(one) <= collectives(two)
+    ours = theirs = (on.params, state)
+    for _ in range(K + 1):
+        ours, theirs = one(on.grads, *ours[::-1]), two(on.grads, *theirs[::-1])
+        check_shardings(ours[0], list(jax.tree.leaves(on.shardings)), "in the params")
+        check_values(ours, jax.tree.map(np.asarray, theirs))
+
+
 def check_shardings(tree: Any, wanted: list[Any], where: str) -> None:
     for (path, x), want in zip(jax.tree_util.tree_leaves_with_path(tree), wanted, strict=True):
         name = f"{where}, {jax.tree_util.keystr(path)}: {x.sharding}"
@@ -243,6 +264,8 @@ TABLE: list[tuple[AxisTypes, Law, list[str]]] = [
     (EXPLICIT, check_transformation, ON_EXPLICIT),
     (AUTO, check_held, HELD),
     (EXPLICIT, check_held, HELD),
+    (AUTO, check_apply_gradients, ["adam", *HELD, "apply_if_finite", "finite_of_multi_steps"]),
+    (EXPLICIT, check_apply_gradients, ["multi_steps", "of_printing", "finite_of_multi_steps"]),
     (AUTO, check_init, INIT),
     (EXPLICIT, check_init, INIT_ON_EXPLICIT),
     (MIXED, check_init, ["adamw", "muon", "noise"]),

@@ -20,7 +20,7 @@ from treekit._jax import jnp, jtu, untyped
 from treekit.optax._diagnose import diagnosing
 from treekit.optax._preserve import preserve
 from treekit.optax._selection import is_params_placeholder, update_parts, view_extra_args
-from treekit.optax._transformation import Core, GradientTransformation, core_of
+from treekit.optax._transformation import Apply, Core, GradientTransformation, SteppingCore, core_of
 
 
 def normalize(tx: optax.GradientTransformation) -> GradientTransformation:
@@ -57,6 +57,26 @@ def at_boundary(core: Core) -> GradientTransformation:
     return GradientTransformation(init, update, core)
 
 
+def whole_step(
+    tx: GradientTransformation, grads: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply
+) -> tuple[Any, Any]:
+    """New params and a new state, by the core's own whole step if it has one and can do it for all of these params."""
+    core = core_of(tx)
+    crossing = Crossing(grads, params, params)
+    if not (isinstance(core, SteppingCore) and crossing.is_plain):
+        updates, state = tx.update(grads, state, params, **extra)
+        return apply(params, updates), state
+
+    def apply_inside(inside_params: Any, updates: Any) -> Any:
+        return crossing.inside(apply(crossing.restore(inside_params, params), crossing.outside(updates)))
+
+    inside_grads, inside_params = crossing.inside(grads), crossing.inside_params
+    views = view_extra_args(extra, grads, params, inside_params, crossing.inside, crossing.restore)
+    with _showing(crossing.originals), diagnosing(preserve(core), inside_grads, state, inside_params):
+        new_params, new_state = core.step(inside_grads, state, inside_params, views, apply_inside)
+    return crossing.restore(new_params, params), new_state
+
+
 class Crossing:
     """One update, as the user knows it and as cores know it.
 
@@ -86,6 +106,12 @@ class Crossing:
             self._check_left_out(is_update=updates is not covered)
         self.originals: dict[int, tuple[Any, Any]] = {}
         self.inside_params = None if self._params is None else self._inside(self._params, _as_inexact)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each leaf that can be a parameter is a floating or complex array of JAX's, and has an update."""
+        trios = zip(self._keep, self._leaves, self._updates, strict=True)
+        return all(not keep or (_is_plain(leaf) and not is_absent(update)) for keep, leaf, update in trios)
 
     def inside(self, tree: Any) -> Any:
         """A tree like the params, with None for what cannot be a parameter, and zeros for missing updates."""
@@ -147,6 +173,10 @@ def _as_inexact(param: Any) -> Any:
         return param  # dtype_of, since a NumPy array in bf16 is not inexact to NumPy, nor to Equinox
     x = as_array(param)
     return x if jnp.issubdtype(dtype_of(x), jnp.inexact) else cast_like(x, untyped.ShapeDtypeStruct((), wider(x, 0.0)))
+
+
+def _is_plain(param: Any) -> bool:
+    return isinstance(param, untyped.Array) and _is_inexact(param)
 
 
 def _is_inexact(param: Any) -> bool:

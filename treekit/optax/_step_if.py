@@ -93,14 +93,7 @@ def step_if(
         # and again within the loop. CPUs make a pass for each operation, so they compute it once, before the loop.
         return lax.platform_dependent(state, acc, cpu=add_before, default=add_in_each)
 
-    def derivative(primals: Any, tangents: Any) -> Any:
-        return untyped.jvp(by_cond, primals, tangents)  # a loop has none in reverse
-
-    # A rule for derivatives can have no effects, such as the debug print of a line search.
-    form = by_cond
-    if not step.jaxpr.effects and _same_shapes(step.like[0], acc):
-        form = untyped.custom_jvp(by_loop)
-        form.defjvp(derivative)
+    form = with_derivative_of(by_cond, by_loop, step) if _same_shapes(step.like[0], acc) else by_cond
     updates, new_state, new_acc = form(full, state, acc, add_consts, step_consts)
     return updates, new_state, new_acc
 
@@ -118,6 +111,51 @@ def in_place(full: Any, f: Callable[..., Any], x: Any) -> Any:
         return jnp.zeros_like(full), f(carry[1])
 
     return lax.while_loop(is_to_turn, turn, (full, x))[1]
+
+
+def run_if(flag: Any, f: Callable[..., Any], carry: Any) -> Any:
+    """`f(carry)` where `flag` is true, else `carry`, in the memory of `carry`; it can be differentiated.
+
+    Args:
+        flag: a bool of shape ().
+        f: maps a tree of arrays to one of the same structure, shapes and dtypes.
+        carry: the tree.
+    """
+    traced, consts = trace(f, carry)
+
+    def run(consts: Any, carry: Any) -> Any:
+        return traced(carry, consts=consts)
+
+    def wait(carry: Any) -> Any:
+        return carry
+
+    def by_cond(flag: Any, carry: Any, consts: Any) -> Any:
+        return lax.cond(flag, functools.partial(run, consts), wait, carry)
+
+    def by_loop(flag: Any, carry: Any, consts: Any) -> Any:
+        return in_place(flag, functools.partial(run, consts), carry)
+
+    return with_derivative_of(by_cond, by_loop, traced)(flag, carry, consts)
+
+
+def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
+    """`by_loop`, which has no derivative in reverse mode, with that of `by_cond`.
+
+    Args:
+        by_cond: a function that can be differentiated.
+        by_loop: another that computes the same.
+        traced: what both run. A rule for derivatives can have no effects, such as the debug print of a line search.
+    """
+    if traced.jaxpr.effects:
+        return by_cond
+
+    def derivative(primals: Any, tangents: Any) -> Any:
+        return untyped.jvp(by_cond, primals, tangents)
+
+    form = untyped.custom_jvp(by_loop)
+    form.defjvp(derivative)
+    out: Callable[..., Any] = form
+    return out
 
 
 def run_in_place(full: Any, step: Callable[..., Any], like: Any, state: Any, acc: Any) -> tuple[Any, Any, Any]:

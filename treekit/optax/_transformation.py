@@ -12,6 +12,35 @@ from treekit._filter import is_array
 
 P = ParamSpec("P")
 Core = optax.GradientTransformationExtraArgs
+Apply = Callable[[Any, Any], Any]  # adds updates to params
+WholeStep = Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]]
+
+
+class SteppingCore(optax.GradientTransformationExtraArgs):
+    """A core that can do a whole step of its own, so that the params need not be touched by each.
+
+    Attributes:
+        step: takes updates, state, params, extra arguments, and a function that adds updates to params; returns new
+            params and a new state.
+    """
+
+    step: WholeStep
+
+    def __new__(cls, init: Callable[..., Any], update: Callable[..., Any], step: WholeStep) -> "SteppingCore":
+        """A transformation of three functions; the tuple has two."""
+        self = super().__new__(cls, init, update)
+        self.step = step
+        return self
+
+
+def step_of(core: Core, preserved: Core) -> WholeStep:
+    """A whole step of a core: its own, or the update of `preserved`, the core with its dtypes preserved, and an add."""
+
+    def step(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+        new_updates, new_state = preserved.update(updates, state, params, **extra)
+        return apply(params, new_updates), new_state
+
+    return core.step if isinstance(core, SteppingCore) else step
 
 
 class GradientTransformation(optax.GradientTransformationExtraArgs):
