@@ -31,11 +31,11 @@ from treekit.optax._masking import masked as masked
 from treekit.optax._masking import partition as partition
 from treekit.optax._monitor import monitor as monitor
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
-from treekit.optax._params_ema import ParamsEmaState as ParamsEmaState
 from treekit.optax._params_ema import get_ema as get_ema
 from treekit.optax._params_ema import params_ema as params_ema
 from treekit.optax._scale_by_tree import scale_by_tree as scale_by_tree
 from treekit.optax._select import filtered as filtered
+from treekit.optax._summary import summary as summary
 
 if TYPE_CHECKING:
     from treekit.optax._names import *
