@@ -37,10 +37,10 @@ from treekit.optax._masking import partition as partition
 from treekit.optax._masking import selective_transform as selective_transform
 from treekit.optax._monitor import monitor as monitor
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
-from treekit.optax._params_ema import ParamsEmaState as ParamsEmaState
 from treekit.optax._params_ema import get_ema as get_ema
 from treekit.optax._params_ema import params_ema as params_ema
 from treekit.optax._scale_by_tree import scale_by_tree as scale_by_tree
+from treekit.optax._summary import summary as summary
 from treekit.optax._wrap import wrap_attribute as _wrap_attribute
 from treekit.optax._wrap import wrap_module as _wrap_module
 
