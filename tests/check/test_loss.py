@@ -11,7 +11,7 @@ import pytest
 from treekit import optax as tko
 from treekit.check._loss import extra_arguments, squares
 
-PARAMS = {"w": jnp.linspace(-1.0, 1.0, 3), "b": jnp.zeros(1)}
+PARAMS = {"w": jnp.linspace(-1.0, 1.0, 3, dtype=jnp.float32), "b": jnp.zeros(1, jnp.float32)}
 ONES = jax.tree.map(jnp.ones_like, PARAMS)
 
 
