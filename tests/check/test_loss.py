@@ -11,7 +11,7 @@ import pytest
 from treekit import optax as tko
 from treekit.check._loss import extra_arguments, squares
 
-PARAMS = {"w": jnp.linspace(-1.0, 1.0, 3), "b": jnp.zeros(1)}
+PARAMS = {"w": jnp.linspace(-1.0, 1.0, 3, dtype=jnp.float32), "b": jnp.zeros(1, jnp.float32)}
 ONES = jax.tree.map(jnp.ones_like, PARAMS)
 
 
@@ -46,7 +46,7 @@ ASKS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "reduce_on_plateau": (lambda: tko.chain(tko.sgd(0.1), tko.contrib.reduce_on_plateau()), {"value"}),
     "MultiSteps": (lambda: tko.MultiSteps(tko.polyak_sgd(), 2), {"value"}),
     "sophia": (lambda: optax.contrib.sophia(1e-3), {"obj_fn"}),
-    "an init that raises": (lambda: optax.GradientTransformation(lambda p: p["name"], SGD.update), set()),
+    "an init that raises": (lambda: optax.GradientTransformation(lambda params: params["name"], SGD.update), set()),
 }
 
 
