@@ -44,6 +44,7 @@ DROPPED = {
 OFF = {
     "restricted": "allows a thousand common words only, and is off by default",
     "typography.symbols": "source files have straight quotes, and three dots are code",
+    "typography.diacritical_marks": "to resume is a verb here",
     "lexical_illusions": "a word is repeated where the code between the two was left out",
 }
 
