@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test settings check coverage package versions bench accelerators accelerators-test docs matrix fuzz clean
+.PHONY: help demo test slow settings check coverage package versions bench accelerators accelerators-test docs matrix fuzz clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[-.a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
@@ -12,10 +12,13 @@ help: ## list the commands
 demo: .venv/installed ## train on handwritten digits: plain Optax beside treekit, and a picture of the loss
 	$(BIN)/python examples/digits.py
 
-test: .venv/installed ## the tests, the examples in the docstrings and those of the README
+test: .venv/installed ## run the tests and the examples in docstrings and documentation
 	$(BIN)/python -m pytest -n 2
 
-# The programs of the tests are small: where all tests run many times, they are compiled fast rather than well.
+slow: .venv/installed ## the tests that `make test` leaves out, since they take long and rarely fail
+	$(BIN)/python -m pytest -n 2 -m slow
+
+# tests/conftest.py compiles fast rather than well; here the processes that tests start do so too.
 FAST = XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 
 # JAX reads these variables. The docstrings' examples print dtypes, and what is left out here has no array in it.
@@ -64,9 +67,12 @@ $(ACCELERATORS)/installed: .venv/installed
 	$(ACCELERATORS)/bin/python -m pip install --quiet --editable ".[optax]" --group accelerators $(if $(GPU),"jax[cuda12]")
 	@touch $@
 
-docs: .venv/installed ## the documentation, into site/; a warning or a misspelling is an error
+# What is read by the checker of English: pages, and the docstrings, comments and messages of Python files.
+ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md docs
+docs: .venv/installed ## build the documentation into site/; a warning, a misspelling or an unclear word is an error
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/codespell
+	$(BIN)/python docs/_english.py $(ENGLISH)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 matrix: .venv/installed ## every optimizer, wrapper and kind of params against the laws (hours; MINUTES=30 for a part)

@@ -80,7 +80,7 @@ def draw(chart: Chart, picture: Path) -> None:
         names = list(dict.fromkeys(name for lines in chart.panels.values() for name in lines))
         for axes, (title, lines) in zip(grid.flat, chart.panels.items(), strict=False):
             for name, points in lines.items():
-                style = "--" if name == "the least" or name == "NamedTuple" else "-"
+                style = "--" if name == "the lower bound" or name == "NamedTuple" else "-"
                 axes.loglog(
                     list(points),
                     list(points.values()),

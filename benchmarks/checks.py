@@ -18,7 +18,7 @@ import optax
 
 from benchmarks._timing import QUICK, setting
 from treekit import optax as tko
-from treekit._transformation_laws import transformation_laws
+from treekit.check._transformation_laws import transformation_laws
 from treekit.testing import check_pytree
 
 clear_caches: Callable[[], None] = jax.clear_caches  # which has no types
@@ -162,6 +162,15 @@ def layers_broken() -> dict[str, str]:
     return said
 
 
+# Read it against the figures after each run.
+CONCLUSION = """
+For params and gradients in f32, 40 of 45 optimizers of Optax hold all laws; with f32 gradients for bf16 params 6 do,
+and on a raw model 4, where 39 from `treekit.optax` do. In bf16 nearly half of them have a second moment that cannot
+decay, whichever library they come from, unless you wrap them in `dtype_preserving` with `state_dtype` or `rounding`.
+Where treekit.optax fails on a raw model, the first state shares buffers with the params, or it is `galore`.
+"""
+
+
 def page() -> str:
     """docs/checks.md."""
     rows = list(found())
@@ -169,12 +178,14 @@ def page() -> str:
     lines = [
         "# What the checks find",
         "",
+        *CONCLUSION.strip().splitlines(),
+        "",
         f"Written by `python -m benchmarks.checks` on {datetime.date.today()}: {setting('optax', 'equinox', 'jax')}.",
         "",
         f"## check_transformation on {count} aliases of Optax",
         "",
-        "How many hold all laws, by kind of params; then each law and who breaks it. `treekit.optax` is the same alias",
-        "from there; the last two are that, wrapped.",
+        "The number of aliases that hold all laws, by kind of params, and below it each law with those that break it.",
+        "The rows of `treekit.optax` are the same aliases from there, and the last two rows are those, wrapped.",
         "",
         "| library | " + " | ".join(KINDS) + " |",
         "|---|" + "---|" * len(KINDS),
@@ -202,7 +213,7 @@ def page() -> str:
     lines.append(f"{len(clean)} hold all laws: {', '.join(clean)}.")
     for name, text in said.items():
         if text:
-            lines += ["", f"`{name}`:", "", "```", *text.splitlines(), "```"]
+            lines += ["", f"`{name}`:", "", "```text", *text.splitlines(), "```"]
     return "\n".join(lines) + "\n"
 
 

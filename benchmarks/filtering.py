@@ -28,4 +28,4 @@ def sections() -> Iterator[Section]:
 
 
 if __name__ == "__main__":
-    show(sections(), "treekit", "equinox", "jax")
+    show(sections(), "treekit-jax", "equinox", "jax")

@@ -54,11 +54,11 @@ def sections() -> Iterator[Section]:
         found[name] = Ratio(median, low, high)
     yield Section(
         "Import time",
-        "The time of an import divided by the time that what it needs takes: JAX and jaxtyping, and Optax for "
-        f"`treekit.optax`. Each in a new process, {PROCESSES} times, in turn.",
-        {"of what it needs": found},
+        "The time of an import, divided by that of its dependencies: JAX and jaxtyping, and Optax for "
+        f"`treekit.optax`. Each runs in a new process, {PROCESSES} times, in turn.",
+        {"of its dependencies": found},
     )
 
 
 if __name__ == "__main__":
-    show(sections(), "treekit", "equinox", "flax", "optax", "jax")
+    show(sections(), "treekit-jax", "equinox", "flax", "optax", "jax")

@@ -68,9 +68,9 @@ def sections() -> Iterator[Section]:
         table[what] = {name: times.ratio((name, SHOWN), ("treekit", SHOWN)) for name in MAPS if name != "treekit"}
         if len(sizes) > 1:
             panels[what] = {name: {size: 1e6 * times.median((name, size)) for size in sizes} for name in MAPS}
-    text = f"A list of {SHOWN} leaves in bf16, which the plain map does not keep."
+    text = f"A list of {SHOWN} bf16 leaves. The plain map does not preserve their dtype."
     yield Section("dtype_preserving_tree_map, against jax.tree.map", text, table, Chart("leaves", "µs", panels))
 
 
 if __name__ == "__main__":
-    show(sections(), "treekit", "jax")
+    show(sections(), "treekit-jax", "jax")

@@ -84,7 +84,9 @@ def moments() -> Section:
         columns[title] = {name: f"{first:.3g}, {last:.3g}" for name, (first, last) in ends.items()}
     high, low = MOMENT_STEPS
     return Section(
-        "The second moment in 16 bits", f"After {high:,} gradients of 1, then after {low:,} more of 0.01.", columns
+        "The second moment in 16 bits",
+        f"Its value after {high:,} gradients of 1, and after {low:,} more gradients of 0.01.",
+        columns,
     )
 
 
@@ -158,7 +160,9 @@ def training() -> Section:
             column[name] = figure
     if not QUICK:
         draw(curves)
-    text = f"An MLP on digits, adamw: the loss after {TRAIN_STEPS:,} steps, over {SEEDS} seeds, and bytes a parameter."
+    text = (
+        f"An MLP on digits, with adamw: loss after {TRAIN_STEPS:,} steps, over {SEEDS} seeds, and bytes per parameter."
+    )
     return Section("Training in 16 bits", text, columns)
 
 
@@ -241,7 +245,7 @@ def cost() -> Section:
     millions = STEP_SHAPE[0] * STEP_SHAPE[1] / 1e6
     return Section(
         "The cost of stochastic rounding",
-        f"A step of adamw on {millions:.0f} million bf16 params, and what it is divided by.",
+        f"The time of a step of adamw on {millions:.0f} million bf16 params, divided by that of the column's name.",
         columns,
     )
 

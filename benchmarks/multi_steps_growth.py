@@ -47,7 +47,9 @@ def compile_seconds(way: Accumulation, params: Any) -> float:
 def preparation(leaves: int) -> Section:
     params = arrays(leaves, 3)
     all_ways = ways(INNER)
-    prepared = {name: all_ways[name] for name in ("treekit", "Optax", "the least")}  # the rest end in the same steps
+    prepared = {
+        name: all_ways[name] for name in ("treekit", "Optax", "the lower bound")
+    }  # the rest end in the same steps
     times = measure({name: lowering(way, params) for name, way in prepared.items()}, ROUNDS)
     columns: dict[str, dict[str, object]] = {
         "trace and lower": {name: times.ratio(name, "treekit") for name in times if name != "treekit"},
@@ -71,8 +73,8 @@ def growth(title: str, x: str, found: dict[int, dict[str, float]]) -> Section:
     columns: dict[str, dict[str, object]] = {
         f"{size:,}": {name: f"{ns:.2f}" for name, ns in row.items()} for size, row in found.items()
     }
-    lines = {name: {size: row[name] for size, row in found.items()} for name in ("treekit", "the least")}
-    text = f"Nanoseconds a parameter and micro-step, adamw, k = {K}, by the number of {x}."
+    lines = {name: {size: row[name] for size, row in found.items()} for name in ("treekit", "the lower bound")}
+    text = f"Nanoseconds per parameter and micro-step of adamw with k = {K}, by the number of {x}."
     return Section(title, text, columns, Chart(x, "ns", {"a micro-step": lines}))
 
 
@@ -85,4 +87,4 @@ def sections() -> Iterator[Section]:
 
 
 if __name__ == "__main__":
-    show(sections(), "treekit", "optax", "jax")
+    show(sections(), "treekit-jax", "optax", "jax")

@@ -226,7 +226,7 @@ def whole_trees(trees: Trees) -> Section:
         times = measure({each: operation(tree) for each, tree in built.items()})
         table[title] = {name: times.ratio((name, SHOWN), ("treekit", SHOWN)) for name in trees if name != "treekit"}
         panels[title] = {name: {leaves[n]: 1e6 * times.median((name, n)) for n in SIZES} for name in trees}
-    text = f"In the table one of {1 + 11 * SHOWN} nodes, with {leaves[SHOWN]} leaves; in the chart others too."
+    text = f"The table is for {1 + 11 * SHOWN} nodes with {leaves[SHOWN]} leaves; the chart shows other sizes too."
     return Section("Trees of nodes", text, table, Chart("leaves", "µs", panels))
 
 
@@ -242,7 +242,7 @@ def sections() -> Iterator[Section]:
     creation = {name: each.layer for name, each in {**peers, "plain dataclass": plain}.items()}
     found["create"] = compare(creation, base="treekit")
     others = {title: {name: x for name, x in column.items() if name != "treekit"} for title, column in found.items()}
-    yield Section("One node", "It has eight fields, two of them static.", others)
+    yield Section("One node", "A node with eight fields, two of them static.", others)
 
     created = kinds["treekit"].tree(1)
     readers = {
@@ -251,7 +251,9 @@ def sections() -> Iterator[Section]:
         "plain dataclass": plain.tree(1),
     }
     yield Section(
-        "Attributes of a node", "Read, from a node as it was created, and as JAX rebuilt it.", columns(readers, read)
+        "Attributes of a node",
+        "Reading attributes of a new node, and of a node that JAX has rebuilt.",
+        columns(readers, read),
     )
 
     yield checked()
@@ -261,7 +263,7 @@ def sections() -> Iterator[Section]:
         tree = kinds["treekit"].tree(round(leaves / 2 / 65))
         trees = {"treekit": tree, "dicts": as_dicts(tree)}
         steps[f"{2 * len(jax.tree.leaves(tree)):,} leaves"] = columns(trees, donated_step)["donated_step"]["dicts"]
-    text = "From (model, state) to the same, all of it donated: the dispatch of leaves in dicts / in nodes."
+    text = "Dispatch of a step from (model, state) to (model, state), all donated: leaves in dicts / in nodes."
     yield Section("A training step on nodes", text, {"dicts": steps})
 
 

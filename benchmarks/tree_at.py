@@ -102,7 +102,7 @@ def beside_equinox(title: str, calls: Callable[[str, int], dict[str, dict[str, C
         panels[what] = {
             lib: {size: 1e6 * times.median((lib, size)) for size in SIZES} for lib in ("treekit", "Equinox")
         }
-    text = f"On trees of {SHOWN:,} leaves: Equinox's time / treekit's. The chart is of {kind}."
+    text = f"On trees of {SHOWN:,} leaves: Equinox's time / treekit's. The chart is for {kind}."
     return Section(title, text, ratios, Chart("leaves", "µs", panels))
 
 
@@ -111,4 +111,4 @@ def sections() -> Iterator[Section]:
 
 
 if __name__ == "__main__":
-    show(sections(), "treekit", "equinox", "jax")
+    show(sections(), "treekit-jax", "equinox", "jax")

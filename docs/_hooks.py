@@ -1,5 +1,7 @@
-"""Pages of the site that are files of the repository's root, so that there is one text of each."""
+"""What the site needs beyond its pages: pages made of files at the root, tables that fit, and search in files."""
 
+import itertools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,15 +20,50 @@ PAGES = {
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add these pages, with links between the files led to the pages."""
+    """Add these pages, with links between the files changed to links between the pages."""
     for source, page in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         if source.endswith(".py"):
             text = f"# {source}\n\n```python\n{text}```\n"
         else:
-            text = text.replace(r"\|", "|")  # GitHub's tables need the backslash in code, these show it
             text = re.sub(r"\]\(([^)#]+)", lambda link: f"]({PAGES.get(link[1], link[1].removeprefix('docs/'))}", text)
         if page == "index.md":
-            text = "---\nhide: [navigation]\n---\n\n" + text  # it would be the name of this page alone
+            text = "---\nhide: [navigation]\n---\n\n" + text  # the navigation would list this page only
         files.append(File.generated(config, page, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """In the code of a table's cell GitHub needs `\\|`, and Python-Markdown prints the backslash."""
+    return re.sub(r"^\|.*\|$", lambda row: row[0].replace(r"\|", "|"), markdown, flags=re.MULTILINE)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Each cell knows its column's title, which narrow screens show before it (style.css)."""
+    return re.sub(r"<table>\n?<thead>.*?</table>", _label_cells, html, flags=re.DOTALL)
+
+
+def _label_cells(table: re.Match[str]) -> str:
+    titles = [re.sub(r"<[^>]+>", "", title) for title in re.findall(r"<th[^>]*>(.*?)</th>", table[0], re.DOTALL)]
+    column = itertools.cycle(titles)
+    return re.sub("<td", lambda _: f'<td data-title="{next(column)}"', table[0])
+
+
+SEARCH = """// Browsers do not start a worker from a file, but they do so from text.
+if (location.protocol === "file:") {
+  const text = %s;
+  const FromURL = Worker;
+  Worker = class extends FromURL {
+    constructor() {
+      super(URL.createObjectURL(new Blob([text], { type: "text/javascript" })));
+    }
+  };
+}
+"""
+
+
+def on_post_build(config: Any) -> None:
+    """Write the script with which search works where the site is opened as a file."""
+    site = Path(config.site_dir)
+    (worker,) = site.glob("assets/javascripts/workers/search.*.min.js")
+    (site / "search" / "iframe-worker.js").write_text(SEARCH % json.dumps(worker.read_text(encoding="utf-8")))

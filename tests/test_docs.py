@@ -9,6 +9,7 @@ of names, whose third cell is an expression and whose fourth is the repr of its 
 import ast
 import builtins
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -87,8 +88,10 @@ MODULES = (treekit, treekit.optax, treekit.testing)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(pieces(page))], ids=lambda page: page.stem)
-def test_the_code_runs_from_top_to_bottom(page: Path) -> None:
-    namespace: dict[str, Any] = {"__name__": page.stem}
+def test_the_code_runs_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType(f"page_{page.stem}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # annotations that are strings are looked up there
+    namespace = vars(module)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as a reader has it
         for piece in pieces(page):
             if piece.gives is None:
@@ -114,9 +117,8 @@ def test_the_page_of_names_has_every_public_name_and_no_other() -> None:
     assert sorted(named) == sorted([name for module in MODULES for name in public_names(module)] + ["every other name"])
 
 
-def test_the_readme_has_every_public_name() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert [name for module in MODULES for name in public_names(module) if f"`{name}`" not in text] == []
+def test_the_readme_fits_on_a_screen_or_two() -> None:
+    assert len(README.read_text(encoding="utf-8").split()) <= 600
 
 
 def test_the_reference_has_every_public_name_and_no_other() -> None:

@@ -57,7 +57,7 @@ def test_without_optax_the_submodule_says_what_to_install(statement: str) -> Non
     done = python(f"{WITHOUT_OPTAX}\n{statement}")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: treekit.optax needs optax; install it with: pip install 'treekit[optax]'"
+        "ModuleNotFoundError: treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"
     )
 
 

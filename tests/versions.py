@@ -44,7 +44,7 @@ def run_tests(python: str, resolution: str, dist: Path, arguments: list[str]) ->
         folder = Path(name)
         with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
             archive.extractall(folder, filter="data")
-        source = next(folder.glob("treekit-*"))
+        source = next(folder.glob("treekit_jax-*"))
         (source / "treekit").rename(folder / "out_of_reach")
         env, pins = folder / "env" / "bin" / "python", folder / "pins.txt"
         group = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["test"]

@@ -12,6 +12,7 @@ from treekit._filter import is_array
 from treekit._jax import jtu
 
 _WIDTH = 60  # of a value
+_ERROR_WIDTH = 300
 _KEYS = 24  # that are listed
 _SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
 
@@ -40,6 +41,12 @@ def describe_value(x: object) -> str:
         return " ".join(repr(x).split())
     except Exception as error:
         return f"<{type(x).__qualname__}, whose __repr__ raises {type(error).__name__}>"
+
+
+def describe_error(error: BaseException) -> str:
+    """The type and message of an error on one line. JAX names the key path in the second line of a message."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= _ERROR_WIDTH else text[: _ERROR_WIDTH - 1] + "…"
 
 
 def describe_types(a: object, b: object) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from .shrink import program
 BLOCK = 15
 
 
-@pytest.mark.fuzz
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(4))
 def test_random_programs_obey_the_laws(block: int) -> None:
     asked = set[str]()

@@ -292,7 +292,7 @@ def test_an_error_of_the_mask_function_says_how_it_is_called() -> None:
         raise KeyError("mine")
 
     for tx in (tko.masked(optax.sgd(0.1), mask), tko.adamw(0.1, mask=mask), tko.partition({"a": optax.sgd(0.1)}, mask)):
-        with pytest.raises(ValueError, match="KeyError: 'mine'.*called once, with all of the params") as caught:
+        with pytest.raises(ValueError, match=r"KeyError: 'mine'.*called once, with all of the params") as caught:
             tx.init(cases.arrays())
         assert isinstance(caught.value.__cause__, KeyError)
 

@@ -9,7 +9,9 @@ try:
 except ModuleNotFoundError as _error:
     if _error.name != "optax":
         raise
-    raise ModuleNotFoundError("treekit.optax needs optax; install it with: pip install 'treekit[optax]'") from _error
+    raise ModuleNotFoundError(
+        "treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"
+    ) from _error
 
 from treekit.optax import contrib as contrib
 from treekit.optax import schedules as schedules

@@ -11,11 +11,10 @@ import numpy as np
 import optax
 
 from treekit._callable import is_truly_callable, match_spec, resolve_spec
-from treekit._describe import describe_value
+from treekit._describe import describe_error, describe_value
 from treekit._dtype import dtype_of
 from treekit._filter import filter, is_array, is_parameter
 from treekit._jax import jnp, jtu
-from treekit._laws import describe_error
 from treekit.optax._boundary import original
 from treekit.optax._selection import is_params_placeholder, is_spec_leaf
 

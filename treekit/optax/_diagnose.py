@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from treekit._describe import describe_error
 from treekit._diff import tree_diff
 from treekit._jax import jtu, untyped
-from treekit._laws import describe_error
 from treekit.optax._transformation import Core
 
 # Dtypes differ on purpose: a user may have cast the state, or the params.

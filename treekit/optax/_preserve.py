@@ -8,7 +8,7 @@ from jax.core import Tracer
 
 from treekit._diff import tree_diff
 from treekit._dtype import strong, wider
-from treekit._filter import is_array
+from treekit._filter import is_array, is_parameter
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import keep_dtypes
 from treekit.optax._sharding import shard_alike
