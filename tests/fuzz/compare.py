@@ -9,7 +9,7 @@ import optax
 import treekit as tk
 from treekit._jax import jtu
 
-from .prelude import value_of
+from .prelude import is_inexact, value_of
 
 jnp: Any = jax.numpy
 
@@ -31,24 +31,34 @@ def same_dtypes(a: Any, b: Any) -> str:
     return ""
 
 
-def same_numbers(a: Any, b: Any) -> str:
-    """Where the numbers of two trees of one structure differ by more than rounding, or nothing."""
+def coarsest(*trees: Any) -> float:
+    """The unit in the last place of 1 in the narrowest dtype of these trees."""
+    arrays = [x for x in map(value_of, jax.tree.leaves(trees)) if x is not None and is_inexact(x)]
+    return max((float(jnp.finfo(x.dtype).eps) for x in arrays), default=0.0)
+
+
+def same_numbers(a: Any, b: Any, eps: float = 0.0) -> str:
+    """Where the numbers of two trees of one structure differ by more than rounding, or nothing.
+
+    `eps` is that of the narrowest dtype they come of: what is compiled as a whole may round less often.
+    """
     pairs = jax.tree_util.tree_leaves_with_path(a, is_leaf=is_absent)
     for (path, x), y in zip(pairs, jax.tree.leaves(b, is_leaf=is_absent), strict=True):
-        if message := _differ(value_of(x), value_of(y)):
+        if message := _differ(value_of(x), value_of(y), eps):
             return f"at {jax.tree_util.keystr(path) or 'the root'}: {message}"
     return ""
 
 
-def _differ(x: Any, y: Any) -> str:
+def _differ(x: Any, y: Any, eps: float) -> str:
     if x is None or y is None or jnp.issubdtype(x.dtype, jax.dtypes.extended):
         return ""  # no numbers
     if x.shape != y.shape:
         return f"shapes {x.shape} and {y.shape}"
-    eps = max((float(jnp.finfo(z.dtype).eps) for z in (x, y) if jnp.issubdtype(z.dtype, jnp.inexact)), default=0.0)
-    a, b = (np.asarray(z).astype(np.complex128) for z in (x, y))
+    eps = max(eps, coarsest(x, y))
+    wide_x, wide_y = (np.asarray(z).astype(np.complex128) for z in (x, y))
+    scale = float(np.max(np.abs(wide_y), initial=0.0, where=np.isfinite(wide_y)))
     units = 100 if eps < 1e-4 else 4  # a few units in the last place of a narrow dtype are much already
-    if np.allclose(a, b, rtol=units * eps, atol=units * eps, equal_nan=True):
+    if np.allclose(wide_x, wide_y, rtol=units * eps, atol=units * eps * max(scale, 1e-3), equal_nan=True):
         return ""
     return f"{x!r} and {y!r}"
 

@@ -17,7 +17,7 @@ from treekit._jax import jtu
 
 from . import prelude
 from .cases import Case
-from .compare import same_dtypes, same_numbers, same_structure, without_holes
+from .compare import coarsest, same_dtypes, same_numbers, same_structure, without_holes
 
 STEPS = 3
 
@@ -125,17 +125,18 @@ def equals_plain(case: Case, mine: Run | Exception) -> str | None:
         return None
     if isinstance(mine, Exception):
         return f"raises {describe(mine)}"
+    eps = coarsest(mine.states, mine.params)
     for i, (a, b) in enumerate(zip(mine.states, theirs.states, strict=True)):
         if message := same_structure(a, b):
             return f"the state after {i} steps: {message}"
     if message := same_dtypes(mine.states[0], theirs.states[0]):
         return f"the state after 0 steps: {message}"
     for i, (a, b) in enumerate(zip(mine.updates, theirs.updates, strict=True)):
-        if message := same_structure(a, b) or same_numbers(a, b):
+        if message := same_structure(a, b) or same_numbers(a, b, eps):
             return f"the updates of step {i}: {message}"
     for name in ("states", "params"):
         for i, (a, b) in enumerate(zip(getattr(mine, name), getattr(theirs, name), strict=True)):
-            if message := same_numbers(a, b):
+            if message := same_numbers(a, b, eps):
                 return f"{name} after {i} steps: {message}"
     return ""
 
@@ -180,13 +181,14 @@ def _equals_part(case: Case, mine: Run | Exception, only: Callable[[Any], Any]) 
         return None
     if isinstance(mine, Exception):
         return f"raises {describe(mine)}"
+    eps = coarsest(mine.states, mine.params)
     for i, (a, b) in enumerate(zip(mine.updates, theirs.updates, strict=True)):
-        if message := same_structure(a, b) or same_numbers(a, b):
+        if message := same_structure(a, b) or same_numbers(a, b, eps):
             return f"the updates of step {i}: {message}"
     for i, (a, b) in enumerate(zip(mine.states, theirs.states, strict=True)):
         # A mask made of the raw model has a place for what is left out, as in plain Optax.
         a, b = without_holes(a), without_holes(b)
-        if message := same_structure(a, b) or same_numbers(a, b):
+        if message := same_structure(a, b) or same_numbers(a, b, eps):
             return f"the state after {i} steps: {message}"
     return ""
 
@@ -198,8 +200,9 @@ def equals_wrapped(case: Case, mine: Run | Exception) -> str | None:
     theirs = attempt(case, ours, tx=str(case.tx.wrapped(case.wrapper, case.place)))
     if isinstance(theirs, Exception):
         return f"{case.wrapper} raises {describe(theirs)}"
+    eps = coarsest(mine.states, mine.params)
     for i, (a, b) in enumerate(zip(theirs.updates, mine.updates, strict=True)):
-        if message := same_structure(a, b) or same_numbers(a, b):
+        if message := same_structure(a, b) or same_numbers(a, b, eps):
             return f"{case.wrapper}: the updates of step {i}: {message}"
     return ""
 

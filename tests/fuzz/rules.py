@@ -91,6 +91,12 @@ def _is_about_hyperparams(failure: Failure) -> bool:
 
 
 @_rule("equals plain Optax")
+def mask_function_for_true(case: Case, failure: Failure) -> bool:
+    """freeze and selective_transform take mask functions; Optax takes a function for True (from_optax.md)."""
+    return re.search(r"freeze(_mask=|\()mask\(\d\)\)", str(case.tx)) is not None and "raises" not in failure.message
+
+
+@_rule("equals plain Optax")
 def integers_as_floats(case: Case, failure: Failure) -> bool:
     """Integers among the params are shown to the inner transformation as floats (docs/guides/from_optax.md)."""
     return any(not is_inexact(x) for _, x in _leaves(case)) and _is_about_numbers(failure)
