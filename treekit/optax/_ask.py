@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import optax
 
+from treekit._describe import describe_error
 from treekit._dtype import dtype_of, is_absent
 from treekit._filter import flatten_updates, is_array
 from treekit._jax import jnp, jtu, untyped
-from treekit._laws import describe_error
 
 _STEEP, _FLAT = 1e3, 1e-3  # curvatures, between which any line search finds two steps
 _MOST_MINI_STEPS = 1000
