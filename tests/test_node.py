@@ -1216,6 +1216,14 @@ def test_repr() -> None:
 # register_node
 
 
+def test_register_node_of_a_class_without_fields_and_without_a_dict() -> None:
+    @register_node(data_fields=(), meta_fields=())
+    class Nothing:
+        __slots__ = ()
+
+    assert type(jax.tree.map(lambda v: v, Nothing())) is Nothing
+
+
 def test_register_node_keeps_no_attribute_that_is_not_named() -> None:
     @register_node(data_fields=("x",), meta_fields=())
     class Cache:

@@ -12,10 +12,11 @@ import jax
 import wadler_lindig
 
 from treekit._check_types import check_created
+from treekit._codegen import STATIC
 from treekit._copy import copy_arguments
 from treekit._describe import describe_function
 from treekit._jax import jtu
-from treekit._layout import STATIC, Creation, Layout, deepcopy_node, layout_of
+from treekit._layout import Creation, Layout, deepcopy_node, layout_of
 from treekit._static import FUNCTIONS, carried, holds_array, reached
 
 T = TypeVar("T")

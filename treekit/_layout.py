@@ -16,14 +16,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-import jax
-
+from treekit._codegen import STATIC, generate_flatten, generate_rebuild
 from treekit._jax import jtu
 from treekit._static import check_static, exact, interchangeable
 
 LAYOUT = "__treekit_layout__"  # on a class
 COPY = "treekit.copy"  # in a field's metadata
-STATIC = "__treekit_static__"  # in an instance's __dict__: the Static of its values, remembered
 NOT_REMEMBERED = types.SimpleNamespace(values=defaultdict[int, object](object))  # values that no instance has
 _DEEPCOPY = "__deepcopy__"
 
@@ -120,9 +118,6 @@ def _intern(cls: type[Any], values: tuple[Any, ...]) -> Static:
     return layout.intern(values)
 
 
-Flat = tuple[tuple[Any, ...], Static]  # what flattening gives: the children, and the rest
-
-
 class Layout:
     """The fields of a class, and its reconstruction.
 
@@ -149,7 +144,8 @@ class Layout:
         self._first: weakref.WeakKeyDictionary[Key, weakref.ref[Static]] = weakref.WeakKeyDictionary()
         self._same: weakref.WeakValueDictionary[Hashable, Static] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()  # reentrant: a user's `__eq__` may come back here
-        self.flatten, self.flatten_with_keys, self.rebuild = _compile(self)
+        self.flatten, self.flatten_with_keys = generate_flatten(self)
+        self.rebuild = generate_rebuild(self)
 
     def intern(self, values: tuple[Any, ...]) -> Static:
         """The one `Static` of these values; of values that nothing tells apart, such as equal strings, there is one.
@@ -332,79 +328,3 @@ def check_fields(cls: type[Any], names: Collection[str], *, slots: bool) -> None
             raise TypeError(f"{where} is one of its __slots__, and node keeps fields in a __dict__; use register_node")
         if not cls.__dictoffset__ and not isinstance(attribute, types.MemberDescriptorType):
             raise TypeError(f"{where} is none of its __slots__, and its instances have no __dict__")
-
-
-# Field names are written into the source of two functions for each class, which run several times faster than loops
-# over names.
-_SOURCE = """
-def flatten(self):
-    try:
-        {read_static}
-        return ({children}), static
-    except AttributeError as error:
-        raise explain(self, error) from error
-
-def flatten_with_keys(self):
-    try:
-        {read_static}
-        return ({children_with_keys}), static
-    except AttributeError as error:
-        raise explain(self, error) from error
-
-def rebuild(static, children):
-    self = new(cls)
-    attributes = static.template.copy()
-    ({into_attributes}) = children
-    {remember}
-    set_dict(self, attributes)
-    return self
-"""
-
-# For a class that keeps fields in __slots__.
-_SLOTTED_SOURCE = """
-def rebuild(static, children):
-    self = new(cls)
-    for name, value in zip((*data, *meta), (*children, *static.values), strict=True):
-        set(self, name, value)
-    return self
-"""
-
-# What an instance remembers counts unless somebody has gone behind its frozen back since.
-_READ_REMEMBERED = """static = self.{STATIC}
-        values = static.values
-        if {changed}:
-            static = settle(self)"""
-
-
-def _compile(layout: Layout) -> tuple[Callable[[Any], Flat], Callable[[Any], Flat], Callable[[Static, Any], Any]]:
-    read_static = "static = read_static(self)"
-    if layout.remembers:
-        changed = [f"values[{i}] is not self.{name}" for i, name in enumerate(layout.meta)]
-        read_static = _READ_REMEMBERED.format(STATIC=STATIC, changed=" or ".join(changed))
-    elif not layout.meta:
-        read_static = "static = nothing"
-    source = _SOURCE.format(
-        read_static=read_static,
-        children="".join(f"self.{name}, " for name in layout.data),
-        children_with_keys="".join(f"(keys[{i}], self.{name}), " for i, name in enumerate(layout.data)),
-        into_attributes="".join(f"attributes[{name!r}], " for name in layout.data),
-        remember=f"attributes[{STATIC!r}] = static" if layout.remembers else "",
-    )
-    if any(isinstance(inspect.getattr_static(layout.cls, n, None), types.MemberDescriptorType) for n in layout.names):
-        source += _SLOTTED_SOURCE
-    set_dict = [vars(base)["__dict__"].__set__ for base in layout.cls.__mro__ if "__dict__" in vars(base)]
-    scope: dict[str, Any] = {
-        "cls": layout.cls,
-        "data": layout.data,
-        "meta": layout.meta,
-        "keys": tuple(jax.tree_util.GetAttrKey(name) for name in layout.data),
-        "new": object.__new__,
-        "set": object.__setattr__,
-        "set_dict": set_dict[0] if set_dict else None,
-        "nothing": layout.intern(()) if not layout.meta else None,
-        "explain": layout.explain,
-        "read_static": layout.read_static,
-        "settle": layout.settle,
-    }
-    exec(compile(source, f"<treekit layout of {layout.cls.__qualname__}>", "exec"), scope)
-    return scope["flatten"], scope["flatten_with_keys"], scope["rebuild"]

@@ -1,0 +1,127 @@
+"""Functions that take the instances of a class apart and rebuild them, generated for its fields.
+
+Field names are written into their source, since such code runs several times as fast as a loop over names.
+"""
+
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+
+STATIC = "__treekit_static__"  # in an instance's __dict__: the static part that it remembers
+
+Function = Callable[..., Any]
+
+
+@runtime_checkable
+class Fields(Protocol):
+    """What the functions are generated from: a `Layout`."""
+
+    cls: type[Any]
+    data: tuple[str, ...]
+    meta: tuple[str, ...]
+    remembers: bool
+
+    def intern(self, values: tuple[Any, ...]) -> Any: ...
+    def read_static(self, x: object) -> Any: ...
+    def settle(self, x: object) -> Any: ...
+    def explain(self, x: Any, error: AttributeError) -> Exception: ...
+
+
+_FLATTEN = """
+def flatten(self):
+    try:
+        {read_static}
+        return ({children}), static
+    except AttributeError as error:
+        raise explain(self, error) from error
+
+def flatten_with_keys(self):
+    try:
+        {read_static}
+        return ({children_with_keys}), static
+    except AttributeError as error:
+        raise explain(self, error) from error
+"""
+
+# The static part that an instance remembers counts, unless somebody changed the instance with `object.__setattr__`.
+_READ_REMEMBERED = """static = self.{STATIC}
+        values = static.values
+        if {changed}:
+            static = settle(self)"""
+
+_REBUILD_WITH_DICT = """
+def rebuild(static, children):
+    self = new(cls)
+    attributes = static.template.copy()
+    ({into_attributes}) = children
+    {remember}
+    set_dict(self, attributes)
+    return self
+"""
+
+
+def generate_flatten(fields: Fields) -> tuple[Function, Function]:
+    """`flatten`, from an instance to (children, static), and `flatten_with_keys`."""
+    if fields.remembers:
+        changed = " or ".join(f"values[{i}] is not self.{name}" for i, name in enumerate(fields.meta))
+        read_static = _READ_REMEMBERED.format(STATIC=STATIC, changed=changed)
+    elif fields.meta:
+        read_static = "static = read_static(self)"
+    else:
+        read_static = "static = nothing"
+    source = _FLATTEN.format(
+        read_static=read_static,
+        children="".join(f"self.{name}, " for name in fields.data),
+        children_with_keys="".join(f"(keys[{i}], self.{name}), " for i, name in enumerate(fields.data)),
+    )
+    made = _run(
+        source,
+        fields.cls,
+        keys=tuple(jax.tree_util.GetAttrKey(name) for name in fields.data),
+        nothing=None if fields.meta else fields.intern(()),
+        explain=fields.explain,
+        read_static=fields.read_static,
+        settle=fields.settle,
+    )
+    return made["flatten"], made["flatten_with_keys"]
+
+
+def generate_rebuild(fields: Fields) -> Function:
+    """`rebuild`, from (static, children) to an instance."""
+    cls = fields.cls
+    if not cls.__dictoffset__ or any(_is_slot(cls, name) for name in (*fields.data, *fields.meta)):
+        return _rebuild_with_slots(fields)
+    source = _REBUILD_WITH_DICT.format(
+        into_attributes="".join(f"attributes[{name!r}], " for name in fields.data),
+        remember=f"attributes[{STATIC!r}] = static" if fields.remembers else "",
+    )
+    # Not by `object.__setattr__`, which would first look whether the class has an attribute of that name.
+    set_dict = next(vars(base)["__dict__"].__set__ for base in cls.__mro__ if "__dict__" in vars(base))
+    rebuild: Function = _run(source, cls, cls=cls, new=object.__new__, set_dict=set_dict)["rebuild"]
+    return rebuild
+
+
+def _is_slot(cls: type[Any], name: str) -> bool:
+    return isinstance(inspect.getattr_static(cls, name, None), types.MemberDescriptorType)
+
+
+def _rebuild_with_slots(fields: Fields) -> Function:
+    """For a class that keeps some fields in `__slots__`. Setting those one by one is as fast in a loop."""
+    cls, names = fields.cls, (*fields.data, *fields.meta)
+
+    def rebuild(static: Any, children: Any) -> Any:
+        self = object.__new__(cls)
+        for name, value in zip(names, (*children, *static.values), strict=True):
+            object.__setattr__(self, name, value)
+        return self
+
+    return rebuild
+
+
+def _run(source: str, cls: type[Any], /, **scope: Any) -> dict[str, Any]:
+    """What a source defines; tracebacks name the class."""
+    exec(compile(source, f"<treekit layout of {cls.__qualname__}>", "exec"), scope)
+    return scope
