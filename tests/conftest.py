@@ -57,7 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
     """No implicit promotion of ranks, nor of dtypes outside of tests/optax: Optax's own arithmetic mixes dtypes."""
     tests = Path(__file__).parent
-    core = request.path.is_relative_to(tests) and not request.path.is_relative_to(tests / "optax")
+    of_optax = any(request.path.is_relative_to(tests / folder) for folder in ("accelerators", "optax"))
+    core = request.path.is_relative_to(tests) and not of_optax
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict" if core else "standard"):
         yield
 

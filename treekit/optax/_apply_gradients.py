@@ -40,8 +40,9 @@ def apply_gradients(
         The params, with their structure, shapes and dtypes; and the state.
 
     Raises:
-        ValueError: `grads` do not have the structure or the shapes of `params`, or `state` is not one that `optimizer`
-            makes for these params; names the argument and the key path.
+        ValueError: `grads` do not have the structure or the shapes of `params`; names the first key path.
+        ValueError, TypeError: the optimizer fails, and `state` is not one that its `init` makes for these params; names
+            the key path.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax
