@@ -133,3 +133,26 @@ def test_plain_optax_raises_on_bf16_params_with_f32_gradients() -> None:
     tx = optax.apply_if_finite(optax.adam(0.1), 3)
     with pytest.raises(TypeError, match="cond"):
         tx.update(cases.cast(params, jnp.float32), tx.init(params), params)
+
+
+@pytest.mark.usefixtures("nans")
+def test_the_count_is_read_and_reset_by_name_and_nothing_is_traced_again() -> None:
+    tx = tko.chain(tko.clip(1.0), tko.apply_if_finite(tko.sgd(1.0), 2))
+    params = jnp.ones(2)
+    state = tx.init(params)
+    traces = 0
+
+    @jax.jit
+    def step(grads: Any, state: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return tx.update(grads, state, params)
+
+    for count in (1, 2, 1, 2):  # a third in a row would be accepted
+        updates, state = step(params * NAN, state)
+        assert not updates.any()
+        assert int(tko.tree.get(state, "notfinite_count")) == count
+        if count == 2:
+            state = tko.tree.set(state, notfinite_count=jnp.zeros([], jnp.int32))
+    assert int(tko.tree.get(state, "total_notfinite")) == 4
+    assert traces == 1

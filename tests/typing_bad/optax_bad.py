@@ -26,6 +26,15 @@ def bad(model: Model, updates: Model, tx: optax.GradientTransformation) -> None:
     tko.apply_updates(model, updates).bias  # E: attr-defined
     other: dict[str, int] = tko.apply_updates(model, updates)  # E: arg-type
     grad: Model = tko.value_and_grad_from_state(len)(model, state=())  # E: assignment
+    tko.inject_hyperparams(tko.adam, only=3)  # E: arg-type
+    rate: str = tko.get_hyperparams(model)  # E: assignment
+    tko.set_hyperparams(model, 0.1)  # E: arg-type
+    tko.set_hyperparams(model, learning_rate=0.1).bias  # E: attr-defined
+    tko.params_ema("slow")  # E: arg-type
+    tko.get_ema(model, model).bias  # E: attr-defined
+    tko.scale_by_tree()  # E: call-arg
+    tko.summary(model, model)  # E: arg-type
+    tko.summary(tx, model).columns  # E: attr-defined
     tko.sgd("fast")  # E: arg-type
     tko.adamw(1e-3, wieght_decay=0.1)  # E: call-arg
     tko.chain(tx, 3)  # E: arg-type

@@ -26,6 +26,9 @@ def apply_if_finite(inner: optax.GradientTransformation, max_consecutive_errors:
     Where an update holds an inf or a NaN, the inner state stays and the updates are zero; after more than
     `max_consecutive_errors` such updates in a row the next one is accepted as it is.
 
+    The count of such updates in a row is in the state: `optax.tree.get(state, "notfinite_count")` reads it, and
+    `optax.tree.set(state, notfinite_count=jnp.zeros([], jnp.int32))` resets it. The total is `total_notfinite`.
+
     Args:
         inner: any transformation.
         max_consecutive_errors: how many updates in a row may be skipped.
