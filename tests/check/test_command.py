@@ -361,7 +361,11 @@ def test_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     page = Path("page.html").read_text()
     assert status == 0 and "bf16[2,3]" in out
     assert page.startswith("<!doctype html>") and "bf16[2,3]" in page and 'id="search"' in page
-    assert "<td>[&#x27;w&#x27;]</td>" in page
+    assert "<td>[&#x27;w&#x27;]</td>" in page and "All laws hold." in page
+    status, _, _ = check(capsys, "users_module:Doubling", "--html", "page.html")
+    page = Path("page.html").read_text()
+    assert status == 1 and "<h3>it can be rebuilt with its own leaves, and keeps them</h3>" in page
+    assert "<dt>fix</dt><dd>make the class a treekit.node" in page
 
 
 def command(*arguments: str) -> "subprocess.Popen[str]":
@@ -370,6 +374,11 @@ def command(*arguments: str) -> "subprocess.Popen[str]":
     pipe = subprocess.PIPE
     line = [sys.executable, "-m", "treekit", "check", *arguments]
     return subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def test_importing_the_entry_point_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    importlib.import_module("treekit.__main__")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_as_a_command() -> None:
