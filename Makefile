@@ -4,10 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test settings check coverage package versions bench docs matrix clean
+.PHONY: help demo test slow settings check coverage package versions bench accelerators accelerators-test docs matrix fuzz clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[-.a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/installed ## train on handwritten digits: plain Optax beside treekit, and a picture of the loss
 	$(BIN)/python examples/digits.py
@@ -15,7 +15,10 @@ demo: .venv/installed ## train on handwritten digits: plain Optax beside treekit
 test: .venv/installed ## run the tests and the examples in docstrings and documentation
 	$(BIN)/python -m pytest -n 2
 
-# The programs of the tests are small: where all tests run many times, they are compiled fast rather than well.
+slow: .venv/installed ## the tests that `make test` leaves out, since they take long and rarely fail
+	$(BIN)/python -m pytest -n 2 -m slow
+
+# tests/conftest.py compiles fast rather than well; here the processes that tests start do so too.
 FAST = XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 
 # JAX reads these variables. The docstrings' examples print dtypes, and what is left out here has no array in it.
@@ -49,6 +52,21 @@ bench: .venv/installed ## treekit beside its peers, and docs/benchmarks.md (QUIC
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
 
+# An environment of its own, since JAX looks for a TPU wherever libtpu is installed.
+ACCELERATORS := .venv-accelerators
+
+accelerators: $(ACCELERATORS)/installed ## compile for TPUs (GPU=1: for GPUs too), and write docs/accelerators.md
+	$(ACCELERATORS)/bin/python -m benchmarks.accelerators
+
+accelerators-test: $(ACCELERATORS)/installed ## the tests that compile for TPUs, on a machine that needs none
+	$(ACCELERATORS)/bin/python -m pytest -n 2 tests/accelerators
+
+$(ACCELERATORS)/installed: .venv/installed
+	$(BIN)/python -m venv --clear $(ACCELERATORS)
+	$(ACCELERATORS)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(ACCELERATORS)/bin/python -m pip install --quiet --editable ".[optax]" --group accelerators $(if $(GPU),"jax[cuda12]")
+	@touch $@
+
 # What is read by the checker of English: pages, and the docstrings, comments and messages of Python files.
 ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md docs
 docs: .venv/installed ## build the documentation into site/; a warning, a misspelling or an unclear word is an error
@@ -60,8 +78,11 @@ docs: .venv/installed ## build the documentation into site/; a warning, a misspe
 matrix: .venv/installed ## every optimizer, wrapper and kind of params against the laws (hours; MINUTES=30 for a part)
 	$(BIN)/python -m benchmarks.matrix
 
+fuzz: .venv/installed ## random compositions of transformations against plain Optax (MINUTES=30; SEED=... for the first)
+	$(FAST) $(BIN)/python -m tests.fuzz
+
 clean: ## remove .venv, caches and builds
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist site
+	rm -rf .venv $(ACCELERATORS) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv: .venv/installed ## make the environment that the others use; they do so by themselves

@@ -18,7 +18,7 @@ import optax
 
 from benchmarks._timing import QUICK, setting
 from treekit import optax as tko
-from treekit._transformation_laws import transformation_laws
+from treekit.check._transformation_laws import transformation_laws
 from treekit.testing import check_pytree
 
 clear_caches: Callable[[], None] = jax.clear_caches  # which has no types

@@ -1,15 +1,25 @@
 """How every test runs: treekit's own annotations checked, and what JAX would promote silently an error."""
 
+import gc
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import runtime_checkable
+from typing import Any, runtime_checkable
+from unittest import mock
 
 import hypothesis
 import jax
 import optax
 import pytest
 from jaxtyping import install_import_hook
+
+# The programs of the tests are small and run a few times, so they are compiled fast rather than well. XLA reads its
+# flags once, when the first device is asked for. Processes that a test starts do not inherit these, and
+# tests/optax/test_cost.py, which reads compiled programs, overrides them.
+FAST = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+with mock.patch.dict(os.environ, XLA_FLAGS=f"{FAST} {os.environ.get('XLA_FLAGS', '')}"):
+    jax.devices()
 
 # Before anything imports treekit: from here on beartype checks each call of its functions against their annotations.
 install_import_hook("treekit", "beartype.beartype")
@@ -30,12 +40,37 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if "CI" in os.environ else "local")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of each table of laws (wrappers by optimizers by kinds of params) every third cell is not slow."""
+    tables: dict[Path, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.name.startswith("test_laws["):
+            tables[item.path].append(item)
+    for table in tables.values():
+        for i, item in enumerate(table):
+            if i % 3:
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No two ranks mix by themselves, and in the core's tests no two dtypes. Optax's own arithmetic mixes dtypes."""
-    core = request.path.parent == Path(__file__).parent
+    """No implicit promotion of ranks, nor of dtypes outside of tests/optax: Optax's own arithmetic mixes dtypes."""
+    tests = Path(__file__).parent
+    core = request.path.is_relative_to(tests) and not request.path.is_relative_to(tests / "optax")
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict" if core else "standard"):
         yield
+
+
+clear_caches: Any = jax.clear_caches  # has no types
+
+
+@pytest.fixture(autouse=True, scope="module")
+def free_programs() -> Iterator[None]:
+    """Forget the compiled programs of a module when it is done: hundreds of modest ones are gigabytes."""
+    yield
+    clear_caches()
+    gc.collect()
 
 
 @pytest.fixture

@@ -3,8 +3,11 @@
 import collections
 import dataclasses
 import enum
+import functools
 import io
 import re
+import subprocess
+import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable
@@ -465,6 +468,44 @@ def test_tolerances_are_numpys() -> None:
     assert tk.tree_diff(jnp.arange(3), jnp.arange(3) + 1, rtol=1.0, atol=10.0), "ints are exact"
 
 
+@pytest.mark.parametrize("zero", [0, np.float32(0), np.int64(0), jnp.zeros(()), False], ids=lambda x: type(x).__name__)
+def test_a_tolerance_is_any_real_number(zero: Any) -> None:
+    assert tk.tree_diff(1.0, 1.5, rtol=zero, atol=zero) and not tk.tree_diff(1.0, 1.5, rtol=zero, atol=1)
+    tk.assert_trees_same(1.0, 1.0, rtol=zero, atol=zero)
+
+
+def test_trees_may_be_nested_as_deeply_as_jax_allows() -> None:
+    a, b = 1, 2
+    nested: list[Any] = [a, b]
+    for _ in range(900):
+        nested = [[x] for x in nested]
+    (found,) = tk.tree_diff(*nested)
+    assert found.path == "[0]" * 900 and found.kind == "value"
+
+
+COUNT_CALLS = """if True:
+    import sys, jax, numpy as np, treekit
+
+    def calls(count):
+        a, b = (list(jax.device_put(list(np.arange(count, dtype=np.float32) + i))) for i in (0, 1))
+        events = []
+        sys.setprofile(lambda _, event, __: events.append(event))
+        diff = treekit.tree_diff(a, b)
+        sys.setprofile(None)
+        assert len(diff) == count
+        return events.count("call") + events.count("c_call")
+
+    calls(10)
+    print((calls(200) - calls(100)) / 100)
+"""
+
+
+def test_the_work_for_many_small_arrays_is_little_for_each() -> None:
+    """Function calls are counted, since time depends on the machine; elsewhere, since beartype adds its own here."""
+    done = subprocess.run([sys.executable, "-c", COUNT_CALLS], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 110
+
+
 def test_the_text_is_a_table() -> None:
     a = {"w": bf16, "b": None, "layers": [Twig(1, name="in")], "name": "x"}
     b = {"w": f32, "b": jnp.zeros(3, "uint8"), "layers": [Twig(1, name="out")], "name": "x"}
@@ -520,6 +561,66 @@ def test_colours_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None
     assert plain.getvalue() == asked_not_to.getvalue() == f"{diff}\n"
     assert "\033[" in coloured.getvalue()
     assert re.sub(r"\033\[\d+m", "", coloured.getvalue()) == plain.getvalue()
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    activation: Any
+    size: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Quiet(Settings):
+    def __repr__(self) -> str:
+        return "quiet"
+
+
+class Mark: ...
+
+
+class Unnamed:
+    def __call__(self) -> None: ...
+
+
+@functools.lru_cache
+def cached() -> None: ...
+
+
+# What is shown of a value, wherever one is: functions by name, and no addresses.
+SHOWN: dict[str, tuple[Any, str]] = {
+    "custom_jvp": (jax.nn.relu, "<custom_jvp relu>"),
+    "jitted": (jax.nn.silu, "<jitted silu>"),
+    "jitted partial": (jax.jit(functools.partial(follow, ())), "<jitted follow>"),
+    "callable object": (Unnamed(), f"<{__name__}.Unnamed object>"),
+    "function": (jax.nn.gelu, "<function gelu>"),
+    "wrapped": (jax.vmap(follow), "<wrapped function follow>"),
+    "cached": (cached, "<_lru_cache_wrapper cached>"),
+    "builtin": (len, "<built-in function len>"),
+    "method": (tk.tree_diff(1, 2).show, "<bound method TreeDiff.show>"),
+    "object": (Mark(), f"<{__name__}.Mark object>"),
+    "partial": (functools.partial(jax.nn.relu, 1), "partial(<custom_jvp relu>, 1)"),
+    "tuple": ((jax.nn.relu, "a"), "(<custom_jvp relu>, 'a')"),
+    "dataclass": (Settings((jax.nn.silu, None)), "Settings(activation=(<jitted silu>, None), size=1)"),
+    "dataclass with its own repr": (Quiet(jax.nn.silu), "quiet"),
+    "class": ((Settings, 1), f"({__name__}.Settings, 1)"),
+    "text": ("f at 0x12345678", "'f at 0x12345678'"),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_functions_are_shown_by_name(name: str) -> None:
+    value, shown = SHOWN[name]
+    (found,) = tk.tree_diff(Twig(1, name=value), Twig(1, name=None))
+    assert (found.kind, found.left) == ("static value", shown)
+
+
+def test_functions_of_other_types_are_shown_by_name() -> None:
+    (found,) = tk.tree_diff([jax.nn.relu], [jax.nn.gelu])
+    assert (found.kind, found.left, found.right) == ("type", "<custom_jvp relu>", "<function gelu>")
+    assert repr(Twig(jax.nn.relu, [jax.nn.silu], name=(len, jax.nn.gelu))) == (
+        "Twig(\n  left=<custom_jvp relu>,\n  right=[<jitted silu>],\n"
+        "  name=(<built-in function len>, <function gelu>)\n)"
+    )
 
 
 def test_where_arrays_lie_is_compared_without_values_too() -> None:

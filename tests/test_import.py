@@ -1,10 +1,13 @@
 """What importing costs, and what it says where something is missing; each case in a process of its own."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import treekit
 
 ROOT = Path(__file__).parent.parent
 
@@ -77,3 +80,8 @@ def test_the_public_names_are_those_of_the_package() -> None:
     names += " assert_trees_same"
     done = python(f"import treekit; print([n for n in {names.split()} if not callable(getattr(treekit, n, None))])")
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_all_lists_every_public_name_of_the_core() -> None:
+    public = [name for name, value in vars(treekit).items() if name[0] != "_" and not inspect.ismodule(value)]
+    assert treekit.__all__ == sorted(public)

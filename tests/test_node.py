@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import gc
 import inspect
+import numbers
 import pickle
 import subprocess
 import sys
@@ -13,12 +14,14 @@ import types
 import typing
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, assert_type
 
 import beartype
+import cloudpickle
 import equinox as eqx
+import flax.core
 import flax.struct
 import hypothesis
 import hypothesis.strategies as st
@@ -197,6 +200,144 @@ def test_static_dataclasses_are_compared_as_exactly_as_they_can_be_hashed() -> N
         same, float_size, other_notes = (Made(1, 2, Config(*args)) for args in ((1, notes), (1.0, notes), (1, [3])))
         assert structure(Made(1, 2, Config(1, notes))) == structure(same)
         assert structure(same) != structure(float_size) and structure(same) != structure(other_notes)
+
+
+class Shape(tuple[int, ...]):
+    """Its instances are more than their items, and its `__eq__` knows of it."""
+
+    unit: str
+
+    @classmethod
+    def of(cls, unit: str, *sizes: int) -> "Shape":
+        self = cls(sizes)
+        self.unit = unit
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and self.unit == other.unit and tuple.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return hash((self.unit, *self))
+
+
+class Unit(Sequence[int]):
+    """A sequence that is compared by identity; what it contains may be a lot of work to find out."""
+
+    def __len__(self) -> int:
+        raise AssertionError("looked into")
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("looked into")
+
+
+@dataclasses.dataclass(frozen=True)
+class Strict:
+    x: Any
+    note: str = dataclasses.field(default="", compare=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Strict) and (self.x, self.note) == (other.x, other.note)
+
+    def __hash__(self) -> int:
+        return hash(self.note)
+
+
+class Money(numbers.Number):
+    """A number without a `__repr__`, which would give its address away."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Money) and self.amount == other.amount
+
+    def __hash__(self) -> int:
+        return hash(self.amount)
+
+
+class Huge(int):
+    pass
+
+
+# Hashable whatever their values are, as classes for configurations may be.
+HashableDict: Any = type("HashableDict", (dict,), {"__hash__": lambda self: hash(tuple(self))})
+HashableOrderedDict: Any = type("HashableOrderedDict", (OrderedDict,), {"__hash__": lambda self: hash(tuple(self))})
+
+
+def test_static_values_of_other_classes_are_compared_by_their_own_eq_too() -> None:
+    unit = Unit()
+    proxy: Any = types.MappingProxyType
+    frozen: Any = flax.core.FrozenDict
+    table: list[tuple[Any, Any, Any]] = [  # a value, an equal one, another one
+        (Shape.of("m", 1), Shape.of("m", 1), Shape.of("s", 1)),
+        (Shape.of("m", 1), Shape.of("m", 1), Shape.of("m", True)),
+        (unit, unit, Unit()),
+        (Strict(1), Strict(1), Strict(1, "note")),
+        (Strict([1]), Strict([1]), Strict([2])),
+        (Strict(1), Strict(1), Strict(1.0)),
+        (Money(1), Money(1), Money(2)),
+        (Huge(10**5000), Huge(10**5000), Huge(10**5000 + 1)),
+        (HashableDict(a=[1]), HashableDict(a=[1]), HashableDict(a=[2])),
+        (HashableDict(a=[1]), HashableDict(a=[1]), HashableDict(a=[1.0])),
+        (frozen(a=1), frozen(a=1), HashableDict(a=1)),
+        (HashableOrderedDict(a=1, b=2), HashableOrderedDict(a=1, b=2), HashableOrderedDict(b=2, a=1)),
+    ]
+    if sys.version_info >= (3, 12):  # where these are hashable
+        table += [
+            (slice(1), slice(1), slice(True)),
+            (proxy(frozen(a=1)), proxy(frozen(a=1)), proxy(frozen(a=True))),
+        ]
+    for value, equal, other in table:
+        x, y, z = (structure(Made(1, 2, v)) for v in (value, equal, other))
+        assert x == y and hash(x) == hash(y) and x != z, value
+
+
+def test_an_instance_of_a_parametrized_class_knows_its_parameters() -> None:
+    @node
+    class Typed(Generic[T]):
+        x: Any
+
+    parametrized: Any = Typed[int]
+    x = parametrized(1)
+    assert x.__orig_class__ == parametrized and type(x) is Typed
+    plain: Typed[int] = Typed(1)
+    assert structure(x) == structure(plain)
+    for duplicate in (copy.copy, copy.deepcopy, lambda y: jax.tree.map(lambda leaf: leaf, y), replace):
+        assert vars(duplicate(x)).keys() == vars(duplicate(plain)).keys()
+    with pytest.raises(dataclasses.FrozenInstanceError, match="x was set"):
+        x.x = 2
+
+
+def test_init_has_the_docstring_of_the_next_class_that_documents_its_own() -> None:
+    @node
+    class Documented:
+        x: Any
+
+        def __init__(self, x: Any) -> None:
+            """Takes an x."""
+            self.x = x
+
+    @node
+    class Inheriting(Documented): ...
+
+    @node
+    class Generated(Inheriting):
+        y: Any
+
+    @node
+    class Written(Generated):
+        def __init__(self) -> None:
+            super().__init__(1, 2)
+
+    @node
+    class Own(Generated):
+        def __init__(self) -> None:
+            """Takes nothing."""
+            super().__init__(1, 2)
+
+    for cls in (Documented, Inheriting, Generated, Written):
+        assert cls.__init__.__doc__ == "Takes an x."
+    assert Own.__init__.__doc__ == "Takes nothing." and Made.__init__.__doc__ is None
 
 
 flax_field: Any = flax.struct.field  # has no types
@@ -551,11 +692,29 @@ def test_what_is_no_plain_container_is_passed_as_it_is() -> None:
         assert Holder(given).x is given
 
 
+@pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: (x, []), lambda x: {"k": (x,)}, lambda x: Point(1, [x])])
+def test_containers_may_be_nested_as_deeply_as_jax_allows(wrap: Callable[[Any], Any]) -> None:
+    given: Any = 1.0
+    for _ in range(400):
+        given = wrap(given)
+    deep = Holder(given)
+    assert jax.tree.leaves(deep) == jax.tree.leaves(given) and deep.x is not given
+    deeper: Any = []
+    for _ in range(10_000):
+        deeper = [deeper]
+    Holder(deeper)
+
+
 def test_containers_that_hold_themselves_are_copied() -> None:
     given = looping()
     for held in (Holder(given).x, Holder(given[1]).x[0]):
         assert held is not given and held[0] == 1
         assert held[1][0] is held
+    back: list[Any] = []
+    pair = (back, [5])
+    back.append(pair)
+    copied = Holder(pair).x
+    assert copied[0][0] is copied and copied[1] == [5] and copied[1] is not pair[1]
 
 
 def test_copy_false_exempts_the_argument_of_that_field_alone() -> None:
@@ -806,7 +965,10 @@ def test_what_registered_classes_lack_is_told_when_they_are_flattened(way: type[
     with pytest.raises(TypeError, match=f"{way.__name__}.name is static, .* dict, is not hashable"):
         jax.tree.leaves(y)
     y.name = object.__new__(Wheel)
-    with pytest.raises(AttributeError, match="'Wheel' object has no attribute 'size'"):
+    with pytest.raises(TypeError, match=f"{way.__name__}.name is static, .* Wheel, is not hashable"):
+        jax.tree.leaves(y)
+    y.name = Unfinished()
+    with pytest.raises(AttributeError, match="'Unfinished' object has no attribute 'size'"):
         jax.tree.leaves(y)
     y.name, y.weight = "b", 7
     assert jax.tree.map(lambda v: v + 1, y).weight == 8
@@ -1064,10 +1226,62 @@ def test_register_node_keeps_no_attribute_that_is_not_named() -> None:
     assert_type(Cache(), Cache)
 
 
+class Labelled:
+    def __init__(self, x: Any, f: Any) -> None:
+        self.x, self.f = x, f
+
+
+class WithGetstate(Labelled):
+    def __getstate__(self) -> Any:
+        return {"x": self.x, "f": self.f, "state": "its own"}
+
+
+@register_node(data_fields=["x"], meta_fields=["f"])
+class Registered(Labelled):
+    pass
+
+
+class Derived(Registered):
+    pass
+
+
+def test_deepcopy_of_registered_classes() -> None:
+    f = functools.partial(jnp.add, 1)
+    x: Any = Registered([1], f)
+    x.cached = [x]
+    y = copy.deepcopy(x)
+    assert y.f is f and y.x == [1] and y.x is not x.x and y.cached[0] is y
+    derived = copy.deepcopy(Derived([1], f))  # not a node: nothing of it is static
+    assert type(derived) is Derived and derived.f is not f and derived.f(1) == 2
+    register_node(WithGetstate, ["x"], ["f"])
+    own: Any = copy.deepcopy(WithGetstate([1], f))
+    assert own.state == "its own"
+
+    @node
+    class Extended(Registered):
+        x: Any
+        f: Any = field(static=True)
+
+    extended = copy.deepcopy(Extended([1], f))
+    assert extended.f is f and pickle.loads(cloudpickle.dumps(extended)).x == [1]
+
+
 @dataclasses.dataclass
 class Wheel:
     size: int
     spokes: int
+
+
+@jax.tree_util.register_pytree_node_class
+class Unfinished:
+    size: int
+
+    def tree_flatten(self) -> Any:
+        return (self.size,), None
+
+    @classmethod
+    def tree_unflatten(cls, *_: Any) -> Any:
+        return cls()
 
 
 class WithProperty:

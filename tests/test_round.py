@@ -241,3 +241,13 @@ def test_an_x_that_is_not_floating_is_an_error(x: Any) -> None:
 def test_a_complex_x_for_a_real_dtype_is_an_error() -> None:
     with pytest.raises(TypeError, match=r"x is complex \(complex64\), so dtype must be too; found bfloat16"):
         tk.stochastic_round(jnp.ones(2, jnp.complex64), jnp.bfloat16, KEY)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_from_f64_the_mean_holds_down_to_the_smallest_normal_number(dtype: str) -> None:
+    with jax.enable_x64(True):
+        info: Any = jnp.finfo(dtype)
+        border, unit = float(info.smallest_normal), float(info.smallest_subnormal)
+        for x, mean in ((border, border), (border + unit / 4, border + unit / 4), (border - unit, 0.0), (unit, 0.0)):
+            rounded = np.asarray(tk.stochastic_round(jnp.full(N, x, jnp.float64), dtype, KEY)).astype(np.float64)
+            assert abs(rounded.mean() - mean) < unit / 20, "what the docstring says no longer holds"

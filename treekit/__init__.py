@@ -3,6 +3,8 @@
 from treekit._at import tree_at as tree_at
 from treekit._callable import is_truly_callable as is_truly_callable
 from treekit._callable import resolve_spec as resolve_spec
+from treekit._check_types import Typed as Typed
+from treekit._check_types import check_types as check_types
 from treekit._diff import assert_trees_same as assert_trees_same
 from treekit._diff import tree_diff as tree_diff
 from treekit._filter import combine as combine
@@ -11,10 +13,45 @@ from treekit._filter import filter_arrays as filter_arrays
 from treekit._filter import is_array as is_array
 from treekit._filter import is_inexact_array as is_inexact_array
 from treekit._filter import partition as partition
+from treekit._graft import graft as graft
 from treekit._map import dtype_preserving_tree_map as dtype_preserving_tree_map
 from treekit._node import field as field
 from treekit._node import node as node
 from treekit._node import node_factory as node_factory
 from treekit._node import register_node as register_node
 from treekit._node import replace as replace
+from treekit._paths import path_labels as path_labels
+from treekit._paths import path_mask as path_mask
 from treekit._round import stochastic_round as stochastic_round
+from treekit._stack import tree_ravel as tree_ravel
+from treekit._stack import tree_stack as tree_stack
+from treekit._stack import tree_unstack as tree_unstack
+
+__all__ = [
+    "Typed",
+    "assert_trees_same",
+    "check_types",
+    "combine",
+    "dtype_preserving_tree_map",
+    "field",
+    "filter",
+    "filter_arrays",
+    "graft",
+    "is_array",
+    "is_inexact_array",
+    "is_truly_callable",
+    "node",
+    "node_factory",
+    "partition",
+    "path_labels",
+    "path_mask",
+    "register_node",
+    "replace",
+    "resolve_spec",
+    "stochastic_round",
+    "tree_at",
+    "tree_diff",
+    "tree_ravel",
+    "tree_stack",
+    "tree_unstack",
+]

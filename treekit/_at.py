@@ -5,10 +5,11 @@ import operator
 from collections.abc import Callable
 from functools import partial
 from itertools import compress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
 from treekit._describe import describe_value
 from treekit._jax import IsLeaf, jtu
+from treekit._types import LeafPredicate
 
 T = TypeVar("T")
 
@@ -27,12 +28,18 @@ class _EmptyTuple(tuple[()]):
 _MISSING = _Missing()
 
 
+@overload
+def tree_at(where: Callable[[T], Any], tree: T, replace: Any, *, is_leaf: LeafPredicate | None = None) -> T: ...
+@overload
+def tree_at(
+    where: Callable[[T], Any], tree: T, *, replace_fn: Callable[[Any], Any], is_leaf: LeafPredicate | None = None
+) -> T: ...
 def tree_at(
     where: Callable[[T], Any],
     tree: T,
     replace: Any = _MISSING,
     replace_fn: Callable[[Any], Any] | _Missing = _MISSING,
-    is_leaf: Callable[[Any], bool] | None = None,
+    is_leaf: LeafPredicate | None = None,
 ) -> T:
     """A tree with some of its leaves or subtrees replaced; the tree given is left as it is.
 

@@ -94,8 +94,10 @@ def resolve_shown(
     try:
         result = spec(show(params))
     except Exception as error:
-        error.add_note(f"This happened in the function given as {name}, which is called once, with all of the params")
-        raise
+        raise ValueError(
+            f"the function given as {name} raised {type(error).__name__}: {error}. It is called once, with all of the "
+            f"params (here a {type(tree).__name__}), and returns a tree: {name}=lambda params: jax.tree.map(f, params)"
+        ) from error
     match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
     return result
 

@@ -4,9 +4,10 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
-# Exact types: a subclass may hold more than its items, and is passed as it is. Namedtuples are taken in below.
+# Exact types: a subclass may be more than its items, and is passed as it is.
 _MAPPINGS: frozenset[type[Any]] = frozenset({dict, OrderedDict, defaultdict})
 _MUTABLE: frozenset[type[Any]] = _MAPPINGS | {list, deque, set}
+_TUPLE: Any = tuple  # not narrowed to a tuple of unknown types
 
 
 def copy_arguments(
@@ -23,43 +24,55 @@ def copy_arguments(
 def copy_containers(x: Any, memo: dict[int, Any]) -> Any:
     """A copy of the containers in `x`; type, sharing and cycles are kept, everything else is passed as it is.
 
+    Containers may be nested more deeply than Python functions may call themselves, so this loops.
+
     Args:
         x: any object.
         memo: the copies made so far, by the id of what they are copies of.
     """
-    kind = _type(x)
-    if kind not in _MUTABLE and not issubclass(kind, tuple):
+    if not _is_container(x):
         return x
-    if id(x) in memo:
-        return memo[id(x)]
-    if kind not in _MUTABLE:
-        return _copy_tuple(x, memo)
-    # A mutable container goes into the memo before its items are looked at: it may hold itself.
-    memo[id(x)] = new = _empty_like(x)
-    if kind is set:
-        new.update(x)
-    elif kind in _MAPPINGS:
-        new.update({key: copy_containers(value, memo) for key, value in x.items()})
-    else:
-        new.extend([copy_containers(value, memo) for value in x])
-    return new
-
-
-def _empty_like(x: Any) -> Any:
-    if isinstance(x, defaultdict):
-        return defaultdict[Any, Any](x.default_factory)
-    return deque[Any](maxlen=x.maxlen) if isinstance(x, deque) else _type(x)()
-
-
-def _copy_tuple(x: Any, memo: dict[int, Any]) -> Any:
-    if _type(x) is not tuple and (not hasattr(x, "_make") or hasattr(x, "__dict__")):  # no namedtuple, or one with more
-        return x
-    items = [copy_containers(value, memo) for value in x]
-    if id(x) not in memo:  # else one of the items led back here, and made it
-        same = all(a is b for a, b in zip(items, x, strict=True))
-        memo[id(x)] = x if same else x._make(items) if hasattr(x, "_make") else tuple(items)
+    pending: list[Any] = [x]
+    unfinished: set[int] = set()  # the ids of mutable containers whose copies still have the original items
+    while pending:
+        container = pending.pop()
+        place = id(container)
+        if place in memo and place not in unfinished:
+            continue
+        if inner := _containers_in(container, memo):
+            if type(container) in _MUTABLE:
+                memo[place] = container.copy()  # before its items are copied: it may contain itself
+                unfinished.add(place)
+            pending += [container, *inner]  # it comes up again once these are copied
+        elif place in unfinished:
+            unfinished.remove(place)
+            _replace_items(memo[place], memo)
+        else:
+            memo[place] = container.copy() if type(container) in _MUTABLE else _copy_tuple(container, memo)
     return memo[id(x)]
 
 
-def _type(x: object) -> type[Any]:
-    return type(x)
+def _is_container(x: object) -> bool:
+    return type(x) in _MUTABLE or isinstance(x, _TUPLE)
+
+
+def _containers_in(container: Any, memo: dict[int, Any]) -> list[Any]:
+    """The items of a container that have yet to be copied. Those of a set are hashable, so contain nothing mutable."""
+    items = container.values() if type(container) in _MAPPINGS else container if type(container) is not set else ()
+    # Not `_is_container`: this runs for each leaf.
+    return [x for x in items if (type(x) in _MUTABLE or isinstance(x, _TUPLE)) and id(x) not in memo]
+
+
+def _replace_items(new: Any, memo: dict[int, Any]) -> None:
+    for key, item in [*(new.items() if type(new) in _MAPPINGS else enumerate(new))]:
+        if id(item) in memo:
+            new[key] = memo[id(item)]
+
+
+def _copy_tuple(x: Any, memo: dict[int, Any]) -> Any:
+    if type(x) is not _TUPLE and (not hasattr(x, "_make") or hasattr(x, "__dict__")):  # not a namedtuple, or more
+        return x
+    items = [memo.get(id(item), item) for item in x]
+    if all(a is b for a, b in zip(items, x, strict=True)):
+        return x
+    return x._make(items) if hasattr(x, "_make") else tuple(items)

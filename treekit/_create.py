@@ -6,15 +6,16 @@ import inspect
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
 from typing import Any, TypeVar
 
 import jax
 import wadler_lindig
 
+from treekit._check_types import check_created
 from treekit._copy import copy_arguments
+from treekit._describe import describe_function
 from treekit._jax import jtu
-from treekit._layout import STATIC, Creation, Layout, layout_of
+from treekit._layout import STATIC, Creation, Layout, deepcopy_node, layout_of
 from treekit._static import FUNCTIONS, carried, holds_array, reached
 
 T = TypeVar("T")
@@ -55,7 +56,14 @@ def _creating(cls: type[Any]) -> Callable[..., None]:
     # With the globals of its own: there, jaxtyping and others look for the names in annotations that are strings.
     exec(_INIT_SOURCE, getattr(init, "__globals__", {}), scope)
     out: Callable[..., None] = functools.wraps(init)(scope["make"](_create, cls, init))
+    out.__doc__ = init.__doc__ or _inherited_doc(cls)
     return out
+
+
+def _inherited_doc(cls: type[Any]) -> str | None:
+    """The docstring of the `__init__` of the next base that has one."""
+    inits: list[Any] = [vars(base).get("__init__") for base in cls.__mro__[1:-1]]  # without that of `object`
+    return next((init.__doc__ for init in inits if init is not None and init.__doc__), None)
 
 
 def take_anything(init: Any, names: Iterable[str]) -> None:
@@ -80,6 +88,8 @@ def _create(
     finally:
         _building.discard(id(self))
     _finish(self, layout, layout.creation)
+    if layout.creation.checked:
+        check_created(self)
     for base in cls.__mro__ if hasattr(cls, "__check_init__") else ():
         if "__check_init__" in vars(base):
             vars(base)["__check_init__"](self)
@@ -159,7 +169,8 @@ def _frozen(self: object, done: str) -> TypeError | dataclasses.FrozenInstanceEr
 
 
 def _set_attribute(self: object, name: str, value: object) -> None:
-    if id(self) not in _building:
+    # `A[int](...)` sets `__orig_class__` on what it has created. It is not a field, and rebuilding leaves it out.
+    if id(self) not in _building and name != "__orig_class__":
         raise _frozen(self, f"changed: {name} was set")
     object.__setattr__(self, name, value)
 
@@ -171,11 +182,15 @@ def _delete_attribute(self: object, name: str) -> None:
 
 
 def _represent(self: object) -> str:
-    def array(x: object) -> wadler_lindig.AbstractDoc | None:
-        return wadler_lindig.array_summary(x.shape, str(x.dtype), None) if isinstance(x, jax.Array) else None
-
-    text: str = _pretty.pformat(self, custom=array, hide_defaults=False)
+    text: str = _pretty.pformat(self, custom=_represent_leaf, hide_defaults=False)
     return text
+
+
+def _represent_leaf(x: object) -> wadler_lindig.AbstractDoc | None:
+    if isinstance(x, jax.Array):
+        return wadler_lindig.array_summary(x.shape, str(x.dtype), None)
+    name = describe_function(x)
+    return wadler_lindig.TextDoc(name) if name else None
 
 
 def _blank(cls: type[T]) -> T:
@@ -197,11 +212,5 @@ def _set_state(self: object, state: Mapping[str, Any]) -> None:
     vars(self).update(state)
 
 
-def _deepcopy(self: object, memo: dict[int, Any]) -> object:
-    memo[id(self)] = new = _blank(type(self))
-    vars(new).update(deepcopy(_fields_of(self), memo))
-    return new
-
-
 # With __setstate__ and __deepcopy__ there, a user's __getattr__ is never asked for them.
-_PICKLING = {"__reduce__": _reduce, "__setstate__": _set_state, "__deepcopy__": _deepcopy}
+_PICKLING = {"__reduce__": _reduce, "__setstate__": _set_state, "__deepcopy__": deepcopy_node}

@@ -1,26 +1,38 @@
 """Leaves, types and values in words, for errors and differences."""
 
+import dataclasses
+import functools
+import re
+import types
 from collections.abc import Collection
 from typing import Any
 
 import jax
 import numpy as np
+import wadler_lindig
 from jax.core import Tracer
 
 from treekit._dtype import dtype_of
 from treekit._filter import is_array
-from treekit._jax import jtu
+from treekit._jax import jtu, untyped
 
+_ONE_LINE = 10**9  # columns
 _WIDTH = 60  # of a value
+_ERROR_WIDTH = 300
 _KEYS = 24  # that are listed
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
+_SHOW_ADDRESSES: frozenset[Any] = frozenset({object.__repr__})
+_JITTED: Any = untyped.jit(len).__class__
+_pretty: Any = wadler_lindig  # its keyword arguments have no types
 _SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
 
 
-def describe(x: Any) -> str:
-    """`f32[2,3]` for an array, the type and value of a number, the type of anything else."""
+def describe(x: Any, *, short: bool = True) -> str:
+    """`f32[2,3]` for an array (`float32[2,3]` if not short), type and value of a number, the type of anything else."""
     if is_array(x) or isinstance(x, jax.ShapeDtypeStruct):
         dtype = str(x.dtype)
-        name = next((s + dtype.removeprefix(d) for d, s in _SHORT_DTYPES if dtype.startswith(d)), dtype)
+        names = _SHORT_DTYPES if short else ()
+        name = next((s + dtype.removeprefix(d) for d, s in names if dtype.startswith(d)), dtype)
         numpy = "(numpy)" if isinstance(x, (np.ndarray, np.generic)) else ""
         return f"{name}[{','.join(map(str, x.shape))}]{numpy}{'(deleted)' if is_deleted(x) else ''}"
     if dtype_of(x) is None:
@@ -34,11 +46,58 @@ def is_deleted(x: Any) -> bool:
 
 
 def describe_value(x: object) -> str:
-    """A value on one line; where its `__repr__`, which is the user's, raises, its type and the error."""
+    """A value on one line, with functions by name; its type and the error where its `__repr__` raises."""
     try:
-        return " ".join(repr(x).split())
+        return " ".join(_written(x).split())
     except Exception as error:
         return f"<{type(x).__qualname__}, whose __repr__ raises {type(error).__name__}>"
+
+
+def describe_error(error: BaseException) -> str:
+    """The type and message of an error on one line. JAX names the key path in the second line of a message."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= _ERROR_WIDTH else text[: _ERROR_WIDTH - 1] + "…"
+
+
+def describe_function(x: Any) -> str | None:
+    """`<function f>`, `<jitted f>`, `<custom_jvp f>`: a function by its name; None for anything else.
+
+    Python shows most wrapped functions by their address alone.
+    """
+    if isinstance(x, types.MethodType):
+        return f"<bound method {x.__qualname__}>"
+    if isinstance(x, types.FunctionType):
+        return f"<{'wrapped ' * hasattr(x, '__wrapped__')}function {x.__qualname__}>"
+    is_callable_object = callable(x) and _type(x).__repr__ in _SHOW_ADDRESSES
+    if not (is_callable_object or isinstance(x, _JITTED)):
+        return None
+    name: Any = getattr(x, "__qualname__", None)
+    return f"<{'jitted' if isinstance(x, _JITTED) else type(x).__name__} {name}>" if name else None
+
+
+def _written(x: object) -> str:
+    """The `repr` of a value without addresses, and with functions by name, also inside containers and dataclasses."""
+    if name := describe_function(x):
+        return name
+    if not _is_written_by_items(type(x)):
+        return repr(x) if isinstance(x, str) else _ADDRESS.sub("", repr(x))
+
+    def item(y: object) -> wadler_lindig.AbstractDoc | None:
+        if isinstance(y, type) or _is_written_by_items(type(y)):
+            return None
+        return wadler_lindig.TextDoc(_written(y))
+
+    text: str = _pretty.pformat(x, custom=item, hide_defaults=False, width=_ONE_LINE)
+    return text
+
+
+def _is_written_by_items(cls: type[Any]) -> bool:
+    generated = dataclasses.is_dataclass(cls) and hasattr(cls.__repr__, "__wrapped__")  # so dataclasses make theirs
+    return generated or cls in (list, tuple, dict, set, frozenset, functools.partial)
+
+
+def _type(x: object) -> type[Any]:
+    return type(x)
 
 
 def describe_types(a: object, b: object) -> tuple[str, str]:
@@ -80,7 +139,7 @@ def _cut(text: str, start: int) -> str:
 
 
 def _type_name(x: object) -> str:
-    return describe(x) if dtype_of(x) is not None or x is None else type(x).__qualname__
+    return describe_function(x) or (describe(x) if dtype_of(x) is not None or x is None else type(x).__qualname__)
 
 
 def _full_type_name(x: object) -> str:

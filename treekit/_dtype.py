@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from treekit._jax import jnp, lax, untyped
+from treekit._jax import jnp, jtu, lax, untyped
 
 ARRAYS: Any = (jax.Array, np.ndarray, np.generic)
 
@@ -50,8 +50,19 @@ def strong(x: Any) -> Any:
 
 
 def as_array(x: Any) -> Any:
-    """A Python number as a strong array; anything else as it is."""
-    return jnp.asarray(x, dtype_of(x)) if isinstance(x, (bool, int, float, complex)) and not has_dtype(x) else x
+    """A Python number as a strong array, and the array of what stands for one; anything else as it is."""
+    if has_dtype(x):
+        return x
+    if isinstance(x, jax.Ref):
+        return x[...]
+    if isinstance(x, (bool, int, float, complex)):
+        return jnp.asarray(x, dtype_of(x))
+    return jnp.asarray(x) if stands_for_array(x) else x
+
+
+def stands_for_array(x: object) -> bool:
+    """Whether a leaf is a reference to an array, or says by `__jax_array__` that it is one. A node may say so too."""
+    return isinstance(x, jax.Ref) or (hasattr(type(x), "__jax_array__") and jtu.all_leaves([x]))
 
 
 def wider(*leaves: Any) -> Any:
@@ -59,9 +70,19 @@ def wider(*leaves: Any) -> Any:
     dtypes = {dtype_of(x) for x in leaves}
     if len(dtypes) == 1:
         return dtypes.pop()
+    if None in dtypes:
+        return None
+    # JAX promotes no float of 8 bits or less: what is beside one decides, and bf16 has the values of any two.
+    if len(wide := {dtype for dtype in dtypes if not _is_float8(dtype)}) < len(dtypes):
+        floats = {dtype for dtype in wide if jnp.issubdtype(dtype, np.inexact)}
+        dtypes = floats or (dtypes - wide if len(dtypes - wide) == 1 else {jnp.dtype(jnp.bfloat16)})
     # Promotion is what is asked for here, so it is allowed in JAX's strict mode too.
     with jax.numpy_dtype_promotion("standard"):
-        return None if None in dtypes else jnp.result_type(*dtypes)
+        return jnp.result_type(*dtypes)
+
+
+def _is_float8(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and bool(jnp.finfo(dtype).bits <= 8)
 
 
 def cast_like(result: Any, leaf: Any, casting: str = "same_kind") -> Any:

@@ -1,16 +1,19 @@
 """Which leaves: predicates on a leaf, and the three verbs that take a tree apart and put it together."""
 
+import abc
 import functools
+import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
-from treekit._dtype import ARRAYS, dtype_of
+from treekit._dtype import ARRAYS, as_array, dtype_of, stands_for_array
 from treekit._jax import jnp, jtu
+from treekit._types import FilterSpec, LeafPredicate
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -60,23 +63,38 @@ def is_inexact_array(
 
 
 def is_parameter(x: object) -> bool:
-    """True for what an optimizer can do arithmetic on: numeric arrays and Python numbers; no key, string, function."""
+    """True for what an optimizer can do arithmetic on, and False for keys, strings and functions.
+
+    These are numeric arrays, Python numbers, and leaves that stand for an array: a `jax.Ref`, or an object with
+    `__jax_array__`.
+    """
     dtype = dtype_of(x)
+    if dtype is None and stands_for_array(x):
+        dtype = x.dtype if isinstance(x, jax.Ref) else dtype_of(as_array(x))
     return dtype is not None and (jnp.issubdtype(dtype, np.number) or dtype == np.bool_)
+
+
+class TreeSpec(abc.ABC):
+    """A function of a whole tree. As a filter_spec it is called once; any other function is asked leaf by leaf."""
+
+    @abc.abstractmethod
+    def of_leaves(self, tree: Any, is_leaf: LeafPredicate | None) -> list[Any]:
+        """What it says of each leaf, in the order of `jax.tree.leaves`."""
 
 
 def filter(
     tree: T,
-    filter_spec: object,
+    filter_spec: FilterSpec,
     inverse: bool = False,
     replace: Any = None,
-    is_leaf: Callable[[Any], bool] | None = None,
+    is_leaf: LeafPredicate | None = None,
 ) -> T:
     """Keep the leaves that satisfy a condition, and put None in the place of the others.
 
     Args:
         tree: any pytree.
-        filter_spec: a predicate on leaves, or a prefix tree of `tree` whose leaves are bools or such predicates.
+        filter_spec: a predicate on leaves, a `path_mask`, or a prefix tree of `tree` whose leaves are bools or one of
+            these.
         inverse: keep the leaves that fail instead.
         replace: what to put in the place of a leaf that is not kept.
         is_leaf: as in `jax.tree.flatten`.
@@ -120,9 +138,9 @@ def filter_arrays(tree: T) -> T:
 
 def partition(
     tree: T,
-    filter_spec: object = is_array,
+    filter_spec: FilterSpec = is_array,
     replace: Any = None,
-    is_leaf: Callable[[Any], bool] | None = None,
+    is_leaf: LeafPredicate | None = None,
 ) -> tuple[T, T]:
     """Split a tree in two: the leaves that satisfy a condition, and the others; `combine` puts them together.
 
@@ -149,7 +167,7 @@ def partition(
     return left, right
 
 
-def combine(tree: T, *rest: T, is_leaf: Callable[[Any], bool] | None = None) -> T:
+def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
     """Put together what `partition` split: at each leaf, the first of the trees' values that is not None.
 
     Args:
@@ -183,34 +201,47 @@ def combine(tree: T, *rest: T, is_leaf: Callable[[Any], bool] | None = None) -> 
 _is_none = functools.partial(operator.is_, None)  # no Python code runs for it, and it is called for every node
 
 
-def _decide(filter_spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[bool], list[Any], Any]:
+def _decide(filter_spec: Any, tree: Any, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:
     """One bool for each leaf, the leaves, and their structure."""
     if callable(filter_spec) and jtu.all_leaves([filter_spec]):
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-        answers = (x if type(x) is bool else _as_bool(x) for x in map(filter_spec, leaves))  # a call takes time
+        said = filter_spec.of_leaves(tree, is_leaf) if isinstance(filter_spec, TreeSpec) else map(filter_spec, leaves)
+        answers = (x if type(x) is bool else _as_bool(x) for x in said)  # a call takes time
         return _ask(answers, tree, is_leaf), leaves, treedef
     specs, outline = jtu.tree_flatten(filter_spec)
     try:
-        parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in outline.flatten_up_to(tree)]
+        subtrees = outline.flatten_up_to(tree)
     except ValueError as error:
         if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
             return _decide(filter_spec.__call__, tree, is_leaf)
         raise misfit("filter_spec", outline, tree, error) from None
-    answers = (_decide_leaf(spec, x) for spec, (leaves, _) in zip(specs, parts, strict=True) for x in leaves)
-    keep = _ask(answers, tree, is_leaf)
+    parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in subtrees]
+    answers_below = [
+        _decide_part(spec, part, leaves, is_leaf)
+        for spec, part, (leaves, _) in zip(specs, subtrees, parts, strict=True)
+    ]
+    keep = _ask(itertools.chain.from_iterable(answers_below), tree, is_leaf)
     numbered = outline.unflatten([part_def.unflatten(range(len(leaves))) for leaves, part_def in parts])
     return keep, [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
 
 
-def _ask(answers: Iterator[bool], tree: Any, is_leaf: Callable[[Any], bool] | None) -> list[bool]:
-    """The answers for all leaves; an error tells of which leaf it came."""
+def _ask(answers: Iterator[bool], tree: Any, is_leaf: LeafPredicate | None) -> list[bool]:
+    """The answers for all leaves.
+
+    Raises:
+        ValueError: the predicate raised an error; names the key path of the leaf.
+    """
     got: list[bool] = []
     try:
         got.extend(answers)
     except Exception as error:
-        path = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(got)][0]
-        error.add_note(f"This happened where filter_spec was asked of the leaf {jtu.keystr(path) or '(the root)'}")
-        raise
+        path, leaf = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(got)]
+        where = jtu.keystr(path) or "the root"
+        raise ValueError(
+            f"filter_spec cannot answer for the leaf {where}, of type {type(leaf).__name__}: {type(error).__name__} "
+            f"{error}. A predicate is asked about every leaf, functions and numbers too; begin it with "
+            "treekit.is_array(leaf) and"
+        ) from error
     return got
 
 
@@ -219,8 +250,14 @@ def _as_bool(answer: Any) -> bool:
         return bool(answer)
     raise ValueError(
         f"a predicate must answer with a bool for each leaf, found {type(answer).__name__}. A function of the whole "
-        "tree is none: call it, and give the tree of bools that it returns"
+        "tree is not a predicate: call it and give the tree of bools that it returns, or use treekit.path_mask"
     )
+
+
+def _decide_part(spec: Any, part: Any, leaves: list[Any], is_leaf: LeafPredicate | None) -> Iterator[bool]:
+    if isinstance(spec, TreeSpec):
+        return map(_as_bool, spec.of_leaves(part, is_leaf))
+    return (_decide_leaf(spec, x) for x in leaves)
 
 
 def _decide_leaf(spec: Any, leaf: Any) -> bool:

@@ -5,6 +5,7 @@ attributes are set past `__setattr__`.
 """
 
 import contextlib
+import copy
 import dataclasses
 import inspect
 import keyword
@@ -13,7 +14,7 @@ import types
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -24,6 +25,7 @@ LAYOUT = "__treekit_layout__"  # on a class
 COPY = "treekit.copy"  # in a field's metadata
 STATIC = "__treekit_static__"  # in an instance's __dict__: the Static of its values, remembered
 NOT_REMEMBERED = types.SimpleNamespace(values=defaultdict[int, object](object))  # values that no instance has
+_DEEPCOPY = "__deepcopy__"
 
 _registering = threading.RLock()
 
@@ -37,10 +39,17 @@ class Creation:
     uncopied: frozenset[int | str]  # arguments that are passed as they are, by position and by name
     remembers: bool  # whether instances may hold their Static: not where the class pickles their __dict__ itself
     generated: bool  # whether `__init__` was generated, here and not by a base
+    checked: bool  # whether the fields are compared with their annotations
 
     @classmethod
     def of(
-        cls, fields: Sequence[dataclasses.Field[Any]], init: Callable[..., None], *, remembers: bool, generated: bool
+        cls,
+        fields: Sequence[dataclasses.Field[Any]],
+        init: Callable[..., None],
+        *,
+        remembers: bool,
+        generated: bool,
+        checked: bool,
     ) -> "Creation":
         """What the fields of a dataclass and its `__init__` say."""
         uncopied: set[int | str] = {f.name for f in fields if not f.metadata.get(COPY, True)}
@@ -53,6 +62,7 @@ class Creation:
             uncopied=frozenset(uncopied),
             remembers=remembers,
             generated=generated,
+            checked=checked,
         )
 
 
@@ -151,9 +161,8 @@ class Layout:
         static = self._same.get(ids)  # as long as there is one, its values are alive, and nothing else has their ids
         if static is not None:
             return static
-        key = Key(values)
         with self._lock:
-            first = self._find(key, values)
+            key, first = self._find(values)
             if first is not None and all(map(interchangeable, values)):
                 return first
             self._check(values)
@@ -162,14 +171,16 @@ class Layout:
                 self._first[key] = weakref.ref(static)
         return static
 
-    def _find(self, key: Key, values: tuple[Any, ...]) -> Static | None:
+    def _find(self, values: tuple[Any, ...]) -> tuple[Key, Static | None]:
+        """The key of these values and the first `Static` of equal ones; runs their own `__eq__` and `__hash__`."""
         try:
+            key = Key(values)
             found = self._first.get(key)
         except Exception as error:
             self._check(values)
             names = ", ".join(self.meta)
             raise TypeError(f"comparing static values of {self.cls.__qualname__} ({names}) raised {error!r}") from error
-        return found() if found else None
+        return key, found() if found else None
 
     def _check(self, values: tuple[Any, ...]) -> None:
         for name, value in zip(self.meta, values, strict=True):
@@ -216,6 +227,8 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
         if known := layout_of(cls):
             return known
         layout = Layout(cls, names, meta, creation)
+        if creation is None and not _copies_in_its_own_way(cls):
+            setattr(cls, _DEEPCOPY, deepcopy_node)
         setattr(cls, LAYOUT, layout)
         setattr(cls, STATIC, NOT_REMEMBERED)  # no class remembers, only instances do
         try:
@@ -223,6 +236,33 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
         except ValueError as error:
             raise _already(cls, "JAX") from error
         return layout
+
+
+def _copies_in_its_own_way(cls: type[Any]) -> bool:
+    """Whether a class says itself how its instances are copied or pickled."""
+    names = (_DEEPCOPY, "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "__getnewargs__")
+    return any(getattr(cls, name, None) is not getattr(object, name, None) for name in names)
+
+
+def deepcopy_node(self: object, memo: dict[int, Any]) -> object:
+    """The `__deepcopy__` of nodes: static values are shared, since a copy of one, such as of a callable, may differ.
+
+    What was cached on a frozen instance is not copied; a mutable one keeps all of its attributes.
+    """
+    layout = layout_of(type(self))
+    shared = layout.meta if layout else ()
+    memo[id(self)] = new = object.__new__(type(self))
+    for name, value in _attributes(self).items():
+        if layout is None or layout.creation is None or name in layout.names:
+            object.__setattr__(new, name, value if name in shared else copy.deepcopy(value, memo))
+    return new
+
+
+def _attributes(x: object) -> dict[str, Any]:
+    """The attributes of an instance, in its `__dict__` and in its `__slots__`."""
+    state = object.__getstate__(x)
+    in_dict, in_slots = cast(tuple[Any, Any], state if isinstance(state, tuple) else (state, None))
+    return {**(in_dict or {}), **(in_slots or {})}
 
 
 @contextlib.contextmanager

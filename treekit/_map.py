@@ -1,21 +1,62 @@
 """jax.tree.map whose results keep the dtype of the leaf they came from."""
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from treekit._dtype import cast_like, dtype_of
 from treekit._filter import flatten_rest
 from treekit._jax import jtu
+from treekit._types import LeafPredicate
 
 T = TypeVar("T")
 
 
+Casting = Literal["same_kind", "unsafe"]
+
+
+@overload
+def dtype_preserving_tree_map(
+    f: Callable[[Any], Any], tree: T, *, is_leaf: LeafPredicate | None = None, casting: Casting = "same_kind"
+) -> T: ...
+@overload
+def dtype_preserving_tree_map(
+    f: Callable[[Any, Any], Any],
+    tree: T,
+    other: Any,
+    /,
+    *,
+    is_leaf: LeafPredicate | None = None,
+    casting: Casting = "same_kind",
+) -> T: ...
+@overload
+def dtype_preserving_tree_map(
+    f: Callable[[Any, Any, Any], Any],
+    tree: T,
+    other: Any,
+    another: Any,
+    /,
+    *,
+    is_leaf: LeafPredicate | None = None,
+    casting: Casting = "same_kind",
+) -> T: ...
+@overload
+def dtype_preserving_tree_map(
+    f: Callable[..., Any],
+    tree: T,
+    other: Any,
+    another: Any,
+    one_more: Any,
+    /,
+    *rest: Any,
+    is_leaf: LeafPredicate | None = None,
+    casting: Casting = "same_kind",
+) -> T: ...
 def dtype_preserving_tree_map(
     f: Callable[..., Any],
     tree: T,
     *rest: Any,
-    is_leaf: Callable[[Any], bool] | None = None,
-    casting: Literal["same_kind", "unsafe"] = "same_kind",
+    is_leaf: LeafPredicate | None = None,
+    casting: Casting = "same_kind",
 ) -> T:
     """`jax.tree.map` whose every result has the dtype of the leaf of `tree` it came from.
 
@@ -67,8 +108,8 @@ def dtype_preserving_tree_map(
 def keep_dtypes(
     like: T,
     tree: Any,
-    is_leaf: Callable[[Any], bool] | None = None,
-    casting: Literal["same_kind", "unsafe"] = "same_kind",
+    is_leaf: LeafPredicate | None = None,
+    casting: Casting = "same_kind",
 ) -> T:
     """`tree`, with the dtypes of `like`."""
 
@@ -78,9 +119,7 @@ def keep_dtypes(
     return dtype_preserving_tree_map(take, like, tree, is_leaf=is_leaf, casting=casting)
 
 
-def check_shapes(
-    like: Any, tree: Any, is_leaf: Callable[[Any], bool] | None = None, *, broadcast: bool = False
-) -> None:
+def check_shapes(like: Any, tree: Any, is_leaf: LeafPredicate | None = None, *, broadcast: bool = False) -> None:
     """Raise a ValueError where a leaf of `tree` has another shape than that of `like`.
 
     Args:

@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, dataclass_transform, 
 from treekit._copy import copy_arguments
 from treekit._create import node_methods, take_anything
 from treekit._jax import jtu
+from treekit._jaxtyping import is_jaxtyped_below
 from treekit._layout import COPY, Creation, all_or_nothing, check_fields, check_free, check_names, layout_of, register
 
 T = TypeVar("T")
@@ -72,8 +73,10 @@ def field(
         kw_only: whether that argument is keyword-only.
         metadata: for anyone's use; `static` and `converter` in it mean what they mean here (and in JAX and Equinox),
             and `pytree_node=False` what it means in Flax: static.
-        static: the value is no leaf but part of the structure: it must be hashable and hold no array, and a function
-            is compiled anew for each value.
+        static: the value is part of the structure, not a leaf: it must be hashable and hold no array, and `jit`
+            compiles a function anew for each value. Numbers, containers, mappings, dataclasses, ranges, slices and
+            signatures are compared by exact type and part by part, numbers by their `repr` too: 1 and 1.0 differ, also
+            inside a tuple. Other values are compared by type and `==`.
         converter: the value after `__init__` goes through it, once; a default too.
         copy: False hands a container that is given for this field to `__init__` as it is, uncopied.
 
@@ -118,6 +121,7 @@ def node(
     eq: bool = False,
     order: bool = False,
     kw_only: bool = False,
+    check: bool = False,
 ) -> Callable[[type[T]], type[T]]: ...
 # Not frozen_default=True: checkers then forbid `self.x = ...` in `__init__` as well.
 @dataclass_transform(field_specifiers=(field, dataclasses.field), eq_default=False)
@@ -130,6 +134,7 @@ def node(
     eq: bool = False,
     order: bool = False,
     kw_only: bool = False,
+    check: bool = False,
 ) -> Any:
     """Make a class a frozen dataclass that is a pytree node.
 
@@ -144,14 +149,17 @@ def node(
         eq: compare by fields instead of by identity.
         order: generate `<` and the others too; needs `eq=True`.
         kw_only: make all fields keyword-only.
+        check: compare the fields with their annotations, as `check_types` does, whenever an instance is created: after
+            `__init__`, defaults and converters, and before `__check_init__`. Rebuilding checks nothing.
 
     Returns:
         The class itself.
 
     Raises:
-        TypeError: while decorating, for a class that is a node already or cannot be one; it is left as it was. While
-            creating an instance, naming class and field: a field left unset, an attribute that is no field, a static
-            value that is not hashable or holds an array, a subclass not decorated itself.
+        TypeError: while decorating, for a class that is a node already or cannot be one, or that has `@jaxtyped` below
+            `@node`; it is left as it was. While creating an instance, naming class and field: a field left unset, an
+            attribute that is no field, a static value that is not hashable or holds an array, a subclass not decorated
+            itself, with `check=True` a field that is not what its annotation says.
         dataclasses.FrozenInstanceError: an attribute of a finished instance is set or deleted.
 
     >>> import jax
@@ -165,12 +173,17 @@ def node(
     >>> jax.tree.map(jax.numpy.shape, dense)
     Dense(weight=(2, 3), name='out')
     """
-    decorate = functools.partial(_make_node, init=init, repr=repr, eq=eq, order=order, kw_only=kw_only)
+    decorate = functools.partial(_make_node, init=init, repr=repr, eq=eq, order=order, kw_only=kw_only, check=check)
     return decorate if cls is None else decorate(cls)
 
 
-def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_only: bool) -> Any:
+def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_only: bool, check: bool) -> Any:
     check_free(cls)
+    if is_jaxtyped_below(cls):
+        raise TypeError(
+            f"{cls.__qualname__} has @jaxtyped below @node, where it checks nothing: the class is not a dataclass "
+            "yet. Write it above @node"
+        )
     if not cls.__dictoffset__:
         raise TypeError(f"{cls.__qualname__} has __slots__ and no __dict__, which node needs; use register_node")
     own: dict[str, Any] = dict(cls.__dict__)
@@ -190,7 +203,8 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
             methods["__replace__"] = replace
         if "__repr__" in own or not repr:
             del methods["__repr__"]
-        creation = Creation.of(fields, methods["__init__"], remembers="__reduce__" in methods, generated=generated)
+        remembers = "__reduce__" in methods
+        creation = Creation.of(fields, methods["__init__"], remembers=remembers, generated=generated, checked=check)
         for name, method in methods.items():
             setattr(cls, name, method)
         register(cls, [f.name for f in fields], [f.name for f in fields if _is_static(f)], creation)

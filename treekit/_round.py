@@ -20,7 +20,8 @@ def stochastic_round(x: Any, dtype: Any, key: Any) -> jax.Array:
     Of the two neighbours of `x` in `dtype` the nearer is the likelier. What `dtype` holds exactly stays as it is, and
     so do inf and NaN. Beyond the largest finite value of `dtype` there is no second neighbour: there it rounds to
     nearest, so what overflows is what overflows in `x.astype(dtype)`. In the subnormal range of `dtype` the spacing is
-    that of its subnormals, and the mean is `x` as well.
+    that of its subnormals, and the mean is `x` as well, with one exception: from f64 to f32 or bf16, XLA makes zero of
+    results below their smallest normal number, 2**-126 (about 1.2e-38). From there upwards the mean is `x`.
 
     The random bits are no draw of `jax.random`, which would cost more than an optimizer's step. They are a hash of the
     key and the element's index, good enough for rounding and for little else; so they are the same on any number of

@@ -1,10 +1,13 @@
 """Static values: what may be one, and how they compare: type-exactly."""
 
+import contextlib
 import dataclasses
 import functools
+import inspect
+import numbers
 import types
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,26 +18,93 @@ from treekit._jax import untyped
 _PLAIN = frozenset(
     {str, int, bool, float, complex, bytes, types.NoneType, types.FunctionType, types.BuiltinFunctionType}
 )
+_SLICES: Any = (range, slice)
+_TEXTS: Any = (str, bytes, bytearray, memoryview)  # sequences whose items are like themselves, or plain ints
+# The types whose instances consist of nothing but their parts.
+_BY_PARTS: Any = (tuple, frozenset, list, set, dict, Mapping, *_SLICES, inspect.Signature, inspect.Parameter)
+_EQ_BY_PARTS = frozenset(cls.__eq__ for cls in _BY_PARTS)
 
 
 def exact(value: Any) -> Hashable:
     """A key that is equal for values of the same type that are the same, and for no others.
 
-    Python has 1 == 1.0 == True, 0.0 == -0.0 and nan != nan, and so have the containers of these.
+    In Python 1 == 1.0 == True, 0.0 == -0.0 and nan != nan, also inside containers, and a frozen mapping may equal a
+    dict. Here a number is compared by its type, value and `repr`. A sequence, set, mapping, dataclass, range, slice or
+    signature is compared by its type and part by part, and by its `__eq__` too if its class defines one. Anything else
+    is compared by its type and its `__eq__`, which by default is identity.
     """
     kind = _type(value)
     if kind is float or kind is complex:
         return kind, repr(value)
-    if tuple in kind.__mro__:
+    if kind in _PLAIN:
+        return kind, value
+    if kind is tuple:
         return kind, tuple(map(exact, value))
-    if frozenset in kind.__mro__:
-        return kind, frozenset(map(exact, value))
     if np.generic in kind.__mro__:
         return kind, value.dtype, value.tobytes()
-    if dataclasses.is_dataclass(kind):
-        compared = [f.name for f in dataclasses.fields(kind) if f.compare] if kind.__eq__ is not object.__eq__ else []
-        return kind, value, tuple(_exact_or_type(getattr(value, name)) for name in compared)
-    return kind, value
+    if isinstance(value, numbers.Number):
+        return kind, *_exact_number(value)
+    eq: Any = kind.__eq__
+    parts = None if eq is object.__eq__ else _parts_of(value)
+    if parts is None:
+        return kind, value
+    # Parts need not be hashable where the whole has a `__hash__` of its own. Its `__eq__` is trusted then as well.
+    if eq in _EQ_BY_PARTS or _has_generated_eq(kind):
+        with contextlib.suppress(TypeError):
+            key = kind, parts.collect(map(exact, parts.items))
+            hash(key)
+            return key
+    return kind, value, parts.collect(map(_exact_or_type, parts.items))
+
+
+def _exact_number(value: Any) -> tuple[Any, str]:
+    """The value and the `repr` of a number: Decimal("1.0") == Decimal("1.00"), and they behave differently."""
+    written: Any = _type(value).__repr__
+    says_no_more = written in (object.__repr__, int.__repr__)  # nothing but an address; and very large ints have none
+    return value if value == value else None, "" if says_no_more else repr(value)
+
+
+class _Parts(NamedTuple):
+    """What decides whether a value equals another one of its type."""
+
+    items: Sequence[Any]
+    collect: Callable[[Iterable[Hashable]], Hashable] = tuple  # frozenset where their order does not count
+
+
+def _parts_of(value: Any) -> _Parts | None:
+    if isinstance(value, _SLICES):
+        return _Parts((value.start, value.stop, value.step))
+    if isinstance(value, inspect.Signature):
+        return _Parts((*value.parameters.values(), value.return_annotation))
+    if isinstance(value, inspect.Parameter):
+        return _Parts((value.name, value.kind, value.default, value.annotation))
+    if isinstance(value, Mapping):
+        return _Parts([*value.items()], frozenset)
+    if isinstance(value, Set):
+        return _Parts([*value], frozenset)
+    if dataclasses.is_dataclass(_type(value)):
+        return _Parts([getattr(value, f.name) for f in dataclasses.fields(value) if f.compare])
+    if isinstance(value, Sequence) and not isinstance(value, _TEXTS):
+        return _Parts([*value])
+    return None
+
+
+def _has_generated_eq(cls: Any) -> bool:
+    """Whether a class is a dataclass whose `__eq__` does what `dataclasses` generates for its fields."""
+    if not dataclasses.is_dataclass(cls):
+        return False
+    names = tuple(f.name for f in dataclasses.fields(cls) if f.compare)
+    return _code_of(cls.__eq__) == _code_of_generated_eq(names)
+
+
+@functools.lru_cache
+def _code_of_generated_eq(names: tuple[str, ...]) -> object:
+    return _code_of(dataclasses.make_dataclass("Reference", names).__eq__)
+
+
+def _code_of(function: Any) -> object:
+    code = getattr(function, "__code__", None)
+    return code and (code.co_code, code.co_names, code.co_consts)
 
 
 def _exact_or_type(field: Any) -> object:

@@ -1,55 +1,56 @@
-"""The laws of a pytree and of a gradient transformation, for test suites.
+"""Check pytrees and gradient transformations in your own test suite.
 
-`check_pytree` and `check_transformation` raise one AssertionError that lists every law broken, each with what will go
-wrong and what to do about it.
+`check_pytree` and `check_transformation` raise one AssertionError that lists every law that does not hold, what was
+found, what follows from it, and how to fix it.
 """
 
 from typing import Any
 
-from treekit._laws import raise_broken
-from treekit._pytree_laws import pytree_laws
-from treekit._transformation_laws import transformation_laws
+from treekit.check._laws import raise_violations
+from treekit.check._transformation_laws import transformation_laws
+from treekit.check._tree_laws import tree_laws
 
 
 def check_pytree(example: Any) -> None:
-    """Check that a pytree can be taken apart and rebuilt, with anything JAX puts in the place of its leaves.
+    """Check that a pytree can be taken apart and rebuilt with anything that JAX puts in the place of its leaves.
 
-    Every node in it is checked: that flattening gives what it holds, in order, with key paths; that rebuilding keeps
-    what is put in and everything else, and runs none of the class's code; that static parts are hashable, hold no
-    array and are told apart.
+    Every node inside is checked too. Flattening has to give the same leaves each time, in order and with key paths.
+    Rebuilding has to keep the new leaves and everything else, and must not run the code that creates an instance.
+    Static parts have to be hashable, must not contain arrays, and have to distinguish 1, 1.0 and True.
 
     Args:
-        example: an instance of any pytree class, of any library. What only another instance would show is not found.
+        example: an instance of any pytree class of any library. Only this instance is checked.
 
     Raises:
-        AssertionError: lists each law that is broken, what will go wrong, and what to do.
+        AssertionError: lists each law that does not hold, what follows from it, and how to fix it.
 
     >>> import jax.numpy as jnp
     >>> check_pytree({"w": jnp.ones(2), "b": None})
     """
-    raise_broken(f"a pytree of class {type(example).__qualname__}", pytree_laws(example))
+    raise_violations(f"a pytree of class {type(example).__qualname__}", tree_laws(example))
 
 
 def check_transformation(tx: Any, params: Any, grads: Any = None, **extra: Any) -> None:
-    """Check that a gradient transformation can be used in every way that JAX has, and keeps what it should.
+    """Check that a gradient transformation works in every way that JAX offers, and keeps the types of its state.
 
-    The laws: init and update take params and gradients; update keeps the structure, shapes, dtypes and weak types of
-    the state, gives updates like the gradients, and is traced once; finite gradients give no NaN; init can be jitted;
-    update runs in scan and under vmap; a NaN gradient that the updates do not show leaves none in the state; state
-    shares no buffer with the params, so both can be donated; it can be pickled; state of less than 32 bits falls when
-    the gradients do. Extra arguments that are functions are called as update calls them, some hundred times.
+    - `init` and `update` accept the params and the gradients; `init` can be jitted.
+    - `update` keeps the structure, shapes, dtypes and weak types of the state, and returns updates like the gradients.
+    - `update` is traced once, and runs in `scan` and under `vmap`.
+    - Finite gradients give no NaN, and a NaN gradient that the updates do not show leaves none in the state.
+    - Params and state share no buffer, so that both can be donated; the state can be pickled.
+    - State of less than 32 bits falls when the gradients do.
 
     Args:
         tx: a transformation, with `init` and `update`.
-        params: the params or the raw model that it is for.
-        grads: gradients; by default ones for the inexact arrays of `params`, None for the other leaves.
-        **extra: extra arguments for `update`.
+        params: the params, or the raw model, to check it on.
+        grads: gradients; by default, ones for the inexact arrays of `params` and None for the other leaves.
+        **extra: extra arguments for `update`, such as `value_fn`. Functions among them are called about 100 times.
 
     Raises:
-        AssertionError: lists each law that is broken, what will go wrong, and what to do.
+        AssertionError: lists each law that does not hold, what follows from it, and how to fix it.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax
     >>> check_transformation(optax.adam(1e-3), {"w": jnp.ones(2)})
     """
-    raise_broken("the transformation", transformation_laws(tx, params, grads, extra))
+    raise_violations("the transformation", transformation_laws(tx, params, grads, extra))

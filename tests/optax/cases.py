@@ -267,9 +267,9 @@ def extra_for(params: Any, grads: Any) -> dict[str, Any]:
 def check_laws(tx: optax.GradientTransformation, kind: str, steps: int = 4) -> tuple[Any, Any]:
     """Every law of the matrix on one cell; the params and state at the end."""
     tx = optax.with_extra_args_support(tx)
-    params = make(kind)
+    params = first_params = make(kind)
     traces = 0
-    state = tx.init(params)
+    state = first_state = tx.init(params)
     at_init, params_at_init = signature(state), signature(params)
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(state)), "the state holds arrays only"
 
@@ -289,7 +289,7 @@ def check_laws(tx: optax.GradientTransformation, kind: str, steps: int = 4) -> t
     assert traces == 1, f"{traces} traces"
     check_updates(updates, grads, params)
     assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((params, state)) if eqx.is_inexact_array(x))
-    check_scan(step, make(kind), tx.init(make(kind)))
+    check_scan(step, first_params, first_state)
     return params, state
 
 

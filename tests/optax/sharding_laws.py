@@ -21,6 +21,7 @@ import numpy as np
 import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from tests.optax import cases
 from treekit import optax as tko
 
 P: Any = PartitionSpec  # and reshard: these have no types
@@ -61,6 +62,10 @@ def printing(updates: Any, params: Any) -> Any:
 
 
 # A weight sharded over both axes, and a bias sharded over one of them.
+AxisTypes = tuple[AxisType, AxisType]
+AUTO = (AxisType.Auto, AxisType.Auto)
+EXPLICIT = (AxisType.Explicit, AxisType.Explicit)
+MIXED = (AxisType.Explicit, AxisType.Auto)
 SPECS = {"w": P("data", "model"), "b": P("model")}
 PARAMS = {"w": np.linspace(-1, 1, 8 * 6, dtype=np.float32).reshape(8, 6), "b": np.ones(6, np.float32)}
 GRADS = {"w": np.sin(PARAMS["w"] * 9), "b": np.linspace(-1, 1, 6, dtype=np.float32)}
@@ -70,9 +75,9 @@ BATCH = np.linspace(0, 1, 16 * 8, dtype=np.float32).reshape(16, 8)
 class Sharded:
     """The params, gradients and a batch on a mesh of 8 devices, and what becomes of them there."""
 
-    def __init__(self, axis_type: AxisType) -> None:
-        self.mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(axis_type,) * 2)
-        self.is_explicit = axis_type is AxisType.Explicit
+    def __init__(self, axis_types: AxisTypes) -> None:
+        self.mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=axis_types)
+        self.is_explicit = AxisType.Explicit in axis_types
         self.shardings = {name: NamedSharding(self.mesh, spec) for name, spec in SPECS.items()}
         self.params, self.grads = ({k: place(x, self.shardings[k]) for k, x in t.items()} for t in (PARAMS, GRADS))
         self.batch = place(BATCH, NamedSharding(self.mesh, P("data")))
@@ -134,6 +139,59 @@ def check_transformation(make: Callable[[Any], Any], on: Sharded) -> None:
         check_values((updates, state), (want, alone_state))
 
 
+def check_init(make: Callable[[Any], Any], on: Sharded) -> None:
+    """What an optimizer keeps for a param, in its shape, is sharded as the param: jitted, and eager."""
+    tx = make(tko)
+    shardings = {(8, 6): on.shardings["w"], (14,): NamedSharding(on.mesh, P("model"))}
+    params = {"w": on.params["w"], "b": place(np.ones(14, np.float32), shardings[14,])}
+
+    for where, state in {"jitted": jax.jit(tx.init)(params), "eager": tx.init(params)}.items():
+        for path, x in jax.tree_util.tree_leaves_with_path(state):
+            for shape, sharding in shardings.items():
+                if x.shape[-len(shape) :] == shape:
+                    own_axes = x.ndim - len(shape)
+                    wanted = NamedSharding(on.mesh, P(*[None] * own_axes, *sharding.spec))
+                    name = f"{where}, {jax.tree_util.keystr(path)}: {x.sharding}"
+                    assert x.sharding.is_equivalent_to(wanted, x.ndim), name
+
+
+def keeping(make: Callable[[Any], Any]) -> Any:
+    """A transformation whose state, which is like the params, is made by `make` from each."""
+    return tko.filtered(
+        optax.GradientTransformation(lambda params: jax.tree.map(make, params), optax.identity().update)
+    )
+
+
+def check_chosen(make: Callable[[Any], Any], on: Sharded) -> None:
+    """A sharding that a transformation has chosen for its state is kept, where JAX tells what it has chosen."""
+    del make
+    spec = P(None, "data")
+    tx = keeping(lambda x: reshard(jnp.zeros_like(x), spec))
+    assert jax.jit(tx.init)([on.params["w"].T])[0].sharding.spec == spec
+
+
+def check_in_shard_map(make: Callable[[Any], Any], on: Sharded) -> None:
+    """Each device makes the state of its own shards."""
+    init = make(tko).init
+    specs = jax.tree.map(lambda x: {2: SPECS["w"], 1: SPECS["b"], 0: P()}[x.ndim], jax.eval_shape(init, PARAMS))
+    state = jax.jit(jax.shard_map(init, mesh=on.mesh, in_specs=(SPECS,), out_specs=specs))(on.params)
+    check_shardings(state, on.wanted(make(tko), state), "in a shard_map")
+
+
+def check_closed_over(make: Callable[[Any], Any], on: Sharded) -> None:
+    """A jitted function of no arguments."""
+    state = jax.jit(lambda: make(tko).init(on.params))()
+    check_shardings(state, on.wanted(make(tko), state), "with params closed over")
+
+
+def check_offloaded(make: Callable[[Any], Any], on: Sharded) -> None:
+    """Params in the memory of the host have their state where Optax puts it, and sharded."""
+    init = make(tko).init
+    shardings = {name: sharding.with_memory_kind("pinned_host") for name, sharding in on.shardings.items()}
+    state = jax.jit(init)(jax.device_put(on.params, shardings))
+    check_shardings(state, on.wanted(make(tko), state), "with params on the host")
+
+
 def check_held(make: Callable[[Any], Any], on: Sharded) -> None:
     """A step that holds has the collectives of the gradient, and no others."""
     tx = make(tko)
@@ -148,6 +206,27 @@ def check_held(make: Callable[[Any], Any], on: Sharded) -> None:
     assert 0 < collectives(grad), "the gradient needs some"
     assert collectives(whole, held=True) == collectives(grad)
     check_shardings(whole(on.params, state, on.batch)[0], list(jax.tree.leaves(on.shardings)), "in the params")
+
+
+def check_apply_gradients(make: Callable[[Any], Any], on: Sharded) -> None:
+    """A whole step is `update` then `apply_updates`, keeps shardings, and has no collectives that those have not."""
+    tx = make(tko)
+    state = jax.jit(tx.init)(on.params)
+
+    def in_two(grads: Any, state: Any, params: Any) -> Any:
+        updates, state = tx.update(grads, state, params)
+        return tko.apply_updates(params, updates), state
+
+    def whole(grads: Any, state: Any, params: Any) -> Any:
+        return tko.apply_gradients(tx, grads, state, params)
+
+    one, two = (jax.jit(step).lower(on.grads, state, on.params).compile() for step in (whole, in_two))
+    assert collectives(one) <= collectives(two)
+    ours = theirs = (on.params, state)
+    for _ in range(K + 1):
+        ours, theirs = one(on.grads, *ours[::-1]), two(on.grads, *theirs[::-1])
+        check_shardings(ours[0], list(jax.tree.leaves(on.shardings)), "in the params")
+        check_values(ours, jax.tree.map(np.asarray, theirs))
 
 
 def check_shardings(tree: Any, wanted: list[Any], where: str) -> None:
@@ -175,27 +254,41 @@ def check_values(tree: Any, want: Any) -> None:
 
 # Under Explicit axes, those that choose between branches, or make state of their own. (Optax's L-BFGS does not say how
 # the products of what it remembers are sharded, which these axes ask for.)
-EXPLICIT = ["masked", "inject_hyperparams", "multi_steps", "skipping", "of_printing", "finite_of_multi_steps"]
+ON_EXPLICIT = ["masked", "inject_hyperparams", "multi_steps", "skipping", "of_printing", "finite_of_multi_steps"]
 HELD = ["multi_steps", "of_clipped", "of_printing"]
 Law = Callable[[Callable[[Any], Any], Sharded], None]
-TABLE: list[tuple[AxisType, Law, list[str]]] = [
-    (AxisType.Auto, check_transformation, list(WRAPPED)),
-    (AxisType.Explicit, check_transformation, EXPLICIT),
-    (AxisType.Auto, check_held, HELD),
-    (AxisType.Explicit, check_held, HELD),
+INIT = sorted(cases.OPTIMIZERS.keys() - {"sm3"})  # sm3 keeps a list of factors for each param
+INIT_ON_EXPLICIT = sorted({*INIT} - {"flatten"})  # which concatenates params, so these have to be sharded alike
+TABLE: list[tuple[AxisTypes, Law, list[str]]] = [
+    (AUTO, check_transformation, list(WRAPPED)),
+    (EXPLICIT, check_transformation, ON_EXPLICIT),
+    (AUTO, check_held, HELD),
+    (EXPLICIT, check_held, HELD),
+    (AUTO, check_apply_gradients, ["adam", *HELD, "apply_if_finite", "finite_of_multi_steps"]),
+    (EXPLICIT, check_apply_gradients, ["multi_steps", "of_printing", "finite_of_multi_steps"]),
+    (AUTO, check_init, INIT),
+    (EXPLICIT, check_init, INIT_ON_EXPLICIT),
+    (MIXED, check_init, ["adamw", "muon", "noise"]),
+    (EXPLICIT, check_chosen, ["adam"]),
+    (AUTO, check_in_shard_map, ["adam", "multi_steps"]),
+    (AUTO, check_closed_over, ["adam", "multi_steps"]),
+    (EXPLICIT, check_closed_over, ["adam", "multi_steps"]),
+    (AUTO, check_offloaded, ["adam", "multi_steps"]),
 ]
-ON_TWO_PROCESSES: list[tuple[AxisType, Law, list[str]]] = [
-    (AxisType.Auto, check_transformation, ["finite_of_multi_steps"]),
-    (AxisType.Explicit, check_transformation, ["of_clipped"]),
-    (AxisType.Auto, check_held, ["of_clipped"]),
+ON_TWO_PROCESSES: list[tuple[AxisTypes, Law, list[str]]] = [
+    (AUTO, check_transformation, ["finite_of_multi_steps"]),
+    (EXPLICIT, check_transformation, ["of_clipped"]),
+    (AUTO, check_held, ["of_clipped"]),
+    (AUTO, check_init, ["adamw", "noise", "muon"]),
 ]
 
 
-def what_fails(axis_type: AxisType, law: Law, name: str) -> str:
-    on = Sharded(axis_type)
+def what_fails(axis_types: AxisTypes, law: Law, name: str) -> str:
+    on = Sharded(axis_types)
+    make = cases.OPTIMIZERS[name] if law is check_init else WRAPPED[name]
     try:
         with on.context():
-            law(WRAPPED[name], on)
+            law(make, on)
     except Exception:
         return traceback.format_exc()
     return ""
@@ -207,8 +300,8 @@ def main() -> None:
         jax.distributed.initialize(address, 2, int(process))
     assert jax.device_count() == 8, "set XLA_FLAGS=--xla_force_host_platform_device_count"
     done = {
-        f"{axis_type.name} {law.__name__} {name}": what_fails(axis_type, law, name)
-        for axis_type, law, names in (ON_TWO_PROCESSES if sys.argv[1:] else TABLE)
+        f"{axis_types[0].name} {axis_types[1].name} {law.__name__} {name}": what_fails(axis_types, law, name)
+        for axis_types, law, names in (ON_TWO_PROCESSES if sys.argv[1:] else TABLE)
         for name in names
     }
     print(json.dumps(done))

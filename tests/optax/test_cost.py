@@ -63,6 +63,10 @@ TRANSFORMATIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+# XLA's own values of what tests/conftest.py sets, since here the compiled program is what is tested.
+USUAL: dict[str, str | bool] = {"xla_backend_optimization_level": "3", "xla_cpu_parallel_codegen_split_count": "32"}
+
+
 def operations(tx: optax.GradientTransformation, params: Any) -> Counter[tuple[str, str]]:
     """How often the compiled update has which operation with which result."""
     dynamic, static = eqx.partition(params, eqx.is_array)
@@ -70,7 +74,7 @@ def operations(tx: optax.GradientTransformation, params: Any) -> Counter[tuple[s
     def update(grads: Any, state: Any, dynamic: Any) -> Any:
         return tx.update(grads, state, eqx.combine(dynamic, static))
 
-    text = jax.jit(update).lower(dynamic, tx.init(params), dynamic).compile().as_text()
+    text = jax.jit(update).lower(dynamic, tx.init(params), dynamic).compile(compiler_options=USUAL).as_text()
     assert text is not None
     return Counter(re.findall(r"= (\S+) ([\w-]+)\(", text))
 
@@ -115,7 +119,7 @@ def test_multi_steps_needs_no_more_memory_than_optax(
             return optax.apply_updates(params, updates) if applied else updates, state
 
         lowered = jax.jit(step, donate_argnums=donated).lower(params, multi_steps.init(params), params)
-        memory: Any = lowered.compile().memory_analysis()
+        memory: Any = lowered.compile(compiler_options=USUAL).memory_analysis()
         return int(memory.temp_size_in_bytes)
 
     assert temporary(tko) < temporary(optax) + params[0].nbytes / 2  # tables of addresses take a few hundred bytes

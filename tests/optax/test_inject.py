@@ -512,3 +512,164 @@ def test_what_a_schedule_raises_is_told() -> None:
     with pytest.raises(TypeError, match="Given a count, it raised KeyError: 'warmup'") as caught:
         tko.inject_hyperparams(tko.sgd)(schedule).init(cases.arrays())
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+# --------------------------------------------------------------------------------------- how often a schedule is called
+
+
+class Counted:
+    """A schedule that counts how often it is called, however it is made."""
+
+    def __init__(self, f: Callable[[Any], Any]) -> None:
+        self.f = f
+        self.calls = 0
+
+    def __call__(self, count: Any) -> Any:
+        self.calls += 1
+        return self.f(count)
+
+
+def scaled(scale: Any, mask: Any = None) -> optax.GradientTransformation:
+    return optax.chain(optax.add_decayed_weights(0.5, mask), optax.scale(scale))
+
+
+COUNTED: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "array": (scaled, cases.schedule),
+    "cosine": (tko.sgd, optax.cosine_decay_schedule(0.1, 10)),
+    "python_number_for_a_learning_rate": (optax.adam, lambda count: 0.1),
+    "branching_for_a_learning_rate": (tko.adam, lambda count: 0.1 if count < 10 else 0.01),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize("kind", ["f32", "eqx_raw", "nnx", "node"])
+def test_a_schedule_is_called_once_by_init_and_once_by_each_update(name: str, kind: str) -> None:
+    factory, f = COUNTED[name]
+    schedule = Counted(f)
+    params = cases.make(kind)
+    tx = tko.inject_hyperparams(factory)(schedule)
+    state = tx.init(params)
+    assert schedule.calls == 1
+    for calls in (2, 3):
+        _, state = tx.update(cases.gradient(params), state, params)
+        assert schedule.calls == calls
+
+
+def test_a_stateful_schedule_is_called_as_often() -> None:
+    class Noted(Stateful):
+        calls = 0
+
+        def __call__(self, state: Any, **extra: Any) -> Any:
+            Noted.calls += 1
+            return super().__call__(state)
+
+    tx = tko.inject_hyperparams(optax.sgd)(Noted())
+    _, state = tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
+    assert (Noted.calls, float(state.hyperparams["learning_rate"])) == (2, 1.0)
+
+
+def test_a_function_over_leaves_that_returns_numbers_is_not_a_schedule() -> None:
+    """Given a count it returns a number, as a schedule does."""
+
+    def of_ones(params: Any) -> Any:
+        return jax.tree.map(lambda _: 1.0, params)
+
+    assert sort(of_ones) == ("static", of_ones)
+
+
+def test_the_params_in_a_state_are_found_where_there_is_a_mask_function_and_a_schedule() -> None:
+    params = cases.arrays()
+    for rate in (cases.schedule, lambda count: 0.1):
+        tx = tko.inject_hyperparams(optax.adamw)(rate, mask=matrices)
+        state = tx.init(params)
+        zero = tko.tree_map_params(tx, lambda x: x + 1, state)
+        assert float(optax.tree.get(zero, "mu")["b"][0]) == 1.0
+        assert cases.structure(zero) == cases.structure(state)
+
+
+@pytest.mark.parametrize(("then", "now"), [(0.1, cases.schedule), (cases.schedule, 0.1)])
+def test_the_state_of_a_number_is_not_that_of_a_schedule(then: Any, now: Any) -> None:
+    params = cases.arrays()
+    state = tko.inject_hyperparams(tko.sgd)(then).init(params)
+    words = ["a number", "a schedule"] if then == 0.1 else ["a schedule", "a number"]
+    with pytest.raises(
+        TypeError, match=f"made with {words[0]} for 'learning_rate', and the optimizer now has {words[1]}"
+    ):
+        tko.inject_hyperparams(tko.sgd)(now).update(params, state, params)
+
+
+# --------------------------------------------------------------------------------------------------------------- only
+
+
+@pytest.mark.parametrize("rate", [1e-3, cases.schedule], ids=["number", "schedule"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("adam", "f32"), ("adam", "nnx"), ("adamw", "none"), ("rmsprop", "f32"), ("lion", "f32")]
+)
+def test_only_the_learning_rate_is_injected_and_the_numbers_are_the_plain_ones(name: str, kind: str, rate: Any) -> None:
+    factory = getattr(optax, name)
+    ours = tko.inject_hyperparams(factory, only="learning_rate")(rate)
+    plain = factory(rate)
+    a = b = cases.make(kind)
+    state_a, state_b = ours.init(a), plain.init(b)
+    assert list(state_a.hyperparams) == ["learning_rate"]
+    for jit in (jax.jit, lambda f: f):
+        update_a, update_b = jit(ours.update), jit(plain.update)
+        for _ in range(3):
+            updates_a, state_a = update_a(cases.gradient(a), state_a, a)
+            updates_b, state_b = update_b(cases.gradient(b), state_b, b)
+            for x, y in zip(jax.tree.leaves(updates_a), jax.tree.leaves(updates_b), strict=True):
+                np.testing.assert_array_equal(x, y)
+            a, b = tko.apply_updates(a, updates_a), tko.apply_updates(b, updates_b)
+
+
+def test_only_may_name_several() -> None:
+    tx = tko.inject_hyperparams(tko.adamw, only=("learning_rate", "weight_decay"))
+    state = tx(0.1, mask=matrices).init(cases.arrays())
+    assert set(state.hyperparams) == {"learning_rate", "weight_decay"}
+    assert set(tko.inject_hyperparams(tko.adamw, only=())(0.1).init(cases.arrays()).hyperparams) == set()
+
+
+def test_only_makes_a_callable_static() -> None:
+    def strange(a: Any, b: Any) -> Any:
+        return a
+
+    state = tko.inject_hyperparams(any_factory, only="count")(strange, count=4).init(jnp.ones(2))
+    assert list(state.hyperparams) == ["count"]  # an int whose default is one, which only names
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"only": "rate"}, r"`only` must specify a subset .* Given `only`: \['rate'\]"),
+        ({"only": ("b1", "rate")}, r"Given `only`: \['b1', 'rate'\]"),
+        ({"only": "b1", "static_args": ("b1", "b2")}, "`static_args` and `only` both name b1$"),
+    ],
+)
+def test_only_names_parameters(kwargs: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tko.inject_hyperparams(optax.adam, **kwargs)
+
+
+@pytest.mark.parametrize(("name", "value"), [("mask", None), ("mask", matrices), ("nesterov", True)])
+def test_only_names_what_can_be_a_hyperparameter(name: str, value: Any) -> None:
+    tx = tko.inject_hyperparams(optax.adamw, only=("learning_rate", name))(0.1, **{name: value})
+    with pytest.raises(TypeError, match=f"names '{name}', which is neither a number nor a schedule: "):
+        tx.init(cases.arrays())
+
+
+# ------------------------------------------------------------------------------------------------------------- float8
+
+
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2], ids=lambda d: jnp.dtype(d).name)
+@pytest.mark.parametrize("rate", [0.5, lambda count: 0.5 / (1 + count)], ids=["number", "schedule"])
+def test_float8_params(dtype: Any, rate: Any) -> None:
+    params = cases.arrays(dtype)
+    for factory in (optax.sgd, tko.sgd):
+        tx = tko.inject_hyperparams(factory)(rate, momentum=0.5)
+        state = tx.init(params)
+        updates, after = jax.jit(tx.update)(params, state, params)
+        assert state.hyperparams["learning_rate"].dtype == jnp.float32
+        assert cases.signature(after) == cases.signature(state)
+        assert {x.dtype for x in jax.tree.leaves((updates, optax.tree.get(after, "trace")))} == {jnp.dtype(dtype)}
+        expected = (-0.5 * params["w"].astype(jnp.float32)).astype(dtype)
+        assert (updates["w"] == expected).all()

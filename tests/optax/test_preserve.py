@@ -126,14 +126,6 @@ def test_the_first_state_can_be_donated(make: Callable[[], Any]) -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_state_of_other_shapes_than_its_params_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are several devices, what has a param's shape is given its sharding, and a factor has none."""
-    monkeypatch.setattr(jax, "device_count", lambda: 8)
-    params = {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
-    ours, theirs = (jax.jit(o.scale_by_factored_rms(min_dim_size_to_factor=1).init)(params) for o in (tko, optax))
-    assert cases.signature(ours) == cases.signature(theirs)
-
-
 @pytest.mark.parametrize("name", ["adam", "ema", "masked", "MultiSteps"])
 def test_integer_gradients_without_params_give_what_optax_gives(name: str) -> None:
     def make(o: Any) -> Any:

@@ -7,7 +7,12 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.optax import sharding_laws
+import jax
+import jax.numpy as jnp
+import optax
+
+from tests.optax import cases, sharding_laws
+from treekit import optax as tko
 
 PIPE = subprocess.PIPE
 SECONDS = 400  # what hangs is killed
@@ -50,3 +55,24 @@ def test_on_two_processes_of_4_devices() -> None:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     for done in run_laws([address, "0"], [address, "1"], devices=4):
         assert_none_fails(done, sharding_laws.ON_TWO_PROCESSES)
+
+
+def test_state_of_other_shapes_than_its_params_is_left_alone() -> None:
+    """What has a param's shape is given its sharding, and a factor has none."""
+    params = {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
+    ours, theirs = (jax.jit(o.scale_by_factored_rms(min_dim_size_to_factor=1).init)(params) for o in (tko, optax))
+    assert cases.signature(ours) == cases.signature(theirs)
+
+
+def test_an_init_that_closes_over_params_of_one_device_does_not_read_them() -> None:
+    """They would be a constant in the program."""
+    params = jnp.ones(3)
+    assert not jax.make_jaxpr(lambda: tko.adam(0.1).init(params))().consts
+
+
+def test_derivatives_go_through_init() -> None:
+    """With respect to the params, of which zeros are no function, and which a copy in the state is."""
+    for tx, slope in ((tko.adam(0.1), 0.0), (tko.contrib.schedule_free_sgd(0.1), 1.0)):
+        for jacobian in (jax.jacfwd, jax.jacrev):
+            found = jacobian(lambda p, tx=tx: sum(x.sum() for x in jax.tree.leaves(tx.init(p)) if x.shape == (2,)))
+            assert found(jnp.ones(2)).tolist() == [slope] * 2

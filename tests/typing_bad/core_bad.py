@@ -21,15 +21,21 @@ def bad(model: Model, x: object, unsafe: str) -> None:
     tk.resolve_spec(True, model, is_spec_leaf=True, name="mask")  # E: arg-type
 
     tk.dtype_preserving_tree_map(lambda leaf: leaf, model).bias  # E: attr-defined
-    tk.dtype_preserving_tree_map(lambda leaf: leaf, model, casting="safe")  # E: arg-type
-    tk.dtype_preserving_tree_map(lambda leaf: leaf, model, casting=unsafe)  # E: arg-type
-    tk.dtype_preserving_tree_map(model, lambda leaf: leaf)  # E: arg-type
+    tk.dtype_preserving_tree_map(lambda leaf: leaf, model, casting="safe")  # E: call-overload
+    tk.dtype_preserving_tree_map(lambda leaf: leaf, model, casting=unsafe)  # E: call-overload
+    tk.dtype_preserving_tree_map(model, lambda leaf: leaf)  # E: call-overload
+    tk.dtype_preserving_tree_map(lambda leaf: leaf, model, model)  # E: misc, arg-type
+    tk.dtype_preserving_tree_map(lambda leaf, other: leaf, model)  # E: misc, arg-type
+    tk.dtype_preserving_tree_map(lambda leaf, other: leaf, model, model, model)  # E: misc, arg-type
 
     tk.tree_at(lambda m: m.bias, model, None)  # E: attr-defined
-    tk.tree_at(model, lambda m: m.weight, None)  # E: arg-type
+    tk.tree_at(model, lambda m: m.weight, None)  # E: call-overload
     tk.tree_at(lambda m: m.weight, model, None).bias  # E: attr-defined
-    tk.tree_at(lambda m: m.weight, model, replace_with=None)  # E: call-arg
-    tk.tree_at(lambda m: m.weight, model, replace_fn=1)  # E: arg-type
+    tk.tree_at(lambda m: m.weight, model, replace_with=None)  # E: call-overload
+    tk.tree_at(lambda m: m.weight, model, replace_fn=1)  # E: call-overload
+    tk.tree_at(lambda m: m.weight, model)  # E: call-overload
+    tk.tree_at(lambda m: m.weight, model, None, str)  # E: call-overload
+    tk.tree_at(lambda m: m.weight, model, replace=None, replace_fn=str)  # E: call-overload
 
     tk.tree_diff(model)  # E: call-arg
     tk.tree_diff(model, model, 1e-3)  # E: arg-type, call-arg

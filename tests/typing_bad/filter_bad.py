@@ -17,6 +17,8 @@ def bad(model: Model, x: object) -> None:
     wrong: int = tk.combine(arrays, static)  # E: assignment
     tk.filter(model)  # E: call-arg
     tk.filter(model, tk.is_array, keep=True)  # E: call-arg
+    tk.filter(model, tk.is_array, is_leaf=True)  # E: arg-type
+    tk.filter(model, lambda leaf: True).bias  # E: attr-defined
     x.dtype  # E: attr-defined
     if tk.is_array(x):
         x.dtype

@@ -60,9 +60,23 @@ def dense(size: int) -> Dense:
     return Dense(jax.numpy.ones(size), jax.numpy.ones(size))
 
 
+@tk.node(check="always")  # E: call-overload
+class Checked:
+    x: int
+
+
+def scale(dense: tk.Typed[Dense], other: tk.Typed["Seeded"]) -> tk.Typed[Dense]:
+    dense.wieght  # E: attr-defined
+    return Settings(depth=other.derived)  # E: return-value
+
+
 def bad(array: jax.Array) -> None:
     model = Dense(array)  # E: call-arg
     Dense(array, "bias")  # E: arg-type
+    scale(model, model)  # E: arg-type
+    scale(array, Seeded(array, 1, 2, name="name"))  # E: arg-type
+    tk.check_types()  # E: call-arg
+    tk.check_types(model, Dense)  # E: call-arg
     Dense(array, array, "a", [1])  # E: call-arg
     Dense(array, array, nmae="a")  # E: call-arg
     Settings(3)  # E: call-arg

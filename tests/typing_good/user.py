@@ -10,6 +10,7 @@ import treekit as tk
 from treekit import optax
 from treekit.optax import contrib, schedules, transforms
 from treekit.testing import check_pytree, check_transformation
+from treekit.typing import Typed
 
 T = TypeVar("T")
 
@@ -30,6 +31,15 @@ class Pair(Generic[T]):
     left: T
     right: T
     steps: list[int] = tk.field(default_factory=list[int])
+
+
+@tk.node(check=True)
+class Linear(Generic[T]):
+    weight: jax.Array
+    extra: T
+
+    def __call__(self: Typed["Linear[T]"], x: jax.Array) -> T:
+        return self.extra
 
 
 @tk.register_node(data_fields=["scale"], meta_fields=[])
@@ -57,10 +67,20 @@ def nodes(array: jax.Array) -> None:
     assert_type(tk.replace(dense, name="out"), Dense)
     assert_type(tk.tree_at(lambda d: d.weight, dense, None), Dense)
     assert_type(tk.tree_at(lambda d: d.weight, dense, replace_fn=jax.numpy.sin), Dense)
+    assert_type(tk.tree_at(lambda d: d.weight, dense, replace_fn=lambda w: w.T, is_leaf=lambda x: x is None), Dense)
     assert_type(check_pytree(dense), None)
 
 
-def leaves(x: object, model: Dense, function: Callable[[int], str], either: int | Callable[[int], str]) -> None:
+def shapes(model: Typed[Dense], linear: tk.Typed[Linear[int]], either: Typed["Dense"] | None) -> Typed[Dense]:
+    assert_type(model, Dense)
+    assert_type(linear, Linear[int])
+    assert_type(linear(model.weight), int)
+    assert_type(either, Dense | None)
+    assert_type(tk.check_types(model), None)
+    return shapes(model, linear, model)
+
+
+def leaves(x: object, model: Dense, models: list[Dense], function: Callable[[int], str]) -> None:
     if tk.is_array(x):
         assert_type(x, jax.Array | np.ndarray[Any, Any] | np.generic)
     if tk.is_inexact_array(x):
@@ -70,10 +90,18 @@ def leaves(x: object, model: Dense, function: Callable[[int], str], either: int 
     if tk.is_truly_callable(function):
         assert_type(function(1), str)
     assert_type(tk.filter(model, tk.is_array), Dense)
+    assert_type(tk.filter(model, lambda leaf: leaf.ndim > 1, inverse=True), Dense)
+    assert_type(tk.filter(model, {"weight": True}), Dense)
     assert_type(tk.filter_arrays(model), Dense)
     assert_type(tk.partition(model), tuple[Dense, Dense])
+    assert_type(tk.partition(model, lambda leaf: leaf.ndim > 1), tuple[Dense, Dense])
     assert_type(tk.combine(model, model), Dense)
+    assert_type(tk.combine(*tk.partition(model)), Dense)
     assert_type(tk.dtype_preserving_tree_map(jax.numpy.sin, {"w": 1.0}), dict[str, float])
+    assert_type(tk.dtype_preserving_tree_map(lambda x: 2 * x, model), Dense)
+    assert_type(tk.dtype_preserving_tree_map(lambda x, y: x - y, model, model), Dense)
+    assert_type(tk.dtype_preserving_tree_map(lambda x, y, z: x - y + z, model, model, model), Dense)
+    assert_type(tk.dtype_preserving_tree_map(lambda *xs: sum(xs), model, *models), Dense)
     assert_type(tk.stochastic_round(1.0, "bfloat16", 0), jax.Array)
     assert_type(str(tk.tree_diff(model, model)), str)
     assert_type(tk.tree_diff(model, model)[0].left, str)

@@ -20,18 +20,29 @@ from treekit.optax._apply import apply_updates as apply_updates
 from treekit.optax._apply import incremental_update as incremental_update
 from treekit.optax._apply import periodic_update as periodic_update
 from treekit.optax._apply import tree_map_params as tree_map_params
+from treekit.optax._apply_gradients import apply_gradients as apply_gradients
 from treekit.optax._apply_if_finite import apply_if_finite as apply_if_finite
+from treekit.optax._conditionally import conditionally_mask as conditionally_mask
+from treekit.optax._conditionally import conditionally_transform as conditionally_transform
 from treekit.optax._dtype_preserving import dtype_preserving as dtype_preserving
+from treekit.optax._hyperparams import get_hyperparams as get_hyperparams
+from treekit.optax._hyperparams import set_hyperparams as set_hyperparams
 from treekit.optax._inject import inject_hyperparams as inject_hyperparams
 from treekit.optax._lbfgs import lbfgs as lbfgs
 from treekit.optax._lbfgs import value_and_grad_from_state as value_and_grad_from_state
-from treekit.optax._lift import lifted as _lifted
-from treekit.optax._lift import lifted_module as _lifted_module
+from treekit.optax._masking import filtered as filtered
+from treekit.optax._masking import freeze as freeze
 from treekit.optax._masking import masked as masked
 from treekit.optax._masking import partition as partition
+from treekit.optax._masking import selective_transform as selective_transform
 from treekit.optax._monitor import monitor as monitor
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
-from treekit.optax._select import filtered as filtered
+from treekit.optax._params_ema import get_ema as get_ema
+from treekit.optax._params_ema import params_ema as params_ema
+from treekit.optax._scale_by_tree import scale_by_tree as scale_by_tree
+from treekit.optax._summary import summary as summary
+from treekit.optax._wrap import wrap_attribute as _wrap_attribute
+from treekit.optax._wrap import wrap_module as _wrap_module
 
 if TYPE_CHECKING:
     from treekit.optax._names import *
@@ -40,7 +51,7 @@ multi_transform = partition
 
 
 def __getattr__(name: str) -> Any:
-    value = _lifted(_optax, name)
+    value = _wrap_attribute(_optax, name)
     is_submodule = isinstance(value, ModuleType) and value.__name__ == f"optax.{name}"
     return sys.modules[f"{__name__}.{name}"] if is_submodule else value
 
@@ -52,4 +63,4 @@ def __dir__() -> list[str]:
 # So that `import treekit.optax.losses` works too; contrib, schedules and transforms have files, for the type checkers.
 for _name, _module in list(vars(_optax).items()):
     if isinstance(_module, ModuleType) and _module.__name__ == f"optax.{_name}":
-        sys.modules.setdefault(f"{__name__}.{_name}", _lifted_module(_module, f"{__name__}.{_name}"))
+        sys.modules.setdefault(f"{__name__}.{_name}", _wrap_module(_module, f"{__name__}.{_name}"))

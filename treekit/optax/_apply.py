@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
 import optax
 
-from treekit._dtype import cast_like, dtype_of, is_absent, wider
+from treekit._describe import describe
+from treekit._dtype import as_array, cast_like, dtype_of, is_absent, wider
 from treekit._filter import flatten_updates, is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu
 from treekit._map import check_shapes, keep_dtypes
@@ -33,8 +35,9 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
         A tree of the structure, shapes and dtypes of `params`.
 
     Raises:
-        TypeError: an update is complex and its param is not, or a number and its param is a PRNG key; names the key
-            path. Or `key` is no key.
+        TypeError: an update is complex and its param is not; there is an update for what cannot be a parameter, such as
+            a function, a PRNG key or a `jax.Ref`; or an update is not an array, as where the arguments are swapped.
+            Names the key path. Or `key` is not a key.
         ValueError: an update cannot be broadcast to the shape of its param; names the key path.
 
     >>> import jax.numpy as jnp
@@ -43,10 +46,9 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
     """
 
     def apply(param: Any, update: Any, words: Any) -> Any:
-        if is_absent(update):
+        if is_absent(update) or not is_parameter(param):
             return param
-        if not is_parameter(param):
-            return param if dtype_of(param) is None else update  # a number for a PRNG key: the cast below refuses it
+        param = as_array(param)
         rounds = key is not None and is_narrow(param)
         x, dx = widen((param, update)) if rounds else (param, update)
         total = jnp.asarray(x, wider(x, dx)) + jnp.asarray(dx, wider(x, dx))
@@ -56,11 +58,28 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
 
     treedef = jtu.tree_structure(params, is_leaf=_is_none)
     updates = treedef.unflatten(flatten_updates(treedef, updates))
+    _check_can_be_updated(params, updates)
     check_shapes(params, updates, is_leaf=_is_none, broadcast=True)
     words = None if key is None else words_of_key(key)
     own_words = params if words is None else words_like(params, words, is_leaf=_is_none)
     totals = jtu.tree_map(apply, params, updates, own_words, is_leaf=_is_none)
     return keep_dtypes(params, totals, is_leaf=_is_none, casting="unsafe")
+
+
+def _check_can_be_updated(params: Any, updates: Any) -> None:
+    """Raise a TypeError where an update is not one, or is for a leaf that cannot be a parameter."""
+    pairs = zip(jtu.tree_leaves(params, is_leaf=_is_none), jtu.tree_leaves(updates, is_leaf=_is_none), strict=True)
+    for i, (param, update) in enumerate(pairs):
+        if is_absent(update) or update is param:
+            continue
+        if isinstance(param, jax.Ref):
+            advice = "Update a reference in place, ref[...] += update; or give the arrays that they refer to"
+        elif not is_parameter(update) or not (param is None or is_parameter(param)):
+            advice = "apply_updates takes (params, updates); updates are arrays, and None where there is nothing to add"
+        else:
+            continue
+        path = jtu.keystr(jtu.tree_flatten_with_path(params, is_leaf=_is_none)[0][i][0]) or "the root"
+        raise TypeError(f"at {path}: an update ({describe(update)}) for {describe(param)}. {advice}")
 
 
 def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:

@@ -6,13 +6,21 @@ import optax
 
 from treekit._dtype import strong
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit.optax._select import hold
-from treekit.optax._step_if import zeros
+from treekit.optax._boundary import at_boundary
+from treekit.optax._preserve import preserve
+from treekit.optax._step_if import run_if, zeros
+from treekit.optax._transformation import (
+    Apply,
+    GradientTransformation,
+    SteppingCore,
+    core_of,
+    described,
+    step_of,
+)
 
 
-def apply_if_finite(
-    inner: optax.GradientTransformation, max_consecutive_errors: int
-) -> optax.GradientTransformationExtraArgs:
+@described
+def apply_if_finite(inner: optax.GradientTransformation, max_consecutive_errors: int) -> GradientTransformation:
     """`optax.apply_if_finite` for every mix of dtypes and every model.
 
     Where an update holds an inf or a NaN, the inner state stays and the updates are zero; after more than
@@ -32,28 +40,40 @@ def apply_if_finite(
     >>> updates, state.notfinite_count
     (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
     """
-    inner = hold(inner)
+    tx = preserve(inner)
 
     def init(params: Any) -> optax.ApplyIfFiniteState:
         zero = jnp.zeros([], jnp.int32)
-        return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, inner.init(params))
+        return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, tx.init(params))
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def check(updates: Any, state: Any) -> tuple[Any, Any]:
+        """Whether to accept the updates, and the state after the step but for the inner one."""
         finite = jnp.array([jnp.all(jnp.isfinite(g)) for g in jtu.tree_leaves(updates)], bool).all()
         count = jnp.where(finite, 0, optax.safe_increment(state.notfinite_count))
-        inner_state = jtu.tree_map(strong, state.inner_state)
+        total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
+        return finite | (count > max_consecutive_errors), optax.ApplyIfFiniteState(count, finite, total, ())
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        accept, new_state = check(updates, state)
 
         def run(inner_state: Any) -> tuple[Any, Any]:
-            return inner.update(updates, inner_state, params, **extra)
+            return tx.update(updates, inner_state, params, **extra)
 
-        step = untyped.jit(run)  # traced once, for the dtypes of the updates, and not again for the cond
+        jitted = untyped.jit(run)  # traced once, for the dtypes of the updates, and not again for the cond
 
         def skip(inner_state: Any) -> tuple[Any, Any]:
-            return zeros(step.eval_shape(inner_state)[0]), inner_state
+            return zeros(jitted.eval_shape(inner_state)[0]), inner_state
 
-        accept = finite | (count > max_consecutive_errors)
-        new_updates, new_inner_state = lax.cond(accept, step, skip, inner_state)
-        total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
-        return new_updates, optax.ApplyIfFiniteState(count, finite, total, new_inner_state)
+        new_updates, inner_state = lax.cond(accept, jitted, skip, jtu.tree_map(strong, state.inner_state))
+        return new_updates, new_state._replace(inner_state=inner_state)
 
-    return hold(optax.GradientTransformationExtraArgs(init, update))
+    def step(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+        accept, new_state = check(updates, state)
+
+        def run(carry: Any) -> Any:
+            return step_of(core_of(inner), tx)(updates, carry[1], carry[0], extra, apply)
+
+        params, inner_state = run_if(accept, run, (params, jtu.tree_map(strong, state.inner_state)))
+        return params, new_state._replace(inner_state=inner_state)
+
+    return at_boundary(SteppingCore(init, update, step))

@@ -5,9 +5,12 @@ from typing import Any, Literal, NamedTuple
 import optax
 
 from treekit._jax import jnp
-from treekit._round import hashed, is_inexact_dtype, round_like, widen
-from treekit.optax._preserve import cast_floats, check_held, like_updates, preserve
-from treekit.optax._select import hold
+from treekit._round import hashed, round_like, widen
+from treekit.optax._boundary import at_boundary
+from treekit.optax._preserve import like_updates, preserve
+from treekit.optax._selection import is_params_placeholder
+from treekit.optax._state_dtype import cast_state, check_state, check_state_dtype, is_by_name, store_by_name
+from treekit.optax._transformation import GradientTransformation, core_of, described
 
 
 class StochasticRoundingState(NamedTuple):
@@ -22,13 +25,14 @@ class StochasticRoundingState(NamedTuple):
     inner_state: Any
 
 
+@described
 def dtype_preserving(
     inner: optax.GradientTransformation,
     *,
     state_dtype: Any = None,
     rounding: Literal["nearest", "stochastic"] = "nearest",
     seed: int = 0,
-) -> optax.GradientTransformationExtraArgs:
+) -> GradientTransformation:
     """Keep the dtype, weak type and structure of a transformation's state, whatever the dtypes of the gradients.
 
     `init` makes weak types strong. `update` gives every leaf of the state the dtype it came in with, and every update
@@ -40,9 +44,12 @@ def dtype_preserving(
 
     Args:
         inner: any transformation.
-        state_dtype: a floating dtype in which all floating state is held, whatever that of the params is; but numbers
+        state_dtype: a floating dtype in which all floating state is stored, whatever that of the params is; but numbers
             of shape () are not narrowed, since among them are hyperparameters. By default state has the dtypes that
-            `inner.init` gives it.
+            `inner.init` gives it. Or a dtype for each accumulator, `{"mu": jnp.bfloat16, "nu": jnp.float32}`: the rest
+            keeps its dtype, and `inner` computes in f32 at least. A name is a part of a key path in the state; if a
+            path has several, the outermost decides. If it has none, so does a compiled pattern, which is searched for
+            in the whole path, such as "0.mu.layers.0.weight".
         rounding: how state and updates of less than 32 bits are rounded. "nearest": `inner` computes in `state_dtype`
             or in the dtypes it is given. "stochastic": it computes in f32 at least, and what comes out is rounded at
             random.
@@ -56,7 +63,8 @@ def dtype_preserving(
     Raises:
         TypeError: `state_dtype` is no floating dtype, `seed` no int; or, from `update`, `inner` changes the structure
             of the state or of the updates, with the difference.
-        ValueError: `rounding` has another name.
+        ValueError: `rounding` has another name; or, from `init`, a name in `state_dtype` decides about nothing in
+            the state, with the names that there are.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -69,12 +77,13 @@ def dtype_preserving(
     """
     if rounding not in ("nearest", "stochastic"):
         raise ValueError(f"rounding must be 'nearest' or 'stochastic', found {rounding!r}")
-    if state_dtype is not None and not is_inexact_dtype(state_dtype, jnp.floating):
-        raise TypeError(f"state_dtype must be a floating dtype, found {state_dtype!r}")
+    check_state_dtype(state_dtype)
     _check_seed(seed)
     if rounding == "stochastic":
-        return hold(_round_state(inner, state_dtype, seed))
-    return hold(inner) if state_dtype is None else hold(preserve(inner, state_dtype=state_dtype))
+        return at_boundary(_round_state(inner, state_dtype, seed))
+    if is_by_name(state_dtype):
+        return at_boundary(store_by_name(inner, state_dtype))
+    return at_boundary(core_of(inner) if state_dtype is None else preserve(inner, state_dtype=state_dtype))
 
 
 def _check_seed(seed: Any) -> None:
@@ -90,7 +99,7 @@ def _round_state(
 
     def init(params: Any) -> StochasticRoundingState:
         state = tx.init(params)
-        held = state if state_dtype is None else cast_floats(state_dtype, state)
+        held = state if is_params_placeholder(params) else cast_state(state_dtype, state)
         return StochasticRoundingState(jnp.zeros([], jnp.uint32), held)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
@@ -100,8 +109,7 @@ def _round_state(
                 f"{type(state).__name__}. One that was made without it goes into init(params)._replace(inner_state=...)"
             )
         count, old = state
-        if state_dtype is not None:
-            check_held(old, state_dtype)
+        check_state(old, state_dtype)
         new = tx.update(widen(updates), widen(old), widen(params), **extra)
         words = hashed(seed % 2**32, seed >> 32 & 0xFFFFFFFF, count)
         new_updates, new_state = round_like(new, (like_updates(updates, params), old), words)

@@ -2,51 +2,62 @@
 
 import functools
 import inspect
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 
-from treekit._callable import is_truly_callable, resolve_spec
 from treekit._dtype import dtype_of, is_weak, strong
 from treekit._filter import is_array, is_inexact_array
 from treekit._jax import jnp, jtu
-from treekit._laws import describe_error
-from treekit.optax._select import hold, is_spec_leaf, select_leaves
+from treekit._round import is_narrow, widen
+from treekit.optax._arguments import Arguments
+from treekit.optax._boundary import at_boundary
+from treekit.optax._transformation import Core, GradientTransformation, core_of, describe_call
 
 
 def inject_hyperparams(
     inner_factory: Callable[..., optax.GradientTransformation],
     static_args: str | Iterable[str] = (),
     hyperparam_dtype: Any = None,
-) -> Callable[..., optax.GradientTransformationExtraArgs]:
-    """`optax.inject_hyperparams` that needs no `static_args` for what is no schedule.
+    *,
+    only: str | Iterable[str] | None = None,
+) -> Callable[..., GradientTransformation]:
+    """`optax.inject_hyperparams` that needs no `static_args` for arguments that are not schedules.
 
     Each argument is, in this order:
 
-    1. static: what `static_args` names; None, bools, strings, classes, dtypes; a callable that is the parameter's
-       default; a tree that fits the params, or a callable that maps the params to a tree fitting them (a mask, labels);
+    1. static: what `static_args` names, and what `only` does not; None, bools, strings, classes, dtypes; a callable
+       that is the parameter's default; a tree that fits the params, or a callable that maps the params to a tree
+       fitting them (a mask, labels);
     2. a schedule: a stateful schedule, or a callable that maps a step count to one real number;
     3. a hyperparameter: a number, but an int whose default or annotation is int is static;
-    4. static, if it is no callable (transformations, tuples of settings); else an error.
+    4. static, if it is not callable (transformations, tuples of settings); else an error.
+
+    A schedule is called once in `init` and once in each update. In `init` it is called a second time, with the params,
+    if it returns a Python number and the parameter is not annotated as Optax's learning rates are: a function that maps
+    over the leaves of the params may return one too.
 
     Args:
         inner_factory: makes the transformation from hyperparameters.
-        static_args: a name, or several, of parameters to hand on as they are.
+        static_args: a name, or several, of parameters to pass on as they are.
         hyperparam_dtype: the dtype of the floating hyperparameters. By default numbers without a dtype of their own are
-            held in float32 at least (float64 for float64 params), and arrays in the dtype they have.
+            stored in float32 at least (float64 for float64 params), and arrays in the dtype they have.
+        only: a name, or several, of the parameters that become hyperparameters, ints among them; all others are static.
+            By default, every parameter that can.
 
     Returns:
         A function with the signature of `inner_factory`; the state of the transformation it returns is an
-        `optax.InjectStatefulHyperparamsState`.
+        `optax.InjectStatefulHyperparamsState`. `treekit.optax.get_hyperparams` and `set_hyperparams` read and change
+        what is in it.
 
     Raises:
-        ValueError: `static_args` names no parameter of `inner_factory`.
-        TypeError: `inner_factory` is no function; or a callable argument is neither a schedule nor fits the params
-            (names it; raised by `init`).
+        ValueError: `static_args` or `only` names a parameter that `inner_factory` does not have, or both name one.
+        TypeError: `inner_factory` is not a function; or, raised by `init`, a callable argument is neither a schedule
+            nor fits the params, or `only` names an argument that is neither a number nor a schedule; or, raised by
+            `update`, the state was made with a number where there is a schedule now, or the reverse. Each error names
+            the argument.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -55,28 +66,42 @@ def inject_hyperparams(
     >>> state = tx.init({"w": jnp.ones((2, 2)), "b": jnp.ones(2)})
     >>> state.hyperparams["learning_rate"], "mask" in state.hyperparams
     (Array(0.001, dtype=float32), False)
+    >>> list(inject_hyperparams(optax.adam, only="learning_rate")(1e-3).init(jnp.ones(2)).hyperparams)
+    ['learning_rate']
     """
     if not callable(inner_factory):
         raise TypeError(
             f"inner_factory must be a function that makes a transformation, such as optax.adam and not "
             f"optax.adam(1e-3); found {type(inner_factory).__name__}"
         )
-    static = {static_args} if isinstance(static_args, str) else set(static_args)
     signature = inspect.signature(inner_factory)
-    if not static <= signature.parameters.keys():
-        raise ValueError(
-            "`static_args` must specify a subset of `inner_factory`'s parameters. "
-            f"Given `static_args`: {sorted(static)}. `inner_factory` parameters: {sorted(signature.parameters)}"
-        )
+    static = _names_of_parameters("static_args", static_args, signature)
+    required = set[str]() if only is None else _names_of_parameters("only", only, signature)
+    if both := sorted(static & required):
+        raise ValueError(f"`static_args` and `only` both name {', '.join(both)}")
+    if only is not None:
+        static = signature.parameters.keys() - required
 
     @functools.wraps(inner_factory)
-    def factory(*args: Any, **kwargs: Any) -> optax.GradientTransformationExtraArgs:
+    def factory(*args: Any, **kwargs: Any) -> GradientTransformation:
         bound = bind(inner_factory, signature, args, kwargs)
         bound.apply_defaults()
-        # The inner transformation is held; the states of schedules are their own business.
-        return select_leaves(_injected(inner_factory, signature, bound, static, hyperparam_dtype))
+        arguments = Arguments(inner_factory, signature, bound, static, required)
+        call = f"inject_hyperparams({getattr(inner_factory, '__name__', inner_factory)})"
+        describe = functools.partial(describe_call, call, signature, args, kwargs)
+        return at_boundary(_injected(arguments, hyperparam_dtype)).described_as(describe)
 
     return factory
+
+
+def _names_of_parameters(what: str, given: str | Iterable[str], signature: inspect.Signature) -> set[str]:
+    names = {given} if isinstance(given, str) else set(given)
+    if not names <= signature.parameters.keys():
+        raise ValueError(
+            f"`{what}` must specify a subset of `inner_factory`'s parameters. "
+            f"Given `{what}`: {sorted(names)}. `inner_factory` parameters: {sorted(signature.parameters)}"
+        )
+    return names
 
 
 def bind(
@@ -90,112 +115,48 @@ def bind(
         raise
 
 
-def _injected(
-    inner_factory: Callable[..., optax.GradientTransformation],
-    signature: inspect.Signature,
-    bound: inspect.BoundArguments,
-    static: set[str],
-    hyperparam_dtype: Any,
-) -> optax.GradientTransformationExtraArgs:
-    def sort(params: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arguments that are schedules, and those that are hyperparameters."""
-        kinds = {
-            name: "static" if name in static else _kind(value, signature.parameters[name], params)
-            for name, value in bound.arguments.items()
-        }
-        schedules = {k: _stateful(bound.arguments[k]) for k, kind in kinds.items() if kind == "schedule"}
-        numbers = {k: bound.arguments[k] for k, kind in kinds.items() if kind == "number"}
-        return schedules, numbers
-
-    def make(hyperparams: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
-        call = inspect.BoundArguments(signature, OrderedDict({**bound.arguments, **hyperparams}))
-        return hold(inner_factory(*call.args, **call.kwargs))
+def _injected(arguments: Arguments, hyperparam_dtype: Any) -> Core:
+    def make(hyperparams: dict[str, Any], params: Any) -> Core:
+        tx = arguments.make(hyperparams)
+        core = core_of(tx)
+        return _in_float32(core) if any(map(_is_float8, jtu.tree_leaves(params))) else core
 
     def init(params: Any) -> optax.InjectStatefulHyperparamsState:
-        schedules, numbers = sort(params)
+        schedules, numbers = arguments.sort(params)
         dtype = _float_dtype(hyperparam_dtype, params)
-        states = {name: jtu.tree_map(strong, schedule.init()) for name, schedule in schedules.items()}
-        scheduled = {name: schedule(states[name]) for name, schedule in schedules.items()}
+        states = {name: jtu.tree_map(strong, x.schedule.init()) for name, x in schedules.items()}
+        scheduled = {name: x.schedule(states[name]) if x.first is None else x.first for name, x in schedules.items()}
         hyperparams = {name: _as_hyperparam(x, dtype) for name, x in {**numbers, **scheduled}.items()}
-        inner_state = make(hyperparams).init(params)
+        inner_state = make(hyperparams, params).init(params)
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        if unknown := sorted(state.hyperparams.keys() - signature.parameters.keys()):
-            raise TypeError(
-                f"the state's hyperparams hold {', '.join(unknown)}, which is no argument of the function that was "
-                f"injected; its arguments are {', '.join(signature.parameters)}"
-            )
-        schedules, _ = sort(updates if params is None else params)
-        dtype = _float_dtype(hyperparam_dtype, updates if params is None else params)
+        schedules = arguments.schedules_of(state)
+        given = updates if params is None else params
+        dtype = _float_dtype(hyperparam_dtype, given)
         scheduled = {name: schedule(state.hyperparams_states[name], **extra) for name, schedule in schedules.items()}
         hyperparams = {name: _as_hyperparam(x, dtype) for name, x in {**state.hyperparams, **scheduled}.items()}
         states = {name: s.update(state.hyperparams_states[name], **extra) for name, s in schedules.items()}
-        updates, inner_state = make(hyperparams).update(updates, state.inner_state, params, **extra)
+        inner = make(hyperparams, given)
+        updates, inner_state = inner.update(updates, state.inner_state, params, **extra)
         count = optax.safe_increment(state.count)
         return updates, optax.InjectStatefulHyperparamsState(count, hyperparams, states, inner_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _kind(value: Any, parameter: inspect.Parameter, params: Any) -> str:
-    """Whether an argument is static, a schedule or a number."""
-    if value is None or isinstance(value, (bool, np.bool_, str, type, np.dtype)):
-        return "static"
-    if callable(value):
-        if value is parameter.default or _maps_params(value, params):
-            return "static"
-        if isinstance(value, optax.schedules.StatefulSchedule):
-            return "schedule"
-        try:
-            if _maps_count(value):
-                return "schedule"
-            raised = None
-        except Exception as error:  # whatever a mask function raises when it is given a count for the params
-            raised = error
-        raise TypeError(
-            f"inject_hyperparams cannot tell what the argument {parameter.name!r} is: {value!r} neither maps a "
-            "step count to one real number, as a schedule does, nor fits the params, as a mask does. "
-            + (f"Given a count, it raised {describe_error(raised)}. " if raised else "")
-            + f"If it is to be handed on as it is, name it: static_args={parameter.name!r}"
-        ) from raised
-    if is_array(value) or isinstance(value, (int, float, complex)):
-        whole = type(value) is int and (type(parameter.default) is int or parameter.annotation in (int, "int"))
-        return "static" if whole else "number"
-    return "static"
+def _is_float8(x: Any) -> bool:
+    return is_narrow(x) and x.dtype.itemsize == 1
 
 
-def _maps_params(value: Any, params: Any) -> bool:
-    """Whether `value` is a tree that fits the params, or maps them to one, such as a mask."""
-    try:
-        spec = resolve_spec(value, params, is_spec_leaf=is_spec_leaf, name="spec")
-    except Exception:  # whatever a schedule raises when it is given the params for a count
-        return False
-    return not _is_real_number(spec) and not any(map(is_array, jtu.tree_leaves(spec)))
+def _in_float32(inner: Core) -> Core:
+    """A core computing in float32: JAX does not multiply a float8 by a hyperparameter of another dtype."""
 
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        new_updates, new_state = inner.update(widen(updates), widen(state), widen(params), **extra)
+        return new_updates, new_state
 
-def _maps_count(value: Any) -> bool:
-    """Whether `value` maps a step count to one real number."""
-    if not is_truly_callable(value) and not any(map(_is_number, jtu.tree_leaves(value))):
-        return False  # a mask or labels that can be called, for other params
-    # A concrete count, since a schedule may branch on it; and no transfer that a user means to forbid.
-    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
-        return _is_real_number(value(jnp.zeros([], jnp.int32)))
-
-
-def _is_number(leaf: Any) -> bool:
-    return dtype_of(leaf) is not None and not is_spec_leaf(leaf)
-
-
-def _is_real_number(x: Any) -> bool:
-    dtype = dtype_of(x)
-    real = dtype is not None and (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer))
-    return real and np.shape(x) == ()
-
-
-def _stateful(schedule: Any) -> Any:
-    stateful = isinstance(schedule, optax.schedules.StatefulSchedule)
-    return schedule if stateful else optax.schedules.WrappedSchedule(schedule)
+    return optax.GradientTransformationExtraArgs(inner.init, update)
 
 
 def _float_dtype(stated: Any, params: Any) -> Any:

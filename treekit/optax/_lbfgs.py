@@ -9,18 +9,20 @@ from treekit._dtype import cast_like
 from treekit._filter import combine, is_inexact_array, partition
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import keep_dtypes
-from treekit.optax._select import hold
+from treekit.optax._boundary import at_boundary
+from treekit.optax._transformation import GradientTransformation, described
 
 _optax_lbfgs = optax.lbfgs
 _LINESEARCH = optax.scale_by_zoom_linesearch(max_linesearch_steps=20, initial_guess_strategy="one")
 
 
+@described
 def lbfgs(
     learning_rate: optax.ScalarOrSchedule | None = None,
     memory_size: int = 10,
     scale_init_precond: bool = True,
     linesearch: optax.GradientTransformation | None = _LINESEARCH,
-) -> optax.GradientTransformationExtraArgs:
+) -> GradientTransformation:
     """`optax.lbfgs` on raw models, in any floating dtype, inside scan, traced once.
 
     `value_fn` is called with the whole model, whatever part of it is optimized.
@@ -49,7 +51,7 @@ def lbfgs(
     >>> bool(loss(eqx.apply_updates(model, updates)) < value)
     True
     """
-    return hold(_in_param_dtypes(_optax_lbfgs(learning_rate, memory_size, scale_init_precond, linesearch)))
+    return at_boundary(_in_param_dtypes(_optax_lbfgs(learning_rate, memory_size, scale_init_precond, linesearch)))
 
 
 def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:

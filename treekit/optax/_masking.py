@@ -1,5 +1,6 @@
-"""masked and partition: other transformations for other leaves."""
+"""filtered, masked and partition: a transformation for some of the leaves, or other ones for other leaves."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,14 +10,72 @@ from jax.core import Tracer
 
 from treekit._callable import match_spec, resolve_shown
 from treekit._dtype import as_array
-from treekit._filter import is_array, is_parameter
+from treekit._filter import filter, is_array, is_inexact_array, is_parameter
 from treekit._jax import jtu
-from treekit.optax._select import Held, Selection, held, hold, is_params_placeholder, select
+from treekit.optax._boundary import at_boundary, original
+from treekit.optax._selection import Selection, is_params_placeholder, select
+from treekit.optax._transformation import Core, GradientTransformation, core_of, described
 
 
+@described
+def filtered(inner: optax.GradientTransformation, filter_spec: Any = is_inexact_array) -> GradientTransformation:
+    """Run a transformation over some of the leaves of a raw model; the others are frozen.
+
+    The other leaves (functions, strings, integers, …) are None in the state and in the updates that come out, so
+    `treekit.optax.apply_updates` and `equinox.apply_updates` leave them as they are.
+
+    Args:
+        inner: any transformation.
+        filter_spec: a predicate on leaves, or a prefix tree of the params whose leaves are bools or predicates. By
+            default every floating or complex array.
+
+    Returns:
+        A transformation on the raw model; its state is that of `inner`.
+
+    Raises:
+        ValueError: `filter_spec` does not fit the params (names the key path), or is a function that selects no leaf.
+            Raised by `init` and `update`.
+
+    >>> import jax
+    >>> import equinox as eqx
+    >>> import optax
+    >>> model = eqx.nn.MLP(2, 1, 8, depth=1, key=jax.random.key(0))
+    >>> tx = filtered(optax.adam(1e-3))  # plain Optax's adam, on a model with its activation function
+    >>> state = tx.init(model)
+    """
+    return at_boundary(select(core_of(inner), functools.partial(_choose_filtered, filter_spec)))
+
+
+def _choose_filtered(filter_spec: Any, params: Any) -> Selection:
+    """The leaves that satisfy a filter_spec, which is asked about the user's own leaves."""
+    leaves, treedef = jtu.tree_flatten(params)
+    kept = treedef.flatten_up_to(filter(jtu.tree_map(original, params), _none_as_false(filter_spec)))
+    keep = tuple(x is not None for x in kept)
+    # No leaf is inexact in a model of integers; any other function was written to select some.
+    if leaves and not any(keep) and callable(filter_spec) and filter_spec is not is_inexact_array:
+        if jtu.all_leaves([filter_spec]):
+            raise ValueError(
+                "filter_spec selects no leaf, so nothing would be trained. It is a function, which is asked about each "
+                "leaf alone: filtered(tx, lambda leaf: leaf.ndim > 1). To decide by key path, give the tree of bools "
+                "that a function of all params returns: filtered(tx, jax.tree_util.tree_map_with_path(f, params)). To "
+                "freeze everything, give False"
+            )
+    return Selection(treedef, keep, None, pass_through=False)
+
+
+def _none_as_false(filter_spec: Any) -> Any:
+    """A spec made from a filtered model, which has None where that has no leaf, as one for the raw model."""
+
+    def as_false(x: Any) -> Any:
+        return False if x is None else x
+
+    return jtu.tree_map(as_false, filter_spec, is_leaf=lambda x: x is None)
+
+
+@described
 def masked(
     inner: optax.GradientTransformation, mask: Any, *, mask_compatible_extra_args: bool = False
-) -> optax.GradientTransformationExtraArgs:
+) -> GradientTransformation:
     """`optax.masked` for every mask and every model: masked-in leaves are transformed, the others pass through.
 
     Where a leaf is masked out, the state holds an `optax.MaskedNode` and the update comes out as it went in: it is
@@ -47,20 +106,22 @@ def masked(
     Array([0., 0.], dtype=float32)
     """
 
-    def choose(params: Any) -> Selection:
-        outline, matches = _match(mask, params, is_spec_leaf=_is_bool, name="mask")
-        keep = tuple(_keep_masked("mask", *match) for match in matches)
-        return Selection(outline, keep, optax.MaskedNode(), passes=True)
-
-    return _select_masked(inner, choose, mask_compatible_extra_args)
+    choose = functools.partial(_choose_masked, mask)
+    return at_boundary(_select_masked(core_of(inner), choose, mask_compatible_extra_args))
 
 
+def _choose_masked(mask: Any, params: Any) -> Selection:
+    outline, matches = _match(mask, params, is_spec_leaf=_is_bool, name="mask")
+    return Selection(outline, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True)
+
+
+@described
 def partition(
     transforms: Mapping[Any, optax.GradientTransformation],
     param_labels: Any,
     *,
     mask_compatible_extra_args: bool = False,
-) -> optax.GradientTransformationExtraArgs:
+) -> GradientTransformation:
     """`optax.partition` for every tree of labels and every model: each leaf goes to the transformation of its label.
 
     Args:
@@ -84,53 +145,109 @@ def partition(
     >>> updates["w"], updates["b"]
     (Array([-1., -1.], dtype=float32), Array([0., 0.], dtype=float32))
     """
-    transforms = {key: hold(tx) for key, tx in transforms.items()}  # what is none is an error before any label is
+    cores = {key: core_of(tx) for key, tx in transforms.items()}
+    choose = functools.partial(_choose_groups, frozenset(cores), param_labels)
 
-    def is_label(x: Any) -> bool:
-        try:
-            return x in transforms
-        except TypeError:  # unhashable, so no key
-            return False
+    def groups(params: Any) -> dict[Any, Core]:
+        selections = choose(params)
 
-    def selections(params: Any) -> dict[Any, Selection]:
-        outline, matches = _match(param_labels, params, is_spec_leaf=is_label, name="param_labels")
+        def group(key: Any) -> Core:
+            return _select_masked(cores[key], lambda _: selections[key], mask_compatible_extra_args)
 
-        def selection(key: Any) -> Selection:
-            keep = (
-                bool(label == key) if is_label(label) else not _holds_parameters(part) for _, label, part in matches
-            )
-            return Selection(outline, tuple(keep), optax.MaskedNode(), passes=True)
-
-        for path, label, part in matches:
-            if not is_label(label) and _has_parameters(label, part):
-                raise ValueError(
-                    f"Some parameters have no corresponding transformation: {jtu.keystr(path) or 'all'} have the label "
-                    f"{label!r}.\nParameter labels: {_names(x for _, x, part in matches if _has_parameters(x, part))}\n"
-                    f"Transforms keys: {_names(transforms)}"
-                )
-
-        return {key: selection(key) for key in transforms}
-
-    def group(key: Any, selected: dict[Any, Selection]) -> Held:
-        return _select_masked(transforms[key], lambda _: selected[key], mask_compatible_extra_args)
+        return {key: group(key) for key in cores}
 
     def init(params: Any) -> Any:
-        selected = {} if is_params_placeholder(params) else selections(params)
-        return optax.transforms.PartitionState({key: group(key, selected).init(params) for key in transforms})
+        if is_params_placeholder(params):
+            states = {key: optax.MaskedState(core.init(params)) for key, core in cores.items()}
+        else:
+            states = {key: tx.init(params) for key, tx in groups(params).items()}
+        return optax.transforms.PartitionState(states)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        selected = selections(updates if params is None else params)
         states: dict[Any, Any] = {}
-        for key in transforms:
-            tx = group(key, selected)
+        for key, tx in groups(updates if params is None else params).items():
             updates, states[key] = tx.update(updates, state.inner_states[key], params, **extra)
         return updates, optax.transforms.PartitionState(states)
 
-    return held(init, update)
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+
+
+def _choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict[Any, Selection]:
+    """For each label, the leaves that have it."""
+
+    def is_label(x: Any) -> bool:
+        try:
+            return x in keys
+        except TypeError:  # unhashable, so not a key
+            return False
+
+    outline, matches = _match(param_labels, params, is_spec_leaf=is_label, name="param_labels")
+    for path, label, part in matches:
+        if not is_label(label) and _has_parameters(label, part):
+            raise ValueError(
+                f"Some parameters have no corresponding transformation: {jtu.keystr(path) or 'all'} have the label "
+                f"{label!r}.\nParameter labels: {_names(x for _, x, part in matches if _has_parameters(x, part))}\n"
+                f"Transforms keys: {_names(keys)}"
+            )
+
+    def selection(key: Any) -> Selection:
+        keep = (bool(label == key) if is_label(label) else not _holds_parameters(part) for _, label, part in matches)
+        return Selection(outline, tuple(keep), optax.MaskedNode(), pass_through=True)
+
+    return {key: selection(key) for key in keys}
+
+
+@described
+def freeze(mask: Any) -> GradientTransformation:
+    """`optax.freeze` for every mask and every model: updates are zero where the mask is True.
+
+    Args:
+        mask: as in `masked`.
+
+    Returns:
+        A transformation; its state is an `optax.MaskedState`.
+
+    >>> import jax.numpy as jnp
+    >>> tx = freeze(lambda params: {"w": True, "b": False})
+    >>> params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    >>> tx.update(params, tx.init(params), params)[0]
+    {'b': Array([1., 1.], dtype=float32), 'w': Array([0., 0.], dtype=float32)}
+    """
+    return masked(optax.set_to_zero(), mask)
+
+
+@described
+def selective_transform(optimizer: optax.GradientTransformation, *, freeze_mask: Any) -> GradientTransformation:
+    """`optax.selective_transform` for every mask and every model: leaves whose mask is True are frozen.
+
+    Args:
+        optimizer: the transformation for the other leaves.
+        freeze_mask: as the mask in `masked`.
+
+    Returns:
+        A transformation; its state is an `optax.transforms.PartitionState`, with the labels "train" and "freeze".
+
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> tx = selective_transform(optax.sgd(1.0), freeze_mask={"w": True, "b": False})
+    >>> params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    >>> tx.update(params, tx.init(params), params)[0]
+    {'b': Array([-1., -1.], dtype=float32), 'w': Array([0., 0.], dtype=float32)}
+    """
+    labels = functools.partial(_train_or_freeze, freeze_mask)
+    return partition({"train": optimizer, "freeze": optax.set_to_zero()}, labels)
+
+
+def _train_or_freeze(freeze_mask: Any, params: Any) -> Any:
+    def label(frozen: bool | None) -> str | None:
+        return None if frozen is None else "freeze" if frozen else "train"
+
+    return jtu.tree_map(label, resolve_mask(freeze_mask, params, "freeze_mask"), is_leaf=lambda x: x is None)
 
 
 def _match(spec: Any, params: Any, *, is_spec_leaf: Callable[[Any], bool], name: str) -> tuple[Any, Any]:
-    """What a spec says of the params; a function is shown arrays for the Python numbers in them."""
+    """What a spec says of the user's own leaves; a function is shown arrays for the Python numbers among them."""
+    params = jtu.tree_map(original, params)
 
     def show(params: Any) -> Any:
         return jtu.tree_map(as_array, params)
@@ -141,13 +258,18 @@ def _match(spec: Any, params: Any, *, is_spec_leaf: Callable[[Any], bool], name:
     except ValueError as error:
         if not str(error).startswith(name):  # an error of the user's own function
             raise
-        hint = f"Make {name} by jax.tree.map over the params, or give a function that does; a value covers a subtree"
+        if "flax.nnx" in str(error):  # nnx.Optimizer shows variables to init, and their values to update
+            hint = f"{name} contains variables of Flax: give flax.nnx.as_pure({name})"
+        else:
+            hint = (
+                f"Make {name} by jax.tree.map over the params, or give a function that does. A value covers a subtree"
+            )
         raise ValueError(f"{error}\n{hint}") from None
 
 
-def _select_masked(tx: optax.GradientTransformation, choose: Callable[[Any], Selection], any_shape: bool) -> "Held":
-    """`select` as Optax's masked does it: MaskedNode for holes, in a MaskedState."""
-    return select(hold(tx), choose, any_shape=any_shape, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state)
+def _select_masked(core: Core, choose: Callable[[Any], Selection], any_shape: bool) -> Core:
+    """`select` as Optax's masked does it: MaskedNode for what is not selected, in a MaskedState."""
+    return select(core, choose, any_shape=any_shape, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state)
 
 
 def _has_parameters(spec_leaf: Any, part: Any) -> bool:
@@ -172,7 +294,7 @@ def _is_traced(x: object) -> bool:
 def resolve_mask(mask: Any, params: Any, name: str) -> Any:
     """A mask as Optax itself can use it: a bool wherever the params have a leaf.
 
-    None is False, as in `filtered`: what hold shows as an array may be a number that a filtered model has None for.
+    None is False, as in `filtered`: it stands for a number of the raw model, which is shown as an array here.
     """
 
     def is_mask_leaf(x: Any) -> bool:

@@ -5,10 +5,12 @@ from typing import Any
 import optax
 
 from treekit._describe import describe_value
-from treekit.optax._select import hold
+from treekit.optax._boundary import at_boundary
+from treekit.optax._transformation import GradientTransformation, described
 
 
-def monitor(measures: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
+@described
+def monitor(measures: dict[str, Any]) -> GradientTransformation:
     """`optax.monitor` whose state holds the measurements from init on, so that it runs in scan and is traced once.
 
     Before the first update they are those of the params, as in the state of `optax.snapshot`.
@@ -42,4 +44,4 @@ def monitor(measures: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
         measured: optax.MonitorState = tx.update(params, state, params)[1]
         return measured._replace(measure_states=state.measure_states)
 
-    return hold(optax.GradientTransformationExtraArgs(init, tx.update))
+    return at_boundary(optax.GradientTransformationExtraArgs(init, tx.update))

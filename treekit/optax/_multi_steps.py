@@ -1,5 +1,6 @@
 """MultiSteps: accumulate gradients, and run the inner transformation on every k-th step."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,12 @@ import optax
 from jax.core import Tracer
 
 from treekit._describe import describe_value
-from treekit._dtype import dtype_of, strong
+from treekit._dtype import dtype_of, strong, wider
 from treekit._jax import jnp, jtu, untyped
-from treekit.optax._select import hold
-from treekit.optax._step_if import step_if
+from treekit.optax._boundary import at_boundary, normalize
+from treekit.optax._preserve import preserve
+from treekit.optax._step_if import run_if, step_if, zeros
+from treekit.optax._transformation import SteppingCore, core_of, step_of
 
 if TYPE_CHECKING:  # what derives from a class of a package without py.typed is unknown to `pyright --verifytypes`
     _Base = object
@@ -58,17 +61,19 @@ class MultiSteps(_Base):
         opt: optax.GradientTransformation,
         every_k_schedule: int | Callable[[Any], Any],
         use_grad_mean: bool = True,
-        should_skip_update_fn: optax.ShouldSkipUpdateFunction | None = None,
+        should_skip_update_fn: Callable[..., Any] | None = None,
         accumulator_dtype: Any = jnp.float32,
     ) -> None:
         if not callable(every_k_schedule) and not (_is_int(every_k_schedule) and every_k_schedule >= 1):
             raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
-        self._opt = hold(opt)
+        self._opt = normalize(opt)
+        self._core = preserve(opt)  # the loop, or cond, wants the dtypes that it is given
         self._every_k = every_k_schedule
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
         self._accumulator_dtype = accumulator_dtype
-        self._tx = hold(optax.GradientTransformationExtraArgs(self._init, self._update))
+        core = SteppingCore(self._init, self._update, self._whole_step)
+        self._tx = at_boundary(core).described_as(lambda: f"MultiSteps({self._opt!r}, {every_k_schedule!r})")
 
     @property
     def inner_opt(self) -> optax.GradientTransformationExtraArgs:
@@ -113,29 +118,46 @@ class MultiSteps(_Base):
     def _init(self, params: Any) -> optax.MultiStepsState:
         zero = jnp.zeros([], jnp.int32)
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
-        return optax.MultiStepsState(zero, zero, self._opt.init(params), self._zero_accumulator(params), skip_state)
+        return optax.MultiStepsState(zero, zero, self._core.init(params), self._zero_accumulator(params), skip_state)
 
     def _update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        mini_step, gradient_step, inner_state, acc_grads, _ = jtu.tree_map(strong, state)
+        at = self._position(updates, state, params)
+
+        def accumulate(acc: Any) -> Any:
+            return self._accumulate(at, updates, acc)
+
+        def inner_step(inner_state: Any, accumulated: Any) -> tuple[Any, Any]:
+            return self._core.update(jtu.tree_map(_cast_to, updates, accumulated), inner_state, params, **extra)
+
+        inner_state, acc = jtu.tree_map(strong, (state.inner_opt_state, state.acc_grads))
+        new_updates, inner_state, acc = step_if(at.full, accumulate, inner_step, inner_state, acc)
+        return new_updates, at.state(inner_state, acc)
+
+    def _whole_step(self, updates: Any, state: Any, params: Any, extra: Any, apply: Any) -> tuple[Any, Any]:
+        """The params go where the state goes, so a step that only accumulates does not touch them."""
+        at = self._position(updates, state, params)
+        inner_step = step_of(core_of(self._opt), self._core)
+
+        def run(carry: Any) -> Any:
+            params, inner_state, acc = carry
+            accumulated = jtu.tree_map(_cast_to, updates, acc)
+            params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
+            return params, inner_state, zeros(acc)
+
+        inner_state, acc = jtu.tree_map(strong, (state.inner_opt_state, state.acc_grads))
+        params, inner_state, acc = run_if(at.full, run, (params, inner_state, self._accumulate(at, updates, acc)))
+        return params, at.state(inner_state, acc)
+
+    def _position(self, updates: Any, state: Any, params: Any) -> "_Position":
+        mini_step, gradient_step = strong(state.mini_step), strong(state.gradient_step)
         k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
         _check_k(k_steps)
         skip, skip_state = self._skip(updates, gradient_step, params)
         full = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
+        return _Position(mini_step, gradient_step, skip, skip_state, full)
 
-        def inner_step(inner_state: Any, accumulated: Any) -> tuple[Any, Any]:
-            return self._opt.update(jtu.tree_map(_cast_to, updates, accumulated), inner_state, params, **extra)
-
-        accumulate = functools.partial(_accumulate_jitted, self._mean, mini_step, skip)
-        accumulated = jtu.tree_map(accumulate, updates, acc_grads)
-        new_updates, inner_state, acc_grads = step_if(full, inner_step, inner_state, accumulated)
-        next_step = jnp.where(full, 0, optax.safe_increment(mini_step))
-        return new_updates, optax.MultiStepsState(
-            mini_step=jnp.where(skip, mini_step, next_step),
-            gradient_step=jnp.where(full, optax.safe_increment(gradient_step), gradient_step),
-            inner_opt_state=inner_state,
-            acc_grads=acc_grads,
-            skip_state=skip_state,
-        )
+    def _accumulate(self, at: "_Position", updates: Any, acc: Any) -> Any:
+        return jtu.tree_map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), updates, acc)
 
     def _skip(self, updates: Any, gradient_step: Any, params: Any) -> tuple[Any, Any]:
         if self._should_skip is None:
@@ -152,14 +174,43 @@ class MultiSteps(_Base):
         def dtype(p: Any) -> Any:
             if self._accumulator_dtype is None:
                 return p.dtype
-            with jax.numpy_dtype_promotion("standard"):
-                widest = jnp.promote_types(p.dtype, self._accumulator_dtype)
+            widest = wider(p, untyped.ShapeDtypeStruct((), self._accumulator_dtype))
             return widest if self._accumulator_dtype == jnp.float32 or jnp.iscomplexobj(p) else self._accumulator_dtype
 
         def zero(p: Any) -> Any:
             return jnp.zeros_like(p, dtype(p))
 
         return jtu.tree_map(zero, params)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Position:
+    """Where in a round a step is.
+
+    Attributes:
+        mini_step: how many steps of the round were before it.
+        gradient_step: how many rounds were before it.
+        skip: whether the step is left out.
+        skip_state: what the skip function keeps.
+        full: whether the step ends the round.
+    """
+
+    mini_step: Any
+    gradient_step: Any
+    skip: Any
+    skip_state: Any
+    full: Any
+
+    def state(self, inner_state: Any, acc: Any) -> optax.MultiStepsState:
+        """The state after the step."""
+        next_step = jnp.where(self.full, 0, optax.safe_increment(self.mini_step))
+        return optax.MultiStepsState(
+            mini_step=jnp.where(self.skip, self.mini_step, next_step),
+            gradient_step=jnp.where(self.full, optax.safe_increment(self.gradient_step), self.gradient_step),
+            inner_opt_state=inner_state,
+            acc_grads=acc,
+            skip_state=self.skip_state,
+        )
 
 
 def _accumulate(mean: bool, mini_step: Any, skip: Any, update: Any, acc: Any) -> Any:

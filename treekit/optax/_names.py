@@ -78,8 +78,6 @@ from optax import chain as chain
 from optax import clip as clip
 from optax import clip_by_block_rms as clip_by_block_rms
 from optax import clip_by_global_norm as clip_by_global_norm
-from optax import conditionally_mask as conditionally_mask
-from optax import conditionally_transform as conditionally_transform
 from optax import constant_schedule as constant_schedule
 from optax import convex_kl_divergence as convex_kl_divergence
 from optax import cosine_decay_schedule as cosine_decay_schedule
@@ -91,7 +89,6 @@ from optax import ctc_loss_with_forward_probs as ctc_loss_with_forward_probs
 from optax import ema as ema
 from optax import exponential_decay as exponential_decay
 from optax import flatten as flatten
-from optax import freeze as freeze
 from optax import fromage as fromage
 from optax import generalized_kl_divergence as generalized_kl_divergence
 from optax import global_norm as global_norm
@@ -170,7 +167,6 @@ from optax import scale_by_trust_ratio as scale_by_trust_ratio
 from optax import scale_by_yogi as scale_by_yogi
 from optax import scale_by_zoom_linesearch as scale_by_zoom_linesearch
 from optax import scale_gradient as scale_gradient
-from optax import selective_transform as selective_transform
 from optax import set_to_zero as set_to_zero
 from optax import sgd as sgd
 from optax import sgdr_schedule as sgdr_schedule

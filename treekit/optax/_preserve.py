@@ -6,12 +6,13 @@ import jax
 import optax
 from jax.core import Tracer
 
-from treekit._describe import describe_value
 from treekit._diff import tree_diff
 from treekit._dtype import strong, wider
 from treekit._filter import is_array, is_parameter
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import keep_dtypes
+from treekit.optax._sharding import shard_alike
+from treekit.optax._transformation import core_of
 
 
 def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> optax.GradientTransformationExtraArgs:
@@ -25,19 +26,14 @@ def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> op
         TypeError: `tx` is no transformation; or the state or the updates that `tx.update` returns have another
             structure than those it was given.
     """
-    if not (hasattr(tx, "init") and hasattr(tx, "update")):
-        raise TypeError(
-            f"expected a gradient transformation, found {describe_value(tx)}. Are the arguments in their order? What "
-            "makes one has to be called first: optax.adam(1e-3), and not optax.adam"
-        )
-    inner = optax.with_extra_args_support(tx)
+    inner = core_of(tx)
 
     def cast(tree: Any) -> Any:
         return tree if state_dtype is None else cast_floats(state_dtype, tree)
 
     def init(params: Any) -> Any:
         state = jtu.tree_map(strong, cast(inner.init(cast(params))))
-        return _own_arrays(_shard_alike(state, params), params)
+        return _own_arrays(shard_alike(state, params), params)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if state_dtype is not None:
@@ -45,42 +41,12 @@ def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> op
         new_updates, new_state = inner.update(cast(updates), state, cast(params), **extra)
         _check_updates(updates, new_updates)
         _check_state(state, new_state)
+        if _mixes_complex(params):
+            new_updates = _real_where_real(updates, new_updates)
+            new_state = _real_where_real(state, new_state)
         return keep_dtypes(like_updates(updates, params), new_updates), _keep_state_dtypes(new_state, state)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _shard_alike(state: Any, params: Any) -> Any:
-    """What the state holds for a param has the param's sharding.
-
-    Zeros need nothing of the param, so in a jitted init the compiler would put all of them on each device, or on one.
-    """
-    leaves, outline = jtu.tree_flatten(params)
-
-    def is_like_params(x: Any) -> bool:
-        return bool(jtu.tree_structure(x) == outline)
-
-    def alike(x: Any) -> Any:
-        return outline.unflatten(map(_shard_leaf_alike, jtu.tree_leaves(x), leaves)) if is_like_params(x) else x
-
-    return jtu.tree_map(alike, state, is_leaf=is_like_params) if untyped.device_count() > 1 else state
-
-
-def _shard_leaf_alike(x: Any, param: Any) -> Any:
-    if not (is_parameter(x) and is_parameter(param) and isinstance(param, jax.Array) and param.ndim > 0):
-        return x
-    if x.shape[x.ndim - param.ndim :] != param.shape:  # L-BFGS keeps several of each, along a first axis
-        return x
-    if _is_concrete(x) and _is_concrete(param) and _devices(x) >= _devices(param):
-        return x
-    # The two that `where` chooses from are sharded alike; that it never chooses the param, the compiler sees later.
-    real = param if jnp.iscomplexobj(x) else jnp.real(param)
-    return jnp.where(False, jnp.broadcast_to(real.astype(x.dtype), x.shape), x)
-
-
-def _devices(x: Any) -> set[Any]:
-    devices: set[Any] = x.sharding.device_set
-    return devices
 
 
 def _own_arrays(state: Any, params: Any) -> Any:
@@ -105,7 +71,31 @@ def _keep_state_dtypes(new: Any, old: Any) -> Any:
         # A user who writes a Python number into the state, hyperparams["learning_rate"] = 0.1, states no dtype.
         return old_leaf if is_array(old_leaf) else strong(new_leaf)
 
-    return keep_dtypes(jtu.tree_map(like, old, new), new)
+    try:
+        return keep_dtypes(jtu.tree_map(like, old, new), new)
+    except TypeError as error:
+        found = str(error).partition(";")[0]
+        raise TypeError(
+            f"update changed a dtype of the state, which scan and cond reject, and a cast would lose values: {found}. "
+            "Let the init of the transformation make this leaf in the dtype that its update computes, such as "
+            "jnp.zeros([], jnp.float32) for 0"
+        ) from None
+
+
+def _mixes_complex(params: Any) -> bool:
+    return len({jnp.iscomplexobj(x) for x in jtu.tree_leaves(params)}) > 1
+
+
+def _real_where_real(old: Any, new: Any) -> Any:
+    """The real parts of what is complex in `new` alone.
+
+    Beside complex params, prodigy, momo and D-Adaptation estimate a rate, a real number, as a complex one.
+    """
+
+    def real(x: Any, y: Any) -> Any:
+        return jnp.real(y) if jnp.iscomplexobj(y) and is_parameter(x) and not jnp.iscomplexobj(x) else y
+
+    return jtu.tree_map(real, old, new)
 
 
 def like_updates(updates: Any, params: Any) -> Any:

@@ -1,6 +1,7 @@
-"""Run an inner step on some steps only: traced once, in the memory that is there."""
+"""Accumulate, and run an inner step on some steps only: traced once, in the memory that is there."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,6 @@ import jax.extend.core
 
 from treekit._dtype import wider
 from treekit._jax import jnp, jtu, lax, untyped
-
-Form = Callable[..., tuple[Any, Any, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,90 +44,158 @@ def zeros(like: Any) -> Any:
     return jtu.tree_map(jnp.zeros_like, like)
 
 
-def step_if(full: Any, inner_step: Callable[..., Any], state: Any, acc: Any) -> tuple[Any, Any, Any]:
-    """`inner_step(state, acc)`, where `full` is true.
+def step_if(
+    full: Any, accumulate: Callable[..., Any], inner_step: Callable[..., Any], state: Any, acc: Any
+) -> tuple[Any, Any, Any]:
+    """Accumulate, and run `inner_step` on what is accumulated where `full` is true.
 
     Args:
         full: whether to run the step; a bool of shape ().
+        accumulate: maps what was accumulated before this step to what is now, of the same shapes and dtypes.
         inner_step: maps a state and what is accumulated to updates and a new state of the same structure and dtypes.
         state: the state.
-        acc: what is accumulated.
+        acc: what was accumulated before this step.
+
+    Returns:
+        The updates, zero where the step was not run; the state; what is accumulated, zero where the step was run.
+    """
+    # The arrays that the two close over are arguments: JAX cannot differentiate what a custom_jvp function closes over.
+    add, add_consts = trace(accumulate, acc)
+    step, step_consts = trace(inner_step, state, acc)
+
+    def by_cond(full: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
+        def run(state: Any, acc: Any) -> Any:
+            return *step(state, acc, consts=step_consts), zeros(acc)
+
+        def wait(state: Any, acc: Any) -> Any:
+            return zeros(step.like[0]), state, acc
+
+        return lax.cond(full, run, wait, state, add(acc, consts=add_consts))
+
+    def by_loop(full: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
+        def now(acc: Any) -> Any:
+            return add(acc, consts=add_consts)
+
+        def inner(state: Any, acc: Any) -> Any:
+            return step(state, acc, consts=step_consts)
+
+        def add_before(state: Any, acc: Any) -> Any:
+            return run_in_place(full, inner, step.like[0], state, now(acc))
+
+        def add_in_each(state: Any, acc: Any) -> Any:
+            def add_and_step(state: Any, acc: Any) -> Any:
+                return inner(state, in_place(full, now, acc))
+
+            updates, state, old_acc = run_in_place(full, add_and_step, step.like[0], state, acc)
+            return updates, state, zero_if(full, now(old_acc))
+
+        # On GPUs and TPUs the sum is computed behind the loop, where it becomes one pass over memory with the updates,
+        # and again within the loop. CPUs make a pass for each operation, so they compute it once, before the loop.
+        return lax.platform_dependent(state, acc, cpu=add_before, default=add_in_each)
+
+    form = with_derivative_of(by_cond, by_loop, step) if _same_shapes(step.like[0], acc) else by_cond
+    updates, new_state, new_acc = form(full, state, acc, add_consts, step_consts)
+    return updates, new_state, new_acc
+
+
+def in_place(full: Any, f: Callable[..., Any], x: Any) -> Any:
+    """`f(x)` where `full` is true, else `x`, in the memory of `x`.
+
+    A loop of one turn or none: XLA updates in place what a loop carries, and no turn touches none of it.
+    """
+
+    def is_to_turn(carry: Any) -> Any:
+        return carry[0]
+
+    def turn(carry: Any) -> Any:
+        return jnp.zeros_like(full), f(carry[1])
+
+    return lax.while_loop(is_to_turn, turn, (full, x))[1]
+
+
+def run_if(flag: Any, f: Callable[..., Any], carry: Any) -> Any:
+    """`f(carry)` where `flag` is true, else `carry`, in the memory of `carry`; it can be differentiated.
+
+    Args:
+        flag: a bool of shape ().
+        f: maps a tree of arrays to one of the same structure, shapes and dtypes.
+        carry: the tree.
+    """
+    traced, consts = trace(f, carry)
+
+    def run(consts: Any, carry: Any) -> Any:
+        return traced(carry, consts=consts)
+
+    def wait(carry: Any) -> Any:
+        return carry
+
+    def by_cond(flag: Any, carry: Any, consts: Any) -> Any:
+        return lax.cond(flag, functools.partial(run, consts), wait, carry)
+
+    def by_loop(flag: Any, carry: Any, consts: Any) -> Any:
+        return in_place(flag, functools.partial(run, consts), carry)
+
+    return with_derivative_of(by_cond, by_loop, traced)(flag, carry, consts)
+
+
+def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
+    """`by_loop`, which has no derivative in reverse mode, with that of `by_cond`.
+
+    Args:
+        by_cond: a function that can be differentiated.
+        by_loop: another that computes the same.
+        traced: what both run. A rule for derivatives can have no effects, such as the debug print of a line search.
+    """
+    if traced.jaxpr.effects:
+        return by_cond
+
+    def derivative(primals: Any, tangents: Any) -> Any:
+        return untyped.jvp(by_cond, primals, tangents)
+
+    form = untyped.custom_jvp(by_loop)
+    form.defjvp(derivative)
+    out: Callable[..., Any] = form
+    return out
+
+
+def run_in_place(full: Any, step: Callable[..., Any], like: Any, state: Any, acc: Any) -> tuple[Any, Any, Any]:
+    """`step(state, acc)` where `full` is true, in the memory of its arguments.
+
+    The updates take the place of the accumulator, which nobody needs then. A place of their own would have to be filled
+    with zeros on the steps that wait.
+
+    Args:
+        full: whether to run the step; a bool of shape ().
+        step: maps a state and an accumulator to updates and a new state.
+        like: the shapes and dtypes of the updates; None where there is none.
+        state: the state.
+        acc: the accumulator.
 
     Returns:
         The updates, zero where the step was not run; the state; the accumulator, zero where the step was run.
     """
-    step, consts = trace(inner_step, state, acc)
-    by_cond = _cond_form(step)
+    leaves, treedef = jtu.tree_flatten(acc)
+    likes = treedef.flatten_up_to(like)
+    places = [x if u is None else x.astype(wider(x, u)) for x, u in zip(leaves, likes, strict=True)]
 
-    def derivative(primals: Any, tangents: Any) -> Any:
-        return untyped.jvp(by_cond, primals, tangents)  # a loop has none in reverse
-
-    # A rule for derivatives can hold no effects, such as the debug print of a line search.
-    if step.jaxpr.effects or not _same_shapes(step.like[0], acc):
-        return by_cond(full, state, acc, consts)
-
-    by_loop = untyped.custom_jvp(_loop_form(step))
-    by_loop.defjvp(derivative)
-    updates, new_state, new_acc = by_loop(full, state, acc, consts)
-    return updates, new_state, new_acc
-
-
-# The forms close over no array, since JAX cannot differentiate what a custom_jvp function closes over.
-
-
-def _cond_form(step: Traced) -> Form:
-    """As one would write it. Each branch returns the state and the updates, so one of them copies."""
-
-    def form(full: Any, state: Any, acc: Any, consts: Any) -> tuple[Any, Any, Any]:
-        def run(state: Any, acc: Any) -> tuple[Any, Any, Any]:
-            return *step(state, acc, consts=consts), zeros(acc)
-
-        def wait(state: Any, acc: Any) -> tuple[Any, Any, Any]:
-            return zeros(step.like[0]), state, acc
-
-        updates, new_state, new_acc = lax.cond(full, run, wait, state, acc)
-        return updates, new_state, new_acc
-
-    return form
-
-
-def _loop_form(step: Traced) -> Form:
-    """A loop of one turn or none: what it carries stays in its place, and a step that waits touches none of it.
-
-    The updates come out in the place of the accumulator, which is to become zero then; so there is no place to fill
-    with zeros on the steps that wait.
-
-    The loop carries the places in reverse: XLA assigns memory from the last result to the first, and in their own order
-    a quarter of the places would find none that is free, where nothing is donated.
-    """
-
-    def form(full: Any, state: Any, acc: Any, consts: Any) -> tuple[Any, Any, Any]:
-        leaves, treedef = jtu.tree_flatten(acc)
-        likes = treedef.flatten_up_to(step.like[0])
-        places = [x if u is None else x.astype(wider(x, u)) for x, u in zip(leaves, likes, strict=True)]
-
-        def turn(carry: Any) -> Any:
-            _, state, reverse = carry
-            places = reverse[::-1]
-            inner_acc = [place.astype(x.dtype) for place, x in zip(places, leaves, strict=True)]
-            updates, new_state = step(state, treedef.unflatten(inner_acc), consts=consts)
-            new_places = [
-                place if u is None else u.astype(place.dtype)
-                for place, u in zip(places, treedef.flatten_up_to(updates), strict=True)
-            ]
-            return jnp.zeros_like(full), new_state, new_places[::-1]
-
-        def is_to_turn(carry: Any) -> Any:
-            return carry[0]
-
-        _, state, reverse = lax.while_loop(is_to_turn, turn, (full, state, places[::-1]))
-        parts = [
-            _part_jitted(full, place, None if u is None else u.dtype, x.dtype)
-            for place, u, x in zip(reverse[::-1], likes, leaves, strict=True)
+    def turn(carry: Any) -> Any:
+        state, reverse = carry
+        old_acc = [place.astype(x.dtype) for place, x in zip(reverse[::-1], leaves, strict=True)]
+        updates, new_state = step(state, treedef.unflatten(old_acc))
+        new_places = [
+            place if u is None else u.astype(place.dtype)
+            for place, u in zip(reverse[::-1], treedef.flatten_up_to(updates), strict=True)
         ]
-        return treedef.unflatten(u for u, _ in parts), state, treedef.unflatten(acc for _, acc in parts)
+        return new_state, new_places[::-1]
 
-    return form
+    # In reverse, since XLA assigns memory from the last result to the first: in their own order a quarter of the places
+    # would find no memory that is free, where nothing is donated.
+    state, reverse = in_place(full, turn, (state, places[::-1]))
+    parts = [
+        _part_jitted(full, place, None if u is None else u.dtype, x.dtype)
+        for place, u, x in zip(reverse[::-1], likes, leaves, strict=True)
+    ]
+    return treedef.unflatten(u for u, _ in parts), state, treedef.unflatten(acc for _, acc in parts)
 
 
 def _part(full: Any, place: Any, update_dtype: Any, acc_dtype: Any) -> tuple[Any, Any]:
@@ -140,6 +207,18 @@ def _part(full: Any, place: Any, update_dtype: Any, acc_dtype: Any) -> tuple[Any
 
 # Traced once for each shape; inline, since XLA copies what goes into a call of its own.
 _part_jitted: Any = untyped.jit(_part, static_argnums=(2, 3), inline=True)
+
+
+def zero_if(full: Any, tree: Any) -> Any:
+    """Zeros where `full` is true."""
+    return jtu.tree_map(functools.partial(_zero_jitted, full), tree)
+
+
+def _zero(full: Any, x: Any) -> Any:
+    return lax.select(full, jnp.zeros_like(x), x)
+
+
+_zero_jitted: Any = untyped.jit(_zero, inline=True)
 
 
 def _same_shapes(like: Any, acc: Any) -> bool:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import optax.contrib as _contrib
 
 from treekit.optax._apply import schedule_free_eval_params as schedule_free_eval_params
-from treekit.optax._lift import lifted as _lifted
+from treekit.optax._wrap import wrap_attribute as _wrap_attribute
 
 if TYPE_CHECKING:
     from optax.contrib import COCOBState as COCOBState
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    return _lifted(_contrib, name)
+    return _wrap_attribute(_contrib, name)
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import optax.schedules as _schedules
 
 from treekit.optax._inject import inject_hyperparams as inject_hyperparams
-from treekit.optax._lift import lifted as _lifted
+from treekit.optax._wrap import wrap_attribute as _wrap_attribute
 
 if TYPE_CHECKING:
     from optax.schedules import InjectHyperparamsState as InjectHyperparamsState
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    return _lifted(_schedules, name)
+    return _wrap_attribute(_schedules, name)
 
 
 def __dir__() -> list[str]:

@@ -5,11 +5,15 @@ from typing import TYPE_CHECKING, Any
 import optax.transforms as _transforms
 
 from treekit.optax._apply_if_finite import apply_if_finite as apply_if_finite
-from treekit.optax._lift import lifted as _lifted
+from treekit.optax._conditionally import conditionally_mask as conditionally_mask
+from treekit.optax._conditionally import conditionally_transform as conditionally_transform
+from treekit.optax._masking import freeze as freeze
 from treekit.optax._masking import masked as masked
 from treekit.optax._masking import partition as partition
+from treekit.optax._masking import selective_transform as selective_transform
 from treekit.optax._monitor import monitor as monitor
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
+from treekit.optax._wrap import wrap_attribute as _wrap_attribute
 
 if TYPE_CHECKING:
     from optax.transforms import AddNoiseState as AddNoiseState
@@ -35,17 +39,13 @@ if TYPE_CHECKING:
     from optax.transforms import clip as clip
     from optax.transforms import clip_by_block_rms as clip_by_block_rms
     from optax.transforms import clip_by_global_norm as clip_by_global_norm
-    from optax.transforms import conditionally_mask as conditionally_mask
-    from optax.transforms import conditionally_transform as conditionally_transform
     from optax.transforms import ema as ema
     from optax.transforms import flatten as flatten
-    from optax.transforms import freeze as freeze
     from optax.transforms import keep_params_nonnegative as keep_params_nonnegative
     from optax.transforms import measure_with_ema as measure_with_ema
     from optax.transforms import named_chain as named_chain
     from optax.transforms import per_example_global_norm_clip as per_example_global_norm_clip
     from optax.transforms import per_example_layer_norm_clip as per_example_layer_norm_clip
-    from optax.transforms import selective_transform as selective_transform
     from optax.transforms import skip_large_updates as skip_large_updates
     from optax.transforms import skip_not_finite as skip_not_finite
     from optax.transforms import snapshot as snapshot
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    return _lifted(_transforms, name)
+    return _wrap_attribute(_transforms, name)
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,237 @@
+"""Handwritten digits: a trained model grows by a layer and a class, and its optimizer goes on.
+
+    python examples/grow.py
+
+1. A small network learns to read the digits 0 to 8, and model and optimizer are saved with Orbax.
+2. The network is made anew, with another layer and for ten digits. `treekit.graft` carries over what was saved: the
+   plain dicts that Orbax restores go into the model and into the state of another optimizer.
+3. The first layer is frozen by its path, so that the new layer settles first; then it is unfrozen, with a learning rate
+   of its own, and the moments of all other layers are kept.
+4. At the end the learning rates are lowered in the state, without a new optimizer.
+
+Beside it a run starts anew with the same network, for the same number of epochs. A picture of both is written beside
+this file.
+"""
+
+import dataclasses
+import importlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from matplotlib.figure import Figure
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+import treekit
+from treekit import optax
+
+BATCH = 32
+EPOCHS = 20  # on the digits 0 to 8
+EPOCHS_FROZEN, EPOCHS_THAWED, EPOCHS_SLOW = 2, 3, 3  # on all digits
+RATE = 1e-3
+PICTURE = Path(__file__).with_name("grow.png")
+
+
+@treekit.node
+class Digits:
+    images: Array  # [n, 64], from 0 to 1
+    labels: Array  # [n]
+
+
+def load() -> tuple[Digits, Digits]:
+    """The images to train on, and those to test with."""
+    images, labels = load_digits(return_X_y=True)
+    split = train_test_split(images.astype(np.float32) / 16, labels, test_size=0.2, stratify=labels, random_state=0)
+    train_images, test_images, train_labels, test_labels = map(jnp.asarray, split)
+    return Digits(train_images, train_labels), Digits(test_images, test_labels)
+
+
+def without_nine(digits: Digits) -> Digits:
+    return Digits(digits.images[digits.labels < 9], digits.labels[digits.labels < 9])
+
+
+def batches(digits: Digits, epoch: int) -> Iterator[tuple[Array, Array]]:
+    order = np.random.default_rng(epoch).permutation(len(digits.labels))
+    for i in range(0, len(order) - BATCH + 1, BATCH):
+        yield digits.images[order[i : i + BATCH]], digits.labels[order[i : i + BATCH]]
+
+
+# --- The model, and how it grows --------------------------------------------------------------------------------------
+
+
+def create(depth: int, classes: int, seed: int) -> eqx.nn.MLP:
+    return eqx.nn.MLP(64, classes, width_size=64, depth=depth, key=jax.random.key(seed))
+
+
+def transparent(model: eqx.nn.MLP, layer: int) -> eqx.nn.MLP:
+    """The model with a layer that hands on what it is given: behind a ReLU, the identity."""
+    width = model.layers[layer].weight.shape[0]
+    return treekit.tree_at(
+        lambda m: (m.layers[layer].weight, m.layers[layer].bias), model, (jnp.eye(width), jnp.zeros(width))
+    )
+
+
+def add_class(new: Array, old: Array) -> Array:
+    """The old rows, and what `new` has for the others: random weights, or moments of zero."""
+    return new.at[: old.shape[0]].set(old)
+
+
+def grow(saved: Any) -> tuple[eqx.nn.MLP, optax.GradientTransformationExtraArgs, Any]:
+    """A deeper network for ten digits and its optimizer, with what was saved of the old ones."""
+    model = transparent(create(depth=2, classes=10, seed=1), layer=1)
+    optimizer = create_optimizer({"layers.0.**": "frozen", "**": "trained"})
+    grown, report = treekit.graft(
+        {"model": model, "state": optimizer.init(model)},
+        saved,
+        rename={"**.layers.1.**": "**.layers.2.**"},  # the output layer; the new one stands before it
+        resize={"**.layers.2.*": add_class},
+    )
+    print("\nThe model and its optimizer, carried over from the checkpoint:")
+    report.show()
+    return grown["model"], optimizer, grown["state"]
+
+
+# --- The optimizer, and how it changes --------------------------------------------------------------------------------
+
+
+def create_optimizer(labels: dict[str, str]) -> optax.GradientTransformationExtraArgs:
+    """One Adam for each group, whose rate can be read and set; a label is given by the first pattern that matches."""
+    adam = optax.inject_hyperparams(optax.adam)
+    groups = {"frozen": optax.set_to_zero(), "trained": adam(RATE), "body": adam(RATE / 2)}
+    return optax.partition({k: groups[k] for k in labels.values()}, treekit.path_labels(labels))
+
+
+def unfreeze(model: eqx.nn.MLP, state: Any) -> tuple[optax.GradientTransformationExtraArgs, Any]:
+    """Another optimizer for the same model: the first layer is trained too, at a rate of its own."""
+    optimizer = create_optimizer({"layers.0.**": "body", "**": "trained"})
+    state, report = treekit.graft(optimizer.init(model), state)
+    print(f"Unfrozen: {len(report.kept)} leaves of the state are kept, {len(report.fresh)} are new.")
+    return optimizer, state
+
+
+# --- The training -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Run:
+    """A model in training, and its accuracy on the test images before the first epoch and after each."""
+
+    model: eqx.nn.MLP
+    optimizer: optax.GradientTransformationExtraArgs
+    state: Any
+    accuracy: list[float] = dataclasses.field(default_factory=list)
+
+    def epochs(self, train: Digits, test: Digits, numbers: range) -> None:
+        step = create_step(self.optimizer)
+        for epoch in numbers:
+            self.accuracy += [] if self.accuracy else [measure(self.model, test)]
+            for images, labels in batches(train, epoch):
+                self.model, self.state = step(self.model, self.state, images, labels)
+            self.accuracy.append(measure(self.model, test))
+
+
+def create_step(optimizer: optax.GradientTransformationExtraArgs) -> Callable[..., Any]:
+    @eqx.filter_jit
+    def step(model: eqx.nn.MLP, state: Any, images: Array, labels: Array) -> tuple[eqx.nn.MLP, Any]:
+        grads = eqx.filter_grad(loss)(model, images, labels)
+        updates, state = optimizer.update(grads, state, model)
+        return optax.apply_updates(model, updates), state
+
+    return step
+
+
+def loss(model: eqx.nn.MLP, images: Array, labels: Array) -> Array:
+    """The cross-entropy, of shape ()."""
+    losses: Array = optax.losses.softmax_cross_entropy_with_integer_labels(jax.vmap(model)(images), labels)
+    return jnp.mean(losses)
+
+
+@eqx.filter_jit
+def share_read(model: eqx.nn.MLP, digits: Digits) -> Array:
+    return jnp.mean(jnp.argmax(jax.vmap(model)(digits.images), axis=1) == digits.labels)
+
+
+def measure(model: eqx.nn.MLP, digits: Digits) -> float:
+    return float(share_read(model, digits))
+
+
+def learn_nine_digits(train: Digits, test: Digits) -> Run:
+    model, optimizer = create(depth=1, classes=9, seed=0), create_optimizer({"**": "trained"})
+    run = Run(model, optimizer, optimizer.init(model))
+    run.epochs(without_nine(train), without_nine(test), range(EPOCHS))
+    return run
+
+
+def learn_all_digits(run: Run, train: Digits, test: Digits) -> Run:
+    """The grown model: the first layer frozen, then unfrozen, then all of it at lower rates."""
+    frozen, thawed = EPOCHS_FROZEN, EPOCHS_FROZEN + EPOCHS_THAWED
+    run.epochs(train, test, range(frozen))
+    run.optimizer, run.state = unfreeze(run.model, run.state)
+    run.epochs(train, test, range(frozen, thawed))
+    rates = optax.get_hyperparams(run.state)
+    run.state = optax.set_hyperparams(run.state, {k: v / 4 for k, v in rates.items() if "learning_rate" in k})
+    run.epochs(train, test, range(thawed, thawed + EPOCHS_SLOW))
+    return run
+
+
+def save_and_restore(run: Run) -> Any:
+    """What Orbax makes of a model and its state if nobody tells it their structure: dicts, lists and arrays."""
+    orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
+    with tempfile.TemporaryDirectory() as folder, orbax.StandardCheckpointer() as checkpointer:
+        checkpointer.save(Path(folder) / "nine", {"model": treekit.filter_arrays(run.model), "state": run.state})
+        checkpointer.wait_until_finished()
+        return checkpointer.restore(Path(folder) / "nine")
+
+
+# --- The picture ------------------------------------------------------------------------------------------------------
+
+BLUE, ORANGE, GREY = "#2a5c8a", "#d9822b", "#777777"
+
+
+def draw(nine: Run, grown: Run, anew: Run) -> None:
+    figure = Figure(figsize=(10, 4.6), dpi=110, layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.3])
+    left.plot(nine.accuracy, color=GREY)
+    left.set_title("nine digits, one hidden layer", loc="left")
+    left.set_ylabel("share of the test images read correctly")
+    right.plot(grown.accuracy, "o-", color=BLUE, label="grown from the one on the left")
+    right.plot(anew.accuracy, "o-", color=ORANGE, label="started anew")
+    for epoch, text in ((EPOCHS_FROZEN, "unfrozen"), (EPOCHS_FROZEN + EPOCHS_THAWED, "lower rates")):
+        right.axvline(epoch, color=GREY, linestyle="--", linewidth=1)
+        right.text(epoch, 0.02, f" {text}", color=GREY, transform=right.get_xaxis_transform())
+    right.set_title("ten digits, two hidden layers", loc="left")
+    right.legend(loc="center right", frameon=False)
+    for axes in (left, right):
+        axes.set_xlabel("epoch")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(PICTURE)
+
+
+def main() -> None:
+    train, test = load()
+    nine = learn_nine_digits(train, test)
+    print(f"nine digits: {nine.accuracy[-1]:.1%} of the test images are read correctly")
+
+    grown = learn_all_digits(Run(*grow(save_and_restore(nine))), train, test)
+    model, optimizer = create(depth=2, classes=10, seed=1), create_optimizer({"**": "trained"})
+    anew = Run(model, optimizer, optimizer.init(model))
+    anew.epochs(train, test, range(EPOCHS_FROZEN + EPOCHS_THAWED + EPOCHS_SLOW))
+
+    print(f"ten digits, grown: {grown.accuracy[0]:.1%} at first, {grown.accuracy[-1]:.1%} at the end")
+    print(f"ten digits, started anew: {anew.accuracy[0]:.1%} at first, {anew.accuracy[-1]:.1%} at the end")
+    draw(nine, grown, anew)
+    print(f"picture: {PICTURE}")
+    if grown.accuracy[-1] <= anew.accuracy[-1]:
+        sys.exit("the grown model should read more of the digits than the one that started anew")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Differences that are documented: each is told by a rule, and the rule's docstring is the reason."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from .cases import Case
+from .laws import Failure, evaluate
+from .prelude import is_inexact, value_of
+
+jnp: Any = jax.numpy
+Rule = Callable[[Case, Failure], bool]
+RULES: list[Rule] = []
+
+
+def reason(case: Case, failure: Failure) -> str | None:
+    """Why a law need not hold here, or None."""
+    return next((rule.__doc__ for rule in RULES if rule(case, failure)), None)
+
+
+def _rule(law: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        def applies(case: Case, failure: Failure) -> bool:
+            return failure.law == law and rule(case, failure)
+
+        applies.__doc__ = rule.__doc__
+        RULES.append(applies)
+        return rule
+
+    return register
+
+
+def _leaves(case: Case) -> list[Any]:
+    """The leaves that can be parameters, with what they stand for as a number."""
+    pairs = [(leaf, value_of(leaf)) for leaf in jax.tree.leaves(evaluate(str(case.params), None, None))]
+    return [(leaf, x) for leaf, x in pairs if x is not None and not jnp.issubdtype(x.dtype, jax.dtypes.extended)]
+
+
+def _is_about_numbers(failure: Failure) -> bool:
+    return ": at " in failure.message and "raises" not in failure.message
+
+
+@_rule("equals plain Optax")
+def complex_multi_steps(case: Case, failure: Failure) -> bool:
+    """MultiSteps accumulates complex gradients whole; Optax drops their imaginary parts (docs/upstream.md)."""
+    return "MultiSteps" in str(case.tx) and any(jnp.iscomplexobj(x) for _, x in _leaves(case))
+
+
+@_rule("equals plain Optax")
+def not_finite_multi_steps(case: Case, failure: Failure) -> bool:
+    """In Optax's MultiSteps a NaN outlives its round, and leaks into steps that wait (docs/what_goes_wrong.md)."""
+    return "MultiSteps" in str(case.tx) and re.search("nan|inf", failure.message) is not None
+
+
+@_rule("equals plain Optax")
+def complex_for_real(case: Case, failure: Failure) -> bool:
+    """A complex result for a real leaf is an error (dtype_preserving_tree_map); Optax drops the imaginary part."""
+    return re.search("a result of dtype complex64 for a leaf of dtype", failure.message) is not None
+
+
+@_rule("equals plain Optax")
+def joined_twice(case: Case, failure: Failure) -> bool:
+    """Updates of another structure are an error; of two nested splits the inner one joins what the outer has split."""
+    return str(case.tx).count("split_real_and_imaginary") > 1 and "SplitRealAndImaginaryArrays" in failure.message
+
+
+@_rule("equals plain Optax")
+def monitored_from_init(case: Case, failure: Failure) -> bool:
+    """monitor has its measurements in the state from init on (docs/guides/from_optax.md)."""
+    return "monitor(" in str(case.tx) and ".measurements" in failure.message
+
+
+@_rule("equals plain Optax")
+def hyperparams_in_f32(case: Case, failure: Failure) -> bool:
+    """inject_hyperparams holds numbers in f32 at least; Optax in the params' dtype (docs/guides/from_optax.md)."""
+    narrow = any(is_inexact(x) and jnp.finfo(x.dtype).bits < 32 for _, x in _leaves(case))
+    return "inject_hyperparams" in str(case.tx) and narrow and _is_about_numbers(failure)
+
+
+@_rule("equals plain Optax")
+def mask_for_a_schedule(case: Case, failure: Failure) -> bool:
+    """Optax's inject_hyperparams takes a mask function for a schedule (docs/what_goes_wrong.md)."""
+    return "o.inject_hyperparams(o.adamw)(falling, mask=mask(" in str(case.tx) and _is_about_hyperparams(failure)
+
+
+def _is_about_hyperparams(failure: Failure) -> bool:
+    return "hyperparams" in failure.message or _is_about_numbers(failure)
+
+
+@_rule("equals plain Optax")
+def mask_function_for_true(case: Case, failure: Failure) -> bool:
+    """freeze and selective_transform take mask functions; Optax takes a function for True (from_optax.md)."""
+    return re.search(r"freeze(_mask=|\()mask\(\d\)\)", str(case.tx)) is not None and "raises" not in failure.message
+
+
+@_rule("equals plain Optax")
+def integers_as_floats(case: Case, failure: Failure) -> bool:
+    """Integers among the params are shown to the inner transformation as floats (docs/guides/from_optax.md)."""
+    return any(not is_inexact(x) for _, x in _leaves(case)) and _is_about_numbers(failure)
+
+
+@_rule("equals plain Optax")
+def gradients_of_another_dtype(case: Case, failure: Failure) -> bool:
+    """State keeps the dtype of init, and an update is as wide as its param: Optax rounds elsewhere (from_optax.md)."""
+    return _has_other_gradients(case) and _is_about_numbers(failure)
+
+
+@_rule("a wrapper changes nothing")
+def gradients_of_integers(case: Case, failure: Failure) -> bool:
+    """Gradients of integers are none of treekit's business (docs/design.md): what an optimizer makes of them is."""
+    return (
+        "'zeros'" in case.gradients and any(not is_inexact(x) for _, x in _leaves(case)) and _is_about_numbers(failure)
+    )
+
+
+@_rule("a wrapper changes nothing")
+def widened_updates(case: Case, failure: Failure) -> bool:
+    """An update is as wide as its param, so what follows in a chain rounds less than by itself (from_optax.md)."""
+    return _has_other_gradients(case) and "o.chain(" in case.wrapper and _is_about_numbers(failure)
+
+
+def _has_other_gradients(case: Case) -> bool:
+    """Whether gradients have another dtype than their params, so that numbers are rounded at other places."""
+    dtype = case.gradients.split(",")[0].strip("'")
+    return dtype != "None" and any(is_inexact(x) and x.dtype != dtype for _, x in _leaves(case))
+
+
+@_rule("a raw model equals its parameters")
+@_rule("a raw model, filtered, equals its arrays")
+def arrays_that_were_numbers(case: Case, failure: Failure) -> bool:
+    """A Python number that is given an update becomes an array, for which a filtered model's mask has no value."""
+    is_no_array = any(not eqx.is_inexact_array(leaf) and is_inexact(x) for leaf, x in _leaves(case))
+    return "arrays_of(params)" in str(case.tx) and "'None'" not in case.gradients and is_no_array

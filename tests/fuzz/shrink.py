@@ -1,0 +1,91 @@
+"""A failing program made smaller, and printed so that it can be run."""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from .cases import Case
+from .laws import Failure, failures
+from .rules import reason
+
+SECONDS = 40
+
+
+def shrink(case: Case, failure: Failure) -> Case:
+    """The smallest program found that fails in the same way, in the time there is."""
+    end = time.monotonic() + SECONDS
+    found = True
+    while found:
+        found = False
+        for smaller in _smaller(case):
+            if time.monotonic() > end:
+                return case
+            if _fails(smaller, failure):
+                case, found = smaller, True
+                break
+    return case
+
+
+def _smaller(case: Case) -> Iterator[Case]:
+    yield from (dataclasses.replace(case, params=less) for less in case.params.smaller())
+    yield from (dataclasses.replace(case, tx=less) for less in case.tx.smaller())
+    simpler = (
+        dataclasses.replace(case, place=0),
+        dataclasses.replace(case, updated_with="params"),
+        dataclasses.replace(case, gradients="None, 'None', 0.0"),
+        dataclasses.replace(case, gradients=f"{case.gradients.rsplit(',', 1)[0]}, 0.0"),
+    )
+    yield from (other for other in simpler if other != case)
+
+
+def _fails(case: Case, failure: Failure) -> bool:
+    try:
+        found, _ = failures(case, [failure.law])
+    except Exception:  # a program that is none any more
+        return False
+    return any(other.key == failure.key and reason(case, other) is None for other in found)
+
+
+PROGRAM = """\
+# {message}
+import jax, numpy as np, optax as plain, treekit.optax as tko
+from tests.fuzz.prelude import *
+
+params = {params}
+def make(o, params):
+    return {tx}
+def train(o, params, make=make):
+    tx = plain.with_extra_args_support(make(o, params))
+    state = tx.init(params)
+    for step in range(3):
+        grads = gradients(params, step, {gradients})
+        updates, state = tx.update(grads, state, {updated_with}, value=loss(params), grad=grads, value_fn=loss)
+        params = applied(o, params, updates)
+        print(step, updates, state, sep="\\n")
+with jax.disable_jit({disable_jit}):
+{runs}
+"""
+RUNS = {
+    "equals plain Optax": "    train(plain, params)\n    train(tko, params)",
+    "keeps its state": "    train(tko, params)\ntx = make(tko, params)\n"
+    "print(traced_update(tx, gradients(params, 0, GRADIENTS), tx.init(params), UPDATED_WITH))",
+    "a raw model, filtered, equals its arrays": "    train(tko, arrays_of(params))\n"
+    "    train(tko, params, lambda o, params: o.filtered(make(o, params)))",
+    "a raw model equals its parameters": "    train(tko, parameters_of(params))\n    train(tko, params)",
+    "a wrapper changes nothing": "    train(tko, params)\n    train(tko, params, lambda o, params: WRAPPED)",
+}
+
+
+def program(case: Case, failure: Failure) -> str:
+    """A program that shows what failed; it runs from the root of the repository."""
+    runs = RUNS[failure.law].replace("GRADIENTS", case.gradients)
+    runs = runs.replace("UPDATED_WITH", case.updated_with)
+    return PROGRAM.format(
+        message=f"{failure.law}: {failure.message}".replace("\n", "\n#   "),
+        params=case.params,
+        tx=case.tx,
+        gradients=case.gradients,
+        disable_jit=case.disable_jit,
+        updated_with=case.updated_with,
+        runs=runs.replace("WRAPPED", str(case.tx.wrapped(case.wrapper, case.place))),
+    )

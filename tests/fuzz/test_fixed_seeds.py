@@ -1,0 +1,27 @@
+"""About a minute of the fuzzer, with the same seeds each time; `make fuzz MINUTES=30` has new ones."""
+
+import pytest
+
+from treekit._jax import untyped
+
+from .cases import case_of
+from .laws import failures
+from .rules import reason
+from .shrink import program
+
+BLOCK = 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(4))
+def test_random_programs_obey_the_laws(block: int) -> None:
+    asked = set[str]()
+    for seed in range(BLOCK * block, BLOCK * (block + 1)):
+        case = case_of(seed)
+        found, laws = failures(case)
+        asked |= laws
+        unexplained = [failure for failure in found if reason(case, failure) is None]
+        assert not unexplained, f"seed {seed}\n" + "\n".join(program(case, failure) for failure in unexplained)
+    untyped.clear_caches()
+    assert "equals plain Optax" in asked
+    assert "keeps its state" in asked

@@ -1,0 +1,188 @@
+"""apply_gradients: a whole step, equal to `update` then `apply_updates`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.optax import cases
+from treekit import optax as tko
+
+STEPS = 3
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "bare": lambda tx: tko.filtered(tx, lambda x: eqx.is_array_like(x)),
+    "multi_steps": lambda tx: tko.MultiSteps(tx, 2),
+    "schedule": lambda tx: tko.MultiSteps(tx, lambda n: 1 + n).gradient_transformation(),
+    "skipping": lambda tx: tko.MultiSteps(tx, 2, should_skip_update_fn=tko.skip_not_finite),
+    "finite": lambda tx: tko.apply_if_finite(tx, 2),
+    "finite_of_multi_steps": lambda tx: tko.apply_if_finite(tko.MultiSteps(tx, 2).gradient_transformation(), 2),
+    "multi_steps_of_finite": lambda tx: tko.MultiSteps(tko.apply_if_finite(tx, 2), 2),
+    "of_multi_steps": lambda tx: tko.MultiSteps(tko.MultiSteps(tx, 2).gradient_transformation(), 2),
+    "clipped": lambda tx: tko.chain(tko.clip_by_global_norm(1.0), tko.MultiSteps(tx, 2).gradient_transformation()),
+    "followed": lambda tx: tko.chain(
+        tko.MultiSteps(tx, 2).gradient_transformation(), tko.add_decayed_weights(0.1), tko.scale(-1.0)
+    ),
+    "masked": lambda tx: tko.masked(tko.MultiSteps(tx, 2).gradient_transformation(), True),
+    "optax_chain": lambda tx: optax.chain(tko.MultiSteps(tx, 2).gradient_transformation(), tko.scale(2.0)),
+    "optax_multi_steps": lambda tx: optax.MultiSteps(tko.chain(tx), 2),
+}
+
+
+def cells() -> list[Any]:
+    return [
+        pytest.param(wrap, *cell, id="-".join((name, *cell)))
+        for i, (name, wrap) in enumerate(WRAPPERS.items())
+        for j, cell in enumerate(cases.sample(i))
+        if cell not in cases.NOT_OPTAX and (name == "multi_steps" or j % 5 == i % 5)
+    ]
+
+
+@pytest.mark.parametrize("wrap, name, kind", cells())
+def test_it_is_update_then_apply_updates(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
+    optimizer = wrap(cases.OPTIMIZERS[name](tko))
+    tx = optimizer.gradient_transformation() if isinstance(optimizer, optax.MultiSteps) else optimizer
+    tx = tko.filtered(tx, lambda x: eqx.is_array_like(x)) if isinstance(optimizer, optax.MultiSteps) else tx
+    params = cases.make(kind)
+    state = tko.chain(tx).init(params)[0]
+
+    def extra(params: Any, grads: Any) -> dict[str, Any]:
+        return cases.extra_for(params, grads) if name.startswith("lbfgs") else {}
+
+    @eqx.filter_jit
+    def whole(params: Any, state: Any) -> Any:
+        grads = cases.grads_of(kind, params)
+        return tko.apply_gradients(optimizer, grads, state, params, **extra(params, grads))
+
+    @eqx.filter_jit
+    def in_two(params: Any, state: Any) -> Any:
+        grads = cases.grads_of(kind, params)
+        updates, state = tko.chain(tx).update(grads, (state,), params, **extra(params, grads))
+        return tko.apply_updates(params, updates), state[0]
+
+    ours = theirs = (params, state)
+    for _ in range(STEPS):
+        ours, theirs = whole(*ours), in_two(*theirs)
+        assert cases.signature(ours) == cases.signature(theirs)
+        cases.assert_close(cases.arrays_of(ours), cases.arrays_of(theirs), rtol=1e-5)
+
+
+def gradients(steps: int, dtype: Any = jnp.float32) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [{k: jnp.asarray(rng.normal(size=x.shape), dtype) for k, x in cases.arrays().items()} for _ in range(steps)]
+
+
+HOLDING: dict[str, Callable[[], Any]] = {
+    "multi_steps": lambda: tko.MultiSteps(tko.adam(0.1), 2),
+    "finite": lambda: tko.apply_if_finite(tko.adam(0.1), 5),
+}
+
+
+@pytest.mark.usefixtures("nans")
+@pytest.mark.parametrize("name", HOLDING)
+def test_a_step_that_holds_leaves_params_bit_for_bit(name: str) -> None:
+    """Whatever they are: `update` then `apply_updates` would add a zero, of which -0.0 becomes 0.0."""
+    optimizer = HOLDING[name]()
+    params = {"w": jnp.array([[-0.0, 1.0, jnp.inf]] * 2), "b": jnp.array([-0.0, jnp.nan])}
+    grads = jax.tree.map(lambda x: x * jnp.nan, gradients(1)[0])
+    after, _ = jax.jit(lambda g, s, p: tko.apply_gradients(optimizer, g, s, p))(grads, optimizer.init(params), params)
+    assert all(after[k].tobytes() == np.asarray(x).tobytes() for k, x in jax.tree.map(np.asarray, params).items())
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "int_key", "eqx_bf16"])
+def test_with_a_key_it_rounds_as_apply_updates_does(kind: str) -> None:
+    optimizer, params, key = tko.MultiSteps(tko.sgd(0.01), 2), cases.make(kind), jax.random.key(3)
+    state = optimizer.init(params)
+    ours, theirs = (params, state), (params, state)
+    for _ in range(4):
+        grads = cases.grads_of(kind, params)
+        ours = tko.apply_gradients(optimizer, grads, ours[1], ours[0], key=key)
+        updates, state = optimizer.update(grads, theirs[1], theirs[0])
+        theirs = (tko.apply_updates(theirs[0], updates, key=key), state)
+    cases.assert_close(cases.arrays_of(ours), cases.arrays_of(theirs), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_derivatives_go_through(name: str) -> None:
+    """Of what comes out after some steps, with respect to the gradients' scale."""
+
+    def after(scale: jax.Array, whole: bool) -> jax.Array:
+        optimizer, params = HOLDING[name](), cases.arrays()
+        state = optimizer.init(params)
+        for g in gradients(4):
+            grads = jax.tree.map(lambda x: x * scale + x**2, g)
+            if whole:
+                params, state = tko.apply_gradients(optimizer, grads, state, params)
+            else:
+                updates, state = optimizer.update(grads, state, params)
+                params = tko.apply_updates(params, updates)
+        return sum((jnp.sum(x**2) for x in jax.tree.leaves(params)), jnp.float32(0))
+
+    want = jax.grad(after)(jnp.float32(1.5), False)
+    assert float(want) != 0
+    for derivative in (jax.grad, jax.jacfwd):
+        assert float(derivative(after)(jnp.float32(1.5), True)) == pytest.approx(float(want), rel=1e-4)
+
+
+def test_an_inner_step_with_effects_runs_when_it_is_due() -> None:
+    """Such as the debug print of a line search."""
+    seen: list[int] = []
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        jax.debug.callback(lambda: seen.append(1))
+        return updates, state
+
+    optimizer = tko.MultiSteps(optax.GradientTransformation(lambda params: (), update), 2)
+    params, state = jnp.ones(2), optimizer.init(jnp.ones(2))
+    for _ in range(4):
+        params, state = tko.apply_gradients(optimizer, jnp.ones(2), state, params)
+    cases.effects_barrier()
+    assert (seen, params.tolist()) == ([1, 1], [3.0, 3.0])
+
+
+def test_members_under_vmap_keep_counts_of_their_own() -> None:
+    optimizer, params = tko.MultiSteps(tko.sgd(1.0), 2), jnp.ones((2, 3))
+    state = jax.vmap(optimizer.init)(params)._replace(mini_step=jnp.array([0, 1], jnp.int32))
+    step: Any = jax.vmap(lambda g, s, p: tko.apply_gradients(optimizer, g, s, p))
+    params, state = step(jnp.ones((2, 3)), state, params)
+    assert params.tolist() == [[1.0] * 3, [0.5] * 3]
+    assert state.mini_step.tolist() == [1, 0]
+
+
+def test_gradients_that_do_not_fit_are_named_with_their_key_path() -> None:
+    params = {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}
+    optimizer = tko.adam(0.1)
+    state = optimizer.init(params)
+    with pytest.raises(ValueError, match=r"(?s)grads.*takes \(optimizer, grads, state, params\)"):
+        tko.apply_gradients(optimizer, {"w": jnp.ones((2, 3))}, state, params)
+    with pytest.raises(ValueError, match=r"(?s)grads: at \['w'\]: shape \(3, 2\) for a leaf of shape \(2, 3\)"):
+        tko.apply_gradients(optimizer, {**params, "w": jnp.ones((3, 2))}, state, params)
+    with pytest.raises(ValueError, match=r"(?s)grads.*in this order"):
+        tko.apply_gradients(optimizer, state, params, params)
+    with pytest.raises(ValueError, match=r"(?s)grads.*in this order"):
+        tko.apply_gradients(optimizer, params, params, state)
+
+
+def test_the_state_of_another_optimizer_is_named_with_its_key_path() -> None:
+    params = {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}
+    with pytest.raises(ValueError, match=r"(?s)state is not one that this optimizer makes.*\[0\].*TraceState"):
+        tko.apply_gradients(tko.adam(0.1), params, tko.sgd(0.1, momentum=0.9).init(params), params)
+    smaller = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    with pytest.raises(ValueError, match=r"(?s)state is not one.*\[0\].mu\['w'\] +shape"):
+        tko.apply_gradients(tko.adam(0.1), params, tko.adam(0.1).init(smaller), params)
+
+
+def test_an_error_of_the_optimizer_itself_is_raised_as_it_is() -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        raise RuntimeError("my own")
+
+    def init(params: Any) -> Any:
+        raise RuntimeError("cannot be asked")
+
+    for make in (lambda params: (), init):
+        with pytest.raises(RuntimeError, match="my own"):
+            tko.apply_gradients(optax.GradientTransformation(make, update), jnp.ones(2), (), jnp.ones(2))

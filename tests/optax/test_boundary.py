@@ -1,0 +1,397 @@
+"""What crosses the boundary: which leaves are parameters, missing gradients, specs made from a filtered model."""
+
+import functools
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import treekit as tk
+from treekit import optax as tko
+
+# ------------------------------------------------------------------------------------------------ what is a parameter
+
+
+class Wrapped:
+    """A leaf that stands for an array."""
+
+    def __init__(self, x: jax.Array) -> None:
+        self.x = x
+
+    def __jax_array__(self) -> jax.Array:
+        return self.x
+
+
+@tk.node
+class Lazy:
+    """A node that stands for an array: its children are the parameters, not itself."""
+
+    x: jax.Array
+
+    def __jax_array__(self) -> jax.Array:
+        return 2 * self.x
+
+
+PARAMETERS: dict[str, Callable[[], Any]] = {
+    "array": lambda: jnp.ones(2),
+    "ref": lambda: jax.new_ref(jnp.ones(2)),
+    "numpy": lambda: np.ones(2, np.float32),
+    "__jax_array__": lambda: Wrapped(jnp.ones(2)),
+    "number": lambda: 1.0,
+    "shape": lambda: jax.ShapeDtypeStruct((2,), jnp.float32),
+    "node": lambda: Lazy(jnp.ones(2)),
+}
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adafactor"])
+@pytest.mark.parametrize("kind", PARAMETERS)
+def test_whatever_stands_for_an_array_is_trained(kind: str, name: str) -> None:
+    params = {"w": PARAMETERS[kind]()}
+    grads = jax.tree.map(lambda x: jnp.ones(jnp.shape(x)), params)
+    tx = getattr(tko, name)(0.1)
+    updates, state = tx.update(grads, tx.init(params), params if kind != "shape" else grads)
+    assert all(bool((x < 0).all()) for x in jax.tree.leaves(updates))
+    assert jax.tree.structure(updates) == jax.tree.structure(grads)
+    tx.update(grads, state, params if kind != "shape" else grads)
+
+
+@pytest.mark.parametrize("kind", ["array", "numpy", "__jax_array__", "number", "node"])
+def test_apply_updates_adds_to_whatever_stands_for_an_array(kind: str) -> None:
+    params = {"w": PARAMETERS[kind]()}
+    updates = jax.tree.map(lambda x: jnp.ones(jnp.shape(x)), params)
+    for new, update in zip(jax.tree.leaves(tko.apply_updates(params, updates)), jax.tree.leaves(updates), strict=True):
+        assert isinstance(new, jax.Array)
+        assert (new == 1 + update).all()
+
+
+def test_a_ref_has_to_be_updated_in_place() -> None:
+    params = {"w": jax.new_ref(jnp.ones(2))}
+    with pytest.raises(TypeError, match=r"at \['w'\]: an update \(f32\[2\]\) for Ref.*ref\[\.\.\.\] \+= update"):
+        tko.apply_updates(params, {"w": jnp.ones(2)})
+
+
+def test_an_array_of_objects_is_an_error_with_its_key_path() -> None:
+    params = {"w": jnp.ones(2), "o": np.array([1.0, None], object)}
+    with pytest.raises(TypeError, match=r"array of Python objects at \['o'\]"):
+        tko.adam(0.1).init(params)
+
+
+@pytest.mark.parametrize("defaults", [{"hijax": True}, {"ref": True}])
+def test_nnx_optimizer_trains_mutable_variables(defaults: dict[str, bool]) -> None:
+    """The variables of Flax that are Refs and Hijax types; gradients are those of the same model without them."""
+    gradients = nnx.grad(lambda m: jnp.sum(m(jnp.ones((1, 2))) ** 2))(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+    before = nnx.var_defaults()
+    nnx.var_defaults(**defaults)
+    try:
+        model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, tko.adam(0.1), wrt=nnx.Param)
+        kernel = jnp.array(model.kernel[...])
+        optimizer.update(model, gradients)
+    finally:
+        nnx.var_defaults(hijax=before.hijax, ref=before.ref)
+    assert bool((model.kernel[...] != kernel).all())
+
+
+@pytest.mark.parametrize("leaf", [jnp.tanh, "name", jax.random.key(0)], ids=["function", "string", "key"])
+def test_a_gradient_for_what_cannot_be_a_parameter_is_an_error(leaf: Any) -> None:
+    params = {"w": jnp.ones(2), "x": leaf}
+    tx = tko.sgd(0.1)
+    with pytest.raises(TypeError, match=r"a gradient \(f32\[\]\) at \['x'\].*cannot be a parameter"):
+        tx.update({"w": jnp.ones(2), "x": jnp.ones([])}, tx.init(params), params)
+
+
+def test_a_gradient_for_a_leaf_that_the_state_has_no_place_for_is_an_error() -> None:
+    raw = {"w": jnp.ones(2), "rate": 0.5, "other": None}
+    tx = tko.adam(0.1)
+    state = tx.init({"w": jnp.ones(2), "rate": None, "other": None})
+    with pytest.raises((TypeError, ValueError), match="rate"):
+        tx.update({"w": jnp.ones(2), "rate": jnp.ones([]), "other": None}, state, raw)
+
+
+# ------------------------------------------------------------------------ masks and labels of a filtered model
+
+
+class Model(eqx.Module):
+    mlp: eqx.nn.MLP
+    dropout: eqx.nn.Dropout
+    steps: jax.Array
+    flag: bool = True
+
+
+def raw() -> Model:
+    return Model(eqx.nn.MLP(2, 2, 3, depth=1, key=jax.random.key(0)), eqx.nn.Dropout(0.5), jnp.arange(3))
+
+
+def filtered_model() -> Model:
+    return eqx.filter(raw(), eqx.is_inexact_array)
+
+
+def is_matrix(x: Any) -> bool:
+    return eqx.is_array(x) and x.ndim > 1
+
+
+def label(x: Any) -> str:
+    return "a" if is_matrix(x) else "b"
+
+
+SPECS: dict[str, Callable[[Any, Any], optax.GradientTransformation]] = {
+    "masked": lambda mask, _: tko.masked(tko.adam(0.1), mask),
+    "chain": lambda mask, _: tko.chain(tko.clip(1.0), tko.masked(tko.adam(0.1), mask)),
+    "partition": lambda _, labels: tko.partition({"a": tko.adam(0.1), "b": tko.sgd(0.1)}, labels),
+    "partition in a chain": lambda _, labels: tko.chain(tko.partition({"a": tko.adam(0.1), "b": tko.sgd(0.1)}, labels)),
+    "MultiSteps": lambda mask, _: tko.MultiSteps(tko.masked(tko.adam(0.1), mask), 2).gradient_transformation(),
+    "apply_if_finite": lambda mask, _: tko.apply_if_finite(tko.masked(tko.adam(0.1), mask), 3),
+    "inject_hyperparams": lambda mask, _: tko.inject_hyperparams(tko.adamw)(0.1, mask=mask),
+    "inject a partition": lambda _, labels: tko.inject_hyperparams(
+        lambda rate: tko.partition({"a": tko.adam(rate), "b": tko.sgd(rate)}, labels)
+    )(0.1),
+    "dtype_preserving": lambda mask, _: tko.dtype_preserving(tko.masked(tko.adam(0.1), mask)),
+    "adamw": lambda mask, _: tko.adamw(0.1, mask=mask),
+    "freeze": lambda mask, _: tko.chain(tko.adam(0.1), tko.freeze(mask)),
+    "selective_transform": lambda mask, _: tko.selective_transform(tko.adam(0.1), freeze_mask=mask),
+    "filtered in a chain": lambda mask, _: tko.chain(tko.filtered(tko.adam(0.1)), tko.scale(2.0)),
+}
+
+
+@pytest.mark.parametrize("made_of", [raw, filtered_model])
+@pytest.mark.parametrize("given", [raw, filtered_model])
+@pytest.mark.parametrize("init_of", [raw, filtered_model])
+@pytest.mark.parametrize("name", SPECS)
+def test_specs_params_and_states_of_raw_and_filtered_models_go_together(
+    name: str, init_of: Callable[[], Any], given: Callable[[], Any], made_of: Callable[[], Any]
+) -> None:
+    tx = optax.with_extra_args_support(SPECS[name](jax.tree.map(is_matrix, made_of()), jax.tree.map(label, made_of())))
+    grads = jax.tree.map(jnp.ones_like, filtered_model())
+    state = tx.init(init_of())
+    for _ in range(2):
+        updates, new_state = tx.update(grads, state, given())
+        assert jax.tree.structure(updates) == jax.tree.structure(grads)
+        assert jax.tree.structure(new_state) == jax.tree.structure(state)
+        state = new_state
+    moved = jax.tree.map(lambda u: bool((u != 0).any()), updates)
+    frozen = name in ("freeze", "selective_transform")
+    assert moved.mlp.layers[0].weight == (not frozen)
+    assert moved.mlp.layers[0].bias
+
+
+# ---------------------------------------------------------------------------------------------- functions as arguments
+
+
+def test_a_filter_that_is_a_function_and_selects_nothing_shows_both_forms() -> None:
+    def by_path(params: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(lambda path, _: "layers[1]" in jax.tree_util.keystr(path), params)
+
+    model = raw()
+    with pytest.raises(ValueError, match=r"selects no leaf.*lambda leaf: leaf\.ndim > 1.*tree_map_with_path"):
+        tko.filtered(tko.adam(0.1), by_path).init(model)
+    tx = tko.filtered(tko.adam(0.1), by_path(model))
+    grads = jax.tree.map(jnp.ones_like, filtered_model())
+    updates, _ = tx.update(grads, tx.init(model), model)
+    assert updates.mlp.layers[0].weight is None and updates.mlp.layers[1].weight is not None
+    # A tree, and the default on a model of integers, may select nothing.
+    for spec, params in ((False, model), (tk.is_inexact_array, {"n": jnp.arange(2)})):
+        assert not [x for x in jax.tree.leaves(tko.filtered(tko.trace(0.9), spec).init(params)) if eqx.is_array(x)]
+
+
+def test_a_filter_is_not_asked_about_functions() -> None:
+    state = tko.filtered(tko.trace(0.9), lambda leaf: jnp.ndim(leaf) > 1).init(raw())
+    assert len(jax.tree.leaves(state)) == 2
+
+
+def spy(seen: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        seen.update(extra)
+        return updates, state
+
+    return optax.GradientTransformationExtraArgs(lambda params: (), update)
+
+
+def test_which_callable_arguments_become_functions() -> None:
+    class Loss:
+        def __call__(self, params: Any) -> Any:
+            return 0.0
+
+        def method(self, params: Any) -> Any:
+            return 0.0
+
+    def loss(params: Any) -> Any:
+        return 0.0
+
+    functions = {"loss": loss, "method": Loss().method, "partial": functools.partial(loss), "value_fn": jax.jit(loss)}
+    objects = {
+        "linen": flax.linen.Dense(2), "jitted": jax.jit(loss), "model": eqx.nn.Identity(), "object": Loss(), "a": Loss
+    }  # fmt: skip
+    seen: dict[str, Any] = {}
+    params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    tx = tko.filtered(spy(seen), {"w": True, "b": False})
+    tx.update(params, tx.init(params), params, **functions, **objects)
+    assert all(seen[name] is x for name, x in objects.items())
+    assert all(seen[name] is not f and seen[name](params) == 0.0 for name, f in functions.items())
+
+
+@pytest.mark.parametrize("name", ["value", "loss", "step"])
+def test_a_number_beside_params_that_are_a_number_is_not_taken_for_params(name: str) -> None:
+    seen: dict[str, Any] = {}
+    x = jnp.float32(1.0)
+    tx = tko.partition({"a": tko.sgd(0.1), "b": spy(seen)}, "a")
+    tx.update(x, tx.init(x), x, **{name: x, "grad": x})
+    assert seen[name] is x
+    assert isinstance(seen["grad"], optax.MaskedNode)
+
+
+# ------------------------------------------------------------------------------------------------------ arithmetic
+
+
+@pytest.mark.parametrize("wrap", ["conditionally_transform", "conditionally_mask"])
+def test_conditionally_with_gradients_narrower_than_their_params(wrap: str) -> None:
+    params, grads = {"w": jnp.ones(2)}, {"w": jnp.ones(2, jnp.bfloat16)}
+    tx = getattr(tko, wrap)(tko.adam(0.1), lambda step: step >= 1)
+    update = jax.jit(tx.update)
+    held, state = update(grads, tx.init(params), params)
+    run, _ = update(grads, state, params)
+    assert held["w"].dtype == run["w"].dtype == jnp.float32
+    assert (held["w"] == (1 if wrap == "conditionally_transform" else 0)).all()
+    assert (run["w"] < 0).all()
+
+
+@pytest.mark.parametrize("name", ["dadapt_adamw", "prodigy", "momo"])
+def test_an_estimated_rate_stays_real_beside_complex_params(name: str) -> None:
+    params = {"w": jnp.ones(2), "c": jnp.full(2, 1 + 0.5j, jnp.complex64)}
+    tx = getattr(tko.contrib, name)(0.1)
+    theirs = getattr(optax.contrib, name)(0.1)
+    state = tx.init(params)
+    updates, new_state = tx.update(params, state, params, value=jnp.float32(1.0))
+    expected, _ = optax.with_extra_args_support(theirs).update(
+        params, theirs.init(params), params, value=jnp.float32(1.0)
+    )
+    assert not tk.tree_diff(state, new_state, values=False)
+    np.testing.assert_allclose(updates["w"], jnp.real(expected["w"]), rtol=1e-5)
+    np.testing.assert_allclose(updates["c"], expected["c"], rtol=1e-5)
+
+
+def test_a_state_that_changes_from_int_to_float_says_what_to_change_in_init() -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return updates, {"n": state["n"] + 0.5}
+
+    tx = tko.filtered(optax.GradientTransformation(lambda params: {"n": 0}, update))
+    with pytest.raises(TypeError, match=r"\['n'\].*float32.*int32\. Let the init of the transformation") as caught:
+        tx.update(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2))
+    assert "unsafe" not in str(caught.value)
+
+
+# --------------------------------------------------------------------------------------------------------- diagnosis
+
+PAIR = {"a": jnp.ones((2, 2)), "b": jnp.ones(2)}
+
+FOREIGN: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
+    "optimizer": (lambda: tko.sgd(0.1, momentum=0.9), lambda: tko.adam(0.1), r"\[0\].*TraceState.*AdamState"),
+    "labels": (
+        lambda: tko.partition({"x": tko.adam(0.1), "b": tko.sgd(0.1)}, {"a": "x", "b": "b"}),
+        lambda: tko.partition({"x": tko.adam(0.1)}, "x"),
+        r"state\.inner_states.*2 children.*1 child",
+    ),
+    "filter_spec": (
+        lambda: tko.filtered(tko.adam(0.1), {"a": True, "b": False}),
+        lambda: tko.filtered(tko.adam(0.1), {"a": False, "b": True}),
+        r"state\[0\]\.mu\['a'\].*f32\[2,2\].*None",
+    ),
+    "MultiSteps": (
+        lambda: tko.MultiSteps(tko.adam(0.1), 2).gradient_transformation(),
+        lambda: tko.adam(0.1),
+        "MultiStepsState.*tuple",
+    ),
+    "params": (lambda: tko.chain(tko.adam(0.1)), lambda: tko.chain(tko.sgd(0.1), tko.adam(0.1)), "state"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_state_that_does_not_fit_is_named_by_its_first_difference(name: str) -> None:
+    make, other, message = FOREIGN[name]
+    tx = make()
+    with pytest.raises((TypeError, ValueError), match=message) as caught:
+        tx.update(PAIR, other().init(PAIR), PAIR)
+    assert caught.value.__cause__ is not None or "number of updates and states" in str(caught.value)
+
+
+def test_a_gradient_of_another_shape_is_named_with_its_key_path() -> None:
+    tx = tko.adam(0.1)
+    with pytest.raises(
+        (TypeError, ValueError), match=r"gradient at \['a'\] has shape \(3, 2\), and its parameter \(2, 2\)"
+    ):
+        tx.update({**PAIR, "a": jnp.ones((3, 2))}, tx.init(PAIR), PAIR)
+
+
+def test_an_error_of_the_transformation_itself_goes_through() -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        raise KeyError("mine")
+
+    tx = tko.filtered(optax.GradientTransformation(lambda params: (), update))
+    for params in (PAIR, None):
+        with pytest.raises(KeyError, match="mine"):
+            tx.update(PAIR, (), params)
+
+
+def test_gradients_of_another_model_are_told_in_a_sentence() -> None:
+    tx = tko.adam(0.1)
+    with pytest.raises(ValueError, match=r"params have 2 children: \['a'\], \['b'\]") as caught:
+        tx.update({"z": jnp.ones(2)}, tx.init(PAIR), PAIR)
+    assert len(str(caught.value)) < 300
+
+
+def test_updates_and_params_in_the_wrong_order_are_an_error() -> None:
+    model = raw()
+    tx = tko.adam(0.1)
+    updates, _ = tx.update(jax.tree.map(jnp.ones_like, filtered_model()), tx.init(model), model)
+    with pytest.raises(TypeError, match=r"at \.mlp\.activation: an update .*apply_updates takes \(params, updates\)"):
+        tko.apply_updates(updates, model)
+
+
+def test_a_mask_of_nnx_variables_says_how_to_make_one() -> None:
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    mask = jax.tree.map(lambda x: x.ndim > 1, nnx.state(model))
+    grads = nnx.grad(lambda m: jnp.sum(m(jnp.ones((1, 2))) ** 2))(model)
+    optimizer = nnx.Optimizer(model, tko.masked(tko.adam(0.1), mask), wrt=nnx.Param)
+    with pytest.raises(ValueError, match=r"flax\.nnx\.as_pure\(mask\)"):
+        optimizer.update(model, grads)
+    nnx.Optimizer(model, tko.masked(tko.adam(0.1), nnx.as_pure(mask)), wrt=nnx.Param).update(model, grads)
+
+
+# -------------------------------------------------------------------------------------------------------- Optimistix
+
+
+OPTIMISTIX = """
+import jax, jax.numpy as jnp, optimistix
+from treekit import optax
+
+traces = 0
+
+def fn(y, args):
+    global traces
+    traces += 1
+    return jnp.sum((y - args) ** 2)
+
+def minimise(rate):
+    tx = optax.chain(optax.clip(1.0), optax.adam(rate))
+    solver = optimistix.OptaxMinimiser(tx, 1e-3, 1e-3)
+    return optimistix.minimise(fn, solver, jnp.array(1.0), jnp.array(3.0), max_steps=20, throw=False).value
+
+minimise(jnp.array(0.1))
+first = traces
+minimise(jnp.array(0.2))
+print(traces - first, bool(jnp.isfinite(jax.grad(minimise)(jnp.array(0.01)))))
+"""
+
+
+def test_optimistix_compiles_once_for_two_rates_and_differentiates_by_one() -> None:
+    """As its own test_optax_recompilation: `closure_to_pytree` finds the rate. Beartype would hide it, so not here."""
+    ran = subprocess.run([sys.executable, "-c", OPTIMISTIX], capture_output=True, text=True, check=False)
+    assert ran.stdout.split() == ["0", "True"], ran.stderr

@@ -1,0 +1,319 @@
+"""graft on states of real optimizers, through Orbax, Equinox, Flax and pickle: what users change between two runs."""
+
+import importlib
+import itertools
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import treekit as tk
+from tests.optax import cases
+from treekit import optax as tko
+
+orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
+serialization: Any = flax.serialization
+eqx_untyped: Any = eqx
+
+SCHEDULE = optax.linear_schedule(0.1, 0.0, 100)
+
+
+def make(layers: int = 2, classes: int = 3, seed: int = 0) -> Any:
+    keys = iter(jax.random.split(jax.random.key(seed), 20))
+    body = [{"w": jax.random.normal(next(keys), (2, 2)), "b": jnp.zeros(2)} for _ in range(layers)]
+    return {"layers": body, "head": {"w": jax.random.normal(next(keys), (2, classes)), "b": jnp.zeros(classes)}}
+
+
+def train(tx: Any, params: Any, state: Any = None, steps: int = 3) -> tuple[Any, Any]:
+    @jax.jit
+    def step(params: Any, state: Any) -> Any:
+        grads = jax.tree.map(lambda x: x + 0.1, params)
+        updates, state = tx.update(grads, state, params)
+        return tko.apply_updates(params, updates), state
+
+    state = tx.init(params) if state is None else state
+    for _ in range(steps):
+        params, state = step(params, state)
+    return params, state
+
+
+def through_orbax(tree: Any, path: Path) -> Any:
+    with orbax.StandardCheckpointer() as checkpointer:
+        checkpointer.save(path, tree)
+        checkpointer.wait_until_finished()
+        return checkpointer.restore(path)
+
+
+def through_flax(tree: Any, path: Path) -> Any:
+    path.write_bytes(serialization.to_bytes(tree))
+    return serialization.msgpack_restore(path.read_bytes())
+
+
+def through_pickle(tree: Any, path: Path) -> Any:
+    path.write_bytes(pickle.dumps(jax.tree.map(np.asarray, tree)))
+    return pickle.loads(path.read_bytes())
+
+
+def through_equinox(tree: Any, path: Path) -> Any:
+    """It restores into a tree of the old structure, which one makes from the old program."""
+    eqx_untyped.tree_serialise_leaves(path, tree)
+    return eqx_untyped.tree_deserialise_leaves(path, jax.tree.map(jnp.zeros_like, tree))
+
+
+THROUGH: dict[str, Callable[[Any, Path], Any]] = {
+    "orbax": through_orbax, "flax": through_flax, "pickle": through_pickle, "equinox": through_equinox,
+}  # fmt: skip
+
+
+def every(tmp_path: Path, but: str = "") -> Iterator[Callable[[Any], Any]]:
+    """Functions that return a tree as it comes back from a file; only pickle and Equinox know its classes."""
+    files = itertools.count()
+
+    def through(name: str) -> Callable[[Any], Any]:
+        return lambda tree: THROUGH[name](tree, tmp_path / f"{name}{next(files)}")
+
+    return map(through, THROUGH.keys() - {but})
+
+
+def same(a: Any, b: Any) -> None:
+    """Bit-equal, the structure too."""
+    assert cases.structure(a) == cases.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+
+
+def adams(state: Any) -> list[Any]:
+    """The states of Adam in a state, in their order."""
+
+    def is_adam(x: Any) -> bool:
+        return isinstance(x, optax.ScaleByAdamState)
+
+    return [x for x in jax.tree.leaves(state, is_leaf=is_adam) if is_adam(x)]
+
+
+# ------------------------------------------------------------------------------------------- nothing changed: a resume
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "adamw": lambda: tko.adamw(SCHEDULE),
+    "plain": lambda: optax.chain(
+        optax.clip(1.0), optax.ema(0.9), optax.scale_by_amsgrad(), optax.ema(0.5), optax.scale(-0.1)
+    ),
+    "injected": lambda: tko.inject_hyperparams(tko.adamw)(SCHEDULE, weight_decay=0.1),
+    "multi_steps": lambda: tko.MultiSteps(
+        tko.masked(tko.sgd(0.1, momentum=0.9), tk.path_mask("**.w")), 2
+    ).gradient_transformation(),
+    "partition": lambda: tko.partition(
+        {"a": tko.adam(0.1), "b": tko.chain(tko.trace(0.9), tko.trace(0.5))}, tk.path_labels({"**.w": "a"}, default="b")
+    ),
+    "integers": lambda: tko.partition({0: tko.adam(0.1), 1: tko.adam(0.2)}, tk.path_labels({"**.w": 0}, default=1)),
+    "named": lambda: tko.named_chain(("clip", tko.clip(1.0)), ("adam", tko.adam(0.1))),
+    "lbfgs": lambda: tko.scale_by_lbfgs(memory_size=2),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_same_optimizer_goes_on(name: str, tmp_path: Path) -> None:
+    tx = OPTIMIZERS[name]()
+    params, state = train(tx, make())
+    # Flax cannot write the OrderedDict of a named chain.
+    for through in every(tmp_path, but="flax" if name == "named" else ""):
+        old = through({"params": params, "state": state})
+        new = {"params": make(seed=1), "state": tx.init(make(seed=1))}
+        got, report = tk.graft(new, old, strict=True)
+        same(got, {"params": params, "state": state})
+        assert len(report.kept) == len(jax.tree.leaves(new))
+
+
+# ------------------------------------------------------------------------------------------------- other wrappers
+
+
+def frozen_head(inner: Any) -> Any:
+    return tko.partition({"on": inner, "off": tko.set_to_zero()}, tk.path_labels({"head.**": "off"}, default="on"))
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "chain": lambda tx: tko.chain(tko.clip(1.0), tx),
+    "multi_steps": lambda tx: tko.MultiSteps(tx, 2).gradient_transformation(),
+    "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 3),
+    "masked": lambda tx: tko.masked(tx, tk.path_mask("**")),
+    "partition": lambda tx: tko.partition({"all": tx}, tk.path_labels({"**": "all"})),
+    "inject": lambda tx: tko.inject_hyperparams(lambda scale: tko.chain(tx, tko.scale(scale)))(1.0),
+    "all": lambda tx: tko.MultiSteps(
+        WRAPPERS["inject"](WRAPPERS["partition"](WRAPPERS["chain"](tx))), 2
+    ).gradient_transformation(),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_checkpoint_of_plain_optax_goes_into_a_wrapped_optimizer_and_back(wrapper: str, tmp_path: Path) -> None:
+    plain, wrapped = optax.adamw(SCHEDULE), WRAPPERS[wrapper](tko.adamw(SCHEDULE))
+    params, state = train(plain, make())
+    for through in every(tmp_path):
+        got, report = tk.graft(wrapped.init(params), through(state))
+        assert report.dropped == () and report.refused == ()
+        same(adams(got), adams(state))
+        back, report = tk.graft(plain.init(params), through(got), strict=False)
+        same(back, state)
+        assert report.fresh == () and report.refused == ()
+
+
+# ------------------------------------------------------------------------------------ labels, layers, heads, unfreezing
+
+
+def grouped(labels: Any) -> Any:
+    groups = {label: tko.adamw(SCHEDULE) for label in dict.fromkeys(labels.values())}
+    return tko.partition(groups, tk.path_labels(labels))
+
+
+def test_a_new_label_takes_the_moments_of_its_parameters_along(tmp_path: Path) -> None:
+    old_tx = grouped({"head.**": "head", "**": "body"})
+    new_tx = grouped({"head.**": "head", "**.b": "biases", "**": "body"})
+    params, state = train(old_tx, make())
+    for through in every(tmp_path):
+        got, report = tk.graft(new_tx.init(params), through(state), strict=True)
+        assert len(report.kept) == len(report) == len(jax.tree.leaves(got))
+        same(adams(got)[0].mu["layers"][0]["b"], adams(state)[0].mu["layers"][0]["b"])
+    got, _ = tk.graft(new_tx.init(params), state)
+    one, other = (train(tx, params, s, steps=2)[0] for tx, s in ((old_tx, state), (new_tx, got)))
+    same(one, other)
+
+
+def test_a_label_of_new_parameters_begins_anew(tmp_path: Path) -> None:
+    """Its count of steps too: with that of the others, Adam would not correct the bias of its zero moments."""
+    params, state = train(grouped({"**": "body"}), make())
+    adapter = {**params, "adapter": {"w": jnp.ones((2, 2))}}
+    for through in every(tmp_path):
+        got, report = tk.graft(grouped({"adapter.**": "new", "**": "body"}).init(adapter), through(state))
+        assert {row.path for row in report.fresh} == {
+            f"inner_states.new.inner_state.{x}" for x in ("0.count", "0.mu.adapter.w", "0.nu.adapter.w", "2.count")
+        }
+        assert report.dropped == () and report.refused == ()
+        assert [int(adam.count) for adam in adams(got)] == [3, 0]
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_layer_more_or_fewer(layers: int, tmp_path: Path) -> None:
+    tx = tko.MultiSteps(tko.adamw(SCHEDULE), 1).gradient_transformation()
+    params, state = train(tx, make(2))
+    new = make(layers, seed=1)
+    for through in every(tmp_path):
+        with pytest.warns(
+            UserWarning, match=rf"params.layers \(new {layers}, old 2\), acc_grads.layers \(new {layers}, old 2\)"
+        ):
+            got, report = tk.graft({"params": new, "state": tx.init(new)}, through({"params": params, "state": state}))
+        expected = 2 * 4 if layers == 3 else 0  # w and b in params, accumulated gradients, mu and nu
+        assert len(report.fresh) == expected and len(report.dropped) == 8 - expected and not report.refused
+        same(got["params"]["layers"][0], params["layers"][0])
+        same(adams(got)[0].nu["head"], adams(state)[0].nu["head"])
+
+
+def test_a_layer_inserted_before_the_last(tmp_path: Path) -> None:
+    tx = tko.adam(0.1)
+    params, state = train(tx, make(2))
+    new = make(3, seed=1)
+    for through in every(tmp_path):
+        got, report = tk.graft(
+            {"params": new, "state": tx.init(new)},
+            through({"params": params, "state": state}),
+            rename={"**.layers.1.**": "**.layers.2.**"},
+        )
+        assert {row.path for row in report.fresh} == {
+            f"{x}.layers.1.{y}" for x in ("params", "state.0.mu", "state.0.nu") for y in "wb"
+        }
+        for tree, old in ((got["params"], params), (adams(got)[0].mu, state[0].mu), (adams(got)[0].nu, state[0].nu)):
+            same([tree["layers"][0], tree["layers"][2]], old["layers"])
+
+
+def grow(new: Any, old: Any) -> Any:
+    return new.at[..., : old.shape[-1]].set(old)
+
+
+def test_another_head(tmp_path: Path) -> None:
+    tx = tko.adam(0.1)
+    params, state = train(tx, make(classes=3))
+    new = make(classes=5, seed=1)
+    for through in every(tmp_path):
+        fresh, old = {"params": new, "state": tx.init(new)}, through({"params": params, "state": state})
+        got, report = tk.graft(fresh, old)
+        assert {row.path.split(".")[-2] for row in report.refused} == {"head"} and len(report.refused) == 6
+        same(got["params"]["head"], new["head"])
+        got, report = tk.graft(fresh, old, resize={"**.head.*": grow}, strict=True)
+        np.testing.assert_array_equal(got["params"]["head"]["w"][:, :3], params["head"]["w"])
+        np.testing.assert_array_equal(got["params"]["head"]["w"][:, 3:], new["head"]["w"][:, 3:])
+        np.testing.assert_array_equal(got["state"][0].nu["head"]["w"][:, 3:], np.zeros((2, 2)))
+
+
+def test_unfreezing_in_the_middle_of_training_keeps_the_moments(tmp_path: Path) -> None:
+    """A MaskedNode against an array, in both directions."""
+    params, state = train(frozen_head(tko.adam(0.1)), make())
+    thawed = tko.partition({"on": tko.adam(0.1), "off": tko.set_to_zero()}, tk.path_labels({"**": "on"}))
+    for through in every(tmp_path):
+        got, report = tk.graft(thawed.init(params), through(state))
+        assert {row.path.split(".", 5)[-1] for row in report.fresh} == {"head.w", "head.b"} and len(report.fresh) == 4
+        assert report.dropped == () and report.refused == ()
+        assert int(adams(got)[0].count) == 3
+        same(adams(got)[0].mu["layers"], adams(state)[0].mu["layers"])
+        train(thawed, params, got)
+        back, report = tk.graft(frozen_head(tko.adam(0.1)).init(params), through(got))
+        same(back, state)
+        assert len(report.dropped) == 4
+
+
+def test_filtered_and_masked_leave_out_differently_and_fit_all_the_same(tmp_path: Path) -> None:
+    """None in the one, MaskedNode in the other."""
+    mask = tk.path_mask("**.w")
+    params, state = train(tko.filtered(tko.adam(0.1), mask), make())
+    for through in every(tmp_path):
+        got, report = tk.graft(tko.masked(tko.adam(0.1), mask).init(params), through(state), strict=True)
+        assert [float(np.abs(x).max()) > 0 for x in jax.tree.leaves(adams(got)[0].mu)] == [True] * 3 and report.kept
+
+
+# ------------------------------------------------------------------------------------------------- hyperparameters
+
+
+def injected(rate: Any, **labels: Any) -> Any:
+    groups = {name: tko.inject_hyperparams(tko.adam)(x) for name, x in labels.items()}
+    if not groups:
+        return tko.inject_hyperparams(tko.adam)(rate)
+    return tko.partition(groups, tk.path_labels({"head.**": "head"}, default="body"))
+
+
+def test_hyperparameters_are_carried_over_unless_their_group_is_new(tmp_path: Path) -> None:
+    params, state = train(injected(0.5), make())
+    wrapped = tko.MultiSteps(injected(0.1), 2).gradient_transformation()
+    for through in every(tmp_path):
+        got, _ = tk.graft(wrapped.init(params), through(state))
+        assert float(got.inner_opt_state.hyperparams["learning_rate"]) == 0.5
+        split, report = tk.graft(injected(None, head=0.2, body=0.3).init(params), through(state))
+        rates = {k: float(s.inner_state.hyperparams["learning_rate"]) for k, s in split.inner_states.items()}
+        assert rates == pytest.approx({"head": 0.2, "body": 0.3})
+        assert [int(adam.count) for adam in adams(split)] == [3, 3]
+        assert {row.path.split(".")[-2] for row in report.fresh} == {"hyperparams"}
+
+
+def test_a_raw_equinox_model_and_its_optimizer(tmp_path: Path) -> None:
+    """Orbax takes the arrays only, and restores dicts."""
+
+    def create(depth: int, out: int, seed: int) -> Any:
+        return eqx.nn.MLP(2, out, 4, depth=depth, key=jax.random.key(seed))
+
+    tx = tko.MultiSteps(tko.adam(0.1), 1).gradient_transformation()
+    model = create(1, 3, 0)
+    saved = through_orbax({"model": tk.filter_arrays(model), "state": tx.init(model)}, tmp_path / "checkpoint")
+    bigger = create(2, 3, 1)
+    rename = {"**.layers.1.**": "**.layers.2.**"}
+    refused = "model.layers.1.weight"
+    got, report = tk.graft({"model": bigger, "state": tx.init(bigger)}, saved, rename=rename)
+    assert isinstance(got["model"], eqx.nn.MLP) and got["model"].activation is bigger.activation
+    same(got["model"].layers[2].weight, model.layers[1].weight)
+    assert refused in {row.path for row in report.fresh} and not report.refused and not report.dropped

@@ -1,0 +1,258 @@
+"""get_hyperparams and set_hyperparams: read and changed anywhere in a state, and nothing is traced again."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from tests.optax import cases
+from tests.trees import FLOAT
+from treekit import optax as tko
+
+P: Any = jax.sharding.PartitionSpec
+Wrap = Callable[[Any, Any], Any]
+
+
+def sgd(o: Any) -> Any:
+    return o.inject_hyperparams(o.sgd)(0.5)
+
+
+# How it is wrapped, and the key that its rate has then.
+WRAPPED: dict[str, tuple[Wrap, str]] = {
+    "bare": (lambda o, tx: tx, "learning_rate"),
+    "chain": (lambda o, tx: o.chain(o.clip(10.0), tx), "1.learning_rate"),
+    "named_chain": (lambda o, tx: o.named_chain(("clip", o.clip(10.0)), ("sgd", tx)), "sgd.learning_rate"),
+    "masked": (lambda o, tx: o.masked(tx, lambda p: jax.tree.map(lambda _: True, p)), "inner_state.learning_rate"),
+    "partition": (
+        lambda o, tx: o.partition({"all": tx}, lambda p: jax.tree.map(lambda _: "all", p)),
+        "inner_states.all.inner_state.learning_rate",
+    ),
+    "multi_steps": (lambda o, tx: o.MultiSteps(tx, 1).gradient_transformation(), "inner_opt_state.learning_rate"),
+    "apply_if_finite": (lambda o, tx: o.apply_if_finite(tx, 3), "inner_state.learning_rate"),
+    "injected": (
+        lambda o, tx: o.inject_hyperparams(lambda scale: o.chain(tx, o.scale(scale)))(1.0),
+        "inner_state.0.learning_rate",
+    ),
+}
+KINDS = ("f32", "bf16", "node", "eqx_raw", "legacy", "nnx")
+
+
+def cells() -> list[Any]:
+    plain = [(name, optax, "f32") for name in WRAPPED] + [("chain", optax, "nnx"), ("bare", optax, "eqx_filtered")]
+    ours = [(name, tko, KINDS[i % len(KINDS)]) for i, name in enumerate((*WRAPPED, "chain", "bare"))]
+    return [pytest.param(*cell, id=f"{cell[0]}-{cell[1].__name__}-{cell[2]}") for cell in plain + ours]
+
+
+@pytest.mark.parametrize("name, o, kind", cells())
+def test_read_and_changed_while_training(name: str, o: Any, kind: str) -> None:
+    wrap, key = WRAPPED[name]
+    tx = wrap(o, sgd(o))
+    params = cases.make(kind)
+    grads = jax.tree.map(jnp.ones_like, cases.grads_of(kind, params))
+    state = tx.init(params)
+    traces = 0
+
+    def step(grads: Any, state: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return tx.update(grads, state, cases.grads_of(kind, params))
+
+    jitted = jax.jit(step)
+    for rate in (0.5, 0.25, jnp.float32(0.125), np.float64(2.0), 1):
+        new = state if rate == 0.5 else tko.set_hyperparams(state, {key: rate})
+        assert float(tko.get_hyperparams(new)[key]) == rate
+        assert cases.signature(new) == cases.signature(state)
+        cases.assert_close(tko.set_hyperparams(state, learning_rate=rate), new)
+        updates, state = jitted(grads, new)
+        assert {float(x.min()) for x in jax.tree.leaves(updates)} == {-float(rate)}
+        assert float(tko.get_hyperparams(state)[key]) == rate
+    assert traces == 1
+
+
+def groups(o: Any = tko, b: Any = 0.25) -> Any:
+    return o.partition(
+        {"a": o.inject_hyperparams(o.sgd)(0.5, momentum=0.75), "b": o.inject_hyperparams(o.sgd)(b)},
+        {"w": "a", "b": "b"},
+    )
+
+
+KEYS = [f"inner_states.{key}" for key in ("a.inner_state.learning_rate", "a.inner_state.momentum")]
+OTHER = "inner_states.b.inner_state.learning_rate"
+
+
+def rates(state: Any) -> dict[str, float]:
+    return {key: float(x) for key, x in tko.get_hyperparams(state).items()}
+
+
+@pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
+def test_one_of_several_is_named_by_its_key(o: Any) -> None:
+    state = groups(o).init(cases.arrays())
+    assert rates(state) == {KEYS[0]: 0.5, KEYS[1]: 0.75, OTHER: 0.25}
+    assert rates(tko.set_hyperparams(state, learning_rate=1.0)) == {KEYS[0]: 1.0, KEYS[1]: 0.75, OTHER: 1.0}
+    assert rates(tko.set_hyperparams(state, {OTHER: 2.0})) == {KEYS[0]: 0.5, KEYS[1]: 0.75, OTHER: 2.0}
+    both = tko.set_hyperparams(state, {OTHER: 2.0}, learning_rate=1.0, momentum=0.5)
+    assert rates(both) == {KEYS[0]: 1.0, KEYS[1]: 0.5, OTHER: 2.0}
+    assert rates(tko.set_hyperparams(both, tko.get_hyperparams(state))) == rates(state)
+    assert rates(state) == {KEYS[0]: 0.5, KEYS[1]: 0.75, OTHER: 0.25}
+
+
+def test_keys_that_read_alike_are_written_out() -> None:
+    state = sgd(tko).init(jnp.ones(2))
+    assert list(rates({"a": {"b": state}})) == ["a.b.learning_rate"]
+    assert list(rates({"a": {"b": state}, "a.b": state})) == ["['a']['b'].learning_rate", "['a.b'].learning_rate"]
+
+
+@pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
+def test_under_a_schedule_it_is_what_the_last_update_used(o: Any) -> None:
+    tx = o.chain(o.clip(10.0), o.inject_hyperparams(o.sgd)(lambda count: 1.0 / (1 + count)))
+    params = cases.arrays()
+    state = tx.init(params)
+    assert rates(state) == {"1.learning_rate": 1.0}
+    for rate in (1.0, 0.5):
+        updates, state = tx.update(jax.tree.map(jnp.ones_like, params), state, params)
+        assert rates(state) == {"1.learning_rate": rate}
+        assert float(updates["b"][0]) == -rate
+
+
+def test_in_flax_s_optimizer_and_in_its_state() -> None:
+    model: Any = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    optimizer: Any = nnx.Optimizer(model, tko.chain(tko.clip(1.0), sgd(tko)), wrt=nnx.Param)
+    optimizer.opt_state = tko.set_hyperparams(optimizer.opt_state, learning_rate=2.0)
+    assert rates(optimizer.opt_state) == {"1.learning_rate": 2.0}
+    before = model.bias[...] + 0
+    optimizer.update(model, jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param)))
+    assert float(before[0] - model.bias[0]) == 2.0
+    state = nnx.state(optimizer)
+    assert rates(state) == {"opt_state.1.learning_rate": 2.0}
+    nnx.update(optimizer, tko.set_hyperparams(state, learning_rate=3.0))
+    assert rates(optimizer.opt_state) == {"1.learning_rate": 3.0}
+    # A checkpoint that was restored without the classes.
+    assert rates(nnx.to_pure_dict(nnx.state(optimizer))) == {"opt_state.1.learning_rate": 3.0}
+
+
+def test_inside_jit() -> None:
+    tx = sgd(tko)
+
+    @jax.jit
+    def halve(state: Any) -> Any:
+        (rate,) = tko.get_hyperparams(state).values()
+        return tko.set_hyperparams(state, learning_rate=rate / 2)
+
+    state = tx.init(cases.arrays())
+    assert rates(halve(halve(state))) == {"learning_rate": 0.125}
+    assert cases.signature(halve(state)) == cases.signature(state)
+
+
+@pytest.mark.parametrize(
+    ("old", "value"),
+    [(3, 4), (3, jnp.int32(4)), (jnp.bfloat16(0.5), 0.25), (jnp.float32(0.5), np.float64(0.25)), (0.5, 1)],
+)
+def test_dtype_and_weak_type_are_kept(old: Any, value: Any) -> None:
+    def factory(x: Any) -> Any:
+        return optax.scale(x)
+
+    state = optax.inject_hyperparams(factory)(old).init(jnp.ones(2))
+    new = tko.set_hyperparams(state, x=value)
+    assert cases.signature(new) == cases.signature(state)
+    assert new.hyperparams["x"] == value
+    inside = jax.jit(lambda state, value: tko.set_hyperparams(state, x=value))(state, value)
+    assert cases.signature(inside) == cases.signature(state)
+
+
+def test_a_python_number_that_was_written_into_the_state() -> None:
+    state: Any = sgd(tko).init(jnp.ones(2))
+    state.hyperparams["learning_rate"] = 0.75
+    new = tko.set_hyperparams(state, learning_rate=0.25).hyperparams["learning_rate"]
+    assert (new.dtype, new.weak_type, float(new)) == (FLOAT, True, 0.25)
+
+
+def test_a_value_for_each_member_of_an_ensemble_or_one_for_all() -> None:
+    tx = sgd(tko)
+    state = jax.vmap(lambda _: tx.init(jnp.ones(2)))(jnp.arange(3))
+    one = tko.get_hyperparams(tko.set_hyperparams(state, learning_rate=0.25))["learning_rate"]
+    assert one.tolist() == [0.25, 0.25, 0.25]
+    each = tko.set_hyperparams(state, learning_rate=jnp.array([1.0, 2.0, 3.0]))
+    assert tko.get_hyperparams(each)["learning_rate"].tolist() == [1.0, 2.0, 3.0]
+    with pytest.raises(TypeError, match=r"learning_rate has the shape \(3,\), found f32\[2\]"):
+        tko.set_hyperparams(state, learning_rate=jnp.ones(2, jnp.float32))
+
+
+def test_the_sharding_is_kept() -> None:
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = jax.sharding.NamedSharding(mesh, P())
+    state = jax.device_put(sgd(tko).init(jnp.ones(2)), sharding)
+    new = tko.get_hyperparams(tko.set_hyperparams(state, learning_rate=0.25))["learning_rate"]
+    assert new.sharding == sharding and new.committed
+
+
+# ------------------------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("values", "by_name", "error", "message"),
+    [
+        (None, {"learning_rat": 1.0}, ValueError, "the name 'learning_rat'; there are learning_rate, momentum$"),
+        ({"learning_rate": 1.0}, {}, ValueError, f"the key 'learning_rate'; there are {OTHER}, {KEYS[0]}, {KEYS[1]}$"),
+        ({KEYS[0]: "a"}, {}, TypeError, f"{KEYS[0]} must be a number, found 'a'"),
+        ({KEYS[0]: None}, {}, TypeError, f"{KEYS[0]} must be a number, found None"),
+        ({KEYS[0]: 1j}, {}, TypeError, rf"{KEYS[0]} is f32\[\], and cannot become complex 1j"),
+        ({KEYS[0]: np.ones(2)}, {}, TypeError, rf"{KEYS[0]} has the shape \(\), found f64\[2\]"),
+    ],
+)
+def test_what_cannot_be_set(values: Any, by_name: Any, error: Any, message: str) -> None:
+    state = groups().init(cases.arrays())
+    with pytest.raises(error, match=message):
+        tko.set_hyperparams(state, values, momentum=0.5, **by_name)
+    assert rates(state) == {KEYS[0]: 0.5, KEYS[1]: 0.75, OTHER: 0.25}
+
+
+def test_a_float_for_an_int() -> None:
+    state = optax.inject_hyperparams(lambda n: optax.scale(n))(3).init(jnp.ones(2))
+    with pytest.raises(TypeError, match=r"n is i32\[\], and cannot become float 0.5"):
+        tko.set_hyperparams(state, n=0.5)
+
+
+@pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
+@pytest.mark.parametrize("given", [{"learning_rate": 1.0}, {OTHER: 1.0}], ids=["by_name", "by_key"])
+def test_where_a_schedule_would_overwrite_it(o: Any, given: Any) -> None:
+    state = groups(o, cases.schedule).init(cases.arrays())
+    with pytest.raises(ValueError, match=f"^{OTHER} follows a schedule, which would overwrite"):
+        tko.set_hyperparams(
+            state, None if "learning_rate" in given else given, **{k: x for k, x in given.items() if "." not in k}
+        )
+    assert rates(tko.set_hyperparams(state, {KEYS[0]: 1.0}))[KEYS[0]] == 1.0
+
+
+def test_what_the_error_proposes_does_it() -> None:
+    tx = tko.chain(groups(tko, cases.schedule), tko.inject_hyperparams(optax.scale)(1.0))
+    params = cases.arrays()
+    state = tko.set_hyperparams(tx.init(params), step_size=0.5)
+    updates, _ = tx.update(jax.tree.map(jnp.ones_like, params), state, params)
+    assert float(updates["b"][0]) == pytest.approx(-0.01 * 0.5)
+
+
+def test_many_names_are_cut_to_the_nearest() -> None:
+    state = tko.inject_hyperparams(tko.adamw)(0.1).init(jnp.ones(2))
+    tx = tko.chain(*[tko.inject_hyperparams(tko.adamw)(0.1)] * 3)
+    assert list(tko.get_hyperparams(state)) == ["b1", "b2", "eps", "eps_root", "learning_rate", "weight_decay"]
+    with pytest.raises(ValueError, match=r"'2.learning'; there are 2.learning_rate, .*, and others$"):
+        tko.set_hyperparams(tx.init(jnp.ones(2)), {"2.learning": 0.1})
+
+
+def test_a_state_without_hyperparameters() -> None:
+    state = tko.adam(0.1).init(cases.arrays())
+    assert tko.get_hyperparams(state) == {}
+    assert tko.set_hyperparams(state) == state
+    with pytest.raises(ValueError, match=r"the state has no hyperparameters: optax.inject_hyperparams"):
+        tko.set_hyperparams(state, learning_rate=0.1)
+
+
+def test_params_with_such_a_name_are_no_hyperparameters() -> None:
+    params = {"hyperparams": {"scale": jnp.ones(2)}, "inner_state": jnp.ones(2)}
+    state = tko.inject_hyperparams(tko.sgd)(0.1, momentum=0.9).init(params)
+    assert sorted(rates(state)) == ["learning_rate", "momentum"]

@@ -1,0 +1,150 @@
+"""path_mask and path_labels wherever Optax takes a mask or labels, on every kind of model."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import treekit as tk
+from tests.trees import Twig
+from treekit import optax as tko
+
+
+def raw() -> Any:
+    return eqx.nn.MLP(3, 2, 4, depth=1, key=jax.random.key(0))
+
+
+def as_dict() -> Any:
+    return {"layers": [{"weight": jnp.ones((2, 2)), "bias": jnp.ones(2)} for _ in range(2)]}
+
+
+def as_node() -> Any:
+    return Twig({"layers": [{"weight": jnp.ones((2, 2)), "bias": jnp.ones(2)}]}, jax.nn.relu)
+
+
+class Net(nnx.Module):
+    def __init__(self) -> None:
+        self.layers = nnx.List([nnx.Linear(3, 2, rngs=nnx.Rngs(0))])
+
+
+def as_nnx() -> Any:
+    return nnx.split(Net())[1]
+
+
+BIAS = tk.path_mask(re.compile(r".*\.bias(\..*)?"))
+MODELS: dict[str, Callable[[], Any]] = {"eqx": raw, "dict": as_dict, "node": as_node, "nnx": as_nnx}
+
+
+def arrays(tree: Any) -> list[tuple[bool, Any]]:
+    """Each array, and whether it is a bias by its name."""
+    flat = jax.tree_util.tree_leaves_with_path(tree)
+    return [("bias" in jax.tree_util.keystr(path), x) for path, x in flat if tk.is_inexact_array(x)]
+
+
+def biases_differ(tree: Any, expected: tuple[float, float]) -> None:
+    """The first for biases, the second for the others."""
+    found = arrays(tree)
+    assert {is_bias for is_bias, _ in found} == {True, False}
+    for is_bias, x in found:
+        np.testing.assert_allclose(x, np.full(x.shape, expected[not is_bias]), rtol=1e-6)
+
+
+def update(tx: Any, params: Any, grads: Any) -> Any:
+    return tx.update(grads, tx.init(params), params)[0]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_masks_and_labels_on_every_kind_of_model(kind: str) -> None:
+    params = MODELS[kind]()
+    ones = jax.tree.map(jnp.ones_like, tk.filter(params, tk.is_inexact_array))
+    sgd = tko.sgd(1.0)
+    labels = tk.path_labels({pattern: "bias" for pattern in BIAS.patterns}, default="other")
+    biases_differ(update(tko.masked(sgd, BIAS), params, ones), (-1.0, 1.0))
+    biases_differ(update(tko.masked(sgd, ~BIAS), params, ones), (1.0, -1.0))
+    biases_differ(update(tko.masked(sgd, BIAS(params)), params, ones), (-1.0, 1.0))
+    biases_differ(update(tko.partition({"bias": tko.sgd(2.0), "other": sgd}, labels), params, ones), (-2.0, -1.0))
+    biases_differ(
+        update(tko.partition({"bias": tko.sgd(2.0), "other": sgd}, labels(params)), params, ones), (-2.0, -1.0)
+    )
+    biases_differ(update(tko.freeze(BIAS), params, ones), (0.0, 1.0))
+    biases_differ(update(tko.chain(sgd, tko.freeze(BIAS)), params, ones), (0.0, -1.0))
+    frozen = update(tko.filtered(sgd, ~BIAS), params, ones)
+    assert {is_bias for is_bias, _ in arrays(frozen)} == {False}
+    zeros = jax.tree.map(jnp.zeros_like, ones)
+    params = jax.tree.map(lambda x: jnp.ones_like(x) if tk.is_inexact_array(x) else x, params)
+    biases_differ(update(tko.adamw(1.0, weight_decay=0.5, mask=~BIAS), params, zeros), (0.0, -0.5))
+    injected = tko.inject_hyperparams(tko.adamw)(1.0, weight_decay=0.5, mask=~BIAS)
+    biases_differ(update(injected, params, zeros), (0.0, -0.5))
+
+
+def test_plain_optax_takes_them_too() -> None:
+    params = as_dict()
+    ones = jax.tree.map(jnp.ones_like, params)
+    biases_differ(update(optax.masked(optax.sgd(1.0), BIAS), params, ones), (-1.0, 1.0))
+    labels = tk.path_labels({"**.bias": "a"}, default="b")
+    biases_differ(
+        update(optax.partition({"a": optax.sgd(2.0), "b": optax.sgd(1.0)}, labels), params, ones), (-2.0, -1.0)
+    )
+
+
+@pytest.mark.parametrize("library", [optax, tko], ids=["optax", "treekit.optax"])
+def test_inside_a_partition_what_is_not_shown_does_not_count(library: Any) -> None:
+    """`**.bias` matches nothing that the inner transformation of "head" is shown."""
+    params = {"body": as_dict(), "head": {"weight": jnp.ones(2)}}
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    inner = library.adamw(
+        1.0, weight_decay=0.5, mask=tk.path_mask("body.**.bias", re.compile("body.*weight"), inverse=True)
+    )
+    for labels in (tk.path_labels({"body.**": "body", "head.**": "head"}), {"body": "body", "head": "head"}):
+        tx = library.partition({"body": inner, "head": inner}, labels)
+        updates = jax.jit(lambda grads, tx=tx: tx.update(grads, tx.init(params), params)[0])(zeros)
+        np.testing.assert_array_equal(updates["head"]["weight"], [-0.5, -0.5])
+        assert all(not np.any(x) for x in jax.tree.leaves(updates["body"]))
+
+
+def test_a_misspelt_pattern_is_seen_inside_too_where_it_cannot_be_hidden() -> None:
+    params = {"body": as_dict(), "head": {"weight": jnp.ones(2)}}
+    for hidden, name in (({"body": False, "head": True}, "haed.**"), (tk.path_mask("head.**"), "body.layers.*.bais")):
+        tx = tko.masked(tko.masked(tko.sgd(1.0), tk.path_mask(name)), hidden)
+        with pytest.raises(ValueError, match=r"matches no leaf\. The nearest paths: head\.weight"):
+            tx.init(params)
+
+
+def test_a_misspelt_pattern_is_named_by_every_user() -> None:
+    params = raw()
+    wrong: Any = tk.path_mask("**.bais")
+    users = [
+        tko.masked(tko.sgd(1.0), wrong),
+        tko.adamw(1.0, mask=wrong),
+        tko.inject_hyperparams(tko.adamw)(1.0, mask=wrong),
+        tko.filtered(tko.sgd(1.0), wrong),
+        tko.freeze(wrong),
+        tko.partition({"a": tko.sgd(1.0)}, tk.path_labels({"**.bais": "a"}, default="a")),
+    ]
+    for tx in users:
+        with pytest.raises(ValueError, match=r"the pattern '\*\*\.bais' matches no leaf"):
+            tx.init(params)
+
+
+def test_labels_by_path_train_a_model_under_jit() -> None:
+    model = raw()
+    labels = tk.path_labels({"layers.0.**": "frozen"}, default="trained")
+    tx = tko.partition({"frozen": tko.set_to_zero(), "trained": tko.adam(0.1)}, labels)
+
+    @eqx.filter_jit
+    def step(model: Any, state: Any) -> Any:
+        grads = eqx.filter_grad(lambda m: jnp.sum(jax.vmap(m)(jnp.ones((4, 3))) ** 2))(model)
+        updates, state = tx.update(grads, state, model)
+        return tko.apply_updates(model, updates), state
+
+    trained, state = step(model, tx.init(model))
+    trained, state = step(trained, state)
+    changed = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), *(tk.filter_arrays(m) for m in (model, trained)))
+    assert jax.tree.leaves(changed) == [False, False, True, True]

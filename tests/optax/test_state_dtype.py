@@ -1,0 +1,120 @@
+"""A dtype for each accumulator: dtype_preserving(tx, state_dtype={name: dtype})."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.optax import cases
+from treekit import optax as tko
+
+MU_NU: Any = {"mu": jnp.bfloat16, "nu": jnp.float32}
+
+
+def dtypes(state: Any, name: str) -> set[Any]:
+    return {x.dtype for x in jax.tree.leaves(optax.tree.get(state, name))}
+
+
+@pytest.mark.parametrize(
+    ("kind", "rounding"),
+    [
+        *[(kind, "nearest") for kind in ("f32", "bf16_f32_grads", "c64", "eqx_raw")],
+        *[(kind, "stochastic") for kind in ("bf16", "mixed", "nnx")],
+    ],
+)
+def test_laws(kind: str, rounding: Any) -> None:
+    adamw = (optax if kind in ("f32", "mixed", "eqx_raw") else tko).adamw(0.01)
+    _, state = cases.check_laws(tko.dtype_preserving(adamw, state_dtype=MU_NU, rounding=rounding), kind, steps=2)
+    assert dtypes(state, "mu") - {jnp.dtype(jnp.complex64)} == {jnp.dtype(jnp.bfloat16)}
+    assert dtypes(state, "nu") - {jnp.dtype(jnp.complex64)} == {jnp.dtype(jnp.float32)}
+
+
+@pytest.mark.parametrize(
+    ("names", "mu", "nu", "trace"),
+    [
+        ({"mu": jnp.bfloat16}, "bfloat16", "float32", "float32"),
+        ({"0": jnp.bfloat16}, "bfloat16", "bfloat16", "float32"),
+        ({re.compile(""): jnp.float16}, "float16", "float16", "float16"),
+        ({re.compile("^0"): jnp.float16, "mu": jnp.bfloat16}, "bfloat16", "float16", "float32"),
+        ({re.compile(r"0\.nu\.w"): jnp.float8_e5m2}, "float32", "float8_e5m2", "float32"),
+        ({"trace": "bfloat16", re.compile("mu"): "float16"}, "float16", "float32", "bfloat16"),
+    ],
+)
+def test_by_name_or_by_pattern(names: Any, mu: str, nu: str, trace: str) -> None:
+    tx = tko.dtype_preserving(optax.chain(optax.scale_by_adam(), optax.trace(0.9)), state_dtype=names)
+    params = {"w": jnp.ones(3)}
+    state = tx.init(params)
+    _, after = jax.jit(tx.update)(params, state, params)
+    assert [optax.tree.get(after, name)["w"].dtype for name in ("mu", "nu", "trace")] == [mu, nu, trace]
+    assert cases.signature(after) == cases.signature(state)
+
+
+def test_the_accumulator_s_name_comes_before_a_param_s() -> None:
+    params = {"mu": jnp.ones(2), "nu": jnp.ones(2)}
+    state: Any = tko.dtype_preserving(optax.scale_by_adam(), state_dtype=MU_NU).init(params)
+    assert (state.mu["nu"].dtype, state.nu["mu"].dtype) == (jnp.bfloat16, jnp.float32)
+
+
+def test_it_computes_in_f32() -> None:
+    """The new first moment is rounded once, where bf16 arithmetic would round each term."""
+    tx = tko.dtype_preserving(optax.trace(0.9), state_dtype={"trace": jnp.bfloat16})
+    grads = jnp.asarray(np.linspace(0.1, 1, 50), jnp.float32)
+    _, state = tx.update(grads, tx.init(grads))
+    updates, state = tx.update(grads, state)
+    first = grads.astype(jnp.bfloat16).astype(jnp.float32)
+    np.testing.assert_allclose(updates, grads + 0.9 * first, rtol=1e-6)
+    assert (state.trace == (grads + 0.9 * first).astype(jnp.bfloat16)).all()
+
+
+def test_in_a_group_of_a_partition() -> None:
+    adam = tko.dtype_preserving(tko.adam(0.1), state_dtype=MU_NU)
+    tx = tko.partition({"a": adam, "none": adam, "b": tko.sgd(0.1)}, {"w": "a", "b": "b"})
+    params = cases.arrays()
+    state = tx.init(params)
+    _, after = tx.update(params, state, params)
+    assert cases.signature(after) == cases.signature(state)
+
+
+def test_the_params_in_the_state_are_found() -> None:
+    for rounding in ("nearest", "stochastic"):
+        tx = tko.dtype_preserving(tko.adam(0.1), state_dtype=MU_NU, rounding=rounding)
+        state = tx.init(cases.arrays())
+        assert cases.signature(tko.tree_map_params(tx, lambda x: x, state)) == cases.signature(state)
+
+
+# ------------------------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"mu": jnp.int32}, r"state_dtype\['mu'\] must be a floating dtype, found"),
+        ({"mu": None}, r"state_dtype\['mu'\] must be a floating dtype, found None"),
+        ({0: jnp.float32}, "state_dtype must map names or compiled patterns to dtypes, found the key 0"),
+    ],
+)
+def test_what_is_no_such_mapping(names: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        tko.dtype_preserving(optax.adam(0.1), state_dtype=names)
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_a_name_that_is_nowhere(rounding: Any) -> None:
+    tx = tko.dtype_preserving(optax.adam(0.1), state_dtype={"mu": jnp.bfloat16, "v": jnp.float32}, rounding=rounding)
+    with pytest.raises(
+        ValueError, match=r"names 'v', which decides about nothing in the state; its fields .* are mu, nu$"
+    ):
+        tx.init(cases.arrays())
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_a_state_that_was_made_without_it(rounding: Any) -> None:
+    params = cases.arrays()
+    tx = tko.dtype_preserving(optax.adam(0.1), state_dtype=MU_NU, rounding=rounding)
+    state = tko.dtype_preserving(optax.adam(0.1), rounding=rounding).init(params)
+    with pytest.raises(TypeError, match=r"state_dtype\['mu'\] is bfloat16, .* holds float32 at \[0\].mu\['b'\]"):
+        tx.update(params, state, params)

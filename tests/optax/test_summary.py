@@ -1,0 +1,234 @@
+"""summary: what one step does to each leaf, as found by taking it."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.optax import cases
+from treekit import optax as tko
+from treekit.optax._summary import Summary
+
+PARAMS: Any = {
+    "body": {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3, np.float32)},
+    "head": np.ones(3, np.float32),
+    "scale": np.ones((), np.float32),
+}
+LABELS = {"body": "adamw", "head": "sgd", "scale": "freeze"}
+
+
+def params() -> Any:
+    return jax.tree.map(jnp.asarray, PARAMS)
+
+
+def groups(o: Any) -> Any:
+    transforms = {"adamw": o.adamw(1e-3, weight_decay=0.1), "sgd": o.sgd(0.5), "freeze": o.set_to_zero()}
+    return o.partition(transforms, LABELS)
+
+
+def of(found: Summary) -> dict[str, tuple[Any, ...]]:
+    """Step, decay, accumulators and bytes by key path."""
+
+    def rounded(x: float | None) -> float | None:
+        return None if x is None else float(f"{x:.3g}")
+
+    return {
+        row.path: (rounded(row.step), rounded(row.decay), " ".join(x.name for x in row.state), row.bytes)
+        for row in found.rows
+    }
+
+
+GROUPS = {
+    "['body']['b']": (0.001, 0.0001, "mu nu", 24),
+    "['body']['w']": (0.001, 0.0001, "mu nu", 48),
+    "['head']": (0.5, 0.0, "", 0),
+    "['scale']": (0.0, 0.0, "", 0),
+}
+TABLE = """\
+leaf       array                     step   decay   state           bytes
+['body']   f32, 2 leaves, 9 numbers  0.001  0.0001  mu f32, nu f32  72
+['head']   f32[3]                    0.5    0                       0
+['scale']  f32[]                     0      0                       0
+leaves: 4, frozen: 1; numbers: 13, bytes: 52; bytes of state: 76, shared by all leaves: 4"""
+
+
+@pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
+def test_groups_show_their_rates_and_what_is_frozen(o: Any) -> None:
+    found = tko.summary(groups(o), params())
+    assert of(found) == GROUPS
+    assert found.rows[0].state[0].path == ".inner_states['adamw'].inner_state[0].mu['body']['b']"
+    assert (found.rows[0].shape, found.rows[0].dtype) == ((3,), "float32")
+    assert str(found) == TABLE
+
+
+WRAPPED: dict[str, Any] = {
+    "chain": lambda tx: tko.chain(optax.zero_nans(), tx),
+    "injected": lambda tx: tko.inject_hyperparams(lambda scale: tko.chain(tx, tko.scale(scale)))(1.0),
+    "if_finite": lambda tx: tko.apply_if_finite(tx, 3),
+    "multi_steps": lambda tx: tko.MultiSteps(tx, 3),
+    "of_optax": lambda tx: optax.MultiSteps(tx, 2).gradient_transformation(),
+    "stochastic": lambda tx: tko.dtype_preserving(tx, rounding="stochastic"),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_wrapped_in_whatever_way(name: str) -> None:
+    found = of(tko.summary(WRAPPED[name](groups(tko)), params()))
+    assert {path: row[:2] for path, row in found.items()} == {path: row[:2] for path, row in GROUPS.items()}
+
+
+@pytest.mark.parametrize("kind", ["f32", "node", "legacy", "eqx_raw", "eqx_filtered", "nnx", "bf16", "c64", "int_key"])
+def test_every_kind_of_params(kind: str) -> None:
+    model = cases.make(kind)
+    found = tko.summary(tko.chain(tko.trace(0.9), tko.scale(-0.25)), model)
+    paths = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(model)}
+    for row in found.rows:
+        leaf = paths[row.path]
+        assert row.shape == np.shape(leaf)
+        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact):
+            assert (row.step, row.decay, row.note) == (0.25, 0.0, "")
+            assert [(x.name, x.bytes) for x in row.state] == [("trace", leaf.nbytes)]
+        else:
+            assert (row.step, row.decay, row.note) == (None, None, "has no gradient")
+    assert {row.path for row in found.rows} >= {path for path, x in paths.items() if isinstance(x, jax.Array)} - {
+        "['key']"
+    }
+
+
+def test_a_mask_of_decay_is_seen_even_where_the_params_are_zero() -> None:
+    tx = tko.adamw(0.5, weight_decay=0.25, mask={"body": {"w": True, "b": True}, "head": False, "scale": False})
+    decays = {path: row[1] for path, row in of(tko.summary(tx, params())).items()}
+    assert decays == {"['body']['b']": 0.125, "['body']['w']": 0.125, "['head']": 0.0, "['scale']": 0.0}
+
+
+def test_a_forgotten_minus_shows() -> None:
+    assert {row[0] for row in of(tko.summary(tko.scale_by_adam(), params())).values()} == {-1.0}
+
+
+def test_a_warm_up_is_not_frozen() -> None:
+    tx = tko.partition(
+        {"a": tko.sgd(lambda count: 0.25 * count), "b": tko.set_to_zero()},
+        {**LABELS, "body": "a", "head": "a", "scale": "b"},
+    )
+    found = tko.summary(tx, params())
+    assert [(row.step, row.note) for row in found.rows] == [(0.25, "in the second step; 0 in the first")] * 3 + [
+        (0, "")
+    ]
+    assert found.totals["frozen"] == 1
+
+
+def test_shapes_will_do_for_params() -> None:
+    found = tko.summary(groups(tko), jax.eval_shape(params))
+    assert of(found) == GROUPS
+
+
+def test_from_a_state_of_training() -> None:
+    tx = tko.chain(tko.inject_hyperparams(tko.sgd)(0.5))
+    state = tko.set_hyperparams(tx.init(params()), learning_rate=0.125)
+    found = tko.summary(tx, params(), state)
+    assert {row[0] for row in of(found).values()} == {0.125}
+    assert (found.totals["state_bytes"], found.totals["shared_bytes"]) == (8, 8)
+
+
+def test_state_dtypes_show() -> None:
+    found = tko.summary(tko.adam(0.1, mu_dtype=jnp.bfloat16), params())
+    assert [(x.name, x.dtype) for x in found.rows[0].state] == [("mu", "bfloat16"), ("nu", "float32")]
+    assert "mu bf16, nu f32" in str(found)
+
+
+# ------------------------------------------------------------------------------------------------- what cannot be asked
+
+
+@pytest.mark.usefixtures("nans")
+@pytest.mark.parametrize("name", ["lbfgs", "backtracking", "polyak_sgd"])
+def test_a_step_that_depends_on_the_loss_says_so(name: str) -> None:
+    found = tko.summary(cases.OPTIMIZERS[name](tko), params())
+    assert {(row.step, row.note) for row in found.rows} == {(None, "depends on the loss")}
+    assert "depends on the loss" in str(found)
+
+
+@pytest.mark.usefixtures("nans")
+def test_and_so_says_one_group_alone() -> None:
+    tx = tko.partition({"search": tko.lbfgs(), "sgd": tko.sgd(0.5)}, {"body": "search", "head": "sgd", "scale": "sgd"})
+    found = tko.summary(tx, params())
+    assert [(row.step, row.note) for row in found.rows] == [(None, "depends on the loss")] * 2 + [(0.5, "")] * 2
+    assert [x.name for x in found.rows[0].state][:2] == ["params", "updates"]  # though its init takes no placeholder
+
+
+def test_what_takes_a_loss_and_does_not_use_it_in_a_step_is_known() -> None:
+    tx = tko.chain(tko.sgd(0.5), tko.contrib.reduce_on_plateau())
+    assert {(row.step, row.note) for row in tko.summary(tx, params()).rows} == {(0.5, "")}
+
+
+def test_what_needs_something_else_says_what() -> None:
+    def update(updates: Any, state: Any, params: Any = None, *, hessian: Any, **extra: Any) -> Any:
+        return updates, state
+
+    tx = optax.GradientTransformationExtraArgs(lambda params: {"mine": jnp.ones(2)}, update)
+    (note,) = {row.note for row in tko.summary(tx, params()).rows}
+    assert note.startswith("cannot be asked: TypeError: ") and "'hessian'" in note
+
+
+def test_a_round_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treekit.optax._ask._MOST_MINI_STEPS", 4)
+    (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 5), {"w": jnp.ones(2)}).rows
+    assert (row.step, row.note) == (None, "cannot be asked: ValueError: MultiSteps took no step in 4 mini-steps")
+    (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 4), {"w": jnp.ones(2)}).rows
+    assert (row.step, row.note) == (0.5, "")
+
+
+def test_an_init_that_takes_no_placeholder_and_params_without_a_path() -> None:
+    def init(params: Any) -> Any:
+        return {"w": jnp.zeros(jnp.shape(params)), "n": 0}
+
+    tx = optax.GradientTransformation(init, lambda updates, state, params=None: (updates, state))
+    assert tko.summary(tx, jnp.ones(3)).rows[0].state == ()
+
+
+# ------------------------------------------------------------------------------------------------------------ printing
+
+
+def test_alike_subtrees_are_one_row() -> None:
+    model = {
+        "a": [jnp.ones(2), jnp.ones(3)],
+        "b": {"c": {"d": jnp.ones(2), "e": jnp.ones((2, 2))}, "f": jnp.ones(2, jnp.bfloat16)},
+    }
+    lines = str(tko.summary(tko.sgd(0.5), model)).splitlines()
+    assert [re.split(r"\s{2,}", line)[:2] for line in lines[1:-1]] == [
+        ["['a']", "f32, 2 leaves, 5 numbers"],
+        ["['b']['c']", "f32, 2 leaves, 6 numbers"],
+        ["['b']['f']", "bf16[2]"],
+    ]
+    assert str(tko.summary(tko.sgd(0.5), jnp.ones(2))).splitlines()[1].startswith("(all)  f32[2]  0.5   0 ")
+
+
+def test_nothing_to_optimize() -> None:
+    found = tko.summary(tko.sgd(0.5), {"f": jnp.tanh})
+    assert found.rows == ()
+    assert str(found).splitlines()[1].startswith("leaves: 0, frozen: 0;")
+
+
+def test_a_long_table_is_cut() -> None:
+    model = {f"{i:02}": jnp.float32(i) for i in range(60)}
+    tx = tko.scale_by_tree({key: float(i) for i, key in enumerate(model)})
+    found = tko.summary(tx, model)
+    assert len(found.rows) == 60
+    assert str(found).splitlines()[-2] == "… and 10 more rows"
+
+
+def test_show(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tko.summary(groups(tko), params())
+    found.show()
+    assert capsys.readouterr().out == TABLE + "\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    found.show()
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("\033[1mleaf ") and shown[3].startswith("\033[33m['scale']")
+    assert not shown[1].startswith("\033")
+    monkeypatch.setenv("NO_COLOR", "1")
+    found.show()
+    assert capsys.readouterr().out == TABLE + "\n"

@@ -1,0 +1,478 @@
+"""graft: values carried over by key path, and a report that says what became of every leaf."""
+
+import io
+import re
+from collections import namedtuple
+from typing import Any, NamedTuple, assert_type
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given
+
+import treekit as tk
+from tests.trees import EXAMPLES, Point, Twig, trees, untyped
+
+
+def ones(*shape: int, dtype: Any = jnp.float32) -> Any:
+    return jnp.ones(shape, dtype)
+
+
+def zeros(*shape: int, dtype: Any = jnp.float32) -> Any:
+    return jnp.zeros(shape, dtype)
+
+
+def paths(rows: Any) -> list[str]:
+    return [row.path for row in rows]
+
+
+def has_dtype(x: Any) -> bool:
+    return tk.is_array(x) or isinstance(x, int | float | complex)
+
+
+# ------------------------------------------------------------------------------------------------------- the same paths
+
+
+@given(trees())
+def test_a_tree_onto_itself_is_kept(tree: Any) -> None:
+    leaves = list(filter(has_dtype, jax.tree.leaves(tree)))
+    got, report = tk.graft(tree, tree, strict=True)
+    tk.assert_trees_same(tk.filter(got, has_dtype), jax.tree.map(lambda x: x, tk.filter(tree, has_dtype)))
+    tk.assert_trees_same(tk.filter(got, has_dtype, inverse=True), tk.filter(tree, has_dtype, inverse=True))
+    assert len(report) == len(report.kept) == len(leaves)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_structure_classes_and_functions_are_those_of_new(name: str) -> None:
+    new = EXAMPLES[name]
+    old = jax.tree.map(lambda x: x + 1 if isinstance(x, int | float) and not isinstance(x, bool) else x, new)
+    got, _ = tk.graft(new, old)
+    assert untyped.tree.structure(got) == untyped.tree.structure(new)
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(old), strict=True):
+        assert type(x) is type(y) and (x is y or has_dtype(x))
+
+
+def test_an_attribute_a_key_and_an_index_are_one_name() -> None:
+    new = Twig({"layers": [Point(zeros(2), zeros(3))]})
+    olds: list[Any] = [
+        {"left": {"layers": {"0": {"x": ones(2), "y": ones(3)}}}},
+        {"left": {"layers": {0: Point(ones(2), ones(3))}}},
+        Twig({"layers": (Point(ones(2), ones(3)),)}),
+    ]
+    for old in olds:
+        got, _ = tk.graft(new, old, strict=True)
+        assert type(got) is Twig and type(got.left["layers"][0]) is Point
+        assert all(float(x.min()) == 1 for x in jax.tree.leaves(got))
+
+
+def test_what_becomes_of_each_leaf() -> None:
+    new = {"a": zeros(2), "b": zeros(2), "c": zeros(3), "d": zeros(2), "f": jax.nn.relu, "n": 0, "none": None}
+    old = {
+        "a": ones(2),
+        "c": ones(2),
+        "d": ones(2, dtype=jnp.bfloat16),
+        "e": ones(1),
+        "f": "relu",
+        "n": 7,
+        "none": ones(1),
+    }
+    got, report = tk.graft(new, old)
+    assert paths(report.kept) == ["a", "n"]
+    assert paths(report.fresh) == ["b"]
+    assert paths(report.refused) == ["c", "d"]
+    assert paths(report.dropped) == ["e", "none"]
+    assert len(report) == 7
+    assert float(got["a"][0]) == 1 and got["n"] == 7 and got["f"] is jax.nn.relu and got["none"] is None
+    for name in "bcd":
+        assert got[name] is new[name]
+    assert str(report) == (
+        "2 kept, 1 fresh, 2 dropped, 2 refused (new | old)\n"
+        "c     refused  f32[3] | f32[2]\n"
+        "d     refused  f32[2] | bf16[2]\n"
+        "e     dropped  nothing | f32[1]\n"
+        "none  dropped  nothing | f32[1]\n"
+        "b     fresh    f32[2] | nothing\n"
+        "a     kept     f32[2] | f32[2]\n"
+        "n     kept     int 0 | int 7"
+    )
+
+
+def test_the_report_is_printed_in_colours_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, report = tk.graft({"a": zeros(2)}, {"a": ones(2)})
+    for is_terminal in (False, True):
+        out = io.StringIO()
+        monkeypatch.setattr(out, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        monkeypatch.setattr("sys.stdout", out)
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        report.show()
+        assert ("\033[" in out.getvalue()) is is_terminal
+        assert re.sub("\033\\[\\d*m", "", out.getvalue()) == f"{report}\n"
+
+
+def test_a_long_report_is_cut() -> None:
+    _, report = tk.graft({str(i): 0 for i in range(60)} | {"x": 1}, {str(i): 1 for i in range(60)})
+    assert str(report).startswith("60 kept, 1 fresh, 0 dropped, 0 refused")
+    assert str(report).endswith("… and 11 more: 11 of kept")
+
+
+def test_an_empty_tree() -> None:
+    for new, old in (({}, {"a": 1}), ({"a": 1}, {}), ({}, {}), (None, ())):
+        got, report = tk.graft(new, old)
+        assert got == new and report.kept == ()
+    assert str(tk.graft({}, {})[1]) == "0 kept, 0 fresh, 0 dropped, 0 refused (new | old)"
+
+
+def test_a_single_array() -> None:
+    got, report = tk.graft(zeros(2), ones(2))
+    assert float(got[0]) == 1
+    assert str(report).endswith("(root)  kept  f32[2] | f32[2]")
+
+
+# --------------------------------------------------------------------------------------------- classes, dtypes, devices
+
+
+def test_values_have_the_classes_of_new() -> None:
+    new: dict[str, Any] = {"jax": zeros(2), "numpy": np.zeros(2, np.float32), "int": 0, "float": 0.0, "bool": False}
+    old = {
+        "jax": np.ones(2, np.float32),
+        "numpy": ones(2),
+        "int": np.int32(3),
+        "float": jnp.float32(2),
+        "bool": np.array(True),
+    }
+    got, _ = tk.graft(new, old, cast=True, strict=True)
+    assert isinstance(got["jax"], jax.Array) and isinstance(got["numpy"], np.ndarray)
+    assert [(type(got[k]), got[k]) for k in ("int", "float", "bool")] == [(int, 3), (float, 2.0), (bool, True)]
+
+
+def test_wide_arrays_of_numpy_are_not_rounded() -> None:
+    old = {"w": np.array([1 + 2.0**-40])}
+    got, _ = tk.graft({"w": np.zeros(1)}, old, strict=True)
+    assert got["w"].dtype == np.float64 and got["w"][0] == old["w"][0]
+
+
+def test_keys_are_kept() -> None:
+    got, _ = tk.graft({"k": jax.random.key(0)}, {"k": jax.random.key(1)}, strict=True)
+    assert bool(got["k"] == jax.random.key(1))
+    _, report = tk.graft({"k": jax.random.key(0), "x": 0}, {"k": jnp.uint32([0, 1]), "x": 1}, cast=True)
+    assert paths(report.refused) == ["k"]
+
+
+def test_cast() -> None:
+    new = {"down": zeros(2, dtype=jnp.bfloat16), "up": zeros(2), "int": zeros(2, dtype=jnp.int32), "float": zeros(2)}
+    old = {"down": ones(2), "up": ones(2, dtype=jnp.bfloat16), "int": ones(2), "float": ones(2, dtype=jnp.int32)}
+    with pytest.raises(
+        ValueError, match=r"(?s)strict=True: not every leaf is kept.*4 refused.*int +refused  i32\[2\] \| f32\[2\]"
+    ):
+        tk.graft(new, old, strict=True)
+    got, report = tk.graft(new, old, cast=True)
+    assert paths(report.refused) == ["int"]
+    assert {k: x.dtype.name for k, x in got.items()} == {k: x.dtype.name for k, x in new.items()}
+    assert all(float(got[k][0]) == 1 for k in ("down", "up", "float"))
+
+
+def test_shapes_and_dtypes_will_do_for_new() -> None:
+    new = jax.eval_shape(lambda: {"w": zeros(2), "b": zeros(3)})
+    got, report = tk.graft(new, {"w": np.ones(2, np.float32)})
+    assert isinstance(got["w"], jax.Array) and got["b"] is new["b"] and paths(report.fresh) == ["b"]
+
+
+def test_values_lie_where_those_of_new_do() -> None:
+    sharding = jax.sharding.SingleDeviceSharding(untyped.devices()[0], memory_kind="pinned_host")
+    new = jax.device_put(zeros(2), sharding)
+    abstract = untyped.ShapeDtypeStruct((2,), jnp.float32, sharding=sharding)
+    for wanted in (new, abstract):
+        got, _ = tk.graft({"w": wanted}, {"w": ones(2)})
+        assert got["w"].sharding == sharding
+
+
+def test_under_jit() -> None:
+    @jax.jit
+    def carry(new: Any, old: Any) -> Any:
+        return tk.graft(new, old)[0]
+
+    got = carry({"w": zeros(2), "n": 0, "b": zeros(3)}, {"w": ones(2), "n": 4})
+    assert float(got["w"][0]) == 1 and int(got["n"]) == 4 and float(got["b"][0]) == 0
+    traced = jax.jit(lambda old: tk.graft({"w": zeros(2), "n": 0}, old)[0])({"w": ones(2), "n": 4})
+    assert float(traced["w"][0]) == 1 and int(traced["n"]) == 4
+
+
+def test_nnx() -> None:
+    class Net(nnx.Module):
+        def __init__(self, out: int) -> None:
+            self.body = nnx.Linear(3, 2, rngs=nnx.Rngs(out))
+            self.head = nnx.Linear(2, out, rngs=nnx.Rngs(out))
+
+    new, old = nnx.split(Net(4))[1], nnx.split(Net(3))[1]
+    got, report = tk.graft(new, old)
+    assert type(got) is type(new)
+    assert paths(report.kept) == ["body.bias.value", "body.kernel.value"]
+    assert paths(report.refused) == ["head.bias.value", "head.kernel.value"]
+    pure, _ = tk.graft(nnx.to_pure_dict(new), nnx.to_pure_dict(old))
+    np.testing.assert_array_equal(pure["body"]["kernel"], nnx.to_pure_dict(got)["body"]["kernel"])
+
+
+# --------------------------------------------------------------------------------------------------------------- rename
+
+
+def test_rename() -> None:
+    old = {"encoder": {"0": ones(2), "1": 2 * ones(2)}, "head": ones(3), "x": 4}
+    new = {"body": {"layers": [zeros(2), zeros(2)]}, "out": zeros(3), "x": 0}
+    got, report = tk.graft(new, old, rename={"encoder.*": "body.layers.*", "head": "out"}, strict=True)
+    assert [float(jnp.max(x)) for x in jax.tree.leaves(got)] == [1, 2, 1, 4]
+    assert str(report).splitlines()[1] == "body.layers.0  kept  f32[2] | f32[2] at encoder.0"
+
+
+@pytest.mark.parametrize(
+    ("rename", "expected"),
+    [
+        ({"a.**": "b.**", "b.**": "a.**"}, {"a": [3.0, 4.0], "b": [1.0, 2.0]}),
+        ({"a.0": "a.1", "a.1": "a.0"}, {"a": [2.0, 1.0], "b": [3.0, 4.0]}),
+        ({"**.0": "**.1", "**.1": "**.0"}, {"a": [2.0, 1.0], "b": [4.0, 3.0]}),
+        ({"a.*": "b.*"}, {"a": [0.0, 0.0], "b": [1.0, 2.0]}),
+        ({"a.0": "b.1"}, {"a": [0.0, 2.0], "b": [3.0, 1.0]}),
+        ({"*.0": "*.1"}, {"a": [0.0, 1.0], "b": [0.0, 3.0]}),
+        ({"a.0": "a.0", "a.*": "b.*"}, {"a": [1.0, 0.0], "b": [3.0, 2.0]}),
+    ],
+)
+def test_the_first_pattern_moves_a_leaf_and_what_it_displaces_is_dropped(rename: Any, expected: Any) -> None:
+    got, report = tk.graft({"a": [0.0, 0.0], "b": [0.0, 0.0]}, {"a": [1.0, 2.0], "b": [3.0, 4.0]}, rename=rename)
+    assert got == expected
+    assert len(report.dropped) == len(report.fresh) == sum(x == 0 for x in jax.tree.leaves(got))
+
+
+def test_a_part_of_a_part_and_the_root() -> None:
+    got, _ = tk.graft(
+        {"layer_0": 0, "layer_1": 0}, {"block0": 1, "block1": 2}, rename={"block*": "layer_*"}, strict=True
+    )
+    assert got == {"layer_0": 1, "layer_1": 2}
+    assert tk.graft({"a": {"b": 0}}, {"params": {"a": {"b": 1}}}, rename={"params.**": "**"})[0] == {"a": {"b": 1}}
+    assert tk.graft({"params": {"a": {"b": 0}}}, {"a": {"b": 1}}, rename={"**": "params.**"})[0] == {
+        "params": {"a": {"b": 1}}
+    }
+    assert tk.graft({"w": 0}, 1, rename={"**": "**.w"})[0] == {"w": 1}
+
+
+@pytest.mark.parametrize(
+    ("rename", "message"),
+    [
+        ({"haed": "head"}, r"rename: 'haed' matches no leaf of the old tree. The nearest paths: head, a"),
+        (
+            {"head": "haed"},
+            r"rename: 'head' leads to haed, which the new tree does not have. The nearest paths: head, a",
+        ),
+        ({"*": "x.*"}, r"leads to x\.a"),
+        ({"*": "**"}, r"rename needs the same wildcards on both sides, in the same order; found '\*' and '\*\*'"),
+        ({"a": "*"}, "needs the same wildcards"),
+        ({"a": "head", "head": "head"}, "rename gives head and a one name: head"),
+    ],
+)
+def test_a_rename_that_leads_nowhere(rename: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tk.graft({"a": 0, "head": 0}, {"a": 1, "head": 1}, rename=rename)
+
+
+# --------------------------------------------------------------------------------------------------------------- resize
+
+
+def grow(new: Any, old: Any) -> Any:
+    return new.at[: old.shape[0]].set(old)
+
+
+def test_resize() -> None:
+    old = {"embed": ones(3, 2), "head": ones(3)}
+    new = {"embed": zeros(5, 2), "head": zeros(5)}
+    for resize, expected in (
+        (grow, [6, 3]),
+        ({"embed": grow}, [6, 0]),
+        ({"**": grow}, [6, 3]),
+        (lambda *_: None, [0, 0]),
+    ):
+        got, report = tk.graft(new, old, resize=resize)
+        assert [float(x.sum()) for x in got.values()] == expected
+        assert len(report.kept) == sum(x > 0 for x in expected)
+    assert str(tk.graft(new, old, resize=grow)[1]).splitlines()[1] == "embed  kept  f32[5,2] | f32[3,2]"
+
+
+def test_a_resized_leaf_has_the_dtype_of_new() -> None:
+    new, old = {"w": zeros(5, dtype=jnp.bfloat16)}, {"w": ones(3)}
+    pad = {"w": lambda new, old: jnp.pad(old, (0, 2))}
+    assert paths(tk.graft(new, old, resize=pad)[1].refused) == ["w"]
+    got, _ = tk.graft(new, old, resize=pad, cast=True, strict=True)
+    assert got["w"].dtype == jnp.bfloat16 and float(got["w"].sum()) == 3
+
+
+def test_what_resize_may_not_do() -> None:
+    with pytest.raises(ValueError, match=r"at w: resize must return an array of shape \(5,\), found \(3,\)"):
+        tk.graft({"w": zeros(5)}, {"w": ones(3)}, resize=lambda new, old: old)
+    with pytest.raises(ValueError, match=r"the pattern 'wte' matches no leaf. The nearest paths: w"):
+        tk.graft({"w": zeros(5)}, {"w": ones(3)}, resize={"wte": grow})
+
+
+# ---------------------------------------------------------------------------------------------- lists, and bad input
+
+
+def layers(count: int, start: float = 1.0) -> Any:
+    return {"layers": [{"w": jnp.full(2, start + i)} for i in range(count)], "head": ones(2)}
+
+
+@pytest.mark.parametrize(("new", "old"), [(3, 2), (2, 3)])
+def test_lists_of_other_lengths_are_a_warning(new: int, old: int) -> None:
+    with pytest.warns(UserWarning, match=rf"lists have other lengths: layers \(new {new}, old {old}\)\. Their entries"):
+        got, _ = tk.graft(layers(new, 0.0), layers(old, 5.0))
+    assert [float(x["w"][0]) for x in got["layers"]] == [5.0, 6.0, 2.0][:new]
+
+
+@pytest.mark.parametrize(
+    "as_restored", [lambda x: x, lambda x: x | {"layers": {str(i): y for i, y in enumerate(x["layers"])}}]
+)
+def test_rename_says_where_a_layer_was_inserted(as_restored: Any) -> None:
+    old = as_restored(layers(12, 5.0))
+    rename = {f"**.layers.{i}.**": f"**.layers.{i + 1}.**" for i in range(1, 12)}
+    got, report = tk.graft(layers(13, 0.0), old, rename=rename)
+    assert [float(x["w"][0]) for x in got["layers"]] == [5.0, 1.0, *range(6, 17)]
+    assert paths(report.fresh) == ["layers.1.w"]
+
+
+def test_a_layer_renamed_to_itself_says_that_the_indices_are_right() -> None:
+    got, _ = tk.graft(layers(3, 0.0), layers(2, 5.0), rename={"layers.**": "layers.**"})
+    assert [float(x["w"][0]) for x in got["layers"]] == [5.0, 6.0, 2.0]
+    with pytest.warns(UserWarning, match=r"other lengths: the root \(new 1, old 2\)"):
+        tk.graft([0], [1, 2])
+
+
+def test_trees_that_have_nothing_in_common() -> None:
+    with pytest.raises(ValueError, match=r"no leaf in common. Old: params.w. The nearest new paths: w, b"):
+        tk.graft({"w": 0, "b": 0}, {"params": {"w": 1}})
+
+
+def test_an_old_tree_without_values() -> None:
+    with pytest.raises(TypeError, match="at w: the old tree has a shape and dtype, and no value"):
+        tk.graft({"w": zeros(2)}, jax.eval_shape(lambda: {"w": ones(2)}))
+
+
+def test_strict() -> None:
+    for new, old, what in (({"a": 0, "b": 0}, {"a": 1}, "1 fresh"), ({"a": 0}, {"a": 1, "b": 1}, "1 dropped")):
+        with pytest.raises(ValueError, match=f"(?s)not every leaf is kept.*{what}"):
+            tk.graft(new, old, strict=True)
+
+
+def test_two_leaves_of_one_name() -> None:
+    with pytest.raises(ValueError, match=r"graft needs one name for each leaf, and two are called a\.b"):
+        tk.graft({"a": 1}, {"a": {"b": 1}, "a.b": 2})
+
+
+# ------------------------------------------------------------------------ states, as the core sees them: named tuples
+
+
+class CountState(NamedTuple):
+    count: Any
+    mu: Any
+
+
+class WrapState(NamedTuple):
+    steps: Any
+    inner_state: Any
+
+
+Masked = namedtuple("Masked", ())
+
+
+def state(by: float, *names: str) -> Any:
+    return CountState(jnp.float32(by), {name: jnp.float32(by) for name in names})
+
+
+def test_a_wrapped_state_is_found_by_its_class() -> None:
+    new = WrapState(jnp.float32(0), ((), state(0, "a", "b")))
+    got, report = tk.graft(new, (state(1, "a"), ()))
+    assert float(got.inner_state[1].mu["a"]) == float(got.inner_state[1].count) == 1
+    assert paths(report.fresh) == ["steps", "inner_state.1.mu.b"]
+    back, report = tk.graft((state(0, "a"),), new._replace(inner_state=(state(2, "a"),)))
+    assert float(back[0].count) == 2 and paths(report.dropped) == ["steps"]
+
+
+def test_equal_states_are_matched_in_their_order() -> None:
+    new = (ones(1), state(0, "a"), {"x": 0}, state(0, "a"))
+    got, _ = tk.graft(new, (state(1, "a"), state(2, "a")))
+    assert (float(got[1].count), float(got[3].mu["a"])) == (1, 2)
+
+
+def test_another_number_of_equal_states_is_ambiguous() -> None:
+    one, two = (state(0, "a"),), (state(1, "a"), state(2, "a"))
+    with pytest.raises(
+        ValueError, match=r"(?s)cannot tell which leaf .* 0.count is to get.*candidates:\n  0.count\n  1.count\n"
+    ):
+        tk.graft(one, two)
+    with pytest.raises(ValueError, match=r"(?s)cannot tell .*0.count.*candidates:\n  0.count\nSay which with rename"):
+        tk.graft(two, one)
+    got, report = tk.graft(one, two, rename={"1.**": "0.**"})
+    assert float(got[0].count) == 2 and paths(report.dropped) == ["0.count", "0.mu.a"]
+
+
+def test_plain_dicts_for_states() -> None:
+    """As Orbax restores them, lists for tuples; or as Flax does, strings for indices."""
+    new = WrapState(jnp.float32(0), ((), state(0, "a"), state(0, "a")))
+    one, two = ({"count": jnp.float32(i), "mu": {"a": jnp.float32(i)}} for i in (1, 2))
+    for old in (
+        [one, None, two],
+        {"0": one, "1": {}, "2": two},
+        {str(i): x for i, x in enumerate([{}] * 9 + [one, two])},
+    ):
+        got, _ = tk.graft(new, old)
+        assert (float(got.inner_state[1].count), float(got.inner_state[2].mu["a"])) == (1, 2)
+
+
+def test_states_of_labels() -> None:
+    new = {"opt": {"x": state(0, "a"), "y": state(0, "b"), "z": state(0, "c")}}
+    moved = {"opt": {"x": state(1, "a", "b"), "w": state(2, "c")}}
+    got, report = tk.graft(new, moved)
+    assert [(float(s.count), *map(float, s.mu.values())) for s in got["opt"].values()] == [(1, 1), (1, 1), (2, 2)]
+    assert report.dropped == () and report.fresh == ()
+    fresh = {"opt": {"x": state(1, "a"), "y": state(2, "b")}}
+    got, report = tk.graft(new, fresh)
+    assert paths(report.fresh) == ["opt.z.count", "opt.z.mu.c"]
+
+
+class OtherState(NamedTuple):
+    count: Any
+    mu: Any
+
+
+def test_states_of_another_class_are_carried_over_by_rename_only() -> None:
+    new, old = OtherState(jnp.float32(0), {"a": jnp.float32(0)}), state(1, "a")
+    with pytest.raises(ValueError, match=r"no leaf in common\..*have to be of one class; from one class to another"):
+        tk.graft(new, old)
+    got, report = tk.graft(new, old, rename={"mu.**": "mu.**"})
+    assert float(got.mu["a"]) == 1 and paths(report.fresh) == paths(report.dropped) == ["count"]
+
+
+def test_two_models_with_equal_paths_are_not_mixed_up() -> None:
+    """As of a generator and its critic: what the one still has is not for the other."""
+    old = {"gen": state(1, "a"), "critic": state(2, "a", "b")}
+    got, report = tk.graft({"gen": state(0, "a", "b"), "critic": state(0, "a", "b")}, old)
+    assert paths(report.fresh) == ["gen.mu.b"] and float(got["gen"].mu["b"]) == 0
+    got, report = tk.graft({"gen": state(0, "a"), "rival": state(0, "a", "b"), "critic": state(0, "a", "b")}, old)
+    assert paths(report.fresh) == ["rival.count", "rival.mu.a", "rival.mu.b"]
+    got, report = tk.graft({"gen": state(0, "a"), "rival": state(0, "a", "b")}, old, strict=True)
+    assert float(got["rival"].count) == float(got["rival"].mu["a"]) == 2
+
+
+def test_a_state_split_in_two_and_put_together_again() -> None:
+    split = {"x": state(0, "a"), "y": state(0, "b")}
+    got, _ = tk.graft(split, state(3, "a", "b"))
+    assert all(float(x) == 3 for x in jax.tree.leaves(got))
+    whole, report = tk.graft(state(0, "a", "b"), got)
+    assert all(float(x) == 3 for x in jax.tree.leaves(whole)) and report.dropped == ()
+    with pytest.raises(ValueError, match=r"(?s)cannot tell .* count is to get .*candidates:\n  x.count\n  y.count"):
+        tk.graft(state(0, "a", "b"), {"x": state(1, "a"), "y": state(2, "b")})
+    with pytest.raises(ValueError, match="cannot tell"):
+        jax.jit(lambda old: tk.graft(state(0, "a", "b"), old)[0])(split)
+
+
+def test_types() -> None:
+    assert_type(tk.graft(Point(1, 2), {"x": 1})[0], Point)
+    model: Any = eqx.nn.Linear(1, 1, key=jax.random.key(0))
+    assert isinstance(tk.graft(model, model)[0], eqx.nn.Linear)

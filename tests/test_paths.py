@@ -1,0 +1,278 @@
+"""path_mask and path_labels: globs and regular expressions over key paths, wherever masks, labels and filters go."""
+
+import fnmatch
+import pickle
+import re
+from typing import Any, assert_type
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import treekit as tk
+from tests.trees import EXAMPLES, Point, Twig, trees, untyped
+
+# pattern, path, whether it matches
+GLOBS = [
+    ("a", "a", True),
+    ("a", "a.b", False),
+    ("a", "b.a", False),
+    ("*", "a", True),
+    ("*", "a.b", False),
+    ("*", "", False),
+    ("**", "", True),
+    ("**", "a", True),
+    ("**", "a.b.c", True),
+    ("**.bias", "bias", True),
+    ("**.bias", "layers.0.bias", True),
+    ("**.bias", "layers.0.bias_scale", False),
+    ("**.bias", "layers.0.bias.mean", False),
+    ("encoder.**", "encoder", True),
+    ("encoder.**", "encoder.layers.0.w", True),
+    ("encoder.**", "encoder2.w", False),
+    ("encoder.**", "model.encoder.w", False),
+    ("**.norm.**", "norm", True),
+    ("**.norm.**", "layers.0.norm.scale", True),
+    ("a.**.b.**.c", "a.b.c", True),
+    ("a.**.b.**.c", "a.x.b.y.z.c", True),
+    ("a.**.b.**.c", "a.c.b", False),
+    ("layers.*.bias", "layers.10.bias", True),
+    ("layers.*.bias", "layers.1.2.bias", False),
+    ("layers.?.bias", "layers.1.bias", True),
+    ("layers.?.bias", "layers.10.bias", False),
+    ("layers.[01].bias", "layers.1.bias", True),
+    ("layers.[01].bias", "layers.2.bias", False),
+    ("layers.[!01].bias", "layers.2.bias", True),
+    ("layers.[!01].bias", "layers.1.bias", False),
+    ("a[!b]c", "a.c", False),
+    ("a?c", "a.c", False),
+    ("**norm", "layernorm", True),
+    ("**norm", "x.layernorm", False),
+    ("*_norm.w", "layer_norm.w", True),
+    ("a+(b)", "a+(b)", True),
+    ("a+(b)", "aab", False),
+    ("[]", "[]", True),
+    ("[", "[", True),
+    ("[]a]", "]", True),
+    ("[z-a]", "z", False),
+    ("a\nb", "a\nb", True),
+    ("*", "a\nb", True),
+]
+
+
+@pytest.mark.parametrize(("pattern", "path", "expected"), GLOBS)
+def test_globs(pattern: str, path: str, expected: bool) -> None:
+    tree: Any = 1
+    for part in reversed(path.split(".") if path else []):
+        tree = {part: tree}
+    if expected:
+        assert jax.tree.leaves(tk.path_mask(pattern)(tree)) == [True]
+    else:
+        with pytest.raises(ValueError, match="matches no leaf"):
+            tk.path_mask(pattern)(tree)
+
+
+ALPHABET = "ab*?[]!^-\\"
+
+
+@given(st.text(ALPHABET, min_size=1, max_size=5), st.text(ALPHABET, min_size=1, max_size=5))
+def test_one_part_is_matched_as_fnmatch_does(pattern: str, name: str) -> None:
+    mask = tk.path_labels({pattern: True, "other": False})
+    if fnmatch.fnmatchcase(name, pattern) or pattern == "**":
+        assert mask({name: 1, "other": 2})[name] is True
+    else:
+        with pytest.raises(ValueError, match="matches no leaf"):
+            mask({name: 1})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (r"layers\.\d+\.bias", [False, True, False, True]),
+        (r".*bias", [False, True, False, True]),
+        (r"layers\.0\..*", [True, True, False, False]),
+        (r"(?i).*BIAS", [False, True, False, True]),
+    ],
+)
+def test_a_regular_expression_matches_the_whole_path(pattern: str, expected: list[bool]) -> None:
+    tree = {"layers": [{"bias": 2, "kernel": 1} for _ in range(2)]}
+    flat = jax.tree.leaves(tk.path_mask(re.compile(pattern))(tree))
+    assert [flat[i] for i in (1, 0, 3, 2)] == expected
+
+
+def test_a_regular_expression_that_matches_a_part_only_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"path_mask: the pattern 'bias' matches no leaf. The nearest paths: a.bias"):
+        tk.path_mask(re.compile("bias"))({"a": {"bias": 1}})
+
+
+# -------------------------------------------------------------------------------- the structure, on every kind of tree
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if jax.tree.leaves(EXAMPLES[name])])
+def test_the_result_has_the_structure_of_the_tree(name: str) -> None:
+    tree = EXAMPLES[name]
+    names = [
+        untyped.tree_util.keystr(p, simple=True, separator=".") for p, _ in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+    assert untyped.tree.structure(tk.path_mask("**")(tree)) == untyped.tree.structure(tree)
+    assert jax.tree.leaves(tk.path_mask("**")(tree)) == [True] * len(names)
+    assert jax.tree.leaves(tk.path_mask("**", inverse=True)(tree)) == [False] * len(names)
+    for i, path in enumerate(names):
+        labels = tk.path_labels({re.compile(re.escape(path)): "this"}, default="other")(tree)
+        assert jax.tree.leaves(labels) == ["this" if j == i else "other" for j in range(len(names))]
+
+
+@given(trees())
+def test_true_everywhere_or_nowhere(tree: Any) -> None:
+    labels = tk.path_labels({}, default=0)(tree)
+    assert untyped.tree.structure(labels) == untyped.tree.structure(tree)
+    assert set(jax.tree.leaves(labels)) <= {0}
+
+
+def test_an_attribute_a_key_and_an_index_are_written_alike() -> None:
+    mask = tk.path_mask("left.x.0")
+    assert jax.tree.leaves(mask(Twig(Point([1], 2)))) == [True, False]
+    assert mask({"left": {"x": [1]}}) == {"left": {"x": [True]}}
+    assert mask({"left": {"x": {"0": 1}}}) == {"left": {"x": {"0": True}}}
+    assert mask({"left": {"x": {0: 1}}}) == {"left": {"x": {0: True}}}
+
+
+def test_the_first_pattern_decides() -> None:
+    tree = {"a": 1, "b": 2, "c": 3}
+    assert tk.path_labels({"a": 1, "*": 2})(tree) == {"a": 1, "b": 2, "c": 2}
+    assert tk.path_labels({"*": 2, "a": 1})(tree) == {"a": 2, "b": 2, "c": 2}
+
+
+# ------------------------------------------------------------------------------------------------ objects of their own
+
+MASKS = [tk.path_mask("a.**"), tk.path_mask("b", re.compile("a.*")), tk.path_mask("a.**", inverse=True)]
+LABELS = [tk.path_labels({"a.**": "x"}, default="y"), tk.path_labels({re.compile("a.*"): 1, "**": None})]
+
+
+@pytest.mark.parametrize("spec", [*MASKS, *LABELS], ids=repr)
+def test_values(spec: Any) -> None:
+    tree = {"a": {"x": 1}, "b": 2}
+    copy = pickle.loads(pickle.dumps(spec))
+    assert copy == spec and hash(copy) == hash(spec) and repr(copy) == repr(spec)
+    assert copy(tree) == spec(tree)
+    assert eval(repr(spec), {"path_mask": tk.path_mask, "path_labels": tk.path_labels, "re": re}) == spec
+    assert sum(spec == other for other in [*MASKS, *LABELS]) == 1
+    assert tk.is_truly_callable(spec)
+    assert jax.tree.leaves(spec) == [spec]
+
+
+def test_the_default_survives_pickling() -> None:
+    copy = pickle.loads(pickle.dumps(tk.path_labels({"a": 1})))
+    assert copy == tk.path_labels({"a": 1}) and repr(copy) == "path_labels({'a': 1})"
+    with pytest.raises(ValueError, match=r"path_labels: no pattern matches b\. Add a pattern"):
+        copy({"a": 1, "b": 2})
+
+
+def test_inverse_and_invert() -> None:
+    tree = {"a": 1, "b": 2}
+    mask = tk.path_mask("a")
+    assert (~mask)(tree) == tk.path_mask("a", inverse=True)(tree) == {"a": False, "b": True}
+    assert ~~mask == mask
+    assert tk.filter(tree, ~mask) == tk.filter(tree, mask, inverse=True) == {"a": None, "b": 2}
+
+
+# ---------------------------------------------------------------------------------------------------- filter, partition
+
+
+def mlp() -> Any:
+    return eqx.nn.MLP(2, 1, 3, depth=1, key=jax.random.key(0))
+
+
+def test_filter_and_partition_ask_it_of_the_whole_tree() -> None:
+    model = mlp()
+    biases, rest = tk.partition(model, tk.path_mask("layers.*.bias"))
+    assert [x.ndim for x in jax.tree.leaves(biases)] == [1, 1]
+    assert tk.filter(model, tk.path_mask("activation")).activation is model.activation
+    assert untyped.tree.structure(tk.combine(biases, rest)) == untyped.tree.structure(model)
+    bools = tk.path_labels({"**.bias": False}, default=True)
+    assert untyped.tree.structure(tk.filter(model, bools)) == untyped.tree.structure(rest)
+
+
+def test_below_a_prefix_its_paths_are_those_of_the_part() -> None:
+    tree = {"a": {"w": 1, "b": 2}, "c": {"w": 3, "b": 4}, "d": 5}
+    spec = {"a": tk.path_mask("w"), "c": lambda x: x > 3, "d": True}
+    assert tk.filter(tree, spec) == {"a": {"w": 1, "b": None}, "c": {"w": None, "b": 4}, "d": 5}
+    with pytest.raises(ValueError, match=r"path_mask: the pattern 'a.w' matches no leaf. The nearest paths: w, b"):
+        tk.filter(tree, {"a": tk.path_mask("a.w"), "c": True, "d": True})
+
+
+def test_is_leaf_is_followed() -> None:
+    tree = {"a": (1, 2), "b": (3,)}
+    kept = tk.filter(tree, tk.path_mask("a"), is_leaf=lambda x: isinstance(x, tuple))
+    assert kept == {"a": (1, 2), "b": None}
+    with pytest.raises(ValueError, match="nearest paths: a, b"):
+        tk.filter(tree, tk.path_mask("a.0"), is_leaf=lambda x: isinstance(x, tuple))
+
+
+def test_labels_are_not_bools() -> None:
+    for spec in (tk.path_labels({"**": "train"}), {"a": tk.path_labels({"**": "train"})}):
+        with pytest.raises(ValueError, match="must answer with a bool for each leaf, found str"):
+            tk.filter({"a": 1}, spec)
+
+
+# -------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("pattern", [1, None, ["a"], re.compile(b"a"), b"a"], ids=repr)
+def test_a_pattern_is_a_string_or_a_regular_expression(pattern: Any) -> None:
+    class Table(dict[Any, Any]):
+        def items(self) -> Any:
+            return [(pattern, 1)]
+
+    with pytest.raises(TypeError, match="a pattern must be a string such as"):
+        tk.path_labels(Table(x=1))
+
+
+def test_patterns_are_needed() -> None:
+    with pytest.raises(ValueError, match="path_mask needs at least one pattern"):
+        tk.path_mask()
+    with pytest.raises(ValueError, match="path_labels needs at least one pattern, or a default"):
+        tk.path_labels({})
+    with pytest.raises(ValueError, match="must not be empty"):
+        tk.path_mask("")
+
+
+def test_the_nearest_paths_are_listed() -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"the pattern 'layers.\*.bais' matches no leaf. The nearest paths: layers.1.bias, layers.0.bias",
+    ):
+        tk.path_mask("**.weight", "layers.*.bais")(mlp())
+    with pytest.raises(
+        ValueError, match=r"path_labels: the pattern 'x' matches no leaf. The nearest paths: there are none"
+    ):
+        tk.path_labels({"x": 1}, default=2)({})
+    with pytest.raises(ValueError, match=r"nearest paths: \(the root\)"):
+        tk.path_mask("w")(jnp.ones(2))
+
+
+def test_what_no_pattern_matches_is_listed() -> None:
+    labels = tk.path_labels({"layers.0.weight": "a"})
+    with pytest.raises(ValueError, match=r"no pattern matches layers.0.bias, layers.1.weight, layers.1.bias. Add"):
+        labels(mlp())
+    with pytest.raises(ValueError, match=r"no pattern matches 1, 2, 3, 4, 5 and 4 others\. Add"):
+        tk.path_labels({"0": 0})([1.0] * 10)
+    assert tk.path_labels({"**.weight": "a", "**.bias": "b"})(mlp()).activation is None
+
+
+def test_where_none_stands_for_a_leaf_a_pattern_may_name_it() -> None:
+    """A model without biases, or one that filter has taken them from."""
+    model: Any = eqx.nn.Linear(2, 2, use_bias=False, key=jax.random.key(0))
+    assert tk.path_mask("bias")(model).bias is None
+    weights = tk.filter(mlp(), tk.path_mask("**.weight"))
+    assert jax.tree.leaves(tk.path_mask("**.bias")(weights)) == [False, False]
+    with pytest.raises(ValueError, match="matches no leaf"):
+        tk.path_mask("**.bais")(weights)
+
+
+def test_types() -> None:
+    assert_type(tk.path_mask("x")(Point(1, 2)), Point)
+    assert_type(tk.filter(Point(1, 2), tk.path_mask("x")), Point)

@@ -1,0 +1,240 @@
+"""tree_stack, tree_unstack and tree_ravel: whole models, and the functions, strings and static fields in them."""
+
+from typing import Any, assert_type
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import treekit as tk
+from tests.trees import EXAMPLES, INT, Box, Halved, Point, Twig, untyped
+
+untyped_eqx: Any = eqx
+KEYS = jax.random.split(jax.random.key(0), 3)
+
+
+def mlp(key: Any, width: int = 8) -> Any:
+    return eqx.nn.MLP(1, 1, width, depth=1, key=key)
+
+
+def models() -> list[Any]:
+    return [mlp(key) for key in KEYS]
+
+
+def arrays_of(tree: Any) -> list[Any]:
+    return [x for x in jax.tree.leaves(tree) if tk.is_array(x)]
+
+
+def varied(tree: Any, by: int) -> Any:
+    """The tree with other values in its arrays."""
+
+    def vary(leaf: Any) -> Any:
+        if not tk.is_array(leaf):
+            return leaf
+        x: Any = leaf
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.random.key(by)
+        return jnp.logical_xor(x, bool(by)) if x.dtype == bool else x + np.asarray(by, x.dtype)
+
+    return jax.tree.map(vary, tree)
+
+
+# ------------------------------------------------------------------------------------------------------ stack, unstack
+
+WITH_ARRAYS = [name for name in EXAMPLES if arrays_of(EXAMPLES[name])]
+
+
+@pytest.mark.parametrize("name", WITH_ARRAYS)
+def test_unstack_undoes_stack(name: str) -> None:
+    trees = [varied(EXAMPLES[name], i) for i in range(3)]
+    stacked = tk.tree_stack(trees)
+    assert type(stacked) is type(trees[0])
+    assert untyped.tree.structure(stacked) == untyped.tree.structure(trees[0])
+    for x, y in zip(arrays_of(stacked), arrays_of(trees[0]), strict=True):
+        assert x.shape == (3, *y.shape) and x.dtype == jnp.asarray(y).dtype
+    for got, tree in zip(tk.tree_unstack(stacked), trees, strict=True):
+        tk.assert_trees_same(tk.filter(got, tk.is_array, inverse=True), tk.filter(tree, tk.is_array, inverse=True))
+        tk.assert_trees_same(tk.filter_arrays(got), jax.tree.map(jnp.asarray, tk.filter_arrays(tree)))
+
+
+def test_an_ensemble_in_three_lines() -> None:
+    x = jnp.linspace(-1.0, 1.0, 16)[:, None]
+
+    def loss(model: Any) -> Any:
+        return jnp.mean((jax.vmap(model)(x) - x**2) ** 2)
+
+    arrays, rest = tk.partition(tk.tree_stack([mlp(key) for key in KEYS]), tk.is_inexact_array)
+    value_and_grad = jax.jit(jax.vmap(jax.value_and_grad(lambda arrays: loss(tk.combine(arrays, rest)))))
+    losses = []
+    for _ in range(30):
+        values, grads = value_and_grad(arrays)
+        arrays = jax.tree.map(lambda x, g: x - 0.1 * g, arrays, grads)
+        losses.append(values)
+
+    assert losses[0].shape == (3,) and bool(jnp.all(losses[-1] < 0.9 * losses[0]))
+    alone = mlp(KEYS[1])
+    for _ in range(30):
+        grads = untyped_eqx.filter_grad(loss)(alone)
+        alone = untyped_eqx.apply_updates(alone, jax.tree.map(lambda g: -0.1 * g, grads))
+    member = tk.tree_unstack(tk.combine(arrays, rest))[1]
+    for got, expected in zip(arrays_of(member), arrays_of(alone), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_leaves_that_are_not_arrays_stay_as_they_are() -> None:
+    marker = object()
+    tree = {"a": 1, "b": 2.5, "c": "text", "d": jax.nn.relu, "e": marker, "f": None, "w": np.ones(2, np.float32)}
+    stacked = tk.tree_stack([tree, dict(tree)])
+    assert {k: stacked[k] for k in "abcdef"} == {k: tree[k] for k in "abcdef"}
+    assert tk.tree_unstack(stacked)[1]["e"] is marker
+    assert tk.tree_stack([{"a": 1}]) == {"a": 1}
+
+
+def test_keys_scalars_and_numpy_arrays_are_stacked() -> None:
+    stacked = tk.tree_stack([{"k": key, "n": np.float32(i), "x": np.ones(2, np.float32)} for i, key in enumerate(KEYS)])
+    assert bool(jnp.all(stacked["k"] == KEYS))
+    np.testing.assert_array_equal(stacked["n"], [0, 1, 2])
+    assert isinstance(stacked["x"], jax.Array) and stacked["x"].dtype == jnp.float32
+
+
+def test_weak_types_and_classes_of_arrays_may_differ() -> None:
+    assert tk.tree_stack([jnp.asarray(1.0, jnp.float32), jnp.float32(2), np.float32(3)]).shape == (3,)
+
+
+def test_they_work_under_jit_and_grad() -> None:
+    @jax.jit
+    def total(ws: Any) -> Any:
+        stacked = tk.tree_stack([{"w": w, "f": jax.nn.relu} for w in ws])
+        return sum(tree["w"].sum() for tree in tk.tree_unstack(stacked))
+
+    assert jax.tree.map(float, jax.grad(total)([jnp.float32(1), jnp.float32(2)])) == [1.0, 1.0]
+
+
+f32 = jnp.ones(2, jnp.float32)
+UNLIKE: dict[str, tuple[Any, Any, str]] = {
+    "shape": ({"w": f32}, {"w": jnp.ones(3, jnp.float32)}, r"\['w'\]  shape  f32\[2\] \| f32\[3\]"),
+    "dtype": ({"w": f32}, {"w": jnp.ones(2, jnp.bfloat16)}, r"\['w'\]  dtype  f32\[2\] \| bf16\[2\]"),
+    "keys": ({"w": jnp.ones(2)}, {"v": jnp.ones(2)}, r"structure  1 children: \['w'\] \| 1 children: \['v'\]"),
+    "length": ([1, 2], [1], "structure"),
+    "class": (Box(1), Twig(1), r"type  Box \| Twig"),
+    "None": ({"w": jnp.ones(2)}, {"w": None}, r"\['w'\]  array against None"),
+    "static": (Twig(1, name="a"), Twig(1, name="b"), r"\.name  static value  'a' \| 'b'"),
+    "function": ([len], [max], r"\[0\]  value"),
+    "number": ([1.0, 2.0], [1.0, 3.0], r"\[1\]  value  2.0 \| 3.0"),
+    "number and array": ({"w": 1.0}, {"w": jnp.ones(())}, r"\['w'\]  array against None"),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_what_cannot_be_stacked_is_listed(name: str) -> None:
+    a, b, message = UNLIKE[name]
+    with pytest.raises(ValueError, match=rf"(?s)trees\[0\] and trees\[2\] cannot be stacked.*trees\[2\]:\n.*{message}"):
+        tk.tree_stack([a, a, b])
+
+
+def test_the_same_difference_is_listed_once() -> None:
+    with pytest.raises(ValueError) as caught:
+        tk.tree_stack([Twig(1, name="a"), Twig(1, name="b")])
+    assert str(caught.value).count("static value") == 1
+
+
+def test_stack_needs_a_tree() -> None:
+    with pytest.raises(ValueError, match="tree_stack needs at least one tree"):
+        tk.tree_stack([])
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"a": jnp.ones((2, 3)), "b": jnp.ones(3)}, r"at \['b'\] found shape \(3,\), at \['a'\] \(2, 3\)"),
+        ({"a": jnp.ones(2), "b": jnp.ones(())}, r"at \['b'\] found shape \(\)"),
+        (jnp.ones(()), r"at the root found shape \(\), at the root \(\)"),
+        ({"a": 1, "f": jax.nn.relu}, "needs a tree with an array"),
+        ([], "needs a tree with an array"),
+    ],
+)
+def test_what_cannot_be_unstacked_is_named(tree: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tk.tree_unstack(tree)
+
+
+def test_nothing_stacked_gives_no_trees() -> None:
+    assert tk.tree_unstack({"w": jnp.ones((0, 2))}) == ()
+
+
+# --------------------------------------------------------------------------------------------------------------- ravel
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_unravel_undoes_ravel(name: str) -> None:
+    tree = EXAMPLES[name]
+    flat, unravel = tk.tree_ravel(tree)
+    inexact = tk.filter(tree, tk.is_inexact_array)
+    assert flat.shape == (sum(x.size for x in jax.tree.leaves(inexact)),)
+    back = unravel(flat)
+    tk.assert_trees_same(tk.filter(back, tk.is_inexact_array), jax.tree.map(jnp.asarray, inexact))
+    tk.assert_trees_same(
+        tk.filter(back, tk.is_inexact_array, inverse=True), tk.filter(tree, tk.is_inexact_array, inverse=True)
+    )
+
+
+def test_dtypes_are_kept() -> None:
+    tree = [jnp.ones(2, jnp.bfloat16), jnp.ones(3, jnp.float16), jnp.arange(2), 1.5]
+    flat, unravel = tk.tree_ravel(tree)
+    assert flat.dtype == jnp.float32 and flat.shape == (5,)
+    for given in (flat, flat.astype(jnp.bfloat16), np.ones(5, np.float32), np.ones(5, int)):
+        out = unravel(given)
+        assert [jnp.asarray(x).dtype.name for x in out[:3]] == ["bfloat16", "float16", INT]
+        assert out[3] == 1.5
+    assert tk.tree_ravel([jnp.ones(2, jnp.bfloat16)])[0].dtype == jnp.bfloat16
+    assert tk.tree_ravel([1, "a"])[0].shape == (0,)
+
+
+def test_real_arrays_beside_complex_ones() -> None:
+    flat, unravel = tk.tree_ravel([jnp.ones(1), jnp.full(1, 2j)])
+    assert jnp.issubdtype(flat.dtype, jnp.complexfloating)
+    real, imaginary = unravel(flat * jnp.asarray(1j, flat.dtype))
+    assert real.dtype == jnp.ones(1).dtype and float(real[0]) == 0 and complex(imaginary[0]) == -2
+
+
+def test_derivatives_of_a_raw_model() -> None:
+    model = Twig(mlp(KEYS[0], width=2), jax.nn.relu)
+    flat, unravel = tk.tree_ravel(model)
+
+    def loss(flat: Any) -> Any:
+        return jnp.sum(unravel(flat).left(jnp.ones(1)) ** 2)
+
+    hessian = jax.jit(jax.hessian(loss))(flat)
+    assert hessian.shape == (flat.size, flat.size)
+    np.testing.assert_allclose(hessian, hessian.T, atol=1e-4)
+    grads = eqx.filter_grad(lambda m: jnp.sum(m.left(jnp.ones(1)) ** 2))(model)
+    np.testing.assert_allclose(jax.grad(loss)(flat), tk.tree_ravel(grads)[0], rtol=1e-4, atol=1e-6)
+    assert jax.vmap(loss)(jnp.stack([flat, flat])).shape == (2,)
+
+
+def test_the_arrays_may_be_donated() -> None:
+    x = jnp.ones(2)
+    flat, unravel = tk.tree_ravel({"w": x, "f": "relu"})
+    x.delete()
+    np.testing.assert_array_equal(unravel(flat)["w"], [1, 1])
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (3, 1), (1, 3)])
+def test_another_shape_is_an_error(shape: tuple[int, ...]) -> None:
+    _, unravel = tk.tree_ravel(jnp.ones(3))
+    with pytest.raises(ValueError, match=r"takes an array of shape \(3,\), found"):
+        unravel(jnp.ones(shape))
+
+
+def test_a_complex_array_for_real_leaves_is_an_error() -> None:
+    _, unravel = tk.tree_ravel(jnp.ones(3))
+    with pytest.raises(TypeError, match="a result of dtype complex"):
+        unravel(jnp.full(3, 1j))
+
+
+def test_types() -> None:
+    assert_type(tk.tree_stack([Point(1, 2)]), Point)
+    assert_type(tk.tree_unstack(Point(jnp.ones(2), 2)), tuple[Point, ...])
+    assert_type(tk.tree_ravel(Halved(np.ones(2)))[1](jnp.ones(2)), Halved)

@@ -1,0 +1,194 @@
+"""What a class says of its fields: annotations in their final form, strings resolved and type variables replaced."""
+
+import builtins
+import contextlib
+import dataclasses
+import functools
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable, Generator, Iterator, Mapping
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    Union,
+    Unpack,
+    get_args,
+    get_origin,
+)
+
+import wadler_lindig
+from jaxtyping import AnnotationError, Bool, Integer, Num, Real
+
+from treekit._jaxtyping import pytree_of, pytree_parts
+from treekit._layout import layout_of
+
+# What type checkers allow for a number, and what JAX makes of one on its way through jit.
+_ALLOWED: dict[Any, tuple[Any, ...]] = {
+    bool: (bool, Bool[Any, ""]),
+    int: (int, Bool[Any, ""], Integer[Any, ""]),
+    float: (int, float, Bool[Any, ""], Real[Any, ""]),
+    complex: (int, float, complex, Bool[Any, ""], Num[Any, ""]),
+}
+_union: Any = Union  # not `|`, which the checker inside of older PyTree[...] does not know
+_NUMBERS: dict[Any, Any] = {kind: _union[allowed] for kind, allowed in _ALLOWED.items()}
+# Their arguments do not say what is in the field, or say it in another way.
+_OPAQUE: tuple[Any, ...] = (Literal, Callable, type)
+# Module names in front of a name, outside of quotes.
+_PREFIXES = re.compile(r"('[^']*')|(?:(?:\w+|<locals>)\.)+(?=\w)")
+
+_Arguments = dict[Any, Any]  # from type variables, and Self, to types
+
+_pretty: Any = wadler_lindig  # its keyword arguments have no types
+
+
+class UnresolvedAnnotationError(AnnotationError, TypeError):
+    """An annotation that cannot be checked; jaxtyping's decorator hands one on as it is."""
+
+
+class Field(NamedTuple):
+    """A field of a class.
+
+    Attributes:
+        name: its name.
+        text: its annotation, for messages.
+        hint: its annotation in the form that is checked: a number may be an array of shape ().
+    """
+
+    name: str
+    text: str
+    hint: Any
+
+
+def has_fields(x: object) -> bool:
+    """Whether something is an instance of a dataclass, or of a class that treekit registered."""
+    cls: type[Any] = type(x)
+    return dataclasses.is_dataclass(cls) or layout_of(cls) is not None
+
+
+def fields_of(x: object) -> tuple[Field, ...]:
+    """The annotated fields of an instance; none if its class is neither a dataclass nor registered by treekit.
+
+    Raises:
+        UnresolvedAnnotationError: an annotation is a string that cannot be resolved; names class and field.
+    """
+    cls: Any = type(x)
+    return _fields(cls)
+
+
+@functools.cache  # which keeps the class alive, as JAX does with the class of every node
+def _fields(cls: type[Any]) -> tuple[Field, ...]:
+    arguments = _type_arguments(cls)
+    return tuple(_field(cls, owner, name, hint, arguments) for owner, name, hint in _declared(cls))
+
+
+def _declared(cls: type[Any]) -> Iterator[tuple[type[Any], str, Any]]:
+    """The class that declares a field, its name and its annotation, for each."""
+    if dataclasses.is_dataclass(cls):
+        for f in dataclasses.fields(cls):  # which a class shares with those it inherits it from
+            owners = [base for base in cls.__mro__ if vars(base).get("__dataclass_fields__", {}).get(f.name) is f]
+            yield owners[-1], f.name, f.type
+    else:
+        layout = layout_of(cls)
+        for name in layout.names if layout else ():
+            for owner in [base for base in cls.__mro__ if name in inspect.get_annotations(base)][:1]:
+                yield owner, name, inspect.get_annotations(owner)[name]
+
+
+def _field(
+    cls: type[Any], owner: type[Any], name: str, annotation: Any, arguments: Mapping[type[Any], _Arguments]
+) -> Field:
+    known: _Arguments = {**arguments.get(owner, {}), Self: cls}
+    with _explained(f"the annotation of {cls.__qualname__}.{name}, {annotation!r},", owner):
+        hint = _resolve(annotation, owner)
+        shown = _simplify(hint, owner, known, numbers=False)
+        return Field(name, describe_hint(shown), _simplify(hint, owner, known, numbers=True))
+
+
+@contextlib.contextmanager
+def _explained(what: str, owner: type[Any]) -> Generator[None]:
+    """Say what could not be resolved, in a class, and what to do."""
+    try:
+        yield
+    except Exception as error:
+        raise UnresolvedAnnotationError(
+            f"{what} cannot be resolved: {error}. Define what it names at the top level of {owner.__module__}, or "
+            "import it there: a class that is local to a function, or imported under TYPE_CHECKING only, cannot be "
+            "found while the program runs"
+        ) from error
+
+
+def describe_hint(hint: Any) -> str:
+    """A type as one writes it, without the names of modules."""
+    text: str = _pretty.pformat(hint, width=sys.maxsize)
+    return _PREFIXES.sub(lambda match: match[1] or "", text)
+
+
+def _resolve(annotation: Any, owner: type[Any]) -> Any:
+    """An annotation, and the strings in it, with the names that its class sees."""
+    module = sys.modules.get(owner.__module__)
+    parameters = {p.__name__: p for p in getattr(owner, "__type_params__", ())}
+    # Built-in names come after those in a class's body, for Python; but a method `list` is in no annotation.
+    names = {owner.__name__: owner, **vars(owner), **vars(builtins), **parameters, **(vars(module) if module else {})}
+    holder = type("Holder", (), {"__annotations__": {"x": annotation}})
+    return typing.get_type_hints(holder, names, names, include_extras=True)["x"]
+
+
+def _type_arguments(cls: type[Any]) -> dict[type[Any], _Arguments]:
+    """What stands for the type variables of each base of a class: `int` for T, in `class Ints(Box[int])`."""
+    found: dict[type[Any], _Arguments] = {}
+    for base in cls.__mro__:
+        known = found.get(base, {})
+        for alias in vars(base).get("__orig_bases__", ()):
+            origin = get_origin(alias)
+            if isinstance(origin, type) and origin not in (Generic, Protocol):
+                with _explained(f"the base {alias} of {base.__qualname__}", base):
+                    arguments = [_simplify(_resolve(x, base), base, known, numbers=False) for x in get_args(alias)]
+                found[origin] = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
+    return found
+
+
+def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any], *, numbers: bool) -> Any:
+    """A type without variables and what decorates it, and with `numbers` those of arrays beside those of numbers."""
+    origin: Any = get_origin(hint)
+    args = get_args(hint)
+    go = functools.partial(_simplify, owner=owner, known=known, numbers=numbers)
+    if isinstance(hint, str):  # in PyTree["Linear"]
+        return go(_resolve(hint, owner))
+    if isinstance(hint, TypeVar):
+        bound = _union[hint.__constraints__] if hint.__constraints__ else hint.__bound__
+        return go(known[hint]) if hint in known else Any if bound is None else go(_resolve(bound, owner))
+    if hint is Self:
+        return known[Self]
+    if isinstance(hint, typing.NewType):
+        return go(hint.__supertype__)
+    if hasattr(hint, "__value__") and not isinstance(hint, type):  # an alias of a `type` statement, maybe of itself
+        if hint in known:
+            return hint
+        arguments = zip(getattr(origin, "__type_params__", ()), map(go, args), strict=False)
+        return _simplify(
+            _resolve(hint.__value__, owner), owner, {**known, **dict(arguments), hint: hint}, numbers=numbers
+        )
+    if (parts := pytree_parts(hint)) is not None:
+        leaf, structure = parts
+        return pytree_of(go(leaf), structure)
+    if isinstance(hint, type) and origin is None:
+        return _NUMBERS.get(hint, hint) if numbers else hint
+    if origin in (Annotated, Final):
+        return go(args[0])
+    if origin in (Union, UnionType):
+        return _union[tuple(map(go, args))]
+    if any(get_origin(x) is Unpack or getattr(x, "__unpacked__", False) for x in args):
+        return origin  # tuple[*Ts]
+    if origin is None or origin in _OPAQUE or not args:
+        return hint
+    return origin[tuple(x if x is ... else go(x) for x in args)]

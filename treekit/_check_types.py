@@ -1,0 +1,198 @@
+"""check_types and Typed: whether the fields of nodes are what the annotations of their classes say."""
+
+from collections.abc import Callable
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, get_origin
+
+from jaxtyping import AnnotationError
+
+from treekit._annotations import UnresolvedAnnotationError, fields_of, has_fields
+from treekit._describe import describe
+from treekit._instance import fit
+from treekit._jax import jtu
+from treekit._jaxtyping import Memo, describe_memo, extend, fresh_memo, get_memo
+
+T = TypeVar("T")
+
+
+def check_types(tree: object) -> None:
+    """Check the fields of every node in a tree against the annotations of its class.
+
+    These are nodes, Equinox modules, and all other dataclasses that are pytrees. A name in a shape, such as "n" in
+    `Float[Array, "n"]`, is bound to one size in all fields of one node; `{self.n}` is an attribute of it. An array of
+    shape () satisfies `float`, `int` and `bool`. What cannot be checked while running, such as the arguments of a
+    `Callable`, passes.
+
+    A model is checked as it is created: one that is stacked, filtered or masked has other arrays than its classes say.
+
+    Args:
+        tree: any pytree.
+
+    Raises:
+        TypeError: fields are not what their classes say, the message naming each key path; or an annotation cannot be
+            resolved, the message naming class and field.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxtyping import Array, Float
+    >>> from treekit import node
+    >>> @node
+    ... class Linear:
+    ...     weight: Float[Array, "dout din"]
+    ...     bias: Float[Array, "dout"]
+    >>> check_types([Linear(jnp.ones((5, 3)), jnp.ones(5))])
+    >>> check_types([Linear(jnp.ones((5, 3)), jnp.ones(9))])
+    Traceback (most recent call last):
+    TypeError: 1 field is not what its class says:
+    [0].bias   float32[9]   is not Float[Array, 'dout']   (dout=5, din=3)
+    A model that is stacked, filtered or masked fails this check by design: check it before, or inside vmap.
+    """
+    if problem := _explain(_wrong_fields(tree), tree):
+        raise TypeError(
+            f"{problem}\n"
+            "A model that is stacked, filtered or masked fails this check by design: check it before, or inside vmap."
+        )
+
+
+def check_created(node: object) -> None:
+    """The same for a node that is being created."""
+    if problem := _explain(_wrong_fields(node), node):
+        raise TypeError(f"creating {type(node).__qualname__}: {problem}")
+
+
+class _Wrong(NamedTuple):
+    """A field that is not what its class says, and what names were bound to when it was looked at."""
+
+    node: object
+    name: str
+    value: object
+    hint: str
+    bound: str
+
+
+def _wrong_fields(tree: object) -> list[_Wrong]:
+    return [wrong for node in _nodes(tree) for wrong in _check_fields(node, fresh_memo(node))[0]]
+
+
+def _nodes(tree: object) -> list[object]:
+    """Every node in a tree that has annotated fields, once."""
+    nodes: dict[int, object] = {}
+
+    def see(x: object) -> bool:
+        if has_fields(x) and not jtu.all_leaves([x]):
+            nodes[id(x)] = x
+        return False
+
+    jtu.tree_flatten(tree, is_leaf=see)
+    return list(nodes.values())
+
+
+def _check_fields(node: object, memo: Memo) -> tuple[list[_Wrong], Memo]:
+    """The fields of one node that are wrong, and the memo extended by what the others bind."""
+    wrong: list[_Wrong] = []
+    fields = list(fields_of(node))
+    once = len(fields)
+    for i, field in enumerate(fields):
+        value: object = getattr(node, field.name)
+        try:
+            after = fit(value, field.hint, memo)
+        except Exception as error:
+            if i < once and isinstance(error, AnnotationError):
+                fields.append(field)  # its shape is of the sort "n+1", and another field may bind n
+                continue
+            if wrong:
+                continue  # and one of these might have
+            raise UnresolvedAnnotationError(
+                f"{type(node).__qualname__}.{field.name} cannot be checked against {field.text}: {error}"
+            ) from error
+        if after is None:
+            wrong.append(_Wrong(node, field.name, value, field.text, describe_memo(memo)))
+        else:
+            memo = after
+    return wrong, memo
+
+
+def _explain(wrong: list[_Wrong], tree: object) -> str:
+    """A line for each field, with its key path; nothing where there are none."""
+    if not wrong:
+        return ""
+    rows = [
+        (f"{_path(tree, x.node)}.{x.name}", describe(x.value, short=False), f"is not {x.hint}", x.bound) for x in wrong
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    several = f"{len(wrong)} fields are not what their classes say"
+    title = several if len(wrong) > 1 else "1 field is not what its class says"
+    return "\n".join([f"{title}:", *lines])
+
+
+def _path(tree: object, node: object) -> str:
+    """The first key path to a node; its class where each flattening makes another one."""
+    pairs, _ = jtu.tree_flatten_with_path(tree, is_leaf=lambda x: x is node)
+    return next((jtu.keystr(path) for path, x in pairs if x is node), type(node).__qualname__)
+
+
+class _TypedClass(type):
+    """The class of `Typed[Linear]`: what `isinstance` asks."""
+
+    cls: type[Any] | str
+
+    def __getitem__(cls, node: Any) -> "_TypedClass":
+        origin = get_origin(node) or node
+        if not isinstance(origin, (type, str)) or origin in (Union, UnionType, Annotated):
+            raise TypeError(
+                f"Typed takes one class, or its name in quotes, found {node!r}. Write Typed[A] | Typed[B] for a union"
+            )
+        # In full, since beartype takes two types of one name for the same.
+        name = repr(origin) if isinstance(origin, str) else f"{origin.__module__}.{origin.__qualname__}"
+        of = origin.partition("[")[0] if isinstance(origin, str) else origin  # in quotes, a generic one has brackets
+        return _TypedClass(f"Typed[{name}]", (), {"cls": of, "__module__": "treekit"})
+
+    # Lambdas, since jaxtyping's import hook, used on treekit, would give functions a scope of their own.
+    __instancecheck_str__: Callable[[Any, Any], str] = lambda cls, x: _mismatch(x, cls.cls, get_memo())  # for beartype
+    _fits: Callable[[Any, Any], bool] = lambda cls, x: not _mismatch(x, cls.cls, get_memo())
+    __instancecheck__: Any = _fits
+
+
+def _mismatch(x: object, cls: type[Any] | str, memo: Memo) -> str:
+    """Why something is not a node of a class whose fields are right; "" where it is, and then the memo is extended."""
+    name = cls if isinstance(cls, str) else cls.__qualname__
+    named = {name for base in type(x).__mro__ for name in (base.__name__, base.__qualname__)}
+    if (name not in named) if isinstance(cls, str) else not isinstance(x, cls):
+        return f"a {type(x).__qualname__} is not a {name}"
+    if not has_fields(x):
+        return f"{type(x).__qualname__} is not a node or dataclass, so it has no fields that Typed could check"
+    wrong, after = _check_fields(x, (*memo[:3], memo[3] | {"self": x}))
+    wrong += [each for each in _wrong_fields(x) if each.node is not x]
+    if wrong:
+        return _explain(wrong, x)
+    extend(memo, after)
+    return ""
+
+
+if TYPE_CHECKING:
+    Typed = Annotated[T, "its fields are what its class says"]
+else:
+
+    class Typed(metaclass=_TypedClass):
+        """An argument whose fields are checked too: write `Typed[Linear]`, or `Typed["Linear"]`, for `Linear`.
+
+        Under jaxtyping's decorator, the names in shapes are bound in the scope of the call: to the same sizes in the
+        fields of the argument and in all other arguments. Nodes inside of it are checked by themselves, as by
+        `check_types`. To type checkers `Typed[Linear]` is `Linear`.
+
+        >>> import beartype
+        >>> import jax.numpy as jnp
+        >>> from jaxtyping import Array, Float, jaxtyped
+        >>> from treekit import node
+        >>> @node
+        ... class Linear:
+        ...     weight: Float[Array, "dout din"]
+        ...     @jaxtyped(typechecker=beartype.beartype)
+        ...     def __call__(self: Typed["Linear"], x: Float[Array, "din"]) -> Float[Array, "dout"]:
+        ...         return self.weight @ x
+        >>> Linear(jnp.ones((5, 3)))(jnp.ones(3)).shape
+        (5,)
+        >>> Linear(jnp.ones((5, 3)))(jnp.ones(4))
+        Traceback (most recent call last):
+        jaxtyping.TypeCheckError: ...
+        """

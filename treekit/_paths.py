@@ -1,0 +1,242 @@
+"""Which leaves, by name: masks and labels made from patterns over key paths."""
+
+import dataclasses
+import difflib
+import fnmatch
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from treekit._describe import describe_value
+from treekit._filter import TreeSpec, is_parameter
+from treekit._jax import IsLeaf, jtu, untyped
+
+T = TypeVar("T")
+
+_NEAREST = 5  # paths that an error lists
+
+
+class NoDefault:
+    """The default of `path_labels`: a parameter that no pattern matches is an error."""
+
+
+def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathMask":
+    """A mask by key path: True at every leaf whose path matches one of the patterns.
+
+    Use it wherever a mask goes, as a function of the params (`masked`, `adamw(mask=)`, `freeze`, …), and as the
+    `filter_spec` of `filter`, `partition` and `filtered`.
+
+    A key path is written as `jax.tree_util.keystr(path, simple=True, separator=".")` writes it: `layers.0.bias`. A
+    string pattern is a glob over its parts, which must match the whole path:
+
+    - `*` matches one part, or some of the characters of one; `?` one character; `[abc]` and `[!abc]` as in `fnmatch`;
+    - `**` matches any number of parts, also none: `**.bias` matches `bias` and `layers.0.bias`.
+
+    A compiled `re.Pattern` must match the whole path too (`fullmatch`): write `.*` where anything may stand.
+
+    Args:
+        *patterns: globs, or compiled regular expressions.
+        inverse: True where no pattern matches instead. `~path_mask(...)` is the same.
+
+    Returns:
+        A function that maps a tree to a tree of bools with the same structure. It has a value-based `==` and can be
+        hashed and pickled.
+
+    Raises:
+        ValueError: a pattern matches nothing (lists the nearest paths). Raised when the function is called. Inside a
+            `masked` or `partition`, a pattern may match what `MaskedNode` or None hides.
+        TypeError: a pattern is neither a string nor a compiled regular expression.
+
+    >>> import jax.numpy as jnp
+    >>> params = {"layers": [{"weight": jnp.ones((2, 2)), "bias": jnp.ones(2)}], "scale": jnp.ones(2)}
+    >>> path_mask("**.bias", "scale")(params)
+    {'layers': [{'bias': True, 'weight': False}], 'scale': True}
+    >>> path_mask("**.bais")(params)
+    Traceback (most recent call last):
+    ValueError: path_mask: the pattern '**.bais' matches no leaf. The nearest paths: layers.0.bias, ...
+    """
+    if not patterns:
+        raise ValueError("path_mask needs at least one pattern")
+    return PathMask(tuple(map(_check_pattern, patterns)), inverse)
+
+
+def path_labels(table: Mapping[Any, Any], *, default: Any = NoDefault) -> "PathLabels":
+    """Labels by key path: at every leaf the label of the first pattern that matches its path.
+
+    Use it wherever labels go, such as `treekit.optax.partition`.
+
+    Args:
+        table: maps patterns to labels. The patterns are those of `path_mask`; their order counts.
+        default: the label where no pattern matches. Without it, a parameter that no pattern matches is an error, and
+            any other leaf (a function, a string) gets None.
+
+    Returns:
+        A function that maps a tree to a tree of labels with the same structure, as `path_mask` does for bools.
+
+    Raises:
+        ValueError: a pattern matches nothing, as in `path_mask`; or there is no default, and no pattern matches some
+            of the parameters (lists their paths). Raised when the function is called.
+        TypeError: a pattern is neither a string nor a compiled regular expression.
+
+    >>> import jax.numpy as jnp
+    >>> params = {"encoder": {"w": jnp.ones(2)}, "head": {"w": jnp.ones(2), "b": jnp.ones(2)}}
+    >>> path_labels({"encoder.**": "frozen", "**.b": "no decay"}, default="train")(params)
+    {'encoder': {'w': 'frozen'}, 'head': {'b': 'no decay', 'w': 'train'}}
+    """
+    if not table and default is NoDefault:
+        raise ValueError("path_labels needs at least one pattern, or a default")
+    return PathLabels(tuple((_check_pattern(pattern), label) for pattern, label in table.items()), default)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class PathMask(TreeSpec):
+    """What `path_mask` returns."""
+
+    patterns: tuple[str | re.Pattern[str], ...]
+    inverse: bool = False
+
+    def __call__(self, tree: T) -> T:
+        out: T = jtu.tree_structure(tree).unflatten(self.of_leaves(tree, None))
+        return out
+
+    def __invert__(self) -> "PathMask":
+        return PathMask(self.patterns, not self.inverse)
+
+    def __repr__(self) -> str:
+        given = [*map(repr, self.patterns), *(["inverse=True"] if self.inverse else [])]
+        return f"path_mask({', '.join(given)})"
+
+    def of_leaves(self, tree: Any, is_leaf: IsLeaf) -> list[bool]:
+        first = _first_matches("path_mask", self.patterns, tree, is_leaf)
+        return [(i is None) == self.inverse for _, i in first]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class PathLabels(TreeSpec):
+    """What `path_labels` returns."""
+
+    table: tuple[tuple[str | re.Pattern[str], Any], ...]
+    default: Any = NoDefault
+
+    def __call__(self, tree: Any) -> Any:
+        return jtu.tree_structure(tree).unflatten(self.of_leaves(tree, None))
+
+    def __repr__(self) -> str:
+        default = "" if self.default is NoDefault else f", default={self.default!r}"
+        return f"path_labels({dict(self.table)!r}{default})"
+
+    def of_leaves(self, tree: Any, is_leaf: IsLeaf) -> list[Any]:
+        first = _first_matches("path_labels", [pattern for pattern, _ in self.table], tree, is_leaf)
+        leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
+        default = None if self.default is NoDefault else self.default
+        missing = [path for (path, i), x in zip(first, leaves, strict=True) if i is None and is_parameter(x)]
+        if missing and self.default is NoDefault:
+            raise ValueError(
+                f"path_labels: no pattern matches {_listed(missing)}. Add a pattern for them, such as '**' at the end, "
+                "or give a default"
+            )
+        return [default if i is None else self.table[i][1] for _, i in first]
+
+
+def path_name(path: Any) -> str:
+    """A key path as patterns see it, `layers.0.bias`; an attribute, a key and an index are written alike."""
+    name: str = untyped.tree_util.keystr(path, simple=True, separator=".")
+    return name
+
+
+def matches(pattern: str | re.Pattern[str], name: str) -> bool:
+    """Whether a pattern matches the whole name of a path."""
+    if isinstance(pattern, re.Pattern):
+        return pattern.fullmatch(name) is not None
+    return glob_regex(pattern).fullmatch(_ended(name)) is not None
+
+
+@functools.cache
+def glob_regex(glob: str) -> re.Pattern[str]:
+    """A glob as a regular expression over a name with a dot at its end; `*` and `**` are its groups."""
+    return re.compile("".join(r"((?:[^.]*\.)*)" if part == "**" else _part_regex(part) for part in glob.split(".")))
+
+
+def nearest(wanted: str, names: Sequence[str]) -> str:
+    """The names that are most like this one, for an error."""
+    return _listed(difflib.get_close_matches(wanted, names, _NEAREST, cutoff=0.0)) or "there are none"
+
+
+def _part_regex(part: str) -> str:
+    return "".join(map(_token_regex, re.findall(r"\*+|\?|\[!?\]?[^]]*\]|\[|[^*?[]+", part))) + r"\."
+
+
+def _token_regex(token: str) -> str:
+    if token[0] == "*":
+        return "([^.]*)"
+    if token == "?":
+        return "[^.]"
+    if token[0] == "[":
+        return r"(?!\.)" + fnmatch.translate(token)[:-2]  # without \Z, the end of the string
+    return re.escape(token)
+
+
+def _ended(name: str) -> str:
+    return f"{name}." if name else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NEAREST} others" if len(names) > _NEAREST else ""
+    return ", ".join(name or "(the root)" for name in names[:_NEAREST]) + more
+
+
+def _check_pattern(pattern: Any) -> str | re.Pattern[str]:
+    text: object = getattr(pattern, "pattern", pattern)
+    if not isinstance(text, str) or not isinstance(pattern, (str, re.Pattern)):
+        raise TypeError(
+            "a pattern must be a string such as '**.bias', or a compiled regular expression over strings; found "
+            f"{describe_value(pattern)}"
+        )
+    if pattern == "":
+        raise ValueError("a pattern must not be empty; '**' matches every path")
+    return cast("str | re.Pattern[str]", pattern)
+
+
+def _first_matches(
+    name: str, patterns: Sequence[str | re.Pattern[str]], tree: Any, is_leaf: IsLeaf
+) -> list[tuple[str, int | None]]:
+    """The path of every leaf, and the index of the first pattern that matches it."""
+    names = [path_name(path) for path, _ in jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]]
+    first = [(x, next((i for i, pattern in enumerate(patterns) if matches(pattern, x)), None)) for x in names]
+    deciding = {i for _, i in first}
+    for i, pattern in enumerate(patterns):
+        if i in deciding or any(matches(pattern, x) for x in names) or _may_match_hidden(pattern, tree, is_leaf):
+            continue
+        text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+        raise ValueError(
+            f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern has "
+            "to match a whole path: '**.name' matches at any depth, 'name.**' everything below"
+        )
+    return first
+
+
+def _may_match_hidden(pattern: str | re.Pattern[str], tree: Any, is_leaf: IsLeaf) -> bool:
+    """Whether a pattern may match what another mask hides: None hides one leaf, Optax's MaskedNode also a subtree."""
+
+    def stop(x: Any) -> bool:
+        return x is None or _is_masked_node(x) or (is_leaf is not None and is_leaf(x))
+
+    places = jtu.tree_flatten_with_path(tree, is_leaf=stop)[0]
+    return any(
+        matches(pattern, path_name(path)) or (_is_masked_node(x) and _may_match_below(pattern, path_name(path)))
+        for path, x in places
+        if x is None or _is_masked_node(x)
+    )
+
+
+def _is_masked_node(x: object) -> bool:
+    """Told by its form, a named tuple without fields, since the core does not import Optax."""
+    return getattr(type(x), "_fields", None) == ()
+
+
+def _may_match_below(pattern: str | re.Pattern[str], name: str) -> bool:
+    if isinstance(pattern, re.Pattern):
+        return True  # nobody can say what a regular expression matches below
+    parts = pattern.split(".")
+    return any(matches(".".join(parts[:i]), name) for i in range(1, len(parts)))

@@ -1,0 +1,84 @@
+"""The renaming of graft: old paths to new ones, by patterns."""
+
+import re
+from collections.abc import Container, Mapping
+
+from treekit._paths import glob_regex, nearest
+from treekit._states import Leaf, State
+
+_WILDCARD = re.compile(r"(?:(?<=\.)|^)\*\*\.|\*+")  # in a path with a dot at its end, as in `glob_regex`
+
+
+class Renamed:
+    """The leaves of the old tree that were renamed.
+
+    Attributes:
+        to: those that were given a full path of the new tree, by this path. All others are renamed in their states.
+    """
+
+    def __init__(self, states: list[State], rename: Mapping[str, str], names: list[str]) -> None:
+        self.to: dict[str, Leaf] = {}
+        self._names = names
+        self._old_names = [leaf.name for state in states for leaf in state.leaves.values()]
+        self._leaves: dict[str, list[tuple[str, Leaf]]] = {pattern: [] for pattern in rename}
+        self._mentioned: list[tuple[object, str]] = []
+        for pattern, target in rename.items():
+            if _wildcards(pattern) != _wildcards(target):
+                raise ValueError(
+                    "rename needs the same wildcards on both sides, in the same order; found "
+                    f"{pattern!r} and {target!r}"
+                )
+        for state in states:
+            self._rename_in(state, rename)
+
+    def mentions(self, kind: object, below: str) -> bool:
+        """Whether a leaf below here, in states of this kind, was renamed, if only to its own name."""
+        start = f"{below}." if below else ""
+        return any(kind == x and name.startswith(start) for x, name in self._mentioned)
+
+    def check_used(self, used: Container[int]) -> None:
+        """Raise a ValueError for a pattern without an effect, given the ids of the old leaves that are carried over."""
+        for pattern, leaves in self._leaves.items():
+            if not leaves:
+                raise ValueError(
+                    f"rename: {pattern!r} matches no leaf of the old tree. The nearest paths: "
+                    f"{nearest(pattern, self._old_names)}"
+                )
+            if not any(id(leaf) in used for _, leaf in leaves):
+                raise ValueError(
+                    f"rename: {pattern!r} leads to {leaves[0][0]}, which the new tree does not have. The nearest "
+                    f"paths: {nearest(leaves[0][0], self._names)}"
+                )
+
+    def _rename_in(self, state: State, rename: Mapping[str, str]) -> None:
+        start = f"{state.name}." if state.name else ""
+        moved: dict[str, Leaf] = {}
+        for below, leaf in list(state.leaves.items()):
+            pattern = next((x for x in rename if _match(x, leaf.name)), None)
+            if pattern is None:
+                continue
+            name = _substitute(pattern, rename[pattern], leaf.name)
+            self._leaves[pattern].append((name, leaf))
+            self._mentioned.append((state.kind, below))
+            del state.leaves[below]
+            inside = pattern.startswith("**") and rename[pattern].startswith("**") and name.startswith(start)
+            group, key = (moved, name.removeprefix(start)) if inside else (self.to, name)
+            if key in group:
+                raise ValueError(f"rename gives {leaf.name} and {group[key].name} one name: {name}")
+            group[key] = leaf
+        state.leaves.update(moved)
+
+
+def _wildcards(pattern: str) -> list[str]:
+    return _WILDCARD.findall(f"{pattern}.")
+
+
+def _match(pattern: str, name: str) -> re.Match[str] | None:
+    return glob_regex(pattern).fullmatch(f"{name}." if name else "")
+
+
+def _substitute(pattern: str, target: str, name: str) -> str:
+    """The target with what the wildcards of the pattern stand for in the name."""
+    match = _match(pattern, name)
+    groups = iter(match.groups() if match else ())
+    return _WILDCARD.sub(lambda _: next(groups), f"{target}.").removesuffix(".")

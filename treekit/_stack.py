@@ -1,0 +1,140 @@
+"""Whole models stacked, unstacked and raveled, functions and static fields among them."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from treekit._diff import TreeDiff, tree_diff
+from treekit._dtype import cast_like, dtype_of, wider
+from treekit._filter import is_array, is_inexact_array, partition
+from treekit._jax import jnp, jtu, lax, untyped
+
+T = TypeVar("T")
+
+_MAY_DIFFER = ("sharding", "weak type")  # between arrays that are stacked
+
+
+def tree_stack(trees: Iterable[T]) -> T:
+    """Stack trees of one structure, such as models: each array gets a new first axis, one entry for each tree.
+
+    With `jax.vmap` over the arrays of the stacked model you train an ensemble. Leaves that are not arrays (functions,
+    strings, Python numbers) and static fields must be equal in all trees, and stay as they are.
+
+    Args:
+        trees: pytrees that differ in the values of their arrays only.
+
+    Returns:
+        A tree of the same class; an array of shape `s` and dtype `d` becomes one of shape `(len(trees), *s)` and dtype
+        `d`.
+
+    Raises:
+        ValueError: there is no tree, or two of them differ in structure, shapes, dtypes, or in a leaf that is not an
+            array (lists every difference with its key path).
+
+    >>> import jax.numpy as jnp
+    >>> stacked = tree_stack([{"w": jnp.ones(2), "f": "relu"}, {"w": jnp.zeros(2), "f": "relu"}])
+    >>> stacked["w"].shape, stacked["f"]
+    ((2, 2), 'relu')
+    """
+    members = list(trees)
+    if not members:
+        raise ValueError("tree_stack needs at least one tree")
+    arrays, rest = zip(*map(partition, members), strict=True)
+    for i in range(1, len(members)):
+        found = (*tree_diff(arrays[0], arrays[i], values=False), *tree_diff(rest[0], rest[i]))
+        if diff := TreeDiff(dict.fromkeys(d for d in found if d.kind not in _MAY_DIFFER)):
+            raise ValueError(
+                f"trees[0] and trees[{i}] cannot be stacked: all but the values of arrays must be equal.\n"
+                f"trees[0] | trees[{i}]:\n{diff}"
+            )
+    columns = zip(*map(jtu.tree_leaves, members), strict=True)
+    leaves = [jnp.stack(column) if is_array(column[0]) else column[0] for column in columns]
+    out: T = jtu.tree_structure(members[0]).unflatten(leaves)
+    return out
+
+
+def tree_unstack(tree: T) -> tuple[T, ...]:
+    """Take a stacked tree apart: the inverse of `tree_stack`.
+
+    Args:
+        tree: a pytree whose arrays all have a first axis of one length.
+
+    Returns:
+        One tree for each entry of that axis. Leaves that are not arrays are in all of them.
+
+    Raises:
+        ValueError: an array has no first axis or one of another length (names the key path); or there is no array.
+
+    >>> import jax.numpy as jnp
+    >>> tree_unstack({"w": jnp.arange(2), "f": "relu"})
+    ({'f': 'relu', 'w': Array(0, dtype=int32)}, {'f': 'relu', 'w': Array(1, dtype=int32)})
+    """
+    shapes: list[tuple[str, tuple[int, ...]]] = [
+        (jtu.keystr(path), x.shape) for path, x in jtu.tree_flatten_with_path(tree)[0] if is_array(x)
+    ]
+    if not shapes:
+        raise ValueError("tree_unstack needs a tree with an array: the first axis tells how many trees come out")
+    where, first = shapes[0]
+    for path, shape in shapes:
+        if not shape or shape[:1] != first[:1]:
+            raise ValueError(
+                "tree_unstack needs arrays whose first axes have one length, one entry for each tree: at "
+                f"{path or 'the root'} found shape {shape}, at {where or 'the root'} {first}"
+            )
+    leaves, treedef = jtu.tree_flatten(tree)
+    columns: list[Any] = [x if is_array(x) else itertools.repeat(x, first[0]) for x in leaves]
+    return tuple(map(treedef.unflatten, zip(*columns, strict=True)))
+
+
+def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
+    """Ravel the floating and complex arrays of a tree, such as a raw model, into one array.
+
+    Use it for algorithms over one vector: a Hessian, a solver, a distance between models.
+
+    Args:
+        tree: any pytree.
+
+    Returns:
+        The array, of shape `(n,)` and the widest dtype of the arrays (JAX's default float if there are none), and a
+        function that maps such an array back to a tree like the one given. Each array has its own shape and dtype
+        again; where real arrays stand beside complex ones, they get the real parts. All other leaves are those of
+        `tree`.
+
+    Raises:
+        ValueError: the function is given an array of another shape.
+        TypeError: the function is given an array that may not be cast to the dtypes of the leaves, such as a complex
+            one for real leaves.
+
+    >>> import jax.numpy as jnp
+    >>> flat, unravel = tree_ravel({"w": jnp.ones((1, 2)), "b": jnp.zeros(1, jnp.bfloat16), "f": "relu"})
+    >>> flat
+    Array([0., 1., 1.], dtype=float32)
+    >>> unravel(flat + 1)
+    {'b': Array([1], dtype=bfloat16), 'f': 'relu', 'w': Array([[2., 2.]], dtype=float32)}
+    """
+    leaves, treedef = jtu.tree_flatten(tree)
+    arrays = [x for x in leaves if is_inexact_array(x)]
+    dtype = wider(*arrays) if arrays else dtype_of(0.0)
+    flat = jnp.concatenate([jnp.zeros(0, dtype), *(lax.convert_element_type(jnp.ravel(x), dtype) for x in arrays)])
+    # The arrays themselves are not needed any more, and may be donated.
+    likes: list[Any] = [untyped.ShapeDtypeStruct(x.shape, dtype_of(x)) if is_inexact_array(x) else x for x in leaves]
+
+    def unravel(flat: Any) -> T:
+        if np.shape(flat) != (size,):
+            raise ValueError(f"this tree takes an array of shape ({size},), found {np.shape(flat)}")
+        parts, start = list(likes), 0
+        for i in places:
+            stop = start + math.prod(likes[i].shape)
+            part, start = jnp.reshape(flat[start:stop], likes[i].shape), stop
+            mixed = jnp.iscomplexobj(part) and jnp.issubdtype(dtype, jnp.complexfloating)
+            is_real = not jnp.issubdtype(likes[i].dtype, jnp.complexfloating)
+            parts[i] = cast_like(jnp.real(part) if mixed and is_real else part, likes[i])
+        out: T = treedef.unflatten(parts)
+        return out
+
+    places = [i for i, x in enumerate(leaves) if is_inexact_array(x)]
+    size = flat.size
+    return flat, unravel

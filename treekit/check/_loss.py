@@ -1,0 +1,80 @@
+"""Gradients and the extra arguments of line searches and of Polyak steps, from a loss."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from treekit._describe import describe_error
+from treekit._dtype import dtype_of
+from treekit._filter import combine, is_inexact_array, partition
+from treekit._jax import jnp, jtu, untyped
+from treekit.check._case import Case, default_gradients, rebuilt
+from treekit.check._load import UsageError
+from treekit.check._treatments import is_abstract
+
+Loss = Callable[[Any], Any]
+
+
+def gradients(name: str, loss: Loss, params: Any) -> Any:
+    """The gradients of a user's loss, None where a leaf is not an inexact array."""
+    arrays, rest = partition(params, is_inexact_array)
+
+    def loss_of_arrays(arrays: Any) -> Any:
+        return loss(combine(arrays, rest))
+
+    try:
+        return untyped.grad(loss_of_arrays)(arrays)
+    except Exception as error:
+        raise UsageError(
+            f"{name} cannot be differentiated with respect to the model: {describe_error(error)}"
+        ) from None
+
+
+def squares(params: Any) -> Loss:
+    """A loss whose gradient at these params is 1: half the sum of squares of their inexact leaves, shifted to 1."""
+    anchors = _inexact_leaves(params)
+    wide = any(jnp.finfo(dtype_of(x)).bits == 64 for x in anchors)
+    dtypes = (jnp.float64, jnp.complex128) if wide else (jnp.float32, jnp.complex64)
+
+    def shifted(x: Any, anchor: Any) -> Any:
+        dtype = dtypes[jnp.iscomplexobj(x)]
+        return jnp.asarray(x, dtype) - jnp.asarray(anchor, dtype) + 1
+
+    def loss(params: Any) -> Any:
+        terms = [shifted(x, anchor) for x, anchor in zip(_inexact_leaves(params), anchors, strict=True)]
+        return sum((jnp.real(y * jnp.conj(y)).sum() for y in terms), start=jnp.zeros([], dtypes[0])) / 2
+
+    return loss
+
+
+def _inexact_leaves(params: Any) -> list[Any]:
+    """Arrays and numbers: an optimizer may hand Python numbers to a loss as arrays."""
+
+    def is_inexact(x: Any) -> bool:
+        return dtype_of(x) is not None and jnp.issubdtype(dtype_of(x), jnp.inexact) and not is_abstract(x)
+
+    return [x for x in jtu.tree_leaves(params) if is_inexact(x)]
+
+
+def extra_arguments(tx: Any, params: Any, grads: Any, loss: Loss) -> dict[str, Any]:
+    """What update asks for besides gradients, state and params, of what a loss gives.
+
+    Update is asked by its errors, which name what is missing: its signature does not tell in a chain, and a line search
+    rejects arguments that it does not know.
+    """
+    try:
+        grads = default_gradients(params) if grads is None else grads
+    except Exception:
+        return {}  # a law reports it
+    offered = {"value": loss(params), "grad": grads, "value_fn": loss, "obj_fn": loss}
+    extra: dict[str, Any] = {}
+    while True:
+        case = Case(tx, params, grads, extra)
+        try:
+            untyped.eval_shape(case.update, case.arrays, tx.init(rebuilt(params)))
+            return extra
+        except Exception as error:  # what remains is for the laws to report
+            missing = set(re.findall(r"(?<=')\w+(?=')|\w+_fn", str(error))) & offered.keys() - extra.keys()
+            if not missing:
+                return extra
+            extra |= {name: offered[name] for name in missing}

@@ -1,0 +1,212 @@
+"""The laws of taking a node apart and of rebuilding it."""
+
+import dataclasses
+import inspect
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from treekit._describe import describe, describe_error, describe_value
+from treekit._diff import tree_diff
+from treekit._filter import is_array
+from treekit._jax import jtu, untyped
+from treekit.check._laws import REGISTER, Violation, count
+from treekit.check._static_laws import has_static_parts_that_are_static, public_attributes, same_treedef
+
+
+def _flattens_consistently(x: Any) -> Iterator[Violation]:
+    """Flattening twice gives the same; so does flattening with key paths, of which each leaf has its own."""
+    leaves, treedef = jtu.tree_flatten(x)
+    again, treedef_again = jtu.tree_flatten(x)
+    if not _identical(leaves, again):
+        yield Violation(
+            "flattening it twice gives the same leaves",
+            found=f"{count(len(leaves), 'leaf', 'leaves')}, then {len(again)}"
+            if len(leaves) != len(again)
+            else "other objects the second time",
+            effect="flatten computes its leaves anew at each call, so tree_at cannot find them",
+            fix="compute when you create it, or in a method, and let flatten return attributes; " + REGISTER,
+        )
+    if not same_treedef(treedef, treedef_again):
+        yield Violation(
+            "its static parts are equal to themselves",
+            found="flattened twice, it has two structures that differ or cannot be compared",
+            effect="jit raises or compiles at each call, and scan and cond reject it",
+            fix="store arrays as data; a static value has to be hashable, with an == that returns a bool",
+        )
+    with_path = jtu.tree_flatten_with_path(x)[0]
+    paths = [jtu.keystr(path) for path, _ in with_path]
+    if not _identical([leaf for _, leaf in with_path], leaves):
+        yield Violation(
+            "flattening it with key paths gives the same leaves in the same order",
+            found=f"with key paths, its leaves are {', '.join(paths)}",
+            effect="checkpoints, tree_map_with_path and error messages mistake one leaf for another",
+            fix="let flatten and flatten_with_keys agree; " + REGISTER,
+        )
+    if len(set(paths)) != len(paths):
+        yield Violation(
+            "each of its leaves has a key path of its own",
+            found=f"its key paths are {', '.join(paths)}",
+            effect="checkpoints that use key paths overwrite one leaf with another",
+            fix="give each child its own key; " + REGISTER,
+        )
+
+
+def _keeps_new_leaves(x: Any) -> Iterator[Violation]:
+    """Whatever it is rebuilt with is there when it is flattened again."""
+    leaves, treedef = jtu.tree_flatten(x)
+    for what, stand_ins in [
+        ("its own leaves", leaves),
+        ("objects that are not arrays, as tree_at and vmap do", [object() for _ in leaves]),
+        ("None, as filter and partition do", [None for _ in leaves]),
+        ("ShapeDtypeStructs, as eval_shape does", [_abstract(leaf) for leaf in leaves]),
+    ]:
+        if violation := _rebuilt_with(treedef, stand_ins, f"it can be rebuilt with {what}"):
+            yield violation
+            return  # the others would say the same
+    found: list[Violation | None] = []
+
+    def trace(tracers: list[Any]) -> None:
+        found.append(_rebuilt_with(treedef, tracers, "it can be rebuilt with tracers, as jit and grad do"))
+
+    untyped.eval_shape(trace, [0.0 for _ in leaves])
+    yield from filter(None, found)
+
+
+def _rebuilt_with(treedef: Any, leaves: list[Any], law: str) -> Violation | None:
+    try:
+        rebuilt = treedef.unflatten(leaves)
+        again, treedef_again = jtu.tree_flatten(rebuilt)
+        with_paths = jtu.tree_flatten_with_path(rebuilt)[0]
+    except Exception as error:
+        return Violation(
+            law,
+            found=describe_error(error),
+            effect="rebuilding runs code that needs real leaves, such as __init__, so JAX's transformations fail",
+            fix=REGISTER,
+        )
+    given = [leaf for leaf in leaves if leaf is not None]
+    if not _identical(again, given):
+        return Violation(
+            f"{law}, and keeps them",
+            found=_what_became_of(given, with_paths),
+            effect="rebuilding overwrites its leaves: tree_at has no effect, and gradients are lost",
+            fix=REGISTER,
+        )
+    if len(given) == len(leaves) and not same_treedef(treedef_again, treedef):
+        return Violation(
+            f"{law}, and keeps its structure",
+            found=f"{describe_value(treedef)} became {describe_value(treedef_again)}",
+            effect="jit compiles again, and scan and cond reject it",
+            fix="let the rebuilt instance have the same static parts; " + REGISTER,
+        )
+    return None
+
+
+def _what_became_of(given: list[Any], after: list[tuple[Any, Any]]) -> str:
+    """How the leaves of a rebuilt node, with their key paths, differ from those that it was given."""
+    if len(after) != len(given):
+        return f"rebuilt with {count(len(given), 'leaf', 'leaves')}, it has {len(after)}"
+    if sorted(map(id, given)) == sorted(id(leaf) for _, leaf in after):
+        return "the same leaves in another order"
+    pairs = zip(after, given, strict=True)
+    others = [f"{jtu.keystr(path)} is {describe(leaf)}" for (path, leaf), old in pairs if leaf is not old]
+    return f"{', '.join(others)}: not what was put there"
+
+
+def _is_rebuilt_without_its_code(x: Any) -> Iterator[Violation]:
+    cls: type[Any] = x.__class__
+    if not dataclasses.is_dataclass(cls):
+        return  # other classes may have an `__init__` that is made for this
+    leaves, treedef = jtu.tree_flatten(x)
+    ran: set[str] = set()
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        # A generated `__init__`, which has no file, only stores its arguments.
+        if code.co_name == "__post_init__" or (code.co_name == "__init__" and not code.co_filename.startswith("<")):
+            if event == "call" and isinstance(frame.f_locals.get(code.co_varnames[0]), cls):
+                ran.add(code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        treedef.unflatten(leaves)
+    except Exception:
+        return  # `_keeps_new_leaves` reports it
+    finally:
+        sys.setprofile(before)
+    if ran:
+        yield Violation(
+            "rebuilding it does not run the code that creates it",
+            found=f"{' and '.join(sorted(ran))} ran",
+            effect="each tree_map and jit repeats what this code prepares, and its checks run on tracers",
+            fix=REGISTER,
+        )
+
+
+def _keeps_its_attributes(x: Any) -> Iterator[Violation]:
+    """Rebuilding loses no attribute, resets none, and shares no container between both instances."""
+    leaves, treedef = jtu.tree_flatten(x)
+    try:
+        old, new = public_attributes(x), public_attributes(treedef.unflatten(leaves))
+    except Exception:
+        return  # `_keeps_new_leaves` reports it
+    cached = [name for name in old if hasattr(inspect.getattr_static(x.__class__, name, None), "__set_name__")]
+    if lost := sorted(old.keys() - new.keys() - set(cached)):
+        yield Violation(
+            "rebuilding it keeps its attributes",
+            found=f"{', '.join(lost)} {'is' if len(lost) == 1 else 'are'} lost",
+            effect="what jit or tree_map returns raises AttributeError later",
+            fix="make it a field, data or static, or a functools.cached_property",
+        )
+    if reset := [name for name in old if name in new and _is_reset(old[name], new[name])]:
+        yield Violation(
+            "rebuilding it keeps the values of its attributes",
+            found=", ".join(f"{name} was {_named(old[name])} and became {_named(new[name])}" for name in reset),
+            effect="what jit, grad or tree_map returns silently computes something else",
+            fix="make it a field, data or static; " + REGISTER,
+        )
+    shared = [name for name in old if type(old[name]) in (dict, list, set) and old[name] is new.get(name)]
+    if shared and not any(has_static_parts_that_are_static(x)):
+        yield Violation(
+            "it shares no container with what is rebuilt from it",
+            found=f"{', '.join(shared)} {'is' if len(shared) == 1 else 'are'} the same in both",
+            effect="a change of one changes the other, and each copy that jit, grad or tree_map made",
+            fix="make it a data field, whose containers are rebuilt too, or store a tuple",
+        )
+
+
+def _named(x: Any) -> str:
+    return getattr(x, "__qualname__", "") or describe_value(x)
+
+
+def _is_reset(old: Any, new: Any) -> bool:
+    """Whether an attribute that is neither node nor leaf has changed. Arrays are for the laws of leaves.
+
+    Objects without an == of their own, such as functions, may be made anew each time: type and name are compared.
+    """
+    if not (old is None or jtu.all_leaves([old])) or is_array(old) or old is new:
+        return False
+    eq: object = type(old).__eq__
+    if eq is object.__eq__:
+        return type(old) is not type(new) or getattr(old, "__qualname__", "") != getattr(new, "__qualname__", "")
+    return bool(tree_diff(old, new))
+
+
+def _identical(xs: list[Any], ys: list[Any]) -> bool:
+    return len(xs) == len(ys) and all(map(operator.is_, xs, ys))
+
+
+def _abstract(x: Any) -> Any:
+    return untyped.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
+
+
+REBUILD_LAWS: tuple[Callable[[Any], Iterator[Violation]], ...] = (
+    _flattens_consistently,
+    _keeps_new_leaves,
+    _is_rebuilt_without_its_code,
+    _keeps_its_attributes,
+)

@@ -1,0 +1,138 @@
+"""The report on a tree: its leaves and static parts, what libraries do with it, and the laws that it violates."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treekit._describe import describe, describe_error, describe_value
+from treekit._dtype import dtype_of
+from treekit._filter import is_array
+from treekit._jax import jtu
+from treekit.check._laws import Violation
+from treekit.check._load import Progress, UsageError
+from treekit.check._loss import Loss, extra_arguments, gradients, squares
+from treekit.check._transformation_laws import transformation_laws
+from treekit.check._treatments import Treatment, is_abstract, treatments
+from treekit.check._tree_laws import tree_laws
+
+_WIDTH = 60  # of a static value
+KINDS = ("array", "number", "function", "other")
+
+
+class Leaf(NamedTuple):
+    """A leaf of a tree."""
+
+    path: str
+    what: str  # in words, such as f32[2,3]
+    kind: str  # one of `KINDS`
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    bytes: int
+
+
+class Static(NamedTuple):
+    """What a tree has besides its leaves: a static field, or other data that a node's class puts in the structure."""
+
+    path: str
+    value: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """All that the command says of a tree, and of an optimizer if there is one."""
+
+    name: str
+    cls: str
+    leaves: list[Leaf]
+    static: list[Static]
+    treatments: list[Treatment]
+    violations: list[Violation]
+    optimizer: str | None = None
+    optimizer_violations: list[Violation] = dataclasses.field(default_factory=list[Violation])
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """How many leaves of each kind, numbers in all arrays, and bytes."""
+        arrays = [leaf for leaf in self.leaves if leaf.kind == "array"]
+        return {
+            "leaves": len(self.leaves),
+            **{f"{kind}s": sum(leaf.kind == kind for leaf in self.leaves) for kind in KINDS},
+            "elements": sum(int(np.prod(leaf.shape or ())) for leaf in arrays),
+            "bytes": sum(leaf.bytes for leaf in arrays),
+        }
+
+    def as_data(self) -> dict[str, Any]:
+        """The report for machines."""
+        return {
+            "name": self.name,
+            "class": self.cls,
+            "leaves": [leaf._asdict() for leaf in self.leaves],
+            "static": [part._asdict() for part in self.static],
+            "totals": self.totals,
+            "treatments": [treatment._asdict() for treatment in self.treatments],
+            "violations": [violation._asdict() for violation in self.violations],
+            "optimizer": self.optimizer,
+            "optimizer_violations": [violation._asdict() for violation in self.optimizer_violations],
+        }
+
+
+def report_on_tree(name: str, tree: Any, progress: Progress) -> Report:
+    """The report on a tree; `progress` is called with what begins."""
+    try:
+        leaves = [_leaf(jtu.keystr(path), x) for path, x in jtu.tree_flatten_with_path(tree)[0]]
+        static = list(_static_parts("", tree))
+    except Exception as error:
+        raise UsageError(f"{name} cannot be flattened: {describe_error(error)}") from None
+    progress("checking the laws of a pytree")
+    violations = [] if jtu.all_leaves([tree]) else list(tree_laws(tree))
+    progress("trying other libraries")
+    return Report(name, type(tree).__qualname__, leaves, static, list(treatments(tree)), violations)
+
+
+def add_optimizer(
+    report: Report, tree: Any, optimizer: tuple[str, Any], loss: tuple[str, Loss] | None, progress: Progress
+) -> Report:
+    """The report with the laws that the optimizer violates on this tree. Optimizer and loss come with their names."""
+    name, tx = optimizer
+    grads = None if loss is None else gradients(*loss, tree)
+    extra = extra_arguments(tx, tree, grads, squares(tree) if loss is None else loss[1])
+    laws = transformation_laws(tx, tree, grads, extra, progress=lambda law: progress(f"optimizer: {law}"))
+    return dataclasses.replace(report, optimizer=name, optimizer_violations=list(laws))
+
+
+def _leaf(path: str, x: Any) -> Leaf:
+    what, dtype = describe(x), dtype_of(x)
+    if is_array(x) or is_abstract(x):
+        size = int(np.prod(x.shape)) * x.dtype.itemsize
+        what += " (ShapeDtypeStruct)" if is_abstract(x) else ""
+        return Leaf(path, what, "array", str(x.dtype if dtype is None else dtype), tuple(x.shape), size)
+    if dtype is not None:
+        return Leaf(path, what, "number", str(dtype), None, 0)
+    return Leaf(path, _in_words(x), "function" if callable(x) else "other", None, None, 0)
+
+
+def _static_parts(path: str, x: Any) -> Iterator[Static]:
+    def below(y: Any) -> bool:
+        return y is not x
+
+    children = [] if jtu.all_leaves([x]) else jtu.tree_flatten_with_path(x, is_leaf=below)[0]
+    data = jtu.tree_structure(x, is_leaf=below).node_data()
+    if dataclasses.is_dataclass(x) and data is not None:
+        dynamic = {getattr(key[0], "name", None) for key, _ in children}
+        for field in dataclasses.fields(x):
+            if field.name not in dynamic and hasattr(x, field.name):
+                yield Static(f"{path}.{field.name}", _in_words(getattr(x, field.name)))
+    elif data is not None and data[1] is not None and not isinstance(x, (dict, list, tuple)):
+        yield Static(path, _in_words(data[1]))
+    for key, child in children:
+        yield from _static_parts(path + jtu.keystr(key), child)
+
+
+def _in_words(x: Any) -> str:
+    """The type and name of a function, whose repr shows an address; a short repr of other values."""
+    if name := getattr(x, "__qualname__", "") if callable(x) else "":
+        return f"{type(x).__name__} {name}"
+    text = describe_value(x)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"

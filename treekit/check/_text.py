@@ -1,0 +1,53 @@
+"""The report as text for a terminal."""
+
+from collections.abc import Sequence
+
+from treekit.check._laws import Violation, count
+from treekit.check._report import KINDS, Report
+
+_BOLD, _RED, _GREEN, _PLAIN = "\033[1m", "\033[31m", "\033[32m", "\033[0m"
+
+
+def as_text(report: Report, colours: bool) -> str:
+    """The report for people."""
+    bold, red, green, plain = (_BOLD, _RED, _GREEN, _PLAIN) if colours else ("", "", "", "")
+    leaves = [(leaf.path or "(root)", leaf.what, size(leaf.bytes)) for leaf in report.leaves]
+    static = [(part.path or "(root)", part.value) for part in report.static]
+    sections = [
+        ("Leaves", [*_aligned(leaves), f"  {totals(report)}"]),
+        ("Static parts", _aligned(static)),
+        ("What libraries do with it", _aligned([tuple(treatment) for treatment in report.treatments])),
+    ]
+    lines = [f"{bold}{report.name}{plain}, {report.cls}"]
+    for title, rows in sections:
+        lines += ["", f"{bold}{title}{plain}", *(rows or ["  none"])]
+    for title, violations in laws(report):
+        lines += ["", f"{bold}{title}{plain}"]
+        lines += [f"{red}{violation}{plain}" for violation in violations] or [f"  {green}all hold{plain}"]
+    return "\n".join(lines)
+
+
+def laws(report: Report) -> list[tuple[str, list[Violation]]]:
+    """The laws that were checked, by title."""
+    checked = [(f"Laws of a pytree, on {report.name}", report.violations)]
+    if report.optimizer is not None:
+        checked.append((f"Laws of a gradient transformation, on {report.optimizer}", report.optimizer_violations))
+    return checked
+
+
+def totals(report: Report) -> str:
+    """How many leaves there are of each kind that occurs, and their size."""
+    found = report.totals
+    kinds = ", ".join(count(found[f"{kind}s"], kind) for kind in KINDS if found[f"{kind}s"])
+    sizes = f"{count(found['elements'], 'element')}, {count(found['bytes'], 'byte')}"
+    return f"{count(found['leaves'], 'leaf', 'leaves')}{f' ({kinds})' if kinds else ''}; {sizes}"
+
+
+def size(number: int) -> str:
+    """A number of bytes, or nothing."""
+    return f"{number:,} B" if number else ""
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  " + "  ".join(f"{x:<{width}}" for x, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,85 @@
+"""What libraries do with a tree."""
+
+import importlib
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treekit._callable import is_truly_callable
+from treekit._describe import describe_error
+from treekit._dtype import dtype_of
+from treekit._filter import is_array, is_inexact_array, is_parameter
+from treekit._jax import jnp, jtu, untyped
+from treekit.check._laws import count
+
+_LISTED = 8  # key paths that are named in one line
+
+
+class Treatment(NamedTuple):
+    """What a library does with a tree."""
+
+    library: str
+    what: str
+
+
+def treatments(tree: Any) -> Iterator[Treatment]:
+    """What Python, JAX, Optax, Equinox and treekit do with a tree."""
+    leaves = [(jtu.keystr(path) or "(root)", x) for path, x in jtu.tree_flatten_with_path(tree)[0]]
+
+    def where(applies: Callable[[Any], bool]) -> str:
+        paths = [path for path, x in leaves if applies(x)]
+        more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
+        names = f": {', '.join(paths[:_LISTED])}{more}" if paths else ""
+        return f"{len(paths)} of {count(len(leaves), 'leaf', 'leaves')}{names}"
+
+    use = "calls it" if callable(tree) else "uses it as a tree"
+    yield Treatment("callable(tree)", f"{callable(tree)}: as a mask or as labels, Optax {use}")
+    truly = is_truly_callable(tree)
+    yield Treatment(
+        "treekit.is_truly_callable(tree)", f"{truly}: treekit {'calls it' if truly else 'uses it as a tree'}"
+    )
+    for library, rejects, accepts in (
+        ("jax.jit", _is_no_argument, "accepts every leaf"),
+        ("jax.grad", _is_no_variable, "differentiates every leaf"),
+    ):
+        yield Treatment(library, f"cannot take {where(rejects)}" if any(rejects(x) for _, x in leaves) else accepts)
+    yield Treatment("pickle", _pickled(tree))
+    yield Treatment("optax", f"sees every leaf; {_given_to_optax(tree)}")
+    yield Treatment("equinox.filter(tree, is_array)", f"keeps {where(is_array)}")
+    yield Treatment("treekit.optax", f"sees {where(is_parameter)}")
+    yield Treatment("treekit.optax.filtered", f"trains {where(is_inexact_array)}")
+
+
+def is_abstract(x: Any) -> bool:
+    """Whether a leaf has a shape and a dtype but no values."""
+    return isinstance(x, untyped.ShapeDtypeStruct)
+
+
+def _is_no_argument(x: Any) -> bool:
+    return dtype_of(x) is None or is_abstract(x)
+
+
+def _is_no_variable(x: Any) -> bool:
+    return _is_no_argument(x) or not jnp.issubdtype(dtype_of(x), np.inexact)
+
+
+def _pickled(tree: Any) -> str:
+    try:
+        pickle.loads(pickle.dumps(tree))
+    except Exception as error:
+        return f"fails: {describe_error(error)}"
+    return "saves and loads it"
+
+
+def _given_to_optax(tree: Any) -> str:
+    try:
+        optax: Any = importlib.import_module("optax")
+    except ImportError:
+        return "it is not installed, so its adam was not tried"
+    try:
+        optax.adam(1e-3).init(tree)
+    except Exception as error:
+        return f"adam's init fails: {describe_error(error)}"
+    return "adam's init works"

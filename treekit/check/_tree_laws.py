@@ -1,0 +1,114 @@
+"""The laws of a pytree, checked for each node in it."""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from treekit._describe import describe_error
+from treekit._jax import jtu
+from treekit.check._laws import REGISTER, Violation
+from treekit.check._rebuild_laws import REBUILD_LAWS
+from treekit.check._static_laws import STATIC_LAWS, same_treedef
+
+_NODE_LAWS = (*REBUILD_LAWS, *STATIC_LAWS)
+
+
+def tree_laws(example: Any) -> Iterator[Violation]:
+    """Yield what violates the laws of a pytree, each law once for each class."""
+    if _is_leaf(example):
+        yield Violation(
+            "it is a pytree node",
+            found=f"a leaf of type {type(example).__qualname__}",
+            effect="jit, grad and vmap cannot see the arrays inside it",
+            fix=REGISTER,
+        )
+        return
+    reported: set[tuple[str, str]] = set()
+    sound: list[Any] = []
+    for where, violation in _violations_of_nodes(example, sound):
+        if (key := (where.partition(" at ")[0], violation.law)) not in reported:  # a class may have a hundred layers
+            reported.add(key)
+            yield violation._replace(found=f"{where}: {violation.found}")
+    yield from _distinguishes_classes(sound)
+
+
+def _violations_of_nodes(example: Any, sound: list[Any]) -> Iterator[tuple[str, Violation]]:
+    """Yield each violation with the class and key path of its node.
+
+    A node with an unsound node inside is not checked, since it would show the same faults. All other nodes that
+    violate nothing are appended to `sound`.
+    """
+    nodes: list[tuple[tuple[Any, ...], Any, int]] = []  # key path, node, and the index of its parent in this list
+    ahead: list[tuple[tuple[Any, ...], Any, int]] = [((), example, -1)]
+    while ahead:  # no recursion, so that a tree may be as deep as JAX allows
+        path, x, _ = ahead[-1]
+        if len(path) > sys.getrecursionlimit():
+            found = f"more than {len(path) - 1} levels; does it contain itself?"
+            yield type(example).__qualname__, _cannot_be_flattened(found)
+            return
+        nodes.append(ahead.pop())
+        try:
+            ahead += [(path + key, child, len(nodes) - 1) for key, child in _children(x) if not _is_leaf(child)]
+        except Exception:  # `_violations_of_node` reports it
+            continue
+    unsound: set[int] = set()
+    for index, (path, x, parent) in reversed(list(enumerate(nodes))):  # children before their parents
+        violations = [] if index in unsound else list(_violations_of_node(x))
+        where = f"{type(x).__qualname__} at {jtu.keystr(path)}" if path else type(x).__qualname__
+        yield from ((where, violation) for violation in violations)
+        if violations or index in unsound:
+            unsound.add(parent)
+        else:
+            sound.append(x)
+
+
+def _violations_of_node(x: Any) -> Iterator[Violation]:
+    try:
+        _children(x)
+    except Exception as error:  # the user's code may raise anything
+        yield _cannot_be_flattened(describe_error(error))
+        return
+    for law in _NODE_LAWS:
+        yield from law(x)
+
+
+def _cannot_be_flattened(found: str) -> Violation:
+    return Violation(
+        "it can be flattened",
+        found=found,
+        effect="no function of JAX accepts it",
+        fix="set every field when you create it, and give dicts keys that can be sorted; " + REGISTER,
+    )
+
+
+def _children(x: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """The children of a node, one level down, each with its key.
+
+    Raises what flattening raises, be it with key paths or without.
+    """
+
+    def below(is_leaf: Iterator[bool]) -> Callable[[Any], bool]:
+        return lambda _: next(is_leaf, True)
+
+    # Not `y is not x`: JAX would follow a list that contains itself, and does not recover from that.
+    jtu.tree_leaves(x, is_leaf=below(iter([False])))
+    return jtu.tree_flatten_with_path(x, is_leaf=below(iter([False])))[0]
+
+
+def _distinguishes_classes(nodes: list[Any]) -> Iterator[Violation]:
+    seen: dict[type[Any], Any] = {}
+    for x in nodes:
+        cls, treedef = x.__class__, jtu.tree_structure(x)
+        if cls not in seen:
+            for other in [other for other, its_treedef in seen.items() if same_treedef(its_treedef, treedef)]:
+                yield Violation(
+                    "instances of two classes have different structures",
+                    found=f"{other.__qualname__} and {cls.__qualname__} have equal structures",
+                    effect="jit uses a function compiled for one class for the other, and cond returns the wrong class",
+                    fix=REGISTER,
+                )
+            seen[cls] = treedef
+
+
+def _is_leaf(x: Any) -> bool:
+    return jtu.all_leaves([x])

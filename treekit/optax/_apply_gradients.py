@@ -1,0 +1,82 @@
+"""A whole step: the updates of an optimizer, added to the params."""
+
+from typing import Any, TypeVar
+
+import optax
+
+from treekit._filter import flatten_updates
+from treekit._jax import jtu
+from treekit._map import check_shapes
+from treekit.optax._apply import apply_updates
+from treekit.optax._boundary import normalize, whole_step
+from treekit.optax._multi_steps import MultiSteps
+
+T = TypeVar("T")
+
+
+def apply_gradients(
+    optimizer: optax.GradientTransformation | MultiSteps | optax.MultiSteps,
+    grads: Any,
+    state: Any,
+    params: T,
+    *,
+    key: Any = None,
+    **extra_args: Any,
+) -> tuple[T, Any]:
+    """One whole step of an optimizer: the new params, or raw model, and the new state.
+
+    Computes what `optimizer.update` and `treekit.optax.apply_updates` compute. A step of `MultiSteps` that only
+    accumulates, and one that `apply_if_finite` skips, leave the params untouched, and so move less memory.
+
+    Args:
+        optimizer: a transformation, or a `MultiSteps`.
+        grads: the gradients; None or float0 where there is none.
+        state: the state of the optimizer, made by its `init`.
+        params: any tree.
+        key: as in `apply_updates`: rounds params of less than 32 bits stochastically. Another one for each step.
+        **extra_args: for the optimizer, such as `value`.
+
+    Returns:
+        The params, with their structure, shapes and dtypes; and the state.
+
+    Raises:
+        ValueError: `grads` do not have the structure or the shapes of `params`, or `state` is not one that `optimizer`
+            makes for these params; names the argument and the key path.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> params, grads = {"w": jnp.ones(2), "name": "scale"}, {"w": jnp.ones(2), "name": None}
+    >>> optimizer = optax.sgd(0.5)
+    >>> state = optimizer.init(params)
+    >>> params, state = optax.apply_gradients(optimizer, grads, state, params)
+    >>> params
+    {'name': 'scale', 'w': Array([0.5, 0.5], dtype=float32)}
+    """
+    if isinstance(optimizer, (MultiSteps, optax.MultiSteps)):
+        optimizer = optimizer.gradient_transformation()
+    _check_grads(grads, params)
+
+    def apply(params: Any, updates: Any) -> Any:
+        return apply_updates(params, updates, key=key)
+
+    return whole_step(normalize(optimizer), grads, state, params, extra_args, apply)
+
+
+def _check_grads(grads: Any, params: Any) -> None:
+    try:
+        check_shapes(params, _spread(params, grads), is_leaf=_is_none)
+    except ValueError as error:
+        raise ValueError(
+            f"grads do not fit params: {error}. apply_gradients takes (optimizer, grads, state, params), in this "
+            "order, and gradients have the structure and the shapes of the params"
+        ) from None
+
+
+def _spread(params: Any, grads: Any) -> Any:
+    """The gradients, with one None for each param below a None."""
+    outline = jtu.tree_structure(params, is_leaf=_is_none)
+    return outline.unflatten(flatten_updates(outline, grads))
+
+
+def _is_none(x: Any) -> bool:
+    return x is None

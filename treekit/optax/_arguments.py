@@ -1,0 +1,176 @@
+"""Which arguments of a factory are hyperparameters, which are schedules, and which are passed on as they are."""
+
+import dataclasses
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from treekit._callable import is_truly_callable, match_spec, resolve_spec
+from treekit._describe import describe_error, describe_value
+from treekit._dtype import dtype_of
+from treekit._filter import filter, is_array, is_parameter
+from treekit._jax import jnp, jtu
+from treekit.optax._boundary import original
+from treekit.optax._selection import is_params_placeholder, is_spec_leaf
+
+
+class Scheduled(NamedTuple):
+    """A schedule among the arguments.
+
+    Attributes:
+        schedule: the argument, as a schedule with a state.
+        first: the value at the count 0, if it has been asked for already; else None.
+    """
+
+    schedule: Any
+    first: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # compared by identity, since bound arguments are not hashable
+class Arguments:
+    """The arguments of a factory, some of which are hyperparameters.
+
+    Attributes:
+        factory: the factory.
+        signature: its signature.
+        bound: its arguments.
+        static: the names of parameters that are static, whatever their arguments are.
+        required: the names of those that may not be.
+    """
+
+    factory: Callable[..., optax.GradientTransformation]
+    signature: inspect.Signature
+    bound: inspect.BoundArguments
+    static: Collection[str]
+    required: Collection[str]
+    _scheduled: set[str] = dataclasses.field(default_factory=set[str])  # the names that `sort` found the last time
+
+    def sort(self, params: Any) -> tuple[dict[str, Scheduled], dict[str, Any]]:
+        """The arguments that are schedules, and those that are numbers."""
+        params = params if is_params_placeholder(params) else jtu.tree_map(original, params)
+        numbers: dict[str, Any] = {}
+        schedules: dict[str, Scheduled] = {}
+        for name, value in self.bound.arguments.items():
+            if name in self.static:
+                continue
+            parameter = self.signature.parameters[name]
+            if _is_number(value) and (name in self.required or not _is_setting(value, parameter)):
+                numbers[name] = value
+            elif callable(value) and (found := self._as_schedule(value, parameter, params)):
+                schedules[name] = found
+            elif name in self.required:
+                raise TypeError(
+                    f"inject_hyperparams(..., only=...) names {name!r}, which is neither a number nor a schedule: "
+                    f"{describe_value(value)}"
+                )
+        return schedules, numbers
+
+    def _as_schedule(self, value: Any, parameter: inspect.Parameter, params: Any) -> Scheduled | None:
+        if is_params_placeholder(params) and parameter.name in self._scheduled:
+            return Scheduled(_stateful(value), 0.0)  # tree_map_params asks for a structure, at each update of some
+        found = _as_schedule(value, parameter, params)
+        if found:
+            self._scheduled.add(parameter.name)
+        return found
+
+    def schedules_of(self, state: Any) -> dict[str, Any]:
+        """The schedules that a state was made with."""
+        if unknown := sorted(state.hyperparams.keys() - self.signature.parameters.keys()):
+            raise TypeError(
+                f"the state's hyperparams hold {', '.join(unknown)}, which is no argument of the function that was "
+                f"injected; its arguments are {', '.join(self.signature.parameters)}"
+            )
+        for name in state.hyperparams:
+            value = self.bound.arguments[name]
+            if callable(value) != (name in state.hyperparams_states):
+                was, now = ("a number", "a schedule") if callable(value) else ("a schedule", "a number")
+                raise TypeError(
+                    f"the state was made with {was} for {name!r}, and the optimizer now has {now}: "
+                    f"{describe_value(value)}. Make the state by init, or give the argument that it was made with"
+                )
+        return {name: _stateful(self.bound.arguments[name]) for name in state.hyperparams_states}
+
+    def make(self, hyperparams: dict[str, Any]) -> optax.GradientTransformation:
+        """The transformation with these hyperparameters."""
+        call = inspect.BoundArguments(self.signature, OrderedDict({**self.bound.arguments, **hyperparams}))
+        return self.factory(*call.args, **call.kwargs)
+
+
+def _is_number(value: Any) -> bool:
+    return (is_array(value) or isinstance(value, (int, float, complex))) and not isinstance(value, (bool, np.bool_))
+
+
+def _is_setting(value: Any, parameter: inspect.Parameter) -> bool:
+    """Whether a number is an int that has to stay one, such as the memory size of lbfgs."""
+    return type(value) is int and (type(parameter.default) is int or parameter.annotation in (int, "int"))
+
+
+def _as_schedule(value: Any, parameter: inspect.Parameter, params: Any) -> Scheduled | None:
+    """A callable argument as a schedule; None where it is static."""
+    if isinstance(value, type) or value is parameter.default or _fits(value, params):
+        return None
+    if isinstance(value, optax.schedules.StatefulSchedule):
+        return Scheduled(value, None)
+    first, error = _value_at_zero(value)
+    surely = isinstance(first, jax.Array) or parameter.annotation == optax.ScalarOrSchedule
+    if first is not None and (surely or not _maps_params(value, params)):
+        return Scheduled(_stateful(value), first)
+    if first is not None or is_params_placeholder(params) or _maps_params(value, params):
+        return None
+    raise TypeError(
+        f"inject_hyperparams cannot tell what the argument {parameter.name!r} is: {value!r} neither maps a "
+        "step count to one real number, as a schedule does, nor fits the params, as a mask does. "
+        + (f"Given a count, it raised {describe_error(error)}. " if error else "")
+        + f"To pass it on as it is, name it: static_args={parameter.name!r}"
+    ) from error
+
+
+def _fits(value: Any, params: Any) -> bool:
+    """Whether `value` is a tree that fits the params, rather than a function."""
+    try:
+        match_spec(value, filter(params, is_parameter), is_spec_leaf=is_spec_leaf, name="spec")
+    except ValueError:
+        return False
+    return not jtu.all_leaves([value]) and not any(map(is_array, jtu.tree_leaves(value)))
+
+
+def _maps_params(value: Any, params: Any) -> bool:
+    """Whether `value` maps the params to a tree that fits them, such as a mask."""
+    try:
+        spec = resolve_spec(value, params, is_spec_leaf=is_spec_leaf, name="spec")
+    except Exception:  # whatever a schedule raises when it is given the params for a count
+        return False
+    return not _is_real_number(spec) and not any(map(is_array, jtu.tree_leaves(spec)))
+
+
+def _value_at_zero(value: Any) -> tuple[Any, Exception | None]:
+    """The real number that `value` maps a step count to, or None; and what it raised."""
+    if not is_truly_callable(value) and not any(map(_is_numeric_leaf, jtu.tree_leaves(value))):
+        return None, None  # a mask or labels that can be called, for other params
+    # A concrete count, since a schedule may branch on it; and no transfer that a user means to forbid.
+    try:
+        with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
+            first = value(jnp.zeros([], jnp.int32))
+    except Exception as error:  # whatever a mask function raises when it is given a count for the params
+        return None, error
+    return (first if _is_real_number(first) else None), None
+
+
+def _is_numeric_leaf(leaf: Any) -> bool:
+    return dtype_of(leaf) is not None and not is_spec_leaf(leaf)
+
+
+def _is_real_number(x: Any) -> bool:
+    dtype = dtype_of(x)
+    real = dtype is not None and (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer))
+    return real and np.shape(x) == ()
+
+
+def _stateful(schedule: Any) -> Any:
+    stateful = isinstance(schedule, optax.schedules.StatefulSchedule)
+    return schedule if stateful else optax.schedules.WrappedSchedule(schedule)

@@ -1,0 +1,142 @@
+"""What one step of an optimizer does to each leaf, found by taking it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from treekit._describe import describe_error
+from treekit._dtype import dtype_of, is_absent
+from treekit._filter import flatten_updates, is_array
+from treekit._jax import jnp, jtu, untyped
+
+_STEEP, _FLAT = 1e3, 1e-3  # curvatures, between which any line search finds two steps
+_MOST_MINI_STEPS = 1000
+_LATER = "in the second step; 0 in the first"
+
+
+class Answer(NamedTuple):
+    """What a step does to one leaf.
+
+    Attributes:
+        size: the root mean square of the update, negative where it is along the gradient rather than against it; None
+            where that is not known.
+        note: why it is not known, or what else is to be said of it.
+    """
+
+    size: float | None
+    note: str = ""
+
+
+def ask(tx: Any, state: Any, params: Any, slope: float, *, net: bool = False) -> list[Answer]:
+    """For each leaf of the params, what a step from `state` does whose gradient is `slope` everywhere.
+
+    Args:
+        tx: the optimizer.
+        state: its state.
+        params: the params.
+        slope: the gradient.
+        net: take away what a step does whose gradient is zero.
+    """
+    try:
+        return _ask_twice(tx, state, params, slope, net)
+    except Exception as error:  # whatever an optimizer raises that needs more than gradients
+        asked = error
+    try:
+        steep, flat = (_ask_twice(tx, state, params, slope, net, curvature) for curvature in (_STEEP, _FLAT))
+    except Exception:
+        return [Answer(None, f"cannot be asked: {describe_error(asked)}")] * len(jtu.tree_leaves(params))
+    same = (a == b and np.isfinite(a.size or 0.0) for a, b in zip(steep, flat, strict=True))
+    return [a if s else Answer(None, "depends on the loss") for a, s in zip(steep, same, strict=True)]
+
+
+def _ask_twice(
+    tx: Any, state: Any, params: Any, slope: float, net: bool, curvature: float | None = None
+) -> list[Answer]:
+    """In the first step, and in the second where that is zero: the rate of a warm-up starts so."""
+
+    def step(states: list[Any]) -> tuple[list[Answer], list[Any]]:
+        steps: list[tuple[Any, Any]] = []
+        for state, x in zip(states, (slope, 0.0), strict=False):
+            extra = {} if curvature is None else _loss(params, x, curvature)
+            steps.append(_round(tx, _full(params, x), state, params, extra))
+        return _sizes(params, *[updates for updates, _ in steps]), [state for _, state in steps]
+
+    first, states = step([state] * (2 if net else 1))
+    if all(answer.size != 0 for answer in first):
+        return first
+    second, _ = step(states)
+    return [b._replace(note=_LATER) if a.size == 0 and b.size else a for a, b in zip(first, second, strict=True)]
+
+
+def _full(params: Any, slope: float) -> Any:
+    """The gradient that is `slope` everywhere."""
+
+    def full(x: Any) -> Any:
+        return jnp.full_like(x, slope) if has_gradient(x) else None
+
+    return jtu.tree_map(full, params)
+
+
+def _round(tx: Any, grads: Any, state: Any, params: Any, extra: dict[str, Any]) -> tuple[Any, Any]:
+    """One step, or as many as MultiSteps takes for one."""
+    if not (rounds := _rounds(state)):
+        updates, state = tx.update(grads, state, params, **extra)
+        return updates, state
+
+    def update(grads: Any, state: Any) -> Any:
+        return tx.update(grads, state, params, **extra)
+
+    jitted: Callable[..., tuple[Any, Any]] = untyped.jit(update)
+    for _ in range(_MOST_MINI_STEPS):
+        updates, state = jitted(grads, state)
+        if all(new > old for new, old in zip(_rounds(state), rounds, strict=True)):
+            return updates, state
+    raise ValueError(f"MultiSteps took no step in {_MOST_MINI_STEPS:,} mini-steps")
+
+
+def _rounds(state: Any) -> list[int]:
+    """How many rounds each MultiSteps in a state has finished."""
+
+    def stop(x: Any) -> bool:
+        return isinstance(x, optax.MultiStepsState)
+
+    return [int(x.gradient_step) for x in jtu.tree_leaves(state, is_leaf=stop) if stop(x)]
+
+
+def _loss(params: Any, slope: float, curvature: float) -> dict[str, Any]:
+    """The extra arguments for a loss with a gradient that is `slope` everywhere: a bowl."""
+
+    def value_fn(candidate: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = zip(jtu.tree_leaves(candidate), jtu.tree_leaves(params), strict=True)
+        away = [jnp.ravel(x - p).real.astype(jnp.float32) for x, p in pairs if has_gradient(p)]
+        return sum((jnp.sum(slope * d + curvature / 2 * d * d) for d in away), jnp.float32(curvature))
+
+    return {"value": jnp.float32(curvature), "grad": _full(params, slope), "value_fn": value_fn}
+
+
+def has_gradient(x: Any) -> bool:
+    """Whether JAX differentiates with respect to `x`: a floating or complex array."""
+    return is_array(x) and dtype_of(x) is not None and bool(jnp.issubdtype(dtype_of(x), jnp.inexact))
+
+
+def _sizes(params: Any, updates: Any, rest: Any = None) -> list[Answer]:
+    """How large updates are, less those that come without a gradient."""
+    leaves, outline = jtu.tree_flatten(params)
+    parts = [flatten_updates(outline, tree) for tree in (updates, rest)]
+    sizes = jax.device_get([_size(*pair) for pair in zip(*parts, strict=True)])  # all at once
+    return [
+        Answer(float(size)) if has_gradient(x) else Answer(None, "has no gradient")
+        for x, size in zip(leaves, sizes, strict=True)
+    ]
+
+
+def _size(update: Any, rest: Any) -> Any:
+    if is_absent(update):
+        return 0.0
+    wide = jnp.asarray(update).astype(jnp.complex64 if jnp.iscomplexobj(update) else jnp.float32)
+    wide = wide if is_absent(rest) else wide - jnp.asarray(rest).astype(wide.dtype)
+    size = jnp.sqrt(jnp.sum(jnp.abs(wide) ** 2) / max(wide.size, 1))
+    return jnp.where(jnp.sum(wide.real) > 0, -size, size)

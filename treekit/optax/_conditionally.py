@@ -1,0 +1,95 @@
+"""conditionally_transform and conditionally_mask: run a transformation on some steps only."""
+
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from treekit._jax import jnp, jtu, lax, untyped
+from treekit._map import keep_dtypes
+from treekit.optax._boundary import at_boundary
+from treekit.optax._preserve import preserve
+from treekit.optax._transformation import GradientTransformation, described
+
+
+@described
+def conditionally_transform(
+    inner: optax.GradientTransformation, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+) -> GradientTransformation:
+    """`optax.conditionally_transform` for every mix of dtypes: on the other steps, updates pass through unchanged.
+
+    Args:
+        inner: any transformation.
+        should_transform_fn: takes the number of the step, an int32 array of shape (); returns whether to run `inner`,
+            a bool array of shape ().
+        forward_extra_args: whether it also gets the extra arguments of `update`.
+
+    Returns:
+        A transformation; its state is an `optax.ConditionallyTransformState`.
+
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> tx = conditionally_transform(optax.scale(2.0), lambda step: step > 0)
+    >>> updates, state = tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
+    >>> updates, tx.update(jnp.ones(2), state)[0]
+    (Array([1., 1.], dtype=float32), Array([2., 2.], dtype=float32))
+    """
+    return _run_conditionally(inner, should_transform_fn, forward_extra_args, optax.ConditionallyTransformState, _same)
+
+
+@described
+def conditionally_mask(
+    inner: optax.GradientTransformation, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+) -> GradientTransformation:
+    """`optax.conditionally_mask` for every mix of dtypes: on the other steps, updates are zero.
+
+    Args:
+        inner: any transformation.
+        should_transform_fn: as in `conditionally_transform`.
+        forward_extra_args: as in `conditionally_transform`.
+
+    Returns:
+        A transformation; its state is an `optax.ConditionallyMaskState`.
+
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> tx = conditionally_mask(optax.scale(2.0), lambda step: step > 0)
+    >>> tx.update(jnp.ones(2), tx.init(jnp.ones(2)))[0]
+    Array([0., 0.], dtype=float32)
+    """
+    return _run_conditionally(
+        inner, should_transform_fn, forward_extra_args, optax.ConditionallyMaskState, jnp.zeros_like
+    )
+
+
+def _run_conditionally(
+    inner: optax.GradientTransformation,
+    should_transform_fn: Callable[..., Any],
+    forward_extra_args: bool,
+    state_class: Callable[..., Any],
+    otherwise: Callable[[Any], Any],
+) -> GradientTransformation:
+    tx = preserve(inner)
+
+    def init(params: Any) -> Any:
+        return state_class(inner_state=tx.init(params), step=jnp.zeros([], jnp.int32))
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        def run(inner_state: Any) -> tuple[Any, Any]:
+            return tx.update(updates, inner_state, params, **extra)
+
+        step = untyped.jit(run)  # traced once, for the dtypes of the updates, and not again for the cond
+
+        def skip(inner_state: Any) -> tuple[Any, Any]:
+            # In the dtypes of the transformed updates, which may be wider: cond wants the same of both.
+            return keep_dtypes(step.eval_shape(inner_state)[0], jtu.tree_map(otherwise, updates)), inner_state
+
+        should_transform = should_transform_fn(state.step, **(extra if forward_extra_args else {}))
+        new_updates, inner_state = lax.cond(should_transform, step, skip, state.inner_state)
+        return new_updates, state_class(inner_state=inner_state, step=optax.safe_increment(state.step))
+
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+
+
+def _same(x: Any) -> Any:
+    return x

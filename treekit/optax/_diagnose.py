@@ -1,0 +1,63 @@
+"""What is wrong with the arguments of an update that failed: asked only then, since comparing costs tracing time."""
+
+import contextlib
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from treekit._describe import describe_error
+from treekit._diff import tree_diff
+from treekit._jax import jtu, untyped
+from treekit.optax._transformation import Core
+
+# Dtypes differ on purpose: a user may have cast the state, or the params.
+_STRUCTURE = ("type", "structure", "static value", "array against None", "shape")
+
+
+@contextlib.contextmanager
+def diagnosing(core: Core, updates: Any, state: Any, params: Any) -> Generator[None]:
+    """Where the body fails, say so if its updates do not fit the params, or its state the optimizer.
+
+    Raises:
+        ValueError: they do not fit (a TypeError, if the body raised one); the error of the body is its cause. If all
+            fits, the error of the body is raised as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        if found := _wrong_shape(updates, params) or _wrong_state(core, state, params):
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{found}.\nIt led to {describe_error(error)}") from error
+        raise
+
+
+def _wrong_shape(updates: Any, params: Any) -> str:
+    if params is None:
+        return ""
+    pairs = zip(jtu.tree_flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False)
+    for (path, param), update in pairs:
+        if np.shape(update) != np.shape(param):
+            return (
+                f"the gradient at {jtu.keystr(path) or 'the root'} has shape {np.shape(update)}, and its parameter "
+                f"{np.shape(param)}. Give update the gradients of these params"
+            )
+    return ""
+
+
+def _wrong_state(core: Core, state: Any, params: Any) -> str:
+    if params is None:
+        return ""
+    try:
+        expected = untyped.eval_shape(lambda: core.init(params))
+    except Exception:  # init fails too, so that nothing tells what the state should be
+        return ""
+    differences = [d for d in tree_diff(expected, state, values=False) if d.kind in _STRUCTURE]
+    if not differences:
+        return ""
+    first, *more = differences
+    return (
+        f"the state does not fit this optimizer and these params. At state{first.path}, init makes {first.left}, and "
+        f"the state that was given has {first.right}{f' ({len(more)} more differences)' if more else ''}. It was made "
+        "by another optimizer, or for other params, or with another mask, labels or filter_spec: make it by init"
+    )

@@ -1,0 +1,168 @@
+"""get_hyperparams and set_hyperparams: what `inject_hyperparams` keeps in a state, read and changed while training."""
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple, TypeGuard, TypeVar
+
+import jax
+import numpy as np
+import optax
+from jax.core import Tracer
+
+from treekit._describe import describe, describe_value
+from treekit._dtype import cast_like, dtype_of, is_weak
+from treekit._jax import jnp, jtu, lax, untyped
+
+S = TypeVar("S")
+
+_INJECTED = set(optax.InjectStatefulHyperparamsState._fields)
+_LISTED = 8  # names or keys, in an error
+
+
+class _Hyperparam(NamedTuple):
+    """One hyperparameter: where it is."""
+
+    path: Any  # the key path of the state that it is part of, and its name
+    name: str
+    leaf: int  # its place among the leaves of the whole state
+    scheduled: bool
+
+
+def get_hyperparams(state: Any) -> dict[str, Any]:
+    """The hyperparameters anywhere in an optimizer's state, by key path and name.
+
+    A key is the path of the state that `inject_hyperparams` made, as `jax.tree_util.keystr(path, simple=True,
+    separator=".")` writes it, and the name: "learning_rate" where the whole optimizer was injected,
+    "1.learning_rate" for the second part of a chain, "inner_states.head.inner_state.learning_rate" in a group of
+    `partition`. Where two of these keys would be equal, all are written as `jax.tree_util.keystr(path)` writes them.
+
+    Args:
+        state: the state of an optimizer of treekit's or plain Optax's, wrapped in any way; also inside of jit. Flax's
+            `nnx.Optimizer.opt_state`, and a tree of dicts that was restored from it, will do as well.
+
+    Returns:
+        The arrays by key, in the order of the state; empty where nothing was injected. Under a schedule it is the value
+        that the last update used, and before the first update the value that this will use.
+
+    >>> from treekit import optax
+    >>> optimizer = optax.chain(optax.clip(1.0), optax.inject_hyperparams(optax.sgd)(0.1))
+    >>> get_hyperparams(optimizer.init({"w": 0.0}))
+    {'1.learning_rate': Array(0.1, dtype=float32)}
+    """
+    leaves = jtu.tree_leaves(state)
+    return {key: leaves[found.leaf] for key, found in _by_key(state).items()}
+
+
+def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_name: Any) -> S:
+    """An optimizer's state with other hyperparameters.
+
+    Each keeps its dtype, weak type, shape and sharding, so a jitted step is not traced again. Nothing is changed if
+    there is an error.
+
+    Args:
+        state: as in `get_hyperparams`; also inside of jit. It is not changed.
+        values: numbers by the keys of `get_hyperparams`, for one of several hyperparameters of the same name.
+        **by_name: numbers by name, for all hyperparameters of that name, but for those in `values`.
+
+    Returns:
+        A state with the structure of `state`.
+
+    Raises:
+        ValueError: a hyperparameter has no such key or name, lists the nearest that there are; or it follows a
+            schedule, which would overwrite the value in the next update.
+        TypeError: a value is not a number, has another shape, or a dtype that may not be cast (a float for an int).
+
+    >>> from treekit import optax
+    >>> optimizer = optax.inject_hyperparams(optax.sgd)(0.1)
+    >>> state = set_hyperparams(optimizer.init({"w": 0.0}), learning_rate=0.01)
+    >>> get_hyperparams(state)
+    {'learning_rate': Array(0.01, dtype=float32)}
+    """
+    leaves, treedef = jtu.tree_flatten(state)
+    found = _by_key(state)
+    for name in by_name:
+        _check_known("name", name, [x.name for x in found.values()])
+    for key in values or {}:
+        _check_known("key", key, found)
+    new = {key: by_name[x.name] for key, x in found.items() if x.name in by_name} | dict(values or {})
+    if scheduled := [key for key in new if found[key].scheduled]:
+        raise ValueError(
+            f"{', '.join(scheduled)} follows a schedule, which would overwrite the value in the next update. Give "
+            "inject_hyperparams a number in its place, or multiply by a hyperparameter of its own: "
+            "optax.inject_hyperparams(optax.scale)(1.0), after the optimizer in its chain"
+        )
+    for key, value in new.items():
+        place = found[key].leaf
+        leaves[place] = _like(leaves[place], value, key)
+    out: S = treedef.unflatten(leaves)
+    return out
+
+
+def _by_key(state: Any) -> dict[str, _Hyperparam]:
+    treedef = jtu.tree_structure(state)
+    found = list(_find((), treedef.unflatten(range(treedef.num_leaves))))
+    keys = [untyped.tree_util.keystr(x.path, simple=True, separator=".") for x in found]
+    if len(set(keys)) < len(keys):  # one label is 1, another is "1"
+        keys = [jtu.keystr(x.path) for x in found]
+    return dict(zip(keys, found, strict=True))
+
+
+def _find(path: Any, state: Any) -> Iterator[_Hyperparam]:
+    """The hyperparameters in a state whose leaves are their places."""
+    for below, node in jtu.tree_flatten_with_path(state, is_leaf=_is_injected)[0]:
+        if _is_injected(node):
+            here = (*path, *below)
+            fields = _fields(node)
+            for name, value in fields["hyperparams"].items():
+                (leaf,) = jtu.tree_leaves(value)  # nnx has a variable around it
+                scheduled = name in fields.get("hyperparams_states", {})
+                yield _Hyperparam((*here, jax.tree_util.GetAttrKey(name)), name, leaf, scheduled)
+            yield from _find((*here, jax.tree_util.GetAttrKey("inner_state")), fields.get("inner_state"))
+
+
+def _is_injected(x: Any) -> bool:
+    """Whether `inject_hyperparams` made this. Flax and Orbax turn it into a mapping, and leave out what is empty."""
+    return {"count", "hyperparams"} <= _fields(x).keys() <= _INJECTED
+
+
+def _fields(x: Any) -> Mapping[Any, Any]:
+    """The children of a NamedTuple or a mapping, by name."""
+    if _is_mapping(x):
+        return x
+    fields: dict[str, Any] = getattr(x, "_asdict", dict[str, Any])()
+    return fields
+
+
+def _is_mapping(x: object) -> TypeGuard[Mapping[Any, Any]]:
+    return isinstance(x, Mapping)
+
+
+def _check_known(what: str, asked: str, known: Collection[str]) -> None:
+    if asked in known:
+        return
+    if not known:
+        raise ValueError(
+            "the state has no hyperparameters: optax.inject_hyperparams(optax.adam)(1e-3) keeps those of adam in its "
+            "state"
+        )
+    nearest = difflib.get_close_matches(asked, dict.fromkeys(known), _LISTED, cutoff=0)
+    rest = "" if len(nearest) == len(set(known)) else ", and others"
+    raise ValueError(f"no hyperparameter has the {what} {asked!r}; there are {', '.join(nearest)}{rest}")
+
+
+def _like(old: Any, value: Any, key: str) -> Any:
+    if dtype_of(value) is None:
+        raise TypeError(f"{key} must be a number, found {describe_value(value)}")
+    if np.shape(value) not in ((), np.shape(old)):
+        raise TypeError(f"{key} has the shape {np.shape(old)}, found {describe(value)}")
+    try:
+        new = cast_like(value, old)
+    except TypeError:
+        raise TypeError(f"{key} is {describe(old)}, and cannot become {describe(value)}") from None
+    if np.shape(value) != np.shape(old):
+        new = jnp.broadcast_to(new, np.shape(old))
+    if is_weak(old):
+        new = lax.full_like(old, new)
+    if isinstance(old, jax.Array) and not isinstance(old, Tracer) and old.committed:
+        new = untyped.device_put(new, old.sharding)
+    return new

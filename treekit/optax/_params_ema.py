@@ -1,0 +1,174 @@
+"""params_ema and get_ema: an average of the params that lives in the optimizer's state."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeVar, overload
+
+import optax
+from jax.typing import ArrayLike
+
+from treekit._dtype import dtype_of
+from treekit._filter import flatten_updates, is_array
+from treekit._jax import jnp, jtu
+from treekit._map import keep_dtypes
+from treekit._round import widen
+from treekit.optax._boundary import at_boundary
+from treekit.optax._transformation import GradientTransformation, described
+
+T = TypeVar("T")
+
+
+class ParamsEmaState(NamedTuple):
+    """The state of `params_ema`.
+
+    Attributes:
+        ema_count: the number of updates so far; int32, shape ().
+        params_ema: the average of the params, debiased, in float32 at least.
+    """
+
+    ema_count: Any  # not `count`, so that optax.tree.get finds the one in the state of adam
+    params_ema: Any
+
+
+@described
+def params_ema(decay: ArrayLike) -> GradientTransformation:
+    """Keep an exponential moving average of the params in the state; `get_ema` reads it.
+
+    After t steps the average is that of the params after each of them, weighted by `decay**(t - i)` for step i, so it
+    is debiased. The params themselves and the updates are not changed.
+
+    It sees the params and their updates, and adds the two up in float32 at least; so put it last in its chain. Params
+    of 16 bits that are rounded stochastically are on average what it sees. Rounding to nearest may lose an update that
+    the average does not lose.
+
+    Args:
+        decay: how much of the average remains in each step; 0 or more and less than 1.
+
+    Returns:
+        A transformation that passes updates on as they are; its state is a `ParamsEmaState`. Inside `MultiSteps` it
+        takes one step for each round, and inside `apply_if_finite` none where the update is skipped.
+
+    Raises:
+        ValueError: `decay` is a number out of range; or `update` was not given the params.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> optimizer = optax.chain(optax.sgd(1.0), optax.params_ema(0.5))
+    >>> params = jnp.zeros(2)
+    >>> state = optimizer.init(params)
+    >>> for _ in range(2):
+    ...     updates, state = optimizer.update(-jnp.ones(2), state, params)
+    ...     params = optax.apply_updates(params, updates)
+    >>> params, optax.get_ema(state).round(3)  # the params were 1 and then 2, which counts twice as much
+    (Array([2., 2.], dtype=float32), Array([1.667, 1.667], dtype=float32))
+    """
+    if isinstance(decay, (int, float)) and not 0 <= decay < 1:
+        raise ValueError(f"decay must be at least 0 and less than 1, found {decay!r}")
+
+    def init(params: Any) -> ParamsEmaState:
+        return ParamsEmaState(jnp.zeros([], jnp.int32), jtu.tree_map(_wide, params))
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        if params is None:
+            raise ValueError("params_ema averages the params, so update needs them: update(updates, state, params)")
+        count = optax.safe_increment(state.ema_count)
+        log_decay = jnp.log(jnp.asarray(decay, float))
+        # (1 - decay) / (1 - decay**count) is the weight of the newest: 1 in the first step, so the start is forgotten.
+        weight = jnp.expm1(log_decay) / jnp.expm1(count.astype(log_decay.dtype) * log_decay)
+
+        def average(old: Any, param: Any, update: Any) -> Any:
+            return old + weight.astype(old.dtype) * (param.astype(old.dtype) + update.astype(old.dtype) - old)
+
+        return updates, ParamsEmaState(count, jtu.tree_map(average, state.params_ema, params, updates))
+
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+
+
+def _wide(x: Any) -> Any:
+    """A floating array in float32 at least, a complex one as it is."""
+    return widen(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float)
+
+
+@overload
+def get_ema(state: Any) -> Any: ...
+@overload
+def get_ema(state: Any, params: T) -> T: ...
+def get_ema(state: Any, params: Any = None) -> Any:
+    """The average of the params that `params_ema` keeps, from anywhere in an optimizer's state.
+
+    Args:
+        state: the state of an optimizer with `params_ema` in it.
+        params: the params, or the raw model.
+
+    Returns:
+        Without `params`, the average in float32 at least, None where the params have no number. With them, a tree with
+        the structure and dtypes of `params`: the average of every floating and complex array, and everything else (and
+        what `masked` or `filtered` has left out) as it is in `params`. Before the first update, the params that
+        `init` was given.
+
+    Raises:
+        ValueError: the state has no average of the params, or several; another transformation follows `params_ema` in
+            its chain; or `params` have another structure than the average.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> model = {"w": jnp.ones(2, jnp.bfloat16), "activation": jax.nn.relu}
+    >>> state = optax.params_ema(0.999).init(model)
+    >>> get_ema(state)
+    {'activation': None, 'w': Array([1., 1.], dtype=float32)}
+    >>> get_ema(state, model)["w"]
+    Array([1, 1], dtype=bfloat16)
+    """
+    found = list(_find((), state))
+    if not found:
+        raise ValueError(
+            "the state has no average of the params: optax.chain(optimizer, optax.params_ema(0.999)) keeps one"
+        )
+    if len(found) > 1:
+        raise ValueError(
+            f"the state has several averages of the params, at {', '.join(jtu.keystr(path) for path, _ in found)}: "
+            "give get_ema the part of the state that has the one you mean"
+        )
+    ema = found[0][1].params_ema
+    return ema if params is None else _in_params(ema, params)
+
+
+def _find(path: Any, state: Any) -> Iterator[tuple[Any, ParamsEmaState]]:
+    def stop(x: Any) -> bool:
+        return isinstance(x, ParamsEmaState) or (_is_chain(x) and x is not state)
+
+    for below, node in jtu.tree_flatten_with_path(state, is_leaf=stop)[0]:
+        here = (*path, *below)
+        if isinstance(node, ParamsEmaState):
+            if _is_chain(state) and below[0].idx < len(state) - 1:
+                raise ValueError(
+                    f"params_ema is at {jtu.keystr(here)} of the state, and another transformation follows it in its "
+                    "chain, so it averages params that the optimizer does not give. Put it last"
+                )
+            yield here, node
+        elif _is_chain(node):
+            yield from _find(here, node)
+
+
+def _is_chain(x: object) -> bool:
+    return type(x) is tuple
+
+
+def _in_params(ema: Any, params: Any) -> Any:
+    def is_left_out(x: Any) -> bool:
+        return isinstance(x, optax.MaskedNode)
+
+    def as_none(x: Any) -> Any:
+        return None if is_left_out(x) else x
+
+    leaves, outline = jtu.tree_flatten(params)
+    try:
+        averages = flatten_updates(outline, jtu.tree_map(as_none, ema, is_leaf=is_left_out))
+    except ValueError as error:
+        raise ValueError(str(error).replace("the updates", "the average that get_ema found")) from None
+    chosen = [x if e is None or not _has_average(x) else e for x, e in zip(leaves, averages, strict=True)]
+    return keep_dtypes(params, outline.unflatten(chosen))
+
+
+def _has_average(x: Any) -> bool:
+    return is_array(x) and dtype_of(x) is not None and bool(jnp.issubdtype(dtype_of(x), jnp.inexact))

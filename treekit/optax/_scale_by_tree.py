@@ -1,0 +1,105 @@
+"""scale_by_tree: a rate for each leaf."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import optax
+
+from treekit._callable import match_spec, resolve_spec
+from treekit._describe import describe_value
+from treekit._dtype import dtype_of
+from treekit._filter import is_parameter
+from treekit._jax import jnp, jtu
+from treekit.optax._boundary import at_boundary, original
+from treekit.optax._selection import is_params_placeholder
+from treekit.optax._transformation import GradientTransformation, described
+
+
+@described
+def scale_by_tree(rates: Any | Callable[[optax.Params], Any]) -> GradientTransformation:
+    """Multiply the update of each leaf by its own rate: smaller steps for the body than for the head.
+
+    Args:
+        rates: a prefix tree of the params with numbers or schedules at its leaves, or a function from the params to
+            one. A value covers the whole subtree below it, and None leaves that subtree's updates as they are. Leaves
+            of the model that cannot be parameters need no rate. A function is called with the params, so to give all
+            leaves one schedule, use `optax.scale_by_schedule`.
+
+    Returns:
+        A transformation; its state is an `optax.ScaleByScheduleState` with the count of updates, on which schedules are
+        called. The sign of the updates is that of the rates: put it after an optimizer, or before
+        `optax.scale_by_learning_rate`.
+
+    Raises:
+        ValueError: the rates do not fit the params; names the first key path where they differ.
+        TypeError: a rate is not a real number of shape () nor a schedule that returns one; names its key path. Both are
+            raised by `init` and `update`.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> params = {"body": {"w": jnp.ones(2), "b": jnp.ones(2)}, "head": jnp.ones(2)}
+    >>> optimizer = optax.chain(optax.sgd(1.0), optax.scale_by_tree({"body": 0.125, "head": lambda count: 0.5**count}))
+    >>> updates, state = optimizer.update(params, optimizer.init(params), params)
+    >>> updates["body"]["w"], updates["head"]
+    (Array([-0.125, -0.125], dtype=float32), Array([-1., -1.], dtype=float32))
+    """
+
+    def init(params: Any) -> Any:
+        if not is_params_placeholder(params):
+            _resolve(rates, params)
+        return optax.ScaleByScheduleState(jnp.zeros([], jnp.int32))
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        outline, found = _resolve(rates, updates if params is None else params)
+        parts = outline.flatten_up_to(updates)
+        scaled = [_scale(_at_count(*rate, state.count), part) for rate, part in zip(found, parts, strict=True)]
+        return outline.unflatten(scaled), optax.ScaleByScheduleState(optax.safe_increment(state.count))
+
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+
+
+def _resolve(rates: Any, params: Any) -> tuple[Any, list[tuple[str, Any]]]:
+    """The structure of the rates, and for each its key path and the rate; None where there is no parameter."""
+    params = jtu.tree_map(original, params)
+    try:
+        tree = resolve_spec(rates, params, is_spec_leaf=_is_rate, name="rates")
+        outline, matches = match_spec(tree, params, is_spec_leaf=_is_rate, name="rates")
+    except ValueError as error:
+        if not str(error).startswith("rates"):  # an error of the user's own function
+            raise
+        hint = "Make rates by jax.tree.map over the params, or give a function that does; a rate covers a subtree"
+        raise ValueError(f"{error}\n{hint}") from None
+    found: list[tuple[str, Any]] = []
+    for path, rate, part in matches:
+        at = f"rates{jtu.keystr(path)}"
+        is_used = any(map(is_parameter, jtu.tree_leaves(part)))
+        if is_used and not (_is_rate(rate) or callable(rate)):
+            raise TypeError(f"{at} must be a real number or a schedule, found {describe_value(rate)}")
+        found.append((at, rate if is_used else None))
+    return outline, found
+
+
+def _is_rate(x: Any) -> bool:
+    """Whether `x` is a real number, or None where the updates are left as they are."""
+    if x is None:
+        return True
+    dtype = dtype_of(x)
+    real = dtype is not None and (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer))
+    return real and np.shape(x) == ()
+
+
+def _at_count(at: str, rate: Any, count: Any) -> Any:
+    if not callable(rate):
+        return rate
+    value = rate(count)
+    if value is None or not _is_rate(value):
+        raise TypeError(f"the schedule {at} must return a real number of shape (), found {describe_value(value)}")
+    return value
+
+
+def _scale(rate: Any, updates: Any) -> Any:
+    def scale(update: Any) -> Any:
+        return jnp.asarray(rate, update.dtype) * update
+
+    return updates if rate is None else jtu.tree_map(scale, updates)

@@ -1,0 +1,196 @@
+"""The first kernel: run a transformation over some of the leaves.
+
+`select` is the kernel. `filtered`, and the masks of `_masking.py`, only say which leaves, and what stands for the rest.
+"""
+
+import dataclasses
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import optax
+
+from treekit._diff import tree_diff
+from treekit._filter import flatten_updates, is_parameter
+from treekit._jax import jtu
+from treekit.optax._transformation import Core
+
+# What is a function whatever it is called; other callables, such as a model, are one only under a name in _fn.
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Some of the leaves or subtrees of a tree.
+
+    Attributes:
+        outline: the structure whose leaves are selected or not; the tree it is for may go on below them.
+        keep: one bool for each leaf of the outline.
+        placeholder: what stands for one that is not selected.
+        pass_through: whether the update of one that is not selected comes out as it went in, as in masked; else None
+            comes out, which freezes it.
+    """
+
+    outline: Any
+    keep: tuple[bool, ...]
+    placeholder: Any
+    pass_through: bool
+
+    def parts(self, tree: Any) -> list[Any]:
+        """The leaf or subtree of `tree` at each leaf of the outline."""
+        return update_parts(self.outline, tree)
+
+    def inside(self, tree: Any) -> Any:
+        """A tree like the params as the inner transformation sees it."""
+        parts = zip(self.keep, self.parts(tree), strict=True)
+        return self.outline.unflatten([x if keep else self.placeholder for keep, x in parts])
+
+    def outside(self, new: Any, old: Any) -> Any:
+        """The updates that come out, where `old` came in."""
+        triples = zip(self.keep, self.parts(new), self.parts(old), strict=True)
+        return self.outline.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
+
+    def restore(self, inside_params: Any, params: Any) -> Any:
+        """The whole params, where the inner transformation has made others of those it sees."""
+        triples = zip(self.keep, self.parts(inside_params), self.parts(params), strict=True)
+        return self.outline.unflatten([x if keep else y for keep, x, y in triples])
+
+
+def update_parts(outline: Any, tree: Any) -> list[Any]:
+    """What updates, or a tree like them, have at each leaf of a structure of params.
+
+    Raises:
+        ValueError: the two differ in structure; names the first key path.
+    """
+    try:
+        return flatten_updates(outline, tree)
+    except ValueError:
+        params = outline.unflatten([0] * outline.num_leaves)
+        if isinstance(params, optax.LookaheadParams):
+            raise ValueError(
+                "the params are the pair of optax.lookahead, which cannot be wrapped: use it as it is, outermost"
+            ) from None
+        first = tree_diff(params, jtu.tree_map(lambda _: 0, tree))[0]
+        raise ValueError(
+            f"the updates do not fit the params: at {first.path or 'the root'}, the params have {first.left}, and the "
+            f"updates {first.right}. update takes (updates, state, params), in this order, and updates have the "
+            "structure of the params"
+        ) from None
+
+
+def select(
+    inner: Core,
+    choose: Callable[[Any], Selection],
+    *,
+    any_shape: bool = False,
+    wrap: Callable[[Any], Any] = lambda state: state,
+    unwrap: Callable[[Any], Any] = lambda state: state,
+) -> Core:
+    """Run a core over the leaves that `choose` selects.
+
+    Params, updates and extra arguments like either are selected alike, and a function among the extra arguments sees
+    the whole params where the core calls it with selected ones.
+
+    Args:
+        inner: the core.
+        choose: maps the params, or the updates where no params are given, to a selection.
+        any_shape: whether an extra argument with the structure of params or updates is like them, whatever its shapes.
+        wrap: makes the state from the inner one.
+        unwrap: gets the inner state back.
+    """
+
+    def init(params: Any) -> Any:
+        if is_params_placeholder(params):  # it stands for whatever the params are
+            return wrap(inner.init(params))
+        return wrap(inner.init(choose(params).inside(params)))
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        selection = choose(updates if params is None else params)
+        inside_params = None if params is None else selection.inside(params)
+        views = view_extra_args(
+            extra, updates, params, inside_params, selection.inside, selection.restore, any_shape=any_shape
+        )
+        new_updates, new_state = inner.update(selection.inside(updates), unwrap(state), inside_params, **views)
+        return selection.outside(new_updates, updates), wrap(new_state)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def view_extra_args(
+    extra: dict[str, Any],
+    updates: Any,
+    params: Any,
+    inside_params: Any,
+    inside: Callable[[Any], Any],
+    restore: Callable[[Any, Any], Any],
+    *,
+    any_shape: bool = False,
+) -> dict[str, Any]:
+    """Extra arguments as an inner transformation is to see them.
+
+    Args:
+        extra: the arguments by name.
+        updates: the updates outside.
+        params: the params outside, or None.
+        inside_params: the params inside, or None.
+        inside: maps a tree like the params to what the inner transformation sees of it.
+        restore: takes params from inside, and those outside, to whole params.
+        any_shape: as in `select`.
+    """
+
+    def is_like(name: str, value: Any) -> bool:
+        trees = [updates] if params is None else [updates, params]
+        return any(_is_like(name, value, tree, any_shape=any_shape) for tree in trees)
+
+    def view(name: str, value: Any) -> Any:
+        if is_like(name, value):
+            return inside(value)
+        if params is None or not _is_function(name, value):
+            return value
+
+        @functools.wraps(value)  # line searches look up the names of its arguments
+        def whole(*args: Any, **kwargs: Any) -> Any:
+            if args and jtu.tree_structure(args[0]) == jtu.tree_structure(inside_params):
+                args = (restore(args[0], params), *args[1:])
+            result = value(*args, **kwargs)
+            return inside(result) if is_like("grad", result) else result
+
+        return whole
+
+    return {name: view(name, value) for name, value in extra.items()}
+
+
+def _is_function(name: str, value: Any) -> bool:
+    """Whether an extra argument is a function of the params: by its type, or by its name, as value_fn and obj_fn."""
+    return isinstance(value, _FUNCTIONS) or (callable(value) and name.endswith("_fn"))
+
+
+def _is_like(name: str, value: Any, tree: Any, *, any_shape: bool) -> bool:
+    """Whether the argument `name` has the structure of `tree`, and its shapes.
+
+    By structure alone, a batch (x, y) would be like params (w, b). A number is like params that are a number under the
+    name "grad" only, by which Optax hands over gradients: any other is a loss, a step or a rate.
+    """
+    if jtu.tree_structure(value) != jtu.tree_structure(tree):
+        return False
+    if jtu.all_leaves([value]):
+        same_shape = is_parameter(value) and np.shape(value) == np.shape(tree)
+        return same_shape and (np.shape(value) != () or name == "grad" or any_shape)
+    pairs = zip(jtu.tree_leaves(value), jtu.tree_leaves(tree), strict=True)
+    return any_shape or all(not is_parameter(a) or np.shape(a) == np.shape(b) for a, b in pairs)
+
+
+def is_spec_leaf(x: Any) -> bool:
+    """What the masks, labels and dimension numbers of Optax are made of; None among them."""
+    return x is None or isinstance(x, (bool, np.bool_, str)) or type(x).__name__.endswith("DimensionNumbers")
+
+
+def is_params_placeholder(params: Any) -> bool:
+    """Whether these are what `optax.tree_map_params` hands to init to learn where in a state the params are."""
+    return type(params) is type(_PLACEHOLDER[0])
+
+
+_PLACEHOLDER: list[Any] = []
+optax.tree_map_params(_PLACEHOLDER.append, jtu.tree_leaves, None)

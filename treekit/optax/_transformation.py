@@ -1,0 +1,146 @@
+"""The class of treekit's transformations: one that takes raw models, and the core it runs on arrays alone."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import optax
+
+from treekit._describe import describe, describe_value
+from treekit._filter import is_array
+
+P = ParamSpec("P")
+Core = optax.GradientTransformationExtraArgs
+Apply = Callable[[Any, Any], Any]  # adds updates to params
+WholeStep = Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]]
+
+
+class SteppingCore(optax.GradientTransformationExtraArgs):
+    """A core that can do a whole step of its own, so that the params need not be touched by each.
+
+    Attributes:
+        step: takes updates, state, params, extra arguments, and a function that adds updates to params; returns new
+            params and a new state.
+    """
+
+    step: WholeStep
+
+    def __new__(cls, init: Callable[..., Any], update: Callable[..., Any], step: WholeStep) -> "SteppingCore":
+        """A transformation of three functions; the tuple has two."""
+        self = super().__new__(cls, init, update)
+        self.step = step
+        return self
+
+
+def step_of(core: Core, preserved: Core) -> WholeStep:
+    """A whole step of a core: its own, or the update of `preserved`, the core with its dtypes preserved, and an add."""
+
+    def step(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+        new_updates, new_state = preserved.update(updates, state, params, **extra)
+        return apply(params, new_updates), new_state
+
+    return core.step if isinstance(core, SteppingCore) else step
+
+
+class GradientTransformation(optax.GradientTransformationExtraArgs):
+    """A transformation that takes raw models and preserves dtypes, as everything made by `treekit.optax` is.
+
+    `init` and `update` stand at the boundary: they select the leaves that can be parameters, and cast what comes out.
+    Wrappers compose the cores, so that a gradient crosses the boundary once, however deep the transformations are
+    nested. `_replace` returns one of Optax's own, since another `init` or `update` does not belong to the core.
+
+    Attributes:
+        core: what runs between the boundaries, on trees of arrays; None for one that JAX has rebuilt.
+    """
+
+    core: Core | None = None
+    _describe: Callable[[], str] | None = None
+
+    def __new__(
+        cls,
+        init: Callable[..., Any],
+        update: Callable[..., Any],
+        core: Core | None = None,
+        describe: Callable[[], str] | None = None,
+    ) -> "GradientTransformation":
+        """Also called by JAX, with two arguments, when it rebuilds the tuple."""
+        self = super().__new__(cls, init, update)
+        self.core = core
+        self._describe = describe
+        return self
+
+    def __repr__(self) -> str:
+        return "GradientTransformation(init, update)" if self._describe is None else self._describe()
+
+    if not TYPE_CHECKING:  # to checkers, the `_replace` of a named tuple returns its own class
+
+        def _replace(self, **functions: Any) -> optax.GradientTransformationExtraArgs:
+            return optax.GradientTransformationExtraArgs(**{"init": self.init, "update": self.update, **functions})
+
+    def described_as(self, describe: Callable[[], str]) -> "GradientTransformation":
+        """The same transformation, whose `repr` is what `describe` returns."""
+        return GradientTransformation(self.init, self.update, self.core, describe)
+
+
+def core_of(tx: optax.GradientTransformation) -> Core:
+    """What runs between the boundaries: the core of one of ours, and any other transformation as it is.
+
+    Raises:
+        TypeError: `tx` is not a transformation.
+    """
+    check_is_transformation(tx)
+    core: Core | None = getattr(tx, "core", None) if isinstance(tx, GradientTransformation) else None
+    return optax.with_extra_args_support(tx) if core is None else core
+
+
+def check_is_transformation(tx: object, name: str = "") -> None:
+    """Raise a TypeError unless the argument `name` has `init` and `update`."""
+    if not (hasattr(tx, "init") and hasattr(tx, "update")):
+        raise TypeError(
+            f"expected a gradient transformation{name and f' for {name}'}, found {describe_value(tx)}. Are the "
+            "arguments in their order? A function that makes one must be called first: optax.adam(1e-3), not "
+            "optax.adam. A chain of named ones is made by optax.named_chain"
+        )
+
+
+def described(factory: Callable[P, GradientTransformation]) -> Callable[P, GradientTransformation]:
+    """Decorate a function that makes transformations: their `repr` is the call that made them."""
+    signature = inspect.signature(factory)
+
+    @functools.wraps(factory)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> GradientTransformation:
+        describe = functools.partial(describe_call, factory.__name__, signature, args, kwargs)
+        return factory(*args, **kwargs).described_as(describe)
+
+    return wrapped
+
+
+def describe_call(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """A call as a user would write it, with each argument by name: `adam(learning_rate=0.001)`."""
+    parts: list[str] = []
+    for key, value in signature.bind(*args, **kwargs).arguments.items():
+        kind = signature.parameters[key].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            parts += map(_describe_argument, value)
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            parts += [f"{k}={_describe_argument(x)}" for k, x in value.items()]
+        else:
+            parts.append(f"{key}={_describe_argument(value)}")
+    return f"{name}({', '.join(parts)})"
+
+
+def _describe_argument(x: Any) -> str:
+    if is_array(x) and x.shape != ():
+        return describe(x)
+    if isinstance(x, optax.GradientTransformation) and not isinstance(x, GradientTransformation):
+        return "GradientTransformation(init, update)"  # one of Optax's own, which prints the addresses of functions
+    if isinstance(x, tuple) and type(x) is tuple:
+        return "(" + ", ".join(map(_describe_argument, x)) + ("," if len(x) == 1 else "") + ")"
+    if isinstance(x, dict):
+        return "{" + ", ".join(f"{key!r}: {_describe_argument(value)}" for key, value in x.items()) + "}"
+    text = getattr(x, "__qualname__", None) or describe_value(x)
+    return text if len(text) <= _WIDTH or isinstance(x, GradientTransformation) else text[:_WIDTH] + "…"
+
+
+_WIDTH = 80  # of an argument

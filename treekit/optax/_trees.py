@@ -1,0 +1,53 @@
+"""Optax's functions on trees, such as `optax.global_norm` and `optax.tree.zeros_like`, made to take raw models."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from treekit._filter import combine, is_parameter, partition
+from treekit._jax import jtu
+
+# Of optax.tree those that compute on all leaves of their arguments; the others take states and keys.
+ON_TREES: tuple[Callable[..., Any], ...] = (
+    optax.global_norm,
+    *(
+        getattr(optax.tree, name)
+        for name in (
+            *("add", "add_scale", "allclose", "bias_correction", "cast", "cast_like", "clip", "conj", "div", "dtype"),
+            *("full_like", "max", "min", "mul", "norm", "ones_like", "random_like", "real", "scale", "size", "sub"),
+            *("sum", "update_infinity_moment", "update_moment", "update_moment_per_elem_norm", "vdot", "where"),
+            *("zeros_like",),
+        )
+        if hasattr(optax.tree, name)
+    ),
+)
+
+
+def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
+    """One of these functions on the leaves that can be parameters; other leaves do not count, and stay as they are.
+
+    Args:
+        f: the function.
+        module: where it can be imported from, for pickle.
+        name: its name there.
+    """
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        left_out: list[tuple[Any, Any]] = []  # for each tree its structure without them, and what is left out
+
+        def parameters(x: Any) -> Any:
+            if jtu.all_leaves([x]):  # an array; or a dtype, a decay, a sampler
+                return x
+            kept, others = partition(x, is_parameter)
+            left_out.append((jtu.tree_structure(kept), others))
+            return kept
+
+        result = f(*map(parameters, args), **{name: parameters(x) for name, x in kwargs.items()})
+        structure = jtu.tree_structure(result)
+        return next((combine(result, others) for kept, others in left_out if kept == structure), result)
+
+    wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
+    return wrapped
