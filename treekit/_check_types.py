@@ -115,9 +115,11 @@ def _explain(wrong: list[_Wrong], tree: object) -> str:
     """A line for each field, with its key path; nothing where there are none."""
     if not wrong:
         return ""
-    rows = [
-        (f"{_path(tree, x.node)}.{x.name}", describe(x.value, short=False), f"is not {x.hint}", x.bound) for x in wrong
-    ]
+    paths = _paths(tree)
+    rows: list[tuple[str, ...]] = []
+    for x in wrong:
+        _, path = paths.get(id(x.node), (None, type(x.node).__qualname__))  # each flattening may make another node
+        rows.append((f"{path}.{x.name}", describe(x.value, short=False), f"is not {x.hint}", x.bound))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     several = f"{len(wrong)} fields are not what their classes say"
@@ -125,10 +127,18 @@ def _explain(wrong: list[_Wrong], tree: object) -> str:
     return "\n".join([f"{title}:", *lines])
 
 
-def _path(tree: object, node: object) -> str:
-    """The first key path to a node; its class where each flattening makes another one."""
-    pairs, _ = jtu.tree_flatten_with_path(tree, is_leaf=lambda x: x is node)
-    return next((jtu.keystr(path) for path, x in pairs if x is node), type(node).__qualname__)
+def _paths(tree: object) -> dict[int, tuple[object, str]]:
+    """The first key path to everything in a tree, by id; also the thing itself, so that it keeps its id."""
+    paths: dict[int, tuple[object, str]] = {}
+
+    def walk(x: object, path: tuple[Any, ...]) -> None:
+        paths.setdefault(id(x), (x, jtu.keystr(path)))
+        for keys, child in jtu.tree_flatten_with_path(x, is_leaf=lambda child: child is not x)[0]:
+            if child is not x:
+                walk(child, (*path, *keys))
+
+    walk(tree, ())
+    return paths
 
 
 class _TypedClass(type):

@@ -13,7 +13,7 @@ import optax
 from treekit._callable import is_truly_callable, match_spec, resolve_spec
 from treekit._describe import describe_error, describe_value
 from treekit._dtype import dtype_of
-from treekit._filter import filter, is_array, is_parameter
+from treekit._filter import TreeSpec, filter, is_array, is_parameter
 from treekit._jax import jnp, jtu
 from treekit.optax._boundary import original
 from treekit.optax._selection import is_params_placeholder, is_spec_leaf
@@ -112,7 +112,7 @@ def _is_setting(value: Any, parameter: inspect.Parameter) -> bool:
 
 def _as_schedule(value: Any, parameter: inspect.Parameter, params: Any) -> Scheduled | None:
     """A callable argument as a schedule; None where it is static."""
-    if isinstance(value, type) or value is parameter.default or _fits(value, params):
+    if isinstance(value, (type, TreeSpec)) or value is parameter.default or _fits(value, params):
         return None
     if isinstance(value, optax.schedules.StatefulSchedule):
         return Scheduled(value, None)
