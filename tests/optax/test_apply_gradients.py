@@ -171,12 +171,16 @@ def test_gradients_that_do_not_fit_are_named_with_their_key_path() -> None:
 
 def test_the_state_of_another_optimizer_is_named_with_its_key_path() -> None:
     params = {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}
-    with pytest.raises((TypeError, ValueError), match=r"the state does not fit this optimizer.*At state\[0\].*TraceState"):
+    with pytest.raises(
+        (TypeError, ValueError), match=r"the state does not fit this optimizer.*At state\[0\].*TraceState"
+    ):
         tko.apply_gradients(tko.adam(0.1), params, tko.sgd(0.1, momentum=0.9).init(params), params)
     smaller = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
     with pytest.raises((TypeError, ValueError), match=r"the state does not fit.*At state\[0\]\.mu\['w'\]"):
         tko.apply_gradients(tko.adam(0.1), params, tko.adam(0.1).init(smaller), params)
-    with pytest.raises((TypeError, ValueError), match=r"the state does not fit.*At state\.inner_opt_state\[0\]\.mu\['w'\]"):
+    with pytest.raises(
+        (TypeError, ValueError), match=r"the state does not fit.*At state\.inner_opt_state\[0\]\.mu\['w'\]"
+    ):
         multi_steps = tko.MultiSteps(tko.adam(0.1), 2)
         tko.apply_gradients(multi_steps, params, multi_steps.init(smaller), params)
 

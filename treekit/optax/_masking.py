@@ -111,7 +111,7 @@ def masked(
 
 
 def _choose_masked(mask: Any, params: Any) -> Selection:
-    outline, matches = _match(mask, params, is_spec_leaf=_is_bool, name="mask")
+    outline, matches = match_params(mask, params, is_spec_leaf=_is_bool, name="mask")
     return Selection(outline, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True)
 
 
@@ -181,7 +181,7 @@ def _choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict
         except TypeError:  # unhashable, so not a key
             return False
 
-    outline, matches = _match(param_labels, params, is_spec_leaf=is_label, name="param_labels")
+    outline, matches = match_params(param_labels, params, is_spec_leaf=is_label, name="param_labels")
     for path, label, part in matches:
         if not is_label(label) and _has_parameters(label, part):
             raise ValueError(
@@ -245,15 +245,16 @@ def _train_or_freeze(freeze_mask: Any, params: Any) -> Any:
     return jtu.tree_map(label, resolve_mask(freeze_mask, params, "freeze_mask"), is_leaf=lambda x: x is None)
 
 
-def _match(spec: Any, params: Any, *, is_spec_leaf: Callable[[Any], bool], name: str) -> tuple[Any, Any]:
+def as_arrays(params: Any) -> Any:
+    """Params as a function of them is shown them: the numbers among them are arrays."""
+    return jtu.tree_map(as_array, params)
+
+
+def match_params(spec: Any, params: Any, *, is_spec_leaf: Callable[[Any], bool], name: str) -> tuple[Any, Any]:
     """What a spec says of the user's own leaves; a function is shown arrays for the Python numbers among them."""
     params = jtu.tree_map(original, params)
-
-    def show(params: Any) -> Any:
-        return jtu.tree_map(as_array, params)
-
     try:
-        resolved = resolve_shown(spec, params, show, is_spec_leaf=is_spec_leaf, name=name)
+        resolved = resolve_shown(spec, params, as_arrays, is_spec_leaf=is_spec_leaf, name=name)
         return match_spec(resolved, params, is_spec_leaf=is_spec_leaf, name=name)
     except ValueError as error:
         if not str(error).startswith(name):  # an error of the user's own function
@@ -300,8 +301,8 @@ def resolve_mask(mask: Any, params: Any, name: str) -> Any:
     def is_mask_leaf(x: Any) -> bool:
         return x is None or _is_bool(x)
 
-    outline, matches = _match(mask, params, is_spec_leaf=is_mask_leaf, name=name)
-    return outline.unflatten(None if match[2] is None else _keep_masked(name, *match) for match in matches)
+    outline, matches = match_params(mask, params, is_spec_leaf=is_mask_leaf, name=name)
+    return outline.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
 
 
 def _keep_masked(name: str, path: Any, leaf: Any, part: Any) -> bool:
