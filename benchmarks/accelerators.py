@@ -118,7 +118,7 @@ The figures are made by `make accelerators`; {setting}.
 
 
 def main() -> None:
-    parts = [INTRODUCTION.format(size=SIZE, setting=setting("treekit", "optax", "jax", "libtpu"))]
+    parts = [INTRODUCTION.format(size=SIZE, setting=setting("optax", "jax", "libtpu"))]
     for section in sections():
         print(as_text(section), flush=True)
         parts.append(as_markdown(section, PAGE.with_suffix("") / "unused.svg"))
