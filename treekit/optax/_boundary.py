@@ -20,7 +20,7 @@ from treekit._jax import jnp, jtu, untyped
 from treekit.optax._diagnose import diagnosing
 from treekit.optax._preserve import preserve
 from treekit.optax._selection import is_params_placeholder, update_parts, view_extra_args
-from treekit.optax._transformation import Apply, Core, GradientTransformation, SteppingCore, core_of
+from treekit.optax._transformation import Apply, Core, GradientTransformation, core_of, own_step
 
 
 def normalize(tx: optax.GradientTransformation) -> GradientTransformation:
@@ -63,7 +63,8 @@ def whole_step(
     """New params and a new state, by the core's own whole step if it has one and can do it for all of these params."""
     core = core_of(tx)
     crossing = Crossing(grads, params, params)
-    if not (isinstance(core, SteppingCore) and crossing.is_plain):
+    step = own_step(core)
+    if step is None or not crossing.is_plain:
         updates, state = tx.update(grads, state, params, **extra)
         return apply(params, updates), state
 
@@ -73,7 +74,7 @@ def whole_step(
     inside_grads, inside_params = crossing.inside(grads), crossing.inside_params
     views = view_extra_args(extra, grads, params, inside_params, crossing.inside, crossing.restore)
     with _showing(crossing.originals), diagnosing(preserve(core), inside_grads, state, inside_params):
-        new_params, new_state = core.step(inside_grads, state, inside_params, views, apply_inside)
+        new_params, new_state = step(inside_grads, state, inside_params, views, apply_inside)
     return crossing.restore(new_params, params), new_state
 
 

@@ -24,10 +24,11 @@ class SteppingCore(optax.GradientTransformationExtraArgs):
             params and a new state.
     """
 
-    step: WholeStep
+    step: WholeStep | None = None  # as in one that JAX has rebuilt, since the tuple has two functions
 
-    def __new__(cls, init: Callable[..., Any], update: Callable[..., Any], step: WholeStep) -> "SteppingCore":
-        """A transformation of three functions; the tuple has two."""
+    def __new__(
+        cls, init: Callable[..., Any], update: Callable[..., Any], step: WholeStep | None = None
+    ) -> "SteppingCore":
         self = super().__new__(cls, init, update)
         self.step = step
         return self
@@ -40,7 +41,12 @@ def step_of(core: Core, preserved: Core) -> WholeStep:
         new_updates, new_state = preserved.update(updates, state, params, **extra)
         return apply(params, new_updates), new_state
 
-    return core.step if isinstance(core, SteppingCore) else step
+    return own_step(core) or step
+
+
+def own_step(core: Core) -> WholeStep | None:
+    """The whole step of a core that can do one."""
+    return core.step if isinstance(core, SteppingCore) else None
 
 
 class GradientTransformation(optax.GradientTransformationExtraArgs):
