@@ -136,8 +136,9 @@ def summary(
     ['scale']  f32[]                     0      0                       0
     leaves: 4, frozen: 1; numbers: 13, bytes: 52; bytes of state: 76, shared by all leaves: 4
     """
-    is_transformation = isinstance(optimizer, optax.GradientTransformation)
-    tx = normalize(optimizer if is_transformation else optimizer.gradient_transformation())
+    if isinstance(optimizer, (MultiSteps, optax.MultiSteps)):
+        optimizer = optimizer.gradient_transformation()
+    tx = normalize(optimizer)
     leaves, outline = jtu.tree_flatten_with_path(params)
     real = [_as_ones(x) if isinstance(x, jax.ShapeDtypeStruct) else x for _, x in leaves]
     ones = [_as_ones(x) if is_parameter(x) else x for x in real]

@@ -26,9 +26,7 @@ class SteppingCore(optax.GradientTransformationExtraArgs):
 
     step: WholeStep | None = None  # as in one that JAX has rebuilt, since the tuple has two functions
 
-    def __new__(
-        cls, init: Callable[..., Any], update: Callable[..., Any], step: WholeStep | None = None
-    ) -> "SteppingCore":
+    def __new__(cls, init: Any, update: Any, step: WholeStep | None = None) -> "SteppingCore":
         self = super().__new__(cls, init, update)
         self.step = step
         return self
@@ -64,13 +62,9 @@ class GradientTransformation(optax.GradientTransformationExtraArgs):
     _describe: Callable[[], str] | None = None
 
     def __new__(
-        cls,
-        init: Callable[..., Any],
-        update: Callable[..., Any],
-        core: Core | None = None,
-        describe: Callable[[], str] | None = None,
+        cls, init: Any, update: Any, core: Core | None = None, describe: Callable[[], str] | None = None
     ) -> "GradientTransformation":
-        """Also called by JAX, with two arguments, when it rebuilds the tuple."""
+        """Also called by JAX when it rebuilds the tuple, with anything in the place of the two functions."""
         self = super().__new__(cls, init, update)
         self.core = core
         self._describe = describe
