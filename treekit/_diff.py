@@ -135,19 +135,19 @@ def assert_trees_same(
         raise AssertionError(f"the trees differ ({count}, left | right):\n{diff}")
 
 
-def _differences(found: "Difference | _Leaves", values: bool, rtol: float, atol: float) -> Iterable[Difference]:
-    if isinstance(found, Difference):
-        return (found,)
-    a, b = found.a, found.b
-    return [Difference(jtu.keystr(found.path), *x) for x in leaf_differences(a, b, values, rtol, atol)]
-
-
 class _Leaves(NamedTuple):
     """Two leaves at one place, still to be compared."""
 
     path: KeyPath
     a: Any
     b: Any
+
+
+def _differences(found: Difference | _Leaves, values: bool, rtol: float, atol: float) -> Iterable[Difference]:
+    if isinstance(found, Difference):
+        return (found,)
+    a, b = found.a, found.b
+    return [Difference(jtu.keystr(found.path), *x) for x in leaf_differences(a, b, values, rtol, atol)]
 
 
 def _walk(a: Any, b: Any) -> Iterator[Difference | _Leaves]:
