@@ -16,8 +16,8 @@ from treekit._dtype import dtype_of
 from treekit._filter import TreeSpec, filter, is_array, is_parameter
 from treekit._jax import jnp, jtu
 from treekit.optax._boundary import original
-from treekit.optax._masking import as_arrays
 from treekit.optax._selection import is_params_placeholder, is_spec_leaf
+from treekit.optax._specs import as_arrays
 
 
 class Scheduled(NamedTuple):

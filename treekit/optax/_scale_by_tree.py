@@ -11,8 +11,8 @@ from treekit._dtype import dtype_of
 from treekit._filter import is_parameter
 from treekit._jax import jnp, jtu
 from treekit.optax._boundary import at_boundary
-from treekit.optax._masking import match_params
 from treekit.optax._selection import is_params_placeholder
+from treekit.optax._specs import match_params
 from treekit.optax._transformation import GradientTransformation, described
 
 

@@ -22,11 +22,12 @@ from treekit.optax._boundary import normalize
 from treekit.optax._conditionally import conditionally_mask, conditionally_transform
 from treekit.optax._inject import bind, inject_hyperparams
 from treekit.optax._lbfgs import lbfgs, value_and_grad_from_state
-from treekit.optax._masking import freeze, masked, partition, resolve_mask, selective_transform
+from treekit.optax._masking import freeze, masked, partition, selective_transform
 from treekit.optax._monitor import monitor
 from treekit.optax._multi_steps import MultiSteps
 from treekit.optax._preserve import preserve
 from treekit.optax._selection import is_spec_leaf
+from treekit.optax._specs import resolve_mask
 from treekit.optax._transformation import Core, GradientTransformation, check_is_transformation, describe_call
 from treekit.optax._trees import ON_TREES, on_parameters
 
