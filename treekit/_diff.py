@@ -135,8 +135,9 @@ class _Leaves(NamedTuple):
     a: Any
     b: Any
 
-    def differences(self, values: bool, rtol: float, atol: float) -> list[Difference]:
-        return [Difference(jtu.keystr(self.path), *x) for x in leaf_differences(self.a, self.b, values, rtol, atol)]
+    def differences(self, values: bool, rtol: float, atol: float) -> Iterator[Difference]:
+        for found in leaf_differences(self.a, self.b, values, rtol, atol):
+            yield Difference(jtu.keystr(self.path), *found)
 
 
 def _walk(a: Any, b: Any) -> Iterator[Difference | _Leaves]:
