@@ -8,7 +8,7 @@ from jax.core import Tracer
 
 from treekit._diff import tree_diff
 from treekit._dtype import strong, wider
-from treekit._filter import is_array, is_parameter
+from treekit._filter import is_array
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import keep_dtypes
 from treekit.optax._sharding import shard_alike
@@ -83,7 +83,11 @@ def _keep_state_dtypes(new: Any, old: Any) -> Any:
 
 
 def _mixes_complex(params: Any) -> bool:
-    return len({jnp.iscomplexobj(x) for x in jtu.tree_leaves(params)}) > 1
+    return len({_is_complex(x) for x in jtu.tree_leaves(params)}) > 1
+
+
+def _is_complex(x: Any) -> bool:
+    return is_array(x) and x.dtype.kind == "c"
 
 
 def _real_where_real(old: Any, new: Any) -> Any:
@@ -93,7 +97,7 @@ def _real_where_real(old: Any, new: Any) -> Any:
     """
 
     def real(x: Any, y: Any) -> Any:
-        return jnp.real(y) if jnp.iscomplexobj(y) and is_parameter(x) and not jnp.iscomplexobj(x) else y
+        return jnp.real(y) if _is_complex(y) and is_array(x) and not _is_complex(x) else y
 
     return jtu.tree_map(real, old, new)
 
