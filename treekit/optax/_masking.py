@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import optax
@@ -12,13 +12,19 @@ from treekit._callable import match_spec, resolve_shown
 from treekit._dtype import as_array
 from treekit._filter import filter, is_array, is_inexact_array, is_parameter
 from treekit._jax import jtu
+from treekit._types import FilterSpec, Labels, Mask
 from treekit.optax._boundary import at_boundary, original
 from treekit.optax._selection import Selection, is_params_placeholder, select
 from treekit.optax._transformation import Core, GradientTransformation, core_of, described
+from treekit.optax._types import S, TransformationLike
 
 
+@overload
+def filtered(inner: GradientTransformation[S], filter_spec: FilterSpec = ...) -> GradientTransformation[S]: ...
+@overload
+def filtered(inner: TransformationLike, filter_spec: FilterSpec = ...) -> GradientTransformation[Any]: ...
 @described
-def filtered(inner: optax.GradientTransformation, filter_spec: Any = is_inexact_array) -> GradientTransformation:
+def filtered(inner: TransformationLike, filter_spec: FilterSpec = is_inexact_array) -> GradientTransformation[Any]:
     """Run a transformation over some of the leaves of a raw model; the others are frozen.
 
     The other leaves (functions, strings, integers, …) are None in the state and in the updates that come out, so
@@ -74,8 +80,8 @@ def _none_as_false(filter_spec: Any) -> Any:
 
 @described
 def masked(
-    inner: optax.GradientTransformation, mask: Any, *, mask_compatible_extra_args: bool = False
-) -> GradientTransformation:
+    inner: TransformationLike, mask: Mask, *, mask_compatible_extra_args: bool = False
+) -> GradientTransformation[optax.MaskedState]:
     """`optax.masked` for every mask and every model: masked-in leaves are transformed, the others pass through.
 
     Where a leaf is masked out, the state holds an `optax.MaskedNode` and the update comes out as it went in: it is
@@ -117,11 +123,11 @@ def _choose_masked(mask: Any, params: Any) -> Selection:
 
 @described
 def partition(
-    transforms: Mapping[Any, optax.GradientTransformation],
-    param_labels: Any,
+    transforms: Mapping[Any, TransformationLike],
+    param_labels: Labels,
     *,
     mask_compatible_extra_args: bool = False,
-) -> GradientTransformation:
+) -> GradientTransformation[optax.transforms.PartitionState]:
     """`optax.partition` for every tree of labels and every model: each leaf goes to the transformation of its label.
 
     Args:
@@ -198,7 +204,7 @@ def _choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict
 
 
 @described
-def freeze(mask: Any) -> GradientTransformation:
+def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
     """`optax.freeze` for every mask and every model: updates are zero where the mask is True.
 
     Args:
@@ -217,7 +223,9 @@ def freeze(mask: Any) -> GradientTransformation:
 
 
 @described
-def selective_transform(optimizer: optax.GradientTransformation, *, freeze_mask: Any) -> GradientTransformation:
+def selective_transform(
+    optimizer: TransformationLike, *, freeze_mask: Mask
+) -> GradientTransformation[optax.transforms.PartitionState]:
     """`optax.selective_transform` for every mask and every model: leaves whose mask is True are frozen.
 
     Args:
