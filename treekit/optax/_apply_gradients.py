@@ -10,12 +10,13 @@ from treekit._map import check_shapes
 from treekit.optax._apply import apply_updates
 from treekit.optax._boundary import normalize, whole_step
 from treekit.optax._multi_steps import MultiSteps
+from treekit.optax._types import TransformationLike
 
 T = TypeVar("T")
 
 
 def apply_gradients(
-    optimizer: optax.GradientTransformation | MultiSteps | optax.MultiSteps,
+    optimizer: TransformationLike,
     grads: Any,
     state: Any,
     params: T,

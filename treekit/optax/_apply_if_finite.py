@@ -17,10 +17,13 @@ from treekit.optax._transformation import (
     described,
     step_of,
 )
+from treekit.optax._types import TransformationLike
 
 
 @described
-def apply_if_finite(inner: optax.GradientTransformation, max_consecutive_errors: int) -> GradientTransformation:
+def apply_if_finite(
+    inner: TransformationLike, max_consecutive_errors: int
+) -> GradientTransformation[optax.ApplyIfFiniteState]:
     """`optax.apply_if_finite` for every mix of dtypes and every model.
 
     Where an update holds an inf or a NaN, the inner state stays and the updates are zero; after more than

@@ -18,6 +18,7 @@ from treekit._jax import jnp, jtu
 from treekit.optax._boundary import original
 from treekit.optax._selection import is_params_placeholder, is_spec_leaf
 from treekit.optax._specs import as_arrays
+from treekit.optax._types import TransformationLike
 
 
 class Scheduled(NamedTuple):
@@ -44,7 +45,7 @@ class Arguments:
         required: the names of those that may not be.
     """
 
-    factory: Callable[..., optax.GradientTransformation]
+    factory: Callable[..., TransformationLike]
     signature: inspect.Signature
     bound: inspect.BoundArguments
     static: Collection[str]
@@ -96,7 +97,7 @@ class Arguments:
                 )
         return {name: _stateful(self.bound.arguments[name]) for name in state.hyperparams_states}
 
-    def make(self, hyperparams: dict[str, Any]) -> optax.GradientTransformation:
+    def make(self, hyperparams: dict[str, Any]) -> TransformationLike:
         """The transformation with these hyperparameters."""
         call = inspect.BoundArguments(self.signature, OrderedDict({**self.bound.arguments, **hyperparams}))
         return self.factory(*call.args, **call.kwargs)

@@ -20,17 +20,18 @@ from treekit._jax import jnp, jtu, untyped
 from treekit.optax._diagnose import diagnosing
 from treekit.optax._preserve import preserve
 from treekit.optax._selection import is_params_placeholder, update_parts, view_extra_args
-from treekit.optax._transformation import Apply, Core, GradientTransformation, core_of, own_step
+from treekit.optax._transformation import Apply, Core, GradientTransformation, core_of, is_ours, own_step
+from treekit.optax._types import TransformationLike
 
 
-def normalize(tx: optax.GradientTransformation) -> GradientTransformation:
+def normalize(tx: TransformationLike) -> GradientTransformation[Any]:
     """Any transformation as one that takes raw models and preserves dtypes; one of ours as it is."""
-    if isinstance(tx, GradientTransformation) and tx.core is not None:
+    if is_ours(tx) and tx.core is not None:
         return tx
     return at_boundary(core_of(tx))
 
 
-def at_boundary(core: Core) -> GradientTransformation:
+def at_boundary(core: Core) -> GradientTransformation[Any]:
     """The two kernels around a core: it sees the leaves that can be parameters, and dtypes are preserved.
 
     `init` and `update` close over transformations alone, so that Equinox's `closure_to_pytree`, by which Optimistix
@@ -58,7 +59,7 @@ def at_boundary(core: Core) -> GradientTransformation:
 
 
 def whole_step(
-    tx: GradientTransformation, grads: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply
+    tx: GradientTransformation[Any], grads: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply
 ) -> tuple[Any, Any]:
     """New params and a new state, by the core's own whole step if it has one and can do it for all of these params."""
     core = core_of(tx)

@@ -10,12 +10,13 @@ from treekit._map import keep_dtypes
 from treekit.optax._boundary import at_boundary
 from treekit.optax._preserve import preserve
 from treekit.optax._transformation import GradientTransformation, described
+from treekit.optax._types import TransformationLike
 
 
 @described
 def conditionally_transform(
-    inner: optax.GradientTransformation, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
-) -> GradientTransformation:
+    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+) -> GradientTransformation[optax.ConditionallyTransformState]:
     """`optax.conditionally_transform` for every mix of dtypes: on the other steps, updates pass through unchanged.
 
     Args:
@@ -39,8 +40,8 @@ def conditionally_transform(
 
 @described
 def conditionally_mask(
-    inner: optax.GradientTransformation, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
-) -> GradientTransformation:
+    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+) -> GradientTransformation[optax.ConditionallyMaskState]:
     """`optax.conditionally_mask` for every mix of dtypes: on the other steps, updates are zero.
 
     Args:
@@ -63,12 +64,12 @@ def conditionally_mask(
 
 
 def _run_conditionally(
-    inner: optax.GradientTransformation,
+    inner: TransformationLike,
     should_transform_fn: Callable[..., Any],
     forward_extra_args: bool,
     state_class: Callable[..., Any],
     otherwise: Callable[[Any], Any],
-) -> GradientTransformation:
+) -> GradientTransformation[Any]:
     tx = preserve(inner)
 
     def init(params: Any) -> Any:

@@ -1,8 +1,11 @@
 """dtype_preserving: the second kernel, for users' own transformations."""
 
-from typing import Any, Literal, NamedTuple
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, overload
 
 import optax
+from jax.typing import DTypeLike
 
 from treekit._jax import jnp
 from treekit._round import hashed, round_like, widen
@@ -11,6 +14,10 @@ from treekit.optax._preserve import like_updates, preserve
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._state_dtype import cast_state, check_state, check_state_dtype, is_by_name, store_by_name
 from treekit.optax._transformation import GradientTransformation, core_of, described
+from treekit.optax._types import S, TransformationLike
+
+# One for all floating state, or one for each accumulator, by name or by pattern.
+StateDtype = DTypeLike | Mapping[str, DTypeLike] | Mapping[re.Pattern[str], DTypeLike] | None
 
 
 class StochasticRoundingState(NamedTuple):
@@ -25,14 +32,34 @@ class StochasticRoundingState(NamedTuple):
     inner_state: Any
 
 
-@described
+@overload
 def dtype_preserving(
-    inner: optax.GradientTransformation,
+    inner: TransformationLike, *, state_dtype: StateDtype = None, rounding: Literal["stochastic"], seed: int = 0
+) -> GradientTransformation[StochasticRoundingState]: ...
+@overload
+def dtype_preserving(
+    inner: GradientTransformation[S],
     *,
-    state_dtype: Any = None,
+    state_dtype: StateDtype = None,
+    rounding: Literal["nearest"] = "nearest",
+    seed: int = 0,
+) -> GradientTransformation[S]: ...
+@overload
+def dtype_preserving(
+    inner: TransformationLike,
+    *,
+    state_dtype: StateDtype = None,
     rounding: Literal["nearest", "stochastic"] = "nearest",
     seed: int = 0,
-) -> GradientTransformation:
+) -> GradientTransformation[Any]: ...
+@described
+def dtype_preserving(
+    inner: TransformationLike,
+    *,
+    state_dtype: StateDtype = None,
+    rounding: Literal["nearest", "stochastic"] = "nearest",
+    seed: int = 0,
+) -> GradientTransformation[Any]:
     """Keep the dtype, weak type and structure of a transformation's state, whatever the dtypes of the gradients.
 
     `init` makes weak types strong. `update` gives every leaf of the state the dtype it came in with, and every update
@@ -92,7 +119,7 @@ def _check_seed(seed: Any) -> None:
 
 
 def _round_state(
-    inner: optax.GradientTransformation, state_dtype: Any, seed: int
+    inner: TransformationLike, state_dtype: StateDtype, seed: int
 ) -> optax.GradientTransformationExtraArgs:
     """`inner` computes in f32, all of it; what is narrow of its state and its updates is then rounded down."""
     tx = preserve(inner)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import optax
+from jax.typing import DTypeLike
 
 from treekit._dtype import dtype_of, is_weak, strong
 from treekit._filter import is_array, is_inexact_array
@@ -15,15 +16,16 @@ from treekit._round import is_narrow, widen
 from treekit.optax._arguments import Arguments
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import Core, GradientTransformation, core_of, describe_call
+from treekit.optax._types import TransformationLike
 
 
 def inject_hyperparams(
-    inner_factory: Callable[..., optax.GradientTransformation],
+    inner_factory: Callable[..., TransformationLike],
     static_args: str | Iterable[str] = (),
-    hyperparam_dtype: Any = None,
+    hyperparam_dtype: DTypeLike | None = None,
     *,
     only: str | Iterable[str] | None = None,
-) -> Callable[..., GradientTransformation]:
+) -> Callable[..., GradientTransformation[optax.InjectStatefulHyperparamsState]]:
     """`optax.inject_hyperparams` that needs no `static_args` for arguments that are not schedules.
 
     Each argument is, in this order:
@@ -83,7 +85,7 @@ def inject_hyperparams(
         static = signature.parameters.keys() - required
 
     @functools.wraps(inner_factory)
-    def factory(*args: Any, **kwargs: Any) -> GradientTransformation:
+    def factory(*args: Any, **kwargs: Any) -> GradientTransformation[optax.InjectStatefulHyperparamsState]:
         bound = bind(inner_factory, signature, args, kwargs)
         bound.apply_defaults()
         arguments = Arguments(inner_factory, signature, bound, static, required)

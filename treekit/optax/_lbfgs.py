@@ -22,7 +22,7 @@ def lbfgs(
     memory_size: int = 10,
     scale_init_precond: bool = True,
     linesearch: optax.GradientTransformation | None = _LINESEARCH,
-) -> GradientTransformation:
+) -> GradientTransformation[tuple[Any, ...]]:
     """`optax.lbfgs` on raw models, in any floating dtype, inside scan, traced once.
 
     `value_fn` is called with the whole model, whatever part of it is optimized.

@@ -2,20 +2,26 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, overload
 
 import optax
 
 from treekit._filter import is_inexact_array
 from treekit._jax import jtu
+from treekit._types import FilterSpec, Labels, Mask
 from treekit.optax._boundary import at_boundary
 from treekit.optax._selection import Selection, is_params_placeholder, select
 from treekit.optax._specs import choose_filtered, choose_groups, choose_masked, resolve_mask
 from treekit.optax._transformation import Core, GradientTransformation, core_of, described
+from treekit.optax._types import S, TransformationLike
 
 
+@overload
+def filtered(inner: GradientTransformation[S], filter_spec: FilterSpec = ...) -> GradientTransformation[S]: ...
+@overload
+def filtered(inner: TransformationLike, filter_spec: FilterSpec = ...) -> GradientTransformation[Any]: ...
 @described
-def filtered(inner: optax.GradientTransformation, filter_spec: Any = is_inexact_array) -> GradientTransformation:
+def filtered(inner: TransformationLike, filter_spec: FilterSpec = is_inexact_array) -> GradientTransformation[Any]:
     """Run a transformation over some of the leaves of a raw model; the others are frozen.
 
     The other leaves (functions, strings, integers, …) are None in the state and in the updates that come out, so
@@ -45,8 +51,8 @@ def filtered(inner: optax.GradientTransformation, filter_spec: Any = is_inexact_
 
 @described
 def masked(
-    inner: optax.GradientTransformation, mask: Any, *, mask_compatible_extra_args: bool = False
-) -> GradientTransformation:
+    inner: TransformationLike, mask: Mask, *, mask_compatible_extra_args: bool = False
+) -> GradientTransformation[optax.MaskedState]:
     """`optax.masked` for every mask and every model: masked-in leaves are transformed, the others pass through.
 
     Where a leaf is masked out, the state holds an `optax.MaskedNode` and the update comes out as it went in: it is
@@ -83,11 +89,11 @@ def masked(
 
 @described
 def partition(
-    transforms: Mapping[Any, optax.GradientTransformation],
-    param_labels: Any,
+    transforms: Mapping[Any, TransformationLike],
+    param_labels: Labels,
     *,
     mask_compatible_extra_args: bool = False,
-) -> GradientTransformation:
+) -> GradientTransformation[optax.transforms.PartitionState]:
     """`optax.partition` for every tree of labels and every model: each leaf goes to the transformation of its label.
 
     Args:
@@ -139,7 +145,7 @@ def partition(
 
 
 @described
-def freeze(mask: Any) -> GradientTransformation:
+def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
     """`optax.freeze` for every mask and every model: updates are zero where the mask is True.
 
     Args:
@@ -158,7 +164,9 @@ def freeze(mask: Any) -> GradientTransformation:
 
 
 @described
-def selective_transform(optimizer: optax.GradientTransformation, *, freeze_mask: Any) -> GradientTransformation:
+def selective_transform(
+    optimizer: TransformationLike, *, freeze_mask: Mask
+) -> GradientTransformation[optax.transforms.PartitionState]:
     """`optax.selective_transform` for every mask and every model: leaves whose mask is True are frozen.
 
     Args:

@@ -10,7 +10,7 @@ from treekit.optax._transformation import GradientTransformation, described
 
 
 @described
-def monitor(measures: dict[str, Any]) -> GradientTransformation:
+def monitor(measures: dict[str, Any]) -> GradientTransformation[optax.MonitorState]:
     """`optax.monitor` whose state holds the measurements from init on, so that it runs in scan and is traced once.
 
     Before the first update they are those of the params, as in the state of `optax.snapshot`.

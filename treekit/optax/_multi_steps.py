@@ -16,7 +16,8 @@ from treekit._jax import jnp, jtu, untyped
 from treekit.optax._boundary import at_boundary, normalize
 from treekit.optax._preserve import preserve
 from treekit.optax._step_if import run_if, step_if, zeros
-from treekit.optax._transformation import SteppingCore, core_of, step_of
+from treekit.optax._transformation import GradientTransformation, SteppingCore, core_of, step_of
+from treekit.optax._types import TransformationLike
 
 if TYPE_CHECKING:  # what derives from a class of a package without py.typed is unknown to `pyright --verifytypes`
     _Base = object
@@ -58,7 +59,7 @@ class MultiSteps(_Base):
 
     def __init__(
         self,
-        opt: optax.GradientTransformation,
+        opt: TransformationLike,
         every_k_schedule: int | Callable[[Any], Any],
         use_grad_mean: bool = True,
         should_skip_update_fn: Callable[..., Any] | None = None,
@@ -76,7 +77,7 @@ class MultiSteps(_Base):
         self._tx = at_boundary(core).described_as(lambda: f"MultiSteps({self._opt!r}, {every_k_schedule!r})")
 
     @property
-    def inner_opt(self) -> optax.GradientTransformationExtraArgs:
+    def inner_opt(self) -> GradientTransformation[Any]:
         """The inner transformation."""
         return self._opt
 
@@ -111,7 +112,7 @@ class MultiSteps(_Base):
         updated: jax.Array = jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
         return updated
 
-    def gradient_transformation(self) -> optax.GradientTransformationExtraArgs:
+    def gradient_transformation(self) -> GradientTransformation[optax.MultiStepsState]:
         """`init` and `update` as a transformation."""
         return self._tx
 

@@ -30,7 +30,7 @@ class ParamsEmaState(NamedTuple):
 
 
 @described
-def params_ema(decay: ArrayLike) -> GradientTransformation:
+def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
     """Keep an exponential moving average of the params in the state; `get_ema` reads it.
 
     After t steps the average is that of the params after each of them, weighted by `decay**(t - i)` for step i, so it

@@ -13,9 +13,10 @@ from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import keep_dtypes
 from treekit.optax._sharding import shard_alike
 from treekit.optax._transformation import core_of
+from treekit.optax._types import TransformationLike
 
 
-def preserve(tx: optax.GradientTransformation, *, state_dtype: Any = None) -> optax.GradientTransformationExtraArgs:
+def preserve(tx: TransformationLike, *, state_dtype: Any = None) -> optax.GradientTransformationExtraArgs:
     """Give every leaf of the state the dtype it came in with, and every update the wider of its gradient's and param's.
 
     Args:

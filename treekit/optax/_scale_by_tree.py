@@ -15,9 +15,12 @@ from treekit.optax._selection import is_params_placeholder
 from treekit.optax._specs import match_params
 from treekit.optax._transformation import GradientTransformation, described
 
+# A prefix tree of the params, of any class, with numbers or schedules at its leaves, or a function to one.
+Rates = Callable[[Any], Any] | float | object
+
 
 @described
-def scale_by_tree(rates: Any | Callable[[optax.Params], Any]) -> GradientTransformation:
+def scale_by_tree(rates: Rates) -> GradientTransformation[optax.ScaleByScheduleState]:
     """Multiply the update of each leaf by its own rate: smaller steps for the body than for the head.
 
     Args:

@@ -13,6 +13,7 @@ from treekit._round import is_inexact_dtype, widen
 from treekit.optax._preserve import cast_floats, check_held
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._transformation import Core, core_of
+from treekit.optax._types import TransformationLike
 
 
 def check_state_dtype(state_dtype: Any) -> None:
@@ -40,7 +41,7 @@ def is_by_name(state_dtype: object) -> TypeGuard[Mapping[Any, Any]]:
     return isinstance(state_dtype, Mapping)
 
 
-def store_by_name(tx: optax.GradientTransformation, dtypes: Mapping[Any, Any]) -> Core:
+def store_by_name(tx: TransformationLike, dtypes: Mapping[Any, Any]) -> Core:
     """`tx` with the accumulators of its state in these dtypes; it computes in float32 at least."""
     inner = core_of(tx)
 

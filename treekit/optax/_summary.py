@@ -19,6 +19,7 @@ from treekit.optax._accumulators import Accumulator, accumulators, nbytes
 from treekit.optax._ask import Answer, ask, has_gradient
 from treekit.optax._boundary import normalize
 from treekit.optax._multi_steps import MultiSteps
+from treekit.optax._types import TransformationLike
 
 _ROWS = 50  # that str() has at most
 _RESET, _BOLD, _YELLOW = "\033[0m", "\033[1m", "\033[33m"
@@ -99,9 +100,7 @@ class Summary:
         return "\n".join([*lines, _last_line(self.totals)])
 
 
-def summary(
-    optimizer: optax.GradientTransformation | MultiSteps | optax.MultiSteps, params: Any, state: Any = None
-) -> Summary:
+def summary(optimizer: TransformationLike, params: Any, state: Any = None) -> Summary:
     """What one step of an optimizer does to each leaf, and what its state keeps for it.
 
     It shows whether masks, labels and rates have reached the leaves they were meant for. The optimizer is asked by

@@ -3,15 +3,17 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeGuard, cast
 
 import optax
+from optax import GradientTransformationExtraArgs as _Base
 
 from treekit._describe import describe, describe_value
 from treekit._filter import is_array
+from treekit.optax._types import InitFn, S, TransformationLike, UpdateFn
 
 P = ParamSpec("P")
-Core = optax.GradientTransformationExtraArgs
+Core: TypeAlias = optax.GradientTransformationExtraArgs
 Apply = Callable[[Any, Any], Any]  # adds updates to params
 WholeStep = Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]]
 
@@ -47,7 +49,13 @@ def own_step(core: Core) -> WholeStep | None:
     return core.step if isinstance(core, SteppingCore) else None
 
 
-class GradientTransformation(optax.GradientTransformationExtraArgs):
+if (
+    TYPE_CHECKING
+):  # `pyright --verifytypes` does not read Optax, which has no py.typed; this tells it that it is a class
+    assert issubclass(_Base, object)
+
+
+class GradientTransformation(_Base, Generic[S]):
     """A transformation that takes raw models and preserves dtypes, as everything made by `treekit.optax` is.
 
     `init` and `update` stand at the boundary: they select the leaves that can be parameters, and cast what comes out.
@@ -61,9 +69,20 @@ class GradientTransformation(optax.GradientTransformationExtraArgs):
     core: Core | None = None
     _describe: Callable[[], str] | None = None
 
+    if TYPE_CHECKING:  # at run time they are the fields of the named tuple
+
+        @property
+        def init(self) -> InitFn[S]: ...
+        @property
+        def update(self) -> UpdateFn[S]: ...
+
     def __new__(
-        cls, init: Any, update: Any, core: Core | None = None, describe: Callable[[], str] | None = None
-    ) -> "GradientTransformation":
+        cls,
+        init: InitFn[S] | Any,
+        update: Callable[..., tuple[Any, S]] | Any,
+        core: Core | None = None,
+        describe: Callable[[], str] | None = None,
+    ) -> "GradientTransformation[S]":
         """Also called by JAX when it rebuilds the tuple, with anything in the place of the two functions."""
         self = super().__new__(cls, init, update)
         self.core = core
@@ -78,20 +97,26 @@ class GradientTransformation(optax.GradientTransformationExtraArgs):
         def _replace(self, **functions: Any) -> optax.GradientTransformationExtraArgs:
             return optax.GradientTransformationExtraArgs(**{"init": self.init, "update": self.update, **functions})
 
-    def described_as(self, describe: Callable[[], str]) -> "GradientTransformation":
+    def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[S]":
         """The same transformation, whose `repr` is what `describe` returns."""
         return GradientTransformation(self.init, self.update, self.core, describe)
 
 
-def core_of(tx: optax.GradientTransformation) -> Core:
+def is_ours(x: object) -> TypeGuard[GradientTransformation[Any]]:
+    """Whether `x` is one of treekit's transformations."""
+    return isinstance(x, GradientTransformation)
+
+
+def core_of(tx: TransformationLike) -> Core:
     """What runs between the boundaries: the core of one of ours, and any other transformation as it is.
 
     Raises:
         TypeError: `tx` is not a transformation.
     """
     check_is_transformation(tx)
-    core: Core | None = getattr(tx, "core", None) if isinstance(tx, GradientTransformation) else None
-    return optax.with_extra_args_support(tx) if core is None else core
+    if is_ours(tx) and tx.core is not None:
+        return tx.core
+    return optax.with_extra_args_support(cast(optax.GradientTransformation, tx))  # which asks for no class
 
 
 def check_is_transformation(tx: object, name: str = "") -> None:
@@ -104,12 +129,12 @@ def check_is_transformation(tx: object, name: str = "") -> None:
         )
 
 
-def described(factory: Callable[P, GradientTransformation]) -> Callable[P, GradientTransformation]:
+def described(factory: Callable[P, GradientTransformation[S]]) -> Callable[P, GradientTransformation[S]]:
     """Decorate a function that makes transformations: their `repr` is the call that made them."""
     signature = inspect.signature(factory)
 
     @functools.wraps(factory)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> GradientTransformation:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> GradientTransformation[S]:
         describe = functools.partial(describe_call, factory.__name__, signature, args, kwargs)
         return factory(*args, **kwargs).described_as(describe)
 
@@ -133,14 +158,14 @@ def describe_call(name: str, signature: inspect.Signature, args: tuple[Any, ...]
 def _describe_argument(x: Any) -> str:
     if is_array(x) and x.shape != ():
         return describe(x)
-    if isinstance(x, optax.GradientTransformation) and not isinstance(x, GradientTransformation):
+    if isinstance(x, optax.GradientTransformation) and not is_ours(x):
         return "GradientTransformation(init, update)"  # one of Optax's own, which prints the addresses of functions
     if isinstance(x, tuple) and type(x) is tuple:
         return "(" + ", ".join(map(_describe_argument, x)) + ("," if len(x) == 1 else "") + ")"
     if isinstance(x, dict):
         return "{" + ", ".join(f"{key!r}: {_describe_argument(value)}" for key, value in x.items()) + "}"
     text = getattr(x, "__qualname__", None) or describe_value(x)
-    return text if len(text) <= _WIDTH or isinstance(x, GradientTransformation) else text[:_WIDTH] + "…"
+    return text if len(text) <= _WIDTH or is_ours(x) else text[:_WIDTH] + "…"
 
 
 _WIDTH = 80  # of an argument

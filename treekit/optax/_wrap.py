@@ -28,7 +28,7 @@ from treekit.optax._multi_steps import MultiSteps
 from treekit.optax._preserve import preserve
 from treekit.optax._selection import is_spec_leaf
 from treekit.optax._specs import resolve_mask
-from treekit.optax._transformation import Core, GradientTransformation, check_is_transformation, describe_call
+from treekit.optax._transformation import Core, GradientTransformation, check_is_transformation, describe_call, is_ours
 from treekit.optax._trees import ON_TREES, on_parameters
 
 # Under whatever name and in whatever module Optax has the one, we have the other.
@@ -132,7 +132,7 @@ def _wrap_argument(name: str, x: Any) -> Any:
     A transformation of ours is reduced to its core. What may be a function or a tree becomes a function, which decides
     once it is given the params; so Optax's own `callable(mask)` is right.
     """
-    if isinstance(x, GradientTransformation):
+    if is_ours(x):
         return _link(x)
     if isinstance(x, tuple) and type(x) is tuple:  # the links of a chain; in a named chain, each with its name
         return tuple(_wrap_argument(name, item) for item in x)
@@ -148,7 +148,7 @@ def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:
     return argument(*args) if len(args) != 1 else resolve_spec(argument, args[0], is_spec_leaf=is_spec_leaf, name=name)
 
 
-def _link(tx: GradientTransformation) -> Core:
+def _link(tx: GradientTransformation[Any]) -> Core:
     """A transformation inside one of Optax's own functions, such as a link of a chain.
 
     It runs its core, and crosses the boundary again only where a transformation before it has frozen leaves.

@@ -1,0 +1,49 @@
+"""What `treekit.optax` takes and returns, for type checkers: transformations, with the class of their state."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+U = TypeVar("U")
+S_co = TypeVar("S_co", covariant=True)
+
+if TYPE_CHECKING:
+    # To checkers `GradientTransformation` is `GradientTransformation[Any]`. Python has this from 3.13 on.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    S = TypeVarWithDefault("S", default=Any)
+else:
+    S = TypeVar("S")
+
+
+@runtime_checkable
+class InitFn(Protocol[S_co]):
+    """`init` of a transformation: takes params, or a raw model, and returns a state."""
+
+    def __call__(self, params: Any) -> S_co: ...
+
+
+@runtime_checkable
+class UpdateFn(Protocol[S]):
+    """`update` of a transformation: returns updates like those it takes, and a new state."""
+
+    def __call__(self, updates: U, state: S, params: Any = None, **extra_args: Any) -> tuple[U, S]: ...
+
+
+@runtime_checkable
+class TransformationLike(Protocol):
+    """A transformation of treekit's, Optax's or your own: whatever has `init` and `update`.
+
+    >>> import optax
+    >>> isinstance(optax.adam(1e-3), TransformationLike), isinstance(optax.adam, TransformationLike)
+    (True, False)
+    """
+
+    @property
+    def init(self) -> Callable[..., Any]:
+        """Takes params; returns a state."""
+        ...
+
+    @property
+    def update(self) -> Callable[..., tuple[Any, Any]]:
+        """Takes updates, a state and perhaps params; returns updates and a state."""
+        ...
