@@ -24,6 +24,18 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "multi_steps_of_finite": lambda tx: tko.MultiSteps(tko.apply_if_finite(tx, 2), 2),
     "of_multi_steps": lambda tx: tko.MultiSteps(tko.MultiSteps(tx, 2).gradient_transformation(), 2),
     "clipped": lambda tx: tko.chain(tko.clip_by_global_norm(1.0), tko.MultiSteps(tx, 2).gradient_transformation()),
+    "clipped_twice": lambda tx: tko.named_chain(
+        ("clip", optax.clip(0.5)),
+        ("rest", tko.chain(tko.clip_by_global_norm(1.0), tko.MultiSteps(tx, 2).gradient_transformation())),
+    ),
+    "after_optax": lambda tx: tko.chain(
+        optax.scale_by_adam(), optax.scale(0.1), tko.MultiSteps(tx, 2).gradient_transformation()
+    ),
+    "after_frozen": lambda tx: tko.chain(
+        tko.filtered(tko.scale(0.5), lambda x: eqx.is_array(x) and x.ndim > 1),
+        tko.MultiSteps(tx, 2).gradient_transformation(),
+    ),
+    "multi_steps_of_chain": lambda tx: tko.MultiSteps(tko.chain(optax.scale_by_adam(), tko.apply_if_finite(tx, 2)), 2),
     "followed": lambda tx: tko.chain(
         tko.MultiSteps(tx, 2).gradient_transformation(), tko.add_decayed_weights(0.1), tko.scale(-1.0)
     ),
@@ -79,6 +91,10 @@ def gradients(steps: int, dtype: Any = jnp.float32) -> list[Any]:
 HOLDING: dict[str, Callable[[], Any]] = {
     "multi_steps": lambda: tko.MultiSteps(tko.adam(0.1), 2),
     "finite": lambda: tko.apply_if_finite(tko.adam(0.1), 5),
+    "chain": lambda: tko.chain(tko.scale(2.0), tko.MultiSteps(tko.adam(0.1), 2).gradient_transformation()),
+    "named_chain": lambda: tko.named_chain(
+        ("s", tko.scale(2.0)), ("t", tko.chain(tko.apply_if_finite(tko.adam(0.1), 5)))
+    ),
 }
 
 

@@ -12,7 +12,7 @@ from treekit._filter import is_array
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import keep_dtypes
 from treekit.optax._sharding import shard_alike
-from treekit.optax._transformation import core_of
+from treekit.optax._transformation import Apply, WholeStep, core_of
 from treekit.optax._types import TransformationLike
 
 
@@ -40,14 +40,36 @@ def preserve(tx: TransformationLike, *, state_dtype: Any = None) -> optax.Gradie
         if state_dtype is not None:
             check_held(state, state_dtype)
         new_updates, new_state = inner.update(cast(updates), state, cast(params), **extra)
-        _check_updates(updates, new_updates)
-        _check_state(state, new_state)
-        if _mixes_complex(params):
-            new_updates = _real_where_real(updates, new_updates)
-            new_state = _real_where_real(state, new_state)
-        return keep_dtypes(like_updates(updates, params), new_updates), _keep_state_dtypes(new_state, state)
+        return _keep_updates(updates, params, new_updates), _keep_state(state, params, new_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def preserve_step(step: WholeStep) -> WholeStep:
+    """Do for a whole step what `preserve` does for an update."""
+
+    def preserved(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+        def apply_kept(params: Any, new_updates: Any) -> Any:
+            return apply(params, _keep_updates(updates, params, new_updates))
+
+        new_params, new_state = step(updates, state, params, extra, apply_kept)
+        return new_params, _keep_state(state, params, new_state)
+
+    return preserved
+
+
+def _keep_updates(updates: Any, params: Any, new_updates: Any) -> Any:
+    _check_updates(updates, new_updates)
+    if _mixes_complex(params):
+        new_updates = _real_where_real(updates, new_updates)
+    return keep_dtypes(like_updates(updates, params), new_updates)
+
+
+def _keep_state(state: Any, params: Any, new_state: Any) -> Any:
+    _check_state(state, new_state)
+    if _mixes_complex(params):
+        new_state = _real_where_real(state, new_state)
+    return _keep_state_dtypes(new_state, state)
 
 
 def _own_arrays(state: Any, params: Any) -> Any:

@@ -19,6 +19,7 @@ from treekit.optax._apply import (
 )
 from treekit.optax._apply_if_finite import apply_if_finite
 from treekit.optax._boundary import normalize
+from treekit.optax._chain import with_last_step
 from treekit.optax._conditionally import conditionally_mask, conditionally_transform
 from treekit.optax._inject import bind, inject_hyperparams
 from treekit.optax._lbfgs import lbfgs, value_and_grad_from_state
@@ -112,10 +113,22 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
         made = factory(*bound.args, **bound.kwargs)
         if not isinstance(made, optax.GradientTransformation):
             return made
+        if factory in (optax.chain, optax.named_chain) and args:
+            made = _with_last_step(factory, made, args, bound.args)
         return normalize(made).described_as(functools.partial(describe_call, name, signature, args, kwargs))
 
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
     return wrapped
+
+
+def _with_last_step(
+    make: Callable[..., Any], chain: optax.GradientTransformation, args: tuple[Any, ...], links: tuple[Any, ...]
+) -> optax.GradientTransformation:
+    """A chain made by `make`, with the whole step of its last link; `links` are `args` as Optax sees them."""
+    if make is optax.chain:
+        return with_last_step(chain, args[-1], lambda last: make(*links[:-1], last))
+    name, tx = args[-1]
+    return with_last_step(chain, tx, lambda last: make(*links[:-1], (name, last)))
 
 
 def _check_argument(factory: str, parameter: inspect.Parameter, value: Any) -> None:
