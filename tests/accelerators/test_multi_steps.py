@@ -89,17 +89,18 @@ def test_a_whole_step_that_accumulates_does_not_touch_the_params(
     assert temporary < 0.01
 
 
-CHAINS: dict[str, Callable[[Any], Any]] = {
+WRAPPED: dict[str, Callable[[Any], Any]] = {
     "chain": lambda tx: tko.chain(tko.clip(1.0), tx),
     "named_chain": lambda tx: tko.named_chain(("clip", tko.clip(1.0)), ("tx", tx)),
+    "masked": lambda tx: tko.masked(tx, [True]),
     "nested": lambda tx: tko.chain(tko.clip(1.0), tko.chain(tko.clip(1.0), tx)),
 }
 
 
 @pytest.mark.parametrize("donated", [True, False], ids=["donated", "kept"])
-@pytest.mark.parametrize("name", CHAINS)
-def test_a_chain_that_ends_in_multi_steps_does_not_touch_the_params(name: str, donated: bool) -> None:
-    tx = CHAINS[name](tko.MultiSteps(optax.adamw(1e-3), 8).gradient_transformation())
+@pytest.mark.parametrize("name", WRAPPED)
+def test_multi_steps_does_not_touch_the_params_as_the_last_link_or_masked(name: str, donated: bool) -> None:
+    tx = WRAPPED[name](tko.MultiSteps(optax.adamw(1e-3), 8).gradient_transformation())
 
     def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
         return tko.apply_gradients(tx, grads, state, params)

@@ -1,5 +1,6 @@
 """apply_gradients: a whole step, equal to `update` then `apply_updates`."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,14 @@ from tests.optax import cases
 from treekit import optax as tko
 
 STEPS = 3
+
+
+def first_leaves(params: Any) -> Any:
+    """A mask of half of the leaves."""
+    count, numbers = len(jax.tree.leaves(params)), itertools.count()
+    return jax.tree.map(lambda _: 2 * next(numbers) < count, params)
+
+
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "bare": lambda tx: tko.filtered(tx, lambda x: eqx.is_array_like(x)),
     "multi_steps": lambda tx: tko.MultiSteps(tx, 2),
@@ -40,6 +49,11 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
         tko.MultiSteps(tx, 2).gradient_transformation(), tko.add_decayed_weights(0.1), tko.scale(-1.0)
     ),
     "masked": lambda tx: tko.masked(tko.MultiSteps(tx, 2).gradient_transformation(), True),
+    "masked_in_part": lambda tx: tko.masked(tko.MultiSteps(tx, 2).gradient_transformation(), first_leaves),
+    "filtered": lambda tx: tko.filtered(
+        tko.chain(tko.masked(tko.MultiSteps(tx, 2).gradient_transformation(), first_leaves)),
+        lambda x: eqx.is_inexact_array(x) and x.ndim > 0,
+    ),
     "optax_chain": lambda tx: optax.chain(tko.MultiSteps(tx, 2).gradient_transformation(), tko.scale(2.0)),
     "optax_multi_steps": lambda tx: optax.MultiSteps(tko.chain(tx), 2),
 }
@@ -92,6 +106,7 @@ HOLDING: dict[str, Callable[[], Any]] = {
     "multi_steps": lambda: tko.MultiSteps(tko.adam(0.1), 2),
     "finite": lambda: tko.apply_if_finite(tko.adam(0.1), 5),
     "chain": lambda: tko.chain(tko.scale(2.0), tko.MultiSteps(tko.adam(0.1), 2).gradient_transformation()),
+    "masked": lambda: tko.masked(tko.MultiSteps(tko.adam(0.1), 2).gradient_transformation(), True),
     "named_chain": lambda: tko.named_chain(
         ("s", tko.scale(2.0)), ("t", tko.chain(tko.apply_if_finite(tko.adam(0.1), 5)))
     ),
@@ -158,6 +173,20 @@ def test_an_inner_step_with_effects_runs_when_it_is_due() -> None:
         params, state = tko.apply_gradients(optimizer, jnp.ones(2), state, params)
     cases.effects_barrier()
     assert (seen, params.tolist()) == ([1, 1], [3.0, 3.0])
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16"])
+def test_leaves_that_are_masked_out_pass_through_on_each_step(kind: str) -> None:
+    """The others hold; with a key, each is rounded by the bits of its own."""
+    optimizer = tko.masked(tko.MultiSteps(tko.sgd(0.1), 2).gradient_transformation(), {"w": True, "b": False})
+    params, grads, key = cases.make(kind), cases.make(kind), jax.random.key(1)
+    state = optimizer.init(params)
+    ours = tko.apply_gradients(optimizer, grads, state, params, key=key)
+    assert ours[0]["w"].tolist() == params["w"].tolist()
+    assert ours[0]["b"].tolist() == (2 * params["b"]).tolist()
+    ours = tko.apply_gradients(optimizer, grads, ours[1], ours[0], key=key)
+    updates, _ = tko.sgd(0.1).update(grads, tko.sgd(0.1).init(params))
+    assert ours[0]["w"].tolist() == tko.apply_updates(params, updates, key=key)["w"].tolist()
 
 
 def test_members_under_vmap_keep_counts_of_their_own() -> None:
