@@ -10,7 +10,7 @@ from treekit._diff import tree_diff
 from treekit._dtype import strong, wider
 from treekit._filter import is_array
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._map import keep_dtypes
+from treekit._map import cast_each, keep_dtypes
 from treekit.optax._sharding import shard_alike
 from treekit.optax._transformation import Apply, WholeStep, core_of
 from treekit.optax._types import TransformationLike
@@ -59,16 +59,17 @@ def preserve_step(step: WholeStep) -> WholeStep:
 
 
 def _keep_updates(updates: Any, params: Any, new_updates: Any) -> Any:
-    _check_updates(updates, new_updates)
+    leaves, treedef = jtu.tree_flatten(updates)
+    news = _parts_of_updates(updates, treedef, new_updates)
     if _mixes_complex(params):
-        new_updates = _real_where_real(updates, new_updates)
-    return keep_dtypes(like_updates(updates, params), new_updates)
+        news = list(map(_real_where_real, leaves, news))
+    return treedef.unflatten(cast_each(news, _like_each(leaves, treedef, params), updates))
 
 
 def _keep_state(state: Any, params: Any, new_state: Any) -> Any:
     _check_state(state, new_state)
     if _mixes_complex(params):
-        new_state = _real_where_real(state, new_state)
+        new_state = jtu.tree_map(_real_where_real, state, new_state)
     return _keep_state_dtypes(new_state, state)
 
 
@@ -114,15 +115,11 @@ def _is_complex(x: Any) -> bool:
 
 
 def _real_where_real(old: Any, new: Any) -> Any:
-    """The real parts of what is complex in `new` alone.
+    """The real part of what is complex now and was real.
 
     Beside complex params, prodigy, momo and D-Adaptation estimate a rate, a real number, as a complex one.
     """
-
-    def real(x: Any, y: Any) -> Any:
-        return jnp.real(y) if _is_complex(y) and is_array(x) and not _is_complex(x) else y
-
-    return jtu.tree_map(real, old, new)
+    return jnp.real(new) if _is_complex(new) and is_array(old) and not _is_complex(old) else new
 
 
 def like_updates(updates: Any, params: Any) -> Any:
@@ -130,13 +127,19 @@ def like_updates(updates: Any, params: Any) -> Any:
 
     An integer without a param asks for none: the update is what the transformation makes of it, a float in most.
     """
+    leaves, treedef = jtu.tree_flatten(updates)
+    return treedef.unflatten(_like_each(leaves, treedef, params))
 
-    def like(update: Any, *param: Any) -> Any:
-        dtype = wider(update, *param)
-        return untyped.ShapeDtypeStruct((), dtype) if param or jnp.issubdtype(dtype, jnp.inexact) else _ANY_DTYPE
 
-    same = params is not None and jtu.tree_structure(params) == jtu.tree_structure(updates)
-    return jtu.tree_map(like, updates, *([params] if same else []))
+def _like_each(updates: list[Any], treedef: Any, params: Any) -> list[Any]:
+    if params is None or jtu.tree_structure(params) != treedef:
+        dtypes = [wider(x) for x in updates]
+        return [_of_dtype(dtype) if jnp.issubdtype(dtype, jnp.inexact) else _ANY_DTYPE for dtype in dtypes]
+    return [_of_dtype(wider(x, param)) for x, param in zip(updates, jtu.tree_leaves(params), strict=True)]
+
+
+def _of_dtype(dtype: Any) -> Any:
+    return untyped.ShapeDtypeStruct((), dtype)
 
 
 _ANY_DTYPE = object()
@@ -176,10 +179,10 @@ def _check_state(old: Any, new: Any) -> None:
         )
 
 
-def _check_updates(old: Any, new: Any) -> None:
-    """The same structure, where None may come out for a leaf: filtered freezes it."""
+def _parts_of_updates(old: Any, treedef: Any, new: Any) -> list[Any]:
+    """The updates where `old`, of this structure, has leaves; None may come out for a leaf, as filtered freezes it."""
     try:
-        parts = jtu.tree_structure(old).flatten_up_to(new)
+        parts: list[Any] = treedef.flatten_up_to(new)
     except ValueError:
         parts = [()]
     if not all(part is None or jtu.all_leaves([part]) for part in parts):
@@ -188,3 +191,4 @@ def _check_updates(old: Any, new: Any) -> None:
             "such as optax.lookahead, cannot be wrapped; use it as it is, outermost.\n"
             f"given | returned:\n{tree_diff(old, new, values=False)}"
         )
+    return parts
