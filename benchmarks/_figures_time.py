@@ -9,22 +9,34 @@ import optax
 import treekit.optax as tko
 from benchmarks import nodes, wrappers
 from benchmarks._figure import Figure
-from benchmarks._timing import QUICK, Ratio, compare
+from benchmarks._timing import QUICK, Ratio, compare, measure
 from treekit._jax import untyped
 
 LEAVES = 100 if QUICK else 1_000  # of which tracing is measured
+ROUNDS = 3 if QUICK else 6
 ARRAYS = 60  # of an update that is not compiled
 
 
 def figures() -> Iterator[Figure]:
     """Each when it is measured, since all of them take minutes."""
-    for name in wrappers.PAIRS:
-        ratio = wrappers.ratios(wrappers.lowering, LEAVES, [name])[name]
+    for name, make in {**wrappers.PAIRS, STACK: stack}.items():
+        calls = {library.__name__: wrappers.lowering(make(library, LEAVES), LEAVES) for library in (optax, tko)}
+        times = measure(calls, rounds=ROUNDS, tries=1)
+        ratio = times.ratio(tko.__name__, optax.__name__)
         yield of_time(f"trace and lower {LEAVES:,} leaves, treekit / Optax: {name}", ratio, 1.05)
     calls = {library.__name__: eager(library) for library in (optax, tko)}
     ratio = compare(calls, base=optax.__name__)[tko.__name__]
     yield of_time(f"eager adam of {ARRAYS} arrays, treekit / Optax", ratio, 1.05)
     yield from of_nodes()
+
+
+STACK = "MultiSteps(masked(inject_hyperparams(adamw)))"
+
+
+def stack(library: Any, leaves: int) -> Any:
+    """All of them around one optimizer; every second leaf is masked."""
+    masked = library.masked(library.inject_hyperparams(library.adamw)(1e-3), [i % 2 == 0 for i in range(leaves)])
+    return library.MultiSteps(masked, 4).gradient_transformation()
 
 
 def eager(library: Any) -> Callable[[], object]:
