@@ -86,7 +86,7 @@ def filter_jitted(step: Step, grads: Any) -> Round:
 
     @eqx.filter_jit(donate="all")
     def jitted(carry: Any, scale: Any) -> Any:
-        return step(*carry, jax.tree.map(lambda x: x * scale, carry[0]))
+        return step(carry[0], carry[1], jax.tree.map(lambda x: x * scale, carry[0]))
 
     del grads
     return repeated(lambda carry: jitted(carry, jnp.float32(0.1)))
@@ -97,7 +97,7 @@ def scanned(step: Step, grads: Any) -> Round:
 
     def run(carry: Any, scales: Any) -> Any:
         def one(carry: Any, scale: Any) -> tuple[Any, None]:
-            return step(*carry, jax.tree.map(lambda g: g * scale, grads)), None
+            return step(carry[0], carry[1], jax.tree.map(lambda g: g * scale, grads)), None
 
         return jax.lax.scan(one, carry, scales)[0]
 
