@@ -59,8 +59,7 @@ def params_ema(decay: ArrayLike) -> optax.GradientTransformationExtraArgs:
     >>> params, optax.get_ema(state).round(3)  # the params were 1 and then 2, which counts twice as much
     (Array([2., 2.], dtype=float32), Array([1.667, 1.667], dtype=float32))
     """
-    if isinstance(decay, (int, float)) and not 0 <= decay < 1:
-        raise ValueError(f"decay must be at least 0 and less than 1, found {decay!r}")
+    _check_decay(decay)
 
     def init(params: Any) -> ParamsEmaState:
         return ParamsEmaState(jnp.zeros([], jnp.int32), jtu.tree_map(_wide, params))
@@ -79,6 +78,11 @@ def params_ema(decay: ArrayLike) -> optax.GradientTransformationExtraArgs:
         return updates, ParamsEmaState(count, jtu.tree_map(average, state.params_ema, params, updates))
 
     return hold(optax.GradientTransformationExtraArgs(init, update))
+
+
+def _check_decay(decay: ArrayLike) -> None:
+    if isinstance(decay, (int, float)) and not 0 <= decay < 1:
+        raise ValueError(f"decay must be at least 0 and less than 1, found {decay!r}")
 
 
 def _wide(x: Any) -> Any:
