@@ -88,7 +88,8 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
 
 def _check_decay(decay: Any) -> None:
     dtype = dtype_of(decay)
-    if dtype is None or (not jnp.issubdtype(dtype, jnp.floating) and decay != 0) or np.shape(decay) != ():
+    is_real = dtype is not None and any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer))
+    if not is_real or np.shape(decay) != ():
         raise TypeError(f"decay must be a real number, found {describe_value(decay)}")
     if not isinstance(decay, Tracer) and not 0 <= decay < 1:
         raise ValueError(f"decay must be at least 0 and less than 1, found {decay!r}")
