@@ -39,7 +39,9 @@ def text(module: str) -> str:
         elif (wrapper := _wrapper(name, value)) is not None:
             factories.append((name, wrapper))
         else:
-            imports.append(f"from {path} import {name} as {name}")
+            # Optax's `__init__` assigns some of these to variables, which mypy does not take for types.
+            is_schedule = getattr(optax.schedules, name, None) is value
+            imports.append(f"from {'optax.schedules' if is_schedule else path} import {name} as {name}")
     lines = [f'"""The names of `{path}` that are not ours, for type checkers. Made by tests/optax_names.py."""', ""]
     if factories:
         lines += ["from typing import Final", "", f"import {path} as _optax"]

@@ -23,7 +23,7 @@ class Dense:
     @classmethod
     @tk.node_factory
     def square(cls, n: int) -> "Dense":
-        return cls(jax.numpy.eye(n), "square")
+        return cls(jax.random.normal(jax.random.key(0), (n, n)), "square")
 
 
 @tk.node(kw_only=True)
@@ -120,8 +120,8 @@ def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTra
     assert_type(optax.multi_transform({"a": tx}, "a"), GradientTransformation[optax.PartitionState])
     assert_type(optax.apply_if_finite(tx, 3), GradientTransformation[optax.ApplyIfFiniteState])
     injected = optax.inject_hyperparams(optax.adamw)(1e-3, b1=optax.constant_schedule(0.9))
-    assert_type(injected, GradientTransformation[optax.InjectStatefulHyperparamsState])
-    assert_type(schedules.inject_hyperparams(optax.adamw)(1e-3).init(model), optax.InjectStatefulHyperparamsState)
+    assert_type(injected, GradientTransformation[schedules.InjectStatefulHyperparamsState])
+    assert_type(schedules.inject_hyperparams(optax.adamw)(1e-3).init(model), schedules.InjectStatefulHyperparamsState)
     masked = optax.masked(tx, True)
     updates, state = masked.update(model, masked.init(model), model, value=1.0)
     assert_type(updates, Dense)

@@ -25,7 +25,7 @@ def inject_hyperparams(
     hyperparam_dtype: DTypeLike | None = None,
     *,
     only: str | Iterable[str] | None = None,
-) -> Callable[..., GradientTransformation[optax.InjectStatefulHyperparamsState]]:
+) -> Callable[..., GradientTransformation[optax.schedules.InjectStatefulHyperparamsState]]:
     """`optax.inject_hyperparams` that needs no `static_args` for arguments that are not schedules.
 
     Each argument is, in this order:
@@ -85,7 +85,7 @@ def inject_hyperparams(
         static = signature.parameters.keys() - required
 
     @functools.wraps(inner_factory)
-    def factory(*args: Any, **kwargs: Any) -> GradientTransformation[optax.InjectStatefulHyperparamsState]:
+    def factory(*args: Any, **kwargs: Any) -> GradientTransformation[optax.schedules.InjectStatefulHyperparamsState]:
         bound = bind(inner_factory, signature, args, kwargs)
         bound.apply_defaults()
         arguments = Arguments(inner_factory, signature, bound, static, required)
