@@ -10,7 +10,7 @@ from typing import Any
 import optax
 
 import treekit.optax as tko
-from benchmarks._compiled import Step, compile_step, in_units
+from benchmarks._compiled import Step, collectives, compile_sharded, compile_step, in_units
 from benchmarks._page import Section, as_markdown, as_text
 from benchmarks._timing import setting
 from treekit._jax import untyped
@@ -82,6 +82,55 @@ def cell(optimizer: Any, step: Step, dtype: str, donated: bool) -> str:
     return " or ".join(dict.fromkeys(cells))
 
 
+def sharded_cell(optimizer: Any, step: Step) -> str:
+    """The collectives of a sharded step."""
+    params = [untyped.ShapeDtypeStruct((SIZE, SIZE), "float32")]
+    counts = collectives(compile_sharded(step, optimizer.init, params).as_text())
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
+
+
+def sharded_columns(wrappers: dict[str, Callable[[Any], Any]]) -> dict[str, dict[str, object]]:
+    table: dict[str, dict[str, object]] = {}
+    for name, ways in steps(wrappers).items():
+        for column, (optimizer, step) in ways.items():
+            table.setdefault(column, {})[name] = sharded_cell(optimizer, step)
+    return table
+
+
+def by_rounding(optimizer: Any) -> Step:
+    """A step that rounds state and params stochastically."""
+
+    def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+        key = untyped.random.fold_in(untyped.random.key(0), state.rounding_count)
+        return tko.apply_gradients(optimizer, grads, state, params, key=key)
+
+    return step
+
+
+def rounded() -> dict[str, tuple[str, Any, Step]]:
+    """Ways to train in 16 bits and in 32: the dtype of params and gradients, an optimizer, and its step."""
+    adamw = optax.adamw(1e-3)
+    stochastic = tko.dtype_preserving(adamw, rounding="stochastic")
+    in_float32 = tko.dtype_preserving(adamw, state_dtype="float32")
+    return {
+        "Optax, float32": ("float32", adamw, by_update(optax, optax.with_extra_args_support(adamw))),
+        "Optax, bfloat16": ("bfloat16", adamw, by_update(optax, optax.with_extra_args_support(adamw))),
+        'rounding="stochastic", bfloat16': ("bfloat16", stochastic, by_rounding(stochastic)),
+        "state_dtype=float32, bfloat16": ("bfloat16", in_float32, by_apply_gradients(in_float32)),
+    }
+
+
+def rounded_columns() -> dict[str, dict[str, object]]:
+    table: dict[str, dict[str, object]] = {}
+    for name, (dtype, optimizer, step) in rounded().items():
+        params = [untyped.ShapeDtypeStruct((SIZE, SIZE), dtype)]
+        compiled = compile_step(step, optimizer.init, params, donated=True, state_first=False)
+        bytes_each = [x * params[0].dtype.itemsize for x in in_units(params, compiled)]
+        for column, found in zip(("moved", "temporary"), bytes_each, strict=True):
+            table.setdefault(column, {})[name] = f"{found:.3g}"
+    return table
+
+
 def columns(wrappers: dict[str, Callable[[Any], Any]], dtype: str) -> dict[str, dict[str, object]]:
     table: dict[str, dict[str, object]] = {}
     for name, ways in steps(wrappers).items():
@@ -104,6 +153,17 @@ def sections() -> Iterator[Section]:
         f"Outside of loops and branches: what apply_if_finite and lbfgs do inside of them is not counted. {unit}",
         columns(WRAPPERS, "float32"),
     )
+    accumulated = {f"MultiSteps, {name}": multi_steps(make) for name, make in ACCUMULATED.items()}
+    yield Section(
+        "Sharded over eight chips",
+        "How often a step communicates, params, gradients and state sharded over both axes of a v5e 2x4, donated.",
+        sharded_columns({**WRAPPERS, **accumulated}),
+    )
+    yield Section(
+        "16 bits",
+        "Bytes per parameter of one step of adamw, donated; dtype_preserving, with a key where it rounds at random.",
+        rounded_columns(),
+    )
 
 
 INTRODUCTION = """# On TPUs
@@ -118,7 +178,7 @@ The figures are made by `make accelerators`; {setting}.
 
 
 def main() -> None:
-    parts = [INTRODUCTION.format(size=SIZE, setting=setting("treekit", "optax", "jax", "libtpu"))]
+    parts = [INTRODUCTION.format(size=SIZE, setting=setting("optax", "jax", "libtpu"))]
     for section in sections():
         print(as_text(section), flush=True)
         parts.append(as_markdown(section, PAGE.with_suffix("") / "unused.svg"))

@@ -449,9 +449,10 @@ def test_errors_name_the_argument_the_key_path_and_both_types(name: str) -> None
         tk.resolve_spec(mask, params, is_spec_leaf=is_bool, name="weight_decay_mask")
 
 
-def test_the_error_of_a_mask_function_goes_through() -> None:
+def test_the_error_of_a_mask_function_is_told_and_is_the_cause() -> None:
     def mask(p: Any) -> Any:
         raise KeyError("no such layer")
 
-    with pytest.raises(KeyError, match="no such layer"):
+    with pytest.raises(ValueError, match=r"the function given as mask raised KeyError: 'no such layer'") as caught:
         resolve_mask(mask, PARAMS)
+    assert isinstance(caught.value.__cause__, KeyError)

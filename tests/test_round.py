@@ -246,7 +246,7 @@ def test_a_complex_x_for_a_real_dtype_is_an_error() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_from_f64_the_mean_holds_down_to_the_smallest_normal_number(dtype: str) -> None:
     with jax.enable_x64(True):
-        info: Any = jnp.finfo(dtype)
+        info = finfo(dtype)
         border, unit = float(info.smallest_normal), float(info.smallest_subnormal)
         for x, mean in ((border, border), (border + unit / 4, border + unit / 4), (border - unit, 0.0), (unit, 0.0)):
             rounded = np.asarray(tk.stochastic_round(jnp.full(N, x, jnp.float64), dtype, KEY)).astype(np.float64)

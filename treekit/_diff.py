@@ -4,7 +4,7 @@ import dataclasses
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, SupportsFloat
 
 import jax
@@ -106,7 +106,8 @@ def tree_diff(a: Any, b: Any, *, values: bool = True, rtol: SupportsFloat = 0.0,
     found = list(_walk(a, b))
     if values:
         fetch(leaf for x in found if isinstance(x, _Leaves) for leaf in (x.a, x.b))
-    return TreeDiff(difference for x in found for difference in _differences(x, values, float(rtol), float(atol)))
+    options = values, float(rtol), float(atol)
+    return TreeDiff(each for x in found for each in (x.differences(*options) if isinstance(x, _Leaves) else [x]))
 
 
 def assert_trees_same(
@@ -135,19 +136,16 @@ def assert_trees_same(
         raise AssertionError(f"the trees differ ({count}, left | right):\n{diff}")
 
 
-def _differences(found: "Difference | _Leaves", values: bool, rtol: float, atol: float) -> Iterable[Difference]:
-    if isinstance(found, Difference):
-        return (found,)
-    a, b = found.a, found.b
-    return [Difference(jtu.keystr(found.path), *x) for x in leaf_differences(a, b, values, rtol, atol)]
-
-
 class _Leaves(NamedTuple):
     """Two leaves at one place, still to be compared."""
 
     path: KeyPath
     a: Any
     b: Any
+
+    def differences(self, values: bool, rtol: float, atol: float) -> Iterator[Difference]:
+        for found in leaf_differences(self.a, self.b, values, rtol, atol):
+            yield Difference(jtu.keystr(self.path), *found)
 
 
 def _walk(a: Any, b: Any) -> Iterator[Difference | _Leaves]:

@@ -92,16 +92,27 @@ def dtype_preserving_tree_map(
     if casting not in ("same_kind", "unsafe"):
         raise ValueError(f"casting must be 'same_kind' or 'unsafe', found {casting!r}")
 
-    # The path is made only for an error: with_path would cost every call what one call in a thousand needs.
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     results = [f(*xs) for xs in zip(leaves, *flatten_rest(treedef, rest), strict=True)]
-    for i, (leaf, result) in enumerate(zip(leaves, results, strict=True)):
-        try:
-            results[i] = cast_like(result, leaf, casting)
-        except (TypeError, OverflowError) as error:
-            path = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][i][0]
-            raise type(error)(f"at {jtu.keystr(path) or 'the root'}: {error}") from None
-    out: T = treedef.unflatten(results)
+    out: T = treedef.unflatten(cast_each(results, leaves, tree, is_leaf, casting))
+    return out
+
+
+def cast_each(
+    results: list[Any],
+    likes: list[Any],
+    tree: Any,
+    is_leaf: LeafPredicate | None = None,
+    casting: Literal["same_kind", "unsafe"] = "same_kind",
+) -> list[Any]:
+    """Results in the dtypes of `likes`, one for each leaf of `tree`, whose key paths an error names."""
+    out: list[Any] = []
+    try:
+        out.extend(cast_like(result, like, casting) for result, like in zip(results, likes, strict=True))
+    except (TypeError, OverflowError) as error:
+        # The path is made only for an error: with_path would cost every call what one call in a thousand needs.
+        path = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(out)][0]
+        raise type(error)(f"at {jtu.keystr(path) or 'the root'}: {error}") from None
     return out
 
 

@@ -89,6 +89,28 @@ def test_a_whole_step_that_accumulates_does_not_touch_the_params(
     assert temporary < 0.01
 
 
+WRAPPED: dict[str, Callable[[Any], Any]] = {
+    "chain": lambda tx: tko.chain(tko.clip(1.0), tx),
+    "named_chain": lambda tx: tko.named_chain(("clip", tko.clip(1.0)), ("tx", tx)),
+    "masked": lambda tx: tko.masked(tx, [True]),
+    "nested": lambda tx: tko.chain(tko.clip(1.0), tko.chain(tko.clip(1.0), tx)),
+}
+
+
+@pytest.mark.parametrize("donated", [True, False], ids=["donated", "kept"])
+@pytest.mark.parametrize("name", WRAPPED)
+def test_multi_steps_does_not_touch_the_params_as_the_last_link_or_masked(name: str, donated: bool) -> None:
+    tx = WRAPPED[name](tko.MultiSteps(optax.adamw(1e-3), 8).gradient_transformation())
+
+    def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+        return tko.apply_gradients(tx, grads, state, params)
+
+    compiled = compile_step(step, tx.init, params("float32"), donated=donated, state_first=False)
+    moved, temporary = in_units(params("float32"), compiled)
+    assert moved < LIMITS_OF_WHOLE_STEPS["float32", donated] + 0.01
+    assert temporary < 0.01
+
+
 @pytest.mark.parametrize("make", [lambda: optax.adamw(1e-3), lambda: optax.sgd(0.1, momentum=0.9)])
 def test_the_bytes_counted_are_those_that_the_compiler_counts(make: Callable[[], optax.GradientTransformation]) -> None:
     tx = optax.with_extra_args_support(make())

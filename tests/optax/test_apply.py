@@ -345,5 +345,5 @@ def test_an_init_alone_will_do() -> None:
 
 
 def test_a_number_for_a_key_is_an_error_with_the_path() -> None:
-    with pytest.raises(TypeError, match=r"\['k'\].*float32.*key"):
+    with pytest.raises(TypeError, match=r"at \['k'\]: an update \(f32\[\]\) for key"):
         tko.apply_updates({"k": jax.random.key(0)}, {"k": jnp.ones((), jnp.float32)})

@@ -1,5 +1,6 @@
 """apply_gradients: a whole step, equal to `update` then `apply_updates`."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,14 @@ from tests.optax import cases
 from treekit import optax as tko
 
 STEPS = 3
+
+
+def first_leaves(params: Any) -> Any:
+    """A mask of half of the leaves."""
+    count, numbers = len(jax.tree.leaves(params)), itertools.count()
+    return jax.tree.map(lambda _: 2 * next(numbers) < count, params)
+
+
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "bare": lambda tx: tko.filtered(tx, lambda x: eqx.is_array_like(x)),
     "multi_steps": lambda tx: tko.MultiSteps(tx, 2),
@@ -24,10 +33,27 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "multi_steps_of_finite": lambda tx: tko.MultiSteps(tko.apply_if_finite(tx, 2), 2),
     "of_multi_steps": lambda tx: tko.MultiSteps(tko.MultiSteps(tx, 2).gradient_transformation(), 2),
     "clipped": lambda tx: tko.chain(tko.clip_by_global_norm(1.0), tko.MultiSteps(tx, 2).gradient_transformation()),
+    "clipped_twice": lambda tx: tko.named_chain(
+        ("clip", optax.clip(0.5)),
+        ("rest", tko.chain(tko.clip_by_global_norm(1.0), tko.MultiSteps(tx, 2).gradient_transformation())),
+    ),
+    "after_optax": lambda tx: tko.chain(
+        optax.scale_by_adam(), optax.scale(0.1), tko.MultiSteps(tx, 2).gradient_transformation()
+    ),
+    "after_frozen": lambda tx: tko.chain(
+        tko.filtered(tko.scale(0.5), lambda x: eqx.is_array(x) and x.ndim > 1),
+        tko.MultiSteps(tx, 2).gradient_transformation(),
+    ),
+    "multi_steps_of_chain": lambda tx: tko.MultiSteps(tko.chain(optax.scale_by_adam(), tko.apply_if_finite(tx, 2)), 2),
     "followed": lambda tx: tko.chain(
         tko.MultiSteps(tx, 2).gradient_transformation(), tko.add_decayed_weights(0.1), tko.scale(-1.0)
     ),
     "masked": lambda tx: tko.masked(tko.MultiSteps(tx, 2).gradient_transformation(), True),
+    "masked_in_part": lambda tx: tko.masked(tko.MultiSteps(tx, 2).gradient_transformation(), first_leaves),
+    "filtered": lambda tx: tko.filtered(
+        tko.chain(tko.masked(tko.MultiSteps(tx, 2).gradient_transformation(), first_leaves)),
+        lambda x: eqx.is_inexact_array(x) and x.ndim > 0,
+    ),
     "optax_chain": lambda tx: optax.chain(tko.MultiSteps(tx, 2).gradient_transformation(), tko.scale(2.0)),
     "optax_multi_steps": lambda tx: optax.MultiSteps(tko.chain(tx), 2),
 }
@@ -79,6 +105,11 @@ def gradients(steps: int, dtype: Any = jnp.float32) -> list[Any]:
 HOLDING: dict[str, Callable[[], Any]] = {
     "multi_steps": lambda: tko.MultiSteps(tko.adam(0.1), 2),
     "finite": lambda: tko.apply_if_finite(tko.adam(0.1), 5),
+    "chain": lambda: tko.chain(tko.scale(2.0), tko.MultiSteps(tko.adam(0.1), 2).gradient_transformation()),
+    "masked": lambda: tko.masked(tko.MultiSteps(tko.adam(0.1), 2).gradient_transformation(), True),
+    "named_chain": lambda: tko.named_chain(
+        ("s", tko.scale(2.0)), ("t", tko.chain(tko.apply_if_finite(tko.adam(0.1), 5)))
+    ),
 }
 
 
@@ -144,6 +175,20 @@ def test_an_inner_step_with_effects_runs_when_it_is_due() -> None:
     assert (seen, params.tolist()) == ([1, 1], [3.0, 3.0])
 
 
+@pytest.mark.parametrize("kind", ["f32", "bf16"])
+def test_leaves_that_are_masked_out_pass_through_on_each_step(kind: str) -> None:
+    """The others hold; with a key, each is rounded by the bits of its own."""
+    optimizer = tko.masked(tko.MultiSteps(tko.sgd(0.1), 2).gradient_transformation(), {"w": True, "b": False})
+    params, grads, key = cases.make(kind), cases.make(kind), jax.random.key(1)
+    state = optimizer.init(params)
+    ours = tko.apply_gradients(optimizer, grads, state, params, key=key)
+    assert ours[0]["w"].tolist() == params["w"].tolist()
+    assert ours[0]["b"].tolist() == (2 * params["b"]).tolist()
+    ours = tko.apply_gradients(optimizer, grads, ours[1], ours[0], key=key)
+    updates, _ = tko.sgd(0.1).update(grads, tko.sgd(0.1).init(params))
+    assert ours[0]["w"].tolist() == tko.apply_updates(params, updates, key=key)["w"].tolist()
+
+
 def test_members_under_vmap_keep_counts_of_their_own() -> None:
     optimizer, params = tko.MultiSteps(tko.sgd(1.0), 2), jnp.ones((2, 3))
     state = jax.vmap(optimizer.init)(params)._replace(mini_step=jnp.array([0, 1], jnp.int32))
@@ -171,12 +216,16 @@ def test_gradients_that_do_not_fit_are_named_with_their_key_path() -> None:
 
 def test_the_state_of_another_optimizer_is_named_with_its_key_path() -> None:
     params = {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}
-    with pytest.raises((TypeError, ValueError), match=r"the state does not fit this optimizer.*At state\[0\].*TraceState"):
+    with pytest.raises(
+        (TypeError, ValueError), match=r"the state does not fit this optimizer.*At state\[0\].*TraceState"
+    ):
         tko.apply_gradients(tko.adam(0.1), params, tko.sgd(0.1, momentum=0.9).init(params), params)
     smaller = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
     with pytest.raises((TypeError, ValueError), match=r"the state does not fit.*At state\[0\]\.mu\['w'\]"):
         tko.apply_gradients(tko.adam(0.1), params, tko.adam(0.1).init(smaller), params)
-    with pytest.raises((TypeError, ValueError), match=r"the state does not fit.*At state\.inner_opt_state\[0\]\.mu\['w'\]"):
+    with pytest.raises(
+        (TypeError, ValueError), match=r"the state does not fit.*At state\.inner_opt_state\[0\]\.mu\['w'\]"
+    ):
         multi_steps = tko.MultiSteps(tko.adam(0.1), 2)
         tko.apply_gradients(multi_steps, params, multi_steps.init(smaller), params)
 

@@ -123,7 +123,7 @@ def test_has_updated_tells_the_step_that_ran() -> None:
 @pytest.mark.parametrize("name", ["sgd", "adamw", "numbers", "clipped", "radam"])
 @pytest.mark.parametrize("kind", ["f32", "bf16", "mixed"])
 def test_k_of_one_is_the_bare_transformation(name: str, kind: str) -> None:
-    """Bit for bit in f32. In 16 bits, how XLA rounds between fused operations depends on the CPU that it compiles for."""
+    """Bit for bit in f32. In 16 bits, how XLA rounds between fused operations depends on the CPU."""
     params = cases.PARAMS[kind]()
     bare = tko.chain(cases.OPTIMIZERS[name](optax))
     ms = tko.MultiSteps(cases.OPTIMIZERS[name](optax), 1)

@@ -10,13 +10,14 @@ import jax
 import numpy as np
 import optax
 
-from treekit._callable import is_truly_callable, match_spec, resolve_spec
+from treekit._callable import is_truly_callable, match_spec, resolve_shown
 from treekit._describe import describe_error, describe_value
 from treekit._dtype import dtype_of
 from treekit._filter import TreeSpec, filter, is_array, is_parameter
 from treekit._jax import jnp, jtu
 from treekit.optax._boundary import original
 from treekit.optax._selection import is_params_placeholder, is_spec_leaf
+from treekit.optax._specs import as_arrays
 from treekit.optax._types import TransformationLike
 
 
@@ -143,7 +144,7 @@ def _fits(value: Any, params: Any) -> bool:
 def _maps_params(value: Any, params: Any) -> bool:
     """Whether `value` maps the params to a tree that fits them, such as a mask."""
     try:
-        spec = resolve_spec(value, params, is_spec_leaf=is_spec_leaf, name="spec")
+        spec = resolve_shown(value, params, as_arrays, is_spec_leaf=is_spec_leaf, name="spec")
     except Exception:  # whatever a schedule raises when it is given the params for a count
         return False
     return not _is_real_number(spec) and not any(map(is_array, jtu.tree_leaves(spec)))

@@ -20,7 +20,7 @@ from treekit._jax import jnp, jtu, untyped
 from treekit.optax._diagnose import diagnosing
 from treekit.optax._preserve import preserve
 from treekit.optax._selection import is_params_placeholder, update_parts, view_extra_args
-from treekit.optax._transformation import Apply, Core, GradientTransformation, SteppingCore, core_of, is_ours
+from treekit.optax._transformation import Apply, Core, GradientTransformation, core_of, is_ours, own_step
 from treekit.optax._types import TransformationLike
 
 
@@ -49,7 +49,7 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         given = updates if params is None else params
         crossing = Crossing(updates, params, covered_params(state, updates, given))
-        inside_updates, inside_params = crossing.inside(updates), crossing.inside_params
+        inside_updates, inside_params = crossing.inside_updates, crossing.inside_params
         views = view_extra_args(extra, updates, params, inside_params, crossing.inside, crossing.restore)
         with _showing(crossing.originals), diagnosing(inner, inside_updates, state, inside_params):
             new_updates, new_state = inner.update(inside_updates, state, inside_params, **views)
@@ -64,17 +64,18 @@ def whole_step(
     """New params and a new state, by the core's own whole step if it has one and can do it for all of these params."""
     core = core_of(tx)
     crossing = Crossing(grads, params, params)
-    if not (isinstance(core, SteppingCore) and crossing.is_plain):
+    step = own_step(core)
+    if step is None or not crossing.is_plain:
         updates, state = tx.update(grads, state, params, **extra)
         return apply(params, updates), state
 
     def apply_inside(inside_params: Any, updates: Any) -> Any:
         return crossing.inside(apply(crossing.restore(inside_params, params), crossing.outside(updates)))
 
-    inside_grads, inside_params = crossing.inside(grads), crossing.inside_params
+    inside_grads, inside_params = crossing.inside_updates, crossing.inside_params
     views = view_extra_args(extra, grads, params, inside_params, crossing.inside, crossing.restore)
     with _showing(crossing.originals), diagnosing(preserve(core), inside_grads, state, inside_params):
-        new_params, new_state = core.step(inside_grads, state, inside_params, views, apply_inside)
+        new_params, new_state = step(inside_grads, state, inside_params, views, apply_inside)
     return crossing.restore(new_params, params), new_state
 
 
@@ -113,6 +114,11 @@ class Crossing:
         """Whether each leaf that can be a parameter is a floating or complex array of JAX's, and has an update."""
         trios = zip(self._keep, self._leaves, self._updates, strict=True)
         return all(not keep or (_is_plain(leaf) and not is_absent(update)) for keep, leaf, update in trios)
+
+    @property
+    def inside_updates(self) -> Any:
+        """The updates as cores see them."""
+        return self._inside(self._updates, as_array)
 
     def inside(self, tree: Any) -> Any:
         """A tree like the params, with None for what cannot be a parameter, and zeros for missing updates."""

@@ -4,17 +4,14 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, overload
 
-import numpy as np
 import optax
-from jax.core import Tracer
 
-from treekit._callable import match_spec, resolve_shown
-from treekit._dtype import as_array
-from treekit._filter import filter, is_array, is_inexact_array, is_parameter
+from treekit._filter import is_inexact_array
 from treekit._jax import jtu
 from treekit._types import FilterSpec, Labels, Mask
-from treekit.optax._boundary import at_boundary, original
+from treekit.optax._boundary import at_boundary
 from treekit.optax._selection import Selection, is_params_placeholder, select
+from treekit.optax._specs import choose_filtered, choose_groups, choose_masked, resolve_mask
 from treekit.optax._transformation import Core, GradientTransformation, core_of, described
 from treekit.optax._types import S, TransformationLike
 
@@ -49,33 +46,7 @@ def filtered(inner: TransformationLike, filter_spec: FilterSpec = is_inexact_arr
     >>> tx = filtered(optax.adam(1e-3))  # plain Optax's adam, on a model with its activation function
     >>> state = tx.init(model)
     """
-    return at_boundary(select(core_of(inner), functools.partial(_choose_filtered, filter_spec)))
-
-
-def _choose_filtered(filter_spec: Any, params: Any) -> Selection:
-    """The leaves that satisfy a filter_spec, which is asked about the user's own leaves."""
-    leaves, treedef = jtu.tree_flatten(params)
-    kept = treedef.flatten_up_to(filter(jtu.tree_map(original, params), _none_as_false(filter_spec)))
-    keep = tuple(x is not None for x in kept)
-    # No leaf is inexact in a model of integers; any other function was written to select some.
-    if leaves and not any(keep) and callable(filter_spec) and filter_spec is not is_inexact_array:
-        if jtu.all_leaves([filter_spec]):
-            raise ValueError(
-                "filter_spec selects no leaf, so nothing would be trained. It is a function, which is asked about each "
-                "leaf alone: filtered(tx, lambda leaf: leaf.ndim > 1). To decide by key path, give the tree of bools "
-                "that a function of all params returns: filtered(tx, jax.tree_util.tree_map_with_path(f, params)). To "
-                "freeze everything, give False"
-            )
-    return Selection(treedef, keep, None, pass_through=False)
-
-
-def _none_as_false(filter_spec: Any) -> Any:
-    """A spec made from a filtered model, which has None where that has no leaf, as one for the raw model."""
-
-    def as_false(x: Any) -> Any:
-        return False if x is None else x
-
-    return jtu.tree_map(as_false, filter_spec, is_leaf=lambda x: x is None)
+    return at_boundary(select(core_of(inner), functools.partial(choose_filtered, filter_spec)))
 
 
 @described
@@ -112,13 +83,8 @@ def masked(
     Array([0., 0.], dtype=float32)
     """
 
-    choose = functools.partial(_choose_masked, mask)
+    choose = functools.partial(choose_masked, mask)
     return at_boundary(_select_masked(core_of(inner), choose, mask_compatible_extra_args))
-
-
-def _choose_masked(mask: Any, params: Any) -> Selection:
-    outline, matches = _match(mask, params, is_spec_leaf=_is_bool, name="mask")
-    return Selection(outline, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True)
 
 
 @described
@@ -152,7 +118,7 @@ def partition(
     (Array([-1., -1.], dtype=float32), Array([0., 0.], dtype=float32))
     """
     cores = {key: core_of(tx) for key, tx in transforms.items()}
-    choose = functools.partial(_choose_groups, frozenset(cores), param_labels)
+    choose = functools.partial(choose_groups, frozenset(cores), param_labels)
 
     def groups(params: Any) -> dict[Any, Core]:
         selections = choose(params)
@@ -176,31 +142,6 @@ def partition(
         return updates, optax.transforms.PartitionState(states)
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
-
-
-def _choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict[Any, Selection]:
-    """For each label, the leaves that have it."""
-
-    def is_label(x: Any) -> bool:
-        try:
-            return x in keys
-        except TypeError:  # unhashable, so not a key
-            return False
-
-    outline, matches = _match(param_labels, params, is_spec_leaf=is_label, name="param_labels")
-    for path, label, part in matches:
-        if not is_label(label) and _has_parameters(label, part):
-            raise ValueError(
-                f"Some parameters have no corresponding transformation: {jtu.keystr(path) or 'all'} have the label "
-                f"{label!r}.\nParameter labels: {_names(x for _, x, part in matches if _has_parameters(x, part))}\n"
-                f"Transforms keys: {_names(keys)}"
-            )
-
-    def selection(key: Any) -> Selection:
-        keep = (bool(label == key) if is_label(label) else not _holds_parameters(part) for _, label, part in matches)
-        return Selection(outline, tuple(keep), optax.MaskedNode(), pass_through=True)
-
-    return {key: selection(key) for key in keys}
 
 
 @described
@@ -253,76 +194,6 @@ def _train_or_freeze(freeze_mask: Any, params: Any) -> Any:
     return jtu.tree_map(label, resolve_mask(freeze_mask, params, "freeze_mask"), is_leaf=lambda x: x is None)
 
 
-def _match(spec: Any, params: Any, *, is_spec_leaf: Callable[[Any], bool], name: str) -> tuple[Any, Any]:
-    """What a spec says of the user's own leaves; a function is shown arrays for the Python numbers among them."""
-    params = jtu.tree_map(original, params)
-
-    def show(params: Any) -> Any:
-        return jtu.tree_map(as_array, params)
-
-    try:
-        resolved = resolve_shown(spec, params, show, is_spec_leaf=is_spec_leaf, name=name)
-        return match_spec(resolved, params, is_spec_leaf=is_spec_leaf, name=name)
-    except ValueError as error:
-        if not str(error).startswith(name):  # an error of the user's own function
-            raise
-        if "flax.nnx" in str(error):  # nnx.Optimizer shows variables to init, and their values to update
-            hint = f"{name} contains variables of Flax: give flax.nnx.as_pure({name})"
-        else:
-            hint = (
-                f"Make {name} by jax.tree.map over the params, or give a function that does. A value covers a subtree"
-            )
-        raise ValueError(f"{error}\n{hint}") from None
-
-
 def _select_masked(core: Core, choose: Callable[[Any], Selection], any_shape: bool) -> Core:
     """`select` as Optax's masked does it: MaskedNode for what is not selected, in a MaskedState."""
     return select(core, choose, any_shape=any_shape, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state)
-
-
-def _has_parameters(spec_leaf: Any, part: Any) -> bool:
-    """Whether a leaf of a spec decides about a parameter; elsewhere it is left from the model the spec was made of."""
-    return spec_leaf is not None and _holds_parameters(part)
-
-
-def _holds_parameters(part: Any) -> bool:
-    return any(map(is_parameter, jtu.tree_leaves(part)))
-
-
-def _is_bool(x: Any) -> bool:
-    if isinstance(x, (bool, np.bool_)):
-        return True
-    return is_array(x) and not _is_traced(x) and x.dtype == np.bool_ and x.shape == ()
-
-
-def _is_traced(x: object) -> bool:
-    return isinstance(x, Tracer)
-
-
-def resolve_mask(mask: Any, params: Any, name: str) -> Any:
-    """A mask as Optax itself can use it: a bool wherever the params have a leaf.
-
-    None is False, as in `filtered`: it stands for a number of the raw model, which is shown as an array here.
-    """
-
-    def is_mask_leaf(x: Any) -> bool:
-        return x is None or _is_bool(x)
-
-    outline, matches = _match(mask, params, is_spec_leaf=is_mask_leaf, name=name)
-    return outline.unflatten(None if match[2] is None else _keep_masked(name, *match) for match in matches)
-
-
-def _keep_masked(name: str, path: Any, leaf: Any, part: Any) -> bool:
-    if _is_bool(leaf):
-        return bool(leaf)
-    if _has_parameters(leaf, part):
-        traced = ", which is traced: make it outside of jit, or of shapes and dtypes" if _is_traced(leaf) else ""
-        raise TypeError(
-            f"{name} must have bools at its leaves; at {jtu.keystr(path) or 'the root'} it has {leaf!r} of type "
-            f"{type(leaf).__name__}{traced}"
-        )
-    return not _holds_parameters(part)  # a function is None in the state, in a raw model as in a filtered one
-
-
-def _names(keys: Any) -> str:
-    return "{" + ", ".join(sorted({repr(key) for key in keys})) + "}"

@@ -8,11 +8,11 @@ from jax.core import Tracer
 
 from treekit._diff import tree_diff
 from treekit._dtype import strong, wider
-from treekit._filter import is_array, is_parameter
+from treekit._filter import is_array
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._map import keep_dtypes
+from treekit._map import cast_each, keep_dtypes
 from treekit.optax._sharding import shard_alike
-from treekit.optax._transformation import core_of
+from treekit.optax._transformation import Apply, WholeStep, core_of
 from treekit.optax._types import TransformationLike
 
 
@@ -40,14 +40,37 @@ def preserve(tx: TransformationLike, *, state_dtype: Any = None) -> optax.Gradie
         if state_dtype is not None:
             check_held(state, state_dtype)
         new_updates, new_state = inner.update(cast(updates), state, cast(params), **extra)
-        _check_updates(updates, new_updates)
-        _check_state(state, new_state)
-        if _mixes_complex(params):
-            new_updates = _real_where_real(updates, new_updates)
-            new_state = _real_where_real(state, new_state)
-        return keep_dtypes(like_updates(updates, params), new_updates), _keep_state_dtypes(new_state, state)
+        return _keep_updates(updates, params, new_updates), _keep_state(state, params, new_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def preserve_step(step: WholeStep) -> WholeStep:
+    """Do for a whole step what `preserve` does for an update."""
+
+    def preserved(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+        def apply_kept(params: Any, new_updates: Any) -> Any:
+            return apply(params, _keep_updates(updates, params, new_updates))
+
+        new_params, new_state = step(updates, state, params, extra, apply_kept)
+        return new_params, _keep_state(state, params, new_state)
+
+    return preserved
+
+
+def _keep_updates(updates: Any, params: Any, new_updates: Any) -> Any:
+    leaves, treedef = jtu.tree_flatten(updates)
+    news = _parts_of_updates(updates, treedef, new_updates)
+    if _mixes_complex(params):
+        news = list(map(_real_where_real, leaves, news))
+    return treedef.unflatten(cast_each(news, _like_each(leaves, treedef, params), updates))
+
+
+def _keep_state(state: Any, params: Any, new_state: Any) -> Any:
+    _check_state(state, new_state)
+    if _mixes_complex(params):
+        new_state = jtu.tree_map(_real_where_real, state, new_state)
+    return _keep_state_dtypes(new_state, state)
 
 
 def _own_arrays(state: Any, params: Any) -> Any:
@@ -84,19 +107,19 @@ def _keep_state_dtypes(new: Any, old: Any) -> Any:
 
 
 def _mixes_complex(params: Any) -> bool:
-    return len({jnp.iscomplexobj(x) for x in jtu.tree_leaves(params)}) > 1
+    return len({_is_complex(x) for x in jtu.tree_leaves(params)}) > 1
+
+
+def _is_complex(x: Any) -> bool:
+    return is_array(x) and x.dtype.kind == "c"
 
 
 def _real_where_real(old: Any, new: Any) -> Any:
-    """The real parts of what is complex in `new` alone.
+    """The real part of what is complex now and was real.
 
     Beside complex params, prodigy, momo and D-Adaptation estimate a rate, a real number, as a complex one.
     """
-
-    def real(x: Any, y: Any) -> Any:
-        return jnp.real(y) if jnp.iscomplexobj(y) and is_parameter(x) and not jnp.iscomplexobj(x) else y
-
-    return jtu.tree_map(real, old, new)
+    return jnp.real(new) if _is_complex(new) and is_array(old) and not _is_complex(old) else new
 
 
 def like_updates(updates: Any, params: Any) -> Any:
@@ -104,13 +127,19 @@ def like_updates(updates: Any, params: Any) -> Any:
 
     An integer without a param asks for none: the update is what the transformation makes of it, a float in most.
     """
+    leaves, treedef = jtu.tree_flatten(updates)
+    return treedef.unflatten(_like_each(leaves, treedef, params))
 
-    def like(update: Any, *param: Any) -> Any:
-        dtype = wider(update, *param)
-        return untyped.ShapeDtypeStruct((), dtype) if param or jnp.issubdtype(dtype, jnp.inexact) else _ANY_DTYPE
 
-    same = params is not None and jtu.tree_structure(params) == jtu.tree_structure(updates)
-    return jtu.tree_map(like, updates, *([params] if same else []))
+def _like_each(updates: list[Any], treedef: Any, params: Any) -> list[Any]:
+    if params is None or jtu.tree_structure(params) != treedef:
+        dtypes = [wider(x) for x in updates]
+        return [_of_dtype(dtype) if jnp.issubdtype(dtype, jnp.inexact) else _ANY_DTYPE for dtype in dtypes]
+    return [_of_dtype(wider(x, param)) for x, param in zip(updates, jtu.tree_leaves(params), strict=True)]
+
+
+def _of_dtype(dtype: Any) -> Any:
+    return untyped.ShapeDtypeStruct((), dtype)
 
 
 _ANY_DTYPE = object()
@@ -150,10 +179,10 @@ def _check_state(old: Any, new: Any) -> None:
         )
 
 
-def _check_updates(old: Any, new: Any) -> None:
-    """The same structure, where None may come out for a leaf: filtered freezes it."""
+def _parts_of_updates(old: Any, treedef: Any, new: Any) -> list[Any]:
+    """The updates where `old`, of this structure, has leaves; None may come out for a leaf, as filtered freezes it."""
     try:
-        parts = jtu.tree_structure(old).flatten_up_to(new)
+        parts: list[Any] = treedef.flatten_up_to(new)
     except ValueError:
         parts = [()]
     if not all(part is None or jtu.all_leaves([part]) for part in parts):
@@ -162,3 +191,4 @@ def _check_updates(old: Any, new: Any) -> None:
             "such as optax.lookahead, cannot be wrapped; use it as it is, outermost.\n"
             f"given | returned:\n{tree_diff(old, new, values=False)}"
         )
+    return parts

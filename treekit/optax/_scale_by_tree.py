@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import optax
 
-from treekit._callable import match_spec, resolve_spec
 from treekit._describe import describe_value
 from treekit._dtype import dtype_of
 from treekit._filter import is_parameter
 from treekit._jax import jnp, jtu
-from treekit.optax._boundary import at_boundary, original
+from treekit.optax._boundary import at_boundary
 from treekit.optax._selection import is_params_placeholder
+from treekit.optax._specs import match_params
 from treekit.optax._transformation import GradientTransformation, described
 
 # A prefix tree of the params, of any class, with numbers or schedules at its leaves, or a function to one.
@@ -64,15 +64,7 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[optax.ScaleByScheduleS
 
 def _resolve(rates: Any, params: Any) -> tuple[Any, list[tuple[str, Any]]]:
     """The structure of the rates, and for each its key path and the rate; None where there is no parameter."""
-    params = jtu.tree_map(original, params)
-    try:
-        tree = resolve_spec(rates, params, is_spec_leaf=_is_rate, name="rates")
-        outline, matches = match_spec(tree, params, is_spec_leaf=_is_rate, name="rates")
-    except ValueError as error:
-        if not str(error).startswith("rates"):  # an error of the user's own function
-            raise
-        hint = "Make rates by jax.tree.map over the params, or give a function that does; a rate covers a subtree"
-        raise ValueError(f"{error}\n{hint}") from None
+    outline, matches = match_params(rates, params, is_spec_leaf=_is_rate, name="rates")
     found: list[tuple[str, Any]] = []
     for path, rate, part in matches:
         at = f"rates{jtu.keystr(path)}"

@@ -15,7 +15,7 @@ import optax
 from treekit._diff import tree_diff
 from treekit._filter import flatten_updates, is_parameter
 from treekit._jax import jtu
-from treekit.optax._transformation import Core
+from treekit.optax._transformation import Apply, Core, SteppingCore, own_step
 
 # What is a function whatever it is called; other callables, such as a model, are one only under a name in _fn.
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
@@ -52,10 +52,19 @@ class Selection:
         triples = zip(self.keep, self.parts(new), self.parts(old), strict=True)
         return self.outline.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
 
+    def only(self, updates: Any, params: Any, *, selected: bool) -> Any:
+        """The updates of what is selected, or of what is not, and None for the other params."""
+        triples = zip(self.keep, self.parts(updates), self.parts(params), strict=True)
+        return self.outline.unflatten([x if k == selected else jtu.tree_map(_none, p) for k, x, p in triples])
+
     def restore(self, inside_params: Any, params: Any) -> Any:
         """The whole params, where the inner transformation has made others of those it sees."""
         triples = zip(self.keep, self.parts(inside_params), self.parts(params), strict=True)
         return self.outline.unflatten([x if keep else y for keep, x, y in triples])
+
+
+def _none(_: Any) -> None:
+    return None
 
 
 def update_parts(outline: Any, tree: Any) -> list[Any]:
@@ -115,7 +124,27 @@ def select(
         new_updates, new_state = inner.update(selection.inside(updates), unwrap(state), inside_params, **views)
         return selection.outside(new_updates, updates), wrap(new_state)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    inner_step = own_step(inner)
+    if inner_step is None:
+        return optax.GradientTransformationExtraArgs(init, update)
+
+    def step(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+        selection = choose(params)
+        inside_params = selection.inside(params)
+
+        def apply_inside(inside_params: Any, new_updates: Any) -> Any:
+            whole = selection.restore(inside_params, params)
+            return selection.inside(apply(whole, selection.only(new_updates, params, selected=True)))
+
+        views = view_extra_args(
+            extra, updates, params, inside_params, selection.inside, selection.restore, any_shape=any_shape
+        )
+        inside_updates = selection.inside(updates)
+        new_params, new_state = inner_step(inside_updates, unwrap(state), inside_params, views, apply_inside)
+        rest = apply(params, selection.only(updates, params, selected=False)) if selection.pass_through else params
+        return selection.restore(new_params, rest), wrap(new_state)
+
+    return SteppingCore(init, update, step)
 
 
 def view_extra_args(

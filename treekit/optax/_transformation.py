@@ -26,10 +26,9 @@ class SteppingCore(optax.GradientTransformationExtraArgs):
             params and a new state.
     """
 
-    step: WholeStep
+    step: WholeStep | None = None  # as in one that JAX has rebuilt, since the tuple has two functions
 
-    def __new__(cls, init: Callable[..., Any], update: Callable[..., Any], step: WholeStep) -> "SteppingCore":
-        """A transformation of three functions; the tuple has two."""
+    def __new__(cls, init: Any, update: Any, step: WholeStep | None = None) -> "SteppingCore":
         self = super().__new__(cls, init, update)
         self.step = step
         return self
@@ -42,7 +41,12 @@ def step_of(core: Core, preserved: Core) -> WholeStep:
         new_updates, new_state = preserved.update(updates, state, params, **extra)
         return apply(params, new_updates), new_state
 
-    return core.step if isinstance(core, SteppingCore) else step
+    return own_step(core) or step
+
+
+def own_step(core: Core) -> WholeStep | None:
+    """The whole step of a core that can do one."""
+    return core.step if isinstance(core, SteppingCore) else None
 
 
 if (
@@ -74,12 +78,12 @@ class GradientTransformation(_Base, Generic[S]):
 
     def __new__(
         cls,
-        init: InitFn[S],
-        update: Callable[..., tuple[Any, S]],
+        init: InitFn[S] | Any,
+        update: Callable[..., tuple[Any, S]] | Any,
         core: Core | None = None,
         describe: Callable[[], str] | None = None,
     ) -> "GradientTransformation[S]":
-        """Also called by JAX, with two arguments, when it rebuilds the tuple."""
+        """Also called by JAX when it rebuilds the tuple, with anything in the place of the two functions."""
         self = super().__new__(cls, init, update)
         self.core = core
         self._describe = describe

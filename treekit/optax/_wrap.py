@@ -19,14 +19,16 @@ from treekit.optax._apply import (
 )
 from treekit.optax._apply_if_finite import apply_if_finite
 from treekit.optax._boundary import normalize
+from treekit.optax._chain import with_last_step
 from treekit.optax._conditionally import conditionally_mask, conditionally_transform
 from treekit.optax._inject import bind, inject_hyperparams
 from treekit.optax._lbfgs import lbfgs, value_and_grad_from_state
-from treekit.optax._masking import freeze, masked, partition, resolve_mask, selective_transform
+from treekit.optax._masking import freeze, masked, partition, selective_transform
 from treekit.optax._monitor import monitor
 from treekit.optax._multi_steps import MultiSteps
 from treekit.optax._preserve import preserve
 from treekit.optax._selection import is_spec_leaf
+from treekit.optax._specs import resolve_mask
 from treekit.optax._transformation import Core, GradientTransformation, check_is_transformation, describe_call, is_ours
 from treekit.optax._trees import ON_TREES, on_parameters
 
@@ -111,10 +113,22 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
         made = factory(*bound.args, **bound.kwargs)
         if not isinstance(made, optax.GradientTransformation):
             return made
+        if factory in (optax.chain, optax.named_chain) and args:
+            made = _with_last_step(factory, made, args, bound.args)
         return normalize(made).described_as(functools.partial(describe_call, name, signature, args, kwargs))
 
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
     return wrapped
+
+
+def _with_last_step(
+    make: Callable[..., Any], chain: optax.GradientTransformation, args: tuple[Any, ...], links: tuple[Any, ...]
+) -> optax.GradientTransformation:
+    """A chain made by `make`, with the whole step of its last link; `links` are `args` as Optax sees them."""
+    if make is optax.chain:
+        return with_last_step(chain, args[-1], lambda last: make(*links[:-1], last))
+    name, tx = args[-1]
+    return with_last_step(chain, tx, lambda last: make(*links[:-1], (name, last)))
 
 
 def _check_argument(factory: str, parameter: inspect.Parameter, value: Any) -> None:

@@ -1,0 +1,83 @@
+"""Each figure that treekit is measured by, beside its goal and beside the last that was recorded.
+
+python -m benchmarks.figures             those that do not depend on time; exits with 1 where one has got worse
+python -m benchmarks.figures --times     those that do as well, which are only shown (minutes; QUICK=1 for less)
+python -m benchmarks.figures --record    writes what was measured into benchmarks/figures.json
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import _figures_source, _figures_time, _figures_tpu, _figures_trace
+from benchmarks._figure import Figure
+from benchmarks._timing import setting
+from treekit._jax import untyped
+
+RECORD = Path(__file__).parent / "figures.json"
+WIDTH = 86  # of a name
+Recorded = Mapping[str, float]
+
+
+def figures(times: bool) -> Iterator[Figure]:
+    """Each when it is measured."""
+    yield from _figures_source.figures()
+    yield from _figures_trace.figures()
+    if _figures_tpu.is_possible():
+        yield from _figures_tpu.figures()
+    else:
+        print("TPU bytes: not measured, since libtpu is not installed (make accelerators)")
+    if times:
+        yield from _figures_time.figures()
+
+
+def line(figure: Figure, recorded: Recorded) -> str:
+    """One figure, as a line of a table."""
+    last = recorded.get(figure.name)
+    verdict = "WORSE" if last is not None and figure.is_worse(last) else "" if figure.is_reached else "not reached"
+    goal = "-" if figure.goal is None else f"{'>=' if figure.at_least else '<='} {figure.goal:g}"
+    cells = f"{figure.value:>9g}  {goal:>8}  {'-' if last is None else f'{last:g}':>9}  {verdict:11}"
+    return f"{figure.name:{WIDTH}}{cells}  {figure.note}".rstrip()
+
+
+def worse(measured: Sequence[Figure], recorded: Recorded) -> list[Figure]:
+    """Those that do not depend on time and are worse than they were."""
+    return [figure for figure in measured if figure.name in recorded and figure.is_worse(recorded[figure.name])]
+
+
+def record(measured: Sequence[Figure], recorded: Recorded, path: Path) -> None:
+    """Write what was measured; what was not, such as TPU bytes without libtpu, is left as it was."""
+    found = {**recorded, **{figure.name: figure.value for figure in measured}}
+    path.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the status to exit with."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.figures", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--times", action="store_true", help="measure what depends on time as well")
+    parser.add_argument("--record", action="store_true", help="write what was measured, and exit with 0")
+    parser.add_argument("--file", type=Path, default=RECORD, help="where figures are recorded")
+    options = parser.parse_args(arguments)
+    recorded: Recorded = json.loads(options.file.read_text()) if options.file.exists() else {}
+
+    untyped.config.update("jax_platforms", "cpu")  # with libtpu installed, JAX would look for a TPU to run on
+    print(setting("treekit-jax", "jax", "optax", "libtpu"))
+    print(f"{'':{WIDTH}}{'now':>9}  {'goal':>8}  {'recorded':>9}")
+    measured: list[Figure] = []
+    for figure in figures(options.times):
+        print(line(figure, recorded), flush=True)
+        measured.append(figure)
+    if options.record:
+        record(measured, recorded, options.file)
+        return 0
+    for figure in worse(measured, recorded):
+        print(f"worse: {figure.name} is {figure.value:g}, and was {recorded[figure.name]:g}", file=sys.stderr)
+    return 1 if worse(measured, recorded) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""A step on params that are sharded over eight chips of a TPU communicates as Optax's does, and not more."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from benchmarks._compiled import collectives, compile_sharded
+from benchmarks.accelerators import ACCUMULATED, SIZE, WRAPPERS, multi_steps, steps
+from treekit._jax import untyped
+
+STEPS: dict[str, Callable[[Any], Any]] = {
+    **WRAPPERS,
+    **{f"MultiSteps, {name}": multi_steps(make) for name, make in ACCUMULATED.items()},
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_no_collective_is_added(name: str) -> None:
+    params = [untyped.ShapeDtypeStruct((SIZE, SIZE), "float32")]
+    counted = {
+        way: collectives(compile_sharded(step, optimizer.init, params).as_text())
+        for way, (optimizer, step) in steps({name: STEPS[name]})[name].items()
+    }
+    optax = counted["Optax"]
+    for way in ("treekit", "apply_gradients"):
+        assert all(count <= optax.get(kind, 0) for kind, count in counted[way].items()), counted
+
+
+def test_collectives_are_counted() -> None:
+    """The norm of sharded gradients needs one at least."""
+    optimizer, step = steps({"clip": WRAPPERS["clip, adamw"]})["clip"]["Optax"]
+    params = [untyped.ShapeDtypeStruct((SIZE, SIZE), "float32")]
+    assert collectives(compile_sharded(step, optimizer.init, params).as_text())
