@@ -30,26 +30,26 @@ def text(module: str) -> str:
     theirs, ours = (getattr(top, module) if module else top for top in (optax, treekit.optax))
     path = f"optax.{module}" if module else "optax"
     imports: list[str] = []
-    factories: list[tuple[str, str]] = []
+    assigned: list[str] = []
     for name in (name for name in dir(theirs) if not name.startswith("_") and name not in vars(ours)):
         value = getattr(theirs, name)
         replacement = next((new for old, new in REPLACEMENTS if old is value), None)
         if replacement is not None:
-            imports.append(f"from {replacement.__module__} import {replacement.__name__} as {name}")
+            package, _, file_name = replacement.__module__.rpartition(".")
+            imports.append(f"from {package} import {file_name}")
+            assigned.append(f"{name}: Final = {file_name}.{replacement.__name__}")
         elif (wrapper := _wrapper(name, value)) is not None:
-            factories.append((name, wrapper))
+            imports += [f"import {path} as _optax", "from treekit.optax import _factories as _ours"]
+            assigned.append(f"{name}: Final = _ours.{wrapper}(_optax.{name})")
         else:
             # Optax's `__init__` assigns some of these to variables, which mypy does not take for types.
             is_schedule = getattr(optax.schedules, name, None) is value
             imports.append(f"from {'optax.schedules' if is_schedule else path} import {name} as {name}")
     lines = [f'"""The names of `{path}` that are not ours, for type checkers. Made by tests/optax_names.py."""', ""]
-    if factories:
-        lines += ["from typing import Final", "", f"import {path} as _optax"]
-    lines += sorted(line for line in imports if line.startswith("from optax"))
-    if factories:
-        lines += ["", "from treekit.optax import _factories as _ours"]
-    lines += sorted(line for line in imports if not line.startswith("from optax"))
-    lines += ["", *(f"{name}: Final = _ours.{wrapper}(_optax.{name})" for name, wrapper in factories)]
+    lines += ["from typing import Final", ""] if assigned else []
+    for ours_too in (False, True):
+        lines += [*sorted({line for line in imports if ("treekit" in line) is ours_too}), ""]
+    lines += assigned
     return "\n".join(lines).rstrip() + "\n"
 
 

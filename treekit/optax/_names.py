@@ -127,6 +127,7 @@ from optax.schedules import warmup_cosine_decay_schedule as warmup_cosine_decay_
 from optax.schedules import warmup_exponential_decay_schedule as warmup_exponential_decay_schedule
 
 from treekit.optax import _factories as _ours
+from treekit.optax import _inject
 
 adabelief: Final = _ours.chained(_optax.adabelief)
 adadelta: Final = _ours.chained(_optax.adadelta)
@@ -151,6 +152,7 @@ ema: Final = _ours.any_state(_optax.ema)
 flatten: Final = _ours.any_state(_optax.flatten)
 fromage: Final = _ours.chained(_optax.fromage)
 identity: Final = _ours.any_state(_optax.identity)
+inject_stateful_hyperparams: Final = _inject.inject_hyperparams
 keep_params_nonnegative: Final = _ours.any_state(_optax.keep_params_nonnegative)
 lamb: Final = _ours.chained(_optax.lamb)
 lars: Final = _ours.chained(_optax.lars)

@@ -1,5 +1,7 @@
 """The names of `optax.schedules` that are not ours, for type checkers. Made by tests/optax_names.py."""
 
+from typing import Final
+
 from optax.schedules import InjectHyperparamsState as InjectHyperparamsState
 from optax.schedules import InjectStatefulHyperparamsState as InjectStatefulHyperparamsState
 from optax.schedules import Schedule as Schedule
@@ -19,3 +21,7 @@ from optax.schedules import sgdr_schedule as sgdr_schedule
 from optax.schedules import warmup_constant_schedule as warmup_constant_schedule
 from optax.schedules import warmup_cosine_decay_schedule as warmup_cosine_decay_schedule
 from optax.schedules import warmup_exponential_decay_schedule as warmup_exponential_decay_schedule
+
+from treekit.optax import _inject
+
+inject_stateful_hyperparams: Final = _inject.inject_hyperparams
