@@ -87,7 +87,7 @@ def test_the_lists_of_names_are_what_the_script_makes_of_optax(module: str) -> N
 @pytest.mark.parametrize("module", optax_names.MODULES)
 def test_the_checkers_are_told_of_every_name_of_optax(module: str) -> None:
     ours, theirs = (getattr(top, module) if module else top for top in (treekit.optax, optax))
-    listed = re.findall(r"(?:as |^)(\w+)(?:$|: Final)", optax_names.file(module).read_text(), re.MULTILINE)
+    listed = re.findall(r"(?:as |^)([^\W_]\w*)(?:$|: Final)", optax_names.file(module).read_text(), re.MULTILINE)
     names = {name for name in dir(theirs) if not name.startswith("_")}
     assert names - set(vars(ours)) == set(listed)
     assert all(hasattr(ours, name) for name in names)
