@@ -238,3 +238,9 @@ def test_types() -> None:
     assert_type(tk.tree_stack([Point(1, 2)]), Point)
     assert_type(tk.tree_unstack(Point(jnp.ones(2), 2)), tuple[Point, ...])
     assert_type(tk.tree_ravel(Halved(np.ones(2)))[1](jnp.ones(2)), Halved)
+
+
+@pytest.mark.parametrize("tree", [{"w": jnp.ones(2)}, "abc", jnp.ones((2, 3))])
+def test_a_tree_in_the_place_of_a_list_of_trees_is_an_error(tree: Any) -> None:
+    with pytest.raises(TypeError, match=r"write tree_stack\(\[tree\]\)"):
+        tk.tree_stack(tree)

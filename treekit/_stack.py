@@ -2,9 +2,10 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+import jax
 import numpy as np
 
 from treekit._diff import TreeDiff, tree_diff
@@ -31,6 +32,7 @@ def tree_stack(trees: Iterable[T]) -> T:
         `d`.
 
     Raises:
+        TypeError: `trees` is a tree itself, not a list of trees.
         ValueError: there is no tree, or two of them differ in structure, shapes, dtypes, or in a leaf that is not an
             array (lists every difference with its key path).
 
@@ -39,6 +41,8 @@ def tree_stack(trees: Iterable[T]) -> T:
     >>> stacked["w"].shape, stacked["f"]
     ((2, 2), 'relu')
     """
+    if isinstance(trees, (Mapping, str, np.ndarray, jax.Array)):
+        raise TypeError(f"tree_stack takes a list of trees, found a {type(trees).__name__}: write tree_stack([tree])")
     members = list(trees)
     if not members:
         raise ValueError("tree_stack needs at least one tree")

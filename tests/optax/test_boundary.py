@@ -1,6 +1,7 @@
 """What crosses the boundary: which leaves are parameters, missing gradients, specs made from a filtered model."""
 
 import functools
+import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -266,6 +267,38 @@ def test_conditionally_with_gradients_narrower_than_their_params(wrap: str) -> N
     assert held["w"].dtype == run["w"].dtype == jnp.float32
     assert (held["w"] == (1 if wrap == "conditionally_transform" else 0)).all()
     assert (run["w"] < 0).all()
+
+
+@pytest.mark.parametrize("wrap", ["conditionally_transform", "conditionally_mask"])
+def test_conditionally_leaves_what_filtered_freezes_frozen(wrap: str) -> None:
+    params = cases.arrays()
+    tx = getattr(tko, wrap)(tko.filtered(tko.sgd(0.1), {"w": True, "b": False}), lambda step: step >= 1)
+    state = tx.init(params)
+    for _ in range(2):
+        updates, state = jax.jit(tx.update)(params, state, params)
+        assert updates["b"] is None and updates["w"].shape == params["w"].shape
+
+
+@pytest.mark.parametrize("wrap", ["apply_if_finite", "conditionally_transform", "MultiSteps"])
+def test_an_eager_update_keeps_no_array_alive(wrap: str) -> None:
+    """JAX keeps what a jitted function closes over; so these close over no array."""
+    size = 1013  # that no other test has
+
+    def count() -> int:
+        return sum(x.shape == (size,) for x in jax.live_arrays())
+
+    argument = {"apply_if_finite": 3, "conditionally_transform": lambda step: step > 0, "MultiSteps": 2}[wrap]
+    tx: Any = getattr(tko, wrap)(tko.sgd(0.1), argument)
+    params: Any = {"w": jnp.ones(size)}
+    state = tx.init(params)
+    counts: list[int] = []
+    for _ in range(6):
+        updates, state = tx.update(params, state, params)
+        params = tko.apply_updates(params, updates)
+        del updates
+        gc.collect()
+        counts.append(count())
+    assert counts[-1] == counts[1]
 
 
 @pytest.mark.parametrize("name", ["dadapt_adamw", "prodigy", "momo"])

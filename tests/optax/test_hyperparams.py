@@ -256,3 +256,10 @@ def test_params_with_such_a_name_are_no_hyperparameters() -> None:
     params = {"hyperparams": {"scale": jnp.ones(2)}, "inner_state": jnp.ones(2)}
     state = tko.inject_hyperparams(tko.sgd)(0.1, momentum=0.9).init(params)
     assert sorted(rates(state)) == ["learning_rate", "momentum"]
+
+
+def test_values_that_are_not_a_mapping_are_an_error() -> None:
+    state = tko.inject_hyperparams(optax.sgd)(0.1).init(jnp.ones(2))
+    wrong: Any = 0.1
+    with pytest.raises(TypeError, match=r"values must map keys of get_hyperparams to numbers, found 0\.1"):
+        tko.set_hyperparams(state, wrong)

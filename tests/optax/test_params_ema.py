@@ -54,7 +54,7 @@ def test_it_is_the_debiased_average_of_the_params(kind: str, decay: float) -> No
             assert x is xs[-1] or bool(jnp.all(x == xs[-1]))
 
 
-@pytest.mark.parametrize("kind", ["f32", "bf16", "mixed", "eqx_bf16", "nnx", "c64"])
+@pytest.mark.parametrize("kind", ["f32", "bf16", "eqx_bf16", "nnx", "c64"])
 def test_laws(kind: str) -> None:
     _, state = cases.check_laws(tko.chain(tko.adam(0.01), tko.params_ema(0.9)), kind)
     ema = tko.get_ema(state)
@@ -189,3 +189,33 @@ def test_params_of_another_structure() -> None:
     state = tko.params_ema(0.9).init(cases.arrays())
     with pytest.raises(ValueError, match=r"(?s)does not fit the average that get_ema found.*\['w'\]"):
         tko.get_ema(state, {"w": {"x": jnp.ones(2)}, "b": jnp.ones(2)})
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        tko.chain(tko.chain(tko.sgd(1.0), tko.params_ema(0.5)), tko.scale(2.0)),
+        tko.named_chain(("ema", tko.params_ema(0.5)), ("sgd", tko.sgd(0.1))),
+        tko.chain(tko.masked(tko.chain(tko.sgd(1.0), tko.params_ema(0.5)), True), tko.scale(2.0)),
+    ],
+    ids=["chain", "named_chain", "masked"],
+)  # fmt: skip
+def test_what_follows_in_any_chain_around_it_is_an_error(optimizer: Any) -> None:
+    with pytest.raises(ValueError, match="another transformation follows it in its chain"):
+        tko.get_ema(optimizer.init(jnp.ones(2)))
+
+
+def test_the_last_of_a_named_chain_is_found() -> None:
+    optimizer = tko.named_chain(("sgd", tko.sgd(0.1)), ("ema", tko.params_ema(0.5)))
+    assert (tko.get_ema(optimizer.init(jnp.ones(2))) == 1).all()
+
+
+@pytest.mark.parametrize("decay", ["0.9", None, jnp.ones(2), 1])
+def test_a_decay_that_is_not_a_rate_is_an_error(decay: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="decay must be"):
+        tko.params_ema(decay)
+
+
+def test_a_decay_that_is_an_array_out_of_range_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least 0 and less than 1"):
+        tko.params_ema(jnp.array(1.0))

@@ -157,3 +157,10 @@ def test_an_error_of_the_function_is_told() -> None:
 
     with pytest.raises(ValueError, match=r"^the function given as rates raised ValueError: no such layer"):
         tko.scale_by_tree(rates).init(cases.arrays())
+
+
+def test_integer_updates_times_a_rate_are_floats() -> None:
+    params = {"w": jnp.ones(2)}
+    tx = tko.scale_by_tree({"w": 0.5})
+    updates, _ = tx.update({"w": jnp.array([5, 10])}, tx.init(params), params)
+    assert updates["w"].tolist() == [2.5, 5.0]

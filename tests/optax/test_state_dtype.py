@@ -46,7 +46,7 @@ def test_laws(kind: str, rounding: Any) -> None:
 )
 def test_by_name_or_by_pattern(names: Any, mu: str, nu: str, trace: str) -> None:
     tx = tko.dtype_preserving(optax.chain(optax.scale_by_adam(), optax.trace(0.9)), state_dtype=names)
-    params = {"w": jnp.ones(3)}
+    params = {"w": jnp.ones(3, jnp.float32)}
     state = tx.init(params)
     _, after = jax.jit(tx.update)(params, state, params)
     assert [optax.tree.get(after, name)["w"].dtype for name in ("mu", "nu", "trace")] == [mu, nu, trace]

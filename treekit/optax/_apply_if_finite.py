@@ -5,10 +5,10 @@ from typing import Any
 import optax
 
 from treekit._dtype import strong
-from treekit._jax import jnp, jtu, lax, untyped
+from treekit._jax import jnp, jtu
 from treekit.optax._boundary import at_boundary
 from treekit.optax._preserve import preserve
-from treekit.optax._step_if import run_if, zeros
+from treekit.optax._step_if import run_if, update_if
 from treekit.optax._transformation import (
     Apply,
     GradientTransformation,
@@ -65,12 +65,8 @@ def apply_if_finite(
         def run(inner_state: Any) -> tuple[Any, Any]:
             return tx.update(updates, inner_state, params, **extra)
 
-        jitted = untyped.jit(run)  # traced once, for the dtypes of the updates, and not again for the cond
-
-        def skip(inner_state: Any) -> tuple[Any, Any]:
-            return zeros(jitted.eval_shape(inner_state)[0]), inner_state
-
-        new_updates, inner_state = lax.cond(accept, jitted, skip, jtu.tree_map(strong, state.inner_state))
+        inner_state = jtu.tree_map(strong, state.inner_state)
+        new_updates, inner_state = update_if(accept, run, updates, inner_state, jnp.zeros_like)
         return new_updates, new_state._replace(inner_state=inner_state)
 
     def step(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:

@@ -82,13 +82,13 @@ def _full(params: Any, slope: float) -> Any:
 
 def _round(tx: Any, grads: Any, state: Any, params: Any, extra: dict[str, Any]) -> tuple[Any, Any]:
     """One step, or as many as MultiSteps takes for one."""
+
+    def update(grads: Any, state: Any) -> tuple[Any, Any]:
+        updates, new_state = tx.update(grads, state, params, **extra)
+        return updates, new_state
+
     if not (rounds := _rounds(state)):
-        updates, state = tx.update(grads, state, params, **extra)
-        return updates, state
-
-    def update(grads: Any, state: Any) -> Any:
-        return tx.update(grads, state, params, **extra)
-
+        return update(grads, state)
     jitted: Callable[..., tuple[Any, Any]] = untyped.jit(update)
     for _ in range(_MOST_MINI_STEPS):
         updates, state = jitted(grads, state)

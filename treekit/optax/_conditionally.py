@@ -5,10 +5,10 @@ from typing import Any
 
 import optax
 
-from treekit._jax import jnp, jtu, lax, untyped
-from treekit._map import keep_dtypes
+from treekit._jax import jnp
 from treekit.optax._boundary import at_boundary
 from treekit.optax._preserve import preserve
+from treekit.optax._step_if import update_if
 from treekit.optax._transformation import GradientTransformation, described
 from treekit.optax._types import TransformationLike
 
@@ -79,14 +79,8 @@ def _run_conditionally(
         def run(inner_state: Any) -> tuple[Any, Any]:
             return tx.update(updates, inner_state, params, **extra)
 
-        step = untyped.jit(run)  # traced once, for the dtypes of the updates, and not again for the cond
-
-        def skip(inner_state: Any) -> tuple[Any, Any]:
-            # In the dtypes of the transformed updates, which may be wider: cond wants the same of both.
-            return keep_dtypes(step.eval_shape(inner_state)[0], jtu.tree_map(otherwise, updates)), inner_state
-
         should_transform = should_transform_fn(state.step, **(extra if forward_extra_args else {}))
-        new_updates, inner_state = lax.cond(should_transform, step, skip, state.inner_state)
+        new_updates, inner_state = update_if(should_transform, run, updates, state.inner_state, otherwise)
         return new_updates, state_class(inner_state=inner_state, step=optax.safe_increment(state.step))
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))

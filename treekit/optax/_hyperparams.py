@@ -78,6 +78,11 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
     >>> get_hyperparams(state)
     {'learning_rate': Array(0.01, dtype=float32)}
     """
+    if not (values is None or isinstance(values, Mapping)):
+        raise TypeError(
+            f"values must map keys of get_hyperparams to numbers, found {describe_value(values)}. To set one by name, "
+            "write set_hyperparams(state, learning_rate=0.1)"
+        )
     leaves, treedef = jtu.tree_flatten(state)
     found = _by_key(state)
     for name in by_name:

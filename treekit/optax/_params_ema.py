@@ -1,11 +1,15 @@
 """params_ema and get_ema: an average of the params that lives in the optimizer's state."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar, overload
 
+import numpy as np
 import optax
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from treekit._describe import describe_value
 from treekit._dtype import dtype_of
 from treekit._filter import flatten_updates, is_array
 from treekit._jax import jnp, jtu
@@ -61,8 +65,7 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
     >>> params, optax.get_ema(state).round(3)  # the params were 1 and then 2, which counts twice as much
     (Array([2., 2.], dtype=float32), Array([1.667, 1.667], dtype=float32))
     """
-    if isinstance(decay, (int, float)) and not 0 <= decay < 1:
-        raise ValueError(f"decay must be at least 0 and less than 1, found {decay!r}")
+    _check_decay(decay)
 
     def init(params: Any) -> ParamsEmaState:
         return ParamsEmaState(jnp.zeros([], jnp.int32), jtu.tree_map(_wide, params))
@@ -81,6 +84,19 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
         return updates, ParamsEmaState(count, jtu.tree_map(average, state.params_ema, params, updates))
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+
+
+def _check_decay(decay: Any) -> None:
+    dtype = dtype_of(decay)
+    if dtype is None or (not jnp.issubdtype(dtype, jnp.floating) and decay != 0) or np.shape(decay) != ():
+        raise TypeError(f"decay must be a real number, found {describe_value(decay)}")
+    if not isinstance(decay, Tracer) and not 0 <= decay < 1:
+        raise ValueError(f"decay must be at least 0 and less than 1, found {decay!r}")
+
+
+def _check_decay(decay: ArrayLike) -> None:
+    if isinstance(decay, (int, float)) and not 0 <= decay < 1:
+        raise ValueError(f"decay must be at least 0 and less than 1, found {decay!r}")
 
 
 def _wide(x: Any) -> Any:
@@ -140,18 +156,26 @@ def _find(path: Any, state: Any) -> Iterator[tuple[Any, ParamsEmaState]]:
     for below, node in jtu.tree_flatten_with_path(state, is_leaf=stop)[0]:
         here = (*path, *below)
         if isinstance(node, ParamsEmaState):
-            if _is_chain(state) and below[0].idx < len(state) - 1:
+            found = [(here, node)]
+        else:
+            found = list(_find(here, node)) if _is_chain(node) else []
+        for where, ema in found:
+            if _is_chain(state) and _place(state, below[0]) < len(state) - 1:
                 raise ValueError(
-                    f"params_ema is at {jtu.keystr(here)} of the state, and another transformation follows it in its "
+                    f"params_ema is at {jtu.keystr(where)} of the state, and another transformation follows it in its "
                     "chain, so it averages params that the optimizer does not give. Put it last"
                 )
-            yield here, node
-        elif _is_chain(node):
-            yield from _find(here, node)
+            yield where, ema
 
 
 def _is_chain(x: object) -> bool:
-    return type(x) is tuple
+    """Whether this is the state of a chain, or of a named one."""
+    return type(x) in (tuple, OrderedDict)
+
+
+def _place(state: Any, key: Any) -> int:
+    """Where in a chain the link of a key is."""
+    return list(state).index(key.key) if isinstance(state, OrderedDict) else int(key.idx)
 
 
 def _in_params(ema: Any, params: Any) -> Any:

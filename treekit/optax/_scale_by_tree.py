@@ -95,6 +95,7 @@ def _at_count(at: str, rate: Any, count: Any) -> Any:
 
 def _scale(rate: Any, updates: Any) -> Any:
     def scale(update: Any) -> Any:
-        return jnp.asarray(rate, update.dtype) * update
+        whole = jnp.issubdtype(update.dtype, jnp.integer)  # an update that is one, times a rate, is not
+        return rate * update if whole else jnp.asarray(rate, update.dtype) * update
 
     return updates if rate is None else jtu.tree_map(scale, updates)

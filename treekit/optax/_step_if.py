@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.extend.core
 
-from treekit._dtype import wider
+from treekit._dtype import cast_like, wider
 from treekit._jax import jnp, jtu, lax, untyped
 
 
@@ -111,6 +111,36 @@ def in_place(full: Any, f: Callable[..., Any], x: Any) -> Any:
         return jnp.zeros_like(full), f(carry[1])
 
     return lax.while_loop(is_to_turn, turn, (full, x))[1]
+
+
+def update_if(
+    flag: Any, update: Callable[..., Any], updates: Any, state: Any, otherwise: Callable[[Any], Any]
+) -> tuple[Any, Any]:
+    """`update(state)` where `flag` is true, else the state as it is and `otherwise` of each of the updates.
+
+    Args:
+        flag: a bool of shape ().
+        update: maps a state to updates and a new state of the same structure and dtypes. It is traced once.
+        updates: the updates that `update` was made of.
+        state: the state.
+        otherwise: maps one of `updates` to what comes out in its place, in the dtype of the one that `update` returns.
+            Where that is None, as for a leaf that is frozen, None comes out.
+    """
+    # What `update` closes over is given to the branches: jit would keep it alive in its cache.
+    traced, consts = trace(update, state)
+    treedef = jtu.tree_structure(updates)
+    likes = treedef.flatten_up_to(traced.like[0])
+
+    def run(state: Any, consts: Any) -> Any:
+        return traced(state, consts=consts)
+
+    def skip(state: Any, _: Any) -> Any:
+        others = map(otherwise, jtu.tree_leaves(updates))
+        kept = [None if like is None else cast_like(x, like) for like, x in zip(likes, others, strict=True)]
+        return treedef.unflatten(kept), state
+
+    new_updates, new_state = lax.cond(flag, run, skip, state, consts)
+    return new_updates, new_state
 
 
 def run_if(flag: Any, f: Callable[..., Any], carry: Any) -> Any:
