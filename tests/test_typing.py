@@ -1,6 +1,5 @@
 """Misuse that the checkers must catch: the files of typing_bad, never run, with `# E: code` on each wrong line."""
 
-import ast
 import json
 import re
 import subprocess
@@ -11,17 +10,12 @@ import optax
 import pytest
 
 import treekit.optax
+from tests import optax_names
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "tests" / "typing_bad"
 FILES = sorted(FOLDER.glob("*.py"))
 MARKER = re.compile(r"# E: ([a-z-]+(?:, [a-z-]+)*)$")
-
-
-# Of Optax, these have no stubs: to a checker they are Any.
-UNKNOWN = (
-    "assignment experimental microbatch microbatching multi_normal perturbations projections second_order tree_utils"
-).split()
 
 
 def run(*command: str) -> str:
@@ -72,17 +66,28 @@ def test_pyright_finds_an_error_on_each_marked_line_and_on_no_other() -> None:
     assert errors == {(file, line) for file, line, _ in marked()}
 
 
-def imported(module: str) -> set[str]:
-    """What a file imports as a public name."""
-    tree = ast.parse((Path(treekit.optax.__file__).parent / f"{module}.py").read_text())
-    found = (alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names)
-    return {name for name in found if name and not name.startswith("_")}
+@pytest.mark.parametrize("module", optax_names.MODULES)
+def test_the_lists_of_names_are_what_the_script_makes_of_optax(module: str) -> None:
+    ruff = [sys.executable, "-m", "ruff"]
+    name = optax_names.file(module).name
+    made = optax_names.text(module)
+    for command in (["check", "--fix", "--quiet", "--select", "I"], ["format"]):
+        done = subprocess.run(
+            [*ruff, *command, "--stdin-filename", f"treekit/optax/{name}", "-"],
+            cwd=ROOT,
+            input=made,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        made = done.stdout
+    assert optax_names.file(module).read_text() == made
 
 
-@pytest.mark.parametrize("name", ["", "contrib", "schedules", "transforms"])
-def test_the_checkers_are_told_of_every_name_of_optax(name: str) -> None:
-    module = getattr(optax, name) if name else optax
-    told = imported(name) if name else imported("__init__") | imported("_names") | {"multi_transform"}
-    names = {key for key in dir(module) if not key.startswith("_")}
-    assert names - told == (set() if name else set(UNKNOWN))
-    assert all(hasattr(treekit.optax, key) for key in UNKNOWN)
+@pytest.mark.parametrize("module", optax_names.MODULES)
+def test_the_checkers_are_told_of_every_name_of_optax(module: str) -> None:
+    ours, theirs = (getattr(top, module) if module else top for top in (treekit.optax, optax))
+    listed = re.findall(r"(?:as |^)([^\W_]\w*)(?:$|: Final)", optax_names.file(module).read_text(), re.MULTILINE)
+    names = {name for name in dir(theirs) if not name.startswith("_")}
+    assert names - set(vars(ours)) == set(listed)
+    assert all(hasattr(ours, name) for name in names)

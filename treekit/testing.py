@@ -6,6 +6,7 @@ found, what follows from it, and how to fix it.
 
 from typing import Any
 
+from treekit._types import TransformationLike
 from treekit.check._laws import raise_violations
 from treekit.check._transformation_laws import transformation_laws
 from treekit.check._tree_laws import tree_laws
@@ -30,7 +31,7 @@ def check_pytree(example: Any) -> None:
     raise_violations(f"a pytree of class {type(example).__qualname__}", tree_laws(example))
 
 
-def check_transformation(tx: Any, params: Any, grads: Any = None, **extra: Any) -> None:
+def check_transformation(tx: TransformationLike, params: Any, grads: Any = None, **extra: Any) -> None:
     """Check that a gradient transformation works in every way that JAX offers, and keeps the types of its state.
 
     - `init` and `update` accept the params and the gradients; `init` can be jitted.

@@ -1,6 +1,6 @@
 """Names for signatures: what treekit's arguments are, for type checkers and at run time.
 
-`GradientTransformation` and `TransformationLike` need Optax; the others do not import it.
+`GradientTransformation` needs Optax; the others do not import it.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from treekit._types import FilterSpec as FilterSpec
 from treekit._types import Labels as Labels
 from treekit._types import LeafPredicate as LeafPredicate
 from treekit._types import Mask as Mask
+from treekit._types import TransformationLike as TransformationLike
 
 __all__ = ["FilterSpec", "GradientTransformation", "Labels", "LeafPredicate", "Mask", "TransformationLike", "Typed"]
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from treekit.optax._transformation import GradientTransformation as _GradientTransformation
     from treekit.optax._types import S as _S
-    from treekit.optax._types import TransformationLike as TransformationLike
 
     # An alias, since `pyright --verifytypes` cannot know a class that derives from one of a package without py.typed.
     GradientTransformation: TypeAlias = _GradientTransformation[_S]
@@ -29,8 +29,4 @@ else:
             from treekit.optax._transformation import GradientTransformation
 
             return GradientTransformation
-        if name == "TransformationLike":
-            from treekit.optax._types import TransformationLike
-
-            return TransformationLike
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ import jax
 import optax
 
 from treekit import optax as tko
+from treekit.testing import check_transformation
 
 
 class Model:
@@ -14,9 +15,9 @@ def bad(model: Model, updates: Model, tx: optax.GradientTransformation) -> None:
     tko.masked(tx)  # E: call-arg
     tko.masked(tx, True, mask_compatible=True)  # E: call-arg
     tko.masked(tx, True).initialise(model)  # E: attr-defined
-    tko.filtered(3)  # E: arg-type
+    tko.filtered(3)  # E: call-overload
     tko.partition([tx], "a")  # E: arg-type
-    tko.dtype_preserving(tx, rounding="up")  # E: arg-type
+    tko.dtype_preserving(tx, rounding="up")  # E: call-overload
     tko.MultiSteps(tx)  # E: call-arg
     tko.MultiSteps(tx, "3")  # E: arg-type
     count: str = tko.MultiSteps(tx, 3).init(model)  # E: assignment
@@ -41,3 +42,16 @@ def bad(model: Model, updates: Model, tx: optax.GradientTransformation) -> None:
     tko.contrib.muon()  # E: call-arg
     tko.transforms.zero_nans(tx)  # E: call-arg
     plan: int = tko.constant_schedule(1.0)  # E: assignment
+    tko.adamm(1e-3)  # E: attr-defined
+    tko.contrib.muonn(1e-3)  # E: attr-defined
+    tko.masked(tko.adam, True)  # E: arg-type
+    tko.masked(True, tx)  # E: arg-type
+    tko.filtered(tko.adam)  # E: call-overload
+    masked, adam = tko.masked(tx, True), tko.adam(1e-3)
+    state = masked.init(model)
+    masked.update(state, updates, model)  # E: arg-type
+    masked.update(updates)  # E: call-arg
+    adam.update(updates, state, model)  # E: arg-type
+    adam.init(model)[0].muu  # E: attr-defined
+    state.inner_states  # E: attr-defined
+    check_transformation(model, tx)  # E: arg-type

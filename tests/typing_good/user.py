@@ -10,7 +10,7 @@ import treekit as tk
 from treekit import optax
 from treekit.optax import contrib, schedules, transforms
 from treekit.testing import check_pytree, check_transformation
-from treekit.typing import Typed
+from treekit.typing import GradientTransformation, TransformationLike, Typed
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class Dense:
     @classmethod
     @tk.node_factory
     def square(cls, n: int) -> "Dense":
-        return cls(jax.numpy.eye(n), "square")
+        return cls(jax.random.normal(jax.random.key(0), (n, n)), "square")
 
 
 @tk.node(kw_only=True)
@@ -108,30 +108,33 @@ def leaves(x: object, model: Dense, models: list[Dense], function: Callable[[int
     assert_type(tk.assert_trees_same(model, model), None)
 
 
-def ours(model: Dense, tx: optax.GradientTransformation) -> None:
-    assert_type(optax.filtered(tx), optax.GradientTransformationExtraArgs)
-    assert_type(optax.dtype_preserving(tx), optax.GradientTransformationExtraArgs)
-    assert_type(optax.masked(tx, True), optax.GradientTransformationExtraArgs)
-    assert_type(optax.partition({"a": tx}, "a"), optax.GradientTransformationExtraArgs)
-    assert_type(optax.multi_transform({"a": tx}, "a"), optax.GradientTransformationExtraArgs)
-    assert_type(optax.apply_if_finite(tx, 3), optax.GradientTransformationExtraArgs)
-    assert_type(optax.lbfgs(), optax.GradientTransformationExtraArgs)
-    assert_type(optax.scale_by_tree({"w": 0.1}), optax.GradientTransformationExtraArgs)
-    assert_type(optax.params_ema(0.999), optax.GradientTransformationExtraArgs)
-    assert_type(optax.get_ema(tx.init(model), model), Dense)
-    assert_type(optax.get_hyperparams(tx.init(model)), dict[str, Any])
-    assert_type(optax.set_hyperparams(model, {"learning_rate": 0.1}, momentum=0.9), Dense)
-    assert_type(optax.summary(tx, model).rows[0].step, float | None)
-    assert_type(optax.summary(optax.MultiSteps(tx, 2), model).show(), None)
-    assert_type(optax.dtype_preserving(tx, state_dtype={"mu": "bfloat16"}), optax.GradientTransformationExtraArgs)
-    assert_type(optax.inject_hyperparams(optax.adam, only="b1")(1e-3), optax.GradientTransformationExtraArgs)
-    assert_type(optax.inject_hyperparams(optax.adamw)(1e-3), optax.GradientTransformationExtraArgs)
-    assert_type(schedules.inject_hyperparams(optax.adamw)(1e-3), optax.GradientTransformationExtraArgs)
+def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTransformation) -> None:
+    assert_type(optax.filtered(tx), GradientTransformation[int])
+    assert_type(optax.filtered(other), GradientTransformation[Any])
+    assert_type(optax.filtered(tx, lambda leaf: leaf.ndim > 1), GradientTransformation[int])
+    assert_type(optax.dtype_preserving(tx, state_dtype="float32"), GradientTransformation[int])
+    assert_type(optax.dtype_preserving(other), GradientTransformation[Any])
+    assert_type(optax.masked(other, True), GradientTransformation[optax.MaskedState])
+    assert_type(optax.freeze(lambda params: params), GradientTransformation[optax.MaskedState])
+    assert_type(optax.partition({"a": tx, "b": other}, "a"), GradientTransformation[optax.PartitionState])
+    assert_type(optax.multi_transform({"a": tx}, "a"), GradientTransformation[optax.PartitionState])
+    assert_type(optax.apply_if_finite(tx, 3), GradientTransformation[optax.ApplyIfFiniteState])
+    injected = optax.inject_hyperparams(optax.adamw)(1e-3, b1=optax.constant_schedule(0.9))
+    assert_type(injected, GradientTransformation[schedules.InjectStatefulHyperparamsState])
+    assert_type(schedules.inject_hyperparams(optax.adamw)(1e-3).init(model), schedules.InjectStatefulHyperparamsState)
+    masked = optax.masked(tx, True)
+    updates, state = masked.update(model, masked.init(model), model, value=1.0)
+    assert_type(updates, Dense)
+    assert_type(state, optax.MaskedState)
+    likes: list[TransformationLike] = [tx, other, masked]
+    check_transformation(likes[0], model)
+    plain: list[optax.GradientTransformationExtraArgs] = [tx, masked]
+    optax.chain(*plain)
     steps = optax.MultiSteps(tx, every_k_schedule=2)
     assert_type(steps, transforms.MultiSteps)
     assert_type(steps.init(model), optax.MultiStepsState)
     assert_type(steps.has_updated(steps.init(model)), jax.Array)
-    assert_type(steps.gradient_transformation(), optax.GradientTransformationExtraArgs)
+    assert_type(steps.gradient_transformation(), GradientTransformation[optax.MultiStepsState])
     assert_type(optax.apply_updates(model, model), Dense)
     assert_type(optax.incremental_update(model, model, 0.5), Dense)
     assert_type(optax.periodic_update(model, model, 1, 2), Dense)
@@ -139,15 +142,19 @@ def ours(model: Dense, tx: optax.GradientTransformation) -> None:
     assert_type(check_transformation(tx, model), None)
 
 
-def theirs() -> None:
-    assert_type(optax.adamw(1e-3), optax.GradientTransformationExtraArgs)
-    assert_type(optax.sgd(optax.cosine_decay_schedule(1e-3, 10)), optax.GradientTransformationExtraArgs)
-    assert_type(optax.chain(optax.clip(1.0), optax.trace(0.9)), optax.GradientTransformationExtraArgs)
-    assert_type(optax.scale_by_learning_rate(1e-3), optax.GradientTransformation)  # not in Optax's `__all__`
+def theirs(model: Dense) -> None:
+    optimizer = optax.adamw(1e-3, weight_decay=0.1)
+    state = optimizer.init(model)
+    assert_type(state[0], optax.ScaleByAdamState)
+    assert_type(optimizer.update(model, state, model)[0], Dense)
+    assert_type(optax.adam(1e-3).init(model)[0], optax.ScaleByAdamState)
+    optax.sgd(optax.cosine_decay_schedule(1e-3, 10)).init(model)
+    chain = optax.chain(optax.clip(1.0), optax.trace(0.9), optax.scale_by_learning_rate(1e-3))
+    assert_type(chain, GradientTransformation[tuple[Any, ...]])
     assert_type(optax.MaskedNode(), transforms.MaskedNode)
-    assert_type(transforms.zero_nans(), optax.GradientTransformation)
+    assert_type(transforms.zero_nans(), GradientTransformation[Any])
     assert_type(schedules.constant_schedule(1e-3), optax.Schedule)
-    assert_type(contrib.muon(1e-3), optax.GradientTransformation)
-    assert_type(optax.contrib.muon(1e-3), optax.GradientTransformation)
+    assert_type(contrib.muon(1e-3), GradientTransformation[Any])
+    assert_type(optax.contrib.muon(1e-3), GradientTransformation[Any])
     assert_type(optax.l2_loss(1.0), jax.Array)
     assert_type(optax.tree.norm([1.0]), jax.Array)

@@ -44,16 +44,16 @@ from treekit.optax._summary import summary as summary
 from treekit.optax._wrap import wrap_attribute as _wrap_attribute
 from treekit.optax._wrap import wrap_module as _wrap_module
 
-if TYPE_CHECKING:
-    from treekit.optax._names import *
-
 multi_transform = partition
 
+if TYPE_CHECKING:
+    from treekit.optax._names import *
+else:  # so that a misspelt name is an error to checkers
 
-def __getattr__(name: str) -> Any:
-    value = _wrap_attribute(_optax, name)
-    is_submodule = isinstance(value, ModuleType) and value.__name__ == f"optax.{name}"
-    return sys.modules[f"{__name__}.{name}"] if is_submodule else value
+    def __getattr__(name: str) -> Any:
+        value = _wrap_attribute(_optax, name)
+        is_submodule = isinstance(value, ModuleType) and value.__name__ == f"optax.{name}"
+        return sys.modules[f"{__name__}.{name}"] if is_submodule else value
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import optax
 from jax.typing import DTypeLike
+from optax.schedules import InjectStatefulHyperparamsState
 
 from treekit._dtype import dtype_of, is_weak, strong
 from treekit._filter import is_array, is_inexact_array
@@ -25,7 +26,7 @@ def inject_hyperparams(
     hyperparam_dtype: DTypeLike | None = None,
     *,
     only: str | Iterable[str] | None = None,
-) -> Callable[..., GradientTransformation[optax.InjectStatefulHyperparamsState]]:
+) -> Callable[..., GradientTransformation[InjectStatefulHyperparamsState]]:
     """`optax.inject_hyperparams` that needs no `static_args` for arguments that are not schedules.
 
     Each argument is, in this order:
@@ -85,7 +86,7 @@ def inject_hyperparams(
         static = signature.parameters.keys() - required
 
     @functools.wraps(inner_factory)
-    def factory(*args: Any, **kwargs: Any) -> GradientTransformation[optax.InjectStatefulHyperparamsState]:
+    def factory(*args: Any, **kwargs: Any) -> GradientTransformation[InjectStatefulHyperparamsState]:
         bound = bind(inner_factory, signature, args, kwargs)
         bound.apply_defaults()
         arguments = Arguments(inner_factory, signature, bound, static, required)

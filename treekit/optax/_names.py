@@ -1,5 +1,8 @@
-"""The names of Optax that are not ours, one by one: a star import misses some, and would hide ours from mypy."""
+"""The names of `optax` that are not ours, for type checkers. Made by tests/optax_names.py."""
 
+from typing import Final
+
+import optax as _optax
 from optax import AdaptiveGradClipState as AdaptiveGradClipState
 from optax import AddDecayedWeightsState as AddDecayedWeightsState
 from optax import AddNoiseState as AddNoiseState
@@ -14,8 +17,6 @@ from optax import EmptyState as EmptyState
 from optax import FactoredState as FactoredState
 from optax import GradientTransformation as GradientTransformation
 from optax import GradientTransformationExtraArgs as GradientTransformationExtraArgs
-from optax import InjectHyperparamsState as InjectHyperparamsState
-from optax import InjectStatefulHyperparamsState as InjectStatefulHyperparamsState
 from optax import LookaheadParams as LookaheadParams
 from optax import LookaheadState as LookaheadState
 from optax import MaskedNode as MaskedNode
@@ -47,7 +48,6 @@ from optax import ScaleBySM3State as ScaleBySM3State
 from optax import ScaleByTrustRatioState as ScaleByTrustRatioState
 from optax import ScaleByZoomLinesearchState as ScaleByZoomLinesearchState
 from optax import ScaleState as ScaleState
-from optax import Schedule as Schedule
 from optax import ShouldSkipUpdateFunction as ShouldSkipUpdateFunction
 from optax import SnapshotState as SnapshotState
 from optax import TraceState as TraceState
@@ -55,143 +55,159 @@ from optax import TransformInitFn as TransformInitFn
 from optax import TransformUpdateExtraArgsFn as TransformUpdateExtraArgsFn
 from optax import TransformUpdateFn as TransformUpdateFn
 from optax import Updates as Updates
-from optax import WrappedSchedule as WrappedSchedule
 from optax import ZeroNansState as ZeroNansState
 from optax import ZoomLinesearchInfo as ZoomLinesearchInfo
-from optax import adabelief as adabelief
-from optax import adadelta as adadelta
-from optax import adafactor as adafactor
-from optax import adagrad as adagrad
-from optax import adam as adam
-from optax import adamax as adamax
-from optax import adamaxw as adamaxw
-from optax import adamw as adamw
-from optax import adan as adan
-from optax import adaptive_grad_clip as adaptive_grad_clip
-from optax import add_decayed_weights as add_decayed_weights
-from optax import add_noise as add_noise
-from optax import amsgrad as amsgrad
-from optax import apply_every as apply_every
+from optax import assignment as assignment
 from optax import bias_correction as bias_correction
-from optax import centralize as centralize
-from optax import chain as chain
-from optax import clip as clip
-from optax import clip_by_block_rms as clip_by_block_rms
-from optax import clip_by_global_norm as clip_by_global_norm
-from optax import constant_schedule as constant_schedule
 from optax import convex_kl_divergence as convex_kl_divergence
-from optax import cosine_decay_schedule as cosine_decay_schedule
 from optax import cosine_distance as cosine_distance
-from optax import cosine_onecycle_schedule as cosine_onecycle_schedule
 from optax import cosine_similarity as cosine_similarity
 from optax import ctc_loss as ctc_loss
 from optax import ctc_loss_with_forward_probs as ctc_loss_with_forward_probs
-from optax import ema as ema
-from optax import exponential_decay as exponential_decay
-from optax import flatten as flatten
-from optax import fromage as fromage
+from optax import experimental as experimental
 from optax import generalized_kl_divergence as generalized_kl_divergence
 from optax import global_norm as global_norm
 from optax import hinge_loss as hinge_loss
 from optax import huber_loss as huber_loss
-from optax import identity as identity
 from optax import init_empty_state as init_empty_state
-from optax import inject_stateful_hyperparams as inject_stateful_hyperparams
-from optax import join_schedules as join_schedules
-from optax import keep_params_nonnegative as keep_params_nonnegative
 from optax import kl_divergence as kl_divergence
 from optax import l2_loss as l2_loss
-from optax import lamb as lamb
-from optax import lars as lars
-from optax import linear_onecycle_schedule as linear_onecycle_schedule
-from optax import linear_schedule as linear_schedule
-from optax import lion as lion
 from optax import log_cosh as log_cosh
 from optax import lookahead as lookahead
 from optax import losses as losses
 from optax import matrix_inverse_pth_root as matrix_inverse_pth_root
 from optax import measure_with_ema as measure_with_ema
-from optax import nadam as nadam
-from optax import nadamw as nadamw
-from optax import named_chain as named_chain
+from optax import microbatch as microbatch
+from optax import microbatching as microbatching
+from optax import multi_normal as multi_normal
 from optax import nnls as nnls
-from optax import noisy_sgd as noisy_sgd
-from optax import normalize_by_update_norm as normalize_by_update_norm
-from optax import novograd as novograd
 from optax import ntxent as ntxent
-from optax import optimistic_adam as optimistic_adam
-from optax import optimistic_adam_v2 as optimistic_adam_v2
-from optax import optimistic_gradient_descent as optimistic_gradient_descent
 from optax import per_example_global_norm_clip as per_example_global_norm_clip
 from optax import per_example_layer_norm_clip as per_example_layer_norm_clip
-from optax import piecewise_constant_schedule as piecewise_constant_schedule
-from optax import piecewise_interpolate_schedule as piecewise_interpolate_schedule
-from optax import polyak_sgd as polyak_sgd
-from optax import polynomial_schedule as polynomial_schedule
+from optax import perturbations as perturbations
 from optax import power_iteration as power_iteration
-from optax import radam as radam
-from optax import rmsprop as rmsprop
-from optax import rprop as rprop
+from optax import projections as projections
 from optax import safe_increment as safe_increment
 from optax import safe_int32_increment as safe_int32_increment
 from optax import safe_norm as safe_norm
 from optax import safe_root_mean_squares as safe_root_mean_squares
 from optax import safe_softmax_cross_entropy as safe_softmax_cross_entropy
-from optax import scale as scale
-from optax import scale_by_adadelta as scale_by_adadelta
-from optax import scale_by_adam as scale_by_adam
-from optax import scale_by_adamax as scale_by_adamax
-from optax import scale_by_adan as scale_by_adan
-from optax import scale_by_amsgrad as scale_by_amsgrad
-from optax import scale_by_backtracking_linesearch as scale_by_backtracking_linesearch
-from optax import scale_by_belief as scale_by_belief
-from optax import scale_by_distance_over_gradients as scale_by_distance_over_gradients
-from optax import scale_by_factored_rms as scale_by_factored_rms
-from optax import scale_by_lbfgs as scale_by_lbfgs
-from optax import scale_by_learning_rate as scale_by_learning_rate
-from optax import scale_by_lion as scale_by_lion
-from optax import scale_by_novograd as scale_by_novograd
-from optax import scale_by_optimistic_gradient as scale_by_optimistic_gradient
-from optax import scale_by_param_block_norm as scale_by_param_block_norm
-from optax import scale_by_param_block_rms as scale_by_param_block_rms
-from optax import scale_by_polyak as scale_by_polyak
-from optax import scale_by_radam as scale_by_radam
-from optax import scale_by_rms as scale_by_rms
-from optax import scale_by_rprop as scale_by_rprop
-from optax import scale_by_rss as scale_by_rss
-from optax import scale_by_schedule as scale_by_schedule
-from optax import scale_by_sign as scale_by_sign
-from optax import scale_by_sm3 as scale_by_sm3
-from optax import scale_by_stddev as scale_by_stddev
-from optax import scale_by_trust_ratio as scale_by_trust_ratio
-from optax import scale_by_yogi as scale_by_yogi
-from optax import scale_by_zoom_linesearch as scale_by_zoom_linesearch
 from optax import scale_gradient as scale_gradient
-from optax import set_to_zero as set_to_zero
-from optax import sgd as sgd
-from optax import sgdr_schedule as sgdr_schedule
+from optax import second_order as second_order
 from optax import sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy
 from optax import sigmoid_focal_loss as sigmoid_focal_loss
-from optax import sign_sgd as sign_sgd
-from optax import signum as signum
 from optax import skip_large_updates as skip_large_updates
 from optax import skip_not_finite as skip_not_finite
-from optax import sm3 as sm3
 from optax import smooth_labels as smooth_labels
-from optax import snapshot as snapshot
 from optax import softmax_cross_entropy as softmax_cross_entropy
 from optax import softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels
 from optax import squared_error as squared_error
-from optax import stateless as stateless
-from optax import stateless_with_tree_map as stateless_with_tree_map
-from optax import trace as trace
 from optax import tree as tree
+from optax import tree_utils as tree_utils
 from optax import update_infinity_moment as update_infinity_moment
 from optax import update_moment as update_moment
 from optax import update_moment_per_elem_norm as update_moment_per_elem_norm
-from optax import warmup_constant_schedule as warmup_constant_schedule
-from optax import warmup_cosine_decay_schedule as warmup_cosine_decay_schedule
-from optax import warmup_exponential_decay_schedule as warmup_exponential_decay_schedule
-from optax import with_extra_args_support as with_extra_args_support
-from optax import yogi as yogi
-from optax import zero_nans as zero_nans
+from optax.schedules import InjectHyperparamsState as InjectHyperparamsState
+from optax.schedules import InjectStatefulHyperparamsState as InjectStatefulHyperparamsState
+from optax.schedules import Schedule as Schedule
+from optax.schedules import WrappedSchedule as WrappedSchedule
+from optax.schedules import constant_schedule as constant_schedule
+from optax.schedules import cosine_decay_schedule as cosine_decay_schedule
+from optax.schedules import cosine_onecycle_schedule as cosine_onecycle_schedule
+from optax.schedules import exponential_decay as exponential_decay
+from optax.schedules import join_schedules as join_schedules
+from optax.schedules import linear_onecycle_schedule as linear_onecycle_schedule
+from optax.schedules import linear_schedule as linear_schedule
+from optax.schedules import piecewise_constant_schedule as piecewise_constant_schedule
+from optax.schedules import piecewise_interpolate_schedule as piecewise_interpolate_schedule
+from optax.schedules import polynomial_schedule as polynomial_schedule
+from optax.schedules import sgdr_schedule as sgdr_schedule
+from optax.schedules import warmup_constant_schedule as warmup_constant_schedule
+from optax.schedules import warmup_cosine_decay_schedule as warmup_cosine_decay_schedule
+from optax.schedules import warmup_exponential_decay_schedule as warmup_exponential_decay_schedule
+
+from treekit.optax import _factories as _ours
+from treekit.optax import _inject
+
+adabelief: Final = _ours.chained(_optax.adabelief)
+adadelta: Final = _ours.chained(_optax.adadelta)
+adafactor: Final = _ours.chained(_optax.adafactor)
+adagrad: Final = _ours.chained(_optax.adagrad)
+adam: Final = _ours.adam_like(_optax.adam)
+adamax: Final = _ours.chained(_optax.adamax)
+adamaxw: Final = _ours.chained(_optax.adamaxw)
+adamw: Final = _ours.adamw_like(_optax.adamw)
+adan: Final = _ours.chained(_optax.adan)
+adaptive_grad_clip: Final = _ours.any_state(_optax.adaptive_grad_clip)
+add_decayed_weights: Final = _ours.any_state(_optax.add_decayed_weights)
+add_noise: Final = _ours.any_state(_optax.add_noise)
+amsgrad: Final = _ours.chained(_optax.amsgrad)
+apply_every: Final = _ours.any_state(_optax.apply_every)
+centralize: Final = _ours.any_state(_optax.centralize)
+chain: Final = _ours.chained(_optax.chain)
+clip: Final = _ours.any_state(_optax.clip)
+clip_by_block_rms: Final = _ours.any_state(_optax.clip_by_block_rms)
+clip_by_global_norm: Final = _ours.any_state(_optax.clip_by_global_norm)
+ema: Final = _ours.any_state(_optax.ema)
+flatten: Final = _ours.any_state(_optax.flatten)
+fromage: Final = _ours.chained(_optax.fromage)
+identity: Final = _ours.any_state(_optax.identity)
+inject_stateful_hyperparams: Final = _inject.inject_hyperparams
+keep_params_nonnegative: Final = _ours.any_state(_optax.keep_params_nonnegative)
+lamb: Final = _ours.chained(_optax.lamb)
+lars: Final = _ours.chained(_optax.lars)
+lion: Final = _ours.chained(_optax.lion)
+nadam: Final = _ours.chained(_optax.nadam)
+nadamw: Final = _ours.chained(_optax.nadamw)
+named_chain: Final = _ours.any_state(_optax.named_chain)
+noisy_sgd: Final = _ours.chained(_optax.noisy_sgd)
+normalize_by_update_norm: Final = _ours.any_state(_optax.normalize_by_update_norm)
+novograd: Final = _ours.chained(_optax.novograd)
+optimistic_adam: Final = _ours.chained(_optax.optimistic_adam)
+optimistic_adam_v2: Final = _ours.chained(_optax.optimistic_adam_v2)
+optimistic_gradient_descent: Final = _ours.chained(_optax.optimistic_gradient_descent)
+polyak_sgd: Final = _ours.chained(_optax.polyak_sgd)
+radam: Final = _ours.chained(_optax.radam)
+rmsprop: Final = _ours.chained(_optax.rmsprop)
+rprop: Final = _ours.chained(_optax.rprop)
+scale: Final = _ours.any_state(_optax.scale)
+scale_by_adadelta: Final = _ours.any_state(_optax.scale_by_adadelta)
+scale_by_adam: Final = _ours.any_state(_optax.scale_by_adam)
+scale_by_adamax: Final = _ours.any_state(_optax.scale_by_adamax)
+scale_by_adan: Final = _ours.any_state(_optax.scale_by_adan)
+scale_by_amsgrad: Final = _ours.any_state(_optax.scale_by_amsgrad)
+scale_by_backtracking_linesearch: Final = _ours.any_state(_optax.scale_by_backtracking_linesearch)
+scale_by_belief: Final = _ours.any_state(_optax.scale_by_belief)
+scale_by_distance_over_gradients: Final = _ours.any_state(_optax.scale_by_distance_over_gradients)
+scale_by_factored_rms: Final = _ours.any_state(_optax.scale_by_factored_rms)
+scale_by_lbfgs: Final = _ours.any_state(_optax.scale_by_lbfgs)
+scale_by_learning_rate: Final = _ours.any_state(_optax.scale_by_learning_rate)
+scale_by_lion: Final = _ours.any_state(_optax.scale_by_lion)
+scale_by_novograd: Final = _ours.any_state(_optax.scale_by_novograd)
+scale_by_optimistic_gradient: Final = _ours.any_state(_optax.scale_by_optimistic_gradient)
+scale_by_param_block_norm: Final = _ours.any_state(_optax.scale_by_param_block_norm)
+scale_by_param_block_rms: Final = _ours.any_state(_optax.scale_by_param_block_rms)
+scale_by_polyak: Final = _ours.any_state(_optax.scale_by_polyak)
+scale_by_radam: Final = _ours.any_state(_optax.scale_by_radam)
+scale_by_rms: Final = _ours.any_state(_optax.scale_by_rms)
+scale_by_rprop: Final = _ours.any_state(_optax.scale_by_rprop)
+scale_by_rss: Final = _ours.any_state(_optax.scale_by_rss)
+scale_by_schedule: Final = _ours.any_state(_optax.scale_by_schedule)
+scale_by_sign: Final = _ours.any_state(_optax.scale_by_sign)
+scale_by_sm3: Final = _ours.any_state(_optax.scale_by_sm3)
+scale_by_stddev: Final = _ours.any_state(_optax.scale_by_stddev)
+scale_by_trust_ratio: Final = _ours.any_state(_optax.scale_by_trust_ratio)
+scale_by_yogi: Final = _ours.any_state(_optax.scale_by_yogi)
+scale_by_zoom_linesearch: Final = _ours.any_state(_optax.scale_by_zoom_linesearch)
+set_to_zero: Final = _ours.any_state(_optax.set_to_zero)
+sgd: Final = _ours.sgd_like(_optax.sgd)
+sign_sgd: Final = _ours.chained(_optax.sign_sgd)
+signum: Final = _ours.chained(_optax.signum)
+sm3: Final = _ours.chained(_optax.sm3)
+snapshot: Final = _ours.any_state(_optax.snapshot)
+stateless: Final = _ours.any_state(_optax.stateless)
+stateless_with_tree_map: Final = _ours.any_state(_optax.stateless_with_tree_map)
+trace: Final = _ours.any_state(_optax.trace)
+with_extra_args_support: Final = _ours.any_state(_optax.with_extra_args_support)
+yogi: Final = _ours.chained(_optax.yogi)
+zero_nans: Final = _ours.any_state(_optax.zero_nans)

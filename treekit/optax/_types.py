@@ -1,7 +1,8 @@
 """What `treekit.optax` takes and returns, for type checkers: transformations, with the class of their state."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+from treekit._types import TransformationLike as TransformationLike
 
 U = TypeVar("U")
 S_co = TypeVar("S_co", covariant=True)
@@ -27,23 +28,3 @@ class UpdateFn(Protocol[S]):
     """`update` of a transformation: returns updates like those it takes, and a new state."""
 
     def __call__(self, updates: U, state: S, params: Any = None, **extra_args: Any) -> tuple[U, S]: ...
-
-
-@runtime_checkable
-class TransformationLike(Protocol):
-    """A transformation of treekit's, Optax's or your own: whatever has `init` and `update`.
-
-    >>> import optax
-    >>> isinstance(optax.adam(1e-3), TransformationLike), isinstance(optax.adam, TransformationLike)
-    (True, False)
-    """
-
-    @property
-    def init(self) -> Callable[..., Any]:
-        """Takes params; returns a state."""
-        ...
-
-    @property
-    def update(self) -> Callable[..., tuple[Any, Any]]:
-        """Takes updates, a state and perhaps params; returns updates and a state."""
-        ...

@@ -9,11 +9,18 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 from jax import Array
 from jax.lax import Precision
 from jax.typing import ArrayLike, DTypeLike
+from optax import assignment as assignment
 from optax import contrib as contrib
+from optax import experimental as experimental
 from optax import losses as losses
+from optax import microbatching as microbatching
+from optax import perturbations as perturbations
+from optax import projections as projections
 from optax import schedules as schedules
+from optax import second_order as second_order
 from optax import transforms as transforms
 from optax import tree as tree
+from optax import tree_utils as tree_utils
 from optax.losses import convex_kl_divergence as convex_kl_divergence
 from optax.losses import cosine_distance as cosine_distance
 from optax.losses import cosine_similarity as cosine_similarity
@@ -667,3 +674,6 @@ ScaleState = EmptyState
 tree_map_params = map_params
 
 __version__: str
+
+microbatch: Any
+multi_normal: Any

@@ -1,0 +1,80 @@
+"""Writes the lists of Optax's names that type checkers read, from Optax itself: `python -m tests.optax_names`.
+
+Each is Optax's own, or one of ours under Optax's name, or a factory with Optax's parameters and our result.
+"""
+
+import inspect
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+import treekit.optax
+from treekit.optax._wrap import NOT_WRAPPED, REPLACEMENTS
+
+FOLDER = Path(treekit.optax.__file__).parent
+MODULES = ("", "contrib", "schedules", "transforms")
+KNOWN = {"adam": "adam_like", "adamw": "adamw_like", "chain": "chained", "sgd": "sgd_like"}
+
+
+def file(module: str) -> Path:
+    """Where the list of a module is."""
+    return FOLDER / f"_names{module and '_' + module}.py"
+
+
+def text(module: str) -> str:
+    """The list of the names of one of Optax's modules, but for those that our module of that name has itself."""
+    theirs, ours = (getattr(top, module) if module else top for top in (optax, treekit.optax))
+    path = f"optax.{module}" if module else "optax"
+    imports: list[str] = []
+    assigned: list[str] = []
+    for name in (name for name in dir(theirs) if not name.startswith("_") and name not in vars(ours)):
+        value = getattr(theirs, name)
+        replacement = next((new for old, new in REPLACEMENTS if old is value), None)
+        if replacement is not None:
+            package, _, file_name = replacement.__module__.rpartition(".")
+            imports.append(f"from {package} import {file_name}")
+            assigned.append(f"{name}: Final = {file_name}.{replacement.__name__}")
+        elif (wrapper := _wrapper(name, value)) is not None:
+            imports += [f"import {path} as _optax", "from treekit.optax import _factories as _ours"]
+            assigned.append(f"{name}: Final = _ours.{wrapper}(_optax.{name})")
+        else:
+            # Optax's `__init__` assigns some of these to variables, which mypy does not take for types.
+            is_schedule = getattr(optax.schedules, name, None) is value
+            imports.append(f"from {'optax.schedules' if is_schedule else path} import {name} as {name}")
+    lines = [f'"""The names of `{path}` that are not ours, for type checkers. Made by tests/optax_names.py."""', ""]
+    lines += ["from typing import Final", ""] if assigned else []
+    for ours_too in (False, True):
+        lines += [*sorted({line for line in imports if ("treekit" in line) is ours_too}), ""]
+    lines += assigned
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _wrapper(name: str, value: Any) -> str | None:
+    """The function of treekit/optax/_factories.py for a factory; None for what is not one, or is not wrapped."""
+    is_function = isinstance(value, types.FunctionType) or hasattr(value, "func")
+    if not is_function or any(value is known for known in NOT_WRAPPED):
+        return None
+    if name in KNOWN:
+        return KNOWN[name]
+    signature = inspect.signature(value)
+    returned = signature.return_annotation
+    is_factory = isinstance(returned, type) and issubclass(returned, optax.GradientTransformation)
+    if not is_factory and returned is not inspect.Signature.empty:
+        return None
+    required = [p for p in signature.parameters.values() if p.default is p.empty and "VAR" not in p.kind.name]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            state: Any = value(*[1e-3] * len(required)).init({"w": jnp.ones((2, 2))})
+    except Exception:  # it takes something else than numbers
+        return "any_state" if is_factory else None
+    return "chained" if type(state) is tuple else "any_state"
+
+
+if __name__ == "__main__":
+    for module in MODULES:
+        file(module).write_text(text(module))

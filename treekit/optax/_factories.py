@@ -1,0 +1,45 @@
+"""How type checkers see Optax's own factories: with their parameters, and one of treekit's transformations as result.
+
+At run time these functions do nothing: `_wrap.py` makes what they describe.
+"""
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeAlias, cast
+
+import optax
+
+from treekit.optax._transformation import GradientTransformation
+
+P = ParamSpec("P")
+
+# The state of a chain is a tuple with one part for each of its transformations.
+ChainState: TypeAlias = tuple[Any, ...]
+RateState: TypeAlias = optax.EmptyState | optax.ScaleByScheduleState
+AdamState: TypeAlias = tuple[optax.ScaleByAdamState, RateState]
+AdamWState: TypeAlias = tuple[optax.ScaleByAdamState, optax.EmptyState | optax.MaskedState, RateState]
+SgdState: TypeAlias = tuple[optax.EmptyState | optax.TraceState, RateState]
+
+
+def any_state(factory: Callable[P, object]) -> Callable[P, GradientTransformation[Any]]:
+    """A factory whose state depends on its arguments, or is one of Optax's own state classes."""
+    return cast(Callable[P, GradientTransformation[Any]], factory)
+
+
+def chained(factory: Callable[P, object]) -> Callable[P, GradientTransformation[ChainState]]:
+    """A factory that makes a chain."""
+    return any_state(factory)
+
+
+def adam_like(factory: Callable[P, object]) -> Callable[P, GradientTransformation[AdamState]]:
+    """`adam`."""
+    return any_state(factory)
+
+
+def adamw_like(factory: Callable[P, object]) -> Callable[P, GradientTransformation[AdamWState]]:
+    """`adamw`."""
+    return any_state(factory)
+
+
+def sgd_like(factory: Callable[P, object]) -> Callable[P, GradientTransformation[SgdState]]:
+    """`sgd`."""
+    return any_state(factory)
