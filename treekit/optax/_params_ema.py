@@ -95,11 +95,6 @@ def _check_decay(decay: Any) -> None:
         raise ValueError(f"decay must be at least 0 and less than 1, found {decay!r}")
 
 
-def _check_decay(decay: ArrayLike) -> None:
-    if isinstance(decay, (int, float)) and not 0 <= decay < 1:
-        raise ValueError(f"decay must be at least 0 and less than 1, found {decay!r}")
-
-
 def _wide(x: Any) -> Any:
     """A floating array in float32 at least, a complex one as it is."""
     return widen(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float)
