@@ -83,10 +83,11 @@ def compile_sharded(step: Step, init: Callable[[Any], Any], params: Any) -> Any:
         params: shapes and dtypes of matrices. State of their shapes is sharded as they are, the rest replicated.
     """
     mesh = mesh_of(tpus("v5e:2x4"))
+    spec: Any = PartitionSpec  # which has no types
     shapes = {x.shape for x in jax.tree.leaves(params)}
 
     def sharding(x: Any) -> NamedSharding:
-        return NamedSharding(mesh, PartitionSpec("data", "model") if x.shape in shapes else PartitionSpec())
+        return NamedSharding(mesh, spec("data", "model") if x.shape in shapes else spec())
 
     carry = (params, jax.eval_shape(init, params))
     carry = shapes_on(jax.tree.map(sharding, carry), carry)

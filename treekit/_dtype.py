@@ -54,7 +54,8 @@ def as_array(x: Any) -> Any:
     if has_dtype(x):
         return x
     if isinstance(x, jax.Ref):
-        return x[...]
+        ref: Any = x  # whose items have no types
+        return ref[...]
     if isinstance(x, (bool, int, float, complex)):
         return jnp.asarray(x, dtype_of(x))
     return jnp.asarray(x) if stands_for_array(x) else x

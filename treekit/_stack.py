@@ -41,8 +41,9 @@ def tree_stack(trees: Iterable[T]) -> T:
     >>> stacked["w"].shape, stacked["f"]
     ((2, 2), 'relu')
     """
-    if isinstance(trees, (Mapping, str, np.ndarray, jax.Array)):
-        raise TypeError(f"tree_stack takes a list of trees, found a {type(trees).__name__}: write tree_stack([tree])")
+    kind: type[object] = type(trees)
+    if issubclass(kind, (Mapping, str, np.ndarray, jax.Array)):
+        raise TypeError(f"tree_stack takes a list of trees, found a {kind.__name__}: write tree_stack([tree])")
     members = list(trees)
     if not members:
         raise ValueError("tree_stack needs at least one tree")

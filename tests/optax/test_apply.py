@@ -308,7 +308,7 @@ def test_the_identity_maps_every_state_to_itself(name: str) -> None:
 def test_params_in_the_state_of_a_raw_model_are_mapped(name: str) -> None:
     model = cases.model()
     adam = optax.adam(0.1)
-    tx = {
+    tx: Any = {
         "adam": tko.adam(0.1),
         "masked": tko.masked(adam, lambda p: jax.tree.map(lambda x: x.ndim > 1, p)),
         "partition": tko.partition({"a": adam}, "a"),

@@ -110,7 +110,8 @@ def test_the_updates_that_are_skipped_have_the_dtype_of_those_that_are_not() -> 
 
 def test_no_leaves_and_int_leaves() -> None:
     tx = tko.apply_if_finite(tko.sgd(0.1), 3)
-    updates, state = tx.update({}, tx.init({}), {})
+    params: dict[str, Any] = {}
+    updates, state = tx.update(params, tx.init(params), params)
     assert updates == {} and bool(state.last_finite)
     params = cases.PARAMS["int_key"]()
     updates, state = tx.update(cases.grads_of("int_key", params), tx.init(params), params)

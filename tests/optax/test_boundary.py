@@ -133,6 +133,9 @@ class Model(eqx.Module):
     flag: bool = True
 
 
+live_arrays: Callable[[], list[jax.Array]] = jax.live_arrays
+
+
 def raw() -> Model:
     return Model(eqx.nn.MLP(2, 2, 3, depth=1, key=jax.random.key(0)), eqx.nn.Dropout(0.5), jnp.arange(3))
 
@@ -149,7 +152,7 @@ def label(x: Any) -> str:
     return "a" if is_matrix(x) else "b"
 
 
-SPECS: dict[str, Callable[[Any, Any], optax.GradientTransformation]] = {
+SPECS: dict[str, Callable[[Any, Any], Any]] = {
     "masked": lambda mask, _: tko.masked(tko.adam(0.1), mask),
     "chain": lambda mask, _: tko.chain(tko.clip(1.0), tko.masked(tko.adam(0.1), mask)),
     "partition": lambda _, labels: tko.partition({"a": tko.adam(0.1), "b": tko.sgd(0.1)}, labels),
@@ -178,6 +181,7 @@ def test_specs_params_and_states_of_raw_and_filtered_models_go_together(
     tx = optax.with_extra_args_support(SPECS[name](jax.tree.map(is_matrix, made_of()), jax.tree.map(label, made_of())))
     grads = jax.tree.map(jnp.ones_like, filtered_model())
     state = tx.init(init_of())
+    updates: Any = None
     for _ in range(2):
         updates, new_state = tx.update(grads, state, given())
         assert cases.structure(updates) == cases.structure(grads)
@@ -285,7 +289,7 @@ def test_an_eager_update_keeps_no_array_alive(wrap: str) -> None:
     size = 1013  # that no other test has
 
     def count() -> int:
-        return sum(x.shape == (size,) for x in jax.live_arrays())
+        return sum(x.shape == (size,) for x in live_arrays())
 
     argument = {"apply_if_finite": 3, "conditionally_transform": lambda step: step > 0, "MultiSteps": 2}[wrap]
     tx: Any = getattr(tko, wrap)(tko.sgd(0.1), argument)

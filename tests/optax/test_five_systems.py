@@ -93,14 +93,15 @@ def test_1_plain_optax_takes_callable_labels_for_a_function() -> None:
     ],
 )
 def test_1_treekit_masks(params: Callable[[], Any], jit: bool, mask: Callable[[], Any]) -> None:
-    for tx in (
+    optimizers: tuple[Any, ...] = (
         tko.masked(optax.add_decayed_weights(0.1), mask()),
         tko.adamw(0.1, mask=mask()),
         tko.partition(
             {True: optax.add_decayed_weights(0.1), False: optax.set_to_zero()},
             mask(),
         ),
-    ):
+    )
+    for tx in optimizers:
         state = tx.init(params())
         update = eqx.filter_jit(tx.update) if jit else tx.update
         updates, _ = update(zeros(), state, params())

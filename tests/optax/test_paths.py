@@ -120,7 +120,7 @@ def test_a_misspelt_pattern_is_seen_inside_too_where_it_cannot_be_hidden() -> No
 def test_a_misspelt_pattern_is_named_by_every_user() -> None:
     params = raw()
     wrong: Any = tk.path_mask("**.bais")
-    users = [
+    users: list[Any] = [
         tko.masked(tko.sgd(1.0), wrong),
         tko.adamw(1.0, mask=wrong),
         tko.inject_hyperparams(tko.adamw)(1.0, mask=wrong),

@@ -23,7 +23,7 @@ BF16 = jnp.dtype(jnp.bfloat16)
 F32 = jnp.dtype(jnp.float32)
 
 
-def stochastic(tx: optax.GradientTransformation, **options: Any) -> optax.GradientTransformationExtraArgs:
+def stochastic(tx: Any, **options: Any) -> Any:
     return tko.dtype_preserving(tx, rounding="stochastic", **options)
 
 

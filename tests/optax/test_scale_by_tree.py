@@ -99,7 +99,8 @@ def test_it_is_what_partition_does_with_a_transformation_each() -> None:
 
 def test_a_rate_covers_a_subtree_and_none_leaves_it() -> None:
     params = {"body": {"w": jnp.ones(2), "b": jnp.ones(2)}, "head": jnp.ones(2), "rest": [jnp.ones(2)]}
-    updates, _ = (tx := tko.scale_by_tree({"body": 0.5, "head": 2, "rest": None})).update(params, tx.init(params))
+    tx: Any = tko.scale_by_tree({"body": 0.5, "head": 2, "rest": None})
+    updates, _ = tx.update(params, tx.init(params))
     assert {float(x[0]) for x in updates["body"].values()} == {0.5}
     assert (float(updates["head"][0]), float(updates["rest"][0][0])) == (2.0, 1.0)
 

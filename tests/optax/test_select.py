@@ -334,6 +334,7 @@ def spy(seen: list[dict[str, Any]]) -> optax.GradientTransformationExtraArgs:
 @pytest.mark.parametrize("wrapper", ["masked", "partition", "filtered"])
 def test_extra_arguments_like_the_params_are_selected(wrapper: str, flag: bool) -> None:
     seen: list[dict[str, Any]] = []
+    tx: Any
     if wrapper == "masked":
         tx = tko.masked(spy(seen), {"w": True, "b": False}, mask_compatible_extra_args=flag)
         hole: Any = optax.MaskedNode()
@@ -359,11 +360,12 @@ def test_a_batch_in_a_tuple_is_not_taken_for_params_in_one(wrapper: str) -> None
     x, y = jnp.ones((5, 2)), jnp.arange(5.0)
     params = (jnp.ones((2, 1)), jnp.ones(1))
     seen: list[dict[str, Any]] = []
-    tx: Any = {
+    make: dict[str, Callable[[], Any]] = {
         "masked": lambda: tko.masked(spy(seen), (True, False)),
         "partition": lambda: tko.partition({True: spy(seen), False: optax.identity()}, (True, False)),
         "filtered": lambda: tko.filtered(spy(seen), (True, False)),
-    }[wrapper]()
+    }
+    tx = make[wrapper]()
     tx.update(params, tx.init(params), params, batch=(x, y), value_fn=lambda params, batch: (1.0, batch[1].sum()))
     assert seen[0]["batch"][0] is x and seen[0]["batch"][1] is y
     assert seen[0]["value_fn"](seen[0]["params"], seen[0]["batch"]) == (1.0, 10.0)

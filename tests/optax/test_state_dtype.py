@@ -27,8 +27,9 @@ def dtypes(state: Any, name: str) -> set[Any]:
     ],
 )
 def test_laws(kind: str, rounding: Any) -> None:
-    adamw = (optax if kind in ("f32", "mixed", "eqx_raw") else tko).adamw(0.01)
-    _, state = cases.check_laws(tko.dtype_preserving(adamw, state_dtype=MU_NU, rounding=rounding), kind, steps=2)
+    adamw: Any = (optax if kind in ("f32", "mixed", "eqx_raw") else tko).adamw(0.01)
+    tx: Any = tko.dtype_preserving(adamw, state_dtype=MU_NU, rounding=rounding)
+    _, state = cases.check_laws(tx, kind, steps=2)
     assert dtypes(state, "mu") - {jnp.dtype(jnp.complex64)} == {jnp.dtype(jnp.bfloat16)}
     assert dtypes(state, "nu") - {jnp.dtype(jnp.complex64)} == {jnp.dtype(jnp.float32)}
 

@@ -153,7 +153,7 @@ class Crossing:
     def _check_left_out(self, *, is_update: bool) -> None:
         params = self._leaves if self._params is None else self._params
         for i, (keep, param, update) in enumerate(zip(self._keep, params, self._updates, strict=True)):
-            if isinstance(param, np.ndarray) and param.dtype == object:
+            if _is_of_objects(param):
                 raise TypeError(
                     f"the params have an array of Python objects at {self._path(i)}. Give it a numeric dtype, or leave "
                     "it out with treekit.optax.filtered"
@@ -184,6 +184,11 @@ def _as_inexact(param: Any) -> Any:
 
 def _is_plain(param: Any) -> bool:
     return isinstance(param, untyped.Array) and _is_inexact(param)
+
+
+def _is_of_objects(param: Any) -> bool:
+    dtype: Any = getattr(param, "dtype", None)
+    return isinstance(param, np.ndarray) and dtype == np.dtype(object)
 
 
 def _is_inexact(param: Any) -> bool:

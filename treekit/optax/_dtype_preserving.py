@@ -14,7 +14,7 @@ from treekit.optax._preserve import like_updates, preserve
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._state_dtype import cast_state, check_state, check_state_dtype, is_by_name, store_by_name
 from treekit.optax._transformation import GradientTransformation, core_of, described
-from treekit.optax._types import S, TransformationLike
+from treekit.optax._types import TransformationLike
 
 # One for all floating state, or one for each accumulator, by name or by pattern.
 StateDtype = DTypeLike | Mapping[str, DTypeLike] | Mapping[re.Pattern[str], DTypeLike] | None
@@ -36,14 +36,6 @@ class StochasticRoundingState(NamedTuple):
 def dtype_preserving(
     inner: TransformationLike, *, state_dtype: StateDtype = None, rounding: Literal["stochastic"], seed: int = 0
 ) -> GradientTransformation[StochasticRoundingState]: ...
-@overload
-def dtype_preserving(
-    inner: GradientTransformation[S],
-    *,
-    state_dtype: StateDtype = None,
-    rounding: Literal["nearest"] = "nearest",
-    seed: int = 0,
-) -> GradientTransformation[S]: ...
 @overload
 def dtype_preserving(
     inner: TransformationLike,

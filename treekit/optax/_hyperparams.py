@@ -78,7 +78,7 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
     >>> get_hyperparams(state)
     {'learning_rate': Array(0.01, dtype=float32)}
     """
-    if not (values is None or isinstance(values, Mapping)):
+    if not _is_mapping_or_none(values):
         raise TypeError(
             f"values must map keys of get_hyperparams to numbers, found {describe_value(values)}. To set one by name, "
             "write set_hyperparams(state, learning_rate=0.1)"
@@ -101,6 +101,10 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         leaves[place] = _like(leaves[place], value, key)
     out: S = treedef.unflatten(leaves)
     return out
+
+
+def _is_mapping_or_none(values: object) -> bool:
+    return values is None or isinstance(values, Mapping)
 
 
 def _by_key(state: Any) -> dict[str, _Hyperparam]:

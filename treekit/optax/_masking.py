@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import Any
 
 import optax
 
@@ -13,13 +13,9 @@ from treekit.optax._boundary import at_boundary
 from treekit.optax._selection import Selection, is_params_placeholder, select
 from treekit.optax._specs import choose_filtered, choose_groups, choose_masked, resolve_mask
 from treekit.optax._transformation import Core, GradientTransformation, core_of, described
-from treekit.optax._types import S, TransformationLike
+from treekit.optax._types import TransformationLike
 
 
-@overload
-def filtered(inner: GradientTransformation[S], filter_spec: FilterSpec = ...) -> GradientTransformation[S]: ...
-@overload
-def filtered(inner: TransformationLike, filter_spec: FilterSpec = ...) -> GradientTransformation[Any]: ...
 @described
 def filtered(inner: TransformationLike, filter_spec: FilterSpec = is_inexact_array) -> GradientTransformation[Any]:
     """Run a transformation over some of the leaves of a raw model; the others are frozen.

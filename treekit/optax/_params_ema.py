@@ -171,7 +171,7 @@ def _is_chain(x: object) -> bool:
 
 def _place(state: Any, key: Any) -> int:
     """Where in a chain the link of a key is."""
-    return list(state).index(key.key) if isinstance(state, OrderedDict) else int(key.idx)
+    return list(state).index(key.key) if type(state) is not tuple else int(key.idx)
 
 
 def _in_params(ema: Any, params: Any) -> Any:

@@ -81,12 +81,16 @@ def update_parts(outline: Any, tree: Any) -> list[Any]:
             raise ValueError(
                 "the params are the pair of optax.lookahead, which cannot be wrapped: use it as it is, outermost"
             ) from None
-        first = tree_diff(params, jtu.tree_map(lambda _: 0, tree))[0]
+        first = tree_diff(params, jtu.tree_map(_zero, tree))[0]
         raise ValueError(
             f"the updates do not fit the params: at {first.path or 'the root'}, the params have {first.left}, and the "
             f"updates {first.right}. update takes (updates, state, params), in this order, and updates have the "
             "structure of the params"
         ) from None
+
+
+def _zero(_: Any) -> int:
+    return 0
 
 
 def select(

@@ -156,16 +156,21 @@ def describe_call(name: str, signature: inspect.Signature, args: tuple[Any, ...]
 
 
 def _describe_argument(x: Any) -> str:
+    items: Any = x
     if is_array(x) and x.shape != ():
         return describe(x)
     if isinstance(x, optax.GradientTransformation) and not is_ours(x):
         return "GradientTransformation(init, update)"  # one of Optax's own, which prints the addresses of functions
-    if isinstance(x, tuple) and type(x) is tuple:
-        return "(" + ", ".join(map(_describe_argument, x)) + ("," if len(x) == 1 else "") + ")"
-    if isinstance(x, dict):
-        return "{" + ", ".join(f"{key!r}: {_describe_argument(value)}" for key, value in x.items()) + "}"
+    if _is_exactly(x, tuple):
+        return "(" + ", ".join(map(_describe_argument, items)) + ("," if len(items) == 1 else "") + ")"
+    if _is_exactly(x, dict):
+        return "{" + ", ".join(f"{key!r}: {_describe_argument(value)}" for key, value in items.items()) + "}"
     text = getattr(x, "__qualname__", None) or describe_value(x)
     return text if len(text) <= _WIDTH or is_ours(x) else text[:_WIDTH] + "…"
+
+
+def _is_exactly(x: object, kind: type[object]) -> bool:
+    return type(x) is kind
 
 
 _WIDTH = 80  # of an argument

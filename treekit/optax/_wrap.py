@@ -84,10 +84,14 @@ def wrap_attribute(module: types.ModuleType, name: str) -> Any:
 _wrapped: dict[Callable[..., Any], Callable[..., Any]] = {}  # by Optax's function, which may stand in several modules
 
 
+_FUNCTIONS: Any = (types.FunctionType, functools.partial)  # nadamw is adamw with an argument bound
+
+
 def _makes_transformations(x: object) -> bool:
-    if not isinstance(x, (types.FunctionType, functools.partial)):  # nadamw is adamw with an argument bound
+    if not isinstance(x, _FUNCTIONS):
         return False
-    returned: Any = inspect.signature(x).return_annotation
+    function: Any = x
+    returned: Any = inspect.signature(function).return_annotation
     # A few of Optax's factories have no annotation.
     return returned is inspect.Signature.empty or (
         isinstance(returned, type) and issubclass(returned, optax.GradientTransformation)
@@ -147,13 +151,17 @@ def _wrap_argument(name: str, x: Any) -> Any:
     """
     if is_ours(x):
         return _link(x)
-    if isinstance(x, tuple) and type(x) is tuple:  # the links of a chain; in a named chain, each with its name
+    if _is_tuple(x):  # the links of a chain; in a named chain, each with its name
         return tuple(_wrap_argument(name, item) for item in x)
     if x is not None and name.endswith("mask"):
         return functools.partial(resolve_mask, x, name=name)
     if callable(x) and not jtu.all_leaves([x]):
         return functools.partial(_call_or_resolve, x, name)
     return x
+
+
+def _is_tuple(x: object) -> bool:
+    return type(x) is tuple
 
 
 def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:
