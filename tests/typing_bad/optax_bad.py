@@ -15,7 +15,7 @@ def bad(model: Model, updates: Model, tx: optax.GradientTransformation) -> None:
     tko.masked(tx)  # E: call-arg
     tko.masked(tx, True, mask_compatible=True)  # E: call-arg
     tko.masked(tx, True).initialise(model)  # E: attr-defined
-    tko.filtered(3)  # E: call-overload
+    tko.filtered(3)  # E: arg-type
     tko.partition([tx], "a")  # E: arg-type
     tko.dtype_preserving(tx, rounding="up")  # E: call-overload
     tko.MultiSteps(tx)  # E: call-arg
@@ -46,7 +46,7 @@ def bad(model: Model, updates: Model, tx: optax.GradientTransformation) -> None:
     tko.contrib.muonn(1e-3)  # E: attr-defined
     tko.masked(tko.adam, True)  # E: arg-type
     tko.masked(True, tx)  # E: arg-type
-    tko.filtered(tko.adam)  # E: call-overload
+    tko.filtered(tko.adam)  # E: arg-type
     masked, adam = tko.masked(tx, True), tko.adam(1e-3)
     state = masked.init(model)
     masked.update(state, updates, model)  # E: arg-type

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import optax
 from jax.typing import DTypeLike
@@ -17,7 +17,10 @@ from treekit.optax._transformation import GradientTransformation, core_of, descr
 from treekit.optax._types import TransformationLike
 
 # One for all floating state, or one for each accumulator, by name or by pattern.
-StateDtype = DTypeLike | Mapping[str, DTypeLike] | Mapping[re.Pattern[str], DTypeLike] | None
+if TYPE_CHECKING:
+    StateDtype = DTypeLike | Mapping[str, DTypeLike] | Mapping[re.Pattern[str], DTypeLike] | None
+else:
+    StateDtype = Any  # so that our own error, which names the entry, comes before that of a run-time checker
 
 
 class StochasticRoundingState(NamedTuple):
