@@ -6,6 +6,7 @@ from typing import Any
 
 import optax
 
+from treekit._dtype import as_array
 from treekit._filter import combine, is_parameter, partition
 from treekit._jax import jtu
 
@@ -43,7 +44,7 @@ def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[...
                 return x
             kept, others = partition(x, is_parameter)
             left_out.append((jtu.tree_structure(kept), others))
-            return kept
+            return jtu.tree_map(as_array, kept)
 
         result = f(*map(parameters, args), **{name: parameters(x) for name, x in kwargs.items()})
         structure = jtu.tree_structure(result)
