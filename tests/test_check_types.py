@@ -121,7 +121,7 @@ Nested = old.Union[str, "list[Nested]"]
 F = Float[Array, "n"]
 ONES, FIVE, KEY = jnp.ones(2), jnp.ones(5), jax.random.key(0)
 
-# Annotations with a value that fits and one that does not; no value where there is none.
+# Annotations with a value that fits and one that does not; some have only one of the two.
 NO_VALUE: Any = object()
 WORD: Any = "word"  # and a number, which checkers take for right where they are wrong
 ONE: Any = 1

@@ -41,7 +41,7 @@ def _smaller(case: Case) -> Iterator[Case]:
 def _fails(case: Case, failure: Failure) -> bool:
     try:
         found, _ = failures(case, [failure.law])
-    except Exception:  # a program that is none any more
+    except Exception:  # it is not a program any more
         return False
     return any(other.key == failure.key and reason(case, other) is None for other in found)
 

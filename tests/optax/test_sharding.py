@@ -71,7 +71,7 @@ def test_an_init_that_closes_over_params_of_one_device_does_not_read_them() -> N
 
 
 def test_derivatives_go_through_init() -> None:
-    """With respect to the params, of which zeros are no function, and which a copy in the state is."""
+    """With respect to the params, on which zeros do not depend, and a copy in the state does."""
     for tx, slope in ((tko.adam(0.1), 0.0), (tko.contrib.schedule_free_sgd(0.1), 1.0)):
         for jacobian in (jax.jacfwd, jax.jacrev):
             found = jacobian(lambda p, tx=tx: sum(x.sum() for x in jax.tree.leaves(tx.init(p)) if x.shape == (2,)))

@@ -31,7 +31,7 @@ def apply_gradients(
 
     Args:
         optimizer: a transformation, or a `MultiSteps`.
-        grads: the gradients; None or float0 where there is none.
+        grads: the gradients; None or float0 for a leaf without one.
         state: the state of the optimizer, made by its `init`.
         params: any tree.
         key: as in `apply_updates`: rounds params of less than 32 bits stochastically. Another one for each step.

@@ -84,7 +84,7 @@ class Arguments:
         """The schedules that a state was made with."""
         if unknown := sorted(state.hyperparams.keys() - self.signature.parameters.keys()):
             raise TypeError(
-                f"the state's hyperparams hold {', '.join(unknown)}, which is no argument of the function that was "
+                f"the state's hyperparams hold {', '.join(unknown)}, which is not an argument of the function that was "
                 f"injected; its arguments are {', '.join(self.signature.parameters)}"
             )
         for name in state.hyperparams:

@@ -63,9 +63,9 @@ def whole_step(
 ) -> tuple[Any, Any]:
     """New params and a new state, by the core's own whole step if it has one and can do it for all of these params."""
     core = core_of(tx)
-    crossing = Crossing(grads, params, params)
     step = own_step(core)
-    if step is None or not crossing.is_plain:
+    crossing = None if step is None else Crossing(grads, params, params)
+    if step is None or crossing is None or not crossing.is_plain:
         updates, state = tx.update(grads, state, params, **extra)
         return apply(params, updates), state
 

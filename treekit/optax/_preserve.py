@@ -162,7 +162,7 @@ def _held_dtype(dtype: Any, x: Any) -> Any:
 
 
 def check_held(state: Any, dtype: Any) -> None:
-    """Raise a TypeError where state was made without this `state_dtype`: its dtypes would be kept without a word."""
+    """Raise a TypeError where state was made without this `state_dtype`: its dtypes would be kept silently."""
     for path, x in jtu.tree_flatten_with_path(state)[0]:
         if is_array(x) and x.shape and x.dtype != (wanted := _held_dtype(dtype, x)):
             raise TypeError(

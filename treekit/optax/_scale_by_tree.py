@@ -63,7 +63,7 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[optax.ScaleByScheduleS
 
 
 def _resolve(rates: Any, params: Any) -> tuple[Any, list[tuple[str, Any]]]:
-    """The structure of the rates, and for each its key path and the rate; None where there is no parameter."""
+    """The structure of the rates, and for each its key path and the rate; None for a part without parameters."""
     outline, matches = match_params(rates, params, is_spec_leaf=_is_rate, name="rates")
     found: list[tuple[str, Any]] = []
     for path, rate, part in matches:
