@@ -83,7 +83,7 @@ def tree_at(
         elif any(map(_is_empty_tuple, found)):
             raise ValueError(f"where names (), which is no node of the tree. {_hint(marked, ())}")
     indices = _check_same(plain, found, marked)
-    single, wanted, runs, outline = _locate(found, indices, marked)
+    single, wanted, runs, treedef = _locate(found, indices, marked)
 
     if not isinstance(replace_fn, _Missing):
         of_node = sorted(runs, key=lambda run: run.which)
@@ -91,7 +91,7 @@ def tree_at(
         replacements = [replace_fn(original) for original in originals]
     else:
         replacements = [replace] if single else _as_list(replace, len(wanted))
-    out: T = outline.unflatten(_exchange(marked.leaves, runs, replacements))
+    out: T = treedef.unflatten(_exchange(marked.leaves, runs, replacements))
     return out
 
 
@@ -196,10 +196,10 @@ def _locate(found: Any, indices: list[int], marked: _Marked) -> tuple[bool, list
         return True, [found], [_Run(indices[0], indices[0] + 1, 0)], marked.treedef
     # Whether it is a node of the tree costs a walk through it. The leaves of a node lie side by side.
     if not indices or indices == list(range(indices[0], indices[0] + len(indices))):
-        runs, outline = _runs(partial(operator.is_, found), [found], marked)
+        runs, treedef = _runs(partial(operator.is_, found), [found], marked)
         if runs:
             _check_counts([found], runs, marked)
-            return True, [found], runs, outline
+            return True, [found], runs, treedef
     try:
         wanted = list(found)
     except TypeError:
@@ -212,14 +212,14 @@ def _locate(found: Any, indices: list[int], marked: _Marked) -> tuple[bool, list
     if len(wanted) == len(indices) and all(x is marked.marks[i] for x, i in zip(wanted, indices, strict=True)):
         return False, wanted, sorted(_Run(i, i + 1, which) for which, i in enumerate(indices)), marked.treedef
     ids = {id(node) for node in wanted}
-    runs, outline = _runs(lambda x: id(x) in ids, wanted, marked)
+    runs, treedef = _runs(lambda x: id(x) in ids, wanted, marked)
     _check_counts(wanted, runs, marked)
-    return False, wanted, runs, outline
+    return False, wanted, runs, treedef
 
 
 def _runs(is_wanted: Callable[[Any], bool], wanted: list[Any], marked: _Marked) -> tuple[list[_Run], Any]:
     """A run for every place where a node that is wanted stands, and the structure of the tree with a leaf for each."""
-    items, outline = jtu.tree_flatten(marked.tree, is_leaf=is_wanted)
+    items, treedef = jtu.tree_flatten(marked.tree, is_leaf=is_wanted)
     which = {id(node): i for i, node in enumerate(wanted)}
     runs: list[_Run] = []
     under = 0  # leaves under the nodes so far, less the one that each is now
@@ -228,7 +228,7 @@ def _runs(is_wanted: Callable[[Any], bool], wanted: list[Any], marked: _Marked) 
         count = jtu.tree_structure(node).num_leaves
         runs.append(_Run(place + under, place + under + count, which[id(node)]))
         under += count - 1
-    return runs, outline
+    return runs, treedef
 
 
 def _exchange(leaves: list[Any], runs: list[_Run], replacements: list[Any]) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard, TypeVar, overload
 
 import jax
 
-from treekit._filter import filter, is_inexact_array, is_parameter, misfit
+from treekit._filter import filter, is_inexact_array, is_parameter, prefix_mismatch
 from treekit._jax import jtu
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -115,18 +115,18 @@ def match_spec(
     Raises:
         ValueError: it is no prefix of `tree`; names the first key path where they part.
     """
-    leaves, outline = jtu.tree_flatten_with_path(spec, is_leaf=lambda x: x is None or is_spec_leaf(x))
+    leaves, prefix_treedef = jtu.tree_flatten_with_path(spec, is_leaf=lambda x: x is None or is_spec_leaf(x))
     try:
-        parts = outline.flatten_up_to(tree)
+        parts = prefix_treedef.flatten_up_to(tree)
     except ValueError as error:
-        raise misfit(name, outline, tree, error) from None
+        raise prefix_mismatch(name, prefix_treedef, tree, error) from None
     for (path, leaf), part in zip(leaves, parts, strict=True):
         if leaf is None and not is_spec_leaf(None) and any(map(is_inexact_array, jtu.tree_leaves(part))):
             raise ValueError(
                 f"{name} does not fit the tree it is for: at {name}{jtu.keystr(path)} it has NoneType, where the tree "
                 f"has {type(part).__name__}"
             )
-    return outline, [(path, leaf, part) for (path, leaf), part in zip(leaves, parts, strict=True)]
+    return prefix_treedef, [(path, leaf, part) for (path, leaf), part in zip(leaves, parts, strict=True)]
 
 
 def _is_leaf(x: object) -> bool:

@@ -46,7 +46,7 @@ def check_types(tree: object) -> None:
     [0].bias   float32[9]   is not Float[Array, 'dout']   (dout=5, din=3)
     A model that is stacked, filtered or masked fails this check by design: check it before, or inside vmap.
     """
-    if problem := _explain(_wrong_fields(tree), tree):
+    if problem := _explain(_mismatches(tree), tree):
         raise TypeError(
             f"{problem}\n"
             "A model that is stacked, filtered or masked fails this check by design: check it before, or inside vmap."
@@ -55,11 +55,11 @@ def check_types(tree: object) -> None:
 
 def check_created(node: object) -> None:
     """The same for a node that is being created."""
-    if problem := _explain(_wrong_fields(node), node):
+    if problem := _explain(_mismatches(node), node):
         raise TypeError(f"creating {type(node).__qualname__}: {problem}")
 
 
-class _Wrong(NamedTuple):
+class _Mismatch(NamedTuple):
     """A field that is not what its class says, and what names were bound to when it was looked at."""
 
     node: object
@@ -69,7 +69,7 @@ class _Wrong(NamedTuple):
     bound: str
 
 
-def _wrong_fields(tree: object) -> list[_Wrong]:
+def _mismatches(tree: object) -> list[_Mismatch]:
     return [wrong for node in _nodes(tree) for wrong in _check_fields(node, fresh_memo(node))[0]]
 
 
@@ -86,9 +86,9 @@ def _nodes(tree: object) -> list[object]:
     return list(nodes.values())
 
 
-def _check_fields(node: object, memo: Memo) -> tuple[list[_Wrong], Memo]:
+def _check_fields(node: object, memo: Memo) -> tuple[list[_Mismatch], Memo]:
     """The fields of one node that are wrong, and the memo extended by what the others bind."""
-    wrong: list[_Wrong] = []
+    wrong: list[_Mismatch] = []
     fields = list(fields_of(node))
     once = len(fields)
     for i, field in enumerate(fields):
@@ -105,13 +105,13 @@ def _check_fields(node: object, memo: Memo) -> tuple[list[_Wrong], Memo]:
                 f"{type(node).__qualname__}.{field.name} cannot be checked against {field.text}: {error}"
             ) from error
         if after is None:
-            wrong.append(_Wrong(node, field.name, value, field.text, describe_memo(memo)))
+            wrong.append(_Mismatch(node, field.name, value, field.text, describe_memo(memo)))
         else:
             memo = after
     return wrong, memo
 
 
-def _explain(wrong: list[_Wrong], tree: object) -> str:
+def _explain(wrong: list[_Mismatch], tree: object) -> str:
     """A line for each field, with its key path; nothing where there are none."""
     if not wrong:
         return ""
@@ -172,7 +172,7 @@ def _mismatch(x: object, cls: type[Any] | str, memo: Memo) -> str:
     if not has_fields(x):
         return f"{type(x).__qualname__} is not a node or dataclass, so it has no fields that Typed could check"
     wrong, after = _check_fields(x, (*memo[:3], memo[3] | {"self": x}))
-    wrong += [each for each in _wrong_fields(x) if each.node is not x]
+    wrong += [each for each in _mismatches(x) if each.node is not x]
     if wrong:
         return _explain(wrong, x)
     extend(memo, after)

@@ -26,8 +26,8 @@ class Fields(Protocol):
 
     def intern(self, values: tuple[Any, ...]) -> Any: ...
     def read_static(self, x: object) -> Any: ...
-    def settle(self, x: object) -> Any: ...
-    def explain(self, x: Any, error: AttributeError) -> Exception: ...
+    def freeze_attributes(self, x: object) -> Any: ...
+    def missing_field_error(self, x: Any, error: AttributeError) -> Exception: ...
 
 
 _FLATTEN = """
@@ -82,9 +82,9 @@ def generate_flatten(fields: Fields) -> tuple[Function, Function]:
         fields.cls,
         keys=tuple(jax.tree_util.GetAttrKey(name) for name in fields.data),
         nothing=None if fields.meta else fields.intern(()),
-        explain=fields.explain,
+        missing_field_error=fields.missing_field_error,
         read_static=fields.read_static,
-        settle=fields.settle,
+        freeze_attributes=fields.freeze_attributes,
     )
     return made["flatten"], made["flatten_with_keys"]
 

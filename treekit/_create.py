@@ -17,7 +17,7 @@ from treekit._copy import copy_arguments
 from treekit._describe import describe_function
 from treekit._jax import jtu
 from treekit._layout import Creation, Layout, deepcopy_node, layout_of
-from treekit._static import FUNCTIONS, carried, holds_array, reached
+from treekit._static import FUNCTIONS, captured_objects, holds_array, reachable
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ def _inherited_doc(cls: type[Any]) -> str | None:
     return next((init.__doc__ for init in inits if init is not None and init.__doc__), None)
 
 
-def take_anything(init: Any, names: Iterable[str]) -> None:
+def relax_annotations(init: Any, names: Iterable[str]) -> None:
     """Tell who checks arguments by their annotations, as jaxtyping does, that those of these names may be anything."""
     init.__annotations__ = {**init.__annotations__, **dict.fromkeys(names, Any)}
 
@@ -112,8 +112,8 @@ def _finish(self: object, layout: Layout, creation: Creation) -> None:
     _check_attributes(layout.cls, layout.names, attributes)
     for name, value in attributes.items():
         if type(value) in _MAY_CARRY:
-            _check_carried(self, name, value)
-    layout.settle(self)
+            _check_captured(self, name, value)
+    layout.freeze_attributes(self)
 
 
 _CONTAINERS: dict[type[Any], Any] = {list: iter, tuple: iter, dict: operator.methodcaller("values")}
@@ -126,9 +126,9 @@ def _items(x: object) -> list[Any]:
     return [item for item in items_of(x) if type(item) in _MAY_CARRY] if items_of else []
 
 
-def _check_carried(self: object, name: str, value: Any) -> None:
+def _check_captured(self: object, name: str, value: Any) -> None:
     """Raise a TypeError where a function in an attribute carries this node along, or another with arrays."""
-    for x in itertools.chain.from_iterable(map(carried, reached(value, _items))):
+    for x in itertools.chain.from_iterable(map(captured_objects, reachable(value, _items))):
         if x is self or id(x) in _building:
             owner = "itself" if x is self else f"the {type(x).__qualname__} that is being created"
             raise TypeError(

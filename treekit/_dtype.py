@@ -30,7 +30,7 @@ def dtype_of(x: Any) -> Any:
     return None
 
 
-def is_absent(update: Any) -> bool:
+def has_no_update(update: Any) -> bool:
     """Whether there is no update: None, as Equinox has it, or float0, which JAX gives for an integer."""
     return update is None or dtype_of(update) == jax.dtypes.float0
 
@@ -42,7 +42,7 @@ def is_weak(x: Any) -> bool:
     return isinstance(x, (int, float, complex)) and not isinstance(x, bool)  # a Python bool is a strong one
 
 
-def strong(x: Any) -> Any:
+def strengthen(x: Any) -> Any:
     """`x` as a strong array of the dtype JAX gives it, if it is a number or an array."""
     if is_weak(x) and has_dtype(x):
         return lax.convert_element_type(x, dtype_of(x))
@@ -66,7 +66,7 @@ def stands_for_array(x: object) -> bool:
     return isinstance(x, jax.Ref) or (hasattr(type(x), "__jax_array__") and jtu.all_leaves([x]))
 
 
-def wider(*leaves: Any) -> Any:
+def promoted_dtype(*leaves: Any) -> Any:
     """The dtype that holds the values of all of these leaves; None where one of them has no dtype."""
     dtypes = {dtype_of(x) for x in leaves}
     if len(dtypes) == 1:

@@ -192,7 +192,7 @@ def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
 
     stop = _is_none if is_leaf is None else none_or_leaf
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
-    for others in flatten_rest(treedef, rest):
+    for others in flatten_up_to_each(treedef, rest):
         leaves = [y if x is None else x for x, y in zip(leaves, others, strict=True)]
     out: T = treedef.unflatten(leaves)
     return out
@@ -208,20 +208,20 @@ def _decide(filter_spec: Any, tree: Any, is_leaf: LeafPredicate | None) -> tuple
         said = filter_spec.of_leaves(tree, is_leaf) if isinstance(filter_spec, TreeSpec) else map(filter_spec, leaves)
         answers = (x if type(x) is bool else _as_bool(x) for x in said)  # a call takes time
         return _ask(answers, tree, is_leaf), leaves, treedef
-    specs, outline = jtu.tree_flatten(filter_spec)
+    specs, prefix_treedef = jtu.tree_flatten(filter_spec)
     try:
-        subtrees = outline.flatten_up_to(tree)
+        subtrees = prefix_treedef.flatten_up_to(tree)
     except ValueError as error:
         if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
             return _decide(filter_spec.__call__, tree, is_leaf)
-        raise misfit("filter_spec", outline, tree, error) from None
+        raise prefix_mismatch("filter_spec", prefix_treedef, tree, error) from None
     parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in subtrees]
     answers_below = [
         _decide_part(spec, part, leaves, is_leaf)
         for spec, part, (leaves, _) in zip(specs, subtrees, parts, strict=True)
     ]
     keep = _ask(itertools.chain.from_iterable(answers_below), tree, is_leaf)
-    numbered = outline.unflatten([part_def.unflatten(range(len(leaves))) for leaves, part_def in parts])
+    numbered = prefix_treedef.unflatten([part_def.unflatten(range(len(leaves))) for leaves, part_def in parts])
     return keep, [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
 
 
@@ -270,13 +270,13 @@ def _decide_leaf(spec: Any, leaf: Any) -> bool:
     raise ValueError(f"filter_spec must hold bools and predicates on leaves only, found {spec!r}")
 
 
-def flatten_rest(treedef: Any, rest: Iterable[Any]) -> Iterator[list[Any]]:
+def flatten_up_to_each(treedef: Any, rest: Iterable[Any]) -> Iterator[list[Any]]:
     """What stands in other trees where a tree has its leaves; a ValueError that says which of them does not fit."""
     for i, tree in enumerate(rest):
         try:
             yield treedef.flatten_up_to(tree)
         except ValueError as error:
-            raise misfit("tree", treedef, tree, error, f"rest[{i}]") from None
+            raise prefix_mismatch("tree", treedef, tree, error, f"rest[{i}]") from None
 
 
 def flatten_updates(treedef: Any, updates: Any) -> list[Any]:
@@ -288,7 +288,7 @@ def flatten_updates(treedef: Any, updates: Any) -> list[Any]:
         try:
             parts = treedef.flatten_up_to(jtu.tree_map(_spread_none, updates, params, is_leaf=_is_none))
         except ValueError:
-            raise misfit("the tree of params", treedef, updates, error, "the updates") from None
+            raise prefix_mismatch("the tree of params", treedef, updates, error, "the updates") from None
     return parts
 
 
@@ -300,10 +300,12 @@ def _none(_: Any) -> None:
     return None
 
 
-def misfit(name: str, outline: Any, tree: Any, error: ValueError, whole: str = "the tree it is for") -> ValueError:
-    """Where a prefix called `name`, of the structure `outline`, and a tree part; `error` where JAX finds no place."""
+def prefix_mismatch(
+    name: str, prefix_treedef: Any, tree: Any, error: ValueError, whole: str = "the tree it is for"
+) -> ValueError:
+    """An error that says where `tree` does not extend the prefix called `name`; `error` if JAX names no place."""
     try:
-        jtu.tree_broadcast(outline.unflatten(range(outline.num_leaves)), tree)
+        jtu.tree_broadcast(prefix_treedef.unflatten(range(prefix_treedef.num_leaves)), tree)
     except ValueError as told:
         error = told
     text = str(error).replace("broadcast_prefix prefix_tree", name).replace("the prefix pytree ", "")

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from treekit._codegen import STATIC, generate_flatten, generate_rebuild
 from treekit._jax import jtu
-from treekit._static import check_static, exact, interchangeable
+from treekit._static import check_static, exact_key, is_plain_value
 
 LAYOUT = "__treekit_layout__"  # on a class
 COPY = "treekit.copy"  # in a field's metadata
@@ -35,7 +35,9 @@ class Creation:
     defaults: Mapping[str, Any]
     converters: Mapping[str, Callable[[Any], Any]]
     uncopied: frozenset[int | str]  # arguments that are passed as they are, by position and by name
-    remembers: bool  # whether instances may hold their Static: not where the class pickles their __dict__ itself
+    remembers: (
+        bool  # whether instances may hold their `StaticFields`: not where the class pickles their __dict__ itself
+    )
     generated: bool  # whether `__init__` was generated, here and not by a base
     checked: bool  # whether the fields are compared with their annotations
 
@@ -64,7 +66,7 @@ class Creation:
         )
 
 
-class Static:
+class StaticFields:
     """The static part of instances, as a treedef holds it.
 
     `Layout.intern` makes one for all instances that hold the same values, and remembers the first of those with equal
@@ -74,7 +76,7 @@ class Static:
 
     __slots__ = ("__weakref__", "cls", "first", "key", "names", "template", "values")
 
-    def __init__(self, layout: "Layout", values: tuple[Any, ...], key: "Key", first: "Static | None") -> None:
+    def __init__(self, layout: "Layout", values: tuple[Any, ...], key: "Key", first: "StaticFields | None") -> None:
         self.cls = layout.cls
         self.key = key
         self.names = layout.meta
@@ -86,7 +88,7 @@ class Static:
             self.template[STATIC] = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and (self.first or self) is (other.first or other)
+        return isinstance(other, StaticFields) and (self.first or self) is (other.first or other)
 
     def __hash__(self) -> int:
         return object.__hash__(self.first or self)
@@ -99,12 +101,12 @@ class Static:
 
 
 class Key:
-    """What the values of a `Static` equal. It alone owns its key, since a value may hold an instance that holds it."""
+    """Hash key of a `StaticFields`; only that object references it, so cycles can be freed."""
 
     __slots__ = ("__weakref__", "values")
 
     def __init__(self, values: tuple[Any, ...]) -> None:
-        self.values = tuple(map(exact, values))
+        self.values = tuple(map(exact_key, values))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Key) and self.values == other.values
@@ -113,7 +115,7 @@ class Key:
         return hash(self.values)
 
 
-def _intern(cls: type[Any], values: tuple[Any, ...]) -> Static:
+def _intern(cls: type[Any], values: tuple[Any, ...]) -> StaticFields:
     layout: Layout = vars(cls)[LAYOUT]
     return layout.intern(values)
 
@@ -140,15 +142,15 @@ class Layout:
         self.data = tuple(name for name in names if name not in meta)
         self.creation = creation
         self.remembers = creation is not None and creation.remembers and bool(meta)
-        # Every Static that is in use: the first by what its values equal, and each by the ids of those it holds.
-        self._first: weakref.WeakKeyDictionary[Key, weakref.ref[Static]] = weakref.WeakKeyDictionary()
-        self._same: weakref.WeakValueDictionary[Hashable, Static] = weakref.WeakValueDictionary()
+        # All `StaticFields` in use: the first of each key, and each by the ids of its values.
+        self._first: weakref.WeakKeyDictionary[Key, weakref.ref[StaticFields]] = weakref.WeakKeyDictionary()
+        self._same: weakref.WeakValueDictionary[Hashable, StaticFields] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()  # reentrant: a user's `__eq__` may come back here
         self.flatten, self.flatten_with_keys = generate_flatten(self)
         self.rebuild = generate_rebuild(self)
 
-    def intern(self, values: tuple[Any, ...]) -> Static:
-        """The one `Static` of these values; of values that nothing tells apart, such as equal strings, there is one.
+    def intern(self, values: tuple[Any, ...]) -> StaticFields:
+        """Return the `StaticFields` of these values: the same one each time if equal values are indistinguishable.
 
         Raises:
             TypeError: a value is not hashable or holds an array; the message names the class and the field.
@@ -159,16 +161,16 @@ class Layout:
             return static
         with self._lock:
             key, first = self._find(values)
-            if first is not None and all(map(interchangeable, values)):
+            if first is not None and all(map(is_plain_value, values)):
                 return first
             self._check(values)
-            static = self._same[ids] = Static(self, values, key, first)
+            static = self._same[ids] = StaticFields(self, values, key, first)
             if first is None:
                 self._first[key] = weakref.ref(static)
         return static
 
-    def _find(self, values: tuple[Any, ...]) -> tuple[Key, Static | None]:
-        """The key of these values and the first `Static` of equal ones; runs their own `__eq__` and `__hash__`."""
+    def _find(self, values: tuple[Any, ...]) -> tuple[Key, StaticFields | None]:
+        """The key of these values, and the first `StaticFields` of an equal key; calls the values' own `__eq__`."""
         try:
             key = Key(values)
             found = self._first.get(key)
@@ -182,12 +184,12 @@ class Layout:
         for name, value in zip(self.meta, values, strict=True):
             check_static(self.cls, name, value)
 
-    def read_static(self, x: object) -> Static:
+    def read_static(self, x: object) -> StaticFields:
         """The static part of an instance."""
         return self.intern(tuple([getattr(x, name) for name in self.meta]))
 
-    def settle(self, x: object) -> Static:
-        """Store an instance's attributes as `rebuild` does: in a dict of its own, with the values of its `Static`."""
+    def freeze_attributes(self, x: object) -> StaticFields:
+        """Store an instance's attributes as `rebuild` does: in a new dict, with the values of its `StaticFields`."""
         static = self.read_static(x)
         attributes = {**vars(x), **dict(zip(self.meta, static.values, strict=True))}
         if self.remembers:
@@ -195,7 +197,7 @@ class Layout:
         object.__setattr__(x, "__dict__", attributes)
         return static
 
-    def explain(self, x: Any, error: AttributeError) -> Exception:
+    def missing_field_error(self, x: Any, error: AttributeError) -> Exception:
         """Why an instance could not be flattened."""
         missing = [name for name in self.names if not hasattr(x, name)]
         if not missing:
@@ -218,7 +220,7 @@ def layout_of(cls: type[Any]) -> Layout | None:
 
 
 def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creation: Creation | None) -> Layout:
-    """Make a class a pytree node, unless it is one already. See `all_or_nothing`."""
+    """Make a class a pytree node, unless it is one already. See `rollback_on_error`."""
     with _registering:
         if known := layout_of(cls):
             return known
@@ -262,7 +264,7 @@ def _attributes(x: object) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def all_or_nothing(cls: type[Any]) -> Generator[None]:
+def rollback_on_error(cls: type[Any]) -> Generator[None]:
     """Leave a class as it was where making it a node fails; one thread at a time."""
     with _registering:
         before = dict(vars(cls))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
 from treekit._dtype import cast_like, dtype_of
-from treekit._filter import flatten_rest
+from treekit._filter import flatten_up_to_each
 from treekit._jax import jtu
 from treekit._types import LeafPredicate
 
@@ -93,7 +93,7 @@ def dtype_preserving_tree_map(
         raise ValueError(f"casting must be 'same_kind' or 'unsafe', found {casting!r}")
 
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    results = [f(*xs) for xs in zip(leaves, *flatten_rest(treedef, rest), strict=True)]
+    results = [f(*xs) for xs in zip(leaves, *flatten_up_to_each(treedef, rest), strict=True)]
     out: T = treedef.unflatten(cast_each(results, leaves, tree, is_leaf, casting))
     return out
 
@@ -116,7 +116,7 @@ def cast_each(
     return out
 
 
-def keep_dtypes(
+def cast_tree_like(
     like: T,
     tree: Any,
     is_leaf: LeafPredicate | None = None,
@@ -140,7 +140,7 @@ def check_shapes(like: Any, tree: Any, is_leaf: LeafPredicate | None = None, *, 
         broadcast: allow a shape that can be broadcast to the other.
     """
     leaves, treedef = jtu.tree_flatten(like, is_leaf=is_leaf)
-    for i, pair in enumerate(zip(leaves, *flatten_rest(treedef, [tree]), strict=True)):
+    for i, pair in enumerate(zip(leaves, *flatten_up_to_each(treedef, [tree]), strict=True)):
         want, have = (getattr(x, "shape", ()) for x in pair)
         if want == have or (broadcast and _can_be_broadcast(have, want)) or any(dtype_of(x) is None for x in pair):
             continue

@@ -7,10 +7,19 @@ from types import FunctionType, MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, cast, dataclass_transform, overload
 
 from treekit._copy import copy_arguments
-from treekit._create import node_methods, take_anything
+from treekit._create import node_methods, relax_annotations
 from treekit._jax import jtu
 from treekit._jaxtyping import is_jaxtyped_below
-from treekit._layout import COPY, Creation, all_or_nothing, check_fields, check_free, check_names, layout_of, register
+from treekit._layout import (
+    COPY,
+    Creation,
+    check_fields,
+    check_free,
+    check_names,
+    layout_of,
+    register,
+    rollback_on_error,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -189,7 +198,7 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
     own: dict[str, Any] = dict(cls.__dict__)
     check_names(cls, own.get("__annotations__", ()))  # before dataclasses writes code with them
     generated = init and "__init__" not in own
-    with all_or_nothing(cls):
+    with rollback_on_error(cls):
         dataclasses.dataclass(frozen=True, repr=False, init=generated, eq=eq, order=order, kw_only=kw_only)(cls)
         if generated and _keeps_init(cls):
             del cls.__init__
@@ -197,7 +206,7 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
         fields = dataclasses.fields(cls)
         check_fields(cls, [f.name for f in fields], slots=False)
         if generated:
-            take_anything(cls.__init__, [f.name for f in fields if f.metadata.get("converter")])
+            relax_annotations(cls.__init__, [f.name for f in fields if f.metadata.get("converter")])
         methods = node_methods(cls)
         if "__replace__" not in own:
             methods["__replace__"] = replace
@@ -336,7 +345,7 @@ def _register(cls: type[Any], data_fields: object, meta_fields: object) -> type[
     if missing := [f.name for f in fields if f.name not in names]:
         raise TypeError(f"{cls.__qualname__}: {', '.join(missing)} stands in neither data_fields nor meta_fields")
     check_fields(cls, names, slots=True)
-    with all_or_nothing(cls):
+    with rollback_on_error(cls):
         register(cls, names, meta, None)
     return cls
 

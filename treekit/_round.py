@@ -57,10 +57,10 @@ def stochastic_round(x: Any, dtype: Any, key: Any) -> jax.Array:
     have, want = dtype_of(x), jax.dtypes.canonicalize_dtype(dtype)
     if have is None or not jnp.issubdtype(have, np.inexact):
         raise TypeError(f"x must be a floating or complex array, found {have or type(x).__name__}")
-    words = words_of_key(key)
+    random_bits = bits_of_key(key)
     if jnp.issubdtype(have, np.complexfloating) and not jnp.issubdtype(want, np.complexfloating):
         raise TypeError(f"x is complex ({have}), so dtype must be too; found {want}. Round x.real, or jnp.abs(x)")
-    return round_by(words, jnp.asarray(x, have), want)
+    return round_by(random_bits, jnp.asarray(x, have), want)
 
 
 def is_inexact_dtype(dtype: Any, kind: Any = np.inexact) -> bool:
@@ -71,13 +71,13 @@ def is_inexact_dtype(dtype: Any, kind: Any = np.inexact) -> bool:
         return False
 
 
-def round_by(words: Any, x: Any, dtype: Any) -> jax.Array:
+def round_by(random_bits: Any, x: Any, dtype: Any) -> jax.Array:
     """`stochastic_round`, with two words of random bits for a key."""
     part = jnp.finfo(dtype).dtype  # of a complex dtype, that of its parts
     if jnp.issubdtype(x.dtype, np.complexfloating):
-        x = lax.complex(*_round(jnp.stack([x.real, x.imag]), part, words))
+        x = lax.complex(*_round(jnp.stack([x.real, x.imag]), part, random_bits))
     else:
-        x = _round(x, part, words)
+        x = _round(x, part, random_bits)
     out: jax.Array = x.astype(dtype)
     return out
 
@@ -97,7 +97,7 @@ def widen(tree: Any) -> Any:
     return jtu.tree_map(wide, tree)
 
 
-def words_of_key(key: Any) -> Any:
+def bits_of_key(key: Any) -> Any:
     """Two words of 32 random bits that a key of `jax.random` determines; a TypeError if it is none."""
     typed = is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     raw = is_array(key) and key.dtype == np.uint32 and key.shape in ((2,), (4,))  # jax.random.PRNGKey
@@ -105,22 +105,22 @@ def words_of_key(key: Any) -> Any:
         found = f"an array of dtype {key.dtype} and shape {key.shape}" if is_array(key) else f"{key!r}"
         raise TypeError(f"key must be one key, such as jax.random.key(0); found {found}")
     data: Any = key
-    return hashed(*jnp.unstack(jax.random.key_data(data) if typed else jnp.asarray(data)))
+    return hash_bits(*jnp.unstack(jax.random.key_data(data) if typed else jnp.asarray(data)))
 
 
-def words_like(tree: Any, words: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Two words for each leaf of a tree, hashed from two words and its place, all at once."""
+def bits_like(tree: Any, random_bits: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """Two words of random bits for each leaf of a tree, made from two words and its place, all at once."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    firsts, seconds = hashed(*words, jnp.arange(len(leaves), dtype=jnp.uint32))
+    firsts, seconds = hash_bits(*random_bits, jnp.arange(len(leaves), dtype=jnp.uint32))
     return treedef.unflatten(zip(jnp.unstack(firsts), jnp.unstack(seconds), strict=True))
 
 
-def hashed(*data: Any) -> Any:
-    """Two words of 32 bits, each of which hangs on every bit of every one of these."""
+def hash_bits(*data: Any) -> Any:
+    """Two words of 32 bits, each of which depends on every input bit."""
 
-    def turn(words: Any, word: Any) -> Any:  # of a Feistel network
-        left, right = words
-        return (right, left ^ _mix(right ^ word)), None
+    def turn(random_bits: Any, word: Any) -> Any:  # of a Feistel network
+        left, right = random_bits
+        return (right, left ^ murmur_mix(right ^ word)), None
 
     rows = jnp.stack(jnp.broadcast_arrays(*map(jnp.uint32, (*data, 1, 2))))  # two rows more, for the last bits
     start = jnp.full_like(rows[0], 0x9E3779B9), jnp.full_like(rows[0], 0x243F6A88)
@@ -128,19 +128,19 @@ def hashed(*data: Any) -> Any:
     return lax.scan(turn, start, rows)[0]
 
 
-def round_like(tree: Any, like: Any, words: Any) -> Any:
+def round_like(tree: Any, like: Any, random_bits: Any) -> Any:
     """A tree in the dtypes of another: where those are narrow, rounded with random bits of its own for each leaf."""
 
-    def to_round(old: Any, new: Any, words: Any) -> Any:
+    def to_round(old: Any, new: Any, random_bits: Any) -> Any:
         is_float = is_narrow(old) and is_inexact_dtype(dtype_of(new), np.floating)
-        return round_by(words, new, old.dtype) if is_float else new
+        return round_by(random_bits, new, old.dtype) if is_float else new
 
-    return dtype_preserving_tree_map(to_round, like, tree, words_like(like, words))
+    return dtype_preserving_tree_map(to_round, like, tree, bits_like(like, random_bits))
 
 
 @functools.partial(untyped.custom_jvp, nondiff_argnums=(1,))
-def _round(x: Any, dtype: Any, words: Any) -> Any:
-    return _compiled_round(x, dtype, words)
+def _round(x: Any, dtype: Any, random_bits: Any) -> Any:
+    return _compiled_round(x, dtype, random_bits)
 
 
 def _derivative(dtype: Any, primals: Any, tangents: Any) -> Any:
@@ -151,12 +151,12 @@ _round.defjvp(_derivative)
 
 
 @functools.partial(untyped.jit, static_argnums=1)  # so that leaves of one shape are traced and lowered once
-def _compiled_round(x: Any, dtype: Any, words: Any) -> Any:
+def _compiled_round(x: Any, dtype: Any, random_bits: Any) -> Any:
     have, to = jnp.finfo(x.dtype), jnp.finfo(dtype)
     if have.nmant <= to.nmant and have.minexp >= to.minexp and float(have.max) <= float(to.max):
         return x.astype(dtype)
     wide = x.astype(jnp.float64 if have.bits == 64 else jnp.float32)
-    random = _random_bits(words, x.shape)
+    random = _spread_bits(random_bits, x.shape)
     if (wide.dtype, dtype) == (jnp.float32, jnp.bfloat16):
         return _to_bf16(wide, random)
     # The cast finds a value of `dtype` there; it does what there is to do for inf, NaN and overflow.
@@ -192,7 +192,7 @@ def _to_grid(x: Any, to: Any, random: Any) -> Any:
     return jnp.copysign((whole + (random < chance).astype(x.dtype)) * unit, x)
 
 
-def _random_bits(words: Any, shape: tuple[int, ...]) -> Any:
+def _spread_bits(random_bits: Any, shape: tuple[int, ...]) -> Any:
     """32 random bits an element: its row hashed with two words, and with that its place in the row.
 
     The index is made axis by axis, not by a reshape, so that each device makes those of its own part.
@@ -202,12 +202,12 @@ def _random_bits(words: Any, shape: tuple[int, ...]) -> Any:
     for axis in range(len(rows)):
         stride = np.uint32(math.prod(rows[axis + 1 :]) % 2**32)
         index = index + lax.broadcasted_iota(jnp.uint32, rows, axis) * stride
-    row = _mix(_mix(index ^ words[0]) + words[1])
+    row = murmur_mix(murmur_mix(index ^ random_bits[0]) + random_bits[1])
     column = lax.broadcasted_iota(jnp.uint32, (*rows, length), len(rows))
-    return _mix(jnp.expand_dims(row, -1) ^ column).reshape(shape)
+    return murmur_mix(jnp.expand_dims(row, -1) ^ column).reshape(shape)
 
 
-def _mix(x: Any) -> Any:
+def murmur_mix(x: Any) -> Any:
     """The finalizer of MurmurHash3 (Appleby, 2011): each bit of the result hangs on all of x."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from treekit._diff import TreeDiff, tree_diff
-from treekit._dtype import cast_like, dtype_of, wider
+from treekit._dtype import cast_like, dtype_of, promoted_dtype
 from treekit._filter import is_array, is_inexact_array, partition
 from treekit._jax import jnp, jtu, lax, untyped
 
@@ -122,7 +122,7 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
     """
     leaves, treedef = jtu.tree_flatten(tree)
     arrays = [x for x in leaves if is_inexact_array(x)]
-    dtype = wider(*arrays) if arrays else dtype_of(0.0)
+    dtype = promoted_dtype(*arrays) if arrays else dtype_of(0.0)
     flat = jnp.concatenate([jnp.zeros(0, dtype), *(lax.convert_element_type(jnp.ravel(x), dtype) for x in arrays)])
     # The arrays themselves are not needed any more, and may be donated.
     likes: list[Any] = [untyped.ShapeDtypeStruct(x.shape, dtype_of(x)) if is_inexact_array(x) else x for x in leaves]

@@ -25,7 +25,7 @@ _BY_PARTS: Any = (tuple, frozenset, list, set, dict, Mapping, *_SLICES, inspect.
 _EQ_BY_PARTS = frozenset(cls.__eq__ for cls in _BY_PARTS)
 
 
-def exact(value: Any) -> Hashable:
+def exact_key(value: Any) -> Hashable:
     """A key that is equal for values of the same type that are the same, and for no others.
 
     In Python 1 == 1.0 == True, 0.0 == -0.0 and nan != nan, also inside containers, and a frozen mapping may equal a
@@ -39,11 +39,11 @@ def exact(value: Any) -> Hashable:
     if kind in _PLAIN:
         return kind, value
     if kind is tuple:
-        return kind, tuple(map(exact, value))
+        return kind, tuple(map(exact_key, value))
     if np.generic in kind.__mro__:
         return kind, value.dtype, value.tobytes()
     if isinstance(value, numbers.Number):
-        return kind, *_exact_number(value)
+        return kind, *_number_key(value)
     eq: Any = kind.__eq__
     parts = None if eq is object.__eq__ else _parts_of(value)
     if parts is None:
@@ -51,13 +51,13 @@ def exact(value: Any) -> Hashable:
     # Parts need not be hashable where the whole has a `__hash__` of its own. Its `__eq__` is trusted then as well.
     if eq in _EQ_BY_PARTS or _has_generated_eq(kind):
         with contextlib.suppress(TypeError):
-            key = kind, parts.collect(map(exact, parts.items))
+            key = kind, parts.collect(map(exact_key, parts.items))
             hash(key)
             return key
-    return kind, value, parts.collect(map(_exact_or_type, parts.items))
+    return kind, value, parts.collect(map(_key_or_type, parts.items))
 
 
-def _exact_number(value: Any) -> tuple[Any, str]:
+def _number_key(value: Any) -> tuple[Any, str]:
     """The value and the `repr` of a number: Decimal("1.0") == Decimal("1.00"), and they behave differently."""
     written: Any = _type(value).__repr__
     says_no_more = written in (object.__repr__, int.__repr__)  # nothing but an address; and very large ints have none
@@ -107,20 +107,20 @@ def _code_of(function: Any) -> object:
     return code and (code.co_code, code.co_names, code.co_consts)
 
 
-def _exact_or_type(field: Any) -> object:
+def _key_or_type(field: Any) -> object:
     """The type alone of what is not hashable: a dataclass may be, by a `__hash__` of its own, as nnx.GraphDef is."""
     try:
-        key = exact(field)
+        key = exact_key(field)
         hash(key)
     except TypeError:
         return _type(field)
     return key
 
 
-def interchangeable(value: Any) -> bool:
+def is_plain_value(value: Any) -> bool:
     """Whether nothing tells this value from one of an equal key, so that either can stand for both."""
     kind = _type(value)
-    return kind in _PLAIN or (kind in (tuple, frozenset) and all(map(interchangeable, value)))
+    return kind in _PLAIN or (kind in (tuple, frozenset) and all(map(is_plain_value, value)))
 
 
 def _type(x: object) -> type[Any]:
@@ -134,21 +134,21 @@ def check_static(cls: type[Any], name: str, value: Any) -> None:
     try:
         hash(value)
     except Exception as error:  # whatever a user's own __hash__ raises
-        raise TypeError(_misfit(cls, name, value, "is not hashable")) from error
-    if holds_array([value, *carried(value)]):
-        raise TypeError(_misfit(cls, name, value, "holds an array"))
+        raise TypeError(_static_value_error(cls, name, value, "is not hashable")) from error
+    if holds_array([value, *captured_objects(value)]):
+        raise TypeError(_static_value_error(cls, name, value, "holds an array"))
 
 
 def holds_array(tree: Any) -> bool:
     return any(isinstance(x, (jax.Array, np.ndarray)) for x in jax.tree.leaves(tree))
 
 
-def carried(f: Any) -> list[Any]:
+def captured_objects(f: Any) -> list[Any]:
     """What a function carries along where JAX does not see it: a method its instance, a partial its arguments.
 
     A wrapper, such as what `jax.jit` and `jax.vmap` return, carries what it wraps.
     """
-    return reached(f, _parts)[1:]
+    return reachable(f, _parts)[1:]
 
 
 def _parts(f: Any) -> list[Any]:
@@ -159,7 +159,7 @@ def _parts(f: Any) -> list[Any]:
     return [f.__wrapped__] if isinstance(f, FUNCTIONS) and hasattr(f, "__wrapped__") else []
 
 
-def reached(x: Any, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
+def reachable(x: Any, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
     """An object, and what is reached from it by way of parts: each once, even where they lead back to it."""
     found: dict[int, Any] = {}
     pending = [x]
@@ -171,10 +171,10 @@ def reached(x: Any, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
     return list(found.values())
 
 
-FUNCTIONS: Any = (types.MethodType, functools.partial, types.FunctionType, type(untyped.jit(exact)))
+FUNCTIONS: Any = (types.MethodType, functools.partial, types.FunctionType, type(untyped.jit(exact_key)))
 
 
-def _misfit(cls: type[Any], name: str, value: Any, why: str) -> str:
+def _static_value_error(cls: type[Any], name: str, value: Any, why: str) -> str:
     return (
         f"{cls.__qualname__}.{name} is static, and its value, of type {type(value).__qualname__}, {why}. Static values "
         "are compared whenever JAX compares structures: give a hashable one (a tuple for a list, a frozenset for a "

@@ -10,7 +10,7 @@ from typing import Any
 from treekit._describe import describe_error
 from treekit._filter import is_array
 from treekit._jax import jtu
-from treekit._static import carried
+from treekit._static import captured_objects
 from treekit.check._laws import Violation
 
 
@@ -63,7 +63,7 @@ def _why_not_static(part: Any, again: list[Any]) -> str:
 
     `again` has the parts from a second flattening: nobody can change a dict that flatten makes anew each time.
     """
-    if any(map(is_array, jtu.tree_leaves([part, *carried(part)]))):
+    if any(map(is_array, jtu.tree_leaves([part, *captured_objects(part)]))):
         return "it contains an array"
     try:
         hash(part)

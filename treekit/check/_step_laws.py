@@ -7,7 +7,7 @@ import jax
 
 from treekit._describe import describe_error
 from treekit._diff import tree_diff
-from treekit._dtype import dtype_of, is_absent, wider
+from treekit._dtype import dtype_of, has_no_update, promoted_dtype
 from treekit._filter import is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit.check._case import STEPS, Case, Run, all_finite, by_path, listed, nan_paths, without
@@ -50,9 +50,11 @@ def gives_updates_like_the_gradients(case: Case, run: Run) -> Iterator[Violation
 
 def _expected_updates(grads: Any, params: Any) -> Any:
     def expected(grad: Any, param: Any) -> Any:
-        if is_absent(grad):
+        if has_no_update(grad):
             return None
-        return untyped.ShapeDtypeStruct(jnp.shape(grad), wider(grad, param) if is_parameter(param) else dtype_of(grad))
+        return untyped.ShapeDtypeStruct(
+            jnp.shape(grad), promoted_dtype(grad, param) if is_parameter(param) else dtype_of(grad)
+        )
 
     return jtu.tree_map(expected, grads, params, is_leaf=lambda x: x is None)
 

@@ -7,11 +7,11 @@ import jax
 import optax
 
 from treekit._describe import describe
-from treekit._dtype import as_array, cast_like, dtype_of, is_absent, wider
+from treekit._dtype import as_array, cast_like, dtype_of, has_no_update, promoted_dtype
 from treekit._filter import flatten_updates, is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu
-from treekit._map import check_shapes, keep_dtypes
-from treekit._round import is_narrow, round_by, widen, words_like, words_of_key
+from treekit._map import cast_tree_like, check_shapes
+from treekit._round import bits_like, bits_of_key, is_narrow, round_by, widen
 
 T = TypeVar("T")
 
@@ -45,32 +45,32 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
     {'f': 'relu', 'n': 3, 'w': Array([2, 2], dtype=bfloat16)}
     """
 
-    def apply(param: Any, update: Any, words: Any) -> Any:
-        if is_absent(update) or not is_parameter(param):
+    def apply(param: Any, update: Any, random_bits: Any) -> Any:
+        if has_no_update(update) or not is_parameter(param):
             return param
         param = as_array(param)
         rounds = key is not None and is_narrow(param)
         x, dx = widen((param, update)) if rounds else (param, update)
-        total = jnp.asarray(x, wider(x, dx)) + jnp.asarray(dx, wider(x, dx))
+        total = jnp.asarray(x, promoted_dtype(x, dx)) + jnp.asarray(dx, promoted_dtype(x, dx))
         if rounds and jnp.issubdtype(total.dtype, jnp.floating):
-            return round_by(words, total, param.dtype)
+            return round_by(random_bits, total, param.dtype)
         return total
 
     treedef = jtu.tree_structure(params, is_leaf=_is_none)
     updates = treedef.unflatten(flatten_updates(treedef, updates))
     _check_can_be_updated(params, updates)
     check_shapes(params, updates, is_leaf=_is_none, broadcast=True)
-    words = None if key is None else words_of_key(key)
-    own_words = params if words is None else words_like(params, words, is_leaf=_is_none)
-    totals = jtu.tree_map(apply, params, updates, own_words, is_leaf=_is_none)
-    return keep_dtypes(params, totals, is_leaf=_is_none, casting="unsafe")
+    random_bits = None if key is None else bits_of_key(key)
+    own_bits = params if random_bits is None else bits_like(params, random_bits, is_leaf=_is_none)
+    totals = jtu.tree_map(apply, params, updates, own_bits, is_leaf=_is_none)
+    return cast_tree_like(params, totals, is_leaf=_is_none, casting="unsafe")
 
 
 def _check_can_be_updated(params: Any, updates: Any) -> None:
     """Raise a TypeError where an update is not one, or is for a leaf that cannot be a parameter."""
     pairs = zip(jtu.tree_leaves(params, is_leaf=_is_none), jtu.tree_leaves(updates, is_leaf=_is_none), strict=True)
     for i, (param, update) in enumerate(pairs):
-        if is_absent(update) or update is param:
+        if has_no_update(update) or update is param:
             continue
         if isinstance(param, jax.Ref):
             advice = "Update a reference in place, ref[...] += update; or give the arrays that they refer to"
@@ -108,7 +108,7 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
             return new
         if not is_array(old) and not is_array(new):
             return step_size * new + (1 - step_size) * old  # two Python numbers give one
-        dtype = wider(new, old)
+        dtype = promoted_dtype(new, old)
         step = jnp.asarray(step_size, dtype)
         return cast_like(step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype), old)
 
@@ -150,7 +150,7 @@ def periodic_update(new_tensors: Any, old_tensors: T, steps: Any, update_period:
         same_number = not is_array(new) and not is_array(old) and new == old
         return new if same_number else jnp.where(renew, new, old)
 
-    new = keep_dtypes(old_tensors, new_tensors, is_leaf=_is_none)
+    new = cast_tree_like(old_tensors, new_tensors, is_leaf=_is_none)
     check_shapes(old_tensors, new, is_leaf=_is_none)
     out: T = jtu.tree_map(choose, new, old_tensors, is_leaf=_is_none)
     return out
@@ -190,7 +190,7 @@ def schedule_free_eval_params(state: Any, params: T) -> T:
     def evaluate(param: Any, z: Any) -> Any:
         return param if z is None or not is_inexact_array(param) else (param - weight * z) / b1
 
-    return keep_dtypes(params, jtu.tree_map(evaluate, params, z_of_params))
+    return cast_tree_like(params, jtu.tree_map(evaluate, params, z_of_params))
 
 
 def tree_map_params(

@@ -76,8 +76,8 @@ def _check_grads(grads: Any, params: Any) -> None:
 
 def _spread(params: Any, grads: Any) -> Any:
     """The gradients, with one None for each param below a None."""
-    outline = jtu.tree_structure(params, is_leaf=_is_none)
-    return outline.unflatten(flatten_updates(outline, grads))
+    treedef = jtu.tree_structure(params, is_leaf=_is_none)
+    return treedef.unflatten(flatten_updates(treedef, grads))
 
 
 def _is_none(x: Any) -> bool:

@@ -14,11 +14,11 @@ import numpy as np
 import optax
 
 from treekit._describe import describe
-from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, is_absent, wider
+from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, has_no_update, promoted_dtype
 from treekit._filter import is_parameter
 from treekit._jax import jnp, jtu, untyped
 from treekit.optax._diagnose import diagnosing
-from treekit.optax._preserve import preserve
+from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._selection import is_params_placeholder, update_parts, view_extra_args
 from treekit.optax._transformation import Apply, Core, GradientTransformation, core_of, is_ours, own_step
 from treekit.optax._types import TransformationLike
@@ -37,7 +37,7 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
     `init` and `update` close over transformations alone, so that Equinox's `closure_to_pytree`, by which Optimistix
     takes optimizers, finds the arrays among their hyperparameters.
     """
-    inner = preserve(core)
+    inner = preserve_dtypes(core)
 
     def init(params: Any) -> Any:
         if is_params_placeholder(params):  # it stands for whatever the params are
@@ -74,7 +74,7 @@ def whole_step(
 
     inside_grads, inside_params = crossing.inside_updates, crossing.inside_params
     views = view_extra_args(extra, grads, params, inside_params, crossing.inside, crossing.restore)
-    with _showing(crossing.originals), diagnosing(preserve(core), inside_grads, state, inside_params):
+    with _showing(crossing.originals), diagnosing(preserve_dtypes(core), inside_grads, state, inside_params):
         new_params, new_state = step(inside_grads, state, inside_params, views, apply_inside)
     return crossing.restore(new_params, params), new_state
 
@@ -113,7 +113,7 @@ class Crossing:
     def is_plain(self) -> bool:
         """Whether each leaf that can be a parameter is a floating or complex array of JAX's, and has an update."""
         trios = zip(self._keep, self._leaves, self._updates, strict=True)
-        return all(not keep or (_is_plain(leaf) and not is_absent(update)) for keep, leaf, update in trios)
+        return all(not keep or (_is_plain(leaf) and not has_no_update(update)) for keep, leaf, update in trios)
 
     @property
     def inside_updates(self) -> Any:
@@ -127,13 +127,13 @@ class Crossing:
     def outside(self, new_updates: Any) -> Any:
         """The updates that come out: None where none came in."""
         pairs = zip(update_parts(self._treedef, new_updates), self._updates, strict=True)
-        return self._treedef.unflatten([None if is_absent(old) else new for new, old in pairs])
+        return self._treedef.unflatten([None if has_no_update(old) else new for new, old in pairs])
 
     def restore(self, inside_params: Any, params: Any) -> Any:
         """The user's params, with the values of `inside_params` for those that are trained."""
 
         def choose(leaf: Any, new: Any, update: Any, old: Any) -> Any:
-            return old if is_absent(update) or not _is_inexact(leaf) else new
+            return old if has_no_update(update) or not _is_inexact(leaf) else new
 
         news, olds = (update_parts(self._treedef, tree) for tree in (inside_params, params))
         return self._treedef.unflatten(map(choose, self._leaves, news, self._updates, olds))
@@ -142,7 +142,7 @@ class Crossing:
         def enter(keep: bool, x: Any, leaf: Any) -> Any:
             if not keep:
                 return None
-            absent = is_absent(x)
+            absent = has_no_update(x)
             shown = jnp.zeros_like(_as_inexact(leaf)) if absent else as_leaf(x)
             if shown is not x:
                 self.originals[id(shown)] = (shown, 0.0 if absent else x)
@@ -158,7 +158,7 @@ class Crossing:
                     f"the params have an array of Python objects at {self._path(i)}. Give it a numeric dtype, or leave "
                     "it out with treekit.optax.filtered"
                 )
-            if is_update and not keep and not is_absent(update) and update is not param:
+            if is_update and not keep and not has_no_update(update) and update is not param:
                 why = (
                     "the state has no place for it, since this leaf was None in the params that init was given"
                     if is_parameter(param)
@@ -179,7 +179,11 @@ def _as_inexact(param: Any) -> Any:
     if has_dtype(param) and jnp.issubdtype(dtype_of(param), jnp.inexact):
         return param  # dtype_of, since a NumPy array in bf16 is not inexact to NumPy, nor to Equinox
     x = as_array(param)
-    return x if jnp.issubdtype(dtype_of(x), jnp.inexact) else cast_like(x, untyped.ShapeDtypeStruct((), wider(x, 0.0)))
+    return (
+        x
+        if jnp.issubdtype(dtype_of(x), jnp.inexact)
+        else cast_like(x, untyped.ShapeDtypeStruct((), promoted_dtype(x, 0.0)))
+    )
 
 
 def _is_plain(param: Any) -> bool:
@@ -236,17 +240,17 @@ def covered_params(state: Any, updates: Any, given: Any) -> Any:
 
     covered = given
     for copy in filter(is_copy, jtu.tree_leaves(state, is_leaf=is_copy)):
-        leaves, outline = jtu.tree_flatten(copy, is_leaf=_is_left_out)
-        parts = zip(leaves, outline.flatten_up_to(covered), update_parts(outline, updates), strict=True)
-        covered = outline.unflatten(itertools.starmap(_covered_part, parts))
+        leaves, treedef = jtu.tree_flatten(copy, is_leaf=_is_left_out)
+        parts = zip(leaves, treedef.flatten_up_to(covered), update_parts(treedef, updates), strict=True)
+        covered = treedef.unflatten(itertools.starmap(_covered_part, parts))
     return covered
 
 
 def _matches(copy: Any, given: Any) -> bool:
     """Whether a tree has the structure and the shapes of the params, but for what is left out of either."""
-    leaves, outline = jtu.tree_flatten(copy, is_leaf=_is_left_out)
+    leaves, treedef = jtu.tree_flatten(copy, is_leaf=_is_left_out)
     try:
-        parts = outline.flatten_up_to(given)
+        parts = treedef.flatten_up_to(given)
     except ValueError:
         return False
     present = [(x, part) for x, part in zip(leaves, parts, strict=True) if part is not None and not _is_left_out(x)]

@@ -7,7 +7,7 @@ import optax
 
 from treekit._jax import jnp
 from treekit.optax._boundary import at_boundary
-from treekit.optax._preserve import preserve
+from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._step_if import update_if
 from treekit.optax._transformation import GradientTransformation, described
 from treekit.optax._types import TransformationLike
@@ -70,7 +70,7 @@ def _run_conditionally(
     state_class: Callable[..., Any],
     otherwise: Callable[[Any], Any],
 ) -> GradientTransformation[Any]:
-    tx = preserve(inner)
+    tx = preserve_dtypes(inner)
 
     def init(params: Any) -> Any:
         return state_class(inner_state=tx.init(params), step=jnp.zeros([], jnp.int32))

@@ -8,7 +8,7 @@ import optax
 from treekit._dtype import cast_like
 from treekit._filter import combine, is_inexact_array, partition
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._map import keep_dtypes
+from treekit._map import cast_tree_like
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
 
@@ -62,7 +62,7 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
             raise ValueError(
                 "lbfgs needs the params: update(updates, state, params, value=..., grad=..., value_fn=...)"
             )
-        return tx.update(keep_dtypes(params, updates), state, params, **extra)
+        return tx.update(cast_tree_like(params, updates), state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(tx.init, update)
 

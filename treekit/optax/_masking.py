@@ -10,7 +10,7 @@ from treekit._filter import is_inexact_array
 from treekit._jax import jtu
 from treekit._types import FilterSpec, Labels, Mask
 from treekit.optax._boundary import at_boundary
-from treekit.optax._selection import Selection, is_params_placeholder, select
+from treekit.optax._selection import LeafSelection, apply_to_selection, is_params_placeholder
 from treekit.optax._specs import choose_filtered, choose_groups, choose_masked, resolve_mask
 from treekit.optax._transformation import Core, GradientTransformation, core_of, described
 from treekit.optax._types import TransformationLike
@@ -42,7 +42,7 @@ def filtered(inner: TransformationLike, filter_spec: FilterSpec = is_inexact_arr
     >>> tx = filtered(optax.adam(1e-3))  # plain Optax's adam, on a model with its activation function
     >>> state = tx.init(model)
     """
-    return at_boundary(select(core_of(inner), functools.partial(choose_filtered, filter_spec)))
+    return at_boundary(apply_to_selection(core_of(inner), functools.partial(choose_filtered, filter_spec)))
 
 
 @described
@@ -190,6 +190,8 @@ def _train_or_freeze(freeze_mask: Any, params: Any) -> Any:
     return jtu.tree_map(label, resolve_mask(freeze_mask, params, "freeze_mask"), is_leaf=lambda x: x is None)
 
 
-def _select_masked(core: Core, choose: Callable[[Any], Selection], any_shape: bool) -> Core:
-    """`select` as Optax's masked does it: MaskedNode for what is not selected, in a MaskedState."""
-    return select(core, choose, any_shape=any_shape, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state)
+def _select_masked(core: Core, choose: Callable[[Any], LeafSelection], any_shape: bool) -> Core:
+    """`apply_to_selection` as Optax's masked does it: MaskedNode for what is not selected, in a MaskedState."""
+    return apply_to_selection(
+        core, choose, any_shape=any_shape, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state
+    )

@@ -11,11 +11,11 @@ import optax
 from jax.core import Tracer
 
 from treekit._describe import describe_value
-from treekit._dtype import dtype_of, strong, wider
+from treekit._dtype import dtype_of, promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, untyped
 from treekit.optax._boundary import at_boundary, normalize
-from treekit.optax._preserve import preserve
-from treekit.optax._step_if import run_if, step_if, zeros
+from treekit.optax._dtypes import preserve_dtypes
+from treekit.optax._step_if import run_if, run_step_if, zeros
 from treekit.optax._transformation import GradientTransformation, SteppingCore, core_of, step_of
 from treekit.optax._types import TransformationLike
 
@@ -68,7 +68,7 @@ class MultiSteps(_Base):
         if not callable(every_k_schedule) and not (_is_int(every_k_schedule) and every_k_schedule >= 1):
             raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
         self._opt = normalize(opt)
-        self._core = preserve(opt)  # the loop, or cond, wants the dtypes that it is given
+        self._core = preserve_dtypes(opt)  # the loop, or cond, wants the dtypes that it is given
         self._every_k = every_k_schedule
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
@@ -130,8 +130,8 @@ class MultiSteps(_Base):
         def inner_step(inner_state: Any, accumulated: Any) -> tuple[Any, Any]:
             return self._core.update(jtu.tree_map(_cast_to, updates, accumulated), inner_state, params, **extra)
 
-        inner_state, acc = jtu.tree_map(strong, (state.inner_opt_state, state.acc_grads))
-        new_updates, inner_state, acc = step_if(at.full, accumulate, inner_step, inner_state, acc)
+        inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, state.acc_grads))
+        new_updates, inner_state, acc = run_step_if(at.should_step, accumulate, inner_step, inner_state, acc)
         return new_updates, at.state(inner_state, acc)
 
     def _whole_step(self, updates: Any, state: Any, params: Any, extra: Any, apply: Any) -> tuple[Any, Any]:
@@ -145,17 +145,19 @@ class MultiSteps(_Base):
             params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
             return params, inner_state, zeros(acc)
 
-        inner_state, acc = jtu.tree_map(strong, (state.inner_opt_state, state.acc_grads))
-        params, inner_state, acc = run_if(at.full, run, (params, inner_state, self._accumulate(at, updates, acc)))
+        inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, state.acc_grads))
+        params, inner_state, acc = run_if(
+            at.should_step, run, (params, inner_state, self._accumulate(at, updates, acc))
+        )
         return params, at.state(inner_state, acc)
 
     def _position(self, updates: Any, state: Any, params: Any) -> "_Position":
-        mini_step, gradient_step = strong(state.mini_step), strong(state.gradient_step)
+        mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
         k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
         _check_k(k_steps)
         skip, skip_state = self._skip(updates, gradient_step, params)
-        full = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
-        return _Position(mini_step, gradient_step, skip, skip_state, full)
+        should_step = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
+        return _Position(mini_step, gradient_step, skip, skip_state, should_step)
 
     def _accumulate(self, at: "_Position", updates: Any, acc: Any) -> Any:
         return jtu.tree_map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), updates, acc)
@@ -175,7 +177,7 @@ class MultiSteps(_Base):
         def dtype(p: Any) -> Any:
             if self._accumulator_dtype is None:
                 return p.dtype
-            widest = wider(p, untyped.ShapeDtypeStruct((), self._accumulator_dtype))
+            widest = promoted_dtype(p, untyped.ShapeDtypeStruct((), self._accumulator_dtype))
             return widest if self._accumulator_dtype == jnp.float32 or jnp.iscomplexobj(p) else self._accumulator_dtype
 
         def zero(p: Any) -> Any:
@@ -193,21 +195,21 @@ class _Position:
         gradient_step: how many rounds were before it.
         skip: whether the step is left out.
         skip_state: what the skip function keeps.
-        full: whether the step ends the round.
+        should_step: whether the step ends the round.
     """
 
     mini_step: Any
     gradient_step: Any
     skip: Any
     skip_state: Any
-    full: Any
+    should_step: Any
 
     def state(self, inner_state: Any, acc: Any) -> optax.MultiStepsState:
         """The state after the step."""
-        next_step = jnp.where(self.full, 0, optax.safe_increment(self.mini_step))
+        next_step = jnp.where(self.should_step, 0, optax.safe_increment(self.mini_step))
         return optax.MultiStepsState(
             mini_step=jnp.where(self.skip, self.mini_step, next_step),
-            gradient_step=jnp.where(self.full, optax.safe_increment(self.gradient_step), self.gradient_step),
+            gradient_step=jnp.where(self.should_step, optax.safe_increment(self.gradient_step), self.gradient_step),
             inner_opt_state=inner_state,
             acc_grads=acc,
             skip_state=self.skip_state,

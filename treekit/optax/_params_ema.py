@@ -13,7 +13,7 @@ from treekit._describe import describe_value
 from treekit._dtype import dtype_of
 from treekit._filter import flatten_updates, is_array
 from treekit._jax import jnp, jtu
-from treekit._map import keep_dtypes
+from treekit._map import cast_tree_like
 from treekit._round import widen
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
@@ -181,13 +181,13 @@ def _in_params(ema: Any, params: Any) -> Any:
     def as_none(x: Any) -> Any:
         return None if is_left_out(x) else x
 
-    leaves, outline = jtu.tree_flatten(params)
+    leaves, treedef = jtu.tree_flatten(params)
     try:
-        averages = flatten_updates(outline, jtu.tree_map(as_none, ema, is_leaf=is_left_out))
+        averages = flatten_updates(treedef, jtu.tree_map(as_none, ema, is_leaf=is_left_out))
     except ValueError as error:
         raise ValueError(str(error).replace("the updates", "the average that get_ema found")) from None
     chosen = [x if e is None or not _has_average(x) else e for x, e in zip(leaves, averages, strict=True)]
-    return keep_dtypes(params, outline.unflatten(chosen))
+    return cast_tree_like(params, treedef.unflatten(chosen))
 
 
 def _has_average(x: Any) -> bool:

@@ -1,6 +1,7 @@
 """The first kernel: run a transformation over some of the leaves.
 
-`select` is the kernel. `filtered`, and the masks of `_masking.py`, only say which leaves, and what stands for the rest.
+`apply_to_selection` is the kernel. `filtered`, and the masks of `_masking.py`, only choose the leaves, and the
+placeholder for the others.
 """
 
 import dataclasses
@@ -22,61 +23,61 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, f
 
 
 @dataclasses.dataclass(frozen=True)
-class Selection:
+class LeafSelection:
     """Some of the leaves or subtrees of a tree.
 
     Attributes:
-        outline: the structure whose leaves are selected or not; the tree it is for may go on below them.
-        keep: one bool for each leaf of the outline.
+        prefix_treedef: the structure whose leaves are selected or not; the tree it is for may go on below them.
+        keep: one bool for each leaf of `prefix_treedef`.
         placeholder: what stands for one that is not selected.
         pass_through: whether the update of one that is not selected comes out as it went in, as in masked; else None
             comes out, which freezes it.
     """
 
-    outline: Any
+    prefix_treedef: Any
     keep: tuple[bool, ...]
     placeholder: Any
     pass_through: bool
 
     def parts(self, tree: Any) -> list[Any]:
-        """The leaf or subtree of `tree` at each leaf of the outline."""
-        return update_parts(self.outline, tree)
+        """The leaf or subtree of `tree` at each leaf of `prefix_treedef`."""
+        return update_parts(self.prefix_treedef, tree)
 
     def inside(self, tree: Any) -> Any:
         """A tree like the params as the inner transformation sees it."""
         parts = zip(self.keep, self.parts(tree), strict=True)
-        return self.outline.unflatten([x if keep else self.placeholder for keep, x in parts])
+        return self.prefix_treedef.unflatten([x if keep else self.placeholder for keep, x in parts])
 
     def outside(self, new: Any, old: Any) -> Any:
         """The updates that come out, where `old` came in."""
         triples = zip(self.keep, self.parts(new), self.parts(old), strict=True)
-        return self.outline.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
+        return self.prefix_treedef.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
 
     def only(self, updates: Any, params: Any, *, selected: bool) -> Any:
         """The updates of what is selected, or of what is not, and None for the other params."""
         triples = zip(self.keep, self.parts(updates), self.parts(params), strict=True)
-        return self.outline.unflatten([x if k == selected else jtu.tree_map(_none, p) for k, x, p in triples])
+        return self.prefix_treedef.unflatten([x if k == selected else jtu.tree_map(_none, p) for k, x, p in triples])
 
     def restore(self, inside_params: Any, params: Any) -> Any:
         """The whole params, where the inner transformation has made others of those it sees."""
         triples = zip(self.keep, self.parts(inside_params), self.parts(params), strict=True)
-        return self.outline.unflatten([x if keep else y for keep, x, y in triples])
+        return self.prefix_treedef.unflatten([x if keep else y for keep, x, y in triples])
 
 
 def _none(_: Any) -> None:
     return None
 
 
-def update_parts(outline: Any, tree: Any) -> list[Any]:
+def update_parts(prefix_treedef: Any, tree: Any) -> list[Any]:
     """What updates, or a tree like them, have at each leaf of a structure of params.
 
     Raises:
         ValueError: the two differ in structure; names the first key path.
     """
     try:
-        return flatten_updates(outline, tree)
+        return flatten_updates(prefix_treedef, tree)
     except ValueError:
-        params = outline.unflatten([0] * outline.num_leaves)
+        params = prefix_treedef.unflatten([0] * prefix_treedef.num_leaves)
         if isinstance(params, optax.LookaheadParams):
             raise ValueError(
                 "the params are the pair of optax.lookahead, which cannot be wrapped: use it as it is, outermost"
@@ -93,9 +94,9 @@ def _zero(_: Any) -> int:
     return 0
 
 
-def select(
+def apply_to_selection(
     inner: Core,
-    choose: Callable[[Any], Selection],
+    choose: Callable[[Any], LeafSelection],
     *,
     any_shape: bool = False,
     wrap: Callable[[Any], Any] = lambda state: state,
@@ -170,7 +171,7 @@ def view_extra_args(
         inside_params: the params inside, or None.
         inside: maps a tree like the params to what the inner transformation sees of it.
         restore: takes params from inside, and those outside, to whole params.
-        any_shape: as in `select`.
+        any_shape: as in `apply_to_selection`.
     """
 
     def is_like(name: str, value: Any) -> bool:

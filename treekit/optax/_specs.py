@@ -12,10 +12,10 @@ from treekit._dtype import as_array
 from treekit._filter import filter, is_array, is_inexact_array, is_parameter
 from treekit._jax import jtu
 from treekit.optax._boundary import original
-from treekit.optax._selection import Selection
+from treekit.optax._selection import LeafSelection
 
 
-def choose_filtered(filter_spec: Any, params: Any) -> Selection:
+def choose_filtered(filter_spec: Any, params: Any) -> LeafSelection:
     """The leaves that satisfy a filter_spec, which is asked about the user's own leaves."""
     leaves, treedef = jtu.tree_flatten(params)
     kept = treedef.flatten_up_to(filter(jtu.tree_map(original, params), _none_as_false(filter_spec)))
@@ -29,7 +29,7 @@ def choose_filtered(filter_spec: Any, params: Any) -> Selection:
                 "that a function of all params returns: filtered(tx, jax.tree_util.tree_map_with_path(f, params)). To "
                 "freeze everything, give False"
             )
-    return Selection(treedef, keep, None, pass_through=False)
+    return LeafSelection(treedef, keep, None, pass_through=False)
 
 
 def _none_as_false(filter_spec: Any) -> Any:
@@ -41,12 +41,14 @@ def _none_as_false(filter_spec: Any) -> Any:
     return jtu.tree_map(as_false, filter_spec, is_leaf=lambda x: x is None)
 
 
-def choose_masked(mask: Any, params: Any) -> Selection:
-    outline, matches = match_params(mask, params, is_spec_leaf=_is_bool, name="mask")
-    return Selection(outline, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True)
+def choose_masked(mask: Any, params: Any) -> LeafSelection:
+    prefix_treedef, matches = match_params(mask, params, is_spec_leaf=_is_bool, name="mask")
+    return LeafSelection(
+        prefix_treedef, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True
+    )
 
 
-def choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict[Any, Selection]:
+def choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict[Any, LeafSelection]:
     """For each label, the leaves that have it."""
 
     def is_label(x: Any) -> bool:
@@ -55,7 +57,7 @@ def choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict[
         except TypeError:  # unhashable, so not a key
             return False
 
-    outline, matches = match_params(param_labels, params, is_spec_leaf=is_label, name="param_labels")
+    prefix_treedef, matches = match_params(param_labels, params, is_spec_leaf=is_label, name="param_labels")
     for path, label, part in matches:
         if not is_label(label) and _has_parameters(label, part):
             raise ValueError(
@@ -64,9 +66,9 @@ def choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict[
                 f"Transforms keys: {_names(keys)}"
             )
 
-    def selection(key: Any) -> Selection:
+    def selection(key: Any) -> LeafSelection:
         keep = (bool(label == key) if is_label(label) else not _holds_parameters(part) for _, label, part in matches)
-        return Selection(outline, tuple(keep), optax.MaskedNode(), pass_through=True)
+        return LeafSelection(prefix_treedef, tuple(keep), optax.MaskedNode(), pass_through=True)
 
     return {key: selection(key) for key in keys}
 
@@ -80,8 +82,8 @@ def resolve_mask(mask: Any, params: Any, name: str) -> Any:
     def is_mask_leaf(x: Any) -> bool:
         return x is None or _is_bool(x)
 
-    outline, matches = match_params(mask, params, is_spec_leaf=is_mask_leaf, name=name)
-    return outline.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
+    prefix_treedef, matches = match_params(mask, params, is_spec_leaf=is_mask_leaf, name=name)
+    return prefix_treedef.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
 
 
 def as_arrays(params: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.extend.core
 
-from treekit._dtype import cast_like, wider
+from treekit._dtype import cast_like, promoted_dtype
 from treekit._jax import jnp, jtu, lax, untyped
 
 
@@ -44,13 +44,13 @@ def zeros(like: Any) -> Any:
     return jtu.tree_map(jnp.zeros_like, like)
 
 
-def step_if(
-    full: Any, accumulate: Callable[..., Any], inner_step: Callable[..., Any], state: Any, acc: Any
+def run_step_if(
+    should_step: Any, accumulate: Callable[..., Any], inner_step: Callable[..., Any], state: Any, acc: Any
 ) -> tuple[Any, Any, Any]:
-    """Accumulate, and run `inner_step` on what is accumulated where `full` is true.
+    """Accumulate, and run `inner_step` on what is accumulated where `should_step` is true.
 
     Args:
-        full: whether to run the step; a bool of shape ().
+        should_step: whether to run the step; a bool of shape ().
         accumulate: maps what was accumulated before this step to what is now, of the same shapes and dtypes.
         inner_step: maps a state and what is accumulated to updates and a new state of the same structure and dtypes.
         state: the state.
@@ -63,16 +63,16 @@ def step_if(
     add, add_consts = trace(accumulate, acc)
     step, step_consts = trace(inner_step, state, acc)
 
-    def by_cond(full: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
+    def by_cond(should_step: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
         def run(state: Any, acc: Any) -> Any:
             return *step(state, acc, consts=step_consts), zeros(acc)
 
         def wait(state: Any, acc: Any) -> Any:
             return zeros(step.like[0]), state, acc
 
-        return lax.cond(full, run, wait, state, add(acc, consts=add_consts))
+        return lax.cond(should_step, run, wait, state, add(acc, consts=add_consts))
 
-    def by_loop(full: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
+    def by_loop(should_step: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
         def now(acc: Any) -> Any:
             return add(acc, consts=add_consts)
 
@@ -80,37 +80,37 @@ def step_if(
             return step(state, acc, consts=step_consts)
 
         def add_before(state: Any, acc: Any) -> Any:
-            return run_in_place(full, inner, step.like[0], state, now(acc))
+            return run_in_place(should_step, inner, step.like[0], state, now(acc))
 
         def add_in_each(state: Any, acc: Any) -> Any:
             def add_and_step(state: Any, acc: Any) -> Any:
-                return inner(state, in_place(full, now, acc))
+                return inner(state, in_place(should_step, now, acc))
 
-            updates, state, old_acc = run_in_place(full, add_and_step, step.like[0], state, acc)
-            return updates, state, zero_if(full, now(old_acc))
+            updates, state, old_acc = run_in_place(should_step, add_and_step, step.like[0], state, acc)
+            return updates, state, zero_if(should_step, now(old_acc))
 
         # On GPUs and TPUs the sum is computed behind the loop, where it becomes one pass over memory with the updates,
         # and again within the loop. CPUs make a pass for each operation, so they compute it once, before the loop.
         return lax.platform_dependent(state, acc, cpu=add_before, default=add_in_each)
 
     form = with_derivative_of(by_cond, by_loop, step) if _same_shapes(step.like[0], acc) else by_cond
-    updates, new_state, new_acc = form(full, state, acc, add_consts, step_consts)
+    updates, new_state, new_acc = form(should_step, state, acc, add_consts, step_consts)
     return updates, new_state, new_acc
 
 
-def in_place(full: Any, f: Callable[..., Any], x: Any) -> Any:
-    """`f(x)` where `full` is true, else `x`, in the memory of `x`.
+def in_place(should_step: Any, f: Callable[..., Any], x: Any) -> Any:
+    """`f(x)` where `should_step` is true, else `x`, in the memory of `x`.
 
     A loop of one turn or none: XLA updates in place what a loop carries, and no turn touches none of it.
     """
 
-    def is_to_turn(carry: Any) -> Any:
+    def runs(carry: Any) -> Any:
         return carry[0]
 
     def turn(carry: Any) -> Any:
-        return jnp.zeros_like(full), f(carry[1])
+        return jnp.zeros_like(should_step), f(carry[1])
 
-    return lax.while_loop(is_to_turn, turn, (full, x))[1]
+    return lax.while_loop(runs, turn, (should_step, x))[1]
 
 
 def update_if(
@@ -188,14 +188,14 @@ def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any],
     return out
 
 
-def run_in_place(full: Any, step: Callable[..., Any], like: Any, state: Any, acc: Any) -> tuple[Any, Any, Any]:
-    """`step(state, acc)` where `full` is true, in the memory of its arguments.
+def run_in_place(should_step: Any, step: Callable[..., Any], like: Any, state: Any, acc: Any) -> tuple[Any, Any, Any]:
+    """`step(state, acc)` where `should_step` is true, in the memory of its arguments.
 
     The updates take the place of the accumulator, which nobody needs then. A place of their own would have to be filled
     with zeros on the steps that wait.
 
     Args:
-        full: whether to run the step; a bool of shape ().
+        should_step: whether to run the step; a bool of shape ().
         step: maps a state and an accumulator to updates and a new state.
         like: the shapes and dtypes of the updates; None where there is none.
         state: the state.
@@ -206,7 +206,7 @@ def run_in_place(full: Any, step: Callable[..., Any], like: Any, state: Any, acc
     """
     leaves, treedef = jtu.tree_flatten(acc)
     likes = treedef.flatten_up_to(like)
-    places = [x if u is None else x.astype(wider(x, u)) for x, u in zip(leaves, likes, strict=True)]
+    places = [x if u is None else x.astype(promoted_dtype(x, u)) for x, u in zip(leaves, likes, strict=True)]
 
     def turn(carry: Any) -> Any:
         state, reverse = carry
@@ -220,32 +220,32 @@ def run_in_place(full: Any, step: Callable[..., Any], like: Any, state: Any, acc
 
     # In reverse, since XLA assigns memory from the last result to the first: in their own order a quarter of the places
     # would find no memory that is free, where nothing is donated.
-    state, reverse = in_place(full, turn, (state, places[::-1]))
+    state, reverse = in_place(should_step, turn, (state, places[::-1]))
     parts = [
-        _part_jitted(full, place, None if u is None else u.dtype, x.dtype)
+        _part_jitted(should_step, place, None if u is None else u.dtype, x.dtype)
         for place, u, x in zip(reverse[::-1], likes, leaves, strict=True)
     ]
     return treedef.unflatten(u for u, _ in parts), state, treedef.unflatten(acc for _, acc in parts)
 
 
-def _part(full: Any, place: Any, update_dtype: Any, acc_dtype: Any) -> tuple[Any, Any]:
+def _part(should_step: Any, place: Any, update_dtype: Any, acc_dtype: Any) -> tuple[Any, Any]:
     """The update and the accumulator, one of which is in the place, and the other zero."""
     zero = jnp.zeros_like(place)
-    update = None if update_dtype is None else lax.select(full, place, zero).astype(update_dtype)
-    return update, lax.select(full, zero, place).astype(acc_dtype)
+    update = None if update_dtype is None else lax.select(should_step, place, zero).astype(update_dtype)
+    return update, lax.select(should_step, zero, place).astype(acc_dtype)
 
 
 # Traced once for each shape; inline, since XLA copies what goes into a call of its own.
 _part_jitted: Any = untyped.jit(_part, static_argnums=(2, 3), inline=True)
 
 
-def zero_if(full: Any, tree: Any) -> Any:
-    """Zeros where `full` is true."""
-    return jtu.tree_map(functools.partial(_zero_jitted, full), tree)
+def zero_if(should_step: Any, tree: Any) -> Any:
+    """Zeros where `should_step` is true."""
+    return jtu.tree_map(functools.partial(_zero_jitted, should_step), tree)
 
 
-def _zero(full: Any, x: Any) -> Any:
-    return lax.select(full, jnp.zeros_like(x), x)
+def _zero(should_step: Any, x: Any) -> Any:
+    return lax.select(should_step, jnp.zeros_like(x), x)
 
 
 _zero_jitted: Any = untyped.jit(_zero, inline=True)

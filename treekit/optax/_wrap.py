@@ -21,12 +21,12 @@ from treekit.optax._apply_if_finite import apply_if_finite
 from treekit.optax._boundary import normalize
 from treekit.optax._chain import with_last_step
 from treekit.optax._conditionally import conditionally_mask, conditionally_transform
+from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._inject import bind, inject_hyperparams
 from treekit.optax._lbfgs import lbfgs, value_and_grad_from_state
 from treekit.optax._masking import freeze, masked, partition, selective_transform
 from treekit.optax._monitor import monitor
 from treekit.optax._multi_steps import MultiSteps
-from treekit.optax._preserve import preserve
 from treekit.optax._selection import is_spec_leaf
 from treekit.optax._specs import resolve_mask
 from treekit.optax._transformation import Core, GradientTransformation, check_is_transformation, describe_call, is_ours
@@ -174,7 +174,7 @@ def _link(tx: GradientTransformation[Any]) -> Core:
 
     It runs its core, and crosses the boundary again only where a transformation before it has frozen leaves.
     """
-    core = preserve(tx)
+    core = preserve_dtypes(tx)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         is_whole = params is None or jtu.tree_structure(updates) == jtu.tree_structure(params)
