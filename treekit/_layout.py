@@ -1,7 +1,7 @@
-"""Reconstruction: how the instances of a class are taken apart and put together, in one place for every class.
+"""Flatten and rebuild the instances of every class that treekit registers.
 
-Nothing of the class's own code runs here and no leaf is looked at: an instance is made by `object.__new__`, and its
-attributes are set past `__setattr__`.
+None of the class's own code runs here, and leaves are not inspected: instances are created by `object.__new__`, and
+attributes are set without `__setattr__`.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from treekit._codegen import STATIC, generate_flatten, generate_rebuild
 from treekit._jax import jtu
 from treekit._static import check_static, exact_key, is_plain_value
 
-LAYOUT = "__treekit_layout__"  # on a class
-COPY = "treekit.copy"  # in a field's metadata
-NOT_REMEMBERED = types.SimpleNamespace(values=defaultdict[int, object](object))  # values that no instance has
+LAYOUT = "__treekit_layout__"  # the attribute of a class
+COPY = "treekit.copy"  # the key in a field's metadata
+NOT_REMEMBERED = types.SimpleNamespace(values=defaultdict[int, object](object))  # never identical to a field
 _DEEPCOPY = "__deepcopy__"
 
 _registering = threading.RLock()
@@ -30,15 +30,13 @@ _registering = threading.RLock()
 
 @dataclasses.dataclass(frozen=True)
 class Creation:
-    """What creating an instance of a class made by `@node` takes besides running its `__init__`."""
+    """How instances of a class made by `@node` are created, apart from running `__init__`."""
 
     defaults: Mapping[str, Any]
     converters: Mapping[str, Callable[[Any], Any]]
-    uncopied: frozenset[int | str]  # arguments that are passed as they are, by position and by name
-    remembers: (
-        bool  # whether instances may hold their `StaticFields`: not where the class pickles their __dict__ itself
-    )
-    generated: bool  # whether `__init__` was generated, here and not by a base
+    uncopied: frozenset[int | str]  # arguments that are not copied, by position and by name
+    remembers: bool  # whether instances may cache their `StaticFields`: not if the class pickles their __dict__ itself
+    generated: bool  # whether `__init__` was generated for this class
     checked: bool  # whether the fields are compared with their annotations
 
     @classmethod
@@ -51,7 +49,7 @@ class Creation:
         generated: bool,
         checked: bool,
     ) -> "Creation":
-        """What the fields of a dataclass and its `__init__` say."""
+        """Read this from the fields of a dataclass and its `__init__`."""
         uncopied: set[int | str] = {f.name for f in fields if not f.metadata.get(COPY, True)}
         if uncopied:
             _, *parameters = inspect.signature(init).parameters
@@ -67,11 +65,11 @@ class Creation:
 
 
 class StaticFields:
-    """The static part of instances, as a treedef holds it.
+    """The static part of instances, as stored in a treedef.
 
-    `Layout.intern` makes one for all instances that hold the same values, and remembers the first of those with equal
-    ones. So comparing the treedefs of two trees is nearly always an identity check for each node, and neither comparing
-    nor hashing them calls a user's `__eq__` or `__hash__`.
+    `Layout.intern` creates one for all instances with the same values, and stores the first one of equal values. So
+    comparing two treedefs is nearly always an identity check for each node, and neither comparing nor hashing them
+    calls a user's `__eq__` or `__hash__`.
     """
 
     __slots__ = ("__weakref__", "cls", "first", "key", "names", "template", "values")
@@ -81,8 +79,8 @@ class StaticFields:
         self.key = key
         self.names = layout.meta
         self.values = values
-        self.first = first  # None for the first itself, which would else never be freed by reference count
-        # The __dict__ of such an instance, but for its children. Copying it is the fastest way Python has to make one.
+        self.first = first  # None for the first itself, as a reference to itself would keep it alive
+        # The __dict__ of such an instance without its children. Copying it is the fastest way to create one.
         self.template: dict[str, Any] = dict.fromkeys(layout.names) | dict(zip(layout.meta, values, strict=True))
         if layout.remembers:
             self.template[STATIC] = None
@@ -121,18 +119,18 @@ def _intern(cls: type[Any], values: tuple[Any, ...]) -> StaticFields:
 
 
 class Layout:
-    """The fields of a class, and its reconstruction.
+    """The fields of a class, and the functions that flatten and rebuild its instances.
 
     Attributes:
         cls: the class.
-        names: its fields, in order.
-        meta: those that are static.
-        data: the others, its children.
-        creation: for a class made by `@node`, how its instances are created; None for `register_node`.
-        remembers: whether instances remember their static part, which only frozen ones can.
-        flatten: instance to (children, static).
-        flatten_with_keys: instance to (pairs of key path entry and child, static).
-        rebuild: (static, children) to instance.
+        names: the names of its fields, in order.
+        meta: the static fields.
+        data: the other fields, which are children.
+        creation: how instances of a class made by `@node` are created; None for `register_node`.
+        remembers: whether instances cache their static part, which only frozen ones can.
+        flatten: from an instance to (children, static).
+        flatten_with_keys: from an instance to (pairs of key path entry and child, static).
+        rebuild: from (static, children) to an instance.
     """
 
     def __init__(self, cls: type[Any], names: Sequence[str], meta: Collection[str], creation: Creation | None) -> None:
@@ -142,10 +140,10 @@ class Layout:
         self.data = tuple(name for name in names if name not in meta)
         self.creation = creation
         self.remembers = creation is not None and creation.remembers and bool(meta)
-        # All `StaticFields` in use: the first of each key, and each by the ids of its values.
+        # All `StaticFields` in use: the first one of each key, and every one by the ids of its values.
         self._first: weakref.WeakKeyDictionary[Key, weakref.ref[StaticFields]] = weakref.WeakKeyDictionary()
         self._same: weakref.WeakValueDictionary[Hashable, StaticFields] = weakref.WeakValueDictionary()
-        self._lock = threading.RLock()  # reentrant: a user's `__eq__` may come back here
+        self._lock = threading.RLock()  # reentrant, since a user's `__eq__` may call this again
         self.flatten, self.flatten_with_keys = generate_flatten(self)
         self.rebuild = generate_rebuild(self)
 
@@ -156,7 +154,7 @@ class Layout:
             TypeError: a value is not hashable or holds an array; the message names the class and the field.
         """
         ids = tuple(map(id, values))
-        static = self._same.get(ids)  # as long as there is one, its values are alive, and nothing else has their ids
+        static = self._same.get(ids)  # while it exists, its values are alive, so no other objects have their ids
         if static is not None:
             return static
         with self._lock:
@@ -170,7 +168,7 @@ class Layout:
         return static
 
     def _find(self, values: tuple[Any, ...]) -> tuple[Key, StaticFields | None]:
-        """The key of these values, and the first `StaticFields` of an equal key; calls the values' own `__eq__`."""
+        """Return the key of these values and the first `StaticFields` of an equal key; calls the values' `__eq__`."""
         try:
             key = Key(values)
             found = self._first.get(key)
@@ -185,7 +183,7 @@ class Layout:
             check_static(self.cls, name, value)
 
     def read_static(self, x: object) -> StaticFields:
-        """The static part of an instance."""
+        """Return the static part of an instance."""
         return self.intern(tuple([getattr(x, name) for name in self.meta]))
 
     def freeze_attributes(self, x: object) -> StaticFields:
@@ -198,29 +196,29 @@ class Layout:
         return static
 
     def missing_field_error(self, x: Any, error: AttributeError) -> Exception:
-        """Why an instance could not be flattened."""
+        """Return an error that says why an instance could not be flattened."""
         missing = [name for name in self.names if not hasattr(x, name)]
         if not missing:
             return error
         name = self.cls.__qualname__
         return TypeError(
-            f"{name}.{missing[0]} is not set, so this {name} cannot be flattened. Set every field when creating it (to "
-            "None where there is nothing)"
+            f"{name}.{missing[0]} is not set, so this {name} cannot be flattened. Set every field when creating it, "
+            "if only to None"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A class pickled by value takes its layout along, and is registered in the process where it arrives.
+        # The layout of a class pickled by value is registered again in the process that loads it.
         return register, (self.cls, self.names, self.meta, self.creation)
 
 
 def layout_of(cls: type[Any]) -> Layout | None:
-    """The layout of a class that was registered itself; that its base was does not count."""
+    """Return the layout of a class; None if only its base was registered."""
     found: Layout | None = vars(cls).get(LAYOUT)
     return found
 
 
 def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creation: Creation | None) -> Layout:
-    """Make a class a pytree node, unless it is one already. See `rollback_on_error`."""
+    """Register a class as a pytree node, unless treekit has, and return its layout. Use it in `rollback_on_error`."""
     with _registering:
         if known := layout_of(cls):
             return known
@@ -228,7 +226,7 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
         if creation is None and not _copies_in_its_own_way(cls):
             setattr(cls, _DEEPCOPY, deepcopy_node)
         setattr(cls, LAYOUT, layout)
-        setattr(cls, STATIC, NOT_REMEMBERED)  # no class remembers, only instances do
+        setattr(cls, STATIC, NOT_REMEMBERED)  # instances cache their static part, and the class has none
         try:
             jtu.register_pytree_with_keys(cls, layout.flatten_with_keys, layout.rebuild, layout.flatten)
         except ValueError as error:
@@ -237,15 +235,15 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
 
 
 def _copies_in_its_own_way(cls: type[Any]) -> bool:
-    """Whether a class says itself how its instances are copied or pickled."""
+    """Whether a class defines how its instances are copied or pickled."""
     names = (_DEEPCOPY, "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "__getnewargs__")
     return any(getattr(cls, name, None) is not getattr(object, name, None) for name in names)
 
 
 def deepcopy_node(self: object, memo: dict[int, Any]) -> object:
-    """The `__deepcopy__` of nodes: static values are shared, since a copy of one, such as of a callable, may differ.
+    """Copy a node as its `__deepcopy__`: static values are shared, since a copy, as of a callable, may not be equal.
 
-    What was cached on a frozen instance is not copied; a mutable one keeps all of its attributes.
+    Values cached on a frozen instance are not copied; a mutable instance keeps all of its attributes.
     """
     layout = layout_of(type(self))
     shared = layout.meta if layout else ()
@@ -257,7 +255,7 @@ def deepcopy_node(self: object, memo: dict[int, Any]) -> object:
 
 
 def _attributes(x: object) -> dict[str, Any]:
-    """The attributes of an instance, in its `__dict__` and in its `__slots__`."""
+    """Return the attributes of an instance, from its `__dict__` and its `__slots__`."""
     state = object.__getstate__(x)
     in_dict, in_slots = cast(tuple[Any, Any], state if isinstance(state, tuple) else (state, None))
     return {**(in_dict or {}), **(in_slots or {})}
@@ -265,7 +263,7 @@ def _attributes(x: object) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def rollback_on_error(cls: type[Any]) -> Generator[None]:
-    """Leave a class as it was where making it a node fails; one thread at a time."""
+    """Undo all changes to a class if making it a node fails; only one thread runs this at a time."""
     with _registering:
         before = dict(vars(cls))
         try:
@@ -280,44 +278,44 @@ def rollback_on_error(cls: type[Any]) -> Generator[None]:
 
 
 def check_free(cls: Any) -> None:
-    """Raise a TypeError unless a class can be made a node: no node yet, and made by `object.__new__`."""
+    """Raise a TypeError unless a class can become a node: it is not one yet, and `object.__new__` can create it."""
     if not inspect.isclass(cls):
-        raise TypeError(f"a node is made of a class, found {cls!r}")
+        raise TypeError(f"only a class can become a node, found {cls!r}")
     if LAYOUT in vars(cls):
         raise _already(cls, "treekit")
     if inspect.isabstract(cls):
-        return  # it has no instances to ask
+        return  # an abstract class has no instances to test
     try:
         blank = object.__new__(cls)
     except TypeError as error:
         raise TypeError(
-            f"{cls.__qualname__} cannot be a node: it extends a class written in C, which has to make its instances "
-            f"itself ({error}). Hold such an object in a field instead"
+            f"{cls.__qualname__} cannot be a node: it extends a class written in C, which must create its instances "
+            f"itself ({error}). Store such an object in a field instead"
         ) from error
-    if not jtu.all_leaves([blank]):  # which runs no flatten function
+    if not jtu.all_leaves([blank]):  # this does not call a flatten function
         raise _already(cls, "JAX")
 
 
 def _already(cls: type[Any], by: str) -> TypeError:
     return TypeError(
-        f"{cls.__qualname__} is a pytree node already, registered with {by}. A class can be registered only once; take "
-        "the other registration (or the base class that does it) away"
+        f"{cls.__qualname__} is a pytree node already, registered with {by}. A class can be registered only once: "
+        "remove the other registration, or the base class that does it"
     )
 
 
 def check_names(cls: type[Any], names: Iterable[object]) -> None:
-    """Raises a TypeError for a name that no attribute can have: the names are written into code."""
+    """Raise a TypeError for a name that cannot be an attribute, since the names are written into code."""
     for name in names:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-            raise TypeError(f"field {name!r} of {cls.__qualname__} is no attribute name")
+            raise TypeError(f"field {name!r} of {cls.__qualname__} is not a valid attribute name")
 
 
 def check_fields(cls: type[Any], names: Collection[str], *, slots: bool) -> None:
-    """Raise a TypeError unless every field can be read and set with no code of the class running.
+    """Raise a TypeError unless every field can be read and set without running code of the class.
 
     Args:
         cls: the class.
-        names: its fields.
+        names: the names of its fields.
         slots: whether a field may be one of the class's `__slots__`.
     """
     check_names(cls, names)
@@ -327,6 +325,6 @@ def check_fields(cls: type[Any], names: Collection[str], *, slots: bool) -> None
         if hasattr(type(attribute), "__set__") and not isinstance(attribute, types.MemberDescriptorType):
             raise TypeError(f"{where} is a {type(attribute).__name__}; name the attribute that it stores its value in")
         if isinstance(attribute, types.MemberDescriptorType) and not slots:
-            raise TypeError(f"{where} is one of its __slots__, and node keeps fields in a __dict__; use register_node")
+            raise TypeError(f"{where} is one of its __slots__, and node stores fields in a __dict__; use register_node")
         if not cls.__dictoffset__ and not isinstance(attribute, types.MemberDescriptorType):
-            raise TypeError(f"{where} is none of its __slots__, and its instances have no __dict__")
+            raise TypeError(f"{where} is not one of its __slots__, and its instances have no __dict__")

@@ -1,4 +1,4 @@
-"""node, field, register_node, node_factory, replace: creating a node apart from rebuilding it."""
+"""Make classes pytree nodes, which are created by their own code and rebuilt without it."""
 
 import dataclasses
 import functools
@@ -72,22 +72,22 @@ def field(
     converter: Callable[[Any], Any] | None = None,
     copy: bool = True,
 ) -> Any:
-    """Options of one field of a `node`: those of `dataclasses.field`, and three more.
+    """Set the options of one field of a `node`: those of `dataclasses.field`, and three more.
 
     Args:
-        default: as in `dataclasses.field`, like the next five.
-        default_factory: called for each instance; an array as a default goes here.
+        default: this and the next five are as in `dataclasses.field`.
+        default_factory: called for each instance; use it for defaults that are arrays.
         init: whether the field is an argument of the generated `__init__`.
         repr: whether `repr` shows it.
         kw_only: whether that argument is keyword-only.
-        metadata: for anyone's use; `static` and `converter` in it mean what they mean here (and in JAX and Equinox),
-            and `pytree_node=False` what it means in Flax: static.
-        static: the value is part of the structure, not a leaf: it must be hashable and hold no array, and `jit`
-            compiles a function anew for each value. Numbers, containers, mappings, dataclasses, ranges, slices and
-            signatures are compared by exact type and part by part, numbers by their `repr` too: 1 and 1.0 differ, also
-            inside a tuple. Other values are compared by type and `==`.
-        converter: the value after `__init__` goes through it, once; a default too.
-        copy: False hands a container that is given for this field to `__init__` as it is, uncopied.
+        metadata: your own data; `static` and `converter` in it have the same effect as the arguments (as in JAX and
+            Equinox), and `pytree_node=False`, as in Flax, makes the field static.
+        static: the value is part of the structure, not a leaf. It must be hashable and contain no arrays, and `jit`
+            compiles again for each value. Numbers, containers, mappings, dataclasses, ranges, slices and signatures
+            are compared by exact type and part by part, and numbers by their `repr` too: 1 and 1.0 differ, also inside
+            a tuple. Other values are compared by type and `==`.
+        converter: called once with the value of the field, or its default, after `__init__`.
+        copy: False passes a container for this field to `__init__` uncopied.
 
     Returns:
         A dataclass field.
@@ -106,7 +106,7 @@ def field(
         extra["converter"] = converter
     if not copy:
         extra[COPY] = False
-    # dataclasses.field has an overload for each default; here one call serves all.
+    # dataclasses.field has one overload for each kind of default; this call passes all of them on.
     make = cast(Callable[..., Any], dataclasses.field)
     return make(
         default=default,
@@ -132,7 +132,7 @@ def node(
     kw_only: bool = False,
     check: bool = False,
 ) -> Callable[[type[T]], type[T]]: ...
-# Not frozen_default=True: checkers then forbid `self.x = ...` in `__init__` as well.
+# Not frozen_default=True, with which checkers forbid `self.x = ...` in `__init__` too.
 @dataclass_transform(field_specifiers=(field, dataclasses.field), eq_default=False)
 def node(
     cls: Any = None,
@@ -147,28 +147,29 @@ def node(
 ) -> Any:
     """Make a class a frozen dataclass that is a pytree node.
 
-    Calling the class runs its code, once: `__init__` and `__post_init__` (where `self.x = ...` works), converters, then
-    `__check_init__` of each class that has one. Rebuilding (unflatten, copy, pickle, `replace`) runs none of it.
+    Calling the class runs its code once: `__init__` and `__post_init__`, which may assign to `self.x`, then converters,
+    then the `__check_init__` of each class that has one. Rebuilding (unflatten, copy, pickle, `replace`) runs none of
+    it.
 
     Args:
-        cls: the class, where the decorator is used without arguments.
-        init: whether to generate `__init__`; one in the class body is kept either way. A class that declares no field
-            keeps one that was written for its base. (Type checkers know of that where `init=False` says so.)
+        cls: the class, if the decorator is used without arguments.
+        init: whether to generate `__init__`; one in the class body is kept either way. A class that declares no fields
+            keeps the handwritten one of its base (for type checkers, say so with `init=False`).
         repr: whether to generate `__repr__`.
         eq: compare by fields instead of by identity.
-        order: generate `<` and the others too; needs `eq=True`.
+        order: also generate `<` and the other comparisons; needs `eq=True`.
         kw_only: make all fields keyword-only.
-        check: compare the fields with their annotations, as `check_types` does, whenever an instance is created: after
-            `__init__`, defaults and converters, and before `__check_init__`. Rebuilding checks nothing.
+        check: check the fields against their annotations, as `check_types` does, whenever an instance is created: after
+            `__init__`, defaults and converters, and before `__check_init__`. Rebuilding is not checked.
 
     Returns:
         The class itself.
 
     Raises:
-        TypeError: while decorating, for a class that is a node already or cannot be one, or that has `@jaxtyped` below
-            `@node`; it is left as it was. While creating an instance, naming class and field: a field left unset, an
-            attribute that is no field, a static value that is not hashable or holds an array, a subclass not decorated
-            itself, with `check=True` a field that is not what its annotation says.
+        TypeError: when decorating, if the class is already a node or cannot be one, or has `@jaxtyped` below `@node`;
+            the class is left unchanged. When creating an instance, if a field is not set, an attribute is not a field,
+            a static value is not hashable or contains an array, a subclass is not decorated itself, or, with
+            `check=True`, a field does not match its annotation; the message names class and field.
         dataclasses.FrozenInstanceError: an attribute of a finished instance is set or deleted.
 
     >>> import jax
@@ -196,7 +197,7 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
     if not cls.__dictoffset__:
         raise TypeError(f"{cls.__qualname__} has __slots__ and no __dict__, which node needs; use register_node")
     own: dict[str, Any] = dict(cls.__dict__)
-    check_names(cls, own.get("__annotations__", ()))  # before dataclasses writes code with them
+    check_names(cls, own.get("__annotations__", ()))  # before dataclasses generates code with them
     generated = init and "__init__" not in own
     with rollback_on_error(cls):
         dataclasses.dataclass(frozen=True, repr=False, init=generated, eq=eq, order=order, kw_only=kw_only)(cls)
@@ -221,21 +222,21 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
 
 
 def _is_static(f: "dataclasses.Field[Any]") -> bool:
-    """As JAX and Equinox write it, or as Flax does: a class may be half ported."""
+    """Whether a field is static, in the notation of JAX and Equinox or of Flax."""
     return bool(f.metadata.get("static")) or not f.metadata.get("pytree_node", True)
 
 
 def _keeps_init(cls: type[Any]) -> bool:
-    """Whether a class adds no field, and the `__init__` that it inherits was written by hand."""
+    """Whether a class adds no fields and inherits a handwritten `__init__`."""
     inherited = [f for base in cls.__mro__[1:] for f in vars(base).get("__dataclass_fields__", {}).values()]
     declared = [f for f in vars(cls)["__dataclass_fields__"].values() if not any(f is g for g in inherited)]
     return not declared and _is_init_by_hand(cls.__mro__[1:])
 
 
 def _is_init_by_hand(bases: Sequence[type[Any]]) -> bool:
-    """Whether the first `__init__` among those of some classes was."""
+    """Whether the first `__init__` in these classes is handwritten."""
     for base in bases:
-        # A protocol has one that typing gives it.
+        # A protocol has one that typing generates.
         if isinstance(vars(base).get("__init__"), FunctionType) and not getattr(base, "_is_protocol", False):
             if (layout := layout_of(base)) and layout.creation:
                 return not layout.creation.generated
@@ -245,9 +246,9 @@ def _is_init_by_hand(bases: Sequence[type[Any]]) -> bool:
 
 
 def replace(node: T, /, **fields: Any) -> T:
-    """A node with some of its fields replaced, by reconstruction: none of the class's code runs.
+    """Return a copy of a node with some fields replaced, without running code of the class.
 
-    (`dataclasses.replace` is creation: it runs `__init__` and `__post_init__` again.)
+    `dataclasses.replace`, in contrast, runs `__init__` and `__post_init__` again.
 
     Args:
         node: an instance of a class made by `node` or `register_node`.
@@ -257,8 +258,8 @@ def replace(node: T, /, **fields: Any) -> T:
         An instance of the same class.
 
     Raises:
-        TypeError: the class was not made by treekit, has no such field, or a static value is not hashable or holds an
-            array.
+        TypeError: the class is not a node of treekit, has no such field, or a static value is not hashable or contains
+            an array.
 
     >>> @node
     ... class Half:
@@ -271,7 +272,7 @@ def replace(node: T, /, **fields: Any) -> T:
     layout = layout_of(type(node))
     if layout is None:
         name = type(node).__qualname__
-        raise TypeError(f"replace takes an instance of a class made by node or register_node, and {name} is none")
+        raise TypeError(f"replace takes an instance of a class made by node or register_node, not of {name}")
     if unknown := sorted(fields.keys() - set(layout.names)):
         raise TypeError(
             f"{layout.cls.__qualname__} has no field {', '.join(unknown)}; it has {', '.join(layout.names)}"
@@ -297,23 +298,23 @@ def register_node(
     data_fields: Sequence[str] | None = None,
     meta_fields: Sequence[str] | None = None,
 ) -> Any:
-    """Make an existing class a pytree node that is rebuilt without its own code running; also as a decorator.
+    """Make an existing class a pytree node that JAX rebuilds without running its code. Also a decorator.
 
-    The class keeps its `__init__`, its `__setattr__` and its mutability. Attributes that are named in neither list are
-    not kept by rebuilding.
+    The class keeps its `__init__`, its `__setattr__` and its mutability. A rebuilt instance has only the attributes
+    that the two lists name.
 
     Args:
-        cls: the class; a dataclass, one with `__slots__`, any other written in Python.
+        cls: any class written in Python, such as a dataclass or one with `__slots__`.
         data_fields: the attributes that are children, as in `jax.tree_util.register_dataclass`.
-        meta_fields: the attributes that are static: hashable, with no array. A dataclass needs neither list: its fields
-            are data, those with `static=True` in their metadata static.
+        meta_fields: the attributes that are static: hashable, without arrays. A dataclass needs neither list: its
+            fields are data, except those with `static=True` in their metadata.
 
     Returns:
         The class itself.
 
     Raises:
-        TypeError: the class is a node already or cannot be one; a name is no attribute name, stands there twice, is a
-            property, or a field of the dataclass stands in neither list. Nothing is registered then.
+        TypeError: the class is already a node or cannot be one; a name is not a valid attribute name, occurs twice or
+            is a property; or a field of the dataclass is in neither list. The class is then not registered.
 
     >>> import jax
     >>> @register_node(data_fields=["table"], meta_fields=[])
@@ -341,9 +342,9 @@ def _register(cls: type[Any], data_fields: object, meta_fields: object) -> type[
     meta = _field_names(cls, "meta_fields", meta_fields)
     names = [*data, *meta]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise TypeError(f"{cls.__qualname__}: {', '.join(twice)} stands twice in data_fields and meta_fields")
+        raise TypeError(f"{cls.__qualname__}: {', '.join(twice)} occurs twice in data_fields and meta_fields")
     if missing := [f.name for f in fields if f.name not in names]:
-        raise TypeError(f"{cls.__qualname__}: {', '.join(missing)} stands in neither data_fields nor meta_fields")
+        raise TypeError(f"{cls.__qualname__}: {', '.join(missing)} is in neither data_fields nor meta_fields")
     check_fields(cls, names, slots=True)
     with rollback_on_error(cls):
         register(cls, names, meta, None)
@@ -356,27 +357,27 @@ def _field_names(cls: type[Any], argument: str, names: object) -> tuple[str, ...
         if all(isinstance(name, str) for name in found):
             return cast(tuple[str, ...], found)
     raise TypeError(
-        f"{cls.__qualname__}: {argument} must be a list of attribute names, found {names!r}. Give both lists (only a "
-        "dataclass needs none)"
+        f"{cls.__qualname__}: {argument} must be a list of attribute names, found {names!r}. Pass both lists; "
+        "only a dataclass needs neither"
     )
 
 
 def node_factory(create: Callable[P, T], /) -> Callable[P, T]:
-    """Decorate a function that creates a node, or in a class body a class method: run it once, check what it made.
+    """Decorate a function, or a class method, that creates a node: copy its arguments, and check its result.
 
-    Containers among its arguments are copied first. Its result is taken apart, rebuilt around markers and taken apart
-    again: what comes back must be the markers, so that `tree_at` and every other rebuilding keep what is put in.
+    Containers among the arguments are copied first. The result is flattened, rebuilt around markers and flattened
+    again, which must give the markers: then `tree_at` and all other ways of rebuilding preserve new leaves.
 
     Args:
-        create: the function; it may return an instance of any pytree class, also of one registered by hand. In a class
-            body write `@classmethod` above `@node_factory`; without it, it receives the class as well.
+        create: the function, which may return an instance of any pytree class. In a class body write `@classmethod`
+            above `@node_factory`; the function receives the class even without it.
 
     Returns:
         A function of the same signature.
 
     Raises:
-        TypeError: from the call, where rebuilding overwrites a leaf (the message names class and key path), changes a
-            static part or raises, or where the result is no pytree node.
+        TypeError: raised by the call if rebuilding the result overwrites a leaf (the message names class and key path),
+            changes a static part or raises, or if the result is not a pytree node.
 
     >>> @node
     ... class Table:
@@ -392,7 +393,7 @@ def node_factory(create: Callable[P, T], /) -> Callable[P, T]:
     @functools.wraps(create)
     def make(*args: P.args, **kwargs: P.kwargs) -> T:
         copied_args, copied_kwargs = copy_arguments(args, kwargs)
-        # The copies have the types of what they are copies of, which no checker can know.
+        # The copies have the types of the originals, but checkers cannot know that.
         out = cast(Callable[..., T], create)(*copied_args, **copied_kwargs)
         _check_rebuilt(out)
         return out
@@ -402,7 +403,7 @@ def node_factory(create: Callable[P, T], /) -> Callable[P, T]:
 
 
 class _Method(Generic[P, T]):
-    """A function in a class body, which receives the class with `@classmethod` and without."""
+    """A function in a class body, which receives the class with or without `@classmethod`."""
 
     def __init__(self, make: Callable[P, T]) -> None:
         functools.update_wrapper(self, make)
@@ -412,20 +413,20 @@ class _Method(Generic[P, T]):
         return self._make(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type[Any] | None = None) -> MethodType:
-        # Below @classmethod, Python up to 3.12 comes here with the class for an instance.
+        # Below @classmethod, Python up to 3.12 passes the class as `instance`.
         return MethodType(self, instance if isinstance(instance, type) else owner)
 
 
 def _check_rebuilt(tree: Any) -> None:
-    """Raise a TypeError unless a tree, rebuilt around any leaves, holds these leaves and the same static parts."""
+    """Raise a TypeError unless a tree, rebuilt around other leaves, has these leaves and the same static parts."""
     name = type(tree).__qualname__
     if tree is None or jtu.all_leaves([tree]):
         raise TypeError(
-            f"a node_factory made a {name}, which is no pytree node: decorate the class with node, or register_node it"
+            f"a node_factory returned a {name}, which is not a pytree node: use node or register_node on the class"
         )
     way_out = (
-        "The class runs code of its own when JAX rebuilds it. Register it with treekit.register_node instead, or move "
-        "what it prepares into this factory"
+        "The class runs its own code when JAX rebuilds it. Register it with treekit.register_node instead, or move "
+        "that code into this factory"
     )
     before, treedef = jtu.tree_flatten_with_path(tree)
     markers = [object() for _ in before]
