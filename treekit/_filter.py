@@ -12,7 +12,7 @@ from jax.core import Tracer
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._predicates import is_array
-from treekit._tree import flatten_up_to_each, is_none, prefix_mismatch
+from treekit._tree import flatten_up_to_each, is_none, path_text, prefix_mismatch
 from treekit._types import FilterSpec, LeafPredicate
 
 T = TypeVar("T")
@@ -177,7 +177,7 @@ def _ask(answers: Iterator[bool], tree: Any, is_leaf: LeafPredicate | None) -> l
         got.extend(answers)
     except Exception as error:
         path, leaf = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(got)]
-        where = jtu.keystr(path) or "the root"
+        where = path_text(path)
         raise ValueError(
             f"filter_spec cannot answer for the leaf {where}, of type {type(leaf).__name__}: {type(error).__name__} "
             f"{error}. A predicate is asked about every leaf, functions and numbers too; begin it with "

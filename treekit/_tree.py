@@ -11,6 +11,11 @@ from treekit._jax import jtu
 is_none = functools.partial(operator.is_, None)
 
 
+def path_text(path: Any) -> str:
+    """A key path for an error, such as `.layers[0].bias`."""
+    return jtu.keystr(path) or "the root"
+
+
 def flatten_up_to_each(treedef: Any, rest: Iterable[Any]) -> Iterator[list[Any]]:
     """What stands in other trees where a tree has its leaves; a ValueError that says which of them does not fit."""
     for i, tree in enumerate(rest):

@@ -12,7 +12,7 @@ from treekit._jax import jnp, jtu
 from treekit._map import cast_tree_like, check_shapes
 from treekit._predicates import is_array, is_inexact_array, is_parameter
 from treekit._round import bits_like, bits_of_key, is_narrow, round_by, widen
-from treekit._tree import flatten_updates, is_none
+from treekit._tree import flatten_updates, is_none, path_text
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def _check_can_be_updated(params: Any, updates: Any) -> None:
             advice = "apply_updates takes (params, updates); updates are arrays, and None where there is nothing to add"
         else:
             continue
-        path = jtu.keystr(jtu.tree_flatten_with_path(params, is_leaf=is_none)[0][i][0]) or "the root"
+        path = path_text(jtu.tree_flatten_with_path(params, is_leaf=is_none)[0][i][0])
         raise TypeError(f"at {path}: an update ({describe(update)}) for {describe(param)}. {advice}")
 
 

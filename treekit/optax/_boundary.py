@@ -17,7 +17,7 @@ from treekit._describe import describe
 from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, has_no_update, promoted_dtype
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import is_parameter
-from treekit._tree import is_none
+from treekit._tree import is_none, path_text
 from treekit.optax._diagnose import diagnosing
 from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._selection import is_params_placeholder, update_parts, view_extra_args
@@ -172,7 +172,7 @@ class Crossing:
 
     def _path(self, i: int) -> str:
         tree = self._treedef.unflatten(self._leaves)
-        return jtu.keystr(jtu.tree_flatten_with_path(tree, is_leaf=is_none)[0][i][0]) or "the root"
+        return path_text(jtu.tree_flatten_with_path(tree, is_leaf=is_none)[0][i][0])
 
 
 def _as_inexact(param: Any) -> Any:

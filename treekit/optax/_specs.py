@@ -12,7 +12,7 @@ from treekit._dtype import as_array
 from treekit._filter import filter
 from treekit._jax import jtu
 from treekit._predicates import is_array, is_inexact_array, is_parameter
-from treekit._tree import is_none
+from treekit._tree import is_none, path_text
 from treekit.optax._boundary import original
 from treekit.optax._selection import LeafSelection
 
@@ -136,7 +136,7 @@ def _keep_masked(name: str, path: Any, leaf: Any, part: Any) -> bool:
     if _has_parameters(leaf, part):
         traced = ", which is traced: make it outside of jit, or of shapes and dtypes" if _is_traced(leaf) else ""
         raise TypeError(
-            f"{name} must have bools at its leaves; at {jtu.keystr(path) or 'the root'} it has {leaf!r} of type "
+            f"{name} must have bools at its leaves; at {path_text(path)} it has {leaf!r} of type "
             f"{type(leaf).__name__}{traced}"
         )
     return not _holds_parameters(part)  # a function is None in the state, in a raw model as in a filtered one
