@@ -13,7 +13,7 @@ from treekit._filter import filter
 from treekit._jax import jtu
 from treekit._predicates import is_array, is_inexact_array, is_parameter
 from treekit._tree import is_none, path_text
-from treekit.optax._boundary import original
+from treekit.optax._originals import original
 from treekit.optax._selection import LeafSelection
 
 
