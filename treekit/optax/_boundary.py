@@ -5,7 +5,6 @@ Everything in `treekit.optax` crosses it once, at the outermost transformation; 
 
 from typing import Any
 
-from treekit.optax._covered import covered_params
 from treekit.optax._crossing import Crossing
 from treekit.optax._diagnose import diagnosing
 from treekit.optax._dtypes import preserve_dtypes
@@ -33,13 +32,12 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
     def init(params: Any) -> Any:
         if is_params_placeholder(params):  # it stands for whatever the params are
             return inner.init(params)
-        crossing = Crossing(params, params, params)
+        crossing = Crossing(params, params)
         with showing(crossing.originals):
             return inner.init(crossing.inside_params)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        given = updates if params is None else params
-        crossing = Crossing(updates, params, covered_params(state, updates, given))
+        crossing = Crossing(updates, params, state)
         inside_updates, inside_params = crossing.inside_updates, crossing.inside_params
         views = view_extra_args(extra, updates, params, inside_params, crossing.inside, crossing.restore)
         with showing(crossing.originals), diagnosing(inner, inside_updates, state, inside_params):
@@ -55,7 +53,7 @@ def whole_step(
     """New params and a new state, by the core's own whole step if it has one and can do it for all of these params."""
     core = core_of(tx)
     step = own_step(core)
-    crossing = None if step is None else Crossing(grads, params, params)
+    crossing = None if step is None else Crossing(grads, params)
     if step is None or crossing is None or not crossing.is_plain:
         updates, state = tx.update(grads, state, params, **extra)
         return apply(params, updates), state

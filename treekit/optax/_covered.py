@@ -1,6 +1,5 @@
-"""Which params a state covers, and the trees in it that are like the params."""
+"""Which params a state covers."""
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -8,47 +7,58 @@ import optax
 
 from treekit._jax import jtu
 from treekit._tree import is_none
-from treekit.optax._selection import update_parts
 
 
-def covered_params(state: Any, updates: Any, given: Any) -> Any:
-    """The params that `init` was given when it made a state, as far as the state tells.
+def covered_leaves(state: Any, given: Any, leaves: list[Any], updates: list[Any]) -> list[Any]:
+    """The leaves of the params that `init` was given when it made a state, as far as the state tells.
 
     A Python float has a place in the state of a raw model, and none in gradients or in filtered params; a state that
     was made of filtered params has none for it. Trees in the state that are like the params show which it was.
+
+    Args:
+        state: the state.
+        given: the params, or the updates where no params are given.
+        leaves: those of `given`, None among them.
+        updates: the update for each of them.
     """
-    if jtu.all_leaves([given]) or all(x is not None for x in jtu.tree_leaves(updates, is_leaf=is_none)):
-        return given
+    if jtu.all_leaves([given]) or all(update is not None for update in updates):
+        return leaves
 
     def is_copy(x: Any) -> bool:
-        return type(x) is type(given) and _matches(x, given)
+        return type(x) is type(given) and _leaves_like(x, given) is not None
 
-    covered = given
     for copy in filter(is_copy, jtu.tree_leaves(state, is_leaf=is_copy)):
-        leaves, treedef = jtu.tree_flatten(copy, is_leaf=_is_left_out)
-        parts = zip(leaves, treedef.flatten_up_to(covered), update_parts(treedef, updates), strict=True)
-        covered = treedef.unflatten(itertools.starmap(_covered_part, parts))
-    return covered
+        leaves = list(map(_covered_leaf, _leaves_like(copy, given) or [], leaves, updates))
+    return leaves
 
 
-def _matches(copy: Any, given: Any) -> bool:
-    """Whether a tree has the structure and the shapes of the params, but for what is left out of either."""
+def _leaves_like(copy: Any, given: Any) -> list[Any] | None:
+    """What `copy` has for each leaf of the params; None unless it has their structure and shapes.
+
+    None or a MaskedNode, in either, may stand for what is left out.
+    """
     leaves, treedef = jtu.tree_flatten(copy, is_leaf=_is_left_out)
     try:
         parts = treedef.flatten_up_to(given)
     except ValueError:
-        return False
-    present = [(x, part) for x, part in zip(leaves, parts, strict=True) if part is not None and not _is_left_out(x)]
-    return all(jtu.all_leaves([part]) and np.shape(x) == np.shape(part) for x, part in present)
+        return None
+    found: list[Any] = []
+    for leaf, part in zip(leaves, parts, strict=True):
+        below = jtu.tree_leaves(part, is_leaf=is_none)
+        if part is not None and not _is_left_out(leaf):
+            if not jtu.all_leaves([part]) or np.shape(leaf) != np.shape(part):
+                return None
+        found += [leaf] * len(below)
+    return found
 
 
-def _covered_part(copy: Any, part: Any, update: Any) -> Any:
-    """A leaf or subtree of the params given, as the state covers it."""
+def _covered_leaf(copy: Any, leaf: Any, update: Any) -> Any:
+    """A leaf of the params given, as the state covers it."""
     if copy is None:  # left out by init, or by a filter, which may have an update to drop
-        return None if update is None else part
-    if part is None:  # no shape is known of a param that is masked out, and none is needed
+        return None if update is None else leaf
+    if leaf is None:  # no shape is known of a param that is masked out, and none is needed
         return 0.0 if isinstance(copy, optax.MaskedNode) else copy
-    return part
+    return leaf
 
 
 def _is_left_out(x: Any) -> bool:

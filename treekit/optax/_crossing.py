@@ -10,6 +10,7 @@ from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, has_no_upda
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import is_parameter
 from treekit._tree import is_none, path_text
+from treekit.optax._covered import covered_leaves
 from treekit.optax._selection import update_parts
 
 
@@ -23,7 +24,7 @@ class Crossing:
     Args:
         updates: the updates that the user gives; in `init`, the params.
         params: the params that the user gives, or None.
-        covered: the params that the state covers: the structure, and the shapes, of all that is shown inside.
+        state: the state, which tells what the params were when it was made; None where they were these.
 
     Attributes:
         inside_params: the params as cores see them, or None.
@@ -33,13 +34,15 @@ class Crossing:
         TypeError: a leaf that cannot be a parameter has a gradient, or is an array of objects; names the key path.
     """
 
-    def __init__(self, updates: Any, params: Any, covered: Any) -> None:
-        self._leaves, self._treedef = jtu.tree_flatten(covered, is_leaf=is_none)
+    def __init__(self, updates: Any, params: Any, state: Any = None) -> None:
+        given = updates if params is None else params
+        leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
+        self._params = None if params is None else leaves
+        self._updates = leaves if updates is given else update_parts(self._treedef, updates)
+        self._leaves = covered_leaves(state, given, leaves, self._updates)
         self._keep = list(map(is_parameter, self._leaves))
-        self._updates = update_parts(self._treedef, updates)
-        self._params = None if params is None else update_parts(self._treedef, params)
         if not all(self._keep):
-            self._check_left_out(is_update=updates is not covered)
+            self._check_left_out(is_update=updates is not given)
         self.originals: dict[int, tuple[Any, Any]] = {}
         self.inside_params = None if self._params is None else self._inside(self._params, _as_inexact)
 
