@@ -1,76 +1,21 @@
-"""Predicates on leaves, and the functions that split a tree by them and combine it again."""
+"""Filter the leaves of a tree, split a tree by them, and combine it again."""
 
 import abc
-import functools
 import itertools
-import operator
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
-from treekit._dtype import ARRAYS, as_array, dtype_of, stands_for_array
-from treekit._jax import jnp, jtu
+from treekit._dtype import dtype_of
+from treekit._jax import jtu
+from treekit._predicates import is_array
+from treekit._tree import flatten_up_to_each, is_none, path_text, prefix_mismatch
 from treekit._types import FilterSpec, LeafPredicate
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-else:  # typing has TypeIs from Python 3.13 on; at run time, any special form that takes a type will do
-    TypeIs = TypeGuard
-
-
 T = TypeVar("T")
-
-
-def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.generic]:
-    """Return True for JAX arrays, tracers, NumPy arrays and NumPy scalars, and False for Python numbers.
-
-    Args:
-        x: any object.
-
-    Returns:
-        Whether `x` is an array. Agrees with `equinox.is_array` on every object.
-
-    >>> import jax.numpy as jnp
-    >>> import numpy as np
-    >>> is_array(jnp.ones(3)), is_array(np.float32(1)), is_array(1.0)
-    (True, True, False)
-    """
-    return isinstance(x, ARRAYS)
-
-
-def is_inexact_array(
-    x: object,
-) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.generic]:
-    """Return True for arrays that can have a gradient: floating-point (bf16 and fp8 too) and complex ones.
-
-    Args:
-        x: any object.
-
-    Returns:
-        Whether `x` is an inexact array. Agrees with `equinox.is_inexact_array` on every object.
-
-    >>> import jax.numpy as jnp
-    >>> is_inexact_array(jnp.ones(3)), is_inexact_array(jnp.arange(3)), is_inexact_array(1.0)
-    (True, False, False)
-    """
-    if isinstance(x, jax.Array):
-        return bool(jnp.issubdtype(x.dtype, jnp.inexact))
-    # NumPy's own type hierarchy, as in Equinox: a NumPy array of an extension dtype (bf16) is not inexact.
-    return is_array(x) and bool(np.issubdtype(x.dtype, np.inexact))
-
-
-def is_parameter(x: object) -> bool:
-    """Return True for leaves that can be parameters, and False for PRNG keys, strings, functions and other objects.
-
-    Parameters are numeric arrays, Python numbers, `jax.Ref`s, and objects with `__jax_array__`.
-    """
-    dtype = dtype_of(x)
-    if dtype is None and stands_for_array(x):
-        dtype = x.dtype if isinstance(x, jax.Ref) else dtype_of(as_array(x))
-    return dtype is not None and (jnp.issubdtype(dtype, np.number) or dtype == np.bool_)
 
 
 class TreeSpec(abc.ABC):
@@ -189,15 +134,12 @@ def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
     def none_or_leaf(x: Any) -> bool:
         return x is None or (is_leaf is not None and is_leaf(x))
 
-    stop = _is_none if is_leaf is None else none_or_leaf
+    stop = is_none if is_leaf is None else none_or_leaf
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
     for others in flatten_up_to_each(treedef, rest):
         leaves = [y if x is None else x for x, y in zip(leaves, others, strict=True)]
     out: T = treedef.unflatten(leaves)
     return out
-
-
-_is_none = functools.partial(operator.is_, None)  # faster than a Python function, and called for every node
 
 
 def _decide(filter_spec: Any, tree: Any, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:
@@ -235,7 +177,7 @@ def _ask(answers: Iterator[bool], tree: Any, is_leaf: LeafPredicate | None) -> l
         got.extend(answers)
     except Exception as error:
         path, leaf = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(got)]
-        where = jtu.keystr(path) or "the root"
+        where = path_text(path)
         raise ValueError(
             f"filter_spec raised an error for the leaf {where}, of type {type(leaf).__name__}: {type(error).__name__} "
             f"{error}. A predicate is called with every leaf, functions and numbers too: let it begin with "
@@ -267,45 +209,3 @@ def _decide_leaf(spec: Any, leaf: Any) -> bool:
     if callable(spec):
         return _as_bool(spec(leaf))
     raise ValueError(f"filter_spec may contain only bools and predicates on leaves, found {spec!r}")
-
-
-def flatten_up_to_each(treedef: Any, rest: Iterable[Any]) -> Iterator[list[Any]]:
-    """Flatten each of `rest` up to `treedef`; raise a ValueError that says which of them does not fit."""
-    for i, tree in enumerate(rest):
-        try:
-            yield treedef.flatten_up_to(tree)
-        except ValueError as error:
-            raise prefix_mismatch("tree", treedef, tree, error, f"rest[{i}]") from None
-
-
-def flatten_updates(treedef: Any, updates: Any) -> list[Any]:
-    """Flatten updates up to the structure of the params; a None in place of a subtree becomes one None per leaf."""
-    try:
-        parts: list[Any] = treedef.flatten_up_to(updates)
-    except ValueError as error:
-        params = treedef.unflatten(range(treedef.num_leaves))
-        try:
-            parts = treedef.flatten_up_to(jtu.tree_map(_spread_none, updates, params, is_leaf=_is_none))
-        except ValueError:
-            raise prefix_mismatch("the tree of params", treedef, updates, error, "the updates") from None
-    return parts
-
-
-def _spread_none(x: Any, part: Any) -> Any:
-    return jtu.tree_map(_none, part) if x is None else x
-
-
-def _none(_: Any) -> None:
-    return None
-
-
-def prefix_mismatch(
-    name: str, prefix_treedef: Any, tree: Any, error: ValueError, whole: str = "the tree it is for"
-) -> ValueError:
-    """Return an error that says where `name` is not a prefix of `tree`; `error` itself if JAX does not say where."""
-    try:
-        jtu.tree_broadcast(prefix_treedef.unflatten(range(prefix_treedef.num_leaves)), tree)
-    except ValueError as told:
-        error = told
-    text = str(error).replace("broadcast_prefix prefix_tree", name).replace("the prefix pytree ", "")
-    return ValueError(f"{name} does not fit {whole}.\n{text.replace('the full pytree', whole)}")

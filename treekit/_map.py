@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
 from treekit._dtype import cast_like, dtype_of
-from treekit._filter import flatten_up_to_each
 from treekit._jax import jtu
+from treekit._tree import flatten_up_to_each, path_text
 from treekit._types import LeafPredicate
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ def cast_each(
     except (TypeError, OverflowError) as error:
         # Paths are computed only for an error, since computing them would slow down every call.
         path = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(out)][0]
-        raise type(error)(f"at {jtu.keystr(path) or 'the root'}: {error}") from None
+        raise type(error)(f"at {path_text(path)}: {error}") from None
     return out
 
 
@@ -146,7 +146,7 @@ def check_shapes(like: Any, tree: Any, is_leaf: LeafPredicate | None = None, *, 
         if want == have or (broadcast and _can_be_broadcast(have, want)) or any(dtype_of(x) is None for x in pair):
             continue
         path = jtu.tree_flatten_with_path(like, is_leaf=is_leaf)[0][i][0]
-        raise ValueError(f"at {jtu.keystr(path) or 'the root'}: shape {have} for a leaf of shape {want}")
+        raise ValueError(f"at {path_text(path)}: shape {have} for a leaf of shape {want}")
 
 
 def _can_be_broadcast(have: tuple[int, ...], want: tuple[int, ...]) -> bool:

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from treekit._dtype import dtype_of
-from treekit._filter import is_array
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import dtype_preserving_tree_map
+from treekit._predicates import is_array
 
 
 def stochastic_round(x: Any, dtype: Any, key: Any) -> jax.Array:

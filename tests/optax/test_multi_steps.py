@@ -489,3 +489,11 @@ def test_an_inner_step_that_reads_params_leaks_no_tracer() -> None:
     state = tx.init(params)
     with jax.checking_leaks():
         jax.jit(tx.update)(params, state, params)
+
+
+def test_the_inner_step_is_in_the_program_once() -> None:
+    """The program has one form for each platform. JAX prints a jaxpr that several equations share once."""
+    tx = tko.MultiSteps(optax.adamw(0.1), 2)
+    params = jnp.ones(2)
+    text = str(jax.make_jaxpr(tx.update)(params, tx.init(params), params))
+    assert text.count(" sqrt ") == 1

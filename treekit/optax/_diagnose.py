@@ -9,6 +9,7 @@ import numpy as np
 from treekit._describe import describe_error
 from treekit._diff import tree_diff
 from treekit._jax import jtu, untyped
+from treekit._tree import path_text
 from treekit.optax._transformation import Core
 
 # Dtypes differ on purpose: a user may have cast the state, or the params.
@@ -39,7 +40,7 @@ def _wrong_shape(updates: Any, params: Any) -> str:
     for (path, param), update in pairs:
         if np.shape(update) != np.shape(param):
             return (
-                f"the gradient at {jtu.keystr(path) or 'the root'} has shape {np.shape(update)}, and its parameter "
+                f"the gradient at {path_text(path)} has shape {np.shape(update)}, and its parameter "
                 f"{np.shape(param)}. Give update the gradients of these params"
             )
     return ""

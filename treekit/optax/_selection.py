@@ -14,8 +14,9 @@ import numpy as np
 import optax
 
 from treekit._diff import tree_diff
-from treekit._filter import flatten_updates, is_parameter
 from treekit._jax import jtu
+from treekit._predicates import is_parameter
+from treekit._tree import flatten_updates
 from treekit.optax._transformation import Apply, Core, SteppingCore, own_step
 
 # What is a function whatever it is called; other callables, such as a model, are one only under a name in _fn.
@@ -45,12 +46,16 @@ class LeafSelection:
 
     def inside(self, tree: Any) -> Any:
         """A tree like the params as the inner transformation sees it."""
-        parts = zip(self.keep, self.parts(tree), strict=True)
-        return self.prefix_treedef.unflatten([x if keep else self.placeholder for keep, x in parts])
+        return self.inside_of(self.parts(tree))
 
-    def outside(self, new: Any, old: Any) -> Any:
-        """The updates that come out, where `old` came in."""
-        triples = zip(self.keep, self.parts(new), self.parts(old), strict=True)
+    def inside_of(self, parts: list[Any]) -> Any:
+        """`inside` of a tree that has these parts."""
+        pairs = zip(self.keep, parts, strict=True)
+        return self.prefix_treedef.unflatten([x if keep else self.placeholder for keep, x in pairs])
+
+    def outside(self, new: Any, old_parts: list[Any]) -> Any:
+        """The updates that come out, where a tree of `old_parts` came in."""
+        triples = zip(self.keep, self.parts(new), old_parts, strict=True)
         return self.prefix_treedef.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
 
     def only(self, updates: Any, params: Any, *, selected: bool) -> Any:
@@ -126,8 +131,9 @@ def apply_to_selection(
         views = view_extra_args(
             extra, updates, params, inside_params, selection.inside, selection.restore, any_shape=any_shape
         )
-        new_updates, new_state = inner.update(selection.inside(updates), unwrap(state), inside_params, **views)
-        return selection.outside(new_updates, updates), wrap(new_state)
+        parts = selection.parts(updates)
+        new_updates, new_state = inner.update(selection.inside_of(parts), unwrap(state), inside_params, **views)
+        return selection.outside(new_updates, parts), wrap(new_state)
 
     inner_step = own_step(inner)
     if inner_step is None:

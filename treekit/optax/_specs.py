@@ -9,9 +9,11 @@ from jax.core import Tracer
 
 from treekit._callable import match_spec, resolve_shown
 from treekit._dtype import as_array
-from treekit._filter import filter, is_array, is_inexact_array, is_parameter
+from treekit._filter import filter
 from treekit._jax import jtu
-from treekit.optax._boundary import original
+from treekit._predicates import is_array, is_inexact_array, is_parameter
+from treekit._tree import is_none, path_text
+from treekit.optax._originals import original
 from treekit.optax._selection import LeafSelection
 
 
@@ -38,7 +40,7 @@ def _none_as_false(filter_spec: Any) -> Any:
     def as_false(x: Any) -> Any:
         return False if x is None else x
 
-    return jtu.tree_map(as_false, filter_spec, is_leaf=lambda x: x is None)
+    return jtu.tree_map(as_false, filter_spec, is_leaf=is_none)
 
 
 def choose_masked(mask: Any, params: Any) -> LeafSelection:
@@ -134,7 +136,7 @@ def _keep_masked(name: str, path: Any, leaf: Any, part: Any) -> bool:
     if _has_parameters(leaf, part):
         traced = ", which is traced: make it outside of jit, or of shapes and dtypes" if _is_traced(leaf) else ""
         raise TypeError(
-            f"{name} must have bools at its leaves; at {jtu.keystr(path) or 'the root'} it has {leaf!r} of type "
+            f"{name} must have bools at its leaves; at {path_text(path)} it has {leaf!r} of type "
             f"{type(leaf).__name__}{traced}"
         )
     return not _holds_parameters(part)  # a function is None in the state, in a raw model as in a filtered one

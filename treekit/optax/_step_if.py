@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.extend.core
+from jax.core import Tracer
 
 from treekit._dtype import cast_like, promoted_dtype
 from treekit._jax import jnp, jtu, lax, untyped
@@ -34,8 +35,14 @@ class Traced:
 
 
 def trace(f: Callable[..., Any], *args: Any) -> tuple[Traced, Any]:
-    """A function traced at some arguments, and the arrays that it closes over."""
-    closed, like = untyped.make_jaxpr(f, return_shape=True)(*args)
+    """A function traced at some arguments, and the arrays that it closes over.
+
+    Under jit, what is traced is one call of a jitted function. Each run then adds one equation, where running thousands
+    of them again takes as long as tracing them; compilers inline it. Outside of jit, JAX would keep the arrays alive
+    that a jitted function closes over.
+    """
+    is_traced = any(isinstance(x, Tracer) for x in jtu.tree_leaves(args))
+    closed, like = untyped.make_jaxpr(untyped.jit(f) if is_traced else f, return_shape=True)(*args)
     return Traced(closed.jaxpr, like), closed.consts
 
 

@@ -36,21 +36,21 @@ def flatten(self):
         {read_static}
         return ({children}), static
     except AttributeError as error:
-        raise explain(self, error) from error
+        raise missing_field_error(self, error) from error
 
 def flatten_with_keys(self):
     try:
         {read_static}
         return ({children_with_keys}), static
     except AttributeError as error:
-        raise explain(self, error) from error
+        raise missing_field_error(self, error) from error
 """
 
 # The cached static part is used unless the instance was changed through `object.__setattr__`.
 _READ_REMEMBERED = """static = self.{STATIC}
         values = static.values
         if {changed}:
-            static = settle(self)"""
+            static = freeze_attributes(self)"""
 
 _REBUILD_WITH_DICT = """
 def rebuild(static, children):
