@@ -191,7 +191,7 @@ def _check_counts(wanted: list[Any], runs: list[Run], marked: Marked) -> None:
             raise ValueError(f"where returned {describe_value(node)}, and the tree has that object at {count} places")
         if count == 0 and any(_lies_inside(node, other) for other in wanted):
             raise ValueError(
-                "where returned a node and another one inside it, so the replacement of one would be lost. Return one "
+                "where returned a node inside another one, so the replacement of one would be lost. Return one "
                 "of them, or call tree_at twice"
             )
         if count == 0:

@@ -1,6 +1,7 @@
-"""The boundary of a transformation: outside raw models and missing gradients, inside trees of arrays alone.
+"""The boundary of a transformation: raw models and missing gradients outside, trees of arrays inside.
 
-Everything in `treekit.optax` crosses it once, at the outermost transformation; inside, cores are composed.
+Every update crosses it once, at the outermost transformation. Inside, transformations without a boundary, called
+cores, are composed.
 """
 
 from typing import Any
@@ -15,22 +16,22 @@ from treekit.optax._types import TransformationLike
 
 
 def normalize(tx: TransformationLike) -> GradientTransformation[Any]:
-    """Any transformation as one that takes raw models and preserves dtypes; one of ours as it is."""
+    """Return a transformation that accepts raw models and preserves dtypes; one of treekit's is returned unchanged."""
     if is_ours(tx) and tx.core is not None:
         return tx
     return at_boundary(core_of(tx))
 
 
 def at_boundary(core: Core) -> GradientTransformation[Any]:
-    """The two kernels around a core: it sees the leaves that can be parameters, and dtypes are preserved.
+    """Wrap a core so that it sees only the leaves that can be parameters, and dtypes are preserved.
 
-    `init` and `update` close over transformations alone, so that Equinox's `closure_to_pytree`, by which Optimistix
-    takes optimizers, finds the arrays among their hyperparameters.
+    `init` and `update` close over transformations only, so that Equinox's `closure_to_pytree`, which Optimistix applies
+    to optimizers, finds the arrays among their hyperparameters.
     """
     inner = preserve_dtypes(core)
 
     def init(params: Any) -> Any:
-        if is_params_placeholder(params):  # it stands for whatever the params are
+        if is_params_placeholder(params):  # a placeholder for any params
             return inner.init(params)
         crossing = Crossing(params, params)
         with showing(crossing.originals):
@@ -50,7 +51,7 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
 def whole_step(
     tx: GradientTransformation[Any], grads: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply
 ) -> tuple[Any, Any]:
-    """New params and a new state, by the core's own whole step if it has one and can do it for all of these params."""
+    """Take a whole step, with the core's own whole step if it has one that supports these params."""
     core = core_of(tx)
     step = own_step(core)
     crossing = None if step is None else Crossing(grads, params)

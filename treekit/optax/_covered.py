@@ -1,4 +1,4 @@
-"""Which params a state covers."""
+"""Find out which params a state covers."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ from treekit._tree import is_none
 
 
 def covered_leaves(state: Any, given: Any, leaves: list[Any], updates: list[Any]) -> list[Any]:
-    """The leaves of the params that `init` was given when it made a state, as far as the state tells.
+    """Return the leaves of the params that `init` received when it made a state, as far as the state shows.
 
-    A Python float has a place in the state of a raw model, and none in gradients or in filtered params; a state that
-    was made of filtered params has none for it. Trees in the state that are like the params show which it was.
+    The state of a raw model has an entry for a Python float; the state of filtered params, like their gradients, does
+    not. Trees in the state that are like the params show which of the two it is.
 
     Args:
         state: the state.
-        given: the params, or the updates where no params are given.
-        leaves: those of `given`, None among them.
+        given: the params, or the updates if params were not passed.
+        leaves: the leaves of `given`, including None.
         updates: the update for each of them.
     """
     if jtu.all_leaves([given]) or all(update is not None for update in updates):
@@ -33,9 +33,9 @@ def covered_leaves(state: Any, given: Any, leaves: list[Any], updates: list[Any]
 
 
 def _leaves_like(copy: Any, given: Any) -> list[Any] | None:
-    """What `copy` has for each leaf of the params; None unless it has their structure and shapes.
+    """Return what `copy` has for each leaf of the params; None unless it has their structure and shapes.
 
-    None or a MaskedNode, in either, may stand for what is left out.
+    Either tree may have None or a MaskedNode as a placeholder.
     """
     leaves, treedef = jtu.tree_flatten(copy, is_leaf=_is_left_out)
     try:
@@ -53,10 +53,10 @@ def _leaves_like(copy: Any, given: Any) -> list[Any] | None:
 
 
 def _covered_leaf(copy: Any, leaf: Any, update: Any) -> Any:
-    """A leaf of the params given, as the state covers it."""
-    if copy is None:  # left out by init, or by a filter, which may have an update to drop
+    """Return a leaf of the params, or None if the state does not cover it."""
+    if copy is None:  # left out by init, or by a filter, although there may be an update
         return None if update is None else leaf
-    if leaf is None:  # no shape is known of a param that is masked out, and none is needed
+    if leaf is None:  # the shape of a param that is masked out is unknown, and not needed
         return 0.0 if isinstance(copy, optax.MaskedNode) else copy
     return leaf
 

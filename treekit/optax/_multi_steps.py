@@ -1,4 +1,4 @@
-"""MultiSteps: accumulate gradients, and run the inner transformation on every k-th step."""
+"""`MultiSteps`: accumulate gradients, and run the inner transformation on every k-th step."""
 
 import dataclasses
 import functools
@@ -19,31 +19,32 @@ from treekit.optax._step_if import run_if, run_step_if, zeros
 from treekit.optax._transformation import GradientTransformation, SteppingCore, core_of, step_of
 from treekit.optax._types import TransformationLike
 
-if TYPE_CHECKING:  # what derives from a class of a package without py.typed is unknown to `pyright --verifytypes`
+if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
     _Base = object
 else:
     _Base = optax.MultiSteps
 
 
 class MultiSteps(_Base):
-    """`optax.MultiSteps` that runs the inner transformation on the k-th step only, and forgets each round.
+    """Accumulate gradients over k steps: an `optax.MultiSteps` that discards a NaN after its round.
 
-    The accumulator is set to zero after a round, not multiplied by it, so a NaN cannot outlive its round; a step that
-    holds returns zeros that nothing has been multiplied by. State is chosen, never averaged, so any dtype is kept.
-    Extra arguments reach the inner transformation on the step that runs it.
+    The inner transformation runs on the k-th step only. The accumulator is then set to zero, not multiplied by zero, so
+    a NaN does not survive its round. Steps that only accumulate return exact zeros. Every leaf of the state keeps its
+    dtype. Extra arguments reach the inner transformation on the step that runs it.
 
     Args:
         opt: the inner transformation.
-        every_k_schedule: how many steps make a round: an int, or a function from the count of rounds to one.
-        use_grad_mean: hand the mean of the gradients to `opt`, else their sum.
-        should_skip_update_fn: takes updates, the count of rounds and params; returns a bool array of shape (), whether
-            to leave this step out, and a tree for the state's `skip_state`. See `optax.skip_not_finite`.
-        accumulator_dtype: the dtype in which gradients are accumulated. The default means float32 at least, wider where
-            the leaf is; a complex leaf is accumulated in a complex dtype. None: the dtype of the leaf.
+        every_k_schedule: the number of steps in a round: an int, or a function from the number of rounds so far to an
+            int.
+        use_grad_mean: pass the mean of the gradients to `opt`, else their sum.
+        should_skip_update_fn: takes updates, the number of rounds and params, and returns a bool array of shape (),
+            whether to skip this step, and a tree for the state's `skip_state`. See `optax.skip_not_finite`.
+        accumulator_dtype: the dtype in which gradients are accumulated. By default, it is float32 or the dtype of the
+            leaf, whichever is wider, and complex for complex leaves. With None, it is the dtype of the leaf.
 
     Raises:
-        ValueError: `every_k_schedule` is an int below 1, or gives one that is known when it is traced.
-        TypeError: it is a function that gives no int.
+        ValueError: `every_k_schedule` is less than 1, or returns less than 1 while tracing.
+        TypeError: `every_k_schedule` is a function that does not return an int.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -68,7 +69,7 @@ class MultiSteps(_Base):
         if not callable(every_k_schedule) and not (_is_int(every_k_schedule) and every_k_schedule >= 1):
             raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
         self._opt = normalize(opt)
-        self._core = preserve_dtypes(opt)  # the loop, or cond, wants the dtypes that it is given
+        self._core = preserve_dtypes(opt)  # loops and cond need state with unchanged dtypes
         self._every_k = every_k_schedule
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
@@ -78,11 +79,11 @@ class MultiSteps(_Base):
 
     @property
     def inner_opt(self) -> GradientTransformation[Any]:
-        """The inner transformation."""
+        """Return the inner transformation."""
         return self._opt
 
     def init(self, params: Any) -> optax.MultiStepsState:
-        """The state before the first step.
+        """Return the state before the first step.
 
         Args:
             params: the params, or a raw model.
@@ -93,13 +94,13 @@ class MultiSteps(_Base):
     def update(
         self, updates: Any, state: optax.MultiStepsState, params: Any = None, **extra_args: Any
     ) -> tuple[Any, optax.MultiStepsState]:
-        """Accumulate; on the k-th step, run the inner transformation on what is accumulated.
+        """Accumulate; on the k-th step, run the inner transformation on the accumulated gradients.
 
         Args:
             updates: the gradients of this step.
             state: the state.
             params: the params, or a raw model.
-            **extra_args: for the inner transformation.
+            **extra_args: extra arguments of the inner transformation.
 
         Returns:
             The inner transformation's updates on the k-th step, else zeros; and the new state.
@@ -108,12 +109,12 @@ class MultiSteps(_Base):
         return new_updates, new_state
 
     def has_updated(self, state: Any) -> jax.Array:
-        """Whether the step that returned `state` ran the inner transformation; a bool array of shape ()."""
+        """Return whether the step that returned `state` ran the inner transformation, as a bool array of shape ()."""
         updated: jax.Array = jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
         return updated
 
     def gradient_transformation(self) -> GradientTransformation[optax.MultiStepsState]:
-        """`init` and `update` as a transformation."""
+        """Return a transformation with this `init` and `update`, to use in a chain or a wrapper."""
         return self._tx
 
     def _init(self, params: Any) -> optax.MultiStepsState:
@@ -135,7 +136,7 @@ class MultiSteps(_Base):
         return new_updates, at.state(inner_state, acc)
 
     def _whole_step(self, updates: Any, state: Any, params: Any, extra: Any, apply: Any) -> tuple[Any, Any]:
-        """The params go where the state goes, so a step that only accumulates does not touch them."""
+        """Pass the params through the loop with the state, so that a step that only accumulates does not touch them."""
         at = self._position(updates, state, params)
         inner_step = step_of(core_of(self._opt), self._core)
 
@@ -188,13 +189,13 @@ class MultiSteps(_Base):
 
 @dataclasses.dataclass(frozen=True)
 class _Position:
-    """Where in a round a step is.
+    """The position of a step in a round.
 
     Attributes:
-        mini_step: how many steps of the round were before it.
-        gradient_step: how many rounds were before it.
-        skip: whether the step is left out.
-        skip_state: what the skip function keeps.
+        mini_step: the number of earlier steps in the round.
+        gradient_step: the number of earlier rounds.
+        skip: whether the step is skipped.
+        skip_state: the state of the skip function.
         should_step: whether the step ends the round.
     """
 
@@ -205,7 +206,7 @@ class _Position:
     should_step: Any
 
     def state(self, inner_state: Any, acc: Any) -> optax.MultiStepsState:
-        """The state after the step."""
+        """Return the state after the step."""
         next_step = jnp.where(self.should_step, 0, optax.safe_increment(self.mini_step))
         return optax.MultiStepsState(
             mini_step=jnp.where(self.skip, self.mini_step, next_step),
@@ -218,13 +219,13 @@ class _Position:
 
 def _accumulate(mean: bool, mini_step: Any, skip: Any, update: Any, acc: Any) -> Any:
     grad = update.astype(acc.dtype)
-    # The mean by Welford's update, which never holds a sum k times as large as what it is of.
+    # Welford's update of the mean, which never needs a sum that is k times as large.
     more = acc + (grad - acc) / (mini_step + 1).astype(acc.dtype) if mean else acc + grad
-    # Nothing of an earlier round counts; and 0 + -0.0 would be 0.0.
+    # This discards the earlier round, and -0.0 is preserved, as 0 + -0.0 would not.
     return jnp.where(skip, acc, jnp.where(mini_step == 0, grad, more))
 
 
-# Traced once for each shape; inline, since XLA copies what goes into a call of its own.
+# Traced once for each shape; inlined, since XLA copies the arguments of a call.
 _accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0, inline=True)
 
 
@@ -233,14 +234,14 @@ def _is_int(x: Any) -> bool:
 
 
 def _check_k(k_steps: Any) -> None:
-    """Raise where what a schedule gave can be no number of steps."""
+    """Raise unless the result of a schedule can be a number of steps."""
     if not _is_int(k_steps):
         raise TypeError(
-            f"every_k_schedule must give an int of shape (), how many steps the next round has; it gave "
-            f"{describe_value(k_steps)}. A schedule of learning rates belongs into the inner transformation"
+            f"every_k_schedule must return an int of shape (), the number of steps in the next round; it returned "
+            f"{describe_value(k_steps)}. Pass a schedule of learning rates to the inner transformation instead"
         )
     if not isinstance(k_steps, Tracer) and k_steps < 1:
-        raise ValueError(f"every_k_schedule must give at least 1, and gave {k_steps}")
+        raise ValueError(f"every_k_schedule must return at least 1, but returned {k_steps}")
 
 
 def _cast_to(like: Any, x: Any) -> Any:

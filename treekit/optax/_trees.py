@@ -1,4 +1,4 @@
-"""Optax's functions on trees, such as `optax.global_norm` and `optax.tree.zeros_like`, made to take raw models."""
+"""Make Optax's functions on trees, such as `optax.global_norm` and `optax.tree.zeros_like`, accept raw models."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from treekit._filter import combine, partition
 from treekit._jax import jtu
 from treekit._predicates import is_parameter
 
-# Of optax.tree those that compute on all leaves of their arguments; the others take states and keys.
+# The functions of optax.tree that compute with all leaves of their arguments; the others take states and keys.
 ON_TREES: tuple[Callable[..., Any], ...] = (
     optax.global_norm,
     *(
@@ -28,20 +28,20 @@ ON_TREES: tuple[Callable[..., Any], ...] = (
 
 
 def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
-    """One of these functions on the leaves that can be parameters; other leaves do not count, and stay as they are.
+    """Apply one of these functions to the leaves that can be parameters; other leaves do not count and do not change.
 
     Args:
         f: the function.
-        module: where it can be imported from, for pickle.
+        module: the module from which pickle can import it.
         name: its name there.
     """
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        left_out: list[tuple[Any, Any]] = []  # for each tree its structure without them, and what is left out
+        left_out: list[tuple[Any, Any]] = []  # for each tree, its structure without them, and the leaves left out
 
         def parameters(x: Any) -> Any:
-            if jtu.all_leaves([x]):  # an array; or a dtype, a decay, a sampler
+            if jtu.all_leaves([x]):  # an array, or another argument: a dtype, a decay, a sampler
                 return x
             kept, others = partition(x, is_parameter)
             left_out.append((jtu.tree_structure(kept), others))
