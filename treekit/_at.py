@@ -1,4 +1,4 @@
-"""tree_at: a tree with some of its nodes replaced."""
+"""`tree_at`: copy a tree with some of its leaves or subtrees replaced."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class _Missing:
-    """The default of an argument for which None is a value."""
+    """The default of an argument that may be None."""
 
     def __repr__(self) -> str:
         return "<required>"
@@ -33,27 +33,27 @@ def tree_at(
     replace_fn: Callable[[Any], Any] | _Missing = _MISSING,
     is_leaf: LeafPredicate | None = None,
 ) -> T:
-    """A tree with some of its leaves or subtrees replaced; the tree given is left as it is.
+    """Return a copy of a tree with some of its leaves or subtrees replaced.
 
-    Nothing of the user's classes runs but their reconstruction, so a replacement can be anything: an array of another
-    shape, None, a whole subtree.
+    The nodes are rebuilt as in `jax.tree.map`, and no other code of their classes runs. So a replacement can be
+    anything: an array of another shape, None, a whole subtree.
 
     Args:
-        where: takes a tree of the structure of `tree`, returns the node to replace, or a sequence of them. It must go
-            by the structure alone, not by the values or types of leaves.
+        where: takes a tree like `tree`, and returns the leaf or subtree to replace, or a sequence of them. It must not
+            depend on the values or types of leaves.
         tree: any pytree.
-        replace: the replacement, or a sequence of them where `where` returns a sequence. Give this or `replace_fn`.
-        replace_fn: takes each node that `where` names, returns its replacement.
-        is_leaf: as in `jax.tree.flatten`; `lambda x: x is None` makes each None a node of its own.
+        replace: the replacement, or a sequence of them if `where` returns a sequence. Pass this or `replace_fn`.
+        replace_fn: takes each node that `where` returns, and returns its replacement.
+        is_leaf: as in `jax.tree.flatten`; with `lambda x: x is None` you can replace each None.
 
     Returns:
-        A tree with the class and containers of `tree`.
+        A tree with the classes and containers of `tree`. `tree` itself is not changed.
 
     Raises:
-        ValueError: `where` names no node (a static field is none), the same node twice, a node and one inside it, or
-            one of several None; it depends on the leaves; `replace` has another length; not precisely one of `replace`
-            and `replace_fn` is given.
-        TypeError: `where` returns a sequence and `replace` is none.
+        ValueError: `where` returns something that is not a node of the tree, such as a static field; it returns the
+            same node twice, a node and one inside it, or one of several None; it depends on the leaves; `replace` has
+            another length; or you passed both or neither of `replace` and `replace_fn`.
+        TypeError: `where` returns a sequence, and `replace` is not one.
 
     Source: the contract of `equinox.tree_at`.
 
@@ -63,17 +63,17 @@ def tree_at(
     {'a': '1', 'b': '(2, 3)'}
     """
     if (replace is _MISSING) == (replace_fn is _MISSING):
-        raise ValueError("tree_at takes precisely one of replace and replace_fn")
+        raise ValueError("tree_at takes exactly one of replace and replace_fn")
 
     marked = mark(tree, is_leaf)
     found, plain = find(where, marked), where(tree)
     if is_empty_tuple(found) or (issubclass(type(found), (tuple, list)) and any(map(is_empty_tuple, found))):
         marked = mark(tree, lambda x: is_empty_tuple(x) or (is_leaf is not None and is_leaf(x)))
         found = find(where, marked)
-        if is_empty_tuple(found) and is_empty_tuple(plain):  # none of the tree's, which are marks: no nodes at all
+        if is_empty_tuple(found) and is_empty_tuple(plain):  # not a () of the tree, which is a mark
             found, plain = [], []
         elif any(map(is_empty_tuple, found)):
-            raise ValueError(f"where names (), which is no node of the tree. {hint(marked, ())}")
+            raise ValueError(f"where returned (), which is not a node of the tree. {hint(marked, ())}")
     indices = check_same(plain, found, marked)
     places = locate(found, indices, marked)
 
@@ -86,7 +86,7 @@ def tree_at(
 
 
 def _exchange(leaves: list[Any], runs: list[Run], replacements: list[Any]) -> list[Any]:
-    """The leaves, with one replacement for each run of them."""
+    """Return the leaves, with one replacement for each run."""
     out: list[Any] = []
     end = 0
     for run in runs:
@@ -101,8 +101,8 @@ def _as_list(replace: Any, length: int) -> list[Any]:
         values = list(replace)
     except TypeError:
         raise TypeError(
-            f"where names {length} nodes, so replace must be a sequence of {length}, found {describe_value(replace)}"
+            f"where returned {length} nodes, so replace must be a sequence of {length}, found {describe_value(replace)}"
         ) from None
     if len(values) != length:
-        raise ValueError(f"where names {length} nodes, and replace has {len(values)} values")
+        raise ValueError(f"where returned {length} nodes, and replace has {len(values)} values")
     return values

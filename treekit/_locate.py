@@ -1,4 +1,4 @@
-"""Finding the nodes that the function given to `tree_at` names."""
+"""Find the nodes that the `where` of `tree_at` returns in the tree."""
 
 import dataclasses
 import operator
@@ -13,39 +13,39 @@ from treekit._types import LeafPredicate
 
 
 class _EmptyTuple(tuple[()]):
-    """Stands for one particular `()` of a tree; Python has only one `()` for all of them."""
+    """A mark for one `()` in a tree: Python has a single `()` object, so identity cannot distinguish two places."""
 
 
 class Run(NamedTuple):
-    """The leaves under one of the nodes to replace lie side by side: from where to where, and which of the nodes."""
+    """The range of leaves under one of the nodes to replace, and the index of that node."""
 
     start: int
     stop: int
     which: int
 
 
-_FEW = 4  # so many marks are found sooner one by one than by a table
+_FEW = 4  # up to this many marks, searching one by one is faster than a table
 
 
 class Marked(NamedTuple):
-    """A tree rebuilt with marks for leaves: objects of which each stands at one place.
+    """A tree rebuilt with a mark, an object of its own, for each leaf.
 
-    A node is told by identity. Small ints and () are shared all over a program, and one list may stand at two places of
-    a tree; in the rebuilt tree, every leaf is an object made for its place and every container is new.
+    Nodes are found by identity. In the original tree, small ints and () are shared, and one list may occur at two
+    places; in the rebuilt tree, every leaf is a different object and every container is new.
     """
 
     tree: Any
     marks: list[Any]
-    leaves: list[Any]  # of the tree given, in the order of the marks
+    leaves: list[Any]  # of the original tree, in the order of the marks
     treedef: Any
     is_leaf: IsLeaf
 
     def find(self, marks: list[Any]) -> list[int | None]:
-        """The index of each of these marks; None for what is no mark."""
+        """Return the index of each of these marks, or None if an object is not a mark."""
         if len(marks) <= _FEW and all(type(mark) is object for mark in marks):
             try:
                 return [self.marks.index(mark) for mark in marks]
-            except ValueError:  # an object() that is none of them
+            except ValueError:  # an object() that is not a mark
                 pass
         place = dict(zip(map(id, self.marks), range(len(self.marks)), strict=True))
         return [place.get(id(mark)) for mark in marks]
@@ -53,7 +53,7 @@ class Marked(NamedTuple):
 
 def mark(tree: Any, is_leaf: IsLeaf) -> Marked:
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    # Python code for each leaf is what costs here, so () is looked for only where it can be a leaf.
+    # Python code that runs for each leaf is slow, so () is looked for only if it can be a leaf.
     if is_leaf is None:
         marks: list[Any] = [object() for _ in leaves]
     else:
@@ -62,12 +62,12 @@ def mark(tree: Any, is_leaf: IsLeaf) -> Marked:
 
 
 def find(where: Callable[[Any], Any], marked: Marked) -> Any:
-    """What `where` finds in the marked tree; an error that explains itself where it takes a leaf for a node."""
+    """Call `where` on the marked tree, with an error that explains itself if `where` uses a leaf as a node."""
     try:
         return where(marked.tree)
     except TypeError as error:
         error.add_note(
-            "where is called with placeholders for leaves: it must name nodes, and compute nothing of leaves"
+            "where is called with placeholders for leaves: it must return nodes, and not compute with leaves"
         )
         raise
     except AttributeError as error:
@@ -77,9 +77,9 @@ def find(where: Callable[[Any], Any], marked: Marked) -> Any:
         paths = [jtu.keystr(path) for path, mark in jtu.tree_flatten_with_path(marked.tree)[0] if mark is error.obj]
         kind = type(marked.leaves[index]).__qualname__
         raise ValueError(
-            f"where asks for .{error.name} of {''.join(paths) or 'the root'}, a leaf of type {kind}. It must go by the "
-            f"structure of the tree alone. If {kind} was meant to be a node, register it: of a class that is one, a "
-            "subclass has to be registered too (treekit.node, treekit.register_node)"
+            f"where reads .{error.name} of {''.join(paths) or 'the root'}, a leaf of type {kind}. It must use the "
+            f"structure of the tree only. If {kind} was meant to be a node, register it; a subclass of a registered "
+            "class must be registered too (treekit.node, treekit.register_node)"
         ) from error
 
 
@@ -88,29 +88,29 @@ def is_empty_tuple(x: Any) -> bool:
 
 
 def check_same(plain: Any, found: Any, marked: Marked) -> list[int]:
-    """The indices of the leaves that `where` found; on the tree itself, it must find the same ones."""
+    """Return the indices of the leaves that `where` found, and check that it finds the same in the original tree."""
     plain_leaves, plain_def = jtu.tree_flatten(plain, is_leaf=marked.is_leaf)
     marks, marks_def = jtu.tree_flatten(found)
     indices = [i for i in marked.find(marks) if i is not None]
     if len(indices) < len(marks):
         strange = next(mark for mark, i in zip(marks, marked.find(marks), strict=True) if i is None)
         raise ValueError(
-            f"where names no node of the tree: {describe_value(strange)} is no leaf of it. "
+            f"where did not return a node of the tree: {describe_value(strange)} is not a leaf of it. "
             f"{hint(marked, found, strange)}"
         )
     if plain_def != marks_def or any(a is not marked.leaves[i] for a, i in zip(plain_leaves, indices, strict=True)):
-        raise ValueError("where must go by the structure of the tree alone, and it depends on the leaves")
+        raise ValueError("where must use the structure of the tree only, but it depends on the leaves")
     return indices
 
 
 class Places(NamedTuple):
-    """Where the nodes that `where` named stand in the tree.
+    """The nodes that `where` returned, and their places in the tree.
 
     Attributes:
-        single: whether `where` returned one node, and not a sequence of them.
-        nodes: those nodes, of the marked tree.
-        runs: one for each of them, in the order of the tree.
-        treedef: the structure of the tree, with a leaf for each of them.
+        single: whether `where` returned one node, not a sequence of nodes.
+        nodes: the nodes, which are nodes of the marked tree.
+        runs: one run for each of them, in the order of the tree.
+        treedef: the structure of the tree, with one leaf for each of them.
     """
 
     single: bool
@@ -119,7 +119,7 @@ class Places(NamedTuple):
     treedef: Any
 
     def originals(self, marked: Marked) -> list[Any]:
-        """What the tree given has at these places, in the order of `nodes`."""
+        """Return the nodes of the original tree at these places, in the order of `nodes`."""
         runs = sorted(self.runs, key=lambda run: run.which)
         return [
             jtu.tree_structure(node).unflatten(marked.leaves[run.start : run.stop])
@@ -128,14 +128,14 @@ class Places(NamedTuple):
 
 
 def locate(found: Any, indices: list[int], marked: Marked) -> Places:
-    """Find what `where` returned: one node of the tree, or else a sequence of nodes.
+    """Find the places of the nodes that `where` returned: one node of the tree, or else a sequence of nodes.
 
     Args:
-        found: what it returned for the marked tree.
-        indices: those of the marks below `found`.
+        found: the result of `where` for the marked tree.
+        indices: the indices of the marks below `found`.
         marked: the marked tree.
     """
-    # The leaves of a node lie side by side. Where these do not, a walk through the tree is saved.
+    # The leaves of a node are adjacent. If these are not, this saves a walk through the tree.
     if not indices or indices == list(range(indices[0], indices[0] + len(indices))):
         runs, treedef = _runs([found], indices, marked)
         if runs:
@@ -145,29 +145,29 @@ def locate(found: Any, indices: list[int], marked: Marked) -> Places:
         nodes = list(found)
     except TypeError:
         raise ValueError(
-            f"where names no node of the tree: it returned {describe_value(found)}. {hint(marked, found)}"
+            f"where did not return a node of the tree, but {describe_value(found)}. {hint(marked, found)}"
         ) from None
     if len({id(x) for x in nodes if x is not None}) != sum(x is not None for x in nodes):
-        raise ValueError("where names the same node twice")
+        raise ValueError("where returned the same node twice")
     runs, treedef = _runs(nodes, indices, marked)
     _check_counts(nodes, runs, marked)
     return Places(False, nodes, runs, treedef)
 
 
 def _runs(nodes: list[Any], indices: list[int], marked: Marked) -> tuple[list[Run], Any]:
-    """A run for every place of the tree where one of these nodes stands, and a structure with a leaf for each."""
+    """Return a run for every place of one of these nodes in the tree, and a structure with one leaf for each."""
     if len(nodes) == len(indices) and all(x is marked.marks[i] for x, i in zip(nodes, indices, strict=True)):
-        return sorted(Run(i, i + 1, which) for which, i in enumerate(indices)), marked.treedef  # leaves: no walk
+        return sorted(Run(i, i + 1, which) for which, i in enumerate(indices)), marked.treedef  # leaves only
     which = {id(node): i for i, node in enumerate(nodes)}
 
     def is_one_of_several(x: object) -> bool:
         return id(x) in which
 
-    # To look for one node runs no Python code at each node of the tree.
+    # Searching for a single node does not run Python code for each node of the tree.
     is_wanted: LeafPredicate = partial(operator.is_, nodes[0]) if len(nodes) == 1 else is_one_of_several
     items, treedef = jtu.tree_flatten(marked.tree, is_leaf=is_wanted)
     runs: list[Run] = []
-    under = 0  # leaves under the nodes so far, less the one that each is now
+    under = 0  # leaves under the wanted nodes so far, minus the one leaf that replaces each
     for place in compress(range(len(items)), map(is_wanted, items)):
         node = items[place]
         count = jtu.tree_structure(node).num_leaves
@@ -184,18 +184,20 @@ def _check_counts(wanted: list[Any], runs: list[Run], marked: Marked) -> None:
     for node, count in zip(wanted, counts, strict=True):
         if node is None and max(count, nones) > 1:
             raise ValueError(
-                f"where names a None, and the tree has {max(count, nones)} of them, which are one object; pass "
-                "is_leaf=lambda x: x is None to tell them apart"
+                f"where returned None, and the tree has {max(count, nones)} of them, which are one object; pass "
+                "is_leaf=lambda x: x is None to distinguish them"
             )
         if count > 1:
-            raise ValueError(f"where names {describe_value(node)}, and the tree has that one object at {count} places")
+            raise ValueError(f"where returned {describe_value(node)}, and the tree has that object at {count} places")
         if count == 0 and any(_lies_inside(node, other) for other in wanted):
             raise ValueError(
-                "where names a node inside another one it names: parent and child in one call, so that the replacement "
-                "of one would be lost. Name one of them, or call tree_at twice"
+                "where returned a node and another one inside it, so the replacement of one would be lost. Return one "
+                "of them, or call tree_at twice"
             )
         if count == 0:
-            raise ValueError(f"where names {describe_value(node)}, which is no node of the tree. {hint(marked, node)}")
+            raise ValueError(
+                f"where returned {describe_value(node)}, which is not a node of the tree. {hint(marked, node)}"
+            )
 
 
 def _lies_inside(node: Any, other: Any) -> bool:
@@ -204,24 +206,24 @@ def _lies_inside(node: Any, other: Any) -> bool:
 
 
 def hint(marked: Marked, *strange: Any) -> str:
-    """What `where` must return; and what it did return, if static fields hold that."""
-    must = "where must return nodes of the tree it is given, as they are"
+    """Say what `where` must return, and which static fields contain what it did return."""
+    must = "where must return nodes of the tree that it receives, unchanged"
     fields = [field for x in strange for field in _static_fields_with(x, marked.tree)]
     if not fields:
         return (
-            f"{must}; a static field is none (see treekit.replace), and neither is what is computed from leaves. A "
-            "class whose reconstruction replaces its leaves shows like this too: use treekit.register_node for it."
+            f"{must}. A static field is not a node (see treekit.replace), and neither is a value computed from leaves. "
+            "A class that replaces its leaves when JAX rebuilds it also causes this: use treekit.register_node for it."
         )
     holders = " or ".join(dict.fromkeys(f"{cls}.{name}" for cls, name in fields))
     names = " or ".join(dict.fromkeys(f"{name}=..." for _, name in fields))
     return (
-        f"That is what the static field {holders} holds. A static field is part of the structure and no node; {must}. "
-        f"treekit.replace(node, {names}) makes a node with another one."
+        f"It is the value of the static field {holders}. A static field is part of the structure, not a node; {must}. "
+        f"treekit.replace(node, {names}) makes a node with another value."
     )
 
 
 def _static_fields_with(x: Any, tree: Any) -> list[tuple[str, str]]:
-    """The class and name of each field that holds `x`, in all nodes of a tree; children hold marks or nodes."""
+    """Return class and name of each field whose value is `x`, in all nodes of a tree of marks."""
     nodes: list[Any] = []
 
     def see(node: Any) -> bool:

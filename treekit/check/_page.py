@@ -1,4 +1,4 @@
-"""The report as a page for a browser: the violations, the tree to fold, and its leaves to search."""
+"""Write the report as an HTML page: the violations, a tree that can be folded, and leaves that can be searched."""
 
 import html
 import importlib
@@ -12,7 +12,7 @@ from treekit.check._text import laws, size, totals
 
 
 def as_page(report: Report, tree: Any) -> str:
-    """The report as one HTML file, which needs no other."""
+    """Return the report as one self-contained HTML file."""
     try:
         treescope: Any = importlib.import_module("treescope")
     except ImportError:
