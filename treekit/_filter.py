@@ -24,7 +24,7 @@ else:  # typing has TypeIs from Python 3.13 on; while running, any special form 
 T = TypeVar("T")
 
 
-def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.generic]:
+def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.number[Any] | np.bool_]:
     """True for a JAX array, a tracer, a NumPy array or a NumPy scalar; no Python number.
 
     Args:
@@ -43,7 +43,7 @@ def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.generic]
 
 def is_inexact_array(
     x: object,
-) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.generic]:
+) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.inexact[Any]]:
     """True for an array that can carry a gradient: floating (bf16 and fp8 too) or complex.
 
     Args:

@@ -11,14 +11,14 @@ from treekit._dtype import as_array, cast_like, dtype_of, has_no_update, promote
 from treekit._filter import flatten_updates, is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu
 from treekit._map import cast_tree_like, check_shapes
-from treekit._round import bits_like, bits_of_key, is_narrow, round_by, widen
+from treekit._round import Key, bits_like, bits_of_key, is_narrow, round_by, widen
 
 T = TypeVar("T")
 
 _optax_tree_map_params = optax.tree_map_params
 
 
-def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
+def apply_updates(params: T, updates: Any, *, key: Key | None = None) -> T:
     """Add updates to params, or to a raw model; every leaf keeps its dtype.
 
     A leaf whose update is None or float0 stays as it is, and so does one that cannot be a parameter: a function, a
