@@ -7,8 +7,10 @@ from typing import Any, TypeGuard, TypeVar, overload
 
 import jax
 
-from treekit._filter import filter, is_inexact_array, is_parameter, prefix_mismatch
+from treekit._filter import filter
 from treekit._jax import jtu
+from treekit._predicates import is_inexact_array, is_parameter
+from treekit._tree import prefix_mismatch
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -13,8 +13,8 @@ import wadler_lindig
 from jax.core import Tracer
 
 from treekit._dtype import dtype_of
-from treekit._filter import is_array
 from treekit._jax import jtu, untyped
+from treekit._predicates import is_array
 
 _ONE_LINE = 10**9  # columns
 _WIDTH = 60  # of a value

@@ -1,77 +1,21 @@
-"""Which leaves: predicates on a leaf, and the three verbs that take a tree apart and put it together."""
+"""Which leaves: the three verbs that take a tree apart and put it together."""
 
 import abc
-import functools
 import itertools
-import operator
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
-from treekit._dtype import ARRAYS, as_array, dtype_of, stands_for_array
-from treekit._jax import jnp, jtu
+from treekit._dtype import dtype_of
+from treekit._jax import jtu
+from treekit._predicates import is_array
+from treekit._tree import flatten_up_to_each, is_none, prefix_mismatch
 from treekit._types import FilterSpec, LeafPredicate
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-else:  # typing has TypeIs from Python 3.13 on; while running, any special form that takes a type will do
-    TypeIs = TypeGuard
-
-
 T = TypeVar("T")
-
-
-def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.number[Any] | np.bool_]:
-    """True for a JAX array, a tracer, a NumPy array or a NumPy scalar; no Python number.
-
-    Args:
-        x: any object.
-
-    Returns:
-        Whether `x` is an array. Agrees with `equinox.is_array` on every object.
-
-    >>> import jax.numpy as jnp
-    >>> import numpy as np
-    >>> is_array(jnp.ones(3)), is_array(np.float32(1)), is_array(1.0)
-    (True, True, False)
-    """
-    return isinstance(x, ARRAYS)
-
-
-def is_inexact_array(
-    x: object,
-) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.inexact[Any]]:
-    """True for an array that can carry a gradient: floating (bf16 and fp8 too) or complex.
-
-    Args:
-        x: any object.
-
-    Returns:
-        Whether `x` is an inexact array. Agrees with `equinox.is_inexact_array` on every object.
-
-    >>> import jax.numpy as jnp
-    >>> is_inexact_array(jnp.ones(3)), is_inexact_array(jnp.arange(3)), is_inexact_array(1.0)
-    (True, False, False)
-    """
-    if isinstance(x, jax.Array):
-        return bool(jnp.issubdtype(x.dtype, jnp.inexact))
-    # NumPy's own hierarchy, as Equinox asks it: a NumPy array of an extension dtype (bf16) is not inexact there.
-    return is_array(x) and bool(np.issubdtype(x.dtype, np.inexact))
-
-
-def is_parameter(x: object) -> bool:
-    """True for what an optimizer can do arithmetic on, and False for keys, strings and functions.
-
-    These are numeric arrays, Python numbers, and leaves that stand for an array: a `jax.Ref`, or an object with
-    `__jax_array__`.
-    """
-    dtype = dtype_of(x)
-    if dtype is None and stands_for_array(x):
-        dtype = x.dtype if isinstance(x, jax.Ref) else dtype_of(as_array(x))
-    return dtype is not None and (jnp.issubdtype(dtype, np.number) or dtype == np.bool_)
 
 
 class TreeSpec(abc.ABC):
@@ -190,15 +134,12 @@ def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
     def none_or_leaf(x: Any) -> bool:
         return x is None or (is_leaf is not None and is_leaf(x))
 
-    stop = _is_none if is_leaf is None else none_or_leaf
+    stop = is_none if is_leaf is None else none_or_leaf
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
     for others in flatten_up_to_each(treedef, rest):
         leaves = [y if x is None else x for x, y in zip(leaves, others, strict=True)]
     out: T = treedef.unflatten(leaves)
     return out
-
-
-_is_none = functools.partial(operator.is_, None)  # no Python code runs for it, and it is called for every node
 
 
 def _decide(filter_spec: Any, tree: Any, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:
@@ -268,45 +209,3 @@ def _decide_leaf(spec: Any, leaf: Any) -> bool:
     if callable(spec):
         return _as_bool(spec(leaf))
     raise ValueError(f"filter_spec must hold bools and predicates on leaves only, found {spec!r}")
-
-
-def flatten_up_to_each(treedef: Any, rest: Iterable[Any]) -> Iterator[list[Any]]:
-    """What stands in other trees where a tree has its leaves; a ValueError that says which of them does not fit."""
-    for i, tree in enumerate(rest):
-        try:
-            yield treedef.flatten_up_to(tree)
-        except ValueError as error:
-            raise prefix_mismatch("tree", treedef, tree, error, f"rest[{i}]") from None
-
-
-def flatten_updates(treedef: Any, updates: Any) -> list[Any]:
-    """The updates where the params, of this structure, have leaves; None above some of these is None for each."""
-    try:
-        parts: list[Any] = treedef.flatten_up_to(updates)
-    except ValueError as error:
-        params = treedef.unflatten(range(treedef.num_leaves))
-        try:
-            parts = treedef.flatten_up_to(jtu.tree_map(_spread_none, updates, params, is_leaf=_is_none))
-        except ValueError:
-            raise prefix_mismatch("the tree of params", treedef, updates, error, "the updates") from None
-    return parts
-
-
-def _spread_none(x: Any, part: Any) -> Any:
-    return jtu.tree_map(_none, part) if x is None else x
-
-
-def _none(_: Any) -> None:
-    return None
-
-
-def prefix_mismatch(
-    name: str, prefix_treedef: Any, tree: Any, error: ValueError, whole: str = "the tree it is for"
-) -> ValueError:
-    """An error that says where `tree` does not extend the prefix called `name`; `error` if JAX names no place."""
-    try:
-        jtu.tree_broadcast(prefix_treedef.unflatten(range(prefix_treedef.num_leaves)), tree)
-    except ValueError as told:
-        error = told
-    text = str(error).replace("broadcast_prefix prefix_tree", name).replace("the prefix pytree ", "")
-    return ValueError(f"{name} does not fit {whole}.\n{text.replace('the full pytree', whole)}")

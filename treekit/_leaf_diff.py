@@ -11,7 +11,7 @@ from jax.core import Tracer
 from treekit._describe import describe, describe_types, describe_values, is_deleted
 from treekit._dtype import dtype_of, is_weak
 from treekit._jax import jnp, jtu, untyped
-from treekit._static import exact_key
+from treekit._node.static_values import exact_key
 
 Kind = Literal[
     "type", "structure", "static value", "array against None", "shape", "dtype", "weak type", "sharding", "value",

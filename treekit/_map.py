@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
 from treekit._dtype import cast_like, dtype_of
-from treekit._filter import flatten_up_to_each
 from treekit._jax import jtu
+from treekit._tree import flatten_up_to_each
 from treekit._types import LeafPredicate
 
 T = TypeVar("T")

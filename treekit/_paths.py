@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from treekit._describe import describe_value
-from treekit._filter import TreeSpec, is_parameter
+from treekit._filter import TreeSpec
 from treekit._jax import IsLeaf, jtu, untyped
+from treekit._predicates import is_parameter
 
 T = TypeVar("T")
 

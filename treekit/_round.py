@@ -10,9 +10,9 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from treekit._dtype import dtype_of
-from treekit._filter import is_array
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import dtype_preserving_tree_map
+from treekit._predicates import is_array
 
 if TYPE_CHECKING:
     Inexact = ArrayLike

@@ -10,8 +10,9 @@ import numpy as np
 
 from treekit._diff import TreeDiff, tree_diff
 from treekit._dtype import cast_like, dtype_of, promoted_dtype
-from treekit._filter import is_array, is_inexact_array, partition
+from treekit._filter import partition
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._predicates import is_array, is_inexact_array
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from treekit._check_types import Typed as Typed
+from treekit._check_types.check_types import Typed as Typed
 from treekit._types import FilterSpec as FilterSpec
 from treekit._types import Labels as Labels
 from treekit._types import LeafPredicate as LeafPredicate

@@ -7,8 +7,8 @@ import jax
 
 from treekit._diff import TreeDiff, tree_diff
 from treekit._dtype import dtype_of
-from treekit._filter import is_array, is_inexact_array
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_array, is_inexact_array
 
 STEPS = 4  # with the same arguments, so traced once
 _LISTED = 6  # key paths that are named in one line

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from treekit._describe import describe_error
-from treekit._filter import is_array
 from treekit._jax import jtu
+from treekit._predicates import is_array
 
 Progress = Callable[[str], None]
 

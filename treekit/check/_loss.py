@@ -6,8 +6,9 @@ from typing import Any
 
 from treekit._describe import describe_error
 from treekit._dtype import dtype_of
-from treekit._filter import combine, is_inexact_array, partition
+from treekit._filter import combine, partition
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_inexact_array
 from treekit.check._case import Case, default_gradients, rebuilt
 from treekit.check._load import UsageError
 from treekit.check._treatments import is_abstract

@@ -10,8 +10,8 @@ from typing import Any
 
 from treekit._describe import describe, describe_error, describe_value
 from treekit._diff import tree_diff
-from treekit._filter import is_array
 from treekit._jax import jtu, untyped
+from treekit._predicates import is_array
 from treekit.check._laws import REGISTER, Violation, count
 from treekit.check._static_laws import has_static_parts_that_are_static, public_attributes, same_treedef
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from treekit._describe import describe, describe_error, describe_value
 from treekit._dtype import dtype_of
-from treekit._filter import is_array
 from treekit._jax import jtu
+from treekit._predicates import is_array
 from treekit.check._laws import Violation
 from treekit.check._load import Progress, UsageError
 from treekit.check._loss import Loss, extra_arguments, gradients, squares

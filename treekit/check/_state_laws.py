@@ -8,8 +8,8 @@ import jax
 
 from treekit._describe import describe_error
 from treekit._diff import TreeDiff, tree_diff
-from treekit._filter import is_inexact_array
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._predicates import is_inexact_array
 from treekit._round import is_narrow, widen
 from treekit.check._case import STEPS, Case, Run, by_path, is_traced, listed, split
 from treekit.check._laws import KEEP_WIDE, PRESERVE, Violation

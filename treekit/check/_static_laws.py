@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from treekit._describe import describe_error
-from treekit._filter import is_array
 from treekit._jax import jtu
-from treekit._static import captured_objects
+from treekit._node.static_values import captured_objects
+from treekit._predicates import is_array
 from treekit.check._laws import Violation
 
 

@@ -8,8 +8,9 @@ import jax
 from treekit._describe import describe_error
 from treekit._diff import tree_diff
 from treekit._dtype import dtype_of, has_no_update, promoted_dtype
-from treekit._filter import is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._predicates import is_array, is_inexact_array, is_parameter
+from treekit._tree import is_none
 from treekit.check._case import STEPS, Case, Run, all_finite, by_path, listed, nan_paths, without
 from treekit.check._laws import FILTER, KEEP_WIDE, PRESERVE, Violation
 
@@ -56,7 +57,7 @@ def _expected_updates(grads: Any, params: Any) -> Any:
             jnp.shape(grad), promoted_dtype(grad, param) if is_parameter(param) else dtype_of(grad)
         )
 
-    return jtu.tree_map(expected, grads, params, is_leaf=lambda x: x is None)
+    return jtu.tree_map(expected, grads, params, is_leaf=is_none)
 
 
 def is_traced_once(case: Case, run: Run) -> Iterator[Violation]:

@@ -10,8 +10,8 @@ import numpy as np
 from treekit._callable import is_truly_callable
 from treekit._describe import describe_error
 from treekit._dtype import dtype_of
-from treekit._filter import is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_array, is_inexact_array, is_parameter
 from treekit.check._laws import count
 
 _LISTED = 8  # key paths that are named in one line

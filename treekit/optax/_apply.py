@@ -8,10 +8,11 @@ import optax
 
 from treekit._describe import describe
 from treekit._dtype import as_array, cast_like, dtype_of, has_no_update, promoted_dtype
-from treekit._filter import flatten_updates, is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu
 from treekit._map import cast_tree_like, check_shapes
+from treekit._predicates import is_array, is_inexact_array, is_parameter
 from treekit._round import Key, bits_like, bits_of_key, is_narrow, round_by, widen
+from treekit._tree import flatten_updates, is_none
 
 T = TypeVar("T")
 
@@ -56,19 +57,19 @@ def apply_updates(params: T, updates: Any, *, key: Key | None = None) -> T:
             return round_by(random_bits, total, param.dtype)
         return total
 
-    treedef = jtu.tree_structure(params, is_leaf=_is_none)
+    treedef = jtu.tree_structure(params, is_leaf=is_none)
     updates = treedef.unflatten(flatten_updates(treedef, updates))
     _check_can_be_updated(params, updates)
-    check_shapes(params, updates, is_leaf=_is_none, broadcast=True)
+    check_shapes(params, updates, is_leaf=is_none, broadcast=True)
     random_bits = None if key is None else bits_of_key(key)
-    own_bits = params if random_bits is None else bits_like(params, random_bits, is_leaf=_is_none)
-    totals = jtu.tree_map(apply, params, updates, own_bits, is_leaf=_is_none)
-    return cast_tree_like(params, totals, is_leaf=_is_none, casting="unsafe")
+    own_bits = params if random_bits is None else bits_like(params, random_bits, is_leaf=is_none)
+    totals = jtu.tree_map(apply, params, updates, own_bits, is_leaf=is_none)
+    return cast_tree_like(params, totals, is_leaf=is_none, casting="unsafe")
 
 
 def _check_can_be_updated(params: Any, updates: Any) -> None:
     """Raise a TypeError where an update is not one, or is for a leaf that cannot be a parameter."""
-    pairs = zip(jtu.tree_leaves(params, is_leaf=_is_none), jtu.tree_leaves(updates, is_leaf=_is_none), strict=True)
+    pairs = zip(jtu.tree_leaves(params, is_leaf=is_none), jtu.tree_leaves(updates, is_leaf=is_none), strict=True)
     for i, (param, update) in enumerate(pairs):
         if has_no_update(update) or update is param:
             continue
@@ -78,7 +79,7 @@ def _check_can_be_updated(params: Any, updates: Any) -> None:
             advice = "apply_updates takes (params, updates); updates are arrays, and None where there is nothing to add"
         else:
             continue
-        path = jtu.keystr(jtu.tree_flatten_with_path(params, is_leaf=_is_none)[0][i][0]) or "the root"
+        path = jtu.keystr(jtu.tree_flatten_with_path(params, is_leaf=is_none)[0][i][0]) or "the root"
         raise TypeError(f"at {path}: an update ({describe(update)}) for {describe(param)}. {advice}")
 
 
@@ -112,8 +113,8 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
         step = jnp.asarray(step_size, dtype)
         return cast_like(step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype), old)
 
-    check_shapes(old_tensors, new_tensors, is_leaf=_is_none)
-    out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=_is_none)
+    check_shapes(old_tensors, new_tensors, is_leaf=is_none)
+    out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=is_none)
     return out
 
 
@@ -150,9 +151,9 @@ def periodic_update(new_tensors: Any, old_tensors: T, steps: Any, update_period:
         same_number = not is_array(new) and not is_array(old) and new == old
         return new if same_number else jnp.where(renew, new, old)
 
-    new = cast_tree_like(old_tensors, new_tensors, is_leaf=_is_none)
-    check_shapes(old_tensors, new, is_leaf=_is_none)
-    out: T = jtu.tree_map(choose, new, old_tensors, is_leaf=_is_none)
+    new = cast_tree_like(old_tensors, new_tensors, is_leaf=is_none)
+    check_shapes(old_tensors, new, is_leaf=is_none)
+    out: T = jtu.tree_map(choose, new, old_tensors, is_leaf=is_none)
     return out
 
 
@@ -245,7 +246,3 @@ def tree_map_params(
         transform_non_params=transform_non_params,
         is_leaf=stop,
     )
-
-
-def _is_none(x: Any) -> bool:
-    return x is None

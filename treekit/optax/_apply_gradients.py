@@ -4,10 +4,10 @@ from typing import Any, TypeVar
 
 import optax
 
-from treekit._filter import flatten_updates
 from treekit._jax import jtu
 from treekit._map import check_shapes
 from treekit._round import Key
+from treekit._tree import flatten_updates, is_none
 from treekit.optax._apply import apply_updates
 from treekit.optax._boundary import normalize, whole_step
 from treekit.optax._multi_steps import MultiSteps
@@ -68,7 +68,7 @@ def apply_gradients(
 
 def _check_grads(grads: Any, params: Any) -> None:
     try:
-        check_shapes(params, _spread(params, grads), is_leaf=_is_none)
+        check_shapes(params, _spread(params, grads), is_leaf=is_none)
     except ValueError as error:
         raise ValueError(
             f"grads do not fit params: {error}. apply_gradients takes (optimizer, grads, state, params), in this "
@@ -78,9 +78,5 @@ def _check_grads(grads: Any, params: Any) -> None:
 
 def _spread(params: Any, grads: Any) -> Any:
     """The gradients, with one None for each param below a None."""
-    treedef = jtu.tree_structure(params, is_leaf=_is_none)
+    treedef = jtu.tree_structure(params, is_leaf=is_none)
     return treedef.unflatten(flatten_updates(treedef, grads))
-
-
-def _is_none(x: Any) -> bool:
-    return x is None

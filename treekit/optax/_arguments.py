@@ -13,8 +13,9 @@ import optax
 from treekit._callable import is_truly_callable, match_spec, resolve_shown
 from treekit._describe import describe_error, describe_value
 from treekit._dtype import dtype_of
-from treekit._filter import TreeSpec, filter, is_array, is_parameter
+from treekit._filter import TreeSpec, filter
 from treekit._jax import jnp, jtu
+from treekit._predicates import is_array, is_parameter
 from treekit.optax._boundary import original
 from treekit.optax._selection import is_params_placeholder, is_spec_leaf
 from treekit.optax._specs import as_arrays

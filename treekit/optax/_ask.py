@@ -9,8 +9,9 @@ import optax
 
 from treekit._describe import describe_error
 from treekit._dtype import dtype_of, has_no_update
-from treekit._filter import flatten_updates, is_array
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_array
+from treekit._tree import flatten_updates
 
 _STEEP, _FLAT = 1e3, 1e-3  # curvatures, between which any line search finds two steps
 _MOST_MINI_STEPS = 1000

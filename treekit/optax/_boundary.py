@@ -15,8 +15,9 @@ import optax
 
 from treekit._describe import describe
 from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, has_no_update, promoted_dtype
-from treekit._filter import is_parameter
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_parameter
+from treekit._tree import is_none
 from treekit.optax._diagnose import diagnosing
 from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._selection import is_params_placeholder, update_parts, view_extra_args
@@ -100,7 +101,7 @@ class Crossing:
     """
 
     def __init__(self, updates: Any, params: Any, covered: Any) -> None:
-        self._leaves, self._treedef = jtu.tree_flatten(covered, is_leaf=_is_none)
+        self._leaves, self._treedef = jtu.tree_flatten(covered, is_leaf=is_none)
         self._keep = list(map(is_parameter, self._leaves))
         self._updates = update_parts(self._treedef, updates)
         self._params = None if params is None else update_parts(self._treedef, params)
@@ -171,7 +172,7 @@ class Crossing:
 
     def _path(self, i: int) -> str:
         tree = self._treedef.unflatten(self._leaves)
-        return jtu.keystr(jtu.tree_flatten_with_path(tree, is_leaf=_is_none)[0][i][0]) or "the root"
+        return jtu.keystr(jtu.tree_flatten_with_path(tree, is_leaf=is_none)[0][i][0]) or "the root"
 
 
 def _as_inexact(param: Any) -> Any:
@@ -232,7 +233,7 @@ def covered_params(state: Any, updates: Any, given: Any) -> Any:
     A Python float has a place in the state of a raw model, and none in gradients or in filtered params; a state that
     was made of filtered params has none for it. Trees in the state that are like the params show which it was.
     """
-    if jtu.all_leaves([given]) or all(x is not None for x in jtu.tree_leaves(updates, is_leaf=_is_none)):
+    if jtu.all_leaves([given]) or all(x is not None for x in jtu.tree_leaves(updates, is_leaf=is_none)):
         return given
 
     def is_copy(x: Any) -> bool:
@@ -268,7 +269,3 @@ def _covered_part(copy: Any, part: Any, update: Any) -> Any:
 
 def _is_left_out(x: Any) -> bool:
     return x is None or isinstance(x, optax.MaskedNode)
-
-
-def _is_none(x: Any) -> bool:
-    return x is None

@@ -8,9 +8,9 @@ from jax.core import Tracer
 
 from treekit._diff import tree_diff
 from treekit._dtype import promoted_dtype, strengthen
-from treekit._filter import is_array
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import cast_each, cast_tree_like
+from treekit._predicates import is_array
 from treekit.optax._sharding import shard_alike
 from treekit.optax._transformation import Apply, WholeStep, core_of
 from treekit.optax._types import TransformationLike

@@ -11,8 +11,8 @@ from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState
 
 from treekit._dtype import dtype_of, is_weak, strengthen
-from treekit._filter import is_array, is_inexact_array
 from treekit._jax import jnp, jtu
+from treekit._predicates import is_array, is_inexact_array
 from treekit._round import is_narrow, widen
 from treekit.optax._arguments import Arguments
 from treekit.optax._boundary import at_boundary

@@ -6,9 +6,10 @@ from typing import Any, TypeVar
 import optax
 
 from treekit._dtype import cast_like
-from treekit._filter import combine, is_inexact_array, partition
+from treekit._filter import combine, partition
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import cast_tree_like
+from treekit._predicates import is_inexact_array
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
 from treekit.optax._types import ValueAndGradFn

@@ -6,8 +6,9 @@ from typing import Any
 
 import optax
 
-from treekit._filter import is_inexact_array
 from treekit._jax import jtu
+from treekit._predicates import is_inexact_array
+from treekit._tree import is_none
 from treekit._types import FilterSpec, Labels, Mask
 from treekit.optax._boundary import at_boundary
 from treekit.optax._selection import LeafSelection, apply_to_selection, is_params_placeholder
@@ -189,7 +190,7 @@ def _train_or_freeze(freeze_mask: Any, params: Any) -> Any:
     def label(frozen: bool | None) -> str | None:
         return None if frozen is None else "freeze" if frozen else "train"
 
-    return jtu.tree_map(label, resolve_mask(freeze_mask, params, "freeze_mask"), is_leaf=lambda x: x is None)
+    return jtu.tree_map(label, resolve_mask(freeze_mask, params, "freeze_mask"), is_leaf=is_none)
 
 
 def _select_masked(core: Core, choose: Callable[[Any], LeafSelection], any_shape: bool) -> Core:

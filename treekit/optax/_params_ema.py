@@ -11,10 +11,11 @@ from jax.typing import ArrayLike
 
 from treekit._describe import describe_value
 from treekit._dtype import dtype_of
-from treekit._filter import flatten_updates, is_array
 from treekit._jax import jnp, jtu
 from treekit._map import cast_tree_like
+from treekit._predicates import is_array
 from treekit._round import widen
+from treekit._tree import flatten_updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
 

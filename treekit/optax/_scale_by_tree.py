@@ -8,8 +8,8 @@ import optax
 
 from treekit._describe import describe_value
 from treekit._dtype import dtype_of
-from treekit._filter import is_parameter
 from treekit._jax import jnp, jtu
+from treekit._predicates import is_parameter
 from treekit.optax._boundary import at_boundary
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._specs import match_params

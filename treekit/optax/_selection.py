@@ -14,8 +14,9 @@ import numpy as np
 import optax
 
 from treekit._diff import tree_diff
-from treekit._filter import flatten_updates, is_parameter
 from treekit._jax import jtu
+from treekit._predicates import is_parameter
+from treekit._tree import flatten_updates
 from treekit.optax._transformation import Apply, Core, SteppingCore, own_step
 
 # What is a function whatever it is called; other callables, such as a model, are one only under a name in _fn.

@@ -7,8 +7,8 @@ import optax
 from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding
 
-from treekit._filter import is_array, is_parameter
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._predicates import is_array, is_parameter
 
 
 def shard_alike(state: Any, params: Any) -> Any:

@@ -9,8 +9,10 @@ from jax.core import Tracer
 
 from treekit._callable import match_spec, resolve_shown
 from treekit._dtype import as_array
-from treekit._filter import filter, is_array, is_inexact_array, is_parameter
+from treekit._filter import filter
 from treekit._jax import jtu
+from treekit._predicates import is_array, is_inexact_array, is_parameter
+from treekit._tree import is_none
 from treekit.optax._boundary import original
 from treekit.optax._selection import LeafSelection
 
@@ -38,7 +40,7 @@ def _none_as_false(filter_spec: Any) -> Any:
     def as_false(x: Any) -> Any:
         return False if x is None else x
 
-    return jtu.tree_map(as_false, filter_spec, is_leaf=lambda x: x is None)
+    return jtu.tree_map(as_false, filter_spec, is_leaf=is_none)
 
 
 def choose_masked(mask: Any, params: Any) -> LeafSelection:

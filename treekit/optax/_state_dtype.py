@@ -7,8 +7,8 @@ from typing import Any, TypeGuard
 import optax
 
 from treekit._describe import describe_value
-from treekit._filter import is_array
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._predicates import is_array
 from treekit._round import is_inexact_dtype, widen
 from treekit.optax._dtypes import cast_floats, check_held
 from treekit.optax._selection import is_params_placeholder

@@ -13,8 +13,8 @@ import optax
 
 from treekit._describe import describe
 from treekit._dtype import dtype_of
-from treekit._filter import is_parameter
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_parameter
 from treekit.optax._accumulators import Accumulator, accumulators, nbytes
 from treekit.optax._ask import Answer, ask, has_gradient
 from treekit.optax._boundary import normalize

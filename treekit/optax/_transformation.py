@@ -9,7 +9,7 @@ import optax
 from optax import GradientTransformationExtraArgs as _Base
 
 from treekit._describe import describe, describe_value
-from treekit._filter import is_array
+from treekit._predicates import is_array
 from treekit.optax._types import InitFn, S, TransformationLike, UpdateFn
 
 P = ParamSpec("P")

@@ -7,8 +7,9 @@ from typing import Any
 import optax
 
 from treekit._dtype import as_array
-from treekit._filter import combine, is_parameter, partition
+from treekit._filter import combine, partition
 from treekit._jax import jtu
+from treekit._predicates import is_parameter
 
 # Of optax.tree those that compute on all leaves of their arguments; the others take states and keys.
 ON_TREES: tuple[Callable[..., Any], ...] = (

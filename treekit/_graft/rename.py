@@ -3,8 +3,8 @@
 import re
 from collections.abc import Container, Mapping
 
+from treekit._graft.states import Leaf, State
 from treekit._paths import glob_regex, nearest
-from treekit._states import Leaf, State
 
 _WILDCARD = re.compile(r"(?:(?<=\.)|^)\*\*\.|\*+")  # in a path with a dot at its end, as in `glob_regex`
 

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import jax
 import wadler_lindig
 
-from treekit._check_types import check_created
-from treekit._codegen import STATIC
-from treekit._copy import copy_arguments
+from treekit._check_types.check_types import check_created
 from treekit._describe import describe_function
 from treekit._jax import jtu
-from treekit._layout import Creation, Layout, deepcopy_node, layout_of
-from treekit._static import FUNCTIONS, captured_objects, holds_array, reachable
+from treekit._node.codegen import STATIC
+from treekit._node.copy_arguments import copy_arguments
+from treekit._node.layout import Creation, Layout, deepcopy_node, layout_of
+from treekit._node.static_values import FUNCTIONS, captured_objects, holds_array, reachable
 
 T = TypeVar("T")
 

@@ -29,8 +29,8 @@ from typing import (
 import wadler_lindig
 from jaxtyping import AnnotationError, Bool, Integer, Num, Real
 
-from treekit._jaxtyping import pytree_of, pytree_parts
-from treekit._layout import layout_of
+from treekit._check_types.jaxtyping_internals import pytree_of, pytree_parts
+from treekit._node.layout import layout_of
 
 # What type checkers allow for a number, and what JAX makes of one on its way through jit.
 _ALLOWED: dict[Any, tuple[Any, ...]] = {

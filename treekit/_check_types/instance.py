@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from treekit._jaxtyping import Memo, bind, is_jaxtyping
+from treekit._check_types.jaxtyping_internals import Memo, bind, is_jaxtyping
 
 
 def fit(x: Any, hint: Any, memo: Memo) -> Memo | None:

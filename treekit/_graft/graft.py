@@ -12,10 +12,10 @@ from jax.core import Tracer
 from treekit._describe import describe
 from treekit._diff import as_table, in_colours
 from treekit._dtype import cast_like, dtype_of, has_dtype
+from treekit._graft.rename import Renamed
+from treekit._graft.states import Leaf, State, sources, states_of
 from treekit._jax import jnp, jtu, untyped
 from treekit._paths import nearest, path_labels
-from treekit._rename import Renamed
-from treekit._states import Leaf, State, sources, states_of
 
 T = TypeVar("T")
 Resize = Callable[[Any, Any], Any]

@@ -1,0 +1,1 @@
+"""Fields of nodes, compared with their annotations."""

@@ -1,0 +1,1 @@
+"""Values of one tree, carried over to a tree of another structure."""

@@ -1,0 +1,1 @@
+"""Creating a node, apart from rebuilding it."""
