@@ -7,8 +7,9 @@ import jax
 import numpy as np
 
 import treekit as tk
+import treekit.optax.losses
 from treekit import optax
-from treekit.optax import contrib, schedules, transforms
+from treekit.optax import contrib, losses, schedules, transforms
 from treekit.testing import check_pytree, check_transformation
 from treekit.typing import GradientTransformation, TransformationLike, Typed
 
@@ -158,5 +159,7 @@ def theirs(model: Dense) -> None:
     assert_type(schedules.constant_schedule(1e-3), optax.Schedule)
     assert_type(contrib.muon(1e-3), GradientTransformation[Any])
     assert_type(optax.contrib.muon(1e-3), GradientTransformation[Any])
-    assert_type(optax.l2_loss(1.0), jax.Array)
-    assert_type(optax.tree.norm([1.0]), jax.Array)
+    for function in (optax.l2_loss, optax.losses.l2_loss, losses.l2_loss, treekit.optax.losses.l2_loss):
+        function(1.0)
+    optax.tree.norm([1.0])
+    optax.projections.projection_simplex(model.weight)

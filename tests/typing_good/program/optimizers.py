@@ -11,9 +11,13 @@ from treekit.typing import GradientTransformation
 from .models import Model
 
 
+def is_matrix(leaf: object) -> bool:
+    return tk.is_array(leaf) and leaf.ndim > 1
+
+
 def decays(model: Model) -> Model:
     """Weight decay for matrices only."""
-    mask: Model = jax.tree.map(lambda leaf: getattr(leaf, "ndim", 0) > 1, model)
+    mask: Model = jax.tree.map(is_matrix, model)
     return mask
 
 
@@ -54,7 +58,6 @@ def look(model: Model) -> None:
     reveal_type(adamw.init(model))
     reveal_type(adamw.init(model)[0].count)
     reveal_type(adamw.update(model, adamw.init(model), model))
-    reveal_type(optax.filtered(adamw))
     reveal_type(optax.filtered(adamw).init(model))
     reveal_type(optax.dtype_preserving(adamw).init(model))
     reveal_type(optax.masked(adamw, tk.path_mask("**.bias", inverse=True)).init(model))
