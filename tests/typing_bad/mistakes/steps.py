@@ -1,4 +1,4 @@
-"""Mistakes in the use of optimizers and of their states. See tests/test_typing_counts.py."""
+"""Mistakes in the use of optimizers and of their states. See tests/test_typing.py."""
 
 import jax
 
@@ -25,36 +25,23 @@ def loss(model: Model, x: jax.Array) -> jax.Array:
 def steps(model: Model, grads: Model, x: jax.Array) -> None:
     masked, multi = optax.masked(optax.adam(1e-3), True), optax.MultiSteps(optax.adam(1e-3), 2)
     adam, state = optax.adam(1e-3), masked.init(model)
-    masked.init()  # both
-    masked.update(grads)  # both
     masked.update(state, grads, model)  # pyright
     masked.update(grads, model, state)  # pyright
     masked.update(grads, multi.init(model), model)  # pyright
     adam.update(grads, state, model)  # pyright
     multi.update(grads, state, model)  # pyright
-    model, state = masked.update(state=state, updates=grads, params=model, value=x).updates  # both
     updates: Model = masked.update(grads, state, model)  # both
     state.inner_states  # pyright
     multi.init(model).mini_steps  # pyright
     adam.init(model)[0].muu  # pyright
-    adam.init(model).mu  # both
-    multi.has_updated()  # both
     multi.has_updated(state)  # pyright
     TrainState(model, multi.init(model))  # pyright
-    TrainState(state, model)  # both
-    optax.apply_updates(model)  # both
-    optax.apply_updates(model, grads, x, x)  # both
-    optax.apply_updates(model, grads).wieght  # both
-    optax.apply_updates(grads, model, key=0)  # both
+    optax.apply_updates(grads, model)  # neither: gradients have the class of the model
+    optax.apply_updates(model, grads, key=0)  # both
     grads = optax.apply_updates(state, grads)  # pyright
     optax.apply_gradients(grads, adam, state, model)  # both
-    optax.apply_gradients(adam, grads, adam.init(model))  # both
-    model = optax.apply_gradients(adam, grads, adam.init(model), model)  # both
-    optax.value_and_grad_from_state(loss)(model, x)  # both
-    optax.get_hyperparams(state).learning_rate  # both
     optax.set_hyperparams(state, 0.1)  # both
     optax.set_hyperparams(state, learning_rat=0.1)  # neither: the names are keys of a dict in the state
     optax.summary(model, adam)  # both
     optax.get_ema(model, state).weight  # pyright
     check_transformation(model, adam)  # both
-    check_transformation(optax.adam, model)  # both
