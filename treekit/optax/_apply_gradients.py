@@ -6,6 +6,7 @@ import optax
 
 from treekit._jax import jtu
 from treekit._map import check_shapes
+from treekit._round import Key
 from treekit._tree import flatten_updates, is_none
 from treekit.optax._apply import apply_updates
 from treekit.optax._boundary import normalize, whole_step
@@ -13,17 +14,18 @@ from treekit.optax._multi_steps import MultiSteps
 from treekit.optax._types import TransformationLike
 
 T = TypeVar("T")
+State = TypeVar("State")
 
 
 def apply_gradients(
     optimizer: TransformationLike,
     grads: Any,
-    state: Any,
+    state: State,
     params: T,
     *,
-    key: Any = None,
+    key: Key | None = None,
     **extra_args: Any,
-) -> tuple[T, Any]:
+) -> tuple[T, State]:
     """One whole step of an optimizer: the new params, or raw model, and the new state.
 
     Computes what `optimizer.update` and `treekit.optax.apply_updates` compute. A step of `MultiSteps` that only

@@ -15,7 +15,9 @@ from treekit.optax._types import TransformationLike
 
 @described
 def conditionally_transform(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+    inner: TransformationLike,
+    should_transform_fn: Callable[..., Any],
+    forward_extra_args: bool = False,
 ) -> GradientTransformation[optax.ConditionallyTransformState]:
     """`optax.conditionally_transform` for every mix of dtypes: on the other steps, updates pass through unchanged.
 
@@ -40,7 +42,9 @@ def conditionally_transform(
 
 @described
 def conditionally_mask(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+    inner: TransformationLike,
+    should_transform_fn: Callable[..., Any],
+    forward_extra_args: bool = False,
 ) -> GradientTransformation[optax.ConditionallyMaskState]:
     """`optax.conditionally_mask` for every mix of dtypes: on the other steps, updates are zero.
 

@@ -18,7 +18,7 @@ from treekit.optax._dtypes import keep_state, keep_updates, preserve_dtypes
 from treekit.optax._step_if import run_if, run_step_if
 from treekit.optax._traced import zeros
 from treekit.optax._transformation import GradientTransformation, SteppingCore, core_of, step_of
-from treekit.optax._types import TransformationLike
+from treekit.optax._types import TransformationLike, U
 
 if TYPE_CHECKING:  # what derives from a class of a package without py.typed is unknown to `pyright --verifytypes`
     _Base = object
@@ -92,8 +92,8 @@ class MultiSteps(_Base):
         return state
 
     def update(
-        self, updates: Any, state: optax.MultiStepsState, params: Any = None, **extra_args: Any
-    ) -> tuple[Any, optax.MultiStepsState]:
+        self, updates: U, state: optax.MultiStepsState, params: Any = None, **extra_args: Any
+    ) -> tuple[U, optax.MultiStepsState]:
         """Accumulate; on the k-th step, run the inner transformation on what is accumulated.
 
         Args:
@@ -108,7 +108,7 @@ class MultiSteps(_Base):
         new_updates, new_state = self._tx.update(updates, state, params, **extra_args)
         return new_updates, new_state
 
-    def has_updated(self, state: Any) -> jax.Array:
+    def has_updated(self, state: optax.MultiStepsState) -> jax.Array:
         """Whether the step that returned `state` ran the inner transformation; a bool array of shape ()."""
         updated: jax.Array = jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
         return updated

@@ -186,9 +186,14 @@ def _link(tx: GradientTransformation[Any]) -> Core:
 def wrap_module(module: types.ModuleType, name: str) -> types.ModuleType:
     """A module called `name` with every name of one of Optax's."""
     out = types.ModuleType(name, module.__doc__)
-    vars(out).update(
-        __getattr__=functools.partial(wrap_attribute, module),
-        __dir__=lambda: dir(module),
-        __all__=[name for name in dir(module) if not name.startswith("_")],
-    )
+    get, names, public = attributes_of(module)
+    vars(out).update(__getattr__=get, __dir__=names, __all__=public)
     return out
+
+
+def attributes_of(
+    module: types.ModuleType,
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a module with every name of one of Optax's."""
+    public = [name for name in dir(module) if not name.startswith("_")]
+    return functools.partial(wrap_attribute, module), lambda: dir(module), public
