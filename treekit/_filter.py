@@ -74,6 +74,11 @@ def is_parameter(x: object) -> bool:
     return dtype is not None and (jnp.issubdtype(dtype, np.number) or dtype == np.bool_)
 
 
+def is_inexact_parameter(x: object) -> bool:
+    """True for a parameter that is floating or complex."""
+    return is_parameter(x) and bool(jnp.issubdtype(dtype_of(as_array(x)), jnp.inexact))
+
+
 class TreeSpec(abc.ABC):
     """A function of a whole tree. As a filter_spec it is called once; any other function is asked leaf by leaf."""
 

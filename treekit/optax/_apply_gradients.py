@@ -10,6 +10,7 @@ from treekit._map import check_shapes
 from treekit.optax._apply import apply_updates
 from treekit.optax._boundary import normalize, whole_step
 from treekit.optax._multi_steps import MultiSteps
+from treekit.optax._selection import misfit_of_updates
 from treekit.optax._types import TransformationLike
 
 T = TypeVar("T")
@@ -65,19 +66,22 @@ def apply_gradients(
 
 
 def _check_grads(grads: Any, params: Any) -> None:
-    try:
-        check_shapes(params, _spread(params, grads), is_leaf=_is_none)
-    except ValueError as error:
-        raise ValueError(
-            f"grads do not fit params: {error}. apply_gradients takes (optimizer, grads, state, params), in this "
-            "order, and gradients have the structure and the shapes of the params"
-        ) from None
-
-
-def _spread(params: Any, grads: Any) -> Any:
-    """The gradients, with one None for each param below a None."""
     outline = jtu.tree_structure(params, is_leaf=_is_none)
-    return outline.unflatten(flatten_updates(outline, grads))
+    try:
+        parts = flatten_updates(outline, grads)  # one None for each param below a None
+    except ValueError:
+        raise _wrong_grads(misfit_of_updates(outline, grads, "grads")) from None
+    try:
+        check_shapes(params, outline.unflatten(parts), is_leaf=_is_none)
+    except ValueError as error:
+        raise _wrong_grads(error) from None
+
+
+def _wrong_grads(found: object) -> ValueError:
+    return ValueError(
+        f"grads do not fit params: {found}. apply_gradients takes (optimizer, grads, state, params), in this order, "
+        "and gradients have the structure and the shapes of the params"
+    )
 
 
 def _is_none(x: Any) -> bool:

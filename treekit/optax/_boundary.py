@@ -4,7 +4,6 @@ Everything in `treekit.optax` crosses it once, at the outermost transformation; 
 """
 
 import contextlib
-import itertools
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -15,7 +14,7 @@ import optax
 
 from treekit._describe import describe
 from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, is_absent, wider
-from treekit._filter import is_parameter
+from treekit._filter import is_inexact_parameter, is_parameter
 from treekit._jax import jnp, jtu, untyped
 from treekit.optax._diagnose import diagnosing
 from treekit.optax._preserve import preserve
@@ -133,7 +132,7 @@ class Crossing:
         """The user's params, with the values of `inside_params` for those that are trained."""
 
         def choose(leaf: Any, new: Any, update: Any, old: Any) -> Any:
-            return old if is_absent(update) or not _is_inexact(leaf) else new
+            return old if is_absent(update) or not is_inexact_parameter(leaf) else new
 
         news, olds = (update_parts(self._treedef, tree) for tree in (inside_params, params))
         return self._treedef.unflatten(map(choose, self._leaves, news, self._updates, olds))
@@ -183,16 +182,12 @@ def _as_inexact(param: Any) -> Any:
 
 
 def _is_plain(param: Any) -> bool:
-    return isinstance(param, untyped.Array) and _is_inexact(param)
+    return isinstance(param, untyped.Array) and is_inexact_parameter(param)
 
 
 def _is_of_objects(param: Any) -> bool:
     dtype: Any = getattr(param, "dtype", None)
     return isinstance(param, np.ndarray) and dtype == np.dtype(object)
-
-
-def _is_inexact(param: Any) -> bool:
-    return is_parameter(param) and bool(jnp.issubdtype(dtype_of(as_array(param)), jnp.inexact))
 
 
 # ------------------------------------------------------------------------- the user's own leaves, for masks and filters
@@ -234,11 +229,13 @@ def covered_params(state: Any, updates: Any, given: Any) -> Any:
     def is_copy(x: Any) -> bool:
         return type(x) is type(given) and _matches(x, given)
 
+    copies = [jtu.tree_flatten(x, is_leaf=_is_left_out) for x in jtu.tree_leaves(state, is_leaf=is_copy) if is_copy(x)]
     covered = given
-    for copy in filter(is_copy, jtu.tree_leaves(state, is_leaf=is_copy)):
-        leaves, outline = jtu.tree_flatten(copy, is_leaf=_is_left_out)
-        parts = zip(leaves, outline.flatten_up_to(covered), update_parts(outline, updates), strict=True)
-        covered = outline.unflatten(itertools.starmap(_covered_part, parts))
+    # In a chain one copy may have an array where another is masked: the array tells most, then None, then MaskedNode.
+    for told in (_told_by_masked_node, _told_by_none, _told_by_array):
+        for leaves, outline in copies:
+            columns = [leaves, *(update_parts(outline, tree) for tree in (covered, given, updates))]
+            covered = outline.unflatten(map(told, *columns))
     return covered
 
 
@@ -253,13 +250,18 @@ def _matches(copy: Any, given: Any) -> bool:
     return all(jtu.all_leaves([part]) and np.shape(x) == np.shape(part) for x, part in present)
 
 
-def _covered_part(copy: Any, part: Any, update: Any) -> Any:
-    """A leaf or subtree of the params given, as the state covers it."""
-    if copy is None:  # left out by init, or by a filter, which may have an update to drop
-        return None if update is None else part
-    if part is None:  # no shape is known of a param that is masked out, and none is needed
-        return 0.0 if isinstance(copy, optax.MaskedNode) else copy
-    return part
+def _told_by_masked_node(copy: Any, covered: Any, _given: Any, _update: Any) -> Any:
+    # No shape is known of a param that is masked out and not given, and none is needed.
+    return 0.0 if covered is None and isinstance(copy, optax.MaskedNode) else covered
+
+
+def _told_by_none(copy: Any, covered: Any, _given: Any, update: Any) -> Any:
+    # Left out by init, or by a filter, which may have an update to drop.
+    return None if copy is None and update is None else covered
+
+
+def _told_by_array(copy: Any, covered: Any, given: Any, _update: Any) -> Any:
+    return covered if _is_left_out(copy) else copy if given is None else given
 
 
 def _is_left_out(x: Any) -> bool:
