@@ -61,3 +61,8 @@ def is_parameter(x: object) -> bool:
     if dtype is None and stands_for_array(x):
         dtype = x.dtype if isinstance(x, jax.Ref) else dtype_of(as_array(x))
     return dtype is not None and (jnp.issubdtype(dtype, np.number) or dtype == np.bool_)
+
+
+def is_inexact_parameter(x: object) -> bool:
+    """Return True for parameters that are floating-point or complex."""
+    return is_parameter(x) and bool(jnp.issubdtype(dtype_of(as_array(x)), jnp.inexact))

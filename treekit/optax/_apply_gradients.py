@@ -11,6 +11,7 @@ from treekit._tree import flatten_updates, is_none
 from treekit.optax._apply import apply_updates
 from treekit.optax._boundary import normalize, whole_step
 from treekit.optax._multi_steps import MultiSteps
+from treekit.optax._selection import updates_mismatch
 from treekit.optax._types import TransformationLike
 
 T = TypeVar("T")
@@ -67,16 +68,19 @@ def apply_gradients(
 
 
 def _check_grads(grads: Any, params: Any) -> None:
-    try:
-        check_shapes(params, _spread(params, grads), is_leaf=is_none)
-    except ValueError as error:
-        raise ValueError(
-            f"grads do not fit params: {error}. apply_gradients takes (optimizer, grads, state, params), in this "
-            "order, and gradients have the structure and the shapes of the params"
-        ) from None
-
-
-def _spread(params: Any, grads: Any) -> Any:
-    """The gradients, with one None for each param below a None."""
     treedef = jtu.tree_structure(params, is_leaf=is_none)
-    return treedef.unflatten(flatten_updates(treedef, grads))
+    try:
+        parts = flatten_updates(treedef, grads)  # one None for each param below a None
+    except ValueError:
+        raise _wrong_grads(updates_mismatch(treedef, grads, "grads")) from None
+    try:
+        check_shapes(params, treedef.unflatten(parts), is_leaf=is_none)
+    except ValueError as error:
+        raise _wrong_grads(error) from None
+
+
+def _wrong_grads(found: object) -> ValueError:
+    return ValueError(
+        f"grads do not fit params: {found}. apply_gradients takes (optimizer, grads, state, params), in this order, "
+        "and gradients have the structure and the shapes of the params"
+    )

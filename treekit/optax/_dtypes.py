@@ -123,7 +123,7 @@ def _mixes_complex(params: Any) -> bool:
 
 
 def _is_complex(x: Any) -> bool:
-    return is_array(x) and x.dtype.kind == "c"
+    return is_array(x) and bool(jnp.issubdtype(x.dtype, jnp.complexfloating))
 
 
 def _real_where_real(old: Any, new: Any) -> Any:
