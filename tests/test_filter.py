@@ -276,7 +276,7 @@ def test_combine_names_where_trees_part() -> None:
 @pytest.mark.parametrize("x", [jnp.ones(2), np.ones(2), np.float32(1)])
 def test_types(x: object) -> None:
     if tk.is_array(x):
-        assert_type(x, jax.Array | np.ndarray[Any, Any] | np.generic)
+        assert_type(x, jax.Array | np.ndarray[Any, Any] | np.number[Any] | np.bool_)
     assert_type(tk.partition(Point(1, 2)), tuple[Point, Point])
     assert_type(tk.combine(Point(None, 1), Point(2, None)), Point)
     assert_type(tk.filter_arrays(Point(None, 1)), Point)

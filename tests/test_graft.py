@@ -476,3 +476,19 @@ def test_types() -> None:
     assert_type(tk.graft(Point(1, 2), {"x": 1})[0], Point)
     model: Any = eqx.nn.Linear(1, 1, key=jax.random.key(0))
     assert isinstance(tk.graft(model, model)[0], eqx.nn.Linear)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"resize": 2}, "resize must be a function of the new leaf and the old one, .*found 2"),
+        ({"resize": {"w": 2}}, r"resize must be a function .*found \{'w': 2\}"),
+        ({"rename": ["w"]}, r"rename must be a dict that maps old paths to new ones.*found \['w'\]"),
+        ({"rename": {2: "w"}}, r"rename must be a dict .*found \{2: 'w'\}"),
+    ],
+)
+def test_arguments_of_another_type_are_errors_that_name_them(arguments: Any, message: str) -> None:
+    tree = {"w": jnp.ones(2)}
+    unchecked: Any = tk.graft
+    with pytest.raises(TypeError, match=message):
+        unchecked.__wrapped__(tree, {"w": jnp.ones(3)}, **arguments)

@@ -78,13 +78,18 @@ def path_labels(table: Mapping[Any, Any], *, default: Any = NoDefault) -> "PathL
     Raises:
         ValueError: a pattern matches nothing, as in `path_mask`; or there is no default, and no pattern matches some
             of the parameters; the message lists their paths. Raised when the function is called.
-        TypeError: a pattern is neither a string nor a compiled regular expression.
+        TypeError: `table` is not a dict, or a pattern is neither a string nor a compiled regular expression.
 
     >>> import jax.numpy as jnp
     >>> params = {"encoder": {"w": jnp.ones(2)}, "head": {"w": jnp.ones(2), "b": jnp.ones(2)}}
     >>> path_labels({"encoder.**": "frozen", "**.b": "no decay"}, default="train")(params)
     {'encoder': {'w': 'frozen'}, 'head': {'b': 'no decay', 'w': 'train'}}
     """
+    if not _is_mapping(table):
+        raise TypeError(
+            f"path_labels takes a dict that maps patterns to labels, {{'**.bias': 'no decay'}}; found "
+            f"{describe_value(table)}"
+        )
     if not table and default is NoDefault:
         raise ValueError("path_labels needs at least one pattern, or a default")
     return PathLabels(tuple((_check_pattern(pattern), label) for pattern, label in table.items()), default)
@@ -185,6 +190,10 @@ def _ended(name: str) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NEAREST} others" if len(names) > _NEAREST else ""
     return ", ".join(name or "(the root)" for name in names[:_NEAREST]) + more
+
+
+def _is_mapping(x: object) -> bool:
+    return isinstance(x, Mapping)
 
 
 def _check_pattern(pattern: Any) -> str | re.Pattern[str]:

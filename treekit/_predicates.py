@@ -14,7 +14,7 @@ else:  # typing has TypeIs from Python 3.13 on; at run time, any special form th
     TypeIs = TypeGuard
 
 
-def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.generic]:
+def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.number[Any] | np.bool_]:
     """Return True for JAX arrays, tracers, NumPy arrays and NumPy scalars, and False for Python numbers.
 
     Args:
@@ -33,7 +33,7 @@ def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.generic]
 
 def is_inexact_array(
     x: object,
-) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.generic]:
+) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.inexact[Any]]:
     """Return True for arrays that can have a gradient: floating-point (bf16 and fp8 too) and complex ones.
 
     Args:
@@ -61,3 +61,8 @@ def is_parameter(x: object) -> bool:
     if dtype is None and stands_for_array(x):
         dtype = x.dtype if isinstance(x, jax.Ref) else dtype_of(as_array(x))
     return dtype is not None and (jnp.issubdtype(dtype, np.number) or dtype == np.bool_)
+
+
+def is_inexact_parameter(x: object) -> bool:
+    """Return True for parameters that are floating-point or complex."""
+    return is_parameter(x) and bool(jnp.issubdtype(dtype_of(as_array(x)), jnp.inexact))

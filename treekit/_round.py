@@ -3,18 +3,26 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
 from treekit._dtype import dtype_of
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import dtype_preserving_tree_map
 from treekit._predicates import is_array
 
+if TYPE_CHECKING:
+    Inexact = ArrayLike
+    InexactDtype = DTypeLike
+    Key = jax.Array | np.ndarray[Any, Any]
+else:
+    Inexact = InexactDtype = Key = Any  # so that our own errors come before those of a run-time checker
 
-def stochastic_round(x: Any, dtype: Any, key: Any) -> jax.Array:
+
+def stochastic_round(x: Inexact, dtype: InexactDtype, key: Key) -> jax.Array:
     """Cast to a dtype of fewer bits, rounding up or down at random, so that the mean of the result is `x`.
 
     The nearer of the two neighbours of `x` in `dtype` is more likely. Values that `dtype` represents exactly, inf and

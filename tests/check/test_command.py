@@ -282,6 +282,20 @@ def test_an_optimizer(tree: str, optimizer: str, status: int, words: str, capsys
     assert bool(title) and re.search(words, laws) and found == status, laws
 
 
+def test_what_a_step_does_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["users_module:mlp", "--optimizer", "users_module:ours"]
+    _, out, _ = check(capsys, *arguments)
+    table = out.partition("What a step of users_module:ours does to each leaf")[2]
+    assert re.search(r"leaf +array +step +decay +state +bytes\n +\.layers +f32, 4 leaves, 17 numbers +0\.\d+", table)
+    _, out, _ = check(capsys, *arguments, "--json")
+    first, *_ = json.loads(out)["summary"]
+    assert first["path"] == ".layers[0].weight" and first["shape"] == [4, 2] and first["step"] > 0
+    assert [x["name"] for x in first["state"]] == ["mu", "nu"]
+    _, out, _ = check(capsys, "users_module:Doubling", "--optimizer", "users_module:ours")
+    assert "does to each leaf" in out
+    assert "does to each leaf" not in check(capsys, "users_module:mlp")[1]
+
+
 def test_a_loss_gives_the_gradients_and_the_extra_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     optimizer = ["--optimizer", "users_module:recording"]
     for loss, value, grad in [([], 1.5, 1.0), (["--loss", "users_module:cubes"], 2.0, 3.0)]:
@@ -362,6 +376,9 @@ def test_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 0 and "bf16[2,3]" in out
     assert page.startswith("<!doctype html>") and "bf16[2,3]" in page and 'id="search"' in page
     assert "<td>[&#x27;w&#x27;]</td>" in page and "All laws hold." in page
+    assert "does to each leaf" not in page
+    check(capsys, "users_module:mlp", "--optimizer", "users_module:ours", "--html", "page.html")
+    assert "What a step of users_module:ours does to each leaf</h2><pre" in Path("page.html").read_text()
     status, _, _ = check(capsys, "users_module:Doubling", "--html", "page.html")
     page = Path("page.html").read_text()
     assert status == 1 and "<h3>it can be rebuilt with its own leaves, and keeps them</h3>" in page

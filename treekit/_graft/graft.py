@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from treekit._describe import describe
+from treekit._describe import describe, describe_value
 from treekit._diff import as_table, in_colours
 from treekit._dtype import cast_like, dtype_of, has_dtype
 from treekit._graft.rename import Renamed
@@ -119,7 +119,8 @@ def graft(
         not in the report.
 
     Raises:
-        TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value.
+        TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; `rename` is not a dict of paths; or `resize`
+            is neither a function nor a dict of functions.
         ValueError: the trees have no leaf in common; with `strict`, a leaf is not kept; several old states could be
             meant (the message lists them); a pattern of `rename` matches nothing, or its target does not exist; two
             leaves are renamed to one path; or `resize` returns another shape.
@@ -140,6 +141,7 @@ def graft(
     scale   fresh    f32[] | nothing
     body.w  kept     f32[2] | f32[2] at encoder.w
     """
+    _check_types(rename, resize)
     new_states, old_states = states_of(new, old)
     new_leaves, old_leaves = ([leaf for state in x for leaf in state.leaves.values()] for x in (new_states, old_states))
     names = [leaf.name for leaf in new_leaves]
@@ -179,6 +181,25 @@ def graft(
     flat, treedef = jtu.tree_flatten_with_path(new)
     out: T = treedef.unflatten([values.get(path, x) for path, x in flat])
     return out, report
+
+
+def _check_types(rename: Any, resize: Any) -> None:
+    names = [*rename, *rename.values()] if _is_mapping(rename) else []
+    if rename is not None and not (_is_mapping(rename) and all(isinstance(x, str) for x in names)):
+        raise TypeError(
+            "rename must be a dict that maps old paths to new ones, {'body.**': 'encoder.**'}; found "
+            f"{describe_value(rename)}"
+        )
+    functions = resize.values() if _is_mapping(resize) else [resize]
+    if resize is not None and not all(map(callable, functions)):
+        raise TypeError(
+            "resize must be a function of the new leaf and the old one, or a dict from patterns to such functions; "
+            f"found {describe_value(resize)}"
+        )
+
+
+def _is_mapping(x: object) -> bool:
+    return isinstance(x, Mapping)
 
 
 def _carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:

@@ -21,8 +21,8 @@ _last_line = 0.0  # when the last one was printed
 
 _DESCRIPTION = """\
 Report on a pytree: its leaves and static parts, what JAX, Optax, Equinox and treekit do with it, and the laws that it
-violates. With --optimizer, check the laws of a gradient transformation too. The exit status is 0 if all laws hold, 1 if
-one is violated, and 2 if there is nothing to check."""
+violates. With --optimizer, check the laws of a gradient transformation too, and show what a step does to each leaf. The
+exit status is 0 if all laws hold, 1 if one is violated, and 2 if there is nothing to check."""
 
 _EXAMPLE = """\
 example:

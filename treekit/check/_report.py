@@ -1,6 +1,7 @@
 """Collect the report on a tree: leaves, static parts, what libraries do with it, and the laws that it violates."""
 
 import dataclasses
+import importlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -51,6 +52,8 @@ class Report:
     violations: list[Violation]
     optimizer: str | None = None
     optimizer_violations: list[Violation] = dataclasses.field(default_factory=list[Violation])
+    summary: str = ""  # what the optimizer does to each leaf, as a table
+    summary_rows: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
 
     @property
     def totals(self) -> dict[str, int]:
@@ -75,6 +78,7 @@ class Report:
             "violations": [violation._asdict() for violation in self.violations],
             "optimizer": self.optimizer,
             "optimizer_violations": [violation._asdict() for violation in self.optimizer_violations],
+            "summary": self.summary_rows,
         }
 
 
@@ -94,12 +98,29 @@ def report_on_tree(name: str, tree: Any, progress: Progress) -> Report:
 def add_optimizer(
     report: Report, tree: Any, optimizer: tuple[str, Any], loss: tuple[str, Loss] | None, progress: Progress
 ) -> Report:
-    """Add the laws that an optimizer violates on this tree. Optimizer and loss are pairs of a name and a value."""
+    """Add the laws that an optimizer violates on this tree, and what a step does to each leaf.
+
+    Optimizer and loss are pairs of a name and a value.
+    """
     name, tx = optimizer
     grads = None if loss is None else gradients(*loss, tree)
     extra = extra_arguments(tx, tree, grads, squares(tree) if loss is None else loss[1])
     laws = transformation_laws(tx, tree, grads, extra, progress=lambda law: progress(f"optimizer: {law}"))
-    return dataclasses.replace(report, optimizer=name, optimizer_violations=list(laws))
+    report = dataclasses.replace(report, optimizer=name, optimizer_violations=list(laws))
+    progress("optimizer: a step of each leaf")
+    summary, rows = _summary(tx, tree)
+    return dataclasses.replace(report, summary=summary, summary_rows=rows)
+
+
+def _summary(tx: Any, tree: Any) -> tuple[str, list[dict[str, Any]]]:
+    """The table of `treekit.optax.summary`, or why there is none; and its rows."""
+    try:
+        optax: Any = importlib.import_module("treekit.optax")
+        found = optax.summary(tx, tree)
+    except Exception as error:  # the user's code may raise anything, and there may be no Optax
+        return f"cannot be shown: {describe_error(error)}", []
+    rows = [{**row._asdict(), "state": [x._asdict() for x in row.state], "bytes": row.bytes} for row in found.rows]
+    return str(found), rows
 
 
 def _leaf(path: str, x: Any) -> Leaf:

@@ -24,7 +24,14 @@ def as_text(report: Report, colours: bool) -> str:
     for title, violations in laws(report):
         lines += ["", f"{bold}{title}{plain}"]
         lines += [f"{red}{violation}{plain}" for violation in violations] or [f"  {green}all hold{plain}"]
+    if report.optimizer is not None:
+        lines += ["", f"{bold}{summary_title(report)}{plain}", *(f"  {line}" for line in report.summary.splitlines())]
     return "\n".join(lines)
+
+
+def summary_title(report: Report) -> str:
+    """The title of the table of what a step does."""
+    return f"What a step of {report.optimizer} does to each leaf"
 
 
 def laws(report: Report) -> list[tuple[str, list[Violation]]]:

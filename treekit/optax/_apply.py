@@ -1,7 +1,7 @@
 """Functions of params: apply updates, average, copy, and map over the params in a state."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast, overload
 
 import jax
 import optax
@@ -11,16 +11,18 @@ from treekit._dtype import as_array, cast_like, dtype_of, has_no_update, promote
 from treekit._jax import jnp, jtu
 from treekit._map import cast_tree_like, check_shapes
 from treekit._predicates import is_array, is_inexact_array, is_parameter
-from treekit._round import bits_like, bits_of_key, is_narrow, round_by, widen
+from treekit._round import Key, bits_like, bits_of_key, is_narrow, round_by, widen
 from treekit._tree import flatten_updates, is_none, path_text
+from treekit._types import LeafPredicate, TransformationLike
 
 T = TypeVar("T")
+State = TypeVar("State")
 
 _optax_tree_map_params = optax.tree_map_params
 
 
-def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
-    """Add updates to params, or to a raw model, preserving the dtype of every leaf.
+def apply_updates(params: T, updates: Any, *, key: Key | None = None) -> T:
+    """Add updates to params, or to a raw model; every leaf keeps its dtype.
 
     Leaves whose update is None or float0 are not changed, and neither are leaves that cannot be parameters: functions,
     strings, PRNG keys.
@@ -196,16 +198,52 @@ def schedule_free_eval_params(state: Any, params: T) -> T:
     return cast_tree_like(params, jtu.tree_map(evaluate, params, z_of_params))
 
 
+Initable: TypeAlias = TransformationLike | Callable[[Any], Any]
+
+
+@overload
 def tree_map_params(
-    initable: Any,
+    initable: Initable,
+    f: Callable[[Any], Any],
+    state: State,
+    /,
+    *,
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: LeafPredicate | None = None,
+) -> State: ...
+@overload
+def tree_map_params(
+    initable: Initable,
+    f: Callable[[Any, Any], Any],
+    state: State,
+    other: Any,
+    /,
+    *,
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: LeafPredicate | None = None,
+) -> State: ...
+@overload
+def tree_map_params(
+    initable: Initable,
     f: Callable[..., Any],
-    state: Any,
+    state: State,
+    other: Any,
+    another: Any,
     /,
     *rest: Any,
-    transform_non_params: Callable[..., Any] | None = None,
-    is_leaf: Callable[[Any], bool] | None = None,
-) -> Any:
-    """Do what `optax.tree_map_params` does, without `is_leaf` even if some params are masked or filtered out.
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: LeafPredicate | None = None,
+) -> State: ...
+def tree_map_params(
+    initable: Initable,
+    f: Callable[..., Any],
+    state: State,
+    /,
+    *rest: Any,
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: LeafPredicate | None = None,
+) -> State:
+    """`optax.tree_map_params` that needs no `is_leaf` where a part of the params is masked or filtered out.
 
     Args:
         initable: a transformation, or its init.
@@ -240,11 +278,12 @@ def tree_map_params(
     def stop(x: Any) -> bool:
         return is_chosen(x) or is_left_out(x)
 
-    return _optax_tree_map_params(
-        initable,
+    out: State = _optax_tree_map_params(
+        cast(Any, initable),
         f_or_left_out,
         state,
         *rest,
         transform_non_params=transform_non_params,
         is_leaf=stop,
     )
+    return out

@@ -6,25 +6,28 @@ import optax
 
 from treekit._jax import jtu
 from treekit._map import check_shapes
+from treekit._round import Key
 from treekit._tree import flatten_updates, is_none
 from treekit.optax._apply import apply_updates
 from treekit.optax._boundary import normalize, whole_step
 from treekit.optax._multi_steps import MultiSteps
+from treekit.optax._selection import updates_mismatch
 from treekit.optax._types import TransformationLike
 
 T = TypeVar("T")
+State = TypeVar("State")
 
 
 def apply_gradients(
     optimizer: TransformationLike,
     grads: Any,
-    state: Any,
+    state: State,
     params: T,
     *,
-    key: Any = None,
+    key: Key | None = None,
     **extra_args: Any,
-) -> tuple[T, Any]:
-    """Take a whole step of an optimizer: return the new params, or raw model, and the new state.
+) -> tuple[T, State]:
+    """One whole step of an optimizer: the new params, or raw model, and the new state.
 
     The result is that of `optimizer.update` and `treekit.optax.apply_updates`. Steps of `MultiSteps` that only
     accumulate, and steps that `apply_if_finite` skips, do not touch the params, so they move less memory.
@@ -65,16 +68,19 @@ def apply_gradients(
 
 
 def _check_grads(grads: Any, params: Any) -> None:
-    try:
-        check_shapes(params, _spread(params, grads), is_leaf=is_none)
-    except ValueError as error:
-        raise ValueError(
-            f"grads do not fit params: {error}. apply_gradients takes (optimizer, grads, state, params), in this "
-            "order, and gradients have the structure and the shapes of the params"
-        ) from None
-
-
-def _spread(params: Any, grads: Any) -> Any:
-    """Return the gradients, in which a None in place of a subtree becomes one None per param."""
     treedef = jtu.tree_structure(params, is_leaf=is_none)
-    return treedef.unflatten(flatten_updates(treedef, grads))
+    try:
+        parts = flatten_updates(treedef, grads)  # one None for each param below a None
+    except ValueError:
+        raise _wrong_grads(updates_mismatch(treedef, grads, "grads")) from None
+    try:
+        check_shapes(params, treedef.unflatten(parts), is_leaf=is_none)
+    except ValueError as error:
+        raise _wrong_grads(error) from None
+
+
+def _wrong_grads(found: object) -> ValueError:
+    return ValueError(
+        f"grads do not fit params: {found}. apply_gradients takes (optimizer, grads, state, params), in this order, "
+        "and gradients have the structure and the shapes of the params"
+    )

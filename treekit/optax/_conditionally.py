@@ -15,7 +15,9 @@ from treekit.optax._types import TransformationLike
 
 @described
 def conditionally_transform(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+    inner: TransformationLike,
+    should_transform_fn: Callable[..., Any],
+    forward_extra_args: bool = False,
 ) -> GradientTransformation[optax.ConditionallyTransformState]:
     """Run a transformation in some steps, and pass updates on unchanged in the others, for every mix of dtypes.
 
@@ -40,7 +42,9 @@ def conditionally_transform(
 
 @described
 def conditionally_mask(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+    inner: TransformationLike,
+    should_transform_fn: Callable[..., Any],
+    forward_extra_args: bool = False,
 ) -> GradientTransformation[optax.ConditionallyMaskState]:
     """Run a transformation in some steps, and return zero updates in the others, for every mix of dtypes.
 

@@ -27,9 +27,9 @@ def covered_leaves(state: Any, given: Any, leaves: list[Any], updates: list[Any]
     def is_copy(x: Any) -> bool:
         return type(x) is type(given) and _leaves_like(x, given) is not None
 
-    for copy in filter(is_copy, jtu.tree_leaves(state, is_leaf=is_copy)):
-        leaves = list(map(_covered_leaf, _leaves_like(copy, given) or [], leaves, updates))
-    return leaves
+    copies = [x for x in jtu.tree_leaves(state, is_leaf=is_copy) if is_copy(x)]
+    columns = [found for copy in copies if (found := _leaves_like(copy, given))]
+    return list(map(_covered_leaf, leaves, updates, zip(*columns, strict=True))) if columns else leaves
 
 
 def _leaves_like(copy: Any, given: Any) -> list[Any] | None:
@@ -52,13 +52,18 @@ def _leaves_like(copy: Any, given: Any) -> list[Any] | None:
     return found
 
 
-def _covered_leaf(copy: Any, leaf: Any, update: Any) -> Any:
-    """Return a leaf of the params, or None if the state does not cover it."""
-    if copy is None:  # left out by init, or by a filter, although there may be an update
-        return None if update is None else leaf
-    if leaf is None:  # the shape of a param that is masked out is unknown, and not needed
-        return 0.0 if isinstance(copy, optax.MaskedNode) else copy
-    return leaf
+def _covered_leaf(leaf: Any, update: Any, copies: tuple[Any, ...]) -> Any:
+    """A leaf of the params given, as the state covers it.
+
+    In a chain one copy may have an array where another is masked: the array tells most, then None, then MaskedNode.
+    """
+    arrays = [copy for copy in copies if not _is_left_out(copy)]
+    if arrays:
+        return arrays[-1] if leaf is None else leaf
+    if update is None and any(copy is None for copy in copies):  # left out by init, or by a filter
+        return None
+    # No shape is known of a param that is masked out and not given, and none is needed.
+    return 0.0 if leaf is None and any(copy is not None for copy in copies) else leaf
 
 
 def _is_left_out(x: Any) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from treekit._describe import describe
 from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, has_no_update, promoted_dtype
 from treekit._jax import jnp, jtu, untyped
-from treekit._predicates import is_parameter
+from treekit._predicates import is_inexact_parameter, is_parameter
 from treekit._tree import is_none, path_text
 from treekit.optax._covered import covered_leaves
 from treekit.optax._selection import update_parts
@@ -71,7 +71,7 @@ class Crossing:
         """Return the user's params, with the values of `inside_params` for leaves that are trained."""
 
         def choose(leaf: Any, new: Any, update: Any, old: Any) -> Any:
-            return old if has_no_update(update) or not _is_inexact(leaf) else new
+            return old if has_no_update(update) or not is_inexact_parameter(leaf) else new
 
         news, olds = (update_parts(self._treedef, tree) for tree in (inside_params, params))
         return self._treedef.unflatten(map(choose, self._leaves, news, self._updates, olds))
@@ -125,13 +125,9 @@ def _as_inexact(param: Any) -> Any:
 
 
 def _is_plain(param: Any) -> bool:
-    return isinstance(param, untyped.Array) and _is_inexact(param)
+    return isinstance(param, untyped.Array) and is_inexact_parameter(param)
 
 
 def _is_of_objects(param: Any) -> bool:
     dtype: Any = getattr(param, "dtype", None)
     return isinstance(param, np.ndarray) and dtype == np.dtype(object)
-
-
-def _is_inexact(param: Any) -> bool:
-    return is_parameter(param) and bool(jnp.issubdtype(dtype_of(as_array(param)), jnp.inexact))

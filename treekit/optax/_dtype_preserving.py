@@ -14,7 +14,7 @@ from treekit.optax._dtypes import like_updates, preserve_dtypes
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._state_dtype import cast_state, check_state, check_state_dtype, is_by_name, store_by_name
 from treekit.optax._transformation import GradientTransformation, core_of, described
-from treekit.optax._types import TransformationLike
+from treekit.optax._types import S, TransformationLike
 
 # One dtype for all floating-point state, or one for each accumulator, by name or by pattern.
 if TYPE_CHECKING:
@@ -41,10 +41,18 @@ def dtype_preserving(
 ) -> GradientTransformation[StochasticRoundingState]: ...
 @overload
 def dtype_preserving(
+    inner: GradientTransformation[S] | TransformationLike,
+    *,
+    state_dtype: StateDtype = None,
+    rounding: Literal["nearest"] = "nearest",
+    seed: int = 0,
+) -> GradientTransformation[S]: ...
+@overload
+def dtype_preserving(
     inner: TransformationLike,
     *,
     state_dtype: StateDtype = None,
-    rounding: Literal["nearest", "stochastic"] = "nearest",
+    rounding: Literal["nearest", "stochastic"],
     seed: int = 0,
 ) -> GradientTransformation[Any]: ...
 @described

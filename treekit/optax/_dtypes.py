@@ -40,7 +40,9 @@ def preserve_dtypes(tx: TransformationLike, *, state_dtype: Any = None) -> optax
         if state_dtype is not None:
             check_held(state, state_dtype)
         new_updates, new_state = inner.update(cast(updates), state, cast(params), **extra)
-        return _keep_updates(updates, params, new_updates), _keep_state(state, params, new_state)
+        leaves, treedef = jtu.tree_flatten(updates)
+        kept = keep_updates(leaves, treedef, params, new_updates)
+        return treedef.unflatten(kept), keep_state(state, params, new_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -50,23 +52,33 @@ def preserve_step_dtypes(step: WholeStep) -> WholeStep:
 
     def preserved(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
         def apply_kept(params: Any, new_updates: Any) -> Any:
-            return apply(params, _keep_updates(updates, params, new_updates))
+            leaves, treedef = jtu.tree_flatten(updates)
+            return apply(params, treedef.unflatten(keep_updates(leaves, treedef, params, new_updates)))
 
         new_params, new_state = step(updates, state, params, extra, apply_kept)
-        return new_params, _keep_state(state, params, new_state)
+        return new_params, keep_state(state, params, new_state)
 
     return preserved
 
 
-def _keep_updates(updates: Any, params: Any, new_updates: Any) -> Any:
-    leaves, treedef = jtu.tree_flatten(updates)
+def keep_updates(leaves: list[Any], treedef: Any, params: Any, new_updates: Any) -> list[Any]:
+    """New updates, leaf by leaf, each in the wider dtype of its gradient and its param.
+
+    Args:
+        leaves: the gradients.
+        treedef: their structure.
+        params: the params, or None.
+        new_updates: what a transformation made of the gradients.
+    """
+    updates = treedef.unflatten(leaves)
     news = _parts_of_updates(updates, treedef, new_updates)
     if _mixes_complex(params):
         news = list(map(_real_where_real, leaves, news))
-    return treedef.unflatten(cast_each(news, _like_each(leaves, treedef, params), updates))
+    return cast_each(news, _like_each(leaves, treedef, params), updates)
 
 
-def _keep_state(state: Any, params: Any, new_state: Any) -> Any:
+def keep_state(state: Any, params: Any, new_state: Any) -> Any:
+    """A new state in the structure and the dtypes of the one before it."""
     _check_state(state, new_state)
     if _mixes_complex(params):
         new_state = jtu.tree_map(_real_where_real, state, new_state)
@@ -111,7 +123,7 @@ def _mixes_complex(params: Any) -> bool:
 
 
 def _is_complex(x: Any) -> bool:
-    return is_array(x) and x.dtype.kind == "c"
+    return is_array(x) and bool(jnp.issubdtype(x.dtype, jnp.complexfloating))
 
 
 def _real_where_real(old: Any, new: Any) -> Any:

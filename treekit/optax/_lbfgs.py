@@ -1,7 +1,7 @@
 """`lbfgs`, and `value_and_grad_from_state`, which reads the value and gradient that its line search stored."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import optax
 
@@ -12,6 +12,9 @@ from treekit._map import cast_tree_like
 from treekit._predicates import is_inexact_array
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
+from treekit.optax._types import ValueAndGradFn
+
+V = TypeVar("V")
 
 _optax_lbfgs = optax.lbfgs
 _LINESEARCH = optax.scale_by_zoom_linesearch(max_linesearch_steps=20, initial_guess_strategy="one")
@@ -68,8 +71,8 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
     return optax.GradientTransformationExtraArgs(tx.init, update)
 
 
-def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
-    """Return a function that reads value and gradient from the state, where a line search has stored them.
+def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
+    """`optax.value_and_grad_from_state` on raw models: the value and gradient that a line search has left in the state.
 
     This is `optax.value_and_grad_from_state` for raw models. If the state has no finite value yet, or the gradient of
     only a part of the params (inside `masked`), value and gradient are computed.

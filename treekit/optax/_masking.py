@@ -14,12 +14,14 @@ from treekit.optax._boundary import at_boundary
 from treekit.optax._selection import LeafSelection, apply_to_selection, is_params_placeholder
 from treekit.optax._specs import choose_filtered, choose_groups, choose_masked, resolve_mask
 from treekit.optax._transformation import Core, GradientTransformation, core_of, described
-from treekit.optax._types import TransformationLike
+from treekit.optax._types import S, TransformationLike
 
 
 @described
-def filtered(inner: TransformationLike, filter_spec: FilterSpec = is_inexact_array) -> GradientTransformation[Any]:
-    """Run a transformation on some of the leaves of a raw model, and freeze the others.
+def filtered(
+    inner: GradientTransformation[S] | TransformationLike, filter_spec: FilterSpec = is_inexact_array
+) -> GradientTransformation[S]:
+    """Run a transformation over some of the leaves of a raw model; the others are frozen.
 
     The other leaves (functions, strings, integers, …) are None in the state and in the updates, so that
     `treekit.optax.apply_updates` and `equinox.apply_updates` do not change them.

@@ -14,10 +14,11 @@ from treekit._describe import describe_value
 from treekit._dtype import dtype_of, promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, untyped
 from treekit.optax._boundary import at_boundary, normalize
-from treekit.optax._dtypes import preserve_dtypes
-from treekit.optax._step_if import run_if, run_step_if, zeros
+from treekit.optax._dtypes import keep_state, keep_updates, preserve_dtypes
+from treekit.optax._step_if import run_if, run_step_if
+from treekit.optax._traced import zeros
 from treekit.optax._transformation import GradientTransformation, SteppingCore, core_of, step_of
-from treekit.optax._types import TransformationLike
+from treekit.optax._types import TransformationLike, U
 
 if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
     _Base = object
@@ -69,7 +70,7 @@ class MultiSteps(_Base):
         if not callable(every_k_schedule) and not (_is_int(every_k_schedule) and every_k_schedule >= 1):
             raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
         self._opt = normalize(opt)
-        self._core = preserve_dtypes(opt)  # loops and cond need state with unchanged dtypes
+        self._inner = core_of(opt)
         self._every_k = every_k_schedule
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
@@ -92,9 +93,9 @@ class MultiSteps(_Base):
         return state
 
     def update(
-        self, updates: Any, state: optax.MultiStepsState, params: Any = None, **extra_args: Any
-    ) -> tuple[Any, optax.MultiStepsState]:
-        """Accumulate; on the k-th step, run the inner transformation on the accumulated gradients.
+        self, updates: U, state: optax.MultiStepsState, params: Any = None, **extra_args: Any
+    ) -> tuple[U, optax.MultiStepsState]:
+        """Accumulate; on the k-th step, run the inner transformation on what is accumulated.
 
         Args:
             updates: the gradients of this step.
@@ -108,8 +109,8 @@ class MultiSteps(_Base):
         new_updates, new_state = self._tx.update(updates, state, params, **extra_args)
         return new_updates, new_state
 
-    def has_updated(self, state: Any) -> jax.Array:
-        """Return whether the step that returned `state` ran the inner transformation, as a bool array of shape ()."""
+    def has_updated(self, state: optax.MultiStepsState) -> jax.Array:
+        """Whether the step that returned `state` ran the inner transformation; a bool array of shape ()."""
         updated: jax.Array = jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
         return updated
 
@@ -120,37 +121,42 @@ class MultiSteps(_Base):
     def _init(self, params: Any) -> optax.MultiStepsState:
         zero = jnp.zeros([], jnp.int32)
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
-        return optax.MultiStepsState(zero, zero, self._core.init(params), self._zero_accumulator(params), skip_state)
+        inner_state = preserve_dtypes(self._inner).init(params)
+        return optax.MultiStepsState(zero, zero, inner_state, self._zero_accumulator(params), skip_state)
 
     def _update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         at = self._position(updates, state, params)
+        leaves, treedef = jtu.tree_flatten(updates)
 
-        def accumulate(acc: Any) -> Any:
-            return self._accumulate(at, updates, acc)
+        def accumulate(acc: list[Any]) -> list[Any]:
+            return self._accumulate(at, leaves, acc)
 
-        def inner_step(inner_state: Any, accumulated: Any) -> tuple[Any, Any]:
-            return self._core.update(jtu.tree_map(_cast_to, updates, accumulated), inner_state, params, **extra)
+        def inner_step(old: Any, accumulated: list[Any]) -> tuple[list[Any], Any]:
+            grads = list(map(_cast_to, leaves, accumulated))
+            new_updates, new = self._inner.update(treedef.unflatten(grads), old, params, **extra)
+            # The loop, or cond, wants the dtypes that it is given.
+            return keep_updates(grads, treedef, params, new_updates), keep_state(old, params, new)
 
-        inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, state.acc_grads))
-        new_updates, inner_state, acc = run_step_if(at.should_step, accumulate, inner_step, inner_state, acc)
-        return new_updates, at.state(inner_state, acc)
+        inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
+        news, inner_state, acc = run_step_if(at.should_step, accumulate, inner_step, inner_state, acc)
+        return treedef.unflatten(news), at.state(inner_state, treedef.unflatten(acc))
 
     def _whole_step(self, updates: Any, state: Any, params: Any, extra: Any, apply: Any) -> tuple[Any, Any]:
         """Pass the params through the loop with the state, so that a step that only accumulates does not touch them."""
         at = self._position(updates, state, params)
-        inner_step = step_of(core_of(self._opt), self._core)
+        inner_step = step_of(self._inner, preserve_dtypes(self._inner))
+        leaves, treedef = jtu.tree_flatten(updates)
 
         def run(carry: Any) -> Any:
             params, inner_state, acc = carry
-            accumulated = jtu.tree_map(_cast_to, updates, acc)
+            accumulated = treedef.unflatten(map(_cast_to, leaves, acc))
             params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
             return params, inner_state, zeros(acc)
 
-        inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, state.acc_grads))
-        params, inner_state, acc = run_if(
-            at.should_step, run, (params, inner_state, self._accumulate(at, updates, acc))
-        )
-        return params, at.state(inner_state, acc)
+        inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
+        carry = params, inner_state, self._accumulate(at, leaves, acc)
+        params, inner_state, acc = run_if(at.should_step, run, carry)
+        return params, at.state(inner_state, treedef.unflatten(acc))
 
     def _position(self, updates: Any, state: Any, params: Any) -> "_Position":
         mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
@@ -160,8 +166,8 @@ class MultiSteps(_Base):
         should_step = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
         return _Position(mini_step, gradient_step, skip, skip_state, should_step)
 
-    def _accumulate(self, at: "_Position", updates: Any, acc: Any) -> Any:
-        return jtu.tree_map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), updates, acc)
+    def _accumulate(self, at: "_Position", leaves: list[Any], acc: list[Any]) -> list[Any]:
+        return list(map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), leaves, acc))
 
     def _skip(self, updates: Any, gradient_step: Any, params: Any) -> tuple[Any, Any]:
         if self._should_skip is None:
@@ -181,10 +187,7 @@ class MultiSteps(_Base):
             widest = promoted_dtype(p, untyped.ShapeDtypeStruct((), self._accumulator_dtype))
             return widest if self._accumulator_dtype == jnp.float32 or jnp.iscomplexobj(p) else self._accumulator_dtype
 
-        def zero(p: Any) -> Any:
-            return jnp.zeros_like(p, dtype(p))
-
-        return jtu.tree_map(zero, params)
+        return jtu.tree_map(lambda p: jnp.zeros_like(p, dtype(p)), params)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -53,7 +53,8 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
         one step for each round, and inside `apply_if_finite` no step if the update is skipped.
 
     Raises:
-        ValueError: `decay` is out of range; or `update` was called without the params.
+        ValueError: `decay` is a number out of range; or `update` was not given the params. `treekit.optax.chain` raises
+            one where another transformation follows `params_ema`.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax
@@ -84,7 +85,7 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
 
         return updates, ParamsEmaState(count, jtu.tree_map(average, state.params_ema, params, updates))
 
-    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update)).ending_chain()
 
 
 def _check_decay(decay: Any) -> None:
@@ -157,7 +158,7 @@ def _find(path: Any, state: Any) -> Iterator[tuple[Any, ParamsEmaState]]:
         else:
             found = list(_find(here, node)) if _is_chain(node) else []
         for where, ema in found:
-            if _is_chain(state) and _place(state, below[0]) < len(state) - 1:
+            if _is_chain(state) and not all(isinstance(x, ParamsEmaState) for x in _later(state, below[0])):
                 raise ValueError(
                     f"params_ema is at {jtu.keystr(where)} of the state, and another transformation follows it in its "
                     "chain, so it does not average the params that the optimizer returns. Put it last"
@@ -170,9 +171,11 @@ def _is_chain(x: object) -> bool:
     return type(x) in (tuple, OrderedDict)
 
 
-def _place(state: Any, key: Any) -> int:
-    """Return the position of a key's link in a chain."""
-    return list(state).index(key.key) if type(state) is not tuple else int(key.idx)
+def _later(state: Any, key: Any) -> list[Any]:
+    """The states of the links of a chain after the one of a key."""
+    if type(state) is tuple:
+        return list(state[key.idx + 1 :])
+    return list(state.values())[list(state).index(key.key) + 1 :]
 
 
 def _in_params(ema: Any, params: Any) -> Any:

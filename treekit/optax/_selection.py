@@ -87,16 +87,25 @@ def update_parts(prefix_treedef: Any, tree: Any) -> list[Any]:
             raise ValueError(
                 "the params are the pair of optax.lookahead, which cannot be wrapped: use it outermost"
             ) from None
-        first = tree_diff(params, jtu.tree_map(_zero, tree))[0]
         raise ValueError(
-            f"the updates do not fit the params: at {first.path or 'the root'}, the params have {first.left}, and the "
-            f"updates {first.right}. update takes (updates, state, params), in this order, and updates have the "
-            "structure of the params"
+            f"the updates do not fit the params: {updates_mismatch(prefix_treedef, tree)}. update takes (updates, "
+            "state, params), in this order, and updates have the structure of the params"
         ) from None
 
 
-def _zero(_: Any) -> int:
-    return 0
+def updates_mismatch(treedef: Any, tree: Any, name: str = "updates") -> str:
+    """Where updates, or a tree like them, first differ in structure from params; None does not differ from anything."""
+    params = treedef.unflatten([_LEAF] * treedef.num_leaves)
+    differences = tree_diff(params, jtu.tree_map(lambda _: _LEAF, tree))
+    first = next((each for each in differences if each.right != "None"), differences[0])
+    return f"at {first.path or 'the root'}, the params have {first.left}, and the {name} {first.right}"
+
+
+class _Leaf:
+    """What any leaf is, where structure alone counts."""
+
+
+_LEAF = _Leaf()
 
 
 def apply_to_selection(

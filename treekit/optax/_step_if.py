@@ -1,54 +1,12 @@
 """Accumulate, and run an inner step in some steps only: traced once, and without additional memory."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.extend.core
-from jax.core import Tracer
-
 from treekit._dtype import cast_like, promoted_dtype
 from treekit._jax import jnp, jtu, lax, untyped
-
-
-@dataclasses.dataclass(frozen=True)
-class Traced:
-    """A traced function, which can be called again without running its Python code.
-
-    It does not contain the arrays that the function closes over, since JAX caches it: they are passed in each call.
-
-    Attributes:
-        jaxpr: the traced computation.
-        like: the result, with a shape and a dtype for each array.
-    """
-
-    jaxpr: Any
-    like: Any
-
-    def __call__(self, *args: Any, consts: Any) -> Any:
-        """Compute the result for other arguments, and other arrays instead of those closed over."""
-        closed = jax.extend.core.ClosedJaxpr(self.jaxpr, consts)
-        leaves = untyped.extend.core.jaxpr_as_fun(closed)(*jtu.tree_leaves(args))
-        return jtu.tree_structure(self.like).unflatten(leaves)
-
-
-def trace(f: Callable[..., Any], *args: Any) -> tuple[Traced, Any]:
-    """Trace a function, and return it with the arrays that it closes over.
-
-    Under jit, the function is jitted first, so that each call adds only one equation; adding thousands of equations
-    again would take as long as tracing them. Compilers inline the call. Outside of jit, JAX would keep the arrays alive
-    that a jitted function closes over.
-    """
-    is_traced = any(isinstance(x, Tracer) for x in jtu.tree_leaves(args))
-    closed, like = untyped.make_jaxpr(untyped.jit(f) if is_traced else f, return_shape=True)(*args)
-    return Traced(closed.jaxpr, like), closed.consts
-
-
-def zeros(like: Any) -> Any:
-    """Make zeros for a tree of shapes, dtypes and, on a mesh with explicit axes, shardings."""
-    return jtu.tree_map(jnp.zeros_like, like)
+from treekit.optax._traced import Traced, trace, zeros
 
 
 def run_step_if(
@@ -58,10 +16,11 @@ def run_step_if(
 
     Args:
         should_step: whether to run the step; a bool of shape ().
-        accumulate: maps the accumulator before this step to the one after it, of the same shapes and dtypes.
-        inner_step: maps a state and an accumulator to updates and a new state of the same structure and dtypes.
+        accumulate: maps what was accumulated before this step to what is now, of the same shapes and dtypes.
+        inner_step: maps a state and what is accumulated to updates and a new state of the same structure and dtypes.
+            There is an update, or None, for each array that is accumulated.
         state: the state.
-        acc: the accumulator before this step.
+        acc: what was accumulated before this step, array by array.
 
     Returns:
         The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
@@ -94,7 +53,7 @@ def run_step_if(
                 return inner(state, in_place(should_step, now, acc))
 
             updates, state, old_acc = run_in_place(should_step, add_and_step, step.like[0], state, acc)
-            return updates, state, zero_if(should_step, now(old_acc))
+            return updates, state, [_zero_jitted(should_step, x) for x in now(old_acc)]
 
         # On GPUs and TPUs, the sum is computed after the loop, where it is fused with the updates into one pass over
         # memory, and again inside the loop. CPUs make a pass for each operation, so they compute it once, before it.
@@ -206,35 +165,30 @@ def run_in_place(should_step: Any, step: Callable[..., Any], like: Any, state: A
     Args:
         should_step: whether to run the step; a bool of shape ().
         step: maps a state and an accumulator to updates and a new state.
-        like: the shapes and dtypes of the updates; None for a leaf without an update.
+        like: the shape and dtype of each update; None where there is none.
         state: the state.
-        acc: the accumulator.
+        acc: the accumulator, array by array.
 
     Returns:
         The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
     """
-    leaves, treedef = jtu.tree_flatten(acc)
-    likes = treedef.flatten_up_to(like)
-    places = [x if u is None else x.astype(promoted_dtype(x, u)) for x, u in zip(leaves, likes, strict=True)]
+    places = [x if u is None else x.astype(promoted_dtype(x, u)) for x, u in zip(acc, like, strict=True)]
 
     def turn(carry: Any) -> Any:
         state, reverse = carry
-        old_acc = [place.astype(x.dtype) for place, x in zip(reverse[::-1], leaves, strict=True)]
-        updates, new_state = step(state, treedef.unflatten(old_acc))
-        new_places = [
-            place if u is None else u.astype(place.dtype)
-            for place, u in zip(reverse[::-1], treedef.flatten_up_to(updates), strict=True)
-        ]
-        return new_state, new_places[::-1]
+        places = reverse[::-1]
+        updates, new_state = step(state, [place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
+        pairs = zip(places, updates, strict=True)
+        return new_state, [place if u is None else u.astype(place.dtype) for place, u in pairs][::-1]
 
     # In reverse, since XLA assigns memory from the last result to the first: in their own order, a quarter of them
     # would need new memory if nothing is donated.
     state, reverse = in_place(should_step, turn, (state, places[::-1]))
     parts = [
         _part_jitted(should_step, place, None if u is None else u.dtype, x.dtype)
-        for place, u, x in zip(reverse[::-1], likes, leaves, strict=True)
+        for place, u, x in zip(reverse[::-1], like, acc, strict=True)
     ]
-    return treedef.unflatten(u for u, _ in parts), state, treedef.unflatten(acc for _, acc in parts)
+    return [u for u, _ in parts], state, [acc for _, acc in parts]
 
 
 def _part(should_step: Any, place: Any, update_dtype: Any, acc_dtype: Any) -> tuple[Any, Any]:
@@ -248,18 +202,13 @@ def _part(should_step: Any, place: Any, update_dtype: Any, acc_dtype: Any) -> tu
 _part_jitted: Any = untyped.jit(_part, static_argnums=(2, 3), inline=True)
 
 
-def zero_if(should_step: Any, tree: Any) -> Any:
-    """Return zeros if `should_step` is true, else the tree."""
-    return jtu.tree_map(functools.partial(_zero_jitted, should_step), tree)
-
-
 def _zero(should_step: Any, x: Any) -> Any:
+    """Zeros where `should_step` is true."""
     return lax.select(should_step, jnp.zeros_like(x), x)
 
 
 _zero_jitted: Any = untyped.jit(_zero, inline=True)
 
 
-def _same_shapes(like: Any, acc: Any) -> bool:
-    leaves, treedef = jtu.tree_flatten(acc)
-    return all(u is None or u.shape == x.shape for u, x in zip(treedef.flatten_up_to(like), leaves, strict=True))
+def _same_shapes(like: list[Any], acc: list[Any]) -> bool:
+    return all(u is None or u.shape == x.shape for u, x in zip(like, acc, strict=True))

@@ -61,10 +61,12 @@ class GradientTransformation(_Base, Generic[S]):
     returns one of Optax's transformations, since another `init` or `update` does not belong to the core.
 
     Attributes:
-        core: the transformation inside the boundary, on trees of arrays; None after JAX has rebuilt it.
+        core: what runs between the boundaries, on trees of arrays; None for one that JAX has rebuilt.
+        ends_chain: whether nothing that changes the updates may follow it in a chain.
     """
 
     core: Core | None = None
+    ends_chain: bool = False
     _describe: Callable[[], str] | None = None
 
     if TYPE_CHECKING:  # at run time they are the fields of the named tuple
@@ -80,11 +82,13 @@ class GradientTransformation(_Base, Generic[S]):
         update: Callable[..., tuple[Any, S]] | Any,
         core: Core | None = None,
         describe: Callable[[], str] | None = None,
+        ends_chain: bool = False,
     ) -> "GradientTransformation[S]":
         """Create one; JAX also calls this when it rebuilds the tuple, with any leaves instead of the two functions."""
         self = super().__new__(cls, init, update)
         self.core = core
         self._describe = describe
+        self.ends_chain = ends_chain
         return self
 
     def __repr__(self) -> str:
@@ -96,8 +100,12 @@ class GradientTransformation(_Base, Generic[S]):
             return optax.GradientTransformationExtraArgs(**{"init": self.init, "update": self.update, **functions})
 
     def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[S]":
-        """Return the same transformation with the result of `describe` as its `repr`."""
-        return GradientTransformation(self.init, self.update, self.core, describe)
+        """The same transformation, whose `repr` is what `describe` returns."""
+        return GradientTransformation(self.init, self.update, self.core, describe, self.ends_chain)
+
+    def ending_chain(self, ends_chain: bool = True) -> "GradientTransformation[S]":
+        """The same transformation, after which nothing may follow in a chain."""
+        return GradientTransformation(self.init, self.update, self.core, self._describe, ends_chain)
 
 
 def is_ours(x: object) -> TypeGuard[GradientTransformation[Any]]:
