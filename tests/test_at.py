@@ -311,13 +311,6 @@ ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exceptio
         ValueError,
         "A static field is not a node.*computed from leaves",
     ),
-    "computed": (
-        [1],
-        lambda t: "a" + "b",
-        {"replace": 1},
-        ValueError,
-        "A static field is not a node.*computed from leaves",
-    ),
     "constant": ([1], lambda t: "other", {"replace": 1}, ValueError, "did not return a node"),
     "object": ([1], lambda t: object(), {"replace": 1}, ValueError, "did not return a node"),
     "computed container": ([1, 2], lambda t: {"a": t[0]}, {"replace": [1]}, ValueError, "'a', which is not a node"),

@@ -113,7 +113,7 @@ def add_optimizer(
 
 
 def _summary(tx: Any, tree: Any) -> tuple[str, list[dict[str, Any]]]:
-    """The table of `treekit.optax.summary`, or why there is none; and its rows."""
+    """Return the table of `treekit.optax.summary`, or the reason why it cannot be made, and its rows."""
     try:
         optax: Any = importlib.import_module("treekit.optax")
         found = optax.summary(tx, tree)

@@ -69,7 +69,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *dir(_optax)})
 
 
-# So that `import treekit.optax.name` works for modules of later releases of Optax too; those above have files.
+# Makes `import treekit.optax.name` work for modules of later releases of Optax; those of this one have files.
 for _name, _module in list(vars(_optax).items()):
     if isinstance(_module, ModuleType) and _module.__name__ == f"optax.{_name}":
         sys.modules.setdefault(f"{__name__}.{_name}", _wrap_module(_module, f"{__name__}.{_name}"))

@@ -22,7 +22,7 @@ _optax_tree_map_params = optax.tree_map_params
 
 
 def apply_updates(params: T, updates: Any, *, key: Key | None = None) -> T:
-    """Add updates to params, or to a raw model; every leaf keeps its dtype.
+    """Add updates to params, or to a raw model, preserving the dtype of every leaf.
 
     Leaves whose update is None or float0 are not changed, and neither are leaves that cannot be parameters: functions,
     strings, PRNG keys.
@@ -243,7 +243,7 @@ def tree_map_params(
     transform_non_params: Callable[[Any], Any] | None = None,
     is_leaf: LeafPredicate | None = None,
 ) -> State:
-    """`optax.tree_map_params` that needs no `is_leaf` where a part of the params is masked or filtered out.
+    """Do what `optax.tree_map_params` does, without `is_leaf` even if some params are masked or filtered out.
 
     Args:
         initable: a transformation, or its init.

@@ -27,7 +27,7 @@ def apply_gradients(
     key: Key | None = None,
     **extra_args: Any,
 ) -> tuple[T, State]:
-    """One whole step of an optimizer: the new params, or raw model, and the new state.
+    """Take a whole step of an optimizer: return the new params, or raw model, and the new state.
 
     The result is that of `optimizer.update` and `treekit.optax.apply_updates`. Steps of `MultiSteps` that only
     accumulate, and steps that `apply_if_finite` skips, do not touch the params, so they move less memory.
@@ -70,7 +70,7 @@ def apply_gradients(
 def _check_grads(grads: Any, params: Any) -> None:
     treedef = jtu.tree_structure(params, is_leaf=is_none)
     try:
-        parts = flatten_updates(treedef, grads)  # one None for each param below a None
+        parts = flatten_updates(treedef, grads)  # a None in place of a subtree becomes one None per param
     except ValueError:
         raise _wrong_grads(updates_mismatch(treedef, grads, "grads")) from None
     try:

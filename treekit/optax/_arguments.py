@@ -130,17 +130,17 @@ def _as_schedule(value: Any, parameter: inspect.Parameter, params: Any) -> Sched
         f"inject_hyperparams cannot decide what the argument {parameter.name!r} is: {value!r} neither maps a "
         "step count to one real number, as a schedule does, nor fits the params, as a mask does. "
         + _answered(answer, error)
-        + f"To pass it on as it is, name it: static_args={parameter.name!r}"
+        + f"To pass it on unchanged, name it: static_args={parameter.name!r}"
     ) from error
 
 
 def _answered(answer: Any, error: Exception | None) -> str:
     if error:
-        return f"Given a count, it raised {describe_error(error)}. "
+        return f"Called with a count, it raised {describe_error(error)}. "
     if answer is _NOT_ASKED:
         return ""
     what = describe(answer) if is_array(answer) else describe_value(answer)
-    return f"Given a count, it returned {what}, and a schedule returns a real number of shape (). "
+    return f"Called with a count, it returned {what}, but a schedule returns a real number of shape (). "
 
 
 def _fits(value: Any, params: Any) -> bool:
@@ -162,14 +162,14 @@ def _maps_params(value: Any, params: Any) -> bool:
 
 
 def _value_at_zero(value: Any) -> tuple[Any, Exception | None]:
-    """What `value` maps a step count to, if it is asked; and what it raised."""
+    """Return what `value` maps a step count to, unless it is not called; and the error that it raised."""
     if not is_truly_callable(value) and not any(map(_is_numeric_leaf, jtu.tree_leaves(value))):
-        return _NOT_ASKED, None  # a mask or labels that can be called, for other params
-    # A concrete count, since a schedule may branch on it; and no transfer that a user means to forbid.
+        return _NOT_ASKED, None  # a callable mask or label tree, for other params
+    # The count is concrete, since a schedule may branch on it, and needs no transfer, which users may forbid.
     try:
         with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
             return value(jnp.zeros([], jnp.int32)), None
-    except Exception as error:  # whatever a mask function raises when it is given a count for the params
+    except Exception as error:  # a mask function that is called with a count may raise anything
         return None, error
 
 

@@ -53,16 +53,16 @@ def _leaves_like(copy: Any, given: Any) -> list[Any] | None:
 
 
 def _covered_leaf(leaf: Any, update: Any, copies: tuple[Any, ...]) -> Any:
-    """A leaf of the params given, as the state covers it.
+    """Return a leaf of the params, or None if the state does not cover it.
 
-    In a chain one copy may have an array where another is masked: the array tells most, then None, then MaskedNode.
+    In a chain, one copy may have an array where another is masked: the array decides, then None, then MaskedNode.
     """
     arrays = [copy for copy in copies if not _is_left_out(copy)]
     if arrays:
         return arrays[-1] if leaf is None else leaf
     if update is None and any(copy is None for copy in copies):  # left out by init, or by a filter
         return None
-    # No shape is known of a param that is masked out and not given, and none is needed.
+    # The shape of a param that is masked out and was not passed is unknown, and not needed.
     return 0.0 if leaf is None and any(copy is not None for copy in copies) else leaf
 
 

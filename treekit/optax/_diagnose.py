@@ -58,24 +58,23 @@ def _wrong_state(core: Core, state: Any, params: Any) -> str:
     first, *more = differences
     return (
         f"the state does not fit this optimizer and these params. At state{first.path}, init makes {first.left}, and "
-        f"the state that was given has {first.right}{f' ({len(more)} more differences)' if more else ''}. "
+        f"this state has {first.right}{f' ({len(more)} more differences)' if more else ''}. "
         + ((first.kind == "array against None" and _traced_number(params)) or _OTHER_STATE)
     )
 
 
 _OTHER_STATE = (
-    "It was made by another optimizer, or for other params, or with another mask, labels or filter_spec: make it by "
-    "init"
+    "It was made by another optimizer, for other params, or with another mask, labels or filter_spec: make it with init"
 )
 
 
 def _traced_number(params: Any) -> str:
-    """What to do where a filter has seen a Python number in init, and sees an array in a jitted update."""
+    """Say what to do if a filter saw a Python number in init, and sees an array in a jitted update; else ""."""
     for path, x in jtu.tree_flatten_with_path(params)[0]:
         if isinstance(x, Tracer) and is_weak(x):
             return (
                 f"At {jtu.keystr(path) or 'the root'}, the params have a Python number that jax.jit has made an array: "
-                "if init was given the number, a filter says another thing of it. Make it an array before init, with "
-                "jnp.asarray, or jit the step with equinox.filter_jit, which leaves numbers as they are"
+                "if init received the number, a filter may select it differently. Make it an array before init, with "
+                "jnp.asarray, or jit the step with equinox.filter_jit, which does not convert numbers"
             )
     return ""

@@ -72,7 +72,7 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
 
 
 def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
-    """`optax.value_and_grad_from_state` on raw models: the value and gradient that a line search has left in the state.
+    """Return a function that reads value and gradient from the state, where a line search has stored them.
 
     This is `optax.value_and_grad_from_state` for raw models. If the state has no finite value yet, or the gradient of
     only a part of the params (inside `masked`), value and gradient are computed.

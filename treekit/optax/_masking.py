@@ -21,7 +21,7 @@ from treekit.optax._types import S, TransformationLike
 def filtered(
     inner: GradientTransformation[S] | TransformationLike, filter_spec: FilterSpec = is_inexact_array
 ) -> GradientTransformation[S]:
-    """Run a transformation over some of the leaves of a raw model; the others are frozen.
+    """Run a transformation on some of the leaves of a raw model, and freeze the others.
 
     The other leaves (functions, strings, integers, …) are None in the state and in the updates, so that
     `treekit.optax.apply_updates` and `equinox.apply_updates` do not change them.

@@ -17,7 +17,7 @@ else:
 
 @described
 def monitor(measures: Mapping[str, Measure]) -> GradientTransformation[optax.MonitorState]:
-    """`optax.monitor` whose state holds the measurements from init on, so that it runs in scan and is traced once.
+    """Store measurements of the updates in the state: `optax.monitor`, which also runs in scan and is traced once.
 
     The state has the measurements from `init` on. Before the first update they are measurements of the params.
 

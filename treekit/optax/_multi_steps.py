@@ -95,7 +95,7 @@ class MultiSteps(_Base):
     def update(
         self, updates: U, state: optax.MultiStepsState, params: Any = None, **extra_args: Any
     ) -> tuple[U, optax.MultiStepsState]:
-        """Accumulate; on the k-th step, run the inner transformation on what is accumulated.
+        """Accumulate; on the k-th step, run the inner transformation on the accumulated gradients.
 
         Args:
             updates: the gradients of this step.
@@ -110,7 +110,7 @@ class MultiSteps(_Base):
         return new_updates, new_state
 
     def has_updated(self, state: optax.MultiStepsState) -> jax.Array:
-        """Whether the step that returned `state` ran the inner transformation; a bool array of shape ()."""
+        """Return whether the step that returned `state` ran the inner transformation, as a bool array of shape ()."""
         updated: jax.Array = jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
         return updated
 
@@ -134,7 +134,7 @@ class MultiSteps(_Base):
         def inner_step(old: Any, accumulated: list[Any]) -> tuple[list[Any], Any]:
             grads = list(map(_cast_to, leaves, accumulated))
             new_updates, new = self._inner.update(treedef.unflatten(grads), old, params, **extra)
-            # The loop, or cond, wants the dtypes that it is given.
+            # Loops and cond need state with unchanged dtypes.
             return keep_updates(grads, treedef, params, new_updates), keep_state(old, params, new)
 
         inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))

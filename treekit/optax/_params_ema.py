@@ -53,7 +53,7 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
         one step for each round, and inside `apply_if_finite` no step if the update is skipped.
 
     Raises:
-        ValueError: `decay` is a number out of range; or `update` was not given the params. `treekit.optax.chain` raises
+        ValueError: `decay` is out of range; or `update` was called without the params. `treekit.optax.chain` raises
             one where another transformation follows `params_ema`.
 
     >>> import jax.numpy as jnp

@@ -165,9 +165,9 @@ def run_in_place(should_step: Any, step: Callable[..., Any], like: Any, state: A
     Args:
         should_step: whether to run the step; a bool of shape ().
         step: maps a state and an accumulator to updates and a new state.
-        like: the shape and dtype of each update; None where there is none.
+        like: the shape and dtype of each update; None for a leaf without an update.
         state: the state.
-        acc: the accumulator, array by array.
+        acc: the arrays of the accumulator.
 
     Returns:
         The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
@@ -198,12 +198,12 @@ def _part(should_step: Any, place: Any, update_dtype: Any, acc_dtype: Any) -> tu
     return update, lax.select(should_step, zero, place).astype(acc_dtype)
 
 
-# Traced once for each shape; inline, since XLA copies what goes into a call of its own.
+# Traced once for each shape; inlined, since XLA copies the arguments of a call.
 _part_jitted: Any = untyped.jit(_part, static_argnums=(2, 3), inline=True)
 
 
 def _zero(should_step: Any, x: Any) -> Any:
-    """Zeros where `should_step` is true."""
+    """Return zeros if `should_step` is true, else the tree."""
     return lax.select(should_step, jnp.zeros_like(x), x)
 
 

@@ -61,8 +61,8 @@ class GradientTransformation(_Base, Generic[S]):
     returns one of Optax's transformations, since another `init` or `update` does not belong to the core.
 
     Attributes:
-        core: what runs between the boundaries, on trees of arrays; None for one that JAX has rebuilt.
-        ends_chain: whether nothing that changes the updates may follow it in a chain.
+        core: the transformation inside the boundary, on trees of arrays; None after JAX has rebuilt it.
+        ends_chain: whether no transformation that changes the updates may follow it in a chain.
     """
 
     core: Core | None = None
@@ -100,7 +100,7 @@ class GradientTransformation(_Base, Generic[S]):
             return optax.GradientTransformationExtraArgs(**{"init": self.init, "update": self.update, **functions})
 
     def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[S]":
-        """The same transformation, whose `repr` is what `describe` returns."""
+        """Return the same transformation with the result of `describe` as its `repr`."""
         return GradientTransformation(self.init, self.update, self.core, describe, self.ends_chain)
 
     def ending_chain(self, ends_chain: bool = True) -> "GradientTransformation[S]":

@@ -32,7 +32,7 @@ ON_TREES: tuple[Callable[..., Any], ...] = (
 def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
     """Apply one of these functions to the leaves that can be parameters; other leaves do not count and do not change.
 
-    `random_like` draws normal numbers by default, so integers and bools stay as they are too.
+    `random_like` draws normal numbers by default, so integers and bools do not change either.
 
     Args:
         f: the function.
@@ -49,7 +49,8 @@ def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[...
             if f is optax.tree.random_like and _draws_normal(signature, args, kwargs)
             else is_parameter
         )
-        left_out: list[tuple[Any, Any]] = []  # for each tree its structure without them, and what is left out
+        # For each tree, its structure without the leaves left out, and those leaves.
+        left_out: list[tuple[Any, Any]] = []
 
         def parameters(x: Any) -> Any:
             if jtu.all_leaves([x]):  # an array, or another argument: a dtype, a decay, a sampler
