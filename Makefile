@@ -77,7 +77,7 @@ $(ACCELERATORS)/installed-gpu: $(ACCELERATORS)/installed
 	@touch $@
 
 # What is read by the checker of English: pages, and the docstrings, comments and messages of Python files.
-ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md docs
+ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md docs treekit
 docs: .venv/installed ## build the documentation into site/; a warning, a misspelling or an unclear word is an error
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/codespell
