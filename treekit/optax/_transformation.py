@@ -10,7 +10,7 @@ from optax import GradientTransformationExtraArgs as _Base
 
 from treekit._describe import describe, describe_value
 from treekit._predicates import is_array
-from treekit.optax._types import InitFn, S, TransformationLike, UpdateFn
+from treekit.optax._types import InitFn, S, State_co, TransformationLike, UpdateFn
 
 P = ParamSpec("P")
 Core: TypeAlias = optax.GradientTransformationExtraArgs
@@ -55,7 +55,7 @@ if (
     assert issubclass(_Base, object)
 
 
-class GradientTransformation(_Base, Generic[S]):
+class GradientTransformation(_Base, Generic[State_co]):
     """A transformation that takes raw models and preserves dtypes, as everything made by `treekit.optax` is.
 
     `init` and `update` stand at the boundary: they select the leaves that can be parameters, and cast what comes out.
@@ -72,17 +72,17 @@ class GradientTransformation(_Base, Generic[S]):
     if TYPE_CHECKING:  # at run time they are the fields of the named tuple
 
         @property
-        def init(self) -> InitFn[S]: ...
+        def init(self) -> InitFn[State_co]: ...
         @property
-        def update(self) -> UpdateFn[S]: ...
+        def update(self) -> UpdateFn[State_co]: ...
 
     def __new__(
         cls,
-        init: InitFn[S] | Any,
-        update: Callable[..., tuple[Any, S]] | Any,
+        init: InitFn[State_co] | Any,
+        update: Callable[..., tuple[Any, State_co]] | Any,
         core: Core | None = None,
         describe: Callable[[], str] | None = None,
-    ) -> "GradientTransformation[S]":
+    ) -> "GradientTransformation[State_co]":
         """Also called by JAX when it rebuilds the tuple, with anything in the place of the two functions."""
         self = super().__new__(cls, init, update)
         self.core = core
@@ -97,7 +97,7 @@ class GradientTransformation(_Base, Generic[S]):
         def _replace(self, **functions: Any) -> optax.GradientTransformationExtraArgs:
             return optax.GradientTransformationExtraArgs(**{"init": self.init, "update": self.update, **functions})
 
-    def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[S]":
+    def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[State_co]":
         """The same transformation, whose `repr` is what `describe` returns."""
         return GradientTransformation(self.init, self.update, self.core, describe)
 
