@@ -1,21 +1,117 @@
-"""Misuse that the checkers must catch: the files of typing_bad, never run, with `# E: code` on each wrong line."""
+"""What type checkers accept and refuse: right use and the pages' code, with the wheel alone, and files of wrong use.
 
+Each wrong line of typing_bad ends in `# E: code`, and each of typing_bad/mistakes in the checkers that catch it, in
+their strict modes and without settings: `# both`, `# pyright`, `# mypy`, or `# neither: why`.
+"""
+
+import functools
+import importlib.util
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import optax
 import pytest
 
 import treekit.optax
+from benchmarks import _figures_types
+from benchmarks._checkers import FENCE, SETTINGS, Found, check, copy, environment, is_of_jax, write_pages
 from tests import optax_names
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "tests" / "typing_bad"
 FILES = sorted(FOLDER.glob("*.py"))
 MARKER = re.compile(r"# E: ([a-z-]+(?:, [a-z-]+)*)$")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+# In a page, functions have no annotations, names are used again, and expressions are there for the reader.
+OF_PAGES = re.compile(
+    "no-any-return|type-arg|report(Unknown|Unused|Missing|Redeclaration|PossiblyUnbound|UntypedFunctionDecorator)"
+)
+
+needs_checkers = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("build", "hatchling", "mypy", "pyright")))
+    or not (ROOT / "treekit").exists(),
+    reason="needs the source, and what `pip install --group dev` installs",
+)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Found]]:
+    """What a checker finds under one of `SETTINGS`; each runs once, over all files, with the wheel and no stubs."""
+    folder = tmp_path_factory.mktemp("typing")
+    files = folder / "files"
+    copy(ROOT / "tests" / "typing_good", files / "good")
+    copy(FOLDER / "mistakes", files / "mistakes")
+    write_pages(PAGES, files / "pages")
+    return functools.cache(functools.partial(check, environment(folder), files))
+
+
+def not_to_be_accepted(page: Path, setting: str) -> set[int]:
+    """The lines of a page that promise an error, or are in a block that is marked for the other checker."""
+    text = page.read_text(encoding="utf-8")
+    lines: set[int] = set()
+    for block in FENCE.finditer(text):
+        first = text.count("\n", 0, block.start("code")) + 1
+        code = block["code"].splitlines()
+        if (block["marker"] or "").startswith("pyright only") and setting.startswith("mypy"):
+            lines |= set(range(first, first + len(code)))
+        for i, line in enumerate(code):
+            if "# raises " in line:
+                lines |= {first + i, first + i - 1} if line.startswith("#") else {first + i}
+    return lines
+
+
+@needs_checkers
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_right_use_is_accepted(found: Callable[[str], list[Found]], setting: str) -> None:
+    assert [x for x in found(setting) if x.rule and x.file.startswith("good/") and not is_of_jax(x)] == []
+
+
+@needs_checkers
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_code_of_pages_is_accepted(found: Callable[[str], list[Found]], setting: str) -> None:
+    refused = {f"pages/page_{page.stem}.py": not_to_be_accepted(page, setting) for page in PAGES}
+    errors = [x for x in found(setting) if x.file in refused and x.rule and not OF_PAGES.match(x.rule)]
+    plain = [x for x in errors if x.rule == "import-untyped" and '"optax"' in x.text]  # Optax ships no types
+    assert [x for x in errors if x.line not in refused[x.file] and x not in plain] == []
+
+
+@needs_checkers
+def test_blocks_of_pages_are_marked_with_known_words() -> None:
+    markers = {block["marker"] for page in PAGES for block in FENCE.finditer(page.read_text(encoding="utf-8"))}
+    assert markers == {None, "plain Optax", "pyright only, since mypy knows no converters"}
+
+
+@needs_checkers
+@pytest.mark.parametrize("setting", _figures_types.STRICT)
+def test_at_most_five_expressions_of_a_program_are_any(found: Callable[[str], list[Found]], setting: str) -> None:
+    revealed = _figures_types.expressions(found(setting))
+    assert len(revealed) == 45
+    of_optax = [x for x in revealed if _figures_types.is_of_optax(x)]
+    assert len([x for x in revealed if _figures_types.is_any(x) and x not in of_optax]) <= 5
+    assert setting == "mypy" or not any(map(_figures_types.is_any, of_optax))
+
+
+@needs_checkers
+@pytest.mark.parametrize("setting", _figures_types.STRICT)
+def test_mistakes_are_caught_by_the_checkers_that_are_marked(found: Callable[[str], list[Found]], setting: str) -> None:
+    folder = FOLDER / "mistakes"
+    checker = setting.split()[0]
+    marked = {
+        (path.name, number): marker[1]
+        for path in folder.glob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if (marker := _figures_types.MISTAKE.search(line))
+    }
+    assert len(marked) == 85
+    errors = [x for x in found(setting) if x.file.startswith("mistakes/")]
+    expected = {place for place, marker in marked.items() if marker in ("both", checker)}
+    assert _figures_types.caught(errors) == expected
+    assert len(expected) >= {"mypy": 45, "pyright": 55}[checker]
 
 
 def run(*command: str) -> str:
@@ -84,10 +180,14 @@ def test_the_lists_of_names_are_what_the_script_makes_of_optax(module: str) -> N
     assert optax_names.file(module).read_text() == made
 
 
+def _is_of_python(x: object) -> bool:
+    return isinstance(x, ModuleType) and not x.__name__.startswith("optax.")
+
+
 @pytest.mark.parametrize("module", optax_names.MODULES)
 def test_the_checkers_are_told_of_every_name_of_optax(module: str) -> None:
     ours, theirs = (getattr(top, module) if module else top for top in (treekit.optax, optax))
-    listed = re.findall(r"(?:as |^)([^\W_]\w*)(?:$|: Final)", optax_names.file(module).read_text(), re.MULTILINE)
-    names = {name for name in dir(theirs) if not name.startswith("_")}
-    assert names - set(vars(ours)) == set(listed)
+    listed = re.findall(r"(?:as |^ *)([^\W_]\w*)(?:$|: Final)", optax_names.file(module).read_text(), re.MULTILINE)
+    names = {name for name in dir(theirs) if not name.startswith("_") and not _is_of_python(getattr(theirs, name))}
+    assert names - (set(vars(ours)) if module in optax_names.OURS else set()) == set(listed)
     assert all(hasattr(ours, name) for name in names)
