@@ -19,7 +19,7 @@ from treekit._jax import untyped
 
 TREEKIT = str(Path(treekit.__file__).parent) + "/"
 JAX = str(Path(jax.__file__).parent) + "/"
-BOUNDARY = ("optax/_boundary.py", "Crossing.__init__")
+BOUNDARY = ("optax/_crossing.py", "Crossing.__init__")
 DTYPE_KERNEL = ("optax/_dtypes.py", "preserve_dtypes.<locals>.update")
 COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # Python 3.12 inlines most, so none counts
 

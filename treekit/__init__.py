@@ -1,4 +1,7 @@
-"""treekit: JAX pytrees that behave. Function or tree, which leaves, created or rebuilt."""
+"""Typed tools for JAX pytrees: make classes that are nodes; filter, map, edit and compare trees.
+
+`treekit.optax` trains any pytree with Optax, and `treekit.testing` checks classes and optimizers.
+"""
 
 from treekit._at import tree_at as tree_at
 from treekit._callable import is_truly_callable as is_truly_callable

@@ -1,4 +1,4 @@
-"""Which leaves: the three verbs that take a tree apart and put it together."""
+"""Filter the leaves of a tree, split a tree by them, and combine it again."""
 
 import abc
 import itertools
@@ -12,43 +12,43 @@ from jax.core import Tracer
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._predicates import is_array
-from treekit._tree import flatten_up_to_each, is_none, prefix_mismatch
-from treekit._types import FilterSpec, LeafPredicate
+from treekit._tree import flatten_up_to_each, is_none, path_text, prefix_mismatch
+from treekit._types import FilterSpec, LeafPredicate, PyTree
 
 T = TypeVar("T")
 
 
 class TreeSpec(abc.ABC):
-    """A function of a whole tree. As a filter_spec it is called once; any other function is asked leaf by leaf."""
+    """A function of a whole tree. As a filter_spec it is called once; any other function is called with each leaf."""
 
     @abc.abstractmethod
-    def of_leaves(self, tree: Any, is_leaf: LeafPredicate | None) -> list[Any]:
-        """What it says of each leaf, in the order of `jax.tree.leaves`."""
+    def of_leaves(self, tree: PyTree, is_leaf: LeafPredicate | None) -> list[Any]:
+        """Return the value for each leaf, in the order of `jax.tree.leaves`."""
 
 
 def filter(
     tree: T,
     filter_spec: FilterSpec,
     inverse: bool = False,
-    replace: Any = None,
+    replace: object = None,
     is_leaf: LeafPredicate | None = None,
 ) -> T:
-    """Keep the leaves that satisfy a condition, and put None in the place of the others.
+    """Keep the leaves that satisfy a condition, and replace the others by None.
 
     Args:
         tree: any pytree.
         filter_spec: a predicate on leaves, a `path_mask`, or a prefix tree of `tree` whose leaves are bools or one of
             these.
         inverse: keep the leaves that fail instead.
-        replace: what to put in the place of a leaf that is not kept.
+        replace: the replacement for leaves that are not kept.
         is_leaf: as in `jax.tree.flatten`.
 
     Returns:
-        A tree of the class and containers of `tree`.
+        A tree with the classes and containers of `tree`.
 
     Raises:
-        ValueError: `filter_spec` is no prefix of `tree` (the message names the key path), or one of its leaves is
-            neither a bool nor a predicate.
+        ValueError: `filter_spec` is not a prefix tree of `tree` (the message names the key path), or one of its leaves
+            is neither a bool nor a predicate.
 
     Source: the contract of `equinox.filter`.
 
@@ -64,13 +64,13 @@ def filter(
 
 
 def filter_arrays(tree: T) -> T:
-    """Keep the arrays of a tree, and put None in the place of every other leaf: `filter(tree, is_array)`.
+    """Keep the arrays of a tree, and replace every other leaf by None: `filter(tree, is_array)`.
 
     Args:
         tree: any pytree.
 
     Returns:
-        A tree of the class and containers of `tree`; every leaf an array.
+        A tree with the classes and containers of `tree`, whose leaves are all arrays.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -83,19 +83,19 @@ def filter_arrays(tree: T) -> T:
 def partition(
     tree: T,
     filter_spec: FilterSpec = is_array,
-    replace: Any = None,
+    replace: object = None,
     is_leaf: LeafPredicate | None = None,
 ) -> tuple[T, T]:
-    """Split a tree in two: the leaves that satisfy a condition, and the others; `combine` puts them together.
+    """Split a tree in two: the leaves that satisfy a condition, and the others. `combine` is the inverse.
 
     Args:
         tree: any pytree.
-        filter_spec: as in `filter`; by default, arrays on the left and everything else on the right.
-        replace: what stands in each half for a leaf of the other.
+        filter_spec: as in `filter`; by default, the first tree has the arrays and the second everything else.
+        replace: the placeholder in each tree for the leaves of the other.
         is_leaf: as in `jax.tree.flatten`.
 
     Returns:
-        Two trees of the class and containers of `tree`.
+        Two trees with the classes and containers of `tree`.
 
     Raises:
         ValueError: as in `filter`.
@@ -112,11 +112,11 @@ def partition(
 
 
 def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
-    """Put together what `partition` split: at each leaf, the first of the trees' values that is not None.
+    """Combine trees that `partition` has split: each leaf is the first value that is not None.
 
     Args:
         tree: a pytree.
-        *rest: trees of the same structure, None counting as a leaf.
+        *rest: trees of the same structure, where None counts as a leaf.
         is_leaf: as in `jax.tree.flatten`.
 
     Returns:
@@ -131,7 +131,7 @@ def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
     [0, 1, 2]
     """
 
-    def none_or_leaf(x: Any) -> bool:
+    def none_or_leaf(x: object) -> bool:
         return x is None or (is_leaf is not None and is_leaf(x))
 
     stop = is_none if is_leaf is None else none_or_leaf
@@ -142,12 +142,12 @@ def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
     return out
 
 
-def _decide(filter_spec: Any, tree: Any, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:
-    """One bool for each leaf, the leaves, and their structure."""
+def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:
+    """Return one bool for each leaf, the leaves, and the structure of the tree."""
     if callable(filter_spec) and jtu.all_leaves([filter_spec]):
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
         said = filter_spec.of_leaves(tree, is_leaf) if isinstance(filter_spec, TreeSpec) else map(filter_spec, leaves)
-        answers = (x if type(x) is bool else _as_bool(x) for x in said)  # a call takes time
+        answers = (x if type(x) is bool else _as_bool(x) for x in said)  # without a call in the usual case
         return _ask(answers, tree, is_leaf), leaves, treedef
     specs, prefix_treedef = jtu.tree_flatten(filter_spec)
     try:
@@ -166,21 +166,21 @@ def _decide(filter_spec: Any, tree: Any, is_leaf: LeafPredicate | None) -> tuple
     return keep, [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
 
 
-def _ask(answers: Iterator[bool], tree: Any, is_leaf: LeafPredicate | None) -> list[bool]:
-    """The answers for all leaves.
+def _ask(answers: Iterator[bool], tree: PyTree, is_leaf: LeafPredicate | None) -> list[bool]:
+    """Return the answers of a predicate for all leaves.
 
     Raises:
-        ValueError: the predicate raised an error; names the key path of the leaf.
+        ValueError: the predicate raised an error; the message names the key path of the leaf.
     """
     got: list[bool] = []
     try:
         got.extend(answers)
     except Exception as error:
         path, leaf = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(got)]
-        where = jtu.keystr(path) or "the root"
+        where = path_text(path)
         raise ValueError(
-            f"filter_spec cannot answer for the leaf {where}, of type {type(leaf).__name__}: {type(error).__name__} "
-            f"{error}. A predicate is asked about every leaf, functions and numbers too; begin it with "
+            f"filter_spec raised an error for the leaf {where}, of type {type(leaf).__name__}: {type(error).__name__} "
+            f"{error}. A predicate is called with every leaf, functions and numbers too: let it begin with "
             "treekit.is_array(leaf) and"
         ) from error
     return got
@@ -190,22 +190,22 @@ def _as_bool(answer: Any) -> bool:
     if isinstance(answer, int) or (dtype_of(answer), np.shape(answer)) == (np.bool_, ()):
         return bool(answer)
     raise ValueError(
-        f"a predicate must answer with a bool for each leaf, found {type(answer).__name__}. A function of the whole "
-        "tree is not a predicate: call it and give the tree of bools that it returns, or use treekit.path_mask"
+        f"a predicate must return a bool for each leaf, found {type(answer).__name__}. A function of the whole tree "
+        "is not a predicate: call it and pass the tree of bools that it returns, or use treekit.path_mask"
     )
 
 
-def _decide_part(spec: Any, part: Any, leaves: list[Any], is_leaf: LeafPredicate | None) -> Iterator[bool]:
+def _decide_part(spec: object, part: object, leaves: list[Any], is_leaf: LeafPredicate | None) -> Iterator[bool]:
     if isinstance(spec, TreeSpec):
         return map(_as_bool, spec.of_leaves(part, is_leaf))
     return (_decide_leaf(spec, x) for x in leaves)
 
 
-def _decide_leaf(spec: Any, leaf: Any) -> bool:
+def _decide_leaf(spec: object, leaf: object) -> bool:
     if isinstance(spec, Tracer):
-        raise ValueError("filter_spec holds a traced array; which leaves to keep must be known while tracing")
+        raise ValueError("filter_spec contains a traced array, but which leaves to keep must be known while tracing")
     if type(spec) in (bool, np.bool_):
         return bool(spec)
     if callable(spec):
         return _as_bool(spec(leaf))
-    raise ValueError(f"filter_spec must hold bools and predicates on leaves only, found {spec!r}")
+    raise ValueError(f"filter_spec may contain only bools and predicates on leaves, found {spec!r}")

@@ -1,4 +1,4 @@
-"""What a leaf is: an array, an array that can carry a gradient, a parameter."""
+"""Predicates on leaves: is it an array, an array that can have a gradient, a parameter?"""
 
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -10,12 +10,12 @@ from treekit._jax import jnp
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
-else:  # typing has TypeIs from Python 3.13 on; while running, any special form that takes a type will do
+else:  # typing has TypeIs from Python 3.13 on; at run time, any special form that takes a type will do
     TypeIs = TypeGuard
 
 
 def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.number[Any] | np.bool_]:
-    """True for a JAX array, a tracer, a NumPy array or a NumPy scalar; no Python number.
+    """Return True for JAX arrays, tracers, NumPy arrays and NumPy scalars, and False for Python numbers.
 
     Args:
         x: any object.
@@ -34,7 +34,7 @@ def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.number[A
 def is_inexact_array(
     x: object,
 ) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.inexact[Any]]:
-    """True for an array that can carry a gradient: floating (bf16 and fp8 too) or complex.
+    """Return True for arrays that can have a gradient: floating-point (bf16 and fp8 too) and complex ones.
 
     Args:
         x: any object.
@@ -48,17 +48,21 @@ def is_inexact_array(
     """
     if isinstance(x, jax.Array):
         return bool(jnp.issubdtype(x.dtype, jnp.inexact))
-    # NumPy's own hierarchy, as Equinox asks it: a NumPy array of an extension dtype (bf16) is not inexact there.
+    # NumPy's own type hierarchy, as in Equinox: a NumPy array of an extension dtype (bf16) is not inexact.
     return is_array(x) and bool(np.issubdtype(x.dtype, np.inexact))
 
 
 def is_parameter(x: object) -> bool:
-    """True for what an optimizer can do arithmetic on, and False for keys, strings and functions.
+    """Return True for leaves that can be parameters, and False for PRNG keys, strings, functions and other objects.
 
-    These are numeric arrays, Python numbers, and leaves that stand for an array: a `jax.Ref`, or an object with
-    `__jax_array__`.
+    Parameters are numeric arrays, Python numbers, `jax.Ref`s, and objects with `__jax_array__`.
     """
     dtype = dtype_of(x)
     if dtype is None and stands_for_array(x):
         dtype = x.dtype if isinstance(x, jax.Ref) else dtype_of(as_array(x))
     return dtype is not None and (jnp.issubdtype(dtype, np.number) or dtype == np.bool_)
+
+
+def is_inexact_parameter(x: object) -> bool:
+    """Return True for parameters that are floating-point or complex."""
+    return is_parameter(x) and bool(jnp.issubdtype(dtype_of(as_array(x)), jnp.inexact))

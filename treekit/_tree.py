@@ -1,4 +1,4 @@
-"""Several trees of one structure, and the errors where they differ."""
+"""Flatten several trees with one structure, with errors that say where they differ."""
 
 import functools
 import operator
@@ -6,13 +6,19 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from treekit._jax import jtu
+from treekit._types import KeyPath, PyTree, PyTreeDef, Updates
 
-# No Python code runs for it, and it is called for every node.
+# Faster than a Python function, and called for every node.
 is_none = functools.partial(operator.is_, None)
 
 
-def flatten_up_to_each(treedef: Any, rest: Iterable[Any]) -> Iterator[list[Any]]:
-    """What stands in other trees where a tree has its leaves; a ValueError that says which of them does not fit."""
+def path_text(path: KeyPath) -> str:
+    """Write a key path for an error, such as `.layers[0].bias`."""
+    return jtu.keystr(path) or "the root"
+
+
+def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list[Any]]:
+    """Flatten each of `rest` up to `treedef`; raise a ValueError that says which of them does not fit."""
     for i, tree in enumerate(rest):
         try:
             yield treedef.flatten_up_to(tree)
@@ -20,8 +26,8 @@ def flatten_up_to_each(treedef: Any, rest: Iterable[Any]) -> Iterator[list[Any]]
             raise prefix_mismatch("tree", treedef, tree, error, f"rest[{i}]") from None
 
 
-def flatten_updates(treedef: Any, updates: Any) -> list[Any]:
-    """The updates where the params, of this structure, have leaves; None above some of these is None for each."""
+def flatten_updates(treedef: PyTreeDef, updates: Updates) -> list[Any]:
+    """Flatten updates up to the structure of the params; a None in place of a subtree becomes one None per leaf."""
     try:
         parts: list[Any] = treedef.flatten_up_to(updates)
     except ValueError as error:
@@ -33,18 +39,18 @@ def flatten_updates(treedef: Any, updates: Any) -> list[Any]:
     return parts
 
 
-def _spread_none(x: Any, part: Any) -> Any:
+def _spread_none(x: object, part: object) -> Any:
     return jtu.tree_map(_none, part) if x is None else x
 
 
-def _none(_: Any) -> None:
+def _none(_: object) -> None:
     return None
 
 
 def prefix_mismatch(
-    name: str, prefix_treedef: Any, tree: Any, error: ValueError, whole: str = "the tree it is for"
+    name: str, prefix_treedef: PyTreeDef, tree: PyTree, error: ValueError, whole: str = "the tree it is for"
 ) -> ValueError:
-    """An error that says where `tree` does not extend the prefix called `name`; `error` if JAX names no place."""
+    """Return an error that says where `name` is not a prefix of `tree`; `error` itself if JAX does not say where."""
     try:
         jtu.tree_broadcast(prefix_treedef.unflatten(range(prefix_treedef.num_leaves)), tree)
     except ValueError as told:

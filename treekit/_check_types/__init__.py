@@ -1,1 +1,1 @@
-"""Fields of nodes, compared with their annotations."""
+"""Compare the fields of nodes with their annotations."""

@@ -1,1 +1,1 @@
-"""Values of one tree, carried over to a tree of another structure."""
+"""Carry the values of one tree over to a tree of another structure."""

@@ -1,1 +1,1 @@
-"""Creating a node, apart from rebuilding it."""
+"""Make classes pytree nodes, which are created by their own code and rebuilt without it."""

@@ -1,4 +1,4 @@
-"""node: a class decorator that makes a frozen dataclass which is a pytree node."""
+"""`node`: a class decorator that makes a class a frozen dataclass and a pytree node."""
 
 import dataclasses
 import functools
@@ -30,10 +30,10 @@ def node(
     kw_only: bool = False,
     check: bool = False,
 ) -> Callable[[type[T]], type[T]]: ...
-# Not frozen_default=True: checkers then forbid `self.x = ...` in `__init__` as well.
+# Not frozen_default=True, with which checkers forbid `self.x = ...` in `__init__` too.
 @dataclass_transform(field_specifiers=(field, dataclasses.field), eq_default=False)
 def node(
-    cls: Any = None,
+    cls: object = None,
     /,
     *,
     init: bool = True,
@@ -45,28 +45,29 @@ def node(
 ) -> Any:
     """Make a class a frozen dataclass that is a pytree node.
 
-    Calling the class runs its code, once: `__init__` and `__post_init__` (where `self.x = ...` works), converters, then
-    `__check_init__` of each class that has one. Rebuilding (unflatten, copy, pickle, `replace`) runs none of it.
+    Calling the class runs its code once: `__init__` and `__post_init__`, which may assign to `self.x`, then converters,
+    then the `__check_init__` of each class that has one. Rebuilding (unflatten, copy, pickle, `replace`) runs none of
+    it.
 
     Args:
-        cls: the class, where the decorator is used without arguments.
-        init: whether to generate `__init__`; one in the class body is kept either way. A class that declares no field
-            keeps one that was written for its base. (Type checkers know of that where `init=False` says so.)
+        cls: the class, if the decorator is used without arguments.
+        init: whether to generate `__init__`; one in the class body is kept either way. A class that declares no fields
+            keeps the handwritten one of its base (for type checkers, say so with `init=False`).
         repr: whether to generate `__repr__`.
         eq: compare by fields instead of by identity.
-        order: generate `<` and the others too; needs `eq=True`.
+        order: also generate `<` and the other comparisons; needs `eq=True`.
         kw_only: make all fields keyword-only.
-        check: compare the fields with their annotations, as `check_types` does, whenever an instance is created: after
-            `__init__`, defaults and converters, and before `__check_init__`. Rebuilding checks nothing.
+        check: check the fields against their annotations, as `check_types` does, whenever an instance is created: after
+            `__init__`, defaults and converters, and before `__check_init__`. Rebuilding is not checked.
 
     Returns:
         The class itself.
 
     Raises:
-        TypeError: while decorating, for a class that is a node already or cannot be one, or that has `@jaxtyped` below
-            `@node`; it is left as it was. While creating an instance, naming class and field: a field left unset, an
-            attribute that is no field, a static value that is not hashable or holds an array, a subclass not decorated
-            itself, with `check=True` a field that is not what its annotation says.
+        TypeError: when decorating, if the class is already a node or cannot be one, or has `@jaxtyped` below `@node`;
+            the class is left unchanged. When creating an instance, if a field is not set, an attribute is not a field,
+            a static value is not hashable or contains an array, a subclass is not decorated itself, or, with
+            `check=True`, a field does not match its annotation; the message names class and field.
         dataclasses.FrozenInstanceError: an attribute of a finished instance is set or deleted.
 
     >>> import jax
@@ -94,7 +95,7 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
     if not cls.__dictoffset__:
         raise TypeError(f"{cls.__qualname__} has __slots__ and no __dict__, which node needs; use register_node")
     own: dict[str, Any] = dict(cls.__dict__)
-    check_names(cls, own.get("__annotations__", ()))  # before dataclasses writes code with them
+    check_names(cls, own.get("__annotations__", ()))  # before dataclasses generates code with them
     generated = init and "__init__" not in own
     with rollback_on_error(cls):
         dataclasses.dataclass(frozen=True, repr=False, init=generated, eq=eq, order=order, kw_only=kw_only)(cls)
@@ -119,16 +120,16 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
 
 
 def _keeps_init(cls: type[Any]) -> bool:
-    """Whether a class adds no field, and the `__init__` that it inherits was written by hand."""
+    """Whether a class adds no fields and inherits a handwritten `__init__`."""
     inherited = [f for base in cls.__mro__[1:] for f in vars(base).get("__dataclass_fields__", {}).values()]
     declared = [f for f in vars(cls)["__dataclass_fields__"].values() if not any(f is g for g in inherited)]
     return not declared and _is_init_by_hand(cls.__mro__[1:])
 
 
 def _is_init_by_hand(bases: Sequence[type[Any]]) -> bool:
-    """Whether the first `__init__` among those of some classes was."""
+    """Whether the first `__init__` in these classes is handwritten."""
     for base in bases:
-        # A protocol has one that typing gives it.
+        # A protocol has one that typing generates.
         if isinstance(vars(base).get("__init__"), FunctionType) and not getattr(base, "_is_protocol", False):
             if (layout := layout_of(base)) and layout.creation:
                 return not layout.creation.generated

@@ -1,4 +1,4 @@
-"""node_factory: a function that creates a node, checked to survive reconstruction."""
+"""`node_factory`: check that JAX can rebuild the result of a function that creates nodes."""
 
 import functools
 from collections.abc import Callable
@@ -7,27 +7,28 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from treekit._jax import jtu
 from treekit._node.copy_arguments import copy_arguments
+from treekit._types import PyTree
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
 def node_factory(create: Callable[P, T], /) -> Callable[P, T]:
-    """Decorate a function that creates a node, or in a class body a class method: run it once, check what it made.
+    """Decorate a function, or a class method, that creates a node: copy its arguments, and check its result.
 
-    Containers among its arguments are copied first. Its result is taken apart, rebuilt around markers and taken apart
-    again: what comes back must be the markers, so that `tree_at` and every other rebuilding keep what is put in.
+    Containers among the arguments are copied first. The result is flattened, rebuilt around markers and flattened
+    again, which must give the markers: then `tree_at` and all other ways of rebuilding preserve new leaves.
 
     Args:
-        create: the function; it may return an instance of any pytree class, also of one registered by hand. In a class
-            body write `@classmethod` above `@node_factory`; without it, it receives the class as well.
+        create: the function, which may return an instance of any pytree class. In a class body write `@classmethod`
+            above `@node_factory`; the function receives the class even without it.
 
     Returns:
         A function of the same signature.
 
     Raises:
-        TypeError: from the call, where rebuilding overwrites a leaf (the message names class and key path), changes a
-            static part or raises, or where the result is no pytree node.
+        TypeError: raised by the call if rebuilding the result overwrites a leaf (the message names class and key path),
+            changes a static part or raises, or if the result is not a pytree node.
 
     >>> from treekit import node
     >>> @node
@@ -44,7 +45,7 @@ def node_factory(create: Callable[P, T], /) -> Callable[P, T]:
     @functools.wraps(create)
     def make(*args: P.args, **kwargs: P.kwargs) -> T:
         copied_args, copied_kwargs = copy_arguments(args, kwargs)
-        # The copies have the types of what they are copies of, which no checker can know.
+        # The copies have the types of the originals, but checkers cannot know that.
         out = cast(Callable[..., T], create)(*copied_args, **copied_kwargs)
         _check_rebuilt(out)
         return out
@@ -54,7 +55,7 @@ def node_factory(create: Callable[P, T], /) -> Callable[P, T]:
 
 
 class _Method(Generic[P, T]):
-    """A function in a class body, which receives the class with `@classmethod` and without."""
+    """A function in a class body, which receives the class with or without `@classmethod`."""
 
     def __init__(self, make: Callable[P, T]) -> None:
         functools.update_wrapper(self, make)
@@ -64,20 +65,20 @@ class _Method(Generic[P, T]):
         return self._make(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type[Any] | None = None) -> MethodType:
-        # Below @classmethod, Python up to 3.12 comes here with the class for an instance.
+        # Below @classmethod, Python up to 3.12 passes the class as `instance`.
         return MethodType(self, instance if isinstance(instance, type) else owner)
 
 
-def _check_rebuilt(tree: Any) -> None:
-    """Raise a TypeError unless a tree, rebuilt around any leaves, holds these leaves and the same static parts."""
+def _check_rebuilt(tree: PyTree) -> None:
+    """Raise a TypeError unless a tree, rebuilt around other leaves, has these leaves and the same static parts."""
     name = type(tree).__qualname__
     if tree is None or jtu.all_leaves([tree]):
         raise TypeError(
-            f"a node_factory made a {name}, which is no pytree node: decorate the class with node, or register_node it"
+            f"a node_factory returned a {name}, which is not a pytree node: use node or register_node on the class"
         )
     way_out = (
-        "The class runs code of its own when JAX rebuilds it. Register it with treekit.register_node instead, or move "
-        "what it prepares into this factory"
+        "The class runs its own code when JAX rebuilds it. Register it with treekit.register_node instead, or move "
+        "that code into this factory"
     )
     before, treedef = jtu.tree_flatten_with_path(tree)
     markers = [object() for _ in before]

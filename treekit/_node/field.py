@@ -1,4 +1,4 @@
-"""field: the options of one field of a node."""
+"""`field`: the options of one field of a node."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -46,32 +46,32 @@ def field(
 ) -> Any: ...
 def field(
     *,
-    default: Any = dataclasses.MISSING,
-    default_factory: Any = dataclasses.MISSING,
+    default: object = dataclasses.MISSING,
+    default_factory: object = dataclasses.MISSING,
     init: bool = True,
     repr: bool = True,
-    kw_only: Any = dataclasses.MISSING,
+    kw_only: object = dataclasses.MISSING,
     metadata: Mapping[str, Any] | None = None,
     static: bool = False,
     converter: Callable[[Any], Any] | None = None,
     copy: bool = True,
 ) -> Any:
-    """Options of one field of a `node`: those of `dataclasses.field`, and three more.
+    """Set the options of one field of a `node`: those of `dataclasses.field`, and three more.
 
     Args:
-        default: as in `dataclasses.field`, like the next five.
-        default_factory: called for each instance; an array as a default goes here.
+        default: this and the next five are as in `dataclasses.field`.
+        default_factory: called for each instance; use it for defaults that are arrays.
         init: whether the field is an argument of the generated `__init__`.
         repr: whether `repr` shows it.
         kw_only: whether that argument is keyword-only.
-        metadata: for anyone's use; `static` and `converter` in it mean what they mean here (and in JAX and Equinox),
-            and `pytree_node=False` what it means in Flax: static.
-        static: the value is part of the structure, not a leaf: it must be hashable and hold no array, and `jit`
-            compiles a function anew for each value. Numbers, containers, mappings, dataclasses, ranges, slices and
-            signatures are compared by exact type and part by part, numbers by their `repr` too: 1 and 1.0 differ, also
-            inside a tuple. Other values are compared by type and `==`.
-        converter: the value after `__init__` goes through it, once; a default too.
-        copy: False hands a container that is given for this field to `__init__` as it is, uncopied.
+        metadata: your own data; `static` and `converter` in it have the same effect as the arguments (as in JAX and
+            Equinox), and `pytree_node=False`, as in Flax, makes the field static.
+        static: the value is part of the structure, not a leaf. It must be hashable and contain no arrays, and `jit`
+            compiles again for each value. Numbers, containers, mappings, dataclasses, ranges, slices and signatures
+            are compared by exact type and part by part, and numbers by their `repr` too: 1 and 1.0 differ, also inside
+            a tuple. Other values are compared by type and `==`.
+        converter: called once with the value of the field, or its default, after `__init__`.
+        copy: False passes a container for this field to `__init__` uncopied.
 
     Returns:
         A dataclass field.
@@ -91,7 +91,7 @@ def field(
         extra["converter"] = converter
     if not copy:
         extra[COPY] = False
-    # dataclasses.field has an overload for each default; here one call serves all.
+    # dataclasses.field has one overload for each kind of default; this call passes all of them on.
     make = cast(Callable[..., Any], dataclasses.field)
     return make(
         default=default,
@@ -104,5 +104,5 @@ def field(
 
 
 def is_static(f: "dataclasses.Field[Any]") -> bool:
-    """As JAX and Equinox write it, or as Flax does: a class may be half ported."""
+    """Whether a field is static, in the notation of JAX and Equinox or of Flax."""
     return bool(f.metadata.get("static")) or not f.metadata.get("pytree_node", True)

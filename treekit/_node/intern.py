@@ -1,4 +1,4 @@
-"""The static parts of nodes, which treedefs contain: equal values share one object, so comparing them is fast."""
+"""The static parts of nodes in treedefs: equal values share one object, so that comparing them is fast."""
 
 import threading
 import weakref
@@ -10,15 +10,15 @@ from typing import Any
 from treekit._node.codegen import STATIC
 from treekit._node.static_values import check_static, exact_key, is_plain_value
 
-LAYOUT = "__treekit_layout__"  # on a class
-# What the class itself has for STATIC: a sentinel whose values are never identical to a field's.
+LAYOUT = "__treekit_layout__"  # the attribute of a class
+# The value of STATIC in the class itself: a sentinel whose values are never identical to a field's.
 NOT_REMEMBERED = SimpleNamespace(values=defaultdict[int, object](object))
 
 
 class StaticFields:
-    """The static part of instances, as a treedef contains it.
+    """The static part of instances, as stored in a treedef.
 
-    `Interned` makes one for all instances with the same values, and remembers the first of those with equal ones. So
+    `Interned` creates one for all instances with the same values, and stores the first one of equal values. So
     comparing the treedefs of two trees is nearly always an identity check for each node, and neither comparing nor
     hashing them calls a user's `__eq__` or `__hash__`.
     """
@@ -37,7 +37,7 @@ class StaticFields:
         self.cls = cls
         self.names = names
         self.values = values
-        # The __dict__ of such an instance, without its children. Copying it is the fastest way Python has to make one.
+        # The __dict__ of such an instance without its children. Copying it is the fastest way to create one.
         self.template = blank | dict(zip(names, values, strict=True))
         self.key = key
         self.first = first  # None for the first itself: a reference to itself would keep it alive
@@ -80,19 +80,19 @@ class Interned:
 
     Args:
         cls: the class.
-        names: its fields.
-        meta: those that are static.
-        remembers: whether instances store their `StaticFields`.
+        names: the names of its fields.
+        meta: the static fields.
+        remembers: whether instances cache their `StaticFields`.
     """
 
     def __init__(self, cls: type[Any], names: tuple[str, ...], meta: tuple[str, ...], *, remembers: bool) -> None:
         self._cls = cls
         self._meta = meta
         self._blank: dict[str, Any] = dict.fromkeys((*names, STATIC) if remembers else names)
-        # The first of each key, and all by the ids of their values.
+        # The first one of each key, and every one by the ids of its values.
         self._first: weakref.WeakKeyDictionary[Key, weakref.ref[StaticFields]] = weakref.WeakKeyDictionary()
         self._same: weakref.WeakValueDictionary[Hashable, StaticFields] = weakref.WeakValueDictionary()
-        self._lock = threading.RLock()  # reentrant: a user's `__eq__` may come back here
+        self._lock = threading.RLock()  # reentrant, since a user's `__eq__` may call this again
 
     def get(self, values: tuple[Any, ...]) -> StaticFields:
         """Return the `StaticFields` of these values: the same one each time if equal values are indistinguishable.
@@ -101,7 +101,7 @@ class Interned:
             TypeError: a value is not hashable or contains an array; the message names the class and the field.
         """
         ids = tuple(map(id, values))
-        static = self._same.get(ids)  # as long as there is one, its values are alive, and nothing else has their ids
+        static = self._same.get(ids)  # while it exists, its values are alive, so no other objects have their ids
         if static is not None:
             return static
         with self._lock:
@@ -116,7 +116,7 @@ class Interned:
         return static
 
     def _find(self, values: tuple[Any, ...]) -> tuple[Key, StaticFields | None]:
-        """The key of these values, and the first `StaticFields` of an equal key; calls the values' own `__eq__`."""
+        """Return the key of these values and the first `StaticFields` of an equal key; calls the values' `__eq__`."""
         try:
             key = Key(values)
             found = self._first.get(key)

@@ -1,7 +1,7 @@
-"""Reconstruction: how the instances of a class are taken apart and put together, in one place for every class.
+"""Flatten and rebuild the instances of every class that treekit registers.
 
-Nothing of the class's own code runs here and no leaf is looked at: an instance is made by `object.__new__`, and its
-attributes are set past `__setattr__`.
+None of the class's own code runs here, and leaves are not inspected: instances are created by `object.__new__`, and
+attributes are set without `__setattr__`.
 """
 
 import copy
@@ -15,19 +15,19 @@ from treekit._node.checks import already_a_node, registering
 from treekit._node.codegen import STATIC, generate_flatten, generate_rebuild
 from treekit._node.intern import LAYOUT, NOT_REMEMBERED, Interned, StaticFields
 
-COPY = "treekit.copy"  # in a field's metadata
+COPY = "treekit.copy"  # the key in a field's metadata
 _DEEPCOPY = "__deepcopy__"
 
 
 @dataclasses.dataclass(frozen=True)
 class Creation:
-    """What creating an instance of a class made by `@node` takes besides running its `__init__`."""
+    """How instances of a class made by `@node` are created, apart from running `__init__`."""
 
     defaults: Mapping[str, Any]
     converters: Mapping[str, Callable[[Any], Any]]
-    uncopied: frozenset[int | str]  # arguments that are passed as they are, by position and by name
-    remembers: bool  # whether instances may store their `StaticFields`; not if the class pickles their __dict__ itself
-    generated: bool  # whether `__init__` was generated, here and not by a base
+    uncopied: frozenset[int | str]  # arguments that are not copied, by position and by name
+    remembers: bool  # whether instances may cache their `StaticFields`; not if the class pickles their __dict__ itself
+    generated: bool  # whether `__init__` was generated for this class
     checked: bool  # whether the fields are compared with their annotations
 
     @classmethod
@@ -40,7 +40,7 @@ class Creation:
         generated: bool,
         checked: bool,
     ) -> "Creation":
-        """What the fields of a dataclass and its `__init__` say."""
+        """Read this from the fields of a dataclass and its `__init__`."""
         uncopied: set[int | str] = {f.name for f in fields if not f.metadata.get(COPY, True)}
         if uncopied:
             _, *parameters = inspect.signature(init).parameters
@@ -56,19 +56,19 @@ class Creation:
 
 
 class Layout:
-    """The fields of a class, and its reconstruction.
+    """The fields of a class, and the functions that flatten and rebuild its instances.
 
     Attributes:
         cls: the class.
-        names: its fields, in order.
-        meta: those that are static.
-        data: the others, its children.
-        creation: for a class made by `@node`, how its instances are created; None for `register_node`.
-        remembers: whether instances remember their static part, which only frozen ones can.
-        intern: the values of the static fields to their `StaticFields`.
-        flatten: instance to (children, static).
-        flatten_with_keys: instance to (pairs of key path entry and child, static).
-        rebuild: (static, children) to instance.
+        names: the names of its fields, in order.
+        meta: the static fields.
+        data: the other fields, which are children.
+        creation: how instances of a class made by `@node` are created; None for `register_node`.
+        remembers: whether instances cache their static part, which only frozen ones can.
+        intern: from the values of the static fields to their `StaticFields`.
+        flatten: from an instance to (children, static).
+        flatten_with_keys: from an instance to (pairs of key path entry and child, static).
+        rebuild: from (static, children) to an instance.
     """
 
     def __init__(self, cls: type[Any], names: Sequence[str], meta: Collection[str], creation: Creation | None) -> None:
@@ -83,7 +83,7 @@ class Layout:
         self.rebuild = generate_rebuild(self)
 
     def read_static(self, x: object) -> StaticFields:
-        """The static part of an instance."""
+        """Return the static part of an instance."""
         return self.intern(tuple([getattr(x, name) for name in self.meta]))
 
     def freeze_attributes(self, x: object) -> StaticFields:
@@ -95,30 +95,30 @@ class Layout:
         object.__setattr__(x, "__dict__", attributes)
         return static
 
-    def missing_field_error(self, x: Any, error: AttributeError) -> Exception:
-        """Why an instance could not be flattened."""
+    def missing_field_error(self, x: object, error: AttributeError) -> Exception:
+        """Return an error that says why an instance could not be flattened."""
         missing = [name for name in self.names if not hasattr(x, name)]
         if not missing:
             return error
         name = self.cls.__qualname__
         return TypeError(
-            f"{name}.{missing[0]} is not set, so this {name} cannot be flattened. Set every field when creating it (to "
-            "None where there is nothing)"
+            f"{name}.{missing[0]} is not set, so this {name} cannot be flattened. Set every field when creating it, "
+            "if only to None"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A class pickled by value takes its layout along, and is registered in the process where it arrives.
+        # The layout of a class pickled by value is registered again in the process that loads it.
         return register, (self.cls, self.names, self.meta, self.creation)
 
 
 def layout_of(cls: type[Any]) -> Layout | None:
-    """The layout of a class that was registered itself; that its base was does not count."""
+    """Return the layout of a class; None if only its base was registered."""
     found: Layout | None = vars(cls).get(LAYOUT)
     return found
 
 
 def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creation: Creation | None) -> Layout:
-    """Make a class a pytree node, unless it is one already. See `rollback_on_error`."""
+    """Register a class as a pytree node, unless treekit has, and return its layout. Use it in `rollback_on_error`."""
     with registering:
         if known := layout_of(cls):
             return known
@@ -126,7 +126,7 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
         if creation is None and not _copies_in_its_own_way(cls):
             setattr(cls, _DEEPCOPY, deepcopy_node)
         setattr(cls, LAYOUT, layout)
-        setattr(cls, STATIC, NOT_REMEMBERED)  # no class remembers, only instances do
+        setattr(cls, STATIC, NOT_REMEMBERED)  # instances cache their static part, and the class has none
         try:
             jtu.register_pytree_with_keys(cls, layout.flatten_with_keys, layout.rebuild, layout.flatten)
         except ValueError as error:
@@ -135,15 +135,15 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
 
 
 def _copies_in_its_own_way(cls: type[Any]) -> bool:
-    """Whether a class says itself how its instances are copied or pickled."""
+    """Whether a class defines how its instances are copied or pickled."""
     names = (_DEEPCOPY, "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "__getnewargs__")
     return any(getattr(cls, name, None) is not getattr(object, name, None) for name in names)
 
 
 def deepcopy_node(self: object, memo: dict[int, Any]) -> object:
-    """The `__deepcopy__` of nodes: static values are shared, since a copy of one, such as of a callable, may differ.
+    """Copy a node as its `__deepcopy__`: static values are shared, since a copy, as of a callable, may not be equal.
 
-    What was cached on a frozen instance is not copied; a mutable one keeps all of its attributes.
+    Values cached on a frozen instance are not copied; a mutable instance keeps all of its attributes.
     """
     layout = layout_of(type(self))
     shared = layout.meta if layout else ()
@@ -155,7 +155,7 @@ def deepcopy_node(self: object, memo: dict[int, Any]) -> object:
 
 
 def _attributes(x: object) -> dict[str, Any]:
-    """The attributes of an instance, in its `__dict__` and in its `__slots__`."""
+    """Return the attributes of an instance, from its `__dict__` and its `__slots__`."""
     state = object.__getstate__(x)
     in_dict, in_slots = cast(tuple[Any, Any], state if isinstance(state, tuple) else (state, None))
     return {**(in_dict or {}), **(in_slots or {})}

@@ -1,4 +1,4 @@
-"""register_node: an existing class as a pytree node."""
+"""`register_node`: make an existing class a pytree node."""
 
 import dataclasses
 import functools
@@ -25,23 +25,23 @@ def register_node(
     data_fields: Sequence[str] | None = None,
     meta_fields: Sequence[str] | None = None,
 ) -> Any:
-    """Make an existing class a pytree node that is rebuilt without its own code running; also as a decorator.
+    """Make an existing class a pytree node that JAX rebuilds without running its code. Also a decorator.
 
-    The class keeps its `__init__`, its `__setattr__` and its mutability. Attributes that are named in neither list are
-    not kept by rebuilding.
+    The class keeps its `__init__`, its `__setattr__` and its mutability. A rebuilt instance has only the attributes
+    that the two lists name.
 
     Args:
-        cls: the class; a dataclass, one with `__slots__`, any other written in Python.
+        cls: any class written in Python, such as a dataclass or one with `__slots__`.
         data_fields: the attributes that are children, as in `jax.tree_util.register_dataclass`.
-        meta_fields: the attributes that are static: hashable, with no array. A dataclass needs neither list: its fields
-            are data, those with `static=True` in their metadata static.
+        meta_fields: the attributes that are static: hashable, without arrays. A dataclass needs neither list: its
+            fields are data, except those with `static=True` in their metadata.
 
     Returns:
         The class itself.
 
     Raises:
-        TypeError: the class is a node already or cannot be one; a name is no attribute name, stands there twice, is a
-            property, or a field of the dataclass stands in neither list. Nothing is registered then.
+        TypeError: the class is already a node or cannot be one; a name is not a valid attribute name, occurs twice or
+            is a property; or a field of the dataclass is in neither list. The class is then not registered.
 
     >>> import jax
     >>> @register_node(data_fields=["table"], meta_fields=[])
@@ -69,9 +69,9 @@ def _register(cls: type[Any], data_fields: object, meta_fields: object) -> type[
     meta = _field_names(cls, "meta_fields", meta_fields)
     names = [*data, *meta]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise TypeError(f"{cls.__qualname__}: {', '.join(twice)} stands twice in data_fields and meta_fields")
+        raise TypeError(f"{cls.__qualname__}: {', '.join(twice)} occurs twice in data_fields and meta_fields")
     if missing := [f.name for f in fields if f.name not in names]:
-        raise TypeError(f"{cls.__qualname__}: {', '.join(missing)} stands in neither data_fields nor meta_fields")
+        raise TypeError(f"{cls.__qualname__}: {', '.join(missing)} is in neither data_fields nor meta_fields")
     check_fields(cls, names, slots=True)
     with rollback_on_error(cls):
         register(cls, names, meta, None)
@@ -84,6 +84,6 @@ def _field_names(cls: type[Any], argument: str, names: object) -> tuple[str, ...
         if all(isinstance(name, str) for name in found):
             return cast(tuple[str, ...], found)
     raise TypeError(
-        f"{cls.__qualname__}: {argument} must be a list of attribute names, found {names!r}. Give both lists (only a "
-        "dataclass needs none)"
+        f"{cls.__qualname__}: {argument} must be a list of attribute names, found {names!r}. Pass both lists; "
+        "only a dataclass needs neither"
     )

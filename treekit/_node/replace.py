@@ -1,16 +1,16 @@
-"""replace: a node with other values for some of its fields."""
+"""`replace`: copy a node with other values for some of its fields."""
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from treekit._node.layout import layout_of
 
 T = TypeVar("T")
 
 
-def replace(node: T, /, **fields: Any) -> T:
-    """A node with some of its fields replaced, by reconstruction: none of the class's code runs.
+def replace(node: T, /, **fields: object) -> T:
+    """Return a copy of a node with some fields replaced, without running code of the class.
 
-    (`dataclasses.replace` is creation: it runs `__init__` and `__post_init__` again.)
+    `dataclasses.replace`, in contrast, runs `__init__` and `__post_init__` again.
 
     Args:
         node: an instance of a class made by `node` or `register_node`.
@@ -20,8 +20,8 @@ def replace(node: T, /, **fields: Any) -> T:
         An instance of the same class.
 
     Raises:
-        TypeError: the class was not made by treekit, has no such field, or a static value is not hashable or holds an
-            array.
+        TypeError: the class is not a node of treekit, has no such field, or a static value is not hashable or contains
+            an array.
 
     >>> from treekit import node
     >>> @node
@@ -35,7 +35,7 @@ def replace(node: T, /, **fields: Any) -> T:
     layout = layout_of(type(node))
     if layout is None:
         name = type(node).__qualname__
-        raise TypeError(f"replace takes an instance of a class made by node or register_node, and {name} is none")
+        raise TypeError(f"replace takes an instance of a class made by node or register_node, not of {name}")
     if unknown := sorted(fields.keys() - set(layout.names)):
         raise TypeError(
             f"{layout.cls.__qualname__} has no field {', '.join(unknown)}; it has {', '.join(layout.names)}"

@@ -1,4 +1,4 @@
-"""Optax that holds: every name of `optax`, on raw models, with dtypes kept. `from treekit import optax`."""
+"""Every name of `optax`, for whole models and with dtypes preserved: `from treekit import optax`."""
 
 import sys
 from types import ModuleType
@@ -57,7 +57,7 @@ multi_transform = partition
 
 if TYPE_CHECKING:
     from treekit.optax._names import *
-else:  # so that a misspelt name is an error to checkers
+else:  # so that type checkers report misspelt names
 
     def __getattr__(name: str) -> Any:
         value = _wrap_attribute(_optax, name)
@@ -69,7 +69,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *dir(_optax)})
 
 
-# So that `import treekit.optax.name` works for modules of later releases of Optax too; those above have files.
+# Makes `import treekit.optax.name` work for modules of later releases of Optax; those of this one have files.
 for _name, _module in list(vars(_optax).items()):
     if isinstance(_module, ModuleType) and _module.__name__ == f"optax.{_name}":
         sys.modules.setdefault(f"{__name__}.{_name}", _wrap_module(_module, f"{__name__}.{_name}"))

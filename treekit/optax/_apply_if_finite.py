@@ -1,4 +1,4 @@
-"""apply_if_finite: skip the updates that are not finite."""
+"""`apply_if_finite`: skip updates that are not finite."""
 
 from typing import Any
 
@@ -24,17 +24,17 @@ from treekit.optax._types import TransformationLike
 def apply_if_finite(
     inner: TransformationLike, max_consecutive_errors: int
 ) -> GradientTransformation[optax.ApplyIfFiniteState]:
-    """`optax.apply_if_finite` for every mix of dtypes and every model.
+    """Skip updates that are not finite: `optax.apply_if_finite` for every model and every mix of dtypes.
 
-    Where an update holds an inf or a NaN, the inner state stays and the updates are zero; after more than
-    `max_consecutive_errors` such updates in a row the next one is accepted as it is.
+    If an update contains an inf or a NaN, the inner state does not change and the updates are zero. After
+    `max_consecutive_errors` such updates in a row, the next one is accepted.
 
-    The count of such updates in a row is in the state: `optax.tree.get(state, "notfinite_count")` reads it, and
+    The state counts such updates in a row: `optax.tree.get(state, "notfinite_count")` reads the count, and
     `optax.tree.set(state, notfinite_count=jnp.zeros([], jnp.int32))` resets it. The total is `total_notfinite`.
 
     Args:
         inner: any transformation.
-        max_consecutive_errors: how many updates in a row may be skipped.
+        max_consecutive_errors: the number of updates in a row that may be skipped.
 
     Returns:
         A transformation; its state is an `optax.ApplyIfFiniteState`.
@@ -53,7 +53,7 @@ def apply_if_finite(
         return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, tx.init(params))
 
     def check(updates: Any, state: Any) -> tuple[Any, Any]:
-        """Whether to accept the updates, and the state after the step but for the inner one."""
+        """Return whether to accept the updates, and the new state without its inner state."""
         finite = jnp.array([jnp.all(jnp.isfinite(g)) for g in jtu.tree_leaves(updates)], bool).all()
         count = jnp.where(finite, 0, optax.safe_increment(state.notfinite_count))
         total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))

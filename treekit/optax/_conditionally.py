@@ -1,4 +1,4 @@
-"""conditionally_transform and conditionally_mask: run a transformation on some steps only."""
+"""`conditionally_transform` and `conditionally_mask`: run a transformation in some steps only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,13 +19,13 @@ def conditionally_transform(
     should_transform_fn: Callable[..., Any],
     forward_extra_args: bool = False,
 ) -> GradientTransformation[optax.ConditionallyTransformState]:
-    """`optax.conditionally_transform` for every mix of dtypes: on the other steps, updates pass through unchanged.
+    """Run a transformation in some steps, and pass updates on unchanged in the others, for every mix of dtypes.
 
     Args:
         inner: any transformation.
-        should_transform_fn: takes the number of the step, an int32 array of shape (); returns whether to run `inner`,
-            a bool array of shape ().
-        forward_extra_args: whether it also gets the extra arguments of `update`.
+        should_transform_fn: takes the number of the step, an int32 array of shape (), and returns whether to run
+            `inner`, a bool array of shape ().
+        forward_extra_args: whether to pass the extra arguments of `update` to it too.
 
     Returns:
         A transformation; its state is an `optax.ConditionallyTransformState`.
@@ -46,7 +46,7 @@ def conditionally_mask(
     should_transform_fn: Callable[..., Any],
     forward_extra_args: bool = False,
 ) -> GradientTransformation[optax.ConditionallyMaskState]:
-    """`optax.conditionally_mask` for every mix of dtypes: on the other steps, updates are zero.
+    """Run a transformation in some steps, and return zero updates in the others, for every mix of dtypes.
 
     Args:
         inner: any transformation.
