@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow settings check coverage package versions bench figures accelerators accelerators-test docs matrix fuzz clean
+.PHONY: help demo test slow settings check coverage package versions bench types figures accelerators accelerators-test docs matrix fuzz clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[-.a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,10 @@ versions: .venv/installed ## the tests with the lowest and the newest dependenci
 bench: .venv/installed ## treekit beside its peers, and docs/benchmarks.md (QUICK=1 for a short look, printed only)
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
+
+types: .venv/installed ## what mypy and pyright know of treekit and of its peers, in docs/versions.md
+	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m benchmarks.typed_peers
 
 # With libtpu, where it is installed, for the bytes that compiled steps move.
 figures: .venv/installed ## figures beside their goals and the last recorded; worse is an error (TIMES=1: of time too; TYPES=1: of type checkers; RECORD=1)

@@ -33,12 +33,12 @@ class Found(NamedTuple):
 
 def environment(folder: Path) -> Path:
     """The Python of a new environment in a folder, with the wheel in it and the packages of this one behind it."""
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder / "dist", ROOT]
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True)
     venv.create(folder / "env")
     python = folder / "env" / "bin" / "python"
-    install = ["install", "--quiet", "--no-deps", "--no-index", next((folder / "dist").glob("*.whl"))]
-    subprocess.run([sys.executable, "-m", "pip", "--python", python, *install], check=True, capture_output=True)
+    install = ["install", "--quiet", "--no-deps", "--no-index", str(next((folder / "dist").glob("*.whl")))]
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], check=True, capture_output=True)
     # Last in sys.path, and of its own .pth files, such as that of an editable treekit, Python reads none.
     site = next((folder / "env").glob("lib/*/site-packages"))
     (site / "peers.pth").write_text(sysconfig.get_path("purelib") + "\n")

@@ -1,7 +1,7 @@
 """The same expressions and the same mistakes with treekit and with its peers: what mypy and pyright know of each.
 
-Run `python -m benchmarks.typed_peers` after `pip install --group bench`: it writes the table of docs/versions.md. Each
-library gets the same file in its own words; what it has nothing for is left out, and so are the figures' denominators.
+`make types` runs it and writes the table of docs/versions.md. Each library gets the same lines in its own words; a line
+that it has no words for is left out and not counted.
 """
 
 import re
@@ -14,7 +14,7 @@ from benchmarks._checkers import ROOT, check, environment
 from benchmarks._figures_types import STRICT, caught, is_any
 
 PAGE = ROOT / "docs" / "versions.md"
-BEFORE, AFTER = "<!-- python -m benchmarks.typed_peers -->\n", "<!-- end of typed peers -->\n"
+BEFORE, AFTER = "<!-- make types -->\n", "<!-- end of make types -->\n"
 Words = Mapping[str, str]
 
 # How each library says it.

@@ -4,13 +4,13 @@ Each wrong line of typing_bad ends in `# E: code`, and each of typing_bad/mistak
 their strict modes and without settings: `# both`, `# pyright`, `# mypy`, or `# neither: why`.
 """
 
-import functools
+import ast
 import importlib.util
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +18,7 @@ import optax
 import pytest
 
 import treekit.optax
-from benchmarks import _figures_types
+from benchmarks import _figures_types, typed_peers
 from benchmarks._checkers import FENCE, SETTINGS, Found, check, copy, environment, is_of_jax, write_pages
 from tests import optax_names
 
@@ -39,17 +39,6 @@ needs_checkers = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Found]]:
-    """What a checker finds under one of `SETTINGS`; each runs once, over all files, with the wheel and no stubs."""
-    folder = tmp_path_factory.mktemp("typing")
-    files = folder / "files"
-    copy(ROOT / "tests" / "typing_good", files / "good")
-    copy(FOLDER / "mistakes", files / "mistakes")
-    write_pages(PAGES, files / "pages")
-    return functools.cache(functools.partial(check, environment(folder), files))
-
-
 def not_to_be_accepted(page: Path, setting: str) -> set[int]:
     """The lines of a page that promise an error, or are in a block that is marked for the other checker."""
     text = page.read_text(encoding="utf-8")
@@ -67,51 +56,73 @@ def not_to_be_accepted(page: Path, setting: str) -> set[int]:
 
 @needs_checkers
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_right_use_is_accepted(found: Callable[[str], list[Found]], setting: str) -> None:
-    assert [x for x in found(setting) if x.rule and x.file.startswith("good/") and not is_of_jax(x)] == []
+def test_checkers_accept_right_use_and_catch_mistakes(setting: str, tmp_path: Path) -> None:
+    """One run over all files, with the wheel and no stubs."""
+    files = tmp_path / "files"
+    copy(ROOT / "tests" / "typing_good", files / "good")
+    copy(FOLDER / "mistakes", files / "mistakes")
+    write_pages(PAGES, files / "pages")
+    found = check(environment(tmp_path), files, setting)
+
+    assert [x for x in found if x.rule and x.file.startswith("good/") and not is_of_jax(x)] == []
+    assert list(refused_of_pages(found, setting)) == []
+    if setting in _figures_types.STRICT:
+        check_expressions(found, setting)
+        check_mistakes(found, setting.split()[0])
 
 
-@needs_checkers
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_the_code_of_pages_is_accepted(found: Callable[[str], list[Found]], setting: str) -> None:
-    refused = {f"pages/page_{page.stem}.py": not_to_be_accepted(page, setting) for page in PAGES}
-    errors = [x for x in found(setting) if x.file in refused and x.rule and not OF_PAGES.match(x.rule)]
-    plain = [x for x in errors if x.rule == "import-untyped" and '"optax"' in x.text]  # Optax ships no types
-    assert [x for x in errors if x.line not in refused[x.file] and x not in plain] == []
+def refused_of_pages(found: list[Found], setting: str) -> Iterator[Found]:
+    """The errors in the code of pages, but for those that were to be expected."""
+    promised = {f"pages/page_{page.stem}.py": not_to_be_accepted(page, setting) for page in PAGES}
+    for x in found:
+        ships_no_types = x.rule == "import-untyped" and '"optax"' in x.text
+        if x.rule and x.file in promised and x.line not in promised[x.file]:
+            if not (ships_no_types or OF_PAGES.match(x.rule)):
+                yield x
 
 
-@needs_checkers
+def check_expressions(found: list[Found], setting: str) -> None:
+    """At most 5 of those in the program may be Any, and in pyright none of Optax's."""
+    revealed = _figures_types.expressions(found)
+    assert len(revealed) == 45
+    unknown = [x for x in revealed if _figures_types.is_any(x)]
+    assert len([x for x in unknown if not _figures_types.is_of_optax(x)]) <= 5
+    assert setting == "mypy" or not any(map(_figures_types.is_of_optax, unknown))
+
+
+def check_mistakes(found: list[Found], checker: str) -> None:
+    """Each is caught by the checkers that its line names, and by no other."""
+    marked = {
+        (path.name, number): marker[1]
+        for path in (FOLDER / "mistakes").glob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if (marker := _figures_types.MISTAKE.search(line))
+    }
+    assert len(marked) == 85
+    expected = {place for place, marker in marked.items() if marker in ("both", checker)}
+    assert _figures_types.caught(x for x in found if x.file.startswith("mistakes/")) == expected
+    assert len(expected) >= {"mypy": 45, "pyright": 55}[checker]
+
+
 def test_blocks_of_pages_are_marked_with_known_words() -> None:
     markers = {block["marker"] for page in PAGES for block in FENCE.finditer(page.read_text(encoding="utf-8"))}
     assert markers == {None, "plain Optax", "pyright only, since mypy knows no converters"}
 
 
-@needs_checkers
-@pytest.mark.parametrize("setting", _figures_types.STRICT)
-def test_at_most_five_expressions_of_a_program_are_any(found: Callable[[str], list[Found]], setting: str) -> None:
-    revealed = _figures_types.expressions(found(setting))
-    assert len(revealed) == 45
-    of_optax = [x for x in revealed if _figures_types.is_of_optax(x)]
-    assert len([x for x in revealed if _figures_types.is_any(x) and x not in of_optax]) <= 5
-    assert setting == "mypy" or not any(map(_figures_types.is_any, of_optax))
+@pytest.mark.slow
+def test_the_program_runs() -> None:
+    subprocess.run([sys.executable, "-m", "tests.typing_good.program"], cwd=ROOT, capture_output=True, check=True)
 
 
-@needs_checkers
-@pytest.mark.parametrize("setting", _figures_types.STRICT)
-def test_mistakes_are_caught_by_the_checkers_that_are_marked(found: Callable[[str], list[Found]], setting: str) -> None:
-    folder = FOLDER / "mistakes"
-    checker = setting.split()[0]
-    marked = {
-        (path.name, number): marker[1]
-        for path in folder.glob("*.py")
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if (marker := _figures_types.MISTAKE.search(line))
-    }
-    assert len(marked) == 85
-    errors = [x for x in found(setting) if x.file.startswith("mistakes/")]
-    expected = {place for place, marker in marked.items() if marker in ("both", checker)}
-    assert _figures_types.caught(errors) == expected
-    assert len(expected) >= {"mypy": 45, "pyright": 55}[checker]
+@pytest.mark.parametrize("library", typed_peers.NODES)
+def test_each_library_gets_the_same_lines_in_its_own_words(library: str, tmp_path: Path) -> None:
+    parts = typed_peers.program(typed_peers.NODES[library])
+    typed_peers.write(tmp_path, library, parts, "linear: Linear, weight: jax.Array", "")
+    for path in tmp_path.glob("*.py"):
+        assert "{" not in path.read_text()
+        ast.parse(path.read_text())
+    assert len(parts[1].splitlines()) >= 8
+    assert len(parts[2].splitlines()) >= 13
 
 
 def run(*command: str) -> str:
