@@ -460,7 +460,7 @@ def test_a_number_that_one_link_of_a_chain_has_state_for_and_another_has_not(mak
 
 
 def test_a_function_that_is_masked_in_one_state_and_none_in_another() -> None:
-    params = [jnp.ones(3), jax.nn.relu]
+    params: Any = [jnp.ones(3), jax.nn.relu]
     groups = {"a": tko.scale(0.5), "b": tko.scale_by_adam()}
     tx = tko.chain(tko.scale_by_rss(), tko.partition(groups, ["b", "a"]))
     updates, _ = tx.update([jnp.ones(3), None], tx.init(params), params)
