@@ -16,7 +16,7 @@ from treekit._describe import describe
 from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, is_absent, wider
 from treekit._filter import is_inexact_parameter, is_parameter
 from treekit._jax import jnp, jtu, untyped
-from treekit.optax._diagnose import diagnosing
+from treekit.optax._diagnose import diagnosing, diagnosing_init
 from treekit.optax._preserve import preserve
 from treekit.optax._selection import is_params_placeholder, update_parts, view_extra_args
 from treekit.optax._transformation import Apply, Core, GradientTransformation, core_of, is_ours, own_step
@@ -42,15 +42,16 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
         if is_params_placeholder(params):  # it stands for whatever the params are
             return inner.init(params)
         crossing = Crossing(params, params, params)
-        with _showing(crossing.originals):
-            return inner.init(crossing.inside_params)
+        inside_params = crossing.inside_params
+        with _showing(crossing.originals), diagnosing_init(inner, inside_params):
+            return inner.init(inside_params)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         given = updates if params is None else params
         crossing = Crossing(updates, params, covered_params(state, updates, given))
         inside_updates, inside_params = crossing.inside_updates, crossing.inside_params
         views = view_extra_args(extra, updates, params, inside_params, crossing.inside, crossing.restore)
-        with _showing(crossing.originals), diagnosing(inner, inside_updates, state, inside_params):
+        with _showing(crossing.originals), diagnosing(inner, inside_updates, state, inside_params, views):
             new_updates, new_state = inner.update(inside_updates, state, inside_params, **views)
         return crossing.outside(new_updates), new_state
 
@@ -73,7 +74,7 @@ def whole_step(
 
     inside_grads, inside_params = crossing.inside_updates, crossing.inside_params
     views = view_extra_args(extra, grads, params, inside_params, crossing.inside, crossing.restore)
-    with _showing(crossing.originals), diagnosing(preserve(core), inside_grads, state, inside_params):
+    with _showing(crossing.originals), diagnosing(preserve(core), inside_grads, state, inside_params, views):
         new_params, new_state = step(inside_grads, state, inside_params, views, apply_inside)
     return crossing.restore(new_params, params), new_state
 
