@@ -463,6 +463,7 @@ def test_a_function_that_is_masked_in_one_state_and_none_in_another() -> None:
     params: Any = [jnp.ones(3), jax.nn.relu]
     groups = {"a": tko.scale(0.5), "b": tko.scale_by_adam()}
     tx = tko.chain(tko.scale_by_rss(), tko.partition(groups, ["b", "a"]))
+    updates: Any
     updates, _ = tx.update([jnp.ones(3), None], tx.init(params), params)
     assert updates[0].any() and updates[1] is None
 
@@ -525,11 +526,12 @@ def test_what_an_optimizer_cannot_take_is_named_with_its_key_path(name: str) -> 
 
 def test_the_advice_for_what_an_optimizer_cannot_take_is_right() -> None:
     groups = {"sm3": tko.sm3(0.1), "sgd": tko.sgd(0.1)}
-    tx = tko.partition(groups, {"s": "sgd", "t": "sgd", "w": "sm3"})
-    assert tx.update(SCALAR, tx.init(SCALAR), SCALAR)[0]["w"].any()
+    split = tko.partition(groups, {"s": "sgd", "t": "sgd", "w": "sm3"})
+    assert split.update(SCALAR, split.init(SCALAR), SCALAR)[0]["w"].any()
     for params in (WITH_NONE, {"n": jax.nn.relu, "w": jnp.ones((3, 2))}):
         mask = jax.tree.map(tk.is_array, params, is_leaf=lambda x: x is None)
         tx = tko.masked(tko.contrib.galore(0.1), mask)
+        updates: Any
         updates, _ = tx.update({"n": None, "w": jnp.ones((3, 2))}, tx.init(params), params)
         assert updates["n"] is None and updates["w"].any()
 

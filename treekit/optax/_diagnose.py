@@ -1,6 +1,7 @@
 """What is wrong with the arguments of an update that failed: asked only then, since comparing costs tracing time."""
 
 import contextlib
+import functools
 import traceback
 from collections.abc import Callable, Generator
 from typing import Any
@@ -120,17 +121,18 @@ def _wrong_leaf(error: Exception, params: Any, call: Callable[[Callable[[Any], A
     leaves, outline = jtu.tree_flatten_with_path(params, is_leaf=_is_none)
     kinds = [None if x is None else np.ndim(x) for _, x in leaves]
     for kind in sorted({*kinds}, key=lambda n: -1 if n is None else n):
-
-        def hide(tree: Any, kind: int | None = kind) -> Any:
-            parts = zip(kinds, outline.flatten_up_to(tree), strict=True)
-            return outline.unflatten([optax.MaskedNode() if k == kind else x for k, x in parts])
-
-        if jtu.tree_leaves(hide(params)) and _runs(lambda hide=hide: call(hide)):
+        hide = functools.partial(_hide, outline, [k == kind for k in kinds])
+        if jtu.tree_leaves(hide(params)) and _runs(functools.partial(call, hide)):
             hidden = [(path, x) for (path, x), k in zip(leaves, kinds, strict=True) if k == kind]
             where = f"{describe(hidden[0][1])} at {jtu.keystr(hidden[0][0])}"
             more = f" and {len(hidden) - 1} others like it" if len(hidden) > 1 else ""
             return f"the optimizer fails on {where}{more}, and works if that is masked out. {_WITHOUT[kind is None]}"
     return ""
+
+
+def _hide(outline: Any, hidden: list[bool], tree: Any) -> Any:
+    parts = zip(hidden, outline.flatten_up_to(tree), strict=True)
+    return outline.unflatten([optax.MaskedNode() if is_hidden else x for is_hidden, x in parts])
 
 
 _WITHOUT = {
