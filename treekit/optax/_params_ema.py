@@ -172,9 +172,8 @@ def _is_chain(x: object) -> bool:
 
 def _later(state: Any, key: Any) -> list[Any]:
     """The states of the links of a chain after the one of a key."""
-    if type(state) is tuple:
-        return list(state[key.idx + 1 :])
-    return list(state.values())[list(state).index(key.key) + 1 :]
+    links, place = (list(state.values()), list(state).index(key.key)) if hasattr(key, "key") else (state, key.idx)
+    return list(links[place + 1 :])
 
 
 def _in_params(ema: Any, params: Any) -> Any:

@@ -90,7 +90,7 @@ def update_parts(outline: Any, tree: Any) -> list[Any]:
 def misfit_of_updates(outline: Any, tree: Any, name: str = "updates") -> str:
     """Where updates, or a tree like them, first differ in structure from params; None does not differ from anything."""
     params = outline.unflatten([_LEAF] * outline.num_leaves)
-    differences = tree_diff(params, jtu.tree_map(lambda _: _LEAF, tree))
+    differences = tree_diff(params, jtu.tree_map(_as_leaf, tree))
     first = next(d for d in differences if d.right != "None")
     return f"at {first.path or 'the root'}, the params have {first.left}, and the {name} {first.right}"
 
@@ -100,6 +100,10 @@ class _Leaf:
 
 
 _LEAF = _Leaf()
+
+
+def _as_leaf(_: Any) -> Any:
+    return _LEAF
 
 
 def select(

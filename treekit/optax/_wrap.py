@@ -173,10 +173,10 @@ def _wrap_argument(name: str, x: Any) -> Any:
     """
     if is_ours(x):
         return _link(x)
+    if _is_tuple(x) and not name.endswith("mask"):  # the links of a chain; in a named chain, each with its name
+        return tuple(_wrap_argument(name, item) for item in x)
     if x is not None and name.endswith("mask"):
         return functools.partial(resolve_mask, x, name=name)
-    if _is_tuple(x):  # the links of a chain; in a named chain, each with its name
-        return tuple(_wrap_argument(name, item) for item in x)
     if callable(x) and not jtu.all_leaves([x]):
         return functools.partial(_call_or_resolve, x, name)
     return x
