@@ -59,7 +59,7 @@ figures: .venv/installed ## figures beside their goals and the last recorded; wo
 # An environment of its own, since JAX looks for a TPU wherever libtpu is installed.
 ACCELERATORS := .venv-accelerators
 
-accelerators: $(ACCELERATORS)/installed ## compile for TPUs (GPU=1: for GPUs too), and write docs/accelerators.md
+accelerators: $(ACCELERATORS)/installed$(if $(GPU),-gpu) ## compile for TPUs; GPU=1: for GPUs too, and write docs/accelerators.md
 	$(ACCELERATORS)/bin/python -m benchmarks.accelerators
 
 accelerators-test: $(ACCELERATORS)/installed ## the tests that compile for TPUs, on a machine that needs none
@@ -68,11 +68,16 @@ accelerators-test: $(ACCELERATORS)/installed ## the tests that compile for TPUs,
 $(ACCELERATORS)/installed: .venv/installed
 	$(BIN)/python -m venv --clear $(ACCELERATORS)
 	$(ACCELERATORS)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(ACCELERATORS)/bin/python -m pip install --quiet --editable ".[optax]" --group accelerators $(if $(GPU),"jax[cuda12]")
+	$(ACCELERATORS)/bin/python -m pip install --quiet --editable ".[optax]" --group accelerators
+	@touch $@
+
+# JAX's CUDA 12 plugin and what it needs are 5 GB; no driver and no GPU is needed.
+$(ACCELERATORS)/installed-gpu: $(ACCELERATORS)/installed
+	$(ACCELERATORS)/bin/python -m pip install --quiet "jax[cuda12]"
 	@touch $@
 
 # What is read by the checker of English: pages, and the docstrings, comments and messages of Python files.
-ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md docs
+ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md docs treekit
 docs: .venv/installed ## build the documentation into site/; a warning, a misspelling or an unclear word is an error
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/codespell

@@ -1,10 +1,9 @@
-"""Programs compiled for a TPU that this machine does not have: libtpu is enough."""
+"""Programs compiled for TPUs and GPUs that this machine does not have: libtpu and JAX's CUDA plugin are enough."""
 
-import collections
 import functools
+import importlib.util
 import math
 import os
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
+from benchmarks._hlo import bytes_moved
 from treekit._jax import untyped
 
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]  # from params, state and gradients to new params and a new state
@@ -23,6 +23,37 @@ ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
+
+# What XLA asks a device for, in the text form of its GpuTargetConfigProto.
+H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 shared_memory_per_core: 233472
+  threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128 block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535 block_dim_limit_z: 65535 memory_bandwidth: 3352320000000 l2_cache_size: 52428800
+  clock_rate_ghz: 1.98 device_memory_size: 84942979072 shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 } registers_per_core_limit: 65536 registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 1 patch: 1 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+
+
+def can_compile_for_gpus() -> bool:
+    """Whether JAX's CUDA plugin is installed: `make accelerators GPU=1` does so."""
+    return importlib.util.find_spec("jax_cuda12_plugin") is not None
+
+
+@functools.cache
+def h100s(number: int) -> list[Any]:
+    """NVIDIA H100s, for which JAX can compile.
+
+    Args:
+        number: how many, all of one machine.
+    """
+    untyped.config.update("jax_platforms", "cpu")
+    find: Any = topologies.get_topology_desc
+    return list(find("h100", "cuda", target_config=H100, topology=f"1x1x{number}").devices)
 
 
 @functools.cache
@@ -37,9 +68,11 @@ def tpus(topology: str) -> list[Any]:
     return list(topologies.get_topology_desc(platform="tpu", topology_name=topology).devices)
 
 
-def mesh_of(devices: list[Any], axis_types: tuple[AxisType, AxisType] = (AxisType.Auto, AxisType.Auto)) -> Mesh:
-    """A mesh of all devices, with the axes "data" and "model"; there are two along the latter."""
-    return Mesh(np.array(devices).reshape(-1, 2), ("data", "model"), axis_types=axis_types)
+def mesh_of(
+    devices: list[Any], axis_types: tuple[AxisType, AxisType] = (AxisType.Auto, AxisType.Auto), along_model: int = 2
+) -> Mesh:
+    """A mesh of all devices, with the axes "data" and "model"; there are `along_model` along the latter."""
+    return Mesh(np.array(devices).reshape(-1, along_model), ("data", "model"), axis_types=axis_types)
 
 
 def shapes_on(sharding: Any, tree: Any) -> Any:
@@ -53,8 +86,10 @@ def shapes_on(sharding: Any, tree: Any) -> Any:
     return jax.tree.map(lambda x, s: untyped.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
 
 
-def compile_step(step: Step, init: Callable[[Any], Any], params: Any, *, donated: bool, state_first: bool) -> Any:
-    """Compile a step on one chip of a TPU.
+def compile_step(
+    step: Step, init: Callable[[Any], Any], params: Any, *, donated: bool, state_first: bool, device: Any = None
+) -> Any:
+    """Compile a step on one device.
 
     Args:
         step: maps params, state and gradients to new params and a new state.
@@ -62,8 +97,9 @@ def compile_step(step: Step, init: Callable[[Any], Any], params: Any, *, donated
         params: shapes and dtypes; those of the gradients too.
         donated: whether params and state may be overwritten.
         state_first: whether the state is the first of the arguments and the results, else the params are.
+        device: where it would run. The default means one chip of a TPU v5e.
     """
-    chip = SingleDeviceSharding(tpus("v5e:2x2")[0])
+    chip = SingleDeviceSharding(device or tpus("v5e:2x2")[0])
     params, state = shapes_on(chip, (params, jax.eval_shape(init, params)))
 
     def state_first_step(state: Any, params: Any, grads: Any) -> tuple[Any, Any]:
@@ -74,20 +110,21 @@ def compile_step(step: Step, init: Callable[[Any], Any], params: Any, *, donated
     return jax.jit(whole, donate_argnums=(0, 1) if donated else ()).lower(*carry, params).compile()
 
 
-def compile_sharded(step: Step, init: Callable[[Any], Any], params: Any) -> Any:
-    """Compile a step, donated, on eight chips of a TPU, with params, gradients and state sharded over all of them.
+def compile_sharded(step: Step, init: Callable[[Any], Any], params: Any, mesh: Mesh | None = None) -> Any:
+    """Compile a step, donated, on many devices, with params, gradients and state sharded over all of them.
 
     Args:
         step: as in `compile_step`.
         init: as in `compile_step`.
-        params: shapes and dtypes of matrices. State of their shapes is sharded as they are, the rest replicated.
+        params: shapes and dtypes of matrices, which may be stacked. State of their shapes is sharded as they are, the
+            rest replicated.
+        mesh: the devices. The default means eight chips of a TPU v5e.
     """
-    mesh = mesh_of(tpus("v5e:2x4"))
-    spec: Any = PartitionSpec  # which has no types
+    mesh = mesh or mesh_of(tpus("v5e:2x4"))
     shapes = {x.shape for x in jax.tree.leaves(params)}
 
     def sharding(x: Any) -> NamedSharding:
-        return NamedSharding(mesh, spec("data", "model") if x.shape in shapes else spec())
+        return by_matrix(mesh, x) if x.shape in shapes else NamedSharding(mesh, _spec())
 
     carry = (params, jax.eval_shape(init, params))
     carry = shapes_on(jax.tree.map(sharding, carry), carry)
@@ -96,63 +133,40 @@ def compile_sharded(step: Step, init: Callable[[Any], Any], params: Any) -> Any:
     return jitted.lower(*carry, carry[0]).compile()
 
 
-def collectives(text: str) -> dict[str, int]:
-    """How often a program communicates between chips, by the kind of communication.
+def by_matrix(mesh: Mesh, x: Any) -> NamedSharding:
+    """Each matrix of an array sharded over both axes of a mesh."""
+    return NamedSharding(mesh, _spec(*[None] * (x.ndim - 2), "data", "model"))
+
+
+_spec: Any = PartitionSpec  # which has no types
+
+
+def sharded_state(init: Callable[[Any], Any], params: Any, mesh: Mesh) -> tuple[int, int]:
+    """How many arrays of a state a jitted init shards as the params, and how many have their shape.
 
     Args:
-        text: the optimized HLO, as `compiled.as_text()` returns it.
+        init: maps params to a state.
+        params: shapes and dtypes of matrices, which are sharded over both axes of the mesh.
+        mesh: the devices.
     """
-    return dict(sorted(collections.Counter(COLLECTIVE.findall(text)).items()))
-
-
-COLLECTIVE = re.compile(
-    r" (all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute|collective-broadcast)"
-    r"(?:-start)?\("
-)
+    placed = jax.tree.map(lambda x: untyped.ShapeDtypeStruct(x.shape, x.dtype, sharding=by_matrix(mesh, x)), params)
+    compiled: Any = jax.jit(init).lower(placed).compile()
+    state = jax.tree.leaves(jax.eval_shape(init, params))
+    shapes = {x.shape[-2:] for x in jax.tree.leaves(params)}
+    like_params = [
+        sharding.is_equivalent_to(by_matrix(mesh, x), x.ndim)
+        for x, sharding in zip(state, jax.tree.leaves(compiled.output_shardings), strict=True)
+        if x.shape[-2:] in shapes
+    ]
+    return sum(like_params), len(like_params)
 
 
 def in_units(params: Any, compiled: Any) -> tuple[float, float]:
     """The bytes that a compiled step moves, and its temporary memory, in units of the bytes of the params."""
-    unit = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(params))
+    unit = unit_of(params)
     return bytes_moved(compiled.as_text()) / unit, compiled.memory_analysis().temp_size_in_bytes / unit
 
 
-COMPUTATION = re.compile(r"^(ENTRY )?%?[\w.\-]+ \(.*?\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
-OPERATION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)", re.MULTILINE)
-ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
-NAME = re.compile(r"%([\w.\-]+)")
-# These move nothing, or what they move is counted elsewhere.
-SILENT = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "iota", "after-all"}
-
-
-def bytes_moved(text: str) -> int:
-    """The bytes that a program reads from memory and writes to it, outside of its loops and branches.
-
-    Args:
-        text: the optimized HLO, as `compiled.as_text()` returns it.
-    """
-    (entry,) = (body for is_entry, body in COMPUTATION.findall(text) if is_entry)
-    shapes: dict[str, str] = {}
-    total = 0
-    for name, shape, kind, rest in OPERATION.findall(entry):
-        shapes[name] = shape
-        if kind in SILENT or kind.endswith("-done"):  # the start of an asynchronous operation is counted
-            continue
-        result = shape.partition("}")[0] + "}" if kind.endswith("-start") else shape  # it repeats its operand
-        operands = NAME.findall(rest.partition("), ")[0])
-        total += sum(map(_bytes, [result, *(shapes[x] for x in operands)]))
-    return total
-
-
-def _bytes(shape: str) -> int:
-    """Of all arrays in a shape; those in the memory of the chip itself, S(1) and others, move nothing."""
-    return sum(
-        math.prod(map(int, filter(None, lengths.split(",")))) * _bits(dtype) // 8
-        for dtype, lengths, layout in ARRAY.findall(shape)
-        if "S(" not in layout
-    )
-
-
-def _bits(dtype: str) -> int:
-    found = re.search(r"\d+", dtype)
-    return int(found[0]) if found else 8  # pred
+def unit_of(params: Any) -> int:
+    """The bytes of the params."""
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(params))

@@ -1,16 +1,30 @@
-"""What XLA makes of a step for a TPU: the bytes it moves and the memory it needs, of treekit beside Optax.
+"""What XLA makes of a step for TPUs and GPUs: the bytes it moves and the memory it needs, of treekit and of Optax.
 
-Nothing runs here but the compiler. Run `make accelerators`, which writes docs/accelerators.md.
+Nothing runs here but the compiler. Run `make accelerators GPU=1`, which writes docs/accelerators.md; without GPU=1 it
+compiles for TPUs only, and prints.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import optax
+from jax.sharding import Mesh
 
 import treekit.optax as tko
-from benchmarks._compiled import Step, collectives, compile_sharded, compile_step, in_units
+from benchmarks._compiled import (
+    Step,
+    can_compile_for_gpus,
+    compile_sharded,
+    compile_step,
+    h100s,
+    mesh_of,
+    sharded_state,
+    tpus,
+    unit_of,
+)
+from benchmarks._hlo import bytes_copied, bytes_moved, bytes_moved_in_loops, collectives, difference
 from benchmarks._page import Section, as_markdown, as_text
 from benchmarks._timing import setting
 from treekit._jax import untyped
@@ -20,6 +34,7 @@ SIZE = 8192  # a square array that does not fit into the memory of a chip itself
 K = 8
 
 Make = Callable[[Any], Any]  # from a module with Optax's names to a transformation
+Table = dict[str, dict[str, object]]  # by the column's title, then by the row's name
 WRAPPERS: dict[str, Make] = {
     "adamw": lambda o: o.chain(o.adamw(1e-3)),
     "clip, adamw": lambda o: o.chain(o.clip_by_global_norm(1.0), o.adamw(1e-3)),
@@ -33,6 +48,37 @@ ACCUMULATED: dict[str, Callable[[], Any]] = {
     "adamw": lambda: optax.adamw(1e-3),
     "clip, adamw": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)),
 }
+COSTLY: dict[str, Callable[[], Any]] = {"muon": lambda: optax.contrib.muon(1e-3)}  # takes a minute each to compile
+
+# The layers of a transformer, stacked: 32 of them, 4,096 wide, of 11,008 hidden units.
+TRANSFORMER = {
+    **{name: (32, 4096, 4096) for name in ("query", "key", "value", "out")},
+    **{name: (32, 4096, 11008) for name in ("gate", "up")},
+    "down": (32, 11008, 4096),
+}
+
+
+class Machine(NamedTuple):
+    """What steps are compiled for.
+
+    Attributes:
+        name: as a page says it.
+        device: one of its devices.
+        mesh: eight of them.
+    """
+
+    name: str
+    device: Any
+    mesh: Mesh
+
+
+def machines() -> Iterator[Machine]:
+    yield Machine("TPU v5e", tpus("v5e:2x2")[0], mesh_of(tpus("v5e:2x4")))
+    if can_compile_for_gpus():
+        yield Machine("H100", h100s(1)[0], mesh_of(h100s(8)))
+
+
+# --- Steps ------------------------------------------------------------------------------------------------------------
 
 
 def by_update(library: Any, optimizer: Any) -> Step:
@@ -54,7 +100,7 @@ def by_apply_gradients(optimizer: Any) -> Step:
     return step
 
 
-def steps(wrappers: dict[str, Callable[[Any], Any]]) -> dict[str, dict[str, tuple[Any, Step]]]:
+def steps(wrappers: Mapping[str, Make]) -> dict[str, dict[str, tuple[Any, Step]]]:
     """For each wrapper, by column: an optimizer, and its step."""
     found: dict[str, dict[str, tuple[Any, Step]]] = {}
     for name, make in wrappers.items():
@@ -69,32 +115,6 @@ def steps(wrappers: dict[str, Callable[[Any], Any]]) -> dict[str, dict[str, tupl
 
 def multi_steps(make: Callable[[], Any]) -> Make:
     return lambda o: o.MultiSteps(make(), K)
-
-
-def cell(optimizer: Any, step: Step, dtype: str, donated: bool) -> str:
-    """The bytes moved, and the temporary memory, of both orders of arguments where they differ."""
-    params = [untyped.ShapeDtypeStruct((SIZE, SIZE), dtype)]
-    cells: list[str] = []
-    for state_first in (False, True):
-        compiled = compile_step(step, optimizer.init, params, donated=donated, state_first=state_first)
-        moved, temporary = in_units(params, compiled)
-        cells.append(f"{moved:.3g}" + (f" ({temporary:.2g})" if temporary >= 0.005 else ""))
-    return " or ".join(dict.fromkeys(cells))
-
-
-def sharded_cell(optimizer: Any, step: Step) -> str:
-    """The collectives of a sharded step."""
-    params = [untyped.ShapeDtypeStruct((SIZE, SIZE), "float32")]
-    counts = collectives(compile_sharded(step, optimizer.init, params).as_text())
-    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
-
-
-def sharded_columns(wrappers: dict[str, Callable[[Any], Any]]) -> dict[str, dict[str, object]]:
-    table: dict[str, dict[str, object]] = {}
-    for name, ways in steps(wrappers).items():
-        for column, (optimizer, step) in ways.items():
-            table.setdefault(column, {})[name] = sharded_cell(optimizer, step)
-    return table
 
 
 def by_rounding(optimizer: Any) -> Step:
@@ -120,69 +140,211 @@ def rounded() -> dict[str, tuple[str, Any, Step]]:
     }
 
 
-def rounded_columns() -> dict[str, dict[str, object]]:
-    table: dict[str, dict[str, object]] = {}
-    for name, (dtype, optimizer, step) in rounded().items():
-        params = [untyped.ShapeDtypeStruct((SIZE, SIZE), dtype)]
-        compiled = compile_step(step, optimizer.init, params, donated=True, state_first=False)
-        bytes_each = [x * params[0].dtype.itemsize for x in in_units(params, compiled)]
-        for column, found in zip(("moved", "temporary"), bytes_each, strict=True):
-            table.setdefault(column, {})[name] = f"{found:.3g}"
-    return table
+# --- One device -------------------------------------------------------------------------------------------------------
 
 
-def columns(wrappers: dict[str, Callable[[Any], Any]], dtype: str) -> dict[str, dict[str, object]]:
-    table: dict[str, dict[str, object]] = {}
+def square(dtype: str) -> list[Any]:
+    return [untyped.ShapeDtypeStruct((SIZE, SIZE), dtype)]
+
+
+def cell(device: Any, optimizer: Any, step: Step, dtype: str, donated: bool, *, unit: float, both: bool = True) -> str:
+    """The bytes moved, those that copies move and the temporary memory.
+
+    Args:
+        device: what to compile for.
+        optimizer: has `init`.
+        step: a step of it.
+        dtype: of params and gradients.
+        donated: whether params and state are.
+        unit: what to count in, in bytes.
+        both: whether to compile both orders of the arguments. Two figures come out where they differ.
+    """
+    cells: list[str] = []
+    for state_first in (False, True) if both else (False,):
+        compiled = compile_step(
+            step, optimizer.init, square(dtype), donated=donated, state_first=state_first, device=device
+        )
+        text = compiled.as_text()
+        details = {"copied": bytes_copied(text), "temporary": compiled.memory_analysis().temp_size_in_bytes}
+        shown = [f"{size / unit:.2g} {name}" for name, size in details.items() if size / unit >= 0.005]
+        cells.append(f"{bytes_moved(text) / unit:.3g}" + (f" ({', '.join(shown)})" if shown else ""))
+    return " or ".join(dict.fromkeys(cells))
+
+
+def columns(device: Any, wrappers: Mapping[str, Make], dtype: str, *, both: bool = True) -> Table:
+    table: Table = {}
     for name, ways in steps(wrappers).items():
         for column, (optimizer, step) in ways.items():
             for donated in (True, False):
                 title = f"{column}, {'donated' if donated else 'kept'}"
-                table.setdefault(title, {})[name] = cell(optimizer, step, dtype, donated)
+                found = cell(device, optimizer, step, dtype, donated, unit=unit_of(square(dtype)), both=both)
+                table.setdefault(title, {})[name] = found
     return table
+
+
+def rounded_columns(device: Any) -> Table:
+    table: Table = {}
+    for name, (dtype, optimizer, step) in rounded().items():
+        for donated in (True, False):
+            found = cell(device, optimizer, step, dtype, donated, unit=SIZE * SIZE)
+            table.setdefault("donated" if donated else "kept", {})[name] = found
+    return table
+
+
+def of_round(device: Any, optimizer: Any, step: Step, dtype: str) -> float:
+    """What a round of K steps moves, the last of which runs the inner transformation, in a loop of one turn."""
+    compiled = compile_step(step, optimizer.init, square(dtype), donated=True, state_first=False, device=device)
+    text = compiled.as_text()
+    return (K * bytes_moved(text) + bytes_moved_in_loops(text)) / unit_of(square(dtype))
+
+
+def round_columns(device: Any) -> Table:
+    table: Table = {}
+    for dtype in ("float32", "bfloat16"):
+        ways = steps({"adamw": multi_steps(ACCUMULATED["adamw"])})["adamw"]
+        moved = {column: of_round(device, *way, dtype) for column, way in ways.items()}
+        for column, found in moved.items():
+            less = "" if column == "Optax" else f" (Optax's / {moved['Optax'] / found:.3g})"
+            table.setdefault(column, {})[f"adamw, {dtype}"] = f"{found:.3g}{less}"
+    return table
+
+
+def differences(device: Any, wrappers: Mapping[str, Make]) -> dict[str, object]:
+    """For each wrapper, which operations its program has and Optax's has not, and the other way round."""
+    found: dict[str, object] = {}
+    for name, ways in steps(wrappers).items():
+        texts = [
+            compile_step(
+                step, optimizer.init, square("float32"), donated=True, state_first=False, device=device
+            ).as_text()
+            for optimizer, step in (ways["treekit"], ways["Optax"])
+        ]
+        found[name] = difference(*texts) or "none"
+    return found
+
+
+# --- Many devices -----------------------------------------------------------------------------------------------------
+
+
+def counted(text: str) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in collectives(text).items()) or "none"
+
+
+def sharded_columns(mesh: Mesh, wrappers: Mapping[str, Make]) -> Table:
+    """The collectives of a step, and how much of the state a jitted init shards."""
+    table: Table = {}
+    for name, ways in steps(wrappers).items():
+        for column, (optimizer, step) in ways.items():
+            text = compile_sharded(step, optimizer.init, square("float32"), mesh).as_text()
+            table.setdefault(column, {})[name] = counted(text)
+    for name, ways in steps(wrappers).items():
+        for column in ("Optax", "treekit"):
+            sharded, like_params = sharded_state(ways[column][0].init, square("float32"), mesh)
+            table.setdefault(f"init, {column}", {})[name] = f"{sharded} of {like_params}"
+    return table
+
+
+def transformer_columns() -> Table:
+    """Of the layers of a transformer on 256 chips, by the chip."""
+    mesh = mesh_of(tpus("v5e:16x16"), along_model=16)
+    params = {name: untyped.ShapeDtypeStruct(shape, "bfloat16") for name, shape in TRANSFORMER.items()}
+    mask = dict.fromkeys(params, True)
+    wrappers: dict[str, Make] = {
+        "adamw": WRAPPERS["adamw"],
+        "clip, masked adamw in MultiSteps": lambda o: o.MultiSteps(
+            o.chain(o.clip_by_global_norm(1.0), o.masked(o.adamw(1e-3), mask)), K
+        ),
+    }
+    table: Table = {}
+    for name, ways in steps(wrappers).items():
+        for column, (optimizer, step) in ways.items():
+            compiled = compile_sharded(step, optimizer.init, params, mesh)
+            text, memory = compiled.as_text(), compiled.memory_analysis()
+            table.setdefault(column, {}).update(
+                {
+                    f"{name}: MB moved": f"{bytes_moved(text) / 1e6:.0f}",
+                    f"{name}: temporary MB": f"{memory.temp_size_in_bytes / 1e6:.1f}",
+                    f"{name}: collectives": counted(text),
+                }
+            )
+    return table
+
+
+# --- The page ---------------------------------------------------------------------------------------------------------
 
 
 def sections() -> Iterator[Section]:
     """Each table as it is compiled."""
-    unit = "In units of the bytes of the params; in parentheses the temporary memory, where there is some."
+    for machine in machines():
+        yield from sections_of(machine)
+    billions = sum(map(math.prod, TRANSFORMER.values())) / 1e9
+    yield Section(
+        "A transformer on 256 chips",
+        f"{billions:.1f} billion params in seven stacked arrays, in bfloat16, on a TPU v5e 16x16, each matrix sharded "
+        "over both axes of the mesh, donated. What one chip moves and needs.",
+        transformer_columns(),
+    )
+
+
+def sections_of(machine: Machine) -> Iterator[Section]:
+    """Those of one machine."""
+    name, device, mesh = machine
+    unit = "In units of the bytes of the params."
     for dtype in ("float32", "bfloat16"):
-        accumulated = {name: multi_steps(make) for name, make in ACCUMULATED.items()}
+        accumulated = {title: multi_steps(make) for title, make in ACCUMULATED.items()}
+        table = columns(device, accumulated, dtype)
+        if dtype == "float32":
+            costly = {title: multi_steps(make) for title, make in COSTLY.items()}
+            for title, column in columns(device, costly, dtype, both=False).items():
+                table[title].update(column)
         text = f"A step that only accumulates, params and gradients in {dtype}, the accumulator in float32. {unit}"
-        yield Section(f"MultiSteps, {dtype}", text, columns(accumulated, dtype))
+        yield Section(f"{name}: MultiSteps, {dtype}", text, table)
     yield Section(
-        "Wrappers, float32",
-        f"Outside of loops and branches: what apply_if_finite and lbfgs do inside of them is not counted. {unit}",
-        columns(WRAPPERS, "float32"),
-    )
-    accumulated = {f"MultiSteps, {name}": multi_steps(make) for name, make in ACCUMULATED.items()}
-    yield Section(
-        "Sharded over eight chips",
-        "How often a step communicates, params, gradients and state sharded over both axes of a v5e 2x4, donated.",
-        sharded_columns({**WRAPPERS, **accumulated}),
+        f"{name}: MultiSteps, a round",
+        f"{K} steps, the last of which runs adamw, donated. {unit}",
+        round_columns(device),
     )
     yield Section(
-        "16 bits",
-        "Bytes per parameter of one step of adamw, donated; dtype_preserving, with a key where it rounds at random.",
-        rounded_columns(),
+        f"{name}: wrappers, float32",
+        "Outside of loops and branches: what apply_if_finite and lbfgs do inside of them is not counted. The last "
+        f"column has the operations that treekit's program has more or fewer of than Optax's, donated. {unit}",
+        {**columns(device, WRAPPERS, "float32"), "operations": differences(device, WRAPPERS)},
+    )
+    yield Section(
+        f"{name}: 16 bits",
+        "Bytes per parameter of one step of adamw; dtype_preserving, with a key where it rounds at random.",
+        rounded_columns(device),
+    )
+    accumulated = {f"MultiSteps, {title}": multi_steps(make) for title, make in ACCUMULATED.items()}
+    yield Section(
+        f"{name}: sharded over eight",
+        "How often a step communicates, params, gradients and state sharded over both axes of a mesh, donated; and how "
+        "many of the arrays of the state that have the shape of the params a jitted init shards as it does the params.",
+        sharded_columns(mesh, {**WRAPPERS, **accumulated}),
     )
 
 
-INTRODUCTION = """# On TPUs
+INTRODUCTION = """# On TPUs and GPUs
 
-JAX compiles for a TPU on a machine that has none. This page says what XLA makes of one step of an optimizer on one chip
-of a TPU v5e, for one array of {size} x {size}: the bytes that the program moves between the chip and its memory, which
-bound its time, and the temporary memory that it needs. "Donated" means that the step may overwrite params and state,
-"kept" that it may not. Two figures stand where the order of the arguments decides. Nothing was timed.
+JAX compiles for TPUs and GPUs on a machine that has none. This page says what XLA makes of one step of an optimizer
+for one array of {size} x {size}, on one chip of a TPU v5e and on one H100: the bytes that the program moves between the
+chip and its memory, which bound its time, and in parentheses those of them that copies move, and the temporary memory
+that it needs. "Donated" means that the step may overwrite params and state, "kept" that it may not. Two figures mean
+that the order of the arguments decides. Nothing was timed.
 
-The figures are made by `make accelerators`; {setting}.
+The figures are made by `make accelerators GPU=1`; {setting}.
 """
 
 
 def main() -> None:
-    parts = [INTRODUCTION.format(size=SIZE, setting=setting("optax", "jax", "libtpu"))]
+    parts = [INTRODUCTION.format(size=SIZE, setting=setting("optax", "jax", "libtpu", "jax-cuda12-plugin"))]
     for section in sections():
         print(as_text(section), flush=True)
         parts.append(as_markdown(section, PAGE.with_suffix("") / "unused.svg"))
-    PAGE.write_text("\n".join(parts))
+    if can_compile_for_gpus():
+        PAGE.write_text("\n".join(parts))
+    else:
+        print(f"\n{PAGE.name} has GPUs too, so is left as it is: make accelerators GPU=1")
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ def test_is_leaf_is_followed() -> None:
 
 def test_labels_are_not_bools() -> None:
     for spec in (tk.path_labels({"**": "train"}), {"a": tk.path_labels({"**": "train"})}):
-        with pytest.raises(ValueError, match="must answer with a bool for each leaf, found str"):
+        with pytest.raises(ValueError, match="must return a bool for each leaf, found str"):
             tk.filter({"a": 1}, spec)
 
 

@@ -1,4 +1,4 @@
-"""Which leaves, by name: masks and labels made from patterns over key paths."""
+"""Select leaves by name: masks and labels made from patterns of key paths."""
 
 import dataclasses
 import difflib
@@ -9,43 +9,45 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from treekit._describe import describe_value
-from treekit._filter import TreeSpec, is_parameter
-from treekit._jax import IsLeaf, jtu, untyped
+from treekit._filter import TreeSpec
+from treekit._jax import jtu, untyped
+from treekit._predicates import is_parameter
+from treekit._types import IsLeaf, KeyPath, PyTree
 
 T = TypeVar("T")
 
-_NEAREST = 5  # paths that an error lists
+_NEAREST = 5  # the number of paths that an error lists
 
 
 class NoDefault:
-    """The default of `path_labels`: a parameter that no pattern matches is an error."""
+    """The default of `path_labels`, with which a parameter that no pattern matches is an error."""
 
 
 def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathMask":
-    """A mask by key path: True at every leaf whose path matches one of the patterns.
+    """Return a mask function that is True at every leaf whose key path matches one of the patterns.
 
-    Use it wherever a mask goes, as a function of the params (`masked`, `adamw(mask=)`, `freeze`, …), and as the
-    `filter_spec` of `filter`, `partition` and `filtered`.
+    Use it wherever Optax accepts a mask function (`masked`, `adamw(mask=)`, `freeze`, …), and as the `filter_spec` of
+    `filter`, `partition` and `filtered`.
 
     A key path is written as `jax.tree_util.keystr(path, simple=True, separator=".")` writes it: `layers.0.bias`. A
     string pattern is a glob over its parts, which must match the whole path:
 
     - `*` matches one part, or some of the characters of one; `?` one character; `[abc]` and `[!abc]` as in `fnmatch`;
-    - `**` matches any number of parts, also none: `**.bias` matches `bias` and `layers.0.bias`.
+    - `**` matches any number of parts, including zero: `**.bias` matches `bias` and `layers.0.bias`.
 
-    A compiled `re.Pattern` must match the whole path too (`fullmatch`): write `.*` where anything may stand.
+    A compiled `re.Pattern` must match the whole path too (`fullmatch`): write `.*` for any text.
 
     Args:
         *patterns: globs, or compiled regular expressions.
-        inverse: True where no pattern matches instead. `~path_mask(...)` is the same.
+        inverse: return a mask that is True where no pattern matches, as `~path_mask(...)` does.
 
     Returns:
-        A function that maps a tree to a tree of bools with the same structure. It has a value-based `==` and can be
-        hashed and pickled.
+        A function that maps a tree to a tree of bools with the same structure. Equal patterns give equal masks, which
+        can be hashed and pickled.
 
     Raises:
-        ValueError: a pattern matches nothing (lists the nearest paths). Raised when the function is called. Inside a
-            `masked` or `partition`, a pattern may match what `MaskedNode` or None hides.
+        ValueError: a pattern matches nothing; the message lists the nearest paths. Raised when the mask is called.
+            Patterns that may match a leaf hidden by a `MaskedNode` or None, as inside `masked`, do not raise.
         TypeError: a pattern is neither a string nor a compiled regular expression.
 
     >>> import jax.numpy as jnp
@@ -61,23 +63,23 @@ def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathM
     return PathMask(tuple(map(_check_pattern, patterns)), inverse)
 
 
-def path_labels(table: Mapping[Any, Any], *, default: Any = NoDefault) -> "PathLabels":
-    """Labels by key path: at every leaf the label of the first pattern that matches its path.
+def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault) -> "PathLabels":
+    """Return a function that gives every leaf the label of the first pattern that matches its key path.
 
-    Use it wherever labels go, such as `treekit.optax.partition`.
+    Use it wherever Optax accepts a label function, such as in `treekit.optax.partition`.
 
     Args:
-        table: maps patterns to labels. The patterns are those of `path_mask`; their order counts.
-        default: the label where no pattern matches. Without it, a parameter that no pattern matches is an error, and
-            any other leaf (a function, a string) gets None.
+        table: maps patterns, as in `path_mask`, to labels; their order matters.
+        default: the label of leaves that no pattern matches. Without it, such a parameter is an error, and any other
+            such leaf (a function, a string) gets None.
 
     Returns:
         A function that maps a tree to a tree of labels with the same structure, as `path_mask` does for bools.
 
     Raises:
         ValueError: a pattern matches nothing, as in `path_mask`; or there is no default, and no pattern matches some
-            of the parameters (lists their paths). Raised when the function is called.
-        TypeError: `table` is not a dict, or a pattern neither a string nor a compiled regular expression.
+            of the parameters; the message lists their paths. Raised when the function is called.
+        TypeError: `table` is not a dict, or a pattern is neither a string nor a compiled regular expression.
 
     >>> import jax.numpy as jnp
     >>> params = {"encoder": {"w": jnp.ones(2)}, "head": {"w": jnp.ones(2), "b": jnp.ones(2)}}
@@ -96,7 +98,7 @@ def path_labels(table: Mapping[Any, Any], *, default: Any = NoDefault) -> "PathL
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PathMask(TreeSpec):
-    """What `path_mask` returns."""
+    """The mask function that `path_mask` returns."""
 
     patterns: tuple[str | re.Pattern[str], ...]
     inverse: bool = False
@@ -112,26 +114,26 @@ class PathMask(TreeSpec):
         given = [*map(repr, self.patterns), *(["inverse=True"] if self.inverse else [])]
         return f"path_mask({', '.join(given)})"
 
-    def of_leaves(self, tree: Any, is_leaf: IsLeaf) -> list[bool]:
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
         first = _first_matches("path_mask", self.patterns, tree, is_leaf)
         return [(i is None) == self.inverse for _, i in first]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PathLabels(TreeSpec):
-    """What `path_labels` returns."""
+    """The label function that `path_labels` returns."""
 
     table: tuple[tuple[str | re.Pattern[str], Any], ...]
     default: Any = NoDefault
 
-    def __call__(self, tree: Any) -> Any:
+    def __call__(self, tree: PyTree) -> Any:
         return jtu.tree_structure(tree).unflatten(self.of_leaves(tree, None))
 
     def __repr__(self) -> str:
         default = "" if self.default is NoDefault else f", default={self.default!r}"
         return f"path_labels({dict(self.table)!r}{default})"
 
-    def of_leaves(self, tree: Any, is_leaf: IsLeaf) -> list[Any]:
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[Any]:
         first = _first_matches("path_labels", [pattern for pattern, _ in self.table], tree, is_leaf)
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         default = None if self.default is NoDefault else self.default
@@ -139,13 +141,13 @@ class PathLabels(TreeSpec):
         if missing and self.default is NoDefault:
             raise ValueError(
                 f"path_labels: no pattern matches {_listed(missing)}. Add a pattern for them, such as '**' at the end, "
-                "or give a default"
+                "or pass a default"
             )
         return [default if i is None else self.table[i][1] for _, i in first]
 
 
-def path_name(path: Any) -> str:
-    """A key path as patterns see it, `layers.0.bias`; an attribute, a key and an index are written alike."""
+def path_name(path: KeyPath) -> str:
+    """Write a key path as patterns do, `layers.0.bias`; attributes, keys and indices look the same."""
     name: str = untyped.tree_util.keystr(path, simple=True, separator=".")
     return name
 
@@ -159,12 +161,12 @@ def matches(pattern: str | re.Pattern[str], name: str) -> bool:
 
 @functools.cache
 def glob_regex(glob: str) -> re.Pattern[str]:
-    """A glob as a regular expression over a name with a dot at its end; `*` and `**` are its groups."""
+    """Convert a glob to a regular expression for names that end in a dot; `*` and `**` become groups."""
     return re.compile("".join(r"((?:[^.]*\.)*)" if part == "**" else _part_regex(part) for part in glob.split(".")))
 
 
 def nearest(wanted: str, names: Sequence[str]) -> str:
-    """The names that are most like this one, for an error."""
+    """List the names that are most similar to this one, for an error message."""
     return _listed(difflib.get_close_matches(wanted, names, _NEAREST, cutoff=0.0)) or "there are none"
 
 
@@ -178,7 +180,7 @@ def _token_regex(token: str) -> str:
     if token == "?":
         return "[^.]"
     if token[0] == "[":
-        return r"(?!\.)" + fnmatch.translate(token)[:-2]  # without \Z, the end of the string
+        return r"(?!\.)" + fnmatch.translate(token)[:-2]  # without the \Z at its end
     return re.escape(token)
 
 
@@ -195,7 +197,7 @@ def _is_mapping(x: object) -> bool:
     return isinstance(x, Mapping)
 
 
-def _check_pattern(pattern: Any) -> str | re.Pattern[str]:
+def _check_pattern(pattern: object) -> str | re.Pattern[str]:
     text: object = getattr(pattern, "pattern", pattern)
     if not isinstance(text, str) or not isinstance(pattern, (str, re.Pattern)):
         raise TypeError(
@@ -208,9 +210,9 @@ def _check_pattern(pattern: Any) -> str | re.Pattern[str]:
 
 
 def _first_matches(
-    name: str, patterns: Sequence[str | re.Pattern[str]], tree: Any, is_leaf: IsLeaf
+    name: str, patterns: Sequence[str | re.Pattern[str]], tree: PyTree, is_leaf: IsLeaf
 ) -> list[tuple[str, int | None]]:
-    """The path of every leaf, and the index of the first pattern that matches it."""
+    """Return the path of every leaf, and the index of the first pattern that matches it."""
     names = [path_name(path) for path, _ in jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]]
     first = [(x, next((i for i, pattern in enumerate(patterns) if matches(pattern, x)), None)) for x in names]
     deciding = {i for _, i in first}
@@ -219,16 +221,16 @@ def _first_matches(
             continue
         text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
         raise ValueError(
-            f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern has "
-            "to match a whole path: '**.name' matches at any depth, 'name.**' everything below"
+            f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern must "
+            "match a whole path: '**.name' matches at any depth, and 'name.**' everything below"
         )
     return first
 
 
-def _may_match_hidden(pattern: str | re.Pattern[str], tree: Any, is_leaf: IsLeaf) -> bool:
-    """Whether a pattern may match what another mask hides: None hides one leaf, Optax's MaskedNode also a subtree."""
+def _may_match_hidden(pattern: str | re.Pattern[str], tree: PyTree, is_leaf: IsLeaf) -> bool:
+    """Whether a pattern may match a leaf that is masked out: None hides one leaf, a MaskedNode also a subtree."""
 
-    def stop(x: Any) -> bool:
+    def stop(x: object) -> bool:
         return x is None or _is_masked_node(x) or (is_leaf is not None and is_leaf(x))
 
     places = jtu.tree_flatten_with_path(tree, is_leaf=stop)[0]
@@ -240,12 +242,12 @@ def _may_match_hidden(pattern: str | re.Pattern[str], tree: Any, is_leaf: IsLeaf
 
 
 def _is_masked_node(x: object) -> bool:
-    """Told by its form, a named tuple without fields, since the core does not import Optax."""
+    """Whether `x` looks like Optax's MaskedNode, a named tuple without fields; the core does not import Optax."""
     return getattr(type(x), "_fields", None) == ()
 
 
 def _may_match_below(pattern: str | re.Pattern[str], name: str) -> bool:
     if isinstance(pattern, re.Pattern):
-        return True  # nobody can say what a regular expression matches below
+        return True  # what a regular expression could match below is unknown
     parts = pattern.split(".")
     return any(matches(".".join(parts[:i]), name) for i in range(1, len(parts)))

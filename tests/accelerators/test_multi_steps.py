@@ -6,7 +6,8 @@ from typing import Any
 import optax
 import pytest
 
-from benchmarks._compiled import bytes_moved, compile_step, in_units
+from benchmarks._compiled import compile_step, in_units
+from benchmarks._hlo import bytes_moved
 from treekit import optax as tko
 from treekit._jax import untyped
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks._compiled import collectives, compile_sharded
+from benchmarks._compiled import compile_sharded
+from benchmarks._hlo import collectives
 from benchmarks.accelerators import ACCUMULATED, SIZE, WRAPPERS, multi_steps, steps
 from treekit._jax import untyped
 

@@ -264,7 +264,7 @@ def test_a_broken_class_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("mlp", "adam", 1, "init takes the params"),
         ("mlp", "ours", 0, "all hold"),
-        ("mlp", "needs_more", 1, "update runs with the extra arguments it is given\n.*'rate'"),
+        ("mlp", "needs_more", 1, "update runs with the extra arguments that you passed\n.*'rate'"),
         pytest.param("mixture", "lbfgs", 0, "all hold", marks=pytest.mark.slow),
         ("pair", "searching", 1, "keeps the weak types of the state\n.*\n.*num_linesearch_steps"),
         ("pair", "polyak_sgd", 0, "all hold"),

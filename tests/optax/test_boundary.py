@@ -465,7 +465,7 @@ def test_a_function_that_is_masked_in_one_state_and_none_in_another() -> None:
     tx = tko.chain(tko.scale_by_rss(), tko.partition(groups, ["b", "a"]))
     updates: Any
     updates, _ = tx.update([jnp.ones(3), None], tx.init(params), params)
-    assert updates[0].any() and updates[1] is None
+    assert updates[0] is not None and updates[0].any() and updates[1] is None
 
 
 def test_a_key_in_the_state_beside_complex_params() -> None:

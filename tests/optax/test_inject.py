@@ -516,7 +516,7 @@ def test_what_a_schedule_raises_is_told() -> None:
     def schedule(count: Any) -> Any:
         raise KeyError("warmup")
 
-    with pytest.raises(TypeError, match="Given a count, it raised KeyError: 'warmup'") as caught:
+    with pytest.raises(TypeError, match="Called with a count, it raised KeyError: 'warmup'") as caught:
         tko.inject_hyperparams(tko.sgd)(schedule).init(cases.arrays())
     assert isinstance(caught.value.__cause__, KeyError)
 

@@ -520,5 +520,6 @@ def test_wrapping_lookahead_is_a_clear_error(wrap: Callable[[Any], Any]) -> None
 
 
 def test_what_is_no_measure_is_an_error_that_names_it() -> None:
+    wrong: Any = {"norm": 3}
     with pytest.raises(TypeError, match=r"the measure 'norm' must be a .*found 3"):
-        tko.monitor({"norm": 3})
+        tko.monitor(wrong)

@@ -1,18 +1,19 @@
-"""The report as a page for a browser: the violations, the tree to fold, and its leaves to search."""
+"""Write the report as an HTML page: the violations, a tree that can be folded, and leaves that can be searched."""
 
 import html
 import importlib
 from collections.abc import Iterable
 from typing import Any
 
+from treekit._types import PyTree
 from treekit.check._laws import Violation
 from treekit.check._load import UsageError
 from treekit.check._report import Report
 from treekit.check._text import laws, size, summary_title, totals
 
 
-def as_page(report: Report, tree: Any) -> str:
-    """The report as one HTML file, which needs no other."""
+def as_page(report: Report, tree: PyTree) -> str:
+    """Return the report as one self-contained HTML file."""
     try:
         treescope: Any = importlib.import_module("treescope")
     except ImportError:

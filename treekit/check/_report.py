@@ -1,4 +1,4 @@
-"""The report on a tree: its leaves and static parts, what libraries do with it, and the laws that it violates."""
+"""Collect the report on a tree: leaves, static parts, what libraries do with it, and the laws that it violates."""
 
 import dataclasses
 import importlib
@@ -9,8 +9,9 @@ import numpy as np
 
 from treekit._describe import describe, describe_error, describe_value
 from treekit._dtype import dtype_of
-from treekit._filter import is_array
 from treekit._jax import jtu
+from treekit._predicates import is_array
+from treekit._types import PyTree
 from treekit.check._laws import Violation
 from treekit.check._load import Progress, UsageError
 from treekit.check._loss import Loss, extra_arguments, gradients, squares
@@ -18,7 +19,7 @@ from treekit.check._transformation_laws import transformation_laws
 from treekit.check._treatments import Treatment, is_abstract, treatments
 from treekit.check._tree_laws import tree_laws
 
-_WIDTH = 60  # of a static value
+_WIDTH = 60  # columns for a static value
 KINDS = ("array", "number", "function", "other")
 
 
@@ -26,7 +27,7 @@ class Leaf(NamedTuple):
     """A leaf of a tree."""
 
     path: str
-    what: str  # in words, such as f32[2,3]
+    what: str  # a description, such as f32[2,3]
     kind: str  # one of `KINDS`
     dtype: str | None
     shape: tuple[int, ...] | None
@@ -34,7 +35,7 @@ class Leaf(NamedTuple):
 
 
 class Static(NamedTuple):
-    """What a tree has besides its leaves: a static field, or other data that a node's class puts in the structure."""
+    """A part of a tree that is not a leaf: a static field, or other data in the structure of a node."""
 
     path: str
     value: str
@@ -42,7 +43,7 @@ class Static(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """All that the command says of a tree, and of an optimizer if there is one."""
+    """Everything that the command reports on a tree, and on an optimizer if there is one."""
 
     name: str
     cls: str
@@ -57,7 +58,7 @@ class Report:
 
     @property
     def totals(self) -> dict[str, int]:
-        """How many leaves of each kind, numbers in all arrays, and bytes."""
+        """Return the number of leaves of each kind, of elements in all arrays, and of bytes."""
         arrays = [leaf for leaf in self.leaves if leaf.kind == "array"]
         return {
             "leaves": len(self.leaves),
@@ -67,7 +68,7 @@ class Report:
         }
 
     def as_data(self) -> dict[str, Any]:
-        """The report for machines."""
+        """Return the report as data, for JSON."""
         return {
             "name": self.name,
             "class": self.cls,
@@ -82,8 +83,8 @@ class Report:
         }
 
 
-def report_on_tree(name: str, tree: Any, progress: Progress) -> Report:
-    """The report on a tree; `progress` is called with what begins."""
+def report_on_tree(name: str, tree: PyTree, progress: Progress) -> Report:
+    """Return the report on a tree; `progress` is called with the name of each part before it starts."""
     try:
         leaves = [_leaf(jtu.keystr(path), x) for path, x in jtu.tree_flatten_with_path(tree)[0]]
         static = list(_static_parts("", tree))
@@ -96,11 +97,11 @@ def report_on_tree(name: str, tree: Any, progress: Progress) -> Report:
 
 
 def add_optimizer(
-    report: Report, tree: Any, optimizer: tuple[str, Any], loss: tuple[str, Loss] | None, progress: Progress
+    report: Report, tree: PyTree, optimizer: tuple[str, Any], loss: tuple[str, Loss] | None, progress: Progress
 ) -> Report:
-    """The report with the laws that the optimizer violates on this tree, and what a step does to each leaf.
+    """Add the laws that an optimizer violates on this tree, and what a step does to each leaf.
 
-    Optimizer and loss come with their names.
+    Optimizer and loss are pairs of a name and a value.
     """
     name, tx = optimizer
     grads = None if loss is None else gradients(*loss, tree)
@@ -112,8 +113,8 @@ def add_optimizer(
     return dataclasses.replace(report, summary=summary, summary_rows=rows)
 
 
-def _summary(tx: Any, tree: Any) -> tuple[str, list[dict[str, Any]]]:
-    """The table of `treekit.optax.summary`, or why there is none; and its rows."""
+def _summary(tx: object, tree: PyTree) -> tuple[str, list[dict[str, Any]]]:
+    """Return the table of `treekit.optax.summary`, or the reason why it cannot be made, and its rows."""
     try:
         optax: Any = importlib.import_module("treekit.optax")
         found = optax.summary(tx, tree)
@@ -134,8 +135,8 @@ def _leaf(path: str, x: Any) -> Leaf:
     return Leaf(path, _in_words(x), "function" if callable(x) else "other", None, None, 0)
 
 
-def _static_parts(path: str, x: Any) -> Iterator[Static]:
-    def below(y: Any) -> bool:
+def _static_parts(path: str, x: object) -> Iterator[Static]:
+    def below(y: object) -> bool:
         return y is not x
 
     children = [] if jtu.all_leaves([x]) else jtu.tree_flatten_with_path(x, is_leaf=below)[0]
@@ -151,8 +152,8 @@ def _static_parts(path: str, x: Any) -> Iterator[Static]:
         yield from _static_parts(path + jtu.keystr(key), child)
 
 
-def _in_words(x: Any) -> str:
-    """The type and name of a function, whose repr shows an address; a short repr of other values."""
+def _in_words(x: object) -> str:
+    """Describe a function by its type and name, since its repr has an address; other values by a short repr."""
     if name := getattr(x, "__qualname__", "") if callable(x) else "":
         return f"{type(x).__name__} {name}"
     text = describe_value(x)

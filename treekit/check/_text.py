@@ -1,4 +1,4 @@
-"""The report as text for a terminal."""
+"""Write the report as text for a terminal."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ _BOLD, _RED, _GREEN, _PLAIN = "\033[1m", "\033[31m", "\033[32m", "\033[0m"
 
 
 def as_text(report: Report, colours: bool) -> str:
-    """The report for people."""
+    """Return the report as text."""
     bold, red, green, plain = (_BOLD, _RED, _GREEN, _PLAIN) if colours else ("", "", "", "")
     leaves = [(leaf.path or "(root)", leaf.what, size(leaf.bytes)) for leaf in report.leaves]
     static = [(part.path or "(root)", part.value) for part in report.static]
@@ -35,7 +35,7 @@ def summary_title(report: Report) -> str:
 
 
 def laws(report: Report) -> list[tuple[str, list[Violation]]]:
-    """The laws that were checked, by title."""
+    """Return the violations of the laws that were checked, each list with its title."""
     checked = [(f"Laws of a pytree, on {report.name}", report.violations)]
     if report.optimizer is not None:
         checked.append((f"Laws of a gradient transformation, on {report.optimizer}", report.optimizer_violations))
@@ -43,7 +43,7 @@ def laws(report: Report) -> list[tuple[str, list[Violation]]]:
 
 
 def totals(report: Report) -> str:
-    """How many leaves there are of each kind that occurs, and their size."""
+    """Write the number of leaves of each kind, and their size."""
     found = report.totals
     kinds = ", ".join(count(found[f"{kind}s"], kind) for kind in KINDS if found[f"{kind}s"])
     sizes = f"{count(found['elements'], 'element')}, {count(found['bytes'], 'byte')}"
@@ -51,7 +51,7 @@ def totals(report: Report) -> str:
 
 
 def size(number: int) -> str:
-    """A number of bytes, or nothing."""
+    """Write a number of bytes; "" for 0."""
     return f"{number:,} B" if number else ""
 
 

@@ -1,4 +1,4 @@
-"""The laws of a pytree, checked for each node in it."""
+"""Check the laws of a pytree for each node in it."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -6,6 +6,7 @@ from typing import Any
 
 from treekit._describe import describe_error
 from treekit._jax import jtu
+from treekit._types import PyTree
 from treekit.check._laws import REGISTER, Violation
 from treekit.check._rebuild_laws import REBUILD_LAWS
 from treekit.check._static_laws import STATIC_LAWS, same_treedef
@@ -13,8 +14,8 @@ from treekit.check._static_laws import STATIC_LAWS, same_treedef
 _NODE_LAWS = (*REBUILD_LAWS, *STATIC_LAWS)
 
 
-def tree_laws(example: Any) -> Iterator[Violation]:
-    """Yield what violates the laws of a pytree, each law once for each class."""
+def tree_laws(example: PyTree) -> Iterator[Violation]:
+    """Yield the violations of the laws of a pytree, each law once for each class."""
     if _is_leaf(example):
         yield Violation(
             "it is a pytree node",
@@ -32,11 +33,11 @@ def tree_laws(example: Any) -> Iterator[Violation]:
     yield from _distinguishes_classes(sound)
 
 
-def _violations_of_nodes(example: Any, sound: list[Any]) -> Iterator[tuple[str, Violation]]:
+def _violations_of_nodes(example: PyTree, sound: list[Any]) -> Iterator[tuple[str, Violation]]:
     """Yield each violation with the class and key path of its node.
 
-    A node with an unsound node inside is not checked, since it would show the same faults. All other nodes that
-    violate nothing are appended to `sound`.
+    A node that contains an unsound node is not checked, since it would have the same faults. All other nodes without
+    violations are appended to `sound`.
     """
     nodes: list[tuple[tuple[Any, ...], Any, int]] = []  # key path, node, and the index of its parent in this list
     ahead: list[tuple[tuple[Any, ...], Any, int]] = [((), example, -1)]
@@ -62,7 +63,7 @@ def _violations_of_nodes(example: Any, sound: list[Any]) -> Iterator[tuple[str, 
             sound.append(x)
 
 
-def _violations_of_node(x: Any) -> Iterator[Violation]:
+def _violations_of_node(x: object) -> Iterator[Violation]:
     try:
         _children(x)
     except Exception as error:  # the user's code may raise anything
@@ -81,16 +82,16 @@ def _cannot_be_flattened(found: str) -> Violation:
     )
 
 
-def _children(x: Any) -> list[tuple[tuple[Any, ...], Any]]:
-    """The children of a node, one level down, each with its key.
+def _children(x: object) -> list[tuple[tuple[Any, ...], Any]]:
+    """Return the children of a node, one level down, each with its key.
 
-    Raises what flattening raises, be it with key paths or without.
+    It raises any error of flattening, with or without key paths.
     """
 
     def below(is_leaf: Iterator[bool]) -> Callable[[Any], bool]:
         return lambda _: next(is_leaf, True)
 
-    # Not `y is not x`: JAX would follow a list that contains itself, and does not recover from that.
+    # Not `y is not x`, with which JAX would never return from a list that contains itself.
     jtu.tree_leaves(x, is_leaf=below(iter([False])))
     return jtu.tree_flatten_with_path(x, is_leaf=below(iter([False])))[0]
 
@@ -110,5 +111,5 @@ def _distinguishes_classes(nodes: list[Any]) -> Iterator[Violation]:
             seen[cls] = treedef
 
 
-def _is_leaf(x: Any) -> bool:
+def _is_leaf(x: object) -> bool:
     return jtu.all_leaves([x])

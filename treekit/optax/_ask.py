@@ -1,4 +1,4 @@
-"""What one step of an optimizer does to each leaf, found by taking it."""
+"""Find out what one step of an optimizer does to each leaf, by taking it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,11 +8,12 @@ import numpy as np
 import optax
 
 from treekit._describe import describe_error
-from treekit._dtype import dtype_of, is_absent
-from treekit._filter import flatten_updates, is_array
+from treekit._dtype import dtype_of, has_no_update
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_array
+from treekit._tree import flatten_updates
 
-_STEEP, _FLAT = 1e3, 1e-3  # curvatures, between which any line search finds two steps
+_STEEP, _FLAT = 1e3, 1e-3  # curvatures for which any line search finds different steps
 _MOST_MINI_STEPS = 1000
 _LATER = "in the second step; 0 in the first"
 
@@ -21,9 +22,9 @@ class Answer(NamedTuple):
     """What a step does to one leaf.
 
     Attributes:
-        size: the root mean square of the update, negative where it is along the gradient rather than against it; None
-            where that is not known.
-        note: why it is not known, or what else is to be said of it.
+        size: the root mean square of the update, negative if it goes along the gradient instead of against it; None if
+            unknown.
+        note: why it is unknown, or another remark.
     """
 
     size: float | None
@@ -31,18 +32,18 @@ class Answer(NamedTuple):
 
 
 def ask(tx: Any, state: Any, params: Any, slope: float, *, net: bool = False) -> list[Answer]:
-    """For each leaf of the params, what a step from `state` does whose gradient is `slope` everywhere.
+    """Return, for each leaf of the params, what a step from `state` with a gradient of `slope` everywhere does.
 
     Args:
         tx: the optimizer.
         state: its state.
         params: the params.
         slope: the gradient.
-        net: take away what a step does whose gradient is zero.
+        net: subtract the effect of a step with a gradient of zero.
     """
     try:
         return _ask_twice(tx, state, params, slope, net)
-    except Exception as error:  # whatever an optimizer raises that needs more than gradients
+    except Exception as error:  # an optimizer that needs more than gradients may raise anything
         asked = error
     try:
         steep, flat = (_ask_twice(tx, state, params, slope, net, curvature) for curvature in (_STEEP, _FLAT))
@@ -55,7 +56,7 @@ def ask(tx: Any, state: Any, params: Any, slope: float, *, net: bool = False) ->
 def _ask_twice(
     tx: Any, state: Any, params: Any, slope: float, net: bool, curvature: float | None = None
 ) -> list[Answer]:
-    """In the first step, and in the second where that is zero: the rate of a warm-up starts so."""
+    """Take one step, and a second one for leaves whose first step is zero, as in a warm-up."""
 
     def step(states: list[Any]) -> tuple[list[Answer], list[Any]]:
         steps: list[tuple[Any, Any]] = []
@@ -72,7 +73,7 @@ def _ask_twice(
 
 
 def _full(params: Any, slope: float) -> Any:
-    """The gradient that is `slope` everywhere."""
+    """Return a gradient that is `slope` everywhere."""
 
     def full(x: Any) -> Any:
         return jnp.full_like(x, slope) if has_gradient(x) else None
@@ -81,7 +82,7 @@ def _full(params: Any, slope: float) -> Any:
 
 
 def _round(tx: Any, grads: Any, state: Any, params: Any, extra: dict[str, Any]) -> tuple[Any, Any]:
-    """One step, or as many as MultiSteps takes for one."""
+    """Take one step, or the mini-steps of one round of MultiSteps."""
 
     def update(grads: Any, state: Any) -> tuple[Any, Any]:
         updates, new_state = tx.update(grads, state, params, **extra)
@@ -98,7 +99,7 @@ def _round(tx: Any, grads: Any, state: Any, params: Any, extra: dict[str, Any]) 
 
 
 def _rounds(state: Any) -> list[int]:
-    """How many rounds each MultiSteps in a state has finished."""
+    """Return the number of rounds that each MultiSteps in a state has finished."""
 
     def stop(x: Any) -> bool:
         return isinstance(x, optax.MultiStepsState)
@@ -107,7 +108,7 @@ def _rounds(state: Any) -> list[int]:
 
 
 def _loss(params: Any, slope: float, curvature: float) -> dict[str, Any]:
-    """The extra arguments for a loss with a gradient that is `slope` everywhere: a bowl."""
+    """Return the extra arguments for a quadratic loss whose gradient is `slope` everywhere."""
 
     def value_fn(candidate: Any, *args: Any, **kwargs: Any) -> Any:
         pairs = zip(jtu.tree_leaves(candidate), jtu.tree_leaves(params), strict=True)
@@ -118,15 +119,15 @@ def _loss(params: Any, slope: float, curvature: float) -> dict[str, Any]:
 
 
 def has_gradient(x: Any) -> bool:
-    """Whether JAX differentiates with respect to `x`: a floating or complex array."""
+    """Whether JAX differentiates with respect to `x`, that is, whether it is a floating-point or complex array."""
     return is_array(x) and dtype_of(x) is not None and bool(jnp.issubdtype(dtype_of(x), jnp.inexact))
 
 
 def _sizes(params: Any, updates: Any, rest: Any = None) -> list[Answer]:
-    """How large updates are, less those that come without a gradient."""
-    leaves, outline = jtu.tree_flatten(params)
-    parts = [flatten_updates(outline, tree) for tree in (updates, rest)]
-    sizes = jax.device_get([_size(*pair) for pair in zip(*parts, strict=True)])  # all at once
+    """Return the sizes of updates, minus those of updates without a gradient."""
+    leaves, treedef = jtu.tree_flatten(params)
+    parts = [flatten_updates(treedef, tree) for tree in (updates, rest)]
+    sizes = jax.device_get([_size(*pair) for pair in zip(*parts, strict=True)])  # one transfer for all
     return [
         Answer(float(size)) if has_gradient(x) else Answer(None, "has no gradient")
         for x, size in zip(leaves, sizes, strict=True)
@@ -134,9 +135,9 @@ def _sizes(params: Any, updates: Any, rest: Any = None) -> list[Answer]:
 
 
 def _size(update: Any, rest: Any) -> Any:
-    if is_absent(update):
+    if has_no_update(update):
         return 0.0
     wide = jnp.asarray(update).astype(jnp.complex64 if jnp.iscomplexobj(update) else jnp.float32)
-    wide = wide if is_absent(rest) else wide - jnp.asarray(rest).astype(wide.dtype)
+    wide = wide if has_no_update(rest) else wide - jnp.asarray(rest).astype(wide.dtype)
     size = jnp.sqrt(jnp.sum(jnp.abs(wide) ** 2) / max(wide.size, 1))
     return jnp.where(jnp.sum(wide.real) > 0, -size, size)

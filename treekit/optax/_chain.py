@@ -1,4 +1,4 @@
-"""The whole step of a chain: that of its last link, on the updates of the links before it."""
+"""The whole step of a chain: the whole step of its last link, with the updates of the links before it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,21 +6,21 @@ from typing import Any
 import optax
 
 from treekit.optax._boundary import normalize, whole_step
-from treekit.optax._preserve import preserve_step
+from treekit.optax._dtypes import preserve_step_dtypes
 from treekit.optax._transformation import Apply, Core, SteppingCore, core_of, own_step
 
 
 def with_last_step(
     chain: optax.GradientTransformation, last: optax.GradientTransformation, relink: Callable[[Core], Core]
 ) -> optax.GradientTransformation:
-    """A chain that can do a whole step of its own if its last link can.
+    """Return a chain that has a whole step of its own if its last link has one.
 
-    Only the last link may skip the params: a link after it, such as weight decay, changes them on every step.
+    Only the last link may skip the params, since a link after it, such as weight decay, changes them on every step.
 
     Args:
         chain: a chain.
         last: its last link.
-        relink: makes the same chain with another last link.
+        relink: returns the same chain with another last link.
     """
     tx = normalize(last)
     if own_step(core_of(tx)) is None:
@@ -31,6 +31,6 @@ def with_last_step(
             return whole_step(tx, updates, state, params, extra, apply)
 
         chain = relink(optax.GradientTransformationExtraArgs(tx.init, last_step))
-        return chain.update(updates, state, params, **extra)  # what the last link returns: the new params
+        return chain.update(updates, state, params, **extra)  # the last link returns new params as its updates
 
-    return SteppingCore(chain.init, chain.update, preserve_step(step))
+    return SteppingCore(chain.init, chain.update, preserve_step_dtypes(step))

@@ -1,4 +1,4 @@
-"""conditionally_transform and conditionally_mask: run a transformation on some steps only."""
+"""`conditionally_transform` and `conditionally_mask`: run a transformation in some steps only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import optax
 
 from treekit._jax import jnp
 from treekit.optax._boundary import at_boundary
-from treekit.optax._preserve import preserve
+from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._step_if import update_if
 from treekit.optax._transformation import GradientTransformation, described
 from treekit.optax._types import TransformationLike
@@ -15,15 +15,17 @@ from treekit.optax._types import TransformationLike
 
 @described
 def conditionally_transform(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+    inner: TransformationLike,
+    should_transform_fn: Callable[..., Any],
+    forward_extra_args: bool = False,
 ) -> GradientTransformation[optax.ConditionallyTransformState]:
-    """`optax.conditionally_transform` for every mix of dtypes: on the other steps, updates pass through unchanged.
+    """Run a transformation in some steps, and pass updates on unchanged in the others, for every mix of dtypes.
 
     Args:
         inner: any transformation.
-        should_transform_fn: takes the number of the step, an int32 array of shape (); returns whether to run `inner`,
-            a bool array of shape ().
-        forward_extra_args: whether it also gets the extra arguments of `update`.
+        should_transform_fn: takes the number of the step, an int32 array of shape (), and returns whether to run
+            `inner`, a bool array of shape ().
+        forward_extra_args: whether to pass the extra arguments of `update` to it too.
 
     Returns:
         A transformation; its state is an `optax.ConditionallyTransformState`.
@@ -40,9 +42,11 @@ def conditionally_transform(
 
 @described
 def conditionally_mask(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+    inner: TransformationLike,
+    should_transform_fn: Callable[..., Any],
+    forward_extra_args: bool = False,
 ) -> GradientTransformation[optax.ConditionallyMaskState]:
-    """`optax.conditionally_mask` for every mix of dtypes: on the other steps, updates are zero.
+    """Run a transformation in some steps, and return zero updates in the others, for every mix of dtypes.
 
     Args:
         inner: any transformation.
@@ -70,7 +74,7 @@ def _run_conditionally(
     state_class: Callable[..., Any],
     otherwise: Callable[[Any], Any],
 ) -> GradientTransformation[Any]:
-    tx = preserve(inner)
+    tx = preserve_dtypes(inner)
 
     def init(params: Any) -> Any:
         return state_class(inner_state=tx.init(params), step=jnp.zeros([], jnp.int32))

@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of an update that failed: asked only then, since comparing costs tracing time."""
+"""Find out what is wrong with the arguments of an update that failed; only then, since comparing takes time."""
 
 import contextlib
 import functools
@@ -14,9 +14,10 @@ from treekit._describe import describe, describe_error
 from treekit._diff import tree_diff
 from treekit._dtype import is_weak
 from treekit._jax import jtu, untyped
+from treekit._tree import path_text
 from treekit.optax._transformation import Core
 
-# Dtypes differ on purpose: a user may have cast the state, or the params.
+# Differences in dtype do not count: a user may have cast the state or the params.
 _STRUCTURE = ("type", "structure", "static value", "array against None", "shape")
 
 
@@ -68,8 +69,8 @@ def _wrong_shape(updates: Any, params: Any) -> str:
     for (path, param), update in pairs:
         if np.shape(update) != np.shape(param):
             return (
-                f"the gradient at {jtu.keystr(path) or 'the root'} has shape {np.shape(update)}, and its parameter "
-                f"{np.shape(param)}. Give update the gradients of these params"
+                f"the gradient at {path_text(path)} has shape {np.shape(update)}, and its parameter "
+                f"{np.shape(param)}. Pass the gradients of these params to update"
             )
     return ""
 
@@ -77,7 +78,7 @@ def _wrong_shape(updates: Any, params: Any) -> str:
 def _wrong_state(core: Core, state: Any, params: Any) -> str:
     try:
         expected = untyped.eval_shape(lambda: core.init(params))
-    except Exception:  # init fails too, so that nothing tells what the state should be
+    except Exception:  # init fails too, so the right state is unknown
         return ""
     differences = [d for d in tree_diff(expected, state, values=False) if d.kind in _STRUCTURE]
     if not differences:
@@ -85,25 +86,24 @@ def _wrong_state(core: Core, state: Any, params: Any) -> str:
     first, *more = differences
     return (
         f"the state does not fit this optimizer and these params. At state{first.path}, init makes {first.left}, and "
-        f"the state that was given has {first.right}{f' ({len(more)} more differences)' if more else ''}. "
+        f"this state has {first.right}{f' ({len(more)} more differences)' if more else ''}. "
         + ((first.kind == "array against None" and _traced_number(params)) or _OTHER_STATE)
     )
 
 
 _OTHER_STATE = (
-    "It was made by another optimizer, or for other params, or with another mask, labels or filter_spec: make it by "
-    "init"
+    "It was made by another optimizer, for other params, or with another mask, labels or filter_spec: make it with init"
 )
 
 
 def _traced_number(params: Any) -> str:
-    """What to do where a filter has seen a Python number in init, and sees an array in a jitted update."""
+    """Say what to do if a filter saw a Python number in init, and sees an array in a jitted update; else ""."""
     for path, x in jtu.tree_flatten_with_path(params)[0]:
-        if isinstance(x, Tracer) and is_weak(x):
+        if is_weak(x) and isinstance(x, Tracer):
             return (
-                f"At {jtu.keystr(path) or 'the root'}, the params have a Python number that jax.jit has made an array: "
-                "if init was given the number, a filter says another thing of it. Make it an array before init, with "
-                "jnp.asarray, or jit the step with equinox.filter_jit, which leaves numbers as they are"
+                f"At {path_text(path)}, the params have a Python number that jax.jit has made an array: "
+                "if init received the number, a filter may select it differently. Make it an array before init, with "
+                "jnp.asarray, or jit the step with equinox.filter_jit, which does not convert numbers"
             )
     return ""
 
@@ -124,7 +124,7 @@ def _wrong_leaf(error: Exception, params: Any, call: Callable[[Callable[[Any], A
         hide = functools.partial(_hide, outline, [k == kind for k in kinds])
         if jtu.tree_leaves(hide(params)) and _runs(functools.partial(call, hide)):
             hidden = [(path, x) for (path, x), k in zip(leaves, kinds, strict=True) if k == kind]
-            where = f"{describe(hidden[0][1])} at {jtu.keystr(hidden[0][0])}"
+            where = f"{describe(hidden[0][1])} at {path_text(hidden[0][0])}"
             more = f" and {len(hidden) - 1} others like it" if len(hidden) > 1 else ""
             return f"the optimizer fails on {where}{more}, and works if that is masked out. {_WITHOUT[kind is None]}"
     return ""

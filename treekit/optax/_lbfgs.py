@@ -1,16 +1,20 @@
-"""lbfgs, and the value and gradient that its line search leaves in the state."""
+"""`lbfgs`, and `value_and_grad_from_state`, which reads the value and gradient that its line search stored."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import optax
 
 from treekit._dtype import cast_like
-from treekit._filter import combine, is_inexact_array, partition
+from treekit._filter import combine, partition
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._map import keep_dtypes
+from treekit._map import cast_tree_like
+from treekit._predicates import is_inexact_array
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
+from treekit.optax._types import ValueAndGradFn
+
+V = TypeVar("V")
 
 _optax_lbfgs = optax.lbfgs
 _LINESEARCH = optax.scale_by_zoom_linesearch(max_linesearch_steps=20, initial_guess_strategy="one")
@@ -23,18 +27,18 @@ def lbfgs(
     scale_init_precond: bool = True,
     linesearch: optax.GradientTransformation | None = _LINESEARCH,
 ) -> GradientTransformation[tuple[Any, ...]]:
-    """`optax.lbfgs` on raw models, in any floating dtype, inside scan, traced once.
+    """Make the L-BFGS optimizer, `optax.lbfgs`, for raw models and every floating-point dtype; jit traces it once.
 
-    `value_fn` is called with the whole model, whatever part of it is optimized.
+    `value_fn` is called with the whole model, even if only a part of it is optimized.
 
     Args:
-        learning_rate: scales the step; by default the line search alone does.
-        memory_size: how many past updates approximate the inverse Hessian.
+        learning_rate: scales the step, in addition to the line search.
+        memory_size: the number of past updates from which the inverse Hessian is approximated.
         scale_init_precond: whether the first approximation is a scaled identity.
-        linesearch: finds the length of a step; None for none.
+        linesearch: the transformation that finds the length of a step, or None.
 
     Returns:
-        A transformation; its update takes `value`, `grad` and `value_fn`.
+        A transformation, whose `update` needs `value`, `grad` and `value_fn` by name.
 
     Source: algorithms 7.4 and 7.5 of Nocedal and Wright, Numerical Optimization.
 
@@ -55,33 +59,33 @@ def lbfgs(
 
 
 def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:
-    """Gradients in the dtypes of the params, of which the memory of past gradients is."""
+    """Cast gradients to the dtypes of the params, which the memory of past gradients has."""
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if params is None:
             raise ValueError(
                 "lbfgs needs the params: update(updates, state, params, value=..., grad=..., value_fn=...)"
             )
-        return tx.update(keep_dtypes(params, updates), state, params, **extra)
+        return tx.update(cast_tree_like(params, updates), state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(tx.init, update)
 
 
-def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
-    """`optax.value_and_grad_from_state` on raw models: the value and gradient that a line search has left in the state.
+def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
+    """Return a function that reads value and gradient from the state, where a line search has stored them.
 
-    Where the state has no finite value yet, or holds the gradient of a part of the params only (inside `masked`), value
-    and gradient are computed.
+    This is `optax.value_and_grad_from_state` for raw models. If the state has no finite value yet, or the gradient of
+    only a part of the params (inside `masked`), value and gradient are computed.
 
     Args:
-        value_fn: takes params, or a raw model, and further arguments; returns a real array of shape ().
+        value_fn: takes params, or a raw model, and further arguments, and returns a real array of shape ().
 
     Returns:
-        A function `(params, *args, state, **kwargs) -> (value, grad)`; grad is None where params hold no
-            inexact array.
+        A function `(params, *args, state, **kwargs) -> (value, grad)`; `grad` is None for leaves that are not inexact
+            arrays.
 
     Raises:
-        ValueError: the state holds no value and gradient. Raised by the function returned.
+        ValueError: raised by that function if the state does not have value and gradient.
 
     >>> import jax.numpy as jnp
     >>> params = jnp.array([1.0, 2.0])
@@ -107,7 +111,7 @@ def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tup
             return cast_like(new_value, value), jtu.tree_map(cast_like, new_grad, grad)
 
         grad = _where_inexact(params, grad)
-        if jtu.tree_structure(grad) != jtu.tree_structure(inexact):  # inside masked, for one
+        if jtu.tree_structure(grad) != jtu.tree_structure(inexact):  # as inside masked
             grad = inexact
             return compute()
         new_value, new_grad = lax.cond(jnp.isfinite(value), lambda: (value, grad), compute)
@@ -117,7 +121,7 @@ def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tup
 
 
 def _where_inexact(params: Any, grad: Any) -> Any:
-    """The gradient as JAX would give it: None where the params are no inexact array."""
+    """Return the gradient as JAX would, with None for params that are not inexact arrays."""
     leaves, treedef = jtu.tree_flatten(params)
     try:
         grads = treedef.flatten_up_to(grad)

@@ -1,6 +1,7 @@
-"""monitor: measurements of the updates, in the state."""
+"""`monitor`: store measurements of the updates in the state."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import optax
 
@@ -8,21 +9,26 @@ from treekit._describe import describe_value
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
 
+if TYPE_CHECKING:
+    Measure = Callable[[Any], Any] | optax.GradientTransformationExtraArgs
+else:
+    Measure = Any  # so that our own error, which names the measure, comes before that of a run-time checker
+
 
 @described
-def monitor(measures: dict[str, Any]) -> GradientTransformation[optax.MonitorState]:
-    """`optax.monitor` whose state holds the measurements from init on, so that it runs in scan and is traced once.
+def monitor(measures: Mapping[str, Measure]) -> GradientTransformation[optax.MonitorState]:
+    """Store measurements of the updates in the state: `optax.monitor`, which also runs in scan and is traced once.
 
-    Before the first update they are those of the params, as in the state of `optax.snapshot`.
+    The state has the measurements from `init` on. Before the first update they are measurements of the params.
 
     Args:
-        measures: by name, functions from the updates to what is to be kept of them, or `optax.measure_with_ema(...)`.
+        measures: maps names to functions of the updates whose results are stored, or to `optax.measure_with_ema(...)`.
 
     Returns:
-        A transformation that passes updates on as they are; its state is an `optax.MonitorState`.
+        A transformation that does not change the updates; its state is an `optax.MonitorState`.
 
     Raises:
-        TypeError: a measure is neither of these; names it.
+        TypeError: a measure is neither of these; the message names it.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax
@@ -37,7 +43,7 @@ def monitor(measures: dict[str, Any]) -> GradientTransformation[optax.MonitorSta
                 f"the measure {name!r} must be a function of the updates, or optax.measure_with_ema(...); found "
                 f"{describe_value(measure)}"
             )
-    tx = optax.monitor(measures)
+    tx = optax.monitor(dict(measures))
 
     def init(params: Any) -> optax.MonitorState:
         state = tx.init(params)

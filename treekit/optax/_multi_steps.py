@@ -1,4 +1,4 @@
-"""MultiSteps: accumulate gradients, and run the inner transformation on every k-th step."""
+"""`MultiSteps`: accumulate gradients, and run the inner transformation on every k-th step."""
 
 import dataclasses
 import functools
@@ -11,39 +11,41 @@ import optax
 from jax.core import Tracer
 
 from treekit._describe import describe_value
-from treekit._dtype import dtype_of, strong, wider
+from treekit._dtype import dtype_of, promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, untyped
 from treekit.optax._boundary import at_boundary, normalize
-from treekit.optax._preserve import preserve
-from treekit.optax._step_if import run_if, step_if, zeros
+from treekit.optax._dtypes import keep_state, keep_updates, preserve_dtypes
+from treekit.optax._step_if import run_if, run_step_if
+from treekit.optax._traced import zeros
 from treekit.optax._transformation import GradientTransformation, SteppingCore, core_of, step_of
-from treekit.optax._types import TransformationLike
+from treekit.optax._types import TransformationLike, U
 
-if TYPE_CHECKING:  # what derives from a class of a package without py.typed is unknown to `pyright --verifytypes`
+if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
     _Base = object
 else:
     _Base = optax.MultiSteps
 
 
 class MultiSteps(_Base):
-    """`optax.MultiSteps` that runs the inner transformation on the k-th step only, and forgets each round.
+    """Accumulate gradients over k steps: an `optax.MultiSteps` that discards a NaN after its round.
 
-    The accumulator is set to zero after a round, not multiplied by it, so a NaN cannot outlive its round; a step that
-    holds returns zeros that nothing has been multiplied by. State is chosen, never averaged, so any dtype is kept.
-    Extra arguments reach the inner transformation on the step that runs it.
+    The inner transformation runs on the k-th step only. The accumulator is then set to zero, not multiplied by zero, so
+    a NaN does not survive its round. Steps that only accumulate return exact zeros. Every leaf of the state keeps its
+    dtype. Extra arguments reach the inner transformation on the step that runs it.
 
     Args:
         opt: the inner transformation.
-        every_k_schedule: how many steps make a round: an int, or a function from the count of rounds to one.
-        use_grad_mean: hand the mean of the gradients to `opt`, else their sum.
-        should_skip_update_fn: takes updates, the count of rounds and params; returns a bool array of shape (), whether
-            to leave this step out, and a tree for the state's `skip_state`. See `optax.skip_not_finite`.
-        accumulator_dtype: the dtype in which gradients are accumulated. The default means float32 at least, wider where
-            the leaf is; a complex leaf is accumulated in a complex dtype. None: the dtype of the leaf.
+        every_k_schedule: the number of steps in a round: an int, or a function from the number of rounds so far to an
+            int.
+        use_grad_mean: pass the mean of the gradients to `opt`, else their sum.
+        should_skip_update_fn: takes updates, the number of rounds and params, and returns a bool array of shape (),
+            whether to skip this step, and a tree for the state's `skip_state`. See `optax.skip_not_finite`.
+        accumulator_dtype: the dtype in which gradients are accumulated. By default, it is float32 or the dtype of the
+            leaf, whichever is wider, and complex for complex leaves. With None, it is the dtype of the leaf.
 
     Raises:
-        ValueError: `every_k_schedule` is an int below 1, or gives one that is known when it is traced.
-        TypeError: it is a function that gives no int.
+        ValueError: `every_k_schedule` is less than 1, or returns less than 1 while tracing.
+        TypeError: `every_k_schedule` is a function that does not return an int.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -68,7 +70,7 @@ class MultiSteps(_Base):
         if not callable(every_k_schedule) and not (_is_int(every_k_schedule) and every_k_schedule >= 1):
             raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
         self._opt = normalize(opt)
-        self._core = preserve(opt)  # the loop, or cond, wants the dtypes that it is given
+        self._inner = core_of(opt)
         self._every_k = every_k_schedule
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
@@ -78,11 +80,11 @@ class MultiSteps(_Base):
 
     @property
     def inner_opt(self) -> GradientTransformation[Any]:
-        """The inner transformation."""
+        """Return the inner transformation."""
         return self._opt
 
     def init(self, params: Any) -> optax.MultiStepsState:
-        """The state before the first step.
+        """Return the state before the first step.
 
         Args:
             params: the params, or a raw model.
@@ -91,15 +93,15 @@ class MultiSteps(_Base):
         return state
 
     def update(
-        self, updates: Any, state: optax.MultiStepsState, params: Any = None, **extra_args: Any
-    ) -> tuple[Any, optax.MultiStepsState]:
-        """Accumulate; on the k-th step, run the inner transformation on what is accumulated.
+        self, updates: U, state: optax.MultiStepsState, params: Any = None, **extra_args: Any
+    ) -> tuple[U, optax.MultiStepsState]:
+        """Accumulate; on the k-th step, run the inner transformation on the accumulated gradients.
 
         Args:
             updates: the gradients of this step.
             state: the state.
             params: the params, or a raw model.
-            **extra_args: for the inner transformation.
+            **extra_args: extra arguments of the inner transformation.
 
         Returns:
             The inner transformation's updates on the k-th step, else zeros; and the new state.
@@ -107,58 +109,65 @@ class MultiSteps(_Base):
         new_updates, new_state = self._tx.update(updates, state, params, **extra_args)
         return new_updates, new_state
 
-    def has_updated(self, state: Any) -> jax.Array:
-        """Whether the step that returned `state` ran the inner transformation; a bool array of shape ()."""
+    def has_updated(self, state: optax.MultiStepsState) -> jax.Array:
+        """Return whether the step that returned `state` ran the inner transformation, as a bool array of shape ()."""
         updated: jax.Array = jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
         return updated
 
     def gradient_transformation(self) -> GradientTransformation[optax.MultiStepsState]:
-        """`init` and `update` as a transformation."""
+        """Return a transformation with this `init` and `update`, to use in a chain or a wrapper."""
         return self._tx
 
     def _init(self, params: Any) -> optax.MultiStepsState:
         zero = jnp.zeros([], jnp.int32)
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
-        return optax.MultiStepsState(zero, zero, self._core.init(params), self._zero_accumulator(params), skip_state)
+        inner_state = preserve_dtypes(self._inner).init(params)
+        return optax.MultiStepsState(zero, zero, inner_state, self._zero_accumulator(params), skip_state)
 
     def _update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         at = self._position(updates, state, params)
+        leaves, treedef = jtu.tree_flatten(updates)
 
-        def accumulate(acc: Any) -> Any:
-            return self._accumulate(at, updates, acc)
+        def accumulate(acc: list[Any]) -> list[Any]:
+            return self._accumulate(at, leaves, acc)
 
-        def inner_step(inner_state: Any, accumulated: Any) -> tuple[Any, Any]:
-            return self._core.update(jtu.tree_map(_cast_to, updates, accumulated), inner_state, params, **extra)
+        def inner_step(old: Any, accumulated: list[Any]) -> tuple[list[Any], Any]:
+            grads = list(map(_cast_to, leaves, accumulated))
+            new_updates, new = self._inner.update(treedef.unflatten(grads), old, params, **extra)
+            # Loops and cond need state with unchanged dtypes.
+            return keep_updates(grads, treedef, params, new_updates), keep_state(old, params, new)
 
-        inner_state, acc = jtu.tree_map(strong, (state.inner_opt_state, state.acc_grads))
-        new_updates, inner_state, acc = step_if(at.full, accumulate, inner_step, inner_state, acc)
-        return new_updates, at.state(inner_state, acc)
+        inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
+        news, inner_state, acc = run_step_if(at.should_step, accumulate, inner_step, inner_state, acc)
+        return treedef.unflatten(news), at.state(inner_state, treedef.unflatten(acc))
 
     def _whole_step(self, updates: Any, state: Any, params: Any, extra: Any, apply: Any) -> tuple[Any, Any]:
-        """The params go where the state goes, so a step that only accumulates does not touch them."""
+        """Pass the params through the loop with the state, so that a step that only accumulates does not touch them."""
         at = self._position(updates, state, params)
-        inner_step = step_of(core_of(self._opt), self._core)
+        inner_step = step_of(self._inner, preserve_dtypes(self._inner))
+        leaves, treedef = jtu.tree_flatten(updates)
 
         def run(carry: Any) -> Any:
             params, inner_state, acc = carry
-            accumulated = jtu.tree_map(_cast_to, updates, acc)
+            accumulated = treedef.unflatten(map(_cast_to, leaves, acc))
             params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
             return params, inner_state, zeros(acc)
 
-        inner_state, acc = jtu.tree_map(strong, (state.inner_opt_state, state.acc_grads))
-        params, inner_state, acc = run_if(at.full, run, (params, inner_state, self._accumulate(at, updates, acc)))
-        return params, at.state(inner_state, acc)
+        inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
+        carry = params, inner_state, self._accumulate(at, leaves, acc)
+        params, inner_state, acc = run_if(at.should_step, run, carry)
+        return params, at.state(inner_state, treedef.unflatten(acc))
 
     def _position(self, updates: Any, state: Any, params: Any) -> "_Position":
-        mini_step, gradient_step = strong(state.mini_step), strong(state.gradient_step)
+        mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
         k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
         _check_k(k_steps)
         skip, skip_state = self._skip(updates, gradient_step, params)
-        full = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
-        return _Position(mini_step, gradient_step, skip, skip_state, full)
+        should_step = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
+        return _Position(mini_step, gradient_step, skip, skip_state, should_step)
 
-    def _accumulate(self, at: "_Position", updates: Any, acc: Any) -> Any:
-        return jtu.tree_map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), updates, acc)
+    def _accumulate(self, at: "_Position", leaves: list[Any], acc: list[Any]) -> list[Any]:
+        return list(map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), leaves, acc))
 
     def _skip(self, updates: Any, gradient_step: Any, params: Any) -> tuple[Any, Any]:
         if self._should_skip is None:
@@ -175,39 +184,36 @@ class MultiSteps(_Base):
         def dtype(p: Any) -> Any:
             if self._accumulator_dtype is None:
                 return p.dtype
-            widest = wider(p, untyped.ShapeDtypeStruct((), self._accumulator_dtype))
+            widest = promoted_dtype(p, untyped.ShapeDtypeStruct((), self._accumulator_dtype))
             return widest if self._accumulator_dtype == jnp.float32 or jnp.iscomplexobj(p) else self._accumulator_dtype
 
-        def zero(p: Any) -> Any:
-            return jnp.zeros_like(p, dtype(p))
-
-        return jtu.tree_map(zero, params)
+        return jtu.tree_map(jnp.zeros_like, params, jtu.tree_map(dtype, params))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Position:
-    """Where in a round a step is.
+    """The position of a step in a round.
 
     Attributes:
-        mini_step: how many steps of the round were before it.
-        gradient_step: how many rounds were before it.
-        skip: whether the step is left out.
-        skip_state: what the skip function keeps.
-        full: whether the step ends the round.
+        mini_step: the number of earlier steps in the round.
+        gradient_step: the number of earlier rounds.
+        skip: whether the step is skipped.
+        skip_state: the state of the skip function.
+        should_step: whether the step ends the round.
     """
 
     mini_step: Any
     gradient_step: Any
     skip: Any
     skip_state: Any
-    full: Any
+    should_step: Any
 
     def state(self, inner_state: Any, acc: Any) -> optax.MultiStepsState:
-        """The state after the step."""
-        next_step = jnp.where(self.full, 0, optax.safe_increment(self.mini_step))
+        """Return the state after the step."""
+        next_step = jnp.where(self.should_step, 0, optax.safe_increment(self.mini_step))
         return optax.MultiStepsState(
             mini_step=jnp.where(self.skip, self.mini_step, next_step),
-            gradient_step=jnp.where(self.full, optax.safe_increment(self.gradient_step), self.gradient_step),
+            gradient_step=jnp.where(self.should_step, optax.safe_increment(self.gradient_step), self.gradient_step),
             inner_opt_state=inner_state,
             acc_grads=acc,
             skip_state=self.skip_state,
@@ -216,13 +222,13 @@ class _Position:
 
 def _accumulate(mean: bool, mini_step: Any, skip: Any, update: Any, acc: Any) -> Any:
     grad = update.astype(acc.dtype)
-    # The mean by Welford's update, which never holds a sum k times as large as what it is of.
+    # Welford's update of the mean, which never needs a sum that is k times as large.
     more = acc + (grad - acc) / (mini_step + 1).astype(acc.dtype) if mean else acc + grad
-    # Nothing of an earlier round counts; and 0 + -0.0 would be 0.0.
+    # This discards the earlier round, and -0.0 is preserved, as 0 + -0.0 would not.
     return jnp.where(skip, acc, jnp.where(mini_step == 0, grad, more))
 
 
-# Traced once for each shape; inline, since XLA copies what goes into a call of its own.
+# Traced once for each shape; inlined, since XLA copies the arguments of a call.
 _accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0, inline=True)
 
 
@@ -231,14 +237,14 @@ def _is_int(x: Any) -> bool:
 
 
 def _check_k(k_steps: Any) -> None:
-    """Raise where what a schedule gave can be no number of steps."""
+    """Raise unless the result of a schedule can be a number of steps."""
     if not _is_int(k_steps):
         raise TypeError(
-            f"every_k_schedule must give an int of shape (), how many steps the next round has; it gave "
-            f"{describe_value(k_steps)}. A schedule of learning rates belongs into the inner transformation"
+            f"every_k_schedule must return an int of shape (), the number of steps in the next round; it returned "
+            f"{describe_value(k_steps)}. Pass a schedule of learning rates to the inner transformation instead"
         )
     if not isinstance(k_steps, Tracer) and k_steps < 1:
-        raise ValueError(f"every_k_schedule must give at least 1, and gave {k_steps}")
+        raise ValueError(f"every_k_schedule must return at least 1, but returned {k_steps}")
 
 
 def _cast_to(like: Any, x: Any) -> Any:

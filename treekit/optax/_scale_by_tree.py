@@ -1,4 +1,4 @@
-"""scale_by_tree: a rate for each leaf."""
+"""`scale_by_tree`: multiply the update of each leaf by its own rate."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,14 +8,14 @@ import optax
 
 from treekit._describe import describe_value
 from treekit._dtype import dtype_of
-from treekit._filter import is_parameter
 from treekit._jax import jnp, jtu
+from treekit._predicates import is_parameter
 from treekit.optax._boundary import at_boundary
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._specs import match_params
 from treekit.optax._transformation import GradientTransformation, described
 
-# A prefix tree of the params, of any class, with numbers or schedules at its leaves, or a function to one.
+# A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one.
 Rates = Callable[[Any], Any] | float | object
 
 
@@ -24,20 +24,20 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[optax.ScaleByScheduleS
     """Multiply the update of each leaf by its own rate: smaller steps for the body than for the head.
 
     Args:
-        rates: a prefix tree of the params with numbers or schedules at its leaves, or a function from the params to
-            one. A value covers the whole subtree below it, and None leaves that subtree's updates as they are. Leaves
-            of the model that cannot be parameters need no rate. A function is called with the params, so to give all
-            leaves one schedule, use `optax.scale_by_schedule`.
+        rates: a prefix tree of the params whose leaves are numbers or schedules, or a function from the params to one.
+            A value applies to the whole subtree below it, and with None that subtree's updates are not changed. Leaves
+            of the model that cannot be parameters need no rate. A function is called with the params, so use
+            `optax.scale_by_schedule` for one schedule for all leaves.
 
     Returns:
-        A transformation; its state is an `optax.ScaleByScheduleState` with the count of updates, on which schedules are
-        called. The sign of the updates is that of the rates: put it after an optimizer, or before
+        A transformation; its state is an `optax.ScaleByScheduleState` with the count of updates, with which schedules
+        are called. Rates do not reverse the sign: put it after an optimizer, or before
         `optax.scale_by_learning_rate`.
 
     Raises:
-        ValueError: the rates do not fit the params; names the first key path where they differ.
-        TypeError: a rate is not a real number of shape () nor a schedule that returns one; names its key path. Both are
-            raised by `init` and `update`.
+        ValueError: the rates do not fit the params; the message names the first key path that differs.
+        TypeError: a rate is neither a real number of shape () nor a schedule that returns one; the message names its
+            key path. Both are raised by `init` and `update`.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax
@@ -54,17 +54,17 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[optax.ScaleByScheduleS
         return optax.ScaleByScheduleState(jnp.zeros([], jnp.int32))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        outline, found = _resolve(rates, updates if params is None else params)
-        parts = outline.flatten_up_to(updates)
+        prefix_treedef, found = _resolve(rates, updates if params is None else params)
+        parts = prefix_treedef.flatten_up_to(updates)
         scaled = [_scale(_at_count(*rate, state.count), part) for rate, part in zip(found, parts, strict=True)]
-        return outline.unflatten(scaled), optax.ScaleByScheduleState(optax.safe_increment(state.count))
+        return prefix_treedef.unflatten(scaled), optax.ScaleByScheduleState(optax.safe_increment(state.count))
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
 
 
 def _resolve(rates: Any, params: Any) -> tuple[Any, list[tuple[str, Any]]]:
-    """The structure of the rates, and for each its key path and the rate; None for a part without parameters."""
-    outline, matches = match_params(rates, params, is_spec_leaf=_is_rate, name="rates")
+    """Return the structure of the rates, and each rate with its key path; None for a part without parameters."""
+    prefix_treedef, matches = match_params(rates, params, is_spec_leaf=_is_rate, name="rates")
     found: list[tuple[str, Any]] = []
     for path, rate, part in matches:
         at = f"rates{jtu.keystr(path)}"
@@ -72,11 +72,11 @@ def _resolve(rates: Any, params: Any) -> tuple[Any, list[tuple[str, Any]]]:
         if is_used and not (_is_rate(rate) or callable(rate)):
             raise TypeError(f"{at} must be a real number or a schedule, found {describe_value(rate)}")
         found.append((at, rate if is_used else None))
-    return outline, found
+    return prefix_treedef, found
 
 
 def _is_rate(x: Any) -> bool:
-    """Whether `x` is a real number, or None where the updates are left as they are."""
+    """Whether `x` is a real number, or None, which does not change the updates."""
     if x is None:
         return True
     dtype = dtype_of(x)
@@ -95,7 +95,7 @@ def _at_count(at: str, rate: Any, count: Any) -> Any:
 
 def _scale(rate: Any, updates: Any) -> Any:
     def scale(update: Any) -> Any:
-        whole = jnp.issubdtype(update.dtype, jnp.integer)  # an update that is one, times a rate, is not
+        whole = jnp.issubdtype(update.dtype, jnp.integer)  # an integer update times a rate is not an integer
         return rate * update if whole else jnp.asarray(rate, update.dtype) * update
 
     return updates if rate is None else jtu.tree_map(scale, updates)

@@ -1,4 +1,4 @@
-"""The dtypes in which an optimizer's state is stored: one for all of it, or one for each accumulator."""
+"""Store an optimizer's state in given dtypes: one for all of it, or one for each accumulator."""
 
 import re
 from collections.abc import Mapping
@@ -7,17 +7,17 @@ from typing import Any, TypeGuard
 import optax
 
 from treekit._describe import describe_value
-from treekit._filter import is_array
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._predicates import is_array
 from treekit._round import is_inexact_dtype, widen
-from treekit.optax._preserve import cast_floats, check_held
+from treekit.optax._dtypes import cast_floats, check_held
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._transformation import Core, core_of
 from treekit.optax._types import TransformationLike
 
 
 def check_state_dtype(state_dtype: Any) -> None:
-    """Raise a TypeError where it is neither None, nor a floating dtype, nor a mapping from names to such dtypes."""
+    """Raise a TypeError unless `state_dtype` is None, a floating-point dtype, or a mapping from names to dtypes."""
     if state_dtype is None:
         return
     if not is_by_name(state_dtype):
@@ -37,12 +37,12 @@ def _check_dtype(what: str, dtype: Any) -> None:
 
 
 def is_by_name(state_dtype: object) -> TypeGuard[Mapping[Any, Any]]:
-    """Whether there is a dtype for each accumulator."""
+    """Whether `state_dtype` has a dtype for each accumulator."""
     return isinstance(state_dtype, Mapping)
 
 
 def store_by_name(tx: TransformationLike, dtypes: Mapping[Any, Any]) -> Core:
-    """`tx` with the accumulators of its state in these dtypes; it computes in float32 at least."""
+    """Return a core that stores the accumulators of `tx` in these dtypes, and computes in float32 at least."""
     inner = core_of(tx)
 
     def init(params: Any) -> Any:
@@ -58,10 +58,10 @@ def store_by_name(tx: TransformationLike, dtypes: Mapping[Any, Any]) -> Core:
 
 
 def cast_state(state_dtype: Any, state: Any) -> Any:
-    """The state in the dtypes that it is to be stored in.
+    """Cast the state to the dtypes in which it is stored.
 
     Raises:
-        ValueError: a name or a pattern matches nothing in the state; lists the names that there are.
+        ValueError: a name or a pattern matches nothing in the state; the message lists the names that do.
     """
     if not is_by_name(state_dtype):
         return state if state_dtype is None else cast_floats(state_dtype, state)
@@ -74,8 +74,8 @@ def cast_state(state_dtype: Any, state: Any) -> Any:
     if unused and any(map(_is_float, jtu.tree_leaves(state))):
         fields = {str(key.name) for path, x in leaves if _is_float(x) for key in path if hasattr(key, "name")}
         raise ValueError(
-            f"state_dtype names {', '.join(map(repr, unused))}, which decides about nothing in the state; its fields "
-            f"with floating arrays are {', '.join(sorted(fields))}"
+            f"state_dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields "
+            f"with floating-point arrays are {', '.join(sorted(fields))}"
         )
     return treedef.unflatten([x for _, x in leaves])
 
@@ -90,18 +90,18 @@ def check_state(state: Any, state_dtype: Any) -> None:
         name = _name_of(state_dtype, path, x)
         if name is not None and x.dtype != (wanted := jnp.dtype(state_dtype[name])):
             raise TypeError(
-                f"state_dtype[{name!r}] is {wanted}, and the state that was given holds {x.dtype} at "
-                f"{jtu.keystr(path)}. Cast it, or make it by init"
+                f"state_dtype[{name!r}] is {wanted}, and this state has {x.dtype} at "
+                f"{jtu.keystr(path)}. Cast it, or make it again with init"
             )
 
 
 def _name_of(dtypes: Mapping[Any, Any], path: Any, x: Any) -> str | re.Pattern[str] | None:
-    """The name that decides about a leaf, if there is one: that of the outermost part of its path, or a pattern."""
+    """Return the name or pattern that decides about a leaf, if any: the name of the outermost part, or a pattern."""
     if not _is_float(x):
         return None
     parts = [str(untyped.tree_util.keystr((key,), simple=True)) for key in path]
     if named := [part for part in parts if part in dtypes]:
-        return named[0]  # those below it are of the params
+        return named[0]  # inner ones are names in the params
     whole = ".".join(parts)
     return next((name for name in dtypes if not isinstance(name, str) and name.search(whole)), None)
 
