@@ -12,7 +12,6 @@ from treekit._describe import describe_value
 from treekit._filter import TreeSpec
 from treekit._jax import jtu, untyped
 from treekit._predicates import is_parameter
-from treekit._tree import is_none
 from treekit._types import IsLeaf, KeyPath, PyTree
 
 T = TypeVar("T")
@@ -241,8 +240,6 @@ def _first_matches(
     names = [name for name, _ in flatten_with_names(tree, is_leaf)]
     first = [(x, next((i for i, pattern in enumerate(patterns) if matches(pattern, x)), None)) for x in names]
     deciding = {i for _, i in first}
-    if not jtu.tree_leaves(tree, is_leaf=is_none):
-        return first  # nothing to decide, and no path that could be misspelt
     for i, pattern in enumerate(patterns):
         if i in deciding or any(matches(pattern, x) for x in names) or _may_match_hidden(pattern, tree, is_leaf):
             continue

@@ -162,10 +162,3 @@ def test_in_flax_s_optimizer_a_variable_and_its_value_have_one_path(pattern: Any
     assert (model.layers[0].kernel[...] == before).all()
     with pytest.raises(ValueError, match=r"^path_mask: the pattern '\*\*.bais' matches no leaf.*layers.0.bias"):
         tko.adamw(0.1, mask=tk.path_mask("**.bais")).init(nnx.state(model))
-
-
-def test_patterns_have_nothing_to_match_in_an_empty_tree() -> None:
-    tx = tko.partition({"a": tko.adam(0.1), "b": tko.sgd(0.1)}, tk.path_labels({"**.bias": "a", "**": "b"}))
-    assert tx.update({}, tx.init({}), {})[0] == {}
-    with pytest.raises(ValueError, match="matches no leaf"):
-        tk.path_mask("w")({"v": None, "b": 1.0})
