@@ -7,7 +7,7 @@ from typing import Any, TypeGuard, TypeVar, overload
 
 import jax
 
-from treekit._filter import filter
+from treekit._filter import TreeSpec, filter
 from treekit._jax import jtu
 from treekit._predicates import is_inexact_array, is_parameter
 from treekit._tree import prefix_mismatch
@@ -97,6 +97,8 @@ def resolve_shown(
     try:
         result = spec(show(params))
     except Exception as error:
+        if isinstance(spec, TreeSpec):  # its errors name it
+            raise
         raise ValueError(
             f"the function given as {name} raised {type(error).__name__}: {error}. It is called once, with all of the "
             f"params (here a {type(tree).__name__}), and returns a tree: {name}=lambda params: jax.tree.map(f, params)"

@@ -29,8 +29,8 @@ def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathM
     Use it wherever Optax accepts a mask function (`masked`, `adamw(mask=)`, `freeze`, …), and as the `filter_spec` of
     `filter`, `partition` and `filtered`.
 
-    A key path is written as `jax.tree_util.keystr(path, simple=True, separator=".")` writes it: `layers.0.bias`. A
-    string pattern is a glob over its parts, which must match the whole path:
+    A key path is written as `jax.tree_util.keystr(path, simple=True, separator=".")` writes it: `layers.0.bias`. A Flax
+    variable and its value have one path. A string pattern is a glob over the parts, which must match the whole path:
 
     - `*` matches one part, or some of the characters of one; `?` one character; `[abc]` and `[!abc]` as in `fnmatch`;
     - `**` matches any number of parts, including zero: `**.bias` matches `bias` and `layers.0.bias`.
@@ -152,6 +152,30 @@ def path_name(path: KeyPath) -> str:
     return name
 
 
+def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:
+    """Flatten a tree, with the name of each leaf. A Flax variable and its value have one name."""
+
+    def stop(x: object) -> bool:
+        return is_variable(x) or (is_leaf is not None and is_leaf(x))
+
+    found: list[tuple[str, Any]] = []
+    for path, x in jtu.tree_flatten_with_path(tree, is_leaf=stop)[0]:
+        if is_variable(x) and not (is_leaf is not None and is_leaf(x)):
+            inside = jtu.tree_flatten_with_path(x, is_leaf=is_leaf)[0]
+            found += [(path_name((*path, *below[1:])), leaf) for below, leaf in inside]
+        else:
+            found.append((path_name(path), x))
+    return found
+
+
+def is_variable(x: object) -> bool:
+    """Whether `x` is a variable of Flax, a node whose only child is `value`; the core does not import Flax."""
+    return any(cls.__name__ in _VARIABLES and cls.__module__.startswith("flax.") for cls in type(x).__mro__)
+
+
+_VARIABLES = ("Variable", "VariableState")
+
+
 def matches(pattern: str | re.Pattern[str], name: str) -> bool:
     """Whether a pattern matches the whole name of a path."""
     if isinstance(pattern, re.Pattern):
@@ -213,7 +237,7 @@ def _first_matches(
     name: str, patterns: Sequence[str | re.Pattern[str]], tree: PyTree, is_leaf: IsLeaf
 ) -> list[tuple[str, int | None]]:
     """Return the path of every leaf, and the index of the first pattern that matches it."""
-    names = [path_name(path) for path, _ in jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]]
+    names = [name for name, _ in flatten_with_names(tree, is_leaf)]
     first = [(x, next((i for i, pattern in enumerate(patterns) if matches(pattern, x)), None)) for x in names]
     deciding = {i for _, i in first}
     for i, pattern in enumerate(patterns):
@@ -233,10 +257,9 @@ def _may_match_hidden(pattern: str | re.Pattern[str], tree: PyTree, is_leaf: IsL
     def stop(x: object) -> bool:
         return x is None or _is_masked_node(x) or (is_leaf is not None and is_leaf(x))
 
-    places = jtu.tree_flatten_with_path(tree, is_leaf=stop)[0]
     return any(
-        matches(pattern, path_name(path)) or (_is_masked_node(x) and _may_match_below(pattern, path_name(path)))
-        for path, x in places
+        matches(pattern, name) or (_is_masked_node(x) and _may_match_below(pattern, name))
+        for name, x in flatten_with_names(tree, stop)
         if x is None or _is_masked_node(x)
     )
 

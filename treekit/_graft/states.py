@@ -11,7 +11,7 @@ from jax.core import Tracer
 from treekit._diff import tree_diff
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
-from treekit._paths import path_name
+from treekit._paths import is_variable, path_name
 from treekit._types import PyTree
 
 _HYPERPARAMS = "hyperparams."  # those of a new label are not carried over
@@ -49,7 +49,7 @@ class State:
 
 def states_of(*trees: PyTree) -> list[list[State]]:
     """Return the states that have leaves, in order, for each of the trees to match."""
-    classes = [{cls for cls in _classes(tree) if _is_state(cls)} for tree in trees]
+    classes = [{cls for cls in _classes(tree) if is_state(cls)} for tree in trees]
     fields: dict[frozenset[str], tuple[str, ...]] = {
         frozenset(cls._fields): cls._fields for found in classes for cls in found
     }
@@ -154,7 +154,7 @@ class _Walk:
         self._states = [State()]
 
     def states_of(self, tree: PyTree) -> list[State]:
-        self._visit(tree, (), "", self._states[0], ())
+        self._visit(tree, (), (), "", self._states[0], ())
         equals: dict[Any, list[State]] = defaultdict(list)
         for state in self._states:
             if state.leaves:
@@ -164,26 +164,38 @@ class _Walk:
                 state.place = (i, len(group))
         return [state for state in self._states if state.leaves]
 
-    def _visit(self, x: object, path: tuple[Any, ...], below: str, state: State, labels: tuple[str, ...]) -> None:
+    def _visit(
+        self,
+        x: object,
+        path: tuple[Any, ...],
+        named: tuple[Any, ...],
+        below: str,
+        state: State,
+        labels: tuple[str, ...],
+    ) -> None:
+        """Collect what is below `path`; `named` is that path without the values of Flax variables."""
         if jtu.all_leaves([x]):
             if below in state.leaves:
                 raise ValueError(
-                    f"graft needs a different name for each leaf, but two leaves are called {path_name(path)}"
+                    f"graft needs a different name for each leaf, but two leaves are called {path_name(named)}"
                 )
             if dtype_of(x) is not None:
-                state.leaves[below] = Leaf(path, path_name(path), x)
+                state.leaves[below] = Leaf(path, path_name(named), x)
             return
         children = self._children(x)
         parts = [part for part, _, _ in children]
         kind = self._kind(x, parts)
         if kind is not None:
-            below, state = "", State(path_name(path), kind, labels)
+            below, state = "", State(path_name(named), kind, labels)
             self._states.append(state)
         before = len(self._states), len(state.leaves)
         for part, key, child in children:
+            if is_variable(x):
+                self._visit(child, (*path, key), named, below, state, labels)
+                continue
             no_label = kind is not None or hasattr(key, "idx") or (self._plain and part.isdecimal())
             inner = f"{below}.{part}" if below else part
-            self._visit(child, (*path, key), inner, state, labels if no_label else (*labels, part))
+            self._visit(child, (*path, key), (*named, key), inner, state, labels if no_label else (*labels, part))
         is_list = parts == [str(i) for i in range(len(parts))]
         if is_list and before[0] == len(self._states) and before[1] < len(state.leaves):
             state.lengths[below] = len(parts)
@@ -200,12 +212,12 @@ class _Walk:
 
     def _kind(self, x: object, parts: list[str]) -> object:
         if not self._plain:
-            return type(x).__name__ if _is_state(type(x)) else None
+            return type(x).__name__ if is_state(type(x)) else None
         fields = frozenset(parts)
         return fields if fields in self._fields and isinstance(x, (dict, tuple)) else None
 
 
-def _is_state(cls: Any) -> bool:
+def is_state(cls: Any) -> bool:
     """Whether `cls` is a class of named tuples with fields whose name ends in "State", as Optax's do."""
     return bool(getattr(cls, "_fields", ())) and cls.__name__.endswith("State")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from treekit._types import OptState, Params, Updates
 from treekit.optax._crossing import Crossing
-from treekit.optax._diagnose import diagnosing
+from treekit.optax._diagnose import diagnosing, diagnosing_init
 from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._originals import showing
 from treekit.optax._selection import is_params_placeholder, view_extra_args
@@ -35,14 +35,15 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
         if is_params_placeholder(params):  # a placeholder for any params
             return inner.init(params)
         crossing = Crossing(params, params)
-        with showing(crossing.originals):
-            return inner.init(crossing.inside_params)
+        inside_params = crossing.inside_params
+        with showing(crossing.originals), diagnosing_init(inner, inside_params):
+            return inner.init(inside_params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         crossing = Crossing(updates, params, state)
         inside_updates, inside_params = crossing.inside_updates, crossing.inside_params
         views = view_extra_args(extra, updates, params, inside_params, crossing.inside, crossing.restore)
-        with showing(crossing.originals), diagnosing(inner, inside_updates, state, inside_params):
+        with showing(crossing.originals), diagnosing(inner, inside_updates, state, inside_params, views):
             new_updates, new_state = inner.update(inside_updates, state, inside_params, **views)
         return crossing.outside(new_updates), new_state
 
@@ -70,6 +71,7 @@ def whole_step(
 
     inside_grads, inside_params = crossing.inside_updates, crossing.inside_params
     views = view_extra_args(extra, grads, params, inside_params, crossing.inside, crossing.restore)
-    with showing(crossing.originals), diagnosing(preserve_dtypes(core), inside_grads, state, inside_params):
+    inner = preserve_dtypes(core)
+    with showing(crossing.originals), diagnosing(inner, inside_grads, state, inside_params, views):
         new_params, new_state = step(inside_grads, state, inside_params, views, apply_inside)
     return crossing.restore(new_params, params), new_state

@@ -1,11 +1,15 @@
 """Find out what is wrong with the arguments of an update that failed; only then, since comparing takes time."""
 
 import contextlib
-from collections.abc import Generator
+import functools
+import traceback
+from collections.abc import Callable, Generator
+from typing import Any
 
 import numpy as np
+import optax
 
-from treekit._describe import describe_error
+from treekit._describe import describe, describe_error
 from treekit._diff import tree_diff
 from treekit._dtype import is_weak
 from treekit._jax import jtu, untyped
@@ -19,18 +23,43 @@ _STRUCTURE = ("type", "structure", "static value", "array against None", "shape"
 
 
 @contextlib.contextmanager
-def diagnosing(core: Core, updates: Updates, state: OptState, params: Params) -> Generator[None]:
-    """If the body fails, check whether the updates fit the params, and the state fits the optimizer.
+def diagnosing_init(core: Core, params: Params) -> Generator[None]:
+    """Where `init` fails in the body, say so if some of the params are the reason.
 
     Raises:
-        ValueError: they do not fit (or a TypeError, if the body raised one); the error of the body is its cause. If
-            they fit, the error of the body is re-raised.
+        ValueError: they are (a TypeError, if the body raised one); else the error of the body is raised as it is.
     """
+    with _explaining(lambda error: _wrong_leaf(error, params, lambda hide: core.init(hide(params)))):
+        yield
+
+
+@contextlib.contextmanager
+def diagnosing(core: Core, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> Generator[None]:
+    """Where `update` fails in the body, say so if an argument is the reason.
+
+    Raises:
+        ValueError: the updates do not fit the params, the state does not fit the optimizer, or some of the params are
+            not for it (a TypeError, if the body raised one). Else the error of the body is raised as it is.
+    """
+    given = updates if params is None else params
+
+    def update(hide: Callable[[Any], Any]) -> Any:
+        shown = None if params is None else hide(params)
+        return core.update(hide(updates), core.init(hide(given)), shown, **extra)
+
+    def explain(error: Exception) -> str:
+        return _wrong_shape(updates, given) or _wrong_state(core, state, given) or _wrong_leaf(error, given, update)
+
+    with _explaining(explain):
+        yield
+
+
+@contextlib.contextmanager
+def _explaining(explain: Callable[[Exception], str]) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        given = updates if params is None else params
-        if found := _wrong_shape(updates, given) or _wrong_state(core, state, given):
+        if found := explain(error):
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"{found}.\nIt led to {describe_error(error)}") from error
         raise
@@ -78,3 +107,55 @@ def _traced_number(params: Params) -> str:
                 "jnp.asarray, or jit the step with equinox.filter_jit, which does not convert numbers"
             )
     return ""
+
+
+def _wrong_leaf(error: Exception, params: Any, call: Callable[[Callable[[Any], Any]], Any]) -> str:
+    """Which params are the reason, if the call works where all that have None, or as many axes, are masked out.
+
+    Args:
+        error: what was raised.
+        params: the params.
+        call: what failed; it is given a function that masks them out, in a tree like the params.
+    """
+    if _is_raised_by_treekit(error):
+        return ""
+    leaves, outline = jtu.tree_flatten_with_path(params, is_leaf=_is_none)
+    kinds = [None if x is None else np.ndim(x) for _, x in leaves]
+    for kind in sorted({*kinds}, key=lambda n: -1 if n is None else n):
+        hide = functools.partial(_hide, outline, [k == kind for k in kinds])
+        if jtu.tree_leaves(hide(params)) and _runs(functools.partial(call, hide)):
+            hidden = [(path, x) for (path, x), k in zip(leaves, kinds, strict=True) if k == kind]
+            where = f"{describe(hidden[0][1])} at {path_text(hidden[0][0])}"
+            more = f" and {len(hidden) - 1} others like it" if len(hidden) > 1 else ""
+            return f"the optimizer fails on {where}{more}, and works if that is masked out. {_WITHOUT[kind is None]}"
+    return ""
+
+
+def _hide(outline: Any, hidden: list[bool], tree: Any) -> Any:
+    parts = zip(hidden, outline.flatten_up_to(tree), strict=True)
+    return outline.unflatten([optax.MaskedNode() if is_hidden else x for is_hidden, x in parts])
+
+
+_WITHOUT = {
+    True: "Do so: treekit.optax.masked(optimizer, jax.tree.map(treekit.is_array, params, is_leaf=lambda x: x is None))",
+    False: "Give such params to another optimizer by treekit.optax.partition, or freeze them by treekit.optax.filtered",
+}
+
+
+def _is_raised_by_treekit(error: Exception) -> bool:
+    module = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = frame.f_globals.get("__name__", "")
+    return module.startswith("treekit.")
+
+
+def _runs(f: Callable[[], Any]) -> bool:
+    try:
+        untyped.eval_shape(f)
+    except Exception:  # whatever a transformation raises
+        return False
+    return True
+
+
+def _is_none(x: Any) -> bool:
+    return x is None

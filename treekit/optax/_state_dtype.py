@@ -4,10 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
+import jax
 import optax
 from jax.typing import DTypeLike
 
 from treekit._describe import describe_value
+from treekit._graft.states import is_state
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._predicates import is_array
 from treekit._round import is_inexact_dtype, widen
@@ -70,7 +72,7 @@ def cast_state(state_dtype: Any, state: OptState) -> Any:
     leaves, treedef = jtu.tree_flatten_with_path(state)
     unused = set(state_dtype)
     for i, (path, x) in enumerate(leaves):
-        if (name := _name_of(state_dtype, path, x)) is not None:
+        if (name := _name_of(state_dtype, state, path, x)) is not None:
             unused.discard(name)
             leaves[i] = path, lax.convert_element_type(x, state_dtype[name])
     if unused and any(map(_is_float, jtu.tree_leaves(state))):
@@ -89,7 +91,7 @@ def check_state(state: OptState, state_dtype: Any) -> None:
             check_held(state, state_dtype)
         return
     for path, x in jtu.tree_flatten_with_path(state)[0]:
-        name = _name_of(state_dtype, path, x)
+        name = _name_of(state_dtype, state, path, x)
         if name is not None and x.dtype != (wanted := jnp.dtype(state_dtype[name])):
             raise TypeError(
                 f"state_dtype[{name!r}] is {wanted}, and this state has {x.dtype} at "
@@ -97,15 +99,34 @@ def check_state(state: OptState, state_dtype: Any) -> None:
             )
 
 
-def _name_of(dtypes: Mapping[Any, Any], path: KeyPath, x: object) -> str | re.Pattern[str] | None:
+def _name_of(dtypes: Mapping[Any, Any], state: OptState, path: KeyPath, x: object) -> str | re.Pattern[str] | None:
     """Return the name or pattern that decides about a leaf, if any: the name of the outermost part, or a pattern."""
     if not _is_float(x):
         return None
     parts = [str(untyped.tree_util.keystr((key,), simple=True)) for key in path]
-    if named := [part for part in parts if part in dtypes]:
-        return named[0]  # inner ones are names in the params
+    if named := [part for part in parts[: _depth(state, path)] if part in dtypes]:
+        return named[0]
     whole = ".".join(parts)
     return next((name for name in dtypes if not isinstance(name, str) and name.search(whole)), None)
+
+
+def _depth(state: OptState, path: KeyPath) -> int:
+    """Return how many keys of a path are not names in the params: those up to the field of the innermost state."""
+    depth, node = 0, state
+    for i, key in enumerate(path):
+        if is_state(type(node)):
+            depth = i + 1
+        elif depth and i == depth and getattr(path[i - 1], "name", None) == "hyperparams":
+            depth = i + 1  # its name
+        if hasattr(key, "name"):
+            node = getattr(node, key.name)
+        elif isinstance(key, jax.tree_util.SequenceKey):
+            node = node[key.idx]
+        elif isinstance(key, jax.tree_util.DictKey):
+            node = node[key.key]
+        else:
+            break
+    return depth or len(path)
 
 
 def _is_float(x: object) -> bool:
