@@ -10,8 +10,9 @@ from typing import Any, TypeVar, cast
 
 from treekit._describe import describe_value
 from treekit._filter import TreeSpec
-from treekit._jax import IsLeaf, jtu, untyped
+from treekit._jax import jtu, untyped
 from treekit._predicates import is_parameter
+from treekit._types import IsLeaf, KeyPath, PyTree
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathM
     return PathMask(tuple(map(_check_pattern, patterns)), inverse)
 
 
-def path_labels(table: Mapping[Any, Any], *, default: Any = NoDefault) -> "PathLabels":
+def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault) -> "PathLabels":
     """Return a function that gives every leaf the label of the first pattern that matches its key path.
 
     Use it wherever Optax accepts a label function, such as in `treekit.optax.partition`.
@@ -113,7 +114,7 @@ class PathMask(TreeSpec):
         given = [*map(repr, self.patterns), *(["inverse=True"] if self.inverse else [])]
         return f"path_mask({', '.join(given)})"
 
-    def of_leaves(self, tree: Any, is_leaf: IsLeaf) -> list[bool]:
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
         first = _first_matches("path_mask", self.patterns, tree, is_leaf)
         return [(i is None) == self.inverse for _, i in first]
 
@@ -125,14 +126,14 @@ class PathLabels(TreeSpec):
     table: tuple[tuple[str | re.Pattern[str], Any], ...]
     default: Any = NoDefault
 
-    def __call__(self, tree: Any) -> Any:
+    def __call__(self, tree: PyTree) -> Any:
         return jtu.tree_structure(tree).unflatten(self.of_leaves(tree, None))
 
     def __repr__(self) -> str:
         default = "" if self.default is NoDefault else f", default={self.default!r}"
         return f"path_labels({dict(self.table)!r}{default})"
 
-    def of_leaves(self, tree: Any, is_leaf: IsLeaf) -> list[Any]:
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[Any]:
         first = _first_matches("path_labels", [pattern for pattern, _ in self.table], tree, is_leaf)
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         default = None if self.default is NoDefault else self.default
@@ -145,7 +146,7 @@ class PathLabels(TreeSpec):
         return [default if i is None else self.table[i][1] for _, i in first]
 
 
-def path_name(path: Any) -> str:
+def path_name(path: KeyPath) -> str:
     """Write a key path as patterns do, `layers.0.bias`; attributes, keys and indices look the same."""
     name: str = untyped.tree_util.keystr(path, simple=True, separator=".")
     return name
@@ -196,7 +197,7 @@ def _is_mapping(x: object) -> bool:
     return isinstance(x, Mapping)
 
 
-def _check_pattern(pattern: Any) -> str | re.Pattern[str]:
+def _check_pattern(pattern: object) -> str | re.Pattern[str]:
     text: object = getattr(pattern, "pattern", pattern)
     if not isinstance(text, str) or not isinstance(pattern, (str, re.Pattern)):
         raise TypeError(
@@ -209,7 +210,7 @@ def _check_pattern(pattern: Any) -> str | re.Pattern[str]:
 
 
 def _first_matches(
-    name: str, patterns: Sequence[str | re.Pattern[str]], tree: Any, is_leaf: IsLeaf
+    name: str, patterns: Sequence[str | re.Pattern[str]], tree: PyTree, is_leaf: IsLeaf
 ) -> list[tuple[str, int | None]]:
     """Return the path of every leaf, and the index of the first pattern that matches it."""
     names = [path_name(path) for path, _ in jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]]
@@ -226,10 +227,10 @@ def _first_matches(
     return first
 
 
-def _may_match_hidden(pattern: str | re.Pattern[str], tree: Any, is_leaf: IsLeaf) -> bool:
+def _may_match_hidden(pattern: str | re.Pattern[str], tree: PyTree, is_leaf: IsLeaf) -> bool:
     """Whether a pattern may match a leaf that is masked out: None hides one leaf, a MaskedNode also a subtree."""
 
-    def stop(x: Any) -> bool:
+    def stop(x: object) -> bool:
         return x is None or _is_masked_node(x) or (is_leaf is not None and is_leaf(x))
 
     places = jtu.tree_flatten_with_path(tree, is_leaf=stop)[0]

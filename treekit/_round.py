@@ -13,6 +13,7 @@ from treekit._dtype import dtype_of
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import dtype_preserving_tree_map
 from treekit._predicates import is_array
+from treekit._types import PyTree
 
 if TYPE_CHECKING:
     Inexact = ArrayLike
@@ -70,7 +71,7 @@ def stochastic_round(x: Inexact, dtype: InexactDtype, key: Key) -> jax.Array:
     return round_by(random_bits, jnp.asarray(x, have), want)
 
 
-def is_inexact_dtype(dtype: Any, kind: Any = np.inexact) -> bool:
+def is_inexact_dtype(dtype: object, kind: Any = np.inexact) -> bool:
     """Whether an argument is a dtype of floating-point or complex numbers."""
     try:
         return dtype is not None and bool(jnp.issubdtype(jnp.dtype(dtype), kind))  # NumPy takes None for float64
@@ -78,7 +79,7 @@ def is_inexact_dtype(dtype: Any, kind: Any = np.inexact) -> bool:
         return False
 
 
-def round_by(random_bits: Any, x: Any, dtype: Any) -> jax.Array:
+def round_by(random_bits: Any, x: Any, dtype: object) -> jax.Array:
     """Do what `stochastic_round` does, with two words of random bits instead of a key."""
     part = jnp.finfo(dtype).dtype  # for a complex dtype, the dtype of its parts
     if jnp.issubdtype(x.dtype, np.complexfloating):
@@ -95,10 +96,10 @@ def is_narrow(x: Any) -> bool:
     return is_like and jnp.issubdtype(x.dtype, np.floating) and jnp.finfo(x.dtype).bits < 32
 
 
-def widen(tree: Any) -> Any:
+def widen(tree: PyTree) -> Any:
     """Cast the narrow leaves of a tree to f32, which represents them exactly."""
 
-    def wide(x: Any) -> Any:
+    def wide(x: object) -> Any:
         return lax.convert_element_type(x, jnp.float32) if is_narrow(x) else x
 
     return jtu.tree_map(wide, tree)
@@ -115,14 +116,14 @@ def bits_of_key(key: Any) -> Any:
     return hash_bits(*jnp.unstack(jax.random.key_data(data) if typed else jnp.asarray(data)))
 
 
-def bits_like(tree: Any, random_bits: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+def bits_like(tree: PyTree, random_bits: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
     """Return two words of random bits for each leaf of a tree: a hash of two words and the leaf's index."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     firsts, seconds = hash_bits(*random_bits, jnp.arange(len(leaves), dtype=jnp.uint32))
     return treedef.unflatten(zip(jnp.unstack(firsts), jnp.unstack(seconds), strict=True))
 
 
-def hash_bits(*data: Any) -> Any:
+def hash_bits(*data: object) -> Any:
     """Return two words of 32 bits, each of which depends on every input bit."""
 
     def turn(random_bits: Any, word: Any) -> Any:  # one round of a Feistel network
@@ -135,7 +136,7 @@ def hash_bits(*data: Any) -> Any:
     return lax.scan(turn, start, rows)[0]
 
 
-def round_like(tree: Any, like: Any, random_bits: Any) -> Any:
+def round_like(tree: PyTree, like: PyTree, random_bits: object) -> Any:
     """Cast a tree to the dtypes of another, rounding to narrow ones with different random bits for each leaf."""
 
     def to_round(old: Any, new: Any, random_bits: Any) -> Any:
@@ -146,11 +147,11 @@ def round_like(tree: Any, like: Any, random_bits: Any) -> Any:
 
 
 @functools.partial(untyped.custom_jvp, nondiff_argnums=(1,))
-def _round(x: Any, dtype: Any, random_bits: Any) -> Any:
+def _round(x: object, dtype: DTypeLike, random_bits: object) -> Any:
     return _compiled_round(x, dtype, random_bits)
 
 
-def _derivative(dtype: Any, primals: Any, tangents: Any) -> Any:
+def _derivative(dtype: DTypeLike, primals: PyTree, tangents: PyTree) -> Any:
     return _round(primals[0], dtype, primals[1]), tangents[0].astype(dtype)
 
 
@@ -158,7 +159,7 @@ _round.defjvp(_derivative)
 
 
 @functools.partial(untyped.jit, static_argnums=1)  # jitted, so that leaves of one shape are traced and lowered once
-def _compiled_round(x: Any, dtype: Any, random_bits: Any) -> Any:
+def _compiled_round(x: Any, dtype: object, random_bits: Any) -> Any:
     have, to = jnp.finfo(x.dtype), jnp.finfo(dtype)
     if have.nmant <= to.nmant and have.minexp >= to.minexp and float(have.max) <= float(to.max):
         return x.astype(dtype)

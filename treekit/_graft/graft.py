@@ -82,7 +82,7 @@ class GraftReport(tuple[Grafted, ...]):
 
 def graft(
     new: T,
-    old: Any,
+    old: object,
     *,
     strict: bool = False,
     rename: Mapping[str, str] | None = None,
@@ -232,11 +232,11 @@ def _placed(value: Any, new: Any) -> Any:
         return value
     if not has_dtype(new):
         return type(new)(np.asarray(value).item())
-    dtype: Any = new.dtype
     if isinstance(new, _NUMPY):
-        return np.asarray(value, dtype)
-    has_place = isinstance(new, jax.ShapeDtypeStruct) or (not _is_traced(new) and new.committed)
-    return untyped.device_put(value, new.sharding) if has_place and new.sharding else jnp.asarray(value)
+        return np.asarray(value, new.dtype)
+    like: Any = new
+    has_place = isinstance(new, jax.ShapeDtypeStruct) or (not _is_traced(new) and like.committed)
+    return untyped.device_put(value, like.sharding) if has_place and like.sharding else jnp.asarray(value)
 
 
 def _is_traced(x: object) -> bool:

@@ -12,6 +12,7 @@ from treekit._diff import tree_diff
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._paths import path_name
+from treekit._types import PyTree
 
 _HYPERPARAMS = "hyperparams."  # those of a new label are not carried over
 
@@ -46,7 +47,7 @@ class State:
     place: tuple[int, int] = (0, 1)
 
 
-def states_of(*trees: Any) -> list[list[State]]:
+def states_of(*trees: PyTree) -> list[list[State]]:
     """Return the states that have leaves, in order, for each of the trees to match."""
     classes = [{cls for cls in _classes(tree) if _is_state(cls)} for tree in trees]
     fields: dict[frozenset[str], tuple[str, ...]] = {
@@ -137,7 +138,7 @@ def _is_of_param(below: str) -> bool:
 
 
 def _same_values(leaves: list[Leaf]) -> bool:
-    def same(x: Any) -> bool:
+    def same(x: object) -> bool:
         abstract = isinstance(x, (Tracer, jax.ShapeDtypeStruct))
         return x is leaves[0].value or not (abstract or tree_diff(leaves[0].value, x))
 
@@ -152,7 +153,7 @@ class _Walk:
         self._plain = plain
         self._states = [State()]
 
-    def states_of(self, tree: Any) -> list[State]:
+    def states_of(self, tree: PyTree) -> list[State]:
         self._visit(tree, (), "", self._states[0], ())
         equals: dict[Any, list[State]] = defaultdict(list)
         for state in self._states:
@@ -163,7 +164,7 @@ class _Walk:
                 state.place = (i, len(group))
         return [state for state in self._states if state.leaves]
 
-    def _visit(self, x: Any, path: tuple[Any, ...], below: str, state: State, labels: tuple[str, ...]) -> None:
+    def _visit(self, x: object, path: tuple[Any, ...], below: str, state: State, labels: tuple[str, ...]) -> None:
         if jtu.all_leaves([x]):
             if below in state.leaves:
                 raise ValueError(
@@ -187,7 +188,7 @@ class _Walk:
         if is_list and before[0] == len(self._states) and before[1] < len(state.leaves):
             state.lengths[below] = len(parts)
 
-    def _children(self, x: Any) -> list[tuple[str, Any, Any]]:
+    def _children(self, x: object) -> list[tuple[str, Any, Any]]:
         """Return name, key and value of each child, with indices and fields in their order, which JAX's dicts lose."""
         found = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
         children = [(path_name(path), path[0], child) for path, child in found]
@@ -197,7 +198,7 @@ class _Walk:
         order = self._fields.get(frozenset(parts))
         return sorted(children, key=lambda child: order.index(child[0])) if order else children
 
-    def _kind(self, x: Any, parts: list[str]) -> object:
+    def _kind(self, x: object, parts: list[str]) -> object:
         if not self._plain:
             return type(x).__name__ if _is_state(type(x)) else None
         fields = frozenset(parts)
@@ -209,11 +210,11 @@ def _is_state(cls: Any) -> bool:
     return bool(getattr(cls, "_fields", ())) and cls.__name__.endswith("State")
 
 
-def _classes(tree: Any) -> list[Any]:
+def _classes(tree: PyTree) -> list[Any]:
     """Return the classes of all nodes and leaves of a tree."""
     found: list[Any] = []
 
-    def see(x: Any) -> bool:
+    def see(x: object) -> bool:
         found.append(type(x))
         return False
 

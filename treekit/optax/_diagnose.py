@@ -71,9 +71,9 @@ _OTHER_STATE = (
 def _traced_number(params: Any) -> str:
     """Say what to do if a filter saw a Python number in init, and sees an array in a jitted update; else ""."""
     for path, x in jtu.tree_flatten_with_path(params)[0]:
-        if isinstance(x, Tracer) and is_weak(x):
+        if is_weak(x) and isinstance(x, Tracer):
             return (
-                f"At {jtu.keystr(path) or 'the root'}, the params have a Python number that jax.jit has made an array: "
+                f"At {path_text(path)}, the params have a Python number that jax.jit has made an array: "
                 "if init received the number, a filter may select it differently. Make it an array before init, with "
                 "jnp.asarray, or jit the step with equinox.filter_jit, which does not convert numbers"
             )

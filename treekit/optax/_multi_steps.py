@@ -187,7 +187,7 @@ class MultiSteps(_Base):
             widest = promoted_dtype(p, untyped.ShapeDtypeStruct((), self._accumulator_dtype))
             return widest if self._accumulator_dtype == jnp.float32 or jnp.iscomplexobj(p) else self._accumulator_dtype
 
-        return jtu.tree_map(lambda p: jnp.zeros_like(p, dtype(p)), params)
+        return jtu.tree_map(jnp.zeros_like, params, jtu.tree_map(dtype, params))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -173,9 +173,9 @@ def _is_chain(x: object) -> bool:
 
 def _later(state: Any, key: Any) -> list[Any]:
     """The states of the links of a chain after the one of a key."""
-    if type(state) is tuple:
-        return list(state[key.idx + 1 :])
-    return list(state.values())[list(state).index(key.key) + 1 :]
+    is_named = hasattr(state, "values")
+    states: list[Any] = list(state.values() if is_named else state)
+    return states[(list(state).index(key.key) if is_named else key.idx) + 1 :]
 
 
 def _in_params(ema: Any, params: Any) -> Any:

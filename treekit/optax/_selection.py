@@ -96,7 +96,7 @@ def update_parts(prefix_treedef: Any, tree: Any) -> list[Any]:
 def updates_mismatch(treedef: Any, tree: Any, name: str = "updates") -> str:
     """Where updates, or a tree like them, first differ in structure from params; None does not differ from anything."""
     params = treedef.unflatten([_LEAF] * treedef.num_leaves)
-    differences = tree_diff(params, jtu.tree_map(lambda _: _LEAF, tree))
+    differences = tree_diff(params, jtu.tree_map(_as_leaf, tree))
     first = next((each for each in differences if each.right != "None"), differences[0])
     return f"at {first.path or 'the root'}, the params have {first.left}, and the {name} {first.right}"
 
@@ -106,6 +106,10 @@ class _Leaf:
 
 
 _LEAF = _Leaf()
+
+
+def _as_leaf(_: object) -> _Leaf:
+    return _LEAF
 
 
 def apply_to_selection(

@@ -176,7 +176,8 @@ def _wrap_argument(name: str, x: Any) -> Any:
     if x is not None and name.endswith("mask"):
         return functools.partial(resolve_mask, x, name=name)
     if _is_tuple(x):  # the links of a chain, in a named chain with their names
-        return tuple(_wrap_argument(name, item) for item in x)
+        items: Any = x
+        return tuple(_wrap_argument(name, item) for item in items)
     if callable(x) and not jtu.all_leaves([x]):
         return functools.partial(_call_or_resolve, x, name)
     return x
