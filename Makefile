@@ -103,8 +103,9 @@ clean: ## remove .venv, caches and builds
 # An empty file that says when the environment last followed pyproject.toml.
 .venv/installed: pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { python=$$($(FIND_PYTHON)) && "$$python" -m venv --clear .venv; }
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable ".[optax]" --group dev
+	@echo "Installing treekit and its tools into .venv: about 1.5 GB, which takes some minutes the first time."
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --editable ".[optax]" --group dev
 	@touch $@
 
 # Prints the first of these that is a Python of 3.11 or later: what `python3` is may be older.
