@@ -4,6 +4,7 @@ Each is Optax's own, or one of ours under Optax's name, or a factory with Optax'
 """
 
 import inspect
+import textwrap
 import types
 import warnings
 from pathlib import Path
@@ -16,23 +17,52 @@ import treekit.optax
 from treekit.optax._wrap import NOT_WRAPPED, REPLACEMENTS
 
 FOLDER = Path(treekit.optax.__file__).parent
-MODULES = ("", "contrib", "schedules", "transforms")
+OURS = ("", "contrib", "schedules", "transforms")  # modules of ours, which have names of their own as well
+# Optax's other modules: of each the file is made whole.
+THEIRS = tuple(name for name, x in vars(optax).items() if isinstance(x, types.ModuleType) and not name.startswith("_"))
+THEIRS = tuple(sorted(name for name in THEIRS if name not in OURS and getattr(optax, name).__name__ == f"optax.{name}"))
+MODULES = (*OURS, *THEIRS)
 KNOWN = {"adam": "adam_like", "adamw": "adamw_like", "chain": "chained", "sgd": "sgd_like"}
 
 
 def file(module: str) -> Path:
     """Where the list of a module is."""
-    return FOLDER / f"_names{module and '_' + module}.py"
+    return FOLDER / (f"{module}.py" if module in THEIRS else f"_names{module and '_' + module}.py")
 
 
 def text(module: str) -> str:
+    """What is in the file of a module."""
+    names = lists(module)
+    if module not in THEIRS:
+        path = f"optax.{module}" if module else "optax"
+        header = f'"""The names of `{path}` that are not ours, for type checkers. Made by tests/optax_names.py."""'
+        return f"{header}\n\n{names}"
+    return f'''"""Every name of `optax.{module}`, with ours in the place of Optax's. Made by tests/optax_names.py."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+{textwrap.indent(names, "    ")}
+else:
+    import optax.{module} as _theirs
+
+    from treekit.optax._wrap import attributes_of as _attributes_of
+
+    __getattr__, __dir__, __all__ = _attributes_of(_theirs)
+'''
+
+
+def lists(module: str) -> str:
     """The list of the names of one of Optax's modules, but for those that our module of that name has itself."""
-    theirs, ours = (getattr(top, module) if module else top for top in (optax, treekit.optax))
+    theirs = getattr(optax, module) if module else optax
+    ours = vars(getattr(treekit.optax, module) if module else treekit.optax) if module in OURS else {}
     path = f"optax.{module}" if module else "optax"
     imports: list[str] = []
     assigned: list[str] = []
-    for name in (name for name in dir(theirs) if not name.startswith("_") and name not in vars(ours)):
+    for name in (name for name in dir(theirs) if not name.startswith("_") and name not in ours):
         value = getattr(theirs, name)
+        if isinstance(value, types.ModuleType) and not value.__name__.startswith("optax."):
+            continue
         replacement = next((new for old, new in REPLACEMENTS if old is value), None)
         if replacement is not None:
             package, _, file_name = replacement.__module__.rpartition(".")
@@ -45,8 +75,7 @@ def text(module: str) -> str:
             # Optax's `__init__` assigns some of these to variables, which mypy does not take for types.
             is_schedule = getattr(optax.schedules, name, None) is value
             imports.append(f"from {'optax.schedules' if is_schedule else path} import {name} as {name}")
-    lines = [f'"""The names of `{path}` that are not ours, for type checkers. Made by tests/optax_names.py."""', ""]
-    lines += ["from typing import Final", ""] if assigned else []
+    lines = ["from typing import Final", ""] if assigned else []
     for ours_too in (False, True):
         lines += [*sorted({line for line in imports if ("treekit" in line) is ours_too}), ""]
     lines += assigned
@@ -77,4 +106,4 @@ def _wrapper(name: str, value: Any) -> str | None:
 
 if __name__ == "__main__":
     for module in MODULES:
-        file(module).write_text(text(module))
+        file(module).write_text(text(module))  # then `ruff check --fix` and `ruff format`

@@ -321,7 +321,7 @@ def layers(count: int, start: float = 1.0) -> Any:
 
 @pytest.mark.parametrize(("new", "old"), [(3, 2), (2, 3)])
 def test_lists_of_other_lengths_are_a_warning(new: int, old: int) -> None:
-    with pytest.warns(UserWarning, match=rf"lists have other lengths: layers \(new {new}, old {old}\)\. Their entries"):
+    with pytest.warns(UserWarning, match=rf"lengths of lists differ: layers \(new {new}, old {old}\)\. Their entries"):
         got, _ = tk.graft(layers(new, 0.0), layers(old, 5.0))
     assert [float(x["w"][0]) for x in got["layers"]] == [5.0, 6.0, 2.0][:new]
 
@@ -350,7 +350,7 @@ def test_trees_that_have_nothing_in_common() -> None:
 
 
 def test_an_old_tree_without_values() -> None:
-    with pytest.raises(TypeError, match="at w: the old tree has a shape and dtype, and no value"):
+    with pytest.raises(TypeError, match="at w: the old tree has a shape and dtype, but no value"):
         tk.graft({"w": zeros(2)}, jax.eval_shape(lambda: {"w": ones(2)}))
 
 
@@ -361,7 +361,7 @@ def test_strict() -> None:
 
 
 def test_two_leaves_of_one_name() -> None:
-    with pytest.raises(ValueError, match=r"graft needs one name for each leaf, and two are called a\.b"):
+    with pytest.raises(ValueError, match=r"graft needs a different name for each leaf, but two leaves are called a\.b"):
         tk.graft({"a": 1}, {"a": {"b": 1}, "a.b": 2})
 
 
@@ -403,10 +403,10 @@ def test_equal_states_are_matched_in_their_order() -> None:
 def test_another_number_of_equal_states_is_ambiguous() -> None:
     one, two = (state(0, "a"),), (state(1, "a"), state(2, "a"))
     with pytest.raises(
-        ValueError, match=r"(?s)cannot tell which leaf .* 0.count is to get.*candidates:\n  0.count\n  1.count\n"
+        ValueError, match=r"(?s)cannot decide from which leaf .* 0.count gets.*candidates:\n  0.count\n  1.count\n"
     ):
         tk.graft(one, two)
-    with pytest.raises(ValueError, match=r"(?s)cannot tell .*0.count.*candidates:\n  0.count\nSay which with rename"):
+    with pytest.raises(ValueError, match=r"(?s)cannot decide .*0.count.*candidates:\n  0.count\nDecide with rename"):
         tk.graft(two, one)
     got, report = tk.graft(one, two, rename={"1.**": "0.**"})
     assert float(got[0].count) == 2 and paths(report.dropped) == ["0.count", "0.mu.a"]
@@ -443,7 +443,7 @@ class OtherState(NamedTuple):
 
 def test_states_of_another_class_are_carried_over_by_rename_only() -> None:
     new, old = OtherState(jnp.float32(0), {"a": jnp.float32(0)}), state(1, "a")
-    with pytest.raises(ValueError, match=r"no leaf in common\..*have to be of one class; from one class to another"):
+    with pytest.raises(ValueError, match=r"no leaf in common\..*are matched by their class; from one class to another"):
         tk.graft(new, old)
     got, report = tk.graft(new, old, rename={"mu.**": "mu.**"})
     assert float(got.mu["a"]) == 1 and paths(report.fresh) == paths(report.dropped) == ["count"]
@@ -466,7 +466,7 @@ def test_a_state_split_in_two_and_put_together_again() -> None:
     assert all(float(x) == 3 for x in jax.tree.leaves(got))
     whole, report = tk.graft(state(0, "a", "b"), got)
     assert all(float(x) == 3 for x in jax.tree.leaves(whole)) and report.dropped == ()
-    with pytest.raises(ValueError, match=r"(?s)cannot tell .* count is to get .*candidates:\n  x.count\n  y.count"):
+    with pytest.raises(ValueError, match=r"(?s)cannot decide .* count gets .*candidates:\n  x.count\n  y.count"):
         tk.graft(state(0, "a", "b"), {"x": state(1, "a"), "y": state(2, "b")})
     with pytest.raises(ValueError, match="cannot tell"):
         jax.jit(lambda old: tk.graft(state(0, "a", "b"), old)[0])(split)
@@ -476,3 +476,19 @@ def test_types() -> None:
     assert_type(tk.graft(Point(1, 2), {"x": 1})[0], Point)
     model: Any = eqx.nn.Linear(1, 1, key=jax.random.key(0))
     assert isinstance(tk.graft(model, model)[0], eqx.nn.Linear)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"resize": 2}, "resize must be a function of the new leaf and the old one, .*found 2"),
+        ({"resize": {"w": 2}}, r"resize must be a function .*found \{'w': 2\}"),
+        ({"rename": ["w"]}, r"rename must be a dict that maps old paths to new ones.*found \['w'\]"),
+        ({"rename": {2: "w"}}, r"rename must be a dict .*found \{2: 'w'\}"),
+    ],
+)
+def test_arguments_of_another_type_are_errors_that_name_them(arguments: Any, message: str) -> None:
+    tree = {"w": jnp.ones(2)}
+    unchecked: Any = tk.graft
+    with pytest.raises(TypeError, match=message):
+        unchecked.__wrapped__(tree, {"w": jnp.ones(3)}, **arguments)

@@ -41,7 +41,7 @@ def test_a_field_may_have_any_name_that_an_attribute_can_have(way: str, name: st
 @pytest.mark.parametrize("name", NO_NAMES)
 @pytest.mark.parametrize("way", ["node", "register_node"])
 def test_what_is_no_name_is_never_written_into_code(way: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(TypeError, match=r"(?s)field .* of Made is no attribute name"):
+    with pytest.raises(TypeError, match=r"(?s)field .* of Made is not a valid attribute name"):
         make(way, name)
     assert capsys.readouterr().out == ""
 

@@ -464,7 +464,7 @@ def test_a_class_registered_elsewhere_cannot_be_a_node() -> None:
         assert not [name for name in vars(cls) if "treekit" in name]
     with pytest.raises(TypeError, match="Named cannot be a node: it extends a class written in C"):
         node(Named)
-    with pytest.raises(TypeError, match="made of a class, found 3"):
+    with pytest.raises(TypeError, match="only a class can become a node, found 3"):
         node(typing.cast(Any, 3))
 
 
@@ -901,7 +901,7 @@ def bad_creations() -> dict[str, tuple[Callable[[], Any], str]]:
     module, made = eqx.nn.Linear(1, 1, key=jax.random.key(0)), Made(1, 2, "a")
     return {
         "forgotten": (Forgets, "Forgets left bias unset"),
-        "undeclared": (lambda: Undeclared(1), "Undeclared set extra, which is no field.*`extra: int`"),
+        "undeclared": (lambda: Undeclared(1), "Undeclared set extra, which is not a field.*`extra: int`"),
         **{
             f"own method{how}": (
                 functools.partial(Stores, 1, call_of),
@@ -912,7 +912,7 @@ def bad_creations() -> dict[str, tuple[Callable[[], Any], str]]:
         **{
             f"method of another{how}": (
                 functools.partial(Holder, call_of(Stores(array, lambda _: abs))),
-                "creating Holder stored a function in x that carries a .*Stores along.*no gradient",
+                "creating Holder stored a function in x that captures a .*Stores.*no gradient",
             )
             for how, call_of in functions_of_methods(lambda x: x.double).items()
         },
@@ -920,9 +920,9 @@ def bad_creations() -> dict[str, tuple[Callable[[], Any], str]]:
             lambda: Stores(1, lambda x: Holder(x.double)),
             "creating Holder stored a method of the .*Stores that is being created.* in x",
         ),
-        "module in a partial": (lambda: Holder(functools.partial(module)), "Holder .* carries a Linear along"),
-        "module mapped": (lambda: Holder((jax.vmap(module),)), "Holder .* carries a Linear along"),
-        "method": (lambda: HidesMethod(1), "HidesMethod set method, which is no field"),
+        "module in a partial": (lambda: Holder(functools.partial(module)), "Holder .* captures a Linear"),
+        "module mapped": (lambda: Holder((jax.vmap(module),)), "Holder .* captures a Linear"),
+        "method": (lambda: HidesMethod(1), "HidesMethod set method, which is not a field"),
         "list": (lambda: Made(1, 2, [1]), "Made.name is static, .* list, is not hashable.* tuple for a list"),
         "inner list": (lambda: Made(1, 2, ("a", [1])), "Made.name is static, .* tuple, is not hashable"),
         "array": (lambda: Made(1, 2, array), "Made.name is static, .* ArrayImpl, is not hashable"),
@@ -1316,11 +1316,11 @@ class Sub(Made): ...
         (Empty, None, None, "Empty: data_fields must be a list .*only a dataclass needs none"),
         (Empty, ["a", "a"], [], "Empty: a stands twice"),
         (Empty, ["a"], ["b", "a"], "Empty: a stands twice"),
-        (Empty, ["a b"], [], "field 'a b' of Empty is no attribute name"),
-        (Empty, ["class"], [], "field 'class' of Empty is no attribute name"),
-        (Wheel, ["size"], [], "Wheel: spokes stands in neither"),
+        (Empty, ["a b"], [], "field 'a b' of Empty is not a valid attribute name"),
+        (Empty, ["class"], [], "field 'class' of Empty is not a valid attribute name"),
+        (Wheel, ["size"], [], "Wheel: spokes is in neither"),
         (WithProperty, ["x"], [], "field 'x' of WithProperty is a property"),
-        (WithSlots, ["x", "y"], [], "field 'y' of WithSlots is none of its __slots__"),
+        (WithSlots, ["x", "y"], [], "field 'y' of WithSlots is not one of its __slots__"),
         (Sub, ["weight"], [], "Sub extends the node Made: decorate it with @node"),
     ],
 )
@@ -1355,7 +1355,7 @@ def test_copy_replace_of_python_3_13_rebuilds() -> None:
 
 
 def test_replace_says_how_to_register() -> None:
-    with pytest.raises(TypeError, match="class made by node or register_node, and dict is none"):
+    with pytest.raises(TypeError, match="class made by node or register_node, not of dict"):
         replace({"a": 1}, a=2)
 
 
@@ -1428,7 +1428,7 @@ class NoNode(Rerun): ...
         (Computes, "rebuilding a Computes around other leaves raised TypeError: unsupported operand"),
         (Restructures, r"rebuilding a Restructures overwrote its leaf \[<flat index 0>\]\[0\]"),
         (ForgetsStatic, "rebuilding a ForgetsStatic changed its static parts"),
-        (NoNode, "made a NoNode, which is no pytree node"),
+        (NoNode, "returned a NoNode, which is not a pytree node"),
     ],
 )
 def test_node_factory_refuses_what_tree_at_would_break(cls: type[Any], message: str) -> None:
@@ -1465,7 +1465,7 @@ def test_node_factory_makes_what_the_function_makes() -> None:
 
 
 def test_node_factory_of_a_function_that_returns_nothing() -> None:
-    with pytest.raises(TypeError, match="a node_factory made a NoneType, which is no pytree node"):
+    with pytest.raises(TypeError, match="a node_factory returned a NoneType, which is not a pytree node"):
         node_factory(lambda: None)()
 
 

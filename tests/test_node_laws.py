@@ -1029,7 +1029,7 @@ def forgetful() -> dict[str, tuple[Callable[[], Any], str]]:
 
     return {
         "forgotten": (Forgets, "Forgets left bias unset"),
-        "undeclared": (lambda: Undeclared(1), "Undeclared set extra, which is no field"),
+        "undeclared": (lambda: Undeclared(1), "Undeclared set extra, which is not a field"),
         "undecorated": (lambda: Undecorated(1, 2, "n"), "Undecorated extends a node.* @node"),
         "undecorated with init": (UndecoratedInit, "UndecoratedInit extends a node.* @node"),
     }

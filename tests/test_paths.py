@@ -214,7 +214,7 @@ def test_is_leaf_is_followed() -> None:
 
 def test_labels_are_not_bools() -> None:
     for spec in (tk.path_labels({"**": "train"}), {"a": tk.path_labels({"**": "train"})}):
-        with pytest.raises(ValueError, match="must answer with a bool for each leaf, found str"):
+        with pytest.raises(ValueError, match="must return a bool for each leaf, found str"):
             tk.filter({"a": 1}, spec)
 
 
@@ -276,3 +276,10 @@ def test_where_none_stands_for_a_leaf_a_pattern_may_name_it() -> None:
 def test_types() -> None:
     assert_type(tk.path_mask("x")(Point(1, 2)), Point)
     assert_type(tk.filter(Point(1, 2), tk.path_mask("x")), Point)
+
+
+@pytest.mark.parametrize("table", [None, 3, "**.bias", [("**.bias", "a")], {"**.bias"}])
+def test_labels_without_a_table_are_an_error(table: Any) -> None:
+    unchecked: Any = tk.path_labels
+    with pytest.raises(TypeError, match=r"path_labels takes a dict that maps patterns to labels.*found"):
+        unchecked.__wrapped__(table)

@@ -224,7 +224,7 @@ def test_the_arrays_may_be_donated() -> None:
 @pytest.mark.parametrize("shape", [(), (2,), (3, 1), (1, 3)])
 def test_another_shape_is_an_error(shape: tuple[int, ...]) -> None:
     _, unravel = tk.tree_ravel(jnp.ones(3))
-    with pytest.raises(ValueError, match=r"takes an array of shape \(3,\), found"):
+    with pytest.raises(ValueError, match=r"needs an array of shape \(3,\) for this tree, found"):
         unravel(jnp.ones(shape))
 
 

@@ -1,27 +1,30 @@
-"""treekit: JAX pytrees that behave. Function or tree, which leaves, created or rebuilt."""
+"""Typed tools for JAX pytrees: make classes that are nodes; filter, map, edit and compare trees.
+
+`treekit.optax` trains any pytree with Optax, and `treekit.testing` checks classes and optimizers.
+"""
 
 from treekit._at import tree_at as tree_at
 from treekit._callable import is_truly_callable as is_truly_callable
 from treekit._callable import resolve_spec as resolve_spec
-from treekit._check_types import Typed as Typed
-from treekit._check_types import check_types as check_types
+from treekit._check_types.check_types import Typed as Typed
+from treekit._check_types.check_types import check_types as check_types
 from treekit._diff import assert_trees_same as assert_trees_same
 from treekit._diff import tree_diff as tree_diff
 from treekit._filter import combine as combine
 from treekit._filter import filter as filter
 from treekit._filter import filter_arrays as filter_arrays
-from treekit._filter import is_array as is_array
-from treekit._filter import is_inexact_array as is_inexact_array
 from treekit._filter import partition as partition
-from treekit._graft import graft as graft
+from treekit._graft.graft import graft as graft
 from treekit._map import dtype_preserving_tree_map as dtype_preserving_tree_map
-from treekit._node import field as field
-from treekit._node import node as node
-from treekit._node import node_factory as node_factory
-from treekit._node import register_node as register_node
-from treekit._node import replace as replace
+from treekit._node.decorator import node as node
+from treekit._node.factory import node_factory as node_factory
+from treekit._node.field import field as field
+from treekit._node.register import register_node as register_node
+from treekit._node.replace import replace as replace
 from treekit._paths import path_labels as path_labels
 from treekit._paths import path_mask as path_mask
+from treekit._predicates import is_array as is_array
+from treekit._predicates import is_inexact_array as is_inexact_array
 from treekit._round import stochastic_round as stochastic_round
 from treekit._stack import tree_ravel as tree_ravel
 from treekit._stack import tree_stack as tree_stack

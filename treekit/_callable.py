@@ -1,4 +1,4 @@
-"""Is it a function, or a tree that can be called?"""
+"""Distinguish functions from callable pytrees, and resolve arguments that may be either."""
 
 import inspect
 import types
@@ -7,8 +7,10 @@ from typing import Any, TypeGuard, TypeVar, overload
 
 import jax
 
-from treekit._filter import filter, is_inexact_array, is_parameter, misfit
+from treekit._filter import filter
 from treekit._jax import jtu
+from treekit._predicates import is_inexact_array, is_parameter
+from treekit._tree import prefix_mismatch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,12 +20,12 @@ def is_truly_callable(x: F) -> TypeGuard[F]: ...
 @overload
 def is_truly_callable(x: object) -> TypeGuard[Callable[..., Any]]: ...
 def is_truly_callable(x: object) -> bool:
-    """True when calling `x` is what its holder meant, rather than using it as a tree.
+    """Return True if `x` is meant to be called, and False if it is meant to be used as a pytree.
 
-    A function, class, bound method, `functools.partial` or any other callable that is no pytree node is truly callable,
-    and so is a node that stands for a function, whatever it binds: `jax.tree_util.Partial`, and nodes with
-    `__wrapped__`, with `__func__`, or with func, args and keywords. Any other callable node (a model, a mask made from
-    one) is a tree, unless every one of its leaves is callable.
+    Functions, classes, bound methods, `functools.partial` and other callables that are not pytree nodes are meant to be
+    called. So are nodes that wrap a function, whatever they bind: `jax.tree_util.Partial`, and nodes with
+    `__wrapped__`, with `__func__`, or with func, args and keywords. Any other callable node, such as a model or a mask
+    made from one, is a tree, unless all of its leaves are callable.
 
     Args:
         x: any object.
@@ -46,28 +48,28 @@ def is_truly_callable(x: object) -> bool:
 
 
 def resolve_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
-    """Decide "a tree, or a function from the params to one", with the tree at hand.
+    """Return the tree that `spec` is, or, if `spec` is a function of the params, the tree that it returns.
 
-    1. A node whose structure is a prefix of the tree's is the answer itself, callable or not; so is a leaf that is no
-       function, which stands for the whole tree.
-    2. A truly callable spec, or a callable node with a leaf that is no spec leaf, is called with the tree, leaves that
-       cannot be parameters replaced by None.
+    1. A node that is a prefix of the params is returned itself, callable or not. So is a leaf that is not a function:
+       it is the value for all params.
+    2. A function, or a callable node with a leaf that is not a spec leaf, is called with the params, in which leaves
+       that cannot be parameters are None.
     3. Anything else is an error.
 
-    Leaves of the tree that cannot be parameters (functions, strings, keys, objects) do not count in comparing: a mask
+    Leaves of the params that cannot be parameters (functions, strings, keys, objects) do not count in comparing: a mask
     made from a filtered model fits the raw one, and the reverse.
 
     Args:
         spec: a tree, or a function from the params to a tree.
         tree: the params.
-        is_spec_leaf: tells the leaves that a spec is made of, such as bools for a mask; also where they are nodes.
+        is_spec_leaf: whether an object, which may be a node, is a leaf of a spec, as a bool is of a mask.
         name: what the caller calls the argument, for errors.
 
     Returns:
-        `spec`, or what it returned: a tree that is a prefix of `tree`.
+        `spec`, or its result: a prefix tree of `tree`.
 
     Raises:
-        ValueError: names the argument and the first key path where spec and tree part.
+        ValueError: `spec` does not fit `tree`; the message names the argument and the first key path that differs.
 
     >>> import jax
     >>> params = {"w": jax.numpy.ones((2, 2)), "b": jax.numpy.ones(2)}
@@ -81,7 +83,7 @@ def resolve_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], n
 def resolve_shown(
     spec: Any, tree: Any, show: Callable[[Any], Any], *, is_spec_leaf: Callable[[Any], bool], name: str
 ) -> Any:
-    """`resolve_spec`, where `show` maps the params to what a function is called with."""
+    """Do what `resolve_spec` does, where a function is called with `show(tree)`."""
     params = filter(tree, is_parameter)
     is_tree = not (callable(spec) and _is_leaf(spec))
     try:
@@ -105,28 +107,29 @@ def resolve_shown(
 def match_spec(
     spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], name: str
 ) -> tuple[Any, list[tuple[Any, Any, Any]]]:
-    """A prefix tree beside the tree it is for.
+    """Match each leaf of a prefix tree with the subtree of `tree` at its place.
 
-    None in it stands for what a filtered model has no value for: anything but an inexact array.
+    None in the prefix tree is allowed where a filtered model has None, that is, for anything but an inexact array.
 
     Returns:
-        Its structure, None being a leaf; and for each of its leaves the key path, the leaf, and what `tree` has there.
+        The structure of the prefix tree, in which None is a leaf; and for each of its leaves the key path, the leaf,
+        and the subtree of `tree`.
 
     Raises:
-        ValueError: it is no prefix of `tree`; names the first key path where they part.
+        ValueError: it is not a prefix of `tree`; the message names the first key path that differs.
     """
-    leaves, outline = jtu.tree_flatten_with_path(spec, is_leaf=lambda x: x is None or is_spec_leaf(x))
+    leaves, prefix_treedef = jtu.tree_flatten_with_path(spec, is_leaf=lambda x: x is None or is_spec_leaf(x))
     try:
-        parts = outline.flatten_up_to(tree)
+        parts = prefix_treedef.flatten_up_to(tree)
     except ValueError as error:
-        raise misfit(name, outline, tree, error) from None
+        raise prefix_mismatch(name, prefix_treedef, tree, error) from None
     for (path, leaf), part in zip(leaves, parts, strict=True):
         if leaf is None and not is_spec_leaf(None) and any(map(is_inexact_array, jtu.tree_leaves(part))):
             raise ValueError(
                 f"{name} does not fit the tree it is for: at {name}{jtu.keystr(path)} it has NoneType, where the tree "
                 f"has {type(part).__name__}"
             )
-    return outline, [(path, leaf, part) for (path, leaf), part in zip(leaves, parts, strict=True)]
+    return prefix_treedef, [(path, leaf, part) for (path, leaf), part in zip(leaves, parts, strict=True)]
 
 
 def _is_leaf(x: object) -> bool:
@@ -138,7 +141,7 @@ def _all_spec_leaves(spec: Any, is_spec_leaf: Callable[[Any], bool]) -> bool:
 
 
 def _stands_for_function(x: object) -> bool:
-    # getattr_static, since a class with __getattr__ may answer to any name.
+    # getattr_static, since a class with __getattr__ may have an attribute of any name.
     def has(*names: str) -> bool:
         return all(inspect.getattr_static(x, name, None) is not None for name in names)
 

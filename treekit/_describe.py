@@ -1,4 +1,4 @@
-"""Leaves, types and values in words, for errors and differences."""
+"""Describe leaves, types and values in words, for error messages and lists of differences."""
 
 import dataclasses
 import functools
@@ -13,13 +13,13 @@ import wadler_lindig
 from jax.core import Tracer
 
 from treekit._dtype import dtype_of
-from treekit._filter import is_array
 from treekit._jax import jtu, untyped
+from treekit._predicates import is_array
 
 _ONE_LINE = 10**9  # columns
-_WIDTH = 60  # of a value
+_WIDTH = 60  # columns for a value
 _ERROR_WIDTH = 300
-_KEYS = 24  # that are listed
+_KEYS = 24  # listed at most
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
 _SHOW_ADDRESSES: frozenset[Any] = frozenset({object.__repr__})
 _JITTED: Any = untyped.jit(len).__class__
@@ -28,7 +28,7 @@ _SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), 
 
 
 def describe(x: Any, *, short: bool = True) -> str:
-    """`f32[2,3]` for an array (`float32[2,3]` if not short), type and value of a number, the type of anything else."""
+    """Return `f32[2,3]` for an array (`float32[2,3]` if not short), type and value of a number, and other types."""
     if is_array(x) or isinstance(x, jax.ShapeDtypeStruct):
         dtype = str(x.dtype)
         names = _SHORT_DTYPES if short else ()
@@ -41,12 +41,12 @@ def describe(x: Any, *, short: bool = True) -> str:
 
 
 def is_deleted(x: Any) -> bool:
-    """Whether an array has lost its values, as by donation."""
+    """Whether an array has been deleted, for example by donation."""
     return isinstance(x, jax.Array) and not isinstance(x, Tracer) and x.is_deleted()
 
 
 def describe_value(x: object) -> str:
-    """A value on one line, with functions by name; its type and the error where its `__repr__` raises."""
+    """Write a value on one line, with functions by name; if its `__repr__` raises, its type and the error."""
     try:
         return " ".join(_written(x).split())
     except Exception as error:
@@ -54,15 +54,15 @@ def describe_value(x: object) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """The type and message of an error on one line. JAX names the key path in the second line of a message."""
+    """Write the type and message of an error on one line. JAX names the key path in the second line of a message."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= _ERROR_WIDTH else text[: _ERROR_WIDTH - 1] + "…"
 
 
 def describe_function(x: Any) -> str | None:
-    """`<function f>`, `<jitted f>`, `<custom_jvp f>`: a function by its name; None for anything else.
+    """Return `<function f>`, `<jitted f>` or `<custom_jvp f>` for a function; None for anything else.
 
-    Python shows most wrapped functions by their address alone.
+    The `repr` of most wrapped functions has only their address.
     """
     if isinstance(x, types.MethodType):
         return f"<bound method {x.__qualname__}>"
@@ -76,7 +76,7 @@ def describe_function(x: Any) -> str | None:
 
 
 def _written(x: object) -> str:
-    """The `repr` of a value without addresses, and with functions by name, also inside containers and dataclasses."""
+    """Return the `repr` of a value without addresses, with functions by name, also in containers and dataclasses."""
     if name := describe_function(x):
         return name
     if not _is_written_by_items(type(x)):
@@ -92,7 +92,7 @@ def _written(x: object) -> str:
 
 
 def _is_written_by_items(cls: type[Any]) -> bool:
-    generated = dataclasses.is_dataclass(cls) and hasattr(cls.__repr__, "__wrapped__")  # so dataclasses make theirs
+    generated = dataclasses.is_dataclass(cls) and hasattr(cls.__repr__, "__wrapped__")  # generated
     return generated or cls in (list, tuple, dict, set, frozenset, functools.partial)
 
 
@@ -101,7 +101,7 @@ def _type(x: object) -> type[Any]:
 
 
 def describe_types(a: object, b: object) -> tuple[str, str]:
-    """The names of two types, by module where they would read the same, and by id where that would too."""
+    """Return the names of two types; if they are equal, with their modules, and if those are too, with their ids."""
     for name in (_type_name, _full_type_name):
         if name(a) != name(b):
             return name(a), name(b)
@@ -109,7 +109,7 @@ def describe_types(a: object, b: object) -> tuple[str, str]:
 
 
 def describe_keys(a: Collection[Any], b: Collection[Any]) -> tuple[str, str]:
-    """The keys of the children of two nodes; where there are many, those that the other has not."""
+    """List the keys of the children of two nodes; if there are many, those that the other node does not have."""
     return _describe_keys(a, b), _describe_keys(b, a)
 
 
@@ -124,7 +124,7 @@ def _describe_keys(keys: Collection[Any], others: Collection[Any]) -> str:
 
 
 def describe_values(a: object, b: object) -> tuple[str, str]:
-    """Two values on one line each, from where they begin to differ if they are long."""
+    """Write two values on one line each; long ones from where they begin to differ."""
     left, right = describe_value(a), describe_value(b)
     if left == right:
         left, right = f"{left} at {id(a):#x}", f"{right} at {id(b):#x}"

@@ -1,4 +1,4 @@
-"""tree_diff: every difference between two trees, each with its key path."""
+"""`tree_diff`: list every difference between two trees, each with its key path."""
 
 import dataclasses
 import os
@@ -17,7 +17,7 @@ from treekit._leaf_diff import fetch, leaf_differences, plainly_equal, same
 
 KeyPath = tuple[Any, ...]
 
-_ROWS = 50  # that str() has at most
+_ROWS = 50  # in str() at most
 _RESET, _YELLOW, _RED, _GREEN = "\033[0m", "\033[33m", "\033[31m", "\033[32m"
 
 
@@ -27,9 +27,9 @@ class Difference:
 
     Attributes:
         path: the key path, as `jax.tree_util.keystr` writes it; "" for the root.
-        kind: what differs.
-        left: what the first tree has there, in words.
-        right: what the second has.
+        kind: what differs, such as "dtype".
+        left: a description of what the first tree has there.
+        right: the same for the second tree.
     """
 
     path: str
@@ -39,16 +39,16 @@ class Difference:
 
 
 class TreeDiff(tuple[Difference, ...]):
-    """The differences between two trees, empty and false where there is none; `str()` is a table for people.
+    """The differences between two trees: a tuple that is empty if the trees are the same. Its `str()` is a table.
 
-    The table is cut after fifty rows, with a count of the others; the tuple has all of them.
+    The table ends after fifty rows with a count of the others; the tuple has all of them.
     """
 
     def __str__(self) -> str:
         return self._table(False)
 
     def show(self) -> None:
-        """Print the table, in colours if it goes to a terminal and the environment has no NO_COLOR.
+        """Print the table; in a terminal, highlighted, unless the environment variable NO_COLOR is set.
 
         >>> tree_diff({"w": 1, "b": 2}, {"w": 1, "b": 3}).show()
         ['b']  value  2 | 3
@@ -60,7 +60,7 @@ class TreeDiff(tuple[Difference, ...]):
 
 
 def as_table(rows: Sequence[tuple[str, str, str, str]], colours: bool) -> str:
-    """Rows of a path, a kind, and what there is on the left and on the right, for people; cut after fifty."""
+    """Align rows of a path, a kind, a left and a right description in columns; at most fifty rows."""
     yellow, red, green, plain = (_YELLOW, _RED, _GREEN, _RESET) if colours else [""] * 4
     shown = [(path, kind, f"{red}{left}{plain} | {green}{right}{plain}") for path, kind, left, right in rows[:_ROWS]]
     path, kind = (max((len(row[i]) for row in shown), default=0) for i in (0, 1))
@@ -73,19 +73,19 @@ def as_table(rows: Sequence[tuple[str, str, str, str]], colours: bool) -> str:
 
 
 def in_colours() -> bool:
-    """Whether what is printed goes to a terminal that shows colours."""
+    """Whether the output goes to a terminal that shows colours."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def tree_diff(a: Any, b: Any, *, values: bool = True, rtol: SupportsFloat = 0.0, atol: SupportsFloat = 0.0) -> TreeDiff:
-    """Every difference between two trees, the first and the last.
+    """List every difference between two trees.
 
-    The kinds are: "type" (of a leaf or a node; two classes of one name are told apart), "structure" (other keys, or
-    another number of children), "static value", "array against None", "shape", "dtype", "weak type", "sharding" (over
-    devices, or another kind of memory) and "value".
+    The kinds are: "type" (of a leaf or a node, even if two classes have one name), "structure" (other keys, or another
+    number of children), "static value", "array against None", "shape", "dtype", "weak type", "sharding" (over devices,
+    or another kind of memory) and "value".
 
-    A NumPy array and one of JAX are told apart by what JAX makes of them, as jit does: of f64 it makes f32, unless x64
-    is enabled. Two NumPy arrays are told apart by their own dtypes.
+    A NumPy array is compared with a JAX array as JAX would convert it, as in jit: f64 becomes f32, unless x64 is
+    enabled. Two NumPy arrays are compared by their own dtypes.
 
     Args:
         a: any pytree.
@@ -137,7 +137,7 @@ def assert_trees_same(
 
 
 class _Leaves(NamedTuple):
-    """Two leaves at one place, still to be compared."""
+    """Two leaves at one place, not compared yet."""
 
     path: KeyPath
     a: Any
@@ -149,9 +149,9 @@ class _Leaves(NamedTuple):
 
 
 def _walk(a: Any, b: Any) -> Iterator[Difference | _Leaves]:
-    """The differences between the nodes of two trees, and their leaves, in the order of `a`.
+    """Yield the differences between the nodes of two trees, and their leaves, in the order of `a`.
 
-    It loops, since trees may be nested more deeply than Python functions may call themselves.
+    This is a loop, since trees may be nested more deeply than Python's recursion limit.
     """
     pending: list[tuple[KeyPath, Any, Any]] = [((), a, b)]
     while pending:
@@ -175,17 +175,17 @@ def _walk(a: Any, b: Any) -> Iterator[Difference | _Leaves]:
 def _node_differences(
     path: KeyPath, a: Any, b: Any, a_children: dict[Any, Any], b_children: dict[Any, Any]
 ) -> Iterator[Difference]:
-    """How two nodes of one class differ, apart from their children."""
+    """Yield how two nodes of one class differ, apart from their children."""
     if a_children.keys() != b_children.keys():
         yield Difference(jtu.keystr(path), "structure", *describe_keys(a_children, b_children))
-        if isinstance(a, dict):  # its static part is its keys
+        if isinstance(a, dict):  # the static part of a dict is its keys
             return
     for field, sides in _static_differences(a, b, a_children):
         yield Difference(jtu.keystr(path) + field, "static value", *sides)
 
 
 def _children(x: Any) -> dict[Any, Any]:
-    """The children of a node, by key; by place where its class gives a key twice."""
+    """Return the children of a node by key, or by position if its class gives a key twice."""
     children = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
     by_key = {path[0]: child for path, child in children}
     if len(by_key) < len(children):
@@ -194,7 +194,7 @@ def _children(x: Any) -> dict[Any, Any]:
 
 
 def _static_differences(a: Any, b: Any, children: dict[Any, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """The fields that differ where a class names its fields; else the whole static part."""
+    """Yield the fields that differ, if the class has named fields; else the whole static part."""
     a_static, b_static = _static(a), _static(b)
     if same(a_static, b_static):
         return

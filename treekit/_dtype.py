@@ -1,4 +1,4 @@
-"""The dtype of a leaf: which it has, whether it is weak, which is wider, and the cast to another's."""
+"""Dtype queries, promotion and casts of leaves."""
 
 import functools
 from typing import Any
@@ -10,7 +10,7 @@ from treekit._jax import jnp, jtu, lax, untyped
 
 ARRAYS: Any = (jax.Array, np.ndarray, np.generic)
 
-# NumPy's same_kind goes up this ladder only. ml_dtypes (bf16, fp8) are not on NumPy's own, so it stands here.
+# NumPy's same_kind casts only go up this order. NumPy's own order lacks ml_dtypes (bf16, fp8), hence this one.
 _KINDS: tuple[Any, ...] = (
     np.bool_,
     np.unsignedinteger,
@@ -21,7 +21,7 @@ _KINDS: tuple[Any, ...] = (
 
 
 def dtype_of(x: Any) -> Any:
-    """The dtype JAX gives a leaf, or None where it can give none (functions, strings, None, object arrays)."""
+    """Return the dtype that JAX gives a leaf, or None if it has none (functions, strings, None, object arrays)."""
     if has_dtype(x):
         known = _is_number(x.dtype) or x.dtype == jax.dtypes.float0 or jnp.issubdtype(x.dtype, jax.dtypes.extended)
         return jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True) if known else None
@@ -30,31 +30,31 @@ def dtype_of(x: Any) -> Any:
     return None
 
 
-def is_absent(update: Any) -> bool:
-    """Whether there is no update: None, as Equinox has it, or float0, which JAX gives for an integer."""
+def has_no_update(update: Any) -> bool:
+    """Whether `update` means no update: None, as in Equinox, or float0, JAX's gradient of an integer."""
     return update is None or dtype_of(update) == jax.dtypes.float0
 
 
 def is_weak(x: Any) -> bool:
-    """Whether JAX takes the dtype of `x` for a suggestion: Python numbers and weakly typed arrays."""
+    """Whether the dtype of `x` is weak in JAX's type promotion: Python numbers and weakly typed arrays."""
     if has_dtype(x):
         return bool(getattr(x, "weak_type", False))
-    return isinstance(x, (int, float, complex)) and not isinstance(x, bool)  # a Python bool is a strong one
+    return isinstance(x, (int, float, complex)) and not isinstance(x, bool)  # a Python bool is strongly typed
 
 
-def strong(x: Any) -> Any:
-    """`x` as a strong array of the dtype JAX gives it, if it is a number or an array."""
+def strengthen(x: Any) -> Any:
+    """Return a number or an array as a strongly typed array of the dtype that JAX gives it; anything else unchanged."""
     if is_weak(x) and has_dtype(x):
         return lax.convert_element_type(x, dtype_of(x))
     return as_array(x) if dtype_of(x) is None or dtype_of(x) == _raw_dtype(x) else jnp.asarray(x, dtype_of(x))
 
 
 def as_array(x: Any) -> Any:
-    """A Python number as a strong array, and the array of what stands for one; anything else as it is."""
+    """Return a Python number as a strongly typed array, and what stands for one as that array; others unchanged."""
     if has_dtype(x):
         return x
     if isinstance(x, jax.Ref):
-        ref: Any = x  # whose items have no types
+        ref: Any = x  # typed Any, since the items of references have no types
         return ref[...]
     if isinstance(x, (bool, int, float, complex)):
         return jnp.asarray(x, dtype_of(x))
@@ -62,22 +62,22 @@ def as_array(x: Any) -> Any:
 
 
 def stands_for_array(x: object) -> bool:
-    """Whether a leaf is a reference to an array, or says by `__jax_array__` that it is one. A node may say so too."""
+    """Whether a leaf is a reference to an array, or has `__jax_array__`, which a node may have too."""
     return isinstance(x, jax.Ref) or (hasattr(type(x), "__jax_array__") and jtu.all_leaves([x]))
 
 
-def wider(*leaves: Any) -> Any:
-    """The dtype that holds the values of all of these leaves; None where one of them has no dtype."""
+def promoted_dtype(*leaves: Any) -> Any:
+    """Return a dtype that can represent the values of all of these leaves; None if one of them has no dtype."""
     dtypes = {dtype_of(x) for x in leaves}
     if len(dtypes) == 1:
         return dtypes.pop()
     if None in dtypes:
         return None
-    # JAX promotes no float of 8 bits or less: what is beside one decides, and bf16 has the values of any two.
+    # JAX does not promote floats of 8 bits or less: the other dtypes decide, and bf16 can represent any two float8.
     if len(wide := {dtype for dtype in dtypes if not _is_float8(dtype)}) < len(dtypes):
         floats = {dtype for dtype in wide if jnp.issubdtype(dtype, np.inexact)}
         dtypes = floats or (dtypes - wide if len(dtypes - wide) == 1 else {jnp.dtype(jnp.bfloat16)})
-    # Promotion is what is asked for here, so it is allowed in JAX's strict mode too.
+    # The caller asks for promotion, so it is allowed even if JAX's promotion mode is strict.
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*dtypes)
 
@@ -87,11 +87,11 @@ def _is_float8(dtype: Any) -> bool:
 
 
 def cast_like(result: Any, leaf: Any, casting: str = "same_kind") -> Any:
-    """`result` in the dtype of `leaf`, untouched where it has it; a TypeError where it may not be cast."""
+    """Cast `result` to the dtype of `leaf`, unless it has it; raise a TypeError if the cast is not allowed."""
     want, have = dtype_of(leaf), dtype_of(result)
     if want is None or result is None:
         return result
-    if have is None:  # asked first, since to NumPy None equals float64
+    if have is None:  # checked first, since NumPy takes None for float64
         raise TypeError(f"a result of type {type(result).__name__} for a leaf of dtype {want}")
     keeps_strength = is_weak(leaf) or not is_weak(result)
     keeps_array = has_dtype(result) or not has_dtype(leaf)
@@ -102,17 +102,17 @@ def cast_like(result: Any, leaf: Any, casting: str = "same_kind") -> Any:
         raise TypeError(f"a result of dtype {have} for a leaf of dtype {want}{hint}")
     if isinstance(result, jax.ShapeDtypeStruct):
         return untyped.ShapeDtypeStruct(result.shape, want, sharding=result.sharding)
-    # asarray, since it refuses a Python int that does not fit, where the cast of an array wraps around.
+    # asarray raises on a Python int that does not fit; casting an array would wrap around.
     return lax.convert_element_type(result, want) if has_dtype(result) else jnp.asarray(result, want)
 
 
 def has_dtype(x: object) -> bool:
-    """Whether a leaf says its dtype: an array, a NumPy number, or what stands for an array in `jax.eval_shape`."""
+    """Whether a leaf has a dtype: an array, a NumPy number, or a `jax.ShapeDtypeStruct`."""
     return isinstance(x, (*ARRAYS, jax.ShapeDtypeStruct))
 
 
 def _raw_dtype(x: Any) -> Any:
-    """The dtype of `x` itself, before JAX makes it canonical."""
+    """Return the dtype of `x` itself, before JAX canonicalizes it."""
     return x.dtype if has_dtype(x) else dtype_of(x)
 
 
@@ -123,10 +123,10 @@ def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
         return False
     if casting == "unsafe" or want == np.bool_:
         return True
-    return _kind(have) - (weak and _kind(have) == 2) <= _kind(want)  # a Python int may stand for an unsigned one
+    return _kind(have) - (weak and _kind(have) == 2) <= _kind(want)  # a Python int may be cast to an unsigned one
 
 
-@functools.cache  # it is asked several times for each leaf
+@functools.cache  # called several times for each leaf
 def _is_number(dtype: Any) -> bool:
     return any(jnp.issubdtype(dtype, kind) for kind in _KINDS)
 

@@ -1,4 +1,4 @@
-"""JAX's tree functions with types that a checker knows; JAX's own are partly unknown to it."""
+"""JAX's tree functions, with complete types for type checkers."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
@@ -24,4 +24,4 @@ class _TreeUtil(Protocol):
 jtu = cast(_TreeUtil, jax.tree_util)
 jnp: Any = jax.numpy
 lax: Any = jax.lax
-untyped: Any = jax  # for the other functions whose types are unknown in part
+untyped: Any = jax  # for JAX's other functions with incomplete types

@@ -1,4 +1,4 @@
-"""How two leaves differ: in type, shape, dtype, weak type, sharding and value."""
+"""Compare two leaves: type, shape, dtype, weak type, sharding and value."""
 
 import functools
 from collections.abc import Iterable, Iterator
@@ -11,12 +11,12 @@ from jax.core import Tracer
 from treekit._describe import describe, describe_types, describe_values, is_deleted
 from treekit._dtype import dtype_of, is_weak
 from treekit._jax import jnp, jtu, untyped
-from treekit._static import exact
+from treekit._node.static_values import exact_key
 
 Kind = Literal[
     "type", "structure", "static value", "array against None", "shape", "dtype", "weak type", "sharding", "value",
 ]  # fmt: skip
-Found = tuple[Kind, str, str]  # what differs, and what the two leaves have there
+Found = tuple[Kind, str, str]  # what differs, and descriptions of the two leaves
 
 _NUMPY: Any = (np.ndarray, np.generic)
 _ARRAYS: Any = (jax.Array, np.ndarray)
@@ -26,7 +26,7 @@ _PLAIN = (float, int, bool, str, complex)
 
 
 def plainly_equal(a: Any, b: Any) -> bool:
-    """A quick test: True for one object, equal numbers and equal NumPy arrays; False where it takes more to know."""
+    """Return True if a quick test shows that two leaves are equal; False if they differ or a longer test is needed."""
     if a is b:
         return True
     if type(a) is not type(b):
@@ -37,8 +37,8 @@ def plainly_equal(a: Any, b: Any) -> bool:
 
 
 def fetch(leaves: Iterable[Any]) -> None:
-    """Copy the values of arrays from their devices all at once; JAX keeps them. One by one, each copy is waited for."""
-    on_cpu = jax.default_backend() == "cpu"  # where NumPy reads them in place
+    """Copy the values of arrays from their devices all at once, faster than one by one; JAX caches them."""
+    on_cpu = jax.default_backend() == "cpu"  # NumPy reads them in place
     untyped.device_get([x for x in leaves if not on_cpu and isinstance(x, jax.Array) and _is_readable(x)])
 
 
@@ -47,7 +47,7 @@ def _is_readable(x: jax.Array) -> bool:
 
 
 def leaf_differences(a: Any, b: Any, values: bool, rtol: float, atol: float) -> Iterator[Found]:
-    """Every difference between two leaves; one in their values with the first place that has it."""
+    """Yield every difference between two leaves; for their values, only the first place that differs."""
     are_arrays = isinstance(a, jax.Array) and isinstance(b, jax.Array)
     found = [] if are_arrays and a.aval == b.aval else list(_type_differences(a, b))
     yield from found
@@ -61,7 +61,7 @@ def leaf_differences(a: Any, b: Any, values: bool, rtol: float, atol: float) -> 
 
 
 def _type_differences(a: Any, b: Any) -> Iterator[Found]:
-    """Differences in type, shape, dtype and weak type."""
+    """Yield differences in type, shape, dtype and weak type."""
     a_dtype, b_dtype = _dtypes(a, b)
     if (a_dtype is None) != (b_dtype is None) or (a_dtype is None and type(a) is not type(b)):
         yield "type", *describe_types(a, b)
@@ -75,7 +75,7 @@ def _type_differences(a: Any, b: Any) -> Iterator[Found]:
 
 
 def _dtypes(a: Any, b: Any) -> tuple[Any, Any]:
-    """The dtypes of two leaves: NumPy's own where both are NumPy's, else those that JAX gives them."""
+    """Return the dtypes of two leaves: NumPy's if both are NumPy arrays, else those that JAX gives them."""
     if isinstance(a, _NUMPY) and isinstance(b, _NUMPY):
         return a.dtype, b.dtype
     return dtype_of(a), dtype_of(b)
@@ -86,7 +86,7 @@ def _strength(x: Any) -> str:
 
 
 def _sharding_differences(a: Any, b: Any) -> Iterator[Found]:
-    """A difference in where two arrays are, if that is known: it is not for tracers."""
+    """Yield a difference in the sharding of two arrays, unless they are tracers."""
     if isinstance(a, Tracer) or isinstance(b, Tracer) or a.sharding == b.sharding:
         return
     if not a.sharding.is_equivalent_to(b.sharding, a.ndim):
@@ -94,7 +94,7 @@ def _sharding_differences(a: Any, b: Any) -> Iterator[Found]:
 
 
 def _value_differences(a: Any, b: Any, rtol: float, atol: float) -> Iterator[Found]:
-    """The first place where two leaves of one type, shape and dtype differ, if their values are known."""
+    """Yield the first place where two leaves of equal type, shape and dtype differ, if their values are known."""
     if isinstance(a, _ABSTRACT) or isinstance(b, _ABSTRACT):
         return
     if _dtypes(a, b)[0] is None:
@@ -110,29 +110,29 @@ def _value_differences(a: Any, b: Any, rtol: float, atol: float) -> Iterator[Fou
 
 
 def _on_host(x: Any) -> Any:
-    """The values of an array, a key or a number in a NumPy array."""
+    """Return the values of an array, a key or a number as a NumPy array."""
     is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(x) if is_key else x)
 
 
 def _differing(x: Any, y: Any, dtype: Any, rtol: float, atol: float) -> Any:
-    """Where two NumPy arrays differ, as an array of bools. `dtype` is JAX's, None where it has none."""
+    """Return a bool array that is True where two NumPy arrays differ. `dtype` is JAX's, or None if it has none."""
     if dtype is None:
         return np.asarray(_differ(x, y), bool)
     wide = _wide_dtype(dtype)
     if wide is None:
         return np.asarray(x != y)
-    # NumPy compares bf16 and the like slowly, and equal bits are equal values (except for NaN, which is equal here).
+    # NumPy compares bf16 and similar dtypes slowly, so bits are compared first. NaN counts as equal to NaN.
     differ = np.asarray(x.view(f"u{x.itemsize}") != y.view(f"u{y.itemsize}") if x.dtype.kind == "V" else x != y)
     if differ.any():
-        # Only what differs is widened: a copy of all of a large array would take many times its memory.
+        # Only elements that differ are widened: widening a whole large array would take several times its memory.
         differ[differ] = ~_close(x[differ].astype(wide), y[differ].astype(wide), rtol, atol)
     return differ
 
 
 @functools.cache
 def _wide_dtype(dtype: Any) -> Any:
-    """The dtype in which NumPy computes with floating and complex numbers (it has no bf16); None for all others."""
+    """Return a wide dtype in which NumPy computes with floating or complex numbers (it lacks bf16); else None."""
     if jnp.issubdtype(dtype, np.complexfloating):
         return np.complex128
     return np.float64 if jnp.issubdtype(dtype, np.floating) else None
@@ -145,7 +145,7 @@ def _close(x: Any, y: Any, rtol: float, atol: float) -> Any:
 
 
 def _describe_first(x: Any, y: Any, differ: Any) -> tuple[str, str]:
-    """The values of two arrays where they differ first, with the place and the number of others."""
+    """Describe the first values of two arrays that differ, with their place and the number of other differences."""
     place = _unravel_index(differ.argmax(), differ.shape) if differ.ndim else ()
     others = differ.sum() - 1 if place else 0
     where = f" at {[int(i) for i in place]}" + (f" and {others} more" if others else "") if place else ""
@@ -155,7 +155,7 @@ def _describe_first(x: Any, y: Any, differ: Any) -> tuple[str, str]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Type-exact equality of two objects without a dtype, which may contain arrays."""
+    """Whether two objects without a dtype, which may contain arrays, have equal types and values."""
     if a is b:
         return True
     if isinstance(a, _ARRAYS) and isinstance(b, _ARRAYS):
@@ -163,13 +163,13 @@ def same(a: Any, b: Any) -> bool:
     for equal in (_equal_keys, _equal_trees):
         try:
             return equal(a, b)
-        except Exception:  # arrays have no truth value, and a user's __eq__ may raise anything
+        except Exception:  # the truth value of an array raises, and a user's __eq__ may raise anything
             continue
     return False
 
 
 def _equal_keys(a: Any, b: Any) -> bool:
-    return bool(exact(a) == exact(b))
+    return bool(exact_key(a) == exact_key(b))
 
 
 def _equal_trees(a: Any, b: Any) -> bool:
@@ -186,4 +186,4 @@ def _not_same(a: Any, b: Any) -> bool:
 
 _differ: Any = np.frompyfunc(
     _not_same, 2, 1
-)  # element by element, for what JAX has no dtype for: objects, strings, times
+)  # element by element, for dtypes that JAX does not have: objects, strings, times

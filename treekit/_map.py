@@ -1,11 +1,11 @@
-"""jax.tree.map whose results keep the dtype of the leaf they came from."""
+"""Map over trees while preserving the dtype of each leaf."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
 from treekit._dtype import cast_like, dtype_of
-from treekit._filter import flatten_rest
 from treekit._jax import jtu
+from treekit._tree import flatten_up_to_each, path_text
 from treekit._types import LeafPredicate
 
 T = TypeVar("T")
@@ -58,28 +58,29 @@ def dtype_preserving_tree_map(
     is_leaf: LeafPredicate | None = None,
     casting: Casting = "same_kind",
 ) -> T:
-    """`jax.tree.map` whose every result has the dtype of the leaf of `tree` it came from.
+    """Do what `jax.tree.map` does, and cast each result to the dtype of the leaf of `tree` that it came from.
 
-    A result that has the leaf's dtype and weak type already is returned untouched: nothing is added to the jaxpr. The
-    result of a strong leaf is strong. Python numbers stand for the dtype JAX gives them, NumPy's 64-bit leaves for the
-    canonical one. A leaf without a dtype (a function, a string, None taken as a leaf) asks nothing of its result.
+    A result that already has the leaf's dtype and weak type is returned unchanged, which adds nothing to the jaxpr. The
+    result for a strongly typed leaf is strongly typed. Python numbers have the dtype that JAX gives them, and NumPy's
+    64-bit leaves the canonical one. The result for a leaf without a dtype (a function, a string, a None that `is_leaf`
+    selects) is returned unchanged.
 
     Args:
         f: takes a leaf of `tree` and the corresponding leaves of `rest`.
-        tree: the tree whose structure and dtypes are kept.
-        *rest: trees that have the structure of `tree` or that it is a prefix of.
+        tree: the tree whose structure and dtypes are preserved.
+        *rest: trees of which `tree` is a prefix.
         is_leaf: as in `jax.tree.map`.
-        casting: "same_kind" casts as NumPy's rule of that name does (bf16 to f32 and back, int to float, not float to
-            int), and any real number to bool; "unsafe" casts a float to an int too.
+        casting: "same_kind" casts by NumPy's rule of that name (bf16 to f32 and back, int to float, but not float to
+            int), and any real number to bool; "unsafe" also casts floats to ints.
 
     Returns:
         A tree of the structure of `tree`.
 
     Raises:
-        TypeError: a result may not be cast to the leaf's dtype. A complex result for a real leaf and a key for a number
-            never may. Names the key path and both dtypes.
-        OverflowError: a result is a Python int that the leaf's dtype cannot hold.
-        ValueError: `casting` has another name, or a tree of `rest` does not fit `tree`.
+        TypeError: a result cannot be cast to the leaf's dtype; the message names the key path and both dtypes. Complex
+            results for real leaves, and keys for numbers, are never cast.
+        OverflowError: a result is a Python int that the leaf's dtype cannot represent.
+        ValueError: `casting` has another value, or a tree of `rest` does not fit `tree`.
 
     >>> import jax.numpy as jnp
     >>> params = {"w": jnp.ones(2, jnp.bfloat16), "n": jnp.array(3)}
@@ -93,7 +94,7 @@ def dtype_preserving_tree_map(
         raise ValueError(f"casting must be 'same_kind' or 'unsafe', found {casting!r}")
 
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    results = [f(*xs) for xs in zip(leaves, *flatten_rest(treedef, rest), strict=True)]
+    results = [f(*xs) for xs in zip(leaves, *flatten_up_to_each(treedef, rest), strict=True)]
     out: T = treedef.unflatten(cast_each(results, leaves, tree, is_leaf, casting))
     return out
 
@@ -105,24 +106,24 @@ def cast_each(
     is_leaf: LeafPredicate | None = None,
     casting: Literal["same_kind", "unsafe"] = "same_kind",
 ) -> list[Any]:
-    """Results in the dtypes of `likes`, one for each leaf of `tree`, whose key paths an error names."""
+    """Cast one result for each leaf of `tree` to the dtypes of `likes`; errors name the key paths of `tree`."""
     out: list[Any] = []
     try:
         out.extend(cast_like(result, like, casting) for result, like in zip(results, likes, strict=True))
     except (TypeError, OverflowError) as error:
-        # The path is made only for an error: with_path would cost every call what one call in a thousand needs.
+        # Paths are computed only for an error, since computing them would slow down every call.
         path = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(out)][0]
-        raise type(error)(f"at {jtu.keystr(path) or 'the root'}: {error}") from None
+        raise type(error)(f"at {path_text(path)}: {error}") from None
     return out
 
 
-def keep_dtypes(
+def cast_tree_like(
     like: T,
     tree: Any,
     is_leaf: LeafPredicate | None = None,
     casting: Casting = "same_kind",
 ) -> T:
-    """`tree`, with the dtypes of `like`."""
+    """Cast the leaves of `tree` to the dtypes of `like`."""
 
     def take(_: Any, x: Any) -> Any:
         return x
@@ -131,21 +132,21 @@ def keep_dtypes(
 
 
 def check_shapes(like: Any, tree: Any, is_leaf: LeafPredicate | None = None, *, broadcast: bool = False) -> None:
-    """Raise a ValueError where a leaf of `tree` has another shape than that of `like`.
+    """Raise a ValueError if a leaf of `tree` has another shape than the leaf of `like`; the message names the key path.
 
     Args:
-        like: a tree.
-        tree: a tree that `like` has the structure of, or is a prefix of.
+        like: a tree, which is a prefix of `tree`.
+        tree: any tree.
         is_leaf: as in `jax.tree.map`.
-        broadcast: allow a shape that can be broadcast to the other.
+        broadcast: also allow shapes that can be broadcast to those of `like`.
     """
     leaves, treedef = jtu.tree_flatten(like, is_leaf=is_leaf)
-    for i, pair in enumerate(zip(leaves, *flatten_rest(treedef, [tree]), strict=True)):
+    for i, pair in enumerate(zip(leaves, *flatten_up_to_each(treedef, [tree]), strict=True)):
         want, have = (getattr(x, "shape", ()) for x in pair)
         if want == have or (broadcast and _can_be_broadcast(have, want)) or any(dtype_of(x) is None for x in pair):
             continue
         path = jtu.tree_flatten_with_path(like, is_leaf=is_leaf)[0][i][0]
-        raise ValueError(f"at {jtu.keystr(path) or 'the root'}: shape {have} for a leaf of shape {want}")
+        raise ValueError(f"at {path_text(path)}: shape {have} for a leaf of shape {want}")
 
 
 def _can_be_broadcast(have: tuple[int, ...], want: tuple[int, ...]) -> bool:

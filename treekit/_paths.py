@@ -1,4 +1,4 @@
-"""Which leaves, by name: masks and labels made from patterns over key paths."""
+"""Select leaves by name: masks and labels made from patterns of key paths."""
 
 import dataclasses
 import difflib
@@ -9,43 +9,44 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from treekit._describe import describe_value
-from treekit._filter import TreeSpec, is_parameter
+from treekit._filter import TreeSpec
 from treekit._jax import IsLeaf, jtu, untyped
+from treekit._predicates import is_parameter
 
 T = TypeVar("T")
 
-_NEAREST = 5  # paths that an error lists
+_NEAREST = 5  # the number of paths that an error lists
 
 
 class NoDefault:
-    """The default of `path_labels`: a parameter that no pattern matches is an error."""
+    """The default of `path_labels`, with which a parameter that no pattern matches is an error."""
 
 
 def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathMask":
-    """A mask by key path: True at every leaf whose path matches one of the patterns.
+    """Return a mask function that is True at every leaf whose key path matches one of the patterns.
 
-    Use it wherever a mask goes, as a function of the params (`masked`, `adamw(mask=)`, `freeze`, …), and as the
-    `filter_spec` of `filter`, `partition` and `filtered`.
+    Use it wherever Optax accepts a mask function (`masked`, `adamw(mask=)`, `freeze`, …), and as the `filter_spec` of
+    `filter`, `partition` and `filtered`.
 
     A key path is written as `jax.tree_util.keystr(path, simple=True, separator=".")` writes it: `layers.0.bias`. A
     string pattern is a glob over its parts, which must match the whole path:
 
     - `*` matches one part, or some of the characters of one; `?` one character; `[abc]` and `[!abc]` as in `fnmatch`;
-    - `**` matches any number of parts, also none: `**.bias` matches `bias` and `layers.0.bias`.
+    - `**` matches any number of parts, including zero: `**.bias` matches `bias` and `layers.0.bias`.
 
-    A compiled `re.Pattern` must match the whole path too (`fullmatch`): write `.*` where anything may stand.
+    A compiled `re.Pattern` must match the whole path too (`fullmatch`): write `.*` for any text.
 
     Args:
         *patterns: globs, or compiled regular expressions.
-        inverse: True where no pattern matches instead. `~path_mask(...)` is the same.
+        inverse: return a mask that is True where no pattern matches, as `~path_mask(...)` does.
 
     Returns:
-        A function that maps a tree to a tree of bools with the same structure. It has a value-based `==` and can be
-        hashed and pickled.
+        A function that maps a tree to a tree of bools with the same structure. Equal patterns give equal masks, which
+        can be hashed and pickled.
 
     Raises:
-        ValueError: a pattern matches nothing (lists the nearest paths). Raised when the function is called. Inside a
-            `masked` or `partition`, a pattern may match what `MaskedNode` or None hides.
+        ValueError: a pattern matches nothing; the message lists the nearest paths. Raised when the mask is called.
+            Patterns that may match a leaf hidden by a `MaskedNode` or None, as inside `masked`, do not raise.
         TypeError: a pattern is neither a string nor a compiled regular expression.
 
     >>> import jax.numpy as jnp
@@ -62,28 +63,33 @@ def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathM
 
 
 def path_labels(table: Mapping[Any, Any], *, default: Any = NoDefault) -> "PathLabels":
-    """Labels by key path: at every leaf the label of the first pattern that matches its path.
+    """Return a function that gives every leaf the label of the first pattern that matches its key path.
 
-    Use it wherever labels go, such as `treekit.optax.partition`.
+    Use it wherever Optax accepts a label function, such as in `treekit.optax.partition`.
 
     Args:
-        table: maps patterns to labels. The patterns are those of `path_mask`; their order counts.
-        default: the label where no pattern matches. Without it, a parameter that no pattern matches is an error, and
-            any other leaf (a function, a string) gets None.
+        table: maps patterns, as in `path_mask`, to labels; their order matters.
+        default: the label of leaves that no pattern matches. Without it, such a parameter is an error, and any other
+            such leaf (a function, a string) gets None.
 
     Returns:
         A function that maps a tree to a tree of labels with the same structure, as `path_mask` does for bools.
 
     Raises:
         ValueError: a pattern matches nothing, as in `path_mask`; or there is no default, and no pattern matches some
-            of the parameters (lists their paths). Raised when the function is called.
-        TypeError: a pattern is neither a string nor a compiled regular expression.
+            of the parameters; the message lists their paths. Raised when the function is called.
+        TypeError: `table` is not a dict, or a pattern is neither a string nor a compiled regular expression.
 
     >>> import jax.numpy as jnp
     >>> params = {"encoder": {"w": jnp.ones(2)}, "head": {"w": jnp.ones(2), "b": jnp.ones(2)}}
     >>> path_labels({"encoder.**": "frozen", "**.b": "no decay"}, default="train")(params)
     {'encoder': {'w': 'frozen'}, 'head': {'b': 'no decay', 'w': 'train'}}
     """
+    if not _is_mapping(table):
+        raise TypeError(
+            f"path_labels takes a dict that maps patterns to labels, {{'**.bias': 'no decay'}}; found "
+            f"{describe_value(table)}"
+        )
     if not table and default is NoDefault:
         raise ValueError("path_labels needs at least one pattern, or a default")
     return PathLabels(tuple((_check_pattern(pattern), label) for pattern, label in table.items()), default)
@@ -91,7 +97,7 @@ def path_labels(table: Mapping[Any, Any], *, default: Any = NoDefault) -> "PathL
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PathMask(TreeSpec):
-    """What `path_mask` returns."""
+    """The mask function that `path_mask` returns."""
 
     patterns: tuple[str | re.Pattern[str], ...]
     inverse: bool = False
@@ -114,7 +120,7 @@ class PathMask(TreeSpec):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PathLabels(TreeSpec):
-    """What `path_labels` returns."""
+    """The label function that `path_labels` returns."""
 
     table: tuple[tuple[str | re.Pattern[str], Any], ...]
     default: Any = NoDefault
@@ -134,13 +140,13 @@ class PathLabels(TreeSpec):
         if missing and self.default is NoDefault:
             raise ValueError(
                 f"path_labels: no pattern matches {_listed(missing)}. Add a pattern for them, such as '**' at the end, "
-                "or give a default"
+                "or pass a default"
             )
         return [default if i is None else self.table[i][1] for _, i in first]
 
 
 def path_name(path: Any) -> str:
-    """A key path as patterns see it, `layers.0.bias`; an attribute, a key and an index are written alike."""
+    """Write a key path as patterns do, `layers.0.bias`; attributes, keys and indices look the same."""
     name: str = untyped.tree_util.keystr(path, simple=True, separator=".")
     return name
 
@@ -154,12 +160,12 @@ def matches(pattern: str | re.Pattern[str], name: str) -> bool:
 
 @functools.cache
 def glob_regex(glob: str) -> re.Pattern[str]:
-    """A glob as a regular expression over a name with a dot at its end; `*` and `**` are its groups."""
+    """Convert a glob to a regular expression for names that end in a dot; `*` and `**` become groups."""
     return re.compile("".join(r"((?:[^.]*\.)*)" if part == "**" else _part_regex(part) for part in glob.split(".")))
 
 
 def nearest(wanted: str, names: Sequence[str]) -> str:
-    """The names that are most like this one, for an error."""
+    """List the names that are most similar to this one, for an error message."""
     return _listed(difflib.get_close_matches(wanted, names, _NEAREST, cutoff=0.0)) or "there are none"
 
 
@@ -173,7 +179,7 @@ def _token_regex(token: str) -> str:
     if token == "?":
         return "[^.]"
     if token[0] == "[":
-        return r"(?!\.)" + fnmatch.translate(token)[:-2]  # without \Z, the end of the string
+        return r"(?!\.)" + fnmatch.translate(token)[:-2]  # without the \Z at its end
     return re.escape(token)
 
 
@@ -184,6 +190,10 @@ def _ended(name: str) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NEAREST} others" if len(names) > _NEAREST else ""
     return ", ".join(name or "(the root)" for name in names[:_NEAREST]) + more
+
+
+def _is_mapping(x: object) -> bool:
+    return isinstance(x, Mapping)
 
 
 def _check_pattern(pattern: Any) -> str | re.Pattern[str]:
@@ -201,7 +211,7 @@ def _check_pattern(pattern: Any) -> str | re.Pattern[str]:
 def _first_matches(
     name: str, patterns: Sequence[str | re.Pattern[str]], tree: Any, is_leaf: IsLeaf
 ) -> list[tuple[str, int | None]]:
-    """The path of every leaf, and the index of the first pattern that matches it."""
+    """Return the path of every leaf, and the index of the first pattern that matches it."""
     names = [path_name(path) for path, _ in jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]]
     first = [(x, next((i for i, pattern in enumerate(patterns) if matches(pattern, x)), None)) for x in names]
     deciding = {i for _, i in first}
@@ -210,14 +220,14 @@ def _first_matches(
             continue
         text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
         raise ValueError(
-            f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern has "
-            "to match a whole path: '**.name' matches at any depth, 'name.**' everything below"
+            f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern must "
+            "match a whole path: '**.name' matches at any depth, and 'name.**' everything below"
         )
     return first
 
 
 def _may_match_hidden(pattern: str | re.Pattern[str], tree: Any, is_leaf: IsLeaf) -> bool:
-    """Whether a pattern may match what another mask hides: None hides one leaf, Optax's MaskedNode also a subtree."""
+    """Whether a pattern may match a leaf that is masked out: None hides one leaf, a MaskedNode also a subtree."""
 
     def stop(x: Any) -> bool:
         return x is None or _is_masked_node(x) or (is_leaf is not None and is_leaf(x))
@@ -231,12 +241,12 @@ def _may_match_hidden(pattern: str | re.Pattern[str], tree: Any, is_leaf: IsLeaf
 
 
 def _is_masked_node(x: object) -> bool:
-    """Told by its form, a named tuple without fields, since the core does not import Optax."""
+    """Whether `x` looks like Optax's MaskedNode, a named tuple without fields; the core does not import Optax."""
     return getattr(type(x), "_fields", None) == ()
 
 
 def _may_match_below(pattern: str | re.Pattern[str], name: str) -> bool:
     if isinstance(pattern, re.Pattern):
-        return True  # nobody can say what a regular expression matches below
+        return True  # what a regular expression could match below is unknown
     parts = pattern.split(".")
     return any(matches(".".join(parts[:i]), name) for i in range(1, len(parts)))

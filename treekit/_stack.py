@@ -1,4 +1,4 @@
-"""Whole models stacked, unstacked and raveled, functions and static fields among them."""
+"""Stack, unstack and ravel whole models, including their functions and static fields."""
 
 import itertools
 import math
@@ -9,23 +9,24 @@ import jax
 import numpy as np
 
 from treekit._diff import TreeDiff, tree_diff
-from treekit._dtype import cast_like, dtype_of, wider
-from treekit._filter import is_array, is_inexact_array, partition
+from treekit._dtype import cast_like, dtype_of, promoted_dtype
+from treekit._filter import partition
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._predicates import is_array, is_inexact_array
 
 T = TypeVar("T")
 
-_MAY_DIFFER = ("sharding", "weak type")  # between arrays that are stacked
+_MAY_DIFFER = ("sharding", "weak type")  # differences that stacking allows
 
 
 def tree_stack(trees: Iterable[T]) -> T:
     """Stack trees of one structure, such as models: each array gets a new first axis, one entry for each tree.
 
-    With `jax.vmap` over the arrays of the stacked model you train an ensemble. Leaves that are not arrays (functions,
-    strings, Python numbers) and static fields must be equal in all trees, and stay as they are.
+    Use `jax.vmap` over the arrays of the stacked model to train an ensemble. Leaves that are not arrays (functions,
+    strings, Python numbers) and static fields must be equal in all trees, and are not changed.
 
     Args:
-        trees: pytrees that differ in the values of their arrays only.
+        trees: pytrees that differ only in the values of their arrays.
 
     Returns:
         A tree of the same class; an array of shape `s` and dtype `d` becomes one of shape `(len(trees), *s)` and dtype
@@ -33,8 +34,8 @@ def tree_stack(trees: Iterable[T]) -> T:
 
     Raises:
         TypeError: `trees` is a tree itself, not a list of trees.
-        ValueError: there is no tree, or two of them differ in structure, shapes, dtypes, or in a leaf that is not an
-            array (lists every difference with its key path).
+        ValueError: `trees` is empty, or two trees differ in structure, shapes, dtypes, or in a leaf that is not an
+            array; the message lists every difference with its key path.
 
     >>> import jax.numpy as jnp
     >>> stacked = tree_stack([{"w": jnp.ones(2), "f": "relu"}, {"w": jnp.zeros(2), "f": "relu"}])
@@ -52,7 +53,7 @@ def tree_stack(trees: Iterable[T]) -> T:
         found = (*tree_diff(arrays[0], arrays[i], values=False), *tree_diff(rest[0], rest[i]))
         if diff := TreeDiff(dict.fromkeys(d for d in found if d.kind not in _MAY_DIFFER)):
             raise ValueError(
-                f"trees[0] and trees[{i}] cannot be stacked: all but the values of arrays must be equal.\n"
+                f"trees[0] and trees[{i}] cannot be stacked: only the values of arrays may differ.\n"
                 f"trees[0] | trees[{i}]:\n{diff}"
             )
     columns = zip(*map(jtu.tree_leaves, members), strict=True)
@@ -62,16 +63,17 @@ def tree_stack(trees: Iterable[T]) -> T:
 
 
 def tree_unstack(tree: T) -> tuple[T, ...]:
-    """Take a stacked tree apart: the inverse of `tree_stack`.
+    """Split a stacked tree into its members: the inverse of `tree_stack`.
 
     Args:
         tree: a pytree whose arrays all have a first axis of one length.
 
     Returns:
-        One tree for each entry of that axis. Leaves that are not arrays are in all of them.
+        One tree for each entry of that axis. All of them have the leaves that are not arrays.
 
     Raises:
-        ValueError: an array has no first axis or one of another length (names the key path); or there is no array.
+        ValueError: the tree has no arrays, or the first axes of its arrays differ in length; the message names the key
+            path.
 
     >>> import jax.numpy as jnp
     >>> tree_unstack({"w": jnp.arange(2), "f": "relu"})
@@ -81,12 +83,12 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
         (jtu.keystr(path), x.shape) for path, x in jtu.tree_flatten_with_path(tree)[0] if is_array(x)
     ]
     if not shapes:
-        raise ValueError("tree_unstack needs a tree with an array: the first axis tells how many trees come out")
+        raise ValueError("tree_unstack needs a tree with an array: the length of the first axis is the number of trees")
     where, first = shapes[0]
     for path, shape in shapes:
         if not shape or shape[:1] != first[:1]:
             raise ValueError(
-                "tree_unstack needs arrays whose first axes have one length, one entry for each tree: at "
+                "tree_unstack needs arrays whose first axes have the same length, the number of trees: at "
                 f"{path or 'the root'} found shape {shape}, at {where or 'the root'} {first}"
             )
     leaves, treedef = jtu.tree_flatten(tree)
@@ -95,23 +97,22 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
 
 
 def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
-    """Ravel the floating and complex arrays of a tree, such as a raw model, into one array.
+    """Ravel the floating-point and complex arrays of a tree, such as a raw model, into one vector.
 
-    Use it for algorithms over one vector: a Hessian, a solver, a distance between models.
+    Use it for algorithms that need one vector: a Hessian, a solver, a distance between models.
 
     Args:
         tree: any pytree.
 
     Returns:
-        The array, of shape `(n,)` and the widest dtype of the arrays (JAX's default float if there are none), and a
-        function that maps such an array back to a tree like the one given. Each array has its own shape and dtype
-        again; where real arrays stand beside complex ones, they get the real parts. All other leaves are those of
-        `tree`.
+        The vector, of shape `(n,)` and the widest dtype of the arrays (JAX's default float if it has no arrays), and a
+        function that maps such a vector back to a tree like `tree`. That gives each array its shape and dtype again; in
+        a tree with complex arrays too, real arrays get the real parts. All other leaves are those of `tree`.
 
     Raises:
-        ValueError: the function is given an array of another shape.
-        TypeError: the function is given an array that may not be cast to the dtypes of the leaves, such as a complex
-            one for real leaves.
+        ValueError: the function is called with an array of another shape.
+        TypeError: the function is called with an array that cannot be cast to the dtypes of the leaves, such as a
+            complex one for real leaves.
 
     >>> import jax.numpy as jnp
     >>> flat, unravel = tree_ravel({"w": jnp.ones((1, 2)), "b": jnp.zeros(1, jnp.bfloat16), "f": "relu"})
@@ -122,14 +123,14 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
     """
     leaves, treedef = jtu.tree_flatten(tree)
     arrays = [x for x in leaves if is_inexact_array(x)]
-    dtype = wider(*arrays) if arrays else dtype_of(0.0)
+    dtype = promoted_dtype(*arrays) if arrays else dtype_of(0.0)
     flat = jnp.concatenate([jnp.zeros(0, dtype), *(lax.convert_element_type(jnp.ravel(x), dtype) for x in arrays)])
-    # The arrays themselves are not needed any more, and may be donated.
+    # Only shapes and dtypes are needed from here on, so the arrays may be donated.
     likes: list[Any] = [untyped.ShapeDtypeStruct(x.shape, dtype_of(x)) if is_inexact_array(x) else x for x in leaves]
 
     def unravel(flat: Any) -> T:
         if np.shape(flat) != (size,):
-            raise ValueError(f"this tree takes an array of shape ({size},), found {np.shape(flat)}")
+            raise ValueError(f"unravel needs an array of shape ({size},) for this tree, found {np.shape(flat)}")
         parts, start = list(likes), 0
         for i in places:
             stop = start + math.prod(likes[i].shape)

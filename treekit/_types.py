@@ -1,21 +1,21 @@
-"""Names for what several functions take, for their signatures."""
+"""Names for the types of common arguments."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-# A question asked of each leaf.
+# A function that receives one leaf and returns a bool.
 LeafPredicate = Callable[[Any], bool]
-# Which leaves: a predicate, or a prefix tree, of any class, whose leaves are bools or predicates.
+# Selects leaves: a predicate, or a prefix tree, of any class, whose leaves are bools or predicates.
 FilterSpec = LeafPredicate | bool | object
-# Which parts of the params: a prefix tree of them with bools at its leaves, or a function from the params to one.
+# Selects params: a prefix tree of the params whose leaves are bools, or a function from the params to one.
 Mask = Callable[[Any], Any] | bool | object
-# Which transformation for which part: a prefix tree of the params with labels, or a function from the params to one.
+# Labels params: a prefix tree of the params whose leaves are labels, or a function from the params to one.
 Labels = Callable[[Any], Any] | str | object
 
 
 @runtime_checkable
 class TransformationLike(Protocol):
-    """A transformation of treekit's, Optax's or your own: whatever has `init` and `update`.
+    """A gradient transformation of treekit, of Optax or your own: any object with `init` and `update`.
 
     >>> import optax
     >>> isinstance(optax.adam(1e-3), TransformationLike), isinstance(optax.adam, TransformationLike)
@@ -24,10 +24,10 @@ class TransformationLike(Protocol):
 
     @property
     def init(self) -> Callable[..., Any]:
-        """Takes params; returns a state."""
+        """Takes the params, and returns a state."""
         ...
 
     @property
     def update(self) -> Callable[..., tuple[Any, Any]]:
-        """Takes updates, a state and perhaps params; returns updates and a state."""
+        """Takes updates, a state and perhaps the params, and returns updates and a state."""
         ...

@@ -1,7 +1,7 @@
 """Check pytrees and gradient transformations in your own test suite.
 
-`check_pytree` and `check_transformation` raise one AssertionError that lists every law that does not hold, what was
-found, what follows from it, and how to fix it.
+`check_pytree` and `check_transformation` raise one AssertionError that lists every broken law, with what was found,
+what goes wrong because of it, and how to fix it.
 """
 
 from typing import Any
@@ -13,17 +13,17 @@ from treekit.check._tree_laws import tree_laws
 
 
 def check_pytree(example: Any) -> None:
-    """Check that a pytree can be taken apart and rebuilt with anything that JAX puts in the place of its leaves.
+    """Check that a pytree can be flattened, and rebuilt with anything that JAX uses as leaves.
 
-    Every node inside is checked too. Flattening has to give the same leaves each time, in order and with key paths.
-    Rebuilding has to keep the new leaves and everything else, and must not run the code that creates an instance.
-    Static parts have to be hashable, must not contain arrays, and have to distinguish 1, 1.0 and True.
+    Every node inside is checked too. Flattening must give the same leaves each time, in order and with key paths.
+    Rebuilding must preserve the new leaves and everything else, and must not run the code that creates an instance.
+    Static parts must be hashable, must not contain arrays, and must distinguish 1, 1.0 and True.
 
     Args:
         example: an instance of any pytree class of any library. Only this instance is checked.
 
     Raises:
-        AssertionError: lists each law that does not hold, what follows from it, and how to fix it.
+        AssertionError: lists each broken law, what goes wrong because of it, and how to fix it.
 
     >>> import jax.numpy as jnp
     >>> check_pytree({"w": jnp.ones(2), "b": None})
@@ -32,14 +32,14 @@ def check_pytree(example: Any) -> None:
 
 
 def check_transformation(tx: TransformationLike, params: Any, grads: Any = None, **extra: Any) -> None:
-    """Check that a gradient transformation works in every way that JAX offers, and keeps the types of its state.
+    """Check that a gradient transformation works under every JAX transform, and preserves the types of its state.
 
     - `init` and `update` accept the params and the gradients; `init` can be jitted.
-    - `update` keeps the structure, shapes, dtypes and weak types of the state, and returns updates like the gradients.
+    - `update` preserves structure, shapes, dtypes and weak types of the state, and returns updates like the gradients.
     - `update` is traced once, and runs in `scan` and under `vmap`.
-    - Finite gradients give no NaN, and a NaN gradient that the updates do not show leaves none in the state.
-    - Params and state share no buffer, so that both can be donated; the state can be pickled.
-    - State of less than 32 bits falls when the gradients do.
+    - Finite gradients give no NaN. A NaN gradient that is removed from the updates leaves no NaN in the state.
+    - Params and state do not share buffers, so that both can be donated; the state can be pickled.
+    - State of less than 32 bits decays when the gradients do.
 
     Args:
         tx: a transformation, with `init` and `update`.
@@ -48,7 +48,7 @@ def check_transformation(tx: TransformationLike, params: Any, grads: Any = None,
         **extra: extra arguments for `update`, such as `value_fn`. Functions among them are called about 100 times.
 
     Raises:
-        AssertionError: lists each law that does not hold, what follows from it, and how to fix it.
+        AssertionError: lists each broken law, what goes wrong because of it, and how to fix it.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax

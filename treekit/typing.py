@@ -1,11 +1,11 @@
-"""Names for signatures: what treekit's arguments are, for type checkers and at run time.
+"""Types of treekit's arguments, for your annotations; they exist for type checkers and at run time.
 
 `GradientTransformation` needs Optax; the others do not import it.
 """
 
 from typing import TYPE_CHECKING
 
-from treekit._check_types import Typed as Typed
+from treekit._check_types.check_types import Typed as Typed
 from treekit._types import FilterSpec as FilterSpec
 from treekit._types import Labels as Labels
 from treekit._types import LeafPredicate as LeafPredicate
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from treekit.optax._transformation import GradientTransformation as _GradientTransformation
     from treekit.optax._types import S as _S
 
-    # An alias, since `pyright --verifytypes` cannot know a class that derives from one of a package without py.typed.
+    # An alias, since `pyright --verifytypes` does not know a class whose base is in a package without py.typed.
     GradientTransformation: TypeAlias = _GradientTransformation[_S]
 else:
 

@@ -264,7 +264,7 @@ def test_a_broken_class_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("mlp", "adam", 1, "init takes the params"),
         ("mlp", "ours", 0, "all hold"),
-        ("mlp", "needs_more", 1, "update runs with the extra arguments it is given\n.*'rate'"),
+        ("mlp", "needs_more", 1, "update runs with the extra arguments that you passed\n.*'rate'"),
         pytest.param("mixture", "lbfgs", 0, "all hold", marks=pytest.mark.slow),
         ("pair", "searching", 1, "keeps the weak types of the state\n.*\n.*num_linesearch_steps"),
         ("pair", "polyak_sgd", 0, "all hold"),
@@ -280,6 +280,20 @@ def test_an_optimizer(tree: str, optimizer: str, status: int, words: str, capsys
     found, out, _ = check(capsys, f"users_module:{tree}", "--optimizer", f"users_module:{optimizer}")
     _, title, laws = out.partition("Laws of a gradient transformation")
     assert bool(title) and re.search(words, laws) and found == status, laws
+
+
+def test_what_a_step_does_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["users_module:mlp", "--optimizer", "users_module:ours"]
+    _, out, _ = check(capsys, *arguments)
+    table = out.partition("What a step of users_module:ours does to each leaf")[2]
+    assert re.search(r"leaf +array +step +decay +state +bytes\n +\.layers +f32, 4 leaves, 17 numbers +0\.\d+", table)
+    _, out, _ = check(capsys, *arguments, "--json")
+    first, *_ = json.loads(out)["summary"]
+    assert first["path"] == ".layers[0].weight" and first["shape"] == [4, 2] and first["step"] > 0
+    assert [x["name"] for x in first["state"]] == ["mu", "nu"]
+    _, out, _ = check(capsys, "users_module:Doubling", "--optimizer", "users_module:ours")
+    assert "does to each leaf" in out
+    assert "does to each leaf" not in check(capsys, "users_module:mlp")[1]
 
 
 def test_a_loss_gives_the_gradients_and_the_extra_arguments(capsys: pytest.CaptureFixture[str]) -> None:
@@ -362,6 +376,9 @@ def test_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 0 and "bf16[2,3]" in out
     assert page.startswith("<!doctype html>") and "bf16[2,3]" in page and 'id="search"' in page
     assert "<td>[&#x27;w&#x27;]</td>" in page and "All laws hold." in page
+    assert "does to each leaf" not in page
+    check(capsys, "users_module:mlp", "--optimizer", "users_module:ours", "--html", "page.html")
+    assert "What a step of users_module:ours does to each leaf</h2><pre" in Path("page.html").read_text()
     status, _, _ = check(capsys, "users_module:Doubling", "--html", "page.html")
     page = Path("page.html").read_text()
     assert status == 1 and "<h3>it can be rebuilt with its own leaves, and keeps them</h3>" in page

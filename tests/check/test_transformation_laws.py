@@ -185,7 +185,7 @@ SEEDED: dict[str, tuple[Any, Any, Any, str]] = {
         of(lambda p: p.update(x=1) or (), lambda u, state, _: (u, state)),
         {"w": jnp.ones(2)},
         None,
-        "init leaves the params as they are",
+        "init does not change the params",
     ),
     "update raises": (scaling(lambda g: g.nothing), F32, None, "update takes the gradients"),
     "branches on a value": (scaling(lambda g: g if g.sum() > 0 else -g), F32, None, "update takes the gradients"),

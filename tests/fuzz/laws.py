@@ -58,7 +58,8 @@ def run(case: Case, library: Any, *, tx: str = "", only: Callable[[Any], Any] = 
         grads = only_like(tree, evaluate(f"gradients(params, {step}, {case.gradients})", library, whole))
         extra = {"value": prelude.loss(tree), "grad": grads, "value_fn": prelude.loss}
         updates, state = optimizer.update(grads, state, evaluate(case.updated_with, library, tree), **extra)
-        tree = prelude.applied(library, tree, updates)
+        if not any(map(prelude.is_ref, jax.tree.leaves(whole))):  # as `applied`, for a part of the params too
+            tree = prelude.applied(library, tree, updates)
         whole = eqx.combine(tree, whole)
         out.states.append(state)
         out.updates.append(updates)

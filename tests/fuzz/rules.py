@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import numpy as np
 
 from .cases import Case
 from .laws import Failure, evaluate
@@ -133,5 +134,37 @@ def _has_other_gradients(case: Case) -> bool:
 @_rule("a raw model, filtered, equals its arrays")
 def arrays_that_were_numbers(case: Case, failure: Failure) -> bool:
     """A Python number that is given an update becomes an array, for which a filtered model's mask has no value."""
-    is_no_array = any(not eqx.is_inexact_array(leaf) and is_inexact(x) for leaf, x in _leaves(case))
+    is_no_array = any(is_inexact(x) for _, x in _not_arrays(case))
     return "arrays_of(params)" in str(case.tx) and "'None'" not in case.gradients and is_no_array
+
+
+@_rule("equals plain Optax")
+def gradients_that_are_none(case: Case, failure: Failure) -> bool:
+    """Where a gradient is None, some of Optax's states lose their array; treekit's keep it, for scan and jit."""
+    is_lost = re.search(r"structure: .*array against None .*\| None$", failure.message, re.M) is not None
+    return "'None'" in case.gradients and is_lost
+
+
+@_rule("keeps its state")
+def narrow_numpy_arrays(case: Case, failure: Failure) -> bool:
+    """A NumPy array in bf16 is not inexact to Equinox, so a filtered model has None there; a traced one is inexact."""
+    is_hidden = any(isinstance(leaf, np.ndarray) and is_inexact(jnp.asarray(x)) for leaf, x in _not_arrays(case))
+    return "arrays_of(params)" in str(case.tx) and "traced, it raises" in failure.message and is_hidden
+
+
+@_rule("a raw model, filtered, equals its arrays")
+def losses_of_numbers(case: Case, failure: Failure) -> bool:
+    """A number with a gradient is shown to value_fn as an array, and the loss of these programs counts arrays."""
+    asks = any(name in str(case.tx) for name in ("lbfgs", "linesearch"))
+    return asks and "'None'" not in case.gradients and any(is_inexact(x) for _, x in _not_arrays(case))
+
+
+@_rule("a raw model, filtered, equals its arrays")
+def filters_without_params(case: Case, failure: Failure) -> bool:
+    """Without params a filter is asked about the gradients (from_optax.md): arrays, also where params are none."""
+    return case.updated_with == "None" and any(is_inexact(x) for _, x in _not_arrays(case))
+
+
+def _not_arrays(case: Case) -> list[tuple[Any, Any]]:
+    """The leaves that Equinox does not take for inexact arrays, with what they stand for as a number."""
+    return [(leaf, x) for leaf, x in _leaves(case) if not eqx.is_inexact_array(leaf)]

@@ -202,13 +202,17 @@ def test_gradients_that_do_not_fit_are_named_with_their_key_path() -> None:
     params = {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}
     optimizer = tko.adam(0.1)
     state = optimizer.init(params)
-    with pytest.raises(ValueError, match=r"(?s)grads.*takes \(optimizer, grads, state, params\)"):
+    with pytest.raises(
+        ValueError, match=r"^grads .*params have 2 children.* takes \(optimizer, grads, state, params\)"
+    ):
         tko.apply_gradients(optimizer, {"w": jnp.ones((2, 3))}, state, params)
     with pytest.raises(
         ValueError, match=r"grads do not fit params: at \['w'\]: shape \(3, 2\) for a leaf of shape \(2, 3\)"
     ):
         tko.apply_gradients(optimizer, {**params, "w": jnp.ones((3, 2))}, state, params)
-    with pytest.raises(ValueError, match=r"(?s)grads.*in this order"):
+    with pytest.raises(
+        ValueError, match=r"^grads .*the root, the params have dict, and the grads tuple.*in this order"
+    ):
         tko.apply_gradients(optimizer, state, params, params)
     with pytest.raises(ValueError, match=r"(?s)grads.*in this order"):
         tko.apply_gradients(optimizer, params, params, state)

@@ -437,3 +437,64 @@ def test_optimistix_compiles_once_for_two_rates_and_differentiates_by_one() -> N
     """As its own test_optax_recompilation: `closure_to_pytree` finds the rate. Beartype would hide it, so not here."""
     ran = subprocess.run([sys.executable, "-c", OPTIMISTIX], capture_output=True, text=True, check=False)
     assert ran.stdout.split() == ["0", "True"], ran.stderr
+
+
+NUMBERS = {"rate": 0.5, "w": jnp.ones(3), "b": jnp.ones(2), "activation": jax.nn.relu}
+ONE_ARRAY = {"rate": False, "w": True, "b": False, "activation": False}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda a, b: tko.chain(a, b), id="array_then_none"),
+        pytest.param(lambda a, b: tko.chain(b, a), id="none_then_array"),
+    ],
+)
+def test_a_number_that_one_link_of_a_chain_has_state_for_and_another_has_not(make: Any) -> None:
+    tx = make(tko.scale_by_adam(), tko.masked(tko.filtered(tko.trace(0.9), ONE_ARRAY), True))
+    state = tx.init(NUMBERS)
+    grads = jax.tree.map(lambda x: jnp.ones_like(x) if eqx.is_array(x) else None, NUMBERS)
+    updates, new_state = tx.update(grads, state, NUMBERS)
+    assert cases.structure(new_state) == cases.structure(state)
+    assert updates["rate"] is None and updates["activation"] is None
+
+
+def test_a_function_that_is_masked_in_one_state_and_none_in_another() -> None:
+    params = [jnp.ones(3), jax.nn.relu]
+    groups = {"a": tko.scale(0.5), "b": tko.scale_by_adam()}
+    tx = tko.chain(tko.scale_by_rss(), tko.partition(groups, ["b", "a"]))
+    updates, _ = tx.update([jnp.ones(3), None], tx.init(params), params)
+    assert updates[0] is not None and updates[0].any() and updates[1] is None
+
+
+def test_a_key_in_the_state_beside_complex_params() -> None:
+    params = [jnp.ones(2, jnp.complex64), jnp.ones(2)]
+    for o in (optax, tko):
+        tx = o.add_noise(0.1, 0.5, jax.random.key(0))
+        updates, _ = tx.update(params, tx.init(params), params)
+        assert updates[0].dtype == jnp.complex64 and updates[1].dtype == jnp.float32
+
+
+def test_a_state_that_does_not_fit_is_named_without_params_too() -> None:
+    tx = tko.adam(0.1)
+    with pytest.raises((TypeError, ValueError), match=r"state\[0\]\.mu\['a'\].*f32\[2,2\].*None"):
+        tx.update(PAIR, tx.init({**PAIR, "a": None}))
+
+
+def test_a_number_that_jit_has_made_an_array_is_named() -> None:
+    params = {"rate": 0.5, "w": jnp.ones(3)}
+    grads = {"rate": None, "w": jnp.ones(3)}
+    steps = tko.MultiSteps(tko.filtered(tko.adam(0.1)), 2)
+    update: Any = jax.jit(steps.update)
+    with pytest.raises(TypeError, match=r"At \['rate'\], the params have a Python number that jax\.jit") as caught:
+        update(grads, steps.init(params), params)
+    assert "another optimizer" not in str(caught.value)
+    array = {**params, "rate": jnp.asarray(0.5)}
+    update(grads, steps.init(array), array)
+
+
+def test_the_first_difference_in_structure_is_not_a_none() -> None:
+    params = {"a": jnp.ones(2), "b": {"x": jnp.ones(2), "y": jnp.ones(2)}}
+    tx = tko.adam(0.1)
+    with pytest.raises(ValueError, match=r"at \['b'\], the params have 2 children.*the updates 1 children: \['x'\]"):
+        tx.update({"a": None, "b": {"x": jnp.ones(2)}}, tx.init(params), params)

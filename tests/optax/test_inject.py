@@ -505,6 +505,13 @@ def test_a_schedule_is_told_where_transfers_are_forbidden() -> None:
         jax.jit(tx.update)(params, state, params)
 
 
+@pytest.mark.parametrize("only", [None, "learning_rate"])
+def test_a_schedule_of_another_shape_is_told_its_shape(only: Any) -> None:
+    tx = tko.inject_hyperparams(tko.sgd, only=only)(lambda count: jnp.array([0.1]))
+    with pytest.raises(TypeError, match=r"it returned f32\[1\], and a schedule returns a real number of shape \(\)"):
+        tx.init(jnp.ones(2))
+
+
 def test_what_a_schedule_raises_is_told() -> None:
     def schedule(count: Any) -> Any:
         raise KeyError("warmup")

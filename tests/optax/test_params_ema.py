@@ -1,5 +1,6 @@
 """params_ema and get_ema: the debiased average of the params, wherever in the optimizer it is kept."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -169,9 +170,36 @@ def test_it_needs_the_params() -> None:
         tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
 
 
-@pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
-def test_it_must_be_the_last_of_its_chain(o: Any) -> None:
-    tx = o.chain(o.clip(1.0), o.chain(o.sgd(1.0), tko.params_ema(0.9), o.scale(0.1)))
+EMA = tko.params_ema(0.5)
+FOLLOWED: dict[str, tuple[Callable[[], Any], str]] = {
+    "chain": (lambda: tko.chain(EMA, tko.scale(2.0)), r"params_ema\(decay=0.5\) is link 0 of chain, and scale"),
+    "plain": (lambda: tko.chain(EMA, optax.scale(2.0)), "is link 0 of chain, and another transformation follows"),
+    "nested": (lambda: tko.chain(tko.chain(tko.sgd(1.0), EMA), tko.scale(2.0)), "is link 0 of chain, and scale"),
+    "named": (lambda: tko.named_chain(("ema", EMA), ("sgd", tko.sgd(0.1))), "is link 0 of named_chain, and sgd"),
+    "two": (lambda: tko.chain(EMA, EMA, tko.scale(2.0)), "is link 1 of chain, and scale"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_chain_in_which_something_follows_is_not_made(name: str) -> None:
+    make, message = FOLLOWED[name]
+    with pytest.raises(ValueError, match=f"{message}.*put it last"):
+        make()
+
+
+def test_averages_of_different_decays_may_follow_each_other() -> None:
+    tx = tko.chain(tko.sgd(1.0), EMA, tko.params_ema(0.9))
+    state = tx.init(cases.arrays())
+    with pytest.raises(ValueError, match=r"several averages of the params, at \[1\], \[2\]"):
+        tko.get_ema(state)
+    cases.assert_close(tko.get_ema(state[1]), cases.arrays())
+    tko.chain(tko.clip(1.0), tx)
+    with pytest.raises(ValueError, match="is link 0 of chain"):
+        tko.chain(tx, tko.scale(2.0))
+
+
+def test_in_a_chain_of_optax_it_is_seen_when_the_average_is_read() -> None:
+    tx = optax.chain(optax.clip(1.0), optax.chain(optax.sgd(1.0), tko.params_ema(0.9), optax.scale(0.1)))
     with pytest.raises(ValueError, match=r"params_ema is at \[1\]\[1\] of the state, and another .* Put it last"):
         tko.get_ema(tx.init(cases.arrays()))
 
@@ -194,12 +222,12 @@ def test_params_of_another_structure() -> None:
 @pytest.mark.parametrize(
     "optimizer",
     [
-        tko.chain(tko.chain(tko.sgd(1.0), tko.params_ema(0.5)), tko.scale(2.0)),
-        tko.named_chain(("ema", tko.params_ema(0.5)), ("sgd", tko.sgd(0.1))),
-        tko.chain(tko.masked(tko.chain(tko.sgd(1.0), tko.params_ema(0.5)), True), tko.scale(2.0)),
+        optax.chain(optax.chain(optax.sgd(1.0), EMA), optax.scale(2.0)),
+        optax.named_chain(("ema", EMA), ("sgd", optax.sgd(0.1))),
+        tko.chain(tko.masked(tko.chain(tko.sgd(1.0), EMA), True), tko.scale(2.0)),
     ],
     ids=["chain", "named_chain", "masked"],
-)  # fmt: skip
+)
 def test_what_follows_in_any_chain_around_it_is_an_error(optimizer: Any) -> None:
     with pytest.raises(ValueError, match="another transformation follows it in its chain"):
         tko.get_ema(optimizer.init(jnp.ones(2)))

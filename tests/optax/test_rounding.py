@@ -356,8 +356,9 @@ def test_bad_arguments_are_errors_that_say_so() -> None:
         anything(optax.adam(0.1), rounding="stochastic", state_dtype=jnp.int32)
     with pytest.raises(TypeError, match="seed must be an int, found"):
         anything(optax.adam(0.1), rounding="stochastic", seed=jax.random.key(0))
+    wrong: Any = 0
     with pytest.raises(TypeError, match=r"key must be one key, such as jax\.random\.key\(0\); found 0"):
-        tko.apply_updates(jnp.ones(2), jnp.ones(2), key=0)
+        tko.apply_updates(jnp.ones(2), jnp.ones(2), key=wrong)
     with pytest.raises(TypeError, match=r"complex64 for a leaf of dtype bfloat16"):
         tko.apply_updates(jnp.ones(2, BF16), jnp.ones(2, jnp.complex64), key=jax.random.key(0))
     for dtype in ("bf16", 3, complex):

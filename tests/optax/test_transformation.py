@@ -98,3 +98,16 @@ print(len(treekit.tree_diff(jnp.ones(2), jnp.ones(2), rtol=0)))
 def test_a_user_may_hook_treekit_with_beartype() -> None:
     ran = subprocess.run([sys.executable, "-c", HOOK], capture_output=True, text=True, check=False)
     assert ran.stdout.split() == ["0", "0"], ran.stderr
+
+
+def test_random_like_leaves_integers_and_bools_as_they_are() -> None:
+    model = {"w": jnp.ones(3), "rate": 0.5, "n": jnp.arange(3), "on": True, "depth": 2, "activation": jax.nn.relu}
+    drawn: Any = tko.tree.random_like(jax.random.key(0), model)
+    for name in ("n", "on", "depth", "activation"):
+        assert drawn[name] is model[name]
+    assert (drawn["w"] != 1).all() and drawn["rate"].shape == ()
+    whole = jax.tree.map(jnp.asarray, {name: model[name] for name in ("w", "n")})
+    cast: Any = tko.tree.random_like(jax.random.key(0), whole, dtype=jnp.float32)  # as plain Optax does
+    cases.assert_close(cast, optax.tree.random_like(jax.random.key(0), whole, dtype=jnp.float32))
+    with pytest.raises(ValueError, match="must be a float"):
+        optax.tree.random_like(jax.random.key(0), whole)

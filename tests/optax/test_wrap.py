@@ -322,6 +322,13 @@ def test_every_factory_takes_every_mask(name: str, mask: Any) -> None:
     cases.assert_close(jax.tree.leaves(updates), list(expected.values()))
 
 
+@pytest.mark.parametrize("name", sorted(MASKED.keys() - {"transforms.freeze"}))
+def test_a_mask_of_a_tuple_is_a_tree(name: str) -> None:
+    params = (jnp.ones((2, 2)), {"a": jnp.ones(2)})
+    got, expected = (MASKED[name](o, (True, {"a": False})).init(params) for o in (tko, optax))
+    assert cases.structure(got) == cases.structure(expected)
+
+
 @pytest.mark.parametrize("keep", [eqx.is_array, eqx.is_inexact_array])
 @pytest.mark.parametrize(
     "name", sorted(MASKED.keys() - {"transforms.freeze"})
@@ -513,5 +520,6 @@ def test_wrapping_lookahead_is_a_clear_error(wrap: Callable[[Any], Any]) -> None
 
 
 def test_what_is_no_measure_is_an_error_that_names_it() -> None:
+    wrong: Any = {"norm": 3}
     with pytest.raises(TypeError, match=r"the measure 'norm' must be a .*found 3"):
-        tko.monitor({"norm": 3})
+        tko.monitor(wrong)

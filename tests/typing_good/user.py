@@ -7,8 +7,9 @@ import jax
 import numpy as np
 
 import treekit as tk
+import treekit.optax.losses
 from treekit import optax
-from treekit.optax import contrib, schedules, transforms
+from treekit.optax import contrib, losses, schedules, transforms
 from treekit.testing import check_pytree, check_transformation
 from treekit.typing import GradientTransformation, TransformationLike, Typed
 
@@ -82,9 +83,11 @@ def shapes(model: Typed[Dense], linear: tk.Typed[Linear[int]], either: Typed["De
 
 def leaves(x: object, model: Dense, models: list[Dense], function: Callable[[int], str]) -> None:
     if tk.is_array(x):
-        assert_type(x, jax.Array | np.ndarray[Any, Any] | np.generic)
+        assert_type(x, jax.Array | np.ndarray[Any, Any] | np.number[Any] | np.bool_)
+        assert_type(x.ndim, int)
     if tk.is_inexact_array(x):
-        assert_type(x, jax.Array | np.ndarray[Any, Any] | np.generic)
+        assert_type(x, jax.Array | np.ndarray[Any, Any] | np.inexact[Any])
+    tk.dtype_preserving_tree_map(lambda leaf: -leaf / 2 if tk.is_inexact_array(leaf) else leaf, model)
     if tk.is_truly_callable(x):
         assert_type(x("anything"), Any)
     if tk.is_truly_callable(function):
@@ -102,17 +105,17 @@ def leaves(x: object, model: Dense, models: list[Dense], function: Callable[[int
     assert_type(tk.dtype_preserving_tree_map(lambda x, y: x - y, model, model), Dense)
     assert_type(tk.dtype_preserving_tree_map(lambda x, y, z: x - y + z, model, model, model), Dense)
     assert_type(tk.dtype_preserving_tree_map(lambda *xs: sum(xs), model, *models), Dense)
-    assert_type(tk.stochastic_round(1.0, "bfloat16", 0), jax.Array)
+    assert_type(tk.stochastic_round(1.0, "bfloat16", jax.random.key(0)), jax.Array)
     assert_type(str(tk.tree_diff(model, model)), str)
     assert_type(tk.tree_diff(model, model)[0].left, str)
     assert_type(tk.assert_trees_same(model, model), None)
 
 
 def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTransformation) -> None:
-    assert_type(optax.filtered(tx), GradientTransformation[Any])
+    filtered: GradientTransformation[int] = optax.filtered(tx)  # to mypy the state is Any
+    kept: GradientTransformation[int] = optax.dtype_preserving(tx, state_dtype="float32")
     assert_type(optax.filtered(other), GradientTransformation[Any])
-    assert_type(optax.filtered(tx, lambda leaf: leaf.ndim > 1), GradientTransformation[Any])
-    assert_type(optax.dtype_preserving(tx, state_dtype="float32"), GradientTransformation[Any])
+    filtered = optax.filtered(tx, lambda leaf: leaf.ndim > 1)
     assert_type(optax.dtype_preserving(other), GradientTransformation[Any])
     assert_type(optax.masked(other, True), GradientTransformation[optax.MaskedState])
     assert_type(optax.freeze(lambda params: params), GradientTransformation[optax.MaskedState])
@@ -126,7 +129,7 @@ def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTra
     updates, state = masked.update(model, masked.init(model), model, value=1.0)
     assert_type(updates, Dense)
     assert_type(state, optax.MaskedState)
-    likes: list[TransformationLike] = [tx, other, masked]
+    likes: list[TransformationLike] = [tx, other, masked, filtered, kept]
     check_transformation(likes[0], model)
     plain: list[optax.GradientTransformationExtraArgs] = [tx, masked]
     optax.chain(*plain)
@@ -156,5 +159,7 @@ def theirs(model: Dense) -> None:
     assert_type(schedules.constant_schedule(1e-3), optax.Schedule)
     assert_type(contrib.muon(1e-3), GradientTransformation[Any])
     assert_type(optax.contrib.muon(1e-3), GradientTransformation[Any])
-    assert_type(optax.l2_loss(1.0), jax.Array)
-    assert_type(optax.tree.norm([1.0]), jax.Array)
+    for function in (optax.l2_loss, optax.losses.l2_loss, losses.l2_loss, treekit.optax.losses.l2_loss):
+        function(1.0)
+    optax.tree.norm([1.0])
+    optax.projections.projection_simplex(model.weight)

@@ -1,1 +1,1 @@
-"""The laws of pytrees and of gradient transformations, and the command that checks a model against them."""
+"""The laws that pytrees and gradient transformations must obey, and the command that checks a model."""

@@ -1,4 +1,4 @@
-"""What the laws of a gradient transformation are checked on: its arguments, and a few steps with them."""
+"""The arguments with which the laws of a gradient transformation are checked, and a few steps with them."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
@@ -7,22 +7,22 @@ import jax
 
 from treekit._diff import TreeDiff, tree_diff
 from treekit._dtype import dtype_of
-from treekit._filter import is_array, is_inexact_array
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_array, is_inexact_array
 
-STEPS = 4  # with the same arguments, so traced once
-_LISTED = 6  # key paths that are named in one line
+STEPS = 4  # all with the same arguments, so traced once
+_LISTED = 6  # the number of key paths in one line
 
 
 class Arrays(NamedTuple):
-    """The arrays that jit traces, among the leaves of params and gradients."""
+    """The leaves of params and gradients that jit traces."""
 
     params: list[Any]
     grads: list[Any]
 
 
 class Case:
-    """A transformation and its arguments; `update` takes the arrays among them apart, so that they can be traced."""
+    """A transformation and its arguments; its `update` takes their arrays separately, so that they can be traced."""
 
     def __init__(self, tx: Any, params: Any, grads: Any, extra: dict[str, Any]) -> None:
         self.tx, self.params, self.grads, self.extra = tx, params, grads, extra
@@ -33,19 +33,19 @@ class Case:
         self.jitted = untyped.jit(self.update)
 
     def update(self, arrays: Arrays, state: Any) -> tuple[Any, Any]:
-        """Updates and the new state."""
+        """Return the updates and the new state."""
         self.traces += 1
         grads, params = self._grads_with(arrays.grads), self._params_with(arrays.params)
         updates, state = self.tx.update(grads, state, params, **self.extra)
         return updates, state
 
     def arrays_with_grads(self, f: Callable[[Any], Any]) -> Arrays:
-        """The arrays, where `f` has changed the inexact ones among the gradients."""
+        """Return the arrays, with `f` applied to the inexact gradients."""
         return self.arrays._replace(grads=[f(x) if is_inexact_array(x) else x for x in self.arrays.grads])
 
 
 class Run(NamedTuple):
-    """What `STEPS` steps gave: the state at first, after one step and at last, and the last updates."""
+    """The result of `STEPS` steps: the first state, the states after one step and after all, and the last updates."""
 
     state: Any
     second: Any
@@ -53,7 +53,7 @@ class Run(NamedTuple):
     updates: Any
 
     def keeps_types(self) -> bool:
-        """Whether the state has the same structure, shapes, dtypes and weak types throughout."""
+        """Whether all states have the same structure, shapes, dtypes and weak types."""
         return all(d.kind == "sharding" for d in tree_diff(self.state, self.last, values=False))
 
 
@@ -67,7 +67,7 @@ def run_steps(case: Case, state: Any) -> Run:
 
 
 def split(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """The arrays of a tree that jit traces, and a function that rebuilds the tree with others in their place."""
+    """Return the arrays of a tree that jit traces, and a function that rebuilds the tree with other arrays."""
     leaves, treedef = jtu.tree_flatten(tree)
 
     def tree_with(arrays: list[Any]) -> Any:
@@ -78,7 +78,7 @@ def split(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
 
 
 def default_gradients(params: Any) -> Any:
-    """Ones for inexact arrays, None for other leaves."""
+    """Return gradients of one for inexact arrays and None for other leaves."""
 
     def one(x: Any) -> Any:
         return jnp.ones_like(x) if is_inexact_array(x) else None
@@ -87,37 +87,37 @@ def default_gradients(params: Any) -> Any:
 
 
 def rebuilt(tree: Any) -> Any:
-    """The same leaves in new containers, for a function that may change its argument."""
+    """Copy the containers of a tree, for a function that may change its argument."""
     leaves, treedef = jtu.tree_flatten(tree)
     return treedef.unflatten(leaves)
 
 
 def is_traced(x: Any) -> bool:
-    """Whether jit takes this leaf as an array argument."""
+    """Whether jit accepts this leaf as an array argument."""
     return is_array(x) and dtype_of(x) is not None and dtype_of(x) != jax.dtypes.float0
 
 
 def by_path(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree by key path."""
+    """Return the leaves of a tree by key path."""
     return {jtu.keystr(path): x for path, x in jtu.tree_flatten_with_path(tree)[0]}
 
 
 def all_finite(tree: Any) -> Any:
-    """Whether all numbers in inexact arrays are finite."""
+    """Whether all numbers in the inexact arrays of a tree are finite."""
     return jnp.stack([jnp.isfinite(x).all() for x in jtu.tree_leaves(tree) if is_inexact_array(x)] or [True]).all()
 
 
 def nan_paths(tree: Any) -> set[str]:
-    """The key paths of the arrays that have a NaN."""
+    """Return the key paths of the arrays that contain a NaN."""
     return {path for path, x in by_path(tree).items() if is_inexact_array(x) and bool(jnp.isnan(x).any())}
 
 
 def without(diff: TreeDiff, *kinds: str) -> TreeDiff:
-    """The differences of other kinds."""
+    """Return the differences, except those of these kinds."""
     return TreeDiff(difference for difference in diff if difference.kind not in kinds)
 
 
 def listed(names: Iterable[str] | Collection[str]) -> str:
-    """A few names, sorted, and how many others there are."""
+    """List a few names, sorted, and the number of others."""
     ordered = sorted(names)
     return ", ".join(ordered[:_LISTED]) + (f" and {len(ordered) - _LISTED} more" if len(ordered) > _LISTED else "")

@@ -1,4 +1,4 @@
-"""python -m treekit check module:name: a report on a tree, and on an optimizer for it."""
+"""The command `python -m treekit check module:name`, which reports on a tree and on an optimizer for it."""
 
 import argparse
 import contextlib
@@ -21,8 +21,8 @@ _last_line = 0.0  # when the last one was printed
 
 _DESCRIPTION = """\
 Report on a pytree: its leaves and static parts, what JAX, Optax, Equinox and treekit do with it, and the laws that it
-violates; with --optimizer, the laws of a gradient transformation too. The exit status is 0 if all laws hold, 1 if one
-is violated, and 2 if there is nothing to check."""
+violates. With --optimizer, check the laws of a gradient transformation too, and show what a step does to each leaf. The
+exit status is 0 if all laws hold, 1 if one is violated, and 2 if there is nothing to check."""
 
 _EXAMPLE = """\
 example:
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
     Args:
-        arguments: of the command line; by default, those that the process was started with.
+        arguments: the arguments of the command line; by default, those of the process.
 
     Returns:
         The exit status: 0 if all laws hold, 1 if one is violated, 2 if there is nothing to check.
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     _last_line = time.monotonic()
     options = _parser().parse_args(arguments)
     try:
-        with _stdout_to_stderr():  # what the user's code prints is not part of the report
+        with _stdout_to_stderr():  # so that output of the user's code is not part of the report
             report = _report(options)
     except UsageError as error:
         _progress("")
@@ -70,17 +70,17 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--loss",
         metavar="module:name",
-        help="the function of the tree that the optimizer minimizes: it gives the gradients and, for line searches and "
-        "the like, value, grad and value_fn; by default a sum of squares, with gradients that are 1",
+        help="the function of the tree that the optimizer minimizes: it gives the gradients and the extra arguments "
+        "value, grad and value_fn; by default a sum of squares whose gradients are 1",
     )
     check.add_argument("--json", action="store_true", help="print the report as JSON")
-    check.add_argument("--html", metavar="FILE", help="write the report as a page to fold and search; needs treescope")
+    check.add_argument("--html", metavar="FILE", help="write the report as an HTML page; needs treescope")
     return parser
 
 
 def _report(options: argparse.Namespace) -> Report:
     if options.loss is not None and options.optimizer is None:
-        raise UsageError("--loss needs --optimizer, which minimizes it")
+        raise UsageError("--loss needs --optimizer, the optimizer that minimizes it")
     tree = load_tree(options.tree, _progress)
     optimizer = None if options.optimizer is None else (options.optimizer, load_optimizer(options.optimizer, _progress))
     loss = None if options.loss is None else (options.loss, load_loss(options.loss, _progress))
@@ -96,7 +96,7 @@ def _report(options: argparse.Namespace) -> Report:
 
 @contextlib.contextmanager
 def _stdout_to_stderr() -> Generator[None]:
-    """Redirect print, and what writes to the process's own standard output: C libraries, other processes."""
+    """Redirect standard output to standard error, for print, C libraries and child processes."""
     sys.stdout.flush()
     saved = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
@@ -114,7 +114,7 @@ def _print(text: str) -> None:
     encoding = sys.stdout.encoding or "utf-8"
     try:
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-    except BrokenPipeError:  # a reader that stops early, such as head; Python would raise again when it exits
+    except BrokenPipeError:  # the reader stopped early, as head does; without this, Python would raise again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
         sys.stdout.flush()
 
@@ -124,7 +124,7 @@ def _colours() -> bool:
 
 
 def _progress(what: str) -> None:
-    """On a terminal, rewrite one line; elsewhere, print a line when work takes longer than a few seconds."""
+    """Show progress: on a terminal by rewriting one line, elsewhere by a line every few seconds."""
     global _last_line
     if sys.stderr.isatty():
         print(f"\r\033[K{what}" + ("…" if what else ""), end="", file=sys.stderr, flush=True)

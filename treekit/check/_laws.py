@@ -1,9 +1,9 @@
-"""What a violation of a law is, and the error that lists all of them."""
+"""Violations of laws, and the error that lists all of them."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# Fixes that several laws share.
+# Fixes that several laws suggest.
 REGISTER = "make the class a treekit.node, or register it with treekit.register_node"
 FILTER = "treekit.optax.filtered(tx)"
 PRESERVE = "treekit.optax.dtype_preserving(tx)"
@@ -11,7 +11,7 @@ KEEP_WIDE = "treekit.optax.dtype_preserving(tx, state_dtype=jnp.float32)"
 
 
 class Violation(NamedTuple):
-    """A law that does not hold: what it asks for, what was found instead, what follows from that, and how to fix it."""
+    """A broken law: what it demands, what was found instead, what goes wrong because of it, and how to fix it."""
 
     law: str
     found: str
@@ -24,7 +24,7 @@ class Violation(NamedTuple):
 
 
 class LawsBroken(AssertionError):
-    """Laws that do not hold: all of them, as text and as data."""
+    """The error that lists all broken laws, as text and as data."""
 
     def __init__(self, what: str, violations: list[Violation]) -> None:
         laws = count(len(violations), "law")
@@ -39,5 +39,5 @@ def raise_violations(what: str, violations: Iterable[Violation]) -> None:
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
-    """A number and its noun, in the plural where it needs one."""
+    """Write a number with its noun, in the plural if needed."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

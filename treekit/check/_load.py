@@ -1,4 +1,4 @@
-"""Load what the arguments of the command name: a tree, an optimizer, a loss."""
+"""Load the tree, the optimizer and the loss that the arguments of the command name."""
 
 import importlib
 import os
@@ -7,18 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 from treekit._describe import describe_error
-from treekit._filter import is_array
 from treekit._jax import jtu
+from treekit._predicates import is_array
 
 Progress = Callable[[str], None]
 
 
 class UsageError(Exception):
-    """The command cannot do what was asked for; the message is all that it prints."""
+    """The command cannot do what the user asked for; it prints only the message."""
 
 
 def load_tree(name: str, progress: Progress) -> Any:
-    """The pytree of this name, or the one that the class or function of this name returns."""
+    """Return the pytree of this name, or the one that the class or function of this name returns."""
     tree = _call_if_function(name, _load(name, progress), progress)
     if tree is None:
         raise UsageError(f"{name} is None, or returns None: there is nothing to check")
@@ -31,7 +31,7 @@ def load_tree(name: str, progress: Progress) -> Any:
 
 
 def load_optimizer(name: str, progress: Progress) -> Any:
-    """The gradient transformation of this name, or the one that the function of this name returns."""
+    """Return the gradient transformation of this name, or the one that the function of this name returns."""
     found = _load(name, progress)
     tx = found if _is_transformation(found) else _call_if_function(name, found, progress)
     if not _is_transformation(tx):
@@ -40,7 +40,7 @@ def load_optimizer(name: str, progress: Progress) -> Any:
 
 
 def load_loss(name: str, progress: Progress) -> Callable[[Any], Any]:
-    """The function of this name."""
+    """Return the function of this name."""
     found = _load(name, progress)
     if not callable(found):
         raise UsageError(f"{name} is not a function of the model, but of type {type(found).__qualname__}")
@@ -65,7 +65,7 @@ def _load(name: str, progress: Progress) -> Any:
         found = importlib.import_module(module)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # the user's module may raise anything, exit, or skip itself as a test
+    except BaseException as error:  # the user's module may raise anything, exit, or skip itself as pytest modules do
         raise UsageError(f"importing {module} fails: {describe_error(error)}") from None
     for part in path.split("."):
         try:
@@ -76,7 +76,7 @@ def _load(name: str, progress: Progress) -> Any:
 
 
 def _call_if_function(name: str, x: Any, progress: Progress) -> Any:
-    """What a class or a function returns; a node is returned as it is, though it may be callable."""
+    """Call `x` if it is a class or a function; return a node itself, even if it is callable."""
     if not (callable(x) and jtu.all_leaves([x])):
         return x
     progress(f"calling {name}")

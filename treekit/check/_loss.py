@@ -1,4 +1,4 @@
-"""Gradients and the extra arguments of line searches and of Polyak steps, from a loss."""
+"""Compute gradients, and the extra arguments of line searches and Polyak steps, from a loss."""
 
 import re
 from collections.abc import Callable
@@ -6,8 +6,9 @@ from typing import Any
 
 from treekit._describe import describe_error
 from treekit._dtype import dtype_of
-from treekit._filter import combine, is_inexact_array, partition
+from treekit._filter import combine, partition
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_inexact_array
 from treekit.check._case import Case, default_gradients, rebuilt
 from treekit.check._load import UsageError
 from treekit.check._treatments import is_abstract
@@ -16,7 +17,7 @@ Loss = Callable[[Any], Any]
 
 
 def gradients(name: str, loss: Loss, params: Any) -> Any:
-    """The gradients of a user's loss, None where a leaf is not an inexact array."""
+    """Return the gradients of a user's loss, with None for leaves that are not inexact arrays."""
     arrays, rest = partition(params, is_inexact_array)
 
     def loss_of_arrays(arrays: Any) -> Any:
@@ -31,7 +32,7 @@ def gradients(name: str, loss: Loss, params: Any) -> Any:
 
 
 def squares(params: Any) -> Loss:
-    """A loss whose gradient at these params is 1: half the sum of squares of their inexact leaves, shifted to 1."""
+    """Return a loss whose gradient at these params is 1: half the sum of squares of their leaves, shifted to 1."""
     anchors = _inexact_leaves(params)
     wide = any(jnp.finfo(dtype_of(x)).bits == 64 for x in anchors)
     dtypes = (jnp.float64, jnp.complex128) if wide else (jnp.float32, jnp.complex64)
@@ -48,7 +49,7 @@ def squares(params: Any) -> Loss:
 
 
 def _inexact_leaves(params: Any) -> list[Any]:
-    """Arrays and numbers: an optimizer may hand Python numbers to a loss as arrays."""
+    """Return the inexact arrays and numbers; an optimizer may pass Python numbers to a loss as arrays."""
 
     def is_inexact(x: Any) -> bool:
         return dtype_of(x) is not None and jnp.issubdtype(dtype_of(x), jnp.inexact) and not is_abstract(x)
@@ -57,9 +58,9 @@ def _inexact_leaves(params: Any) -> list[Any]:
 
 
 def extra_arguments(tx: Any, params: Any, grads: Any, loss: Loss) -> dict[str, Any]:
-    """What update asks for besides gradients, state and params, of what a loss gives.
+    """Return the extra arguments that update needs, computed from a loss.
 
-    Update is asked by its errors, which name what is missing: its signature does not tell in a chain, and a line search
+    Errors of update name the arguments that are missing. The signature of a chain does not have them, and a line search
     rejects arguments that it does not know.
     """
     try:
@@ -73,7 +74,7 @@ def extra_arguments(tx: Any, params: Any, grads: Any, loss: Loss) -> dict[str, A
         try:
             untyped.eval_shape(case.update, case.arrays, tx.init(rebuilt(params)))
             return extra
-        except Exception as error:  # what remains is for the laws to report
+        except Exception as error:  # the laws report any other error
             missing = set(re.findall(r"(?<=')\w+(?=')|\w+_fn", str(error))) & offered.keys() - extra.keys()
             if not missing:
                 return extra

@@ -1,4 +1,4 @@
-"""The report as a page for a browser: the violations, the tree to fold, and its leaves to search."""
+"""Write the report as an HTML page: the violations, a tree that can be folded, and leaves that can be searched."""
 
 import html
 import importlib
@@ -8,11 +8,11 @@ from typing import Any
 from treekit.check._laws import Violation
 from treekit.check._load import UsageError
 from treekit.check._report import Report
-from treekit.check._text import laws, size, totals
+from treekit.check._text import laws, size, summary_title, totals
 
 
 def as_page(report: Report, tree: Any) -> str:
-    """The report as one HTML file, which needs no other."""
+    """Return the report as one self-contained HTML file."""
     try:
         treescope: Any = importlib.import_module("treescope")
     except ImportError:
@@ -24,6 +24,7 @@ def as_page(report: Report, tree: Any) -> str:
         cls=html.escape(report.cls),
         totals=html.escape(totals(report)),
         laws="".join(_section(title, violations) for title, violations in laws(report)),
+        summary=_summary(report),
         tree=treescope.render_to_html(tree, ignore_exceptions=True),
         rows=_rows(rows),
         treatments=_rows(report.treatments),
@@ -33,6 +34,12 @@ def as_page(report: Report, tree: Any) -> str:
 def _section(title: str, violations: list[Violation]) -> str:
     text = "".join(map(_violation, violations)) or '<p class="holds">All laws hold.</p>'
     return f"<h2>{html.escape(title)}</h2>{text}"
+
+
+def _summary(report: Report) -> str:
+    if report.optimizer is None:
+        return ""
+    return f'<h2>{html.escape(summary_title(report))}</h2><pre class="tree">{html.escape(report.summary)}</pre>'
 
 
 def _violation(violation: Violation) -> str:
@@ -80,6 +87,7 @@ input {{ font: inherit; padding: .3rem .5rem; width: 24rem; max-width: 100%; box
 <h1>{name} <small>{cls}</small></h1>
 <p>{totals}</p>
 {laws}
+{summary}
 <h2>Tree</h2>
 <p>Click a triangle to fold or unfold.</p>
 <div class="tree">{tree}</div>

@@ -1,4 +1,4 @@
-"""The laws of taking a node apart and of rebuilding it."""
+"""The laws of flattening and rebuilding a node."""
 
 import dataclasses
 import inspect
@@ -10,14 +10,14 @@ from typing import Any
 
 from treekit._describe import describe, describe_error, describe_value
 from treekit._diff import tree_diff
-from treekit._filter import is_array
 from treekit._jax import jtu, untyped
+from treekit._predicates import is_array
 from treekit.check._laws import REGISTER, Violation, count
 from treekit.check._static_laws import has_static_parts_that_are_static, public_attributes, same_treedef
 
 
 def _flattens_consistently(x: Any) -> Iterator[Violation]:
-    """Flattening twice gives the same; so does flattening with key paths, of which each leaf has its own."""
+    """Law: flattening twice, and with key paths, gives the same leaves, each with its own key path."""
     leaves, treedef = jtu.tree_flatten(x)
     again, treedef_again = jtu.tree_flatten(x)
     if not _identical(leaves, again):
@@ -26,7 +26,7 @@ def _flattens_consistently(x: Any) -> Iterator[Violation]:
             found=f"{count(len(leaves), 'leaf', 'leaves')}, then {len(again)}"
             if len(leaves) != len(again)
             else "other objects the second time",
-            effect="flatten computes its leaves anew at each call, so tree_at cannot find them",
+            effect="flatten computes its leaves again at each call, so tree_at cannot find them",
             fix="compute when you create it, or in a method, and let flatten return attributes; " + REGISTER,
         )
     if not same_treedef(treedef, treedef_again):
@@ -55,7 +55,7 @@ def _flattens_consistently(x: Any) -> Iterator[Violation]:
 
 
 def _keeps_new_leaves(x: Any) -> Iterator[Violation]:
-    """Whatever it is rebuilt with is there when it is flattened again."""
+    """Law: flattening a rebuilt node gives the leaves that it was rebuilt with."""
     leaves, treedef = jtu.tree_flatten(x)
     for what, stand_ins in [
         ("its own leaves", leaves),
@@ -65,7 +65,7 @@ def _keeps_new_leaves(x: Any) -> Iterator[Violation]:
     ]:
         if violation := _rebuilt_with(treedef, stand_ins, f"it can be rebuilt with {what}"):
             yield violation
-            return  # the others would say the same
+            return  # the others would report the same
     found: list[Violation | None] = []
 
     def trace(tracers: list[Any]) -> None:
@@ -106,7 +106,7 @@ def _rebuilt_with(treedef: Any, leaves: list[Any], law: str) -> Violation | None
 
 
 def _what_became_of(given: list[Any], after: list[tuple[Any, Any]]) -> str:
-    """How the leaves of a rebuilt node, with their key paths, differ from those that it was given."""
+    """Describe how the leaves of a rebuilt node differ from those that it was rebuilt with."""
     if len(after) != len(given):
         return f"rebuilt with {count(len(given), 'leaf', 'leaves')}, it has {len(after)}"
     if sorted(map(id, given)) == sorted(id(leaf) for _, leaf in after):
@@ -119,13 +119,13 @@ def _what_became_of(given: list[Any], after: list[tuple[Any, Any]]) -> str:
 def _is_rebuilt_without_its_code(x: Any) -> Iterator[Violation]:
     cls: type[Any] = x.__class__
     if not dataclasses.is_dataclass(cls):
-        return  # other classes may have an `__init__` that is made for this
+        return  # the `__init__` of other classes may be designed for rebuilding
     leaves, treedef = jtu.tree_flatten(x)
     ran: set[str] = set()
 
     def watch(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        # A generated `__init__`, which has no file, only stores its arguments.
+        # A generated `__init__`, which has no source file, only stores its arguments.
         if code.co_name == "__post_init__" or (code.co_name == "__init__" and not code.co_filename.startswith("<")):
             if event == "call" and isinstance(frame.f_locals.get(code.co_varnames[0]), cls):
                 ran.add(code.co_name)
@@ -148,7 +148,7 @@ def _is_rebuilt_without_its_code(x: Any) -> Iterator[Violation]:
 
 
 def _keeps_its_attributes(x: Any) -> Iterator[Violation]:
-    """Rebuilding loses no attribute, resets none, and shares no container between both instances."""
+    """Law: a rebuilt node has the same attributes, with the same values, and shares no containers with the first."""
     leaves, treedef = jtu.tree_flatten(x)
     try:
         old, new = public_attributes(x), public_attributes(treedef.unflatten(leaves))
@@ -174,7 +174,7 @@ def _keeps_its_attributes(x: Any) -> Iterator[Violation]:
         yield Violation(
             "it shares no container with what is rebuilt from it",
             found=f"{', '.join(shared)} {'is' if len(shared) == 1 else 'are'} the same in both",
-            effect="a change of one changes the other, and each copy that jit, grad or tree_map made",
+            effect="changing it in one changes the other, and every copy that jit, grad or tree_map made",
             fix="make it a data field, whose containers are rebuilt too, or store a tuple",
         )
 
@@ -184,9 +184,9 @@ def _named(x: Any) -> str:
 
 
 def _is_reset(old: Any, new: Any) -> bool:
-    """Whether an attribute that is neither node nor leaf has changed. Arrays are for the laws of leaves.
+    """Whether an attribute that is neither a node nor a leaf has changed. The laws of leaves check arrays.
 
-    Objects without an == of their own, such as functions, may be made anew each time: type and name are compared.
+    Objects without their own ==, such as functions, may be created again each time: type and name are compared.
     """
     if not (old is None or jtu.all_leaves([old])) or is_array(old) or old is new:
         return False

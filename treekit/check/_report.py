@@ -1,6 +1,7 @@
-"""The report on a tree: its leaves and static parts, what libraries do with it, and the laws that it violates."""
+"""Collect the report on a tree: leaves, static parts, what libraries do with it, and the laws that it violates."""
 
 import dataclasses
+import importlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -8,8 +9,8 @@ import numpy as np
 
 from treekit._describe import describe, describe_error, describe_value
 from treekit._dtype import dtype_of
-from treekit._filter import is_array
 from treekit._jax import jtu
+from treekit._predicates import is_array
 from treekit.check._laws import Violation
 from treekit.check._load import Progress, UsageError
 from treekit.check._loss import Loss, extra_arguments, gradients, squares
@@ -17,7 +18,7 @@ from treekit.check._transformation_laws import transformation_laws
 from treekit.check._treatments import Treatment, is_abstract, treatments
 from treekit.check._tree_laws import tree_laws
 
-_WIDTH = 60  # of a static value
+_WIDTH = 60  # columns for a static value
 KINDS = ("array", "number", "function", "other")
 
 
@@ -25,7 +26,7 @@ class Leaf(NamedTuple):
     """A leaf of a tree."""
 
     path: str
-    what: str  # in words, such as f32[2,3]
+    what: str  # a description, such as f32[2,3]
     kind: str  # one of `KINDS`
     dtype: str | None
     shape: tuple[int, ...] | None
@@ -33,7 +34,7 @@ class Leaf(NamedTuple):
 
 
 class Static(NamedTuple):
-    """What a tree has besides its leaves: a static field, or other data that a node's class puts in the structure."""
+    """A part of a tree that is not a leaf: a static field, or other data in the structure of a node."""
 
     path: str
     value: str
@@ -41,7 +42,7 @@ class Static(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """All that the command says of a tree, and of an optimizer if there is one."""
+    """Everything that the command reports on a tree, and on an optimizer if there is one."""
 
     name: str
     cls: str
@@ -51,10 +52,12 @@ class Report:
     violations: list[Violation]
     optimizer: str | None = None
     optimizer_violations: list[Violation] = dataclasses.field(default_factory=list[Violation])
+    summary: str = ""  # what the optimizer does to each leaf, as a table
+    summary_rows: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
 
     @property
     def totals(self) -> dict[str, int]:
-        """How many leaves of each kind, numbers in all arrays, and bytes."""
+        """Return the number of leaves of each kind, of elements in all arrays, and of bytes."""
         arrays = [leaf for leaf in self.leaves if leaf.kind == "array"]
         return {
             "leaves": len(self.leaves),
@@ -64,7 +67,7 @@ class Report:
         }
 
     def as_data(self) -> dict[str, Any]:
-        """The report for machines."""
+        """Return the report as data, for JSON."""
         return {
             "name": self.name,
             "class": self.cls,
@@ -75,11 +78,12 @@ class Report:
             "violations": [violation._asdict() for violation in self.violations],
             "optimizer": self.optimizer,
             "optimizer_violations": [violation._asdict() for violation in self.optimizer_violations],
+            "summary": self.summary_rows,
         }
 
 
 def report_on_tree(name: str, tree: Any, progress: Progress) -> Report:
-    """The report on a tree; `progress` is called with what begins."""
+    """Return the report on a tree; `progress` is called with the name of each part before it starts."""
     try:
         leaves = [_leaf(jtu.keystr(path), x) for path, x in jtu.tree_flatten_with_path(tree)[0]]
         static = list(_static_parts("", tree))
@@ -94,12 +98,29 @@ def report_on_tree(name: str, tree: Any, progress: Progress) -> Report:
 def add_optimizer(
     report: Report, tree: Any, optimizer: tuple[str, Any], loss: tuple[str, Loss] | None, progress: Progress
 ) -> Report:
-    """The report with the laws that the optimizer violates on this tree. Optimizer and loss come with their names."""
+    """Add the laws that an optimizer violates on this tree, and what a step does to each leaf.
+
+    Optimizer and loss are pairs of a name and a value.
+    """
     name, tx = optimizer
     grads = None if loss is None else gradients(*loss, tree)
     extra = extra_arguments(tx, tree, grads, squares(tree) if loss is None else loss[1])
     laws = transformation_laws(tx, tree, grads, extra, progress=lambda law: progress(f"optimizer: {law}"))
-    return dataclasses.replace(report, optimizer=name, optimizer_violations=list(laws))
+    report = dataclasses.replace(report, optimizer=name, optimizer_violations=list(laws))
+    progress("optimizer: a step of each leaf")
+    summary, rows = _summary(tx, tree)
+    return dataclasses.replace(report, summary=summary, summary_rows=rows)
+
+
+def _summary(tx: Any, tree: Any) -> tuple[str, list[dict[str, Any]]]:
+    """The table of `treekit.optax.summary`, or why there is none; and its rows."""
+    try:
+        optax: Any = importlib.import_module("treekit.optax")
+        found = optax.summary(tx, tree)
+    except Exception as error:  # the user's code may raise anything, and there may be no Optax
+        return f"cannot be shown: {describe_error(error)}", []
+    rows = [{**row._asdict(), "state": [x._asdict() for x in row.state], "bytes": row.bytes} for row in found.rows]
+    return str(found), rows
 
 
 def _leaf(path: str, x: Any) -> Leaf:
@@ -131,7 +152,7 @@ def _static_parts(path: str, x: Any) -> Iterator[Static]:
 
 
 def _in_words(x: Any) -> str:
-    """The type and name of a function, whose repr shows an address; a short repr of other values."""
+    """Describe a function by its type and name, since its repr has an address; other values by a short repr."""
     if name := getattr(x, "__qualname__", "") if callable(x) else "":
         return f"{type(x).__name__} {name}"
     text = describe_value(x)

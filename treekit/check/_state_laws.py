@@ -1,4 +1,4 @@
-"""The laws of an optimizer's state: what update keeps of it, and that it can be made, donated, saved and rounded."""
+"""The laws of an optimizer's state: update preserves its types, and it can be jitted, donated, pickled and rounded."""
 
 import pickle
 from collections.abc import Callable, Iterator
@@ -8,29 +8,29 @@ import jax
 
 from treekit._describe import describe_error
 from treekit._diff import TreeDiff, tree_diff
-from treekit._filter import is_inexact_array
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._predicates import is_inexact_array
 from treekit._round import is_narrow, widen
 from treekit.check._case import STEPS, Case, Run, by_path, is_traced, listed, split
 from treekit.check._laws import KEEP_WIDE, PRESERVE, Violation
 
-_SMALL = 2.0**-7  # of a gradient beside a large one; a power of two, so that it is exact
-_WORK = 20_000_000  # elements that the law of narrow state may step over
+_SMALL = 2.0**-7  # a gradient that is small compared with 1; a power of two, so exact
+_WORK = 20_000_000  # how many elements the law of narrow state may update
 
 
 def keeps_structure(case: Case, run: Run) -> Iterator[Violation]:
-    """Structure and shapes."""
+    """Law: update preserves structure and shapes of the state."""
     kinds = ("type", "structure", "static value", "array against None", "shape")
     yield from _keeps(run, "structure and shapes", kinds, "return from update what init returns, with other values")
 
 
 def keeps_dtypes(case: Case, run: Run) -> Iterator[Violation]:
-    """Dtypes."""
+    """Law: update preserves the dtypes of the state."""
     yield from _keeps(run, "dtypes", ("dtype",), PRESERVE)
 
 
 def keeps_weak_types(case: Case, run: Run) -> Iterator[Violation]:
-    """Weak types."""
+    """Law: update preserves the weak types of the state."""
     yield from _keeps(run, "weak types", ("weak type",), PRESERVE)
 
 
@@ -46,7 +46,7 @@ def _keeps(run: Run, what: str, kinds: tuple[str, ...], fix: str) -> Iterator[Vi
 
 
 def can_be_made_under_jit(case: Case, run: Run) -> Iterator[Violation]:
-    """A jitted init gives the same state."""
+    """Law: a jitted init gives the same state."""
     arrays, params_with = split(case.params)
 
     def init(arrays: list[Any]) -> Any:
@@ -61,13 +61,13 @@ def can_be_made_under_jit(case: Case, run: Run) -> Iterator[Violation]:
         yield Violation(
             "init can be jitted, and gives the same state",
             found,
-            effect="the state cannot be made sharded where it belongs, and eval_shape cannot tell its size",
-            fix="let init depend on the shapes and dtypes of the params only, and use jax.numpy; " + PRESERVE,
+            effect="the state cannot be created with a sharding, and eval_shape cannot compute its size",
+            fix="let init depend only on the shapes and dtypes of the params, and use jax.numpy; " + PRESERVE,
         )
 
 
 def can_be_donated(case: Case, run: Run) -> Iterator[Violation]:
-    """Params and state share no buffer."""
+    """Law: params and state do not share buffers."""
     owners = {buffer: f"params{path}" for path, buffer in _buffers(case.params).items()}
     for function, state in (("init", run.state), ("update", run.second)):
         taken, shared = dict(owners), list[str]()
@@ -80,13 +80,13 @@ def can_be_donated(case: Case, run: Run) -> Iterator[Violation]:
                 f"the state that {function} gives shares no buffer with the params, and none within itself",
                 found=listed(shared),
                 effect="a step that donates both params and state fails, since one buffer is donated twice",
-                fix=f"copy the state once, by jax.tree.map(jnp.copy, state), or let {function} copy what it keeps",
+                fix=f"copy the state once, with jax.tree.map(jnp.copy, state), or let {function} copy what it stores",
             )
             return
 
 
 def _buffers(tree: Any) -> dict[str, int]:
-    """The address of each array on this host that has elements, by key path; of a sharded one, that of a shard."""
+    """Return the address of each non-empty array on this host, by key path; for a sharded one, that of a shard."""
     found: dict[str, int] = {}
     for path, x in by_path(tree).items():
         if isinstance(x, jax.Array) and is_traced(x) and x.size and x.is_fully_addressable:
@@ -96,20 +96,20 @@ def _buffers(tree: Any) -> dict[str, int]:
 
 
 def can_be_pickled(case: Case, run: Run) -> Iterator[Violation]:
-    """The state survives pickle."""
+    """Law: the state can be pickled."""
     try:
         diff = tree_diff(run.second, pickle.loads(pickle.dumps(run.second)))
         found = f"(saved | loaded)\n{diff}" if diff else ""
     except Exception as error:
         if not _can_pickle_structure(case.params):
-            return  # the state repeats a static value of the params: this is not the optimizer's fault
+            return  # the state contains static values of the params, so this is not the optimizer's fault
         found = describe_error(error)
     if found:
         yield Violation(
             "the state can be pickled and comes back the same",
             found,
             effect="training cannot be stopped and resumed",
-            fix="make the state of arrays in NamedTuples, and in nodes of classes that are defined in a module",
+            fix="let the state consist of arrays in NamedTuples, or in nodes whose classes are defined in a module",
         )
 
 
@@ -124,7 +124,7 @@ def _can_pickle_structure(params: Any) -> bool:
 
 
 def narrow_state_decays(case: Case, run: Run) -> Iterator[Violation]:
-    """Floats of less than 32 bits decay about as much as they do in f32."""
+    """Law: floats of less than 32 bits decay about as much as they do in f32."""
     narrow = {path for path, x in by_path(run.state).items() if is_narrow(x)}
     if not (narrow and run.keeps_types()):
         return
@@ -132,7 +132,7 @@ def narrow_state_decays(case: Case, run: Run) -> Iterator[Violation]:
         decay = _decay(case, run.state, lambda state: state)
         wide = Case(case.tx, widen(case.params), widen(case.grads), widen(case.extra))
         wide_decay = _decay(wide, widen(run.state), widen)
-    except Exception:  # without f32 to compare with, this law has nothing to say
+    except Exception:  # there is no state in f32 to compare with
         return
     stuck = [
         f"state{path} fell by {decay[path]:.1%}, in f32 by {wide_decay[path]:.1%}"
@@ -143,13 +143,13 @@ def narrow_state_decays(case: Case, run: Run) -> Iterator[Violation]:
         yield Violation(
             "state of less than 32 bits falls when the gradients do",
             found=f"with {STEPS} large gradients and then small ones, {listed(stuck)}",
-            effect="a moment that was large once is rounded back to itself at each step, so steps stay small for ever",
+            effect="a moment that was large once is rounded back to itself at each step, so steps stay small",
             fix=f'{KEEP_WIDE}; or {PRESERVE[:-1]}, rounding="stochastic"), which needs no more memory',
         )
 
 
 def _decay(case: Case, state: Any, cast: Callable[[Any], Any]) -> dict[str, float]:
-    """The fraction by which each floating leaf of the state falls in many small gradients after a few large ones."""
+    """Return the fraction by which each floating-point leaf of the state decays after a few large gradients."""
     small = max(64, min(1000, _WORK // max(1, sum(x.size for x in jtu.tree_leaves(case.arrays)))))
 
     def step(state: Any, scale: Any) -> tuple[Any, None]:

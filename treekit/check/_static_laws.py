@@ -1,4 +1,4 @@
-"""The laws of the static parts of a node: what its structure has besides its leaves."""
+"""The laws of the static parts of a node, that is, of its structure without the leaves."""
 
 import copy
 import dataclasses
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from treekit._describe import describe_error
-from treekit._filter import is_array
 from treekit._jax import jtu
-from treekit._static import carried
+from treekit._node.static_values import captured_objects
+from treekit._predicates import is_array
 from treekit.check._laws import Violation
 
 
 def same_treedef(treedef: Any, other: Any) -> bool:
-    """Whether two treedefs are equal; they are not if comparing static parts raises, as arrays do."""
+    """Whether two treedefs are equal; False if comparing their static parts raises, as arrays do."""
     try:
         return bool(treedef == other)
     except Exception:
@@ -23,13 +23,13 @@ def same_treedef(treedef: Any, other: Any) -> bool:
 
 
 def public_attributes(x: Any) -> dict[str, Any]:
-    """The public attributes of an instance with a `__dict__`."""
+    """Return the public attributes of an instance with a `__dict__`."""
     attributes: dict[str, Any] = getattr(x, "__dict__", {})
     return {name: value for name, value in attributes.items() if not name.startswith("_")}
 
 
 def has_static_parts_that_are_static(x: Any) -> Iterator[Violation]:
-    """Static parts are hashable and contain no array."""
+    """Law: static parts are hashable and contain no arrays."""
     parts, again = _items(_static_part(x)), _items(_static_part(x))
     wrong = [(part, why) for part in parts if (why := _why_not_static(part, again))]
     if wrong:
@@ -41,29 +41,29 @@ def has_static_parts_that_are_static(x: Any) -> Iterator[Violation]:
         yield Violation(
             "its static parts are hashable and contain no array",
             found=f"{', '.join(fields) or 'what flatten returns besides the leaves'}: {wrong[0][1]}",
-            effect="jit raises, compiles at each call, or goes on with the old value when this one is changed in place",
+            effect="jit raises, compiles at each call, or keeps using the old value when it is changed in place",
             fix="make it a data field, or store a tuple for a list and a frozenset for a set",
         )
 
 
 def _items(static: Any) -> list[Any]:
-    """The items of nested tuples."""
+    """Return the items of nested tuples."""
     return jtu.tree_leaves(static, is_leaf=lambda x: not isinstance(x, tuple))
 
 
 def _static_part(x: Any) -> Any:
-    """What the treedef of a node has besides its class."""
+    """Return the static part in the treedef of a node."""
     if type(x) in (dict, OrderedDict, defaultdict):
-        return None  # the keys, in a list that nothing else refers to
+        return None  # only the keys, in a list of JAX's own
     return jtu.tree_structure(x).node_data()[1]
 
 
 def _why_not_static(part: Any, again: list[Any]) -> str:
-    """Why this part cannot be static, or nothing.
+    """Say why this part cannot be static, or return "".
 
-    `again` has the parts from a second flattening: nobody can change a dict that flatten makes anew each time.
+    `again` has the parts from a second flattening: a dict that flatten creates each time cannot be changed in place.
     """
-    if any(map(is_array, jtu.tree_leaves([part, *carried(part)]))):
+    if any(map(is_array, jtu.tree_leaves([part, *captured_objects(part)]))):
         return "it contains an array"
     try:
         hash(part)
@@ -91,7 +91,7 @@ def _distinguishes_numbers(x: Any) -> Iterator[Violation]:
 
 def _takes_any_number(annotation: object) -> bool:
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    return any(word in text for word in ("Any", "object", "float", "complex"))  # type checkers let an int be a float
+    return any(word in text for word in ("Any", "object", "float", "complex"))  # type checkers accept an int as a float
 
 
 def _has_same_structure_with(x: Any, name: str, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The laws of update: what it returns, and that it runs in every way that JAX offers."""
+"""The laws of update: what it returns, and that it runs under every JAX transform."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -7,23 +7,24 @@ import jax
 
 from treekit._describe import describe_error
 from treekit._diff import tree_diff
-from treekit._dtype import dtype_of, is_absent, wider
-from treekit._filter import is_array, is_inexact_array, is_parameter
+from treekit._dtype import dtype_of, has_no_update, promoted_dtype
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._predicates import is_array, is_inexact_array, is_parameter
+from treekit._tree import is_none
 from treekit.check._case import STEPS, Case, Run, all_finite, by_path, listed, nan_paths, without
 from treekit.check._laws import FILTER, KEEP_WIDE, PRESERVE, Violation
 
 _PURE = "write update as a function of its arguments only, with jax.numpy and jax.lax"
 
-_AFTER = 40  # steps within which a NaN has to leave the state: more than gradient accumulators take for a round
-_MEMBERS_DIFFER = 0.1  # of the largest value: two compilations differ by rounding, two computations by more
+_AFTER = 40  # steps within which a NaN must disappear from the state; longer than a round of accumulation
+_MEMBERS_DIFFER = 0.1  # as a fraction of the largest value, which is more than two compilations differ by rounding
 
 
 def update_raises(error: Exception) -> Violation:
-    """What it means that update cannot run at all."""
+    """Return the violation for an update that raises."""
     if isinstance(error, TypeError) and "required" in str(error) and "argument" in str(error):
         return Violation(
-            "update runs with the extra arguments it is given",
+            "update runs with the extra arguments that you passed",
             found=describe_error(error),
             effect="nothing else can be checked without these arguments",
             fix="pass them by name, such as check_transformation(tx, params, value=..., grad=..., value_fn=...)",
@@ -37,7 +38,7 @@ def update_raises(error: Exception) -> Violation:
 
 
 def gives_updates_like_the_gradients(case: Case, run: Run) -> Iterator[Violation]:
-    """Updates have the structure of the gradients, and a dtype that holds gradient and param."""
+    """Law: updates have the structure of the gradients, and the wider dtype of gradient and param."""
     diff = tree_diff(_expected_updates(case.grads, case.params), jtu.tree_map(_abstract, run.updates), values=False)
     if diff:
         yield Violation(
@@ -50,15 +51,17 @@ def gives_updates_like_the_gradients(case: Case, run: Run) -> Iterator[Violation
 
 def _expected_updates(grads: Any, params: Any) -> Any:
     def expected(grad: Any, param: Any) -> Any:
-        if is_absent(grad):
+        if has_no_update(grad):
             return None
-        return untyped.ShapeDtypeStruct(jnp.shape(grad), wider(grad, param) if is_parameter(param) else dtype_of(grad))
+        return untyped.ShapeDtypeStruct(
+            jnp.shape(grad), promoted_dtype(grad, param) if is_parameter(param) else dtype_of(grad)
+        )
 
-    return jtu.tree_map(expected, grads, params, is_leaf=lambda x: x is None)
+    return jtu.tree_map(expected, grads, params, is_leaf=is_none)
 
 
 def is_traced_once(case: Case, run: Run) -> Iterator[Violation]:
-    """The first steps share one compiled program; later laws trace again, so they come after this one."""
+    """Law: the first steps use one compiled program. Other laws trace again, so they come after this one."""
     if case.traces > 1:
         yield Violation(
             f"update is traced once in {STEPS} steps",
@@ -69,21 +72,21 @@ def is_traced_once(case: Case, run: Run) -> Iterator[Violation]:
 
 
 def stays_finite(case: Case, run: Run) -> Iterator[Violation]:
-    """Finite gradients give no NaN."""
+    """Law: finite gradients give no NaN."""
     if not all_finite((case.params, case.grads)):
         return
     if bad := nan_paths(run.last) | {f"updates{path}" for path in nan_paths(run.updates)}:
         yield Violation(
             "finite gradients give no NaN",
             found=f"NaN after {STEPS} steps at {listed(bad)}",
-            effect="the params become NaN, and training is over",
+            effect="the params become NaN",
             fix="keep hyperparameters in f32, as treekit.optax.inject_hyperparams does (b2=0.999 is 1 in bf16), and "
             f"the state too: {KEEP_WIDE}",
         )
 
 
 def runs_in_scan(case: Case, run: Run) -> Iterator[Violation]:
-    """Update runs in scan, and a NaN gradient that the updates do not show leaves the state again."""
+    """Law: update runs in scan, and a NaN gradient that is removed from the updates leaves no NaN in the state."""
     if not run.keeps_types():
         return  # the laws of the state report it
     try:
@@ -93,27 +96,27 @@ def runs_in_scan(case: Case, run: Run) -> Iterator[Violation]:
             "update runs in scan",
             found=describe_error(error),
             effect="training loops that are compiled as a whole cannot use it",
-            fix=f"keep nothing outside of the state; {_PURE}",
+            fix=f"store everything in the state; {_PURE}",
         )
         return
     hidden = bool(clean.finite) and bool(poisoned.finite)
     left = nan_paths(poisoned.state) - nan_paths(clean.state)
     if hidden and left:
         yield Violation(
-            "a NaN gradient that the updates do not show leaves no NaN in the state",
+            "a NaN gradient that is removed from the updates leaves no NaN in the state",
             found=f"after {_AFTER} finite gradients there is NaN at {listed(left)}, though no update was NaN",
-            effect="these params silently stop training for good",
-            fix="accumulate with treekit.optax.MultiSteps; put treekit.optax.apply_if_finite around what keeps state",
+            effect="these params silently stop training",
+            fix="accumulate with treekit.optax.MultiSteps; put treekit.optax.apply_if_finite around it",
         )
 
 
 class _Scanned(NamedTuple):
     state: Any
-    finite: Any  # whether all updates were
+    finite: Any  # whether all updates were finite
 
 
 def _scan(case: Case, run: Run) -> tuple[_Scanned, _Scanned]:
-    """Steps with finite gradients; and the same steps, where the gradients of the second are NaN."""
+    """Run steps with finite gradients, and the same steps with NaN gradients in the second."""
 
     def step(carry: tuple[Any, Any], is_nan: Any) -> tuple[Any, None]:
         state, finite = carry
@@ -126,13 +129,13 @@ def _scan(case: Case, run: Run) -> tuple[_Scanned, _Scanned]:
 
     never = jnp.zeros(_AFTER + 2, bool)
     jitted = untyped.jit(scan)
-    with jax.debug_nans(False):  # this NaN is meant
+    with jax.debug_nans(False):  # this NaN is intended
         clean, poisoned = (_Scanned(*jitted(run.second, is_nan)) for is_nan in (never, never.at[1].set(True)))
     return clean, poisoned
 
 
 def runs_under_vmap(case: Case, run: Run) -> Iterator[Violation]:
-    """A batch of two takes the steps that each member takes alone."""
+    """Law: under vmap, two members take the same steps as each does alone."""
     if not run.keeps_types() or not jtu.tree_leaves((case.arrays, run.state)):
         return
     halves = case.arrays_with_grads(lambda g: g * jnp.asarray(0.5, g.dtype))
@@ -151,13 +154,13 @@ def runs_under_vmap(case: Case, run: Run) -> Iterator[Violation]:
             "under vmap each member takes the step that it takes alone",
             found,
             effect="ensembles and sweeps of hyperparameters fail, or their members disturb each other",
-            fix=f"{_PURE}; decide nothing for all members at once",
+            fix=f"{_PURE}; decide for each member separately",
         )
 
 
 def _difference(a: Any, b: Any) -> str:
-    """Where two results do not come from the same computation, in words."""
-    # Stacking makes weak types strong.
+    """Describe where two results differ by more than rounding."""
+    # Stacking changes weak types to strong ones.
     if diff := without(tree_diff(a, b, values=False), "weak type", "sharding"):
         return str(diff)
     right = by_path(b)

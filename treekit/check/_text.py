@@ -1,4 +1,4 @@
-"""The report as text for a terminal."""
+"""Write the report as text for a terminal."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ _BOLD, _RED, _GREEN, _PLAIN = "\033[1m", "\033[31m", "\033[32m", "\033[0m"
 
 
 def as_text(report: Report, colours: bool) -> str:
-    """The report for people."""
+    """Return the report as text."""
     bold, red, green, plain = (_BOLD, _RED, _GREEN, _PLAIN) if colours else ("", "", "", "")
     leaves = [(leaf.path or "(root)", leaf.what, size(leaf.bytes)) for leaf in report.leaves]
     static = [(part.path or "(root)", part.value) for part in report.static]
@@ -24,11 +24,18 @@ def as_text(report: Report, colours: bool) -> str:
     for title, violations in laws(report):
         lines += ["", f"{bold}{title}{plain}"]
         lines += [f"{red}{violation}{plain}" for violation in violations] or [f"  {green}all hold{plain}"]
+    if report.optimizer is not None:
+        lines += ["", f"{bold}{summary_title(report)}{plain}", *(f"  {line}" for line in report.summary.splitlines())]
     return "\n".join(lines)
 
 
+def summary_title(report: Report) -> str:
+    """The title of the table of what a step does."""
+    return f"What a step of {report.optimizer} does to each leaf"
+
+
 def laws(report: Report) -> list[tuple[str, list[Violation]]]:
-    """The laws that were checked, by title."""
+    """Return the violations of the laws that were checked, each list with its title."""
     checked = [(f"Laws of a pytree, on {report.name}", report.violations)]
     if report.optimizer is not None:
         checked.append((f"Laws of a gradient transformation, on {report.optimizer}", report.optimizer_violations))
@@ -36,7 +43,7 @@ def laws(report: Report) -> list[tuple[str, list[Violation]]]:
 
 
 def totals(report: Report) -> str:
-    """How many leaves there are of each kind that occurs, and their size."""
+    """Write the number of leaves of each kind, and their size."""
     found = report.totals
     kinds = ", ".join(count(found[f"{kind}s"], kind) for kind in KINDS if found[f"{kind}s"])
     sizes = f"{count(found['elements'], 'element')}, {count(found['bytes'], 'byte')}"
@@ -44,7 +51,7 @@ def totals(report: Report) -> str:
 
 
 def size(number: int) -> str:
-    """A number of bytes, or nothing."""
+    """Write a number of bytes; "" for 0."""
     return f"{number:,} B" if number else ""
 
 

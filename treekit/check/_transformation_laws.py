@@ -1,4 +1,4 @@
-"""The laws of a gradient transformation: init and update run, and then every law of the state and of the steps."""
+"""Check the laws of a gradient transformation: init and update run, then the laws of the state and of the steps."""
 
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from treekit.check import _state_laws, _step_laws
 from treekit.check._case import Case, Run, default_gradients, rebuilt, run_steps
 from treekit.check._laws import FILTER, REGISTER, Violation
 
-# Tracing is counted before other laws trace again.
+# Traces are counted before other laws trace again.
 LAWS: dict[str, Callable[[Case, Run], Iterator[Violation]]] = {
     "structure": _state_laws.keeps_structure,
     "dtype": _state_laws.keeps_dtypes,
@@ -34,14 +34,14 @@ def transformation_laws(
     laws: Collection[str] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Violation]:
-    """Yield what violates the laws of a gradient transformation.
+    """Yield the violations of the laws of a gradient transformation.
 
     Args:
         tx: the transformation.
         params: its params.
-        grads: gradients; None stands for ones, as in `check_transformation`.
+        grads: gradients; if None, gradients of one, as in `check_transformation`.
         extra: extra arguments of update.
-        laws: those of `LAWS` to check; by default all of them. Init and update always have to run.
+        laws: the laws of `LAWS` to check; by default all of them. Init and update must run in any case.
         progress: called with the name of each law before it is checked.
     """
     progress("init and update")
@@ -63,15 +63,15 @@ def transformation_laws(
             "init takes the params",
             found=describe_error(error),
             effect="the optimizer cannot be used with these params",
-            fix=f"{FILTER}, which shows it the inexact arrays only",
+            fix=f"{FILTER}, which passes only the inexact arrays to it",
         )
         return
     if diff := tree_diff(params, given):
         yield Violation(
-            "init leaves the params as they are",
+            "init does not change the params",
             found=f"(params | after init)\n{diff}",
-            effect="the model changes unnoticed, and update gets other params than the optimizer was made for",
-            fix="let init return as state what it adds",
+            effect="the model changes silently, and update gets other params than init did",
+            fix="let init put what it adds into the state",
         )
     case = Case(tx, params, grads, extra)
     try:

@@ -1,4 +1,4 @@
-"""What libraries do with a tree."""
+"""Find out what Python, JAX, Optax, Equinox and treekit do with a tree."""
 
 import importlib
 import pickle
@@ -10,22 +10,22 @@ import numpy as np
 from treekit._callable import is_truly_callable
 from treekit._describe import describe_error
 from treekit._dtype import dtype_of
-from treekit._filter import is_array, is_inexact_array, is_parameter
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_array, is_inexact_array, is_parameter
 from treekit.check._laws import count
 
-_LISTED = 8  # key paths that are named in one line
+_LISTED = 8  # the number of key paths in one line
 
 
 class Treatment(NamedTuple):
-    """What a library does with a tree."""
+    """How a library treats a tree."""
 
     library: str
     what: str
 
 
 def treatments(tree: Any) -> Iterator[Treatment]:
-    """What Python, JAX, Optax, Equinox and treekit do with a tree."""
+    """Yield how each library treats a tree."""
     leaves = [(jtu.keystr(path) or "(root)", x) for path, x in jtu.tree_flatten_with_path(tree)[0]]
 
     def where(applies: Callable[[Any], bool]) -> str:

@@ -1,4 +1,4 @@
-"""The laws of a pytree, checked for each node in it."""
+"""Check the laws of a pytree for each node in it."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ _NODE_LAWS = (*REBUILD_LAWS, *STATIC_LAWS)
 
 
 def tree_laws(example: Any) -> Iterator[Violation]:
-    """Yield what violates the laws of a pytree, each law once for each class."""
+    """Yield the violations of the laws of a pytree, each law once for each class."""
     if _is_leaf(example):
         yield Violation(
             "it is a pytree node",
@@ -35,8 +35,8 @@ def tree_laws(example: Any) -> Iterator[Violation]:
 def _violations_of_nodes(example: Any, sound: list[Any]) -> Iterator[tuple[str, Violation]]:
     """Yield each violation with the class and key path of its node.
 
-    A node with an unsound node inside is not checked, since it would show the same faults. All other nodes that
-    violate nothing are appended to `sound`.
+    A node that contains an unsound node is not checked, since it would have the same faults. All other nodes without
+    violations are appended to `sound`.
     """
     nodes: list[tuple[tuple[Any, ...], Any, int]] = []  # key path, node, and the index of its parent in this list
     ahead: list[tuple[tuple[Any, ...], Any, int]] = [((), example, -1)]
@@ -82,15 +82,15 @@ def _cannot_be_flattened(found: str) -> Violation:
 
 
 def _children(x: Any) -> list[tuple[tuple[Any, ...], Any]]:
-    """The children of a node, one level down, each with its key.
+    """Return the children of a node, one level down, each with its key.
 
-    Raises what flattening raises, be it with key paths or without.
+    It raises any error of flattening, with or without key paths.
     """
 
     def below(is_leaf: Iterator[bool]) -> Callable[[Any], bool]:
         return lambda _: next(is_leaf, True)
 
-    # Not `y is not x`: JAX would follow a list that contains itself, and does not recover from that.
+    # Not `y is not x`, with which JAX would never return from a list that contains itself.
     jtu.tree_leaves(x, is_leaf=below(iter([False])))
     return jtu.tree_flatten_with_path(x, is_leaf=below(iter([False])))[0]
 

@@ -13,9 +13,18 @@ except ModuleNotFoundError as _error:
         "treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"
     ) from _error
 
+from treekit.optax import assignment as assignment
 from treekit.optax import contrib as contrib
+from treekit.optax import experimental as experimental
+from treekit.optax import losses as losses
+from treekit.optax import microbatching as microbatching
+from treekit.optax import perturbations as perturbations
+from treekit.optax import projections as projections
 from treekit.optax import schedules as schedules
+from treekit.optax import second_order as second_order
 from treekit.optax import transforms as transforms
+from treekit.optax import tree as tree
+from treekit.optax import tree_utils as tree_utils
 from treekit.optax._apply import apply_updates as apply_updates
 from treekit.optax._apply import incremental_update as incremental_update
 from treekit.optax._apply import periodic_update as periodic_update
@@ -60,7 +69,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *dir(_optax)})
 
 
-# So that `import treekit.optax.losses` works too; contrib, schedules and transforms have files, for the type checkers.
+# So that `import treekit.optax.name` works for modules of later releases of Optax too; those above have files.
 for _name, _module in list(vars(_optax).items()):
     if isinstance(_module, ModuleType) and _module.__name__ == f"optax.{_name}":
         sys.modules.setdefault(f"{__name__}.{_name}", _wrap_module(_module, f"{__name__}.{_name}"))

@@ -25,12 +25,12 @@ class Accumulator(NamedTuple):
 
 def accumulators(tx: Any, state: Any, params: Any) -> dict[int, list[Accumulator]]:
     """What a state has for each leaf of the params, by its place."""
-    leaves, outline = jtu.tree_flatten_with_path(state)
+    leaves, treedef = jtu.tree_flatten_with_path(state)
     param_paths, places = jtu.tree_flatten_with_path(params)
     paths = [path for path, _ in param_paths]
     owners: dict[int, int] = {}
     try:
-        numbers = outline.unflatten(range(len(leaves)))
+        numbers = treedef.unflatten(range(len(leaves)))
         tree_map_params(tx, owners.__setitem__, numbers, places.unflatten(range(len(paths))))
     except Exception:  # its init takes no placeholder for the params, as that of lbfgs
         owners = _owners_by_path([path for path, _ in leaves], paths)

@@ -1,24 +1,27 @@
 """Params and updates put together, other params made of them, and maps over the params in a state."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast, overload
 
 import jax
 import optax
 
 from treekit._describe import describe
-from treekit._dtype import as_array, cast_like, dtype_of, is_absent, wider
-from treekit._filter import flatten_updates, is_array, is_inexact_array, is_parameter
+from treekit._dtype import as_array, cast_like, dtype_of, has_no_update, promoted_dtype
 from treekit._jax import jnp, jtu
-from treekit._map import check_shapes, keep_dtypes
-from treekit._round import is_narrow, round_by, widen, words_like, words_of_key
+from treekit._map import cast_tree_like, check_shapes
+from treekit._predicates import is_array, is_inexact_array, is_parameter
+from treekit._round import Key, bits_like, bits_of_key, is_narrow, round_by, widen
+from treekit._tree import flatten_updates, is_none, path_text
+from treekit._types import LeafPredicate, TransformationLike
 
 T = TypeVar("T")
+State = TypeVar("State")
 
 _optax_tree_map_params = optax.tree_map_params
 
 
-def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
+def apply_updates(params: T, updates: Any, *, key: Key | None = None) -> T:
     """Add updates to params, or to a raw model; every leaf keeps its dtype.
 
     A leaf whose update is None or float0 stays as it is, and so does one that cannot be a parameter: a function, a
@@ -45,32 +48,32 @@ def apply_updates(params: T, updates: Any, *, key: Any = None) -> T:
     {'f': 'relu', 'n': 3, 'w': Array([2, 2], dtype=bfloat16)}
     """
 
-    def apply(param: Any, update: Any, words: Any) -> Any:
-        if is_absent(update) or not is_parameter(param):
+    def apply(param: Any, update: Any, random_bits: Any) -> Any:
+        if has_no_update(update) or not is_parameter(param):
             return param
         param = as_array(param)
         rounds = key is not None and is_narrow(param)
         x, dx = widen((param, update)) if rounds else (param, update)
-        total = jnp.asarray(x, wider(x, dx)) + jnp.asarray(dx, wider(x, dx))
+        total = jnp.asarray(x, promoted_dtype(x, dx)) + jnp.asarray(dx, promoted_dtype(x, dx))
         if rounds and jnp.issubdtype(total.dtype, jnp.floating):
-            return round_by(words, total, param.dtype)
+            return round_by(random_bits, total, param.dtype)
         return total
 
-    treedef = jtu.tree_structure(params, is_leaf=_is_none)
+    treedef = jtu.tree_structure(params, is_leaf=is_none)
     updates = treedef.unflatten(flatten_updates(treedef, updates))
     _check_can_be_updated(params, updates)
-    check_shapes(params, updates, is_leaf=_is_none, broadcast=True)
-    words = None if key is None else words_of_key(key)
-    own_words = params if words is None else words_like(params, words, is_leaf=_is_none)
-    totals = jtu.tree_map(apply, params, updates, own_words, is_leaf=_is_none)
-    return keep_dtypes(params, totals, is_leaf=_is_none, casting="unsafe")
+    check_shapes(params, updates, is_leaf=is_none, broadcast=True)
+    random_bits = None if key is None else bits_of_key(key)
+    own_bits = params if random_bits is None else bits_like(params, random_bits, is_leaf=is_none)
+    totals = jtu.tree_map(apply, params, updates, own_bits, is_leaf=is_none)
+    return cast_tree_like(params, totals, is_leaf=is_none, casting="unsafe")
 
 
 def _check_can_be_updated(params: Any, updates: Any) -> None:
     """Raise a TypeError where an update is not one, or is for a leaf that cannot be a parameter."""
-    pairs = zip(jtu.tree_leaves(params, is_leaf=_is_none), jtu.tree_leaves(updates, is_leaf=_is_none), strict=True)
+    pairs = zip(jtu.tree_leaves(params, is_leaf=is_none), jtu.tree_leaves(updates, is_leaf=is_none), strict=True)
     for i, (param, update) in enumerate(pairs):
-        if is_absent(update) or update is param:
+        if has_no_update(update) or update is param:
             continue
         if isinstance(param, jax.Ref):
             advice = "Update a reference in place, ref[...] += update; or give the arrays that they refer to"
@@ -78,7 +81,7 @@ def _check_can_be_updated(params: Any, updates: Any) -> None:
             advice = "apply_updates takes (params, updates); updates are arrays, and None where there is nothing to add"
         else:
             continue
-        path = jtu.keystr(jtu.tree_flatten_with_path(params, is_leaf=_is_none)[0][i][0]) or "the root"
+        path = path_text(jtu.tree_flatten_with_path(params, is_leaf=is_none)[0][i][0])
         raise TypeError(f"at {path}: an update ({describe(update)}) for {describe(param)}. {advice}")
 
 
@@ -108,12 +111,12 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
             return new
         if not is_array(old) and not is_array(new):
             return step_size * new + (1 - step_size) * old  # two Python numbers give one
-        dtype = wider(new, old)
+        dtype = promoted_dtype(new, old)
         step = jnp.asarray(step_size, dtype)
         return cast_like(step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype), old)
 
-    check_shapes(old_tensors, new_tensors, is_leaf=_is_none)
-    out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=_is_none)
+    check_shapes(old_tensors, new_tensors, is_leaf=is_none)
+    out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=is_none)
     return out
 
 
@@ -150,9 +153,9 @@ def periodic_update(new_tensors: Any, old_tensors: T, steps: Any, update_period:
         same_number = not is_array(new) and not is_array(old) and new == old
         return new if same_number else jnp.where(renew, new, old)
 
-    new = keep_dtypes(old_tensors, new_tensors, is_leaf=_is_none)
-    check_shapes(old_tensors, new, is_leaf=_is_none)
-    out: T = jtu.tree_map(choose, new, old_tensors, is_leaf=_is_none)
+    new = cast_tree_like(old_tensors, new_tensors, is_leaf=is_none)
+    check_shapes(old_tensors, new, is_leaf=is_none)
+    out: T = jtu.tree_map(choose, new, old_tensors, is_leaf=is_none)
     return out
 
 
@@ -190,18 +193,54 @@ def schedule_free_eval_params(state: Any, params: T) -> T:
     def evaluate(param: Any, z: Any) -> Any:
         return param if z is None or not is_inexact_array(param) else (param - weight * z) / b1
 
-    return keep_dtypes(params, jtu.tree_map(evaluate, params, z_of_params))
+    return cast_tree_like(params, jtu.tree_map(evaluate, params, z_of_params))
 
 
+Initable: TypeAlias = TransformationLike | Callable[[Any], Any]
+
+
+@overload
 def tree_map_params(
-    initable: Any,
+    initable: Initable,
+    f: Callable[[Any], Any],
+    state: State,
+    /,
+    *,
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: LeafPredicate | None = None,
+) -> State: ...
+@overload
+def tree_map_params(
+    initable: Initable,
+    f: Callable[[Any, Any], Any],
+    state: State,
+    other: Any,
+    /,
+    *,
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: LeafPredicate | None = None,
+) -> State: ...
+@overload
+def tree_map_params(
+    initable: Initable,
     f: Callable[..., Any],
-    state: Any,
+    state: State,
+    other: Any,
+    another: Any,
     /,
     *rest: Any,
-    transform_non_params: Callable[..., Any] | None = None,
-    is_leaf: Callable[[Any], bool] | None = None,
-) -> Any:
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: LeafPredicate | None = None,
+) -> State: ...
+def tree_map_params(
+    initable: Initable,
+    f: Callable[..., Any],
+    state: State,
+    /,
+    *rest: Any,
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: LeafPredicate | None = None,
+) -> State:
     """`optax.tree_map_params` that needs no `is_leaf` where a part of the params is masked or filtered out.
 
     Args:
@@ -237,15 +276,12 @@ def tree_map_params(
     def stop(x: Any) -> bool:
         return is_chosen(x) or is_left_out(x)
 
-    return _optax_tree_map_params(
-        initable,
+    out: State = _optax_tree_map_params(
+        cast(Any, initable),
         f_or_left_out,
         state,
         *rest,
         transform_non_params=transform_non_params,
         is_leaf=stop,
     )
-
-
-def _is_none(x: Any) -> bool:
-    return x is None
+    return out

@@ -4,26 +4,29 @@ from typing import Any, TypeVar
 
 import optax
 
-from treekit._filter import flatten_updates
 from treekit._jax import jtu
 from treekit._map import check_shapes
+from treekit._round import Key
+from treekit._tree import flatten_updates, is_none
 from treekit.optax._apply import apply_updates
 from treekit.optax._boundary import normalize, whole_step
 from treekit.optax._multi_steps import MultiSteps
+from treekit.optax._selection import updates_mismatch
 from treekit.optax._types import TransformationLike
 
 T = TypeVar("T")
+State = TypeVar("State")
 
 
 def apply_gradients(
     optimizer: TransformationLike,
     grads: Any,
-    state: Any,
+    state: State,
     params: T,
     *,
-    key: Any = None,
+    key: Key | None = None,
     **extra_args: Any,
-) -> tuple[T, Any]:
+) -> tuple[T, State]:
     """One whole step of an optimizer: the new params, or raw model, and the new state.
 
     Computes what `optimizer.update` and `treekit.optax.apply_updates` compute. A step of `MultiSteps` that only
@@ -65,20 +68,19 @@ def apply_gradients(
 
 
 def _check_grads(grads: Any, params: Any) -> None:
+    treedef = jtu.tree_structure(params, is_leaf=is_none)
     try:
-        check_shapes(params, _spread(params, grads), is_leaf=_is_none)
+        parts = flatten_updates(treedef, grads)  # one None for each param below a None
+    except ValueError:
+        raise _wrong_grads(updates_mismatch(treedef, grads, "grads")) from None
+    try:
+        check_shapes(params, treedef.unflatten(parts), is_leaf=is_none)
     except ValueError as error:
-        raise ValueError(
-            f"grads do not fit params: {error}. apply_gradients takes (optimizer, grads, state, params), in this "
-            "order, and gradients have the structure and the shapes of the params"
-        ) from None
+        raise _wrong_grads(error) from None
 
 
-def _spread(params: Any, grads: Any) -> Any:
-    """The gradients, with one None for each param below a None."""
-    outline = jtu.tree_structure(params, is_leaf=_is_none)
-    return outline.unflatten(flatten_updates(outline, grads))
-
-
-def _is_none(x: Any) -> bool:
-    return x is None
+def _wrong_grads(found: object) -> ValueError:
+    return ValueError(
+        f"grads do not fit params: {found}. apply_gradients takes (optimizer, grads, state, params), in this order, "
+        "and gradients have the structure and the shapes of the params"
+    )

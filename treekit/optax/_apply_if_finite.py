@@ -4,10 +4,10 @@ from typing import Any
 
 import optax
 
-from treekit._dtype import strong
+from treekit._dtype import strengthen
 from treekit._jax import jnp, jtu
 from treekit.optax._boundary import at_boundary
-from treekit.optax._preserve import preserve
+from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._step_if import run_if, update_if
 from treekit.optax._transformation import (
     Apply,
@@ -46,7 +46,7 @@ def apply_if_finite(
     >>> updates, state.notfinite_count
     (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
     """
-    tx = preserve(inner)
+    tx = preserve_dtypes(inner)
 
     def init(params: Any) -> optax.ApplyIfFiniteState:
         zero = jnp.zeros([], jnp.int32)
@@ -65,7 +65,7 @@ def apply_if_finite(
         def run(inner_state: Any) -> tuple[Any, Any]:
             return tx.update(updates, inner_state, params, **extra)
 
-        inner_state = jtu.tree_map(strong, state.inner_state)
+        inner_state = jtu.tree_map(strengthen, state.inner_state)
         new_updates, inner_state = update_if(accept, run, updates, inner_state, jnp.zeros_like)
         return new_updates, new_state._replace(inner_state=inner_state)
 
@@ -75,7 +75,7 @@ def apply_if_finite(
         def run(carry: Any) -> Any:
             return step_of(core_of(inner), tx)(updates, carry[1], carry[0], extra, apply)
 
-        params, inner_state = run_if(accept, run, (params, jtu.tree_map(strong, state.inner_state)))
+        params, inner_state = run_if(accept, run, (params, jtu.tree_map(strengthen, state.inner_state)))
         return params, new_state._replace(inner_state=inner_state)
 
     return at_boundary(SteppingCore(init, update, step))

@@ -11,11 +11,12 @@ import numpy as np
 import optax
 
 from treekit._callable import is_truly_callable, match_spec, resolve_shown
-from treekit._describe import describe_error, describe_value
+from treekit._describe import describe, describe_error, describe_value
 from treekit._dtype import dtype_of
-from treekit._filter import TreeSpec, filter, is_array, is_parameter
+from treekit._filter import TreeSpec, filter
 from treekit._jax import jnp, jtu
-from treekit.optax._boundary import original
+from treekit._predicates import is_array, is_parameter
+from treekit.optax._originals import original
 from treekit.optax._selection import is_params_placeholder, is_spec_leaf
 from treekit.optax._specs import as_arrays
 from treekit.optax._types import TransformationLike
@@ -118,7 +119,8 @@ def _as_schedule(value: Any, parameter: inspect.Parameter, params: Any) -> Sched
         return None
     if isinstance(value, optax.schedules.StatefulSchedule):
         return Scheduled(value, None)
-    first, error = _value_at_zero(value)
+    answer, error = _value_at_zero(value)
+    first = answer if _is_real_number(answer) else None
     surely = isinstance(first, jax.Array) or parameter.annotation == optax.ScalarOrSchedule
     if first is not None and (surely or not _maps_params(value, params)):
         return Scheduled(_stateful(value), first)
@@ -127,9 +129,18 @@ def _as_schedule(value: Any, parameter: inspect.Parameter, params: Any) -> Sched
     raise TypeError(
         f"inject_hyperparams cannot tell what the argument {parameter.name!r} is: {value!r} neither maps a "
         "step count to one real number, as a schedule does, nor fits the params, as a mask does. "
-        + (f"Given a count, it raised {describe_error(error)}. " if error else "")
+        + _answered(answer, error)
         + f"To pass it on as it is, name it: static_args={parameter.name!r}"
     ) from error
+
+
+def _answered(answer: Any, error: Exception | None) -> str:
+    if error:
+        return f"Given a count, it raised {describe_error(error)}. "
+    if answer is _NOT_ASKED:
+        return ""
+    what = describe(answer) if is_array(answer) else describe_value(answer)
+    return f"Given a count, it returned {what}, and a schedule returns a real number of shape (). "
 
 
 def _fits(value: Any, params: Any) -> bool:
@@ -151,16 +162,18 @@ def _maps_params(value: Any, params: Any) -> bool:
 
 
 def _value_at_zero(value: Any) -> tuple[Any, Exception | None]:
-    """The real number that `value` maps a step count to, or None; and what it raised."""
+    """What `value` maps a step count to, if it is asked; and what it raised."""
     if not is_truly_callable(value) and not any(map(_is_numeric_leaf, jtu.tree_leaves(value))):
-        return None, None  # a mask or labels that can be called, for other params
+        return _NOT_ASKED, None  # a mask or labels that can be called, for other params
     # A concrete count, since a schedule may branch on it; and no transfer that a user means to forbid.
     try:
         with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
-            first = value(jnp.zeros([], jnp.int32))
+            return value(jnp.zeros([], jnp.int32)), None
     except Exception as error:  # whatever a mask function raises when it is given a count for the params
         return None, error
-    return (first if _is_real_number(first) else None), None
+
+
+_NOT_ASKED = object()
 
 
 def _is_numeric_leaf(leaf: Any) -> bool:

@@ -8,9 +8,10 @@ import numpy as np
 import optax
 
 from treekit._describe import describe_error
-from treekit._dtype import dtype_of, is_absent
-from treekit._filter import flatten_updates, is_array
+from treekit._dtype import dtype_of, has_no_update
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_array
+from treekit._tree import flatten_updates
 
 _STEEP, _FLAT = 1e3, 1e-3  # curvatures, between which any line search finds two steps
 _MOST_MINI_STEPS = 1000
@@ -124,8 +125,8 @@ def has_gradient(x: Any) -> bool:
 
 def _sizes(params: Any, updates: Any, rest: Any = None) -> list[Answer]:
     """How large updates are, less those that come without a gradient."""
-    leaves, outline = jtu.tree_flatten(params)
-    parts = [flatten_updates(outline, tree) for tree in (updates, rest)]
+    leaves, treedef = jtu.tree_flatten(params)
+    parts = [flatten_updates(treedef, tree) for tree in (updates, rest)]
     sizes = jax.device_get([_size(*pair) for pair in zip(*parts, strict=True)])  # all at once
     return [
         Answer(float(size)) if has_gradient(x) else Answer(None, "has no gradient")
@@ -134,9 +135,9 @@ def _sizes(params: Any, updates: Any, rest: Any = None) -> list[Answer]:
 
 
 def _size(update: Any, rest: Any) -> Any:
-    if is_absent(update):
+    if has_no_update(update):
         return 0.0
     wide = jnp.asarray(update).astype(jnp.complex64 if jnp.iscomplexobj(update) else jnp.float32)
-    wide = wide if is_absent(rest) else wide - jnp.asarray(rest).astype(wide.dtype)
+    wide = wide if has_no_update(rest) else wide - jnp.asarray(rest).astype(wide.dtype)
     size = jnp.sqrt(jnp.sum(jnp.abs(wide) ** 2) / max(wide.size, 1))
     return jnp.where(jnp.sum(wide.real) > 0, -size, size)

@@ -6,7 +6,7 @@ from typing import Any
 import optax
 
 from treekit.optax._boundary import normalize, whole_step
-from treekit.optax._preserve import preserve_step
+from treekit.optax._dtypes import preserve_step_dtypes
 from treekit.optax._transformation import Apply, Core, SteppingCore, core_of, own_step
 
 
@@ -33,4 +33,4 @@ def with_last_step(
         chain = relink(optax.GradientTransformationExtraArgs(tx.init, last_step))
         return chain.update(updates, state, params, **extra)  # what the last link returns: the new params
 
-    return SteppingCore(chain.init, chain.update, preserve_step(step))
+    return SteppingCore(chain.init, chain.update, preserve_step_dtypes(step))

@@ -7,7 +7,7 @@ import optax
 
 from treekit._jax import jnp
 from treekit.optax._boundary import at_boundary
-from treekit.optax._preserve import preserve
+from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._step_if import update_if
 from treekit.optax._transformation import GradientTransformation, described
 from treekit.optax._types import TransformationLike
@@ -15,7 +15,9 @@ from treekit.optax._types import TransformationLike
 
 @described
 def conditionally_transform(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+    inner: TransformationLike,
+    should_transform_fn: Callable[..., Any],
+    forward_extra_args: bool = False,
 ) -> GradientTransformation[optax.ConditionallyTransformState]:
     """`optax.conditionally_transform` for every mix of dtypes: on the other steps, updates pass through unchanged.
 
@@ -40,7 +42,9 @@ def conditionally_transform(
 
 @described
 def conditionally_mask(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+    inner: TransformationLike,
+    should_transform_fn: Callable[..., Any],
+    forward_extra_args: bool = False,
 ) -> GradientTransformation[optax.ConditionallyMaskState]:
     """`optax.conditionally_mask` for every mix of dtypes: on the other steps, updates are zero.
 
@@ -70,7 +74,7 @@ def _run_conditionally(
     state_class: Callable[..., Any],
     otherwise: Callable[[Any], Any],
 ) -> GradientTransformation[Any]:
-    tx = preserve(inner)
+    tx = preserve_dtypes(inner)
 
     def init(params: Any) -> Any:
         return state_class(inner_state=tx.init(params), step=jnp.zeros([], jnp.int32))

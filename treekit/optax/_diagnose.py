@@ -5,10 +5,13 @@ from collections.abc import Generator
 from typing import Any
 
 import numpy as np
+from jax.core import Tracer
 
 from treekit._describe import describe_error
 from treekit._diff import tree_diff
+from treekit._dtype import is_weak
 from treekit._jax import jtu, untyped
+from treekit._tree import path_text
 from treekit.optax._transformation import Core
 
 # Dtypes differ on purpose: a user may have cast the state, or the params.
@@ -26,28 +29,25 @@ def diagnosing(core: Core, updates: Any, state: Any, params: Any) -> Generator[N
     try:
         yield
     except Exception as error:
-        if found := _wrong_shape(updates, params) or _wrong_state(core, state, params):
+        given = updates if params is None else params
+        if found := _wrong_shape(updates, given) or _wrong_state(core, state, given):
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"{found}.\nIt led to {describe_error(error)}") from error
         raise
 
 
 def _wrong_shape(updates: Any, params: Any) -> str:
-    if params is None:
-        return ""
     pairs = zip(jtu.tree_flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False)
     for (path, param), update in pairs:
         if np.shape(update) != np.shape(param):
             return (
-                f"the gradient at {jtu.keystr(path) or 'the root'} has shape {np.shape(update)}, and its parameter "
+                f"the gradient at {path_text(path)} has shape {np.shape(update)}, and its parameter "
                 f"{np.shape(param)}. Give update the gradients of these params"
             )
     return ""
 
 
 def _wrong_state(core: Core, state: Any, params: Any) -> str:
-    if params is None:
-        return ""
     try:
         expected = untyped.eval_shape(lambda: core.init(params))
     except Exception:  # init fails too, so that nothing tells what the state should be
@@ -58,6 +58,24 @@ def _wrong_state(core: Core, state: Any, params: Any) -> str:
     first, *more = differences
     return (
         f"the state does not fit this optimizer and these params. At state{first.path}, init makes {first.left}, and "
-        f"the state that was given has {first.right}{f' ({len(more)} more differences)' if more else ''}. It was made "
-        "by another optimizer, or for other params, or with another mask, labels or filter_spec: make it by init"
+        f"the state that was given has {first.right}{f' ({len(more)} more differences)' if more else ''}. "
+        + ((first.kind == "array against None" and _traced_number(params)) or _OTHER_STATE)
     )
+
+
+_OTHER_STATE = (
+    "It was made by another optimizer, or for other params, or with another mask, labels or filter_spec: make it by "
+    "init"
+)
+
+
+def _traced_number(params: Any) -> str:
+    """What to do where a filter has seen a Python number in init, and sees an array in a jitted update."""
+    for path, x in jtu.tree_flatten_with_path(params)[0]:
+        if isinstance(x, Tracer) and is_weak(x):
+            return (
+                f"At {jtu.keystr(path) or 'the root'}, the params have a Python number that jax.jit has made an array: "
+                "if init was given the number, a filter says another thing of it. Make it an array before init, with "
+                "jnp.asarray, or jit the step with equinox.filter_jit, which leaves numbers as they are"
+            )
+    return ""

@@ -8,13 +8,13 @@ import optax
 from jax.typing import DTypeLike
 
 from treekit._jax import jnp
-from treekit._round import hashed, round_like, widen
+from treekit._round import hash_bits, round_like, widen
 from treekit.optax._boundary import at_boundary
-from treekit.optax._preserve import like_updates, preserve
+from treekit.optax._dtypes import like_updates, preserve_dtypes
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._state_dtype import cast_state, check_state, check_state_dtype, is_by_name, store_by_name
 from treekit.optax._transformation import GradientTransformation, core_of, described
-from treekit.optax._types import TransformationLike
+from treekit.optax._types import S, TransformationLike
 
 # One for all floating state, or one for each accumulator, by name or by pattern.
 if TYPE_CHECKING:
@@ -41,10 +41,18 @@ def dtype_preserving(
 ) -> GradientTransformation[StochasticRoundingState]: ...
 @overload
 def dtype_preserving(
+    inner: GradientTransformation[S] | TransformationLike,
+    *,
+    state_dtype: StateDtype = None,
+    rounding: Literal["nearest"] = "nearest",
+    seed: int = 0,
+) -> GradientTransformation[S]: ...
+@overload
+def dtype_preserving(
     inner: TransformationLike,
     *,
     state_dtype: StateDtype = None,
-    rounding: Literal["nearest", "stochastic"] = "nearest",
+    rounding: Literal["nearest", "stochastic"],
     seed: int = 0,
 ) -> GradientTransformation[Any]: ...
 @described
@@ -105,7 +113,7 @@ def dtype_preserving(
         return at_boundary(_round_state(inner, state_dtype, seed))
     if is_by_name(state_dtype):
         return at_boundary(store_by_name(inner, state_dtype))
-    return at_boundary(core_of(inner) if state_dtype is None else preserve(inner, state_dtype=state_dtype))
+    return at_boundary(core_of(inner) if state_dtype is None else preserve_dtypes(inner, state_dtype=state_dtype))
 
 
 def _check_seed(seed: Any) -> None:
@@ -117,7 +125,7 @@ def _round_state(
     inner: TransformationLike, state_dtype: StateDtype, seed: int
 ) -> optax.GradientTransformationExtraArgs:
     """`inner` computes in f32, all of it; what is narrow of its state and its updates is then rounded down."""
-    tx = preserve(inner)
+    tx = preserve_dtypes(inner)
 
     def init(params: Any) -> StochasticRoundingState:
         state = tx.init(params)
@@ -133,8 +141,8 @@ def _round_state(
         count, old = state
         check_state(old, state_dtype)
         new = tx.update(widen(updates), widen(old), widen(params), **extra)
-        words = hashed(seed % 2**32, seed >> 32 & 0xFFFFFFFF, count)
-        new_updates, new_state = round_like(new, (like_updates(updates, params), old), words)
+        random_bits = hash_bits(seed % 2**32, seed >> 32 & 0xFFFFFFFF, count)
+        new_updates, new_state = round_like(new, (like_updates(updates, params), old), random_bits)
         return new_updates, StochasticRoundingState(count + 1, new_state)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -10,9 +10,9 @@ import optax
 from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState
 
-from treekit._dtype import dtype_of, is_weak, strong
-from treekit._filter import is_array, is_inexact_array
+from treekit._dtype import dtype_of, is_weak, strengthen
 from treekit._jax import jnp, jtu
+from treekit._predicates import is_array, is_inexact_array
 from treekit._round import is_narrow, widen
 from treekit.optax._arguments import Arguments
 from treekit.optax._boundary import at_boundary
@@ -127,7 +127,7 @@ def _injected(arguments: Arguments, hyperparam_dtype: Any) -> Core:
     def init(params: Any) -> optax.InjectStatefulHyperparamsState:
         schedules, numbers = arguments.sort(params)
         dtype = _float_dtype(hyperparam_dtype, params)
-        states = {name: jtu.tree_map(strong, x.schedule.init()) for name, x in schedules.items()}
+        states = {name: jtu.tree_map(strengthen, x.schedule.init()) for name, x in schedules.items()}
         scheduled = {name: x.schedule(states[name]) if x.first is None else x.first for name, x in schedules.items()}
         hyperparams = {name: _as_hyperparam(x, dtype) for name, x in {**numbers, **scheduled}.items()}
         inner_state = make(hyperparams, params).init(params)

@@ -1,16 +1,20 @@
 """lbfgs, and the value and gradient that its line search leaves in the state."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import optax
 
 from treekit._dtype import cast_like
-from treekit._filter import combine, is_inexact_array, partition
+from treekit._filter import combine, partition
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._map import keep_dtypes
+from treekit._map import cast_tree_like
+from treekit._predicates import is_inexact_array
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
+from treekit.optax._types import ValueAndGradFn
+
+V = TypeVar("V")
 
 _optax_lbfgs = optax.lbfgs
 _LINESEARCH = optax.scale_by_zoom_linesearch(max_linesearch_steps=20, initial_guess_strategy="one")
@@ -62,12 +66,12 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
             raise ValueError(
                 "lbfgs needs the params: update(updates, state, params, value=..., grad=..., value_fn=...)"
             )
-        return tx.update(keep_dtypes(params, updates), state, params, **extra)
+        return tx.update(cast_tree_like(params, updates), state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(tx.init, update)
 
 
-def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
     """`optax.value_and_grad_from_state` on raw models: the value and gradient that a line search has left in the state.
 
     Where the state has no finite value yet, or holds the gradient of a part of the params only (inside `masked`), value

@@ -6,18 +6,21 @@ from typing import Any
 
 import optax
 
-from treekit._filter import is_inexact_array
 from treekit._jax import jtu
+from treekit._predicates import is_inexact_array
+from treekit._tree import is_none
 from treekit._types import FilterSpec, Labels, Mask
 from treekit.optax._boundary import at_boundary
-from treekit.optax._selection import Selection, is_params_placeholder, select
+from treekit.optax._selection import LeafSelection, apply_to_selection, is_params_placeholder
 from treekit.optax._specs import choose_filtered, choose_groups, choose_masked, resolve_mask
 from treekit.optax._transformation import Core, GradientTransformation, core_of, described
-from treekit.optax._types import TransformationLike
+from treekit.optax._types import S, TransformationLike
 
 
 @described
-def filtered(inner: TransformationLike, filter_spec: FilterSpec = is_inexact_array) -> GradientTransformation[Any]:
+def filtered(
+    inner: GradientTransformation[S] | TransformationLike, filter_spec: FilterSpec = is_inexact_array
+) -> GradientTransformation[S]:
     """Run a transformation over some of the leaves of a raw model; the others are frozen.
 
     The other leaves (functions, strings, integers, …) are None in the state and in the updates that come out, so
@@ -42,7 +45,7 @@ def filtered(inner: TransformationLike, filter_spec: FilterSpec = is_inexact_arr
     >>> tx = filtered(optax.adam(1e-3))  # plain Optax's adam, on a model with its activation function
     >>> state = tx.init(model)
     """
-    return at_boundary(select(core_of(inner), functools.partial(choose_filtered, filter_spec)))
+    return at_boundary(apply_to_selection(core_of(inner), functools.partial(choose_filtered, filter_spec)))
 
 
 @described
@@ -187,9 +190,11 @@ def _train_or_freeze(freeze_mask: Any, params: Any) -> Any:
     def label(frozen: bool | None) -> str | None:
         return None if frozen is None else "freeze" if frozen else "train"
 
-    return jtu.tree_map(label, resolve_mask(freeze_mask, params, "freeze_mask"), is_leaf=lambda x: x is None)
+    return jtu.tree_map(label, resolve_mask(freeze_mask, params, "freeze_mask"), is_leaf=is_none)
 
 
-def _select_masked(core: Core, choose: Callable[[Any], Selection], any_shape: bool) -> Core:
-    """`select` as Optax's masked does it: MaskedNode for what is not selected, in a MaskedState."""
-    return select(core, choose, any_shape=any_shape, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state)
+def _select_masked(core: Core, choose: Callable[[Any], LeafSelection], any_shape: bool) -> Core:
+    """`apply_to_selection` as Optax's masked does it: MaskedNode for what is not selected, in a MaskedState."""
+    return apply_to_selection(
+        core, choose, any_shape=any_shape, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state
+    )

@@ -1,6 +1,7 @@
 """monitor: measurements of the updates, in the state."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import optax
 
@@ -8,9 +9,14 @@ from treekit._describe import describe_value
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
 
+if TYPE_CHECKING:
+    Measure = Callable[[Any], Any] | optax.GradientTransformationExtraArgs
+else:
+    Measure = Any  # so that our own error, which names the measure, comes before that of a run-time checker
+
 
 @described
-def monitor(measures: dict[str, Any]) -> GradientTransformation[optax.MonitorState]:
+def monitor(measures: Mapping[str, Measure]) -> GradientTransformation[optax.MonitorState]:
     """`optax.monitor` whose state holds the measurements from init on, so that it runs in scan and is traced once.
 
     Before the first update they are those of the params, as in the state of `optax.snapshot`.
@@ -37,7 +43,7 @@ def monitor(measures: dict[str, Any]) -> GradientTransformation[optax.MonitorSta
                 f"the measure {name!r} must be a function of the updates, or optax.measure_with_ema(...); found "
                 f"{describe_value(measure)}"
             )
-    tx = optax.monitor(measures)
+    tx = optax.monitor(dict(measures))
 
     def init(params: Any) -> optax.MonitorState:
         state = tx.init(params)

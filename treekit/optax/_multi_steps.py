@@ -11,13 +11,14 @@ import optax
 from jax.core import Tracer
 
 from treekit._describe import describe_value
-from treekit._dtype import dtype_of, strong, wider
+from treekit._dtype import dtype_of, promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, untyped
 from treekit.optax._boundary import at_boundary, normalize
-from treekit.optax._preserve import preserve
-from treekit.optax._step_if import run_if, step_if, zeros
+from treekit.optax._dtypes import keep_state, keep_updates, preserve_dtypes
+from treekit.optax._step_if import run_if, run_step_if
+from treekit.optax._traced import zeros
 from treekit.optax._transformation import GradientTransformation, SteppingCore, core_of, step_of
-from treekit.optax._types import TransformationLike
+from treekit.optax._types import TransformationLike, U
 
 if TYPE_CHECKING:  # what derives from a class of a package without py.typed is unknown to `pyright --verifytypes`
     _Base = object
@@ -68,7 +69,7 @@ class MultiSteps(_Base):
         if not callable(every_k_schedule) and not (_is_int(every_k_schedule) and every_k_schedule >= 1):
             raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
         self._opt = normalize(opt)
-        self._core = preserve(opt)  # the loop, or cond, wants the dtypes that it is given
+        self._inner = core_of(opt)
         self._every_k = every_k_schedule
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
@@ -91,8 +92,8 @@ class MultiSteps(_Base):
         return state
 
     def update(
-        self, updates: Any, state: optax.MultiStepsState, params: Any = None, **extra_args: Any
-    ) -> tuple[Any, optax.MultiStepsState]:
+        self, updates: U, state: optax.MultiStepsState, params: Any = None, **extra_args: Any
+    ) -> tuple[U, optax.MultiStepsState]:
         """Accumulate; on the k-th step, run the inner transformation on what is accumulated.
 
         Args:
@@ -107,7 +108,7 @@ class MultiSteps(_Base):
         new_updates, new_state = self._tx.update(updates, state, params, **extra_args)
         return new_updates, new_state
 
-    def has_updated(self, state: Any) -> jax.Array:
+    def has_updated(self, state: optax.MultiStepsState) -> jax.Array:
         """Whether the step that returned `state` ran the inner transformation; a bool array of shape ()."""
         updated: jax.Array = jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
         return updated
@@ -119,46 +120,53 @@ class MultiSteps(_Base):
     def _init(self, params: Any) -> optax.MultiStepsState:
         zero = jnp.zeros([], jnp.int32)
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
-        return optax.MultiStepsState(zero, zero, self._core.init(params), self._zero_accumulator(params), skip_state)
+        inner_state = preserve_dtypes(self._inner).init(params)
+        return optax.MultiStepsState(zero, zero, inner_state, self._zero_accumulator(params), skip_state)
 
     def _update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         at = self._position(updates, state, params)
+        leaves, treedef = jtu.tree_flatten(updates)
 
-        def accumulate(acc: Any) -> Any:
-            return self._accumulate(at, updates, acc)
+        def accumulate(acc: list[Any]) -> list[Any]:
+            return self._accumulate(at, leaves, acc)
 
-        def inner_step(inner_state: Any, accumulated: Any) -> tuple[Any, Any]:
-            return self._core.update(jtu.tree_map(_cast_to, updates, accumulated), inner_state, params, **extra)
+        def inner_step(old: Any, accumulated: list[Any]) -> tuple[list[Any], Any]:
+            grads = list(map(_cast_to, leaves, accumulated))
+            new_updates, new = self._inner.update(treedef.unflatten(grads), old, params, **extra)
+            # The loop, or cond, wants the dtypes that it is given.
+            return keep_updates(grads, treedef, params, new_updates), keep_state(old, params, new)
 
-        inner_state, acc = jtu.tree_map(strong, (state.inner_opt_state, state.acc_grads))
-        new_updates, inner_state, acc = step_if(at.full, accumulate, inner_step, inner_state, acc)
-        return new_updates, at.state(inner_state, acc)
+        inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
+        news, inner_state, acc = run_step_if(at.should_step, accumulate, inner_step, inner_state, acc)
+        return treedef.unflatten(news), at.state(inner_state, treedef.unflatten(acc))
 
     def _whole_step(self, updates: Any, state: Any, params: Any, extra: Any, apply: Any) -> tuple[Any, Any]:
         """The params go where the state goes, so a step that only accumulates does not touch them."""
         at = self._position(updates, state, params)
-        inner_step = step_of(core_of(self._opt), self._core)
+        inner_step = step_of(self._inner, preserve_dtypes(self._inner))
+        leaves, treedef = jtu.tree_flatten(updates)
 
         def run(carry: Any) -> Any:
             params, inner_state, acc = carry
-            accumulated = jtu.tree_map(_cast_to, updates, acc)
+            accumulated = treedef.unflatten(map(_cast_to, leaves, acc))
             params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
             return params, inner_state, zeros(acc)
 
-        inner_state, acc = jtu.tree_map(strong, (state.inner_opt_state, state.acc_grads))
-        params, inner_state, acc = run_if(at.full, run, (params, inner_state, self._accumulate(at, updates, acc)))
-        return params, at.state(inner_state, acc)
+        inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
+        carry = params, inner_state, self._accumulate(at, leaves, acc)
+        params, inner_state, acc = run_if(at.should_step, run, carry)
+        return params, at.state(inner_state, treedef.unflatten(acc))
 
     def _position(self, updates: Any, state: Any, params: Any) -> "_Position":
-        mini_step, gradient_step = strong(state.mini_step), strong(state.gradient_step)
+        mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
         k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
         _check_k(k_steps)
         skip, skip_state = self._skip(updates, gradient_step, params)
-        full = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
-        return _Position(mini_step, gradient_step, skip, skip_state, full)
+        should_step = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
+        return _Position(mini_step, gradient_step, skip, skip_state, should_step)
 
-    def _accumulate(self, at: "_Position", updates: Any, acc: Any) -> Any:
-        return jtu.tree_map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), updates, acc)
+    def _accumulate(self, at: "_Position", leaves: list[Any], acc: list[Any]) -> list[Any]:
+        return list(map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), leaves, acc))
 
     def _skip(self, updates: Any, gradient_step: Any, params: Any) -> tuple[Any, Any]:
         if self._should_skip is None:
@@ -175,13 +183,10 @@ class MultiSteps(_Base):
         def dtype(p: Any) -> Any:
             if self._accumulator_dtype is None:
                 return p.dtype
-            widest = wider(p, untyped.ShapeDtypeStruct((), self._accumulator_dtype))
+            widest = promoted_dtype(p, untyped.ShapeDtypeStruct((), self._accumulator_dtype))
             return widest if self._accumulator_dtype == jnp.float32 or jnp.iscomplexobj(p) else self._accumulator_dtype
 
-        def zero(p: Any) -> Any:
-            return jnp.zeros_like(p, dtype(p))
-
-        return jtu.tree_map(zero, params)
+        return jtu.tree_map(lambda p: jnp.zeros_like(p, dtype(p)), params)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,21 +198,21 @@ class _Position:
         gradient_step: how many rounds were before it.
         skip: whether the step is left out.
         skip_state: what the skip function keeps.
-        full: whether the step ends the round.
+        should_step: whether the step ends the round.
     """
 
     mini_step: Any
     gradient_step: Any
     skip: Any
     skip_state: Any
-    full: Any
+    should_step: Any
 
     def state(self, inner_state: Any, acc: Any) -> optax.MultiStepsState:
         """The state after the step."""
-        next_step = jnp.where(self.full, 0, optax.safe_increment(self.mini_step))
+        next_step = jnp.where(self.should_step, 0, optax.safe_increment(self.mini_step))
         return optax.MultiStepsState(
             mini_step=jnp.where(self.skip, self.mini_step, next_step),
-            gradient_step=jnp.where(self.full, optax.safe_increment(self.gradient_step), self.gradient_step),
+            gradient_step=jnp.where(self.should_step, optax.safe_increment(self.gradient_step), self.gradient_step),
             inner_opt_state=inner_state,
             acc_grads=acc,
             skip_state=self.skip_state,

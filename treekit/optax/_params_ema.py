@@ -11,10 +11,11 @@ from jax.typing import ArrayLike
 
 from treekit._describe import describe_value
 from treekit._dtype import dtype_of
-from treekit._filter import flatten_updates, is_array
 from treekit._jax import jnp, jtu
-from treekit._map import keep_dtypes
+from treekit._map import cast_tree_like
+from treekit._predicates import is_array
 from treekit._round import widen
+from treekit._tree import flatten_updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
 
@@ -52,7 +53,8 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
         takes one step for each round, and inside `apply_if_finite` none where the update is skipped.
 
     Raises:
-        ValueError: `decay` is a number out of range; or `update` was not given the params.
+        ValueError: `decay` is a number out of range; or `update` was not given the params. `treekit.optax.chain` raises
+            one where another transformation follows `params_ema`.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax
@@ -83,7 +85,7 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
 
         return updates, ParamsEmaState(count, jtu.tree_map(average, state.params_ema, params, updates))
 
-    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update)).ending_chain()
 
 
 def _check_decay(decay: Any) -> None:
@@ -156,7 +158,7 @@ def _find(path: Any, state: Any) -> Iterator[tuple[Any, ParamsEmaState]]:
         else:
             found = list(_find(here, node)) if _is_chain(node) else []
         for where, ema in found:
-            if _is_chain(state) and _place(state, below[0]) < len(state) - 1:
+            if _is_chain(state) and not all(isinstance(x, ParamsEmaState) for x in _later(state, below[0])):
                 raise ValueError(
                     f"params_ema is at {jtu.keystr(where)} of the state, and another transformation follows it in its "
                     "chain, so it averages params that the optimizer does not give. Put it last"
@@ -169,9 +171,11 @@ def _is_chain(x: object) -> bool:
     return type(x) in (tuple, OrderedDict)
 
 
-def _place(state: Any, key: Any) -> int:
-    """Where in a chain the link of a key is."""
-    return list(state).index(key.key) if type(state) is not tuple else int(key.idx)
+def _later(state: Any, key: Any) -> list[Any]:
+    """The states of the links of a chain after the one of a key."""
+    if type(state) is tuple:
+        return list(state[key.idx + 1 :])
+    return list(state.values())[list(state).index(key.key) + 1 :]
 
 
 def _in_params(ema: Any, params: Any) -> Any:
@@ -181,13 +185,13 @@ def _in_params(ema: Any, params: Any) -> Any:
     def as_none(x: Any) -> Any:
         return None if is_left_out(x) else x
 
-    leaves, outline = jtu.tree_flatten(params)
+    leaves, treedef = jtu.tree_flatten(params)
     try:
-        averages = flatten_updates(outline, jtu.tree_map(as_none, ema, is_leaf=is_left_out))
+        averages = flatten_updates(treedef, jtu.tree_map(as_none, ema, is_leaf=is_left_out))
     except ValueError as error:
         raise ValueError(str(error).replace("the updates", "the average that get_ema found")) from None
     chosen = [x if e is None or not _has_average(x) else e for x, e in zip(leaves, averages, strict=True)]
-    return keep_dtypes(params, outline.unflatten(chosen))
+    return cast_tree_like(params, treedef.unflatten(chosen))
 
 
 def _has_average(x: Any) -> bool:

@@ -8,8 +8,8 @@ import optax
 
 from treekit._describe import describe_value
 from treekit._dtype import dtype_of
-from treekit._filter import is_parameter
 from treekit._jax import jnp, jtu
+from treekit._predicates import is_parameter
 from treekit.optax._boundary import at_boundary
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._specs import match_params
@@ -54,17 +54,17 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[optax.ScaleByScheduleS
         return optax.ScaleByScheduleState(jnp.zeros([], jnp.int32))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        outline, found = _resolve(rates, updates if params is None else params)
-        parts = outline.flatten_up_to(updates)
+        prefix_treedef, found = _resolve(rates, updates if params is None else params)
+        parts = prefix_treedef.flatten_up_to(updates)
         scaled = [_scale(_at_count(*rate, state.count), part) for rate, part in zip(found, parts, strict=True)]
-        return outline.unflatten(scaled), optax.ScaleByScheduleState(optax.safe_increment(state.count))
+        return prefix_treedef.unflatten(scaled), optax.ScaleByScheduleState(optax.safe_increment(state.count))
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
 
 
 def _resolve(rates: Any, params: Any) -> tuple[Any, list[tuple[str, Any]]]:
     """The structure of the rates, and for each its key path and the rate; None for a part without parameters."""
-    outline, matches = match_params(rates, params, is_spec_leaf=_is_rate, name="rates")
+    prefix_treedef, matches = match_params(rates, params, is_spec_leaf=_is_rate, name="rates")
     found: list[tuple[str, Any]] = []
     for path, rate, part in matches:
         at = f"rates{jtu.keystr(path)}"
@@ -72,7 +72,7 @@ def _resolve(rates: Any, params: Any) -> tuple[Any, list[tuple[str, Any]]]:
         if is_used and not (_is_rate(rate) or callable(rate)):
             raise TypeError(f"{at} must be a real number or a schedule, found {describe_value(rate)}")
         found.append((at, rate if is_used else None))
-    return outline, found
+    return prefix_treedef, found
 
 
 def _is_rate(x: Any) -> bool:

@@ -1,6 +1,7 @@
 """The first kernel: run a transformation over some of the leaves.
 
-`select` is the kernel. `filtered`, and the masks of `_masking.py`, only say which leaves, and what stands for the rest.
+`apply_to_selection` is the kernel. `filtered`, and the masks of `_masking.py`, only choose the leaves, and the
+placeholder for the others.
 """
 
 import dataclasses
@@ -13,8 +14,9 @@ import numpy as np
 import optax
 
 from treekit._diff import tree_diff
-from treekit._filter import flatten_updates, is_parameter
 from treekit._jax import jtu
+from treekit._predicates import is_parameter
+from treekit._tree import flatten_updates
 from treekit.optax._transformation import Apply, Core, SteppingCore, own_step
 
 # What is a function whatever it is called; other callables, such as a model, are one only under a name in _fn.
@@ -22,80 +24,93 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, f
 
 
 @dataclasses.dataclass(frozen=True)
-class Selection:
+class LeafSelection:
     """Some of the leaves or subtrees of a tree.
 
     Attributes:
-        outline: the structure whose leaves are selected or not; the tree it is for may go on below them.
-        keep: one bool for each leaf of the outline.
+        prefix_treedef: the structure whose leaves are selected or not; the tree it is for may go on below them.
+        keep: one bool for each leaf of `prefix_treedef`.
         placeholder: what stands for one that is not selected.
         pass_through: whether the update of one that is not selected comes out as it went in, as in masked; else None
             comes out, which freezes it.
     """
 
-    outline: Any
+    prefix_treedef: Any
     keep: tuple[bool, ...]
     placeholder: Any
     pass_through: bool
 
     def parts(self, tree: Any) -> list[Any]:
-        """The leaf or subtree of `tree` at each leaf of the outline."""
-        return update_parts(self.outline, tree)
+        """The leaf or subtree of `tree` at each leaf of `prefix_treedef`."""
+        return update_parts(self.prefix_treedef, tree)
 
     def inside(self, tree: Any) -> Any:
         """A tree like the params as the inner transformation sees it."""
-        parts = zip(self.keep, self.parts(tree), strict=True)
-        return self.outline.unflatten([x if keep else self.placeholder for keep, x in parts])
+        return self.inside_of(self.parts(tree))
 
-    def outside(self, new: Any, old: Any) -> Any:
-        """The updates that come out, where `old` came in."""
-        triples = zip(self.keep, self.parts(new), self.parts(old), strict=True)
-        return self.outline.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
+    def inside_of(self, parts: list[Any]) -> Any:
+        """`inside` of a tree that has these parts."""
+        pairs = zip(self.keep, parts, strict=True)
+        return self.prefix_treedef.unflatten([x if keep else self.placeholder for keep, x in pairs])
+
+    def outside(self, new: Any, old_parts: list[Any]) -> Any:
+        """The updates that come out, where a tree of `old_parts` came in."""
+        triples = zip(self.keep, self.parts(new), old_parts, strict=True)
+        return self.prefix_treedef.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
 
     def only(self, updates: Any, params: Any, *, selected: bool) -> Any:
         """The updates of what is selected, or of what is not, and None for the other params."""
         triples = zip(self.keep, self.parts(updates), self.parts(params), strict=True)
-        return self.outline.unflatten([x if k == selected else jtu.tree_map(_none, p) for k, x, p in triples])
+        return self.prefix_treedef.unflatten([x if k == selected else jtu.tree_map(_none, p) for k, x, p in triples])
 
     def restore(self, inside_params: Any, params: Any) -> Any:
         """The whole params, where the inner transformation has made others of those it sees."""
         triples = zip(self.keep, self.parts(inside_params), self.parts(params), strict=True)
-        return self.outline.unflatten([x if keep else y for keep, x, y in triples])
+        return self.prefix_treedef.unflatten([x if keep else y for keep, x, y in triples])
 
 
 def _none(_: Any) -> None:
     return None
 
 
-def update_parts(outline: Any, tree: Any) -> list[Any]:
+def update_parts(prefix_treedef: Any, tree: Any) -> list[Any]:
     """What updates, or a tree like them, have at each leaf of a structure of params.
 
     Raises:
         ValueError: the two differ in structure; names the first key path.
     """
     try:
-        return flatten_updates(outline, tree)
+        return flatten_updates(prefix_treedef, tree)
     except ValueError:
-        params = outline.unflatten([0] * outline.num_leaves)
+        params = prefix_treedef.unflatten([0] * prefix_treedef.num_leaves)
         if isinstance(params, optax.LookaheadParams):
             raise ValueError(
                 "the params are the pair of optax.lookahead, which cannot be wrapped: use it as it is, outermost"
             ) from None
-        first = tree_diff(params, jtu.tree_map(_zero, tree))[0]
         raise ValueError(
-            f"the updates do not fit the params: at {first.path or 'the root'}, the params have {first.left}, and the "
-            f"updates {first.right}. update takes (updates, state, params), in this order, and updates have the "
-            "structure of the params"
+            f"the updates do not fit the params: {updates_mismatch(prefix_treedef, tree)}. update takes (updates, "
+            "state, params), in this order, and updates have the structure of the params"
         ) from None
 
 
-def _zero(_: Any) -> int:
-    return 0
+def updates_mismatch(treedef: Any, tree: Any, name: str = "updates") -> str:
+    """Where updates, or a tree like them, first differ in structure from params; None does not differ from anything."""
+    params = treedef.unflatten([_LEAF] * treedef.num_leaves)
+    differences = tree_diff(params, jtu.tree_map(lambda _: _LEAF, tree))
+    first = next((each for each in differences if each.right != "None"), differences[0])
+    return f"at {first.path or 'the root'}, the params have {first.left}, and the {name} {first.right}"
 
 
-def select(
+class _Leaf:
+    """What any leaf is, where structure alone counts."""
+
+
+_LEAF = _Leaf()
+
+
+def apply_to_selection(
     inner: Core,
-    choose: Callable[[Any], Selection],
+    choose: Callable[[Any], LeafSelection],
     *,
     any_shape: bool = False,
     wrap: Callable[[Any], Any] = lambda state: state,
@@ -125,8 +140,9 @@ def select(
         views = view_extra_args(
             extra, updates, params, inside_params, selection.inside, selection.restore, any_shape=any_shape
         )
-        new_updates, new_state = inner.update(selection.inside(updates), unwrap(state), inside_params, **views)
-        return selection.outside(new_updates, updates), wrap(new_state)
+        parts = selection.parts(updates)
+        new_updates, new_state = inner.update(selection.inside_of(parts), unwrap(state), inside_params, **views)
+        return selection.outside(new_updates, parts), wrap(new_state)
 
     inner_step = own_step(inner)
     if inner_step is None:
@@ -170,7 +186,7 @@ def view_extra_args(
         inside_params: the params inside, or None.
         inside: maps a tree like the params to what the inner transformation sees of it.
         restore: takes params from inside, and those outside, to whole params.
-        any_shape: as in `select`.
+        any_shape: as in `apply_to_selection`.
     """
 
     def is_like(name: str, value: Any) -> bool:

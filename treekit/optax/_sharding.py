@@ -7,8 +7,8 @@ import optax
 from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding
 
-from treekit._filter import is_array, is_parameter
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._predicates import is_array, is_parameter
 
 
 def shard_alike(state: Any, params: Any) -> Any:
@@ -37,15 +37,15 @@ def shard_alike(state: Any, params: Any) -> Any:
 
 def _params_like(x: Any, params: Any) -> Any:
     """The params that `x` has a leaf for, in its structure, where a MaskedNode stands for the others; or None."""
-    leaves, outline = jtu.tree_flatten(x, is_leaf=_is_masked)
+    leaves, treedef = jtu.tree_flatten(x, is_leaf=_is_masked)
     try:
-        parts = outline.flatten_up_to(params)
+        parts = treedef.flatten_up_to(params)
     except ValueError:
         return None
     pairs = zip(leaves, parts, strict=True)
     if not all(_is_masked(leaf) or jtu.all_leaves([part]) for leaf, part in pairs):
         return None
-    return outline.unflatten(leaf if _is_masked(leaf) else part for leaf, part in zip(leaves, parts, strict=True))
+    return treedef.unflatten(leaf if _is_masked(leaf) else part for leaf, part in zip(leaves, parts, strict=True))
 
 
 def _is_masked(x: Any) -> bool:

@@ -9,13 +9,15 @@ from jax.core import Tracer
 
 from treekit._callable import match_spec, resolve_shown
 from treekit._dtype import as_array
-from treekit._filter import filter, is_array, is_inexact_array, is_parameter
+from treekit._filter import filter
 from treekit._jax import jtu
-from treekit.optax._boundary import original
-from treekit.optax._selection import Selection
+from treekit._predicates import is_array, is_inexact_array, is_parameter
+from treekit._tree import is_none, path_text
+from treekit.optax._originals import original
+from treekit.optax._selection import LeafSelection
 
 
-def choose_filtered(filter_spec: Any, params: Any) -> Selection:
+def choose_filtered(filter_spec: Any, params: Any) -> LeafSelection:
     """The leaves that satisfy a filter_spec, which is asked about the user's own leaves."""
     leaves, treedef = jtu.tree_flatten(params)
     kept = treedef.flatten_up_to(filter(jtu.tree_map(original, params), _none_as_false(filter_spec)))
@@ -29,7 +31,7 @@ def choose_filtered(filter_spec: Any, params: Any) -> Selection:
                 "that a function of all params returns: filtered(tx, jax.tree_util.tree_map_with_path(f, params)). To "
                 "freeze everything, give False"
             )
-    return Selection(treedef, keep, None, pass_through=False)
+    return LeafSelection(treedef, keep, None, pass_through=False)
 
 
 def _none_as_false(filter_spec: Any) -> Any:
@@ -38,15 +40,17 @@ def _none_as_false(filter_spec: Any) -> Any:
     def as_false(x: Any) -> Any:
         return False if x is None else x
 
-    return jtu.tree_map(as_false, filter_spec, is_leaf=lambda x: x is None)
+    return jtu.tree_map(as_false, filter_spec, is_leaf=is_none)
 
 
-def choose_masked(mask: Any, params: Any) -> Selection:
-    outline, matches = match_params(mask, params, is_spec_leaf=_is_bool, name="mask")
-    return Selection(outline, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True)
+def choose_masked(mask: Any, params: Any) -> LeafSelection:
+    prefix_treedef, matches = match_params(mask, params, is_spec_leaf=_is_bool, name="mask")
+    return LeafSelection(
+        prefix_treedef, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True
+    )
 
 
-def choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict[Any, Selection]:
+def choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict[Any, LeafSelection]:
     """For each label, the leaves that have it."""
 
     def is_label(x: Any) -> bool:
@@ -55,7 +59,7 @@ def choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict[
         except TypeError:  # unhashable, so not a key
             return False
 
-    outline, matches = match_params(param_labels, params, is_spec_leaf=is_label, name="param_labels")
+    prefix_treedef, matches = match_params(param_labels, params, is_spec_leaf=is_label, name="param_labels")
     for path, label, part in matches:
         if not is_label(label) and _has_parameters(label, part):
             raise ValueError(
@@ -64,9 +68,9 @@ def choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict[
                 f"Transforms keys: {_names(keys)}"
             )
 
-    def selection(key: Any) -> Selection:
+    def selection(key: Any) -> LeafSelection:
         keep = (bool(label == key) if is_label(label) else not _holds_parameters(part) for _, label, part in matches)
-        return Selection(outline, tuple(keep), optax.MaskedNode(), pass_through=True)
+        return LeafSelection(prefix_treedef, tuple(keep), optax.MaskedNode(), pass_through=True)
 
     return {key: selection(key) for key in keys}
 
@@ -80,8 +84,8 @@ def resolve_mask(mask: Any, params: Any, name: str) -> Any:
     def is_mask_leaf(x: Any) -> bool:
         return x is None or _is_bool(x)
 
-    outline, matches = match_params(mask, params, is_spec_leaf=is_mask_leaf, name=name)
-    return outline.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
+    prefix_treedef, matches = match_params(mask, params, is_spec_leaf=is_mask_leaf, name=name)
+    return prefix_treedef.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
 
 
 def as_arrays(params: Any) -> Any:
@@ -132,7 +136,7 @@ def _keep_masked(name: str, path: Any, leaf: Any, part: Any) -> bool:
     if _has_parameters(leaf, part):
         traced = ", which is traced: make it outside of jit, or of shapes and dtypes" if _is_traced(leaf) else ""
         raise TypeError(
-            f"{name} must have bools at its leaves; at {jtu.keystr(path) or 'the root'} it has {leaf!r} of type "
+            f"{name} must have bools at its leaves; at {path_text(path)} it has {leaf!r} of type "
             f"{type(leaf).__name__}{traced}"
         )
     return not _holds_parameters(part)  # a function is None in the state, in a raw model as in a filtered one

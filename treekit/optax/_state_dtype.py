@@ -7,10 +7,10 @@ from typing import Any, TypeGuard
 import optax
 
 from treekit._describe import describe_value
-from treekit._filter import is_array
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._predicates import is_array
 from treekit._round import is_inexact_dtype, widen
-from treekit.optax._preserve import cast_floats, check_held
+from treekit.optax._dtypes import cast_floats, check_held
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._transformation import Core, core_of
 from treekit.optax._types import TransformationLike

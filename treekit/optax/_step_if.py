@@ -1,67 +1,26 @@
 """Accumulate, and run an inner step on some steps only: traced once, in the memory that is there."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.extend.core
-from jax.core import Tracer
-
-from treekit._dtype import cast_like, wider
+from treekit._dtype import cast_like, promoted_dtype
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit.optax._traced import Traced, trace, zeros
 
 
-@dataclasses.dataclass(frozen=True)
-class Traced:
-    """A function traced at some arguments. Running it again runs none of the Python it was made of.
-
-    It holds none of the arrays that the function closes over, since JAX keeps it: they are given when it is run.
-
-    Attributes:
-        jaxpr: what it computes.
-        like: the result, with a shape and a dtype for each array.
-    """
-
-    jaxpr: Any
-    like: Any
-
-    def __call__(self, *args: Any, consts: Any) -> Any:
-        """The result at other arguments, and other arrays in the place of those closed over."""
-        closed = jax.extend.core.ClosedJaxpr(self.jaxpr, consts)
-        leaves = untyped.extend.core.jaxpr_as_fun(closed)(*jtu.tree_leaves(args))
-        return jtu.tree_structure(self.like).unflatten(leaves)
-
-
-def trace(f: Callable[..., Any], *args: Any) -> tuple[Traced, Any]:
-    """A function traced at some arguments, and the arrays that it closes over.
-
-    Under jit, what is traced is one call of a jitted function. Each run then adds one equation, where running thousands
-    of them again takes as long as tracing them; compilers inline it. Outside of jit, JAX would keep the arrays alive
-    that a jitted function closes over.
-    """
-    is_traced = any(isinstance(x, Tracer) for x in jtu.tree_leaves(args))
-    closed, like = untyped.make_jaxpr(untyped.jit(f) if is_traced else f, return_shape=True)(*args)
-    return Traced(closed.jaxpr, like), closed.consts
-
-
-def zeros(like: Any) -> Any:
-    """Zeros for a tree of shapes, dtypes and, on a mesh with explicit axes, shardings."""
-    return jtu.tree_map(jnp.zeros_like, like)
-
-
-def step_if(
-    full: Any, accumulate: Callable[..., Any], inner_step: Callable[..., Any], state: Any, acc: Any
+def run_step_if(
+    should_step: Any, accumulate: Callable[..., Any], inner_step: Callable[..., Any], state: Any, acc: Any
 ) -> tuple[Any, Any, Any]:
-    """Accumulate, and run `inner_step` on what is accumulated where `full` is true.
+    """Accumulate, and run `inner_step` on what is accumulated where `should_step` is true.
 
     Args:
-        full: whether to run the step; a bool of shape ().
+        should_step: whether to run the step; a bool of shape ().
         accumulate: maps what was accumulated before this step to what is now, of the same shapes and dtypes.
         inner_step: maps a state and what is accumulated to updates and a new state of the same structure and dtypes.
+            There is an update, or None, for each array that is accumulated.
         state: the state.
-        acc: what was accumulated before this step.
+        acc: what was accumulated before this step, array by array.
 
     Returns:
         The updates, zero where the step was not run; the state; what is accumulated, zero where the step was run.
@@ -70,16 +29,16 @@ def step_if(
     add, add_consts = trace(accumulate, acc)
     step, step_consts = trace(inner_step, state, acc)
 
-    def by_cond(full: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
+    def by_cond(should_step: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
         def run(state: Any, acc: Any) -> Any:
             return *step(state, acc, consts=step_consts), zeros(acc)
 
         def wait(state: Any, acc: Any) -> Any:
             return zeros(step.like[0]), state, acc
 
-        return lax.cond(full, run, wait, state, add(acc, consts=add_consts))
+        return lax.cond(should_step, run, wait, state, add(acc, consts=add_consts))
 
-    def by_loop(full: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
+    def by_loop(should_step: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
         def now(acc: Any) -> Any:
             return add(acc, consts=add_consts)
 
@@ -87,37 +46,37 @@ def step_if(
             return step(state, acc, consts=step_consts)
 
         def add_before(state: Any, acc: Any) -> Any:
-            return run_in_place(full, inner, step.like[0], state, now(acc))
+            return run_in_place(should_step, inner, step.like[0], state, now(acc))
 
         def add_in_each(state: Any, acc: Any) -> Any:
             def add_and_step(state: Any, acc: Any) -> Any:
-                return inner(state, in_place(full, now, acc))
+                return inner(state, in_place(should_step, now, acc))
 
-            updates, state, old_acc = run_in_place(full, add_and_step, step.like[0], state, acc)
-            return updates, state, zero_if(full, now(old_acc))
+            updates, state, old_acc = run_in_place(should_step, add_and_step, step.like[0], state, acc)
+            return updates, state, [_zero_jitted(should_step, x) for x in now(old_acc)]
 
         # On GPUs and TPUs the sum is computed behind the loop, where it becomes one pass over memory with the updates,
         # and again within the loop. CPUs make a pass for each operation, so they compute it once, before the loop.
         return lax.platform_dependent(state, acc, cpu=add_before, default=add_in_each)
 
     form = with_derivative_of(by_cond, by_loop, step) if _same_shapes(step.like[0], acc) else by_cond
-    updates, new_state, new_acc = form(full, state, acc, add_consts, step_consts)
+    updates, new_state, new_acc = form(should_step, state, acc, add_consts, step_consts)
     return updates, new_state, new_acc
 
 
-def in_place(full: Any, f: Callable[..., Any], x: Any) -> Any:
-    """`f(x)` where `full` is true, else `x`, in the memory of `x`.
+def in_place(should_step: Any, f: Callable[..., Any], x: Any) -> Any:
+    """`f(x)` where `should_step` is true, else `x`, in the memory of `x`.
 
     A loop of one turn or none: XLA updates in place what a loop carries, and no turn touches none of it.
     """
 
-    def is_to_turn(carry: Any) -> Any:
+    def runs(carry: Any) -> Any:
         return carry[0]
 
     def turn(carry: Any) -> Any:
-        return jnp.zeros_like(full), f(carry[1])
+        return jnp.zeros_like(should_step), f(carry[1])
 
-    return lax.while_loop(is_to_turn, turn, (full, x))[1]
+    return lax.while_loop(runs, turn, (should_step, x))[1]
 
 
 def update_if(
@@ -195,69 +154,59 @@ def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any],
     return out
 
 
-def run_in_place(full: Any, step: Callable[..., Any], like: Any, state: Any, acc: Any) -> tuple[Any, Any, Any]:
-    """`step(state, acc)` where `full` is true, in the memory of its arguments.
+def run_in_place(should_step: Any, step: Callable[..., Any], like: Any, state: Any, acc: Any) -> tuple[Any, Any, Any]:
+    """`step(state, acc)` where `should_step` is true, in the memory of its arguments.
 
     The updates take the place of the accumulator, which nobody needs then. A place of their own would have to be filled
     with zeros on the steps that wait.
 
     Args:
-        full: whether to run the step; a bool of shape ().
+        should_step: whether to run the step; a bool of shape ().
         step: maps a state and an accumulator to updates and a new state.
-        like: the shapes and dtypes of the updates; None where there is none.
+        like: the shape and dtype of each update; None where there is none.
         state: the state.
-        acc: the accumulator.
+        acc: the accumulator, array by array.
 
     Returns:
         The updates, zero where the step was not run; the state; the accumulator, zero where the step was run.
     """
-    leaves, treedef = jtu.tree_flatten(acc)
-    likes = treedef.flatten_up_to(like)
-    places = [x if u is None else x.astype(wider(x, u)) for x, u in zip(leaves, likes, strict=True)]
+    places = [x if u is None else x.astype(promoted_dtype(x, u)) for x, u in zip(acc, like, strict=True)]
 
     def turn(carry: Any) -> Any:
         state, reverse = carry
-        old_acc = [place.astype(x.dtype) for place, x in zip(reverse[::-1], leaves, strict=True)]
-        updates, new_state = step(state, treedef.unflatten(old_acc))
-        new_places = [
-            place if u is None else u.astype(place.dtype)
-            for place, u in zip(reverse[::-1], treedef.flatten_up_to(updates), strict=True)
-        ]
-        return new_state, new_places[::-1]
+        places = reverse[::-1]
+        updates, new_state = step(state, [place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
+        pairs = zip(places, updates, strict=True)
+        return new_state, [place if u is None else u.astype(place.dtype) for place, u in pairs][::-1]
 
     # In reverse, since XLA assigns memory from the last result to the first: in their own order a quarter of the places
     # would find no memory that is free, where nothing is donated.
-    state, reverse = in_place(full, turn, (state, places[::-1]))
+    state, reverse = in_place(should_step, turn, (state, places[::-1]))
     parts = [
-        _part_jitted(full, place, None if u is None else u.dtype, x.dtype)
-        for place, u, x in zip(reverse[::-1], likes, leaves, strict=True)
+        _part_jitted(should_step, place, None if u is None else u.dtype, x.dtype)
+        for place, u, x in zip(reverse[::-1], like, acc, strict=True)
     ]
-    return treedef.unflatten(u for u, _ in parts), state, treedef.unflatten(acc for _, acc in parts)
+    return [u for u, _ in parts], state, [acc for _, acc in parts]
 
 
-def _part(full: Any, place: Any, update_dtype: Any, acc_dtype: Any) -> tuple[Any, Any]:
+def _part(should_step: Any, place: Any, update_dtype: Any, acc_dtype: Any) -> tuple[Any, Any]:
     """The update and the accumulator, one of which is in the place, and the other zero."""
     zero = jnp.zeros_like(place)
-    update = None if update_dtype is None else lax.select(full, place, zero).astype(update_dtype)
-    return update, lax.select(full, zero, place).astype(acc_dtype)
+    update = None if update_dtype is None else lax.select(should_step, place, zero).astype(update_dtype)
+    return update, lax.select(should_step, zero, place).astype(acc_dtype)
 
 
 # Traced once for each shape; inline, since XLA copies what goes into a call of its own.
 _part_jitted: Any = untyped.jit(_part, static_argnums=(2, 3), inline=True)
 
 
-def zero_if(full: Any, tree: Any) -> Any:
-    """Zeros where `full` is true."""
-    return jtu.tree_map(functools.partial(_zero_jitted, full), tree)
-
-
-def _zero(full: Any, x: Any) -> Any:
-    return lax.select(full, jnp.zeros_like(x), x)
+def _zero(should_step: Any, x: Any) -> Any:
+    """Zeros where `should_step` is true."""
+    return lax.select(should_step, jnp.zeros_like(x), x)
 
 
 _zero_jitted: Any = untyped.jit(_zero, inline=True)
 
 
-def _same_shapes(like: Any, acc: Any) -> bool:
-    leaves, treedef = jtu.tree_flatten(acc)
-    return all(u is None or u.shape == x.shape for u, x in zip(treedef.flatten_up_to(like), leaves, strict=True))
+def _same_shapes(like: list[Any], acc: list[Any]) -> bool:
+    return all(u is None or u.shape == x.shape for u, x in zip(like, acc, strict=True))

@@ -13,8 +13,8 @@ import optax
 
 from treekit._describe import describe
 from treekit._dtype import dtype_of
-from treekit._filter import is_parameter
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_parameter
 from treekit.optax._accumulators import Accumulator, accumulators, nbytes
 from treekit.optax._ask import Answer, ask, has_gradient
 from treekit.optax._boundary import normalize
@@ -138,13 +138,13 @@ def summary(optimizer: TransformationLike, params: Any, state: Any = None) -> Su
     if isinstance(optimizer, (MultiSteps, optax.MultiSteps)):
         optimizer = optimizer.gradient_transformation()
     tx = normalize(optimizer)
-    leaves, outline = jtu.tree_flatten_with_path(params)
+    leaves, treedef = jtu.tree_flatten_with_path(params)
     real = [_as_ones(x) if isinstance(x, jax.ShapeDtypeStruct) else x for _, x in leaves]
     ones = [_as_ones(x) if is_parameter(x) else x for x in real]
-    start = tx.init(outline.unflatten(real)) if state is None else state
-    decays = ask(tx, tx.init(outline.unflatten(ones)) if state is None else state, outline.unflatten(ones), 0.0)
-    steps = ask(tx, start, outline.unflatten(real), 1.0, net=any(decay.size for decay in decays))
-    owned = accumulators(tx, start, outline.unflatten(real))
+    start = tx.init(treedef.unflatten(real)) if state is None else state
+    decays = ask(tx, tx.init(treedef.unflatten(ones)) if state is None else state, treedef.unflatten(ones), 0.0)
+    steps = ask(tx, start, treedef.unflatten(real), 1.0, net=any(decay.size for decay in decays))
+    owned = accumulators(tx, start, treedef.unflatten(real))
     rows: list[Row] = []
     keys: list[tuple[str, ...]] = []
     for i, (path, _) in enumerate(leaves):

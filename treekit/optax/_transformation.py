@@ -9,7 +9,7 @@ import optax
 from optax import GradientTransformationExtraArgs as _Base
 
 from treekit._describe import describe, describe_value
-from treekit._filter import is_array
+from treekit._predicates import is_array
 from treekit.optax._types import InitFn, S, TransformationLike, UpdateFn
 
 P = ParamSpec("P")
@@ -64,9 +64,11 @@ class GradientTransformation(_Base, Generic[S]):
 
     Attributes:
         core: what runs between the boundaries, on trees of arrays; None for one that JAX has rebuilt.
+        ends_chain: whether nothing that changes the updates may follow it in a chain.
     """
 
     core: Core | None = None
+    ends_chain: bool = False
     _describe: Callable[[], str] | None = None
 
     if TYPE_CHECKING:  # at run time they are the fields of the named tuple
@@ -82,11 +84,13 @@ class GradientTransformation(_Base, Generic[S]):
         update: Callable[..., tuple[Any, S]] | Any,
         core: Core | None = None,
         describe: Callable[[], str] | None = None,
+        ends_chain: bool = False,
     ) -> "GradientTransformation[S]":
         """Also called by JAX when it rebuilds the tuple, with anything in the place of the two functions."""
         self = super().__new__(cls, init, update)
         self.core = core
         self._describe = describe
+        self.ends_chain = ends_chain
         return self
 
     def __repr__(self) -> str:
@@ -99,7 +103,11 @@ class GradientTransformation(_Base, Generic[S]):
 
     def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[S]":
         """The same transformation, whose `repr` is what `describe` returns."""
-        return GradientTransformation(self.init, self.update, self.core, describe)
+        return GradientTransformation(self.init, self.update, self.core, describe, self.ends_chain)
+
+    def ending_chain(self, ends_chain: bool = True) -> "GradientTransformation[S]":
+        """The same transformation, after which nothing may follow in a chain."""
+        return GradientTransformation(self.init, self.update, self.core, self._describe, ends_chain)
 
 
 def is_ours(x: object) -> TypeGuard[GradientTransformation[Any]]:

@@ -1,14 +1,17 @@
 """Optax's functions on trees, such as `optax.global_norm` and `optax.tree.zeros_like`, made to take raw models."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import optax
 
 from treekit._dtype import as_array
-from treekit._filter import combine, is_parameter, partition
+from treekit._filter import combine, partition
 from treekit._jax import jtu
+from treekit._predicates import is_inexact_parameter, is_parameter
 
 # Of optax.tree those that compute on all leaves of their arguments; the others take states and keys.
 ON_TREES: tuple[Callable[..., Any], ...] = (
@@ -29,20 +32,29 @@ ON_TREES: tuple[Callable[..., Any], ...] = (
 def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
     """One of these functions on the leaves that can be parameters; other leaves do not count, and stay as they are.
 
+    `random_like` draws normal numbers by default, so integers and bools stay as they are too.
+
     Args:
         f: the function.
         module: where it can be imported from, for pickle.
         name: its name there.
     """
 
+    signature = inspect.signature(f)
+
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        counts = (
+            is_inexact_parameter
+            if f is optax.tree.random_like and _draws_normal(signature, args, kwargs)
+            else is_parameter
+        )
         left_out: list[tuple[Any, Any]] = []  # for each tree its structure without them, and what is left out
 
         def parameters(x: Any) -> Any:
             if jtu.all_leaves([x]):  # an array; or a dtype, a decay, a sampler
                 return x
-            kept, others = partition(x, is_parameter)
+            kept, others = partition(x, counts)
             left_out.append((jtu.tree_structure(kept), others))
             return jtu.tree_map(as_array, kept)
 
@@ -52,3 +64,8 @@ def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[...
 
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
     return wrapped
+
+
+def _draws_normal(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    given = signature.bind_partial(*args, **kwargs).arguments
+    return given.get("dtype") is None and given.get("sampler", jax.random.normal) is jax.random.normal

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from treekit._types import TransformationLike as TransformationLike
 
 U = TypeVar("U")
+V_co = TypeVar("V_co", covariant=True)
 S_co = TypeVar("S_co", covariant=True)
 
 if TYPE_CHECKING:
@@ -28,3 +29,10 @@ class UpdateFn(Protocol[S]):
     """`update` of a transformation: returns updates like those it takes, and a new state."""
 
     def __call__(self, updates: U, state: S, params: Any = None, **extra_args: Any) -> tuple[U, S]: ...
+
+
+@runtime_checkable
+class ValueAndGradFn(Protocol[V_co]):
+    """What `value_and_grad_from_state` returns: takes params, returns a value and a gradient like the params."""
+
+    def __call__(self, params: U, *args: Any, state: Any, **kwargs: Any) -> tuple[V_co, U]: ...

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -21,12 +22,12 @@ from treekit.optax._apply_if_finite import apply_if_finite
 from treekit.optax._boundary import normalize
 from treekit.optax._chain import with_last_step
 from treekit.optax._conditionally import conditionally_mask, conditionally_transform
+from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._inject import bind, inject_hyperparams
 from treekit.optax._lbfgs import lbfgs, value_and_grad_from_state
 from treekit.optax._masking import freeze, masked, partition, selective_transform
 from treekit.optax._monitor import monitor
 from treekit.optax._multi_steps import MultiSteps
-from treekit.optax._preserve import preserve
 from treekit.optax._selection import is_spec_leaf
 from treekit.optax._specs import resolve_mask
 from treekit.optax._transformation import Core, GradientTransformation, check_is_transformation, describe_call, is_ours
@@ -117,12 +118,33 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
         made = factory(*bound.args, **bound.kwargs)
         if not isinstance(made, optax.GradientTransformation):
             return made
-        if factory in (optax.chain, optax.named_chain) and args:
-            made = _with_last_step(factory, made, args, bound.args)
-        return normalize(made).described_as(functools.partial(describe_call, name, signature, args, kwargs))
+        describe = functools.partial(describe_call, name, signature, args, kwargs)
+        if factory not in (optax.chain, optax.named_chain) or not args:
+            return normalize(made).described_as(describe)
+        ends = _check_last(name, [x if factory is optax.chain else x[1] for x in args])
+        return normalize(_with_last_step(factory, made, args, bound.args)).described_as(describe).ending_chain(ends)
 
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
     return wrapped
+
+
+def _check_last(chain: str, links: list[Any]) -> bool:
+    """Raise a ValueError where something follows a link that has to be the last; return whether there is such a link.
+
+    Several of them may follow each other, since they leave the updates as they are.
+    """
+    ends = [is_ours(link) and link.ends_chain for link in links]
+    for i, (is_last, is_next_last) in enumerate(itertools.pairwise(ends)):
+        if is_last and not is_next_last:
+            raise ValueError(
+                f"{links[i]!r} is link {i} of {chain}, and {_in_short(links[i + 1])} follows it. It averages the "
+                "params that the optimizer gives, so put it last"
+            )
+    return any(ends)
+
+
+def _in_short(tx: Any) -> str:
+    return repr(tx) if is_ours(tx) else "another transformation"
 
 
 def _with_last_step(
@@ -151,10 +173,10 @@ def _wrap_argument(name: str, x: Any) -> Any:
     """
     if is_ours(x):
         return _link(x)
-    if _is_tuple(x):  # the links of a chain; in a named chain, each with its name
-        return tuple(_wrap_argument(name, item) for item in x)
     if x is not None and name.endswith("mask"):
         return functools.partial(resolve_mask, x, name=name)
+    if _is_tuple(x):  # the links of a chain; in a named chain, each with its name
+        return tuple(_wrap_argument(name, item) for item in x)
     if callable(x) and not jtu.all_leaves([x]):
         return functools.partial(_call_or_resolve, x, name)
     return x
@@ -174,7 +196,7 @@ def _link(tx: GradientTransformation[Any]) -> Core:
 
     It runs its core, and crosses the boundary again only where a transformation before it has frozen leaves.
     """
-    core = preserve(tx)
+    core = preserve_dtypes(tx)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         is_whole = params is None or jtu.tree_structure(updates) == jtu.tree_structure(params)
@@ -186,9 +208,14 @@ def _link(tx: GradientTransformation[Any]) -> Core:
 def wrap_module(module: types.ModuleType, name: str) -> types.ModuleType:
     """A module called `name` with every name of one of Optax's."""
     out = types.ModuleType(name, module.__doc__)
-    vars(out).update(
-        __getattr__=functools.partial(wrap_attribute, module),
-        __dir__=lambda: dir(module),
-        __all__=[name for name in dir(module) if not name.startswith("_")],
-    )
+    get, names, public = attributes_of(module)
+    vars(out).update(__getattr__=get, __dir__=names, __all__=public)
     return out
+
+
+def attributes_of(
+    module: types.ModuleType,
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a module with every name of one of Optax's."""
+    public = [name for name in dir(module) if not name.startswith("_")]
+    return functools.partial(wrap_attribute, module), lambda: dir(module), public

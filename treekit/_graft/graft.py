@@ -1,4 +1,4 @@
-"""graft: the values of one tree, carried over to a tree of another structure."""
+"""`graft`: carry the values of one tree over to a tree of another structure."""
 
 import dataclasses
 import warnings
@@ -9,13 +9,13 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from treekit._describe import describe
+from treekit._describe import describe, describe_value
 from treekit._diff import as_table, in_colours
 from treekit._dtype import cast_like, dtype_of, has_dtype
+from treekit._graft.rename import Renamed
+from treekit._graft.states import Leaf, State, sources, states_of
 from treekit._jax import jnp, jtu, untyped
 from treekit._paths import nearest, path_labels
-from treekit._rename import Renamed
-from treekit._states import Leaf, State, sources, states_of
 
 T = TypeVar("T")
 Resize = Callable[[Any, Any], Any]
@@ -27,11 +27,11 @@ class Grafted:
     """What became of one leaf.
 
     Attributes:
-        path: its key path in the new tree; in the old tree, for a leaf that was dropped.
+        path: its key path in the new tree, or in the old tree if it was dropped.
         kind: "kept" (it has the old value), "fresh" (only the new tree has it), "dropped" (only the old tree has it) or
             "refused" (the old value has another shape or dtype).
-        new: what the new tree has there, in words.
-        old: what the old tree has, in words, and where if its path differs.
+        new: a description of what the new tree has there.
+        old: a description of what the old tree has, with its path if that differs.
     """
 
     path: str
@@ -41,7 +41,7 @@ class Grafted:
 
 
 class GraftReport(tuple[Grafted, ...]):
-    """What became of each leaf, in the order of the new tree, then what was dropped; `str()` is a table for people."""
+    """What became of each leaf: first the leaves of the new tree in order, then those dropped. `str()` is a table."""
 
     @property
     def kept(self) -> tuple[Grafted, ...]:
@@ -67,7 +67,7 @@ class GraftReport(tuple[Grafted, ...]):
         return self._table(False)
 
     def show(self) -> None:
-        """Print the table, in colours if it goes to a terminal and the environment has no NO_COLOR."""
+        """Print the table; in a terminal, highlighted, unless the environment variable NO_COLOR is set."""
         print(self._table(in_colours()))
 
     def _of(self, kind: str) -> tuple[Grafted, ...]:
@@ -89,40 +89,41 @@ def graft(
     resize: Resize | Mapping[Any, Resize] | None = None,
     cast: bool = False,
 ) -> tuple[T, GraftReport]:
-    """Carry the values of a tree over to another one: a checkpoint to a model, or an optimizer state, that has changed.
+    """Carry the values of a tree over to another one, such as a checkpoint to a model that has changed.
 
     A leaf of `new` gets the value of the leaf of `old` at the same key path, if shape and dtype are the same. An
-    attribute `w`, a key "w" and an index written as a string are one name, so `old` may be the plain dicts and lists
-    that Orbax or Flax restore. Paths are written as in `path_mask`.
+    attribute `w`, a key "w" and an index written as a string count as the same name, so `old` may consist of the plain
+    dicts and lists that Orbax or Flax restore. Paths are written as in `path_mask`.
 
-    In an optimizer state the path depends on the wrappers. So in named tuples whose class is named a state, as those of
-    Optax are, a leaf is matched by the class, the label of its partition, its place among equal states, and the path
-    below it. A parameter that changes its label takes its moments along.
+    In an optimizer state, paths depend on the wrappers. So inside named tuples whose class name ends in `State`, as
+    Optax's do, a leaf is matched by the class, the label of its partition, its position among equal states, and the
+    path below that state. A parameter that changes its label keeps its moments.
 
     Args:
-        new: the tree that is wanted, fresh from its `__init__` or its optimizer's `init`. Shapes and dtypes
-            (`jax.ShapeDtypeStruct`) will do; those without an old value stay as they are.
+        new: a tree of the new structure, fresh from its `__init__` or its optimizer's `init`. Leaves may be
+            `jax.ShapeDtypeStruct`; those without an old value stay as they are.
         old: the tree that has the values.
         strict: raise an error unless every leaf of both trees is kept.
-        rename: maps old paths to new ones, `{"body.**": "encoder.**"}`. `*` and `**` stand for the same on both sides;
-            the first pattern that matches decides. A pair that begins with `**` applies below each optimizer state too,
-            wherever that is: `{"**.layers.2.**": "**.layers.3.**"}`.
-        resize: a function for the leaves whose old value has another shape, such as a grown vocabulary: it takes the
-            new leaf and the old one, and returns an array of the shape of the new one, or None to refuse it. Or a dict
-            from patterns, as in `path_labels`, to such functions.
-        cast: cast old values of other dtypes too, as far as NumPy's same_kind allows: bf16 to f32 and back, not a
-            float to an int.
+        rename: maps old paths to new ones, `{"body.**": "encoder.**"}`. `*` and `**` match the same on both sides; the
+            first pattern that matches decides. A pair that begins with `**` also applies inside optimizer states:
+            `{"**.layers.2.**": "**.layers.3.**"}`.
+        resize: a function for leaves whose old value has another shape, such as a grown vocabulary. It takes the new
+            leaf and the old one, and returns an array of the new shape, or None to refuse it. Or a dict from patterns,
+            as in `path_labels`, to such functions.
+        cast: also cast old values of other dtypes, as far as NumPy's same_kind allows: bf16 to f32 and back, but not
+            a float to an int.
 
     Returns:
         A tree of the structure, shapes, dtypes and shardings of `new`; and a report with `kept`, `fresh`, `dropped` and
-        `refused`, which prints as a table. Leaves without a dtype (functions, strings) are those of `new`, and not in
-        the report.
+        `refused`, which prints as a table. Leaves without a dtype (functions, strings) are taken from `new`, and are
+        not in the report.
 
     Raises:
-        TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value.
-        ValueError: the trees have no leaf in common; with `strict`, a leaf is not kept; several old states may be meant
-            (lists the candidates); a pattern matches nothing, or leads nowhere; two leaves are renamed to one path;
-            `resize` returns another shape. Nothing is carried over then.
+        TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; `rename` is not a dict of paths; or `resize`
+            is neither a function nor a dict of functions.
+        ValueError: the trees have no leaf in common; with `strict`, a leaf is not kept; several old states could be
+            meant (the message lists them); a pattern of `rename` matches nothing, or its target does not exist; two
+            leaves are renamed to one path; or `resize` returns another shape.
 
     Warns:
         UserWarning: a list has another length than in `old`, and `rename` does not mention it. Its entries are matched
@@ -140,6 +141,7 @@ def graft(
     scale   fresh    f32[] | nothing
     body.w  kept     f32[2] | f32[2] at encoder.w
     """
+    _check_types(rename, resize)
     new_states, old_states = states_of(new, old)
     new_leaves, old_leaves = ([leaf for state in x for leaf in state.leaves.values()] for x in (new_states, old_states))
     names = [leaf.name for leaf in new_leaves]
@@ -155,7 +157,7 @@ def graft(
         name = old_leaves[0].name
         raise ValueError(
             f"the trees have no leaf in common. Old: {name}. The nearest new paths: {nearest(name, names)}. Optimizer "
-            "states have to be of one class; from one class to another, carry over with rename, by full paths"
+            "states are matched by their class; from one class to another, use rename with full paths"
         )
 
     resizers = _resizers(resize, names)
@@ -175,17 +177,36 @@ def graft(
     rows += [Grafted(x.name, "dropped", "nothing", describe(x.value)) for x in old_leaves if id(x) not in used]
     report = GraftReport(rows)
     if strict and len(report.kept) < len(report):
-        raise ValueError(f"graft with strict=True: not every leaf is kept.\n{report}")
+        raise ValueError(f"graft with strict=True: not every leaf was kept.\n{report}")
     flat, treedef = jtu.tree_flatten_with_path(new)
     out: T = treedef.unflatten([values.get(path, x) for path, x in flat])
     return out, report
 
 
+def _check_types(rename: Any, resize: Any) -> None:
+    names = [*rename, *rename.values()] if _is_mapping(rename) else []
+    if rename is not None and not (_is_mapping(rename) and all(isinstance(x, str) for x in names)):
+        raise TypeError(
+            "rename must be a dict that maps old paths to new ones, {'body.**': 'encoder.**'}; found "
+            f"{describe_value(rename)}"
+        )
+    functions = resize.values() if _is_mapping(resize) else [resize]
+    if resize is not None and not all(map(callable, functions)):
+        raise TypeError(
+            "resize must be a function of the new leaf and the old one, or a dict from patterns to such functions; "
+            f"found {describe_value(resize)}"
+        )
+
+
+def _is_mapping(x: object) -> bool:
+    return isinstance(x, Mapping)
+
+
 def _carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:
-    """The old value as it is to stand in the new tree, or None if it is refused."""
+    """Return the old value with the shape and dtype of the new leaf, or None if it is refused."""
     new = leaf.value
     if isinstance(old, jax.ShapeDtypeStruct):
-        raise TypeError(f"at {leaf.name}: the old tree has a shape and dtype, and no value")
+        raise TypeError(f"at {leaf.name}: the old tree has a shape and dtype, but no value")
     if np.shape(old) != np.shape(new):
         old = None if resize is None else resize(new, old)
         if old is None:
@@ -199,14 +220,14 @@ def _carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:
         return None
     try:
         value = cast_like(old, new)
-    except TypeError:  # it may not be cast
+    except TypeError:  # the cast is not allowed
         return None
-    # NumPy has 64 bits where JAX may have 32, in which its own array must not be rounded.
+    # A NumPy array may have 64 bits, and must not be rounded to the 32 bits of JAX.
     return _placed(old if is_same and isinstance(new, _NUMPY) else value, new)
 
 
 def _placed(value: Any, new: Any) -> Any:
-    """A value as the new tree has it: a Python number, an array of NumPy, or one of JAX with its sharding."""
+    """Convert a value to the type of the new leaf: a Python number, a NumPy array, or a JAX array with its sharding."""
     if _is_traced(value):
         return value
     if not has_dtype(new):
@@ -239,9 +260,9 @@ def _warn_of_lengths(new: list[State], old: list[State], renamed: Renamed) -> No
     ]
     if found:
         warnings.warn(
-            f"graft: lists have other lengths: {', '.join(dict.fromkeys(found))}. Their entries are matched by index. "
-            "If a layer was inserted or removed before the end, its neighbours get the wrong values: say with rename "
-            "which is which, such as rename={'**.layers.2.**': '**.layers.3.**'}. To say that the indices are right, "
-            "rename a layer to its own name",
+            f"graft: lengths of lists differ: {', '.join(dict.fromkeys(found))}. Their entries are matched by index. "
+            "If a layer was inserted or removed before the end, the layers after it get wrong values: use rename, such "
+            "as rename={'**.layers.2.**': '**.layers.3.**'}. If the indices are right, say so with "
+            "rename={'**.layers.**': '**.layers.**'}",
             stacklevel=3,
         )

@@ -1,4 +1,4 @@
-"""Which leaf of one tree is which of another: by key path, and in optimizer states by the class of the state."""
+"""Match the leaves of two trees for `graft`: by key path, and in optimizer states by the class of the state."""
 
 import dataclasses
 from collections import defaultdict
@@ -13,7 +13,7 @@ from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._paths import path_name
 
-_HYPERPARAMS = "hyperparams."  # those of a new label are the ones that it was made with
+_HYPERPARAMS = "hyperparams."  # those of a new label are not carried over
 
 
 @dataclasses.dataclass(eq=False)
@@ -27,15 +27,15 @@ class Leaf:
 
 @dataclasses.dataclass(eq=False)
 class State:
-    """An optimizer state in a tree, such as Optax's ScaleByAdamState; or the whole tree, for what is in no state.
+    """An optimizer state in a tree, such as Optax's ScaleByAdamState; or the whole tree, for leaves outside of states.
 
     Attributes:
         name: its key path.
-        kind: the name of its class; or the names of its fields, if one of the trees has dicts for states.
-        labels: the keys on the way to it that do not depend on how it is wrapped, such as the label in a partition.
-        leaves: the leaves whose innermost state it is, by the path below it.
-        lengths: the lengths of the lists among these leaves, by the path below it.
-        place: its index among the states of this kind with these labels, and how many there are.
+        kind: the name of its class; or the names of its fields, if one of the trees has dicts instead of states.
+        labels: the keys above it that do not depend on wrappers, such as the label in a partition.
+        leaves: the leaves for which it is the innermost state, by the path below it.
+        lengths: the lengths of the lists of these leaves, by the path below it.
+        place: its index among the states with the same kind and labels, and their number.
     """
 
     name: str = ""
@@ -47,33 +47,33 @@ class State:
 
 
 def states_of(*trees: Any) -> list[list[State]]:
-    """The states that have leaves, in their order, of trees that are to be matched."""
+    """Return the states that have leaves, in order, for each of the trees to match."""
     classes = [{cls for cls in _classes(tree) if _is_state(cls)} for tree in trees]
     fields: dict[frozenset[str], tuple[str, ...]] = {
         frozenset(cls._fields): cls._fields for found in classes for cls in found
     }
-    # What Orbax and Flax restore without a target has dicts for states, and perhaps strings for indices.
+    # Trees that Orbax and Flax restore without a target have dicts instead of states, and perhaps strings as indices.
     return [_Walk(fields, plain=not all(classes)).states_of(tree) for tree in trees]
 
 
 def sources(
     state: State, new: list[State], old: list[State], known: Container[str]
 ) -> Iterator[tuple[Leaf, list[Leaf]]]:
-    """The leaves of a state in the new tree, each with the leaf of the old tree that it gets its value from.
+    """Map the leaves of a state in the new tree to the leaves of the old tree from which they get their values.
 
-    There may be several, of one value: the counts of groups that become one.
+    A new leaf may have several sources of equal value, such as the counts of groups that become one group.
 
-    The old state is the one of the same kind, labels and place; or the only one of its kind. A leaf that it does not
-    have may have come from another label, where the new tree does not have it any more.
+    The old state is the one with the same kind, labels and place, or the only one of its kind. A leaf that it does not
+    have may come from another label, under which the new tree no longer has it.
 
     Args:
         state: one of `new`.
         new: the states of the new tree.
         old: the states of the old tree.
-        known: the names of the leaves whose sources are known.
+        known: the names of the leaves whose sources are already known.
 
     Raises:
-        ValueError: several leaves may be meant; lists them.
+        ValueError: several leaves could be meant; the message lists them.
     """
     same_kind = [x for x in old if x.kind == state.kind]
     equals = [x for x in same_kind if x.labels == state.labels]
@@ -100,8 +100,8 @@ def _find(state: State, below: str, candidates: list[State]) -> list[Leaf]:
         name = state.leaves[below].name
         listed = "\n".join(f"  {x.leaves[below].name}" for x in found)
         raise ValueError(
-            f"graft cannot tell which leaf of the old tree {name} is to get its value from. The candidates:\n{listed}\n"
-            f"Say which with rename, such as rename={{{found[0].leaves[below].name!r}: {name!r}}}"
+            f"graft cannot decide from which leaf of the old tree {name} gets its value. The candidates:\n{listed}\n"
+            f"Decide with rename, such as rename={{{found[0].leaves[below].name!r}: {name!r}}}"
         )
     return placed
 
@@ -109,11 +109,11 @@ def _find(state: State, below: str, candidates: list[State]) -> list[Leaf]:
 def _origins(
     labels: tuple[str, ...], new: list[State], old: list[State], claimed: Container[Any]
 ) -> set[tuple[str, ...]]:
-    """The labels in the old tree that parameters under these labels come from: of those, it has them no more.
+    """Return the labels in the old tree from which the parameters under these labels come.
 
-    If there are none, the parameters are new, and so is all of their state: with the count of steps of others, Adam
-    would take moments of zero for those of a long run. Where states have no parameters to tell by, as sgd's, it is the
-    labels that are gone.
+    If there are no such labels, the parameters are new, and so is all of their state: with an old count of steps, Adam
+    would treat moments of zero as those of a long run. For states without parameters, such as those of sgd, these are
+    the labels that the new tree no longer has.
     """
     params = {(x.kind, below) for x in new if x.labels == labels for below in x.leaves if _is_of_param(below)}
     if not params:
@@ -127,7 +127,7 @@ def _origins(
 
 
 def _belong(state: State, old: State) -> bool:
-    """Whether two states have a parameter in common, or the new one has none."""
+    """Whether two states have a parameter in common, or the new one has no parameters."""
     params = [below for below in state.leaves if _is_of_param(below)]
     return not params or any(below in old.leaves for below in params)
 
@@ -145,7 +145,7 @@ def _same_values(leaves: list[Leaf]) -> bool:
 
 
 class _Walk:
-    """Finds the states of one tree."""
+    """A walk through one tree that collects its states."""
 
     def __init__(self, fields: Mapping[frozenset[str], tuple[str, ...]], *, plain: bool) -> None:
         self._fields = fields
@@ -166,7 +166,9 @@ class _Walk:
     def _visit(self, x: Any, path: tuple[Any, ...], below: str, state: State, labels: tuple[str, ...]) -> None:
         if jtu.all_leaves([x]):
             if below in state.leaves:
-                raise ValueError(f"graft needs one name for each leaf, and two are called {path_name(path)}")
+                raise ValueError(
+                    f"graft needs a different name for each leaf, but two leaves are called {path_name(path)}"
+                )
             if dtype_of(x) is not None:
                 state.leaves[below] = Leaf(path, path_name(path), x)
             return
@@ -186,7 +188,7 @@ class _Walk:
             state.lengths[below] = len(parts)
 
     def _children(self, x: Any) -> list[tuple[str, Any, Any]]:
-        """The name, key and value of each child; indices and fields in their own order, which a dict does not keep."""
+        """Return name, key and value of each child, with indices and fields in their order, which JAX's dicts lose."""
         found = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
         children = [(path_name(path), path[0], child) for path, child in found]
         parts = [part for part, _, _ in children]
@@ -203,12 +205,12 @@ class _Walk:
 
 
 def _is_state(cls: Any) -> bool:
-    """Whether this is a class of named tuples with fields and is named a state, as all of Optax's are."""
+    """Whether `cls` is a class of named tuples with fields whose name ends in "State", as Optax's do."""
     return bool(getattr(cls, "_fields", ())) and cls.__name__.endswith("State")
 
 
 def _classes(tree: Any) -> list[Any]:
-    """The classes of all nodes and leaves."""
+    """Return the classes of all nodes and leaves of a tree."""
     found: list[Any] = []
 
     def see(x: Any) -> bool:

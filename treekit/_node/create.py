@@ -1,4 +1,4 @@
-"""Creation of a node made by `@node`: its class's own code runs, once, and what it made is checked and frozen."""
+"""Create instances of a class made by `@node`: run its own code once, check the fields, and freeze the instance."""
 
 import dataclasses
 import functools
@@ -11,30 +11,30 @@ from typing import Any, TypeVar
 import jax
 import wadler_lindig
 
-from treekit._check_types import check_created
-from treekit._codegen import STATIC
-from treekit._copy import copy_arguments
+from treekit._check_types.check_types import check_created
 from treekit._describe import describe_function
 from treekit._jax import jtu
-from treekit._layout import Creation, Layout, deepcopy_node, layout_of
-from treekit._static import FUNCTIONS, carried, holds_array, reached
+from treekit._node.codegen import STATIC
+from treekit._node.copy_arguments import copy_arguments
+from treekit._node.layout import Creation, Layout, deepcopy_node, layout_of
+from treekit._node.static_values import FUNCTIONS, captured_objects, holds_array, reachable
 
 T = TypeVar("T")
 
 _pretty: Any = wadler_lindig  # its keyword arguments have no types
-# The ids of the instances whose __init__ runs. Creating one never unfreezes another, in this thread or in others.
+# The ids of the instances whose __init__ is running. Only these can be assigned to, in this thread and in others.
 _building: set[int] = set()
 
 
 def node_methods(cls: type[Any]) -> dict[str, Any]:
-    """The methods that make a frozen dataclass a node."""
+    """Return the methods that make a frozen dataclass a node."""
     methods: dict[str, Any] = {
         "__init__": _creating(cls),
         "__setattr__": _set_attribute,
         "__delattr__": _delete_attribute,
         "__repr__": _represent,
     }
-    # A class that pickles in a way of its own is left to it.
+    # A class with its own way of pickling keeps it.
     for name in ("__getstate__", "__reduce_ex__", *_PICKLING):
         if getattr(cls, name, None) not in (getattr(object, name, None), _PICKLING.get(name)):
             return methods
@@ -51,10 +51,10 @@ def make(create, cls, init):
 
 
 def _creating(cls: type[Any]) -> Callable[..., None]:
-    """The `__init__` of a node class: its own, with what creation adds around it."""
+    """Return the `__init__` of a node class: its own, wrapped in the steps of creation."""
     init: Callable[..., None] = cls.__init__
     scope: dict[str, Any] = {}
-    # With the globals of its own: there, jaxtyping and others look for the names in annotations that are strings.
+    # With the globals of the class's `__init__`, in which jaxtyping and others resolve annotations that are strings.
     exec(_INIT_SOURCE, getattr(init, "__globals__", {}), scope)
     out: Callable[..., None] = functools.wraps(init)(scope["make"](_create, cls, init))
     out.__doc__ = init.__doc__ or _inherited_doc(cls)
@@ -62,27 +62,27 @@ def _creating(cls: type[Any]) -> Callable[..., None]:
 
 
 def _inherited_doc(cls: type[Any]) -> str | None:
-    """The docstring of the `__init__` of the next base that has one."""
-    inits: list[Any] = [vars(base).get("__init__") for base in cls.__mro__[1:-1]]  # without that of `object`
+    """Return the docstring of the first base's `__init__` that has one."""
+    inits: list[Any] = [vars(base).get("__init__") for base in cls.__mro__[1:-1]]  # without `object`
     return next((init.__doc__ for init in inits if init is not None and init.__doc__), None)
 
 
-def take_anything(init: Any, names: Iterable[str]) -> None:
-    """Tell who checks arguments by their annotations, as jaxtyping does, that those of these names may be anything."""
+def relax_annotations(init: Any, names: Iterable[str]) -> None:
+    """Annotate these arguments as `Any` for run-time checkers such as jaxtyping, since converters take any type."""
     init.__annotations__ = {**init.__annotations__, **dict.fromkeys(names, Any)}
 
 
 def _create(
     cls: type[Any], init: Callable[..., None], self: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    if id(self) in _building:  # super().__init__() of a subclass, which sees to the rest
+    if id(self) in _building:  # called by a subclass through super(), which does the rest
         init(self, *args, **kwargs)
         return
     layout = layout_of(cls)
     if type(self) is not cls or layout is None or layout.creation is None or vars(self):
         raise _frozen(self, "initialized again")
     copied_args, copied_kwargs = copy_arguments(args, kwargs, layout.creation.uncopied)
-    copied_kwargs.pop(STATIC, None)  # of cls(**vars(another))
+    copied_kwargs.pop(STATIC, None)  # present in cls(**vars(other))
     _building.add(id(self))
     try:
         init(self, *copied_args, **copied_kwargs)
@@ -97,9 +97,9 @@ def _create(
 
 
 def _finish(self: object, layout: Layout, creation: Creation) -> None:
-    """Defaults and converters, and the checks of what fields there are."""
+    """Set defaults, apply converters, and check that the fields are those declared and allowed."""
     attributes = vars(self)
-    attributes.pop(STATIC, None)  # from flattening it in its `__init__`
+    attributes.pop(STATIC, None)  # cached if the instance was flattened in its `__init__`
     for name, default in creation.defaults.items():
         attributes.setdefault(name, default)
     for name, convert in creation.converters.items():
@@ -112,8 +112,8 @@ def _finish(self: object, layout: Layout, creation: Creation) -> None:
     _check_attributes(layout.cls, layout.names, attributes)
     for name, value in attributes.items():
         if type(value) in _MAY_CARRY:
-            _check_carried(self, name, value)
-    layout.settle(self)
+            _check_captured(self, name, value)
+    layout.freeze_attributes(self)
 
 
 _CONTAINERS: dict[type[Any], Any] = {list: iter, tuple: iter, dict: operator.methodcaller("values")}
@@ -121,40 +121,40 @@ _MAY_CARRY = frozenset({*FUNCTIONS, *_CONTAINERS})
 
 
 def _items(x: object) -> list[Any]:
-    """What may carry something, in a container."""
+    """Return the items of a container that may be, or contain, functions."""
     items_of = _CONTAINERS.get(type(x))
     return [item for item in items_of(x) if type(item) in _MAY_CARRY] if items_of else []
 
 
-def _check_carried(self: object, name: str, value: Any) -> None:
-    """Raise a TypeError where a function in an attribute carries this node along, or another with arrays."""
-    for x in itertools.chain.from_iterable(map(carried, reached(value, _items))):
+def _check_captured(self: object, name: str, value: Any) -> None:
+    """Raise a TypeError if a function in an attribute captures this node, or another one with arrays."""
+    for x in itertools.chain.from_iterable(map(captured_objects, reachable(value, _items))):
         if x is self or id(x) in _building:
             owner = "itself" if x is self else f"the {type(x).__qualname__} that is being created"
             raise TypeError(
                 f"creating {type(self).__qualname__} stored a method of {owner}, or a function of one, in {name}: it "
-                "belongs to that instance, and would read its values after JAX has rebuilt it with others. Store a "
-                f"function, or make {name} a method that calls it"
+                "belongs to that instance, and would still read its values after JAX has rebuilt it with others. Store "
+                f"a function, or make {name} a method that calls it"
             )
         if not jtu.all_leaves([x]) and type(x) not in _CONTAINERS and holds_array(x):
             raise TypeError(
-                f"creating {type(self).__qualname__} stored a function in {name} that carries a {type(x).__qualname__} "
-                "along, whose arrays JAX does not see there: they would get no gradient, and jit would take them for "
-                f"constants. Store the {type(x).__qualname__}, and call it, or its method, in a method"
+                f"creating {type(self).__qualname__} stored a function in {name} that captures a "
+                f"{type(x).__qualname__}, whose arrays JAX does not see there: they would get no gradient, and jit "
+                f"would compile them as constants. Store the {type(x).__qualname__}, and call it in a method"
             )
 
 
 def _check_attributes(cls: type[Any], names: tuple[str, ...], attributes: Mapping[str, Any]) -> None:
-    """Raise a TypeError unless the fields, all of them, are what an instance has."""
+    """Raise a TypeError unless the attributes of an instance are exactly the fields."""
     if missing := [name for name in names if name not in attributes]:
         raise TypeError(f"creating {cls.__qualname__} left {', '.join(missing)} unset. Set every field (None will do)")
     for name in set(attributes).difference(names) if len(attributes) > len(names) else ():
-        # A functools.cached_property, read while creating, stores its value under its own name.
+        # A functools.cached_property that is read during creation stores its value under its own name.
         attribute: object = inspect.getattr_static(cls, name, None)
         if not hasattr(type(attribute), "__set_name__"):
             raise TypeError(
-                f"creating {cls.__qualname__} set {name}, which is no field, so it would be lost when JAX rebuilds the "
-                f"instance. Declare it in the class body: `{name}: {type(attributes[name]).__name__}`, with "
+                f"creating {cls.__qualname__} set {name}, which is not a field, so it would be lost when JAX rebuilds "
+                f"the instance. Declare it in the class body: `{name}: {type(attributes[name]).__name__}`, with "
                 "field(static=True) if it is part of the structure"
             )
 
@@ -162,7 +162,7 @@ def _check_attributes(cls: type[Any], names: tuple[str, ...], attributes: Mappin
 def _frozen(self: object, done: str) -> TypeError | dataclasses.FrozenInstanceError:
     cls = type(self)
     if layout_of(cls) is None:
-        return TypeError(f"{cls.__qualname__} extends a node and is none itself: decorate it with @node too")
+        return TypeError(f"{cls.__qualname__} extends a node but is not a node itself: decorate it with @node too")
     return dataclasses.FrozenInstanceError(
         f"a {cls.__qualname__} is finished once it is created, and cannot be {done}; make another one with "
         "treekit.replace or treekit.tree_at"
@@ -170,7 +170,7 @@ def _frozen(self: object, done: str) -> TypeError | dataclasses.FrozenInstanceEr
 
 
 def _set_attribute(self: object, name: str, value: object) -> None:
-    # `A[int](...)` sets `__orig_class__` on what it has created. It is not a field, and rebuilding leaves it out.
+    # `A[int](...)` sets `__orig_class__` on the new instance. It is not a field, and a rebuilt node does not have it.
     if id(self) not in _building and name != "__orig_class__":
         raise _frozen(self, f"changed: {name} was set")
     object.__setattr__(self, name, value)
@@ -199,7 +199,7 @@ def _blank(cls: type[T]) -> T:
 
 
 def _fields_of(self: object) -> dict[str, Any]:
-    """The attributes that are fields: what was cached on an instance does not outlive it."""
+    """Return the attributes that are fields, without values that were cached on the instance."""
     layout = layout_of(type(self))
     names = layout.names if layout else ()
     return {name: value for name, value in vars(self).items() if name in names}
@@ -213,5 +213,5 @@ def _set_state(self: object, state: Mapping[str, Any]) -> None:
     vars(self).update(state)
 
 
-# With __setstate__ and __deepcopy__ there, a user's __getattr__ is never asked for them.
+# Since __setstate__ and __deepcopy__ are defined, a user's __getattr__ is never called for them.
 _PICKLING = {"__reduce__": _reduce, "__setstate__": _set_state, "__deepcopy__": deepcopy_node}

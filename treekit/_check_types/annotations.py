@@ -1,4 +1,4 @@
-"""What a class says of its fields: annotations in their final form, strings resolved and type variables replaced."""
+"""Read the annotations of a class's fields, with strings resolved and type variables replaced."""
 
 import builtins
 import contextlib
@@ -29,39 +29,39 @@ from typing import (
 import wadler_lindig
 from jaxtyping import AnnotationError, Bool, Integer, Num, Real
 
-from treekit._jaxtyping import pytree_of, pytree_parts
-from treekit._layout import layout_of
+from treekit._check_types.jaxtyping_internals import pytree_of, pytree_parts
+from treekit._node.layout import layout_of
 
-# What type checkers allow for a number, and what JAX makes of one on its way through jit.
+# What type checkers accept for each kind of number, and the arrays that jit turns such numbers into.
 _ALLOWED: dict[Any, tuple[Any, ...]] = {
     bool: (bool, Bool[Any, ""]),
     int: (int, Bool[Any, ""], Integer[Any, ""]),
     float: (int, float, Bool[Any, ""], Real[Any, ""]),
     complex: (int, float, complex, Bool[Any, ""], Num[Any, ""]),
 }
-_union: Any = Union  # not `|`, which the checker inside of older PyTree[...] does not know
+_union: Any = Union  # not `|`, which the checker inside older versions of PyTree[...] does not support
 _NUMBERS: dict[Any, Any] = {kind: _union[allowed] for kind, allowed in _ALLOWED.items()}
-# Their arguments do not say what is in the field, or say it in another way.
+# The arguments of these are not the types of what is in the field, so they are not simplified.
 _OPAQUE: tuple[Any, ...] = (Literal, Callable, type)
-# Module names in front of a name, outside of quotes.
+# Module names before a name, outside quotes.
 _PREFIXES = re.compile(r"('[^']*')|(?:(?:\w+|<locals>)\.)+(?=\w)")
 
-_Arguments = dict[Any, Any]  # from type variables, and Self, to types
+_Arguments = dict[Any, Any]  # from type variables, and from Self, to types
 
 _pretty: Any = wadler_lindig  # its keyword arguments have no types
 
 
 class UnresolvedAnnotationError(AnnotationError, TypeError):
-    """An annotation that cannot be checked; jaxtyping's decorator hands one on as it is."""
+    """An annotation cannot be resolved. It is an AnnotationError, which jaxtyping's decorator re-raises unchanged."""
 
 
 class Field(NamedTuple):
-    """A field of a class.
+    """A field of a class, with its resolved annotation.
 
     Attributes:
-        name: its name.
+        name: the name of the field.
         text: its annotation, for messages.
-        hint: its annotation in the form that is checked: a number may be an array of shape ().
+        hint: its annotation in the form that is checked, where a number may also be an array of shape ().
     """
 
     name: str
@@ -70,31 +70,31 @@ class Field(NamedTuple):
 
 
 def has_fields(x: object) -> bool:
-    """Whether something is an instance of a dataclass, or of a class that treekit registered."""
+    """Whether `x` is an instance of a dataclass or of a class that treekit registered."""
     cls: type[Any] = type(x)
     return dataclasses.is_dataclass(cls) or layout_of(cls) is not None
 
 
 def fields_of(x: object) -> tuple[Field, ...]:
-    """The annotated fields of an instance; none if its class is neither a dataclass nor registered by treekit.
+    """Return the annotated fields of `x`: () if its class is neither a dataclass nor registered by treekit.
 
     Raises:
-        UnresolvedAnnotationError: an annotation is a string that cannot be resolved; names class and field.
+        UnresolvedAnnotationError: an annotation is a string that cannot be resolved; the message names class and field.
     """
     cls: Any = type(x)
     return _fields(cls)
 
 
-@functools.cache  # which keeps the class alive, as JAX does with the class of every node
+@functools.cache  # this keeps the class alive, as JAX does with the class of every node
 def _fields(cls: type[Any]) -> tuple[Field, ...]:
     arguments = _type_arguments(cls)
     return tuple(_field(cls, owner, name, hint, arguments) for owner, name, hint in _declared(cls))
 
 
 def _declared(cls: type[Any]) -> Iterator[tuple[type[Any], str, Any]]:
-    """The class that declares a field, its name and its annotation, for each."""
+    """Yield, for each field, the class that declares it, its name and its annotation."""
     if dataclasses.is_dataclass(cls):
-        for f in dataclasses.fields(cls):  # which a class shares with those it inherits it from
+        for f in dataclasses.fields(cls):  # a class shares the Field object with the base that it inherits it from
             owners = [base for base in cls.__mro__ if vars(base).get("__dataclass_fields__", {}).get(f.name) is f]
             yield owners[-1], f.name, f.type
     else:
@@ -116,35 +116,35 @@ def _field(
 
 @contextlib.contextmanager
 def _explained(what: str, owner: type[Any]) -> Generator[None]:
-    """Say what could not be resolved, in a class, and what to do."""
+    """Turn any error inside into one that says what could not be resolved, and what to do."""
     try:
         yield
     except Exception as error:
         raise UnresolvedAnnotationError(
-            f"{what} cannot be resolved: {error}. Define what it names at the top level of {owner.__module__}, or "
-            "import it there: a class that is local to a function, or imported under TYPE_CHECKING only, cannot be "
+            f"{what} cannot be resolved: {error}. Define the names in it at the top level of {owner.__module__}, or "
+            "import them there: a class that is local to a function, or imported only under TYPE_CHECKING, cannot be "
             "found while the program runs"
         ) from error
 
 
 def describe_hint(hint: Any) -> str:
-    """A type as one writes it, without the names of modules."""
+    """Write a type as in source code, without the names of modules."""
     text: str = _pretty.pformat(hint, width=sys.maxsize)
     return _PREFIXES.sub(lambda match: match[1] or "", text)
 
 
 def _resolve(annotation: Any, owner: type[Any]) -> Any:
-    """An annotation, and the strings in it, with the names that its class sees."""
+    """Resolve an annotation, and the strings in it, with the names that are visible in its class."""
     module = sys.modules.get(owner.__module__)
     parameters = {p.__name__: p for p in getattr(owner, "__type_params__", ())}
-    # Built-in names come after those in a class's body, for Python; but a method `list` is in no annotation.
+    # Unlike in Python, built-ins come before the class's body: `list` is the built-in, even next to a method `list`.
     names = {owner.__name__: owner, **vars(owner), **vars(builtins), **parameters, **(vars(module) if module else {})}
     holder = type("Holder", (), {"__annotations__": {"x": annotation}})
     return typing.get_type_hints(holder, names, names, include_extras=True)["x"]
 
 
 def _type_arguments(cls: type[Any]) -> dict[type[Any], _Arguments]:
-    """What stands for the type variables of each base of a class: `int` for T, in `class Ints(Box[int])`."""
+    """Map the type variables of each base of a class to types: T to `int`, in `class Ints(Box[int])`."""
     found: dict[type[Any], _Arguments] = {}
     for base in cls.__mro__:
         known = found.get(base, {})
@@ -158,7 +158,7 @@ def _type_arguments(cls: type[Any]) -> dict[type[Any], _Arguments]:
 
 
 def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any], *, numbers: bool) -> Any:
-    """A type without variables and what decorates it, and with `numbers` those of arrays beside those of numbers."""
+    """Replace type variables, aliases and wrappers such as Final; with `numbers`, let arrays of shape () be numbers."""
     origin: Any = get_origin(hint)
     args = get_args(hint)
     go = functools.partial(_simplify, owner=owner, known=known, numbers=numbers)
@@ -171,7 +171,7 @@ def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any], *, numbers:
         return known[Self]
     if isinstance(hint, typing.NewType):
         return go(hint.__supertype__)
-    if hasattr(hint, "__value__") and not isinstance(hint, type):  # an alias of a `type` statement, maybe of itself
+    if hasattr(hint, "__value__") and not isinstance(hint, type):  # a `type` statement's alias, maybe recursive
         if hint in known:
             return hint
         arguments = zip(getattr(origin, "__type_params__", ()), map(go, args), strict=False)
@@ -188,7 +188,7 @@ def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any], *, numbers:
     if origin in (Union, UnionType):
         return _union[tuple(map(go, args))]
     if any(get_origin(x) is Unpack or getattr(x, "__unpacked__", False) for x in args):
-        return origin  # tuple[*Ts]
+        return origin  # for tuple[*Ts], just tuple
     if origin is None or origin in _OPAQUE or not args:
         return hint
     return origin[tuple(x if x is ... else go(x) for x in args)]

@@ -13,7 +13,7 @@ from tests.optax import cases
 from tests.trees import FLOAT
 from treekit import optax as tko
 from treekit._jax import untyped
-from treekit.optax._preserve import preserve
+from treekit.optax._dtypes import preserve_dtypes
 
 
 def returning(updates: Any, state: Any, initial: Any) -> optax.GradientTransformation:
@@ -33,7 +33,7 @@ def returning(updates: Any, state: Any, initial: Any) -> optax.GradientTransform
 @pytest.mark.parametrize("value", [0, 1.5, True, 1j, np.float64(2), np.ones(2), jnp.asarray(3), jnp.ones(2) * 2])
 def test_init_makes_state_strong(value: Any) -> None:
     """Python numbers, weak types and NumPy's 64 bits: all become what jit would hand back."""
-    state = preserve(returning(None, None, {"x": value})).init(jnp.ones(2))
+    state = preserve_dtypes(returning(None, None, {"x": value})).init(jnp.ones(2))
     out = jax.jit(lambda s: s)(state)
     assert cases.signature(state) == cases.signature(out)
     np.testing.assert_array_equal(np.asarray(state["x"]), np.asarray(value))
@@ -53,7 +53,7 @@ def test_init_makes_state_strong(value: Any) -> None:
     ],
 )
 def test_every_leaf_of_the_state_keeps_its_dtype(old: Any, new: Any) -> None:
-    tx = preserve(returning(jnp.ones(2), {"x": new}, {"x": old}))
+    tx = preserve_dtypes(returning(jnp.ones(2), {"x": new}, {"x": old}))
     _, state = tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
     assert state["x"].dtype == old.dtype
 
@@ -67,7 +67,7 @@ def test_every_leaf_of_the_state_keeps_its_dtype(old: Any, new: Any) -> None:
     ],
 )
 def test_what_may_not_be_cast_is_an_error_that_says_where(old: Any, new: Any) -> None:
-    tx = preserve(returning(jnp.ones(2), {"x": new}, {"x": old}))
+    tx = preserve_dtypes(returning(jnp.ones(2), {"x": new}, {"x": old}))
     with pytest.raises(TypeError, match=rf"\['x'\].*{old.dtype.name}"):
         tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
 
@@ -79,7 +79,7 @@ DTYPES = [jnp.float16, jnp.bfloat16, jnp.float32, jnp.complex64]
 @pytest.mark.parametrize("grad", DTYPES)
 def test_updates_have_the_wider_of_the_gradient_s_and_the_param_s_dtype(grad: Any, param: Any) -> None:
     for inner in (jnp.float16, jnp.float32):
-        tx = preserve(returning(jnp.ones(2, inner), (), ()))
+        tx = preserve_dtypes(returning(jnp.ones(2, inner), (), ()))
         grads, params = jnp.ones(2, grad), jnp.ones(2, param)
         updates, _ = tx.update(grads, tx.init(params), params)
         assert updates.dtype == jnp.promote_types(grad, param)
@@ -88,13 +88,13 @@ def test_updates_have_the_wider_of_the_gradient_s_and_the_param_s_dtype(grad: An
 
 
 def test_a_state_that_changes_its_structure_is_an_error_with_the_difference() -> None:
-    tx = preserve(returning(jnp.ones(2), {"a": (jnp.ones(1), jnp.ones(1))}, {"a": [jnp.ones(1)]}))
+    tx = preserve_dtypes(returning(jnp.ones(2), {"a": (jnp.ones(1), jnp.ones(1))}, {"a": [jnp.ones(1)]}))
     with pytest.raises(TypeError, match=r"(?s)state.*\['a'\]"):
         tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
 
 
 def test_updates_that_change_their_structure_are_an_error_with_the_difference() -> None:
-    tx = preserve(returning({"a": jnp.ones(2), "c": jnp.ones(1)}, (), ()))
+    tx = preserve_dtypes(returning({"a": jnp.ones(2), "c": jnp.ones(1)}, (), ()))
     with pytest.raises(TypeError, match=r"(?s)updates.*\['[bc]'\]"):
         tx.update({"a": jnp.ones(2), "b": jnp.ones(1)}, tx.init(jnp.ones(2)))
 
@@ -103,7 +103,7 @@ def test_nothing_is_added_where_nothing_has_to_be_cast() -> None:
     """The program of a wrapped update is that of the bare one."""
     params = cases.arrays()
     bare = optax.adam(0.1)
-    kept = preserve(bare)
+    kept = preserve_dtypes(bare)
     state = kept.init(params)
     programs = [jax.make_jaxpr(tx.update)(params, state, params) for tx in (optax.with_extra_args_support(bare), kept)]
     assert [str(eqn.primitive) for eqn in programs[0].eqns] == [str(eqn.primitive) for eqn in programs[1].eqns]
@@ -113,7 +113,7 @@ def test_strict_promotion_does_not_get_in_the_way() -> None:
     params = cases.PARAMS["mixed"]()
     grads = cases.cast(params, FLOAT)
     with jax.numpy_dtype_promotion("strict"):
-        tx = preserve(returning(grads, (), ()))
+        tx = preserve_dtypes(returning(grads, (), ()))
         updates, _ = tx.update(grads, tx.init(params), params)
     assert {u.dtype for u in jax.tree.leaves(updates)} == {jnp.dtype(FLOAT)}
 

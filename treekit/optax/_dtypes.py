@@ -7,16 +7,16 @@ import optax
 from jax.core import Tracer
 
 from treekit._diff import tree_diff
-from treekit._dtype import strong, wider
-from treekit._filter import is_array
+from treekit._dtype import promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._map import cast_each, keep_dtypes
+from treekit._map import cast_each, cast_tree_like
+from treekit._predicates import is_array
 from treekit.optax._sharding import shard_alike
 from treekit.optax._transformation import Apply, WholeStep, core_of
 from treekit.optax._types import TransformationLike
 
 
-def preserve(tx: TransformationLike, *, state_dtype: Any = None) -> optax.GradientTransformationExtraArgs:
+def preserve_dtypes(tx: TransformationLike, *, state_dtype: Any = None) -> optax.GradientTransformationExtraArgs:
     """Give every leaf of the state the dtype it came in with, and every update the wider of its gradient's and param's.
 
     Args:
@@ -33,40 +33,52 @@ def preserve(tx: TransformationLike, *, state_dtype: Any = None) -> optax.Gradie
         return tree if state_dtype is None else cast_floats(state_dtype, tree)
 
     def init(params: Any) -> Any:
-        state = jtu.tree_map(strong, cast(inner.init(cast(params))))
+        state = jtu.tree_map(strengthen, cast(inner.init(cast(params))))
         return _own_arrays(shard_alike(state, params), params)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if state_dtype is not None:
             check_held(state, state_dtype)
         new_updates, new_state = inner.update(cast(updates), state, cast(params), **extra)
-        return _keep_updates(updates, params, new_updates), _keep_state(state, params, new_state)
+        leaves, treedef = jtu.tree_flatten(updates)
+        kept = keep_updates(leaves, treedef, params, new_updates)
+        return treedef.unflatten(kept), keep_state(state, params, new_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def preserve_step(step: WholeStep) -> WholeStep:
-    """Do for a whole step what `preserve` does for an update."""
+def preserve_step_dtypes(step: WholeStep) -> WholeStep:
+    """Do for a whole step what `preserve_dtypes` does for an update."""
 
     def preserved(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
         def apply_kept(params: Any, new_updates: Any) -> Any:
-            return apply(params, _keep_updates(updates, params, new_updates))
+            leaves, treedef = jtu.tree_flatten(updates)
+            return apply(params, treedef.unflatten(keep_updates(leaves, treedef, params, new_updates)))
 
         new_params, new_state = step(updates, state, params, extra, apply_kept)
-        return new_params, _keep_state(state, params, new_state)
+        return new_params, keep_state(state, params, new_state)
 
     return preserved
 
 
-def _keep_updates(updates: Any, params: Any, new_updates: Any) -> Any:
-    leaves, treedef = jtu.tree_flatten(updates)
+def keep_updates(leaves: list[Any], treedef: Any, params: Any, new_updates: Any) -> list[Any]:
+    """New updates, leaf by leaf, each in the wider dtype of its gradient and its param.
+
+    Args:
+        leaves: the gradients.
+        treedef: their structure.
+        params: the params, or None.
+        new_updates: what a transformation made of the gradients.
+    """
+    updates = treedef.unflatten(leaves)
     news = _parts_of_updates(updates, treedef, new_updates)
     if _mixes_complex(params):
         news = list(map(_real_where_real, leaves, news))
-    return treedef.unflatten(cast_each(news, _like_each(leaves, treedef, params), updates))
+    return cast_each(news, _like_each(leaves, treedef, params), updates)
 
 
-def _keep_state(state: Any, params: Any, new_state: Any) -> Any:
+def keep_state(state: Any, params: Any, new_state: Any) -> Any:
+    """A new state in the structure and the dtypes of the one before it."""
     _check_state(state, new_state)
     if _mixes_complex(params):
         new_state = jtu.tree_map(_real_where_real, state, new_state)
@@ -93,10 +105,10 @@ def _is_concrete(x: object) -> bool:
 def _keep_state_dtypes(new: Any, old: Any) -> Any:
     def like(old_leaf: Any, new_leaf: Any) -> Any:
         # A user who writes a Python number into the state, hyperparams["learning_rate"] = 0.1, states no dtype.
-        return old_leaf if is_array(old_leaf) else strong(new_leaf)
+        return old_leaf if is_array(old_leaf) else strengthen(new_leaf)
 
     try:
-        return keep_dtypes(jtu.tree_map(like, old, new), new)
+        return cast_tree_like(jtu.tree_map(like, old, new), new)
     except TypeError as error:
         found = str(error).partition(";")[0]
         raise TypeError(
@@ -111,7 +123,7 @@ def _mixes_complex(params: Any) -> bool:
 
 
 def _is_complex(x: Any) -> bool:
-    return is_array(x) and x.dtype.kind == "c"
+    return is_array(x) and bool(jnp.issubdtype(x.dtype, jnp.complexfloating))
 
 
 def _real_where_real(old: Any, new: Any) -> Any:
@@ -133,9 +145,9 @@ def like_updates(updates: Any, params: Any) -> Any:
 
 def _like_each(updates: list[Any], treedef: Any, params: Any) -> list[Any]:
     if params is None or jtu.tree_structure(params) != treedef:
-        dtypes = [wider(x) for x in updates]
+        dtypes = [promoted_dtype(x) for x in updates]
         return [_of_dtype(dtype) if jnp.issubdtype(dtype, jnp.inexact) else _ANY_DTYPE for dtype in dtypes]
-    return [_of_dtype(wider(x, param)) for x, param in zip(updates, jtu.tree_leaves(params), strict=True)]
+    return [_of_dtype(promoted_dtype(x, param)) for x, param in zip(updates, jtu.tree_leaves(params), strict=True)]
 
 
 def _of_dtype(dtype: Any) -> Any:

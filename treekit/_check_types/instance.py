@@ -1,14 +1,14 @@
-"""isinstance for every annotation: containers and their items, unions, and jaxtyping's types with what they bind."""
+"""An `isinstance` for annotations: containers and their items, unions, and jaxtyping's types, which bind sizes."""
 
 from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from treekit._jaxtyping import Memo, bind, is_jaxtyping
+from treekit._check_types.jaxtyping_internals import Memo, bind, is_jaxtyping
 
 
 def fit(x: Any, hint: Any, memo: Memo) -> Memo | None:
-    """The memo extended by what a value binds as one of a type; None where it is not one."""
+    """Return the memo extended by the sizes that `x` binds as an instance of `hint`; None if it is not an instance."""
     if hint is Any or hint is object:
         return memo
     if is_jaxtyping(hint):
@@ -31,12 +31,12 @@ def fit(x: Any, hint: Any, memo: Memo) -> Memo | None:
 def _is_instance(x: object, cls: Any) -> bool:
     try:
         return isinstance(x, cls)
-    except TypeError:  # a class that cannot be asked: a TypedDict, or a protocol that is for type checkers only
+    except TypeError:  # isinstance does not work with a TypedDict, or a protocol that is not runtime_checkable
         return True
 
 
 def _fit_items(x: Any, origin: Any, args: tuple[Any, ...], memo: Memo) -> Memo | None:
-    """The same for what is in a container of Python's own."""
+    """Do the same as `fit` for the items of a built-in container."""
     if not args or origin.__module__ not in ("builtins", "collections", "collections.abc"):
         return memo
     if origin is tuple:
@@ -46,7 +46,7 @@ def _fit_items(x: Any, origin: Any, args: tuple[Any, ...], memo: Memo) -> Memo |
         pairs: list[tuple[Any, Any]] = list(zip(x, hints, strict=True))
     elif issubclass(origin, Mapping) and len(args) == 2:
         pairs = [pair for key, value in x.items() for pair in ((key, args[0]), (value, args[1]))]
-    elif issubclass(origin, Iterable) and hasattr(x, "__len__"):  # an iterator would be used up
+    elif issubclass(origin, Iterable) and hasattr(x, "__len__"):  # not an iterator, which would be consumed
         pairs = [(item, args[0]) for item in x]
     else:
         pairs = []

@@ -1,4 +1,4 @@
-"""check_types and Typed: whether the fields of nodes are what the annotations of their classes say."""
+"""`check_types` and `Typed`: check the fields of nodes against the annotations of their classes."""
 
 from collections.abc import Callable
 from types import UnionType
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, ge
 
 from jaxtyping import AnnotationError
 
-from treekit._annotations import UnresolvedAnnotationError, fields_of, has_fields
+from treekit._check_types.annotations import UnresolvedAnnotationError, fields_of, has_fields
+from treekit._check_types.instance import fit
+from treekit._check_types.jaxtyping_internals import Memo, describe_memo, extend, fresh_memo, get_memo
 from treekit._describe import describe
-from treekit._instance import fit
 from treekit._jax import jtu
-from treekit._jaxtyping import Memo, describe_memo, extend, fresh_memo, get_memo
 
 T = TypeVar("T")
 
@@ -18,19 +18,19 @@ T = TypeVar("T")
 def check_types(tree: object) -> None:
     """Check the fields of every node in a tree against the annotations of its class.
 
-    These are nodes, Equinox modules, and all other dataclasses that are pytrees. A name in a shape, such as "n" in
-    `Float[Array, "n"]`, is bound to one size in all fields of one node; `{self.n}` is an attribute of it. An array of
-    shape () satisfies `float`, `int` and `bool`. What cannot be checked while running, such as the arguments of a
-    `Callable`, passes.
+    It checks treekit's nodes, Equinox modules, and all other dataclasses that are pytrees. A name in a shape, such as
+    "n" in `Float[Array, "n"]`, is bound to one size in all fields of one node; `{self.n}` is an attribute of the node.
+    An array of shape () satisfies `float`, `int` or `bool`, by its dtype. Annotations that cannot be checked at run
+    time, such as the arguments of a `Callable`, pass.
 
-    A model is checked as it is created: one that is stacked, filtered or masked has other arrays than its classes say.
+    Check a model before you stack, filter or mask it: its arrays no longer match the annotations afterwards.
 
     Args:
         tree: any pytree.
 
     Raises:
-        TypeError: fields are not what their classes say, the message naming each key path; or an annotation cannot be
-            resolved, the message naming class and field.
+        TypeError: fields do not match their annotations; the message names each key path. Or an annotation cannot be
+            resolved; the message names class and field.
 
     >>> import jax.numpy as jnp
     >>> from jaxtyping import Array, Float
@@ -46,7 +46,7 @@ def check_types(tree: object) -> None:
     [0].bias   float32[9]   is not Float[Array, 'dout']   (dout=5, din=3)
     A model that is stacked, filtered or masked fails this check by design: check it before, or inside vmap.
     """
-    if problem := _explain(_wrong_fields(tree), tree):
+    if problem := _explain(_mismatches(tree), tree):
         raise TypeError(
             f"{problem}\n"
             "A model that is stacked, filtered or masked fails this check by design: check it before, or inside vmap."
@@ -54,13 +54,13 @@ def check_types(tree: object) -> None:
 
 
 def check_created(node: object) -> None:
-    """The same for a node that is being created."""
-    if problem := _explain(_wrong_fields(node), node):
+    """Check the fields of a node that is being created, and of the nodes inside it."""
+    if problem := _explain(_mismatches(node), node):
         raise TypeError(f"creating {type(node).__qualname__}: {problem}")
 
 
-class _Wrong(NamedTuple):
-    """A field that is not what its class says, and what names were bound to when it was looked at."""
+class _Mismatch(NamedTuple):
+    """A field that does not match its annotation, and the sizes that were bound when it was checked."""
 
     node: object
     name: str
@@ -69,12 +69,12 @@ class _Wrong(NamedTuple):
     bound: str
 
 
-def _wrong_fields(tree: object) -> list[_Wrong]:
+def _mismatches(tree: object) -> list[_Mismatch]:
     return [wrong for node in _nodes(tree) for wrong in _check_fields(node, fresh_memo(node))[0]]
 
 
 def _nodes(tree: object) -> list[object]:
-    """Every node in a tree that has annotated fields, once."""
+    """Return every node in a tree that has annotated fields, once each."""
     nodes: dict[int, object] = {}
 
     def see(x: object) -> bool:
@@ -86,9 +86,9 @@ def _nodes(tree: object) -> list[object]:
     return list(nodes.values())
 
 
-def _check_fields(node: object, memo: Memo) -> tuple[list[_Wrong], Memo]:
-    """The fields of one node that are wrong, and the memo extended by what the others bind."""
-    wrong: list[_Wrong] = []
+def _check_fields(node: object, memo: Memo) -> tuple[list[_Mismatch], Memo]:
+    """Return the wrong fields of one node, and the memo extended by the sizes that the others bind."""
+    wrong: list[_Mismatch] = []
     fields = list(fields_of(node))
     once = len(fields)
     for i, field in enumerate(fields):
@@ -97,28 +97,28 @@ def _check_fields(node: object, memo: Memo) -> tuple[list[_Wrong], Memo]:
             after = fit(value, field.hint, memo)
         except Exception as error:
             if i < once and isinstance(error, AnnotationError):
-                fields.append(field)  # its shape is of the sort "n+1", and another field may bind n
+                fields.append(field)  # its shape is like "n+1", and another field may bind n
                 continue
             if wrong:
-                continue  # and one of these might have
+                continue  # a wrong field might have bound n
             raise UnresolvedAnnotationError(
                 f"{type(node).__qualname__}.{field.name} cannot be checked against {field.text}: {error}"
             ) from error
         if after is None:
-            wrong.append(_Wrong(node, field.name, value, field.text, describe_memo(memo)))
+            wrong.append(_Mismatch(node, field.name, value, field.text, describe_memo(memo)))
         else:
             memo = after
     return wrong, memo
 
 
-def _explain(wrong: list[_Wrong], tree: object) -> str:
-    """A line for each field, with its key path; nothing where there are none."""
+def _explain(wrong: list[_Mismatch], tree: object) -> str:
+    """Write a line for each wrong field, with its key path; "" if there are no wrong fields."""
     if not wrong:
         return ""
     paths = _paths(tree)
     rows: list[tuple[str, ...]] = []
     for x in wrong:
-        _, path = paths.get(id(x.node), (None, type(x.node).__qualname__))  # each flattening may make another node
+        _, path = paths.get(id(x.node), (None, type(x.node).__qualname__))  # flattening may create a new node each time
         rows.append((f"{path}.{x.name}", describe(x.value, short=False), f"is not {x.hint}", x.bound))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
@@ -128,7 +128,7 @@ def _explain(wrong: list[_Wrong], tree: object) -> str:
 
 
 def _paths(tree: object) -> dict[int, tuple[object, str]]:
-    """The first key path to everything in a tree, by id; also the thing itself, so that it keeps its id."""
+    """Map the id of everything in a tree to the object, which keeps the id in use, and its first key path."""
     paths: dict[int, tuple[object, str]] = {}
 
     def walk(x: object, path: tuple[Any, ...]) -> None:
@@ -142,7 +142,7 @@ def _paths(tree: object) -> dict[int, tuple[object, str]]:
 
 
 class _TypedClass(type):
-    """The class of `Typed[Linear]`: what `isinstance` asks."""
+    """The class of `Typed[Linear]`, which answers `isinstance`."""
 
     cls: type[Any] | str
 
@@ -152,19 +152,19 @@ class _TypedClass(type):
             raise TypeError(
                 f"Typed takes one class, or its name in quotes, found {node!r}. Write Typed[A] | Typed[B] for a union"
             )
-        # In full, since beartype takes two types of one name for the same.
+        # The full name, since beartype treats two types of one name as the same.
         name = repr(origin) if isinstance(origin, str) else f"{origin.__module__}.{origin.__qualname__}"
-        of = origin.partition("[")[0] if isinstance(origin, str) else origin  # in quotes, a generic one has brackets
+        of = origin.partition("[")[0] if isinstance(origin, str) else origin  # a generic class in quotes has brackets
         return _TypedClass(f"Typed[{name}]", (), {"cls": of, "__module__": "treekit"})
 
-    # Lambdas, since jaxtyping's import hook, used on treekit, would give functions a scope of their own.
+    # Lambdas: jaxtyping's import hook, if used on treekit, would bind sizes in a new scope inside functions.
     __instancecheck_str__: Callable[[Any, Any], str] = lambda cls, x: _mismatch(x, cls.cls, get_memo())  # for beartype
     _fits: Callable[[Any, Any], bool] = lambda cls, x: not _mismatch(x, cls.cls, get_memo())
     __instancecheck__: Any = _fits
 
 
 def _mismatch(x: object, cls: type[Any] | str, memo: Memo) -> str:
-    """Why something is not a node of a class whose fields are right; "" where it is, and then the memo is extended."""
+    """Say why `x` is not an instance of `cls` with right fields; else return "" and extend the memo."""
     name = cls if isinstance(cls, str) else cls.__qualname__
     named = {name for base in type(x).__mro__ for name in (base.__name__, base.__qualname__)}
     if (name not in named) if isinstance(cls, str) else not isinstance(x, cls):
@@ -172,7 +172,7 @@ def _mismatch(x: object, cls: type[Any] | str, memo: Memo) -> str:
     if not has_fields(x):
         return f"{type(x).__qualname__} is not a node or dataclass, so it has no fields that Typed could check"
     wrong, after = _check_fields(x, (*memo[:3], memo[3] | {"self": x}))
-    wrong += [each for each in _wrong_fields(x) if each.node is not x]
+    wrong += [each for each in _mismatches(x) if each.node is not x]
     if wrong:
         return _explain(wrong, x)
     extend(memo, after)
@@ -180,15 +180,15 @@ def _mismatch(x: object, cls: type[Any] | str, memo: Memo) -> str:
 
 
 if TYPE_CHECKING:
-    Typed = Annotated[T, "its fields are what its class says"]
+    Typed = Annotated[T, "its fields match their annotations"]
 else:
 
     class Typed(metaclass=_TypedClass):
-        """An argument whose fields are checked too: write `Typed[Linear]`, or `Typed["Linear"]`, for `Linear`.
+        """Annotate an argument so that its fields are checked too: `Typed[Linear]` or `Typed["Linear"]` for `Linear`.
 
-        Under jaxtyping's decorator, the names in shapes are bound in the scope of the call: to the same sizes in the
-        fields of the argument and in all other arguments. Nodes inside of it are checked by themselves, as by
-        `check_types`. To type checkers `Typed[Linear]` is `Linear`.
+        Under jaxtyping's decorator, a name in a shape is one size in the whole call: in the fields of the argument and
+        in all other arguments. Nodes inside the argument have sizes of their own, as in `check_types`. To type checkers
+        `Typed[Linear]` is `Linear`.
 
         >>> import beartype
         >>> import jax.numpy as jnp

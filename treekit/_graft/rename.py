@@ -1,10 +1,10 @@
-"""The renaming of graft: old paths to new ones, by patterns."""
+"""The argument `rename` of `graft`: map old key paths to new ones by patterns."""
 
 import re
 from collections.abc import Container, Mapping
 
+from treekit._graft.states import Leaf, State
 from treekit._paths import glob_regex, nearest
-from treekit._states import Leaf, State
 
 _WILDCARD = re.compile(r"(?:(?<=\.)|^)\*\*\.|\*+")  # in a path with a dot at its end, as in `glob_regex`
 
@@ -13,7 +13,7 @@ class Renamed:
     """The leaves of the old tree that were renamed.
 
     Attributes:
-        to: those that were given a full path of the new tree, by this path. All others are renamed in their states.
+        to: the leaves that were renamed to full paths of the new tree, by these; others are renamed in their states.
     """
 
     def __init__(self, states: list[State], rename: Mapping[str, str], names: list[str]) -> None:
@@ -32,12 +32,12 @@ class Renamed:
             self._rename_in(state, rename)
 
     def mentions(self, kind: object, below: str) -> bool:
-        """Whether a leaf below here, in states of this kind, was renamed, if only to its own name."""
+        """Whether a leaf below this path, in states of this kind, was renamed, if only to its own name."""
         start = f"{below}." if below else ""
         return any(kind == x and name.startswith(start) for x, name in self._mentioned)
 
     def check_used(self, used: Container[int]) -> None:
-        """Raise a ValueError for a pattern without an effect, given the ids of the old leaves that are carried over."""
+        """Raise a ValueError for a pattern that has no effect; `used` has the ids of the old leaves carried over."""
         for pattern, leaves in self._leaves.items():
             if not leaves:
                 raise ValueError(
@@ -64,7 +64,7 @@ class Renamed:
             inside = pattern.startswith("**") and rename[pattern].startswith("**") and name.startswith(start)
             group, key = (moved, name.removeprefix(start)) if inside else (self.to, name)
             if key in group:
-                raise ValueError(f"rename gives {leaf.name} and {group[key].name} one name: {name}")
+                raise ValueError(f"rename maps {leaf.name} and {group[key].name} to one name: {name}")
             group[key] = leaf
         state.leaves.update(moved)
 
@@ -78,7 +78,7 @@ def _match(pattern: str, name: str) -> re.Match[str] | None:
 
 
 def _substitute(pattern: str, target: str, name: str) -> str:
-    """The target with what the wildcards of the pattern stand for in the name."""
+    """Replace the wildcards of the target by the text that they match in the name."""
     match = _match(pattern, name)
     groups = iter(match.groups() if match else ())
     return _WILDCARD.sub(lambda _: next(groups), f"{target}.").removesuffix(".")

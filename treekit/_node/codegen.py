@@ -1,6 +1,6 @@
-"""Functions that take the instances of a class apart and rebuild them, generated for its fields.
+"""Generate the functions that flatten and rebuild the instances of a class.
 
-Field names are written into their source, since such code runs several times as fast as a loop over names.
+Their source has the field names written out, which runs several times as fast as a loop over names.
 """
 
 import inspect
@@ -10,14 +10,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 
-STATIC = "__treekit_static__"  # in an instance's __dict__: the static part that it remembers
+STATIC = "__treekit_static__"  # the key in an instance's __dict__ under which its static part is cached
 
 Function = Callable[..., Any]
 
 
 @runtime_checkable
 class Fields(Protocol):
-    """What the functions are generated from: a `Layout`."""
+    """The parts of a `Layout` from which the functions are generated."""
 
     cls: type[Any]
     data: tuple[str, ...]
@@ -26,8 +26,8 @@ class Fields(Protocol):
 
     def intern(self, values: tuple[Any, ...]) -> Any: ...
     def read_static(self, x: object) -> Any: ...
-    def settle(self, x: object) -> Any: ...
-    def explain(self, x: Any, error: AttributeError) -> Exception: ...
+    def freeze_attributes(self, x: object) -> Any: ...
+    def missing_field_error(self, x: Any, error: AttributeError) -> Exception: ...
 
 
 _FLATTEN = """
@@ -36,21 +36,21 @@ def flatten(self):
         {read_static}
         return ({children}), static
     except AttributeError as error:
-        raise explain(self, error) from error
+        raise missing_field_error(self, error) from error
 
 def flatten_with_keys(self):
     try:
         {read_static}
         return ({children_with_keys}), static
     except AttributeError as error:
-        raise explain(self, error) from error
+        raise missing_field_error(self, error) from error
 """
 
-# The static part that an instance remembers counts, unless somebody changed the instance with `object.__setattr__`.
+# The cached static part is used unless the instance was changed through `object.__setattr__`.
 _READ_REMEMBERED = """static = self.{STATIC}
         values = static.values
         if {changed}:
-            static = settle(self)"""
+            static = freeze_attributes(self)"""
 
 _REBUILD_WITH_DICT = """
 def rebuild(static, children):
@@ -64,7 +64,7 @@ def rebuild(static, children):
 
 
 def generate_flatten(fields: Fields) -> tuple[Function, Function]:
-    """`flatten`, from an instance to (children, static), and `flatten_with_keys`."""
+    """Generate `flatten`, from an instance to (children, static), and `flatten_with_keys`."""
     if fields.remembers:
         changed = " or ".join(f"values[{i}] is not self.{name}" for i, name in enumerate(fields.meta))
         read_static = _READ_REMEMBERED.format(STATIC=STATIC, changed=changed)
@@ -82,15 +82,15 @@ def generate_flatten(fields: Fields) -> tuple[Function, Function]:
         fields.cls,
         keys=tuple(jax.tree_util.GetAttrKey(name) for name in fields.data),
         nothing=None if fields.meta else fields.intern(()),
-        explain=fields.explain,
+        missing_field_error=fields.missing_field_error,
         read_static=fields.read_static,
-        settle=fields.settle,
+        freeze_attributes=fields.freeze_attributes,
     )
     return made["flatten"], made["flatten_with_keys"]
 
 
 def generate_rebuild(fields: Fields) -> Function:
-    """`rebuild`, from (static, children) to an instance."""
+    """Generate `rebuild`, from (static, children) to an instance."""
     cls = fields.cls
     if not cls.__dictoffset__ or any(_is_slot(cls, name) for name in (*fields.data, *fields.meta)):
         return _rebuild_with_slots(fields)
@@ -98,7 +98,7 @@ def generate_rebuild(fields: Fields) -> Function:
         into_attributes="".join(f"attributes[{name!r}], " for name in fields.data),
         remember=f"attributes[{STATIC!r}] = static" if fields.remembers else "",
     )
-    # Not by `object.__setattr__`, which would first look whether the class has an attribute of that name.
+    # Not through `object.__setattr__`, which would first look the name up in the class.
     set_dict = next(vars(base)["__dict__"].__set__ for base in cls.__mro__ if "__dict__" in vars(base))
     rebuild: Function = _run(source, cls, cls=cls, new=object.__new__, set_dict=set_dict)["rebuild"]
     return rebuild
@@ -109,7 +109,7 @@ def _is_slot(cls: type[Any], name: str) -> bool:
 
 
 def _rebuild_with_slots(fields: Fields) -> Function:
-    """For a class that keeps some fields in `__slots__`. Setting those one by one is as fast in a loop."""
+    """Make `rebuild` for a class that has fields in `__slots__`, for which a loop is as fast as generated code."""
     cls, names = fields.cls, (*fields.data, *fields.meta)
 
     def rebuild(static: Any, children: Any) -> Any:
@@ -122,6 +122,6 @@ def _rebuild_with_slots(fields: Fields) -> Function:
 
 
 def _run(source: str, cls: type[Any], /, **scope: Any) -> dict[str, Any]:
-    """What a source defines; tracebacks name the class."""
+    """Execute a source and return the names that it defines; tracebacks name the class."""
     exec(compile(source, f"<treekit layout of {cls.__qualname__}>", "exec"), scope)
     return scope

@@ -1,4 +1,4 @@
-"""Static values: what may be one, and how they compare: type-exactly."""
+"""Check that values can be static, and compare static values with their types."""
 
 import contextlib
 import dataclasses
@@ -14,19 +14,19 @@ import numpy as np
 
 from treekit._jax import untyped
 
-# What is hashable and holds no array by its type alone; the rest has to be looked into.
+# Types whose values are always hashable and contain no arrays; values of other types are inspected.
 _PLAIN = frozenset(
     {str, int, bool, float, complex, bytes, types.NoneType, types.FunctionType, types.BuiltinFunctionType}
 )
 _SLICES: Any = (range, slice)
-_TEXTS: Any = (str, bytes, bytearray, memoryview)  # sequences whose items are like themselves, or plain ints
-# The types whose instances consist of nothing but their parts.
+_TEXTS: Any = (str, bytes, bytearray, memoryview)  # sequences whose items are strings or ints
+# Types whose instances are equal if their parts are.
 _BY_PARTS: Any = (tuple, frozenset, list, set, dict, Mapping, *_SLICES, inspect.Signature, inspect.Parameter)
 _EQ_BY_PARTS = frozenset(cls.__eq__ for cls in _BY_PARTS)
 
 
-def exact(value: Any) -> Hashable:
-    """A key that is equal for values of the same type that are the same, and for no others.
+def exact_key(value: Any) -> Hashable:
+    """Return a key that is equal for equal values of the same type, and for no others.
 
     In Python 1 == 1.0 == True, 0.0 == -0.0 and nan != nan, also inside containers, and a frozen mapping may equal a
     dict. Here a number is compared by its type, value and `repr`. A sequence, set, mapping, dataclass, range, slice or
@@ -39,36 +39,36 @@ def exact(value: Any) -> Hashable:
     if kind in _PLAIN:
         return kind, value
     if kind is tuple:
-        return kind, tuple(map(exact, value))
+        return kind, tuple(map(exact_key, value))
     if np.generic in kind.__mro__:
         return kind, value.dtype, value.tobytes()
     if isinstance(value, numbers.Number):
-        return kind, *_exact_number(value)
+        return kind, *_number_key(value)
     eq: Any = kind.__eq__
     parts = None if eq is object.__eq__ else _parts_of(value)
     if parts is None:
         return kind, value
-    # Parts need not be hashable where the whole has a `__hash__` of its own. Its `__eq__` is trusted then as well.
+    # If the class defines its own `__hash__`, parts need not be hashable. Then its `__eq__` is trusted too.
     if eq in _EQ_BY_PARTS or _has_generated_eq(kind):
         with contextlib.suppress(TypeError):
-            key = kind, parts.collect(map(exact, parts.items))
+            key = kind, parts.collect(map(exact_key, parts.items))
             hash(key)
             return key
-    return kind, value, parts.collect(map(_exact_or_type, parts.items))
+    return kind, value, parts.collect(map(_key_or_type, parts.items))
 
 
-def _exact_number(value: Any) -> tuple[Any, str]:
-    """The value and the `repr` of a number: Decimal("1.0") == Decimal("1.00"), and they behave differently."""
+def _number_key(value: Any) -> tuple[Any, str]:
+    """Return value and `repr` of a number: Decimal("1.0") == Decimal("1.00"), although they behave differently."""
     written: Any = _type(value).__repr__
-    says_no_more = written in (object.__repr__, int.__repr__)  # nothing but an address; and very large ints have none
+    says_no_more = written in (object.__repr__, int.__repr__)  # an address only; and the repr of huge ints raises
     return value if value == value else None, "" if says_no_more else repr(value)
 
 
 class _Parts(NamedTuple):
-    """What decides whether a value equals another one of its type."""
+    """The parts of a value that decide whether it equals another one of its type."""
 
     items: Sequence[Any]
-    collect: Callable[[Iterable[Hashable]], Hashable] = tuple  # frozenset where their order does not count
+    collect: Callable[[Iterable[Hashable]], Hashable] = tuple  # frozenset if their order does not matter
 
 
 def _parts_of(value: Any) -> _Parts | None:
@@ -90,7 +90,7 @@ def _parts_of(value: Any) -> _Parts | None:
 
 
 def _has_generated_eq(cls: Any) -> bool:
-    """Whether a class is a dataclass whose `__eq__` does what `dataclasses` generates for its fields."""
+    """Whether a class is a dataclass with the `__eq__` that `dataclasses` generates."""
     if not dataclasses.is_dataclass(cls):
         return False
     names = tuple(f.name for f in dataclasses.fields(cls) if f.compare)
@@ -107,20 +107,20 @@ def _code_of(function: Any) -> object:
     return code and (code.co_code, code.co_names, code.co_consts)
 
 
-def _exact_or_type(field: Any) -> object:
-    """The type alone of what is not hashable: a dataclass may be, by a `__hash__` of its own, as nnx.GraphDef is."""
+def _key_or_type(field: Any) -> object:
+    """Return the key of a field, or only its type if it is not hashable, as in nnx.GraphDef with its own `__hash__`."""
     try:
-        key = exact(field)
+        key = exact_key(field)
         hash(key)
     except TypeError:
         return _type(field)
     return key
 
 
-def interchangeable(value: Any) -> bool:
-    """Whether nothing tells this value from one of an equal key, so that either can stand for both."""
+def is_plain_value(value: Any) -> bool:
+    """Whether a value is indistinguishable from every other value with an equal key, so that they can be shared."""
     kind = _type(value)
-    return kind in _PLAIN or (kind in (tuple, frozenset) and all(map(interchangeable, value)))
+    return kind in _PLAIN or (kind in (tuple, frozenset) and all(map(is_plain_value, value)))
 
 
 def _type(x: object) -> type[Any]:
@@ -128,27 +128,27 @@ def _type(x: object) -> type[Any]:
 
 
 def check_static(cls: type[Any], name: str, value: Any) -> None:
-    """Raise a TypeError unless a value can be static: hashable, and holding no array."""
+    """Raise a TypeError unless a value can be static, that is, is hashable and contains no arrays."""
     if type(value) in _PLAIN:
         return
     try:
         hash(value)
     except Exception as error:  # whatever a user's own __hash__ raises
-        raise TypeError(_misfit(cls, name, value, "is not hashable")) from error
-    if holds_array([value, *carried(value)]):
-        raise TypeError(_misfit(cls, name, value, "holds an array"))
+        raise TypeError(_static_value_error(cls, name, value, "is not hashable")) from error
+    if holds_array([value, *captured_objects(value)]):
+        raise TypeError(_static_value_error(cls, name, value, "holds an array"))
 
 
 def holds_array(tree: Any) -> bool:
     return any(isinstance(x, (jax.Array, np.ndarray)) for x in jax.tree.leaves(tree))
 
 
-def carried(f: Any) -> list[Any]:
-    """What a function carries along where JAX does not see it: a method its instance, a partial its arguments.
+def captured_objects(f: Any) -> list[Any]:
+    """Return the objects that a callable captures, which JAX does not see: a method's instance, a partial's arguments.
 
-    A wrapper, such as what `jax.jit` and `jax.vmap` return, carries what it wraps.
+    The wrappers that `jax.jit` and `jax.vmap` return capture the function that they wrap.
     """
-    return reached(f, _parts)[1:]
+    return reachable(f, _parts)[1:]
 
 
 def _parts(f: Any) -> list[Any]:
@@ -159,8 +159,8 @@ def _parts(f: Any) -> list[Any]:
     return [f.__wrapped__] if isinstance(f, FUNCTIONS) and hasattr(f, "__wrapped__") else []
 
 
-def reached(x: Any, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
-    """An object, and what is reached from it by way of parts: each once, even where they lead back to it."""
+def reachable(x: Any, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
+    """Return an object and everything reachable through `parts_of`, each once, even if there are cycles."""
     found: dict[int, Any] = {}
     pending = [x]
     while pending:
@@ -171,12 +171,12 @@ def reached(x: Any, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
     return list(found.values())
 
 
-FUNCTIONS: Any = (types.MethodType, functools.partial, types.FunctionType, type(untyped.jit(exact)))
+FUNCTIONS: Any = (types.MethodType, functools.partial, types.FunctionType, type(untyped.jit(exact_key)))
 
 
-def _misfit(cls: type[Any], name: str, value: Any, why: str) -> str:
+def _static_value_error(cls: type[Any], name: str, value: Any, why: str) -> str:
     return (
         f"{cls.__qualname__}.{name} is static, and its value, of type {type(value).__qualname__}, {why}. Static values "
-        "are compared whenever JAX compares structures: give a hashable one (a tuple for a list, a frozenset for a "
-        "set), or make the field a data field (no static=True; in data_fields)"
+        "are compared whenever JAX compares structures: pass a hashable one (a tuple for a list, a frozenset for a "
+        "set), or make the field a data field (without static=True; in data_fields)"
     )

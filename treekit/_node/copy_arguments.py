@@ -1,20 +1,20 @@
-"""Copies of the containers among a call's arguments, so that creation neither mutates nor aliases the caller's."""
+"""Copy the containers among a call's arguments, so that creating a node neither changes nor shares the caller's."""
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
-# Exact types: a subclass may be more than its items, and is passed as it is.
+# Exact types: a subclass may have more than its items, so it is passed on uncopied.
 _MAPPINGS: frozenset[type[Any]] = frozenset({dict, OrderedDict, defaultdict})
 _MUTABLE: frozenset[type[Any]] = _MAPPINGS | {list, deque, set}
-_TUPLE: Any = tuple  # not narrowed to a tuple of unknown types
+_TUPLE: Any = tuple  # typed Any, so that checkers do not infer a tuple of unknown types
 
 
 def copy_arguments(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], keep: frozenset[int | str] = frozenset()
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments with containers copied; those at the positions and names in `keep` as given."""
-    memo: dict[int, Any] = {}  # for all arguments together: what they share stays shared
+    """Return the arguments with containers copied, except those whose position or name is in `keep`."""
+    memo: dict[int, Any] = {}  # one for all arguments, so that objects that they share stay shared
     return (
         [x if i in keep else copy_containers(x, memo) for i, x in enumerate(args)],
         {k: x if k in keep else copy_containers(x, memo) for k, x in kwargs.items()},
@@ -22,13 +22,13 @@ def copy_arguments(
 
 
 def copy_containers(x: Any, memo: dict[int, Any]) -> Any:
-    """A copy of the containers in `x`; type, sharing and cycles are kept, everything else is passed as it is.
+    """Copy the containers in `x`, preserving types, sharing and cycles; everything else is not copied.
 
-    Containers may be nested more deeply than Python functions may call themselves, so this loops.
+    This is a loop, since containers may be nested more deeply than Python's recursion limit.
 
     Args:
         x: any object.
-        memo: the copies made so far, by the id of what they are copies of.
+        memo: the copies made so far, by the id of the original.
     """
     if not _is_container(x):
         return x
@@ -41,9 +41,9 @@ def copy_containers(x: Any, memo: dict[int, Any]) -> Any:
             continue
         if inner := _containers_in(container, memo):
             if type(container) in _MUTABLE:
-                memo[place] = container.copy()  # before its items are copied: it may contain itself
+                memo[place] = container.copy()  # before its items are copied, since it may contain itself
                 unfinished.add(place)
-            pending += [container, *inner]  # it comes up again once these are copied
+            pending += [container, *inner]  # it comes up again after its items have been copied
         elif place in unfinished:
             unfinished.remove(place)
             _replace_items(memo[place], memo)
@@ -57,9 +57,9 @@ def _is_container(x: object) -> bool:
 
 
 def _containers_in(container: Any, memo: dict[int, Any]) -> list[Any]:
-    """The items of a container that have yet to be copied. Those of a set are hashable, so contain nothing mutable."""
+    """Return the items of a container still to be copied. Those of a set are hashable, so not mutable."""
     items = container.values() if type(container) in _MAPPINGS else container if type(container) is not set else ()
-    # Not `_is_container`: this runs for each leaf.
+    # `_is_container` inlined, since this runs for each leaf.
     return [x for x in items if (type(x) in _MUTABLE or isinstance(x, _TUPLE)) and id(x) not in memo]
 
 
@@ -70,7 +70,7 @@ def _replace_items(new: Any, memo: dict[int, Any]) -> None:
 
 
 def _copy_tuple(x: Any, memo: dict[int, Any]) -> Any:
-    if type(x) is not _TUPLE and (not hasattr(x, "_make") or hasattr(x, "__dict__")):  # not a namedtuple, or more
+    if type(x) is not _TUPLE and (not hasattr(x, "_make") or hasattr(x, "__dict__")):  # named tuples only
         return x
     items = [memo.get(id(item), item) for item in x]
     if all(a is b for a, b in zip(items, x, strict=True)):

@@ -1,7 +1,7 @@
-"""What treekit uses of jaxtyping that is private: tried with jaxtyping 0.3.0 and 0.3.11.
+"""All uses of private parts of jaxtyping, tested with jaxtyping 0.3.0 and 0.3.11.
 
-jaxtyping keeps what the names in shapes ("n m") and structures ("T") are bound to on a stack, one memo for each call of
-a function under `jaxtyped`, and `isinstance` with one of its types reads and extends the topmost.
+jaxtyping stores the sizes that names in shapes ("n m") and structures ("T") are bound to in a memo. It has a stack of
+them, one for each call of a function under `jaxtyped`. `isinstance` with one of its types reads and extends the top.
 """
 
 import functools
@@ -15,34 +15,34 @@ from typing import Any
 
 import jaxtyping
 
-_public: Any = jaxtyping  # its types are unknown in part
+_public: Any = jaxtyping  # its types are incomplete
 _JAXTYPED = re.compile(r"\s*@.*\bjaxtyped\b")
 
 _storage: Any = importlib.import_module("jaxtyping._storage")
 
-# The sizes of names, the shapes of `*names`, the structures of trees, and the arguments that `{self.n}` is read from.
+# Sizes of names, shapes of `*names`, structures of trees, and the arguments in which `{self.n}` is looked up.
 Memo = tuple[dict[str, int], dict[str, tuple[bool, tuple[int, ...]]], dict[str, Any], dict[str, Any]]
 
-# Called with no function of ours around them, since jaxtyping's import hook would give that one a memo of its own.
+# Not wrapped in functions: jaxtyping's import hook, if used on treekit, would give those a memo of their own.
 get_memo: Any = _storage.get_shape_memo
 _set_memo: Any = _storage.set_shape_memo
 
 
 def fresh_memo(node: object) -> Memo:
-    """A memo in which nothing is bound, and in which shapes may read the attributes of `self`."""
+    """Return a memo in which nothing is bound, and in which shapes can read attributes of `self`."""
     return {}, {}, {}, {"self": node}
 
 
 def is_jaxtyping(hint: object) -> bool:
-    """Whether a type is one of jaxtyping's, `Float[Array, "n"]` or `PyTree[...]`."""
+    """Whether a type is one of jaxtyping's, such as `Float[Array, "n"]` or `PyTree[...]`."""
     return isinstance(hint, type) and issubclass(hint, (_public.AbstractArray, _pytree()))
 
 
 def bind(x: object, hint: Any, memo: Memo) -> Memo | None:
-    """The memo extended by what `x` binds as an instance of one of jaxtyping's types; None where it is not one.
+    """Return the memo extended by the sizes that `x` binds as an instance of `hint`; None if it is not an instance.
 
     Raises:
-        AnnotationError: a shape such as "n+1" comes before its "n" is bound.
+        AnnotationError: a shape such as "n+1" is checked before "n" is bound.
     """
     with _public.jaxtyped("context"):
         _set_memo(*(part.copy() for part in memo))
@@ -50,14 +50,14 @@ def bind(x: object, hint: Any, memo: Memo) -> Memo | None:
 
 
 def extend(memo: Memo, by: Memo) -> None:
-    """Add what another memo binds to this one; its arguments stay its own."""
+    """Add the bindings of another memo to this one, except its arguments."""
     for i in range(3):
         part: dict[str, Any] = memo[i]
         part.update(by[i])
 
 
 def describe_memo(memo: Memo) -> str:
-    """`(n=3, batch=(2, 2))`, the names in a memo that a user has written; nothing where there are none."""
+    """Write the bindings of a user's names as `(n=3, batch=(2, 2))`; "" if there are no such names."""
     sizes, shapes, _, _ = memo
     bound = sizes | {name: shape for name, (_, shape) in shapes.items()}
     names = ", ".join(f"{name}={size}" for name, size in bound.items() if not name.startswith("~"))
@@ -65,7 +65,7 @@ def describe_memo(memo: Memo) -> str:
 
 
 def pytree_parts(hint: object) -> tuple[Any, str | None] | None:
-    """Leaf type and structure of `PyTree[leaf, "structure"]`; None for every other type, also for a bare `PyTree`."""
+    """Return leaf type and structure of `PyTree[leaf, "structure"]`; None for other types, also a bare `PyTree`."""
     if isinstance(hint, type) and issubclass(hint, _pytree()) and hasattr(hint, "leaftype"):
         parts: Any = hint
         return parts.leaftype, parts.structure
@@ -73,20 +73,20 @@ def pytree_parts(hint: object) -> tuple[Any, str | None] | None:
 
 
 def pytree_of(leaf: Any, structure: str | None) -> Any:
-    """`PyTree[leaf, "structure"]`."""
+    """Return `PyTree[leaf, "structure"]`."""
     return _pytree()[leaf] if structure is None else _pytree()[leaf, structure]
 
 
 @functools.cache
 def _pytree() -> Any:
-    return _public.PyTree  # looked up when first asked for: it imports a type checker
+    return _public.PyTree  # looked up when first needed, since it imports a type checker
 
 
 def is_jaxtyped_below(cls: type[Any]) -> bool:
-    """Whether the decorator that is being applied to a class stands above `@jaxtyped`.
+    """Whether the decorator that is being applied to a class is above `@jaxtyped`.
 
-    There jaxtyping does nothing, since the class is not a dataclass yet, and leaves no trace. So this reads the source,
-    of a module that mentions `jaxtyped`.
+    In that order jaxtyping does nothing, since the class is not a dataclass yet, and leaves no trace. So this reads the
+    source, if the module mentions `jaxtyped`.
     """
     frame: FrameType | None = inspect.currentframe()
     while frame and frame.f_globals.get("__name__") != cls.__module__:

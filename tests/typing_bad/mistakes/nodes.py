@@ -1,0 +1,75 @@
+"""Mistakes in classes of nodes and in the use of their instances. See tests/test_typing.py."""
+
+import jax
+
+import treekit as tk
+
+
+@tk.node
+class Linear:
+    weight: jax.Array
+    bias: jax.Array | None = None
+    name: str = tk.field(static=True, default="linear", kw_only=True)
+
+    @classmethod
+    @tk.node_factory
+    def create(cls, key: jax.Array, din: int, dout: int) -> "Linear":
+        return cls(jax.random.normal(key, (dout, din)))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.weight @ x
+
+
+@tk.node
+class Scaled(Linear):
+    scale: float = 1.0
+
+
+@tk.node
+class Other:
+    weight: jax.Array
+
+
+def wrong_fields(key: jax.Array, weight: jax.Array, bias: jax.Array) -> None:
+    Linear()  # both
+    Linear(weight, bias, "first")  # both
+    Linear(weight, name=1)  # both
+    Linear(weight, naem="first")  # both
+    Linear("weight", bias)  # both
+    Scaled(weight, bias, "1.0")  # both
+    Linear.create(2, 3, key)  # both
+
+
+def wrong_use(linear: Linear, other: Other, weight: jax.Array) -> None:
+    linear.weigth  # both
+    linear.bias.shape  # both
+    tk.replace(linear, weigth=weight)  # neither: Python has no type for "the fields of T"
+    tk.replace(linear, weight="w")  # neither: Python has no type for "the fields of T"
+    scaled: Scaled = tk.replace(linear, bias=None)  # both
+    linear.weight = weight  # neither: nodes may be changed in __init__, so they are not frozen to checkers
+    layers: list[Linear] = [linear, other]  # both
+
+
+@tk.node(frozen=True)  # both
+class Frozen:
+    x: int
+
+
+@tk.node
+class Defaults:
+    x: int = tk.field(static=True, default="one")  # both
+    y: list[int] = tk.field(default_factory=[])  # both
+    z: int = tk.field(staitc=True)  # both
+
+
+@tk.node
+class Order:
+    x: int = 1
+    y: jax.Array  # both
+
+
+@tk.register_node(data_fields=["x"], static_fields=["y"])  # both
+class Registered:
+    def __init__(self) -> None:
+        self.x = 1
+        self.y = 1

@@ -1,0 +1,1 @@
+"""Compare the fields of nodes with their annotations."""

@@ -1,0 +1,1 @@
+"""Carry the values of one tree over to a tree of another structure."""

@@ -1,0 +1,97 @@
+"""`node_factory`: check that JAX can rebuild the result of a function that creates nodes."""
+
+import functools
+from collections.abc import Callable
+from types import MethodType
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from treekit._jax import jtu
+from treekit._node.copy_arguments import copy_arguments
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def node_factory(create: Callable[P, T], /) -> Callable[P, T]:
+    """Decorate a function, or a class method, that creates a node: copy its arguments, and check its result.
+
+    Containers among the arguments are copied first. The result is flattened, rebuilt around markers and flattened
+    again, which must give the markers: then `tree_at` and all other ways of rebuilding preserve new leaves.
+
+    Args:
+        create: the function, which may return an instance of any pytree class. In a class body write `@classmethod`
+            above `@node_factory`; the function receives the class even without it.
+
+    Returns:
+        A function of the same signature.
+
+    Raises:
+        TypeError: raised by the call if rebuilding the result overwrites a leaf (the message names class and key path),
+            changes a static part or raises, or if the result is not a pytree node.
+
+    >>> from treekit import node
+    >>> @node
+    ... class Table:
+    ...     squares: list[int]
+    ...     @classmethod
+    ...     @node_factory
+    ...     def up_to(cls, n: int) -> "Table":
+    ...         return cls([i * i for i in range(n)])
+    >>> Table.up_to(4)
+    Table(squares=[0, 1, 4, 9])
+    """
+
+    @functools.wraps(create)
+    def make(*args: P.args, **kwargs: P.kwargs) -> T:
+        copied_args, copied_kwargs = copy_arguments(args, kwargs)
+        # The copies have the types of the originals, but checkers cannot know that.
+        out = cast(Callable[..., T], create)(*copied_args, **copied_kwargs)
+        _check_rebuilt(out)
+        return out
+
+    outside: str = getattr(create, "__qualname__", "").rpartition(".")[0]
+    return _Method(make) if outside and not outside.endswith("<locals>") else make
+
+
+class _Method(Generic[P, T]):
+    """A function in a class body, which receives the class with or without `@classmethod`."""
+
+    def __init__(self, make: Callable[P, T]) -> None:
+        functools.update_wrapper(self, make)
+        self._make = make
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._make(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> MethodType:
+        # Below @classmethod, Python up to 3.12 passes the class as `instance`.
+        return MethodType(self, instance if isinstance(instance, type) else owner)
+
+
+def _check_rebuilt(tree: Any) -> None:
+    """Raise a TypeError unless a tree, rebuilt around other leaves, has these leaves and the same static parts."""
+    name = type(tree).__qualname__
+    if tree is None or jtu.all_leaves([tree]):
+        raise TypeError(
+            f"a node_factory returned a {name}, which is not a pytree node: use node or register_node on the class"
+        )
+    way_out = (
+        "The class runs its own code when JAX rebuilds it. Register it with treekit.register_node instead, or move "
+        "that code into this factory"
+    )
+    before, treedef = jtu.tree_flatten_with_path(tree)
+    markers = [object() for _ in before]
+    try:
+        after, rebuilt = jtu.tree_flatten_with_path(jtu.tree_unflatten(treedef, markers))
+    except Exception as error:
+        raise TypeError(
+            f"rebuilding a {name} around other leaves raised {type(error).__name__}: {error}. {way_out}"
+        ) from error
+    leaves = {path: leaf for path, leaf in after}
+    for (path, _), marker in zip(before, markers, strict=True):
+        if leaves.get(path) is not marker:
+            raise TypeError(f"rebuilding a {name} overwrote its leaf {jtu.keystr(path)}. {way_out}")
+    if rebuilt != treedef:
+        raise TypeError(
+            f"rebuilding a {name} changed its static parts or structure, from {treedef} to {rebuilt}. {way_out}"
+        )

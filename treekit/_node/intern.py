@@ -1,0 +1,133 @@
+"""The static parts of nodes in treedefs: equal values share one object, so that comparing them is fast."""
+
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Hashable
+from types import SimpleNamespace
+from typing import Any
+
+from treekit._node.codegen import STATIC
+from treekit._node.static_values import check_static, exact_key, is_plain_value
+
+LAYOUT = "__treekit_layout__"  # the attribute of a class
+# The value of STATIC in the class itself: a sentinel whose values are never identical to a field's.
+NOT_REMEMBERED = SimpleNamespace(values=defaultdict[int, object](object))
+
+
+class StaticFields:
+    """The static part of instances, as stored in a treedef.
+
+    `Interned` creates one for all instances with the same values, and stores the first one of equal values. So
+    comparing the treedefs of two trees is nearly always an identity check for each node, and neither comparing nor
+    hashing them calls a user's `__eq__` or `__hash__`.
+    """
+
+    __slots__ = ("__weakref__", "cls", "first", "key", "names", "template", "values")
+
+    def __init__(
+        self,
+        cls: type[Any],
+        names: tuple[str, ...],
+        values: tuple[Any, ...],
+        blank: dict[str, Any],
+        key: "Key",
+        first: "StaticFields | None",
+    ) -> None:
+        self.cls = cls
+        self.names = names
+        self.values = values
+        # The __dict__ of such an instance without its children. Copying it is the fastest way to create one.
+        self.template = blank | dict(zip(names, values, strict=True))
+        self.key = key
+        self.first = first  # None for the first itself: a reference to itself would keep it alive
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StaticFields) and (self.first or self) is (other.first or other)
+
+    def __hash__(self) -> int:
+        return object.__hash__(self.first or self)
+
+    def __repr__(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in zip(self.names, self.values, strict=True))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (self.cls, self.values)
+
+
+def _unpickle(cls: type[Any], values: tuple[Any, ...]) -> StaticFields:
+    static: StaticFields = vars(cls)[LAYOUT].intern(values)
+    return static
+
+
+class Key:
+    """Hash key of a `StaticFields`; only that object references it, so cycles can be freed."""
+
+    __slots__ = ("__weakref__", "values")
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        self.values = tuple(map(exact_key, values))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self.values == other.values
+
+    def __hash__(self) -> int:
+        return hash(self.values)
+
+
+class Interned:
+    """The `StaticFields` of one class that are in use.
+
+    Args:
+        cls: the class.
+        names: the names of its fields.
+        meta: the static fields.
+        remembers: whether instances cache their `StaticFields`.
+    """
+
+    def __init__(self, cls: type[Any], names: tuple[str, ...], meta: tuple[str, ...], *, remembers: bool) -> None:
+        self._cls = cls
+        self._meta = meta
+        self._blank: dict[str, Any] = dict.fromkeys((*names, STATIC) if remembers else names)
+        # The first one of each key, and every one by the ids of its values.
+        self._first: weakref.WeakKeyDictionary[Key, weakref.ref[StaticFields]] = weakref.WeakKeyDictionary()
+        self._same: weakref.WeakValueDictionary[Hashable, StaticFields] = weakref.WeakValueDictionary()
+        self._lock = threading.RLock()  # reentrant, since a user's `__eq__` may call this again
+
+    def get(self, values: tuple[Any, ...]) -> StaticFields:
+        """Return the `StaticFields` of these values: the same one each time if equal values are indistinguishable.
+
+        Raises:
+            TypeError: a value is not hashable or contains an array; the message names the class and the field.
+        """
+        ids = tuple(map(id, values))
+        static = self._same.get(ids)  # while it exists, its values are alive, so no other objects have their ids
+        if static is not None:
+            return static
+        with self._lock:
+            key, first = self._find(values)
+            if first is not None and all(map(is_plain_value, values)):
+                return first
+            self._check(values)
+            static = StaticFields(self._cls, self._meta, values, self._blank, key, first)
+            self._same[ids] = static
+            if first is None:
+                self._first[key] = weakref.ref(static)
+        return static
+
+    def _find(self, values: tuple[Any, ...]) -> tuple[Key, StaticFields | None]:
+        """Return the key of these values and the first `StaticFields` of an equal key; calls the values' `__eq__`."""
+        try:
+            key = Key(values)
+            found = self._first.get(key)
+        except Exception as error:
+            self._check(values)
+            names = ", ".join(self._meta)
+            raise TypeError(
+                f"comparing static values of {self._cls.__qualname__} ({names}) raised {error!r}"
+            ) from error
+        return key, found() if found else None
+
+    def _check(self, values: tuple[Any, ...]) -> None:
+        for name, value in zip(self._meta, values, strict=True):
+            check_static(self._cls, name, value)

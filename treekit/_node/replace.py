@@ -1,0 +1,48 @@
+"""`replace`: copy a node with other values for some of its fields."""
+
+from typing import Any, TypeVar
+
+from treekit._node.layout import layout_of
+
+T = TypeVar("T")
+
+
+def replace(node: T, /, **fields: Any) -> T:
+    """Return a copy of a node with some fields replaced, without running code of the class.
+
+    `dataclasses.replace`, in contrast, runs `__init__` and `__post_init__` again.
+
+    Args:
+        node: an instance of a class made by `node` or `register_node`.
+        **fields: new values; those of static fields are checked.
+
+    Returns:
+        An instance of the same class.
+
+    Raises:
+        TypeError: the class is not a node of treekit, has no such field, or a static value is not hashable or contains
+            an array.
+
+    >>> from treekit import node
+    >>> @node
+    ... class Half:
+    ...     x: float
+    ...     def __post_init__(self):
+    ...         self.x = self.x / 2
+    >>> replace(Half(3.0), x=7.0)
+    Half(x=7.0)
+    """
+    layout = layout_of(type(node))
+    if layout is None:
+        name = type(node).__qualname__
+        raise TypeError(f"replace takes an instance of a class made by node or register_node, not of {name}")
+    if unknown := sorted(fields.keys() - set(layout.names)):
+        raise TypeError(
+            f"{layout.cls.__qualname__} has no field {', '.join(unknown)}; it has {', '.join(layout.names)}"
+        )
+    old, static = layout.flatten(node)
+    children = [fields.get(name, child) for name, child in zip(layout.data, old, strict=True)]
+    if not fields.keys().isdisjoint(layout.meta):
+        static = layout.intern(tuple(fields.get(n, v) for n, v in zip(layout.meta, static.values, strict=True)))
+    out: T = layout.rebuild(static, children)
+    return out

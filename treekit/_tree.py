@@ -1,0 +1,58 @@
+"""Flatten several trees with one structure, with errors that say where they differ."""
+
+import functools
+import operator
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from treekit._jax import jtu
+
+# Faster than a Python function, and called for every node.
+is_none = functools.partial(operator.is_, None)
+
+
+def path_text(path: Any) -> str:
+    """Write a key path for an error, such as `.layers[0].bias`."""
+    return jtu.keystr(path) or "the root"
+
+
+def flatten_up_to_each(treedef: Any, rest: Iterable[Any]) -> Iterator[list[Any]]:
+    """Flatten each of `rest` up to `treedef`; raise a ValueError that says which of them does not fit."""
+    for i, tree in enumerate(rest):
+        try:
+            yield treedef.flatten_up_to(tree)
+        except ValueError as error:
+            raise prefix_mismatch("tree", treedef, tree, error, f"rest[{i}]") from None
+
+
+def flatten_updates(treedef: Any, updates: Any) -> list[Any]:
+    """Flatten updates up to the structure of the params; a None in place of a subtree becomes one None per leaf."""
+    try:
+        parts: list[Any] = treedef.flatten_up_to(updates)
+    except ValueError as error:
+        params = treedef.unflatten(range(treedef.num_leaves))
+        try:
+            parts = treedef.flatten_up_to(jtu.tree_map(_spread_none, updates, params, is_leaf=is_none))
+        except ValueError:
+            raise prefix_mismatch("the tree of params", treedef, updates, error, "the updates") from None
+    return parts
+
+
+def _spread_none(x: Any, part: Any) -> Any:
+    return jtu.tree_map(_none, part) if x is None else x
+
+
+def _none(_: Any) -> None:
+    return None
+
+
+def prefix_mismatch(
+    name: str, prefix_treedef: Any, tree: Any, error: ValueError, whole: str = "the tree it is for"
+) -> ValueError:
+    """Return an error that says where `name` is not a prefix of `tree`; `error` itself if JAX does not say where."""
+    try:
+        jtu.tree_broadcast(prefix_treedef.unflatten(range(prefix_treedef.num_leaves)), tree)
+    except ValueError as told:
+        error = told
+    text = str(error).replace("broadcast_prefix prefix_tree", name).replace("the prefix pytree ", "")
+    return ValueError(f"{name} does not fit {whole}.\n{text.replace('the full pytree', whole)}")

@@ -1,0 +1,13 @@
+"""Every name of `optax.experimental`, with ours in the place of Optax's. Made by tests/optax_names.py."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from optax.experimental import aggregating as aggregating
+
+else:
+    import optax.experimental as _theirs
+
+    from treekit.optax._wrap import attributes_of as _attributes_of
+
+    __getattr__, __dir__, __all__ = _attributes_of(_theirs)

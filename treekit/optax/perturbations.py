@@ -1,0 +1,15 @@
+"""Every name of `optax.perturbations`, with ours in the place of Optax's. Made by tests/optax_names.py."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from optax.perturbations import Gumbel as Gumbel
+    from optax.perturbations import Normal as Normal
+    from optax.perturbations import make_perturbed_fun as make_perturbed_fun
+
+else:
+    import optax.perturbations as _theirs
+
+    from treekit.optax._wrap import attributes_of as _attributes_of
+
+    __getattr__, __dir__, __all__ = _attributes_of(_theirs)

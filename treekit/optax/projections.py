@@ -1,0 +1,24 @@
+"""Every name of `optax.projections`, with ours in the place of Optax's. Made by tests/optax_names.py."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from optax.projections import projection_box as projection_box
+    from optax.projections import projection_halfspace as projection_halfspace
+    from optax.projections import projection_hypercube as projection_hypercube
+    from optax.projections import projection_hyperplane as projection_hyperplane
+    from optax.projections import projection_l1_ball as projection_l1_ball
+    from optax.projections import projection_l1_sphere as projection_l1_sphere
+    from optax.projections import projection_l2_ball as projection_l2_ball
+    from optax.projections import projection_l2_sphere as projection_l2_sphere
+    from optax.projections import projection_linf_ball as projection_linf_ball
+    from optax.projections import projection_non_negative as projection_non_negative
+    from optax.projections import projection_simplex as projection_simplex
+    from optax.projections import projection_vector as projection_vector
+
+else:
+    import optax.projections as _theirs
+
+    from treekit.optax._wrap import attributes_of as _attributes_of
+
+    __getattr__, __dir__, __all__ = _attributes_of(_theirs)
