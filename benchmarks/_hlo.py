@@ -84,7 +84,8 @@ def difference(text: str, other: str) -> str:
 
 
 def _entry(text: str) -> str:
-    (entry,) = (body for is_entry, _, body in COMPUTATION.findall(text) if is_entry)
+    entries: list[str] = [body for is_entry, _, body in COMPUTATION.findall(text) if is_entry]
+    (entry,) = entries
     return entry
 
 
