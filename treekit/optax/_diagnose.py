@@ -2,16 +2,16 @@
 
 import contextlib
 from collections.abc import Generator
-from typing import Any
 
 import numpy as np
-from jax.core import Tracer
 
 from treekit._describe import describe_error
 from treekit._diff import tree_diff
 from treekit._dtype import is_weak
 from treekit._jax import jtu, untyped
+from treekit._predicates import is_traced
 from treekit._tree import path_text
+from treekit._types import OptState, Params, Updates
 from treekit.optax._transformation import Core
 
 # Differences in dtype do not count: a user may have cast the state or the params.
@@ -19,7 +19,7 @@ _STRUCTURE = ("type", "structure", "static value", "array against None", "shape"
 
 
 @contextlib.contextmanager
-def diagnosing(core: Core, updates: Any, state: Any, params: Any) -> Generator[None]:
+def diagnosing(core: Core, updates: Updates, state: OptState, params: Params) -> Generator[None]:
     """If the body fails, check whether the updates fit the params, and the state fits the optimizer.
 
     Raises:
@@ -36,7 +36,7 @@ def diagnosing(core: Core, updates: Any, state: Any, params: Any) -> Generator[N
         raise
 
 
-def _wrong_shape(updates: Any, params: Any) -> str:
+def _wrong_shape(updates: Updates, params: Params) -> str:
     pairs = zip(jtu.tree_flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False)
     for (path, param), update in pairs:
         if np.shape(update) != np.shape(param):
@@ -47,7 +47,7 @@ def _wrong_shape(updates: Any, params: Any) -> str:
     return ""
 
 
-def _wrong_state(core: Core, state: Any, params: Any) -> str:
+def _wrong_state(core: Core, state: OptState, params: Params) -> str:
     try:
         expected = untyped.eval_shape(lambda: core.init(params))
     except Exception:  # init fails too, so the right state is unknown
@@ -68,10 +68,10 @@ _OTHER_STATE = (
 )
 
 
-def _traced_number(params: Any) -> str:
+def _traced_number(params: Params) -> str:
     """Say what to do if a filter saw a Python number in init, and sees an array in a jitted update; else ""."""
     for path, x in jtu.tree_flatten_with_path(params)[0]:
-        if is_weak(x) and isinstance(x, Tracer):
+        if is_weak(x) and is_traced(x):
             return (
                 f"At {path_text(path)}, the params have a Python number that jax.jit has made an array: "
                 "if init received the number, a filter may select it differently. Make it an array before init, with "

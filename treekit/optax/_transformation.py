@@ -10,6 +10,7 @@ from optax import GradientTransformationExtraArgs as _Base
 
 from treekit._describe import describe, describe_value
 from treekit._predicates import is_array
+from treekit._types import OptState, Params, Updates
 from treekit.optax._types import InitFn, S, State_co, TransformationLike, UpdateFn
 
 P = ParamSpec("P")
@@ -37,7 +38,7 @@ class SteppingCore(optax.GradientTransformationExtraArgs):
 def step_of(core: Core, preserved: Core) -> WholeStep:
     """Return the whole step of a core: its own, or the update of `preserved`, which preserves dtypes, and an add."""
 
-    def step(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
         new_updates, new_state = preserved.update(updates, state, params, **extra)
         return apply(params, new_updates), new_state
 
@@ -96,7 +97,7 @@ class GradientTransformation(_Base, Generic[State_co]):
 
     if not TYPE_CHECKING:  # to checkers, the `_replace` of a named tuple returns its own class
 
-        def _replace(self, **functions: Any) -> optax.GradientTransformationExtraArgs:
+        def _replace(self, **functions: object) -> optax.GradientTransformationExtraArgs:
             return optax.GradientTransformationExtraArgs(**{"init": self.init, "update": self.update, **functions})
 
     def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[State_co]":
@@ -161,7 +162,7 @@ def describe_call(name: str, signature: inspect.Signature, args: tuple[Any, ...]
     return f"{name}({', '.join(parts)})"
 
 
-def _describe_argument(x: Any) -> str:
+def _describe_argument(x: object) -> str:
     items: Any = x
     if is_array(x) and x.shape != ():
         return describe(x)
