@@ -26,7 +26,9 @@ def figures(times: bool, types: bool) -> Iterator[Figure]:
     """Each when it is measured."""
     yield from _figures_source.figures()
     yield from _figures_trace.figures()
-from benchmarks import _figures_compiled, _figures_source, _figures_time, _figures_trace, _figures_types
+    yield from _figures_compiled.figures()
+    if types:
+        yield from _figures_types.figures()
     if times:
         yield from _figures_time.figures()
 
