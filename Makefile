@@ -63,7 +63,7 @@ figures: .venv/installed ## figures beside their goals and the last recorded; wo
 # An environment of its own, since JAX looks for a TPU wherever libtpu is installed.
 ACCELERATORS := .venv-accelerators
 
-accelerators: $(ACCELERATORS)/installed$(if $(GPU),-gpu) ## compile for TPUs; GPU=1: for GPUs too, and write docs/accelerators.md
+accelerators: $(ACCELERATORS)/installed$(if $(GPU),-gpu) ## compile for TPUs (GPU=1: for GPUs too), and write docs/accelerators.md
 	$(ACCELERATORS)/bin/python -m benchmarks.accelerators
 
 accelerators-test: $(ACCELERATORS)/installed ## the tests that compile for TPUs, on a machine that needs none

@@ -180,3 +180,9 @@ def filters_without_params(case: Case, failure: Failure) -> bool:
 def _not_arrays(case: Case) -> list[tuple[Any, Any]]:
     """The leaves that Equinox does not take for inexact arrays, with what they stand for as a number."""
     return [(leaf, x) for leaf, x in _leaves(case) if not eqx.is_inexact_array(leaf)]
+
+
+@_rule("equals plain Optax")
+def strong_numbers_beside_float8(case: Case, failure: Failure) -> bool:
+    """A Python number in a state becomes a strong array (docs/design.md), which JAX does not promote with a float8."""
+    return "counted()" in str(case.tx) and "TypePromotionError" in failure.message and "float8" in failure.message

@@ -152,7 +152,7 @@ def test_labels_by_path_train_a_model_under_jit() -> None:
 
 @pytest.mark.parametrize("pattern", ["**.bias", "layers.*.bias", re.compile(r".*\.bias")])
 def test_in_flax_s_optimizer_a_variable_and_its_value_have_one_path(pattern: Any) -> None:
-    model = Net()
+    model: Any = Net()
     labels = tk.path_labels({pattern: "bias"}, default="other")
     optimizer = tko.partition({"bias": tko.sgd(0.5), "other": tko.set_to_zero()}, labels)
     trainer = nnx.Optimizer(model, optimizer, wrt=nnx.Param)  # shows variables to init, and their values to update
