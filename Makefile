@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow settings check coverage package versions bench figures accelerators accelerators-test docs matrix fuzz clean
+.PHONY: help demo test slow settings check coverage package versions bench types figures accelerators accelerators-test docs matrix fuzz clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[-.a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
@@ -52,9 +52,13 @@ bench: .venv/installed ## treekit beside its peers, and docs/benchmarks.md (QUIC
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
 
+types: .venv/installed ## what mypy and pyright know of treekit and of its peers, in docs/versions.md
+	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m benchmarks.typed_peers
+
 # With libtpu, where it is installed, for the bytes that compiled steps move.
-figures: .venv/installed ## figures beside their goals and the last recorded; worse is an error (TIMES=1: of time too; RECORD=1)
-	$(if $(wildcard $(ACCELERATORS)/installed),$(ACCELERATORS)/bin,$(BIN))/python -m benchmarks.figures $(if $(TIMES),--times) $(if $(RECORD),--record)
+figures: .venv/installed ## figures beside their goals and the last recorded; worse is an error (TIMES=1: of time too; TYPES=1: of type checkers; RECORD=1)
+	$(if $(wildcard $(ACCELERATORS)/installed),$(ACCELERATORS)/bin,$(BIN))/python -m benchmarks.figures $(if $(TIMES),--times) $(if $(TYPES),--types) $(if $(RECORD),--record)
 
 # An environment of its own, since JAX looks for a TPU wherever libtpu is installed.
 ACCELERATORS := .venv-accelerators

@@ -7,7 +7,6 @@ from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
-from jax.core import Tracer
 
 from treekit._describe import describe, describe_value
 from treekit._diff import as_table, in_colours
@@ -16,6 +15,7 @@ from treekit._graft.rename import Renamed
 from treekit._graft.states import Leaf, State, sources, states_of
 from treekit._jax import jnp, jtu, untyped
 from treekit._paths import nearest, path_labels
+from treekit._predicates import is_traced
 
 T = TypeVar("T")
 Resize = Callable[[Any, Any], Any]
@@ -228,19 +228,15 @@ def _carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:
 
 def _placed(value: Any, new: Any) -> Any:
     """Convert a value to the type of the new leaf: a Python number, a NumPy array, or a JAX array with its sharding."""
-    if _is_traced(value):
+    if is_traced(value):
         return value
     if not has_dtype(new):
         return type(new)(np.asarray(value).item())
     if isinstance(new, _NUMPY):
         return np.asarray(value, new.dtype)
     like: Any = new
-    has_place = isinstance(new, jax.ShapeDtypeStruct) or (not _is_traced(new) and like.committed)
+    has_place = isinstance(new, jax.ShapeDtypeStruct) or (not is_traced(new) and like.committed)
     return untyped.device_put(value, like.sharding) if has_place and like.sharding else jnp.asarray(value)
-
-
-def _is_traced(x: object) -> bool:
-    return isinstance(x, Tracer)
 
 
 def _resizers(resize: Resize | Mapping[Any, Resize] | None, names: list[str]) -> dict[str, Resize | None]:

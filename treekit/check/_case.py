@@ -73,9 +73,9 @@ def split(tree: PyTree) -> tuple[list[Any], Callable[[list[Any]], Any]]:
 
     def tree_with(arrays: list[Any]) -> Any:
         left = iter(arrays)
-        return treedef.unflatten([next(left) if is_traced(x) else x for x in leaves])
+        return treedef.unflatten([next(left) if is_jit_argument(x) else x for x in leaves])
 
-    return [x for x in leaves if is_traced(x)], tree_with
+    return [x for x in leaves if is_jit_argument(x)], tree_with
 
 
 def default_gradients(params: Params) -> Any:
@@ -93,7 +93,7 @@ def rebuilt(tree: PyTree) -> Any:
     return treedef.unflatten(leaves)
 
 
-def is_traced(x: object) -> bool:
+def is_jit_argument(x: object) -> bool:
     """Whether jit accepts this leaf as an array argument."""
     return is_array(x) and dtype_of(x) is not None and dtype_of(x) != jax.dtypes.float0
 

@@ -12,7 +12,7 @@ from treekit._jax import jnp, jtu, lax, untyped
 from treekit._predicates import is_inexact_array
 from treekit._round import is_narrow, widen
 from treekit._types import OptState, Params, PyTree
-from treekit.check._case import STEPS, Case, Run, by_path, is_traced, listed, split
+from treekit.check._case import STEPS, Case, Run, by_path, is_jit_argument, listed, split
 from treekit.check._laws import KEEP_WIDE, PRESERVE, Violation
 
 _SMALL = 2.0**-7  # a gradient that is small compared with 1; a power of two, so exact
@@ -90,7 +90,7 @@ def _buffers(tree: PyTree) -> dict[str, int]:
     """Return the address of each non-empty array on this host, by key path; for a sharded one, that of a shard."""
     found: dict[str, int] = {}
     for path, x in by_path(tree).items():
-        if isinstance(x, jax.Array) and is_traced(x) and x.size and x.is_fully_addressable:
+        if isinstance(x, jax.Array) and is_jit_argument(x) and x.size and x.is_fully_addressable:
             data: Any = jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
             found[path] = data.addressable_shards[0].data.unsafe_buffer_pointer()
     return found
@@ -118,7 +118,7 @@ def _can_pickle_structure(params: Params) -> bool:
     """Whether nodes and static values can be pickled; functions among the leaves are not in the state."""
     leaves, treedef = jtu.tree_flatten(params)
     try:
-        pickle.dumps(treedef.unflatten([x if is_traced(x) else None for x in leaves]))
+        pickle.dumps(treedef.unflatten([x if is_jit_argument(x) else None for x in leaves]))
     except Exception:
         return False
     return True

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
+from treekit._types import KeyPath, OptState, Params
 from treekit.optax._apply import tree_map_params
 
 
@@ -23,7 +24,7 @@ class Accumulator(NamedTuple):
     bytes: int
 
 
-def accumulators(tx: Any, state: Any, params: Any) -> dict[int, list[Accumulator]]:
+def accumulators(tx: Any, state: OptState, params: Params) -> dict[int, list[Accumulator]]:
     """Return the accumulators in a state by the index of their leaf of the params."""
     leaves, treedef = jtu.tree_flatten_with_path(state)
     param_paths, places = jtu.tree_flatten_with_path(params)
@@ -47,12 +48,12 @@ def _owners_by_path(state_paths: list[Any], paths: list[Any]) -> dict[int, int]:
     return {i: places[found[0]] for i, found in enumerate(ends) if found}
 
 
-def _accumulator(path: Any, x: Any, depth: int) -> Accumulator:
+def _accumulator(path: KeyPath, x: object, depth: int) -> Accumulator:
     above = path[: len(path) - depth]
     names = [str(key.name) for key in above if hasattr(key, "name")]
     return Accumulator(names[-1] if names else jtu.keystr(above), jtu.keystr(path), str(dtype_of(x)), nbytes(x))
 
 
-def nbytes(x: Any) -> int:
+def nbytes(x: object) -> int:
     """Return the size of an array in bytes; 0 for anything else."""
     return int(getattr(x, "nbytes", 0))

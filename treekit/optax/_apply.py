@@ -5,6 +5,7 @@ from typing import Any, TypeAlias, TypeVar, cast, overload
 
 import jax
 import optax
+from jax.typing import ArrayLike
 
 from treekit._describe import describe
 from treekit._dtype import as_array, cast_like, dtype_of, has_no_update, promoted_dtype
@@ -13,7 +14,7 @@ from treekit._map import cast_tree_like, check_shapes
 from treekit._predicates import is_array, is_inexact_array, is_parameter
 from treekit._round import Key, bits_like, bits_of_key, is_narrow, round_by, widen
 from treekit._tree import flatten_updates, is_none, path_text
-from treekit._types import LeafPredicate, TransformationLike
+from treekit._types import LeafPredicate, OptState, Params, PyTree, TransformationLike, Updates
 
 T = TypeVar("T")
 State = TypeVar("State")
@@ -21,7 +22,7 @@ State = TypeVar("State")
 _optax_tree_map_params = optax.tree_map_params
 
 
-def apply_updates(params: T, updates: Any, *, key: Key | None = None) -> T:
+def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
     """Add updates to params, or to a raw model, preserving the dtype of every leaf.
 
     Leaves whose update is None or float0 are not changed, and neither are leaves that cannot be parameters: functions,
@@ -70,7 +71,7 @@ def apply_updates(params: T, updates: Any, *, key: Key | None = None) -> T:
     return cast_tree_like(params, totals, is_leaf=is_none, casting="unsafe")
 
 
-def _check_can_be_updated(params: Any, updates: Any) -> None:
+def _check_can_be_updated(params: Params, updates: Updates) -> None:
     """Raise a TypeError if an update is not an array, or is for a leaf that cannot be a parameter."""
     pairs = zip(jtu.tree_leaves(params, is_leaf=is_none), jtu.tree_leaves(updates, is_leaf=is_none), strict=True)
     for i, (param, update) in enumerate(pairs):
@@ -86,7 +87,7 @@ def _check_can_be_updated(params: Any, updates: Any) -> None:
         raise TypeError(f"at {path}: an update ({describe(update)}) for {describe(param)}. {advice}")
 
 
-def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
+def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> T:
     """Take a step of Polyak averaging, `step_size * new + (1 - step_size) * old`, preserving the dtypes of the average.
 
     Leaves without an average (integers, functions, strings, PRNG keys) are taken from the new tree.
@@ -121,7 +122,7 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
     return out
 
 
-def periodic_update(new_tensors: Any, old_tensors: T, steps: Any, update_period: Any) -> T:
+def periodic_update(new_tensors: PyTree, old_tensors: T, steps: ArrayLike, update_period: ArrayLike) -> T:
     """Refresh a copy of the params, such as a target network, on every `update_period`-th step.
 
     Leaves without a dtype (functions, strings) are taken from the new tree; a Python number that is equal in both trees
@@ -149,7 +150,7 @@ def periodic_update(new_tensors: Any, old_tensors: T, steps: Any, update_period:
     """
     renew = jnp.mod(steps, update_period) == 0
 
-    def choose(new: Any, old: Any) -> Any:
+    def choose(new: object, old: object) -> Any:
         if dtype_of(new) is None or dtype_of(old) is None:
             return new
         same_number = not is_array(new) and not is_array(old) and new == old
@@ -161,7 +162,7 @@ def periodic_update(new_tensors: Any, old_tensors: T, steps: Any, update_period:
     return out
 
 
-def schedule_free_eval_params(state: Any, params: T) -> T:
+def schedule_free_eval_params(state: OptState, params: T) -> T:
     """Return the params to evaluate with: `optax.contrib.schedule_free_eval_params` for raw models, preserving dtypes.
 
     Args:
@@ -192,7 +193,7 @@ def schedule_free_eval_params(state: Any, params: T) -> T:
 
     weight = 1.0 - b1
 
-    def evaluate(param: Any, z: Any) -> Any:
+    def evaluate(param: object, z: object) -> Any:
         return param if z is None or not is_inexact_array(param) else (param - weight * z) / b1
 
     return cast_tree_like(params, jtu.tree_map(evaluate, params, z_of_params))
@@ -216,7 +217,7 @@ def tree_map_params(
     initable: Initable,
     f: Callable[[Any, Any], Any],
     state: State,
-    other: Any,
+    other: PyTree,
     /,
     *,
     transform_non_params: Callable[[Any], Any] | None = None,
@@ -227,10 +228,10 @@ def tree_map_params(
     initable: Initable,
     f: Callable[..., Any],
     state: State,
-    other: Any,
-    another: Any,
+    other: PyTree,
+    another: PyTree,
     /,
-    *rest: Any,
+    *rest: PyTree,
     transform_non_params: Callable[[Any], Any] | None = None,
     is_leaf: LeafPredicate | None = None,
 ) -> State: ...
@@ -239,7 +240,7 @@ def tree_map_params(
     f: Callable[..., Any],
     state: State,
     /,
-    *rest: Any,
+    *rest: PyTree,
     transform_non_params: Callable[[Any], Any] | None = None,
     is_leaf: LeafPredicate | None = None,
 ) -> State:
@@ -266,16 +267,16 @@ def tree_map_params(
     {'b': MaskedNode(), 'w': 'W'}
     """
 
-    def is_chosen(x: Any) -> bool:
+    def is_chosen(x: object) -> bool:
         return is_leaf is not None and is_leaf(x)
 
-    def is_left_out(x: Any) -> bool:
+    def is_left_out(x: object) -> bool:
         return not is_chosen(x) and (x is None or isinstance(x, optax.MaskedNode))
 
-    def f_or_left_out(x: Any, *others: Any) -> Any:
+    def f_or_left_out(x: object, *others: object) -> Any:
         return x if is_left_out(x) else f(x, *others)
 
-    def stop(x: Any) -> bool:
+    def stop(x: object) -> bool:
         return is_chosen(x) or is_left_out(x)
 
     out: State = _optax_tree_map_params(

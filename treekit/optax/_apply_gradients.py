@@ -8,6 +8,7 @@ from treekit._jax import jtu
 from treekit._map import check_shapes
 from treekit._round import Key
 from treekit._tree import flatten_updates, is_none
+from treekit._types import Params, Updates
 from treekit.optax._apply import apply_updates
 from treekit.optax._boundary import normalize, whole_step
 from treekit.optax._multi_steps import MultiSteps
@@ -20,12 +21,12 @@ State = TypeVar("State")
 
 def apply_gradients(
     optimizer: TransformationLike,
-    grads: Any,
+    grads: Updates,
     state: State,
     params: T,
     *,
     key: Key | None = None,
-    **extra_args: Any,
+    **extra_args: object,
 ) -> tuple[T, State]:
     """Take a whole step of an optimizer: return the new params, or raw model, and the new state.
 
@@ -61,13 +62,13 @@ def apply_gradients(
         optimizer = optimizer.gradient_transformation()
     _check_grads(grads, params)
 
-    def apply(params: Any, updates: Any) -> Any:
+    def apply(params: Params, updates: Updates) -> Any:
         return apply_updates(params, updates, key=key)
 
     return whole_step(normalize(optimizer), grads, state, params, extra_args, apply)
 
 
-def _check_grads(grads: Any, params: Any) -> None:
+def _check_grads(grads: Updates, params: Params) -> None:
     treedef = jtu.tree_structure(params, is_leaf=is_none)
     try:
         parts = flatten_updates(treedef, grads)  # a None in place of a subtree becomes one None per param

@@ -6,6 +6,7 @@ import optax
 
 from treekit._dtype import strengthen
 from treekit._jax import jnp, jtu
+from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._step_if import run_if, update_if
@@ -48,31 +49,31 @@ def apply_if_finite(
     """
     tx = preserve_dtypes(inner)
 
-    def init(params: Any) -> optax.ApplyIfFiniteState:
+    def init(params: Params) -> optax.ApplyIfFiniteState:
         zero = jnp.zeros([], jnp.int32)
         return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, tx.init(params))
 
-    def check(updates: Any, state: Any) -> tuple[Any, Any]:
+    def check(updates: Updates, state: OptState) -> tuple[Any, Any]:
         """Return whether to accept the updates, and the new state without its inner state."""
         finite = jnp.array([jnp.all(jnp.isfinite(g)) for g in jtu.tree_leaves(updates)], bool).all()
         count = jnp.where(finite, 0, optax.safe_increment(state.notfinite_count))
         total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
         return finite | (count > max_consecutive_errors), optax.ApplyIfFiniteState(count, finite, total, ())
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         accept, new_state = check(updates, state)
 
-        def run(inner_state: Any) -> tuple[Any, Any]:
+        def run(inner_state: OptState) -> tuple[Any, Any]:
             return tx.update(updates, inner_state, params, **extra)
 
         inner_state = jtu.tree_map(strengthen, state.inner_state)
         new_updates, inner_state = update_if(accept, run, updates, inner_state, jnp.zeros_like)
         return new_updates, new_state._replace(inner_state=inner_state)
 
-    def step(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
         accept, new_state = check(updates, state)
 
-        def run(carry: Any) -> Any:
+        def run(carry: PyTree) -> Any:
             return step_of(core_of(inner), tx)(updates, carry[1], carry[0], extra, apply)
 
         params, inner_state = run_if(accept, run, (params, jtu.tree_map(strengthen, state.inner_state)))

@@ -16,6 +16,7 @@ from treekit._dtype import dtype_of
 from treekit._filter import TreeSpec, filter
 from treekit._jax import jnp, jtu
 from treekit._predicates import is_array, is_parameter
+from treekit._types import OptState, Params
 from treekit.optax._originals import original
 from treekit.optax._selection import is_params_placeholder, is_spec_leaf
 from treekit.optax._specs import as_arrays
@@ -53,7 +54,7 @@ class Arguments:
     required: Collection[str]
     _scheduled: set[str] = dataclasses.field(default_factory=set[str])  # the names that the last call of `sort` found
 
-    def sort(self, params: Any) -> tuple[dict[str, Scheduled], dict[str, Any]]:
+    def sort(self, params: Params) -> tuple[dict[str, Scheduled], dict[str, Any]]:
         """Return the arguments that are schedules, and those that are numbers."""
         params = params if is_params_placeholder(params) else jtu.tree_map(original, params)
         numbers: dict[str, Any] = {}
@@ -73,7 +74,7 @@ class Arguments:
                 )
         return schedules, numbers
 
-    def _as_schedule(self, value: Any, parameter: inspect.Parameter, params: Any) -> Scheduled | None:
+    def _as_schedule(self, value: object, parameter: inspect.Parameter, params: Params) -> Scheduled | None:
         if is_params_placeholder(params) and parameter.name in self._scheduled:
             return Scheduled(_stateful(value), 0.0)  # tree_map_params needs only the structure
         found = _as_schedule(value, parameter, params)
@@ -81,7 +82,7 @@ class Arguments:
             self._scheduled.add(parameter.name)
         return found
 
-    def schedules_of(self, state: Any) -> dict[str, Any]:
+    def schedules_of(self, state: OptState) -> dict[str, Any]:
         """Return the schedules that a state was made with."""
         if unknown := sorted(state.hyperparams.keys() - self.signature.parameters.keys()):
             raise TypeError(
@@ -104,16 +105,16 @@ class Arguments:
         return self.factory(*call.args, **call.kwargs)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return (is_array(value) or isinstance(value, (int, float, complex))) and not isinstance(value, (bool, np.bool_))
 
 
-def _is_setting(value: Any, parameter: inspect.Parameter) -> bool:
+def _is_setting(value: object, parameter: inspect.Parameter) -> bool:
     """Whether a number must stay a Python int, such as the memory size of lbfgs."""
     return type(value) is int and (type(parameter.default) is int or parameter.annotation in (int, "int"))
 
 
-def _as_schedule(value: Any, parameter: inspect.Parameter, params: Any) -> Scheduled | None:
+def _as_schedule(value: object, parameter: inspect.Parameter, params: Params) -> Scheduled | None:
     """Return a callable argument as a schedule; None if it is static."""
     if isinstance(value, (type, TreeSpec)) or value is parameter.default or _fits(value, params):
         return None
@@ -134,7 +135,7 @@ def _as_schedule(value: Any, parameter: inspect.Parameter, params: Any) -> Sched
     ) from error
 
 
-def _answered(answer: Any, error: Exception | None) -> str:
+def _answered(answer: object, error: Exception | None) -> str:
     if error:
         return f"Called with a count, it raised {describe_error(error)}. "
     if answer is _NOT_ASKED:
@@ -143,7 +144,7 @@ def _answered(answer: Any, error: Exception | None) -> str:
     return f"Called with a count, it returned {what}, but a schedule returns a real number of shape (). "
 
 
-def _fits(value: Any, params: Any) -> bool:
+def _fits(value: object, params: Params) -> bool:
     """Whether `value` is a tree that fits the params, rather than a function."""
     try:
         match_spec(value, filter(params, is_parameter), is_spec_leaf=is_spec_leaf, name="spec")
@@ -152,7 +153,7 @@ def _fits(value: Any, params: Any) -> bool:
     return not jtu.all_leaves([value]) and not any(map(is_array, jtu.tree_leaves(value)))
 
 
-def _maps_params(value: Any, params: Any) -> bool:
+def _maps_params(value: object, params: Params) -> bool:
     """Whether `value` maps the params to a tree that fits them, such as a mask."""
     try:
         spec = resolve_shown(value, params, as_arrays, is_spec_leaf=is_spec_leaf, name="spec")
@@ -176,7 +177,7 @@ def _value_at_zero(value: Any) -> tuple[Any, Exception | None]:
 _NOT_ASKED = object()
 
 
-def _is_numeric_leaf(leaf: Any) -> bool:
+def _is_numeric_leaf(leaf: object) -> bool:
     return dtype_of(leaf) is not None and not is_spec_leaf(leaf)
 
 

@@ -6,6 +6,7 @@ cores, are composed.
 
 from typing import Any
 
+from treekit._types import OptState, Params, Updates
 from treekit.optax._crossing import Crossing
 from treekit.optax._diagnose import diagnosing, diagnosing_init
 from treekit.optax._dtypes import preserve_dtypes
@@ -30,7 +31,7 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
     """
     inner = preserve_dtypes(core)
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         if is_params_placeholder(params):  # a placeholder for any params
             return inner.init(params)
         crossing = Crossing(params, params)
@@ -38,7 +39,7 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
         with showing(crossing.originals), diagnosing_init(inner, inside_params):
             return inner.init(inside_params)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         crossing = Crossing(updates, params, state)
         inside_updates, inside_params = crossing.inside_updates, crossing.inside_params
         views = view_extra_args(extra, updates, params, inside_params, crossing.inside, crossing.restore)
@@ -50,7 +51,12 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
 
 
 def whole_step(
-    tx: GradientTransformation[Any], grads: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply
+    tx: GradientTransformation[Any],
+    grads: Updates,
+    state: OptState,
+    params: Params,
+    extra: dict[str, Any],
+    apply: Apply,
 ) -> tuple[Any, Any]:
     """Take a whole step, with the core's own whole step if it has one that supports these params."""
     core = core_of(tx)
@@ -60,7 +66,7 @@ def whole_step(
         updates, state = tx.update(grads, state, params, **extra)
         return apply(params, updates), state
 
-    def apply_inside(inside_params: Any, updates: Any) -> Any:
+    def apply_inside(inside_params: Params, updates: Updates) -> Any:
         return crossing.inside(apply(crossing.restore(inside_params, params), crossing.outside(updates)))
 
     inside_grads, inside_params = crossing.inside_updates, crossing.inside_params

@@ -5,6 +5,7 @@ from typing import Any
 
 import optax
 
+from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import normalize, whole_step
 from treekit.optax._dtypes import preserve_step_dtypes
 from treekit.optax._transformation import Apply, Core, SteppingCore, core_of, own_step
@@ -26,8 +27,8 @@ def with_last_step(
     if own_step(core_of(tx)) is None:
         return chain
 
-    def step(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
-        def last_step(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+        def last_step(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
             return whole_step(tx, updates, state, params, extra, apply)
 
         chain = relink(optax.GradientTransformationExtraArgs(tx.init, last_step))

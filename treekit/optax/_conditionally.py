@@ -6,6 +6,7 @@ from typing import Any
 import optax
 
 from treekit._jax import jnp
+from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._step_if import update_if
@@ -76,11 +77,11 @@ def _run_conditionally(
 ) -> GradientTransformation[Any]:
     tx = preserve_dtypes(inner)
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         return state_class(inner_state=tx.init(params), step=jnp.zeros([], jnp.int32))
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        def run(inner_state: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        def run(inner_state: OptState) -> tuple[Any, Any]:
             return tx.update(updates, inner_state, params, **extra)
 
         should_transform = should_transform_fn(state.step, **(extra if forward_extra_args else {}))
@@ -90,5 +91,5 @@ def _run_conditionally(
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
 
 
-def _same(x: Any) -> Any:
+def _same(x: object) -> Any:
     return x

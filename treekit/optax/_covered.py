@@ -7,9 +7,10 @@ import optax
 
 from treekit._jax import jtu
 from treekit._tree import is_none
+from treekit._types import OptState, Params
 
 
-def covered_leaves(state: Any, given: Any, leaves: list[Any], updates: list[Any]) -> list[Any]:
+def covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: list[Any]) -> list[Any]:
     """Return the leaves of the params that `init` received when it made a state, as far as the state shows.
 
     The state of a raw model has an entry for a Python float; the state of filtered params, like their gradients, does
@@ -24,7 +25,7 @@ def covered_leaves(state: Any, given: Any, leaves: list[Any], updates: list[Any]
     if jtu.all_leaves([given]) or all(update is not None for update in updates):
         return leaves
 
-    def is_copy(x: Any) -> bool:
+    def is_copy(x: object) -> bool:
         return type(x) is type(given) and _leaves_like(x, given) is not None
 
     copies = [x for x in jtu.tree_leaves(state, is_leaf=is_copy) if is_copy(x)]
@@ -32,7 +33,7 @@ def covered_leaves(state: Any, given: Any, leaves: list[Any], updates: list[Any]
     return list(map(_covered_leaf, leaves, updates, zip(*columns, strict=True))) if columns else leaves
 
 
-def _leaves_like(copy: Any, given: Any) -> list[Any] | None:
+def _leaves_like(copy: Params, given: Params) -> list[Any] | None:
     """Return what `copy` has for each leaf of the params; None unless it has their structure and shapes.
 
     Either tree may have None or a MaskedNode as a placeholder.
@@ -52,7 +53,7 @@ def _leaves_like(copy: Any, given: Any) -> list[Any] | None:
     return found
 
 
-def _covered_leaf(leaf: Any, update: Any, copies: tuple[Any, ...]) -> Any:
+def _covered_leaf(leaf: object, update: object, copies: tuple[Any, ...]) -> Any:
     """Return a leaf of the params, or None if the state does not cover it.
 
     In a chain, one copy may have an array where another is masked: the array decides, then None, then MaskedNode.
@@ -66,5 +67,5 @@ def _covered_leaf(leaf: Any, update: Any, copies: tuple[Any, ...]) -> Any:
     return 0.0 if leaf is None and any(copy is not None for copy in copies) else leaf
 
 
-def _is_left_out(x: Any) -> bool:
+def _is_left_out(x: object) -> bool:
     return x is None or isinstance(x, optax.MaskedNode)

@@ -10,6 +10,7 @@ from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, has_no_upda
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import is_inexact_parameter, is_parameter
 from treekit._tree import is_none, path_text
+from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._covered import covered_leaves
 from treekit.optax._selection import update_parts
 
@@ -35,7 +36,7 @@ class Crossing:
             key path.
     """
 
-    def __init__(self, updates: Any, params: Any, state: Any = None) -> None:
+    def __init__(self, updates: Updates, params: Params, state: OptState = None) -> None:
         given = updates if params is None else params
         leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
         self._params = None if params is None else leaves
@@ -58,26 +59,26 @@ class Crossing:
         """Return the updates as cores see them."""
         return self._inside(self._updates, as_array)
 
-    def inside(self, tree: Any) -> Any:
+    def inside(self, tree: PyTree) -> Any:
         """Return a tree like the params, with None for leaves that are not parameters and zeros for missing updates."""
         return self._inside(update_parts(self._treedef, tree), as_array)
 
-    def outside(self, new_updates: Any) -> Any:
+    def outside(self, new_updates: Updates) -> Any:
         """Return the updates in the user's form: None for leaves that had no update."""
         pairs = zip(update_parts(self._treedef, new_updates), self._updates, strict=True)
         return self._treedef.unflatten([None if has_no_update(old) else new for new, old in pairs])
 
-    def restore(self, inside_params: Any, params: Any) -> Any:
+    def restore(self, inside_params: Params, params: Params) -> Any:
         """Return the user's params, with the values of `inside_params` for leaves that are trained."""
 
-        def choose(leaf: Any, new: Any, update: Any, old: Any) -> Any:
+        def choose(leaf: object, new: object, update: object, old: object) -> Any:
             return old if has_no_update(update) or not is_inexact_parameter(leaf) else new
 
         news, olds = (update_parts(self._treedef, tree) for tree in (inside_params, params))
         return self._treedef.unflatten(map(choose, self._leaves, news, self._updates, olds))
 
     def _inside(self, parts: list[Any], as_leaf: Callable[[Any], Any]) -> Any:
-        def enter(keep: bool, x: Any, leaf: Any) -> Any:
+        def enter(keep: bool, x: object, leaf: object) -> Any:
             if not keep:
                 return None
             absent = has_no_update(x)
@@ -112,7 +113,7 @@ class Crossing:
         return path_text(jtu.tree_flatten_with_path(tree, is_leaf=is_none)[0][i][0])
 
 
-def _as_inexact(param: Any) -> Any:
+def _as_inexact(param: object) -> Any:
     """Return a number as an array, and an integer as an array of JAX's default float."""
     if has_dtype(param) and jnp.issubdtype(dtype_of(param), jnp.inexact):
         return param  # dtype_of, since to NumPy and Equinox a NumPy array in bf16 is not inexact
@@ -124,10 +125,10 @@ def _as_inexact(param: Any) -> Any:
     )
 
 
-def _is_plain(param: Any) -> bool:
+def _is_plain(param: object) -> bool:
     return isinstance(param, untyped.Array) and is_inexact_parameter(param)
 
 
-def _is_of_objects(param: Any) -> bool:
+def _is_of_objects(param: object) -> bool:
     dtype: Any = getattr(param, "dtype", None)
     return isinstance(param, np.ndarray) and dtype == np.dtype(object)

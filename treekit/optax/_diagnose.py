@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import optax
-from jax.core import Tracer
 
 from treekit._describe import describe, describe_error
 from treekit._diff import tree_diff
 from treekit._dtype import is_weak
 from treekit._jax import jtu, untyped
+from treekit._predicates import is_traced
 from treekit._tree import path_text
+from treekit._types import OptState, Params, Updates
 from treekit.optax._transformation import Core
 
 # Differences in dtype do not count: a user may have cast the state or the params.
@@ -64,7 +65,7 @@ def _explaining(explain: Callable[[Exception], str]) -> Generator[None]:
         raise
 
 
-def _wrong_shape(updates: Any, params: Any) -> str:
+def _wrong_shape(updates: Updates, params: Params) -> str:
     pairs = zip(jtu.tree_flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False)
     for (path, param), update in pairs:
         if np.shape(update) != np.shape(param):
@@ -75,7 +76,7 @@ def _wrong_shape(updates: Any, params: Any) -> str:
     return ""
 
 
-def _wrong_state(core: Core, state: Any, params: Any) -> str:
+def _wrong_state(core: Core, state: OptState, params: Params) -> str:
     try:
         expected = untyped.eval_shape(lambda: core.init(params))
     except Exception:  # init fails too, so the right state is unknown
@@ -96,10 +97,10 @@ _OTHER_STATE = (
 )
 
 
-def _traced_number(params: Any) -> str:
+def _traced_number(params: Params) -> str:
     """Say what to do if a filter saw a Python number in init, and sees an array in a jitted update; else ""."""
     for path, x in jtu.tree_flatten_with_path(params)[0]:
-        if is_weak(x) and isinstance(x, Tracer):
+        if is_weak(x) and is_traced(x):
             return (
                 f"At {path_text(path)}, the params have a Python number that jax.jit has made an array: "
                 "if init received the number, a filter may select it differently. Make it an array before init, with "

@@ -9,10 +9,11 @@ from jax.typing import DTypeLike
 
 from treekit._jax import jnp
 from treekit._round import hash_bits, round_like, widen
+from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._dtypes import like_updates, preserve_dtypes
 from treekit.optax._selection import is_params_placeholder
-from treekit.optax._state_dtype import cast_state, check_state, check_state_dtype, is_by_name, store_by_name
+from treekit.optax._state_dtype import cast_state, check_state, check_state_dtype, store_by_name
 from treekit.optax._transformation import GradientTransformation, core_of, described
 from treekit.optax._types import S, TransformationLike
 
@@ -111,12 +112,12 @@ def dtype_preserving(
     _check_seed(seed)
     if rounding == "stochastic":
         return at_boundary(_round_state(inner, state_dtype, seed))
-    if is_by_name(state_dtype):
+    if isinstance(state_dtype, Mapping):
         return at_boundary(store_by_name(inner, state_dtype))
     return at_boundary(core_of(inner) if state_dtype is None else preserve_dtypes(inner, state_dtype=state_dtype))
 
 
-def _check_seed(seed: Any) -> None:
+def _check_seed(seed: object) -> None:
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"seed must be an int, found {seed!r}")
 
@@ -127,12 +128,12 @@ def _round_state(
     """Let `inner` compute in f32, and round narrow state and updates stochastically."""
     tx = preserve_dtypes(inner)
 
-    def init(params: Any) -> StochasticRoundingState:
+    def init(params: Params) -> StochasticRoundingState:
         state = tx.init(params)
         held = state if is_params_placeholder(params) else cast_state(state_dtype, state)
         return StochasticRoundingState(jnp.zeros([], jnp.uint32), held)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         if not isinstance(state, StochasticRoundingState):
             raise TypeError(
                 f"rounding='stochastic' needs the StochasticRoundingState that its init makes, found a "

@@ -12,6 +12,7 @@ from jax.core import Tracer
 from treekit._describe import describe, describe_value
 from treekit._dtype import cast_like, dtype_of, is_weak
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._types import KeyPath, OptState
 
 S = TypeVar("S")
 
@@ -28,7 +29,7 @@ class _Hyperparam(NamedTuple):
     scheduled: bool
 
 
-def get_hyperparams(state: Any) -> dict[str, Any]:
+def get_hyperparams(state: OptState) -> dict[str, Any]:
     """Return the hyperparameters from anywhere in an optimizer's state, by key path and name.
 
     A key is the path of the state that `inject_hyperparams` made, as `jax.tree_util.keystr(path, simple=True,
@@ -53,7 +54,7 @@ def get_hyperparams(state: Any) -> dict[str, Any]:
     return {key: leaves[found.leaf] for key, found in _by_key(state).items()}
 
 
-def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_name: Any) -> S:
+def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_name: object) -> S:
     """Return an optimizer's state with other hyperparameters.
 
     Each preserves its dtype, weak type, shape and sharding, so a jitted step is not traced again.
@@ -106,7 +107,7 @@ def _is_mapping_or_none(values: object) -> bool:
     return values is None or isinstance(values, Mapping)
 
 
-def _by_key(state: Any) -> dict[str, _Hyperparam]:
+def _by_key(state: OptState) -> dict[str, _Hyperparam]:
     treedef = jtu.tree_structure(state)
     found = list(_find((), treedef.unflatten(range(treedef.num_leaves))))
     keys = [untyped.tree_util.keystr(x.path, simple=True, separator=".") for x in found]
@@ -115,7 +116,7 @@ def _by_key(state: Any) -> dict[str, _Hyperparam]:
     return dict(zip(keys, found, strict=True))
 
 
-def _find(path: Any, state: Any) -> Iterator[_Hyperparam]:
+def _find(path: KeyPath, state: OptState) -> Iterator[_Hyperparam]:
     """Yield the hyperparameters in a state whose leaves are replaced by their indices."""
     for below, node in jtu.tree_flatten_with_path(state, is_leaf=_is_injected)[0]:
         if _is_injected(node):
@@ -128,12 +129,12 @@ def _find(path: Any, state: Any) -> Iterator[_Hyperparam]:
             yield from _find((*here, jax.tree_util.GetAttrKey("inner_state")), fields.get("inner_state"))
 
 
-def _is_injected(x: Any) -> bool:
+def _is_injected(x: object) -> bool:
     """Whether `inject_hyperparams` made this state. Flax and Orbax make it a mapping, without empty entries."""
     return {"count", "hyperparams"} <= _fields(x).keys() <= _INJECTED
 
 
-def _fields(x: Any) -> Mapping[Any, Any]:
+def _fields(x: object) -> Mapping[Any, Any]:
     """Return the children of a NamedTuple or a mapping by name."""
     if _is_mapping(x):
         return x

@@ -14,6 +14,7 @@ from treekit._dtype import dtype_of, is_weak, strengthen
 from treekit._jax import jnp, jtu
 from treekit._predicates import is_array, is_inexact_array
 from treekit._round import is_narrow, widen
+from treekit._types import OptState, Params, Updates
 from treekit.optax._arguments import Arguments
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import Core, GradientTransformation, core_of, describe_call
@@ -86,7 +87,7 @@ def inject_hyperparams(
         static = signature.parameters.keys() - required
 
     @functools.wraps(inner_factory)
-    def factory(*args: Any, **kwargs: Any) -> GradientTransformation[InjectStatefulHyperparamsState]:
+    def factory(*args: object, **kwargs: object) -> GradientTransformation[InjectStatefulHyperparamsState]:
         bound = bind(inner_factory, signature, args, kwargs)
         bound.apply_defaults()
         arguments = Arguments(inner_factory, signature, bound, static, required)
@@ -118,13 +119,13 @@ def bind(
         raise
 
 
-def _injected(arguments: Arguments, hyperparam_dtype: Any) -> Core:
-    def make(hyperparams: dict[str, Any], params: Any) -> Core:
+def _injected(arguments: Arguments, hyperparam_dtype: object) -> Core:
+    def make(hyperparams: dict[str, Any], params: Params) -> Core:
         tx = arguments.make(hyperparams)
         core = core_of(tx)
         return _in_float32(core) if any(map(_is_float8, jtu.tree_leaves(params))) else core
 
-    def init(params: Any) -> optax.InjectStatefulHyperparamsState:
+    def init(params: Params) -> optax.InjectStatefulHyperparamsState:
         schedules, numbers = arguments.sort(params)
         dtype = _float_dtype(hyperparam_dtype, params)
         states = {name: jtu.tree_map(strengthen, x.schedule.init()) for name, x in schedules.items()}
@@ -133,7 +134,7 @@ def _injected(arguments: Arguments, hyperparam_dtype: Any) -> Core:
         inner_state = make(hyperparams, params).init(params)
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         schedules = arguments.schedules_of(state)
         given = updates if params is None else params
         dtype = _float_dtype(hyperparam_dtype, given)
@@ -155,14 +156,14 @@ def _is_float8(x: Any) -> bool:
 def _in_float32(inner: Core) -> Core:
     """Return a core that computes in float32, since JAX does not multiply a float8 by another dtype."""
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         new_updates, new_state = inner.update(widen(updates), widen(state), widen(params), **extra)
         return new_updates, new_state
 
     return optax.GradientTransformationExtraArgs(inner.init, update)
 
 
-def _float_dtype(stated: Any, params: Any) -> Any:
+def _float_dtype(stated: object, params: Params) -> Any:
     """Return the dtype in which Python numbers are stored: float32 at least, since b2 = 0.999 is 1 in bf16."""
     if stated is not None:
         return stated
@@ -170,7 +171,7 @@ def _float_dtype(stated: Any, params: Any) -> Any:
     return jnp.float64 if wide else jnp.float32
 
 
-def _as_hyperparam(x: Any, float_dtype: Any) -> Any:
+def _as_hyperparam(x: object, float_dtype: object) -> Any:
     if jnp.issubdtype(dtype_of(x), jnp.floating) and not (is_array(x) and not is_weak(x)):
         return jnp.asarray(x, float_dtype)
     return jnp.asarray(x, dtype_of(x))

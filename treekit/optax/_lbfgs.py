@@ -10,6 +10,7 @@ from treekit._filter import combine, partition
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import cast_tree_like
 from treekit._predicates import is_inexact_array
+from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
 from treekit.optax._types import ValueAndGradFn
@@ -61,7 +62,7 @@ def lbfgs(
 def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:
     """Cast gradients to the dtypes of the params, which the memory of past gradients has."""
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         if params is None:
             raise ValueError(
                 "lbfgs needs the params: update(updates, state, params, value=..., grad=..., value_fn=...)"
@@ -94,7 +95,7 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
     (Array(5., dtype=float32), Array([2., 4.], dtype=float32))
     """
 
-    def value_and_grad(params: Any, *args: Any, state: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def value_and_grad(params: Params, *args: object, state: OptState, **kwargs: object) -> tuple[Any, Any]:
         value, grad = optax.tree.get(state, "value"), optax.tree.get(state, "grad")
         if value is None or grad is None:
             raise ValueError(
@@ -103,7 +104,7 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
             )
         inexact, rest = partition(params, is_inexact_array)
 
-        def fn(inexact_params: Any) -> Any:
+        def fn(inexact_params: Params) -> Any:
             return value_fn(combine(inexact_params, rest), *args, **kwargs)
 
         def compute() -> tuple[Any, Any]:
@@ -120,7 +121,7 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
     return value_and_grad
 
 
-def _where_inexact(params: Any, grad: Any) -> Any:
+def _where_inexact(params: Params, grad: Updates) -> Any:
     """Return the gradient as JAX would, with None for params that are not inexact arrays."""
     leaves, treedef = jtu.tree_flatten(params)
     try:

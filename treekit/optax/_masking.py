@@ -9,7 +9,7 @@ import optax
 from treekit._jax import jtu
 from treekit._predicates import is_inexact_array
 from treekit._tree import is_none
-from treekit._types import FilterSpec, Labels, Mask
+from treekit._types import FilterSpec, Labels, Mask, OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._selection import LeafSelection, apply_to_selection, is_params_placeholder
 from treekit.optax._specs import choose_filtered, choose_groups, choose_masked, resolve_mask
@@ -120,22 +120,22 @@ def partition(
     cores = {key: core_of(tx) for key, tx in transforms.items()}
     choose = functools.partial(choose_groups, frozenset(cores), param_labels)
 
-    def groups(params: Any) -> dict[Any, Core]:
+    def groups(params: Params) -> dict[Any, Core]:
         selections = choose(params)
 
-        def group(key: Any) -> Core:
+        def group(key: object) -> Core:
             return _select_masked(cores[key], lambda _: selections[key], mask_compatible_extra_args)
 
         return {key: group(key) for key in cores}
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         if is_params_placeholder(params):
             states = {key: optax.MaskedState(core.init(params)) for key, core in cores.items()}
         else:
             states = {key: tx.init(params) for key, tx in groups(params).items()}
         return optax.transforms.PartitionState(states)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         states: dict[Any, Any] = {}
         for key, tx in groups(updates if params is None else params).items():
             updates, states[key] = tx.update(updates, state.inner_states[key], params, **extra)
@@ -187,7 +187,7 @@ def selective_transform(
     return partition({"train": optimizer, "freeze": optax.set_to_zero()}, labels)
 
 
-def _train_or_freeze(freeze_mask: Any, params: Any) -> Any:
+def _train_or_freeze(freeze_mask: Mask, params: Params) -> Any:
     def label(frozen: bool | None) -> str | None:
         return None if frozen is None else "freeze" if frozen else "train"
 

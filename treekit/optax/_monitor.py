@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import optax
 
 from treekit._describe import describe_value
+from treekit._types import Params
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
 
@@ -45,7 +46,7 @@ def monitor(measures: Mapping[str, Measure]) -> GradientTransformation[optax.Mon
             )
     tx = optax.monitor(dict(measures))
 
-    def init(params: Any) -> optax.MonitorState:
+    def init(params: Params) -> optax.MonitorState:
         state = tx.init(params)
         measured: optax.MonitorState = tx.update(params, state, params)[1]
         return measured._replace(measure_states=state.measure_states)

@@ -9,15 +9,18 @@ import jax
 import numpy as np
 import optax
 from jax.core import Tracer
+from jax.typing import DTypeLike
+from jaxtyping import Array, Int
 
 from treekit._describe import describe_value
 from treekit._dtype import dtype_of, promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, untyped
+from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary, normalize
 from treekit.optax._dtypes import keep_state, keep_updates, preserve_dtypes
 from treekit.optax._step_if import run_if, run_step_if
 from treekit.optax._traced import zeros
-from treekit.optax._transformation import GradientTransformation, SteppingCore, core_of, step_of
+from treekit.optax._transformation import Apply, GradientTransformation, SteppingCore, core_of, step_of
 from treekit.optax._types import TransformationLike, U
 
 if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
@@ -65,7 +68,7 @@ class MultiSteps(_Base):
         every_k_schedule: int | Callable[[Any], Any],
         use_grad_mean: bool = True,
         should_skip_update_fn: Callable[..., Any] | None = None,
-        accumulator_dtype: Any = jnp.float32,
+        accumulator_dtype: DTypeLike | None = jnp.float32,
     ) -> None:
         if not callable(every_k_schedule) and not (_is_int(every_k_schedule) and every_k_schedule >= 1):
             raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
@@ -83,7 +86,7 @@ class MultiSteps(_Base):
         """Return the inner transformation."""
         return self._opt
 
-    def init(self, params: Any) -> optax.MultiStepsState:
+    def init(self, params: Params) -> optax.MultiStepsState:
         """Return the state before the first step.
 
         Args:
@@ -93,7 +96,7 @@ class MultiSteps(_Base):
         return state
 
     def update(
-        self, updates: U, state: optax.MultiStepsState, params: Any = None, **extra_args: Any
+        self, updates: U, state: optax.MultiStepsState, params: Params = None, **extra_args: object
     ) -> tuple[U, optax.MultiStepsState]:
         """Accumulate; on the k-th step, run the inner transformation on the accumulated gradients.
 
@@ -118,20 +121,20 @@ class MultiSteps(_Base):
         """Return a transformation with this `init` and `update`, to use in a chain or a wrapper."""
         return self._tx
 
-    def _init(self, params: Any) -> optax.MultiStepsState:
+    def _init(self, params: Params) -> optax.MultiStepsState:
         zero = jnp.zeros([], jnp.int32)
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
         inner_state = preserve_dtypes(self._inner).init(params)
         return optax.MultiStepsState(zero, zero, inner_state, self._zero_accumulator(params), skip_state)
 
-    def _update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def _update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         at = self._position(updates, state, params)
         leaves, treedef = jtu.tree_flatten(updates)
 
         def accumulate(acc: list[Any]) -> list[Any]:
             return self._accumulate(at, leaves, acc)
 
-        def inner_step(old: Any, accumulated: list[Any]) -> tuple[list[Any], Any]:
+        def inner_step(old: OptState, accumulated: list[Any]) -> tuple[list[Any], Any]:
             grads = list(map(_cast_to, leaves, accumulated))
             new_updates, new = self._inner.update(treedef.unflatten(grads), old, params, **extra)
             # Loops and cond need state with unchanged dtypes.
@@ -141,13 +144,15 @@ class MultiSteps(_Base):
         news, inner_state, acc = run_step_if(at.should_step, accumulate, inner_step, inner_state, acc)
         return treedef.unflatten(news), at.state(inner_state, treedef.unflatten(acc))
 
-    def _whole_step(self, updates: Any, state: Any, params: Any, extra: Any, apply: Any) -> tuple[Any, Any]:
+    def _whole_step(
+        self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply
+    ) -> tuple[Any, Any]:
         """Pass the params through the loop with the state, so that a step that only accumulates does not touch them."""
         at = self._position(updates, state, params)
         inner_step = step_of(self._inner, preserve_dtypes(self._inner))
         leaves, treedef = jtu.tree_flatten(updates)
 
-        def run(carry: Any) -> Any:
+        def run(carry: PyTree) -> Any:
             params, inner_state, acc = carry
             accumulated = treedef.unflatten(map(_cast_to, leaves, acc))
             params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
@@ -158,7 +163,7 @@ class MultiSteps(_Base):
         params, inner_state, acc = run_if(at.should_step, run, carry)
         return params, at.state(inner_state, treedef.unflatten(acc))
 
-    def _position(self, updates: Any, state: Any, params: Any) -> "_Position":
+    def _position(self, updates: Updates, state: OptState, params: Params) -> "_Position":
         mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
         k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
         _check_k(k_steps)
@@ -169,7 +174,7 @@ class MultiSteps(_Base):
     def _accumulate(self, at: "_Position", leaves: list[Any], acc: list[Any]) -> list[Any]:
         return list(map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), leaves, acc))
 
-    def _skip(self, updates: Any, gradient_step: Any, params: Any) -> tuple[Any, Any]:
+    def _skip(self, updates: Updates, gradient_step: Int[Array, ""], params: Params) -> tuple[Any, Any]:
         if self._should_skip is None:
             return jnp.array(False), ()
         skip, skip_state = self._should_skip(updates, gradient_step, params)
@@ -180,7 +185,7 @@ class MultiSteps(_Base):
             )
         return skip, skip_state
 
-    def _zero_accumulator(self, params: Any) -> Any:
+    def _zero_accumulator(self, params: Params) -> Any:
         def dtype(p: Any) -> Any:
             if self._accumulator_dtype is None:
                 return p.dtype
@@ -208,7 +213,7 @@ class _Position:
     skip_state: Any
     should_step: Any
 
-    def state(self, inner_state: Any, acc: Any) -> optax.MultiStepsState:
+    def state(self, inner_state: OptState, acc: Updates) -> optax.MultiStepsState:
         """Return the state after the step."""
         next_step = jnp.where(self.should_step, 0, optax.safe_increment(self.mini_step))
         return optax.MultiStepsState(
@@ -247,5 +252,5 @@ def _check_k(k_steps: Any) -> None:
         raise ValueError(f"every_k_schedule must return at least 1, but returned {k_steps}")
 
 
-def _cast_to(like: Any, x: Any) -> Any:
+def _cast_to(like: PyTree, x: Any) -> Any:
     return x.astype(like.dtype)

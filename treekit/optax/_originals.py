@@ -19,7 +19,7 @@ def showing(originals: _Originals) -> Generator[None]:
         _originals.reset(token)
 
 
-def original(x: Any) -> Any:
+def original(x: object) -> Any:
     """Return the user's leaf that an array represents: a Python number, an integer array, a `jax.Ref`.
 
     Masks, labels and filters are written for those.

@@ -16,6 +16,7 @@ from treekit._map import cast_tree_like
 from treekit._predicates import is_array
 from treekit._round import widen
 from treekit._tree import flatten_updates
+from treekit._types import KeyPath, OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
 
@@ -69,10 +70,10 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
     """
     _check_decay(decay)
 
-    def init(params: Any) -> ParamsEmaState:
+    def init(params: Params) -> ParamsEmaState:
         return ParamsEmaState(jnp.zeros([], jnp.int32), jtu.tree_map(_wide, params))
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         if params is None:
             raise ValueError("params_ema averages the params, so update needs them: update(updates, state, params)")
         count = optax.safe_increment(state.ema_count)
@@ -103,10 +104,10 @@ def _wide(x: Any) -> Any:
 
 
 @overload
-def get_ema(state: Any) -> Any: ...
+def get_ema(state: OptState) -> Any: ...
 @overload
-def get_ema(state: Any, params: T) -> T: ...
-def get_ema(state: Any, params: Any = None) -> Any:
+def get_ema(state: OptState, params: T) -> T: ...
+def get_ema(state: OptState, params: Params = None) -> Any:
     """Return the average of the params that `params_ema` keeps, from anywhere in an optimizer's state.
 
     Args:
@@ -147,8 +148,8 @@ def get_ema(state: Any, params: Any = None) -> Any:
     return ema if params is None else _in_params(ema, params)
 
 
-def _find(path: Any, state: Any) -> Iterator[tuple[Any, ParamsEmaState]]:
-    def stop(x: Any) -> bool:
+def _find(path: KeyPath, state: OptState) -> Iterator[tuple[Any, ParamsEmaState]]:
+    def stop(x: object) -> bool:
         return isinstance(x, ParamsEmaState) or (_is_chain(x) and x is not state)
 
     for below, node in jtu.tree_flatten_with_path(state, is_leaf=stop)[0]:
@@ -171,18 +172,18 @@ def _is_chain(x: object) -> bool:
     return type(x) in (tuple, OrderedDict)
 
 
-def _later(state: Any, key: Any) -> list[Any]:
+def _later(state: OptState, key: Any) -> list[Any]:
     """The states of the links of a chain after the one of a key."""
     is_named = hasattr(state, "values")
     states: list[Any] = list(state.values() if is_named else state)
     return states[(list(state).index(key.key) if is_named else key.idx) + 1 :]
 
 
-def _in_params(ema: Any, params: Any) -> Any:
-    def is_left_out(x: Any) -> bool:
+def _in_params(ema: Params, params: Params) -> Any:
+    def is_left_out(x: object) -> bool:
         return isinstance(x, optax.MaskedNode)
 
-    def as_none(x: Any) -> Any:
+    def as_none(x: object) -> Any:
         return None if is_left_out(x) else x
 
     leaves, treedef = jtu.tree_flatten(params)
@@ -194,5 +195,5 @@ def _in_params(ema: Any, params: Any) -> Any:
     return cast_tree_like(params, treedef.unflatten(chosen))
 
 
-def _has_average(x: Any) -> bool:
+def _has_average(x: object) -> bool:
     return is_array(x) and dtype_of(x) is not None and bool(jnp.issubdtype(dtype_of(x), jnp.inexact))

@@ -10,6 +10,7 @@ from treekit._describe import describe_value
 from treekit._dtype import dtype_of
 from treekit._jax import jnp, jtu
 from treekit._predicates import is_parameter
+from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._specs import match_params
@@ -48,12 +49,12 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[optax.ScaleByScheduleS
     (Array([-0.125, -0.125], dtype=float32), Array([-1., -1.], dtype=float32))
     """
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         if not is_params_placeholder(params):
             _resolve(rates, params)
         return optax.ScaleByScheduleState(jnp.zeros([], jnp.int32))
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         prefix_treedef, found = _resolve(rates, updates if params is None else params)
         parts = prefix_treedef.flatten_up_to(updates)
         scaled = [_scale(_at_count(*rate, state.count), part) for rate, part in zip(found, parts, strict=True)]
@@ -62,7 +63,7 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[optax.ScaleByScheduleS
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
 
 
-def _resolve(rates: Any, params: Any) -> tuple[Any, list[tuple[str, Any]]]:
+def _resolve(rates: PyTree, params: Params) -> tuple[Any, list[tuple[str, Any]]]:
     """Return the structure of the rates, and each rate with its key path; None for a part without parameters."""
     prefix_treedef, matches = match_params(rates, params, is_spec_leaf=_is_rate, name="rates")
     found: list[tuple[str, Any]] = []
@@ -84,7 +85,7 @@ def _is_rate(x: Any) -> bool:
     return real and np.shape(x) == ()
 
 
-def _at_count(at: str, rate: Any, count: Any) -> Any:
+def _at_count(at: str, rate: object, count: object) -> Any:
     if not callable(rate):
         return rate
     value = rate(count)
@@ -93,7 +94,7 @@ def _at_count(at: str, rate: Any, count: Any) -> Any:
     return value
 
 
-def _scale(rate: Any, updates: Any) -> Any:
+def _scale(rate: object, updates: Updates) -> Any:
     def scale(update: Any) -> Any:
         whole = jnp.issubdtype(update.dtype, jnp.integer)  # an integer update times a rate is not an integer
         return rate * update if whole else jnp.asarray(rate, update.dtype) * update

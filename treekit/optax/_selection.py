@@ -17,6 +17,7 @@ from treekit._diff import tree_diff
 from treekit._jax import jtu
 from treekit._predicates import is_parameter
 from treekit._tree import flatten_updates
+from treekit._types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._transformation import Apply, Core, SteppingCore, own_step
 
 # Extra arguments of these types are functions; other callables, such as a model, only if their name ends in _fn.
@@ -40,11 +41,11 @@ class LeafSelection:
     placeholder: Any
     pass_through: bool
 
-    def parts(self, tree: Any) -> list[Any]:
+    def parts(self, tree: PyTree) -> list[Any]:
         """Return the leaf or subtree of `tree` at each leaf of `prefix_treedef`."""
         return update_parts(self.prefix_treedef, tree)
 
-    def inside(self, tree: Any) -> Any:
+    def inside(self, tree: PyTree) -> Any:
         """Return a tree like the params as the inner transformation sees it."""
         return self.inside_of(self.parts(tree))
 
@@ -53,27 +54,27 @@ class LeafSelection:
         pairs = zip(self.keep, parts, strict=True)
         return self.prefix_treedef.unflatten([x if keep else self.placeholder for keep, x in pairs])
 
-    def outside(self, new: Any, old_parts: list[Any]) -> Any:
+    def outside(self, new: Updates, old_parts: list[Any]) -> Any:
         """Return the updates, given those of the inner transformation and the parts of those it was called with."""
         triples = zip(self.keep, self.parts(new), old_parts, strict=True)
         return self.prefix_treedef.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
 
-    def only(self, updates: Any, params: Any, *, selected: bool) -> Any:
+    def only(self, updates: Updates, params: Params, *, selected: bool) -> Any:
         """Return the updates of selected leaves, or of unselected ones, with None for the other params."""
         triples = zip(self.keep, self.parts(updates), self.parts(params), strict=True)
         return self.prefix_treedef.unflatten([x if k == selected else jtu.tree_map(_none, p) for k, x, p in triples])
 
-    def restore(self, inside_params: Any, params: Any) -> Any:
+    def restore(self, inside_params: Params, params: Params) -> Any:
         """Undo `inside` for params: restore the whole params, with new values for selected leaves."""
         triples = zip(self.keep, self.parts(inside_params), self.parts(params), strict=True)
         return self.prefix_treedef.unflatten([x if keep else y for keep, x, y in triples])
 
 
-def _none(_: Any) -> None:
+def _none(_: object) -> None:
     return None
 
 
-def update_parts(prefix_treedef: Any, tree: Any) -> list[Any]:
+def update_parts(prefix_treedef: PyTreeDef, tree: PyTree) -> list[Any]:
     """Flatten updates, or a tree like them, up to a structure of params.
 
     Raises:
@@ -93,7 +94,7 @@ def update_parts(prefix_treedef: Any, tree: Any) -> list[Any]:
         ) from None
 
 
-def updates_mismatch(treedef: Any, tree: Any, name: str = "updates") -> str:
+def updates_mismatch(treedef: PyTreeDef, tree: PyTree, name: str = "updates") -> str:
     """Where updates, or a tree like them, first differ in structure from params; None does not differ from anything."""
     params = treedef.unflatten([_LEAF] * treedef.num_leaves)
     differences = tree_diff(params, jtu.tree_map(_as_leaf, tree))
@@ -133,12 +134,12 @@ def apply_to_selection(
         unwrap: maps the state to the inner state.
     """
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         if is_params_placeholder(params):  # a placeholder for any params
             return wrap(inner.init(params))
         return wrap(inner.init(choose(params).inside(params)))
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         selection = choose(updates if params is None else params)
         inside_params = None if params is None else selection.inside(params)
         views = view_extra_args(
@@ -152,11 +153,11 @@ def apply_to_selection(
     if inner_step is None:
         return optax.GradientTransformationExtraArgs(init, update)
 
-    def step(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
         selection = choose(params)
         inside_params = selection.inside(params)
 
-        def apply_inside(inside_params: Any, new_updates: Any) -> Any:
+        def apply_inside(inside_params: Params, new_updates: Updates) -> Any:
             whole = selection.restore(inside_params, params)
             return selection.inside(apply(whole, selection.only(new_updates, params, selected=True)))
 
@@ -173,9 +174,9 @@ def apply_to_selection(
 
 def view_extra_args(
     extra: dict[str, Any],
-    updates: Any,
-    params: Any,
-    inside_params: Any,
+    updates: Updates,
+    params: Params,
+    inside_params: Params,
     inside: Callable[[Any], Any],
     restore: Callable[[Any, Any], Any],
     *,
@@ -193,7 +194,7 @@ def view_extra_args(
         any_shape: as in `apply_to_selection`.
     """
 
-    def is_like(name: str, value: Any) -> bool:
+    def is_like(name: str, value: object) -> bool:
         trees = [updates] if params is None else [updates, params]
         return any(_is_like(name, value, tree, any_shape=any_shape) for tree in trees)
 
@@ -215,12 +216,12 @@ def view_extra_args(
     return {name: view(name, value) for name, value in extra.items()}
 
 
-def _is_function(name: str, value: Any) -> bool:
+def _is_function(name: str, value: object) -> bool:
     """Whether an extra argument is a function of the params, by its type or by a name such as value_fn or obj_fn."""
     return isinstance(value, _FUNCTIONS) or (callable(value) and name.endswith("_fn"))
 
 
-def _is_like(name: str, value: Any, tree: Any, *, any_shape: bool) -> bool:
+def _is_like(name: str, value: Any, tree: PyTree, *, any_shape: bool) -> bool:
     """Whether the argument `name` has the structure and the shapes of `tree`.
 
     By structure alone, a batch (x, y) would be like params (w, b). If the params are a number, only the argument "grad"
@@ -235,12 +236,12 @@ def _is_like(name: str, value: Any, tree: Any, *, any_shape: bool) -> bool:
     return any_shape or all(not is_parameter(a) or np.shape(a) == np.shape(b) for a, b in pairs)
 
 
-def is_spec_leaf(x: Any) -> bool:
+def is_spec_leaf(x: object) -> bool:
     """Whether `x` is a leaf of a mask, a label tree or a tree of dimension numbers; None is."""
     return x is None or isinstance(x, (bool, np.bool_, str)) or type(x).__name__.endswith("DimensionNumbers")
 
 
-def is_params_placeholder(params: Any) -> bool:
+def is_params_placeholder(params: Params) -> bool:
     """Whether these are the placeholders that `optax.tree_map_params` passes to init to find the params in a state."""
     return type(params) is type(_PLACEHOLDER[0])
 

@@ -4,14 +4,14 @@ from typing import Any
 
 import jax
 import optax
-from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding
 
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._predicates import is_array, is_parameter
+from treekit._predicates import is_array, is_parameter, is_traced
+from treekit._types import OptState, Params
 
 
-def shard_alike(state: Any, params: Any) -> Any:
+def shard_alike(state: OptState, params: Params) -> Any:
     """Give the arrays that a state has for each param the sharding of that param.
 
     Most states start from zeros, which do not depend on the params. In a jitted init, the compiler would therefore put
@@ -25,17 +25,17 @@ def shard_alike(state: Any, params: Any) -> Any:
         The state, with the same values.
     """
 
-    def is_like_params(x: Any) -> bool:
+    def is_like_params(x: object) -> bool:
         return _params_like(x, params) is not None
 
-    def alike(x: Any) -> Any:
+    def alike(x: object) -> Any:
         like = _params_like(x, params)
         return x if like is None else jtu.tree_map(_shard_leaf_alike, x, like)
 
     return jtu.tree_map(alike, state, is_leaf=is_like_params)
 
 
-def _params_like(x: Any, params: Any) -> Any:
+def _params_like(x: object, params: Params) -> Any:
     """Return the params for which `x` has leaves, in its structure, or None; MaskedNode stands for the others."""
     leaves, treedef = jtu.tree_flatten(x, is_leaf=_is_masked)
     try:
@@ -48,20 +48,24 @@ def _params_like(x: Any, params: Any) -> Any:
     return treedef.unflatten(leaf if _is_masked(leaf) else part for leaf, part in zip(leaves, parts, strict=True))
 
 
-def _is_masked(x: Any) -> bool:
+def _is_masked(x: object) -> bool:
     return isinstance(x, optax.MaskedNode)
 
 
-def _shard_leaf_alike(x: Any, param: Any) -> Any:
+def _shard_leaf_alike(x: object, param: object) -> Any:
+    if not _has_shape_of(x, param):
+        return x
+    return _constrain(x, param) if is_traced(x) or is_traced(param) else _put(x, param)
+
+
+def _has_shape_of(x: object, param: object) -> bool:
+    """Whether `x` is an array of the shape of a param; L-BFGS stores several arrays for each, along a first axis."""
     if not (is_array(x) and is_parameter(x) and is_parameter(param) and isinstance(param, jax.Array) and param.ndim):
-        return x
-    if x.shape[x.ndim - param.ndim :] != param.shape:  # L-BFGS stores several arrays for each param along a first axis
-        return x
-    is_traced = isinstance(x, Tracer) or isinstance(param, Tracer)
-    return _constrain(x, param) if is_traced else _put(x, param)
+        return False
+    return x.shape[x.ndim - param.ndim :] == param.shape
 
 
-def _put(x: Any, param: Any) -> Any:
+def _put(x: object, param: object) -> Any:
     is_sharded = isinstance(x, jax.Array) and not x.sharding.is_fully_replicated
     sharding = _sharding_like(x, param)
     return x if is_sharded or sharding is None else untyped.device_put(x, sharding)
@@ -74,7 +78,7 @@ def _constrain(x: Any, param: Any) -> Any:
         if any(own_spec):  # the transformation has chosen a sharding
             return x
         x = untyped.sharding.reshard(x, NamedSharding(explicit.mesh, spec))
-    if isinstance(param, Tracer):
+    if is_traced(param):
         return _tie(x, param)
     sharding = _sharding_like(x, param)
     is_done = sharding is None or AxisType.Explicit in sharding.mesh.axis_types

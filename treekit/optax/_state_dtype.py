@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import optax
+from jax.typing import DTypeLike
 
 from treekit._describe import describe_value
 from treekit._graft.states import is_state
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._predicates import is_array
 from treekit._round import is_inexact_dtype, widen
+from treekit._types import KeyPath, OptState, Params, Updates
 from treekit.optax._dtypes import cast_floats, check_held
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._transformation import Core, core_of
@@ -32,7 +34,7 @@ def check_state_dtype(state_dtype: Any) -> None:
         _check_dtype(f"state_dtype[{name!r}]", dtype)
 
 
-def _check_dtype(what: str, dtype: Any) -> None:
+def _check_dtype(what: str, dtype: DTypeLike) -> None:
     if not is_inexact_dtype(dtype, jnp.floating):
         raise TypeError(f"{what} must be a floating dtype, found {dtype!r}")
 
@@ -46,11 +48,11 @@ def store_by_name(tx: TransformationLike, dtypes: Mapping[Any, Any]) -> Core:
     """Return a core that stores the accumulators of `tx` in these dtypes, and computes in float32 at least."""
     inner = core_of(tx)
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         state = inner.init(params)
         return state if is_params_placeholder(params) else cast_state(dtypes, state)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         check_state(state, dtypes)
         new_updates, new_state = inner.update(updates, widen(state), params, **extra)
         return new_updates, new_state
@@ -58,7 +60,7 @@ def store_by_name(tx: TransformationLike, dtypes: Mapping[Any, Any]) -> Core:
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def cast_state(state_dtype: Any, state: Any) -> Any:
+def cast_state(state_dtype: Any, state: OptState) -> Any:
     """Cast the state to the dtypes in which it is stored.
 
     Raises:
@@ -81,7 +83,7 @@ def cast_state(state_dtype: Any, state: Any) -> Any:
     return treedef.unflatten([x for _, x in leaves])
 
 
-def check_state(state: Any, state_dtype: Any) -> None:
+def check_state(state: OptState, state_dtype: Any) -> None:
     """Raise a TypeError where state was made without this `state_dtype`: its dtypes would be kept silently."""
     if not is_by_name(state_dtype):
         if state_dtype is not None:
@@ -96,7 +98,7 @@ def check_state(state: Any, state_dtype: Any) -> None:
             )
 
 
-def _name_of(dtypes: Mapping[Any, Any], state: Any, path: Any, x: Any) -> str | re.Pattern[str] | None:
+def _name_of(dtypes: Mapping[Any, Any], state: OptState, path: KeyPath, x: object) -> str | re.Pattern[str] | None:
     """Return the name or pattern that decides about a leaf, if any: the name of the outermost part, or a pattern."""
     if not _is_float(x):
         return None
@@ -107,9 +109,9 @@ def _name_of(dtypes: Mapping[Any, Any], state: Any, path: Any, x: Any) -> str | 
     return next((name for name in dtypes if not isinstance(name, str) and name.search(whole)), None)
 
 
-def _depth(state: Any, path: Any) -> int:
+def _depth(state: OptState, path: KeyPath) -> int:
     """Return how many keys of a path are not names in the params: those up to the field of the innermost state."""
-    depth, node = 0, state
+    depth, node = 0, cast(Any, state)
     for i, key in enumerate(path):
         if is_state(type(node)):
             depth = i + 1
@@ -124,5 +126,5 @@ def _depth(state: Any, path: Any) -> int:
     return depth or len(path)
 
 
-def _is_float(x: Any) -> bool:
+def _is_float(x: object) -> bool:
     return is_array(x) and bool(jnp.issubdtype(x.dtype, jnp.floating))

@@ -4,13 +4,21 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool
+
 from treekit._dtype import cast_like, promoted_dtype
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._types import OptState, PyTree, Updates
 from treekit.optax._traced import Traced, trace, zeros
 
 
 def run_step_if(
-    should_step: Any, accumulate: Callable[..., Any], inner_step: Callable[..., Any], state: Any, acc: Any
+    should_step: Any,
+    accumulate: Callable[..., Any],
+    inner_step: Callable[..., Any],
+    state: OptState,
+    acc: Any,
 ) -> tuple[Any, Any, Any]:
     """Accumulate, and run `inner_step` on the accumulated values if `should_step` is true.
 
@@ -29,27 +37,31 @@ def run_step_if(
     add, add_consts = trace(accumulate, acc)
     step, step_consts = trace(inner_step, state, acc)
 
-    def by_cond(should_step: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
-        def run(state: Any, acc: Any) -> Any:
+    def by_cond(
+        should_step: Bool[Array, ""], state: OptState, acc: list[Array], add_consts: list[Any], step_consts: list[Any]
+    ) -> Any:
+        def run(state: OptState, acc: list[Array]) -> Any:
             return *step(state, acc, consts=step_consts), zeros(acc)
 
-        def wait(state: Any, acc: Any) -> Any:
+        def wait(state: OptState, acc: list[Array]) -> Any:
             return zeros(step.like[0]), state, acc
 
         return lax.cond(should_step, run, wait, state, add(acc, consts=add_consts))
 
-    def by_loop(should_step: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
-        def now(acc: Any) -> Any:
+    def by_loop(
+        should_step: Bool[Array, ""], state: OptState, acc: list[Array], add_consts: list[Any], step_consts: list[Any]
+    ) -> Any:
+        def now(acc: list[Array]) -> Any:
             return add(acc, consts=add_consts)
 
-        def inner(state: Any, acc: Any) -> Any:
+        def inner(state: OptState, acc: list[Array]) -> Any:
             return step(state, acc, consts=step_consts)
 
-        def add_before(state: Any, acc: Any) -> Any:
+        def add_before(state: OptState, acc: list[Array]) -> Any:
             return run_in_place(should_step, inner, step.like[0], state, now(acc))
 
-        def add_in_each(state: Any, acc: Any) -> Any:
-            def add_and_step(state: Any, acc: Any) -> Any:
+        def add_in_each(state: OptState, acc: list[Array]) -> Any:
+            def add_and_step(state: OptState, acc: list[Array]) -> Any:
                 return inner(state, in_place(should_step, now, acc))
 
             updates, state, old_acc = run_in_place(should_step, add_and_step, step.like[0], state, acc)
@@ -64,24 +76,28 @@ def run_step_if(
     return updates, new_state, new_acc
 
 
-def in_place(should_step: Any, f: Callable[..., Any], x: Any) -> Any:
+def in_place(should_step: Bool[Array, ""], f: Callable[..., Any], x: object) -> Any:
     """Return `f(x)` if `should_step` is true, else `x`, in the memory of `x`.
 
     This is a loop that runs once or zero times: XLA updates the carry of a loop in place, and does not touch it if the
     loop runs zero times.
     """
 
-    def runs(carry: Any) -> Any:
+    def runs(carry: PyTree) -> Any:
         return carry[0]
 
-    def turn(carry: Any) -> Any:
+    def turn(carry: PyTree) -> Any:
         return jnp.zeros_like(should_step), f(carry[1])
 
     return lax.while_loop(runs, turn, (should_step, x))[1]
 
 
 def update_if(
-    flag: Any, update: Callable[..., Any], updates: Any, state: Any, otherwise: Callable[[Any], Any]
+    flag: Bool[Array, ""],
+    update: Callable[..., Any],
+    updates: Updates,
+    state: OptState,
+    otherwise: Callable[[Any], Any],
 ) -> tuple[Any, Any]:
     """Return `update(state)` if `flag` is true, else `otherwise` of each of the updates and the unchanged state.
 
@@ -98,10 +114,10 @@ def update_if(
     treedef = jtu.tree_structure(updates)
     likes = treedef.flatten_up_to(traced.like[0])
 
-    def run(state: Any, consts: Any) -> Any:
+    def run(state: OptState, consts: list[Any]) -> Any:
         return traced(state, consts=consts)
 
-    def skip(state: Any, _: Any) -> Any:
+    def skip(state: OptState, _: list[Any]) -> Any:
         others = map(otherwise, jtu.tree_leaves(updates))
         kept = [None if like is None else cast_like(x, like) for like, x in zip(likes, others, strict=True)]
         return treedef.unflatten(kept), state
@@ -110,7 +126,7 @@ def update_if(
     return new_updates, new_state
 
 
-def run_if(flag: Any, f: Callable[..., Any], carry: Any) -> Any:
+def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
     """Return `f(carry)` if `flag` is true, else `carry`, in the memory of `carry`, and differentiable.
 
     Args:
@@ -120,16 +136,16 @@ def run_if(flag: Any, f: Callable[..., Any], carry: Any) -> Any:
     """
     traced, consts = trace(f, carry)
 
-    def run(consts: Any, carry: Any) -> Any:
+    def run(consts: list[Any], carry: PyTree) -> Any:
         return traced(carry, consts=consts)
 
-    def wait(carry: Any) -> Any:
+    def wait(carry: PyTree) -> Any:
         return carry
 
-    def by_cond(flag: Any, carry: Any, consts: Any) -> Any:
+    def by_cond(flag: Bool[Array, ""], carry: PyTree, consts: list[Any]) -> Any:
         return lax.cond(flag, functools.partial(run, consts), wait, carry)
 
-    def by_loop(flag: Any, carry: Any, consts: Any) -> Any:
+    def by_loop(flag: Bool[Array, ""], carry: PyTree, consts: list[Any]) -> Any:
         return in_place(flag, functools.partial(run, consts), carry)
 
     return with_derivative_of(by_cond, by_loop, traced)(flag, carry, consts)
@@ -147,7 +163,7 @@ def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any],
     if traced.jaxpr.effects:
         return by_cond
 
-    def derivative(primals: Any, tangents: Any) -> Any:
+    def derivative(primals: PyTree, tangents: PyTree) -> Any:
         return untyped.jvp(by_cond, primals, tangents)
 
     form = untyped.custom_jvp(by_loop)
@@ -156,7 +172,9 @@ def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any],
     return out
 
 
-def run_in_place(should_step: Any, step: Callable[..., Any], like: Any, state: Any, acc: Any) -> tuple[Any, Any, Any]:
+def run_in_place(
+    should_step: Any, step: Callable[..., Any], like: PyTree, state: OptState, acc: Any
+) -> tuple[Any, Any, Any]:
     """Run `step(state, acc)` if `should_step` is true, in the memory of its arguments.
 
     The updates use the memory of the accumulator, which is not needed then. Memory of their own would have to be filled
@@ -174,7 +192,7 @@ def run_in_place(should_step: Any, step: Callable[..., Any], like: Any, state: A
     """
     places = [x if u is None else x.astype(promoted_dtype(x, u)) for x, u in zip(acc, like, strict=True)]
 
-    def turn(carry: Any) -> Any:
+    def turn(carry: PyTree) -> Any:
         state, reverse = carry
         places = reverse[::-1]
         updates, new_state = step(state, [place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
@@ -191,7 +209,9 @@ def run_in_place(should_step: Any, step: Callable[..., Any], like: Any, state: A
     return [u for u, _ in parts], state, [acc for _, acc in parts]
 
 
-def _part(should_step: Any, place: Any, update_dtype: Any, acc_dtype: Any) -> tuple[Any, Any]:
+def _part(
+    should_step: Bool[Array, ""], place: Array, update_dtype: DTypeLike | None, acc_dtype: DTypeLike
+) -> tuple[Any, Any]:
     """Return the update and the accumulator, one of which is in `place`, and the other zero."""
     zero = jnp.zeros_like(place)
     update = None if update_dtype is None else lax.select(should_step, place, zero).astype(update_dtype)
@@ -202,7 +222,7 @@ def _part(should_step: Any, place: Any, update_dtype: Any, acc_dtype: Any) -> tu
 _part_jitted: Any = untyped.jit(_part, static_argnums=(2, 3), inline=True)
 
 
-def _zero(should_step: Any, x: Any) -> Any:
+def _zero(should_step: Bool[Array, ""], x: object) -> Any:
     """Return zeros if `should_step` is true, else the tree."""
     return lax.select(should_step, jnp.zeros_like(x), x)
 

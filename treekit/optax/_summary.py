@@ -15,6 +15,7 @@ from treekit._describe import describe
 from treekit._dtype import dtype_of
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import is_parameter
+from treekit._types import OptState, Params
 from treekit.optax._accumulators import Accumulator, accumulators, nbytes
 from treekit.optax._ask import Answer, ask, has_gradient
 from treekit.optax._boundary import normalize
@@ -100,7 +101,7 @@ class Summary:
         return "\n".join([*lines, _last_line(self.totals)])
 
 
-def summary(optimizer: TransformationLike, params: Any, state: Any = None) -> Summary:
+def summary(optimizer: TransformationLike, params: Params, state: OptState = None) -> Summary:
     """Show what one step of an optimizer does to each leaf, and which state it has for it.
 
     Use it to check that masks, labels and rates reach the leaves that they were meant for. It runs the optimizer: one
@@ -163,7 +164,7 @@ def _row(path: Any, x: Any, step: Answer, decay: Answer, state: Sequence[Accumul
     return Row(jtu.keystr(path), np.shape(x), str(dtype_of(x)), step.size, share, tuple(state), step.note)
 
 
-def _totals(rows: Sequence[Row], state: Any) -> dict[str, int]:
+def _totals(rows: Sequence[Row], state: OptState) -> dict[str, int]:
     sizes = [int(np.prod(row.shape)) for row in rows]
     state_bytes = sum(map(nbytes, jtu.tree_leaves(state)))
     return {

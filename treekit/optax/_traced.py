@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import jax.extend.core
-from jax.core import Tracer
 
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_traced
+from treekit._types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,18 +33,18 @@ class Traced:
         return jtu.tree_structure(self.like).unflatten(leaves)
 
 
-def trace(f: Callable[..., Any], *args: Any) -> tuple[Traced, Any]:
+def trace(f: Callable[..., Any], *args: object) -> tuple[Traced, Any]:
     """Trace a function, and return it with the arrays that it closes over.
 
     Under jit, the function is jitted first, so that each call adds only one equation; adding thousands of equations
     again would take as long as tracing them. Compilers inline the call. Outside of jit, JAX would keep the arrays alive
     that a jitted function closes over.
     """
-    is_traced = any(isinstance(x, Tracer) for x in jtu.tree_leaves(args))
-    closed, like = untyped.make_jaxpr(untyped.jit(f) if is_traced else f, return_shape=True)(*args)
+    under_jit = any(map(is_traced, jtu.tree_leaves(args)))
+    closed, like = untyped.make_jaxpr(untyped.jit(f) if under_jit else f, return_shape=True)(*args)
     return Traced(closed.jaxpr, like), closed.consts
 
 
-def zeros(like: Any) -> Any:
+def zeros(like: PyTree) -> Any:
     """Make zeros for a tree of shapes, dtypes and, on a mesh with explicit axes, shardings."""
     return jtu.tree_map(jnp.zeros_like, like)

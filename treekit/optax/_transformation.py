@@ -10,7 +10,8 @@ from optax import GradientTransformationExtraArgs as _Base
 
 from treekit._describe import describe, describe_value
 from treekit._predicates import is_array
-from treekit.optax._types import InitFn, S, TransformationLike, UpdateFn
+from treekit._types import OptState, Params, Updates
+from treekit.optax._types import InitFn, S, State_co, TransformationLike, UpdateFn
 
 P = ParamSpec("P")
 Core: TypeAlias = optax.GradientTransformationExtraArgs
@@ -37,7 +38,7 @@ class SteppingCore(optax.GradientTransformationExtraArgs):
 def step_of(core: Core, preserved: Core) -> WholeStep:
     """Return the whole step of a core: its own, or the update of `preserved`, which preserves dtypes, and an add."""
 
-    def step(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
         new_updates, new_state = preserved.update(updates, state, params, **extra)
         return apply(params, new_updates), new_state
 
@@ -53,7 +54,7 @@ if TYPE_CHECKING:  # a class for `pyright --verifytypes`, which does not read Op
     assert issubclass(_Base, object)
 
 
-class GradientTransformation(_Base, Generic[S]):
+class GradientTransformation(_Base, Generic[State_co]):
     """A transformation that accepts raw models and preserves dtypes, like all that `treekit.optax` returns.
 
     `init` and `update` are the boundary: they select the leaves that can be parameters, and cast the results. Wrappers
@@ -72,18 +73,18 @@ class GradientTransformation(_Base, Generic[S]):
     if TYPE_CHECKING:  # at run time they are the fields of the named tuple
 
         @property
-        def init(self) -> InitFn[S]: ...
+        def init(self) -> InitFn[State_co]: ...
         @property
-        def update(self) -> UpdateFn[S]: ...
+        def update(self) -> UpdateFn[State_co]: ...
 
     def __new__(
         cls,
-        init: InitFn[S] | Any,
-        update: Callable[..., tuple[Any, S]] | Any,
+        init: InitFn[State_co] | Any,
+        update: Callable[..., tuple[Any, State_co]] | Any,
         core: Core | None = None,
         describe: Callable[[], str] | None = None,
         ends_chain: bool = False,
-    ) -> "GradientTransformation[S]":
+    ) -> "GradientTransformation[State_co]":
         """Create one; JAX also calls this when it rebuilds the tuple, with any leaves instead of the two functions."""
         self = super().__new__(cls, init, update)
         self.core = core
@@ -96,14 +97,14 @@ class GradientTransformation(_Base, Generic[S]):
 
     if not TYPE_CHECKING:  # to checkers, the `_replace` of a named tuple returns its own class
 
-        def _replace(self, **functions: Any) -> optax.GradientTransformationExtraArgs:
+        def _replace(self, **functions: object) -> optax.GradientTransformationExtraArgs:
             return optax.GradientTransformationExtraArgs(**{"init": self.init, "update": self.update, **functions})
 
-    def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[S]":
+    def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[State_co]":
         """Return the same transformation with the result of `describe` as its `repr`."""
         return GradientTransformation(self.init, self.update, self.core, describe, self.ends_chain)
 
-    def ending_chain(self, ends_chain: bool = True) -> "GradientTransformation[S]":
+    def ending_chain(self, ends_chain: bool = True) -> "GradientTransformation[State_co]":
         """The same transformation, after which nothing may follow in a chain."""
         return GradientTransformation(self.init, self.update, self.core, self._describe, ends_chain)
 
@@ -161,7 +162,7 @@ def describe_call(name: str, signature: inspect.Signature, args: tuple[Any, ...]
     return f"{name}({', '.join(parts)})"
 
 
-def _describe_argument(x: Any) -> str:
+def _describe_argument(x: object) -> str:
     items: Any = x
     if is_array(x) and x.shape != ():
         return describe(x)

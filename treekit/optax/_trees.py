@@ -43,7 +43,7 @@ def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[...
     signature = inspect.signature(f)
 
     @functools.wraps(f)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> Any:
         counts = (
             is_inexact_parameter
             if f is optax.tree.random_like and _draws_normal(signature, args, kwargs)
@@ -52,7 +52,7 @@ def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[...
         # For each tree, its structure without the leaves left out, and those leaves.
         left_out: list[tuple[Any, Any]] = []
 
-        def parameters(x: Any) -> Any:
+        def parameters(x: object) -> Any:
             if jtu.all_leaves([x]):  # an array, or another argument: a dtype, a decay, a sampler
                 return x
             kept, others = partition(x, counts)

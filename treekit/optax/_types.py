@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     S = TypeVarWithDefault("S", default=Any)
+    # What `GradientTransformation` is generic in. Covariant, although `update` takes a state: in mypy a dict of
+    # transformations of several kinds would else be a dict of objects.
+    State_co = TypeVarWithDefault("State_co", default=Any, covariant=True)
 else:
     S = TypeVar("S")
+    State_co = TypeVar("State_co", covariant=True)
 
 
 @runtime_checkable

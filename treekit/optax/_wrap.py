@@ -11,6 +11,7 @@ import optax
 
 from treekit._callable import resolve_spec
 from treekit._jax import jtu
+from treekit._types import OptState, Params, Updates
 from treekit.optax._apply import (
     apply_updates,
     incremental_update,
@@ -116,8 +117,8 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
             _check_argument(name, signature.parameters[key], value)
             bound.arguments[key] = _wrap_argument(key, value)
         made = factory(*bound.args, **bound.kwargs)
-        if not isinstance(made, optax.GradientTransformation):
-            return made
+        if not (is_ours(made) or type(made) in _TRANSFORMATIONS):
+            return made  # a subclass, such as an Aggregator, has updates of other shapes than the params
         describe = functools.partial(describe_call, name, signature, args, kwargs)
         if factory not in (optax.chain, optax.named_chain) or not args:
             return normalize(made).described_as(describe)
@@ -126,6 +127,9 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
 
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
     return wrapped
+
+
+_TRANSFORMATIONS = (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
 
 
 def _check_last(chain: str, links: list[Any]) -> bool:
@@ -143,7 +147,7 @@ def _check_last(chain: str, links: list[Any]) -> bool:
     return any(ends)
 
 
-def _in_short(tx: Any) -> str:
+def _in_short(tx: object) -> str:
     return repr(tx) if is_ours(tx) else "another transformation"
 
 
@@ -165,7 +169,7 @@ def _check_argument(factory: str, parameter: inspect.Parameter, value: Any) -> N
             check_is_transformation(x, f"{parameter.name}{'' if i == '' else f'[{i}]'} of {factory}")
 
 
-def _wrap_argument(name: str, x: Any) -> Any:
+def _wrap_argument(name: str, x: object) -> Any:
     """Convert an argument to a form that Optax's own functions can use.
 
     A transformation of treekit becomes its core. An argument that may be a function or a tree becomes a function, which
@@ -199,7 +203,7 @@ def _link(tx: GradientTransformation[Any]) -> Core:
     """
     core = preserve_dtypes(tx)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> Any:
         is_whole = params is None or jtu.tree_structure(updates) == jtu.tree_structure(params)
         return (core if is_whole else tx).update(updates, state, params, **extra)
 
