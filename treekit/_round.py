@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
-from jaxtyping import Array, BFloat16, Float, Inexact, UInt32
+from jaxtyping import Array, BFloat16, Float, Float32, Shaped, UInt32
 
 from treekit._dtype import dtype_of
 from treekit._jax import jnp, jtu, lax, untyped
@@ -164,7 +164,7 @@ _round.defjvp(_derivative)
 
 
 @functools.partial(untyped.jit, static_argnums=1)  # jitted, so that leaves of one shape are traced and lowered once
-def _compiled_round(x: Inexact[Array, "*shape"], dtype: DTypeLike, random_bits: RandomBits) -> Inexact[Array, "*shape"]:
+def _compiled_round(x: Shaped[Array, "*shape"], dtype: DTypeLike, random_bits: RandomBits) -> Shaped[Array, "*shape"]:
     have, to = jnp.finfo(x.dtype), jnp.finfo(dtype)
     if have.nmant <= to.nmant and have.minexp >= to.minexp and float(have.max) <= float(to.max):
         return x.astype(dtype)
@@ -177,7 +177,7 @@ def _compiled_round(x: Inexact[Array, "*shape"], dtype: DTypeLike, random_bits: 
     return out
 
 
-def _to_bf16(x: Float[Array, "*shape"], random: UInt32[Array, "*shape"]) -> BFloat16[Array, "*shape"]:
+def _to_bf16(x: Float32[Array, "*shape"], random: UInt32[Array, "*shape"]) -> BFloat16[Array, "*shape"]:
     """Round f32 to bf16, its upper half: add a random number to the lower half, and cut the lower half off.
 
     A carry out of the mantissa goes into the exponent, which gives the next value. Subnormals need no special case.

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import jax
 import optax
@@ -112,7 +112,7 @@ def _name_of(dtypes: Mapping[Any, Any], state: OptState, path: KeyPath, x: objec
 
 def _depth(state: OptState, path: KeyPath) -> int:
     """Return how many keys of a path are not names in the params: those up to the field of the innermost state."""
-    depth, node = 0, state
+    depth, node = 0, cast(Any, state)
     for i, key in enumerate(path):
         if is_state(type(node)):
             depth = i + 1

@@ -116,8 +116,8 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
             _check_argument(name, signature.parameters[key], value)
             bound.arguments[key] = _wrap_argument(key, value)
         made = factory(*bound.args, **bound.kwargs)
-        if not isinstance(made, optax.GradientTransformation):
-            return made
+        if not (is_ours(made) or type(made) in _TRANSFORMATIONS):
+            return made  # a subclass, such as an Aggregator, has updates of other shapes than the params
         describe = functools.partial(describe_call, name, signature, args, kwargs)
         if factory not in (optax.chain, optax.named_chain) or not args:
             return normalize(made).described_as(describe)
@@ -126,6 +126,9 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
 
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
     return wrapped
+
+
+_TRANSFORMATIONS = (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
 
 
 def _check_last(chain: str, links: list[Any]) -> bool:
