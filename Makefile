@@ -63,7 +63,7 @@ figures: .venv/installed ## figures beside their goals and the last recorded; wo
 # An environment of its own, since JAX looks for a TPU wherever libtpu is installed.
 ACCELERATORS := .venv-accelerators
 
-accelerators: $(ACCELERATORS)/installed$(if $(GPU),-gpu) ## compile for TPUs; GPU=1: for GPUs too, and write docs/accelerators.md
+accelerators: $(ACCELERATORS)/installed$(if $(GPU),-gpu) ## compile for TPUs (GPU=1: for GPUs too), and write docs/accelerators.md
 	$(ACCELERATORS)/bin/python -m benchmarks.accelerators
 
 accelerators-test: $(ACCELERATORS)/installed ## the tests that compile for TPUs, on a machine that needs none
@@ -103,8 +103,9 @@ clean: ## remove .venv, caches and builds
 # An empty file that says when the environment last followed pyproject.toml.
 .venv/installed: pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { python=$$($(FIND_PYTHON)) && "$$python" -m venv --clear .venv; }
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable ".[optax]" --group dev
+	@echo "Installing treekit and its tools into .venv: about 1.5 GB, which takes some minutes the first time."
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --editable ".[optax]" --group dev
 	@touch $@
 
 # Prints the first of these that is a Python of 3.11 or later: what `python3` is may be older.

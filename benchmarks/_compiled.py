@@ -39,6 +39,11 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 """
 
 
+def can_compile_for_tpus() -> bool:
+    """Whether libtpu is installed: `make accelerators` does so."""
+    return importlib.util.find_spec("libtpu") is not None
+
+
 def can_compile_for_gpus() -> bool:
     """Whether JAX's CUDA plugin is installed: `make accelerators GPU=1` does so."""
     return importlib.util.find_spec("jax_cuda12_plugin") is not None

@@ -95,6 +95,10 @@ def _operations(body: str) -> Iterator[Operation]:
         shapes[name] = shape
         if kind in SILENT or kind.endswith("-done"):  # the start of an asynchronous operation is counted
             continue
+        if kind == "slice-start":  # its result is its operand, all of it, and the slice, of which alone it moves
+            dtype, lengths, layout = ARRAY.findall(shape)[1]
+            yield Operation(kind, [f"{dtype}[{lengths}]", f"{dtype}[{lengths}]{layout}"])
+            continue
         result = shape.partition("}")[0] + "}" if kind.endswith("-start") else shape  # it repeats its operand
         operands = NAME.findall(rest.partition("), ")[0])
         yield Operation(kind, [result, *(shapes[x] for x in operands)])

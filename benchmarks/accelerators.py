@@ -1,11 +1,16 @@
 """What XLA makes of a step for TPUs and GPUs: the bytes it moves and the memory it needs, of treekit and of Optax.
 
-Nothing runs here but the compiler. Run `make accelerators GPU=1`, which writes docs/accelerators.md; without GPU=1 it
-compiles for TPUs only, and prints.
+Nothing runs here but the compiler. `make accelerators` writes the sections for TPUs of docs/accelerators.md, and with
+GPU=1 those for GPUs too. `python -m benchmarks.accelerators H100 transformer` compiles only those with one of
+these words in their title; all others stay as they are.
 """
 
+import datetime
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +21,7 @@ import treekit.optax as tko
 from benchmarks._compiled import (
     Step,
     can_compile_for_gpus,
+    can_compile_for_tpus,
     compile_sharded,
     compile_step,
     h100s,
@@ -30,7 +36,7 @@ from benchmarks._timing import setting
 from treekit._jax import untyped
 
 PAGE = Path(__file__).parent.parent / "docs" / "accelerators.md"
-SIZE = 8192  # a square array that does not fit into the memory of a chip itself
+SIZE = 8192  # a square array that does not fit into the memory of a chip itself; the page says so
 K = 8
 
 Make = Callable[[Any], Any]  # from a module with Optax's names to a transformation
@@ -62,20 +68,20 @@ class Machine(NamedTuple):
     """What steps are compiled for.
 
     Attributes:
-        name: as a page says it.
-        device: one of its devices.
-        mesh: eight of them.
+        name: as the page calls it.
+        is_possible: whether what compiles for it is installed.
+        device: returns one of its devices.
+        mesh: returns eight of them.
     """
 
     name: str
-    device: Any
-    mesh: Mesh
+    is_possible: Callable[[], bool]
+    device: Callable[[], Any]
+    mesh: Callable[[], Mesh]
 
 
-def machines() -> Iterator[Machine]:
-    yield Machine("TPU v5e", tpus("v5e:2x2")[0], mesh_of(tpus("v5e:2x4")))
-    if can_compile_for_gpus():
-        yield Machine("H100", h100s(1)[0], mesh_of(h100s(8)))
+TPU = Machine("TPU v5e", can_compile_for_tpus, lambda: tpus("v5e:2x2")[0], lambda: mesh_of(tpus("v5e:2x4")))
+GPU = Machine("H100", can_compile_for_gpus, lambda: h100s(1)[0], lambda: mesh_of(h100s(8)))
 
 
 # --- Steps ------------------------------------------------------------------------------------------------------------
@@ -272,80 +278,102 @@ def transformer_columns() -> Table:
 
 # --- The page ---------------------------------------------------------------------------------------------------------
 
+UNIT = "In units of the bytes of the params."
+Parts = dict[str, Callable[[], Section]]  # by title
 
-def sections() -> Iterator[Section]:
-    """Each table as it is compiled."""
-    for machine in machines():
-        yield from sections_of(machine)
+
+def parts() -> Parts:
+    """What compiles each section of the page, in its order."""
     billions = sum(map(math.prod, TRANSFORMER.values())) / 1e9
-    yield Section(
-        "A transformer on 256 chips",
+    text = (
         f"{billions:.1f} billion params in seven stacked arrays, in bfloat16, on a TPU v5e 16x16, each matrix sharded "
-        "over both axes of the mesh, donated. What one chip moves and needs.",
-        transformer_columns(),
+        "over both axes of the mesh, donated. What one chip moves and needs."
     )
+    title = f"{TPU.name}: a transformer on 256 chips"
+    return {**parts_of(TPU), **parts_of(GPU), title: lambda: Section(title, text, transformer_columns())}
 
 
-def sections_of(machine: Machine) -> Iterator[Section]:
+def parts_of(machine: Machine) -> Parts:
     """Those of one machine."""
-    name, device, mesh = machine
-    unit = "In units of the bytes of the params."
-    for dtype in ("float32", "bfloat16"):
-        accumulated = {title: multi_steps(make) for title, make in ACCUMULATED.items()}
-        table = columns(device, accumulated, dtype)
-        if dtype == "float32":
-            costly = {title: multi_steps(make) for title, make in COSTLY.items()}
-            for title, column in columns(device, costly, dtype, both=False).items():
-                table[title].update(column)
-        text = f"A step that only accumulates, params and gradients in {dtype}, the accumulator in float32. {unit}"
-        yield Section(f"{name}: MultiSteps, {dtype}", text, table)
-    yield Section(
-        f"{name}: MultiSteps, a round",
-        f"{K} steps, the last of which runs adamw, donated. {unit}",
-        round_columns(device),
-    )
-    yield Section(
-        f"{name}: wrappers, float32",
-        "Outside of loops and branches: what apply_if_finite and lbfgs do inside of them is not counted. The last "
-        f"column has the operations that treekit's program has more or fewer of than Optax's, donated. {unit}",
-        {**columns(device, WRAPPERS, "float32"), "operations": differences(device, WRAPPERS)},
-    )
-    yield Section(
-        f"{name}: 16 bits",
-        "Bytes per parameter of one step of adamw; dtype_preserving, with a key where it rounds at random.",
-        rounded_columns(device),
-    )
-    accumulated = {f"MultiSteps, {title}": multi_steps(make) for title, make in ACCUMULATED.items()}
-    yield Section(
-        f"{name}: sharded over eight",
-        "How often a step communicates, params, gradients and state sharded over both axes of a mesh, donated; and how "
-        "many of the arrays of the state that have the shape of the params a jitted init shards as it does the params.",
-        sharded_columns(mesh, {**WRAPPERS, **accumulated}),
-    )
+    accumulated = {title: multi_steps(make) for title, make in ACCUMULATED.items()}
+    costly = {title: multi_steps(make) for title, make in COSTLY.items()}
+
+    def accumulating(title: str, dtype: str, wrappers: Mapping[str, Make], both: bool) -> Section:
+        text = f"A step that only accumulates, params and gradients in {dtype}, the accumulator in float32. {UNIT}"
+        return Section(title, text, columns(machine.device(), wrappers, dtype, both=both))
+
+    def rounds(title: str) -> Section:
+        text = f"{K} steps, the last of which runs adamw, donated. {UNIT}"
+        return Section(title, text, round_columns(machine.device()))
+
+    def wrapped(title: str) -> Section:
+        device = machine.device()
+        text = (
+            "Outside of loops and branches: what apply_if_finite and lbfgs do inside of them is not counted. The last "
+            "column has the operations that treekit's program has more or fewer of than Optax's, donated, in all of "
+            f"the program. {UNIT}"
+        )
+        table = {**columns(device, WRAPPERS, "float32"), "operations": differences(device, WRAPPERS)}
+        return Section(title, text, table)
+
+    def in_16_bits(title: str) -> Section:
+        text = "Bytes per parameter of one step of adamw; dtype_preserving, with a key where it rounds stochastically."
+        return Section(title, text, rounded_columns(machine.device()))
+
+    def sharded(title: str) -> Section:
+        text = (
+            "How often a step communicates, params, gradients and state sharded over both axes of a mesh, donated; and "
+            "how many of the arrays of the state that have the shape of the params a jitted init shards as the params."
+        )
+        wrappers = {**WRAPPERS, **{f"MultiSteps, {wrapper}": make for wrapper, make in accumulated.items()}}
+        return Section(title, text, sharded_columns(machine.mesh(), wrappers))
+
+    made: dict[str, Callable[[str], Section]] = {
+        "MultiSteps, float32": lambda title: accumulating(title, "float32", accumulated, both=True),
+        "MultiSteps, bfloat16": lambda title: accumulating(title, "bfloat16", accumulated, both=True),
+        "MultiSteps of muon, float32": lambda title: accumulating(title, "float32", costly, both=False),
+        "MultiSteps, a round": rounds,
+        "wrappers, float32": wrapped,
+        "16 bits": in_16_bits,
+        "sharded over eight": sharded,
+    }
+    return {(title := f"{machine.name}: {part}"): functools.partial(make, title) for part, make in made.items()}
 
 
+# Read the first paragraph against the figures after each run.
 INTRODUCTION = """# On TPUs and GPUs
 
+A wrapper that adds no arithmetic compiles to Optax's own program, on TPUs and on GPUs; a jitted `init` shards its state
+as the params, where Optax's puts all of it on every device. With params and state donated, a round of
+`MultiSteps(adamw)` moves 1/1.4 to 1/1.9 of the bytes of Optax's, and by `apply_gradients` 1/1.8 to 1/3; without
+donation, use `apply_gradients`, since `update` copies the state. Stochastic rounding of bf16 params moves half the
+bytes of adamw in f32.
+
 JAX compiles for TPUs and GPUs on a machine that has none. This page says what XLA makes of one step of an optimizer
-for one array of {size} x {size}, on one chip of a TPU v5e and on one H100: the bytes that the program moves between the
+for one array of 8192 x 8192, on one chip of a TPU v5e and on one H100: the bytes that the program moves between the
 chip and its memory, which bound its time, and in parentheses those of them that copies move, and the temporary memory
 that it needs. "Donated" means that the step may overwrite params and state, "kept" that it may not. Two figures mean
 that the order of the arguments decides. Nothing was timed.
 
-The figures are made by `make accelerators GPU=1`; {setting}.
+`make accelerators GPU=1` compiles all of it. Each section says when that was, and with which versions.
 """
 
 
-def main() -> None:
-    parts = [INTRODUCTION.format(size=SIZE, setting=setting("optax", "jax", "libtpu", "jax-cuda12-plugin"))]
-    for section in sections():
-        print(as_text(section), flush=True)
-        parts.append(as_markdown(section, PAGE.with_suffix("") / "unused.svg"))
-    if can_compile_for_gpus():
-        PAGE.write_text("\n".join(parts))
-    else:
-        print(f"\n{PAGE.name} has GPUs too, so is left as it is: make accelerators GPU=1")
+def main(words: Sequence[str]) -> None:
+    """Compile the sections with one of `words` in their title, or all, as far as this Python can; keep the others."""
+    found = re.findall(r"^## (.*?)\n+(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    page = {title: f"## {title}\n\n{rest.rstrip()}\n" for title, rest in found}
+    possible = tuple(machine.name for machine in (TPU, GPU) if machine.is_possible())
+    versions = setting("optax", "jax", "libtpu", "jax-cuda12-plugin").partition(", Python")[0]
+    everything = parts()
+    for title, compiled in everything.items():
+        if title.startswith(possible) and (not words or any(word in title for word in words)):
+            section = compiled()
+            print(as_text(section), flush=True)
+            text = f"{section.text} Compiled on {datetime.date.today()}, {versions}."
+            page[title] = as_markdown(section._replace(text=text), PAGE.with_suffix("") / "unused.svg")
+            PAGE.write_text("\n".join([INTRODUCTION, *(page[x] for x in everything if x in page)]))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

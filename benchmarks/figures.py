@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import _figures_source, _figures_time, _figures_tpu, _figures_trace, _figures_types
+from benchmarks import _figures_compiled, _figures_source, _figures_time, _figures_trace, _figures_types
 from benchmarks._figure import Figure
 from benchmarks._timing import setting
 from treekit._jax import untyped
@@ -26,10 +26,7 @@ def figures(times: bool, types: bool) -> Iterator[Figure]:
     """Each when it is measured."""
     yield from _figures_source.figures()
     yield from _figures_trace.figures()
-    if _figures_tpu.is_possible():
-        yield from _figures_tpu.figures()
-    else:
-        print("TPU bytes: not measured, since libtpu is not installed (make accelerators)")
+    yield from _figures_compiled.figures()
     if types:
         yield from _figures_types.figures()
     if times:

@@ -4,9 +4,11 @@
 that it has no words for is left out and not counted.
 """
 
+import datetime
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from textwrap import indent
 
@@ -15,6 +17,7 @@ from benchmarks._figures_types import STRICT, caught, is_any
 
 PAGE = ROOT / "docs" / "versions.md"
 BEFORE, AFTER = "<!-- make types -->\n", "<!-- end of make types -->\n"
+PACKAGES = ("mypy", "pyright", "jax", "equinox", "flax", "jax_dataclasses", "chex", "optax")
 Words = Mapping[str, str]
 
 # How each library says it.
@@ -284,7 +287,8 @@ def table() -> str:
         for title, libraries in (("Classes", NODES), ("Optimizers", OPTIMIZERS)):
             for library, cells in rows(libraries, libraries is NODES, python, Path(name, title)):
                 lines.append(f"| {title}: {library} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
+    return "\n".join([*lines, "", f"With {versions}, in {datetime.date.today():%B %Y}."]) + "\n"
 
 
 def main() -> None:

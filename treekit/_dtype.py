@@ -129,7 +129,7 @@ def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
 
 
 @functools.cache  # called several times for each leaf
-def _is_number(dtype: Any) -> bool:  # that of a key is not a DTypeLike
+def _is_number(dtype: Any) -> bool:  # the dtype of a key is not a DTypeLike
     return any(jnp.issubdtype(dtype, kind) for kind in _KINDS)
 
 

@@ -1,22 +1,18 @@
 """Select leaves by name: masks and labels made from patterns of key paths."""
 
 import dataclasses
-import difflib
-import fnmatch
-import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from treekit._describe import describe_value
 from treekit._filter import TreeSpec
 from treekit._jax import jtu, untyped
+from treekit._patterns import check_pattern, listed, matches, nearest
 from treekit._predicates import is_parameter
 from treekit._types import IsLeaf, KeyPath, PyTree
 
 T = TypeVar("T")
-
-_NEAREST = 5  # the number of paths that an error lists
 
 
 class NoDefault:
@@ -60,7 +56,7 @@ def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathM
     """
     if not patterns:
         raise ValueError("path_mask needs at least one pattern")
-    return PathMask(tuple(map(_check_pattern, patterns)), inverse)
+    return PathMask(tuple(map(check_pattern, patterns)), inverse)
 
 
 def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault) -> "PathLabels":
@@ -93,7 +89,7 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault) -> "Pa
         )
     if not table and default is NoDefault:
         raise ValueError("path_labels needs at least one pattern, or a default")
-    return PathLabels(tuple((_check_pattern(pattern), label) for pattern, label in table.items()), default)
+    return PathLabels(tuple((check_pattern(pattern), label) for pattern, label in table.items()), default)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -140,7 +136,7 @@ class PathLabels(TreeSpec):
         missing = [path for (path, i), x in zip(first, leaves, strict=True) if i is None and is_parameter(x)]
         if missing and self.default is NoDefault:
             raise ValueError(
-                f"path_labels: no pattern matches {_listed(missing)}. Add a pattern for them, such as '**' at the end, "
+                f"path_labels: no pattern matches {listed(missing)}. Add a pattern for them, such as '**' at the end, "
                 "or pass a default"
             )
         return [default if i is None else self.table[i][1] for _, i in first]
@@ -176,61 +172,8 @@ def is_variable(x: object) -> bool:
 _VARIABLES = ("Variable", "VariableState")
 
 
-def matches(pattern: str | re.Pattern[str], name: str) -> bool:
-    """Whether a pattern matches the whole name of a path."""
-    if isinstance(pattern, re.Pattern):
-        return pattern.fullmatch(name) is not None
-    return glob_regex(pattern).fullmatch(_ended(name)) is not None
-
-
-@functools.cache
-def glob_regex(glob: str) -> re.Pattern[str]:
-    """Convert a glob to a regular expression for names that end in a dot; `*` and `**` become groups."""
-    return re.compile("".join(r"((?:[^.]*\.)*)" if part == "**" else _part_regex(part) for part in glob.split(".")))
-
-
-def nearest(wanted: str, names: Sequence[str]) -> str:
-    """List the names that are most similar to this one, for an error message."""
-    return _listed(difflib.get_close_matches(wanted, names, _NEAREST, cutoff=0.0)) or "there are none"
-
-
-def _part_regex(part: str) -> str:
-    return "".join(map(_token_regex, re.findall(r"\*+|\?|\[!?\]?[^]]*\]|\[|[^*?[]+", part))) + r"\."
-
-
-def _token_regex(token: str) -> str:
-    if token[0] == "*":
-        return "([^.]*)"
-    if token == "?":
-        return "[^.]"
-    if token[0] == "[":
-        return r"(?!\.)" + fnmatch.translate(token)[:-2]  # without the \Z at its end
-    return re.escape(token)
-
-
-def _ended(name: str) -> str:
-    return f"{name}." if name else ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NEAREST} others" if len(names) > _NEAREST else ""
-    return ", ".join(name or "(the root)" for name in names[:_NEAREST]) + more
-
-
 def _is_mapping(x: object) -> bool:
     return isinstance(x, Mapping)
-
-
-def _check_pattern(pattern: object) -> str | re.Pattern[str]:
-    text: object = getattr(pattern, "pattern", pattern)
-    if not isinstance(text, str) or not isinstance(pattern, (str, re.Pattern)):
-        raise TypeError(
-            "a pattern must be a string such as '**.bias', or a compiled regular expression over strings; found "
-            f"{describe_value(pattern)}"
-        )
-    if pattern == "":
-        raise ValueError("a pattern must not be empty; '**' matches every path")
-    return cast("str | re.Pattern[str]", pattern)
 
 
 def _first_matches(

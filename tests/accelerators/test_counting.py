@@ -21,6 +21,7 @@ ENTRY %main (a: f32[8], b: bf16[8], full: pred[]) -> (f32[8], pred[]) {
   %full = pred[] parameter(2)
   %kept = f32[8]{0} copy(%a)
   %near = bf16[8]{0:S(1)} copy(%b)
+  %part-start = ((f32[8]{0}), f32[2]{0:S(1)}, s32[]{:S(2)}) slice-start(%a), slice={[0:2]}
   %sum = f32[8]{0} fusion(%kept, %near), kind=kLoop, calls=%fused
   %reduced = f32[8]{0} all-reduce(%sum), to_apply=%add
   %both = (f32[8]{0}, pred[]) tuple(%reduced, %full)
@@ -30,7 +31,7 @@ ENTRY %main (a: f32[8], b: bf16[8], full: pred[]) -> (f32[8], pred[]) {
 
 
 def test_bytes_are_those_of_operands_and_results_outside_of_the_memory_of_the_chip() -> None:
-    assert bytes_moved(PROGRAM) == (32 + 32) + 16 + (32 + 32) + (32 + 32)
+    assert bytes_moved(PROGRAM) == (32 + 32) + 16 + 8 + (32 + 32) + (32 + 32)
 
 
 def test_a_copy_into_the_memory_of_the_chip_is_not_a_copy() -> None:

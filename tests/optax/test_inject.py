@@ -474,7 +474,7 @@ def test_a_hyperparameter_that_is_misspelt_is_an_error() -> None:
     tx = tko.inject_hyperparams(optax.adamw)(0.1)
     state: Any = tx.init(params)
     state.hyperparams["learning_rat"] = 0.1
-    with pytest.raises(TypeError, match=r"hyperparams hold learning_rat, .* its arguments are learning_rate, b1"):
+    with pytest.raises(TypeError, match=r"hyperparams have learning_rat, .* its arguments are learning_rate, b1"):
         tx.update(params, state, params)
 
 

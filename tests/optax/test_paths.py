@@ -158,7 +158,8 @@ def test_in_flax_s_optimizer_a_variable_and_its_value_have_one_path(pattern: Any
     trainer = nnx.Optimizer(model, optimizer, wrt=nnx.Param)  # shows variables to init, and their values to update
     before = model.layers[0].kernel[...]
     trainer.update(model, jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param)))
-    assert model.layers[0].bias[...].tolist() == [-0.5, -0.5]
+    bias = model.layers[0].bias
+    assert bias is not None and bias[...].tolist() == [-0.5, -0.5]
     assert (model.layers[0].kernel[...] == before).all()
     with pytest.raises(ValueError, match=r"^path_mask: the pattern '\*\*.bais' matches no leaf.*layers.0.bias"):
         tko.adamw(0.1, mask=tk.path_mask("**.bais")).init(nnx.state(model))

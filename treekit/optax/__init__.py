@@ -26,11 +26,11 @@ from treekit.optax import transforms as transforms
 from treekit.optax import tree as tree
 from treekit.optax import tree_utils as tree_utils
 from treekit.optax._apply import apply_updates as apply_updates
-from treekit.optax._apply import incremental_update as incremental_update
-from treekit.optax._apply import periodic_update as periodic_update
 from treekit.optax._apply import tree_map_params as tree_map_params
 from treekit.optax._apply_gradients import apply_gradients as apply_gradients
 from treekit.optax._apply_if_finite import apply_if_finite as apply_if_finite
+from treekit.optax._averages import incremental_update as incremental_update
+from treekit.optax._averages import periodic_update as periodic_update
 from treekit.optax._conditionally import conditionally_mask as conditionally_mask
 from treekit.optax._conditionally import conditionally_transform as conditionally_transform
 from treekit.optax._dtype_preserving import dtype_preserving as dtype_preserving

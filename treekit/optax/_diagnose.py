@@ -23,7 +23,7 @@ _STRUCTURE = ("type", "structure", "static value", "array against None", "shape"
 
 
 @contextlib.contextmanager
-def diagnosing_init(core: Core, params: Any) -> Generator[None]:
+def diagnosing_init(core: Core, params: Params) -> Generator[None]:
     """Where `init` fails in the body, say so if some of the params are the reason.
 
     Raises:
@@ -34,7 +34,7 @@ def diagnosing_init(core: Core, params: Any) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def diagnosing(core: Core, updates: Any, state: Any, params: Any, extra: dict[str, Any]) -> Generator[None]:
+def diagnosing(core: Core, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> Generator[None]:
     """Where `update` fails in the body, say so if an argument is the reason.
 
     Raises:

@@ -1,23 +1,20 @@
 """`MultiSteps`: accumulate gradients, and run the inner transformation on every k-th step."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 import optax
-from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
-from treekit._describe import describe_value
 from treekit._dtype import dtype_of, promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, untyped
 from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary, normalize
 from treekit.optax._dtypes import keep_state, keep_updates, preserve_dtypes
+from treekit.optax._rounds import Position, check_k, is_int
 from treekit.optax._step_if import run_if, run_step_if
 from treekit.optax._traced import zeros
 from treekit.optax._transformation import Apply, GradientTransformation, SteppingCore, core_of, step_of
@@ -70,7 +67,7 @@ class MultiSteps(_Base):
         should_skip_update_fn: Callable[..., Any] | None = None,
         accumulator_dtype: DTypeLike | None = jnp.float32,
     ) -> None:
-        if not callable(every_k_schedule) and not (_is_int(every_k_schedule) and every_k_schedule >= 1):
+        if not callable(every_k_schedule) and not (is_int(every_k_schedule) and every_k_schedule >= 1):
             raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
         self._opt = normalize(opt)
         self._inner = core_of(opt)
@@ -163,15 +160,15 @@ class MultiSteps(_Base):
         params, inner_state, acc = run_if(at.should_step, run, carry)
         return params, at.state(inner_state, treedef.unflatten(acc))
 
-    def _position(self, updates: Updates, state: OptState, params: Params) -> "_Position":
+    def _position(self, updates: Updates, state: OptState, params: Params) -> Position:
         mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
         k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
-        _check_k(k_steps)
+        check_k(k_steps)
         skip, skip_state = self._skip(updates, gradient_step, params)
         should_step = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
-        return _Position(mini_step, gradient_step, skip, skip_state, should_step)
+        return Position(mini_step, gradient_step, skip, skip_state, should_step)
 
-    def _accumulate(self, at: "_Position", leaves: list[Any], acc: list[Any]) -> list[Any]:
+    def _accumulate(self, at: Position, leaves: list[Any], acc: list[Any]) -> list[Any]:
         return list(map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), leaves, acc))
 
     def _skip(self, updates: Updates, gradient_step: Int[Array, ""], params: Params) -> tuple[Any, Any]:
@@ -195,36 +192,6 @@ class MultiSteps(_Base):
         return jtu.tree_map(jnp.zeros_like, params, jtu.tree_map(dtype, params))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Position:
-    """The position of a step in a round.
-
-    Attributes:
-        mini_step: the number of earlier steps in the round.
-        gradient_step: the number of earlier rounds.
-        skip: whether the step is skipped.
-        skip_state: the state of the skip function.
-        should_step: whether the step ends the round.
-    """
-
-    mini_step: Any
-    gradient_step: Any
-    skip: Any
-    skip_state: Any
-    should_step: Any
-
-    def state(self, inner_state: OptState, acc: Updates) -> optax.MultiStepsState:
-        """Return the state after the step."""
-        next_step = jnp.where(self.should_step, 0, optax.safe_increment(self.mini_step))
-        return optax.MultiStepsState(
-            mini_step=jnp.where(self.skip, self.mini_step, next_step),
-            gradient_step=jnp.where(self.should_step, optax.safe_increment(self.gradient_step), self.gradient_step),
-            inner_opt_state=inner_state,
-            acc_grads=acc,
-            skip_state=self.skip_state,
-        )
-
-
 def _accumulate(mean: bool, mini_step: Any, skip: Any, update: Any, acc: Any) -> Any:
     grad = update.astype(acc.dtype)
     # Welford's update of the mean, which never needs a sum that is k times as large.
@@ -235,21 +202,6 @@ def _accumulate(mean: bool, mini_step: Any, skip: Any, update: Any, acc: Any) ->
 
 # Traced once for each shape; inlined, since XLA copies the arguments of a call.
 _accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0, inline=True)
-
-
-def _is_int(x: Any) -> bool:
-    return np.shape(x) == () and bool(jnp.issubdtype(dtype_of(x), np.integer))
-
-
-def _check_k(k_steps: Any) -> None:
-    """Raise unless the result of a schedule can be a number of steps."""
-    if not _is_int(k_steps):
-        raise TypeError(
-            f"every_k_schedule must return an int of shape (), the number of steps in the next round; it returned "
-            f"{describe_value(k_steps)}. Pass a schedule of learning rates to the inner transformation instead"
-        )
-    if not isinstance(k_steps, Tracer) and k_steps < 1:
-        raise ValueError(f"every_k_schedule must return at least 1, but returned {k_steps}")
 
 
 def _cast_to(like: PyTree, x: Any) -> Any:

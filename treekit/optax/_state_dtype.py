@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard, cast
 
+import jax
 import optax
 from jax.typing import DTypeLike
 
@@ -119,8 +120,10 @@ def _depth(state: OptState, path: KeyPath) -> int:
             depth = i + 1  # its name
         if hasattr(key, "name"):
             node = getattr(node, key.name)
-        elif hasattr(key, "idx") or isinstance(node, dict):
-            node = node[key.idx if hasattr(key, "idx") else key.key]
+        elif isinstance(key, jax.tree_util.SequenceKey):
+            node = node[key.idx]
+        elif isinstance(key, jax.tree_util.DictKey):
+            node = node[key.key]
         else:
             break
     return depth or len(path)

@@ -24,11 +24,11 @@ def run_step_if(
 
     Args:
         should_step: whether to run the step; a bool of shape ().
-        accumulate: maps what was accumulated before this step to what is now, of the same shapes and dtypes.
-        inner_step: maps a state and what is accumulated to updates and a new state of the same structure and dtypes.
-            There is an update, or None, for each array that is accumulated.
+        accumulate: maps the accumulator before this step to the one after it, of the same shapes and dtypes.
+        inner_step: maps a state and an accumulator to updates and a new state of the same structure and dtypes. The
+            updates have an array or None for each array of the accumulator.
         state: the state.
-        acc: what was accumulated before this step, array by array.
+        acc: the arrays of the accumulator before this step.
 
     Returns:
         The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     S = TypeVarWithDefault("S", default=Any)
-    # What `GradientTransformation` is generic in. Covariant, although `update` takes a state: in mypy a dict of
-    # transformations of several kinds would else be a dict of objects.
+    # The parameter of `GradientTransformation`. Covariant, although `update` takes a state, since mypy would otherwise
+    # infer a dict of objects for a dict of transformations of several kinds.
     State_co = TypeVarWithDefault("State_co", default=Any, covariant=True)
 else:
     S = TypeVar("S")

@@ -14,12 +14,11 @@ from treekit._jax import jtu
 from treekit._types import OptState, Params, Updates
 from treekit.optax._apply import (
     apply_updates,
-    incremental_update,
-    periodic_update,
     schedule_free_eval_params,
     tree_map_params,
 )
 from treekit.optax._apply_if_finite import apply_if_finite
+from treekit.optax._averages import incremental_update, periodic_update
 from treekit.optax._boundary import normalize
 from treekit.optax._chain import with_last_step
 from treekit.optax._conditionally import conditionally_mask, conditionally_transform

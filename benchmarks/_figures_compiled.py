@@ -3,13 +3,12 @@
 `make accelerators` installs the first, and GPU=1 both.
 """
 
-import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks._compiled import Step, can_compile_for_gpus, compile_step, h100s, in_units, tpus
+from benchmarks._compiled import Step, compile_step, in_units
 from benchmarks._figure import Figure
-from benchmarks.accelerators import ACCUMULATED, WRAPPERS, multi_steps, square, steps
+from benchmarks.accelerators import ACCUMULATED, GPU, TPU, WRAPPERS, multi_steps, square, steps
 
 # By dtype and whether the arguments are donated: of an update, and of a whole step, which does not touch the params.
 Goals = dict[tuple[str, bool], dict[str, float]]
@@ -27,18 +26,13 @@ GOALS_ON_GPUS: Goals = {
 WAYS = {"treekit": "update", "apply_gradients": "apply_gradients"}
 
 
-def is_possible() -> bool:
-    """Whether this Python can compile for a TPU."""
-    return importlib.util.find_spec("libtpu") is not None
-
-
 def figures() -> Iterator[Figure]:
     """Bytes in units of those of the params."""
-    yield from figures_of("TPU", tpus("v5e:2x2")[0], GOALS)
-    if can_compile_for_gpus():
-        yield from figures_of("H100", h100s(1)[0], GOALS_ON_GPUS)
-    else:
-        print("H100 bytes: not measured, since JAX's CUDA plugin is not installed (make accelerators GPU=1)")
+    for name, machine, goals in (("TPU", TPU, GOALS), ("H100", GPU, GOALS_ON_GPUS)):
+        if machine.is_possible():
+            yield from figures_of(name, machine.device(), goals)
+        else:
+            print(f"{name} bytes: not measured, since what compiles for it is not installed (make accelerators)")
 
 
 def figures_of(machine: str, device: Any, goals_of: Goals) -> Iterator[Figure]:
