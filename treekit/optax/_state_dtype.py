@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 import jax
 import optax
@@ -112,7 +112,8 @@ def _name_of(dtypes: Mapping[Any, Any], state: OptState, path: KeyPath, x: objec
 
 def _depth(state: OptState, path: KeyPath) -> int:
     """Return how many keys of a path are not names in the params: those up to the field of the innermost state."""
-    depth, node = 0, cast(Any, state)
+    node: Any = state
+    depth = 0
     for i, key in enumerate(path):
         if is_state(type(node)):
             depth = i + 1
