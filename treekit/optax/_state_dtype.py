@@ -6,7 +6,6 @@ from typing import Any, TypeGuard
 
 import jax
 import optax
-from jax.typing import DTypeLike
 
 from treekit._describe import describe_value
 from treekit._graft.states import is_state
@@ -35,7 +34,7 @@ def check_state_dtype(state_dtype: Any) -> None:
         _check_dtype(f"state_dtype[{name!r}]", dtype)
 
 
-def _check_dtype(what: str, dtype: DTypeLike) -> None:
+def _check_dtype(what: str, dtype: object) -> None:
     if not is_inexact_dtype(dtype, jnp.floating):
         raise TypeError(f"{what} must be a floating dtype, found {dtype!r}")
 
