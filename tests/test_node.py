@@ -576,6 +576,25 @@ def test_an_instance_that_its_own_static_value_holds_is_freed() -> None:
         assert [ref() for ref in refs] == [None] * 3
 
 
+def test_treedefs_made_while_an_equal_one_is_freed_are_equal() -> None:
+    """Another thread can make one at that moment; a callback does so reliably."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Setting:
+        value: int
+
+    @node
+    class Configured:
+        setting: Setting = field(static=True)
+
+    def treedef() -> Any:
+        return structure(Configured(Setting(1)))
+
+    made: list[Any] = []
+    ref = weakref.ref(treedef().node_data()[1], lambda _: made.append(treedef()))
+    assert ref() is None and made == [treedef()]
+
+
 @pytest.mark.parametrize("name", ["__hash__", "__eq__"])
 def test_a_static_value_that_raises_is_named(name: str) -> None:
     def fail(*_: object) -> Any:

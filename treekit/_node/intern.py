@@ -112,6 +112,8 @@ class Interned:
             static = StaticFields(self._cls, self._meta, values, self._blank, key, first)
             self._same[ids] = static
             if first is None:
+                # The key of one that is being freed may still be there, and would take this entry with it.
+                self._first.pop(key, None)
                 self._first[key] = weakref.ref(static)
         return static
 
