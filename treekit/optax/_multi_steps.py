@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import optax
 from jax.typing import DTypeLike
-from jaxtyping import Array, Int
 
 from treekit._dtype import dtype_of, promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, untyped
@@ -171,7 +170,7 @@ class MultiSteps(_Base):
     def _accumulate(self, at: Position, leaves: list[Any], acc: list[Any]) -> list[Any]:
         return list(map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), leaves, acc))
 
-    def _skip(self, updates: Updates, gradient_step: Int[Array, ""], params: Params) -> tuple[Any, Any]:
+    def _skip(self, updates: Updates, gradient_step: Any, params: Params) -> tuple[Any, Any]:
         if self._should_skip is None:
             return jnp.array(False), ()
         skip, skip_state = self._should_skip(updates, gradient_step, params)

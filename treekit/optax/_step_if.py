@@ -38,30 +38,30 @@ def run_step_if(
     step, step_consts = trace(inner_step, state, acc)
 
     def by_cond(
-        should_step: Bool[Array, ""], state: OptState, acc: list[Array], add_consts: list[Any], step_consts: list[Any]
+        should_step: Bool[Array, ""], state: OptState, acc: list[Any], add_consts: list[Any], step_consts: list[Any]
     ) -> Any:
-        def run(state: OptState, acc: list[Array]) -> Any:
+        def run(state: OptState, acc: list[Any]) -> Any:
             return *step(state, acc, consts=step_consts), zeros(acc)
 
-        def wait(state: OptState, acc: list[Array]) -> Any:
+        def wait(state: OptState, acc: list[Any]) -> Any:
             return zeros(step.like[0]), state, acc
 
         return lax.cond(should_step, run, wait, state, add(acc, consts=add_consts))
 
     def by_loop(
-        should_step: Bool[Array, ""], state: OptState, acc: list[Array], add_consts: list[Any], step_consts: list[Any]
+        should_step: Bool[Array, ""], state: OptState, acc: list[Any], add_consts: list[Any], step_consts: list[Any]
     ) -> Any:
-        def now(acc: list[Array]) -> Any:
+        def now(acc: list[Any]) -> Any:
             return add(acc, consts=add_consts)
 
-        def inner(state: OptState, acc: list[Array]) -> Any:
+        def inner(state: OptState, acc: list[Any]) -> Any:
             return step(state, acc, consts=step_consts)
 
-        def add_before(state: OptState, acc: list[Array]) -> Any:
+        def add_before(state: OptState, acc: list[Any]) -> Any:
             return run_in_place(should_step, inner, step.like[0], state, now(acc))
 
-        def add_in_each(state: OptState, acc: list[Array]) -> Any:
-            def add_and_step(state: OptState, acc: list[Array]) -> Any:
+        def add_in_each(state: OptState, acc: list[Any]) -> Any:
+            def add_and_step(state: OptState, acc: list[Any]) -> Any:
                 return inner(state, in_place(should_step, now, acc))
 
             updates, state, old_acc = run_in_place(should_step, add_and_step, step.like[0], state, acc)
@@ -93,7 +93,7 @@ def in_place(should_step: Bool[Array, ""], f: Callable[..., Any], x: object) -> 
 
 
 def update_if(
-    flag: Bool[Array, ""],
+    flag: Any,
     update: Callable[..., Any],
     updates: Updates,
     state: OptState,
