@@ -2,6 +2,8 @@
 
 import io
 import re
+import subprocess
+import sys
 from collections import namedtuple
 from typing import Any, NamedTuple, assert_type
 
@@ -494,3 +496,12 @@ def test_arguments_of_another_type_are_errors_that_name_them(arguments: Any, mes
     unchecked: Any = tk.graft
     with pytest.raises(TypeError, match=message):
         unchecked.__wrapped__(tree, {"w": jnp.ones(3)}, **arguments)
+
+
+def test_the_warning_names_the_line_that_calls_graft() -> None:
+    # In a process of its own: beartype, which checks treekit in these tests, adds calls between the two.
+    source = "import treekit as tk; tk.graft([1.0, 2.0], [1.0])"
+    run = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning:__main__", "-c", source], capture_output=True, text=True
+    )
+    assert "UserWarning: graft: lengths of lists differ" in run.stderr and run.returncode == 1

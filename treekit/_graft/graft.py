@@ -148,5 +148,5 @@ def _warn_of_lengths(new: list[State], old: list[State], renamed: Renamed) -> No
             "If a layer was inserted or removed before the end, the layers after it get wrong values: use rename, such "
             "as rename={'**.layers.2.**': '**.layers.3.**'}. If the indices are right, say so with "
             "rename={'**.layers.**': '**.layers.**'}",
-            stacklevel=3,
+            stacklevel=4,  # the caller of `graft`
         )
