@@ -283,6 +283,31 @@ def test_conditionally_leaves_what_filtered_freezes_frozen(wrap: str) -> None:
         assert updates["b"] is None and updates["w"].shape == params["w"].shape
 
 
+@pytest.mark.parametrize("wrap", ["conditionally_transform", "conditionally_mask", "MultiSteps", "apply_if_finite"])
+def test_a_state_restored_as_numpy_arrays(wrap: str) -> None:
+    argument = {"MultiSteps": lambda n: np.int32(2), "apply_if_finite": 3}.get(wrap, lambda step: np.bool_(step >= 1))
+    tx: Any = getattr(tko, wrap)(tko.adam(0.1), argument)
+    params = {"w": np.ones(2, np.float32)}
+    state = tx.init(params)
+    for _ in range(2):
+        updates, state = tx.update(params, jax.tree.map(np.asarray, state), params)
+    np.testing.assert_allclose(updates["w"], -0.1, rtol=1e-4)
+
+
+def by_shape(params: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.ndim(x) > 0, params)
+
+
+@pytest.mark.parametrize("wrap", [lambda tx: tx, lambda tx: tko.MultiSteps(tx, 1), lambda tx: tko.masked(tx, by_shape)])
+@pytest.mark.parametrize("missing", [None, np.zeros(2, jax.dtypes.float0)])
+def test_an_integer_without_an_update_where_params_are_not_passed(missing: Any, wrap: Callable[..., Any]) -> None:
+    params, tx = {"w": jnp.ones(2), "n": jnp.arange(2)}, wrap(tko.adam(0.1))
+    state = tx.init(params)
+    updates, new_state = tx.update({"w": jnp.ones(2), "n": missing}, state)
+    assert updates["n"] is None and (updates["w"] < 0).all()
+    assert jax.tree.structure(new_state) == jax.tree.structure(state)
+
+
 @pytest.mark.parametrize("wrap", ["apply_if_finite", "conditionally_transform", "MultiSteps"])
 def test_an_eager_update_keeps_no_array_alive(wrap: str) -> None:
     """JAX keeps what a jitted function closes over; so these close over no array."""

@@ -39,6 +39,8 @@ class Crossing:
     def __init__(self, updates: Updates, params: Params, state: OptState = None) -> None:
         given = updates if params is None else params
         leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
+        if params is None:  # a missing update says nothing about its parameter, whichever way it is missing
+            leaves = [None if has_no_update(x) else x for x in leaves]
         self._params = None if params is None else leaves
         self._updates = leaves if updates is given else update_parts(self._treedef, updates)
         self._leaves = covered_leaves(state, given, leaves, self._updates)
@@ -84,7 +86,9 @@ class Crossing:
             absent = has_no_update(x)
             shown = jnp.zeros_like(_as_inexact(leaf)) if absent else as_leaf(x)
             if shown is not x:
-                self.originals[id(shown)] = (shown, 0.0 if absent else x)
+                # If the user's leaf is unknown and has shape (), it is usually a Python number.
+                unknown = shown if np.ndim(shown) else 0.0
+                self.originals[id(shown)] = (shown, unknown if absent else x)
             return shown
 
         return self._treedef.unflatten(map(enter, self._keep, parts, self._leaves))
