@@ -288,7 +288,7 @@ def test_a_state_restored_as_numpy_arrays(wrap: str) -> None:
     argument = {"MultiSteps": lambda n: np.int32(2), "apply_if_finite": 3}.get(wrap, lambda step: np.bool_(step >= 1))
     tx: Any = getattr(tko, wrap)(tko.adam(0.1), argument)
     params = {"w": np.ones(2, np.float32)}
-    state = tx.init(params)
+    state, updates = tx.init(params), params
     for _ in range(2):
         updates, state = tx.update(params, jax.tree.map(np.asarray, state), params)
     np.testing.assert_allclose(updates["w"], -0.1, rtol=1e-4)
@@ -569,3 +569,17 @@ def test_an_error_that_is_not_of_one_kind_of_params_goes_through() -> None:
     for params in (SCALAR, WITH_NONE, jnp.ones([])):
         with pytest.raises(ZeroDivisionError):
             tx.init(params)
+
+
+def test_a_lack_of_memory_is_not_explained_by_the_params() -> None:
+    runs: list[Any] = []
+
+    def init(params: Any) -> Any:
+        runs.append(params)
+        if len(runs) == 1:  # where it is traced, nothing is allocated
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        return optax.EmptyState()
+
+    tx = tko.chain(optax.GradientTransformation(init, optax.identity().update))
+    with pytest.raises(RuntimeError, match=r"^RESOURCE_EXHAUSTED: Out of memory$"):
+        tx.init({"w": jnp.ones((2, 2)), "b": jnp.ones(2)})

@@ -86,9 +86,9 @@ class Crossing:
             absent = has_no_update(x)
             shown = jnp.zeros_like(_as_inexact(leaf)) if absent else as_leaf(x)
             if shown is not x:
-                # If the user's leaf is unknown and has shape (), it is usually a Python number.
-                unknown = shown if np.ndim(shown) else 0.0
-                self.originals[id(shown)] = (shown, unknown if absent else x)
+                # Without an update, it was not a floating-point array: a Python number, or integers of this shape.
+                number: Any = np.broadcast_to(0, np.shape(shown)) if np.ndim(shown) else 0.0
+                self.originals[id(shown)] = (shown, number if absent else x)
             return shown
 
         return self._treedef.unflatten(map(enter, self._keep, parts, self._leaves))

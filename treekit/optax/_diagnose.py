@@ -117,8 +117,8 @@ def _wrong_leaf(error: Exception, params: Any, call: Callable[[Callable[[Any], A
         params: the params.
         call: what failed; it is given a function that masks them out, in a tree like the params.
     """
-    if _is_raised_by_treekit(error):
-        return ""
+    if _is_raised_by_treekit(error) or _runs(functools.partial(call, _hide_none)):
+        return ""  # it fails for another reason than shapes and structure, such as a lack of memory
     leaves, outline = jtu.tree_flatten_with_path(params, is_leaf=_is_none)
     kinds = [None if x is None else np.ndim(x) for _, x in leaves]
     for kind in sorted({*kinds}, key=lambda n: -1 if n is None else n):
@@ -129,6 +129,10 @@ def _wrong_leaf(error: Exception, params: Any, call: Callable[[Callable[[Any], A
             more = f" and {len(hidden) - 1} others like it" if len(hidden) > 1 else ""
             return f"the optimizer fails on {where}{more}, and works if that is masked out. {_WITHOUT[kind is None]}"
     return ""
+
+
+def _hide_none(tree: Any) -> Any:
+    return tree
 
 
 def _hide(outline: Any, hidden: list[bool], tree: Any) -> Any:
