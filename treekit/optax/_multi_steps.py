@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from treekit._describe import describe_value
 from treekit._dtype import dtype_of, promoted_dtype, strengthen
-from treekit._jax import jnp, jtu, untyped
+from treekit._jax import jnp, jtu, lax, untyped
 from treekit.optax._boundary import at_boundary, normalize
 from treekit.optax._dtypes import keep_state, keep_updates, preserve_dtypes
 from treekit.optax._step_if import run_if, run_step_if
@@ -150,7 +150,7 @@ class MultiSteps(_Base):
             params, inner_state, acc = carry
             accumulated = treedef.unflatten(map(_cast_to, leaves, acc))
             params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
-            return params, inner_state, zeros(acc)
+            return params, inner_state, _clear(at.should_step, acc, treedef.flatten_up_to(params))
 
         inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
         carry = params, inner_state, self._accumulate(at, leaves, acc)
@@ -229,6 +229,31 @@ def _accumulate(mean: bool, mini_step: Any, skip: Any, update: Any, acc: Any) ->
 
 # Traced once for each shape; inline, since XLA copies what goes into a call of its own.
 _accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0, inline=True)
+
+
+def _clear(should_step: Any, acc: list[Any], params: list[Any]) -> list[Any]:
+    """Zeros for what is accumulated, after the step that reads it.
+
+    CPUs run operations in the order in which they depend on each other. What reads the new params comes after all that
+    reads the accumulator, so it needs no copy of that.
+    """
+
+    def after(acc: list[Any], params: list[Any]) -> list[Any]:
+        return [_zero_after(should_step, x, p) for x, p in zip(acc, params, strict=True)]
+
+    def at_any_time(acc: list[Any], _: list[Any]) -> list[Any]:
+        return zeros(acc)
+
+    cleared: list[Any] = lax.platform_dependent(*lax.stop_gradient((acc, params)), cpu=after, default=at_any_time)
+    return cleared
+
+
+def _zero_after(should_step: Any, x: Any, param: Any) -> Any:
+    zero = jnp.zeros_like(x)
+    if jnp.shape(param) != x.shape or untyped.typeof(param).sharding != untyped.typeof(x).sharding:
+        return zero
+    like = param if jnp.iscomplexobj(x) else jnp.real(param)
+    return lax.select(should_step, zero, like.astype(x.dtype))
 
 
 def _is_int(x: Any) -> bool:
