@@ -238,10 +238,10 @@ def _clear(should_step: Any, acc: list[Any], params: list[Any]) -> list[Any]:
     reads the accumulator, so it needs no copy of that.
     """
 
-    def after(acc: list[Any], params: list[Any]) -> list[Any]:
+    def after(acc: Any, params: Any) -> Any:
         return [_zero_after(should_step, x, p) for x, p in zip(acc, params, strict=True)]
 
-    def at_any_time(acc: list[Any], _: list[Any]) -> list[Any]:
+    def at_any_time(acc: Any, _: Any) -> Any:
         return zeros(acc)
 
     cleared: list[Any] = lax.platform_dependent(*lax.stop_gradient((acc, params)), cpu=after, default=at_any_time)
