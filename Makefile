@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow settings check coverage package versions bench figures accelerators accelerators-test docs matrix fuzz clean
+.PHONY: help demo test slow settings check coverage package versions bench types figures accelerators accelerators-test docs matrix fuzz clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[-.a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
@@ -52,9 +52,13 @@ bench: .venv/installed ## treekit beside its peers, and docs/benchmarks.md (QUIC
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
 
+types: .venv/installed ## what mypy and pyright know of treekit and of its peers, in docs/versions.md
+	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m benchmarks.typed_peers
+
 # With libtpu, where it is installed, for the bytes that compiled steps move.
-figures: .venv/installed ## figures beside their goals and the last recorded; worse is an error (TIMES=1: of time too; RECORD=1)
-	$(if $(wildcard $(ACCELERATORS)/installed),$(ACCELERATORS)/bin,$(BIN))/python -m benchmarks.figures $(if $(TIMES),--times) $(if $(RECORD),--record)
+figures: .venv/installed ## figures beside their goals and the last recorded; worse is an error (TIMES=1: of time too; TYPES=1: of type checkers; RECORD=1)
+	$(if $(wildcard $(ACCELERATORS)/installed),$(ACCELERATORS)/bin,$(BIN))/python -m benchmarks.figures $(if $(TIMES),--times) $(if $(TYPES),--types) $(if $(RECORD),--record)
 
 # An environment of its own, since JAX looks for a TPU wherever libtpu is installed.
 ACCELERATORS := .venv-accelerators
@@ -77,7 +81,7 @@ $(ACCELERATORS)/installed-gpu: $(ACCELERATORS)/installed
 	@touch $@
 
 # What is read by the checker of English: pages, and the docstrings, comments and messages of Python files.
-ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md docs
+ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md docs treekit
 docs: .venv/installed ## build the documentation into site/; a warning, a misspelling or an unclear word is an error
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/codespell
@@ -99,8 +103,9 @@ clean: ## remove .venv, caches and builds
 # An empty file that says when the environment last followed pyproject.toml.
 .venv/installed: pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { python=$$($(FIND_PYTHON)) && "$$python" -m venv --clear .venv; }
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable ".[optax]" --group dev
+	@echo "Installing treekit and its tools into .venv: about 1.5 GB, which takes some minutes the first time."
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --editable ".[optax]" --group dev
 	@touch $@
 
 # Prints the first of these that is a Python of 3.11 or later: what `python3` is may be older.

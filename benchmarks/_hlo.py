@@ -84,8 +84,8 @@ def difference(text: str, other: str) -> str:
 
 
 def _entry(text: str) -> str:
-    entries: list[str] = [body for is_entry, _, body in COMPUTATION.findall(text) if is_entry]
-    (entry,) = entries
+    bodies: list[str] = [body for is_entry, _, body in COMPUTATION.findall(text) if is_entry]
+    (entry,) = bodies
     return entry
 
 

@@ -346,8 +346,8 @@ INTRODUCTION = """# On TPUs and GPUs
 A wrapper that adds no arithmetic compiles to Optax's own program, on TPUs and on GPUs; a jitted `init` shards its state
 as the params, where Optax's puts all of it on every device. With params and state donated, a round of
 `MultiSteps(adamw)` moves 1/1.4 to 1/1.9 of the bytes of Optax's, and by `apply_gradients` 1/1.8 to 1/3; without
-donation, use `apply_gradients`, since `update` copies the state. Stochastic rounding of bf16 params moves half the bytes
-of adamw in f32.
+donation, use `apply_gradients`, since `update` copies the state. Stochastic rounding of bf16 params moves half the
+bytes of adamw in f32.
 
 JAX compiles for TPUs and GPUs on a machine that has none. This page says what XLA makes of one step of an optimizer
 for one array of 8192 x 8192, on one chip of a TPU v5e and on one H100: the bytes that the program moves between the

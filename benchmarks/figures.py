@@ -2,6 +2,7 @@
 
 python -m benchmarks.figures             those that do not depend on time; exits with 1 where one has got worse
 python -m benchmarks.figures --times     those that do as well, which are only shown (minutes; QUICK=1 for less)
+python -m benchmarks.figures --types     those of mypy and pyright as well (a minute)
 python -m benchmarks.figures --record    writes what was measured into benchmarks/figures.json
 """
 
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import _figures_compiled, _figures_source, _figures_time, _figures_trace
+from benchmarks import _figures_compiled, _figures_source, _figures_time, _figures_trace, _figures_types
 from benchmarks._figure import Figure
 from benchmarks._timing import setting
 from treekit._jax import untyped
@@ -21,11 +22,13 @@ WIDTH = 86  # of a name
 Recorded = Mapping[str, float]
 
 
-def figures(times: bool) -> Iterator[Figure]:
+def figures(times: bool, types: bool) -> Iterator[Figure]:
     """Each when it is measured."""
     yield from _figures_source.figures()
     yield from _figures_trace.figures()
     yield from _figures_compiled.figures()
+    if types:
+        yield from _figures_types.figures()
     if times:
         yield from _figures_time.figures()
 
@@ -56,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.figures", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--times", action="store_true", help="measure what depends on time as well")
+    parser.add_argument("--types", action="store_true", help="run the type checkers as well")
     parser.add_argument("--record", action="store_true", help="write what was measured, and exit with 0")
     parser.add_argument("--file", type=Path, default=RECORD, help="where figures are recorded")
     options = parser.parse_args(arguments)
@@ -65,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(setting("treekit-jax", "jax", "optax", "libtpu"))
     print(f"{'':{WIDTH}}{'now':>9}  {'goal':>8}  {'recorded':>9}")
     measured: list[Figure] = []
-    for figure in figures(options.times):
+    for figure in figures(options.times, options.types):
         print(line(figure, recorded), flush=True)
         measured.append(figure)
     if options.record:

@@ -25,10 +25,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from digits import Digits, load
 from jax import Array
 from matplotlib.figure import Figure
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 import treekit
 from treekit import optax
@@ -38,20 +37,6 @@ EPOCHS = 20  # on the digits 0 to 8
 EPOCHS_FROZEN, EPOCHS_THAWED, EPOCHS_SLOW = 2, 3, 3  # on all digits
 RATE = 1e-3
 PICTURE = Path(__file__).with_name("grow.png")
-
-
-@treekit.node
-class Digits:
-    images: Array  # [n, 64], from 0 to 1
-    labels: Array  # [n]
-
-
-def load() -> tuple[Digits, Digits]:
-    """The images to train on, and those to test with."""
-    images, labels = load_digits(return_X_y=True)
-    split = train_test_split(images.astype(np.float32) / 16, labels, test_size=0.2, stratify=labels, random_state=0)
-    train_images, test_images, train_labels, test_labels = map(jnp.asarray, split)
-    return Digits(train_images, train_labels), Digits(test_images, test_labels)
 
 
 def without_nine(digits: Digits) -> Digits:

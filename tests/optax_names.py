@@ -37,7 +37,7 @@ def text(module: str) -> str:
         path = f"optax.{module}" if module else "optax"
         header = f'"""The names of `{path}` that are not ours, for type checkers. Made by tests/optax_names.py."""'
         return f"{header}\n\n{names}"
-    return f'''"""Every name of `optax.{module}`, with ours in the place of Optax's. Made by tests/optax_names.py."""
+    return f'''"""Every name of `optax.{module}`, for whole models. Made by tests/optax_names.py."""
 
 from typing import TYPE_CHECKING
 

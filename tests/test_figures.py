@@ -43,7 +43,7 @@ def test_what_is_worse_than_recorded_fails(
         Figure("slower", 9, goal=1, of_time=True),
         Figure("new", 5),
     ]
-    monkeypatch.setattr(figures, "figures", lambda times: iter(measured))
+    monkeypatch.setattr(figures, "figures", lambda times, types: iter(measured))
     file.write_text(json.dumps({"equal": 3, "less of what should be more": 2, "slower": 1, "not measured": 7}))
     assert figures.main(["--file", str(file)]) == 1
     assert capsys.readouterr().err == "worse: less of what should be more is 1, and was 2\n"

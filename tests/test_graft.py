@@ -165,7 +165,7 @@ def test_cast() -> None:
     new = {"down": zeros(2, dtype=jnp.bfloat16), "up": zeros(2), "int": zeros(2, dtype=jnp.int32), "float": zeros(2)}
     old = {"down": ones(2), "up": ones(2, dtype=jnp.bfloat16), "int": ones(2), "float": ones(2, dtype=jnp.int32)}
     with pytest.raises(
-        ValueError, match=r"(?s)strict=True: not every leaf is kept.*4 refused.*int +refused  i32\[2\] \| f32\[2\]"
+        ValueError, match=r"(?s)strict=True: not every leaf was kept.*4 refused.*int +refused  i32\[2\] \| f32\[2\]"
     ):
         tk.graft(new, old, strict=True)
     got, report = tk.graft(new, old, cast=True)
@@ -209,8 +209,10 @@ def test_nnx() -> None:
     new, old = nnx.split(Net(4))[1], nnx.split(Net(3))[1]
     got, report = tk.graft(new, old)
     assert type(got) is type(new)
-    assert paths(report.kept) == ["body.bias.value", "body.kernel.value"]
-    assert paths(report.refused) == ["head.bias.value", "head.kernel.value"]
+    assert paths(report.kept) == ["body.bias", "body.kernel"]
+    assert paths(report.refused) == ["head.bias", "head.kernel"]
+    from_pure, _ = tk.graft(new, nnx.to_pure_dict(old))
+    assert not tk.tree_diff(from_pure, got)
     pure, _ = tk.graft(nnx.to_pure_dict(new), nnx.to_pure_dict(old))
     np.testing.assert_array_equal(pure["body"]["kernel"], nnx.to_pure_dict(got)["body"]["kernel"])
 
@@ -267,7 +269,7 @@ def test_a_part_of_a_part_and_the_root() -> None:
         ({"*": "x.*"}, r"leads to x\.a"),
         ({"*": "**"}, r"rename needs the same wildcards on both sides, in the same order; found '\*' and '\*\*'"),
         ({"a": "*"}, "needs the same wildcards"),
-        ({"a": "head", "head": "head"}, "rename gives head and a one name: head"),
+        ({"a": "head", "head": "head"}, "rename maps head and a to one name: head"),
     ],
 )
 def test_a_rename_that_leads_nowhere(rename: Any, message: str) -> None:
@@ -340,7 +342,7 @@ def test_rename_says_where_a_layer_was_inserted(as_restored: Any) -> None:
 def test_a_layer_renamed_to_itself_says_that_the_indices_are_right() -> None:
     got, _ = tk.graft(layers(3, 0.0), layers(2, 5.0), rename={"layers.**": "layers.**"})
     assert [float(x["w"][0]) for x in got["layers"]] == [5.0, 6.0, 2.0]
-    with pytest.warns(UserWarning, match=r"other lengths: the root \(new 1, old 2\)"):
+    with pytest.warns(UserWarning, match=r"lengths of lists differ: the root \(new 1, old 2\)"):
         tk.graft([0], [1, 2])
 
 
@@ -356,7 +358,7 @@ def test_an_old_tree_without_values() -> None:
 
 def test_strict() -> None:
     for new, old, what in (({"a": 0, "b": 0}, {"a": 1}, "1 fresh"), ({"a": 0}, {"a": 1, "b": 1}, "1 dropped")):
-        with pytest.raises(ValueError, match=f"(?s)not every leaf is kept.*{what}"):
+        with pytest.raises(ValueError, match=f"(?s)not every leaf was kept.*{what}"):
             tk.graft(new, old, strict=True)
 
 
@@ -468,7 +470,7 @@ def test_a_state_split_in_two_and_put_together_again() -> None:
     assert all(float(x) == 3 for x in jax.tree.leaves(whole)) and report.dropped == ()
     with pytest.raises(ValueError, match=r"(?s)cannot decide .* count gets .*candidates:\n  x.count\n  y.count"):
         tk.graft(state(0, "a", "b"), {"x": state(1, "a"), "y": state(2, "b")})
-    with pytest.raises(ValueError, match="cannot tell"):
+    with pytest.raises(ValueError, match="cannot decide"):
         jax.jit(lambda old: tk.graft(state(0, "a", "b"), old)[0])(split)
 
 

@@ -1313,9 +1313,9 @@ class Sub(Made): ...
     [
         (Empty, "ab", [], "Empty: data_fields must be a list of attribute names, found 'ab'"),
         (Empty, ["a"], None, "Empty: meta_fields must be a list of attribute names, found None"),
-        (Empty, None, None, "Empty: data_fields must be a list .*only a dataclass needs none"),
-        (Empty, ["a", "a"], [], "Empty: a stands twice"),
-        (Empty, ["a"], ["b", "a"], "Empty: a stands twice"),
+        (Empty, None, None, "Empty: data_fields must be a list .*only a dataclass needs neither"),
+        (Empty, ["a", "a"], [], "Empty: a occurs twice"),
+        (Empty, ["a"], ["b", "a"], "Empty: a occurs twice"),
         (Empty, ["a b"], [], "field 'a b' of Empty is not a valid attribute name"),
         (Empty, ["class"], [], "field 'class' of Empty is not a valid attribute name"),
         (Wheel, ["size"], [], "Wheel: spokes is in neither"),

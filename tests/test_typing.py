@@ -1,21 +1,128 @@
-"""Misuse that the checkers must catch: the files of typing_bad, never run, with `# E: code` on each wrong line."""
+"""What type checkers accept and refuse: right use and the pages' code, with the wheel alone, and files of wrong use.
 
+Each wrong line of typing_bad ends in `# E: code`, and each of typing_bad/mistakes in the checkers that catch it, in
+their strict modes and without settings: `# both`, `# pyright`, `# mypy`, or `# neither: why`.
+"""
+
+import ast
+import importlib.util
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import optax
 import pytest
 
 import treekit.optax
+from benchmarks import _figures_types, typed_peers
+from benchmarks._checkers import FENCE, SETTINGS, Found, check, copy, environment, is_of_jax, write_pages
 from tests import optax_names
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "tests" / "typing_bad"
 FILES = sorted(FOLDER.glob("*.py"))
 MARKER = re.compile(r"# E: ([a-z-]+(?:, [a-z-]+)*)$")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+# In a page, functions have no annotations, names are used again, and expressions are there for the reader.
+OF_PAGES = re.compile(
+    "no-any-return|type-arg|report(Unknown|Unused|Missing|Redeclaration|PossiblyUnbound|UntypedFunctionDecorator)"
+)
+
+needs_checkers = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("build", "hatchling", "mypy", "pyright")))
+    or not (ROOT / "treekit").exists(),
+    reason="needs the source, and what `pip install --group dev` installs",
+)
+
+
+def not_to_be_accepted(page: Path, setting: str) -> set[int]:
+    """The lines of a page that promise an error, or are in a block that is marked for the other checker."""
+    text = page.read_text(encoding="utf-8")
+    lines: set[int] = set()
+    for block in FENCE.finditer(text):
+        first = text.count("\n", 0, block.start("code")) + 1
+        code = block["code"].splitlines()
+        if (block["marker"] or "").startswith("pyright only") and setting.startswith("mypy"):
+            lines |= set(range(first, first + len(code)))
+        for i, line in enumerate(code):
+            if "# raises " in line:
+                lines |= {first + i, first + i - 1} if line.startswith("#") else {first + i}
+    return lines
+
+
+@needs_checkers
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_checkers_accept_right_use_and_catch_mistakes(setting: str, tmp_path: Path) -> None:
+    """One run over all files, with the wheel and no stubs."""
+    files = tmp_path / "files"
+    copy(ROOT / "tests" / "typing_good", files / "good")
+    copy(FOLDER / "mistakes", files / "mistakes")
+    write_pages(PAGES, files / "pages")
+    found = check(environment(tmp_path), files, setting)
+
+    assert [x for x in found if x.rule and x.file.startswith("good/") and not is_of_jax(x)] == []
+    assert list(refused_of_pages(found, setting)) == []
+    if setting in _figures_types.STRICT:
+        check_expressions(found, setting)
+        check_mistakes(found, setting.split()[0])
+
+
+def refused_of_pages(found: list[Found], setting: str) -> Iterator[Found]:
+    """The errors in the code of pages, but for those that were to be expected."""
+    promised = {f"pages/page_{page.stem}.py": not_to_be_accepted(page, setting) for page in PAGES}
+    for x in found:
+        ships_no_types = x.rule == "import-untyped" and '"optax"' in x.text
+        if x.rule and x.file in promised and x.line not in promised[x.file]:
+            if not (ships_no_types or OF_PAGES.match(x.rule)):
+                yield x
+
+
+def check_expressions(found: list[Found], setting: str) -> None:
+    """At most 5 of those in the program may be Any, and in pyright none of Optax's."""
+    revealed = _figures_types.expressions(found)
+    assert len(revealed) == 45
+    unknown = [x for x in revealed if _figures_types.is_any(x)]
+    assert len([x for x in unknown if not _figures_types.is_of_optax(x)]) <= 5
+    assert setting == "mypy" or not any(map(_figures_types.is_of_optax, unknown))
+
+
+def check_mistakes(found: list[Found], checker: str) -> None:
+    """Each is caught by the checkers that its line names, and by no other."""
+    marked = {
+        (path.name, number): marker[1]
+        for path in (FOLDER / "mistakes").glob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if (marker := _figures_types.MISTAKE.search(line))
+    }
+    assert len(marked) == 85
+    expected = {place for place, marker in marked.items() if marker in ("both", checker)}
+    assert _figures_types.caught(x for x in found if x.file.startswith("mistakes/")) == expected
+    assert len(expected) >= {"mypy": 45, "pyright": 55}[checker]
+
+
+def test_blocks_of_pages_are_marked_with_known_words() -> None:
+    markers = {block["marker"] for page in PAGES for block in FENCE.finditer(page.read_text(encoding="utf-8"))}
+    assert markers == {None, "plain Optax", "pyright only, since mypy knows no converters"}
+
+
+@pytest.mark.slow
+def test_the_program_runs() -> None:
+    subprocess.run([sys.executable, "-m", "tests.typing_good.program"], cwd=ROOT, capture_output=True, check=True)
+
+
+@pytest.mark.parametrize("library", typed_peers.NODES)
+def test_each_library_gets_the_same_lines_in_its_own_words(library: str, tmp_path: Path) -> None:
+    parts = typed_peers.program(typed_peers.NODES[library])
+    typed_peers.write(tmp_path, library, parts, "linear: Linear, weight: jax.Array", "")
+    for path in tmp_path.glob("*.py"):
+        assert "{" not in path.read_text()
+        ast.parse(path.read_text())
+    assert len(parts[1].splitlines()) >= 8
+    assert len(parts[2].splitlines()) >= 13
 
 
 def run(*command: str) -> str:
@@ -84,10 +191,14 @@ def test_the_lists_of_names_are_what_the_script_makes_of_optax(module: str) -> N
     assert optax_names.file(module).read_text() == made
 
 
+def _is_of_python(x: object) -> bool:
+    return isinstance(x, ModuleType) and not x.__name__.startswith("optax.")
+
+
 @pytest.mark.parametrize("module", optax_names.MODULES)
 def test_the_checkers_are_told_of_every_name_of_optax(module: str) -> None:
     ours, theirs = (getattr(top, module) if module else top for top in (treekit.optax, optax))
-    listed = re.findall(r"(?:as |^)([^\W_]\w*)(?:$|: Final)", optax_names.file(module).read_text(), re.MULTILINE)
-    names = {name for name in dir(theirs) if not name.startswith("_")}
-    assert names - set(vars(ours)) == set(listed)
+    listed = re.findall(r"(?:as |^ *)([^\W_]\w*)(?:$|: Final)", optax_names.file(module).read_text(), re.MULTILINE)
+    names = {name for name in dir(theirs) if not name.startswith("_") and not _is_of_python(getattr(theirs, name))}
+    assert names - (set(vars(ours)) if module in optax_names.OURS else set()) == set(listed)
     assert all(hasattr(ours, name) for name in names)

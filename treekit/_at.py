@@ -71,7 +71,7 @@ def tree_at(
         marked = mark(tree, lambda x: is_empty_tuple(x) or (is_leaf is not None and is_leaf(x)))
         found = find(where, marked)
         if is_empty_tuple(found) and is_empty_tuple(plain):  # not a () of the tree, which is a mark
-            found, plain = [], []
+            found, plain = list[Any](), list[Any]()
         elif any(map(is_empty_tuple, found)):
             raise ValueError(f"where returned (), which is not a node of the tree. {hint(marked, ())}")
     indices = check_same(plain, found, marked)

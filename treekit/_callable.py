@@ -7,10 +7,11 @@ from typing import Any, TypeGuard, TypeVar, overload
 
 import jax
 
-from treekit._filter import filter
+from treekit._filter import TreeSpec, filter
 from treekit._jax import jtu
 from treekit._predicates import is_inexact_array, is_parameter
 from treekit._tree import prefix_mismatch
+from treekit._types import PyTree
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,7 +48,7 @@ def is_truly_callable(x: object) -> bool:
     return _is_leaf(x) or _stands_for_function(x) or all(map(callable, jtu.tree_leaves(x)))
 
 
-def resolve_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
+def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
     """Return the tree that `spec` is, or, if `spec` is a function of the params, the tree that it returns.
 
     1. A node that is a prefix of the params is returned itself, callable or not. So is a leaf that is not a function:
@@ -81,7 +82,7 @@ def resolve_spec(spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], n
 
 
 def resolve_shown(
-    spec: Any, tree: Any, show: Callable[[Any], Any], *, is_spec_leaf: Callable[[Any], bool], name: str
+    spec: PyTree, tree: PyTree, show: Callable[[Any], Any], *, is_spec_leaf: Callable[[Any], bool], name: str
 ) -> Any:
     """Do what `resolve_spec` does, where a function is called with `show(tree)`."""
     params = filter(tree, is_parameter)
@@ -96,6 +97,8 @@ def resolve_shown(
     try:
         result = spec(show(params))
     except Exception as error:
+        if isinstance(spec, TreeSpec):  # its errors name it
+            raise
         raise ValueError(
             f"the function given as {name} raised {type(error).__name__}: {error}. It is called once, with all of the "
             f"params (here a {type(tree).__name__}), and returns a tree: {name}=lambda params: jax.tree.map(f, params)"
@@ -105,7 +108,7 @@ def resolve_shown(
 
 
 def match_spec(
-    spec: Any, tree: Any, *, is_spec_leaf: Callable[[Any], bool], name: str
+    spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str
 ) -> tuple[Any, list[tuple[Any, Any, Any]]]:
     """Match each leaf of a prefix tree with the subtree of `tree` at its place.
 
@@ -136,7 +139,7 @@ def _is_leaf(x: object) -> bool:
     return jtu.all_leaves([x])
 
 
-def _all_spec_leaves(spec: Any, is_spec_leaf: Callable[[Any], bool]) -> bool:
+def _all_spec_leaves(spec: object, is_spec_leaf: Callable[[Any], bool]) -> bool:
     return all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
 
 

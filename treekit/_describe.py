@@ -27,7 +27,7 @@ _pretty: Any = wadler_lindig  # its keyword arguments have no types
 _SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
 
 
-def describe(x: Any, *, short: bool = True) -> str:
+def describe(x: object, *, short: bool = True) -> str:
     """Return `f32[2,3]` for an array (`float32[2,3]` if not short), type and value of a number, and other types."""
     if is_array(x) or isinstance(x, jax.ShapeDtypeStruct):
         dtype = str(x.dtype)
@@ -40,7 +40,7 @@ def describe(x: Any, *, short: bool = True) -> str:
     return f"{type(x).__name__} {x!r}"
 
 
-def is_deleted(x: Any) -> bool:
+def is_deleted(x: object) -> bool:
     """Whether an array has been deleted, for example by donation."""
     return isinstance(x, jax.Array) and not isinstance(x, Tracer) and x.is_deleted()
 
@@ -59,7 +59,7 @@ def describe_error(error: BaseException) -> str:
     return text if len(text) <= _ERROR_WIDTH else text[: _ERROR_WIDTH - 1] + "…"
 
 
-def describe_function(x: Any) -> str | None:
+def describe_function(x: object) -> str | None:
     """Return `<function f>`, `<jitted f>` or `<custom_jvp f>` for a function; None for anything else.
 
     The `repr` of most wrapped functions has only their address.

@@ -77,7 +77,9 @@ def in_colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def tree_diff(a: Any, b: Any, *, values: bool = True, rtol: SupportsFloat = 0.0, atol: SupportsFloat = 0.0) -> TreeDiff:
+def tree_diff(
+    a: object, b: object, *, values: bool = True, rtol: SupportsFloat = 0.0, atol: SupportsFloat = 0.0
+) -> TreeDiff:
     """List every difference between two trees.
 
     The kinds are: "type" (of a leaf or a node, even if two classes have one name), "structure" (other keys, or another
@@ -111,7 +113,7 @@ def tree_diff(a: Any, b: Any, *, values: bool = True, rtol: SupportsFloat = 0.0,
 
 
 def assert_trees_same(
-    a: Any, b: Any, *, values: bool = True, rtol: SupportsFloat = 0.0, atol: SupportsFloat = 0.0
+    a: object, b: object, *, values: bool = True, rtol: SupportsFloat = 0.0, atol: SupportsFloat = 0.0
 ) -> None:
     """Raise an AssertionError that lists every difference between two trees.
 
@@ -148,7 +150,7 @@ class _Leaves(NamedTuple):
             yield Difference(jtu.keystr(self.path), *found)
 
 
-def _walk(a: Any, b: Any) -> Iterator[Difference | _Leaves]:
+def _walk(a: object, b: object) -> Iterator[Difference | _Leaves]:
     """Yield the differences between the nodes of two trees, and their leaves, in the order of `a`.
 
     This is a loop, since trees may be nested more deeply than Python's recursion limit.
@@ -173,7 +175,7 @@ def _walk(a: Any, b: Any) -> Iterator[Difference | _Leaves]:
 
 
 def _node_differences(
-    path: KeyPath, a: Any, b: Any, a_children: dict[Any, Any], b_children: dict[Any, Any]
+    path: KeyPath, a: object, b: object, a_children: dict[Any, Any], b_children: dict[Any, Any]
 ) -> Iterator[Difference]:
     """Yield how two nodes of one class differ, apart from their children."""
     if a_children.keys() != b_children.keys():
@@ -184,7 +186,7 @@ def _node_differences(
         yield Difference(jtu.keystr(path) + field, "static value", *sides)
 
 
-def _children(x: Any) -> dict[Any, Any]:
+def _children(x: object) -> dict[Any, Any]:
     """Return the children of a node by key, or by position if its class gives a key twice."""
     children = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
     by_key = {path[0]: child for path, child in children}
@@ -193,7 +195,7 @@ def _children(x: Any) -> dict[Any, Any]:
     return by_key
 
 
-def _static_differences(a: Any, b: Any, children: dict[Any, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
+def _static_differences(a: object, b: object, children: dict[Any, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield the fields that differ, if the class has named fields; else the whole static part."""
     a_static, b_static = _static(a), _static(b)
     if same(a_static, b_static):
@@ -205,6 +207,6 @@ def _static_differences(a: Any, b: Any, children: dict[Any, Any]) -> Iterator[tu
     yield from found or [("", describe_values(a_static, b_static))]
 
 
-def _static(x: Any) -> Any:
+def _static(x: object) -> Any:
     data = jtu.tree_structure(x, is_leaf=lambda y: y is not x).node_data()
     return None if data is None else data[1]

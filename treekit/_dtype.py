@@ -1,12 +1,14 @@
 """Dtype queries, promotion and casts of leaves."""
 
 import functools
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._types import HasDtype
 
 ARRAYS: Any = (jax.Array, np.ndarray, np.generic)
 
@@ -20,7 +22,7 @@ _KINDS: tuple[Any, ...] = (
 )
 
 
-def dtype_of(x: Any) -> Any:
+def dtype_of(x: object) -> Any:
     """Return the dtype that JAX gives a leaf, or None if it has none (functions, strings, None, object arrays)."""
     if has_dtype(x):
         known = _is_number(x.dtype) or x.dtype == jax.dtypes.float0 or jnp.issubdtype(x.dtype, jax.dtypes.extended)
@@ -30,26 +32,26 @@ def dtype_of(x: Any) -> Any:
     return None
 
 
-def has_no_update(update: Any) -> bool:
+def has_no_update(update: object) -> bool:
     """Whether `update` means no update: None, as in Equinox, or float0, JAX's gradient of an integer."""
     return update is None or dtype_of(update) == jax.dtypes.float0
 
 
-def is_weak(x: Any) -> bool:
+def is_weak(x: object) -> bool:
     """Whether the dtype of `x` is weak in JAX's type promotion: Python numbers and weakly typed arrays."""
     if has_dtype(x):
         return bool(getattr(x, "weak_type", False))
     return isinstance(x, (int, float, complex)) and not isinstance(x, bool)  # a Python bool is strongly typed
 
 
-def strengthen(x: Any) -> Any:
+def strengthen(x: object) -> Any:
     """Return a number or an array as a strongly typed array of the dtype that JAX gives it; anything else unchanged."""
     if is_weak(x) and has_dtype(x):
         return lax.convert_element_type(x, dtype_of(x))
     return as_array(x) if dtype_of(x) is None or dtype_of(x) == _raw_dtype(x) else jnp.asarray(x, dtype_of(x))
 
 
-def as_array(x: Any) -> Any:
+def as_array(x: object) -> Any:
     """Return a Python number as a strongly typed array, and what stands for one as that array; others unchanged."""
     if has_dtype(x):
         return x
@@ -66,7 +68,7 @@ def stands_for_array(x: object) -> bool:
     return isinstance(x, jax.Ref) or (hasattr(type(x), "__jax_array__") and jtu.all_leaves([x]))
 
 
-def promoted_dtype(*leaves: Any) -> Any:
+def promoted_dtype(*leaves: object) -> Any:
     """Return a dtype that can represent the values of all of these leaves; None if one of them has no dtype."""
     dtypes = {dtype_of(x) for x in leaves}
     if len(dtypes) == 1:
@@ -82,11 +84,11 @@ def promoted_dtype(*leaves: Any) -> Any:
         return jnp.result_type(*dtypes)
 
 
-def _is_float8(dtype: Any) -> bool:
+def _is_float8(dtype: DTypeLike) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.floating)) and bool(jnp.finfo(dtype).bits <= 8)
 
 
-def cast_like(result: Any, leaf: Any, casting: str = "same_kind") -> Any:
+def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
     """Cast `result` to the dtype of `leaf`, unless it has it; raise a TypeError if the cast is not allowed."""
     want, have = dtype_of(leaf), dtype_of(result)
     if want is None or result is None:
@@ -106,12 +108,12 @@ def cast_like(result: Any, leaf: Any, casting: str = "same_kind") -> Any:
     return lax.convert_element_type(result, want) if has_dtype(result) else jnp.asarray(result, want)
 
 
-def has_dtype(x: object) -> bool:
+def has_dtype(x: object) -> TypeGuard[HasDtype]:
     """Whether a leaf has a dtype: an array, a NumPy number, or a `jax.ShapeDtypeStruct`."""
     return isinstance(x, (*ARRAYS, jax.ShapeDtypeStruct))
 
 
-def _raw_dtype(x: Any) -> Any:
+def _raw_dtype(x: object) -> Any:
     """Return the dtype of `x` itself, before JAX canonicalizes it."""
     return x.dtype if has_dtype(x) else dtype_of(x)
 
@@ -127,9 +129,9 @@ def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
 
 
 @functools.cache  # called several times for each leaf
-def _is_number(dtype: Any) -> bool:
+def _is_number(dtype: Any) -> bool:  # the dtype of a key is not a DTypeLike
     return any(jnp.issubdtype(dtype, kind) for kind in _KINDS)
 
 
-def _kind(dtype: Any) -> int:
+def _kind(dtype: DTypeLike) -> int:
     return next(i for i, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind))

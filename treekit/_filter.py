@@ -13,7 +13,7 @@ from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._predicates import is_array
 from treekit._tree import flatten_up_to_each, is_none, path_text, prefix_mismatch
-from treekit._types import FilterSpec, LeafPredicate
+from treekit._types import FilterSpec, LeafPredicate, PyTree
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class TreeSpec(abc.ABC):
     """A function of a whole tree. As a filter_spec it is called once; any other function is called with each leaf."""
 
     @abc.abstractmethod
-    def of_leaves(self, tree: Any, is_leaf: LeafPredicate | None) -> list[Any]:
+    def of_leaves(self, tree: PyTree, is_leaf: LeafPredicate | None) -> list[Any]:
         """Return the value for each leaf, in the order of `jax.tree.leaves`."""
 
 
@@ -30,7 +30,7 @@ def filter(
     tree: T,
     filter_spec: FilterSpec,
     inverse: bool = False,
-    replace: Any = None,
+    replace: object = None,
     is_leaf: LeafPredicate | None = None,
 ) -> T:
     """Keep the leaves that satisfy a condition, and replace the others by None.
@@ -83,7 +83,7 @@ def filter_arrays(tree: T) -> T:
 def partition(
     tree: T,
     filter_spec: FilterSpec = is_array,
-    replace: Any = None,
+    replace: object = None,
     is_leaf: LeafPredicate | None = None,
 ) -> tuple[T, T]:
     """Split a tree in two: the leaves that satisfy a condition, and the others. `combine` is the inverse.
@@ -131,7 +131,7 @@ def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
     [0, 1, 2]
     """
 
-    def none_or_leaf(x: Any) -> bool:
+    def none_or_leaf(x: object) -> bool:
         return x is None or (is_leaf is not None and is_leaf(x))
 
     stop = is_none if is_leaf is None else none_or_leaf
@@ -142,7 +142,7 @@ def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
     return out
 
 
-def _decide(filter_spec: Any, tree: Any, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:
+def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:
     """Return one bool for each leaf, the leaves, and the structure of the tree."""
     if callable(filter_spec) and jtu.all_leaves([filter_spec]):
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
@@ -166,7 +166,7 @@ def _decide(filter_spec: Any, tree: Any, is_leaf: LeafPredicate | None) -> tuple
     return keep, [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
 
 
-def _ask(answers: Iterator[bool], tree: Any, is_leaf: LeafPredicate | None) -> list[bool]:
+def _ask(answers: Iterator[bool], tree: PyTree, is_leaf: LeafPredicate | None) -> list[bool]:
     """Return the answers of a predicate for all leaves.
 
     Raises:
@@ -195,13 +195,13 @@ def _as_bool(answer: Any) -> bool:
     )
 
 
-def _decide_part(spec: Any, part: Any, leaves: list[Any], is_leaf: LeafPredicate | None) -> Iterator[bool]:
+def _decide_part(spec: object, part: object, leaves: list[Any], is_leaf: LeafPredicate | None) -> Iterator[bool]:
     if isinstance(spec, TreeSpec):
         return map(_as_bool, spec.of_leaves(part, is_leaf))
     return (_decide_leaf(spec, x) for x in leaves)
 
 
-def _decide_leaf(spec: Any, leaf: Any) -> bool:
+def _decide_leaf(spec: object, leaf: object) -> bool:
     if isinstance(spec, Tracer):
         raise ValueError("filter_spec contains a traced array, but which leaves to keep must be known while tracing")
     if type(spec) in (bool, np.bool_):

@@ -7,11 +7,13 @@ from typing import Any, Literal
 import jax
 import numpy as np
 from jax.core import Tracer
+from jax.typing import DTypeLike
 
 from treekit._describe import describe, describe_types, describe_values, is_deleted
 from treekit._dtype import dtype_of, is_weak
 from treekit._jax import jnp, jtu, untyped
 from treekit._node.static_values import exact_key
+from treekit._types import PyTree
 
 Kind = Literal[
     "type", "structure", "static value", "array against None", "shape", "dtype", "weak type", "sharding", "value",
@@ -25,7 +27,7 @@ _unravel_index: Any = np.unravel_index
 _PLAIN = (float, int, bool, str, complex)
 
 
-def plainly_equal(a: Any, b: Any) -> bool:
+def plainly_equal(a: PyTree, b: PyTree) -> bool:
     """Return True if a quick test shows that two leaves are equal; False if they differ or a longer test is needed."""
     if a is b:
         return True
@@ -46,7 +48,7 @@ def _is_readable(x: jax.Array) -> bool:
     return not isinstance(x, Tracer) and not is_deleted(x) and x.is_fully_addressable
 
 
-def leaf_differences(a: Any, b: Any, values: bool, rtol: float, atol: float) -> Iterator[Found]:
+def leaf_differences(a: PyTree, b: PyTree, values: bool, rtol: float, atol: float) -> Iterator[Found]:
     """Yield every difference between two leaves; for their values, only the first place that differs."""
     are_arrays = isinstance(a, jax.Array) and isinstance(b, jax.Array)
     found = [] if are_arrays and a.aval == b.aval else list(_type_differences(a, b))
@@ -60,7 +62,7 @@ def leaf_differences(a: Any, b: Any, values: bool, rtol: float, atol: float) -> 
         yield from _value_differences(a, b, rtol, atol)
 
 
-def _type_differences(a: Any, b: Any) -> Iterator[Found]:
+def _type_differences(a: PyTree, b: PyTree) -> Iterator[Found]:
     """Yield differences in type, shape, dtype and weak type."""
     a_dtype, b_dtype = _dtypes(a, b)
     if (a_dtype is None) != (b_dtype is None) or (a_dtype is None and type(a) is not type(b)):
@@ -74,18 +76,18 @@ def _type_differences(a: Any, b: Any) -> Iterator[Found]:
             yield "weak type", f"{_strength(a)} {describe(a)}", f"{_strength(b)} {describe(b)}"
 
 
-def _dtypes(a: Any, b: Any) -> tuple[Any, Any]:
+def _dtypes(a: PyTree, b: PyTree) -> tuple[Any, Any]:
     """Return the dtypes of two leaves: NumPy's if both are NumPy arrays, else those that JAX gives them."""
     if isinstance(a, _NUMPY) and isinstance(b, _NUMPY):
         return a.dtype, b.dtype
     return dtype_of(a), dtype_of(b)
 
 
-def _strength(x: Any) -> str:
+def _strength(x: object) -> str:
     return "weak" if is_weak(x) else "strong"
 
 
-def _sharding_differences(a: Any, b: Any) -> Iterator[Found]:
+def _sharding_differences(a: PyTree, b: PyTree) -> Iterator[Found]:
     """Yield a difference in the sharding of two arrays, unless they are tracers."""
     if isinstance(a, Tracer) or isinstance(b, Tracer) or a.sharding == b.sharding:
         return
@@ -93,7 +95,7 @@ def _sharding_differences(a: Any, b: Any) -> Iterator[Found]:
         yield "sharding", *describe_values(a.sharding, b.sharding)
 
 
-def _value_differences(a: Any, b: Any, rtol: float, atol: float) -> Iterator[Found]:
+def _value_differences(a: object, b: object, rtol: float, atol: float) -> Iterator[Found]:
     """Yield the first place where two leaves of equal type, shape and dtype differ, if their values are known."""
     if isinstance(a, _ABSTRACT) or isinstance(b, _ABSTRACT):
         return
@@ -115,7 +117,7 @@ def _on_host(x: Any) -> Any:
     return np.asarray(jax.random.key_data(x) if is_key else x)
 
 
-def _differing(x: Any, y: Any, dtype: Any, rtol: float, atol: float) -> Any:
+def _differing(x: Any, y: Any, dtype: object, rtol: float, atol: float) -> Any:
     """Return a bool array that is True where two NumPy arrays differ. `dtype` is JAX's, or None if it has none."""
     if dtype is None:
         return np.asarray(_differ(x, y), bool)
@@ -131,7 +133,7 @@ def _differing(x: Any, y: Any, dtype: Any, rtol: float, atol: float) -> Any:
 
 
 @functools.cache
-def _wide_dtype(dtype: Any) -> Any:
+def _wide_dtype(dtype: DTypeLike) -> Any:
     """Return a wide dtype in which NumPy computes with floating or complex numbers (it lacks bf16); else None."""
     if jnp.issubdtype(dtype, np.complexfloating):
         return np.complex128
@@ -154,7 +156,7 @@ def _describe_first(x: Any, y: Any, differ: Any) -> tuple[str, str]:
     return left + where, right + where
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: object, b: object) -> bool:
     """Whether two objects without a dtype, which may contain arrays, have equal types and values."""
     if a is b:
         return True
@@ -168,11 +170,11 @@ def same(a: Any, b: Any) -> bool:
     return False
 
 
-def _equal_keys(a: Any, b: Any) -> bool:
+def _equal_keys(a: object, b: object) -> bool:
     return bool(exact_key(a) == exact_key(b))
 
 
-def _equal_trees(a: Any, b: Any) -> bool:
+def _equal_trees(a: object, b: object) -> bool:
     if type(a) is not type(b) or jtu.all_leaves([a]):
         return False
     a_leaves, a_treedef = jtu.tree_flatten(a)
@@ -180,7 +182,7 @@ def _equal_trees(a: Any, b: Any) -> bool:
     return bool(a_treedef == b_treedef) and all(same(x, y) for x, y in zip(a_leaves, b_leaves, strict=True))
 
 
-def _not_same(a: Any, b: Any) -> bool:
+def _not_same(a: object, b: object) -> bool:
     return not same(a, b)
 
 

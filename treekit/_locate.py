@@ -8,8 +8,8 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 from treekit._describe import describe_value
-from treekit._jax import IsLeaf, jtu
-from treekit._types import LeafPredicate
+from treekit._jax import jtu
+from treekit._types import IsLeaf, LeafPredicate, PyTree
 
 
 class _EmptyTuple(tuple[()]):
@@ -51,7 +51,7 @@ class Marked(NamedTuple):
         return [place.get(id(mark)) for mark in marks]
 
 
-def mark(tree: Any, is_leaf: IsLeaf) -> Marked:
+def mark(tree: PyTree, is_leaf: IsLeaf) -> Marked:
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     # Python code that runs for each leaf is slow, so () is looked for only if it can be a leaf.
     if is_leaf is None:
@@ -83,11 +83,11 @@ def find(where: Callable[[Any], Any], marked: Marked) -> Any:
         ) from error
 
 
-def is_empty_tuple(x: Any) -> bool:
+def is_empty_tuple(x: object) -> bool:
     return type(x) is tuple and not x
 
 
-def check_same(plain: Any, found: Any, marked: Marked) -> list[int]:
+def check_same(plain: object, found: object, marked: Marked) -> list[int]:
     """Return the indices of the leaves that `where` found, and check that it finds the same in the original tree."""
     plain_leaves, plain_def = jtu.tree_flatten(plain, is_leaf=marked.is_leaf)
     marks, marks_def = jtu.tree_flatten(found)
@@ -127,7 +127,7 @@ class Places(NamedTuple):
         ]
 
 
-def locate(found: Any, indices: list[int], marked: Marked) -> Places:
+def locate(found: PyTree, indices: list[int], marked: Marked) -> Places:
     """Find the places of the nodes that `where` returned: one node of the tree, or else a sequence of nodes.
 
     Args:
@@ -191,7 +191,7 @@ def _check_counts(wanted: list[Any], runs: list[Run], marked: Marked) -> None:
             raise ValueError(f"where returned {describe_value(node)}, and the tree has that object at {count} places")
         if count == 0 and any(_lies_inside(node, other) for other in wanted):
             raise ValueError(
-                "where returned a node and another one inside it, so the replacement of one would be lost. Return one "
+                "where returned a node inside another one, so the replacement of one would be lost. Return one "
                 "of them, or call tree_at twice"
             )
         if count == 0:
@@ -200,12 +200,12 @@ def _check_counts(wanted: list[Any], runs: list[Run], marked: Marked) -> None:
             )
 
 
-def _lies_inside(node: Any, other: Any) -> bool:
+def _lies_inside(node: object, other: PyTree) -> bool:
     is_node = partial(operator.is_, node)
     return other is not node and any(map(is_node, jtu.tree_leaves(other, is_leaf=is_node)))
 
 
-def hint(marked: Marked, *strange: Any) -> str:
+def hint(marked: Marked, *strange: object) -> str:
     """Say what `where` must return, and which static fields contain what it did return."""
     must = "where must return nodes of the tree that it receives, unchanged"
     fields = [field for x in strange for field in _static_fields_with(x, marked.tree)]
@@ -222,11 +222,11 @@ def hint(marked: Marked, *strange: Any) -> str:
     )
 
 
-def _static_fields_with(x: Any, tree: Any) -> list[tuple[str, str]]:
+def _static_fields_with(x: object, tree: PyTree) -> list[tuple[str, str]]:
     """Return class and name of each field whose value is `x`, in all nodes of a tree of marks."""
     nodes: list[Any] = []
 
-    def see(node: Any) -> bool:
+    def see(node: object) -> bool:
         nodes.append(node)
         return False
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, overload
 from treekit._dtype import cast_like, dtype_of
 from treekit._jax import jtu
 from treekit._tree import flatten_up_to_each, path_text
-from treekit._types import LeafPredicate
+from treekit._types import LeafPredicate, PyTree
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ def dtype_preserving_tree_map(
 def dtype_preserving_tree_map(
     f: Callable[[Any, Any], Any],
     tree: T,
-    other: Any,
+    other: PyTree,
     /,
     *,
     is_leaf: LeafPredicate | None = None,
@@ -32,8 +32,8 @@ def dtype_preserving_tree_map(
 def dtype_preserving_tree_map(
     f: Callable[[Any, Any, Any], Any],
     tree: T,
-    other: Any,
-    another: Any,
+    other: PyTree,
+    another: PyTree,
     /,
     *,
     is_leaf: LeafPredicate | None = None,
@@ -43,18 +43,18 @@ def dtype_preserving_tree_map(
 def dtype_preserving_tree_map(
     f: Callable[..., Any],
     tree: T,
-    other: Any,
-    another: Any,
-    one_more: Any,
+    other: PyTree,
+    another: PyTree,
+    one_more: PyTree,
     /,
-    *rest: Any,
+    *rest: PyTree,
     is_leaf: LeafPredicate | None = None,
     casting: Casting = "same_kind",
 ) -> T: ...
 def dtype_preserving_tree_map(
     f: Callable[..., Any],
     tree: T,
-    *rest: Any,
+    *rest: PyTree,
     is_leaf: LeafPredicate | None = None,
     casting: Casting = "same_kind",
 ) -> T:
@@ -102,7 +102,7 @@ def dtype_preserving_tree_map(
 def cast_each(
     results: list[Any],
     likes: list[Any],
-    tree: Any,
+    tree: PyTree,
     is_leaf: LeafPredicate | None = None,
     casting: Literal["same_kind", "unsafe"] = "same_kind",
 ) -> list[Any]:
@@ -119,19 +119,19 @@ def cast_each(
 
 def cast_tree_like(
     like: T,
-    tree: Any,
+    tree: PyTree,
     is_leaf: LeafPredicate | None = None,
     casting: Casting = "same_kind",
 ) -> T:
     """Cast the leaves of `tree` to the dtypes of `like`."""
 
-    def take(_: Any, x: Any) -> Any:
+    def take(_: object, x: object) -> Any:
         return x
 
     return dtype_preserving_tree_map(take, like, tree, is_leaf=is_leaf, casting=casting)
 
 
-def check_shapes(like: Any, tree: Any, is_leaf: LeafPredicate | None = None, *, broadcast: bool = False) -> None:
+def check_shapes(like: PyTree, tree: PyTree, is_leaf: LeafPredicate | None = None, *, broadcast: bool = False) -> None:
     """Raise a ValueError if a leaf of `tree` has another shape than the leaf of `like`; the message names the key path.
 
     Args:

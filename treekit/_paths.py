@@ -1,21 +1,18 @@
 """Select leaves by name: masks and labels made from patterns of key paths."""
 
 import dataclasses
-import difflib
-import fnmatch
-import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from treekit._describe import describe_value
 from treekit._filter import TreeSpec
-from treekit._jax import IsLeaf, jtu, untyped
+from treekit._jax import jtu, untyped
+from treekit._patterns import check_pattern, listed, matches, nearest
 from treekit._predicates import is_parameter
+from treekit._types import IsLeaf, KeyPath, PyTree
 
 T = TypeVar("T")
-
-_NEAREST = 5  # the number of paths that an error lists
 
 
 class NoDefault:
@@ -28,8 +25,8 @@ def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathM
     Use it wherever Optax accepts a mask function (`masked`, `adamw(mask=)`, `freeze`, …), and as the `filter_spec` of
     `filter`, `partition` and `filtered`.
 
-    A key path is written as `jax.tree_util.keystr(path, simple=True, separator=".")` writes it: `layers.0.bias`. A
-    string pattern is a glob over its parts, which must match the whole path:
+    A key path is written as `jax.tree_util.keystr(path, simple=True, separator=".")` writes it: `layers.0.bias`. A Flax
+    variable and its value have one path. A string pattern is a glob over the parts, which must match the whole path:
 
     - `*` matches one part, or some of the characters of one; `?` one character; `[abc]` and `[!abc]` as in `fnmatch`;
     - `**` matches any number of parts, including zero: `**.bias` matches `bias` and `layers.0.bias`.
@@ -59,10 +56,10 @@ def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathM
     """
     if not patterns:
         raise ValueError("path_mask needs at least one pattern")
-    return PathMask(tuple(map(_check_pattern, patterns)), inverse)
+    return PathMask(tuple(map(check_pattern, patterns)), inverse)
 
 
-def path_labels(table: Mapping[Any, Any], *, default: Any = NoDefault) -> "PathLabels":
+def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault) -> "PathLabels":
     """Return a function that gives every leaf the label of the first pattern that matches its key path.
 
     Use it wherever Optax accepts a label function, such as in `treekit.optax.partition`.
@@ -92,7 +89,7 @@ def path_labels(table: Mapping[Any, Any], *, default: Any = NoDefault) -> "PathL
         )
     if not table and default is NoDefault:
         raise ValueError("path_labels needs at least one pattern, or a default")
-    return PathLabels(tuple((_check_pattern(pattern), label) for pattern, label in table.items()), default)
+    return PathLabels(tuple((check_pattern(pattern), label) for pattern, label in table.items()), default)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -113,7 +110,7 @@ class PathMask(TreeSpec):
         given = [*map(repr, self.patterns), *(["inverse=True"] if self.inverse else [])]
         return f"path_mask({', '.join(given)})"
 
-    def of_leaves(self, tree: Any, is_leaf: IsLeaf) -> list[bool]:
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
         first = _first_matches("path_mask", self.patterns, tree, is_leaf)
         return [(i is None) == self.inverse for _, i in first]
 
@@ -125,94 +122,65 @@ class PathLabels(TreeSpec):
     table: tuple[tuple[str | re.Pattern[str], Any], ...]
     default: Any = NoDefault
 
-    def __call__(self, tree: Any) -> Any:
+    def __call__(self, tree: PyTree) -> Any:
         return jtu.tree_structure(tree).unflatten(self.of_leaves(tree, None))
 
     def __repr__(self) -> str:
         default = "" if self.default is NoDefault else f", default={self.default!r}"
         return f"path_labels({dict(self.table)!r}{default})"
 
-    def of_leaves(self, tree: Any, is_leaf: IsLeaf) -> list[Any]:
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[Any]:
         first = _first_matches("path_labels", [pattern for pattern, _ in self.table], tree, is_leaf)
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         default = None if self.default is NoDefault else self.default
         missing = [path for (path, i), x in zip(first, leaves, strict=True) if i is None and is_parameter(x)]
         if missing and self.default is NoDefault:
             raise ValueError(
-                f"path_labels: no pattern matches {_listed(missing)}. Add a pattern for them, such as '**' at the end, "
+                f"path_labels: no pattern matches {listed(missing)}. Add a pattern for them, such as '**' at the end, "
                 "or pass a default"
             )
         return [default if i is None else self.table[i][1] for _, i in first]
 
 
-def path_name(path: Any) -> str:
+def path_name(path: KeyPath) -> str:
     """Write a key path as patterns do, `layers.0.bias`; attributes, keys and indices look the same."""
     name: str = untyped.tree_util.keystr(path, simple=True, separator=".")
     return name
 
 
-def matches(pattern: str | re.Pattern[str], name: str) -> bool:
-    """Whether a pattern matches the whole name of a path."""
-    if isinstance(pattern, re.Pattern):
-        return pattern.fullmatch(name) is not None
-    return glob_regex(pattern).fullmatch(_ended(name)) is not None
+def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:
+    """Flatten a tree, with the name of each leaf. A Flax variable and its value have one name."""
+
+    def stop(x: object) -> bool:
+        return is_variable(x) or (is_leaf is not None and is_leaf(x))
+
+    found: list[tuple[str, Any]] = []
+    for path, x in jtu.tree_flatten_with_path(tree, is_leaf=stop)[0]:
+        if is_variable(x) and not (is_leaf is not None and is_leaf(x)):
+            inside = jtu.tree_flatten_with_path(x, is_leaf=is_leaf)[0]
+            found += [(path_name((*path, *below[1:])), leaf) for below, leaf in inside]
+        else:
+            found.append((path_name(path), x))
+    return found
 
 
-@functools.cache
-def glob_regex(glob: str) -> re.Pattern[str]:
-    """Convert a glob to a regular expression for names that end in a dot; `*` and `**` become groups."""
-    return re.compile("".join(r"((?:[^.]*\.)*)" if part == "**" else _part_regex(part) for part in glob.split(".")))
+def is_variable(x: object) -> bool:
+    """Whether `x` is a variable of Flax, a node whose only child is `value`; the core does not import Flax."""
+    return any(cls.__name__ in _VARIABLES and cls.__module__.startswith("flax.") for cls in type(x).__mro__)
 
 
-def nearest(wanted: str, names: Sequence[str]) -> str:
-    """List the names that are most similar to this one, for an error message."""
-    return _listed(difflib.get_close_matches(wanted, names, _NEAREST, cutoff=0.0)) or "there are none"
-
-
-def _part_regex(part: str) -> str:
-    return "".join(map(_token_regex, re.findall(r"\*+|\?|\[!?\]?[^]]*\]|\[|[^*?[]+", part))) + r"\."
-
-
-def _token_regex(token: str) -> str:
-    if token[0] == "*":
-        return "([^.]*)"
-    if token == "?":
-        return "[^.]"
-    if token[0] == "[":
-        return r"(?!\.)" + fnmatch.translate(token)[:-2]  # without the \Z at its end
-    return re.escape(token)
-
-
-def _ended(name: str) -> str:
-    return f"{name}." if name else ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NEAREST} others" if len(names) > _NEAREST else ""
-    return ", ".join(name or "(the root)" for name in names[:_NEAREST]) + more
+_VARIABLES = ("Variable", "VariableState")
 
 
 def _is_mapping(x: object) -> bool:
     return isinstance(x, Mapping)
 
 
-def _check_pattern(pattern: Any) -> str | re.Pattern[str]:
-    text: object = getattr(pattern, "pattern", pattern)
-    if not isinstance(text, str) or not isinstance(pattern, (str, re.Pattern)):
-        raise TypeError(
-            "a pattern must be a string such as '**.bias', or a compiled regular expression over strings; found "
-            f"{describe_value(pattern)}"
-        )
-    if pattern == "":
-        raise ValueError("a pattern must not be empty; '**' matches every path")
-    return cast("str | re.Pattern[str]", pattern)
-
-
 def _first_matches(
-    name: str, patterns: Sequence[str | re.Pattern[str]], tree: Any, is_leaf: IsLeaf
+    name: str, patterns: Sequence[str | re.Pattern[str]], tree: PyTree, is_leaf: IsLeaf
 ) -> list[tuple[str, int | None]]:
     """Return the path of every leaf, and the index of the first pattern that matches it."""
-    names = [path_name(path) for path, _ in jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]]
+    names = [name for name, _ in flatten_with_names(tree, is_leaf)]
     first = [(x, next((i for i, pattern in enumerate(patterns) if matches(pattern, x)), None)) for x in names]
     deciding = {i for _, i in first}
     for i, pattern in enumerate(patterns):
@@ -226,16 +194,15 @@ def _first_matches(
     return first
 
 
-def _may_match_hidden(pattern: str | re.Pattern[str], tree: Any, is_leaf: IsLeaf) -> bool:
+def _may_match_hidden(pattern: str | re.Pattern[str], tree: PyTree, is_leaf: IsLeaf) -> bool:
     """Whether a pattern may match a leaf that is masked out: None hides one leaf, a MaskedNode also a subtree."""
 
-    def stop(x: Any) -> bool:
+    def stop(x: object) -> bool:
         return x is None or _is_masked_node(x) or (is_leaf is not None and is_leaf(x))
 
-    places = jtu.tree_flatten_with_path(tree, is_leaf=stop)[0]
     return any(
-        matches(pattern, path_name(path)) or (_is_masked_node(x) and _may_match_below(pattern, path_name(path)))
-        for path, x in places
+        matches(pattern, name) or (_is_masked_node(x) and _may_match_below(pattern, name))
+        for name, x in flatten_with_names(tree, stop)
         if x is None or _is_masked_node(x)
     )
 

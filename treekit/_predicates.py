@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from treekit._dtype import ARRAYS, as_array, dtype_of, stands_for_array
 from treekit._jax import jnp
@@ -66,3 +67,8 @@ def is_parameter(x: object) -> bool:
 def is_inexact_parameter(x: object) -> bool:
     """Return True for parameters that are floating-point or complex."""
     return is_parameter(x) and bool(jnp.issubdtype(dtype_of(as_array(x)), jnp.inexact))
+
+
+def is_traced(x: object) -> bool:
+    """Whether a leaf is a tracer, whose value is not known."""
+    return isinstance(x, Tracer)

@@ -8,21 +8,26 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import Array, BFloat16, Float, Float32, Shaped, UInt32
 
 from treekit._dtype import dtype_of
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import dtype_preserving_tree_map
 from treekit._predicates import is_array
+from treekit._types import PyTree
 
 if TYPE_CHECKING:
-    Inexact = ArrayLike
+    InexactLike = ArrayLike
     InexactDtype = DTypeLike
     Key = jax.Array | np.ndarray[Any, Any]
 else:
-    Inexact = InexactDtype = Key = Any  # so that our own errors come before those of a run-time checker
+    InexactLike = InexactDtype = Key = Any  # so that our own errors come before those of a run-time checker
+
+# What a key of `jax.random` is reduced to.
+RandomBits = tuple[UInt32[Array, ""], UInt32[Array, ""]]
 
 
-def stochastic_round(x: Inexact, dtype: InexactDtype, key: Key) -> jax.Array:
+def stochastic_round(x: InexactLike, dtype: InexactDtype, key: Key) -> jax.Array:
     """Cast to a dtype of fewer bits, rounding up or down at random, so that the mean of the result is `x`.
 
     The nearer of the two neighbours of `x` in `dtype` is more likely. Values that `dtype` represents exactly, inf and
@@ -70,7 +75,7 @@ def stochastic_round(x: Inexact, dtype: InexactDtype, key: Key) -> jax.Array:
     return round_by(random_bits, jnp.asarray(x, have), want)
 
 
-def is_inexact_dtype(dtype: Any, kind: Any = np.inexact) -> bool:
+def is_inexact_dtype(dtype: object, kind: Any = np.inexact) -> bool:
     """Whether an argument is a dtype of floating-point or complex numbers."""
     try:
         return dtype is not None and bool(jnp.issubdtype(jnp.dtype(dtype), kind))  # NumPy takes None for float64
@@ -78,7 +83,7 @@ def is_inexact_dtype(dtype: Any, kind: Any = np.inexact) -> bool:
         return False
 
 
-def round_by(random_bits: Any, x: Any, dtype: Any) -> jax.Array:
+def round_by(random_bits: RandomBits, x: Any, dtype: object) -> jax.Array:
     """Do what `stochastic_round` does, with two words of random bits instead of a key."""
     part = jnp.finfo(dtype).dtype  # for a complex dtype, the dtype of its parts
     if jnp.issubdtype(x.dtype, np.complexfloating):
@@ -95,16 +100,16 @@ def is_narrow(x: Any) -> bool:
     return is_like and jnp.issubdtype(x.dtype, np.floating) and jnp.finfo(x.dtype).bits < 32
 
 
-def widen(tree: Any) -> Any:
+def widen(tree: PyTree) -> Any:
     """Cast the narrow leaves of a tree to f32, which represents them exactly."""
 
-    def wide(x: Any) -> Any:
+    def wide(x: object) -> Any:
         return lax.convert_element_type(x, jnp.float32) if is_narrow(x) else x
 
     return jtu.tree_map(wide, tree)
 
 
-def bits_of_key(key: Any) -> Any:
+def bits_of_key(key: Any) -> RandomBits:
     """Return two words of 32 random bits that a key of `jax.random` determines, or raise a TypeError."""
     typed = is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     raw = is_array(key) and key.dtype == np.uint32 and key.shape in ((2,), (4,))  # jax.random.PRNGKey
@@ -112,20 +117,21 @@ def bits_of_key(key: Any) -> Any:
         found = f"an array of dtype {key.dtype} and shape {key.shape}" if is_array(key) else f"{key!r}"
         raise TypeError(f"key must be one key, such as jax.random.key(0); found {found}")
     data: Any = key
-    return hash_bits(*jnp.unstack(jax.random.key_data(data) if typed else jnp.asarray(data)))
+    left, right = hash_bits(*jnp.unstack(jax.random.key_data(data) if typed else jnp.asarray(data)))
+    return left, right
 
 
-def bits_like(tree: Any, random_bits: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+def bits_like(tree: PyTree, random_bits: RandomBits, is_leaf: Callable[[Any], bool] | None = None) -> Any:
     """Return two words of random bits for each leaf of a tree: a hash of two words and the leaf's index."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     firsts, seconds = hash_bits(*random_bits, jnp.arange(len(leaves), dtype=jnp.uint32))
     return treedef.unflatten(zip(jnp.unstack(firsts), jnp.unstack(seconds), strict=True))
 
 
-def hash_bits(*data: Any) -> Any:
+def hash_bits(*data: object) -> Any:
     """Return two words of 32 bits, each of which depends on every input bit."""
 
-    def turn(random_bits: Any, word: Any) -> Any:  # one round of a Feistel network
+    def turn(random_bits: RandomBits, word: Any) -> Any:  # one round of a Feistel network
         left, right = random_bits
         return (right, left ^ murmur_mix(right ^ word)), None
 
@@ -135,10 +141,10 @@ def hash_bits(*data: Any) -> Any:
     return lax.scan(turn, start, rows)[0]
 
 
-def round_like(tree: Any, like: Any, random_bits: Any) -> Any:
+def round_like(tree: PyTree, like: PyTree, random_bits: RandomBits) -> Any:
     """Cast a tree to the dtypes of another, rounding to narrow ones with different random bits for each leaf."""
 
-    def to_round(old: Any, new: Any, random_bits: Any) -> Any:
+    def to_round(old: Any, new: Any, random_bits: RandomBits) -> Any:
         is_float = is_narrow(old) and is_inexact_dtype(dtype_of(new), np.floating)
         return round_by(random_bits, new, old.dtype) if is_float else new
 
@@ -146,11 +152,11 @@ def round_like(tree: Any, like: Any, random_bits: Any) -> Any:
 
 
 @functools.partial(untyped.custom_jvp, nondiff_argnums=(1,))
-def _round(x: Any, dtype: Any, random_bits: Any) -> Any:
+def _round(x: Array, dtype: DTypeLike, random_bits: RandomBits) -> Any:
     return _compiled_round(x, dtype, random_bits)
 
 
-def _derivative(dtype: Any, primals: Any, tangents: Any) -> Any:
+def _derivative(dtype: DTypeLike, primals: PyTree, tangents: PyTree) -> Any:
     return _round(primals[0], dtype, primals[1]), tangents[0].astype(dtype)
 
 
@@ -158,7 +164,7 @@ _round.defjvp(_derivative)
 
 
 @functools.partial(untyped.jit, static_argnums=1)  # jitted, so that leaves of one shape are traced and lowered once
-def _compiled_round(x: Any, dtype: Any, random_bits: Any) -> Any:
+def _compiled_round(x: Shaped[Array, "*shape"], dtype: DTypeLike, random_bits: RandomBits) -> Shaped[Array, "*shape"]:
     have, to = jnp.finfo(x.dtype), jnp.finfo(dtype)
     if have.nmant <= to.nmant and have.minexp >= to.minexp and float(have.max) <= float(to.max):
         return x.astype(dtype)
@@ -167,10 +173,11 @@ def _compiled_round(x: Any, dtype: Any, random_bits: Any) -> Any:
     if (wide.dtype, dtype) == (jnp.float32, jnp.bfloat16):
         return _to_bf16(wide, random)
     # `x` is now a value of `dtype`; the cast handles inf, NaN and overflow.
-    return jnp.where(jnp.abs(wide) < float(to.max), _to_grid(wide, to, random), wide).astype(dtype)
+    out: Array = jnp.where(jnp.abs(wide) < float(to.max), _to_grid(wide, to, random), wide).astype(dtype)
+    return out
 
 
-def _to_bf16(x: Any, random: Any) -> Any:
+def _to_bf16(x: Float32[Array, "*shape"], random: UInt32[Array, "*shape"]) -> BFloat16[Array, "*shape"]:
     """Round f32 to bf16, its upper half: add a random number to the lower half, and cut the lower half off.
 
     A carry out of the mantissa goes into the exponent, which gives the next value. Subnormals need no special case.
@@ -180,10 +187,11 @@ def _to_bf16(x: Any, random: Any) -> Any:
     # From the largest bf16 upwards, half a unit is added, which rounds to nearest and preserves inf.
     noise = jnp.where(size < np.uint32(0x7F7F0000), random >> np.uint32(16), np.uint32(0x8000))
     word = jnp.where(size > np.uint32(0x7F800000), np.uint32(0x7FC00000), word)  # NaN's bits may all be cut off
-    return lax.bitcast_convert_type(((word + noise) >> np.uint32(16)).astype(jnp.uint16), jnp.bfloat16)
+    out: Array = lax.bitcast_convert_type(((word + noise) >> np.uint32(16)).astype(jnp.uint16), jnp.bfloat16)
+    return out
 
 
-def _to_grid(x: Any, to: Any, random: Any) -> Any:
+def _to_grid(x: Float[Array, "*shape"], to: Any, random: UInt32[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Round to the values of any dtype: down to whole units, and up with the remainder as the probability.
 
     The unit, the spacing of `to` around x, is a power of two. So all of this is exact, except the probability, which
@@ -198,10 +206,11 @@ def _to_grid(x: Any, to: Any, random: Any) -> Any:
     count = jnp.abs(x) * (1 / unit)
     whole = jnp.floor(count)
     chance = ((count - whole) * x.dtype.type(2.0**32)).astype(jnp.uint32)
-    return jnp.copysign((whole + (random < chance).astype(x.dtype)) * unit, x)
+    out: Array = jnp.copysign((whole + (random < chance).astype(x.dtype)) * unit, x)
+    return out
 
 
-def _spread_bits(random_bits: Any, shape: tuple[int, ...]) -> Any:
+def _spread_bits(random_bits: RandomBits, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     """Return 32 random bits for each element: a hash of two words, its row and its position in the row.
 
     The index is computed axis by axis, without a reshape, so that each device computes only those of its own part.
@@ -216,7 +225,7 @@ def _spread_bits(random_bits: Any, shape: tuple[int, ...]) -> Any:
     return murmur_mix(jnp.expand_dims(row, -1) ^ column).reshape(shape)
 
 
-def murmur_mix(x: Any) -> Any:
+def murmur_mix(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
     """Apply the finalizer of MurmurHash3 (Appleby, 2011), after which each bit depends on all bits of x."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)

@@ -6,17 +6,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from treekit._jax import jtu
+from treekit._types import KeyPath, PyTree, PyTreeDef, Updates
 
 # Faster than a Python function, and called for every node.
 is_none = functools.partial(operator.is_, None)
 
 
-def path_text(path: Any) -> str:
+def path_text(path: KeyPath) -> str:
     """Write a key path for an error, such as `.layers[0].bias`."""
     return jtu.keystr(path) or "the root"
 
 
-def flatten_up_to_each(treedef: Any, rest: Iterable[Any]) -> Iterator[list[Any]]:
+def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list[Any]]:
     """Flatten each of `rest` up to `treedef`; raise a ValueError that says which of them does not fit."""
     for i, tree in enumerate(rest):
         try:
@@ -25,7 +26,7 @@ def flatten_up_to_each(treedef: Any, rest: Iterable[Any]) -> Iterator[list[Any]]
             raise prefix_mismatch("tree", treedef, tree, error, f"rest[{i}]") from None
 
 
-def flatten_updates(treedef: Any, updates: Any) -> list[Any]:
+def flatten_updates(treedef: PyTreeDef, updates: Updates) -> list[Any]:
     """Flatten updates up to the structure of the params; a None in place of a subtree becomes one None per leaf."""
     try:
         parts: list[Any] = treedef.flatten_up_to(updates)
@@ -38,16 +39,16 @@ def flatten_updates(treedef: Any, updates: Any) -> list[Any]:
     return parts
 
 
-def _spread_none(x: Any, part: Any) -> Any:
+def _spread_none(x: object, part: object) -> Any:
     return jtu.tree_map(_none, part) if x is None else x
 
 
-def _none(_: Any) -> None:
+def _none(_: object) -> None:
     return None
 
 
 def prefix_mismatch(
-    name: str, prefix_treedef: Any, tree: Any, error: ValueError, whole: str = "the tree it is for"
+    name: str, prefix_treedef: PyTreeDef, tree: PyTree, error: ValueError, whole: str = "the tree it is for"
 ) -> ValueError:
     """Return an error that says where `name` is not a prefix of `tree`; `error` itself if JAX does not say where."""
     try:

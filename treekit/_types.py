@@ -1,8 +1,34 @@
 """Names for the types of common arguments."""
 
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
+
+# Trees. Type checkers have no type for "any pytree": to them these are `Any`, under a name that says which tree it is.
+if TYPE_CHECKING:
+    PyTree: TypeAlias = Any
+    Params: TypeAlias = Any
+    Updates: TypeAlias = Any
+    OptState: TypeAlias = Any
+
+    class PyTreeDef(Protocol):
+        """The structure of a tree, whose type is unknown to checkers."""
+
+        @property
+        def num_leaves(self) -> int: ...
+        def unflatten(self, leaves: Iterable[Any], /) -> Any: ...
+        def flatten_up_to(self, tree: Any, /) -> list[Any]: ...
+        def node_data(self) -> Any: ...
+else:
+    from jax.tree_util import PyTreeDef as PyTreeDef
+
+    PyTree = Params = Updates = OptState = object
+
+# The keys that lead from the root of a tree to a leaf.
+KeyPath = tuple[Any, ...]
+# As in `jax.tree.flatten`.
+IsLeaf = Callable[[Any], bool] | None
 # A function that receives one leaf and returns a bool.
 LeafPredicate = Callable[[Any], bool]
 # Selects leaves: a predicate, or a prefix tree, of any class, whose leaves are bools or predicates.
@@ -11,6 +37,16 @@ FilterSpec = LeafPredicate | bool | object
 Mask = Callable[[Any], Any] | bool | object
 # Labels params: a prefix tree of the params whose leaves are labels, or a function from the params to one.
 Labels = Callable[[Any], Any] | str | object
+
+
+@runtime_checkable
+class HasDtype(Protocol):
+    """An array, a NumPy number or a `jax.ShapeDtypeStruct`."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
 
 @runtime_checkable

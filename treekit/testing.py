@@ -4,15 +4,13 @@
 what goes wrong because of it, and how to fix it.
 """
 
-from typing import Any
-
-from treekit._types import TransformationLike
+from treekit._types import Params, PyTree, TransformationLike, Updates
 from treekit.check._laws import raise_violations
 from treekit.check._transformation_laws import transformation_laws
 from treekit.check._tree_laws import tree_laws
 
 
-def check_pytree(example: Any) -> None:
+def check_pytree(example: PyTree) -> None:
     """Check that a pytree can be flattened, and rebuilt with anything that JAX uses as leaves.
 
     Every node inside is checked too. Flattening must give the same leaves each time, in order and with key paths.
@@ -31,7 +29,7 @@ def check_pytree(example: Any) -> None:
     raise_violations(f"a pytree of class {type(example).__qualname__}", tree_laws(example))
 
 
-def check_transformation(tx: TransformationLike, params: Any, grads: Any = None, **extra: Any) -> None:
+def check_transformation(tx: TransformationLike, params: Params, grads: Updates = None, **extra: object) -> None:
     """Check that a gradient transformation works under every JAX transform, and preserves the types of its state.
 
     - `init` and `update` accept the params and the gradients; `init` can be jitted.

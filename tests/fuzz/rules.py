@@ -145,6 +145,18 @@ def gradients_that_are_none(case: Case, failure: Failure) -> bool:
     return "'None'" in case.gradients and is_lost
 
 
+@_rule("equals plain Optax")
+def real_hyperparams(case: Case, failure: Failure) -> bool:
+    """A rate that is real stays real; Optax's inject_hyperparams stores it in the dtype of complex params."""
+    return ".hyperparams[" in failure.message and "dtypes float32 and complex64" in failure.message
+
+
+@_rule("keeps its state")
+def galore_of_another_dtype(case: Case, failure: Failure) -> bool:
+    """galore raises inside Optax, under jit, where gradients have another dtype than their params (docs/checks.md)."""
+    return "galore" in str(case.tx) and "cond branches" in failure.message and _has_other_gradients(case)
+
+
 @_rule("keeps its state")
 def narrow_numpy_arrays(case: Case, failure: Failure) -> bool:
     """A NumPy array in bf16 is not inexact to Equinox, so a filtered model has None there; a traced one is inexact."""
@@ -168,3 +180,9 @@ def filters_without_params(case: Case, failure: Failure) -> bool:
 def _not_arrays(case: Case) -> list[tuple[Any, Any]]:
     """The leaves that Equinox does not take for inexact arrays, with what they stand for as a number."""
     return [(leaf, x) for leaf, x in _leaves(case) if not eqx.is_inexact_array(leaf)]
+
+
+@_rule("equals plain Optax")
+def strong_numbers_beside_float8(case: Case, failure: Failure) -> bool:
+    """A Python number in a state becomes a strong array (docs/design.md), which JAX does not promote with a float8."""
+    return "counted()" in str(case.tx) and "TypePromotionError" in failure.message and "float8" in failure.message

@@ -460,9 +460,10 @@ def test_a_number_that_one_link_of_a_chain_has_state_for_and_another_has_not(mak
 
 
 def test_a_function_that_is_masked_in_one_state_and_none_in_another() -> None:
-    params = [jnp.ones(3), jax.nn.relu]
+    params: Any = [jnp.ones(3), jax.nn.relu]
     groups = {"a": tko.scale(0.5), "b": tko.scale_by_adam()}
     tx = tko.chain(tko.scale_by_rss(), tko.partition(groups, ["b", "a"]))
+    updates: Any
     updates, _ = tx.update([jnp.ones(3), None], tx.init(params), params)
     assert updates[0] is not None and updates[0].any() and updates[1] is None
 
@@ -498,3 +499,48 @@ def test_the_first_difference_in_structure_is_not_a_none() -> None:
     tx = tko.adam(0.1)
     with pytest.raises(ValueError, match=r"at \['b'\], the params have 2 children.*the updates 1 children: \['x'\]"):
         tx.update({"a": None, "b": {"x": jnp.ones(2)}}, tx.init(params), params)
+
+
+SCALAR = {"s": jnp.ones([]), "t": jnp.ones([]), "w": jnp.ones((2, 3))}
+WITH_NONE = {"n": None, "w": jnp.ones((3, 2))}
+REFUSED: dict[str, tuple[Any, Any, str]] = {
+    "sm3": (tko.sm3(0.1), SCALAR, r"fails on f32\[\] at \['s'\] and 1 others like it, .*partition"),
+    "sm3 in wrappers": (tko.chain(tko.clip(1.0), tko.inject_hyperparams(tko.sm3)(0.1)), SCALAR, r"f32\[\] at \['s'\]"),
+    "galore": (
+        tko.contrib.galore(0.1),
+        WITH_NONE,
+        r"fails on None at \['n'\], and works if that is masked out.*masked",
+    ),
+    "galore of a raw model": (tko.contrib.galore(0.1), {"f": jax.nn.relu, "w": jnp.ones((3, 2))}, r"None at \['f'\]"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_an_optimizer_cannot_take_is_named_with_its_key_path(name: str) -> None:
+    tx, params, message = REFUSED[name]
+    grads = jax.tree.map(lambda x: jnp.ones_like(x) if eqx.is_array(x) else None, params)
+    with pytest.raises(ValueError, match=message) as caught:
+        tx.update(grads, tx.init(params), params)
+    assert isinstance(caught.value.__cause__, (IndexError, AttributeError))
+
+
+def test_the_advice_for_what_an_optimizer_cannot_take_is_right() -> None:
+    groups = {"sm3": tko.sm3(0.1), "sgd": tko.sgd(0.1)}
+    split = tko.partition(groups, {"s": "sgd", "t": "sgd", "w": "sm3"})
+    assert split.update(SCALAR, split.init(SCALAR), SCALAR)[0]["w"].any()
+    for params in (WITH_NONE, {"n": jax.nn.relu, "w": jnp.ones((3, 2))}):
+        mask = jax.tree.map(tk.is_array, params, is_leaf=lambda x: x is None)
+        tx = tko.masked(tko.contrib.galore(0.1), mask)
+        updates: Any
+        updates, _ = tx.update({"n": None, "w": jnp.ones((3, 2))}, tx.init(params), params)
+        assert updates["n"] is None and updates["w"].any()
+
+
+def test_an_error_that_is_not_of_one_kind_of_params_goes_through() -> None:
+    def init(params: Any) -> Any:
+        return jax.tree.map(lambda x: 1 / 0, params)
+
+    tx = tko.filtered(optax.GradientTransformation(init, optax.identity().update))
+    for params in (SCALAR, WITH_NONE, jnp.ones([])):
+        with pytest.raises(ZeroDivisionError):
+            tx.init(params)

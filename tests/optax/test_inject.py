@@ -474,7 +474,7 @@ def test_a_hyperparameter_that_is_misspelt_is_an_error() -> None:
     tx = tko.inject_hyperparams(optax.adamw)(0.1)
     state: Any = tx.init(params)
     state.hyperparams["learning_rat"] = 0.1
-    with pytest.raises(TypeError, match=r"hyperparams hold learning_rat, .* its arguments are learning_rate, b1"):
+    with pytest.raises(TypeError, match=r"hyperparams have learning_rat, .* its arguments are learning_rate, b1"):
         tx.update(params, state, params)
 
 
@@ -516,7 +516,7 @@ def test_what_a_schedule_raises_is_told() -> None:
     def schedule(count: Any) -> Any:
         raise KeyError("warmup")
 
-    with pytest.raises(TypeError, match="Given a count, it raised KeyError: 'warmup'") as caught:
+    with pytest.raises(TypeError, match="Called with a count, it raised KeyError: 'warmup'") as caught:
         tko.inject_hyperparams(tko.sgd)(schedule).init(cases.arrays())
     assert isinstance(caught.value.__cause__, KeyError)
 

@@ -194,11 +194,11 @@ def test_k_from_a_schedule_changes_between_rounds() -> None:
 @pytest.mark.parametrize(
     "schedule, error, message",
     [
-        (lambda n: 2.5, TypeError, "every_k_schedule must give an int.*2.5"),
-        (optax.linear_schedule(0.1, 0.01, 10), TypeError, "every_k_schedule must give an int.*learning rates"),
-        (lambda n: jnp.array([2]), TypeError, r"every_k_schedule must give an int of shape \(\)"),
-        (lambda n: True, TypeError, "every_k_schedule must give an int"),
-        (lambda n: 0, ValueError, "every_k_schedule must give at least 1, and gave 0"),
+        (lambda n: 2.5, TypeError, "every_k_schedule must return an int.*2.5"),
+        (optax.linear_schedule(0.1, 0.01, 10), TypeError, "every_k_schedule must return an int.*learning rates"),
+        (lambda n: jnp.array([2]), TypeError, r"every_k_schedule must return an int of shape \(\)"),
+        (lambda n: True, TypeError, "every_k_schedule must return an int"),
+        (lambda n: 0, ValueError, "every_k_schedule must return at least 1, but returned 0"),
     ],
 )
 def test_a_schedule_of_k_that_gives_no_number_of_steps_is_an_error(schedule: Any, error: Any, message: str) -> None:

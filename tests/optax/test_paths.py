@@ -38,7 +38,7 @@ def as_nnx() -> Any:
     return nnx.split(Net())[1]
 
 
-BIAS = tk.path_mask(re.compile(r".*\.bias(\..*)?"))
+BIAS = tk.path_mask("**.bias")
 MODELS: dict[str, Callable[[], Any]] = {"eqx": raw, "dict": as_dict, "node": as_node, "nnx": as_nnx}
 
 
@@ -148,3 +148,18 @@ def test_labels_by_path_train_a_model_under_jit() -> None:
     trained, state = step(trained, state)
     changed = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), *(tk.filter_arrays(m) for m in (model, trained)))
     assert jax.tree.leaves(changed) == [False, False, True, True]
+
+
+@pytest.mark.parametrize("pattern", ["**.bias", "layers.*.bias", re.compile(r".*\.bias")])
+def test_in_flax_s_optimizer_a_variable_and_its_value_have_one_path(pattern: Any) -> None:
+    model: Any = Net()
+    labels = tk.path_labels({pattern: "bias"}, default="other")
+    optimizer = tko.partition({"bias": tko.sgd(0.5), "other": tko.set_to_zero()}, labels)
+    trainer = nnx.Optimizer(model, optimizer, wrt=nnx.Param)  # shows variables to init, and their values to update
+    before = model.layers[0].kernel[...]
+    trainer.update(model, jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param)))
+    bias = model.layers[0].bias
+    assert bias is not None and bias[...].tolist() == [-0.5, -0.5]
+    assert (model.layers[0].kernel[...] == before).all()
+    with pytest.raises(ValueError, match=r"^path_mask: the pattern '\*\*.bais' matches no leaf.*layers.0.bias"):
+        tko.adamw(0.1, mask=tk.path_mask("**.bais")).init(nnx.state(model))

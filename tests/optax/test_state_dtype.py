@@ -106,9 +106,7 @@ def test_what_is_no_such_mapping(names: Any, message: str) -> None:
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_a_name_that_is_nowhere(rounding: Any) -> None:
     tx = tko.dtype_preserving(optax.adam(0.1), state_dtype={"mu": jnp.bfloat16, "v": jnp.float32}, rounding=rounding)
-    with pytest.raises(
-        ValueError, match=r"names 'v', which decides about nothing in the state; its fields .* are mu, nu$"
-    ):
+    with pytest.raises(ValueError, match=r"names 'v', which matches nothing in the state; its fields .* are mu, nu$"):
         tx.init(cases.arrays())
 
 
@@ -117,5 +115,18 @@ def test_a_state_that_was_made_without_it(rounding: Any) -> None:
     params = cases.arrays()
     tx = tko.dtype_preserving(optax.adam(0.1), state_dtype=MU_NU, rounding=rounding)
     state = tko.dtype_preserving(optax.adam(0.1), rounding=rounding).init(params)
-    with pytest.raises(TypeError, match=r"state_dtype\['mu'\] is bfloat16, .* holds float32 at \[0\].mu\['b'\]"):
+    with pytest.raises(TypeError, match=r"state_dtype\['mu'\] is bfloat16, .* has float32 at \[0\].mu\['b'\]"):
         tx.update(params, state, params)
+
+
+def test_a_param_with_the_name_of_an_accumulator_is_not_taken_for_it() -> None:
+    params = {"mu": jnp.ones(2), "nu": {"mu": jnp.ones(2)}}
+    tx = tko.dtype_preserving(tko.chain(tko.clip(1.0), tko.adam(0.1)), state_dtype={"mu": jnp.bfloat16})
+    state: Any = tx.init(params)
+    adam = state[1][0]
+    assert {x.dtype for x in jax.tree.leaves(adam.mu)} == {jnp.dtype(jnp.bfloat16)}
+    assert {x.dtype for x in jax.tree.leaves(adam.nu)} == {jnp.dtype(jnp.float32)}
+    _, new_state = tx.update(params, state, params)
+    assert cases.signature(new_state) == cases.signature(state)
+    with pytest.raises(ValueError, match="'w', which matches nothing"):
+        tko.dtype_preserving(tko.adam(0.1), state_dtype={"w": jnp.bfloat16}).init({"w": jnp.ones(2)})

@@ -523,3 +523,13 @@ def test_what_is_no_measure_is_an_error_that_names_it() -> None:
     wrong: Any = {"norm": 3}
     with pytest.raises(TypeError, match=r"the measure 'norm' must be a .*found 3"):
         tko.monitor(wrong)
+
+
+def test_an_aggregator_of_gradients_by_example_stays_one() -> None:
+    aggregating: Any = tko.experimental.aggregating
+    params = jnp.ones(3)
+    grads = jnp.arange(6.0).reshape(2, 3)
+    tx = aggregating.add_mean_variance_to_opt(tko.sgd(0.1), 0.9)
+    assert isinstance(tx, aggregating.Aggregator)
+    updates, _ = tx.update(grads, tx.init(params), params)
+    cases.assert_close(updates, -0.1 * grads.mean(axis=0))

@@ -105,7 +105,7 @@ def _declared(cls: type[Any]) -> Iterator[tuple[type[Any], str, Any]]:
 
 
 def _field(
-    cls: type[Any], owner: type[Any], name: str, annotation: Any, arguments: Mapping[type[Any], _Arguments]
+    cls: type[Any], owner: type[Any], name: str, annotation: object, arguments: Mapping[type[Any], _Arguments]
 ) -> Field:
     known: _Arguments = {**arguments.get(owner, {}), Self: cls}
     with _explained(f"the annotation of {cls.__qualname__}.{name}, {annotation!r},", owner):
@@ -127,13 +127,13 @@ def _explained(what: str, owner: type[Any]) -> Generator[None]:
         ) from error
 
 
-def describe_hint(hint: Any) -> str:
+def describe_hint(hint: object) -> str:
     """Write a type as in source code, without the names of modules."""
     text: str = _pretty.pformat(hint, width=sys.maxsize)
     return _PREFIXES.sub(lambda match: match[1] or "", text)
 
 
-def _resolve(annotation: Any, owner: type[Any]) -> Any:
+def _resolve(annotation: object, owner: type[Any]) -> Any:
     """Resolve an annotation, and the strings in it, with the names that are visible in its class."""
     module = sys.modules.get(owner.__module__)
     parameters = {p.__name__: p for p in getattr(owner, "__type_params__", ())}

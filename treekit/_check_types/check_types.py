@@ -146,7 +146,7 @@ class _TypedClass(type):
 
     cls: type[Any] | str
 
-    def __getitem__(cls, node: Any) -> "_TypedClass":
+    def __getitem__(cls, node: object) -> "_TypedClass":
         origin = get_origin(node) or node
         if not isinstance(origin, (type, str)) or origin in (Union, UnionType, Annotated):
             raise TypeError(

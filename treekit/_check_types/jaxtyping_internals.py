@@ -72,7 +72,7 @@ def pytree_parts(hint: object) -> tuple[Any, str | None] | None:
     return None
 
 
-def pytree_of(leaf: Any, structure: str | None) -> Any:
+def pytree_of(leaf: object, structure: str | None) -> Any:
     """Return `PyTree[leaf, "structure"]`."""
     return _pytree()[leaf] if structure is None else _pytree()[leaf, structure]
 

@@ -1,88 +1,24 @@
-"""`graft`: carry the values of one tree over to a tree of another structure."""
+"""graft: carry the values of one tree over to a tree of another structure."""
 
-import dataclasses
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
 
-import jax
-import numpy as np
-from jax.core import Tracer
-
-from treekit._describe import describe, describe_value
-from treekit._diff import as_table, in_colours
-from treekit._dtype import cast_like, dtype_of, has_dtype
+from treekit._describe import describe
 from treekit._graft.rename import Renamed
+from treekit._graft.report import Grafted, GraftReport
 from treekit._graft.states import Leaf, State, sources, states_of
-from treekit._jax import jnp, jtu, untyped
-from treekit._paths import nearest, path_labels
+from treekit._graft.values import Resize, carry, check_arguments, resizers
+from treekit._jax import jtu
+from treekit._patterns import nearest
+from treekit._types import PyTree
 
 T = TypeVar("T")
-Resize = Callable[[Any, Any], Any]
-_NUMPY: Any = (np.ndarray, np.generic)
-
-
-@dataclasses.dataclass(frozen=True)
-class Grafted:
-    """What became of one leaf.
-
-    Attributes:
-        path: its key path in the new tree, or in the old tree if it was dropped.
-        kind: "kept" (it has the old value), "fresh" (only the new tree has it), "dropped" (only the old tree has it) or
-            "refused" (the old value has another shape or dtype).
-        new: a description of what the new tree has there.
-        old: a description of what the old tree has, with its path if that differs.
-    """
-
-    path: str
-    kind: Literal["kept", "fresh", "dropped", "refused"]
-    new: str
-    old: str
-
-
-class GraftReport(tuple[Grafted, ...]):
-    """What became of each leaf: first the leaves of the new tree in order, then those dropped. `str()` is a table."""
-
-    @property
-    def kept(self) -> tuple[Grafted, ...]:
-        """The leaves that have the old values."""
-        return self._of("kept")
-
-    @property
-    def fresh(self) -> tuple[Grafted, ...]:
-        """The leaves that only the new tree has."""
-        return self._of("fresh")
-
-    @property
-    def dropped(self) -> tuple[Grafted, ...]:
-        """The leaves that only the old tree has."""
-        return self._of("dropped")
-
-    @property
-    def refused(self) -> tuple[Grafted, ...]:
-        """The leaves whose old values have another shape or dtype."""
-        return self._of("refused")
-
-    def __str__(self) -> str:
-        return self._table(False)
-
-    def show(self) -> None:
-        """Print the table; in a terminal, highlighted, unless the environment variable NO_COLOR is set."""
-        print(self._table(in_colours()))
-
-    def _of(self, kind: str) -> tuple[Grafted, ...]:
-        return tuple(row for row in self if row.kind == kind)
-
-    def _table(self, colours: bool) -> str:
-        groups = [self.refused, self.dropped, self.fresh, self.kept]
-        counts = ", ".join(f"{len(self._of(kind))} {kind}" for kind in ("kept", "fresh", "dropped", "refused"))
-        rows = [(row.path or "(root)", row.kind, row.new, row.old) for group in groups for row in group]
-        return f"{counts} (new | old)\n{as_table(rows, colours)}".rstrip()
 
 
 def graft(
     new: T,
-    old: Any,
+    old: object,
     *,
     strict: bool = False,
     rename: Mapping[str, str] | None = None,
@@ -141,11 +77,39 @@ def graft(
     scale   fresh    f32[] | nothing
     body.w  kept     f32[2] | f32[2] at encoder.w
     """
-    _check_types(rename, resize)
+    check_arguments(rename, resize)
+    matched = _match(new, old, rename or {})
+    resize_of = resizers(resize, [leaf.name for leaf in matched.new])
+    values: dict[Any, Any] = {}
+    rows: list[Grafted] = []
+    for leaf in matched.new:
+        source = matched.sources.get(id(leaf))
+        value = None if source is None else carry(leaf, source.value, resize_of[leaf.name], cast)
+        if value is not None:
+            values[leaf.path] = value
+        rows.append(_row(leaf, source, is_kept=value is not None))
+    rows += [Grafted(x.name, "dropped", "nothing", describe(x.value)) for x in matched.dropped]
+    report = GraftReport(rows)
+    if strict and len(report.kept) < len(report):
+        raise ValueError(f"graft with strict=True: not every leaf was kept.\n{report}")
+    flat, treedef = jtu.tree_flatten_with_path(new)
+    out: T = treedef.unflatten([values.get(path, x) for path, x in flat])
+    return out, report
+
+
+class _Matched(NamedTuple):
+    """The leaves of the new tree, by their ids the old leaves that they match, and the old leaves that match none."""
+
+    new: list[Leaf]
+    sources: dict[int, Leaf]
+    dropped: list[Leaf]
+
+
+def _match(new: PyTree, old: PyTree, rename: Mapping[str, str]) -> _Matched:
     new_states, old_states = states_of(new, old)
     new_leaves, old_leaves = ([leaf for state in x for leaf in state.leaves.values()] for x in (new_states, old_states))
     names = [leaf.name for leaf in new_leaves]
-    renamed = Renamed(old_states, rename or {}, names)
+    renamed = Renamed(old_states, rename, names)
     _warn_of_lengths(new_states, old_states, renamed)
 
     found = {id(leaf): [renamed.to[leaf.name]] for leaf in new_leaves if leaf.name in renamed.to}
@@ -159,95 +123,15 @@ def graft(
             f"the trees have no leaf in common. Old: {name}. The nearest new paths: {nearest(name, names)}. Optimizer "
             "states are matched by their class; from one class to another, use rename with full paths"
         )
-
-    resizers = _resizers(resize, names)
-    values: dict[Any, Any] = {}
-    rows: list[Grafted] = []
-    for leaf in new_leaves:
-        if id(leaf) not in found:
-            rows.append(Grafted(leaf.name, "fresh", describe(leaf.value), "nothing"))
-            continue
-        source = found[id(leaf)][0]
-        value = _carry(leaf, source.value, resizers[leaf.name], cast)
-        if value is not None:
-            values[leaf.path] = value
-        where = f" at {source.name}" if source.name != leaf.name else ""
-        kind: Any = "refused" if value is None else "kept"
-        rows.append(Grafted(leaf.name, kind, describe(leaf.value), describe(source.value) + where))
-    rows += [Grafted(x.name, "dropped", "nothing", describe(x.value)) for x in old_leaves if id(x) not in used]
-    report = GraftReport(rows)
-    if strict and len(report.kept) < len(report):
-        raise ValueError(f"graft with strict=True: not every leaf was kept.\n{report}")
-    flat, treedef = jtu.tree_flatten_with_path(new)
-    out: T = treedef.unflatten([values.get(path, x) for path, x in flat])
-    return out, report
+    firsts = {key: leaves[0] for key, leaves in found.items()}
+    return _Matched(new_leaves, firsts, [leaf for leaf in old_leaves if id(leaf) not in used])
 
 
-def _check_types(rename: Any, resize: Any) -> None:
-    names = [*rename, *rename.values()] if _is_mapping(rename) else []
-    if rename is not None and not (_is_mapping(rename) and all(isinstance(x, str) for x in names)):
-        raise TypeError(
-            "rename must be a dict that maps old paths to new ones, {'body.**': 'encoder.**'}; found "
-            f"{describe_value(rename)}"
-        )
-    functions = resize.values() if _is_mapping(resize) else [resize]
-    if resize is not None and not all(map(callable, functions)):
-        raise TypeError(
-            "resize must be a function of the new leaf and the old one, or a dict from patterns to such functions; "
-            f"found {describe_value(resize)}"
-        )
-
-
-def _is_mapping(x: object) -> bool:
-    return isinstance(x, Mapping)
-
-
-def _carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:
-    """Return the old value with the shape and dtype of the new leaf, or None if it is refused."""
-    new = leaf.value
-    if isinstance(old, jax.ShapeDtypeStruct):
-        raise TypeError(f"at {leaf.name}: the old tree has a shape and dtype, but no value")
-    if np.shape(old) != np.shape(new):
-        old = None if resize is None else resize(new, old)
-        if old is None:
-            return None
-        if np.shape(old) != np.shape(new):
-            raise ValueError(
-                f"at {leaf.name}: resize must return an array of shape {np.shape(new)}, found {np.shape(old)}"
-            )
-    is_same = dtype_of(old) == dtype_of(new)
-    if not (is_same or cast):
-        return None
-    try:
-        value = cast_like(old, new)
-    except TypeError:  # the cast is not allowed
-        return None
-    # A NumPy array may have 64 bits, and must not be rounded to the 32 bits of JAX.
-    return _placed(old if is_same and isinstance(new, _NUMPY) else value, new)
-
-
-def _placed(value: Any, new: Any) -> Any:
-    """Convert a value to the type of the new leaf: a Python number, a NumPy array, or a JAX array with its sharding."""
-    if _is_traced(value):
-        return value
-    if not has_dtype(new):
-        return type(new)(np.asarray(value).item())
-    dtype: Any = new.dtype
-    if isinstance(new, _NUMPY):
-        return np.asarray(value, dtype)
-    has_place = isinstance(new, jax.ShapeDtypeStruct) or (not _is_traced(new) and new.committed)
-    return untyped.device_put(value, new.sharding) if has_place and new.sharding else jnp.asarray(value)
-
-
-def _is_traced(x: object) -> bool:
-    return isinstance(x, Tracer)
-
-
-def _resizers(resize: Resize | Mapping[Any, Resize] | None, names: list[str]) -> dict[str, Resize | None]:
-    if callable(resize) or resize is None:
-        return dict.fromkeys(names, resize)
-    resizers: dict[str, Resize | None] = path_labels(resize, default=None)(dict.fromkeys(names, 0))
-    return resizers
+def _row(leaf: Leaf, source: Leaf | None, *, is_kept: bool) -> Grafted:
+    if source is None:
+        return Grafted(leaf.name, "fresh", describe(leaf.value), "nothing")
+    where = f" at {source.name}" if source.name != leaf.name else ""
+    return Grafted(leaf.name, "kept" if is_kept else "refused", describe(leaf.value), describe(source.value) + where)
 
 
 def _warn_of_lengths(new: list[State], old: list[State], renamed: Renamed) -> None:

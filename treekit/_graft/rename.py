@@ -4,7 +4,7 @@ import re
 from collections.abc import Container, Mapping
 
 from treekit._graft.states import Leaf, State
-from treekit._paths import glob_regex, nearest
+from treekit._patterns import glob_regex, nearest
 
 _WILDCARD = re.compile(r"(?:(?<=\.)|^)\*\*\.|\*+")  # in a path with a dot at its end, as in `glob_regex`
 

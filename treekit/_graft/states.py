@@ -11,7 +11,8 @@ from jax.core import Tracer
 from treekit._diff import tree_diff
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
-from treekit._paths import path_name
+from treekit._paths import is_variable, path_name
+from treekit._types import PyTree
 
 _HYPERPARAMS = "hyperparams."  # those of a new label are not carried over
 
@@ -46,9 +47,9 @@ class State:
     place: tuple[int, int] = (0, 1)
 
 
-def states_of(*trees: Any) -> list[list[State]]:
+def states_of(*trees: PyTree) -> list[list[State]]:
     """Return the states that have leaves, in order, for each of the trees to match."""
-    classes = [{cls for cls in _classes(tree) if _is_state(cls)} for tree in trees]
+    classes = [{cls for cls in _classes(tree) if is_state(cls)} for tree in trees]
     fields: dict[frozenset[str], tuple[str, ...]] = {
         frozenset(cls._fields): cls._fields for found in classes for cls in found
     }
@@ -137,7 +138,7 @@ def _is_of_param(below: str) -> bool:
 
 
 def _same_values(leaves: list[Leaf]) -> bool:
-    def same(x: Any) -> bool:
+    def same(x: object) -> bool:
         abstract = isinstance(x, (Tracer, jax.ShapeDtypeStruct))
         return x is leaves[0].value or not (abstract or tree_diff(leaves[0].value, x))
 
@@ -152,8 +153,8 @@ class _Walk:
         self._plain = plain
         self._states = [State()]
 
-    def states_of(self, tree: Any) -> list[State]:
-        self._visit(tree, (), "", self._states[0], ())
+    def states_of(self, tree: PyTree) -> list[State]:
+        self._visit(tree, (), (), "", self._states[0], ())
         equals: dict[Any, list[State]] = defaultdict(list)
         for state in self._states:
             if state.leaves:
@@ -163,31 +164,43 @@ class _Walk:
                 state.place = (i, len(group))
         return [state for state in self._states if state.leaves]
 
-    def _visit(self, x: Any, path: tuple[Any, ...], below: str, state: State, labels: tuple[str, ...]) -> None:
+    def _visit(
+        self,
+        x: object,
+        path: tuple[Any, ...],
+        named: tuple[Any, ...],
+        below: str,
+        state: State,
+        labels: tuple[str, ...],
+    ) -> None:
+        """Collect what is below `path`; `named` is that path without the values of Flax variables."""
         if jtu.all_leaves([x]):
             if below in state.leaves:
                 raise ValueError(
-                    f"graft needs a different name for each leaf, but two leaves are called {path_name(path)}"
+                    f"graft needs a different name for each leaf, but two leaves are called {path_name(named)}"
                 )
             if dtype_of(x) is not None:
-                state.leaves[below] = Leaf(path, path_name(path), x)
+                state.leaves[below] = Leaf(path, path_name(named), x)
             return
         children = self._children(x)
         parts = [part for part, _, _ in children]
         kind = self._kind(x, parts)
         if kind is not None:
-            below, state = "", State(path_name(path), kind, labels)
+            below, state = "", State(path_name(named), kind, labels)
             self._states.append(state)
         before = len(self._states), len(state.leaves)
         for part, key, child in children:
+            if is_variable(x):
+                self._visit(child, (*path, key), named, below, state, labels)
+                continue
             no_label = kind is not None or hasattr(key, "idx") or (self._plain and part.isdecimal())
             inner = f"{below}.{part}" if below else part
-            self._visit(child, (*path, key), inner, state, labels if no_label else (*labels, part))
+            self._visit(child, (*path, key), (*named, key), inner, state, labels if no_label else (*labels, part))
         is_list = parts == [str(i) for i in range(len(parts))]
         if is_list and before[0] == len(self._states) and before[1] < len(state.leaves):
             state.lengths[below] = len(parts)
 
-    def _children(self, x: Any) -> list[tuple[str, Any, Any]]:
+    def _children(self, x: object) -> list[tuple[str, Any, Any]]:
         """Return name, key and value of each child, with indices and fields in their order, which JAX's dicts lose."""
         found = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
         children = [(path_name(path), path[0], child) for path, child in found]
@@ -197,23 +210,23 @@ class _Walk:
         order = self._fields.get(frozenset(parts))
         return sorted(children, key=lambda child: order.index(child[0])) if order else children
 
-    def _kind(self, x: Any, parts: list[str]) -> object:
+    def _kind(self, x: object, parts: list[str]) -> object:
         if not self._plain:
-            return type(x).__name__ if _is_state(type(x)) else None
+            return type(x).__name__ if is_state(type(x)) else None
         fields = frozenset(parts)
         return fields if fields in self._fields and isinstance(x, (dict, tuple)) else None
 
 
-def _is_state(cls: Any) -> bool:
+def is_state(cls: Any) -> bool:
     """Whether `cls` is a class of named tuples with fields whose name ends in "State", as Optax's do."""
     return bool(getattr(cls, "_fields", ())) and cls.__name__.endswith("State")
 
 
-def _classes(tree: Any) -> list[Any]:
+def _classes(tree: PyTree) -> list[Any]:
     """Return the classes of all nodes and leaves of a tree."""
     found: list[Any] = []
 
-    def see(x: Any) -> bool:
+    def see(x: object) -> bool:
         found.append(type(x))
         return False
 

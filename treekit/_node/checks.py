@@ -30,7 +30,7 @@ def rollback_on_error(cls: type[Any]) -> Generator[None]:
             raise
 
 
-def check_free(cls: Any) -> None:
+def check_free(cls: object) -> None:
     """Raise a TypeError unless a class can become a node: it is not one yet, and `object.__new__` can create it."""
     if not inspect.isclass(cls):
         raise TypeError(f"only a class can become a node, found {cls!r}")

@@ -27,7 +27,7 @@ class Fields(Protocol):
     def intern(self, values: tuple[Any, ...]) -> Any: ...
     def read_static(self, x: object) -> Any: ...
     def freeze_attributes(self, x: object) -> Any: ...
-    def missing_field_error(self, x: Any, error: AttributeError) -> Exception: ...
+    def missing_field_error(self, x: object, error: AttributeError) -> Exception: ...
 
 
 _FLATTEN = """
@@ -121,7 +121,7 @@ def _rebuild_with_slots(fields: Fields) -> Function:
     return rebuild
 
 
-def _run(source: str, cls: type[Any], /, **scope: Any) -> dict[str, Any]:
+def _run(source: str, cls: type[Any], /, **scope: object) -> dict[str, Any]:
     """Execute a source and return the names that it defines; tracebacks name the class."""
     exec(compile(source, f"<treekit layout of {cls.__qualname__}>", "exec"), scope)
     return scope

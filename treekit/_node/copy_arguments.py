@@ -21,7 +21,7 @@ def copy_arguments(
     )
 
 
-def copy_containers(x: Any, memo: dict[int, Any]) -> Any:
+def copy_containers(x: object, memo: dict[int, Any]) -> Any:
     """Copy the containers in `x`, preserving types, sharing and cycles; everything else is not copied.
 
     This is a loop, since containers may be nested more deeply than Python's recursion limit.

@@ -67,7 +67,7 @@ def _inherited_doc(cls: type[Any]) -> str | None:
     return next((init.__doc__ for init in inits if init is not None and init.__doc__), None)
 
 
-def relax_annotations(init: Any, names: Iterable[str]) -> None:
+def relax_annotations(init: object, names: Iterable[str]) -> None:
     """Annotate these arguments as `Any` for run-time checkers such as jaxtyping, since converters take any type."""
     init.__annotations__ = {**init.__annotations__, **dict.fromkeys(names, Any)}
 
@@ -126,7 +126,7 @@ def _items(x: object) -> list[Any]:
     return [item for item in items_of(x) if type(item) in _MAY_CARRY] if items_of else []
 
 
-def _check_captured(self: object, name: str, value: Any) -> None:
+def _check_captured(self: object, name: str, value: object) -> None:
     """Raise a TypeError if a function in an attribute captures this node, or another one with arrays."""
     for x in itertools.chain.from_iterable(map(captured_objects, reachable(value, _items))):
         if x is self or id(x) in _building:

@@ -33,7 +33,7 @@ def node(
 # Not frozen_default=True, with which checkers forbid `self.x = ...` in `__init__` too.
 @dataclass_transform(field_specifiers=(field, dataclasses.field), eq_default=False)
 def node(
-    cls: Any = None,
+    cls: object = None,
     /,
     *,
     init: bool = True,

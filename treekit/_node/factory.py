@@ -7,6 +7,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from treekit._jax import jtu
 from treekit._node.copy_arguments import copy_arguments
+from treekit._types import PyTree
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -68,7 +69,7 @@ class _Method(Generic[P, T]):
         return MethodType(self, instance if isinstance(instance, type) else owner)
 
 
-def _check_rebuilt(tree: Any) -> None:
+def _check_rebuilt(tree: PyTree) -> None:
     """Raise a TypeError unless a tree, rebuilt around other leaves, has these leaves and the same static parts."""
     name = type(tree).__qualname__
     if tree is None or jtu.all_leaves([tree]):

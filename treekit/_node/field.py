@@ -46,11 +46,11 @@ def field(
 ) -> Any: ...
 def field(
     *,
-    default: Any = dataclasses.MISSING,
-    default_factory: Any = dataclasses.MISSING,
+    default: object = dataclasses.MISSING,
+    default_factory: object = dataclasses.MISSING,
     init: bool = True,
     repr: bool = True,
-    kw_only: Any = dataclasses.MISSING,
+    kw_only: object = dataclasses.MISSING,
     metadata: Mapping[str, Any] | None = None,
     static: bool = False,
     converter: Callable[[Any], Any] | None = None,

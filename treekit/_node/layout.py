@@ -95,7 +95,7 @@ class Layout:
         object.__setattr__(x, "__dict__", attributes)
         return static
 
-    def missing_field_error(self, x: Any, error: AttributeError) -> Exception:
+    def missing_field_error(self, x: object, error: AttributeError) -> Exception:
         """Return an error that says why an instance could not be flattened."""
         missing = [name for name in self.names if not hasattr(x, name)]
         if not missing:

@@ -1,13 +1,13 @@
 """`replace`: copy a node with other values for some of its fields."""
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from treekit._node.layout import layout_of
 
 T = TypeVar("T")
 
 
-def replace(node: T, /, **fields: Any) -> T:
+def replace(node: T, /, **fields: object) -> T:
     """Return a copy of a node with some fields replaced, without running code of the class.
 
     `dataclasses.replace`, in contrast, runs `__init__` and `__post_init__` again.

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from treekit._jax import untyped
+from treekit._types import PyTree
 
 # Types whose values are always hashable and contain no arrays; values of other types are inspected.
 _PLAIN = frozenset(
@@ -57,7 +58,7 @@ def exact_key(value: Any) -> Hashable:
     return kind, value, parts.collect(map(_key_or_type, parts.items))
 
 
-def _number_key(value: Any) -> tuple[Any, str]:
+def _number_key(value: object) -> tuple[Any, str]:
     """Return value and `repr` of a number: Decimal("1.0") == Decimal("1.00"), although they behave differently."""
     written: Any = _type(value).__repr__
     says_no_more = written in (object.__repr__, int.__repr__)  # an address only; and the repr of huge ints raises
@@ -89,7 +90,7 @@ def _parts_of(value: Any) -> _Parts | None:
     return None
 
 
-def _has_generated_eq(cls: Any) -> bool:
+def _has_generated_eq(cls: object) -> bool:
     """Whether a class is a dataclass with the `__eq__` that `dataclasses` generates."""
     if not dataclasses.is_dataclass(cls):
         return False
@@ -102,12 +103,12 @@ def _code_of_generated_eq(names: tuple[str, ...]) -> object:
     return _code_of(dataclasses.make_dataclass("Reference", names).__eq__)
 
 
-def _code_of(function: Any) -> object:
+def _code_of(function: object) -> object:
     code = getattr(function, "__code__", None)
     return code and (code.co_code, code.co_names, code.co_consts)
 
 
-def _key_or_type(field: Any) -> object:
+def _key_or_type(field: object) -> object:
     """Return the key of a field, or only its type if it is not hashable, as in nnx.GraphDef with its own `__hash__`."""
     try:
         key = exact_key(field)
@@ -127,7 +128,7 @@ def _type(x: object) -> type[Any]:
     return type(x)
 
 
-def check_static(cls: type[Any], name: str, value: Any) -> None:
+def check_static(cls: type[Any], name: str, value: object) -> None:
     """Raise a TypeError unless a value can be static, that is, is hashable and contains no arrays."""
     if type(value) in _PLAIN:
         return
@@ -139,11 +140,11 @@ def check_static(cls: type[Any], name: str, value: Any) -> None:
         raise TypeError(_static_value_error(cls, name, value, "holds an array"))
 
 
-def holds_array(tree: Any) -> bool:
+def holds_array(tree: PyTree) -> bool:
     return any(isinstance(x, (jax.Array, np.ndarray)) for x in jax.tree.leaves(tree))
 
 
-def captured_objects(f: Any) -> list[Any]:
+def captured_objects(f: object) -> list[Any]:
     """Return the objects that a callable captures, which JAX does not see: a method's instance, a partial's arguments.
 
     The wrappers that `jax.jit` and `jax.vmap` return capture the function that they wrap.
@@ -159,7 +160,7 @@ def _parts(f: Any) -> list[Any]:
     return [f.__wrapped__] if isinstance(f, FUNCTIONS) and hasattr(f, "__wrapped__") else []
 
 
-def reachable(x: Any, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
+def reachable(x: object, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
     """Return an object and everything reachable through `parts_of`, each once, even if there are cycles."""
     found: dict[int, Any] = {}
     pending = [x]
@@ -174,7 +175,7 @@ def reachable(x: Any, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
 FUNCTIONS: Any = (types.MethodType, functools.partial, types.FunctionType, type(untyped.jit(exact_key)))
 
 
-def _static_value_error(cls: type[Any], name: str, value: Any, why: str) -> str:
+def _static_value_error(cls: type[Any], name: str, value: object, why: str) -> str:
     return (
         f"{cls.__qualname__}.{name} is static, and its value, of type {type(value).__qualname__}, {why}. Static values "
         "are compared whenever JAX compares structures: pass a hashable one (a tuple for a list, a frozenset for a "

@@ -9,6 +9,7 @@ from treekit._diff import TreeDiff, tree_diff
 from treekit._dtype import dtype_of
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import is_array, is_inexact_array
+from treekit._types import OptState, Params, PyTree, TransformationLike, Updates
 
 STEPS = 4  # all with the same arguments, so traced once
 _LISTED = 6  # the number of key paths in one line
@@ -24,7 +25,7 @@ class Arrays(NamedTuple):
 class Case:
     """A transformation and its arguments; its `update` takes their arrays separately, so that they can be traced."""
 
-    def __init__(self, tx: Any, params: Any, grads: Any, extra: dict[str, Any]) -> None:
+    def __init__(self, tx: TransformationLike, params: Params, grads: Updates, extra: dict[str, Any]) -> None:
         self.tx, self.params, self.grads, self.extra = tx, params, grads, extra
         of_params, self._params_with = split(params)
         of_grads, self._grads_with = split(grads)
@@ -32,7 +33,7 @@ class Case:
         self.traces = 0
         self.jitted = untyped.jit(self.update)
 
-    def update(self, arrays: Arrays, state: Any) -> tuple[Any, Any]:
+    def update(self, arrays: Arrays, state: OptState) -> tuple[Any, Any]:
         """Return the updates and the new state."""
         self.traces += 1
         grads, params = self._grads_with(arrays.grads), self._params_with(arrays.params)
@@ -57,7 +58,7 @@ class Run(NamedTuple):
         return all(d.kind == "sharding" for d in tree_diff(self.state, self.last, values=False))
 
 
-def run_steps(case: Case, state: Any) -> Run:
+def run_steps(case: Case, state: OptState) -> Run:
     """Take the first steps, under jit."""
     updates, second = case.jitted(case.arrays, state)
     last = second
@@ -66,48 +67,48 @@ def run_steps(case: Case, state: Any) -> Run:
     return Run(state, second, last, updates)
 
 
-def split(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+def split(tree: PyTree) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     """Return the arrays of a tree that jit traces, and a function that rebuilds the tree with other arrays."""
     leaves, treedef = jtu.tree_flatten(tree)
 
     def tree_with(arrays: list[Any]) -> Any:
         left = iter(arrays)
-        return treedef.unflatten([next(left) if is_traced(x) else x for x in leaves])
+        return treedef.unflatten([next(left) if is_jit_argument(x) else x for x in leaves])
 
-    return [x for x in leaves if is_traced(x)], tree_with
+    return [x for x in leaves if is_jit_argument(x)], tree_with
 
 
-def default_gradients(params: Any) -> Any:
+def default_gradients(params: Params) -> Any:
     """Return gradients of one for inexact arrays and None for other leaves."""
 
-    def one(x: Any) -> Any:
+    def one(x: object) -> Any:
         return jnp.ones_like(x) if is_inexact_array(x) else None
 
     return jtu.tree_map(one, params)
 
 
-def rebuilt(tree: Any) -> Any:
+def rebuilt(tree: PyTree) -> Any:
     """Copy the containers of a tree, for a function that may change its argument."""
     leaves, treedef = jtu.tree_flatten(tree)
     return treedef.unflatten(leaves)
 
 
-def is_traced(x: Any) -> bool:
+def is_jit_argument(x: object) -> bool:
     """Whether jit accepts this leaf as an array argument."""
     return is_array(x) and dtype_of(x) is not None and dtype_of(x) != jax.dtypes.float0
 
 
-def by_path(tree: Any) -> dict[str, Any]:
+def by_path(tree: PyTree) -> dict[str, Any]:
     """Return the leaves of a tree by key path."""
     return {jtu.keystr(path): x for path, x in jtu.tree_flatten_with_path(tree)[0]}
 
 
-def all_finite(tree: Any) -> Any:
+def all_finite(tree: PyTree) -> Any:
     """Whether all numbers in the inexact arrays of a tree are finite."""
     return jnp.stack([jnp.isfinite(x).all() for x in jtu.tree_leaves(tree) if is_inexact_array(x)] or [True]).all()
 
 
-def nan_paths(tree: Any) -> set[str]:
+def nan_paths(tree: PyTree) -> set[str]:
     """Return the key paths of the arrays that contain a NaN."""
     return {path for path, x in by_path(tree).items() if is_inexact_array(x) and bool(jnp.isnan(x).any())}
 

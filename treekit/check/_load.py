@@ -48,7 +48,7 @@ def load_loss(name: str, progress: Progress) -> Callable[[Any], Any]:
     return loss
 
 
-def _is_transformation(x: Any) -> bool:
+def _is_transformation(x: object) -> bool:
     return not isinstance(x, type) and callable(getattr(x, "init", None)) and callable(getattr(x, "update", None))
 
 
@@ -75,7 +75,7 @@ def _load(name: str, progress: Progress) -> Any:
     return found
 
 
-def _call_if_function(name: str, x: Any, progress: Progress) -> Any:
+def _call_if_function(name: str, x: object, progress: Progress) -> Any:
     """Call `x` if it is a class or a function; return a node itself, even if it is callable."""
     if not (callable(x) and jtu.all_leaves([x])):
         return x

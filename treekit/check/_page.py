@@ -5,13 +5,14 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
+from treekit._types import PyTree
 from treekit.check._laws import Violation
 from treekit.check._load import UsageError
 from treekit.check._report import Report
 from treekit.check._text import laws, size, summary_title, totals
 
 
-def as_page(report: Report, tree: Any) -> str:
+def as_page(report: Report, tree: PyTree) -> str:
     """Return the report as one self-contained HTML file."""
     try:
         treescope: Any = importlib.import_module("treescope")

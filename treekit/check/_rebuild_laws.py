@@ -12,11 +12,12 @@ from treekit._describe import describe, describe_error, describe_value
 from treekit._diff import tree_diff
 from treekit._jax import jtu, untyped
 from treekit._predicates import is_array
+from treekit._types import PyTreeDef
 from treekit.check._laws import REGISTER, Violation, count
 from treekit.check._static_laws import has_static_parts_that_are_static, public_attributes, same_treedef
 
 
-def _flattens_consistently(x: Any) -> Iterator[Violation]:
+def _flattens_consistently(x: object) -> Iterator[Violation]:
     """Law: flattening twice, and with key paths, gives the same leaves, each with its own key path."""
     leaves, treedef = jtu.tree_flatten(x)
     again, treedef_again = jtu.tree_flatten(x)
@@ -54,7 +55,7 @@ def _flattens_consistently(x: Any) -> Iterator[Violation]:
         )
 
 
-def _keeps_new_leaves(x: Any) -> Iterator[Violation]:
+def _keeps_new_leaves(x: object) -> Iterator[Violation]:
     """Law: flattening a rebuilt node gives the leaves that it was rebuilt with."""
     leaves, treedef = jtu.tree_flatten(x)
     for what, stand_ins in [
@@ -75,7 +76,7 @@ def _keeps_new_leaves(x: Any) -> Iterator[Violation]:
     yield from filter(None, found)
 
 
-def _rebuilt_with(treedef: Any, leaves: list[Any], law: str) -> Violation | None:
+def _rebuilt_with(treedef: PyTreeDef, leaves: list[Any], law: str) -> Violation | None:
     try:
         rebuilt = treedef.unflatten(leaves)
         again, treedef_again = jtu.tree_flatten(rebuilt)
@@ -116,7 +117,7 @@ def _what_became_of(given: list[Any], after: list[tuple[Any, Any]]) -> str:
     return f"{', '.join(others)}: not what was put there"
 
 
-def _is_rebuilt_without_its_code(x: Any) -> Iterator[Violation]:
+def _is_rebuilt_without_its_code(x: object) -> Iterator[Violation]:
     cls: type[Any] = x.__class__
     if not dataclasses.is_dataclass(cls):
         return  # the `__init__` of other classes may be designed for rebuilding
@@ -147,7 +148,7 @@ def _is_rebuilt_without_its_code(x: Any) -> Iterator[Violation]:
         )
 
 
-def _keeps_its_attributes(x: Any) -> Iterator[Violation]:
+def _keeps_its_attributes(x: object) -> Iterator[Violation]:
     """Law: a rebuilt node has the same attributes, with the same values, and shares no containers with the first."""
     leaves, treedef = jtu.tree_flatten(x)
     try:
@@ -179,11 +180,11 @@ def _keeps_its_attributes(x: Any) -> Iterator[Violation]:
         )
 
 
-def _named(x: Any) -> str:
+def _named(x: object) -> str:
     return getattr(x, "__qualname__", "") or describe_value(x)
 
 
-def _is_reset(old: Any, new: Any) -> bool:
+def _is_reset(old: object, new: object) -> bool:
     """Whether an attribute that is neither a node nor a leaf has changed. The laws of leaves check arrays.
 
     Objects without their own ==, such as functions, may be created again each time: type and name are compared.
@@ -200,7 +201,7 @@ def _identical(xs: list[Any], ys: list[Any]) -> bool:
     return len(xs) == len(ys) and all(map(operator.is_, xs, ys))
 
 
-def _abstract(x: Any) -> Any:
+def _abstract(x: object) -> Any:
     return untyped.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
 
 

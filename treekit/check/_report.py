@@ -11,6 +11,7 @@ from treekit._describe import describe, describe_error, describe_value
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._predicates import is_array
+from treekit._types import PyTree
 from treekit.check._laws import Violation
 from treekit.check._load import Progress, UsageError
 from treekit.check._loss import Loss, extra_arguments, gradients, squares
@@ -82,7 +83,7 @@ class Report:
         }
 
 
-def report_on_tree(name: str, tree: Any, progress: Progress) -> Report:
+def report_on_tree(name: str, tree: PyTree, progress: Progress) -> Report:
     """Return the report on a tree; `progress` is called with the name of each part before it starts."""
     try:
         leaves = [_leaf(jtu.keystr(path), x) for path, x in jtu.tree_flatten_with_path(tree)[0]]
@@ -96,7 +97,7 @@ def report_on_tree(name: str, tree: Any, progress: Progress) -> Report:
 
 
 def add_optimizer(
-    report: Report, tree: Any, optimizer: tuple[str, Any], loss: tuple[str, Loss] | None, progress: Progress
+    report: Report, tree: PyTree, optimizer: tuple[str, Any], loss: tuple[str, Loss] | None, progress: Progress
 ) -> Report:
     """Add the laws that an optimizer violates on this tree, and what a step does to each leaf.
 
@@ -112,8 +113,8 @@ def add_optimizer(
     return dataclasses.replace(report, summary=summary, summary_rows=rows)
 
 
-def _summary(tx: Any, tree: Any) -> tuple[str, list[dict[str, Any]]]:
-    """The table of `treekit.optax.summary`, or why there is none; and its rows."""
+def _summary(tx: object, tree: PyTree) -> tuple[str, list[dict[str, Any]]]:
+    """Return the table of `treekit.optax.summary`, or the reason why it cannot be made, and its rows."""
     try:
         optax: Any = importlib.import_module("treekit.optax")
         found = optax.summary(tx, tree)
@@ -134,8 +135,8 @@ def _leaf(path: str, x: Any) -> Leaf:
     return Leaf(path, _in_words(x), "function" if callable(x) else "other", None, None, 0)
 
 
-def _static_parts(path: str, x: Any) -> Iterator[Static]:
-    def below(y: Any) -> bool:
+def _static_parts(path: str, x: object) -> Iterator[Static]:
+    def below(y: object) -> bool:
         return y is not x
 
     children = [] if jtu.all_leaves([x]) else jtu.tree_flatten_with_path(x, is_leaf=below)[0]
@@ -151,7 +152,7 @@ def _static_parts(path: str, x: Any) -> Iterator[Static]:
         yield from _static_parts(path + jtu.keystr(key), child)
 
 
-def _in_words(x: Any) -> str:
+def _in_words(x: object) -> str:
     """Describe a function by its type and name, since its repr has an address; other values by a short repr."""
     if name := getattr(x, "__qualname__", "") if callable(x) else "":
         return f"{type(x).__name__} {name}"

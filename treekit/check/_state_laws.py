@@ -11,7 +11,8 @@ from treekit._diff import TreeDiff, tree_diff
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._predicates import is_inexact_array
 from treekit._round import is_narrow, widen
-from treekit.check._case import STEPS, Case, Run, by_path, is_traced, listed, split
+from treekit._types import OptState, Params, PyTree
+from treekit.check._case import STEPS, Case, Run, by_path, is_jit_argument, listed, split
 from treekit.check._laws import KEEP_WIDE, PRESERVE, Violation
 
 _SMALL = 2.0**-7  # a gradient that is small compared with 1; a power of two, so exact
@@ -85,11 +86,11 @@ def can_be_donated(case: Case, run: Run) -> Iterator[Violation]:
             return
 
 
-def _buffers(tree: Any) -> dict[str, int]:
+def _buffers(tree: PyTree) -> dict[str, int]:
     """Return the address of each non-empty array on this host, by key path; for a sharded one, that of a shard."""
     found: dict[str, int] = {}
     for path, x in by_path(tree).items():
-        if isinstance(x, jax.Array) and is_traced(x) and x.size and x.is_fully_addressable:
+        if isinstance(x, jax.Array) and is_jit_argument(x) and x.size and x.is_fully_addressable:
             data: Any = jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
             found[path] = data.addressable_shards[0].data.unsafe_buffer_pointer()
     return found
@@ -113,11 +114,11 @@ def can_be_pickled(case: Case, run: Run) -> Iterator[Violation]:
         )
 
 
-def _can_pickle_structure(params: Any) -> bool:
+def _can_pickle_structure(params: Params) -> bool:
     """Whether nodes and static values can be pickled; functions among the leaves are not in the state."""
     leaves, treedef = jtu.tree_flatten(params)
     try:
-        pickle.dumps(treedef.unflatten([x if is_traced(x) else None for x in leaves]))
+        pickle.dumps(treedef.unflatten([x if is_jit_argument(x) else None for x in leaves]))
     except Exception:
         return False
     return True
@@ -148,14 +149,14 @@ def narrow_state_decays(case: Case, run: Run) -> Iterator[Violation]:
         )
 
 
-def _decay(case: Case, state: Any, cast: Callable[[Any], Any]) -> dict[str, float]:
+def _decay(case: Case, state: OptState, cast: Callable[[Any], Any]) -> dict[str, float]:
     """Return the fraction by which each floating-point leaf of the state decays after a few large gradients."""
     small = max(64, min(1000, _WORK // max(1, sum(x.size for x in jtu.tree_leaves(case.arrays)))))
 
-    def step(state: Any, scale: Any) -> tuple[Any, None]:
+    def step(state: OptState, scale: Any) -> tuple[Any, None]:
         return cast(case.update(case.arrays_with_grads(lambda g: g * scale.astype(g.dtype)), state)[1]), None
 
-    def scan(state: Any, scales: Any) -> Any:
+    def scan(state: OptState, scales: object) -> Any:
         return lax.scan(step, state, scales)[0]
 
     def size(x: Any) -> float:

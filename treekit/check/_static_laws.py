@@ -11,10 +11,11 @@ from treekit._describe import describe_error
 from treekit._jax import jtu
 from treekit._node.static_values import captured_objects
 from treekit._predicates import is_array
+from treekit._types import PyTree, PyTreeDef
 from treekit.check._laws import Violation
 
 
-def same_treedef(treedef: Any, other: Any) -> bool:
+def same_treedef(treedef: PyTreeDef, other: PyTree) -> bool:
     """Whether two treedefs are equal; False if comparing their static parts raises, as arrays do."""
     try:
         return bool(treedef == other)
@@ -22,13 +23,13 @@ def same_treedef(treedef: Any, other: Any) -> bool:
         return False
 
 
-def public_attributes(x: Any) -> dict[str, Any]:
+def public_attributes(x: object) -> dict[str, Any]:
     """Return the public attributes of an instance with a `__dict__`."""
     attributes: dict[str, Any] = getattr(x, "__dict__", {})
     return {name: value for name, value in attributes.items() if not name.startswith("_")}
 
 
-def has_static_parts_that_are_static(x: Any) -> Iterator[Violation]:
+def has_static_parts_that_are_static(x: object) -> Iterator[Violation]:
     """Law: static parts are hashable and contain no arrays."""
     parts, again = _items(_static_part(x)), _items(_static_part(x))
     wrong = [(part, why) for part in parts if (why := _why_not_static(part, again))]
@@ -46,19 +47,19 @@ def has_static_parts_that_are_static(x: Any) -> Iterator[Violation]:
         )
 
 
-def _items(static: Any) -> list[Any]:
+def _items(static: object) -> list[Any]:
     """Return the items of nested tuples."""
     return jtu.tree_leaves(static, is_leaf=lambda x: not isinstance(x, tuple))
 
 
-def _static_part(x: Any) -> Any:
+def _static_part(x: object) -> Any:
     """Return the static part in the treedef of a node."""
     if type(x) in (dict, OrderedDict, defaultdict):
         return None  # only the keys, in a list of JAX's own
     return jtu.tree_structure(x).node_data()[1]
 
 
-def _why_not_static(part: Any, again: list[Any]) -> str:
+def _why_not_static(part: object, again: list[Any]) -> str:
     """Say why this part cannot be static, or return "".
 
     `again` has the parts from a second flattening: a dict that flatten creates each time cannot be changed in place.
@@ -72,7 +73,7 @@ def _why_not_static(part: Any, again: list[Any]) -> str:
     return ""
 
 
-def _distinguishes_numbers(x: Any) -> Iterator[Violation]:
+def _distinguishes_numbers(x: object) -> Iterator[Violation]:
     fields = dataclasses.fields(x) if dataclasses.is_dataclass(x) else ()
     for name in [field.name for field in fields if _takes_any_number(field.type)]:
         value = getattr(x, name, None)
@@ -94,7 +95,7 @@ def _takes_any_number(annotation: object) -> bool:
     return any(word in text for word in ("Any", "object", "float", "complex"))  # type checkers accept an int as a float
 
 
-def _has_same_structure_with(x: Any, name: str, value: Any) -> bool:
+def _has_same_structure_with(x: object, name: str, value: object) -> bool:
     try:
         other = copy.copy(x)
         object.__setattr__(other, name, value)

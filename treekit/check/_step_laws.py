@@ -11,6 +11,7 @@ from treekit._dtype import dtype_of, has_no_update, promoted_dtype
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._predicates import is_array, is_inexact_array, is_parameter
 from treekit._tree import is_none
+from treekit._types import OptState, Params, Updates
 from treekit.check._case import STEPS, Case, Run, all_finite, by_path, listed, nan_paths, without
 from treekit.check._laws import FILTER, KEEP_WIDE, PRESERVE, Violation
 
@@ -49,8 +50,8 @@ def gives_updates_like_the_gradients(case: Case, run: Run) -> Iterator[Violation
         )
 
 
-def _expected_updates(grads: Any, params: Any) -> Any:
-    def expected(grad: Any, param: Any) -> Any:
+def _expected_updates(grads: Updates, params: Params) -> Any:
+    def expected(grad: object, param: object) -> Any:
         if has_no_update(grad):
             return None
         return untyped.ShapeDtypeStruct(
@@ -118,13 +119,13 @@ class _Scanned(NamedTuple):
 def _scan(case: Case, run: Run) -> tuple[_Scanned, _Scanned]:
     """Run steps with finite gradients, and the same steps with NaN gradients in the second."""
 
-    def step(carry: tuple[Any, Any], is_nan: Any) -> tuple[Any, None]:
+    def step(carry: tuple[Any, Any], is_nan: object) -> tuple[Any, None]:
         state, finite = carry
         arrays = case.arrays_with_grads(lambda g: jnp.where(is_nan, jnp.full_like(g, jnp.nan), g))
         updates, state = case.update(arrays, state)
         return (state, finite & all_finite(updates)), None
 
-    def scan(state: Any, is_nan: Any) -> Any:
+    def scan(state: OptState, is_nan: object) -> Any:
         return lax.scan(step, (state, jnp.array(True)), is_nan)[0]
 
     never = jnp.zeros(_AFTER + 2, bool)
@@ -158,7 +159,7 @@ def runs_under_vmap(case: Case, run: Run) -> Iterator[Violation]:
         )
 
 
-def _difference(a: Any, b: Any) -> str:
+def _difference(a: object, b: object) -> str:
     """Describe where two results differ by more than rounding."""
     # Stacking changes weak types to strong ones.
     if diff := without(tree_diff(a, b, values=False), "weak type", "sharding"):
@@ -174,5 +175,5 @@ def _close(x: Any, y: Any) -> bool:
     return bool(((jnp.abs(x - y) <= bound) | (x == y) | (jnp.isnan(x) & jnp.isnan(y))).all())
 
 
-def _abstract(x: Any) -> Any:
+def _abstract(x: object) -> Any:
     return untyped.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x

@@ -5,6 +5,7 @@ from typing import Any
 
 from treekit._describe import describe_error
 from treekit._diff import tree_diff
+from treekit._types import Params, TransformationLike, Updates
 from treekit.check import _state_laws, _step_laws
 from treekit.check._case import Case, Run, default_gradients, rebuilt, run_steps
 from treekit.check._laws import FILTER, REGISTER, Violation
@@ -27,9 +28,9 @@ LAWS: dict[str, Callable[[Case, Run], Iterator[Violation]]] = {
 
 
 def transformation_laws(
-    tx: Any,
-    params: Any,
-    grads: Any,
+    tx: TransformationLike,
+    params: Params,
+    grads: Updates,
     extra: dict[str, Any],
     laws: Collection[str] | None = None,
     progress: Callable[[str], None] = lambda _: None,

@@ -12,6 +12,7 @@ from treekit._describe import describe_error
 from treekit._dtype import dtype_of
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import is_array, is_inexact_array, is_parameter
+from treekit._types import PyTree
 from treekit.check._laws import count
 
 _LISTED = 8  # the number of key paths in one line
@@ -24,7 +25,7 @@ class Treatment(NamedTuple):
     what: str
 
 
-def treatments(tree: Any) -> Iterator[Treatment]:
+def treatments(tree: PyTree) -> Iterator[Treatment]:
     """Yield how each library treats a tree."""
     leaves = [(jtu.keystr(path) or "(root)", x) for path, x in jtu.tree_flatten_with_path(tree)[0]]
 
@@ -52,20 +53,20 @@ def treatments(tree: Any) -> Iterator[Treatment]:
     yield Treatment("treekit.optax.filtered", f"trains {where(is_inexact_array)}")
 
 
-def is_abstract(x: Any) -> bool:
+def is_abstract(x: object) -> bool:
     """Whether a leaf has a shape and a dtype but no values."""
     return isinstance(x, untyped.ShapeDtypeStruct)
 
 
-def _is_no_argument(x: Any) -> bool:
+def _is_no_argument(x: object) -> bool:
     return dtype_of(x) is None or is_abstract(x)
 
 
-def _is_no_variable(x: Any) -> bool:
+def _is_no_variable(x: object) -> bool:
     return _is_no_argument(x) or not jnp.issubdtype(dtype_of(x), np.inexact)
 
 
-def _pickled(tree: Any) -> str:
+def _pickled(tree: PyTree) -> str:
     try:
         pickle.loads(pickle.dumps(tree))
     except Exception as error:
@@ -73,7 +74,7 @@ def _pickled(tree: Any) -> str:
     return "saves and loads it"
 
 
-def _given_to_optax(tree: Any) -> str:
+def _given_to_optax(tree: PyTree) -> str:
     try:
         optax: Any = importlib.import_module("optax")
     except ImportError:

@@ -6,6 +6,7 @@ from typing import Any
 
 from treekit._describe import describe_error
 from treekit._jax import jtu
+from treekit._types import PyTree
 from treekit.check._laws import REGISTER, Violation
 from treekit.check._rebuild_laws import REBUILD_LAWS
 from treekit.check._static_laws import STATIC_LAWS, same_treedef
@@ -13,7 +14,7 @@ from treekit.check._static_laws import STATIC_LAWS, same_treedef
 _NODE_LAWS = (*REBUILD_LAWS, *STATIC_LAWS)
 
 
-def tree_laws(example: Any) -> Iterator[Violation]:
+def tree_laws(example: PyTree) -> Iterator[Violation]:
     """Yield the violations of the laws of a pytree, each law once for each class."""
     if _is_leaf(example):
         yield Violation(
@@ -32,7 +33,7 @@ def tree_laws(example: Any) -> Iterator[Violation]:
     yield from _distinguishes_classes(sound)
 
 
-def _violations_of_nodes(example: Any, sound: list[Any]) -> Iterator[tuple[str, Violation]]:
+def _violations_of_nodes(example: PyTree, sound: list[Any]) -> Iterator[tuple[str, Violation]]:
     """Yield each violation with the class and key path of its node.
 
     A node that contains an unsound node is not checked, since it would have the same faults. All other nodes without
@@ -62,7 +63,7 @@ def _violations_of_nodes(example: Any, sound: list[Any]) -> Iterator[tuple[str, 
             sound.append(x)
 
 
-def _violations_of_node(x: Any) -> Iterator[Violation]:
+def _violations_of_node(x: object) -> Iterator[Violation]:
     try:
         _children(x)
     except Exception as error:  # the user's code may raise anything
@@ -81,7 +82,7 @@ def _cannot_be_flattened(found: str) -> Violation:
     )
 
 
-def _children(x: Any) -> list[tuple[tuple[Any, ...], Any]]:
+def _children(x: object) -> list[tuple[tuple[Any, ...], Any]]:
     """Return the children of a node, one level down, each with its key.
 
     It raises any error of flattening, with or without key paths.
@@ -110,5 +111,5 @@ def _distinguishes_classes(nodes: list[Any]) -> Iterator[Violation]:
             seen[cls] = treedef
 
 
-def _is_leaf(x: Any) -> bool:
+def _is_leaf(x: object) -> bool:
     return jtu.all_leaves([x])

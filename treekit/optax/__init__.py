@@ -1,4 +1,4 @@
-"""Optax that holds: every name of `optax`, on raw models, with dtypes kept. `from treekit import optax`."""
+"""Every name of `optax`, for whole models and with dtypes preserved: `from treekit import optax`."""
 
 import sys
 from types import ModuleType
@@ -26,11 +26,11 @@ from treekit.optax import transforms as transforms
 from treekit.optax import tree as tree
 from treekit.optax import tree_utils as tree_utils
 from treekit.optax._apply import apply_updates as apply_updates
-from treekit.optax._apply import incremental_update as incremental_update
-from treekit.optax._apply import periodic_update as periodic_update
 from treekit.optax._apply import tree_map_params as tree_map_params
 from treekit.optax._apply_gradients import apply_gradients as apply_gradients
 from treekit.optax._apply_if_finite import apply_if_finite as apply_if_finite
+from treekit.optax._averages import incremental_update as incremental_update
+from treekit.optax._averages import periodic_update as periodic_update
 from treekit.optax._conditionally import conditionally_mask as conditionally_mask
 from treekit.optax._conditionally import conditionally_transform as conditionally_transform
 from treekit.optax._dtype_preserving import dtype_preserving as dtype_preserving
@@ -57,7 +57,7 @@ multi_transform = partition
 
 if TYPE_CHECKING:
     from treekit.optax._names import *
-else:  # so that a misspelt name is an error to checkers
+else:  # so that type checkers report misspelt names
 
     def __getattr__(name: str) -> Any:
         value = _wrap_attribute(_optax, name)
@@ -69,7 +69,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *dir(_optax)})
 
 
-# So that `import treekit.optax.name` works for modules of later releases of Optax too; those above have files.
+# Makes `import treekit.optax.name` work for modules of later releases of Optax; those of this one have files.
 for _name, _module in list(vars(_optax).items()):
     if isinstance(_module, ModuleType) and _module.__name__ == f"optax.{_name}":
         sys.modules.setdefault(f"{__name__}.{_name}", _wrap_module(_module, f"{__name__}.{_name}"))

@@ -1,4 +1,4 @@
-"""A whole step: the updates of an optimizer, added to the params."""
+"""`apply_gradients`: take a whole step of an optimizer in one call."""
 
 from typing import Any, TypeVar
 
@@ -8,6 +8,7 @@ from treekit._jax import jtu
 from treekit._map import check_shapes
 from treekit._round import Key
 from treekit._tree import flatten_updates, is_none
+from treekit._types import Params, Updates
 from treekit.optax._apply import apply_updates
 from treekit.optax._boundary import normalize, whole_step
 from treekit.optax._multi_steps import MultiSteps
@@ -20,33 +21,33 @@ State = TypeVar("State")
 
 def apply_gradients(
     optimizer: TransformationLike,
-    grads: Any,
+    grads: Updates,
     state: State,
     params: T,
     *,
     key: Key | None = None,
-    **extra_args: Any,
+    **extra_args: object,
 ) -> tuple[T, State]:
-    """One whole step of an optimizer: the new params, or raw model, and the new state.
+    """Take a whole step of an optimizer: return the new params, or raw model, and the new state.
 
-    Computes what `optimizer.update` and `treekit.optax.apply_updates` compute. A step of `MultiSteps` that only
-    accumulates, and one that `apply_if_finite` skips, leave the params untouched, and so move less memory.
+    The result is that of `optimizer.update` and `treekit.optax.apply_updates`. Steps of `MultiSteps` that only
+    accumulate, and steps that `apply_if_finite` skips, do not touch the params, so they move less memory.
 
     Args:
         optimizer: a transformation, or a `MultiSteps`.
         grads: the gradients; None or float0 for a leaf without one.
         state: the state of the optimizer, made by its `init`.
         params: any tree.
-        key: as in `apply_updates`: rounds params of less than 32 bits stochastically. Another one for each step.
-        **extra_args: for the optimizer, such as `value`.
+        key: as in `apply_updates`, to round params of less than 32 bits stochastically; use another one for each step.
+        **extra_args: extra arguments of `optimizer.update`, such as `value`.
 
     Returns:
-        The params, with their structure, shapes and dtypes; and the state.
+        The new params, with the structure, shapes and dtypes of `params`; and the new state.
 
     Raises:
-        ValueError: `grads` do not have the structure or the shapes of `params`; names the first key path.
-        ValueError, TypeError: the optimizer fails, and `state` is not one that its `init` makes for these params; names
-            the key path.
+        ValueError: `grads` do not have the structure or the shapes of `params`; the message names the first key path.
+        ValueError, TypeError: the optimizer fails, and `state` is not a state of this optimizer for these params; the
+            message names the key path.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax
@@ -61,16 +62,16 @@ def apply_gradients(
         optimizer = optimizer.gradient_transformation()
     _check_grads(grads, params)
 
-    def apply(params: Any, updates: Any) -> Any:
+    def apply(params: Params, updates: Updates) -> Any:
         return apply_updates(params, updates, key=key)
 
     return whole_step(normalize(optimizer), grads, state, params, extra_args, apply)
 
 
-def _check_grads(grads: Any, params: Any) -> None:
+def _check_grads(grads: Updates, params: Params) -> None:
     treedef = jtu.tree_structure(params, is_leaf=is_none)
     try:
-        parts = flatten_updates(treedef, grads)  # one None for each param below a None
+        parts = flatten_updates(treedef, grads)  # a None in place of a subtree becomes one None per param
     except ValueError:
         raise _wrong_grads(updates_mismatch(treedef, grads, "grads")) from None
     try:

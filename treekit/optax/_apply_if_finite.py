@@ -1,4 +1,4 @@
-"""apply_if_finite: skip the updates that are not finite."""
+"""`apply_if_finite`: skip updates that are not finite."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import optax
 
 from treekit._dtype import strengthen
 from treekit._jax import jnp, jtu
+from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._step_if import run_if, update_if
@@ -24,17 +25,17 @@ from treekit.optax._types import TransformationLike
 def apply_if_finite(
     inner: TransformationLike, max_consecutive_errors: int
 ) -> GradientTransformation[optax.ApplyIfFiniteState]:
-    """`optax.apply_if_finite` for every mix of dtypes and every model.
+    """Skip updates that are not finite: `optax.apply_if_finite` for every model and every mix of dtypes.
 
-    Where an update holds an inf or a NaN, the inner state stays and the updates are zero; after more than
-    `max_consecutive_errors` such updates in a row the next one is accepted as it is.
+    If an update contains an inf or a NaN, the inner state does not change and the updates are zero. After
+    `max_consecutive_errors` such updates in a row, the next one is accepted.
 
-    The count of such updates in a row is in the state: `optax.tree.get(state, "notfinite_count")` reads it, and
+    The state counts such updates in a row: `optax.tree.get(state, "notfinite_count")` reads the count, and
     `optax.tree.set(state, notfinite_count=jnp.zeros([], jnp.int32))` resets it. The total is `total_notfinite`.
 
     Args:
         inner: any transformation.
-        max_consecutive_errors: how many updates in a row may be skipped.
+        max_consecutive_errors: the number of updates in a row that may be skipped.
 
     Returns:
         A transformation; its state is an `optax.ApplyIfFiniteState`.
@@ -48,31 +49,31 @@ def apply_if_finite(
     """
     tx = preserve_dtypes(inner)
 
-    def init(params: Any) -> optax.ApplyIfFiniteState:
+    def init(params: Params) -> optax.ApplyIfFiniteState:
         zero = jnp.zeros([], jnp.int32)
         return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, tx.init(params))
 
-    def check(updates: Any, state: Any) -> tuple[Any, Any]:
-        """Whether to accept the updates, and the state after the step but for the inner one."""
+    def check(updates: Updates, state: OptState) -> tuple[Any, Any]:
+        """Return whether to accept the updates, and the new state without its inner state."""
         finite = jnp.array([jnp.all(jnp.isfinite(g)) for g in jtu.tree_leaves(updates)], bool).all()
         count = jnp.where(finite, 0, optax.safe_increment(state.notfinite_count))
         total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
         return finite | (count > max_consecutive_errors), optax.ApplyIfFiniteState(count, finite, total, ())
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         accept, new_state = check(updates, state)
 
-        def run(inner_state: Any) -> tuple[Any, Any]:
+        def run(inner_state: OptState) -> tuple[Any, Any]:
             return tx.update(updates, inner_state, params, **extra)
 
         inner_state = jtu.tree_map(strengthen, state.inner_state)
         new_updates, inner_state = update_if(accept, run, updates, inner_state, jnp.zeros_like)
         return new_updates, new_state._replace(inner_state=inner_state)
 
-    def step(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
         accept, new_state = check(updates, state)
 
-        def run(carry: Any) -> Any:
+        def run(carry: PyTree) -> Any:
             return step_of(core_of(inner), tx)(updates, carry[1], carry[0], extra, apply)
 
         params, inner_state = run_if(accept, run, (params, jtu.tree_map(strengthen, state.inner_state)))

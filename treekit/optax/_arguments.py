@@ -1,4 +1,4 @@
-"""Which arguments of a factory are hyperparameters, which are schedules, and which are passed on as they are."""
+"""Sort the arguments of a factory into hyperparameters, schedules and static arguments."""
 
 import dataclasses
 import inspect
@@ -16,6 +16,7 @@ from treekit._dtype import dtype_of
 from treekit._filter import TreeSpec, filter
 from treekit._jax import jnp, jtu
 from treekit._predicates import is_array, is_parameter
+from treekit._types import OptState, Params
 from treekit.optax._originals import original
 from treekit.optax._selection import is_params_placeholder, is_spec_leaf
 from treekit.optax._specs import as_arrays
@@ -23,11 +24,11 @@ from treekit.optax._types import TransformationLike
 
 
 class Scheduled(NamedTuple):
-    """A schedule among the arguments.
+    """An argument that is a schedule.
 
     Attributes:
-        schedule: the argument, as a schedule with a state.
-        first: the value at the count 0, if it has been asked for already; else None.
+        schedule: the argument, as a stateful schedule.
+        first: its value at count 0 if that is known, else None.
     """
 
     schedule: Any
@@ -42,8 +43,8 @@ class Arguments:
         factory: the factory.
         signature: its signature.
         bound: its arguments.
-        static: the names of parameters that are static, whatever their arguments are.
-        required: the names of those that may not be.
+        static: the names of parameters that are always static.
+        required: the names of parameters that must not be static.
     """
 
     factory: Callable[..., TransformationLike]
@@ -51,10 +52,10 @@ class Arguments:
     bound: inspect.BoundArguments
     static: Collection[str]
     required: Collection[str]
-    _scheduled: set[str] = dataclasses.field(default_factory=set[str])  # the names that `sort` found the last time
+    _scheduled: set[str] = dataclasses.field(default_factory=set[str])  # the names that the last call of `sort` found
 
-    def sort(self, params: Any) -> tuple[dict[str, Scheduled], dict[str, Any]]:
-        """The arguments that are schedules, and those that are numbers."""
+    def sort(self, params: Params) -> tuple[dict[str, Scheduled], dict[str, Any]]:
+        """Return the arguments that are schedules, and those that are numbers."""
         params = params if is_params_placeholder(params) else jtu.tree_map(original, params)
         numbers: dict[str, Any] = {}
         schedules: dict[str, Scheduled] = {}
@@ -73,19 +74,19 @@ class Arguments:
                 )
         return schedules, numbers
 
-    def _as_schedule(self, value: Any, parameter: inspect.Parameter, params: Any) -> Scheduled | None:
+    def _as_schedule(self, value: object, parameter: inspect.Parameter, params: Params) -> Scheduled | None:
         if is_params_placeholder(params) and parameter.name in self._scheduled:
-            return Scheduled(_stateful(value), 0.0)  # tree_map_params asks for a structure, at each update of some
+            return Scheduled(_stateful(value), 0.0)  # tree_map_params needs only the structure
         found = _as_schedule(value, parameter, params)
         if found:
             self._scheduled.add(parameter.name)
         return found
 
-    def schedules_of(self, state: Any) -> dict[str, Any]:
-        """The schedules that a state was made with."""
+    def schedules_of(self, state: OptState) -> dict[str, Any]:
+        """Return the schedules that a state was made with."""
         if unknown := sorted(state.hyperparams.keys() - self.signature.parameters.keys()):
             raise TypeError(
-                f"the state's hyperparams hold {', '.join(unknown)}, which is not an argument of the function that was "
+                f"the state's hyperparams have {', '.join(unknown)}, which is not an argument of the function that was "
                 f"injected; its arguments are {', '.join(self.signature.parameters)}"
             )
         for name in state.hyperparams:
@@ -94,27 +95,27 @@ class Arguments:
                 was, now = ("a number", "a schedule") if callable(value) else ("a schedule", "a number")
                 raise TypeError(
                     f"the state was made with {was} for {name!r}, and the optimizer now has {now}: "
-                    f"{describe_value(value)}. Make the state by init, or give the argument that it was made with"
+                    f"{describe_value(value)}. Make the state with init, or pass the argument that it was made with"
                 )
         return {name: _stateful(self.bound.arguments[name]) for name in state.hyperparams_states}
 
     def make(self, hyperparams: dict[str, Any]) -> TransformationLike:
-        """The transformation with these hyperparameters."""
+        """Make the transformation with these hyperparameters."""
         call = inspect.BoundArguments(self.signature, OrderedDict({**self.bound.arguments, **hyperparams}))
         return self.factory(*call.args, **call.kwargs)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return (is_array(value) or isinstance(value, (int, float, complex))) and not isinstance(value, (bool, np.bool_))
 
 
-def _is_setting(value: Any, parameter: inspect.Parameter) -> bool:
-    """Whether a number is an int that has to stay one, such as the memory size of lbfgs."""
+def _is_setting(value: object, parameter: inspect.Parameter) -> bool:
+    """Whether a number must stay a Python int, such as the memory size of lbfgs."""
     return type(value) is int and (type(parameter.default) is int or parameter.annotation in (int, "int"))
 
 
-def _as_schedule(value: Any, parameter: inspect.Parameter, params: Any) -> Scheduled | None:
-    """A callable argument as a schedule; None where it is static."""
+def _as_schedule(value: object, parameter: inspect.Parameter, params: Params) -> Scheduled | None:
+    """Return a callable argument as a schedule; None if it is static."""
     if isinstance(value, (type, TreeSpec)) or value is parameter.default or _fits(value, params):
         return None
     if isinstance(value, optax.schedules.StatefulSchedule):
@@ -127,23 +128,23 @@ def _as_schedule(value: Any, parameter: inspect.Parameter, params: Any) -> Sched
     if first is not None or is_params_placeholder(params) or _maps_params(value, params):
         return None
     raise TypeError(
-        f"inject_hyperparams cannot tell what the argument {parameter.name!r} is: {value!r} neither maps a "
+        f"inject_hyperparams cannot decide what the argument {parameter.name!r} is: {value!r} neither maps a "
         "step count to one real number, as a schedule does, nor fits the params, as a mask does. "
         + _answered(answer, error)
-        + f"To pass it on as it is, name it: static_args={parameter.name!r}"
+        + f"To pass it on unchanged, name it: static_args={parameter.name!r}"
     ) from error
 
 
-def _answered(answer: Any, error: Exception | None) -> str:
+def _answered(answer: object, error: Exception | None) -> str:
     if error:
-        return f"Given a count, it raised {describe_error(error)}. "
+        return f"Called with a count, it raised {describe_error(error)}. "
     if answer is _NOT_ASKED:
         return ""
     what = describe(answer) if is_array(answer) else describe_value(answer)
-    return f"Given a count, it returned {what}, and a schedule returns a real number of shape (). "
+    return f"Called with a count, it returned {what}, but a schedule returns a real number of shape (). "
 
 
-def _fits(value: Any, params: Any) -> bool:
+def _fits(value: object, params: Params) -> bool:
     """Whether `value` is a tree that fits the params, rather than a function."""
     try:
         match_spec(value, filter(params, is_parameter), is_spec_leaf=is_spec_leaf, name="spec")
@@ -152,31 +153,31 @@ def _fits(value: Any, params: Any) -> bool:
     return not jtu.all_leaves([value]) and not any(map(is_array, jtu.tree_leaves(value)))
 
 
-def _maps_params(value: Any, params: Any) -> bool:
+def _maps_params(value: object, params: Params) -> bool:
     """Whether `value` maps the params to a tree that fits them, such as a mask."""
     try:
         spec = resolve_shown(value, params, as_arrays, is_spec_leaf=is_spec_leaf, name="spec")
-    except Exception:  # whatever a schedule raises when it is given the params for a count
+    except Exception:  # a schedule that is called with params may raise anything
         return False
     return not _is_real_number(spec) and not any(map(is_array, jtu.tree_leaves(spec)))
 
 
 def _value_at_zero(value: Any) -> tuple[Any, Exception | None]:
-    """What `value` maps a step count to, if it is asked; and what it raised."""
+    """Return what `value` maps a step count to, unless it is not called; and the error that it raised."""
     if not is_truly_callable(value) and not any(map(_is_numeric_leaf, jtu.tree_leaves(value))):
-        return _NOT_ASKED, None  # a mask or labels that can be called, for other params
-    # A concrete count, since a schedule may branch on it; and no transfer that a user means to forbid.
+        return _NOT_ASKED, None  # a callable mask or label tree, for other params
+    # The count is concrete, since a schedule may branch on it, and needs no transfer, which users may forbid.
     try:
         with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
             return value(jnp.zeros([], jnp.int32)), None
-    except Exception as error:  # whatever a mask function raises when it is given a count for the params
+    except Exception as error:  # a mask function that is called with a count may raise anything
         return None, error
 
 
 _NOT_ASKED = object()
 
 
-def _is_numeric_leaf(leaf: Any) -> bool:
+def _is_numeric_leaf(leaf: object) -> bool:
     return dtype_of(leaf) is not None and not is_spec_leaf(leaf)
 
 

@@ -1,4 +1,4 @@
-"""What one step of an optimizer does to each leaf, found by taking it."""
+"""Find out what one step of an optimizer does to each leaf, by taking it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,8 +12,9 @@ from treekit._dtype import dtype_of, has_no_update
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import is_array
 from treekit._tree import flatten_updates
+from treekit._types import OptState, Params, PyTree, TransformationLike, Updates
 
-_STEEP, _FLAT = 1e3, 1e-3  # curvatures, between which any line search finds two steps
+_STEEP, _FLAT = 1e3, 1e-3  # curvatures for which any line search finds different steps
 _MOST_MINI_STEPS = 1000
 _LATER = "in the second step; 0 in the first"
 
@@ -22,28 +23,28 @@ class Answer(NamedTuple):
     """What a step does to one leaf.
 
     Attributes:
-        size: the root mean square of the update, negative where it is along the gradient rather than against it; None
-            where that is not known.
-        note: why it is not known, or what else is to be said of it.
+        size: the root mean square of the update, negative if it goes along the gradient instead of against it; None if
+            unknown.
+        note: why it is unknown, or another remark.
     """
 
     size: float | None
     note: str = ""
 
 
-def ask(tx: Any, state: Any, params: Any, slope: float, *, net: bool = False) -> list[Answer]:
-    """For each leaf of the params, what a step from `state` does whose gradient is `slope` everywhere.
+def ask(tx: TransformationLike, state: OptState, params: Params, slope: float, *, net: bool = False) -> list[Answer]:
+    """Return, for each leaf of the params, what a step from `state` with a gradient of `slope` everywhere does.
 
     Args:
         tx: the optimizer.
         state: its state.
         params: the params.
         slope: the gradient.
-        net: take away what a step does whose gradient is zero.
+        net: subtract the effect of a step with a gradient of zero.
     """
     try:
         return _ask_twice(tx, state, params, slope, net)
-    except Exception as error:  # whatever an optimizer raises that needs more than gradients
+    except Exception as error:  # an optimizer that needs more than gradients may raise anything
         asked = error
     try:
         steep, flat = (_ask_twice(tx, state, params, slope, net, curvature) for curvature in (_STEEP, _FLAT))
@@ -54,9 +55,9 @@ def ask(tx: Any, state: Any, params: Any, slope: float, *, net: bool = False) ->
 
 
 def _ask_twice(
-    tx: Any, state: Any, params: Any, slope: float, net: bool, curvature: float | None = None
+    tx: TransformationLike, state: OptState, params: Params, slope: float, net: bool, curvature: float | None = None
 ) -> list[Answer]:
-    """In the first step, and in the second where that is zero: the rate of a warm-up starts so."""
+    """Take one step, and a second one for leaves whose first step is zero, as in a warm-up."""
 
     def step(states: list[Any]) -> tuple[list[Answer], list[Any]]:
         steps: list[tuple[Any, Any]] = []
@@ -72,19 +73,21 @@ def _ask_twice(
     return [b._replace(note=_LATER) if a.size == 0 and b.size else a for a, b in zip(first, second, strict=True)]
 
 
-def _full(params: Any, slope: float) -> Any:
-    """The gradient that is `slope` everywhere."""
+def _full(params: Params, slope: float) -> Any:
+    """Return a gradient that is `slope` everywhere."""
 
-    def full(x: Any) -> Any:
+    def full(x: object) -> Any:
         return jnp.full_like(x, slope) if has_gradient(x) else None
 
     return jtu.tree_map(full, params)
 
 
-def _round(tx: Any, grads: Any, state: Any, params: Any, extra: dict[str, Any]) -> tuple[Any, Any]:
-    """One step, or as many as MultiSteps takes for one."""
+def _round(
+    tx: TransformationLike, grads: Updates, state: OptState, params: Params, extra: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Take one step, or the mini-steps of one round of MultiSteps."""
 
-    def update(grads: Any, state: Any) -> tuple[Any, Any]:
+    def update(grads: Updates, state: OptState) -> tuple[Any, Any]:
         updates, new_state = tx.update(grads, state, params, **extra)
         return updates, new_state
 
@@ -98,19 +101,19 @@ def _round(tx: Any, grads: Any, state: Any, params: Any, extra: dict[str, Any]) 
     raise ValueError(f"MultiSteps took no step in {_MOST_MINI_STEPS:,} mini-steps")
 
 
-def _rounds(state: Any) -> list[int]:
-    """How many rounds each MultiSteps in a state has finished."""
+def _rounds(state: OptState) -> list[int]:
+    """Return the number of rounds that each MultiSteps in a state has finished."""
 
-    def stop(x: Any) -> bool:
+    def stop(x: object) -> bool:
         return isinstance(x, optax.MultiStepsState)
 
     return [int(x.gradient_step) for x in jtu.tree_leaves(state, is_leaf=stop) if stop(x)]
 
 
-def _loss(params: Any, slope: float, curvature: float) -> dict[str, Any]:
-    """The extra arguments for a loss with a gradient that is `slope` everywhere: a bowl."""
+def _loss(params: Params, slope: float, curvature: float) -> dict[str, Any]:
+    """Return the extra arguments for a quadratic loss whose gradient is `slope` everywhere."""
 
-    def value_fn(candidate: Any, *args: Any, **kwargs: Any) -> Any:
+    def value_fn(candidate: object, *args: object, **kwargs: object) -> Any:
         pairs = zip(jtu.tree_leaves(candidate), jtu.tree_leaves(params), strict=True)
         away = [jnp.ravel(x - p).real.astype(jnp.float32) for x, p in pairs if has_gradient(p)]
         return sum((jnp.sum(slope * d + curvature / 2 * d * d) for d in away), jnp.float32(curvature))
@@ -118,23 +121,23 @@ def _loss(params: Any, slope: float, curvature: float) -> dict[str, Any]:
     return {"value": jnp.float32(curvature), "grad": _full(params, slope), "value_fn": value_fn}
 
 
-def has_gradient(x: Any) -> bool:
-    """Whether JAX differentiates with respect to `x`: a floating or complex array."""
+def has_gradient(x: object) -> bool:
+    """Whether JAX differentiates with respect to `x`, that is, whether it is a floating-point or complex array."""
     return is_array(x) and dtype_of(x) is not None and bool(jnp.issubdtype(dtype_of(x), jnp.inexact))
 
 
-def _sizes(params: Any, updates: Any, rest: Any = None) -> list[Answer]:
-    """How large updates are, less those that come without a gradient."""
+def _sizes(params: Params, updates: Updates, rest: PyTree = None) -> list[Answer]:
+    """Return the sizes of updates, minus those of updates without a gradient."""
     leaves, treedef = jtu.tree_flatten(params)
     parts = [flatten_updates(treedef, tree) for tree in (updates, rest)]
-    sizes = jax.device_get([_size(*pair) for pair in zip(*parts, strict=True)])  # all at once
+    sizes = jax.device_get([_size(*pair) for pair in zip(*parts, strict=True)])  # one transfer for all
     return [
         Answer(float(size)) if has_gradient(x) else Answer(None, "has no gradient")
         for x, size in zip(leaves, sizes, strict=True)
     ]
 
 
-def _size(update: Any, rest: Any) -> Any:
+def _size(update: object, rest: object) -> Any:
     if has_no_update(update):
         return 0.0
     wide = jnp.asarray(update).astype(jnp.complex64 if jnp.iscomplexobj(update) else jnp.float32)

@@ -1,12 +1,14 @@
-"""The boundary of a transformation: outside raw models and missing gradients, inside trees of arrays alone.
+"""The boundary of a transformation: raw models and missing gradients outside, trees of arrays inside.
 
-Everything in `treekit.optax` crosses it once, at the outermost transformation; inside, cores are composed.
+Every update crosses it once, at the outermost transformation. Inside, transformations without a boundary, called
+cores, are composed.
 """
 
 from typing import Any
 
+from treekit._types import OptState, Params, Updates
 from treekit.optax._crossing import Crossing
-from treekit.optax._diagnose import diagnosing
+from treekit.optax._diagnose import diagnosing, diagnosing_init
 from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._originals import showing
 from treekit.optax._selection import is_params_placeholder, view_extra_args
@@ -15,32 +17,33 @@ from treekit.optax._types import TransformationLike
 
 
 def normalize(tx: TransformationLike) -> GradientTransformation[Any]:
-    """Any transformation as one that takes raw models and preserves dtypes; one of ours as it is."""
+    """Return a transformation that accepts raw models and preserves dtypes; one of treekit's is returned unchanged."""
     if is_ours(tx) and tx.core is not None:
         return tx
     return at_boundary(core_of(tx))
 
 
 def at_boundary(core: Core) -> GradientTransformation[Any]:
-    """The two kernels around a core: it sees the leaves that can be parameters, and dtypes are preserved.
+    """Wrap a core so that it sees only the leaves that can be parameters, and dtypes are preserved.
 
-    `init` and `update` close over transformations alone, so that Equinox's `closure_to_pytree`, by which Optimistix
-    takes optimizers, finds the arrays among their hyperparameters.
+    `init` and `update` close over transformations only, so that Equinox's `closure_to_pytree`, which Optimistix applies
+    to optimizers, finds the arrays among their hyperparameters.
     """
     inner = preserve_dtypes(core)
 
-    def init(params: Any) -> Any:
-        if is_params_placeholder(params):  # it stands for whatever the params are
+    def init(params: Params) -> Any:
+        if is_params_placeholder(params):  # a placeholder for any params
             return inner.init(params)
         crossing = Crossing(params, params)
-        with showing(crossing.originals):
-            return inner.init(crossing.inside_params)
+        inside_params = crossing.inside_params
+        with showing(crossing.originals), diagnosing_init(inner, inside_params):
+            return inner.init(inside_params)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         crossing = Crossing(updates, params, state)
         inside_updates, inside_params = crossing.inside_updates, crossing.inside_params
         views = view_extra_args(extra, updates, params, inside_params, crossing.inside, crossing.restore)
-        with showing(crossing.originals), diagnosing(inner, inside_updates, state, inside_params):
+        with showing(crossing.originals), diagnosing(inner, inside_updates, state, inside_params, views):
             new_updates, new_state = inner.update(inside_updates, state, inside_params, **views)
         return crossing.outside(new_updates), new_state
 
@@ -48,9 +51,14 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
 
 
 def whole_step(
-    tx: GradientTransformation[Any], grads: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply
+    tx: GradientTransformation[Any],
+    grads: Updates,
+    state: OptState,
+    params: Params,
+    extra: dict[str, Any],
+    apply: Apply,
 ) -> tuple[Any, Any]:
-    """New params and a new state, by the core's own whole step if it has one and can do it for all of these params."""
+    """Take a whole step, with the core's own whole step if it has one that supports these params."""
     core = core_of(tx)
     step = own_step(core)
     crossing = None if step is None else Crossing(grads, params)
@@ -58,11 +66,12 @@ def whole_step(
         updates, state = tx.update(grads, state, params, **extra)
         return apply(params, updates), state
 
-    def apply_inside(inside_params: Any, updates: Any) -> Any:
+    def apply_inside(inside_params: Params, updates: Updates) -> Any:
         return crossing.inside(apply(crossing.restore(inside_params, params), crossing.outside(updates)))
 
     inside_grads, inside_params = crossing.inside_updates, crossing.inside_params
     views = view_extra_args(extra, grads, params, inside_params, crossing.inside, crossing.restore)
-    with showing(crossing.originals), diagnosing(preserve_dtypes(core), inside_grads, state, inside_params):
+    inner = preserve_dtypes(core)
+    with showing(crossing.originals), diagnosing(inner, inside_grads, state, inside_params, views):
         new_params, new_state = step(inside_grads, state, inside_params, views, apply_inside)
     return crossing.restore(new_params, params), new_state

@@ -1,4 +1,4 @@
-"""conditionally_transform and conditionally_mask: run a transformation on some steps only."""
+"""`conditionally_transform` and `conditionally_mask`: run a transformation in some steps only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import optax
 
 from treekit._jax import jnp
+from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._step_if import update_if
@@ -19,13 +20,13 @@ def conditionally_transform(
     should_transform_fn: Callable[..., Any],
     forward_extra_args: bool = False,
 ) -> GradientTransformation[optax.ConditionallyTransformState]:
-    """`optax.conditionally_transform` for every mix of dtypes: on the other steps, updates pass through unchanged.
+    """Run a transformation in some steps, and pass updates on unchanged in the others, for every mix of dtypes.
 
     Args:
         inner: any transformation.
-        should_transform_fn: takes the number of the step, an int32 array of shape (); returns whether to run `inner`,
-            a bool array of shape ().
-        forward_extra_args: whether it also gets the extra arguments of `update`.
+        should_transform_fn: takes the number of the step, an int32 array of shape (), and returns whether to run
+            `inner`, a bool array of shape ().
+        forward_extra_args: whether to pass the extra arguments of `update` to it too.
 
     Returns:
         A transformation; its state is an `optax.ConditionallyTransformState`.
@@ -46,7 +47,7 @@ def conditionally_mask(
     should_transform_fn: Callable[..., Any],
     forward_extra_args: bool = False,
 ) -> GradientTransformation[optax.ConditionallyMaskState]:
-    """`optax.conditionally_mask` for every mix of dtypes: on the other steps, updates are zero.
+    """Run a transformation in some steps, and return zero updates in the others, for every mix of dtypes.
 
     Args:
         inner: any transformation.
@@ -76,11 +77,11 @@ def _run_conditionally(
 ) -> GradientTransformation[Any]:
     tx = preserve_dtypes(inner)
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         return state_class(inner_state=tx.init(params), step=jnp.zeros([], jnp.int32))
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        def run(inner_state: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        def run(inner_state: OptState) -> tuple[Any, Any]:
             return tx.update(updates, inner_state, params, **extra)
 
         should_transform = should_transform_fn(state.step, **(extra if forward_extra_args else {}))
@@ -90,5 +91,5 @@ def _run_conditionally(
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
 
 
-def _same(x: Any) -> Any:
+def _same(x: object) -> Any:
     return x

@@ -1,4 +1,4 @@
-"""Which params a state covers."""
+"""Find out which params a state covers."""
 
 from typing import Any
 
@@ -7,24 +7,25 @@ import optax
 
 from treekit._jax import jtu
 from treekit._tree import is_none
+from treekit._types import OptState, Params
 
 
-def covered_leaves(state: Any, given: Any, leaves: list[Any], updates: list[Any]) -> list[Any]:
-    """The leaves of the params that `init` was given when it made a state, as far as the state tells.
+def covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: list[Any]) -> list[Any]:
+    """Return the leaves of the params that `init` received when it made a state, as far as the state shows.
 
-    A Python float has a place in the state of a raw model, and none in gradients or in filtered params; a state that
-    was made of filtered params has none for it. Trees in the state that are like the params show which it was.
+    The state of a raw model has an entry for a Python float; the state of filtered params, like their gradients, does
+    not. Trees in the state that are like the params show which of the two it is.
 
     Args:
         state: the state.
-        given: the params, or the updates where no params are given.
-        leaves: those of `given`, None among them.
+        given: the params, or the updates if params were not passed.
+        leaves: the leaves of `given`, including None.
         updates: the update for each of them.
     """
     if jtu.all_leaves([given]) or all(update is not None for update in updates):
         return leaves
 
-    def is_copy(x: Any) -> bool:
+    def is_copy(x: object) -> bool:
         return type(x) is type(given) and _leaves_like(x, given) is not None
 
     copies = [x for x in jtu.tree_leaves(state, is_leaf=is_copy) if is_copy(x)]
@@ -32,10 +33,10 @@ def covered_leaves(state: Any, given: Any, leaves: list[Any], updates: list[Any]
     return list(map(_covered_leaf, leaves, updates, zip(*columns, strict=True))) if columns else leaves
 
 
-def _leaves_like(copy: Any, given: Any) -> list[Any] | None:
-    """What `copy` has for each leaf of the params; None unless it has their structure and shapes.
+def _leaves_like(copy: Params, given: Params) -> list[Any] | None:
+    """Return what `copy` has for each leaf of the params; None unless it has their structure and shapes.
 
-    None or a MaskedNode, in either, may stand for what is left out.
+    Either tree may have None or a MaskedNode as a placeholder.
     """
     leaves, treedef = jtu.tree_flatten(copy, is_leaf=_is_left_out)
     try:
@@ -52,19 +53,19 @@ def _leaves_like(copy: Any, given: Any) -> list[Any] | None:
     return found
 
 
-def _covered_leaf(leaf: Any, update: Any, copies: tuple[Any, ...]) -> Any:
-    """A leaf of the params given, as the state covers it.
+def _covered_leaf(leaf: object, update: object, copies: tuple[Any, ...]) -> Any:
+    """Return a leaf of the params, or None if the state does not cover it.
 
-    In a chain one copy may have an array where another is masked: the array tells most, then None, then MaskedNode.
+    In a chain, one copy may have an array where another is masked: the array decides, then None, then MaskedNode.
     """
     arrays = [copy for copy in copies if not _is_left_out(copy)]
     if arrays:
         return arrays[-1] if leaf is None else leaf
     if update is None and any(copy is None for copy in copies):  # left out by init, or by a filter
         return None
-    # No shape is known of a param that is masked out and not given, and none is needed.
+    # The shape of a param that is masked out and was not passed is unknown, and not needed.
     return 0.0 if leaf is None and any(copy is not None for copy in copies) else leaf
 
 
-def _is_left_out(x: Any) -> bool:
+def _is_left_out(x: object) -> bool:
     return x is None or isinstance(x, optax.MaskedNode)

@@ -1,4 +1,4 @@
-"""One update on its way through the boundary: the trees as the user knows them, and as cores know them."""
+"""Convert the trees of one update between the user's form and the form that cores see."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,31 +10,33 @@ from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, has_no_upda
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import is_inexact_parameter, is_parameter
 from treekit._tree import is_none, path_text
+from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._covered import covered_leaves
 from treekit.optax._selection import update_parts
 
 
 class Crossing:
-    """One update, as the user knows it and as cores know it.
+    """The trees of one update, in the user's form and in the form that cores see.
 
     A parameter may have no update: Equinox's gradient of a Python float is None, and JAX's of an int array is float0.
-    The core, which has state for it, sees a zero, and None comes out. An integer parameter is shown as a floating one,
-    since that is what optimizers compute with.
+    The core, which has state for it, sees a zero, and the user gets None. Cores see an integer parameter as a
+    floating-point one, since optimizers compute with those.
 
     Args:
-        updates: the updates that the user gives; in `init`, the params.
-        params: the params that the user gives, or None.
-        state: the state, which tells what the params were when it was made; None where they were these.
+        updates: the user's updates; in `init`, the params.
+        params: the user's params, or None.
+        state: the state, which shows for which params it was made; None if for these.
 
     Attributes:
         inside_params: the params as cores see them, or None.
-        originals: by the id of an array that cores see: this array, and the user's own leaf that it stands for.
+        originals: maps the id of an array that cores see to the array and the user's leaf that it represents.
 
     Raises:
-        TypeError: a leaf that cannot be a parameter has a gradient, or is an array of objects; names the key path.
+        TypeError: a leaf that cannot be a parameter has a gradient, or is an array of objects; the message names the
+            key path.
     """
 
-    def __init__(self, updates: Any, params: Any, state: Any = None) -> None:
+    def __init__(self, updates: Updates, params: Params, state: OptState = None) -> None:
         given = updates if params is None else params
         leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
         self._params = None if params is None else leaves
@@ -48,35 +50,35 @@ class Crossing:
 
     @property
     def is_plain(self) -> bool:
-        """Whether each leaf that can be a parameter is a floating or complex array of JAX's, and has an update."""
+        """Whether every leaf that can be a parameter is a floating-point or complex JAX array, and has an update."""
         trios = zip(self._keep, self._leaves, self._updates, strict=True)
         return all(not keep or (_is_plain(leaf) and not has_no_update(update)) for keep, leaf, update in trios)
 
     @property
     def inside_updates(self) -> Any:
-        """The updates as cores see them."""
+        """Return the updates as cores see them."""
         return self._inside(self._updates, as_array)
 
-    def inside(self, tree: Any) -> Any:
-        """A tree like the params, with None for what cannot be a parameter, and zeros for missing updates."""
+    def inside(self, tree: PyTree) -> Any:
+        """Return a tree like the params, with None for leaves that are not parameters and zeros for missing updates."""
         return self._inside(update_parts(self._treedef, tree), as_array)
 
-    def outside(self, new_updates: Any) -> Any:
-        """The updates that come out: None where none came in."""
+    def outside(self, new_updates: Updates) -> Any:
+        """Return the updates in the user's form: None for leaves that had no update."""
         pairs = zip(update_parts(self._treedef, new_updates), self._updates, strict=True)
         return self._treedef.unflatten([None if has_no_update(old) else new for new, old in pairs])
 
-    def restore(self, inside_params: Any, params: Any) -> Any:
-        """The user's params, with the values of `inside_params` for those that are trained."""
+    def restore(self, inside_params: Params, params: Params) -> Any:
+        """Return the user's params, with the values of `inside_params` for leaves that are trained."""
 
-        def choose(leaf: Any, new: Any, update: Any, old: Any) -> Any:
+        def choose(leaf: object, new: object, update: object, old: object) -> Any:
             return old if has_no_update(update) or not is_inexact_parameter(leaf) else new
 
         news, olds = (update_parts(self._treedef, tree) for tree in (inside_params, params))
         return self._treedef.unflatten(map(choose, self._leaves, news, self._updates, olds))
 
     def _inside(self, parts: list[Any], as_leaf: Callable[[Any], Any]) -> Any:
-        def enter(keep: bool, x: Any, leaf: Any) -> Any:
+        def enter(keep: bool, x: object, leaf: object) -> Any:
             if not keep:
                 return None
             absent = has_no_update(x)
@@ -97,13 +99,13 @@ class Crossing:
                 )
             if is_update and not keep and not has_no_update(update) and update is not param:
                 why = (
-                    "the state has no place for it, since this leaf was None in the params that init was given"
+                    "the state does not cover it, since this leaf was None in the params that init received"
                     if is_parameter(param)
                     else f"the params have a {describe(param)} there, which cannot be a parameter"
                 )
                 raise TypeError(
-                    f"there is a gradient ({describe(update)}) at {self._path(i)}, and {why}. It would be lost: give "
-                    "None in its place, or make the leaf an array and the state by init"
+                    f"there is a gradient ({describe(update)}) at {self._path(i)}, and {why}. It would be lost: pass "
+                    "None instead, or make the leaf an array and make the state again with init"
                 )
 
     def _path(self, i: int) -> str:
@@ -111,10 +113,10 @@ class Crossing:
         return path_text(jtu.tree_flatten_with_path(tree, is_leaf=is_none)[0][i][0])
 
 
-def _as_inexact(param: Any) -> Any:
-    """A number as an array, an integer as one of JAX's default float."""
+def _as_inexact(param: object) -> Any:
+    """Return a number as an array, and an integer as an array of JAX's default float."""
     if has_dtype(param) and jnp.issubdtype(dtype_of(param), jnp.inexact):
-        return param  # dtype_of, since a NumPy array in bf16 is not inexact to NumPy, nor to Equinox
+        return param  # dtype_of, since to NumPy and Equinox a NumPy array in bf16 is not inexact
     x = as_array(param)
     return (
         x
@@ -123,10 +125,10 @@ def _as_inexact(param: Any) -> Any:
     )
 
 
-def _is_plain(param: Any) -> bool:
+def _is_plain(param: object) -> bool:
     return isinstance(param, untyped.Array) and is_inexact_parameter(param)
 
 
-def _is_of_objects(param: Any) -> bool:
+def _is_of_objects(param: object) -> bool:
     dtype: Any = getattr(param, "dtype", None)
     return isinstance(param, np.ndarray) and dtype == np.dtype(object)

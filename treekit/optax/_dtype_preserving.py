@@ -1,4 +1,4 @@
-"""dtype_preserving: the second kernel, for users' own transformations."""
+"""`dtype_preserving`: preserve dtypes in any transformation, and choose the dtype and rounding of its state."""
 
 import re
 from collections.abc import Mapping
@@ -9,29 +9,30 @@ from jax.typing import DTypeLike
 
 from treekit._jax import jnp
 from treekit._round import hash_bits, round_like, widen
+from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._dtypes import like_updates, preserve_dtypes
 from treekit.optax._selection import is_params_placeholder
-from treekit.optax._state_dtype import cast_state, check_state, check_state_dtype, is_by_name, store_by_name
+from treekit.optax._state_dtype import cast_state, check_state, check_state_dtype, store_by_name
 from treekit.optax._transformation import GradientTransformation, core_of, described
 from treekit.optax._types import S, TransformationLike
 
-# One for all floating state, or one for each accumulator, by name or by pattern.
+# One dtype for all floating-point state, or one for each accumulator, by name or by pattern.
 if TYPE_CHECKING:
     StateDtype = DTypeLike | Mapping[str, DTypeLike] | Mapping[re.Pattern[str], DTypeLike] | None
 else:
-    StateDtype = Any  # so that our own error, which names the entry, comes before that of a run-time checker
+    StateDtype = Any  # so that our own error, which names the entry, precedes that of a run-time checker
 
 
 class StochasticRoundingState(NamedTuple):
     """State that is rounded stochastically.
 
     Attributes:
-        rounding_count: the number of updates so far, from which the random bits come; uint32, shape ().
+        rounding_count: the number of updates so far, which determines the random bits; uint32, shape ().
         inner_state: the state of the inner transformation.
     """
 
-    rounding_count: Any  # no `count`, so that optax.tree.get finds one count in the state of adam
+    rounding_count: Any  # not `count`, so that optax.tree.get finds only the count of adam
     inner_state: Any
 
 
@@ -63,38 +64,38 @@ def dtype_preserving(
     rounding: Literal["nearest", "stochastic"] = "nearest",
     seed: int = 0,
 ) -> GradientTransformation[Any]:
-    """Keep the dtype, weak type and structure of a transformation's state, whatever the dtypes of the gradients.
+    """Preserve dtypes, weak types and structure of a transformation's state, whatever the dtypes of the gradients.
 
-    `init` makes weak types strong. `update` gives every leaf of the state the dtype it came in with, and every update
-    the wider of its gradient's and its param's dtype; so scan and cond accept the state, and jit traces once.
+    `init` makes weak types strong. `update` returns every leaf of the state in the dtype that it had before, and every
+    update in the wider of its gradient's and its param's dtype. So scan and cond accept the state, and jit traces once.
 
-    In bf16 `0.999 * v` rounds to `v`: a second moment that has once been large never decays. There are two cures.
-    `state_dtype=jnp.float32` holds the state in f32. `rounding="stochastic"` holds it in 16 bits or 8, computes in f32,
-    and casts back by `treekit.stochastic_round`, which is right on average.
+    In bf16, `0.999 * v` rounds to `v`: a second moment that was large once never decays. There are two solutions.
+    `state_dtype=jnp.float32` stores the state in f32. `rounding="stochastic"` stores it in 16 or 8 bits, computes in
+    f32, and casts back with `treekit.stochastic_round`, without bias.
 
     Args:
         inner: any transformation.
-        state_dtype: a floating dtype in which all floating state is stored, whatever that of the params is; but numbers
-            of shape () are not narrowed, since among them are hyperparameters. By default state has the dtypes that
-            `inner.init` gives it. Or a dtype for each accumulator, `{"mu": jnp.bfloat16, "nu": jnp.float32}`: the rest
-            keeps its dtype, and `inner` computes in f32 at least. A name is a part of a key path in the state; if a
-            path has several, the outermost decides. If it has none, so does a compiled pattern, which is searched for
-            in the whole path, such as "0.mu.layers.0.weight".
+        state_dtype: a floating-point dtype in which all floating-point state is stored, whatever the dtypes of the
+            params; but numbers of shape () are not narrowed, since some are hyperparameters. By default, state has the
+            dtypes that `inner.init` gives it. Or a dtype for each accumulator, `{"mu": jnp.bfloat16, "nu":
+            jnp.float32}`: other state keeps its dtype, and `inner` computes in f32 at least. A name is a part of a key
+            path in the state; if a path contains several names, the outermost decides. If it contains no name, the
+            first compiled pattern decides that is found in the whole path, such as "0.mu.layers.0.weight".
         rounding: how state and updates of less than 32 bits are rounded. "nearest": `inner` computes in `state_dtype`
-            or in the dtypes it is given. "stochastic": it computes in f32 at least, and what comes out is rounded at
-            random.
-        seed: what the random bits are made of, with the number of the update and of the leaf: a run can be repeated,
-            stopped and resumed, on any number of devices. Give each of several such transformations its own.
+            or in the dtypes that it receives. "stochastic": it computes in f32 at least, and the results are rounded
+            at random.
+        seed: determines the random bits, together with the numbers of the update and of the leaf. So a run can be
+            repeated, stopped and resumed, on any number of devices. Use another seed for each such transformation.
 
     Returns:
         A transformation; its state has the structure of that of `inner`. With rounding="stochastic" it is a
         NamedTuple of a count (`rounding_count`) and that state (`inner_state`).
 
     Raises:
-        TypeError: `state_dtype` is no floating dtype, `seed` no int; or, from `update`, `inner` changes the structure
-            of the state or of the updates, with the difference.
-        ValueError: `rounding` has another name; or, from `init`, a name in `state_dtype` decides about nothing in
-            the state, with the names that there are.
+        TypeError: `state_dtype` is not a floating-point dtype, or `seed` is not an int; or, raised by `update`, `inner`
+            changes the structure of the state or of the updates; the message lists the differences.
+        ValueError: `rounding` has another value; or, raised by `init`, a name in `state_dtype` does not occur in the
+            state; the message lists the names that do.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -111,12 +112,12 @@ def dtype_preserving(
     _check_seed(seed)
     if rounding == "stochastic":
         return at_boundary(_round_state(inner, state_dtype, seed))
-    if is_by_name(state_dtype):
+    if isinstance(state_dtype, Mapping):
         return at_boundary(store_by_name(inner, state_dtype))
     return at_boundary(core_of(inner) if state_dtype is None else preserve_dtypes(inner, state_dtype=state_dtype))
 
 
-def _check_seed(seed: Any) -> None:
+def _check_seed(seed: object) -> None:
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"seed must be an int, found {seed!r}")
 
@@ -124,19 +125,19 @@ def _check_seed(seed: Any) -> None:
 def _round_state(
     inner: TransformationLike, state_dtype: StateDtype, seed: int
 ) -> optax.GradientTransformationExtraArgs:
-    """`inner` computes in f32, all of it; what is narrow of its state and its updates is then rounded down."""
+    """Let `inner` compute in f32, and round narrow state and updates stochastically."""
     tx = preserve_dtypes(inner)
 
-    def init(params: Any) -> StochasticRoundingState:
+    def init(params: Params) -> StochasticRoundingState:
         state = tx.init(params)
         held = state if is_params_placeholder(params) else cast_state(state_dtype, state)
         return StochasticRoundingState(jnp.zeros([], jnp.uint32), held)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         if not isinstance(state, StochasticRoundingState):
             raise TypeError(
                 f"rounding='stochastic' needs the StochasticRoundingState that its init makes, found a "
-                f"{type(state).__name__}. One that was made without it goes into init(params)._replace(inner_state=...)"
+                f"{type(state).__name__}. Put one that was made without it into init(params)._replace(inner_state=...)"
             )
         count, old = state
         check_state(old, state_dtype)

@@ -1,6 +1,6 @@
-"""How type checkers see Optax's own factories: with their parameters, and one of treekit's transformations as result.
+"""Types of Optax's factories for type checkers: their own parameters, and a treekit transformation as result.
 
-At run time these functions do nothing: `_wrap.py` makes what they describe.
+At run time these functions do nothing: `_wrap.py` makes the factories that they describe.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from treekit.optax._transformation import GradientTransformation
 
 P = ParamSpec("P")
 
-# The state of a chain is a tuple with one part for each of its transformations.
+# The state of a chain is a tuple with one state for each of its transformations.
 ChainState: TypeAlias = tuple[Any, ...]
 RateState: TypeAlias = optax.EmptyState | optax.ScaleByScheduleState
 AdamState: TypeAlias = tuple[optax.ScaleByAdamState, RateState]
@@ -21,25 +21,25 @@ SgdState: TypeAlias = tuple[optax.EmptyState | optax.TraceState, RateState]
 
 
 def any_state(factory: Callable[P, object]) -> Callable[P, GradientTransformation[Any]]:
-    """A factory whose state depends on its arguments, or is one of Optax's own state classes."""
+    """Type of a factory whose state depends on its arguments, or is one of Optax's own state classes."""
     return cast(Callable[P, GradientTransformation[Any]], factory)
 
 
 def chained(factory: Callable[P, object]) -> Callable[P, GradientTransformation[ChainState]]:
-    """A factory that makes a chain."""
+    """Type of a factory that makes a chain."""
     return any_state(factory)
 
 
 def adam_like(factory: Callable[P, object]) -> Callable[P, GradientTransformation[AdamState]]:
-    """`adam`."""
+    """Type of `adam`."""
     return any_state(factory)
 
 
 def adamw_like(factory: Callable[P, object]) -> Callable[P, GradientTransformation[AdamWState]]:
-    """`adamw`."""
+    """Type of `adamw`."""
     return any_state(factory)
 
 
 def sgd_like(factory: Callable[P, object]) -> Callable[P, GradientTransformation[SgdState]]:
-    """`sgd`."""
+    """Type of `sgd`."""
     return any_state(factory)

@@ -1,4 +1,4 @@
-"""get_hyperparams and set_hyperparams: what `inject_hyperparams` keeps in a state, read and changed while training."""
+"""`get_hyperparams` and `set_hyperparams`: read and change hyperparameters in a state while training."""
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping
@@ -12,37 +12,38 @@ from jax.core import Tracer
 from treekit._describe import describe, describe_value
 from treekit._dtype import cast_like, dtype_of, is_weak
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._types import KeyPath, OptState
 
 S = TypeVar("S")
 
 _INJECTED = set(optax.InjectStatefulHyperparamsState._fields)
-_LISTED = 8  # names or keys, in an error
+_LISTED = 8  # the number of names or keys in an error
 
 
 class _Hyperparam(NamedTuple):
-    """One hyperparameter: where it is."""
+    """The place of one hyperparameter in a state."""
 
-    path: Any  # the key path of the state that it is part of, and its name
+    path: Any  # the key path of the state that contains it, and its name
     name: str
-    leaf: int  # its place among the leaves of the whole state
+    leaf: int  # its index among the leaves of the whole state
     scheduled: bool
 
 
-def get_hyperparams(state: Any) -> dict[str, Any]:
-    """The hyperparameters anywhere in an optimizer's state, by key path and name.
+def get_hyperparams(state: OptState) -> dict[str, Any]:
+    """Return the hyperparameters from anywhere in an optimizer's state, by key path and name.
 
     A key is the path of the state that `inject_hyperparams` made, as `jax.tree_util.keystr(path, simple=True,
-    separator=".")` writes it, and the name: "learning_rate" where the whole optimizer was injected,
-    "1.learning_rate" for the second part of a chain, "inner_states.head.inner_state.learning_rate" in a group of
-    `partition`. Where two of these keys would be equal, all are written as `jax.tree_util.keystr(path)` writes them.
+    separator=".")` writes it, and the name: "learning_rate" if the whole optimizer was injected, "1.learning_rate" for
+    the second part of a chain, "inner_states.head.inner_state.learning_rate" in a group of `partition`. If two of these
+    keys would be equal, all are written as by `jax.tree_util.keystr(path)`.
 
     Args:
-        state: the state of an optimizer of treekit's or plain Optax's, wrapped in any way; also inside of jit. Flax's
-            `nnx.Optimizer.opt_state`, and a tree of dicts that was restored from it, will do as well.
+        state: the state of an optimizer of treekit or plain Optax, in any wrapper; also inside jit. It may be Flax's
+            `nnx.Optimizer.opt_state`, or a tree of dicts that was restored from it.
 
     Returns:
-        The arrays by key, in the order of the state; empty where nothing was injected. Under a schedule it is the value
-        that the last update used, and before the first update the value that this will use.
+        The arrays by key, in the order of the state; empty if nothing was injected. Under a schedule, a value is the
+        one that the last update used, or, before the first update, the one that it will use.
 
     >>> from treekit import optax
     >>> optimizer = optax.chain(optax.clip(1.0), optax.inject_hyperparams(optax.sgd)(0.1))
@@ -53,24 +54,23 @@ def get_hyperparams(state: Any) -> dict[str, Any]:
     return {key: leaves[found.leaf] for key, found in _by_key(state).items()}
 
 
-def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_name: Any) -> S:
-    """An optimizer's state with other hyperparameters.
+def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_name: object) -> S:
+    """Return an optimizer's state with other hyperparameters.
 
-    Each keeps its dtype, weak type, shape and sharding, so a jitted step is not traced again. Nothing is changed if
-    there is an error.
+    Each preserves its dtype, weak type, shape and sharding, so a jitted step is not traced again.
 
     Args:
-        state: as in `get_hyperparams`; also inside of jit. It is not changed.
-        values: numbers by the keys of `get_hyperparams`, for one of several hyperparameters of the same name.
-        **by_name: numbers by name, for all hyperparameters of that name, but for those in `values`.
+        state: as in `get_hyperparams`; also inside jit. It is not changed.
+        values: numbers by the keys of `get_hyperparams`, to set one of several hyperparameters of the same name.
+        **by_name: numbers by name, to set all hyperparameters of that name, except those in `values`.
 
     Returns:
         A state with the structure of `state`.
 
     Raises:
-        ValueError: a hyperparameter has no such key or name, lists the nearest that there are; or it follows a
+        ValueError: no hyperparameter has this key or name (the message lists the nearest ones); or it follows a
             schedule, which would overwrite the value in the next update.
-        TypeError: a value is not a number, has another shape, or a dtype that may not be cast (a float for an int).
+        TypeError: a value is not a number, has another shape, or a dtype that cannot be cast (a float for an int).
 
     >>> from treekit import optax
     >>> optimizer = optax.inject_hyperparams(optax.sgd)(0.1)
@@ -92,8 +92,8 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
     new = {key: by_name[x.name] for key, x in found.items() if x.name in by_name} | dict(values or {})
     if scheduled := [key for key in new if found[key].scheduled]:
         raise ValueError(
-            f"{', '.join(scheduled)} follows a schedule, which would overwrite the value in the next update. Give "
-            "inject_hyperparams a number in its place, or multiply by a hyperparameter of its own: "
+            f"{', '.join(scheduled)} follows a schedule, which would overwrite the value in the next update. Pass "
+            "a number to inject_hyperparams instead, or add a factor of your own: "
             "optax.inject_hyperparams(optax.scale)(1.0), after the optimizer in its chain"
         )
     for key, value in new.items():
@@ -107,7 +107,7 @@ def _is_mapping_or_none(values: object) -> bool:
     return values is None or isinstance(values, Mapping)
 
 
-def _by_key(state: Any) -> dict[str, _Hyperparam]:
+def _by_key(state: OptState) -> dict[str, _Hyperparam]:
     treedef = jtu.tree_structure(state)
     found = list(_find((), treedef.unflatten(range(treedef.num_leaves))))
     keys = [untyped.tree_util.keystr(x.path, simple=True, separator=".") for x in found]
@@ -116,26 +116,26 @@ def _by_key(state: Any) -> dict[str, _Hyperparam]:
     return dict(zip(keys, found, strict=True))
 
 
-def _find(path: Any, state: Any) -> Iterator[_Hyperparam]:
-    """The hyperparameters in a state whose leaves are their places."""
+def _find(path: KeyPath, state: OptState) -> Iterator[_Hyperparam]:
+    """Yield the hyperparameters in a state whose leaves are replaced by their indices."""
     for below, node in jtu.tree_flatten_with_path(state, is_leaf=_is_injected)[0]:
         if _is_injected(node):
             here = (*path, *below)
             fields = _fields(node)
             for name, value in fields["hyperparams"].items():
-                (leaf,) = jtu.tree_leaves(value)  # nnx has a variable around it
+                (leaf,) = jtu.tree_leaves(value)  # in nnx it is inside a variable
                 scheduled = name in fields.get("hyperparams_states", {})
                 yield _Hyperparam((*here, jax.tree_util.GetAttrKey(name)), name, leaf, scheduled)
             yield from _find((*here, jax.tree_util.GetAttrKey("inner_state")), fields.get("inner_state"))
 
 
-def _is_injected(x: Any) -> bool:
-    """Whether `inject_hyperparams` made this. Flax and Orbax turn it into a mapping, and leave out what is empty."""
+def _is_injected(x: object) -> bool:
+    """Whether `inject_hyperparams` made this state. Flax and Orbax make it a mapping, without empty entries."""
     return {"count", "hyperparams"} <= _fields(x).keys() <= _INJECTED
 
 
-def _fields(x: Any) -> Mapping[Any, Any]:
-    """The children of a NamedTuple or a mapping, by name."""
+def _fields(x: object) -> Mapping[Any, Any]:
+    """Return the children of a NamedTuple or a mapping by name."""
     if _is_mapping(x):
         return x
     fields: dict[str, Any] = getattr(x, "_asdict", dict[str, Any])()
@@ -151,7 +151,7 @@ def _check_known(what: str, asked: str, known: Collection[str]) -> None:
         return
     if not known:
         raise ValueError(
-            "the state has no hyperparameters: optax.inject_hyperparams(optax.adam)(1e-3) keeps those of adam in its "
+            "the state has no hyperparameters: optax.inject_hyperparams(optax.adam)(1e-3) stores those of adam in its "
             "state"
         )
     nearest = difflib.get_close_matches(asked, dict.fromkeys(known), _LISTED, cutoff=0)

@@ -1,4 +1,4 @@
-"""inject_hyperparams: hyperparameters in the state, where code can read and change them while training."""
+"""`inject_hyperparams`: store hyperparameters in the state, where you can read and change them while training."""
 
 import functools
 import inspect
@@ -14,6 +14,7 @@ from treekit._dtype import dtype_of, is_weak, strengthen
 from treekit._jax import jnp, jtu
 from treekit._predicates import is_array, is_inexact_array
 from treekit._round import is_narrow, widen
+from treekit._types import OptState, Params, Updates
 from treekit.optax._arguments import Arguments
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import Core, GradientTransformation, core_of, describe_call
@@ -27,40 +28,40 @@ def inject_hyperparams(
     *,
     only: str | Iterable[str] | None = None,
 ) -> Callable[..., GradientTransformation[InjectStatefulHyperparamsState]]:
-    """`optax.inject_hyperparams` that needs no `static_args` for arguments that are not schedules.
+    """Store the hyperparameters of an optimizer in its state, without `static_args` for masks and other trees.
 
-    Each argument is, in this order:
+    The first of these rules that applies to an argument decides what it is:
 
-    1. static: what `static_args` names, and what `only` does not; None, bools, strings, classes, dtypes; a callable
-       that is the parameter's default; a tree that fits the params, or a callable that maps the params to a tree
-       fitting them (a mask, labels);
+    1. static: arguments that `static_args` names, or that `only` does not name; None, bools, strings, classes, dtypes;
+       a callable that is the parameter's default; a tree that fits the params, or a callable that maps the params to
+       such a tree (a mask, labels);
     2. a schedule: a stateful schedule, or a callable that maps a step count to one real number;
-    3. a hyperparameter: a number, but an int whose default or annotation is int is static;
+    3. a hyperparameter: a number, except that an int whose default or annotation is int is static;
     4. static, if it is not callable (transformations, tuples of settings); else an error.
 
-    A schedule is called once in `init` and once in each update. In `init` it is called a second time, with the params,
-    if it returns a Python number and the parameter is not annotated as Optax's learning rates are: a function that maps
-    over the leaves of the params may return one too.
+    A schedule is called once in `init` and once in each update. If it returns a Python number, and its parameter is not
+    annotated like Optax's learning rates, `init` also calls it with the params, to see whether it is a mask function.
 
     Args:
-        inner_factory: makes the transformation from hyperparameters.
-        static_args: a name, or several, of parameters to pass on as they are.
-        hyperparam_dtype: the dtype of the floating hyperparameters. By default numbers without a dtype of their own are
-            stored in float32 at least (float64 for float64 params), and arrays in the dtype they have.
-        only: a name, or several, of the parameters that become hyperparameters, ints among them; all others are static.
-            By default, every parameter that can.
+        inner_factory: a function of hyperparameters that returns a transformation, such as `optax.adam`.
+        static_args: the name, or names, of parameters to pass on unchanged.
+        hyperparam_dtype: the dtype of floating-point hyperparameters. By default, Python numbers are stored in float32
+            at least (float64 for float64 params), and arrays in their own dtype.
+        only: the name, or names, of the parameters that become hyperparameters, even if they are ints; all others are
+            static. By default, every parameter that can.
 
     Returns:
-        A function with the signature of `inner_factory`; the state of the transformation it returns is an
+        A function with the signature of `inner_factory`; the state of the transformation that it returns is an
         `optax.InjectStatefulHyperparamsState`. `treekit.optax.get_hyperparams` and `set_hyperparams` read and change
-        what is in it.
+        its hyperparameters.
 
     Raises:
-        ValueError: `static_args` or `only` names a parameter that `inner_factory` does not have, or both name one.
+        ValueError: `static_args` or `only` names a parameter that `inner_factory` does not have, or both name the same
+            parameter.
         TypeError: `inner_factory` is not a function; or, raised by `init`, a callable argument is neither a schedule
             nor fits the params, or `only` names an argument that is neither a number nor a schedule; or, raised by
-            `update`, the state was made with a number where there is a schedule now, or the reverse. Each error names
-            the argument.
+            `update`, the state was made with a number for an argument that is now a schedule, or the reverse. Each
+            message names the argument.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -74,7 +75,7 @@ def inject_hyperparams(
     """
     if not callable(inner_factory):
         raise TypeError(
-            f"inner_factory must be a function that makes a transformation, such as optax.adam and not "
+            f"inner_factory must be a function that returns a transformation, such as optax.adam, not "
             f"optax.adam(1e-3); found {type(inner_factory).__name__}"
         )
     signature = inspect.signature(inner_factory)
@@ -86,7 +87,7 @@ def inject_hyperparams(
         static = signature.parameters.keys() - required
 
     @functools.wraps(inner_factory)
-    def factory(*args: Any, **kwargs: Any) -> GradientTransformation[InjectStatefulHyperparamsState]:
+    def factory(*args: object, **kwargs: object) -> GradientTransformation[InjectStatefulHyperparamsState]:
         bound = bind(inner_factory, signature, args, kwargs)
         bound.apply_defaults()
         arguments = Arguments(inner_factory, signature, bound, static, required)
@@ -110,7 +111,7 @@ def _names_of_parameters(what: str, given: str | Iterable[str], signature: inspe
 def bind(
     f: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> inspect.BoundArguments:
-    """The arguments of a call by name; where they do not fit, the error that `f` raises, which names it."""
+    """Return the arguments of a call by name, or raise the error that `f` raises for them, which names `f`."""
     try:
         return signature.bind(*args, **kwargs)
     except TypeError:
@@ -118,13 +119,13 @@ def bind(
         raise
 
 
-def _injected(arguments: Arguments, hyperparam_dtype: Any) -> Core:
-    def make(hyperparams: dict[str, Any], params: Any) -> Core:
+def _injected(arguments: Arguments, hyperparam_dtype: object) -> Core:
+    def make(hyperparams: dict[str, Any], params: Params) -> Core:
         tx = arguments.make(hyperparams)
         core = core_of(tx)
         return _in_float32(core) if any(map(_is_float8, jtu.tree_leaves(params))) else core
 
-    def init(params: Any) -> optax.InjectStatefulHyperparamsState:
+    def init(params: Params) -> optax.InjectStatefulHyperparamsState:
         schedules, numbers = arguments.sort(params)
         dtype = _float_dtype(hyperparam_dtype, params)
         states = {name: jtu.tree_map(strengthen, x.schedule.init()) for name, x in schedules.items()}
@@ -133,7 +134,7 @@ def _injected(arguments: Arguments, hyperparam_dtype: Any) -> Core:
         inner_state = make(hyperparams, params).init(params)
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         schedules = arguments.schedules_of(state)
         given = updates if params is None else params
         dtype = _float_dtype(hyperparam_dtype, given)
@@ -153,24 +154,24 @@ def _is_float8(x: Any) -> bool:
 
 
 def _in_float32(inner: Core) -> Core:
-    """A core computing in float32: JAX does not multiply a float8 by a hyperparameter of another dtype."""
+    """Return a core that computes in float32, since JAX does not multiply a float8 by another dtype."""
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         new_updates, new_state = inner.update(widen(updates), widen(state), widen(params), **extra)
         return new_updates, new_state
 
     return optax.GradientTransformationExtraArgs(inner.init, update)
 
 
-def _float_dtype(stated: Any, params: Any) -> Any:
-    """What numbers without a dtype of their own are held in: in bf16, b2 = 0.999 would be 1."""
+def _float_dtype(stated: object, params: Params) -> Any:
+    """Return the dtype in which Python numbers are stored: float32 at least, since b2 = 0.999 is 1 in bf16."""
     if stated is not None:
         return stated
     wide = any(x.dtype.itemsize // (1 + np.iscomplexobj(x)) > 4 for x in jtu.tree_leaves(params) if is_inexact_array(x))
     return jnp.float64 if wide else jnp.float32
 
 
-def _as_hyperparam(x: Any, float_dtype: Any) -> Any:
+def _as_hyperparam(x: object, float_dtype: object) -> Any:
     if jnp.issubdtype(dtype_of(x), jnp.floating) and not (is_array(x) and not is_weak(x)):
         return jnp.asarray(x, float_dtype)
     return jnp.asarray(x, dtype_of(x))

@@ -1,4 +1,4 @@
-"""lbfgs, and the value and gradient that its line search leaves in the state."""
+"""`lbfgs`, and `value_and_grad_from_state`, which reads the value and gradient that its line search stored."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -10,6 +10,7 @@ from treekit._filter import combine, partition
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import cast_tree_like
 from treekit._predicates import is_inexact_array
+from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
 from treekit.optax._types import ValueAndGradFn
@@ -27,18 +28,18 @@ def lbfgs(
     scale_init_precond: bool = True,
     linesearch: optax.GradientTransformation | None = _LINESEARCH,
 ) -> GradientTransformation[tuple[Any, ...]]:
-    """`optax.lbfgs` on raw models, in any floating dtype, inside scan, traced once.
+    """Make the L-BFGS optimizer, `optax.lbfgs`, for raw models and every floating-point dtype; jit traces it once.
 
-    `value_fn` is called with the whole model, whatever part of it is optimized.
+    `value_fn` is called with the whole model, even if only a part of it is optimized.
 
     Args:
-        learning_rate: scales the step; by default the line search alone does.
-        memory_size: how many past updates approximate the inverse Hessian.
+        learning_rate: scales the step, in addition to the line search.
+        memory_size: the number of past updates from which the inverse Hessian is approximated.
         scale_init_precond: whether the first approximation is a scaled identity.
-        linesearch: finds the length of a step; None for none.
+        linesearch: the transformation that finds the length of a step, or None.
 
     Returns:
-        A transformation; its update takes `value`, `grad` and `value_fn`.
+        A transformation, whose `update` needs `value`, `grad` and `value_fn` by name.
 
     Source: algorithms 7.4 and 7.5 of Nocedal and Wright, Numerical Optimization.
 
@@ -59,9 +60,9 @@ def lbfgs(
 
 
 def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:
-    """Gradients in the dtypes of the params, of which the memory of past gradients is."""
+    """Cast gradients to the dtypes of the params, which the memory of past gradients has."""
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         if params is None:
             raise ValueError(
                 "lbfgs needs the params: update(updates, state, params, value=..., grad=..., value_fn=...)"
@@ -72,20 +73,20 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
 
 
 def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
-    """`optax.value_and_grad_from_state` on raw models: the value and gradient that a line search has left in the state.
+    """Return a function that reads value and gradient from the state, where a line search has stored them.
 
-    Where the state has no finite value yet, or holds the gradient of a part of the params only (inside `masked`), value
-    and gradient are computed.
+    This is `optax.value_and_grad_from_state` for raw models. If the state has no finite value yet, or the gradient of
+    only a part of the params (inside `masked`), value and gradient are computed.
 
     Args:
-        value_fn: takes params, or a raw model, and further arguments; returns a real array of shape ().
+        value_fn: takes params, or a raw model, and further arguments, and returns a real array of shape ().
 
     Returns:
-        A function `(params, *args, state, **kwargs) -> (value, grad)`; grad is None where params hold no
-            inexact array.
+        A function `(params, *args, state, **kwargs) -> (value, grad)`; `grad` is None for leaves that are not inexact
+            arrays.
 
     Raises:
-        ValueError: the state holds no value and gradient. Raised by the function returned.
+        ValueError: raised by that function if the state does not have value and gradient.
 
     >>> import jax.numpy as jnp
     >>> params = jnp.array([1.0, 2.0])
@@ -94,7 +95,7 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
     (Array(5., dtype=float32), Array([2., 4.], dtype=float32))
     """
 
-    def value_and_grad(params: Any, *args: Any, state: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def value_and_grad(params: Params, *args: object, state: OptState, **kwargs: object) -> tuple[Any, Any]:
         value, grad = optax.tree.get(state, "value"), optax.tree.get(state, "grad")
         if value is None or grad is None:
             raise ValueError(
@@ -103,7 +104,7 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
             )
         inexact, rest = partition(params, is_inexact_array)
 
-        def fn(inexact_params: Any) -> Any:
+        def fn(inexact_params: Params) -> Any:
             return value_fn(combine(inexact_params, rest), *args, **kwargs)
 
         def compute() -> tuple[Any, Any]:
@@ -111,7 +112,7 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
             return cast_like(new_value, value), jtu.tree_map(cast_like, new_grad, grad)
 
         grad = _where_inexact(params, grad)
-        if jtu.tree_structure(grad) != jtu.tree_structure(inexact):  # inside masked, for one
+        if jtu.tree_structure(grad) != jtu.tree_structure(inexact):  # as inside masked
             grad = inexact
             return compute()
         new_value, new_grad = lax.cond(jnp.isfinite(value), lambda: (value, grad), compute)
@@ -120,8 +121,8 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
     return value_and_grad
 
 
-def _where_inexact(params: Any, grad: Any) -> Any:
-    """The gradient as JAX would give it: None where the params are no inexact array."""
+def _where_inexact(params: Params, grad: Updates) -> Any:
+    """Return the gradient as JAX would, with None for params that are not inexact arrays."""
     leaves, treedef = jtu.tree_flatten(params)
     try:
         grads = treedef.flatten_up_to(grad)

@@ -1,4 +1,4 @@
-"""filtered, masked and partition: a transformation for some of the leaves, or other ones for other leaves."""
+"""`filtered`, `masked`, `partition` and similar: run transformations on selected leaves."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ import optax
 from treekit._jax import jtu
 from treekit._predicates import is_inexact_array
 from treekit._tree import is_none
-from treekit._types import FilterSpec, Labels, Mask
+from treekit._types import FilterSpec, Labels, Mask, OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._selection import LeafSelection, apply_to_selection, is_params_placeholder
 from treekit.optax._specs import choose_filtered, choose_groups, choose_masked, resolve_mask
@@ -21,22 +21,22 @@ from treekit.optax._types import S, TransformationLike
 def filtered(
     inner: GradientTransformation[S] | TransformationLike, filter_spec: FilterSpec = is_inexact_array
 ) -> GradientTransformation[S]:
-    """Run a transformation over some of the leaves of a raw model; the others are frozen.
+    """Run a transformation on some of the leaves of a raw model, and freeze the others.
 
-    The other leaves (functions, strings, integers, …) are None in the state and in the updates that come out, so
-    `treekit.optax.apply_updates` and `equinox.apply_updates` leave them as they are.
+    The other leaves (functions, strings, integers, …) are None in the state and in the updates, so that
+    `treekit.optax.apply_updates` and `equinox.apply_updates` do not change them.
 
     Args:
         inner: any transformation.
         filter_spec: a predicate on leaves, or a prefix tree of the params whose leaves are bools or predicates. By
-            default every floating or complex array.
+            default, every floating-point or complex array.
 
     Returns:
-        A transformation on the raw model; its state is that of `inner`.
+        A transformation for the raw model, with the state of `inner`.
 
     Raises:
-        ValueError: `filter_spec` does not fit the params (names the key path), or is a function that selects no leaf.
-            Raised by `init` and `update`.
+        ValueError: raised by `init` and `update` if `filter_spec` does not fit the params (the message names the key
+            path), or is a function that selects no leaf.
 
     >>> import jax
     >>> import equinox as eqx
@@ -52,25 +52,26 @@ def filtered(
 def masked(
     inner: TransformationLike, mask: Mask, *, mask_compatible_extra_args: bool = False
 ) -> GradientTransformation[optax.MaskedState]:
-    """`optax.masked` for every mask and every model: masked-in leaves are transformed, the others pass through.
+    """Transform the leaves whose mask is True, and pass the others through: `optax.masked` for every mask and model.
 
-    Where a leaf is masked out, the state holds an `optax.MaskedNode` and the update comes out as it went in: it is
-    *not* frozen. To freeze, use `filtered`, or `partition` with `optax.set_to_zero`.
+    For a leaf that is masked out, the state has an `optax.MaskedNode`, and its update is returned unchanged: the leaf
+    is *not* frozen. To freeze, use `filtered`, or `partition` with `optax.set_to_zero`.
 
     Args:
-        inner: the transformation for the masked-in leaves.
-        mask: a prefix tree of the params with bools at its leaves, or a function from the params to one. A callable
-            tree, such as a mask made from an Equinox model, is a tree. Leaves of the model that cannot be parameters
-            need no value in it.
-        mask_compatible_extra_args: mask each extra argument that has the structure of the params or the updates. By
-            default only those that have their shapes too, so that a batch (x, y) is left alone.
+        inner: the transformation for leaves whose mask is True.
+        mask: a prefix tree of the params whose leaves are bools, or a function from the params to one. A callable tree,
+            such as a mask made from an Equinox model, is used as a tree. Leaves of the model that cannot be parameters
+            need no entry.
+        mask_compatible_extra_args: mask every extra argument that has the structure of the params or the updates. By
+            default, it must have their shapes too, so that a batch (x, y) is not masked.
 
     Returns:
         A transformation; its state is an `optax.MaskedState`.
 
     Raises:
-        ValueError: the mask does not fit the params; names the first key path where they part.
-        TypeError: a leaf of the mask is no bool; names its key path. Both are raised by `init` and `update`.
+        ValueError: the mask does not fit the params; the message names the first key path that differs.
+        TypeError: a leaf of the mask is not a bool; the message names its key path. Both are raised by `init` and
+            `update`.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -93,20 +94,20 @@ def partition(
     *,
     mask_compatible_extra_args: bool = False,
 ) -> GradientTransformation[optax.transforms.PartitionState]:
-    """`optax.partition` for every tree of labels and every model: each leaf goes to the transformation of its label.
+    """Give each leaf to the transformation with its label: `optax.partition` for every label tree and model.
 
     Args:
         transforms: maps labels to transformations.
-        param_labels: a prefix tree of the params with labels at its leaves, or a function from the params to one. A
-            callable tree is a tree. Leaves of the model that cannot be parameters need no label.
+        param_labels: a prefix tree of the params whose leaves are labels, or a function from the params to one. A
+            callable tree is used as a tree. Leaves of the model that cannot be parameters need no label.
         mask_compatible_extra_args: as in `masked`.
 
     Returns:
         A transformation; its state is an `optax.transforms.PartitionState`.
 
     Raises:
-        ValueError: the labels do not fit the params (names the first key path where they part), or one has no
-            transformation (names both sets of keys). Raised by `init` and `update`.
+        ValueError: raised by `init` and `update` if the labels do not fit the params (the message names the first key
+            path that differs), or a label has no transformation (the message names both sets of keys).
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -119,22 +120,22 @@ def partition(
     cores = {key: core_of(tx) for key, tx in transforms.items()}
     choose = functools.partial(choose_groups, frozenset(cores), param_labels)
 
-    def groups(params: Any) -> dict[Any, Core]:
+    def groups(params: Params) -> dict[Any, Core]:
         selections = choose(params)
 
-        def group(key: Any) -> Core:
+        def group(key: object) -> Core:
             return _select_masked(cores[key], lambda _: selections[key], mask_compatible_extra_args)
 
         return {key: group(key) for key in cores}
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         if is_params_placeholder(params):
             states = {key: optax.MaskedState(core.init(params)) for key, core in cores.items()}
         else:
             states = {key: tx.init(params) for key, tx in groups(params).items()}
         return optax.transforms.PartitionState(states)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         states: dict[Any, Any] = {}
         for key, tx in groups(updates if params is None else params).items():
             updates, states[key] = tx.update(updates, state.inner_states[key], params, **extra)
@@ -145,7 +146,7 @@ def partition(
 
 @described
 def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
-    """`optax.freeze` for every mask and every model: updates are zero where the mask is True.
+    """Make updates zero where the mask is True: `optax.freeze` for every mask and model.
 
     Args:
         mask: as in `masked`.
@@ -166,11 +167,11 @@ def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
 def selective_transform(
     optimizer: TransformationLike, *, freeze_mask: Mask
 ) -> GradientTransformation[optax.transforms.PartitionState]:
-    """`optax.selective_transform` for every mask and every model: leaves whose mask is True are frozen.
+    """Freeze the leaves whose mask is True, and transform the others: `optax.selective_transform` for every model.
 
     Args:
         optimizer: the transformation for the other leaves.
-        freeze_mask: as the mask in `masked`.
+        freeze_mask: as `mask` in `masked`.
 
     Returns:
         A transformation; its state is an `optax.transforms.PartitionState`, with the labels "train" and "freeze".
@@ -186,7 +187,7 @@ def selective_transform(
     return partition({"train": optimizer, "freeze": optax.set_to_zero()}, labels)
 
 
-def _train_or_freeze(freeze_mask: Any, params: Any) -> Any:
+def _train_or_freeze(freeze_mask: Mask, params: Params) -> Any:
     def label(frozen: bool | None) -> str | None:
         return None if frozen is None else "freeze" if frozen else "train"
 
@@ -194,7 +195,7 @@ def _train_or_freeze(freeze_mask: Any, params: Any) -> Any:
 
 
 def _select_masked(core: Core, choose: Callable[[Any], LeafSelection], any_shape: bool) -> Core:
-    """`apply_to_selection` as Optax's masked does it: MaskedNode for what is not selected, in a MaskedState."""
+    """Apply a core as Optax's masked does: with MaskedNode for other leaves, and a MaskedState."""
     return apply_to_selection(
         core, choose, any_shape=any_shape, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state
     )

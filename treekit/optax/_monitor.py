@@ -1,4 +1,4 @@
-"""monitor: measurements of the updates, in the state."""
+"""`monitor`: store measurements of the updates in the state."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import optax
 
 from treekit._describe import describe_value
+from treekit._types import Params
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
 
@@ -17,18 +18,18 @@ else:
 
 @described
 def monitor(measures: Mapping[str, Measure]) -> GradientTransformation[optax.MonitorState]:
-    """`optax.monitor` whose state holds the measurements from init on, so that it runs in scan and is traced once.
+    """Store measurements of the updates in the state: `optax.monitor`, which also runs in scan and is traced once.
 
-    Before the first update they are those of the params, as in the state of `optax.snapshot`.
+    The state has the measurements from `init` on. Before the first update they are measurements of the params.
 
     Args:
-        measures: by name, functions from the updates to what is to be kept of them, or `optax.measure_with_ema(...)`.
+        measures: maps names to functions of the updates whose results are stored, or to `optax.measure_with_ema(...)`.
 
     Returns:
-        A transformation that passes updates on as they are; its state is an `optax.MonitorState`.
+        A transformation that does not change the updates; its state is an `optax.MonitorState`.
 
     Raises:
-        TypeError: a measure is neither of these; names it.
+        TypeError: a measure is neither of these; the message names it.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax
@@ -45,7 +46,7 @@ def monitor(measures: Mapping[str, Measure]) -> GradientTransformation[optax.Mon
             )
     tx = optax.monitor(dict(measures))
 
-    def init(params: Any) -> optax.MonitorState:
+    def init(params: Params) -> optax.MonitorState:
         state = tx.init(params)
         measured: optax.MonitorState = tx.update(params, state, params)[1]
         return measured._replace(measure_states=state.measure_states)

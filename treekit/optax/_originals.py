@@ -1,4 +1,4 @@
-"""The user's own leaves, which masks, labels and filters are written for, behind the arrays that cores see."""
+"""Look up the user's leaves, for which masks, labels and filters are written, from the arrays that cores see."""
 
 import contextlib
 from collections.abc import Generator, Mapping
@@ -19,10 +19,10 @@ def showing(originals: _Originals) -> Generator[None]:
         _originals.reset(token)
 
 
-def original(x: Any) -> Any:
-    """The user's own leaf that an array stands for inside: a Python number, an integer array, a `jax.Ref`.
+def original(x: object) -> Any:
+    """Return the user's leaf that an array represents: a Python number, an integer array, a `jax.Ref`.
 
-    Masks, labels and filters are written for these.
+    Masks, labels and filters are written for those.
     """
     shown, leaf = _originals.get().get(id(x), (None, None))
     return leaf if shown is x and x is not None else x

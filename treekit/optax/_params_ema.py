@@ -1,4 +1,4 @@
-"""params_ema and get_ema: an average of the params that lives in the optimizer's state."""
+"""`params_ema` and `get_ema`: keep an average of the params in the optimizer's state."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from treekit._map import cast_tree_like
 from treekit._predicates import is_array
 from treekit._round import widen
 from treekit._tree import flatten_updates
+from treekit._types import KeyPath, OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, described
 
@@ -27,10 +28,10 @@ class ParamsEmaState(NamedTuple):
 
     Attributes:
         ema_count: the number of updates so far; int32, shape ().
-        params_ema: the average of the params, debiased, in float32 at least.
+        params_ema: the debiased average of the params, in float32 at least.
     """
 
-    ema_count: Any  # not `count`, so that optax.tree.get finds the one in the state of adam
+    ema_count: Any  # not `count`, so that optax.tree.get finds only the count of adam
     params_ema: Any
 
 
@@ -38,22 +39,22 @@ class ParamsEmaState(NamedTuple):
 def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
     """Keep an exponential moving average of the params in the state; `get_ema` reads it.
 
-    After t steps the average is that of the params after each of them, weighted by `decay**(t - i)` for step i, so it
-    is debiased. The params themselves and the updates are not changed.
+    After t steps, it is the average of the params after each step, weighted by `decay**(t - i)` for step i, which is
+    debiased. The params themselves and the updates are not changed.
 
-    It sees the params and their updates, and adds the two up in float32 at least; so put it last in its chain. Params
-    of 16 bits that are rounded stochastically are on average what it sees. Rounding to nearest may lose an update that
-    the average does not lose.
+    It adds the params and their updates in float32 at least, so put it last in its chain. If params of 16 bits are
+    rounded stochastically, their mean is this sum. If they are rounded to nearest, small updates may be lost that the
+    average does not lose.
 
     Args:
-        decay: how much of the average remains in each step; 0 or more and less than 1.
+        decay: the fraction of the average that remains in each step; at least 0 and less than 1.
 
     Returns:
-        A transformation that passes updates on as they are; its state is a `ParamsEmaState`. Inside `MultiSteps` it
-        takes one step for each round, and inside `apply_if_finite` none where the update is skipped.
+        A transformation that does not change the updates; its state is a `ParamsEmaState`. Inside `MultiSteps` it takes
+        one step for each round, and inside `apply_if_finite` no step if the update is skipped.
 
     Raises:
-        ValueError: `decay` is a number out of range; or `update` was not given the params. `treekit.optax.chain` raises
+        ValueError: `decay` is out of range; or `update` was called without the params. `treekit.optax.chain` raises
             one where another transformation follows `params_ema`.
 
     >>> import jax.numpy as jnp
@@ -69,15 +70,15 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
     """
     _check_decay(decay)
 
-    def init(params: Any) -> ParamsEmaState:
+    def init(params: Params) -> ParamsEmaState:
         return ParamsEmaState(jnp.zeros([], jnp.int32), jtu.tree_map(_wide, params))
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         if params is None:
             raise ValueError("params_ema averages the params, so update needs them: update(updates, state, params)")
         count = optax.safe_increment(state.ema_count)
         log_decay = jnp.log(jnp.asarray(decay, float))
-        # (1 - decay) / (1 - decay**count) is the weight of the newest: 1 in the first step, so the start is forgotten.
+        # (1 - decay) / (1 - decay**count) is the weight of the newest params: 1 in the first step.
         weight = jnp.expm1(log_decay) / jnp.expm1(count.astype(log_decay.dtype) * log_decay)
 
         def average(old: Any, param: Any, update: Any) -> Any:
@@ -98,30 +99,30 @@ def _check_decay(decay: Any) -> None:
 
 
 def _wide(x: Any) -> Any:
-    """A floating array in float32 at least, a complex one as it is."""
+    """Return a floating-point array in float32 at least, and a complex array unchanged."""
     return widen(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float)
 
 
 @overload
-def get_ema(state: Any) -> Any: ...
+def get_ema(state: OptState) -> Any: ...
 @overload
-def get_ema(state: Any, params: T) -> T: ...
-def get_ema(state: Any, params: Any = None) -> Any:
-    """The average of the params that `params_ema` keeps, from anywhere in an optimizer's state.
+def get_ema(state: OptState, params: T) -> T: ...
+def get_ema(state: OptState, params: Params = None) -> Any:
+    """Return the average of the params that `params_ema` keeps, from anywhere in an optimizer's state.
 
     Args:
         state: the state of an optimizer with `params_ema` in it.
         params: the params, or the raw model.
 
     Returns:
-        Without `params`, the average in float32 at least, None where the params have no number. With them, a tree with
-        the structure and dtypes of `params`: the average of every floating and complex array, and everything else (and
-        what `masked` or `filtered` has left out) as it is in `params`. Before the first update, the params that
-        `init` was given.
+        Without `params`, the average in float32 at least, with None for leaves that are not numbers. With `params`, a
+        tree with their structure and dtypes: it has the averages of floating-point and complex arrays, and everything
+        else, including leaves that `masked` or `filtered` left out, from `params`. Before the first update, it is the
+        params that `init` received.
 
     Raises:
-        ValueError: the state has no average of the params, or several; another transformation follows `params_ema` in
-            its chain; or `params` have another structure than the average.
+        ValueError: the state does not have exactly one average of the params; another transformation follows
+            `params_ema` in its chain; or `params` have another structure than the average.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -136,19 +137,19 @@ def get_ema(state: Any, params: Any = None) -> Any:
     found = list(_find((), state))
     if not found:
         raise ValueError(
-            "the state has no average of the params: optax.chain(optimizer, optax.params_ema(0.999)) keeps one"
+            "the state has no average of the params: optax.chain(optimizer, optax.params_ema(0.999)) has one"
         )
     if len(found) > 1:
         raise ValueError(
             f"the state has several averages of the params, at {', '.join(jtu.keystr(path) for path, _ in found)}: "
-            "give get_ema the part of the state that has the one you mean"
+            "pass get_ema the part of the state that has the one you mean"
         )
     ema = found[0][1].params_ema
     return ema if params is None else _in_params(ema, params)
 
 
-def _find(path: Any, state: Any) -> Iterator[tuple[Any, ParamsEmaState]]:
-    def stop(x: Any) -> bool:
+def _find(path: KeyPath, state: OptState) -> Iterator[tuple[Any, ParamsEmaState]]:
+    def stop(x: object) -> bool:
         return isinstance(x, ParamsEmaState) or (_is_chain(x) and x is not state)
 
     for below, node in jtu.tree_flatten_with_path(state, is_leaf=stop)[0]:
@@ -161,28 +162,28 @@ def _find(path: Any, state: Any) -> Iterator[tuple[Any, ParamsEmaState]]:
             if _is_chain(state) and not all(isinstance(x, ParamsEmaState) for x in _later(state, below[0])):
                 raise ValueError(
                     f"params_ema is at {jtu.keystr(where)} of the state, and another transformation follows it in its "
-                    "chain, so it averages params that the optimizer does not give. Put it last"
+                    "chain, so it does not average the params that the optimizer returns. Put it last"
                 )
             yield where, ema
 
 
 def _is_chain(x: object) -> bool:
-    """Whether this is the state of a chain, or of a named one."""
+    """Whether `x` is the state of a chain or of a named chain."""
     return type(x) in (tuple, OrderedDict)
 
 
-def _later(state: Any, key: Any) -> list[Any]:
+def _later(state: OptState, key: Any) -> list[Any]:
     """The states of the links of a chain after the one of a key."""
-    if type(state) is tuple:
-        return list(state[key.idx + 1 :])
-    return list(state.values())[list(state).index(key.key) + 1 :]
+    is_named = hasattr(state, "values")
+    states: list[Any] = list(state.values() if is_named else state)
+    return states[(list(state).index(key.key) if is_named else key.idx) + 1 :]
 
 
-def _in_params(ema: Any, params: Any) -> Any:
-    def is_left_out(x: Any) -> bool:
+def _in_params(ema: Params, params: Params) -> Any:
+    def is_left_out(x: object) -> bool:
         return isinstance(x, optax.MaskedNode)
 
-    def as_none(x: Any) -> Any:
+    def as_none(x: object) -> Any:
         return None if is_left_out(x) else x
 
     leaves, treedef = jtu.tree_flatten(params)
@@ -194,5 +195,5 @@ def _in_params(ema: Any, params: Any) -> Any:
     return cast_tree_like(params, treedef.unflatten(chosen))
 
 
-def _has_average(x: Any) -> bool:
+def _has_average(x: object) -> bool:
     return is_array(x) and dtype_of(x) is not None and bool(jnp.issubdtype(dtype_of(x), jnp.inexact))

@@ -1,4 +1,4 @@
-"""scale_by_tree: a rate for each leaf."""
+"""`scale_by_tree`: multiply the update of each leaf by its own rate."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +10,13 @@ from treekit._describe import describe_value
 from treekit._dtype import dtype_of
 from treekit._jax import jnp, jtu
 from treekit._predicates import is_parameter
+from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._specs import match_params
 from treekit.optax._transformation import GradientTransformation, described
 
-# A prefix tree of the params, of any class, with numbers or schedules at its leaves, or a function to one.
+# A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one.
 Rates = Callable[[Any], Any] | float | object
 
 
@@ -24,20 +25,20 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[optax.ScaleByScheduleS
     """Multiply the update of each leaf by its own rate: smaller steps for the body than for the head.
 
     Args:
-        rates: a prefix tree of the params with numbers or schedules at its leaves, or a function from the params to
-            one. A value covers the whole subtree below it, and None leaves that subtree's updates as they are. Leaves
-            of the model that cannot be parameters need no rate. A function is called with the params, so to give all
-            leaves one schedule, use `optax.scale_by_schedule`.
+        rates: a prefix tree of the params whose leaves are numbers or schedules, or a function from the params to one.
+            A value applies to the whole subtree below it, and with None that subtree's updates are not changed. Leaves
+            of the model that cannot be parameters need no rate. A function is called with the params, so use
+            `optax.scale_by_schedule` for one schedule for all leaves.
 
     Returns:
-        A transformation; its state is an `optax.ScaleByScheduleState` with the count of updates, on which schedules are
-        called. The sign of the updates is that of the rates: put it after an optimizer, or before
+        A transformation; its state is an `optax.ScaleByScheduleState` with the count of updates, with which schedules
+        are called. Rates do not reverse the sign: put it after an optimizer, or before
         `optax.scale_by_learning_rate`.
 
     Raises:
-        ValueError: the rates do not fit the params; names the first key path where they differ.
-        TypeError: a rate is not a real number of shape () nor a schedule that returns one; names its key path. Both are
-            raised by `init` and `update`.
+        ValueError: the rates do not fit the params; the message names the first key path that differs.
+        TypeError: a rate is neither a real number of shape () nor a schedule that returns one; the message names its
+            key path. Both are raised by `init` and `update`.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax
@@ -48,12 +49,12 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[optax.ScaleByScheduleS
     (Array([-0.125, -0.125], dtype=float32), Array([-1., -1.], dtype=float32))
     """
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         if not is_params_placeholder(params):
             _resolve(rates, params)
         return optax.ScaleByScheduleState(jnp.zeros([], jnp.int32))
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         prefix_treedef, found = _resolve(rates, updates if params is None else params)
         parts = prefix_treedef.flatten_up_to(updates)
         scaled = [_scale(_at_count(*rate, state.count), part) for rate, part in zip(found, parts, strict=True)]
@@ -62,8 +63,8 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[optax.ScaleByScheduleS
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
 
 
-def _resolve(rates: Any, params: Any) -> tuple[Any, list[tuple[str, Any]]]:
-    """The structure of the rates, and for each its key path and the rate; None for a part without parameters."""
+def _resolve(rates: PyTree, params: Params) -> tuple[Any, list[tuple[str, Any]]]:
+    """Return the structure of the rates, and each rate with its key path; None for a part without parameters."""
     prefix_treedef, matches = match_params(rates, params, is_spec_leaf=_is_rate, name="rates")
     found: list[tuple[str, Any]] = []
     for path, rate, part in matches:
@@ -76,7 +77,7 @@ def _resolve(rates: Any, params: Any) -> tuple[Any, list[tuple[str, Any]]]:
 
 
 def _is_rate(x: Any) -> bool:
-    """Whether `x` is a real number, or None where the updates are left as they are."""
+    """Whether `x` is a real number, or None, which does not change the updates."""
     if x is None:
         return True
     dtype = dtype_of(x)
@@ -84,7 +85,7 @@ def _is_rate(x: Any) -> bool:
     return real and np.shape(x) == ()
 
 
-def _at_count(at: str, rate: Any, count: Any) -> Any:
+def _at_count(at: str, rate: object, count: object) -> Any:
     if not callable(rate):
         return rate
     value = rate(count)
@@ -93,9 +94,9 @@ def _at_count(at: str, rate: Any, count: Any) -> Any:
     return value
 
 
-def _scale(rate: Any, updates: Any) -> Any:
+def _scale(rate: object, updates: Updates) -> Any:
     def scale(update: Any) -> Any:
-        whole = jnp.issubdtype(update.dtype, jnp.integer)  # an update that is one, times a rate, is not
+        whole = jnp.issubdtype(update.dtype, jnp.integer)  # an integer update times a rate is not an integer
         return rate * update if whole else jnp.asarray(rate, update.dtype) * update
 
     return updates if rate is None else jtu.tree_map(scale, updates)

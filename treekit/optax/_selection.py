@@ -1,7 +1,7 @@
-"""The first kernel: run a transformation over some of the leaves.
+"""Run a transformation on some of the leaves.
 
-`apply_to_selection` is the kernel. `filtered`, and the masks of `_masking.py`, only choose the leaves, and the
-placeholder for the others.
+`apply_to_selection` does this for all wrappers; `filtered` and the others in `_masking.py` only choose the leaves and
+the placeholder for the other leaves.
 """
 
 import dataclasses
@@ -17,22 +17,23 @@ from treekit._diff import tree_diff
 from treekit._jax import jtu
 from treekit._predicates import is_parameter
 from treekit._tree import flatten_updates
+from treekit._types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._transformation import Apply, Core, SteppingCore, own_step
 
-# What is a function whatever it is called; other callables, such as a model, are one only under a name in _fn.
+# Extra arguments of these types are functions; other callables, such as a model, only if their name ends in _fn.
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
 
 
 @dataclasses.dataclass(frozen=True)
 class LeafSelection:
-    """Some of the leaves or subtrees of a tree.
+    """A selection of leaves or subtrees of a tree.
 
     Attributes:
-        prefix_treedef: the structure whose leaves are selected or not; the tree it is for may go on below them.
+        prefix_treedef: a prefix of the structure of the tree, whose leaves are selected or not.
         keep: one bool for each leaf of `prefix_treedef`.
-        placeholder: what stands for one that is not selected.
-        pass_through: whether the update of one that is not selected comes out as it went in, as in masked; else None
-            comes out, which freezes it.
+        placeholder: the placeholder for unselected leaves.
+        pass_through: whether updates of unselected leaves are returned unchanged, as in `masked`; else they are None,
+            which freezes the leaves.
     """
 
     prefix_treedef: Any
@@ -40,44 +41,44 @@ class LeafSelection:
     placeholder: Any
     pass_through: bool
 
-    def parts(self, tree: Any) -> list[Any]:
-        """The leaf or subtree of `tree` at each leaf of `prefix_treedef`."""
+    def parts(self, tree: PyTree) -> list[Any]:
+        """Return the leaf or subtree of `tree` at each leaf of `prefix_treedef`."""
         return update_parts(self.prefix_treedef, tree)
 
-    def inside(self, tree: Any) -> Any:
-        """A tree like the params as the inner transformation sees it."""
+    def inside(self, tree: PyTree) -> Any:
+        """Return a tree like the params as the inner transformation sees it."""
         return self.inside_of(self.parts(tree))
 
     def inside_of(self, parts: list[Any]) -> Any:
-        """`inside` of a tree that has these parts."""
+        """Do what `inside` does, for a tree with these parts."""
         pairs = zip(self.keep, parts, strict=True)
         return self.prefix_treedef.unflatten([x if keep else self.placeholder for keep, x in pairs])
 
-    def outside(self, new: Any, old_parts: list[Any]) -> Any:
-        """The updates that come out, where a tree of `old_parts` came in."""
+    def outside(self, new: Updates, old_parts: list[Any]) -> Any:
+        """Return the updates, given those of the inner transformation and the parts of those it was called with."""
         triples = zip(self.keep, self.parts(new), old_parts, strict=True)
         return self.prefix_treedef.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
 
-    def only(self, updates: Any, params: Any, *, selected: bool) -> Any:
-        """The updates of what is selected, or of what is not, and None for the other params."""
+    def only(self, updates: Updates, params: Params, *, selected: bool) -> Any:
+        """Return the updates of selected leaves, or of unselected ones, with None for the other params."""
         triples = zip(self.keep, self.parts(updates), self.parts(params), strict=True)
         return self.prefix_treedef.unflatten([x if k == selected else jtu.tree_map(_none, p) for k, x, p in triples])
 
-    def restore(self, inside_params: Any, params: Any) -> Any:
-        """The whole params, where the inner transformation has made others of those it sees."""
+    def restore(self, inside_params: Params, params: Params) -> Any:
+        """Undo `inside` for params: restore the whole params, with new values for selected leaves."""
         triples = zip(self.keep, self.parts(inside_params), self.parts(params), strict=True)
         return self.prefix_treedef.unflatten([x if keep else y for keep, x, y in triples])
 
 
-def _none(_: Any) -> None:
+def _none(_: object) -> None:
     return None
 
 
-def update_parts(prefix_treedef: Any, tree: Any) -> list[Any]:
-    """What updates, or a tree like them, have at each leaf of a structure of params.
+def update_parts(prefix_treedef: PyTreeDef, tree: PyTree) -> list[Any]:
+    """Flatten updates, or a tree like them, up to a structure of params.
 
     Raises:
-        ValueError: the two differ in structure; names the first key path.
+        ValueError: they differ in structure; the message names the first key path.
     """
     try:
         return flatten_updates(prefix_treedef, tree)
@@ -85,7 +86,7 @@ def update_parts(prefix_treedef: Any, tree: Any) -> list[Any]:
         params = prefix_treedef.unflatten([0] * prefix_treedef.num_leaves)
         if isinstance(params, optax.LookaheadParams):
             raise ValueError(
-                "the params are the pair of optax.lookahead, which cannot be wrapped: use it as it is, outermost"
+                "the params are the pair of optax.lookahead, which cannot be wrapped: use it outermost"
             ) from None
         raise ValueError(
             f"the updates do not fit the params: {updates_mismatch(prefix_treedef, tree)}. update takes (updates, "
@@ -93,10 +94,10 @@ def update_parts(prefix_treedef: Any, tree: Any) -> list[Any]:
         ) from None
 
 
-def updates_mismatch(treedef: Any, tree: Any, name: str = "updates") -> str:
+def updates_mismatch(treedef: PyTreeDef, tree: PyTree, name: str = "updates") -> str:
     """Where updates, or a tree like them, first differ in structure from params; None does not differ from anything."""
     params = treedef.unflatten([_LEAF] * treedef.num_leaves)
-    differences = tree_diff(params, jtu.tree_map(lambda _: _LEAF, tree))
+    differences = tree_diff(params, jtu.tree_map(_as_leaf, tree))
     first = next((each for each in differences if each.right != "None"), differences[0])
     return f"at {first.path or 'the root'}, the params have {first.left}, and the {name} {first.right}"
 
@@ -108,6 +109,10 @@ class _Leaf:
 _LEAF = _Leaf()
 
 
+def _as_leaf(_: object) -> _Leaf:
+    return _LEAF
+
+
 def apply_to_selection(
     inner: Core,
     choose: Callable[[Any], LeafSelection],
@@ -116,25 +121,25 @@ def apply_to_selection(
     wrap: Callable[[Any], Any] = lambda state: state,
     unwrap: Callable[[Any], Any] = lambda state: state,
 ) -> Core:
-    """Run a core over the leaves that `choose` selects.
+    """Run a core on the leaves that `choose` selects.
 
-    Params, updates and extra arguments like either are selected alike, and a function among the extra arguments sees
-    the whole params where the core calls it with selected ones.
+    The same leaves are selected from params, updates and extra arguments that are like them. A function among the extra
+    arguments is called with the whole params when the core calls it with selected ones.
 
     Args:
         inner: the core.
-        choose: maps the params, or the updates where no params are given, to a selection.
-        any_shape: whether an extra argument with the structure of params or updates is like them, whatever its shapes.
-        wrap: makes the state from the inner one.
-        unwrap: gets the inner state back.
+        choose: maps the params, or the updates if params were not passed, to a selection.
+        any_shape: whether extra arguments with the structure of params or updates are like them, whatever their shapes.
+        wrap: maps the inner state to the state.
+        unwrap: maps the state to the inner state.
     """
 
-    def init(params: Any) -> Any:
-        if is_params_placeholder(params):  # it stands for whatever the params are
+    def init(params: Params) -> Any:
+        if is_params_placeholder(params):  # a placeholder for any params
             return wrap(inner.init(params))
         return wrap(inner.init(choose(params).inside(params)))
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         selection = choose(updates if params is None else params)
         inside_params = None if params is None else selection.inside(params)
         views = view_extra_args(
@@ -148,11 +153,11 @@ def apply_to_selection(
     if inner_step is None:
         return optax.GradientTransformationExtraArgs(init, update)
 
-    def step(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
         selection = choose(params)
         inside_params = selection.inside(params)
 
-        def apply_inside(inside_params: Any, new_updates: Any) -> Any:
+        def apply_inside(inside_params: Params, new_updates: Updates) -> Any:
             whole = selection.restore(inside_params, params)
             return selection.inside(apply(whole, selection.only(new_updates, params, selected=True)))
 
@@ -169,27 +174,27 @@ def apply_to_selection(
 
 def view_extra_args(
     extra: dict[str, Any],
-    updates: Any,
-    params: Any,
-    inside_params: Any,
+    updates: Updates,
+    params: Params,
+    inside_params: Params,
     inside: Callable[[Any], Any],
     restore: Callable[[Any, Any], Any],
     *,
     any_shape: bool = False,
 ) -> dict[str, Any]:
-    """Extra arguments as an inner transformation is to see them.
+    """Convert extra arguments to the form that an inner transformation sees.
 
     Args:
         extra: the arguments by name.
         updates: the updates outside.
         params: the params outside, or None.
         inside_params: the params inside, or None.
-        inside: maps a tree like the params to what the inner transformation sees of it.
-        restore: takes params from inside, and those outside, to whole params.
+        inside: maps a tree like the params to the form that the inner transformation sees.
+        restore: maps params inside and params outside to whole params.
         any_shape: as in `apply_to_selection`.
     """
 
-    def is_like(name: str, value: Any) -> bool:
+    def is_like(name: str, value: object) -> bool:
         trees = [updates] if params is None else [updates, params]
         return any(_is_like(name, value, tree, any_shape=any_shape) for tree in trees)
 
@@ -199,7 +204,7 @@ def view_extra_args(
         if params is None or not _is_function(name, value):
             return value
 
-        @functools.wraps(value)  # line searches look up the names of its arguments
+        @functools.wraps(value)  # line searches inspect the names of its arguments
         def whole(*args: Any, **kwargs: Any) -> Any:
             if args and jtu.tree_structure(args[0]) == jtu.tree_structure(inside_params):
                 args = (restore(args[0], params), *args[1:])
@@ -211,16 +216,16 @@ def view_extra_args(
     return {name: view(name, value) for name, value in extra.items()}
 
 
-def _is_function(name: str, value: Any) -> bool:
-    """Whether an extra argument is a function of the params: by its type, or by its name, as value_fn and obj_fn."""
+def _is_function(name: str, value: object) -> bool:
+    """Whether an extra argument is a function of the params, by its type or by a name such as value_fn or obj_fn."""
     return isinstance(value, _FUNCTIONS) or (callable(value) and name.endswith("_fn"))
 
 
-def _is_like(name: str, value: Any, tree: Any, *, any_shape: bool) -> bool:
-    """Whether the argument `name` has the structure of `tree`, and its shapes.
+def _is_like(name: str, value: Any, tree: PyTree, *, any_shape: bool) -> bool:
+    """Whether the argument `name` has the structure and the shapes of `tree`.
 
-    By structure alone, a batch (x, y) would be like params (w, b). A number is like params that are a number under the
-    name "grad" only, by which Optax hands over gradients: any other is a loss, a step or a rate.
+    By structure alone, a batch (x, y) would be like params (w, b). If the params are a number, only the argument "grad"
+    is like them: any other number is a loss, a step or a rate.
     """
     if jtu.tree_structure(value) != jtu.tree_structure(tree):
         return False
@@ -231,13 +236,13 @@ def _is_like(name: str, value: Any, tree: Any, *, any_shape: bool) -> bool:
     return any_shape or all(not is_parameter(a) or np.shape(a) == np.shape(b) for a, b in pairs)
 
 
-def is_spec_leaf(x: Any) -> bool:
-    """What the masks, labels and dimension numbers of Optax are made of; None among them."""
+def is_spec_leaf(x: object) -> bool:
+    """Whether `x` is a leaf of a mask, a label tree or a tree of dimension numbers; None is."""
     return x is None or isinstance(x, (bool, np.bool_, str)) or type(x).__name__.endswith("DimensionNumbers")
 
 
-def is_params_placeholder(params: Any) -> bool:
-    """Whether these are what `optax.tree_map_params` hands to init to learn where in a state the params are."""
+def is_params_placeholder(params: Params) -> bool:
+    """Whether these are the placeholders that `optax.tree_map_params` passes to init to find the params in a state."""
     return type(params) is type(_PLACEHOLDER[0])
 
 

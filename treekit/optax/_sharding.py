@@ -1,42 +1,42 @@
-"""State is sharded as the params it belongs to, on every backend."""
+"""Give state the sharding of the params it belongs to, on every backend."""
 
 from typing import Any
 
 import jax
 import optax
-from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding
 
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._predicates import is_array, is_parameter
+from treekit._predicates import is_array, is_parameter, is_traced
+from treekit._types import OptState, Params
 
 
-def shard_alike(state: Any, params: Any) -> Any:
-    """Give what a state holds for each param the sharding of that param.
+def shard_alike(state: OptState, params: Params) -> Any:
+    """Give the arrays that a state has for each param the sharding of that param.
 
-    The zeros that most states start from need nothing of the params. In a jitted init the compiler would therefore put
-    all of them on one device, or whole on every device.
+    Most states start from zeros, which do not depend on the params. In a jitted init, the compiler would therefore put
+    all of them on one device, or replicate them.
 
     Args:
-        state: any state. A subtree with the structure of the params, or of some of them, has one value for each.
+        state: any state. A subtree with the structure of the params, or of some of them, has one array for each.
         params: the params.
 
     Returns:
         The state, with the same values.
     """
 
-    def is_like_params(x: Any) -> bool:
+    def is_like_params(x: object) -> bool:
         return _params_like(x, params) is not None
 
-    def alike(x: Any) -> Any:
+    def alike(x: object) -> Any:
         like = _params_like(x, params)
         return x if like is None else jtu.tree_map(_shard_leaf_alike, x, like)
 
     return jtu.tree_map(alike, state, is_leaf=is_like_params)
 
 
-def _params_like(x: Any, params: Any) -> Any:
-    """The params that `x` has a leaf for, in its structure, where a MaskedNode stands for the others; or None."""
+def _params_like(x: object, params: Params) -> Any:
+    """Return the params for which `x` has leaves, in its structure, or None; MaskedNode stands for the others."""
     leaves, treedef = jtu.tree_flatten(x, is_leaf=_is_masked)
     try:
         parts = treedef.flatten_up_to(params)
@@ -48,35 +48,37 @@ def _params_like(x: Any, params: Any) -> Any:
     return treedef.unflatten(leaf if _is_masked(leaf) else part for leaf, part in zip(leaves, parts, strict=True))
 
 
-def _is_masked(x: Any) -> bool:
+def _is_masked(x: object) -> bool:
     return isinstance(x, optax.MaskedNode)
 
 
-def _shard_leaf_alike(x: Any, param: Any) -> Any:
+def _shard_leaf_alike(x: object, param: object) -> Any:
+    if not _has_shape_of(x, param):
+        return x
+    return _constrain(x, param) if is_traced(x) or is_traced(param) else _put(x, param)
+
+
+def _has_shape_of(x: object, param: object) -> bool:
+    """Whether `x` is an array of the shape of a param; L-BFGS stores several arrays for each, along a first axis."""
     if not (is_array(x) and is_parameter(x) and is_parameter(param) and isinstance(param, jax.Array) and param.ndim):
-        return x
-    if x.shape[x.ndim - param.ndim :] != param.shape:  # L-BFGS keeps several of each, along a first axis
-        return x
-    is_traced = isinstance(x, Tracer) or isinstance(param, Tracer)
-    return _constrain(x, param) if is_traced else _put(x, param)
+        return False
+    return x.shape[x.ndim - param.ndim :] == param.shape
 
 
-def _put(x: Any, param: Any) -> Any:
+def _put(x: object, param: object) -> Any:
     is_sharded = isinstance(x, jax.Array) and not x.sharding.is_fully_replicated
     sharding = _sharding_like(x, param)
     return x if is_sharded or sharding is None else untyped.device_put(x, sharding)
 
 
 def _constrain(x: Any, param: Any) -> Any:
-    explicit = untyped.typeof(
-        param
-    ).sharding  # over the explicit axes of a mesh; over all others the specs are of Nones
+    explicit = untyped.typeof(param).sharding  # for explicit axes of a mesh; for all others, specs consist of None
     spec, own_spec = _spec(x, param, explicit), untyped.typeof(x).sharding.spec
     if own_spec != spec:
-        if any(own_spec):  # the transformation has chosen it
+        if any(own_spec):  # the transformation has chosen a sharding
             return x
         x = untyped.sharding.reshard(x, NamedSharding(explicit.mesh, spec))
-    if isinstance(param, Tracer):
+    if is_traced(param):
         return _tie(x, param)
     sharding = _sharding_like(x, param)
     is_done = sharding is None or AxisType.Explicit in sharding.mesh.axis_types
@@ -84,7 +86,7 @@ def _constrain(x: Any, param: Any) -> Any:
 
 
 def _sharding_like(x: Any, param: Any) -> NamedSharding | None:
-    """The sharding that `x` needs, where that of its param is known and not the same on all devices."""
+    """Return the sharding that `x` needs; None if that of its param is unknown or replicated."""
     sharding = param.sharding
     if sharding.is_fully_replicated or not isinstance(sharding, NamedSharding):
         return None
@@ -92,15 +94,15 @@ def _sharding_like(x: Any, param: Any) -> NamedSharding | None:
 
 
 def _spec(x: Any, param: Any, sharding: Any) -> Any:
-    """The spec of the param's sharding, behind the axes that only the state has."""
+    """Return the spec of the param's sharding, after the axes that only the state has."""
     own_axes, axes = x.ndim - param.ndim, param.ndim - len(sharding.spec)
     return untyped.P(*[None] * own_axes, *sharding.spec, *[None] * axes)
 
 
 def _tie(x: Any, param: Any) -> Any:
-    """`x`, out of a select that never takes the param: the compiler shards the two alike.
+    """Return `x` from a select that never returns the param, so that the compiler shards both in the same way.
 
-    The barrier hides the flag, since compilers for TPU and GPU simplify a select with a known one too early.
+    The barrier hides the flag, since compilers for TPU and GPU simplify a select with a known flag too early.
     """
     never = lax.optimization_barrier(jnp.zeros((), bool))
     like = param if jnp.iscomplexobj(x) else jnp.real(param)

@@ -1,59 +1,59 @@
-"""What a filter, a mask or labels say of the params: for each of them a selection of leaves."""
+"""Convert filter_specs, masks and labels to selections of leaves."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import optax
-from jax.core import Tracer
 
 from treekit._callable import match_spec, resolve_shown
 from treekit._dtype import as_array
 from treekit._filter import filter
 from treekit._jax import jtu
-from treekit._predicates import is_array, is_inexact_array, is_parameter
+from treekit._predicates import is_array, is_inexact_array, is_parameter, is_traced
 from treekit._tree import is_none, path_text
+from treekit._types import FilterSpec, KeyPath, Labels, Mask, Params
 from treekit.optax._originals import original
 from treekit.optax._selection import LeafSelection
 
 
-def choose_filtered(filter_spec: Any, params: Any) -> LeafSelection:
-    """The leaves that satisfy a filter_spec, which is asked about the user's own leaves."""
+def choose_filtered(filter_spec: FilterSpec, params: Params) -> LeafSelection:
+    """Select the leaves that satisfy a filter_spec, which is called with the user's own leaves."""
     leaves, treedef = jtu.tree_flatten(params)
     kept = treedef.flatten_up_to(filter(jtu.tree_map(original, params), _none_as_false(filter_spec)))
     keep = tuple(x is not None for x in kept)
-    # No leaf is inexact in a model of integers; any other function was written to select some.
+    # A model of integers has no inexact leaves. Any other function was written to select some.
     if leaves and not any(keep) and callable(filter_spec) and filter_spec is not is_inexact_array:
         if jtu.all_leaves([filter_spec]):
             raise ValueError(
-                "filter_spec selects no leaf, so nothing would be trained. It is a function, which is asked about each "
-                "leaf alone: filtered(tx, lambda leaf: leaf.ndim > 1). To decide by key path, give the tree of bools "
-                "that a function of all params returns: filtered(tx, jax.tree_util.tree_map_with_path(f, params)). To "
-                "freeze everything, give False"
+                "filter_spec selects no leaf, so nothing would be trained. It is a function, which is called with each "
+                "leaf: filtered(tx, lambda leaf: leaf.ndim > 1). To decide by key path, pass treekit.path_mask, or a "
+                "tree of bools: filtered(tx, jax.tree_util.tree_map_with_path(f, params)). To freeze everything, pass "
+                "False"
             )
     return LeafSelection(treedef, keep, None, pass_through=False)
 
 
-def _none_as_false(filter_spec: Any) -> Any:
-    """A spec made from a filtered model, which has None where that has no leaf, as one for the raw model."""
+def _none_as_false(filter_spec: FilterSpec) -> Any:
+    """Replace None by False in a spec made from a filtered model, so that it fits the raw model."""
 
-    def as_false(x: Any) -> Any:
+    def as_false(x: object) -> Any:
         return False if x is None else x
 
     return jtu.tree_map(as_false, filter_spec, is_leaf=is_none)
 
 
-def choose_masked(mask: Any, params: Any) -> LeafSelection:
+def choose_masked(mask: Mask, params: Params) -> LeafSelection:
     prefix_treedef, matches = match_params(mask, params, is_spec_leaf=_is_bool, name="mask")
     return LeafSelection(
         prefix_treedef, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True
     )
 
 
-def choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict[Any, LeafSelection]:
-    """For each label, the leaves that have it."""
+def choose_groups(keys: frozenset[Any], param_labels: Labels, params: Params) -> dict[Any, LeafSelection]:
+    """Select the leaves that have each label."""
 
-    def is_label(x: Any) -> bool:
+    def is_label(x: object) -> bool:
         try:
             return x in keys
         except TypeError:  # unhashable, so not a key
@@ -68,33 +68,33 @@ def choose_groups(keys: frozenset[Any], param_labels: Any, params: Any) -> dict[
                 f"Transforms keys: {_names(keys)}"
             )
 
-    def selection(key: Any) -> LeafSelection:
+    def selection(key: object) -> LeafSelection:
         keep = (bool(label == key) if is_label(label) else not _holds_parameters(part) for _, label, part in matches)
         return LeafSelection(prefix_treedef, tuple(keep), optax.MaskedNode(), pass_through=True)
 
     return {key: selection(key) for key in keys}
 
 
-def resolve_mask(mask: Any, params: Any, name: str) -> Any:
-    """A mask as Optax itself can use it: a bool wherever the params have a leaf.
+def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
+    """Return a mask that Optax itself can use: a bool for each leaf of the params.
 
-    None is False, as in `filtered`: it stands for a number of the raw model, which is shown as an array here.
+    None is False, as in `filtered`: it stands for a number of the raw model, which is an array here.
     """
 
-    def is_mask_leaf(x: Any) -> bool:
+    def is_mask_leaf(x: object) -> bool:
         return x is None or _is_bool(x)
 
     prefix_treedef, matches = match_params(mask, params, is_spec_leaf=is_mask_leaf, name=name)
     return prefix_treedef.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
 
 
-def as_arrays(params: Any) -> Any:
-    """Params as a function of them is shown them: the numbers among them are arrays."""
+def as_arrays(params: Params) -> Any:
+    """Return the params as functions of them see them: with numbers as arrays."""
     return jtu.tree_map(as_array, params)
 
 
-def match_params(spec: Any, params: Any, *, is_spec_leaf: Callable[[Any], bool], name: str) -> tuple[Any, Any]:
-    """What a spec says of the user's own leaves; a function is shown arrays for the Python numbers among them."""
+def match_params(spec: object, params: Params, *, is_spec_leaf: Callable[[Any], bool], name: str) -> tuple[Any, Any]:
+    """Resolve a spec for the user's own leaves; a function sees Python numbers as arrays."""
     params = jtu.tree_map(original, params)
     try:
         resolved = resolve_shown(spec, params, as_arrays, is_spec_leaf=is_spec_leaf, name=name)
@@ -102,44 +102,40 @@ def match_params(spec: Any, params: Any, *, is_spec_leaf: Callable[[Any], bool],
     except ValueError as error:
         if not str(error).startswith(name):  # an error of the user's own function
             raise
-        if "flax.nnx" in str(error):  # nnx.Optimizer shows variables to init, and their values to update
-            hint = f"{name} contains variables of Flax: give flax.nnx.as_pure({name})"
+        if "flax.nnx" in str(error):  # nnx.Optimizer passes variables to init, and their values to update
+            hint = f"{name} contains variables of Flax: pass flax.nnx.as_pure({name})"
         else:
             hint = (
-                f"Make {name} by jax.tree.map over the params, or give a function that does. A value covers a subtree"
+                f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
             )
         raise ValueError(f"{error}\n{hint}") from None
 
 
-def _has_parameters(spec_leaf: Any, part: Any) -> bool:
-    """Whether a leaf of a spec decides about a parameter; elsewhere it is left from the model the spec was made of."""
+def _has_parameters(spec_leaf: object, part: object) -> bool:
+    """Whether this spec leaf covers any parameter; other spec leaves are remnants of the model it was made from."""
     return spec_leaf is not None and _holds_parameters(part)
 
 
-def _holds_parameters(part: Any) -> bool:
+def _holds_parameters(part: object) -> bool:
     return any(map(is_parameter, jtu.tree_leaves(part)))
 
 
-def _is_bool(x: Any) -> bool:
+def _is_bool(x: object) -> bool:
     if isinstance(x, (bool, np.bool_)):
         return True
-    return is_array(x) and not _is_traced(x) and x.dtype == np.bool_ and x.shape == ()
+    return is_array(x) and not is_traced(x) and x.dtype == np.bool_ and x.shape == ()
 
 
-def _is_traced(x: object) -> bool:
-    return isinstance(x, Tracer)
-
-
-def _keep_masked(name: str, path: Any, leaf: Any, part: Any) -> bool:
+def _keep_masked(name: str, path: KeyPath, leaf: object, part: object) -> bool:
     if _is_bool(leaf):
         return bool(leaf)
     if _has_parameters(leaf, part):
-        traced = ", which is traced: make it outside of jit, or of shapes and dtypes" if _is_traced(leaf) else ""
+        traced = ", which is traced: make it outside of jit, or from shapes and dtypes" if is_traced(leaf) else ""
         raise TypeError(
             f"{name} must have bools at its leaves; at {path_text(path)} it has {leaf!r} of type "
             f"{type(leaf).__name__}{traced}"
         )
-    return not _holds_parameters(part)  # a function is None in the state, in a raw model as in a filtered one
+    return not _holds_parameters(part)  # functions are None in the state, whether the model is raw or filtered
 
 
 def _names(keys: Any) -> str:

@@ -1,15 +1,19 @@
-"""The dtypes in which an optimizer's state is stored: one for all of it, or one for each accumulator."""
+"""Store an optimizer's state in given dtypes: one for all of it, or one for each accumulator."""
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
+import jax
 import optax
+from jax.typing import DTypeLike
 
 from treekit._describe import describe_value
+from treekit._graft.states import is_state
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._predicates import is_array
 from treekit._round import is_inexact_dtype, widen
+from treekit._types import KeyPath, OptState, Params, Updates
 from treekit.optax._dtypes import cast_floats, check_held
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._transformation import Core, core_of
@@ -17,7 +21,7 @@ from treekit.optax._types import TransformationLike
 
 
 def check_state_dtype(state_dtype: Any) -> None:
-    """Raise a TypeError where it is neither None, nor a floating dtype, nor a mapping from names to such dtypes."""
+    """Raise a TypeError unless `state_dtype` is None, a floating-point dtype, or a mapping from names to dtypes."""
     if state_dtype is None:
         return
     if not is_by_name(state_dtype):
@@ -31,25 +35,25 @@ def check_state_dtype(state_dtype: Any) -> None:
         _check_dtype(f"state_dtype[{name!r}]", dtype)
 
 
-def _check_dtype(what: str, dtype: Any) -> None:
+def _check_dtype(what: str, dtype: DTypeLike) -> None:
     if not is_inexact_dtype(dtype, jnp.floating):
         raise TypeError(f"{what} must be a floating dtype, found {dtype!r}")
 
 
 def is_by_name(state_dtype: object) -> TypeGuard[Mapping[Any, Any]]:
-    """Whether there is a dtype for each accumulator."""
+    """Whether `state_dtype` has a dtype for each accumulator."""
     return isinstance(state_dtype, Mapping)
 
 
 def store_by_name(tx: TransformationLike, dtypes: Mapping[Any, Any]) -> Core:
-    """`tx` with the accumulators of its state in these dtypes; it computes in float32 at least."""
+    """Return a core that stores the accumulators of `tx` in these dtypes, and computes in float32 at least."""
     inner = core_of(tx)
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         state = inner.init(params)
         return state if is_params_placeholder(params) else cast_state(dtypes, state)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         check_state(state, dtypes)
         new_updates, new_state = inner.update(updates, widen(state), params, **extra)
         return new_updates, new_state
@@ -57,54 +61,73 @@ def store_by_name(tx: TransformationLike, dtypes: Mapping[Any, Any]) -> Core:
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def cast_state(state_dtype: Any, state: Any) -> Any:
-    """The state in the dtypes that it is to be stored in.
+def cast_state(state_dtype: Any, state: OptState) -> Any:
+    """Cast the state to the dtypes in which it is stored.
 
     Raises:
-        ValueError: a name or a pattern matches nothing in the state; lists the names that there are.
+        ValueError: a name or a pattern matches nothing in the state; the message lists the names that do.
     """
     if not is_by_name(state_dtype):
         return state if state_dtype is None else cast_floats(state_dtype, state)
     leaves, treedef = jtu.tree_flatten_with_path(state)
     unused = set(state_dtype)
     for i, (path, x) in enumerate(leaves):
-        if (name := _name_of(state_dtype, path, x)) is not None:
+        if (name := _name_of(state_dtype, state, path, x)) is not None:
             unused.discard(name)
             leaves[i] = path, lax.convert_element_type(x, state_dtype[name])
     if unused and any(map(_is_float, jtu.tree_leaves(state))):
         fields = {str(key.name) for path, x in leaves if _is_float(x) for key in path if hasattr(key, "name")}
         raise ValueError(
-            f"state_dtype names {', '.join(map(repr, unused))}, which decides about nothing in the state; its fields "
-            f"with floating arrays are {', '.join(sorted(fields))}"
+            f"state_dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields "
+            f"with floating-point arrays are {', '.join(sorted(fields))}"
         )
     return treedef.unflatten([x for _, x in leaves])
 
 
-def check_state(state: Any, state_dtype: Any) -> None:
+def check_state(state: OptState, state_dtype: Any) -> None:
     """Raise a TypeError where state was made without this `state_dtype`: its dtypes would be kept silently."""
     if not is_by_name(state_dtype):
         if state_dtype is not None:
             check_held(state, state_dtype)
         return
     for path, x in jtu.tree_flatten_with_path(state)[0]:
-        name = _name_of(state_dtype, path, x)
+        name = _name_of(state_dtype, state, path, x)
         if name is not None and x.dtype != (wanted := jnp.dtype(state_dtype[name])):
             raise TypeError(
-                f"state_dtype[{name!r}] is {wanted}, and the state that was given holds {x.dtype} at "
-                f"{jtu.keystr(path)}. Cast it, or make it by init"
+                f"state_dtype[{name!r}] is {wanted}, and this state has {x.dtype} at "
+                f"{jtu.keystr(path)}. Cast it, or make it again with init"
             )
 
 
-def _name_of(dtypes: Mapping[Any, Any], path: Any, x: Any) -> str | re.Pattern[str] | None:
-    """The name that decides about a leaf, if there is one: that of the outermost part of its path, or a pattern."""
+def _name_of(dtypes: Mapping[Any, Any], state: OptState, path: KeyPath, x: object) -> str | re.Pattern[str] | None:
+    """Return the name or pattern that decides about a leaf, if any: the name of the outermost part, or a pattern."""
     if not _is_float(x):
         return None
     parts = [str(untyped.tree_util.keystr((key,), simple=True)) for key in path]
-    if named := [part for part in parts if part in dtypes]:
-        return named[0]  # those below it are of the params
+    if named := [part for part in parts[: _depth(state, path)] if part in dtypes]:
+        return named[0]
     whole = ".".join(parts)
     return next((name for name in dtypes if not isinstance(name, str) and name.search(whole)), None)
 
 
-def _is_float(x: Any) -> bool:
+def _depth(state: OptState, path: KeyPath) -> int:
+    """Return how many keys of a path are not names in the params: those up to the field of the innermost state."""
+    depth, node = 0, cast(Any, state)
+    for i, key in enumerate(path):
+        if is_state(type(node)):
+            depth = i + 1
+        elif depth and i == depth and getattr(path[i - 1], "name", None) == "hyperparams":
+            depth = i + 1  # its name
+        if hasattr(key, "name"):
+            node = getattr(node, key.name)
+        elif isinstance(key, jax.tree_util.SequenceKey):
+            node = node[key.idx]
+        elif isinstance(key, jax.tree_util.DictKey):
+            node = node[key.key]
+        else:
+            break
+    return depth or len(path)
+
+
+def _is_float(x: object) -> bool:
     return is_array(x) and bool(jnp.issubdtype(x.dtype, jnp.floating))

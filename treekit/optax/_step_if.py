@@ -1,62 +1,74 @@
-"""Accumulate, and run an inner step on some steps only: traced once, in the memory that is there."""
+"""Accumulate, and run an inner step in some steps only: traced once, and without additional memory."""
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool
+
 from treekit._dtype import cast_like, promoted_dtype
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._types import OptState, PyTree, Updates
 from treekit.optax._traced import Traced, trace, zeros
 
 
 def run_step_if(
-    should_step: Any, accumulate: Callable[..., Any], inner_step: Callable[..., Any], state: Any, acc: Any
+    should_step: Any,
+    accumulate: Callable[..., Any],
+    inner_step: Callable[..., Any],
+    state: OptState,
+    acc: Any,
 ) -> tuple[Any, Any, Any]:
-    """Accumulate, and run `inner_step` on what is accumulated where `should_step` is true.
+    """Accumulate, and run `inner_step` on the accumulated values if `should_step` is true.
 
     Args:
         should_step: whether to run the step; a bool of shape ().
-        accumulate: maps what was accumulated before this step to what is now, of the same shapes and dtypes.
-        inner_step: maps a state and what is accumulated to updates and a new state of the same structure and dtypes.
-            There is an update, or None, for each array that is accumulated.
+        accumulate: maps the accumulator before this step to the one after it, of the same shapes and dtypes.
+        inner_step: maps a state and an accumulator to updates and a new state of the same structure and dtypes. The
+            updates have an array or None for each array of the accumulator.
         state: the state.
-        acc: what was accumulated before this step, array by array.
+        acc: the arrays of the accumulator before this step.
 
     Returns:
-        The updates, zero where the step was not run; the state; what is accumulated, zero where the step was run.
+        The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
     """
-    # The arrays that the two close over are arguments: JAX cannot differentiate what a custom_jvp function closes over.
+    # Arrays that these functions close over are arguments: JAX cannot differentiate closures of a custom_jvp function.
     add, add_consts = trace(accumulate, acc)
     step, step_consts = trace(inner_step, state, acc)
 
-    def by_cond(should_step: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
-        def run(state: Any, acc: Any) -> Any:
+    def by_cond(
+        should_step: Bool[Array, ""], state: OptState, acc: list[Array], add_consts: list[Any], step_consts: list[Any]
+    ) -> Any:
+        def run(state: OptState, acc: list[Array]) -> Any:
             return *step(state, acc, consts=step_consts), zeros(acc)
 
-        def wait(state: Any, acc: Any) -> Any:
+        def wait(state: OptState, acc: list[Array]) -> Any:
             return zeros(step.like[0]), state, acc
 
         return lax.cond(should_step, run, wait, state, add(acc, consts=add_consts))
 
-    def by_loop(should_step: Any, state: Any, acc: Any, add_consts: Any, step_consts: Any) -> Any:
-        def now(acc: Any) -> Any:
+    def by_loop(
+        should_step: Bool[Array, ""], state: OptState, acc: list[Array], add_consts: list[Any], step_consts: list[Any]
+    ) -> Any:
+        def now(acc: list[Array]) -> Any:
             return add(acc, consts=add_consts)
 
-        def inner(state: Any, acc: Any) -> Any:
+        def inner(state: OptState, acc: list[Array]) -> Any:
             return step(state, acc, consts=step_consts)
 
-        def add_before(state: Any, acc: Any) -> Any:
+        def add_before(state: OptState, acc: list[Array]) -> Any:
             return run_in_place(should_step, inner, step.like[0], state, now(acc))
 
-        def add_in_each(state: Any, acc: Any) -> Any:
-            def add_and_step(state: Any, acc: Any) -> Any:
+        def add_in_each(state: OptState, acc: list[Array]) -> Any:
+            def add_and_step(state: OptState, acc: list[Array]) -> Any:
                 return inner(state, in_place(should_step, now, acc))
 
             updates, state, old_acc = run_in_place(should_step, add_and_step, step.like[0], state, acc)
             return updates, state, [_zero_jitted(should_step, x) for x in now(old_acc)]
 
-        # On GPUs and TPUs the sum is computed behind the loop, where it becomes one pass over memory with the updates,
-        # and again within the loop. CPUs make a pass for each operation, so they compute it once, before the loop.
+        # On GPUs and TPUs, the sum is computed after the loop, where it is fused with the updates into one pass over
+        # memory, and again inside the loop. CPUs make a pass for each operation, so they compute it once, before it.
         return lax.platform_dependent(state, acc, cpu=add_before, default=add_in_each)
 
     form = with_derivative_of(by_cond, by_loop, step) if _same_shapes(step.like[0], acc) else by_cond
@@ -64,43 +76,48 @@ def run_step_if(
     return updates, new_state, new_acc
 
 
-def in_place(should_step: Any, f: Callable[..., Any], x: Any) -> Any:
-    """`f(x)` where `should_step` is true, else `x`, in the memory of `x`.
+def in_place(should_step: Bool[Array, ""], f: Callable[..., Any], x: object) -> Any:
+    """Return `f(x)` if `should_step` is true, else `x`, in the memory of `x`.
 
-    A loop of one turn or none: XLA updates in place what a loop carries, and no turn touches none of it.
+    This is a loop that runs once or zero times: XLA updates the carry of a loop in place, and does not touch it if the
+    loop runs zero times.
     """
 
-    def runs(carry: Any) -> Any:
+    def runs(carry: PyTree) -> Any:
         return carry[0]
 
-    def turn(carry: Any) -> Any:
+    def turn(carry: PyTree) -> Any:
         return jnp.zeros_like(should_step), f(carry[1])
 
     return lax.while_loop(runs, turn, (should_step, x))[1]
 
 
 def update_if(
-    flag: Any, update: Callable[..., Any], updates: Any, state: Any, otherwise: Callable[[Any], Any]
+    flag: Bool[Array, ""],
+    update: Callable[..., Any],
+    updates: Updates,
+    state: OptState,
+    otherwise: Callable[[Any], Any],
 ) -> tuple[Any, Any]:
-    """`update(state)` where `flag` is true, else the state as it is and `otherwise` of each of the updates.
+    """Return `update(state)` if `flag` is true, else `otherwise` of each of the updates and the unchanged state.
 
     Args:
         flag: a bool of shape ().
         update: maps a state to updates and a new state of the same structure and dtypes. It is traced once.
-        updates: the updates that `update` was made of.
+        updates: the updates that `update` closes over.
         state: the state.
-        otherwise: maps one of `updates` to what comes out in its place, in the dtype of the one that `update` returns.
-            Where that is None, as for a leaf that is frozen, None comes out.
+        otherwise: maps one of `updates` to its replacement, which is cast to the dtype that `update` returns. If
+            `update` returns None for a leaf, as for a frozen one, the replacement is None.
     """
-    # What `update` closes over is given to the branches: jit would keep it alive in its cache.
+    # Arrays that `update` closes over are passed to the branches, since jit would keep them alive in its cache.
     traced, consts = trace(update, state)
     treedef = jtu.tree_structure(updates)
     likes = treedef.flatten_up_to(traced.like[0])
 
-    def run(state: Any, consts: Any) -> Any:
+    def run(state: OptState, consts: list[Any]) -> Any:
         return traced(state, consts=consts)
 
-    def skip(state: Any, _: Any) -> Any:
+    def skip(state: OptState, _: list[Any]) -> Any:
         others = map(otherwise, jtu.tree_leaves(updates))
         kept = [None if like is None else cast_like(x, like) for like, x in zip(likes, others, strict=True)]
         return treedef.unflatten(kept), state
@@ -109,43 +126,44 @@ def update_if(
     return new_updates, new_state
 
 
-def run_if(flag: Any, f: Callable[..., Any], carry: Any) -> Any:
-    """`f(carry)` where `flag` is true, else `carry`, in the memory of `carry`; it can be differentiated.
+def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
+    """Return `f(carry)` if `flag` is true, else `carry`, in the memory of `carry`, and differentiable.
 
     Args:
         flag: a bool of shape ().
-        f: maps a tree of arrays to one of the same structure, shapes and dtypes.
+        f: maps a tree of arrays to a tree of the same structure, shapes and dtypes.
         carry: the tree.
     """
     traced, consts = trace(f, carry)
 
-    def run(consts: Any, carry: Any) -> Any:
+    def run(consts: list[Any], carry: PyTree) -> Any:
         return traced(carry, consts=consts)
 
-    def wait(carry: Any) -> Any:
+    def wait(carry: PyTree) -> Any:
         return carry
 
-    def by_cond(flag: Any, carry: Any, consts: Any) -> Any:
+    def by_cond(flag: Bool[Array, ""], carry: PyTree, consts: list[Any]) -> Any:
         return lax.cond(flag, functools.partial(run, consts), wait, carry)
 
-    def by_loop(flag: Any, carry: Any, consts: Any) -> Any:
+    def by_loop(flag: Bool[Array, ""], carry: PyTree, consts: list[Any]) -> Any:
         return in_place(flag, functools.partial(run, consts), carry)
 
     return with_derivative_of(by_cond, by_loop, traced)(flag, carry, consts)
 
 
 def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
-    """`by_loop`, which has no derivative in reverse mode, with that of `by_cond`.
+    """Return `by_loop` with the derivative of `by_cond`, since loops have no derivative in reverse mode.
 
     Args:
-        by_cond: a function that can be differentiated.
-        by_loop: another that computes the same.
-        traced: what both run. A rule for derivatives can have no effects, such as the debug print of a line search.
+        by_cond: a differentiable function.
+        by_loop: a function with the same results.
+        traced: the function that both run. If it has effects, such as the debug print of a line search, `by_cond` is
+            returned, since derivative rules cannot have effects.
     """
     if traced.jaxpr.effects:
         return by_cond
 
-    def derivative(primals: Any, tangents: Any) -> Any:
+    def derivative(primals: PyTree, tangents: PyTree) -> Any:
         return untyped.jvp(by_cond, primals, tangents)
 
     form = untyped.custom_jvp(by_loop)
@@ -154,33 +172,35 @@ def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any],
     return out
 
 
-def run_in_place(should_step: Any, step: Callable[..., Any], like: Any, state: Any, acc: Any) -> tuple[Any, Any, Any]:
-    """`step(state, acc)` where `should_step` is true, in the memory of its arguments.
+def run_in_place(
+    should_step: Any, step: Callable[..., Any], like: PyTree, state: OptState, acc: Any
+) -> tuple[Any, Any, Any]:
+    """Run `step(state, acc)` if `should_step` is true, in the memory of its arguments.
 
-    The updates take the place of the accumulator, which nobody needs then. A place of their own would have to be filled
-    with zeros on the steps that wait.
+    The updates use the memory of the accumulator, which is not needed then. Memory of their own would have to be filled
+    with zeros in steps that only accumulate.
 
     Args:
         should_step: whether to run the step; a bool of shape ().
         step: maps a state and an accumulator to updates and a new state.
-        like: the shape and dtype of each update; None where there is none.
+        like: the shape and dtype of each update; None for a leaf without an update.
         state: the state.
-        acc: the accumulator, array by array.
+        acc: the arrays of the accumulator.
 
     Returns:
-        The updates, zero where the step was not run; the state; the accumulator, zero where the step was run.
+        The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
     """
     places = [x if u is None else x.astype(promoted_dtype(x, u)) for x, u in zip(acc, like, strict=True)]
 
-    def turn(carry: Any) -> Any:
+    def turn(carry: PyTree) -> Any:
         state, reverse = carry
         places = reverse[::-1]
         updates, new_state = step(state, [place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
         pairs = zip(places, updates, strict=True)
         return new_state, [place if u is None else u.astype(place.dtype) for place, u in pairs][::-1]
 
-    # In reverse, since XLA assigns memory from the last result to the first: in their own order a quarter of the places
-    # would find no memory that is free, where nothing is donated.
+    # In reverse, since XLA assigns memory from the last result to the first: in their own order, a quarter of them
+    # would need new memory if nothing is donated.
     state, reverse = in_place(should_step, turn, (state, places[::-1]))
     parts = [
         _part_jitted(should_step, place, None if u is None else u.dtype, x.dtype)
@@ -189,19 +209,21 @@ def run_in_place(should_step: Any, step: Callable[..., Any], like: Any, state: A
     return [u for u, _ in parts], state, [acc for _, acc in parts]
 
 
-def _part(should_step: Any, place: Any, update_dtype: Any, acc_dtype: Any) -> tuple[Any, Any]:
-    """The update and the accumulator, one of which is in the place, and the other zero."""
+def _part(
+    should_step: Bool[Array, ""], place: Array, update_dtype: DTypeLike | None, acc_dtype: DTypeLike
+) -> tuple[Any, Any]:
+    """Return the update and the accumulator, one of which is in `place`, and the other zero."""
     zero = jnp.zeros_like(place)
     update = None if update_dtype is None else lax.select(should_step, place, zero).astype(update_dtype)
     return update, lax.select(should_step, zero, place).astype(acc_dtype)
 
 
-# Traced once for each shape; inline, since XLA copies what goes into a call of its own.
+# Traced once for each shape; inlined, since XLA copies the arguments of a call.
 _part_jitted: Any = untyped.jit(_part, static_argnums=(2, 3), inline=True)
 
 
-def _zero(should_step: Any, x: Any) -> Any:
-    """Zeros where `should_step` is true."""
+def _zero(should_step: Bool[Array, ""], x: object) -> Any:
+    """Return zeros if `should_step` is true, else the tree."""
     return lax.select(should_step, jnp.zeros_like(x), x)
 
 

@@ -1,4 +1,4 @@
-"""summary: what an optimizer does to each leaf, and the state it keeps for it."""
+"""`summary`: show what an optimizer does to each leaf, and which state it has for it."""
 
 import dataclasses
 import itertools
@@ -15,13 +15,14 @@ from treekit._describe import describe
 from treekit._dtype import dtype_of
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import is_parameter
+from treekit._types import OptState, Params
 from treekit.optax._accumulators import Accumulator, accumulators, nbytes
 from treekit.optax._ask import Answer, ask, has_gradient
 from treekit.optax._boundary import normalize
 from treekit.optax._multi_steps import MultiSteps
 from treekit.optax._types import TransformationLike
 
-_ROWS = 50  # that str() has at most
+_ROWS = 50  # in str() at most
 _RESET, _BOLD, _YELLOW = "\033[0m", "\033[1m", "\033[33m"
 
 
@@ -32,12 +33,12 @@ class Row(NamedTuple):
         path: the key path, as `jax.tree_util.keystr` writes it; "" for the root.
         shape: the shape of the leaf.
         dtype: its dtype.
-        step: the root mean square of what a gradient of ones does to it: the learning rate, for most optimizers. It is
-            0 where the leaf is frozen, negative where the update is along the gradient rather than against it, and None
-            where `note` says why it is not known.
-        decay: the same for a gradient of zeros and a param of ones: the share that weight decay takes away.
-        state: what the state has for it.
-        note: what else is to be said; or "".
+        step: the root mean square of the update for a gradient of ones: the learning rate, for most optimizers. It is 0
+            if the leaf is frozen, negative if the update goes along the gradient instead of against it, and None if it
+            is unknown; `note` then says why.
+        decay: the same for a gradient of zeros and a param of ones: the fraction that weight decay subtracts.
+        state: the arrays in the state that belong to the leaf.
+        note: a remark, or "".
     """
 
     path: str
@@ -50,31 +51,31 @@ class Row(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """The size of what the state has for it."""
+        """The size of the state for this leaf, in bytes."""
         return sum(x.bytes for x in self.state)
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What an optimizer does to each leaf; `str()` is a table for people.
+    """What an optimizer does to each leaf. Its `str()` is a table.
 
-    In the table, subtrees whose leaves are alike in all but their shapes are one row. It is cut after fifty rows.
+    In the table, a subtree whose leaves differ only in their shapes is one row. The table ends after fifty rows.
 
     Attributes:
         rows: a row for each leaf that can be a parameter.
         totals: the counts "leaves", "frozen" and "elements"; the "bytes" of the params, the "state_bytes", and the
-            "shared_bytes" of what in the state is not for one leaf (counts, hyperparameters).
+            "shared_bytes" of state that does not belong to one leaf (counts, hyperparameters).
     """
 
     rows: tuple[Row, ...]
     totals: dict[str, int]
-    _keys: tuple[tuple[str, ...], ...] = dataclasses.field(repr=False)  # the parts of each row's path
+    _keys: tuple[tuple[str, ...], ...] = dataclasses.field(repr=False)  # the parts of the path of each row
 
     def __str__(self) -> str:
         return self._table(False)
 
     def show(self) -> None:
-        """Print the table, in colours if it goes to a terminal and the environment has no NO_COLOR.
+        """Print the table; in a terminal, highlighted, unless the environment variable NO_COLOR is set.
 
         >>> import jax.numpy as jnp
         >>> import optax
@@ -100,26 +101,26 @@ class Summary:
         return "\n".join([*lines, _last_line(self.totals)])
 
 
-def summary(optimizer: TransformationLike, params: Any, state: Any = None) -> Summary:
-    """What one step of an optimizer does to each leaf, and what its state keeps for it.
+def summary(optimizer: TransformationLike, params: Params, state: OptState = None) -> Summary:
+    """Show what one step of an optimizer does to each leaf, and which state it has for it.
 
-    It shows whether masks, labels and rates have reached the leaves they were meant for. The optimizer is asked by
-    running it: one step with a gradient of ones, another with a gradient of zeros. So the table is right for any
-    optimizer, in whatever way it is wrapped, and takes the time and the memory of two steps without jit. Where a step
-    is zero, a second one is taken, as a warm-up may start from a rate of zero; of `MultiSteps`, a whole round.
+    Use it to check that masks, labels and rates reach the leaves that they were meant for. It runs the optimizer: one
+    step with a gradient of ones, another with a gradient of zeros. So the table is right for any optimizer in any
+    wrapper, and takes the time and the memory of two steps without jit. If a step is zero, as a warm-up may start, it
+    takes a second one; with `MultiSteps`, a whole round.
 
-    Clipping by the global norm clips the ones too, so that the steps are smaller than the rates, each by the same
-    factor. If `state` is one from the middle of training, its momentum shows in both columns.
+    Clipping by the global norm clips the ones too, so that all steps are smaller than the rates by the same factor. If
+    `state` is from the middle of training, its momentum appears in both columns.
 
     Args:
-        optimizer: a transformation, of treekit's or plain Optax's or your own, or a `MultiSteps`.
-        params: the params, or the raw model. The values count where the optimizer makes use of them; leaves that are a
-            `jax.ShapeDtypeStruct` are taken to be ones.
+        optimizer: a transformation of treekit, of plain Optax or your own, or a `MultiSteps`.
+        params: the params, or the raw model. Their values matter if the optimizer uses them; leaves may be
+            `jax.ShapeDtypeStruct`, which count as ones.
         state: the state to start from; by default that of `optimizer.init`.
 
     Returns:
-        A `Summary`: print it, or read its `rows`. Where a leaf's step depends on a loss, as in a line search, or the
-        optimizer needs something else, its row says so.
+        A `Summary`: print it, or read its `rows`. If the step of a leaf depends on a loss, as in a line search, or the
+        optimizer needs other arguments, its row says so.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax
@@ -163,7 +164,7 @@ def _row(path: Any, x: Any, step: Answer, decay: Answer, state: Sequence[Accumul
     return Row(jtu.keystr(path), np.shape(x), str(dtype_of(x)), step.size, share, tuple(state), step.note)
 
 
-def _totals(rows: Sequence[Row], state: Any) -> dict[str, int]:
+def _totals(rows: Sequence[Row], state: OptState) -> dict[str, int]:
     sizes = [int(np.prod(row.shape)) for row in rows]
     state_bytes = sum(map(nbytes, jtu.tree_leaves(state)))
     return {
@@ -181,7 +182,7 @@ def _is_frozen(row: Row) -> bool:
 
 
 def _groups(rows: Sequence[Row], keys: Sequence[tuple[str, ...]], depth: int) -> Iterator[tuple[str, list[Row]]]:
-    """The rows that are printed as one, with the path of the subtree that they are."""
+    """Yield the rows that are printed as one row, with the path of their subtree."""
     if len(set(map(_look, rows))) == 1:
         shared = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*keys, strict=False))
         yield "".join(parts[0] for parts in shared), list(rows)
@@ -194,7 +195,7 @@ def _groups(rows: Sequence[Row], keys: Sequence[tuple[str, ...]], depth: int) ->
 
 
 def _look(row: Row) -> tuple[str, ...]:
-    """How a row is printed, but for its path, its shape and its bytes."""
+    """Return what is printed for a row, without its path, shape and bytes."""
     state = ", ".join(f"{x.name} {_short(x.dtype)}" for x in row.state)
     return row.dtype, _number(row.step), _number(row.decay), state, row.note
 

@@ -1,4 +1,4 @@
-"""Functions traced once, to be run several times in one program."""
+"""Trace functions once, to run them several times in one program."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,19 +6,20 @@ from typing import Any
 
 import jax
 import jax.extend.core
-from jax.core import Tracer
 
 from treekit._jax import jnp, jtu, untyped
+from treekit._predicates import is_traced
+from treekit._types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """A function traced at some arguments. Running it again runs none of the Python it was made of.
+    """A traced function, which can be called again without running its Python code.
 
-    It holds none of the arrays that the function closes over, since JAX keeps it: they are given when it is run.
+    It does not contain the arrays that the function closes over, since JAX caches it: they are passed in each call.
 
     Attributes:
-        jaxpr: what it computes.
+        jaxpr: the traced computation.
         like: the result, with a shape and a dtype for each array.
     """
 
@@ -26,24 +27,24 @@ class Traced:
     like: Any
 
     def __call__(self, *args: Any, consts: Any) -> Any:
-        """The result at other arguments, and other arrays in the place of those closed over."""
+        """Compute the result for other arguments, and other arrays instead of those closed over."""
         closed = jax.extend.core.ClosedJaxpr(self.jaxpr, consts)
         leaves = untyped.extend.core.jaxpr_as_fun(closed)(*jtu.tree_leaves(args))
         return jtu.tree_structure(self.like).unflatten(leaves)
 
 
-def trace(f: Callable[..., Any], *args: Any) -> tuple[Traced, Any]:
-    """A function traced at some arguments, and the arrays that it closes over.
+def trace(f: Callable[..., Any], *args: object) -> tuple[Traced, Any]:
+    """Trace a function, and return it with the arrays that it closes over.
 
-    Under jit, what is traced is one call of a jitted function. Each run then adds one equation, where running thousands
-    of them again takes as long as tracing them; compilers inline it. Outside of jit, JAX would keep the arrays alive
+    Under jit, the function is jitted first, so that each call adds only one equation; adding thousands of equations
+    again would take as long as tracing them. Compilers inline the call. Outside of jit, JAX would keep the arrays alive
     that a jitted function closes over.
     """
-    is_traced = any(isinstance(x, Tracer) for x in jtu.tree_leaves(args))
-    closed, like = untyped.make_jaxpr(untyped.jit(f) if is_traced else f, return_shape=True)(*args)
+    under_jit = any(map(is_traced, jtu.tree_leaves(args)))
+    closed, like = untyped.make_jaxpr(untyped.jit(f) if under_jit else f, return_shape=True)(*args)
     return Traced(closed.jaxpr, like), closed.consts
 
 
-def zeros(like: Any) -> Any:
-    """Zeros for a tree of shapes, dtypes and, on a mesh with explicit axes, shardings."""
+def zeros(like: PyTree) -> Any:
+    """Make zeros for a tree of shapes, dtypes and, on a mesh with explicit axes, shardings."""
     return jtu.tree_map(jnp.zeros_like, like)

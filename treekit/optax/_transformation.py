@@ -1,4 +1,4 @@
-"""The class of treekit's transformations: one that takes raw models, and the core it runs on arrays alone."""
+"""The class of treekit's transformations, which accept raw models and run a core on their arrays."""
 
 import functools
 import inspect
@@ -10,7 +10,8 @@ from optax import GradientTransformationExtraArgs as _Base
 
 from treekit._describe import describe, describe_value
 from treekit._predicates import is_array
-from treekit.optax._types import InitFn, S, TransformationLike, UpdateFn
+from treekit._types import OptState, Params, Updates
+from treekit.optax._types import InitFn, S, State_co, TransformationLike, UpdateFn
 
 P = ParamSpec("P")
 Core: TypeAlias = optax.GradientTransformationExtraArgs
@@ -19,14 +20,14 @@ WholeStep = Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]]
 
 
 class SteppingCore(optax.GradientTransformationExtraArgs):
-    """A core that can do a whole step of its own, so that the params need not be touched by each.
+    """A core with its own whole step, so that not every step has to touch the params.
 
     Attributes:
-        step: takes updates, state, params, extra arguments, and a function that adds updates to params; returns new
-            params and a new state.
+        step: takes updates, state, params, extra arguments, and a function that adds updates to params, and returns
+            new params and a new state.
     """
 
-    step: WholeStep | None = None  # as in one that JAX has rebuilt, since the tuple has two functions
+    step: WholeStep | None = None  # None after JAX has rebuilt it, since the tuple contains only two functions
 
     def __new__(cls, init: Any, update: Any, step: WholeStep | None = None) -> "SteppingCore":
         self = super().__new__(cls, init, update)
@@ -35,9 +36,9 @@ class SteppingCore(optax.GradientTransformationExtraArgs):
 
 
 def step_of(core: Core, preserved: Core) -> WholeStep:
-    """A whole step of a core: its own, or the update of `preserved`, the core with its dtypes preserved, and an add."""
+    """Return the whole step of a core: its own, or the update of `preserved`, which preserves dtypes, and an add."""
 
-    def step(updates: Any, state: Any, params: Any, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
         new_updates, new_state = preserved.update(updates, state, params, **extra)
         return apply(params, new_updates), new_state
 
@@ -45,26 +46,24 @@ def step_of(core: Core, preserved: Core) -> WholeStep:
 
 
 def own_step(core: Core) -> WholeStep | None:
-    """The whole step of a core that can do one."""
+    """Return the core's own whole step, or None."""
     return core.step if isinstance(core, SteppingCore) else None
 
 
-if (
-    TYPE_CHECKING
-):  # `pyright --verifytypes` does not read Optax, which has no py.typed; this tells it that it is a class
+if TYPE_CHECKING:  # a class for `pyright --verifytypes`, which does not read Optax, as it has no py.typed
     assert issubclass(_Base, object)
 
 
-class GradientTransformation(_Base, Generic[S]):
-    """A transformation that takes raw models and preserves dtypes, as everything made by `treekit.optax` is.
+class GradientTransformation(_Base, Generic[State_co]):
+    """A transformation that accepts raw models and preserves dtypes, like all that `treekit.optax` returns.
 
-    `init` and `update` stand at the boundary: they select the leaves that can be parameters, and cast what comes out.
-    Wrappers compose the cores, so that a gradient crosses the boundary once, however deep the transformations are
-    nested. `_replace` returns one of Optax's own, since another `init` or `update` does not belong to the core.
+    `init` and `update` are the boundary: they select the leaves that can be parameters, and cast the results. Wrappers
+    compose cores, so that a gradient crosses the boundary once, however deeply transformations are nested. `_replace`
+    returns one of Optax's transformations, since another `init` or `update` does not belong to the core.
 
     Attributes:
-        core: what runs between the boundaries, on trees of arrays; None for one that JAX has rebuilt.
-        ends_chain: whether nothing that changes the updates may follow it in a chain.
+        core: the transformation inside the boundary, on trees of arrays; None after JAX has rebuilt it.
+        ends_chain: whether no transformation that changes the updates may follow it in a chain.
     """
 
     core: Core | None = None
@@ -74,19 +73,19 @@ class GradientTransformation(_Base, Generic[S]):
     if TYPE_CHECKING:  # at run time they are the fields of the named tuple
 
         @property
-        def init(self) -> InitFn[S]: ...
+        def init(self) -> InitFn[State_co]: ...
         @property
-        def update(self) -> UpdateFn[S]: ...
+        def update(self) -> UpdateFn[State_co]: ...
 
     def __new__(
         cls,
-        init: InitFn[S] | Any,
-        update: Callable[..., tuple[Any, S]] | Any,
+        init: InitFn[State_co] | Any,
+        update: Callable[..., tuple[Any, State_co]] | Any,
         core: Core | None = None,
         describe: Callable[[], str] | None = None,
         ends_chain: bool = False,
-    ) -> "GradientTransformation[S]":
-        """Also called by JAX when it rebuilds the tuple, with anything in the place of the two functions."""
+    ) -> "GradientTransformation[State_co]":
+        """Create one; JAX also calls this when it rebuilds the tuple, with any leaves instead of the two functions."""
         self = super().__new__(cls, init, update)
         self.core = core
         self._describe = describe
@@ -98,14 +97,14 @@ class GradientTransformation(_Base, Generic[S]):
 
     if not TYPE_CHECKING:  # to checkers, the `_replace` of a named tuple returns its own class
 
-        def _replace(self, **functions: Any) -> optax.GradientTransformationExtraArgs:
+        def _replace(self, **functions: object) -> optax.GradientTransformationExtraArgs:
             return optax.GradientTransformationExtraArgs(**{"init": self.init, "update": self.update, **functions})
 
-    def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[S]":
-        """The same transformation, whose `repr` is what `describe` returns."""
+    def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[State_co]":
+        """Return the same transformation with the result of `describe` as its `repr`."""
         return GradientTransformation(self.init, self.update, self.core, describe, self.ends_chain)
 
-    def ending_chain(self, ends_chain: bool = True) -> "GradientTransformation[S]":
+    def ending_chain(self, ends_chain: bool = True) -> "GradientTransformation[State_co]":
         """The same transformation, after which nothing may follow in a chain."""
         return GradientTransformation(self.init, self.update, self.core, self._describe, ends_chain)
 
@@ -116,7 +115,7 @@ def is_ours(x: object) -> TypeGuard[GradientTransformation[Any]]:
 
 
 def core_of(tx: TransformationLike) -> Core:
-    """What runs between the boundaries: the core of one of ours, and any other transformation as it is.
+    """Return the core of a transformation of treekit, and any other transformation unchanged.
 
     Raises:
         TypeError: `tx` is not a transformation.
@@ -124,7 +123,7 @@ def core_of(tx: TransformationLike) -> Core:
     check_is_transformation(tx)
     if is_ours(tx) and tx.core is not None:
         return tx.core
-    return optax.with_extra_args_support(cast(optax.GradientTransformation, tx))  # which asks for no class
+    return optax.with_extra_args_support(cast(optax.GradientTransformation, tx))  # which accepts any class
 
 
 def check_is_transformation(tx: object, name: str = "") -> None:
@@ -132,13 +131,13 @@ def check_is_transformation(tx: object, name: str = "") -> None:
     if not (hasattr(tx, "init") and hasattr(tx, "update")):
         raise TypeError(
             f"expected a gradient transformation{name and f' for {name}'}, found {describe_value(tx)}. Are the "
-            "arguments in their order? A function that makes one must be called first: optax.adam(1e-3), not "
-            "optax.adam. A chain of named ones is made by optax.named_chain"
+            "arguments in the right order? Call a function that returns one first: optax.adam(1e-3), not optax.adam. "
+            "For a chain with names use optax.named_chain"
         )
 
 
 def described(factory: Callable[P, GradientTransformation[S]]) -> Callable[P, GradientTransformation[S]]:
-    """Decorate a function that makes transformations: their `repr` is the call that made them."""
+    """Decorate a function that returns transformations, so that their `repr` is the call that made them."""
     signature = inspect.signature(factory)
 
     @functools.wraps(factory)
@@ -150,7 +149,7 @@ def described(factory: Callable[P, GradientTransformation[S]]) -> Callable[P, Gr
 
 
 def describe_call(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """A call as a user would write it, with each argument by name: `adam(learning_rate=0.001)`."""
+    """Write a call as a user would, with each argument by name: `adam(learning_rate=0.001)`."""
     parts: list[str] = []
     for key, value in signature.bind(*args, **kwargs).arguments.items():
         kind = signature.parameters[key].kind
@@ -163,12 +162,12 @@ def describe_call(name: str, signature: inspect.Signature, args: tuple[Any, ...]
     return f"{name}({', '.join(parts)})"
 
 
-def _describe_argument(x: Any) -> str:
+def _describe_argument(x: object) -> str:
     items: Any = x
     if is_array(x) and x.shape != ():
         return describe(x)
     if isinstance(x, optax.GradientTransformation) and not is_ours(x):
-        return "GradientTransformation(init, update)"  # one of Optax's own, which prints the addresses of functions
+        return "GradientTransformation(init, update)"  # the repr of Optax's own has the addresses of functions
     if _is_exactly(x, tuple):
         return "(" + ", ".join(map(_describe_argument, items)) + ("," if len(items) == 1 else "") + ")"
     if _is_exactly(x, dict):
@@ -181,4 +180,4 @@ def _is_exactly(x: object, kind: type[object]) -> bool:
     return type(x) is kind
 
 
-_WIDTH = 80  # of an argument
+_WIDTH = 80  # columns for an argument

@@ -1,4 +1,4 @@
-"""Optax's functions on trees, such as `optax.global_norm` and `optax.tree.zeros_like`, made to take raw models."""
+"""Make Optax's functions on trees, such as `optax.global_norm` and `optax.tree.zeros_like`, accept raw models."""
 
 import functools
 import inspect
@@ -13,7 +13,7 @@ from treekit._filter import combine, partition
 from treekit._jax import jtu
 from treekit._predicates import is_inexact_parameter, is_parameter
 
-# Of optax.tree those that compute on all leaves of their arguments; the others take states and keys.
+# The functions of optax.tree that compute with all leaves of their arguments; the others take states and keys.
 ON_TREES: tuple[Callable[..., Any], ...] = (
     optax.global_norm,
     *(
@@ -30,29 +30,30 @@ ON_TREES: tuple[Callable[..., Any], ...] = (
 
 
 def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
-    """One of these functions on the leaves that can be parameters; other leaves do not count, and stay as they are.
+    """Apply one of these functions to the leaves that can be parameters; other leaves do not count and do not change.
 
-    `random_like` draws normal numbers by default, so integers and bools stay as they are too.
+    `random_like` draws normal numbers by default, so integers and bools do not change either.
 
     Args:
         f: the function.
-        module: where it can be imported from, for pickle.
+        module: the module from which pickle can import it.
         name: its name there.
     """
 
     signature = inspect.signature(f)
 
     @functools.wraps(f)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> Any:
         counts = (
             is_inexact_parameter
             if f is optax.tree.random_like and _draws_normal(signature, args, kwargs)
             else is_parameter
         )
-        left_out: list[tuple[Any, Any]] = []  # for each tree its structure without them, and what is left out
+        # For each tree, its structure without the leaves left out, and those leaves.
+        left_out: list[tuple[Any, Any]] = []
 
-        def parameters(x: Any) -> Any:
-            if jtu.all_leaves([x]):  # an array; or a dtype, a decay, a sampler
+        def parameters(x: object) -> Any:
+            if jtu.all_leaves([x]):  # an array, or another argument: a dtype, a decay, a sampler
                 return x
             kept, others = partition(x, counts)
             left_out.append((jtu.tree_structure(kept), others))

@@ -1,4 +1,4 @@
-"""What `treekit.optax` takes and returns, for type checkers: transformations, with the class of their state."""
+"""Types of transformations for type checkers, with the class of their state."""
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -9,24 +9,28 @@ V_co = TypeVar("V_co", covariant=True)
 S_co = TypeVar("S_co", covariant=True)
 
 if TYPE_CHECKING:
-    # To checkers `GradientTransformation` is `GradientTransformation[Any]`. Python has this from 3.13 on.
+    # To type checkers, `GradientTransformation` is `GradientTransformation[Any]`. Python has defaults from 3.13 on.
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     S = TypeVarWithDefault("S", default=Any)
+    # The parameter of `GradientTransformation`. Covariant, although `update` takes a state, since mypy would otherwise
+    # infer a dict of objects for a dict of transformations of several kinds.
+    State_co = TypeVarWithDefault("State_co", default=Any, covariant=True)
 else:
     S = TypeVar("S")
+    State_co = TypeVar("State_co", covariant=True)
 
 
 @runtime_checkable
 class InitFn(Protocol[S_co]):
-    """`init` of a transformation: takes params, or a raw model, and returns a state."""
+    """The `init` of a transformation, which takes params, or a raw model, and returns a state."""
 
     def __call__(self, params: Any) -> S_co: ...
 
 
 @runtime_checkable
 class UpdateFn(Protocol[S]):
-    """`update` of a transformation: returns updates like those it takes, and a new state."""
+    """The `update` of a transformation, which returns updates like those it receives, and a new state."""
 
     def __call__(self, updates: U, state: S, params: Any = None, **extra_args: Any) -> tuple[U, S]: ...
 

@@ -1,4 +1,4 @@
-"""Optax's own functions, such as `optax.adam` and `optax.chain`, made to take raw models and callable specs."""
+"""Make Optax's functions, such as `optax.adam` and `optax.chain`, accept raw models and callable masks and labels."""
 
 import functools
 import inspect
@@ -11,14 +11,14 @@ import optax
 
 from treekit._callable import resolve_spec
 from treekit._jax import jtu
+from treekit._types import OptState, Params, Updates
 from treekit.optax._apply import (
     apply_updates,
-    incremental_update,
-    periodic_update,
     schedule_free_eval_params,
     tree_map_params,
 )
 from treekit.optax._apply_if_finite import apply_if_finite
+from treekit.optax._averages import incremental_update, periodic_update
 from treekit.optax._boundary import normalize
 from treekit.optax._chain import with_last_step
 from treekit.optax._conditionally import conditionally_mask, conditionally_transform
@@ -33,7 +33,7 @@ from treekit.optax._specs import resolve_mask
 from treekit.optax._transformation import Core, GradientTransformation, check_is_transformation, describe_call, is_ours
 from treekit.optax._trees import ON_TREES, on_parameters
 
-# Under whatever name and in whatever module Optax has the one, we have the other.
+# Wherever Optax has the function on the left, under any name, treekit has the one on the right.
 REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (optax.MultiSteps, MultiSteps),
     (optax.apply_if_finite, apply_if_finite),
@@ -55,18 +55,18 @@ REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (optax.value_and_grad_from_state, value_and_grad_from_state),
 )
 
-# Not transformations of a model's leaves: the params of the one are a pair of what its updates are for, the updates of
-# the other are a measurement.
+# Not transformations of a model's leaves: the params of lookahead are a pair, and the updates of the other are a
+# measurement.
 NOT_WRAPPED: tuple[Any, ...] = (optax.lookahead, optax.measure_with_ema)
 
 
 def wrap_attribute(module: types.ModuleType, name: str) -> Any:
-    """The attribute of one of Optax's modules, or what we have for it.
+    """Return an attribute of one of Optax's modules, or its replacement.
 
-    A function that makes a transformation is wrapped, and so is one of those that compute on a tree.
+    Functions that return transformations are wrapped, and so are functions that compute on trees.
 
     Raises:
-        AttributeError: Optax has no such name.
+        AttributeError: Optax does not have this name.
     """
     value: Any = getattr(module, name)
     for theirs, ours in REPLACEMENTS:
@@ -82,10 +82,10 @@ def wrap_attribute(module: types.ModuleType, name: str) -> Any:
     return _wrapped[value]
 
 
-_wrapped: dict[Callable[..., Any], Callable[..., Any]] = {}  # by Optax's function, which may stand in several modules
+_wrapped: dict[Callable[..., Any], Callable[..., Any]] = {}  # by Optax's function, which may be in several modules
 
 
-_FUNCTIONS: Any = (types.FunctionType, functools.partial)  # nadamw is adamw with an argument bound
+_FUNCTIONS: Any = (types.FunctionType, functools.partial)  # nadamw is a partial of adamw
 
 
 def _makes_transformations(x: object) -> bool:
@@ -93,18 +93,18 @@ def _makes_transformations(x: object) -> bool:
         return False
     function: Any = x
     returned: Any = inspect.signature(function).return_annotation
-    # A few of Optax's factories have no annotation.
+    # Some of Optax's factories are not annotated.
     return returned is inspect.Signature.empty or (
         isinstance(returned, type) and issubclass(returned, optax.GradientTransformation)
     )
 
 
 def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
-    """A function that makes transformations, whose transformations take raw models.
+    """Wrap a function that returns transformations, so that they accept raw models.
 
     Args:
         factory: one of Optax's functions.
-        module: where it can be imported from, for pickle.
+        module: the module from which pickle can import it.
         name: its name there.
     """
     signature = inspect.signature(factory)
@@ -116,8 +116,8 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
             _check_argument(name, signature.parameters[key], value)
             bound.arguments[key] = _wrap_argument(key, value)
         made = factory(*bound.args, **bound.kwargs)
-        if not isinstance(made, optax.GradientTransformation):
-            return made
+        if not (is_ours(made) or type(made) in _TRANSFORMATIONS):
+            return made  # a subclass, such as an Aggregator, has updates of other shapes than the params
         describe = functools.partial(describe_call, name, signature, args, kwargs)
         if factory not in (optax.chain, optax.named_chain) or not args:
             return normalize(made).described_as(describe)
@@ -126,6 +126,9 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
 
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
     return wrapped
+
+
+_TRANSFORMATIONS = (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
 
 
 def _check_last(chain: str, links: list[Any]) -> bool:
@@ -143,14 +146,14 @@ def _check_last(chain: str, links: list[Any]) -> bool:
     return any(ends)
 
 
-def _in_short(tx: Any) -> str:
+def _in_short(tx: object) -> str:
     return repr(tx) if is_ours(tx) else "another transformation"
 
 
 def _with_last_step(
     make: Callable[..., Any], chain: optax.GradientTransformation, args: tuple[Any, ...], links: tuple[Any, ...]
 ) -> optax.GradientTransformation:
-    """A chain made by `make`, with the whole step of its last link; `links` are `args` as Optax sees them."""
+    """Return a chain made by `make`, with the whole step of its last link; `links` are `args` as Optax sees them."""
     if make is optax.chain:
         return with_last_step(chain, args[-1], lambda last: make(*links[:-1], last))
     name, tx = args[-1]
@@ -158,25 +161,26 @@ def _with_last_step(
 
 
 def _check_argument(factory: str, parameter: inspect.Parameter, value: Any) -> None:
-    """Raise a TypeError where one of Optax's functions wants a transformation, and another object is given."""
+    """Raise a TypeError if an argument that must be a transformation is another object."""
     if parameter.annotation is optax.GradientTransformation:
         values = enumerate(value) if parameter.kind is inspect.Parameter.VAR_POSITIONAL else [("", value)]
         for i, x in values:
             check_is_transformation(x, f"{parameter.name}{'' if i == '' else f'[{i}]'} of {factory}")
 
 
-def _wrap_argument(name: str, x: Any) -> Any:
-    """An argument of one of Optax's functions as that can use it.
+def _wrap_argument(name: str, x: object) -> Any:
+    """Convert an argument to a form that Optax's own functions can use.
 
-    A transformation of ours is reduced to its core. What may be a function or a tree becomes a function, which decides
-    once it is given the params; so Optax's own `callable(mask)` is right.
+    A transformation of treekit becomes its core. An argument that may be a function or a tree becomes a function, which
+    decides when it is called with the params; so Optax's own `callable(mask)` is right.
     """
     if is_ours(x):
         return _link(x)
     if x is not None and name.endswith("mask"):
         return functools.partial(resolve_mask, x, name=name)
-    if _is_tuple(x):  # the links of a chain; in a named chain, each with its name
-        return tuple(_wrap_argument(name, item) for item in x)
+    if _is_tuple(x):  # the links of a chain, in a named chain with their names
+        items: Any = x
+        return tuple(_wrap_argument(name, item) for item in items)
     if callable(x) and not jtu.all_leaves([x]):
         return functools.partial(_call_or_resolve, x, name)
     return x
@@ -187,18 +191,18 @@ def _is_tuple(x: object) -> bool:
 
 
 def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:
-    """Call a node that is a schedule, or dimension numbers for each param, as what it is."""
+    """Resolve an argument that is called with the params, such as dimension numbers; call others, such as schedules."""
     return argument(*args) if len(args) != 1 else resolve_spec(argument, args[0], is_spec_leaf=is_spec_leaf, name=name)
 
 
 def _link(tx: GradientTransformation[Any]) -> Core:
-    """A transformation inside one of Optax's own functions, such as a link of a chain.
+    """Return a transformation for use inside one of Optax's own functions, such as a link of a chain.
 
-    It runs its core, and crosses the boundary again only where a transformation before it has frozen leaves.
+    It runs the core, and crosses the boundary again only if a transformation before it has frozen leaves.
     """
     core = preserve_dtypes(tx)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> Any:
         is_whole = params is None or jtu.tree_structure(updates) == jtu.tree_structure(params)
         return (core if is_whole else tx).update(updates, state, params, **extra)
 
@@ -206,7 +210,7 @@ def _link(tx: GradientTransformation[Any]) -> Core:
 
 
 def wrap_module(module: types.ModuleType, name: str) -> types.ModuleType:
-    """A module called `name` with every name of one of Optax's."""
+    """Make a module called `name` with every name of one of Optax's modules."""
     out = types.ModuleType(name, module.__doc__)
     get, names, public = attributes_of(module)
     vars(out).update(__getattr__=get, __dir__=names, __all__=public)

@@ -1,4 +1,4 @@
-"""Every name of `optax.contrib`, with ours in the place of Optax's."""
+"""Every name of `optax.contrib`, for whole models and with dtypes preserved."""
 
 from typing import TYPE_CHECKING, Any
 

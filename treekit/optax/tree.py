@@ -1,4 +1,4 @@
-"""Every name of `optax.tree`, with ours in the place of Optax's. Made by tests/optax_names.py."""
+"""Every name of `optax.tree`, for whole models. Made by tests/optax_names.py."""
 
 from typing import TYPE_CHECKING
 

@@ -108,4 +108,4 @@ def look(model: Model, batch: Batch) -> None:
     steps = optax.MultiSteps(optimizer, 2)
     reveal_type(steps.has_updated(steps.init(model)))
     reveal_type(optax.tree_map_params(optimizer, lambda leaf: leaf, state.optimizer_state))
-    reveal_type(optax.losses.l2_loss(batch.y))
+    reveal_type(optax.losses.l2_loss(batch.y))  # Optax's
