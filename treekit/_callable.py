@@ -86,14 +86,12 @@ def resolve_shown(
 ) -> Any:
     """Do what `resolve_spec` does, where a function is called with `show(tree)`."""
     params = filter(tree, is_parameter)
-    is_tree = not (callable(spec) and _is_leaf(spec))
-    try:
-        if is_tree:
-            match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
+    if not (callable(spec) and _is_leaf(spec)):
+        mismatch = _mismatch(spec, params, is_spec_leaf, name)
+        if mismatch is None:
             return spec
-    except ValueError:
         if not (is_truly_callable(spec) or (callable(spec) and not _all_spec_leaves(spec, is_spec_leaf))):
-            raise
+            raise mismatch
     try:
         result = spec(show(params))
     except Exception as error:
@@ -133,6 +131,15 @@ def match_spec(
                 f"has {type(part).__name__}"
             )
     return prefix_treedef, [(path, leaf, part) for (path, leaf), part in zip(leaves, parts, strict=True)]
+
+
+def _mismatch(spec: PyTree, tree: PyTree, is_spec_leaf: Callable[[Any], bool], name: str) -> ValueError | None:
+    """Return the error of `match_spec`, if it raises one."""
+    try:
+        match_spec(spec, tree, is_spec_leaf=is_spec_leaf, name=name)
+    except ValueError as error:
+        return error
+    return None
 
 
 def _is_leaf(x: object) -> bool:

@@ -131,8 +131,8 @@ def bits_like(tree: PyTree, random_bits: RandomBits, is_leaf: Callable[[Any], bo
 def hash_bits(*data: object) -> Any:
     """Return two words of 32 bits, each of which depends on every input bit."""
 
-    def turn(random_bits: RandomBits, word: Any) -> Any:  # one round of a Feistel network
-        left, right = random_bits
+    def turn(words: tuple[Array, Array], word: Array) -> Any:  # one round of a Feistel network
+        left, right = words
         return (right, left ^ murmur_mix(right ^ word)), None
 
     rows = jnp.stack(jnp.broadcast_arrays(*map(jnp.uint32, (*data, 1, 2))))  # two more rounds, for the last bits

@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 import jax
 import optax
-from jax.typing import DTypeLike
 
 from treekit._describe import describe_value
 from treekit._graft.states import is_state
@@ -35,7 +34,7 @@ def check_state_dtype(state_dtype: Any) -> None:
         _check_dtype(f"state_dtype[{name!r}]", dtype)
 
 
-def _check_dtype(what: str, dtype: DTypeLike) -> None:
+def _check_dtype(what: str, dtype: object) -> None:
     if not is_inexact_dtype(dtype, jnp.floating):
         raise TypeError(f"{what} must be a floating dtype, found {dtype!r}")
 
@@ -112,7 +111,8 @@ def _name_of(dtypes: Mapping[Any, Any], state: OptState, path: KeyPath, x: objec
 
 def _depth(state: OptState, path: KeyPath) -> int:
     """Return how many keys of a path are not names in the params: those up to the field of the innermost state."""
-    depth, node = 0, cast(Any, state)
+    node: Any = state
+    depth = 0
     for i, key in enumerate(path):
         if is_state(type(node)):
             depth = i + 1
