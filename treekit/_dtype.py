@@ -5,7 +5,6 @@ from typing import Any, TypeGuard
 
 import jax
 import numpy as np
-from jax.typing import DTypeLike
 
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._types import HasDtype
@@ -84,7 +83,7 @@ def promoted_dtype(*leaves: object) -> Any:
         return jnp.result_type(*dtypes)
 
 
-def _is_float8(dtype: DTypeLike) -> bool:
+def _is_float8(dtype: object) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.floating)) and bool(jnp.finfo(dtype).bits <= 8)
 
 
@@ -133,5 +132,5 @@ def _is_number(dtype: Any) -> bool:  # the dtype of a key is not a DTypeLike
     return any(jnp.issubdtype(dtype, kind) for kind in _KINDS)
 
 
-def _kind(dtype: DTypeLike) -> int:
+def _kind(dtype: object) -> int:
     return next(i for i, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind))

@@ -7,7 +7,6 @@ from typing import Any, Literal
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.typing import DTypeLike
 
 from treekit._describe import describe, describe_types, describe_values, is_deleted
 from treekit._dtype import dtype_of, is_weak
@@ -133,7 +132,7 @@ def _differing(x: Any, y: Any, dtype: object, rtol: float, atol: float) -> Any:
 
 
 @functools.cache
-def _wide_dtype(dtype: DTypeLike) -> Any:
+def _wide_dtype(dtype: object) -> Any:
     """Return a wide dtype in which NumPy computes with floating or complex numbers (it lacks bf16); else None."""
     if jnp.issubdtype(dtype, np.complexfloating):
         return np.complex128

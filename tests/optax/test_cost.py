@@ -123,3 +123,19 @@ def test_multi_steps_needs_no_more_memory_than_optax(
         return int(memory.temp_size_in_bytes)
 
     assert temporary(tko) < temporary(optax) + params[0].nbytes / 2  # tables of addresses take a few hundred bytes
+
+
+@pytest.mark.parametrize("state_first", [False, True], ids=["params_first", "state_first"])
+def test_a_whole_step_of_multi_steps_needs_no_temporary_memory(state_first: bool) -> None:
+    multi_steps = tko.MultiSteps(optax.adamw(0.1), 2)
+    params: Any = [jnp.ones((200, 200))] * 3
+
+    def step(carry: Any, grads: Any) -> Any:
+        params, state = carry[::-1] if state_first else carry
+        new = tko.apply_gradients(multi_steps, grads, state, params)
+        return new[::-1] if state_first else new
+
+    carry = (params, jax.eval_shape(multi_steps.init, params))
+    lowered = jax.jit(step, donate_argnums=0).lower(carry[::-1] if state_first else carry, params)
+    memory: Any = lowered.compile(compiler_options=USUAL).memory_analysis()
+    assert memory.temp_size_in_bytes < params[0].nbytes / 10

@@ -508,7 +508,7 @@ def test_a_schedule_is_told_where_transfers_are_forbidden() -> None:
 @pytest.mark.parametrize("only", [None, "learning_rate"])
 def test_a_schedule_of_another_shape_is_told_its_shape(only: Any) -> None:
     tx = tko.inject_hyperparams(tko.sgd, only=only)(lambda count: jnp.array([0.1]))
-    with pytest.raises(TypeError, match=r"it returned f32\[1\], and a schedule returns a real number of shape \(\)"):
+    with pytest.raises(TypeError, match=r"it returned f32\[1\], but a schedule returns a real number of shape \(\)"):
         tx.init(jnp.ones(2))
 
 

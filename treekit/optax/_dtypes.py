@@ -156,7 +156,7 @@ def _like_each(updates: list[Any], treedef: PyTreeDef, params: Params) -> list[A
     return [_of_dtype(promoted_dtype(x, param)) for x, param in zip(updates, jtu.tree_leaves(params), strict=True)]
 
 
-def _of_dtype(dtype: DTypeLike) -> Any:
+def _of_dtype(dtype: object) -> Any:
     return untyped.ShapeDtypeStruct((), dtype)
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import optax
 from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Int, Shaped
 
 from treekit._dtype import dtype_of, promoted_dtype, strengthen
-from treekit._jax import jnp, jtu, untyped
+from treekit._jax import jnp, jtu, lax, untyped
 from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary, normalize
 from treekit.optax._dtypes import keep_state, keep_updates, preserve_dtypes
@@ -152,7 +153,7 @@ class MultiSteps(_Base):
             params, inner_state, acc = carry
             accumulated = treedef.unflatten(map(_cast_to, leaves, acc))
             params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
-            return params, inner_state, zeros(acc)
+            return params, inner_state, _clear(at.should_step, acc, treedef.flatten_up_to(params))
 
         inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
         carry = params, inner_state, self._accumulate(at, leaves, acc)
@@ -191,7 +192,13 @@ class MultiSteps(_Base):
         return jtu.tree_map(jnp.zeros_like, params, jtu.tree_map(dtype, params))
 
 
-def _accumulate(mean: bool, mini_step: Any, skip: Any, update: Any, acc: Any) -> Any:
+def _accumulate(
+    mean: bool,
+    mini_step: Int[Array, ""],
+    skip: Bool[Array, ""],
+    update: Shaped[Array, "*shape"],
+    acc: Shaped[Array, "*shape"],
+) -> Any:
     grad = update.astype(acc.dtype)
     # Welford's update of the mean, which never needs a sum that is k times as large.
     more = acc + (grad - acc) / (mini_step + 1).astype(acc.dtype) if mean else acc + grad
@@ -201,6 +208,31 @@ def _accumulate(mean: bool, mini_step: Any, skip: Any, update: Any, acc: Any) ->
 
 # Traced once for each shape; inlined, since XLA copies the arguments of a call.
 _accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0, inline=True)
+
+
+def _clear(should_step: Bool[Array, ""], acc: list[Any], params: list[Any]) -> list[Any]:
+    """Zeros for what is accumulated, after the step that reads it.
+
+    CPUs run operations in the order in which they depend on each other. What reads the new params comes after all that
+    reads the accumulator, so it needs no copy of that.
+    """
+
+    def after(acc: list[Any], params: list[Any]) -> Any:
+        return [_zero_after(should_step, x, p) for x, p in zip(acc, params, strict=True)]
+
+    def at_any_time(acc: list[Any], _: list[Any]) -> Any:
+        return zeros(acc)
+
+    cleared: list[Any] = lax.platform_dependent(*lax.stop_gradient((acc, params)), cpu=after, default=at_any_time)
+    return cleared
+
+
+def _zero_after(should_step: Bool[Array, ""], x: Shaped[Array, "..."], param: Array) -> Any:
+    zero = jnp.zeros_like(x)
+    if jnp.shape(param) != x.shape or untyped.typeof(param).sharding != untyped.typeof(x).sharding:
+        return zero
+    like = param if jnp.iscomplexobj(x) else jnp.real(param)
+    return lax.select(should_step, zero, like.astype(x.dtype))
 
 
 def _cast_to(like: PyTree, x: Any) -> Any:

@@ -10,6 +10,7 @@ import optax
 from treekit._describe import describe_value
 from treekit._graft.states import is_state
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._paths import is_variable
 from treekit._predicates import is_array
 from treekit._round import is_inexact_dtype, widen
 from treekit._types import KeyPath, OptState, Params, Updates
@@ -118,7 +119,9 @@ def _depth(state: OptState, path: KeyPath) -> int:
             depth = i + 1
         elif depth and i == depth and getattr(path[i - 1], "name", None) == "hyperparams":
             depth = i + 1  # its name
-        if hasattr(key, "name"):
+        if is_variable(node):  # of Flax: what is below is a param
+            break
+        elif hasattr(key, "name"):
             node = getattr(node, key.name)
         elif isinstance(key, jax.tree_util.SequenceKey):
             node = node[key.idx]
