@@ -305,7 +305,7 @@ def test_an_integer_without_an_update_where_params_are_not_passed(missing: Any, 
     state = tx.init(params)
     updates, new_state = tx.update({"w": jnp.ones(2), "n": missing}, state)
     assert updates["n"] is None and (updates["w"] < 0).all()
-    assert jax.tree.structure(new_state) == jax.tree.structure(state)
+    assert cases.structure(new_state) == cases.structure(state)
 
 
 @pytest.mark.parametrize("wrap", ["apply_if_finite", "conditionally_transform", "MultiSteps"])
