@@ -40,13 +40,29 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if "CI" in os.environ else "local")
 
 
+# Tables of wrappers by optimizers by kinds of params, whose cells rarely fail alone: every third one is not slow.
+TABLES = {
+    "test_laws",
+    "test_law",
+    "test_a_run_resumed_after_any_step_is_bit_equal",
+    "test_derivatives_go_through",
+    "test_it_is_optax_to_the_last_place_and_falls_within_what_the_dtype_allows",
+    "test_it_is_update_then_apply_updates",
+    "test_multi_steps_needs_no_more_memory_than_optax",
+    "test_optimistix_goes_the_same_way_as_with_optax",
+    "test_sound_ones_pass",
+    "test_specs_params_and_states_of_raw_and_filtered_models_go_together",
+}
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of each table of laws (wrappers by optimizers by kinds of params) every third cell is not slow."""
-    tables: dict[Path, list[pytest.Item]] = defaultdict(list)
+    """Mark two of three cells of each table as slow."""
+    tables: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.name.startswith("test_laws["):
-            tables[item.path].append(item)
+        name = item.name.partition("[")[0]
+        if name in TABLES:
+            tables[item.path, name].append(item)
     for table in tables.values():
         for i, item in enumerate(table):
             if i % 3:

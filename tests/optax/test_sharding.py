@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+import pytest
 
 from tests.optax import cases, sharding_laws
 from treekit import optax as tko
@@ -43,12 +44,14 @@ def assert_none_fails(done: dict[str, str], table: list[Any]) -> None:
     assert not failures, "\n".join(f"{case}\n{error}" for case, error in failures.items())
 
 
+@pytest.mark.slow
 def test_on_8_devices() -> None:
     """Shardings, bytes, collectives and values, of every wrapper, under Auto and Explicit axes."""
     (done,) = run_laws([], devices=8)
     assert_none_fails(done, sharding_laws.TABLE)
 
 
+@pytest.mark.slow
 def test_on_two_processes_of_4_devices() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
