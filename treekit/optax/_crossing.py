@@ -39,7 +39,7 @@ class Crossing:
     def __init__(self, updates: Updates, params: Params, state: OptState = None) -> None:
         given = updates if params is None else params
         leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
-        if params is None:  # a missing update says nothing about its parameter, whichever way it is missing
+        if params is None:  # None and float0 mean the same for a missing update
             leaves = [None if has_no_update(x) else x for x in leaves]
         self._params = None if params is None else leaves
         self._updates = leaves if updates is given else update_parts(self._treedef, updates)
