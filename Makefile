@@ -58,7 +58,7 @@ types: .venv/installed ## what mypy and pyright know of treekit and of its peers
 
 # With libtpu, where it is installed, for the bytes that compiled steps move.
 figures: .venv/installed ## figures beside their goals and the last recorded; worse is an error (TIMES=1: of time too; TYPES=1: of type checkers; RECORD=1)
-	$(if $(wildcard $(ACCELERATORS)/installed),$(ACCELERATORS)/bin,$(BIN))/python -m benchmarks.figures $(if $(TIMES),--times) $(if $(TYPES),--types) $(if $(RECORD),--record)
+	$(if $(TYPES),$(BIN),$(if $(wildcard $(ACCELERATORS)/installed),$(ACCELERATORS)/bin,$(BIN)))/python -m benchmarks.figures $(if $(TIMES),--times) $(if $(TYPES),--types) $(if $(RECORD),--record)
 
 # An environment of its own, since JAX looks for a TPU wherever libtpu is installed.
 ACCELERATORS := .venv-accelerators
