@@ -112,7 +112,7 @@ def _check_fields(node: object, memo: Memo) -> tuple[list[_Mismatch], Memo]:
 
 
 def _explain(wrong: list[_Mismatch], tree: object) -> str:
-    """Write a line for each wrong field, with its key path; "" if there are no wrong fields."""
+    """Write a line for each wrong field, with its key path; "" if every field is right."""
     if not wrong:
         return ""
     paths = _paths(tree)

@@ -57,7 +57,7 @@ def extend(memo: Memo, by: Memo) -> None:
 
 
 def describe_memo(memo: Memo) -> str:
-    """Write the bindings of a user's names as `(n=3, batch=(2, 2))`; "" if there are no such names."""
+    """Write the bindings of a user's names as `(n=3, batch=(2, 2))`; "" if nothing is bound."""
     sizes, shapes, _, _ = memo
     bound = sizes | {name: shape for name, (_, shape) in shapes.items()}
     names = ", ".join(f"{name}={size}" for name, size in bound.items() if not name.startswith("~"))

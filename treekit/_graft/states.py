@@ -112,7 +112,7 @@ def _origins(
 ) -> set[tuple[str, ...]]:
     """Return the labels in the old tree from which the parameters under these labels come.
 
-    If there are no such labels, the parameters are new, and so is all of their state: with an old count of steps, Adam
+    Without such a label, the parameters are new, and so is all of their state: with an old count of steps, Adam
     would treat moments of zero as those of a long run. For states without parameters, such as those of sgd, these are
     the labels that the new tree no longer has.
     """

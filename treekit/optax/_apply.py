@@ -1,4 +1,4 @@
-"""Functions of params: apply updates, average, copy, and map over the params in a state."""
+"""Functions of params: apply updates, evaluate averages, and map over the params in a state."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar, cast, overload

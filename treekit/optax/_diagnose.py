@@ -14,8 +14,8 @@ from treekit._diff import tree_diff
 from treekit._dtype import is_weak
 from treekit._jax import jtu, untyped
 from treekit._predicates import is_traced
-from treekit._tree import path_text
-from treekit._types import OptState, Params, Updates
+from treekit._tree import is_none, path_text
+from treekit._types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._transformation import Core
 
 # Differences in dtype do not count: a user may have cast the state or the params.
@@ -109,7 +109,7 @@ def _traced_number(params: Params) -> str:
     return ""
 
 
-def _wrong_leaf(error: Exception, params: Any, call: Callable[[Callable[[Any], Any]], Any]) -> str:
+def _wrong_leaf(error: Exception, params: Params, call: Callable[[Callable[[Any], Any]], Any]) -> str:
     """Which params are the reason, if the call works where all that have None, or as many axes, are masked out.
 
     Args:
@@ -119,10 +119,10 @@ def _wrong_leaf(error: Exception, params: Any, call: Callable[[Callable[[Any], A
     """
     if _is_raised_by_treekit(error) or _runs(functools.partial(call, _hide_none)):
         return ""  # it fails for another reason than shapes and structure, such as a lack of memory
-    leaves, outline = jtu.tree_flatten_with_path(params, is_leaf=_is_none)
+    leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_none)
     kinds = [None if x is None else np.ndim(x) for _, x in leaves]
     for kind in sorted({*kinds}, key=lambda n: -1 if n is None else n):
-        hide = functools.partial(_hide, outline, [k == kind for k in kinds])
+        hide = functools.partial(_hide, treedef, [k == kind for k in kinds])
         if jtu.tree_leaves(hide(params)) and _runs(functools.partial(call, hide)):
             hidden = [(path, x) for (path, x), k in zip(leaves, kinds, strict=True) if k == kind]
             where = f"{describe(hidden[0][1])} at {path_text(hidden[0][0])}"
@@ -131,13 +131,13 @@ def _wrong_leaf(error: Exception, params: Any, call: Callable[[Callable[[Any], A
     return ""
 
 
-def _hide_none(tree: Any) -> Any:
+def _hide_none(tree: PyTree) -> Any:
     return tree
 
 
-def _hide(outline: Any, hidden: list[bool], tree: Any) -> Any:
-    parts = zip(hidden, outline.flatten_up_to(tree), strict=True)
-    return outline.unflatten([optax.MaskedNode() if is_hidden else x for is_hidden, x in parts])
+def _hide(treedef: PyTreeDef, hidden: list[bool], tree: PyTree) -> Any:
+    parts = zip(hidden, treedef.flatten_up_to(tree), strict=True)
+    return treedef.unflatten([optax.MaskedNode() if is_hidden else x for is_hidden, x in parts])
 
 
 _WITHOUT = {
@@ -159,7 +159,3 @@ def _runs(f: Callable[[], Any]) -> bool:
     except Exception:  # whatever a transformation raises
         return False
     return True
-
-
-def _is_none(x: Any) -> bool:
-    return x is None
