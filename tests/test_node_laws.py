@@ -1166,6 +1166,31 @@ def test_sixteen_threads_create_map_register_and_jit() -> None:
     assert not errors, errors[0]
 
 
+def test_sixteen_threads_search_one_cache_of_jit() -> None:
+    # JAX compares treedefs while it searches the cache: Python code there, interrupted, crashed the process.
+    shared = jax.jit(lambda t: t.weight + 1)
+    make = next(iter(WAYS.values())).make
+    start = threading.Barrier(16)
+    results: list[bool] = []
+
+    def work(number: int) -> None:
+        start.wait()
+        for turn in range(100):
+            results.append(bool(shared(make(turn, 0, (number + turn) % 60)) == 2 * turn + 1))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert results == [True] * 1600
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", LAWS)
 def test_law(name: str, way: str) -> None:

@@ -15,38 +15,44 @@ LAYOUT = "__treekit_layout__"  # the attribute of a class
 NOT_REMEMBERED = SimpleNamespace(values=defaultdict[int, object](object))
 
 
-class StaticFields:
+class StaticFields(frozenset[object]):
     """The static part of instances, as stored in a treedef.
 
     `Interned` creates one for all instances with the same values, and stores the first one of equal values. So
     comparing the treedefs of two trees is nearly always an identity check for each node, and neither comparing nor
     hashing them calls a user's `__eq__` or `__hash__`.
+
+    It is a set of one object, which equal ones share, so that C code compares it. JAX compares treedefs while it
+    searches its caches of compiled functions. Python code there may let another thread change the cache, which crashes
+    the process.
     """
 
-    __slots__ = ("__weakref__", "cls", "first", "key", "names", "template", "values")
+    __slots__ = ("cls", "first", "key", "names", "template", "values")
 
-    def __init__(
-        self,
-        cls: type[Any],
+    cls: type[Any]
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+    template: dict[str, Any]  # the __dict__ of such an instance without its children; copying it is fastest
+    key: "Key"
+    first: "StaticFields | None"  # None for the first itself: a reference to itself would keep it alive
+
+    def __new__(
+        cls,
+        node_class: type[Any],
         names: tuple[str, ...],
         values: tuple[Any, ...],
         blank: dict[str, Any],
         key: "Key",
         first: "StaticFields | None",
-    ) -> None:
-        self.cls = cls
+    ) -> "StaticFields":
+        self = super().__new__(cls, (object(),) if first is None else first)
+        self.cls = node_class
         self.names = names
         self.values = values
-        # The __dict__ of such an instance without its children. Copying it is the fastest way to create one.
         self.template = blank | dict(zip(names, values, strict=True))
         self.key = key
-        self.first = first  # None for the first itself: a reference to itself would keep it alive
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StaticFields) and (self.first or self) is (other.first or other)
-
-    def __hash__(self) -> int:
-        return object.__hash__(self.first or self)
+        self.first = first
+        return self
 
     def __repr__(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in zip(self.names, self.values, strict=True))
