@@ -10,6 +10,7 @@ from treekit._jax import jnp, jtu, lax, untyped
 from treekit._types import HasDtype
 
 ARRAYS: Any = (jax.Array, np.ndarray, np.generic)
+_WITH_DTYPE: Any = (*ARRAYS, jax.ShapeDtypeStruct)
 
 # NumPy's same_kind casts only go up this order. NumPy's own order lacks ml_dtypes (bf16, fp8), hence this one.
 _KINDS: tuple[Any, ...] = (
@@ -24,8 +25,7 @@ _KINDS: tuple[Any, ...] = (
 def dtype_of(x: object) -> Any:
     """Return the dtype that JAX gives a leaf, or None if it has none (functions, strings, None, object arrays)."""
     if has_dtype(x):
-        known = _is_number(x.dtype) or x.dtype == jax.dtypes.float0 or jnp.issubdtype(x.dtype, jax.dtypes.extended)
-        return jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True) if known else None
+        return jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True) if _is_known(x.dtype) else None
     if isinstance(x, (bool, int, float, complex)):
         return jax.dtypes.canonicalize_dtype(type(x))
     return None
@@ -33,7 +33,7 @@ def dtype_of(x: object) -> Any:
 
 def has_no_update(update: object) -> bool:
     """Whether `update` means no update: None, as in Equinox, or float0, JAX's gradient of an integer."""
-    return update is None or dtype_of(update) == jax.dtypes.float0
+    return update is None or (has_dtype(update) and bool(update.dtype == jax.dtypes.float0))
 
 
 def is_weak(x: object) -> bool:
@@ -76,7 +76,7 @@ def promoted_dtype(*leaves: object) -> Any:
         return None
     # JAX does not promote floats of 8 bits or less: the other dtypes decide, and bf16 can represent any two float8.
     if len(wide := {dtype for dtype in dtypes if not _is_float8(dtype)}) < len(dtypes):
-        floats = {dtype for dtype in wide if jnp.issubdtype(dtype, np.inexact)}
+        floats = {dtype for dtype in wide if issubdtype(dtype, np.inexact)}
         dtypes = floats or (dtypes - wide if len(dtypes - wide) == 1 else {jnp.dtype(jnp.bfloat16)})
     # The caller asks for promotion, so it is allowed even if JAX's promotion mode is strict.
     with jax.numpy_dtype_promotion("standard"):
@@ -84,7 +84,7 @@ def promoted_dtype(*leaves: object) -> Any:
 
 
 def _is_float8(dtype: object) -> bool:
-    return bool(jnp.issubdtype(dtype, jnp.floating)) and bool(jnp.finfo(dtype).bits <= 8)
+    return issubdtype(dtype, jnp.floating) and bool(jnp.finfo(dtype).bits <= 8)
 
 
 def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
@@ -94,7 +94,7 @@ def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
         return result
     if have is None:  # checked first, since NumPy takes None for float64
         raise TypeError(f"a result of type {type(result).__name__} for a leaf of dtype {want}")
-    keeps_strength = is_weak(leaf) or not is_weak(result)
+    keeps_strength = not is_weak(result) or is_weak(leaf)
     keeps_array = has_dtype(result) or not has_dtype(leaf)
     if have == want and _raw_dtype(result) == want and keeps_strength and keeps_array:
         return result
@@ -109,7 +109,7 @@ def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
 
 def has_dtype(x: object) -> TypeGuard[HasDtype]:
     """Whether a leaf has a dtype: an array, a NumPy number, or a `jax.ShapeDtypeStruct`."""
-    return isinstance(x, (*ARRAYS, jax.ShapeDtypeStruct))
+    return isinstance(x, _WITH_DTYPE)
 
 
 def _raw_dtype(x: object) -> Any:
@@ -118,9 +118,9 @@ def _raw_dtype(x: object) -> Any:
 
 
 def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
-    if not (_is_number(have) and _is_number(want)):
+    if not (is_number(have) and is_number(want)):
         return False  # keys, float0
-    if jnp.issubdtype(have, np.complexfloating) and not jnp.issubdtype(want, np.complexfloating):
+    if issubdtype(have, np.complexfloating) and not issubdtype(want, np.complexfloating):
         return False
     if casting == "unsafe" or want == np.bool_:
         return True
@@ -128,9 +128,21 @@ def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
 
 
 @functools.cache  # called several times for each leaf
-def _is_number(dtype: Any) -> bool:  # the dtype of a key is not a DTypeLike
+def issubdtype(dtype: Any, kind: Any) -> bool:
+    """Do what `jax.numpy.issubdtype` does, which takes a microsecond, once for each dtype and kind."""
+    return bool(jnp.issubdtype(dtype, kind))
+
+
+@functools.cache
+def is_number(dtype: Any) -> bool:  # the dtype of a key is not a DTypeLike
+    """Whether a dtype is one of numbers or bools; those of keys, objects and strings are not, nor is float0."""
     return any(jnp.issubdtype(dtype, kind) for kind in _KINDS)
 
 
+@functools.cache
+def _is_known(dtype: Any) -> bool:
+    return is_number(dtype) or dtype == jax.dtypes.float0 or bool(jnp.issubdtype(dtype, jax.dtypes.extended))
+
+
 def _kind(dtype: object) -> int:
-    return next(i for i, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind))
+    return next(i for i, kind in enumerate(_KINDS) if issubdtype(dtype, kind))

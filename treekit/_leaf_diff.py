@@ -9,8 +9,8 @@ import numpy as np
 from jax.core import Tracer
 
 from treekit._describe import describe, describe_types, describe_values, is_deleted
-from treekit._dtype import dtype_of, is_weak
-from treekit._jax import jnp, jtu, untyped
+from treekit._dtype import dtype_of, is_weak, issubdtype
+from treekit._jax import jtu, untyped
 from treekit._node.static_values import exact_key
 from treekit._types import PyTree
 
@@ -112,7 +112,7 @@ def _value_differences(a: object, b: object, rtol: float, atol: float) -> Iterat
 
 def _on_host(x: Any) -> Any:
     """Return the values of an array, a key or a number as a NumPy array."""
-    is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    is_key = isinstance(x, jax.Array) and issubdtype(x.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(x) if is_key else x)
 
 
@@ -134,9 +134,9 @@ def _differing(x: Any, y: Any, dtype: object, rtol: float, atol: float) -> Any:
 @functools.cache
 def _wide_dtype(dtype: object) -> Any:
     """Return a wide dtype in which NumPy computes with floating or complex numbers (it lacks bf16); else None."""
-    if jnp.issubdtype(dtype, np.complexfloating):
+    if issubdtype(dtype, np.complexfloating):
         return np.complex128
-    return np.float64 if jnp.issubdtype(dtype, np.floating) else None
+    return np.float64 if issubdtype(dtype, np.floating) else None
 
 
 def _close(x: Any, y: Any, rtol: float, atol: float) -> Any:

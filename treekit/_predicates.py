@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from treekit._dtype import ARRAYS, as_array, dtype_of, stands_for_array
+from treekit._dtype import ARRAYS, as_array, dtype_of, is_number, issubdtype, stands_for_array
 from treekit._jax import jnp
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def is_inexact_array(
     (True, False, False)
     """
     if isinstance(x, jax.Array):
-        return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+        return issubdtype(x.dtype, jnp.inexact)
     # NumPy's own type hierarchy, as in Equinox: a NumPy array of an extension dtype (bf16) is not inexact.
     return is_array(x) and bool(np.issubdtype(x.dtype, np.inexact))
 
@@ -61,12 +61,12 @@ def is_parameter(x: object) -> bool:
     dtype = dtype_of(x)
     if dtype is None and stands_for_array(x):
         dtype = x.dtype if isinstance(x, jax.Ref) else dtype_of(as_array(x))
-    return dtype is not None and (jnp.issubdtype(dtype, np.number) or dtype == np.bool_)
+    return dtype is not None and is_number(dtype)
 
 
 def is_inexact_parameter(x: object) -> bool:
     """Return True for parameters that are floating-point or complex."""
-    return is_parameter(x) and bool(jnp.issubdtype(dtype_of(as_array(x)), jnp.inexact))
+    return is_parameter(x) and issubdtype(dtype_of(as_array(x)), jnp.inexact)
 
 
 def is_traced(x: object) -> bool:

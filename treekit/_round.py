@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, BFloat16, Float, Float32, Shaped, UInt32
 
-from treekit._dtype import dtype_of
+from treekit._dtype import dtype_of, issubdtype
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import dtype_preserving_tree_map
 from treekit._predicates import is_array
@@ -67,10 +67,10 @@ def stochastic_round(x: InexactLike, dtype: InexactDtype, key: Key) -> jax.Array
     if not is_inexact_dtype(dtype):
         raise TypeError(f"dtype must be a floating or complex one, found {dtype!r}; only those are rounded")
     have, want = dtype_of(x), jax.dtypes.canonicalize_dtype(dtype)
-    if have is None or not jnp.issubdtype(have, np.inexact):
+    if have is None or not issubdtype(have, np.inexact):
         raise TypeError(f"x must be a floating or complex array, found {have or type(x).__name__}")
     random_bits = bits_of_key(key)
-    if jnp.issubdtype(have, np.complexfloating) and not jnp.issubdtype(want, np.complexfloating):
+    if issubdtype(have, np.complexfloating) and not issubdtype(want, np.complexfloating):
         raise TypeError(f"x is complex ({have}), so dtype must be too; found {want}. Round x.real, or jnp.abs(x)")
     return round_by(random_bits, jnp.asarray(x, have), want)
 
@@ -78,7 +78,7 @@ def stochastic_round(x: InexactLike, dtype: InexactDtype, key: Key) -> jax.Array
 def is_inexact_dtype(dtype: object, kind: Any = np.inexact) -> bool:
     """Whether an argument is a dtype of floating-point or complex numbers."""
     try:
-        return dtype is not None and bool(jnp.issubdtype(jnp.dtype(dtype), kind))  # NumPy takes None for float64
+        return dtype is not None and issubdtype(jnp.dtype(dtype), kind)  # NumPy takes None for float64
     except TypeError:
         return False
 
@@ -86,7 +86,7 @@ def is_inexact_dtype(dtype: object, kind: Any = np.inexact) -> bool:
 def round_by(random_bits: RandomBits, x: Any, dtype: object) -> jax.Array:
     """Do what `stochastic_round` does, with two words of random bits instead of a key."""
     part = jnp.finfo(dtype).dtype  # for a complex dtype, the dtype of its parts
-    if jnp.issubdtype(x.dtype, np.complexfloating):
+    if issubdtype(x.dtype, np.complexfloating):
         x = lax.complex(*_round(jnp.stack([x.real, x.imag]), part, random_bits))
     else:
         x = _round(x, part, random_bits)
@@ -97,7 +97,7 @@ def round_by(random_bits: RandomBits, x: Any, dtype: object) -> jax.Array:
 def is_narrow(x: Any) -> bool:
     """Whether `x` is an array, or a ShapeDtypeStruct, of floating-point numbers of less than 32 bits."""
     is_like = is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
-    return is_like and jnp.issubdtype(x.dtype, np.floating) and jnp.finfo(x.dtype).bits < 32
+    return is_like and issubdtype(x.dtype, np.floating) and jnp.finfo(x.dtype).bits < 32
 
 
 def widen(tree: PyTree) -> Any:
@@ -111,7 +111,7 @@ def widen(tree: PyTree) -> Any:
 
 def bits_of_key(key: Any) -> RandomBits:
     """Return two words of 32 random bits that a key of `jax.random` determines, or raise a TypeError."""
-    typed = is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    typed = is_array(key) and issubdtype(key.dtype, jax.dtypes.prng_key)
     raw = is_array(key) and key.dtype == np.uint32 and key.shape in ((2,), (4,))  # jax.random.PRNGKey
     if not raw and not (typed and key.shape == ()):
         found = f"an array of dtype {key.dtype} and shape {key.shape}" if is_array(key) else f"{key!r}"

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from treekit._diff import TreeDiff, tree_diff
-from treekit._dtype import cast_like, dtype_of, promoted_dtype
+from treekit._dtype import cast_like, dtype_of, issubdtype, promoted_dtype
 from treekit._filter import partition
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._predicates import is_array, is_inexact_array
@@ -135,8 +135,8 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
         for i in places:
             stop = start + math.prod(likes[i].shape)
             part, start = jnp.reshape(flat[start:stop], likes[i].shape), stop
-            mixed = jnp.iscomplexobj(part) and jnp.issubdtype(dtype, jnp.complexfloating)
-            is_real = not jnp.issubdtype(likes[i].dtype, jnp.complexfloating)
+            mixed = jnp.iscomplexobj(part) and issubdtype(dtype, jnp.complexfloating)
+            is_real = not issubdtype(likes[i].dtype, jnp.complexfloating)
             parts[i] = cast_like(jnp.real(part) if mixed and is_real else part, likes[i])
         out: T = treedef.unflatten(parts)
         return out

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from treekit._describe import describe_error
-from treekit._dtype import dtype_of
+from treekit._dtype import dtype_of, issubdtype
 from treekit._filter import combine, partition
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import is_inexact_array
@@ -53,7 +53,7 @@ def _inexact_leaves(params: Params) -> list[Any]:
     """Return the inexact arrays and numbers; an optimizer may pass Python numbers to a loss as arrays."""
 
     def is_inexact(x: object) -> bool:
-        return dtype_of(x) is not None and jnp.issubdtype(dtype_of(x), jnp.inexact) and not is_abstract(x)
+        return dtype_of(x) is not None and issubdtype(dtype_of(x), jnp.inexact) and not is_abstract(x)
 
     return [x for x in jtu.tree_leaves(params) if is_inexact(x)]
 

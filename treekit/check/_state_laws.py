@@ -8,6 +8,7 @@ import jax
 
 from treekit._describe import describe_error
 from treekit._diff import TreeDiff, tree_diff
+from treekit._dtype import issubdtype
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._predicates import is_inexact_array
 from treekit._round import is_narrow, widen
@@ -91,7 +92,7 @@ def _buffers(tree: PyTree) -> dict[str, int]:
     found: dict[str, int] = {}
     for path, x in by_path(tree).items():
         if isinstance(x, jax.Array) and is_jit_argument(x) and x.size and x.is_fully_addressable:
-            data: Any = jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+            data: Any = jax.random.key_data(x) if issubdtype(x.dtype, jax.dtypes.prng_key) else x
             found[path] = data.addressable_shards[0].data.unsafe_buffer_pointer()
     return found
 

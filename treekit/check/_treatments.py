@@ -9,8 +9,8 @@ import numpy as np
 
 from treekit._callable import is_truly_callable
 from treekit._describe import describe_error
-from treekit._dtype import dtype_of
-from treekit._jax import jnp, jtu, untyped
+from treekit._dtype import dtype_of, issubdtype
+from treekit._jax import jtu, untyped
 from treekit._predicates import is_array, is_inexact_array, is_parameter
 from treekit._types import PyTree
 from treekit.check._laws import count
@@ -63,7 +63,7 @@ def _is_no_argument(x: object) -> bool:
 
 
 def _is_no_variable(x: object) -> bool:
-    return _is_no_argument(x) or not jnp.issubdtype(dtype_of(x), np.inexact)
+    return _is_no_argument(x) or not issubdtype(dtype_of(x), np.inexact)
 
 
 def _pickled(tree: PyTree) -> str:

@@ -7,7 +7,7 @@ import jax
 import optax
 
 from treekit._describe import describe
-from treekit._dtype import as_array, has_no_update, promoted_dtype
+from treekit._dtype import as_array, has_no_update, issubdtype, promoted_dtype
 from treekit._jax import jnp, jtu
 from treekit._map import cast_tree_like, check_shapes
 from treekit._predicates import is_inexact_array, is_parameter
@@ -56,7 +56,7 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
         rounds = key is not None and is_narrow(param)
         x, dx = widen((param, update)) if rounds else (param, update)
         total = jnp.asarray(x, promoted_dtype(x, dx)) + jnp.asarray(dx, promoted_dtype(x, dx))
-        if rounds and jnp.issubdtype(total.dtype, jnp.floating):
+        if rounds and issubdtype(total.dtype, jnp.floating):
             return round_by(random_bits, total, param.dtype)
         return total
 

@@ -12,7 +12,7 @@ import optax
 
 from treekit._callable import is_truly_callable, match_spec, resolve_shown
 from treekit._describe import describe, describe_error, describe_value
-from treekit._dtype import dtype_of
+from treekit._dtype import dtype_of, issubdtype
 from treekit._filter import TreeSpec, filter
 from treekit._jax import jnp, jtu
 from treekit._predicates import is_array, is_parameter
@@ -183,7 +183,7 @@ def _is_numeric_leaf(leaf: object) -> bool:
 
 def _is_real_number(x: Any) -> bool:
     dtype = dtype_of(x)
-    real = dtype is not None and (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer))
+    real = dtype is not None and (issubdtype(dtype, jnp.floating) or issubdtype(dtype, jnp.integer))
     return real and np.shape(x) == ()
 
 

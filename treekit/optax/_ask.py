@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from treekit._describe import describe_error
-from treekit._dtype import dtype_of, has_no_update
+from treekit._dtype import dtype_of, has_no_update, issubdtype
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import is_array
 from treekit._tree import flatten_updates
@@ -123,7 +123,7 @@ def _loss(params: Params, slope: float, curvature: float) -> dict[str, Any]:
 
 def has_gradient(x: object) -> bool:
     """Whether JAX differentiates with respect to `x`, that is, whether it is a floating-point or complex array."""
-    return is_array(x) and dtype_of(x) is not None and bool(jnp.issubdtype(dtype_of(x), jnp.inexact))
+    return is_array(x) and dtype_of(x) is not None and issubdtype(dtype_of(x), jnp.inexact)
 
 
 def _sizes(params: Params, updates: Updates, rest: PyTree = None) -> list[Answer]:

@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 from jax.typing import ArrayLike
 
-from treekit._dtype import cast_like, dtype_of, promoted_dtype
+from treekit._dtype import cast_like, dtype_of, issubdtype, promoted_dtype
 from treekit._jax import jnp, jtu
 from treekit._map import cast_tree_like, check_shapes
 from treekit._predicates import is_array, is_parameter
@@ -36,7 +36,7 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
     """
 
     def average(new: Any, old: Any) -> Any:
-        if new is None or not (is_parameter(old) and jnp.issubdtype(dtype_of(old), jnp.inexact)):
+        if new is None or not (is_parameter(old) and issubdtype(dtype_of(old), jnp.inexact)):
             return new
         if not is_array(old) and not is_array(new):
             return step_size * new + (1 - step_size) * old  # the average of two Python numbers is a Python number

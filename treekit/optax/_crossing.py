@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from treekit._describe import describe
-from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, has_no_update, promoted_dtype
+from treekit._dtype import as_array, cast_like, dtype_of, has_dtype, has_no_update, issubdtype, promoted_dtype
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import is_inexact_parameter, is_parameter
 from treekit._tree import is_none, path_text
@@ -119,12 +119,12 @@ class Crossing:
 
 def _as_inexact(param: object) -> Any:
     """Return a number as an array, and an integer as an array of JAX's default float."""
-    if has_dtype(param) and jnp.issubdtype(dtype_of(param), jnp.inexact):
+    if has_dtype(param) and issubdtype(dtype_of(param), jnp.inexact):
         return param  # dtype_of, since to NumPy and Equinox a NumPy array in bf16 is not inexact
     x = as_array(param)
     return (
         x
-        if jnp.issubdtype(dtype_of(x), jnp.inexact)
+        if issubdtype(dtype_of(x), jnp.inexact)
         else cast_like(x, untyped.ShapeDtypeStruct((), promoted_dtype(x, 0.0)))
     )
 

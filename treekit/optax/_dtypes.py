@@ -1,5 +1,6 @@
 """Preserve the dtypes and the structure of state and updates."""
 
+import functools
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 
 from treekit._diff import tree_diff
-from treekit._dtype import promoted_dtype, strengthen
+from treekit._dtype import issubdtype, promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import cast_each, cast_tree_like
 from treekit._predicates import is_array
@@ -129,7 +130,7 @@ def _mixes_complex(params: Params) -> bool:
 
 
 def _is_complex(x: object) -> bool:
-    return is_array(x) and bool(jnp.issubdtype(x.dtype, jnp.complexfloating))
+    return is_array(x) and issubdtype(x.dtype, jnp.complexfloating)
 
 
 def _real_where_real(old: object, new: object) -> Any:
@@ -152,11 +153,12 @@ def like_updates(updates: Updates, params: Params) -> Any:
 def _like_each(updates: list[Any], treedef: PyTreeDef, params: Params) -> list[Any]:
     if params is None or jtu.tree_structure(params) != treedef:
         dtypes = [promoted_dtype(x) for x in updates]
-        return [_of_dtype(dtype) if jnp.issubdtype(dtype, jnp.inexact) else _ANY_DTYPE for dtype in dtypes]
+        return [_of_dtype(dtype) if issubdtype(dtype, jnp.inexact) else _ANY_DTYPE for dtype in dtypes]
     return [_of_dtype(promoted_dtype(x, param)) for x, param in zip(updates, jtu.tree_leaves(params), strict=True)]
 
 
-def _of_dtype(dtype: object) -> Any:
+@functools.cache
+def _of_dtype(dtype: Any) -> Any:
     return untyped.ShapeDtypeStruct((), dtype)
 
 
@@ -174,7 +176,7 @@ def cast_floats(dtype: DTypeLike, tree: PyTree) -> Any:
 
 def _held_dtype(dtype: DTypeLike, x: Any) -> Any:
     """Return the dtype in which `x` is stored: numbers of shape () are not narrowed, as b2 = 0.999 is 1 in bf16."""
-    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    is_float = issubdtype(x.dtype, jnp.floating)
     is_kept = is_float and x.shape == () and jnp.finfo(dtype).bits < jnp.finfo(x.dtype).bits
     return dtype if is_float and not is_kept else x.dtype
 

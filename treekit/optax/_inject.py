@@ -10,7 +10,7 @@ import optax
 from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState
 
-from treekit._dtype import dtype_of, is_weak, strengthen
+from treekit._dtype import dtype_of, is_weak, issubdtype, strengthen
 from treekit._jax import jnp, jtu
 from treekit._predicates import is_array, is_inexact_array
 from treekit._round import is_narrow, widen
@@ -172,6 +172,6 @@ def _float_dtype(stated: object, params: Params) -> Any:
 
 
 def _as_hyperparam(x: object, float_dtype: object) -> Any:
-    if jnp.issubdtype(dtype_of(x), jnp.floating) and not (is_array(x) and not is_weak(x)):
+    if issubdtype(dtype_of(x), jnp.floating) and not (is_array(x) and not is_weak(x)):
         return jnp.asarray(x, float_dtype)
     return jnp.asarray(x, dtype_of(x))

@@ -10,7 +10,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from treekit._describe import describe_value
-from treekit._dtype import dtype_of
+from treekit._dtype import dtype_of, issubdtype
 from treekit._jax import jnp, jtu
 from treekit._map import cast_tree_like
 from treekit._predicates import is_array
@@ -91,7 +91,7 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
 
 def _check_decay(decay: Any) -> None:
     dtype = dtype_of(decay)
-    is_real = dtype is not None and any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer))
+    is_real = dtype is not None and any(issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer))
     if not is_real or np.shape(decay) != ():
         raise TypeError(f"decay must be a real number, found {describe_value(decay)}")
     if not isinstance(decay, Tracer) and not 0 <= decay < 1:
@@ -100,7 +100,7 @@ def _check_decay(decay: Any) -> None:
 
 def _wide(x: Any) -> Any:
     """Return a floating-point array in float32 at least, and a complex array unchanged."""
-    return widen(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float)
+    return widen(x) if issubdtype(x.dtype, jnp.inexact) else x.astype(float)
 
 
 @overload
@@ -196,4 +196,4 @@ def _in_params(ema: Params, params: Params) -> Any:
 
 
 def _has_average(x: object) -> bool:
-    return is_array(x) and dtype_of(x) is not None and bool(jnp.issubdtype(dtype_of(x), jnp.inexact))
+    return is_array(x) and dtype_of(x) is not None and issubdtype(dtype_of(x), jnp.inexact)

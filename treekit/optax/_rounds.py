@@ -8,7 +8,7 @@ import optax
 from jax.core import Tracer
 
 from treekit._describe import describe_value
-from treekit._dtype import dtype_of
+from treekit._dtype import dtype_of, issubdtype
 from treekit._jax import jnp
 from treekit._types import OptState, Updates
 
@@ -44,7 +44,7 @@ class Position:
 
 
 def is_int(x: Any) -> bool:
-    return np.shape(x) == () and bool(jnp.issubdtype(dtype_of(x), np.integer))
+    return np.shape(x) == () and issubdtype(dtype_of(x), np.integer)
 
 
 def check_k(k_steps: Any) -> None:

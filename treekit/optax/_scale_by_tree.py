@@ -7,7 +7,7 @@ import numpy as np
 import optax
 
 from treekit._describe import describe_value
-from treekit._dtype import dtype_of
+from treekit._dtype import dtype_of, issubdtype
 from treekit._jax import jnp, jtu
 from treekit._predicates import is_parameter
 from treekit._types import OptState, Params, PyTree, Updates
@@ -81,7 +81,7 @@ def _is_rate(x: Any) -> bool:
     if x is None:
         return True
     dtype = dtype_of(x)
-    real = dtype is not None and (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer))
+    real = dtype is not None and (issubdtype(dtype, jnp.floating) or issubdtype(dtype, jnp.integer))
     return real and np.shape(x) == ()
 
 
@@ -96,7 +96,7 @@ def _at_count(at: str, rate: object, count: object) -> Any:
 
 def _scale(rate: object, updates: Updates) -> Any:
     def scale(update: Any) -> Any:
-        whole = jnp.issubdtype(update.dtype, jnp.integer)  # an integer update times a rate is not an integer
+        whole = issubdtype(update.dtype, jnp.integer)  # an integer update times a rate is not an integer
         return rate * update if whole else jnp.asarray(rate, update.dtype) * update
 
     return updates if rate is None else jtu.tree_map(scale, updates)

@@ -8,6 +8,7 @@ import jax
 import optax
 
 from treekit._describe import describe_value
+from treekit._dtype import issubdtype
 from treekit._graft.states import is_state
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._paths import is_variable
@@ -133,4 +134,4 @@ def _depth(state: OptState, path: KeyPath) -> int:
 
 
 def _is_float(x: object) -> bool:
-    return is_array(x) and bool(jnp.issubdtype(x.dtype, jnp.floating))
+    return is_array(x) and issubdtype(x.dtype, jnp.floating)
