@@ -48,6 +48,9 @@ def test_init_and_update_may_see_either(name: str, at_init: Any, at_update: Any)
     expected, expected_state = tx.update(grads, state, at_init(model))
     assert cases.signature(new_state) == cases.signature(state) == cases.signature(expected_state)
     cases.assert_close(updates, expected)
+    params, whole_state = tko.apply_gradients(tx, grads, state, at_update(model))
+    assert cases.signature(whole_state) == cases.signature(state)
+    cases.assert_close(filtered(params), filtered(tko.apply_updates(at_update(model), updates)))
 
 
 @pytest.mark.parametrize("name", ["mask", "param_labels"])

@@ -4,6 +4,8 @@ Every update crosses it once, at the outermost transformation. Inside, transform
 cores, are composed.
 """
 
+import contextlib
+from collections.abc import Generator
 from typing import Any
 
 from treekit._types import OptState, Params, Updates
@@ -35,17 +37,15 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
         if is_params_placeholder(params):  # a placeholder for any params
             return inner.init(params)
         crossing = Crossing(params, params)
-        inside_params = crossing.inside_params
+        inside_params = crossing.enter_params()
         with showing(crossing.originals), diagnosing_init(inner, inside_params):
             return inner.init(inside_params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         crossing = Crossing(updates, params, state)
-        inside_updates, inside_params = crossing.inside_updates, crossing.inside_params
-        views = view_extra_args(extra, updates, params, inside_params, crossing.inside, crossing.restore)
-        with showing(crossing.originals), diagnosing(inner, inside_updates, state, inside_params, views):
+        with _inside(crossing, inner, updates, state, params, extra) as (inside_updates, inside_params, views):
             new_updates, new_state = inner.update(inside_updates, state, inside_params, **views)
-        return crossing.outside(new_updates), new_state
+        return crossing.leave(new_updates), new_state
 
     return GradientTransformation(init, update, core)
 
@@ -61,17 +61,25 @@ def whole_step(
     """Take a whole step, with the core's own whole step if it has one that supports these params."""
     core = core_of(tx)
     step = own_step(core)
-    crossing = None if step is None else Crossing(grads, params)
-    if step is None or crossing is None or not crossing.is_plain:
+    if step is None or not (crossing := Crossing(grads, params, state)).is_plain:
         updates, state = tx.update(grads, state, params, **extra)
         return apply(params, updates), state
 
     def apply_inside(inside_params: Params, updates: Updates) -> Any:
-        return crossing.inside(apply(crossing.restore(inside_params, params), crossing.outside(updates)))
+        return crossing.enter(apply(crossing.restore(inside_params, params), crossing.leave(updates)))
 
-    inside_grads, inside_params = crossing.inside_updates, crossing.inside_params
-    views = view_extra_args(extra, grads, params, inside_params, crossing.inside, crossing.restore)
-    inner = preserve_dtypes(core)
-    with showing(crossing.originals), diagnosing(inner, inside_grads, state, inside_params, views):
+    inner = preserve_dtypes(core)  # only to explain errors: the core's own step preserves dtypes itself
+    with _inside(crossing, inner, grads, state, params, extra) as (inside_grads, inside_params, views):
         new_params, new_state = step(inside_grads, state, inside_params, views, apply_inside)
     return crossing.restore(new_params, params), new_state
+
+
+@contextlib.contextmanager
+def _inside(
+    crossing: Crossing, inner: Core, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]
+) -> Generator[tuple[Any, Any, dict[str, Any]]]:
+    """Provide updates, params and extra arguments as cores see them; an error in the body is explained."""
+    inside_updates, inside_params = crossing.enter_updates(), crossing.enter_params()
+    views = view_extra_args(extra, updates, params, inside_params, crossing.enter, crossing.restore)
+    with showing(crossing.originals), diagnosing(inner, inside_updates, state, inside_params, views):
+        yield inside_updates, inside_params, views
