@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 import treekit.optax
-from treekit.optax._wrap import NOT_WRAPPED, REPLACEMENTS
+from treekit.optax._wrap_optax import NOT_WRAPPED, REPLACEMENTS
 
 FOLDER = Path(treekit.optax.__file__).parent
 OURS = ("", "contrib", "schedules", "transforms")  # modules of ours, which have names of their own as well
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 else:
     import optax.{module} as _theirs
 
-    from treekit.optax._wrap import attributes_of as _attributes_of
+    from treekit.optax._wrap_optax import attributes_of as _attributes_of
 
     __getattr__, __dir__, __all__ = _attributes_of(_theirs)
 '''
@@ -69,7 +69,7 @@ def lists(module: str) -> str:
             imports.append(f"from {package} import {file_name}")
             assigned.append(f"{name}: Final = {file_name}.{replacement.__name__}")
         elif (wrapper := _wrapper(name, value)) is not None:
-            imports += [f"import {path} as _optax", "from treekit.optax import _factories as _ours"]
+            imports += [f"import {path} as _optax", "from treekit.optax import _factory_types as _ours"]
             assigned.append(f"{name}: Final = _ours.{wrapper}(_optax.{name})")
         else:
             # Optax's `__init__` assigns some of these to variables, which mypy does not take for types.
@@ -83,7 +83,7 @@ def lists(module: str) -> str:
 
 
 def _wrapper(name: str, value: Any) -> str | None:
-    """The function of treekit/optax/_factories.py for a factory; None for what is not one, or is not wrapped."""
+    """The function of treekit/optax/_factory_types.py for a factory; None for what is not one, or is not wrapped."""
     is_function = isinstance(value, types.FunctionType) or hasattr(value, "func")
     if not is_function or any(value is known for known in NOT_WRAPPED):
         return None

@@ -5,7 +5,6 @@
 
 from treekit._at import tree_at as tree_at
 from treekit._callable import is_truly_callable as is_truly_callable
-from treekit._callable import resolve_spec as resolve_spec
 from treekit._check_types.check_types import Typed as Typed
 from treekit._check_types.check_types import check_types as check_types
 from treekit._diff import assert_trees_same as assert_trees_same
@@ -21,10 +20,11 @@ from treekit._node.factory import node_factory as node_factory
 from treekit._node.field import field as field
 from treekit._node.register import register_node as register_node
 from treekit._node.replace import replace as replace
-from treekit._paths import path_labels as path_labels
-from treekit._paths import path_mask as path_mask
+from treekit._path_mask import path_labels as path_labels
+from treekit._path_mask import path_mask as path_mask
 from treekit._predicates import is_array as is_array
 from treekit._predicates import is_inexact_array as is_inexact_array
+from treekit._resolve_spec import resolve_spec as resolve_spec
 from treekit._round import stochastic_round as stochastic_round
 from treekit._stack import tree_ravel as tree_ravel
 from treekit._stack import tree_stack as tree_stack

@@ -11,8 +11,9 @@ from jax.core import Tracer
 
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
+from treekit._key_path import leaf_path_text
 from treekit._predicates import is_array
-from treekit._tree import flatten_up_to_each, is_none, path_text, prefix_mismatch
+from treekit._tree import flatten_up_to_each, is_none, prefix_mismatch
 from treekit._types import FilterSpec, LeafPredicate, PyTree
 
 T = TypeVar("T")
@@ -176,8 +177,7 @@ def _ask(answers: Iterator[bool], tree: PyTree, is_leaf: LeafPredicate | None) -
     try:
         got.extend(answers)
     except Exception as error:
-        path, leaf = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(got)]
-        where = path_text(path)
+        leaf, where = jtu.tree_leaves(tree, is_leaf=is_leaf)[len(got)], leaf_path_text(tree, len(got), is_leaf)
         raise ValueError(
             f"filter_spec raised an error for the leaf {where}, of type {type(leaf).__name__}: {type(error).__name__} "
             f"{error}. A predicate is called with every leaf, functions and numbers too: let it begin with "

@@ -5,7 +5,8 @@ from typing import Any, Literal, TypeVar, overload
 
 from treekit._dtype import cast_like, dtype_of
 from treekit._jax import jtu
-from treekit._tree import flatten_up_to_each, path_text
+from treekit._key_path import leaf_path_text
+from treekit._tree import flatten_up_to_each
 from treekit._types import LeafPredicate, PyTree
 
 T = TypeVar("T")
@@ -111,9 +112,7 @@ def cast_each(
     try:
         out.extend(cast_like(result, like, casting) for result, like in zip(results, likes, strict=True))
     except (TypeError, OverflowError) as error:
-        # Paths are computed only for an error, since computing them would slow down every call.
-        path = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][len(out)][0]
-        raise type(error)(f"at {path_text(path)}: {error}") from None
+        raise type(error)(f"at {leaf_path_text(tree, len(out), is_leaf)}: {error}") from None
     return out
 
 
@@ -145,8 +144,7 @@ def check_shapes(like: PyTree, tree: PyTree, is_leaf: LeafPredicate | None = Non
         want, have = (getattr(x, "shape", ()) for x in pair)
         if want == have or (broadcast and _can_be_broadcast(have, want)) or any(dtype_of(x) is None for x in pair):
             continue
-        path = jtu.tree_flatten_with_path(like, is_leaf=is_leaf)[0][i][0]
-        raise ValueError(f"at {path_text(path)}: shape {have} for a leaf of shape {want}")
+        raise ValueError(f"at {leaf_path_text(like, i, is_leaf)}: shape {have} for a leaf of shape {want}")
 
 
 def _can_be_broadcast(have: tuple[int, ...], want: tuple[int, ...]) -> bool:

@@ -2,19 +2,19 @@
 
 import functools
 import operator
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeGuard
 
 from treekit._jax import jtu
-from treekit._types import KeyPath, PyTree, PyTreeDef, Updates
+from treekit._types import PyTree, PyTreeDef, Updates
 
 # Faster than a Python function, and called for every node.
 is_none = functools.partial(operator.is_, None)
 
 
-def path_text(path: KeyPath) -> str:
-    """Write a key path for an error, such as `.layers[0].bias`."""
-    return jtu.keystr(path) or "the root"
+def is_mapping(x: object) -> TypeGuard[Mapping[Any, Any]]:
+    """Whether `x` is a mapping; to a type checker, which would else narrow `x`, of any types."""
+    return isinstance(x, Mapping)
 
 
 def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list[Any]]:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, ge
 
 from jaxtyping import AnnotationError
 
-from treekit._check_types.annotations import UnresolvedAnnotationError, fields_of, has_fields
-from treekit._check_types.instance import fit
+from treekit._check_types.fit import fit
 from treekit._check_types.jaxtyping_internals import Memo, describe_memo, extend, fresh_memo, get_memo
+from treekit._check_types.read_annotations import UnresolvedAnnotationError, fields_of, has_fields
 from treekit._describe import describe
 from treekit._jax import jtu
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from treekit._describe import describe
+from treekit._graft.match import Leaf, State, sources, states_of
 from treekit._graft.rename import Renamed
 from treekit._graft.report import Grafted, GraftReport
-from treekit._graft.states import Leaf, State, sources, states_of
 from treekit._graft.values import Resize, carry, check_arguments, resizers
 from treekit._jax import jtu
 from treekit._patterns import nearest

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Container, Mapping
 
-from treekit._graft.states import Leaf, State
+from treekit._graft.match import Leaf, State
 from treekit._patterns import glob_regex, nearest
 
 _WILDCARD = re.compile(r"(?:(?<=\.)|^)\*\*\.|\*+")  # in a path with a dot at its end, as in `glob_regex`

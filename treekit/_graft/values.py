@@ -8,32 +8,30 @@ import numpy as np
 
 from treekit._describe import describe_value
 from treekit._dtype import cast_like, dtype_of, has_dtype
-from treekit._graft.states import Leaf
+from treekit._graft.match import Leaf
 from treekit._jax import jnp, untyped
-from treekit._paths import path_labels
+from treekit._path_mask import path_labels
 from treekit._predicates import is_traced
+from treekit._tree import is_mapping
 
 Resize = Callable[[Any, Any], Any]
 _NUMPY: Any = (np.ndarray, np.generic)
 
 
 def check_arguments(rename: Any, resize: Any) -> None:
-    names = [*rename, *rename.values()] if _is_mapping(rename) else []
-    if rename is not None and not (_is_mapping(rename) and all(isinstance(x, str) for x in names)):
+    """Raise a TypeError unless `rename` and `resize` have the types that `graft` takes."""
+    names = [*rename, *rename.values()] if is_mapping(rename) else []
+    if rename is not None and not (is_mapping(rename) and all(isinstance(x, str) for x in names)):
         raise TypeError(
             "rename must be a dict that maps old paths to new ones, {'body.**': 'encoder.**'}; found "
             f"{describe_value(rename)}"
         )
-    functions = resize.values() if _is_mapping(resize) else [resize]
+    functions = resize.values() if is_mapping(resize) else [resize]
     if resize is not None and not all(map(callable, functions)):
         raise TypeError(
             "resize must be a function of the new leaf and the old one, or a dict from patterns to such functions; "
             f"found {describe_value(resize)}"
         )
-
-
-def _is_mapping(x: object) -> bool:
-    return isinstance(x, Mapping)
 
 
 def carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:
@@ -74,6 +72,7 @@ def _placed(value: Any, new: Any) -> Any:
 
 
 def resizers(resize: Resize | Mapping[Any, Resize] | None, names: list[str]) -> dict[str, Resize | None]:
+    """Return the function that resizes each of these leaves, or None; patterns are those of `path_labels`."""
     if callable(resize) or resize is None:
         return dict.fromkeys(names, resize)
     resizers: dict[str, Resize | None] = path_labels(resize, default=None)(dict.fromkeys(names, 0))

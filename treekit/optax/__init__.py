@@ -50,8 +50,8 @@ from treekit.optax._params_ema import get_ema as get_ema
 from treekit.optax._params_ema import params_ema as params_ema
 from treekit.optax._scale_by_tree import scale_by_tree as scale_by_tree
 from treekit.optax._summary import summary as summary
-from treekit.optax._wrap import wrap_attribute as _wrap_attribute
-from treekit.optax._wrap import wrap_module as _wrap_module
+from treekit.optax._wrap_optax import wrap_attribute as _wrap_attribute
+from treekit.optax._wrap_optax import wrap_module as _wrap_module
 
 multi_transform = partition
 

@@ -9,10 +9,11 @@ import optax
 from treekit._describe import describe
 from treekit._dtype import as_array, has_no_update, issubdtype, promoted_dtype
 from treekit._jax import jnp, jtu
+from treekit._key_path import leaf_path_text
 from treekit._map import cast_tree_like, check_shapes
 from treekit._predicates import is_inexact_array, is_parameter
 from treekit._round import Key, bits_like, bits_of_key, is_narrow, round_by, widen
-from treekit._tree import flatten_updates, is_none, path_text
+from treekit._tree import flatten_updates, is_none
 from treekit._types import LeafPredicate, OptState, Params, PyTree, TransformationLike, Updates
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ def _check_can_be_updated(params: Params, updates: Updates) -> None:
             advice = "apply_updates takes (params, updates); updates are arrays, or None for leaves without an update"
         else:
             continue
-        path = path_text(jtu.tree_flatten_with_path(params, is_leaf=is_none)[0][i][0])
+        path = leaf_path_text(params, i, is_none)
         raise TypeError(f"at {path}: an update ({describe(update)}) for {describe(param)}. {advice}")
 
 

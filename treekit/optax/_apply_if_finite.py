@@ -8,7 +8,7 @@ from treekit._dtype import strengthen
 from treekit._jax import jnp, jtu
 from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary
-from treekit.optax._dtypes import preserve_dtypes
+from treekit.optax._preserve_dtypes import preserve_dtypes
 from treekit.optax._step_if import run_if, update_if
 from treekit.optax._transformation import (
     Apply,

@@ -10,16 +10,17 @@ import jax
 import numpy as np
 import optax
 
-from treekit._callable import is_truly_callable, match_spec, resolve_shown
+from treekit._callable import is_truly_callable
 from treekit._describe import describe, describe_error, describe_value
 from treekit._dtype import dtype_of, issubdtype
 from treekit._filter import TreeSpec, filter
 from treekit._jax import jnp, jtu
 from treekit._predicates import is_array, is_parameter
+from treekit._resolve_spec import match_spec, resolve_shown
 from treekit._types import OptState, Params
 from treekit.optax._originals import original
+from treekit.optax._resolve_masks import as_arrays
 from treekit.optax._selection import is_params_placeholder, is_spec_leaf
-from treekit.optax._specs import as_arrays
 from treekit.optax._types import TransformationLike
 
 

@@ -11,9 +11,10 @@ from typing import Any
 from treekit._types import OptState, Params, Updates
 from treekit.optax._crossing import Crossing
 from treekit.optax._diagnose import diagnosing, diagnosing_init
-from treekit.optax._dtypes import preserve_dtypes
+from treekit.optax._extra_args import view_extra_args
 from treekit.optax._originals import showing
-from treekit.optax._selection import is_params_placeholder, view_extra_args
+from treekit.optax._preserve_dtypes import preserve_dtypes
+from treekit.optax._selection import is_params_placeholder
 from treekit.optax._transformation import Apply, Core, GradientTransformation, core_of, is_ours, own_step
 from treekit.optax._types import TransformationLike
 

@@ -7,7 +7,7 @@ import optax
 
 from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import normalize, whole_step
-from treekit.optax._dtypes import preserve_step_dtypes
+from treekit.optax._preserve_dtypes import preserve_step_dtypes
 from treekit.optax._transformation import Apply, Core, SteppingCore, core_of, own_step
 
 

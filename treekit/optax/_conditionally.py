@@ -8,7 +8,7 @@ import optax
 from treekit._jax import jnp
 from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
-from treekit.optax._dtypes import preserve_dtypes
+from treekit.optax._preserve_dtypes import preserve_dtypes
 from treekit.optax._step_if import update_if
 from treekit.optax._transformation import GradientTransformation, described
 from treekit.optax._types import TransformationLike

@@ -9,8 +9,9 @@ from jaxtyping import Array
 from treekit._describe import describe
 from treekit._dtype import as_array, cast_like, dtype_of, has_no_update, issubdtype, promoted_dtype
 from treekit._jax import jnp, jtu, untyped
+from treekit._key_path import leaf_path_text
 from treekit._predicates import is_inexact_parameter, is_parameter
-from treekit._tree import is_none, path_text
+from treekit._tree import is_none
 from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._covered import covered_leaves
 from treekit.optax._selection import update_parts
@@ -114,8 +115,7 @@ class Crossing:
                 )
 
     def _path(self, i: int) -> str:
-        tree = self._treedef.unflatten(self._covered)
-        return path_text(jtu.tree_flatten_with_path(tree, is_leaf=is_none)[0][i][0])
+        return leaf_path_text(self._treedef.unflatten(self._covered), i, is_none)
 
 
 def _as_inexact(param: object) -> Any:

@@ -13,8 +13,9 @@ from treekit._describe import describe, describe_error
 from treekit._diff import tree_diff
 from treekit._dtype import is_weak
 from treekit._jax import jtu, untyped
+from treekit._key_path import path_text
 from treekit._predicates import is_traced
-from treekit._tree import is_none, path_text
+from treekit._tree import is_none
 from treekit._types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._transformation import Core
 

@@ -11,7 +11,7 @@ from treekit._jax import jnp
 from treekit._round import hash_bits, round_like, widen
 from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
-from treekit.optax._dtypes import like_updates, preserve_dtypes
+from treekit.optax._preserve_dtypes import like_updates, preserve_dtypes
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._state_dtype import cast_state, check_state, check_state_dtype, store_by_name
 from treekit.optax._transformation import GradientTransformation, core_of, described

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -12,6 +12,8 @@ from jax.core import Tracer
 from treekit._describe import describe, describe_value
 from treekit._dtype import cast_like, dtype_of, is_weak
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._key_path import path_name
+from treekit._tree import is_mapping
 from treekit._types import KeyPath, OptState
 
 S = TypeVar("S")
@@ -78,7 +80,7 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
     >>> get_hyperparams(state)
     {'learning_rate': Array(0.01, dtype=float32)}
     """
-    if not _is_mapping_or_none(values):
+    if values is not None and not is_mapping(values):
         raise TypeError(
             f"values must map keys of get_hyperparams to numbers, found {describe_value(values)}. To set one by name, "
             "write set_hyperparams(state, learning_rate=0.1)"
@@ -103,14 +105,10 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
     return out
 
 
-def _is_mapping_or_none(values: object) -> bool:
-    return values is None or isinstance(values, Mapping)
-
-
 def _by_key(state: OptState) -> dict[str, _Hyperparam]:
     treedef = jtu.tree_structure(state)
     found = list(_find((), treedef.unflatten(range(treedef.num_leaves))))
-    keys = [untyped.tree_util.keystr(x.path, simple=True, separator=".") for x in found]
+    keys = [path_name(x.path) for x in found]
     if len(set(keys)) < len(keys):  # one label is 1, another is "1"
         keys = [jtu.keystr(x.path) for x in found]
     return dict(zip(keys, found, strict=True))
@@ -136,14 +134,10 @@ def _is_injected(x: object) -> bool:
 
 def _fields(x: object) -> Mapping[Any, Any]:
     """Return the children of a NamedTuple or a mapping by name."""
-    if _is_mapping(x):
+    if is_mapping(x):
         return x
     fields: dict[str, Any] = getattr(x, "_asdict", dict[str, Any])()
     return fields
-
-
-def _is_mapping(x: object) -> TypeGuard[Mapping[Any, Any]]:
-    return isinstance(x, Mapping)
 
 
 def _check_known(what: str, asked: str, known: Collection[str]) -> None:

@@ -11,8 +11,8 @@ from treekit._predicates import is_inexact_array
 from treekit._tree import is_none
 from treekit._types import FilterSpec, Labels, Mask, OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
+from treekit.optax._resolve_masks import choose_filtered, choose_groups, choose_masked, resolve_mask
 from treekit.optax._selection import LeafSelection, apply_to_selection, is_params_placeholder
-from treekit.optax._specs import choose_filtered, choose_groups, choose_masked, resolve_mask
 from treekit.optax._transformation import Core, GradientTransformation, core_of, described
 from treekit.optax._types import S, TransformationLike
 

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-import optax.contrib as _optax
 from optax.contrib import COCOBState as COCOBState
 from optax.contrib import DAdaptAdamWState as DAdaptAdamWState
 from optax.contrib import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
@@ -26,8 +25,9 @@ from optax.contrib import ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdE
 from optax.contrib import ScheduleFreeState as ScheduleFreeState
 from optax.contrib import SophiaState as SophiaState
 from optax.contrib import SplitRealAndImaginaryState as SplitRealAndImaginaryState
+import optax.contrib as _optax
 
-from treekit.optax import _factories as _ours
+from treekit.optax import _factory_types as _ours
 
 acprop: Final = _ours.chained(_optax.acprop)
 ademamix: Final = _ours.chained(_optax.ademamix)

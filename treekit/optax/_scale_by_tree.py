@@ -12,8 +12,8 @@ from treekit._jax import jnp, jtu
 from treekit._predicates import is_parameter
 from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary
+from treekit.optax._resolve_masks import match_params
 from treekit.optax._selection import is_params_placeholder
-from treekit.optax._specs import match_params
 from treekit.optax._transformation import GradientTransformation, described
 
 # A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one.

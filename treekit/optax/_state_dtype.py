@@ -9,13 +9,13 @@ import optax
 
 from treekit._describe import describe_value
 from treekit._dtype import issubdtype
-from treekit._graft.states import is_state
+from treekit._graft.match import is_state
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._paths import is_variable
+from treekit._key_path import is_variable
 from treekit._predicates import is_array
 from treekit._round import is_inexact_dtype, widen
 from treekit._types import KeyPath, OptState, Params, Updates
-from treekit.optax._dtypes import cast_floats, check_held
+from treekit.optax._preserve_dtypes import cast_floats, check_held
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._transformation import Core, core_of
 from treekit.optax._types import TransformationLike

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import optax.contrib as _contrib
 
 from treekit.optax._apply import schedule_free_eval_params as schedule_free_eval_params
-from treekit.optax._wrap import wrap_attribute as _wrap_attribute
+from treekit.optax._wrap_optax import wrap_attribute as _wrap_attribute
 
 if TYPE_CHECKING:
     from treekit.optax._names_contrib import *

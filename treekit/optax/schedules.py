@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import optax.schedules as _schedules
 
 from treekit.optax._inject import inject_hyperparams as inject_hyperparams
-from treekit.optax._wrap import wrap_attribute as _wrap_attribute
+from treekit.optax._wrap_optax import wrap_attribute as _wrap_attribute
 
 if TYPE_CHECKING:
     from treekit.optax._names_schedules import *

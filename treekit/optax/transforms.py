@@ -13,7 +13,7 @@ from treekit.optax._masking import partition as partition
 from treekit.optax._masking import selective_transform as selective_transform
 from treekit.optax._monitor import monitor as monitor
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
-from treekit.optax._wrap import wrap_attribute as _wrap_attribute
+from treekit.optax._wrap_optax import wrap_attribute as _wrap_attribute
 
 if TYPE_CHECKING:
     from treekit.optax._names_transforms import *

@@ -9,8 +9,8 @@ from typing import Any
 
 import optax
 
-from treekit._callable import resolve_spec
 from treekit._jax import jtu
+from treekit._resolve_spec import resolve_spec
 from treekit._types import OptState, Params, Updates
 from treekit.optax._apply import (
     apply_updates,
@@ -22,14 +22,14 @@ from treekit.optax._averages import incremental_update, periodic_update
 from treekit.optax._boundary import normalize
 from treekit.optax._chain import with_last_step
 from treekit.optax._conditionally import conditionally_mask, conditionally_transform
-from treekit.optax._dtypes import preserve_dtypes
 from treekit.optax._inject import bind, inject_hyperparams
 from treekit.optax._lbfgs import lbfgs, value_and_grad_from_state
 from treekit.optax._masking import freeze, masked, partition, selective_transform
 from treekit.optax._monitor import monitor
 from treekit.optax._multi_steps import MultiSteps
+from treekit.optax._preserve_dtypes import preserve_dtypes
+from treekit.optax._resolve_masks import resolve_mask
 from treekit.optax._selection import is_spec_leaf
-from treekit.optax._specs import resolve_mask
 from treekit.optax._transformation import Core, GradientTransformation, check_is_transformation, describe_call, is_ours
 from treekit.optax._trees import ON_TREES, on_parameters
 

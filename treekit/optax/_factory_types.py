@@ -1,6 +1,6 @@
 """Types of Optax's factories for type checkers: their own parameters, and a treekit transformation as result.
 
-At run time these functions do nothing: `_wrap.py` makes the factories that they describe.
+At run time these functions do nothing: `_wrap_optax.py` makes the factories that they describe.
 """
 
 from collections.abc import Callable

@@ -13,7 +13,7 @@ from tests.optax import cases
 from tests.trees import FLOAT
 from treekit import optax as tko
 from treekit._jax import untyped
-from treekit.optax._dtypes import preserve_dtypes
+from treekit.optax._preserve_dtypes import preserve_dtypes
 
 
 def returning(updates: Any, state: Any, initial: Any) -> optax.GradientTransformation:

@@ -7,10 +7,12 @@ from typing import Any, TypeVar
 
 from treekit._describe import describe_value
 from treekit._filter import TreeSpec
-from treekit._jax import jtu, untyped
+from treekit._jax import jtu
+from treekit._key_path import flatten_with_names
 from treekit._patterns import check_pattern, listed, matches, nearest
 from treekit._predicates import is_parameter
-from treekit._types import IsLeaf, KeyPath, PyTree
+from treekit._tree import is_mapping
+from treekit._types import IsLeaf, PyTree
 
 T = TypeVar("T")
 
@@ -82,7 +84,7 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault) -> "Pa
     >>> path_labels({"encoder.**": "frozen", "**.b": "no decay"}, default="train")(params)
     {'encoder': {'w': 'frozen'}, 'head': {'b': 'no decay', 'w': 'train'}}
     """
-    if not _is_mapping(table):
+    if not is_mapping(table):
         raise TypeError(
             f"path_labels takes a dict that maps patterns to labels, {{'**.bias': 'no decay'}}; found "
             f"{describe_value(table)}"
@@ -140,40 +142,6 @@ class PathLabels(TreeSpec):
                 "or pass a default"
             )
         return [default if i is None else self.table[i][1] for _, i in first]
-
-
-def path_name(path: KeyPath) -> str:
-    """Write a key path as patterns do, `layers.0.bias`; attributes, keys and indices look the same."""
-    name: str = untyped.tree_util.keystr(path, simple=True, separator=".")
-    return name
-
-
-def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:
-    """Flatten a tree, with the name of each leaf. A Flax variable and its value have one name."""
-
-    def stop(x: object) -> bool:
-        return is_variable(x) or (is_leaf is not None and is_leaf(x))
-
-    found: list[tuple[str, Any]] = []
-    for path, x in jtu.tree_flatten_with_path(tree, is_leaf=stop)[0]:
-        if is_variable(x) and not (is_leaf is not None and is_leaf(x)):
-            inside = jtu.tree_flatten_with_path(x, is_leaf=is_leaf)[0]
-            found += [(path_name((*path, *below[1:])), leaf) for below, leaf in inside]
-        else:
-            found.append((path_name(path), x))
-    return found
-
-
-def is_variable(x: object) -> bool:
-    """Whether `x` is a variable of Flax, a node whose only child is `value`; the core does not import Flax."""
-    return any(cls.__name__ in _VARIABLES and cls.__module__.startswith("flax.") for cls in type(x).__mro__)
-
-
-_VARIABLES = ("Variable", "VariableState")
-
-
-def _is_mapping(x: object) -> bool:
-    return isinstance(x, Mapping)
 
 
 def _first_matches(

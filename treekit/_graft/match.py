@@ -11,7 +11,7 @@ from jax.core import Tracer
 from treekit._diff import tree_diff
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
-from treekit._paths import is_variable, path_name
+from treekit._key_path import is_variable, path_name
 from treekit._types import PyTree
 
 _HYPERPARAMS = "hyperparams."  # those of a new label are not carried over

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import optax
 
-from treekit._callable import match_spec, resolve_shown
 from treekit._dtype import as_array
 from treekit._filter import filter
 from treekit._jax import jtu
+from treekit._key_path import path_text
 from treekit._predicates import is_array, is_inexact_array, is_parameter, is_traced
-from treekit._tree import is_none, path_text
+from treekit._resolve_spec import match_spec, resolve_shown
+from treekit._tree import is_none
 from treekit._types import FilterSpec, KeyPath, Labels, Mask, Params
 from treekit.optax._originals import original
 from treekit.optax._selection import LeafSelection

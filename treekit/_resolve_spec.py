@@ -1,0 +1,109 @@
+"""Resolve arguments that are a tree, or a function from the params to one."""
+
+from collections.abc import Callable
+from typing import Any
+
+from treekit._callable import is_truly_callable
+from treekit._filter import TreeSpec, filter
+from treekit._jax import jtu
+from treekit._predicates import is_inexact_array, is_parameter
+from treekit._tree import prefix_mismatch
+from treekit._types import PyTree
+
+
+def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
+    """Return the tree that `spec` is, or, if `spec` is a function of the params, the tree that it returns.
+
+    1. A node that is a prefix of the params is returned itself, callable or not. So is a leaf that is not a function:
+       it is the value for all params.
+    2. A function, or a callable node with a leaf that is not a spec leaf, is called with the params, in which leaves
+       that cannot be parameters are None.
+    3. Anything else is an error.
+
+    Leaves of the params that cannot be parameters (functions, strings, keys, objects) do not count in comparing: a mask
+    made from a filtered model fits the raw one, and the reverse.
+
+    Args:
+        spec: a tree, or a function from the params to a tree.
+        tree: the params.
+        is_spec_leaf: whether an object, which may be a node, is a leaf of a spec, as a bool is of a mask.
+        name: what the caller calls the argument, for errors.
+
+    Returns:
+        `spec`, or its result: a prefix tree of `tree`.
+
+    Raises:
+        ValueError: `spec` does not fit `tree`; the message names the argument and the first key path that differs.
+
+    >>> import jax
+    >>> params = {"w": jax.numpy.ones((2, 2)), "b": jax.numpy.ones(2)}
+    >>> is_bool = lambda leaf: isinstance(leaf, bool)
+    >>> resolve_spec(lambda p: {"w": True, "b": False}, params, is_spec_leaf=is_bool, name="mask")
+    {'w': True, 'b': False}
+    """
+    return resolve_shown(spec, tree, lambda params: params, is_spec_leaf=is_spec_leaf, name=name)
+
+
+def resolve_shown(
+    spec: PyTree, tree: PyTree, show: Callable[[Any], Any], *, is_spec_leaf: Callable[[Any], bool], name: str
+) -> Any:
+    """Do what `resolve_spec` does, where a function is called with `show(tree)`."""
+    params = filter(tree, is_parameter)
+    if not (callable(spec) and jtu.all_leaves([spec])):
+        mismatch = _mismatch(spec, params, is_spec_leaf, name)
+        if mismatch is None:
+            return spec
+        if not (is_truly_callable(spec) or (callable(spec) and not _all_spec_leaves(spec, is_spec_leaf))):
+            raise mismatch
+    try:
+        result = spec(show(params))
+    except Exception as error:
+        if isinstance(spec, TreeSpec):  # its errors name it
+            raise
+        raise ValueError(
+            f"the function given as {name} raised {type(error).__name__}: {error}. It is called once, with all of the "
+            f"params (here a {type(tree).__name__}), and returns a tree: {name}=lambda params: jax.tree.map(f, params)"
+        ) from error
+    match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
+    return result
+
+
+def match_spec(
+    spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str
+) -> tuple[Any, list[tuple[Any, Any, Any]]]:
+    """Match each leaf of a prefix tree with the subtree of `tree` at its place.
+
+    None in the prefix tree is allowed where a filtered model has None, that is, for anything but an inexact array.
+
+    Returns:
+        The structure of the prefix tree, in which None is a leaf; and for each of its leaves the key path, the leaf,
+        and the subtree of `tree`.
+
+    Raises:
+        ValueError: it is not a prefix of `tree`; the message names the first key path that differs.
+    """
+    leaves, prefix_treedef = jtu.tree_flatten_with_path(spec, is_leaf=lambda x: x is None or is_spec_leaf(x))
+    try:
+        parts = prefix_treedef.flatten_up_to(tree)
+    except ValueError as error:
+        raise prefix_mismatch(name, prefix_treedef, tree, error) from None
+    for (path, leaf), part in zip(leaves, parts, strict=True):
+        if leaf is None and not is_spec_leaf(None) and any(map(is_inexact_array, jtu.tree_leaves(part))):
+            raise ValueError(
+                f"{name} does not fit the tree it is for: at {name}{jtu.keystr(path)} it has NoneType, where the tree "
+                f"has {type(part).__name__}"
+            )
+    return prefix_treedef, [(path, leaf, part) for (path, leaf), part in zip(leaves, parts, strict=True)]
+
+
+def _mismatch(spec: PyTree, tree: PyTree, is_spec_leaf: Callable[[Any], bool], name: str) -> ValueError | None:
+    """Return the error of `match_spec`, if it raises one."""
+    try:
+        match_spec(spec, tree, is_spec_leaf=is_spec_leaf, name=name)
+    except ValueError as error:
+        return error
+    return None
+
+
+def _all_spec_leaves(spec: object, is_spec_leaf: Callable[[Any], bool]) -> bool:
+    return all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
