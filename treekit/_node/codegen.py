@@ -4,6 +4,7 @@ Their source has the field names written out, which runs several times as fast a
 """
 
 import inspect
+import textwrap
 import types
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
@@ -17,7 +18,7 @@ Function = Callable[..., Any]
 
 @runtime_checkable
 class Fields(Protocol):
-    """The parts of a `Layout` from which the functions are generated."""
+    """The parts of a `Layout`, whose module imports this one, from which the functions are generated."""
 
     cls: type[Any]
     data: tuple[str, ...]
@@ -27,30 +28,26 @@ class Fields(Protocol):
     def intern(self, values: tuple[Any, ...]) -> Any: ...
     def read_static(self, x: object) -> Any: ...
     def freeze_attributes(self, x: object) -> Any: ...
-    def missing_field_error(self, x: object, error: AttributeError) -> Exception: ...
+    def check_fields_are_set(self, x: object, error: AttributeError) -> None: ...
 
 
 _FLATTEN = """
 def flatten(self):
     try:
-        {read_static}
+{read_static}
         return ({children}), static
     except AttributeError as error:
-        raise missing_field_error(self, error) from error
-
-def flatten_with_keys(self):
-    try:
-        {read_static}
-        return ({children_with_keys}), static
-    except AttributeError as error:
-        raise missing_field_error(self, error) from error
+        check_fields_are_set(self, error)
+        raise
 """
 
 # The cached static part is used unless the instance was changed through `object.__setattr__`.
-_READ_REMEMBERED = """static = self.{STATIC}
-        values = static.values
-        if {changed}:
-            static = freeze_attributes(self)"""
+_READ_REMEMBERED = """
+static = self.{STATIC}
+values = static.values
+if {changed}:
+    static = freeze_attributes(self)
+"""
 
 _REBUILD_WITH_DICT = """
 def rebuild(static, children):
@@ -65,28 +62,29 @@ def rebuild(static, children):
 
 def generate_flatten(fields: Fields) -> tuple[Function, Function]:
     """Generate `flatten`, from an instance to (children, static), and `flatten_with_keys`."""
+    scope: dict[str, Any] = {
+        "keys": tuple(jax.tree_util.GetAttrKey(name) for name in fields.data),
+        "check_fields_are_set": fields.check_fields_are_set,
+        "read_static": fields.read_static,
+        "freeze_attributes": fields.freeze_attributes,
+    }
     if fields.remembers:
         changed = " or ".join(f"values[{i}] is not self.{name}" for i, name in enumerate(fields.meta))
         read_static = _READ_REMEMBERED.format(STATIC=STATIC, changed=changed)
     elif fields.meta:
         read_static = "static = read_static(self)"
     else:
-        read_static = "static = nothing"
-    source = _FLATTEN.format(
-        read_static=read_static,
-        children="".join(f"self.{name}, " for name in fields.data),
-        children_with_keys="".join(f"(keys[{i}], self.{name}), " for i, name in enumerate(fields.data)),
-    )
-    made = _run(
-        source,
-        fields.cls,
-        keys=tuple(jax.tree_util.GetAttrKey(name) for name in fields.data),
-        nothing=None if fields.meta else fields.intern(()),
-        missing_field_error=fields.missing_field_error,
-        read_static=fields.read_static,
-        freeze_attributes=fields.freeze_attributes,
-    )
-    return made["flatten"], made["flatten_with_keys"]
+        read_static = "static = empty"
+        scope["empty"] = fields.intern(())
+
+    def generate(*children: str) -> Function:
+        lines = textwrap.indent(read_static, " " * 8)
+        source = _FLATTEN.format(read_static=lines, children="".join(f"{child}, " for child in children))
+        flatten: Function = _run(source, fields.cls, scope)["flatten"]
+        return flatten
+
+    children = [f"self.{name}" for name in fields.data]
+    return generate(*children), generate(*(f"(keys[{i}], {child})" for i, child in enumerate(children)))
 
 
 def generate_rebuild(fields: Fields) -> Function:
@@ -100,7 +98,7 @@ def generate_rebuild(fields: Fields) -> Function:
     )
     # Not through `object.__setattr__`, which would first look the name up in the class.
     set_dict = next(vars(base)["__dict__"].__set__ for base in cls.__mro__ if "__dict__" in vars(base))
-    rebuild: Function = _run(source, cls, cls=cls, new=object.__new__, set_dict=set_dict)["rebuild"]
+    rebuild: Function = _run(source, cls, {"cls": cls, "new": object.__new__, "set_dict": set_dict})["rebuild"]
     return rebuild
 
 
@@ -121,7 +119,8 @@ def _rebuild_with_slots(fields: Fields) -> Function:
     return rebuild
 
 
-def _run(source: str, cls: type[Any], /, **scope: object) -> dict[str, Any]:
-    """Execute a source and return the names that it defines; tracebacks name the class."""
-    exec(compile(source, f"<treekit layout of {cls.__qualname__}>", "exec"), scope)
-    return scope
+def _run(source: str, cls: type[Any], scope: dict[str, Any]) -> dict[str, Any]:
+    """Execute a source and return the names that it defines, beside those of `scope`; tracebacks name the class."""
+    names = dict(scope)
+    exec(compile(source, f"<treekit layout of {cls.__qualname__}>", "exec"), names)
+    return names

@@ -2,17 +2,13 @@
 
 import threading
 import weakref
-from collections import defaultdict
 from collections.abc import Hashable
-from types import SimpleNamespace
 from typing import Any
 
 from treekit._node.codegen import STATIC
 from treekit._node.static_values import check_static, exact_key, is_plain_value
 
 LAYOUT = "__treekit_layout__"  # the attribute of a class
-# The value of STATIC in the class itself: a sentinel whose values are never identical to a field's.
-NOT_REMEMBERED = SimpleNamespace(values=defaultdict[int, object](object))
 
 
 class StaticFields(frozenset[object]):
@@ -22,40 +18,39 @@ class StaticFields(frozenset[object]):
     comparing the treedefs of two trees is nearly always an identity check for each node, and neither comparing nor
     hashing them calls a user's `__eq__` or `__hash__`.
 
-    It is a set of one object, which equal ones share, so that C code compares it. JAX compares treedefs while it
+    It is a set of one marker, which equal ones share, so that C code compares it. JAX compares treedefs while it
     searches its caches of compiled functions. Python code there may let another thread change the cache, which crashes
     the process.
     """
 
-    __slots__ = ("cls", "first", "key", "names", "template", "values")
+    __slots__ = ("_alive", "cls", "meta", "template", "values")
 
     cls: type[Any]
-    names: tuple[str, ...]
+    meta: tuple[str, ...]
     values: tuple[Any, ...]
     template: dict[str, Any]  # the __dict__ of such an instance without its children; copying it is fastest
-    key: "Key"
-    first: "StaticFields | None"  # None for the first itself: a reference to itself would keep it alive
+    _alive: tuple[Any, ...]  # never read: while this exists, the first one and its key do, so that equal values find it
 
     def __new__(
         cls,
         node_class: type[Any],
-        names: tuple[str, ...],
+        meta: tuple[str, ...],
         values: tuple[Any, ...],
         blank: dict[str, Any],
         key: "Key",
         first: "StaticFields | None",
     ) -> "StaticFields":
-        self = super().__new__(cls, (object(),) if first is None else first)
+        marker = (object(),) if first is None else first
+        self = super().__new__(cls, marker)
         self.cls = node_class
-        self.names = names
+        self.meta = meta
         self.values = values
-        self.template = blank | dict(zip(names, values, strict=True))
-        self.key = key
-        self.first = first
+        self.template = blank | dict(zip(meta, values, strict=True))
+        self._alive = (key, first)
         return self
 
     def __repr__(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in zip(self.names, self.values, strict=True))
+        return ", ".join(f"{name}={value!r}" for name, value in zip(self.meta, self.values, strict=True))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self.cls, self.values)
@@ -95,7 +90,8 @@ class Interned:
         self._cls = cls
         self._meta = meta
         self._blank: dict[str, Any] = dict.fromkeys((*names, STATIC) if remembers else names)
-        # The first one of each key, and every one by the ids of its values.
+        # The first one of each key, and every one by the ids of its values. A strong reference to a key would keep its
+        # values alive, which may refer back to an instance.
         self._first: weakref.WeakKeyDictionary[Key, weakref.ref[StaticFields]] = weakref.WeakKeyDictionary()
         self._same: weakref.WeakValueDictionary[Hashable, StaticFields] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()  # reentrant, since a user's `__eq__` may call this again

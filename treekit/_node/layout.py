@@ -8,12 +8,13 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 from treekit._jax import jtu
 from treekit._node.checks import already_a_node, registering
 from treekit._node.codegen import STATIC, generate_flatten, generate_rebuild
-from treekit._node.intern import LAYOUT, NOT_REMEMBERED, Interned, StaticFields
+from treekit._node.intern import LAYOUT, Interned, StaticFields
 
 COPY = "treekit.copy"  # the key in a field's metadata
 _DEEPCOPY = "__deepcopy__"
@@ -95,16 +96,15 @@ class Layout:
         object.__setattr__(x, "__dict__", attributes)
         return static
 
-    def missing_field_error(self, x: object, error: AttributeError) -> Exception:
-        """Return an error that says why an instance could not be flattened."""
-        missing = [name for name in self.names if not hasattr(x, name)]
-        if not missing:
-            return error
-        name = self.cls.__qualname__
-        return TypeError(
-            f"{name}.{missing[0]} is not set, so this {name} cannot be flattened. Set every field when creating it, "
-            "if only to None"
-        )
+    def check_fields_are_set(self, x: object, error: AttributeError) -> None:
+        """Raise a TypeError if an instance could not be flattened because a field is not set."""
+        for field in self.names:
+            if not hasattr(x, field):
+                name = self.cls.__qualname__
+                raise TypeError(
+                    f"{name}.{field} is not set, so this {name} cannot be flattened. Set every field when creating it, "
+                    "if only to None"
+                ) from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The layout of a class pickled by value is registered again in the process that loads it.
@@ -126,7 +126,8 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
         if creation is None and not _copies_in_its_own_way(cls):
             setattr(cls, _DEEPCOPY, deepcopy_node)
         setattr(cls, LAYOUT, layout)
-        setattr(cls, STATIC, NOT_REMEMBERED)  # instances cache their static part, and the class has none
+        # Instances cache their static part; in the class, one whose values are not identical to those of any instance.
+        setattr(cls, STATIC, SimpleNamespace(values=(object(),) * len(layout.meta)))
         try:
             jtu.register_pytree_with_keys(cls, layout.flatten_with_keys, layout.rebuild, layout.flatten)
         except ValueError as error:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import optax as _optax
 from optax import AdaptiveGradClipState as AdaptiveGradClipState
 from optax import AddDecayedWeightsState as AddDecayedWeightsState
 from optax import AddNoiseState as AddNoiseState
@@ -18,9 +19,9 @@ from optax import GradientTransformation as GradientTransformation
 from optax import GradientTransformationExtraArgs as GradientTransformationExtraArgs
 from optax import LookaheadParams as LookaheadParams
 from optax import LookaheadState as LookaheadState
-from optax import MaskOrFn as MaskOrFn
 from optax import MaskedNode as MaskedNode
 from optax import MaskedState as MaskedState
+from optax import MaskOrFn as MaskOrFn
 from optax import MonitorState as MonitorState
 from optax import MultiStepsState as MultiStepsState
 from optax import MultiTransformState as MultiTransformState
@@ -38,12 +39,12 @@ from optax import ScaleByBeliefState as ScaleByBeliefState
 from optax import ScaleByLBFGSState as ScaleByLBFGSState
 from optax import ScaleByLionState as ScaleByLionState
 from optax import ScaleByNovogradState as ScaleByNovogradState
-from optax import ScaleByRStdDevState as ScaleByRStdDevState
 from optax import ScaleByRmsState as ScaleByRmsState
 from optax import ScaleByRpropState as ScaleByRpropState
 from optax import ScaleByRssState as ScaleByRssState
-from optax import ScaleBySM3State as ScaleBySM3State
+from optax import ScaleByRStdDevState as ScaleByRStdDevState
 from optax import ScaleByScheduleState as ScaleByScheduleState
+from optax import ScaleBySM3State as ScaleBySM3State
 from optax import ScaleByTrustRatioState as ScaleByTrustRatioState
 from optax import ScaleByZoomLinesearchState as ScaleByZoomLinesearchState
 from optax import ScaleState as ScaleState
@@ -115,7 +116,6 @@ from optax.schedules import sgdr_schedule as sgdr_schedule
 from optax.schedules import warmup_constant_schedule as warmup_constant_schedule
 from optax.schedules import warmup_cosine_decay_schedule as warmup_cosine_decay_schedule
 from optax.schedules import warmup_exponential_decay_schedule as warmup_exponential_decay_schedule
-import optax as _optax
 
 from treekit.optax import _factory_types as _ours
 from treekit.optax import _inject

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import optax.contrib as _optax
 from optax.contrib import COCOBState as COCOBState
 from optax.contrib import DAdaptAdamWState as DAdaptAdamWState
 from optax.contrib import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
@@ -25,7 +26,6 @@ from optax.contrib import ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdE
 from optax.contrib import ScheduleFreeState as ScheduleFreeState
 from optax.contrib import SophiaState as SophiaState
 from optax.contrib import SplitRealAndImaginaryState as SplitRealAndImaginaryState
-import optax.contrib as _optax
 
 from treekit.optax import _factory_types as _ours
 

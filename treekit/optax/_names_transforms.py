@@ -2,11 +2,12 @@
 
 from typing import Final
 
+import optax.transforms as _optax
 from optax.transforms import AddNoiseState as AddNoiseState
 from optax.transforms import ApplyIfFiniteState as ApplyIfFiniteState
-from optax.transforms import ConditionFn as ConditionFn
 from optax.transforms import ConditionallyMaskState as ConditionallyMaskState
 from optax.transforms import ConditionallyTransformState as ConditionallyTransformState
+from optax.transforms import ConditionFn as ConditionFn
 from optax.transforms import EmaState as EmaState
 from optax.transforms import MaskedNode as MaskedNode
 from optax.transforms import MaskedState as MaskedState
@@ -25,7 +26,6 @@ from optax.transforms import skip_large_updates as skip_large_updates
 from optax.transforms import skip_not_finite as skip_not_finite
 from optax.transforms import unitwise_clip as unitwise_clip
 from optax.transforms import unitwise_norm as unitwise_norm
-import optax.transforms as _optax
 
 from treekit.optax import _factory_types as _ours
 
