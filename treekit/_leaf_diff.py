@@ -17,6 +17,7 @@ from treekit._types import PyTree
 Kind = Literal[
     "type", "structure", "static value", "array against None", "shape", "dtype", "weak type", "sharding", "value",
 ]  # fmt: skip
+STRUCTURE: tuple[Kind, ...] = ("type", "structure", "static value", "array against None", "shape")
 Found = tuple[Kind, str, str]  # what differs, and descriptions of the two leaves
 
 _NUMPY: Any = (np.ndarray, np.generic)

@@ -40,11 +40,11 @@ def flatten_updates(treedef: PyTreeDef, updates: Updates) -> list[Any]:
 
 
 def _spread_none(x: object, part: object) -> Any:
-    return jtu.tree_map(_none, part) if x is None else x
+    return jtu.tree_map(as_none, part) if x is None else x
 
 
-def _none(_: object) -> None:
-    return None
+def as_none(_: object) -> None:
+    """Return None for a leaf."""
 
 
 def prefix_mismatch(

@@ -10,6 +10,7 @@ from treekit._describe import describe_error
 from treekit._diff import TreeDiff, tree_diff
 from treekit._dtype import issubdtype
 from treekit._jax import jnp, jtu, lax, untyped
+from treekit._leaf_diff import STRUCTURE
 from treekit._predicates import is_inexact_array
 from treekit._round import is_narrow, widen
 from treekit._types import OptState, Params, PyTree
@@ -22,8 +23,7 @@ _WORK = 20_000_000  # how many elements the law of narrow state may update
 
 def keeps_structure(case: Case, run: Run) -> Iterator[Violation]:
     """Law: update preserves structure and shapes of the state."""
-    kinds = ("type", "structure", "static value", "array against None", "shape")
-    yield from _keeps(run, "structure and shapes", kinds, "return from update what init returns, with other values")
+    yield from _keeps(run, "structure and shapes", STRUCTURE, "return from update what init returns, with other values")
 
 
 def keeps_dtypes(case: Case, run: Run) -> Iterator[Violation]:

@@ -12,10 +12,10 @@ import optax
 
 from treekit._callable import is_truly_callable
 from treekit._describe import describe, describe_error, describe_value
-from treekit._dtype import dtype_of, issubdtype
+from treekit._dtype import dtype_of
 from treekit._filter import TreeSpec, filter
 from treekit._jax import jnp, jtu
-from treekit._predicates import is_array, is_parameter
+from treekit._predicates import is_array, is_parameter, is_real_number
 from treekit._resolve_spec import match_spec, resolve_shown
 from treekit._types import OptState, Params
 from treekit.optax._originals import original
@@ -122,7 +122,7 @@ def _as_schedule(value: object, parameter: inspect.Parameter, params: Params) ->
     if isinstance(value, optax.schedules.StatefulSchedule):
         return Scheduled(value, None)
     answer, error = _value_at_zero(value)
-    first = answer if _is_real_number(answer) else None
+    first = answer if is_real_number(answer) else None
     surely = isinstance(first, jax.Array) or parameter.annotation == optax.ScalarOrSchedule
     if first is not None and (surely or not _maps_params(value, params)):
         return Scheduled(_stateful(value), first)
@@ -160,7 +160,7 @@ def _maps_params(value: object, params: Params) -> bool:
         spec = resolve_shown(value, params, as_arrays, is_spec_leaf=is_spec_leaf, name="spec")
     except Exception:  # a schedule that is called with params may raise anything
         return False
-    return not _is_real_number(spec) and not any(map(is_array, jtu.tree_leaves(spec)))
+    return not is_real_number(spec) and not any(map(is_array, jtu.tree_leaves(spec)))
 
 
 def _value_at_zero(value: Any) -> tuple[Any, Exception | None]:
@@ -180,12 +180,6 @@ _NOT_ASKED = object()
 
 def _is_numeric_leaf(leaf: object) -> bool:
     return dtype_of(leaf) is not None and not is_spec_leaf(leaf)
-
-
-def _is_real_number(x: Any) -> bool:
-    dtype = dtype_of(x)
-    real = dtype is not None and (issubdtype(dtype, jnp.floating) or issubdtype(dtype, jnp.integer))
-    return real and np.shape(x) == ()
 
 
 def _stateful(schedule: Any) -> Any:

@@ -8,9 +8,9 @@ import numpy as np
 import optax
 
 from treekit._describe import describe_error
-from treekit._dtype import dtype_of, has_no_update, issubdtype
+from treekit._dtype import has_no_update
 from treekit._jax import jnp, jtu, untyped
-from treekit._predicates import is_array
+from treekit._predicates import has_gradient
 from treekit._tree import flatten_updates
 from treekit._types import OptState, Params, PyTree, TransformationLike, Updates
 
@@ -119,11 +119,6 @@ def _loss(params: Params, slope: float, curvature: float) -> dict[str, Any]:
         return sum((jnp.sum(slope * d + curvature / 2 * d * d) for d in away), jnp.float32(curvature))
 
     return {"value": jnp.float32(curvature), "grad": _full(params, slope), "value_fn": value_fn}
-
-
-def has_gradient(x: object) -> bool:
-    """Whether JAX differentiates with respect to `x`, that is, whether it is a floating-point or complex array."""
-    return is_array(x) and dtype_of(x) is not None and issubdtype(dtype_of(x), jnp.inexact)
 
 
 def _sizes(params: Params, updates: Updates, rest: PyTree = None) -> list[Answer]:

@@ -14,13 +14,11 @@ from treekit._diff import tree_diff
 from treekit._dtype import is_weak
 from treekit._jax import jtu, untyped
 from treekit._key_path import path_text
+from treekit._leaf_diff import STRUCTURE
 from treekit._predicates import is_traced
 from treekit._tree import is_none
 from treekit._types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._transformation import Core
-
-# Differences in dtype do not count: a user may have cast the state or the params.
-_STRUCTURE = ("type", "structure", "static value", "array against None", "shape")
 
 
 @contextlib.contextmanager
@@ -82,7 +80,8 @@ def _wrong_state(core: Core, state: OptState, params: Params) -> str:
         expected = untyped.eval_shape(lambda: core.init(params))
     except Exception:  # init fails too, so the right state is unknown
         return ""
-    differences = [d for d in tree_diff(expected, state, values=False) if d.kind in _STRUCTURE]
+    # Differences in dtype do not count: a user may have cast the state or the params.
+    differences = [d for d in tree_diff(expected, state, values=False) if d.kind in STRUCTURE]
     if not differences:
         return ""
     first, *more = differences

@@ -13,7 +13,7 @@ from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._preserve_dtypes import like_updates, preserve_dtypes
 from treekit.optax._selection import is_params_placeholder
-from treekit.optax._state_dtype import cast_state, check_state, check_state_dtype, store_by_name
+from treekit.optax._state_dtype import cast_state, check_state, check_state_dtype, store_by_name, store_in
 from treekit.optax._transformation import GradientTransformation, core_of, described
 from treekit.optax._types import S, TransformationLike
 
@@ -114,7 +114,7 @@ def dtype_preserving(
         return at_boundary(_round_state(inner, state_dtype, seed))
     if isinstance(state_dtype, Mapping):
         return at_boundary(store_by_name(inner, state_dtype))
-    return at_boundary(core_of(inner) if state_dtype is None else preserve_dtypes(inner, state_dtype=state_dtype))
+    return at_boundary(core_of(inner) if state_dtype is None else store_in(inner, state_dtype))
 
 
 def _check_seed(seed: object) -> None:

@@ -4,16 +4,15 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar, overload
 
-import numpy as np
 import optax
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from treekit._describe import describe_value
-from treekit._dtype import dtype_of, issubdtype
+from treekit._dtype import issubdtype
 from treekit._jax import jnp, jtu
 from treekit._map import cast_tree_like
-from treekit._predicates import is_array
+from treekit._predicates import has_gradient, is_real_number
 from treekit._round import widen
 from treekit._tree import flatten_updates
 from treekit._types import KeyPath, OptState, Params, Updates
@@ -90,9 +89,7 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
 
 
 def _check_decay(decay: Any) -> None:
-    dtype = dtype_of(decay)
-    is_real = dtype is not None and any(issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer))
-    if not is_real or np.shape(decay) != ():
+    if not is_real_number(decay):
         raise TypeError(f"decay must be a real number, found {describe_value(decay)}")
     if not isinstance(decay, Tracer) and not 0 <= decay < 1:
         raise ValueError(f"decay must be at least 0 and less than 1, found {decay!r}")
@@ -191,9 +188,5 @@ def _in_params(ema: Params, params: Params) -> Any:
         averages = flatten_updates(treedef, jtu.tree_map(as_none, ema, is_leaf=is_left_out))
     except ValueError as error:
         raise ValueError(str(error).replace("the updates", "the average that get_ema found")) from None
-    chosen = [x if e is None or not _has_average(x) else e for x, e in zip(leaves, averages, strict=True)]
+    chosen = [x if e is None or not has_gradient(x) else e for x, e in zip(leaves, averages, strict=True)]
     return cast_tree_like(params, treedef.unflatten(chosen))
-
-
-def _has_average(x: object) -> bool:
-    return is_array(x) and dtype_of(x) is not None and issubdtype(dtype_of(x), jnp.inexact)

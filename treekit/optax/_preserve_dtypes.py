@@ -6,27 +6,23 @@ from typing import Any
 import jax
 import optax
 from jax.core import Tracer
-from jax.typing import DTypeLike
 
 from treekit._diff import tree_diff
 from treekit._dtype import issubdtype, promoted_dtype, strengthen
-from treekit._jax import jnp, jtu, lax, untyped
+from treekit._jax import jnp, jtu, untyped
 from treekit._map import cast_each, cast_tree_like
 from treekit._predicates import is_array
-from treekit._types import OptState, Params, PyTree, PyTreeDef, Updates
+from treekit._types import OptState, Params, PyTreeDef, Updates
 from treekit.optax._sharding import shard_alike
 from treekit.optax._transformation import Apply, WholeStep, core_of
 from treekit.optax._types import TransformationLike
 
 
-def preserve_dtypes(
-    tx: TransformationLike, *, state_dtype: DTypeLike | None = None
-) -> optax.GradientTransformationExtraArgs:
+def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtraArgs:
     """Preserve the dtypes of the state, and give each update the wider of its gradient's and its param's dtype.
 
     Args:
         tx: any transformation.
-        state_dtype: the dtype in which floating-point state is stored, and `tx` computes.
 
     Raises:
         TypeError: `tx` is not a transformation; or `tx.update` returns a state or updates of another structure than
@@ -34,17 +30,12 @@ def preserve_dtypes(
     """
     inner = core_of(tx)
 
-    def cast(tree: PyTree) -> Any:
-        return tree if state_dtype is None else cast_floats(state_dtype, tree)
-
     def init(params: Params) -> Any:
-        state = jtu.tree_map(strengthen, cast(inner.init(cast(params))))
+        state = jtu.tree_map(strengthen, inner.init(params))
         return _own_arrays(shard_alike(state, params), params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        if state_dtype is not None:
-            check_held(state, state_dtype)
-        new_updates, new_state = inner.update(cast(updates), state, cast(params), **extra)
+        new_updates, new_state = inner.update(updates, state, params, **extra)
         leaves, treedef = jtu.tree_flatten(updates)
         kept = keep_updates(leaves, treedef, params, new_updates)
         return treedef.unflatten(kept), keep_state(state, params, new_state)
@@ -163,32 +154,6 @@ def _of_dtype(dtype: Any) -> Any:
 
 
 _ANY_DTYPE = object()
-
-
-def cast_floats(dtype: DTypeLike, tree: PyTree) -> Any:
-    """Cast floating-point arrays to the dtype in which they are stored."""
-
-    def cast(x: Any) -> Any:
-        return lax.convert_element_type(x, _held_dtype(dtype, x)) if is_array(x) else x
-
-    return jtu.tree_map(cast, tree)
-
-
-def _held_dtype(dtype: DTypeLike, x: Any) -> Any:
-    """Return the dtype in which `x` is stored: numbers of shape () are not narrowed, as b2 = 0.999 is 1 in bf16."""
-    is_float = issubdtype(x.dtype, jnp.floating)
-    is_kept = is_float and x.shape == () and jnp.finfo(dtype).bits < jnp.finfo(x.dtype).bits
-    return dtype if is_float and not is_kept else x.dtype
-
-
-def check_held(state: OptState, dtype: DTypeLike) -> None:
-    """Raise a TypeError where state was made without this `state_dtype`: its dtypes would be kept silently."""
-    for path, x in jtu.tree_flatten_with_path(state)[0]:
-        if is_array(x) and x.shape and x.dtype != (wanted := _held_dtype(dtype, x)):
-            raise TypeError(
-                f"state_dtype is {jnp.dtype(wanted)}, and this state has {x.dtype} at "
-                f"{jtu.keystr(path)}. Cast it, or make it again with init"
-            )
 
 
 def _check_state(old: OptState, new: OptState) -> None:

@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import optax
 
 from treekit._describe import describe_value
-from treekit._dtype import dtype_of, issubdtype
+from treekit._dtype import issubdtype
 from treekit._jax import jnp, jtu
-from treekit._predicates import is_parameter
+from treekit._predicates import is_parameter, is_real_number
 from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._resolve_masks import match_params
@@ -78,11 +77,7 @@ def _resolve(rates: PyTree, params: Params) -> tuple[Any, list[tuple[str, Any]]]
 
 def _is_rate(x: Any) -> bool:
     """Whether `x` is a real number, or None, which does not change the updates."""
-    if x is None:
-        return True
-    dtype = dtype_of(x)
-    real = dtype is not None and (issubdtype(dtype, jnp.floating) or issubdtype(dtype, jnp.integer))
-    return real and np.shape(x) == ()
+    return x is None or is_real_number(x)
 
 
 def _at_count(at: str, rate: object, count: object) -> Any:

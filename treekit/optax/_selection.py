@@ -13,7 +13,7 @@ import optax
 
 from treekit._diff import tree_diff
 from treekit._jax import jtu
-from treekit._tree import flatten_updates
+from treekit._tree import as_none, flatten_updates
 from treekit._types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._extra_args import view_extra_args
 from treekit.optax._transformation import Apply, Core, SteppingCore, own_step
@@ -57,16 +57,12 @@ class LeafSelection:
     def only(self, updates: Updates, params: Params, *, selected: bool) -> Any:
         """Return the updates of selected leaves, or of unselected ones, with None for the other params."""
         triples = zip(self.keep, self.parts(updates), self.parts(params), strict=True)
-        return self.prefix_treedef.unflatten([x if k == selected else jtu.tree_map(_none, p) for k, x, p in triples])
+        return self.prefix_treedef.unflatten([x if k == selected else jtu.tree_map(as_none, p) for k, x, p in triples])
 
     def restore(self, inside_params: Params, params: Params) -> Any:
         """Undo `inside` for params: restore the whole params, with new values for selected leaves."""
         triples = zip(self.keep, self.parts(inside_params), self.parts(params), strict=True)
         return self.prefix_treedef.unflatten([x if keep else y for keep, x, y in triples])
-
-
-def _none(_: object) -> None:
-    return None
 
 
 def update_parts(prefix_treedef: PyTreeDef, tree: PyTree) -> list[Any]:

@@ -6,6 +6,7 @@ from typing import Any, TypeGuard
 
 import jax
 import optax
+from jax.typing import DTypeLike
 
 from treekit._describe import describe_value
 from treekit._dtype import issubdtype
@@ -14,8 +15,7 @@ from treekit._jax import jnp, jtu, lax, untyped
 from treekit._key_path import is_variable
 from treekit._predicates import is_array
 from treekit._round import is_inexact_dtype, widen
-from treekit._types import KeyPath, OptState, Params, Updates
-from treekit.optax._preserve_dtypes import cast_floats, check_held
+from treekit._types import KeyPath, OptState, Params, PyTree, Updates
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._transformation import Core, core_of
 from treekit.optax._types import TransformationLike
@@ -46,6 +46,21 @@ def is_by_name(state_dtype: object) -> TypeGuard[Mapping[Any, Any]]:
     return isinstance(state_dtype, Mapping)
 
 
+def store_in(tx: TransformationLike, dtype: DTypeLike) -> Core:
+    """Return a core that stores the floating-point state of `tx` in this dtype, and computes in it."""
+    inner = core_of(tx)
+
+    def init(params: Params) -> Any:
+        return cast_state(dtype, inner.init(_cast_floats(dtype, params)))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        check_state(state, dtype)
+        new_updates, new_state = inner.update(_cast_floats(dtype, updates), state, _cast_floats(dtype, params), **extra)
+        return new_updates, new_state
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
 def store_by_name(tx: TransformationLike, dtypes: Mapping[Any, Any]) -> Core:
     """Return a core that stores the accumulators of `tx` in these dtypes, and computes in float32 at least."""
     inner = core_of(tx)
@@ -69,7 +84,7 @@ def cast_state(state_dtype: Any, state: OptState) -> Any:
         ValueError: a name or a pattern matches nothing in the state; the message lists the names that do.
     """
     if not is_by_name(state_dtype):
-        return state if state_dtype is None else cast_floats(state_dtype, state)
+        return state if state_dtype is None else _cast_floats(state_dtype, state)
     leaves, treedef = jtu.tree_flatten_with_path(state)
     unused = set(state_dtype)
     for i, (path, x) in enumerate(leaves):
@@ -87,17 +102,36 @@ def cast_state(state_dtype: Any, state: OptState) -> Any:
 
 def check_state(state: OptState, state_dtype: Any) -> None:
     """Raise a TypeError where state was made without this `state_dtype`: its dtypes would be kept silently."""
-    if not is_by_name(state_dtype):
-        if state_dtype is not None:
-            check_held(state, state_dtype)
+    if state_dtype is None:
         return
     for path, x in jtu.tree_flatten_with_path(state)[0]:
-        name = _name_of(state_dtype, state, path, x)
-        if name is not None and x.dtype != (wanted := jnp.dtype(state_dtype[name])):
+        what, wanted = _stored_dtype(state_dtype, state, path, x)
+        if wanted is not None and x.dtype != wanted:
             raise TypeError(
-                f"state_dtype[{name!r}] is {wanted}, and this state has {x.dtype} at "
-                f"{jtu.keystr(path)}. Cast it, or make it again with init"
+                f"{what} is {jnp.dtype(wanted)}, and this state has {x.dtype} at {jtu.keystr(path)}. Cast it, or make "
+                "it again with init"
             )
+
+
+def _stored_dtype(state_dtype: Any, state: OptState, path: KeyPath, x: Any) -> tuple[str, Any]:
+    """Return the argument that decides in which dtype a leaf is stored, and that dtype; None if it may have any."""
+    if not is_by_name(state_dtype):
+        return "state_dtype", _held_dtype(state_dtype, x) if _is_float(x) and x.shape else None
+    name = _name_of(state_dtype, state, path, x)
+    return f"state_dtype[{name!r}]", None if name is None else state_dtype[name]
+
+
+def _cast_floats(dtype: DTypeLike, tree: PyTree) -> Any:
+    def cast(x: Any) -> Any:
+        return lax.convert_element_type(x, _held_dtype(dtype, x)) if _is_float(x) else x
+
+    return jtu.tree_map(cast, tree)
+
+
+def _held_dtype(dtype: DTypeLike, x: Any) -> Any:
+    """Return the dtype in which a float is stored: numbers of shape () are not narrowed, as b2 = 0.999 is 1 in bf16."""
+    is_narrowed = jnp.finfo(dtype).bits < jnp.finfo(x.dtype).bits
+    return x.dtype if is_narrowed and x.shape == () else dtype
 
 
 def _name_of(dtypes: Mapping[Any, Any], state: OptState, path: KeyPath, x: object) -> str | re.Pattern[str] | None:

@@ -14,10 +14,10 @@ import optax
 from treekit._describe import describe
 from treekit._dtype import dtype_of
 from treekit._jax import jnp, jtu, untyped
-from treekit._predicates import is_parameter
+from treekit._predicates import has_gradient, is_parameter
 from treekit._types import OptState, Params
 from treekit.optax._accumulators import Accumulator, accumulators, nbytes
-from treekit.optax._ask import Answer, ask, has_gradient
+from treekit.optax._ask import Answer, ask
 from treekit.optax._boundary import normalize
 from treekit.optax._multi_steps import MultiSteps
 from treekit.optax._types import TransformationLike
