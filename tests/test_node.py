@@ -32,74 +32,10 @@ import pytest
 from flax import nnx
 from jaxtyping import Array, Float, TypeCheckError, jaxtyped
 
+from tests.node.ways import RUNS, Data, Made, MadeByInit, Plain, Slotted, Way, every_way, parts, structure
 from treekit import field, node, node_factory, register_node, replace
 
 T = TypeVar("T")
-
-structure: Callable[[Any], Any] = jax.tree.structure  # treedefs have no type that a checker knows
-
-# The ways to make a node, one class for each. All of them preprocess: an instance made with weight w has 2 * w.
-
-RUNS: list[type[Any]] = []  # every run of a class's own code
-
-
-@node
-class Made:
-    weight: Any
-    bias: Any
-    name: Any = field(static=True)
-
-    def __post_init__(self) -> None:
-        RUNS.append(type(self))
-        self.weight = 2 * self.weight
-
-
-@node
-class MadeWithInit:
-    weight: Any
-    bias: Any
-    name: Any = field(static=True)
-
-    def __init__(self, w: Any, b: Any, n: Any) -> None:
-        RUNS.append(type(self))
-        self.weight, self.bias, self.name = 2 * w, b, n
-
-
-@register_node(data_fields=["weight", "bias"], meta_fields=["name"])
-class Plain:
-    def __init__(self, w: Any, b: Any, n: Any) -> None:
-        RUNS.append(type(self))
-        self.weight, self.bias, self.name = 2 * w, b, n
-
-
-@register_node(data_fields=["weight", "bias"], meta_fields=["name"])
-class Slotted:
-    __slots__ = ("__weakref__", "bias", "name", "weight")
-
-    def __init__(self, w: Any, b: Any, n: Any) -> None:
-        RUNS.append(type(self))
-        self.weight, self.bias, self.name = 2 * w, b, n
-
-
-@register_node
-@dataclasses.dataclass
-class Data:
-    weight: Any
-    bias: Any
-    name: Any = dataclasses.field(metadata={"static": True})
-
-    def __post_init__(self) -> None:
-        RUNS.append(type(self))
-        self.weight = 2 * self.weight
-
-
-WAYS: list[type[Any]] = [Made, MadeWithInit, Plain, Slotted, Data]
-every_way = pytest.mark.parametrize("way", WAYS)
-
-
-def parts(x: Any) -> tuple[Any, Any, Any]:
-    return x.weight, x.bias, x.name
-
 
 # Rebuilding
 
@@ -156,12 +92,12 @@ def test_a_class_pickled_by_value_is_a_node_in_a_fresh_process() -> None:
 
 
 @every_way
-def test_nan_equals_itself(way: type[Any]) -> None:
+def test_nan_equals_itself(way: Way) -> None:
     one, two = float("nan"), -float("nan")
     for wrap in (lambda v: v, lambda v: (v,), lambda v: frozenset({v}), np.float32):
-        x, y = structure(way(1, 2, wrap(one))), structure(way(1, 2, wrap(one + 0)))
+        x, y = structure(way.make(1, 2, wrap(one))), structure(way.make(1, 2, wrap(one + 0)))
         assert x == y and hash(x) == hash(y)
-    assert structure(way(1, 2, one)) == structure(way(1, 2, two))
+    assert structure(way.make(1, 2, one)) == structure(way.make(1, 2, two))
 
 
 atoms = st.sampled_from([0, 0.0, -0.0, False, 1, 1.0, True, float("nan"), None, "", "1"])
@@ -365,20 +301,20 @@ def test_a_field_that_is_static_in_flax_is_static() -> None:
 
 def test_a_class_that_declares_no_field_keeps_the_init_of_its_base() -> None:
     @node
-    class Inheriting(MadeWithInit):
+    class Inheriting(MadeByInit):
         def method(self) -> None: ...
 
     @node
     class Again(Inheriting): ...
 
     @node(init=False)
-    class Told(MadeWithInit): ...
+    class Told(MadeByInit): ...
 
     kept: list[Any] = [Inheriting, Again, Told]
     for cls in kept:
         runs = len(RUNS)
         assert parts(cls(1, 2, "a")) == (2, 2, "a")
-        assert RUNS[runs:] == [cls]
+        assert RUNS[runs:] == [cls.__name__]
 
 
 class Doubling:
@@ -415,26 +351,26 @@ def test_the_init_that_comes_first_is_the_one_that_is_kept(bases: tuple[type[Any
 
 def test_a_class_that_declares_a_field_has_a_generated_init() -> None:
     @node
-    class More(MadeWithInit):
+    class More(MadeByInit):
         more: Any
 
     assert parts(More(1, 2, "a", 4)) == (1, 2, "a")
 
 
 @every_way
-def test_replace_takes_fields_only(way: type[Any]) -> None:
-    with pytest.raises(TypeError, match=rf"{way.__name__} has no field wieght; it has weight, bias, name"):
-        replace(way(1, 2, "a"), wieght=3)
+def test_replace_takes_fields_only(way: Way) -> None:
+    with pytest.raises(TypeError, match=rf"{way.cls.__name__} has no field wieght; it has weight, bias, name"):
+        replace(way.make(1, 2, "a"), wieght=3)
 
 
 @every_way
-def test_registering_twice_is_an_error_and_changes_nothing(way: type[Any]) -> None:
-    before = dict(vars(way))
+def test_registering_twice_is_an_error_and_changes_nothing(way: Way) -> None:
+    before = dict(vars(way.cls))
     for register in (node, register_node, lambda cls: register_node(cls, ["weight"], ["bias", "name"])):
-        with pytest.raises(TypeError, match=rf"{way.__name__}"):
-            register(way)
-    assert dict(vars(way)) == before
-    assert jax.tree.leaves(way(1, 2, "a")) == [2, 2]
+        with pytest.raises(TypeError, match=rf"{way.cls.__name__}"):
+            register(way.cls)
+    assert dict(vars(way.cls)) == before
+    assert jax.tree.leaves(way.make(1, 2, "a")) == [2, 2]
 
 
 def test_a_class_registered_elsewhere_cannot_be_a_node() -> None:
@@ -517,7 +453,7 @@ def test_a_finished_instance_is_not_initialized_again() -> None:
     class One:
         x: Any
 
-    table: Any = ((One(1), (2,)), (Made(1, 2, "a"), (3, 4, "b")), (MadeWithInit(1, 2, "a"), (3, 4, "b")))
+    table: Any = ((One(1), (2,)), (Made(1, 2, "a"), (3, 4, "b")), (MadeByInit(1, 2, "a"), (3, 4, "b")))
     for done, again in table:
         before = repr(done)
         with pytest.raises(dataclasses.FrozenInstanceError, match="finished once it is created, and cannot be init"):
@@ -1030,7 +966,7 @@ def test_dataclass_features() -> None:
     assert structure(Feature(5, cls=2, seed=4)) == structure(x)
     assert inspect.getdoc(Feature) == "Documented."
     assert list(inspect.signature(Feature).parameters) == ["data", "cls", "seed", "items"]
-    assert list(inspect.signature(MadeWithInit).parameters) == ["w", "b", "n"]
+    assert list(inspect.signature(MadeByInit).parameters) == ["w", "b", "n"]
     with pytest.raises(TypeError, match="unexpected keyword argument 'later'"):
         typing.cast(Any, Feature)(5, later=2)
     # dataclasses.replace is creation

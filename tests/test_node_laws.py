@@ -32,181 +32,33 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jaxtyping import Array, Float, TypeCheckError, jaxtyped
 
+from tests.node.ways import (
+    COPIES,
+    CREATED,
+    RUNS,
+    WAYS,
+    Data,
+    Law,
+    Made,
+    MadeByInit,
+    Slotted,
+    Way,
+    arrays,
+    parts,
+    same,
+    structure,
+)
 from tests.trees import FLOAT
 from treekit import field, node, node_factory, register_node, replace, tree_at
 
 ROOT = Path(__file__).parent.parent
-RUNS: list[str] = []  # every run of a class's own code
 
 FrozenDict: Any = flax.core.FrozenDict  # has no types
-structure: Callable[[Any], Any] = jax.tree.structure  # treedefs have no type that a checker knows
 shard_map: Any = jax.shard_map
 spec: Any = jax.sharding.PartitionSpec
 abstract: Any = jax.ShapeDtypeStruct
 
 
-def same(x: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf, x)
-
-
-def parts(x: Any) -> tuple[Any, Any, Any]:
-    return x.weight, x.bias, x.name
-
-
-# The ways to make a node: a class for each, of the same three fields, that doubles the weight it is given.
-
-
-@node
-class Made:
-    weight: Any
-    bias: Any
-    name: Any = field(static=True)
-
-    def __post_init__(self) -> None:
-        RUNS.append("Made")
-        self.weight = 2 * self.weight
-
-
-@node
-class MadeByInit:
-    weight: Any
-    bias: Any
-    name: Any = field(static=True)
-
-    def __init__(self, w: Any, b: Any, n: Any) -> None:
-        RUNS.append("MadeByInit")
-        self.weight, self.bias, self.name = 2 * w, b, n
-
-
-@register_node(data_fields=["weight", "bias"], meta_fields=["name"])
-class Plain:
-    def __init__(self, w: Any, b: Any, n: Any) -> None:
-        RUNS.append("Plain")
-        self.weight, self.bias, self.name = 2 * w, b, n
-
-
-@register_node(data_fields=["weight", "bias"], meta_fields=["name"])
-class Slotted:
-    __slots__ = ("__weakref__", "bias", "name", "weight")
-
-    def __init__(self, w: Any, b: Any, n: Any) -> None:
-        RUNS.append("Slotted")
-        self.weight, self.bias, self.name = 2 * w, b, n
-
-
-@register_node
-@dataclasses.dataclass
-class Data:
-    weight: Any
-    bias: Any
-    name: Any = dataclasses.field(metadata={"static": True})
-
-    def __post_init__(self) -> None:
-        RUNS.append("Data")
-        self.weight = 2 * self.weight
-
-
-@register_node(data_fields=["weight", "bias"], meta_fields=["name"])
-class Mutable:
-    """Made in steps, and changed later on."""
-
-    weight: Any
-    bias: Any
-    name: Any
-
-    def __init__(self) -> None:
-        RUNS.append("Mutable")
-        self.weight = self.bias = self.name = None
-
-    @classmethod
-    def of(cls, w: Any, b: Any, n: Any) -> "Mutable":
-        self = cls()
-        self.weight = 2 * w
-        self.bias, self.name = b, n
-        return self
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        RUNS.append(f"Mutable.{name}")
-        super().__setattr__(name, value)
-
-
-@node_factory
-def factory(w: Any, b: Any, n: Any) -> Made:
-    return Made(w, b, n)
-
-
-class Way(NamedTuple):
-    cls: type[Any]
-    make: Callable[[Any, Any, Any], Any]
-    local: Callable[[], Any]  # another class of the same fields, made the same way
-
-
-def local_made() -> Any:
-    @node
-    class Local:
-        weight: Any
-        bias: Any
-        name: Any = field(static=True)
-
-    return Local
-
-
-def local_by_init() -> Any:
-    @node
-    class Local:
-        weight: Any
-        bias: Any
-        name: Any = field(static=True)
-
-        def __init__(self, w: Any, b: Any, n: Any) -> None:
-            self.weight, self.bias, self.name = w, b, n
-
-    return Local
-
-
-def local_plain() -> Any:
-    @register_node(data_fields=["weight", "bias"], meta_fields=["name"])
-    class Local:
-        def __init__(self, w: Any, b: Any, n: Any) -> None:
-            self.weight, self.bias, self.name = w, b, n
-
-    return Local
-
-
-def local_slotted() -> Any:
-    @register_node(data_fields=["weight", "bias"], meta_fields=["name"])
-    class Local:
-        __slots__ = ("__weakref__", "bias", "name", "weight")
-
-        def __init__(self, w: Any, b: Any, n: Any) -> None:
-            self.weight, self.bias, self.name = w, b, n
-
-    return Local
-
-
-def local_data() -> Any:
-    @register_node
-    @dataclasses.dataclass
-    class Local:
-        weight: Any
-        bias: Any
-        name: Any = dataclasses.field(metadata={"static": True})
-
-    return Local
-
-
-WAYS = {
-    "node": Way(Made, Made, local_made),
-    "node with its own init": Way(MadeByInit, MadeByInit, local_by_init),
-    "node_factory": Way(Made, factory, local_made),
-    "register_node": Way(Plain, Plain, local_plain),
-    "register_node, slots": Way(Slotted, Slotted, local_slotted),
-    "register_node, dataclass": Way(Data, Data, local_data),
-    "register_node, mutable": Way(Mutable, Mutable.of, local_plain),
-}
-CREATED = ("node", "node with its own init", "node_factory")
-
-Law = Callable[[Way], None]
 LAWS: dict[str, Law] = {}
 CREATION_LAWS: dict[str, Law] = {}
 
@@ -503,11 +355,6 @@ def total(x: Any) -> jax.Array:
     return out
 
 
-def arrays(way: Way) -> Any:
-    """A node with weight 0, 2, 4, bias 1, 1, 1."""
-    return way.make(jnp.arange(3.0), jnp.ones(3), "n")
-
-
 @law
 def jit_grad_and_eval_shape(way: Way) -> None:
     x = arrays(way)
@@ -598,15 +445,6 @@ def donation(way: Way) -> None:
 # Copies
 
 
-COPIES: dict[str, Callable[[Any], Any]] = {
-    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
-    "pickle, protocol 2": lambda x: pickle.loads(pickle.dumps(x, protocol=2)),
-    "cloudpickle": lambda x: pickle.loads(cloudpickle.dumps(x)),
-    "copy": copy.copy,
-    "deepcopy": copy.deepcopy,
-}
-
-
 @law
 def copies_are_the_same_node(way: Way) -> None:
     x = way.make(1, [2, 3], ("a", 1.5))
@@ -667,9 +505,9 @@ RECEIVER = """if True:
         y = jax.tree.map(lambda leaf: leaf * 10, x)
         assert type(y) is type(x)
         told[way] = y.weight, y.bias, y.name, jax.jit(lambda t: t.weight)(y).item()
-    from tests import test_node_laws
+    from tests.node import ways
 
-    told["runs"] = test_node_laws.RUNS
+    told["runs"] = ways.RUNS
     sys.stdout.buffer.write(pickle.dumps(told))
 """
 
