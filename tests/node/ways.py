@@ -171,8 +171,10 @@ WAYS = {
     "register_node, dataclass": Way(Data, Data, local_data),
     "register_node, mutable": Way(Mutable, Mutable.of, local_plain),
 }
-CREATED = ("node", "node with its own init", "node_factory")
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+# Those that have the steps of creation: arguments are copied, fields are checked, and instances are frozen.
+CREATED = ("node", "node with its own init", "node_factory")
+created = pytest.mark.parametrize("way", [WAYS[key] for key in CREATED], ids=CREATED)
 
 
 def same(x: Any) -> Any:
@@ -195,3 +197,17 @@ COPIES: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
 }
+
+
+@node
+class Holder:
+    x: Any
+    y: Any = None
+
+    def method(self) -> Any:
+        return self.x
+
+
+@node_factory
+def hold(x: Any, y: Any = None) -> Holder:
+    return Holder(x, y)
