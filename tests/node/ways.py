@@ -1,4 +1,4 @@
-"""The ways to make a node: one class of the same three fields for each, and what the tests do with all of them."""
+"""The ways to make a node, one class of the same three fields for each, and what else several files need."""
 
 import copy
 import dataclasses
@@ -108,6 +108,14 @@ class Way(NamedTuple):
 Law = Callable[[Way], None]
 
 
+class Laws(list[Law]):
+    """What is tested for each way to make a node. Decorate a law with it to add one."""
+
+    def __call__(self, law: Law) -> Law:
+        self.append(law)
+        return law
+
+
 def local_made() -> Any:
     @node
     class Local:
@@ -211,3 +219,13 @@ class Holder:
 @node_factory
 def hold(x: Any, y: Any = None) -> Holder:
     return Holder(x, y)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    depth: Any
+    comment: str = dataclasses.field(default="", compare=False)
+
+
+class WithSlots:
+    __slots__ = ("x",)
