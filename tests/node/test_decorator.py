@@ -93,6 +93,18 @@ def test_dataclass_features() -> None:
     assert_type(replace(x, late=2).data, int)
 
 
+def test_kw_only_makes_all_arguments_keyword_only() -> None:
+    @node(kw_only=True)
+    class Named:
+        x: Any
+        y: Any = field(static=True)
+
+    anything: Any = Named
+    with pytest.raises(TypeError, match="positional"):
+        anything(1, 2)
+    assert jax.tree.leaves(Named(y=1, x=2)) == [2]
+
+
 def test_help_shows_the_docstring_and_the_signature() -> None:
     assert inspect.getdoc(Rich) == "Documented by its user."
     assert list(inspect.signature(Rich).parameters) == ["data", "keys", "items", "seed", "aux", "late"]
