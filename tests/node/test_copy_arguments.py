@@ -1,0 +1,111 @@
+"""Containers among the arguments are copied, with their types, their sharing and their cycles."""
+
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.node.ways import Holder, Made, hold
+from tests.trees import Point
+from treekit import node
+
+CONTAINERS: dict[str, Any] = {
+    "dict": {"a": 1},
+    "list": [1, 2],
+    "set": {1, 2},
+    "ordered": OrderedDict(b=1, a=2),
+    "defaultdict": defaultdict(list, a=[1]),
+    "deque": deque([1, 2], maxlen=2),
+    "namedtuple": Point([1], 2),
+    "tuple": ([1], 2),
+    "nested": {"a": [({"b": [1]},)]},
+}
+
+
+def containers_in(x: Any) -> list[Any]:
+    """Every mutable container in x."""
+    inner = x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple, set, deque)) else ()
+    return [x] * isinstance(x, (dict, list, set, deque)) + [z for y in inner for z in containers_in(y)]
+
+
+@node
+class HolderByInit:
+    x: Any
+    y: Any
+
+    def __init__(self, x: Any, y: Any = None) -> None:
+        self.x, self.y = x, y
+
+
+CREATE: dict[str, Callable[..., Any]] = {
+    "node": Holder,
+    "kwargs": lambda x, y=None: Holder(x=x, y=y),
+    "own init": HolderByInit,
+    "factory": hold,
+}
+each_creation = pytest.mark.parametrize("create", CREATE.values(), ids=CREATE)
+
+
+@each_creation
+@pytest.mark.parametrize("given", CONTAINERS.values(), ids=CONTAINERS)
+def test_containers_are_copied_with_type_and_sharing(create: Callable[..., Any], given: Any) -> None:
+    held = create(given, given)
+    assert held.x == given and type(held.x) is type(given)
+    assert held.x is held.y
+    assert not {id(c) for c in containers_in(given)} & {id(c) for c in containers_in(held.x)}
+    assert getattr(held.x, "maxlen", None) == getattr(given, "maxlen", None)
+    assert getattr(held.x, "default_factory", None) == getattr(given, "default_factory", None)
+
+
+@each_creation
+def test_what_is_not_a_plain_container_is_passed_as_it_is(create: Callable[..., Any]) -> None:
+    class MyList(list[int]): ...
+
+    class MyTuple(tuple[Any, ...]): ...
+
+    for given in (
+        jnp.ones(2),
+        np.ones(2),
+        MyList([1]),
+        MyTuple([[1]]),
+        (1, (2, "a")),
+        Made([1], 2, "a"),
+        object(),
+        "ab",
+    ):
+        assert create(given).x is given
+
+
+@pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: (x, []), lambda x: {"k": (x,)}, lambda x: Point(1, [x])])
+def test_containers_may_be_nested_as_deeply_as_jax_allows(wrap: Callable[[Any], Any]) -> None:
+    given: Any = 1.0
+    for _ in range(400):
+        given = wrap(given)
+    deep = Holder(given)
+    assert jax.tree.leaves(deep) == jax.tree.leaves(given) and deep.x is not given
+    deeper: Any = []
+    for _ in range(10_000):
+        deeper = [deeper]
+    Holder(deeper)
+
+
+def looping() -> list[Any]:
+    out: list[Any] = [1]
+    out.append((out,))
+    return out
+
+
+def test_containers_that_hold_themselves_are_copied() -> None:
+    given = looping()
+    for held in (Holder(given).x, Holder(given[1]).x[0]):
+        assert held is not given and held[0] == 1
+        assert held[1][0] is held
+    back: list[Any] = []
+    pair = (back, [5])
+    back.append(pair)
+    copied = Holder(pair).x
+    assert copied[0][0] is copied and copied[1] == [5] and copied[1] is not pair[1]

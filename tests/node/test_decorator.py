@@ -1,0 +1,366 @@
+"""node: a class becomes a frozen dataclass, with all that dataclasses can do."""
+
+import abc
+import copy
+import dataclasses
+import functools
+import inspect
+import pickle
+import pydoc
+import types
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, assert_type
+
+import beartype
+import jax
+import jax.numpy as jnp
+import pytest
+from jaxtyping import Array, Float, TypeCheckError, jaxtyped
+
+from tests.node.ways import COPIES, RUNS, Made, MadeByInit, parts, same, structure
+from treekit import field, node, replace, tree_at
+
+T = TypeVar("T")
+
+
+@node
+class Rich(Generic[T]):
+    """Documented by its user."""
+
+    data: T
+    keys: Any = field(default=1, converter=float)
+    derived: Any = field(init=False)
+    items: list[Any] = field(default_factory=lambda: [7])
+    seed: dataclasses.InitVar[int] = 3
+    _: dataclasses.KW_ONLY
+    aux: Any = field(static=True, default=())
+    late: Any = field(default=0, kw_only=True)
+    later: int = field(init=False, default=4)
+    count: ClassVar[int] = 0
+    log: ClassVar[list[str]] = []
+
+    def __post_init__(self, seed: int) -> None:
+        self.log.append("post_init")
+        if seed < 0:
+            raise ValueError("seed is negative")
+        self.derived = [self.data, seed]
+
+    def __check_init__(self) -> None:
+        self.log.append("check_init")
+
+    @functools.cached_property
+    def doubled(self) -> Any:
+        return 2 * self.keys
+
+
+@node
+class New(Rich[T]):
+    def __new__(cls, *args: Any, **kwargs: Any) -> "New[T]":
+        cls.log.append("new")
+        return super().__new__(cls)
+
+
+def test_all_code_of_a_class_runs_once_at_creation_and_never_on_rebuilding() -> None:
+    Rich.log.clear()
+    x = New(5, seed=4)
+    assert Rich.log == ["new", "post_init", "check_init"]
+    for y in (same(x), replace(x, data=6), tree_at(lambda t: t.keys, x, "s"), jax.jit(lambda t: t)(x)):
+        assert type(y) is New
+    for duplicate in COPIES.values():
+        assert duplicate(x).derived == [5, 4]
+    assert tree_at(lambda t: t.keys, x, 3).keys == 3  # a converter would have made it a float
+    assert Rich.log == ["new", "post_init", "check_init"]
+    with pytest.raises(ValueError, match="seed is negative"):
+        Rich(5, seed=-1)
+
+
+def test_dataclass_features() -> None:
+    x = Rich[int](5, seed=4, late=6)
+    assert (x.data, x.keys, x.derived, x.items, x.aux, x.late, x.later) == (5, 1.0, [5, 4], [7], (), 6, 4)
+    assert jax.tree.leaves(x) == [5, 1.0, 5, 4, 7, 6, 4]
+    assert same(x).derived == [5, 4] and not hasattr(same(x), "_") and x.items is not Rich(5).items
+    assert [f.name for f in dataclasses.fields(x)] == ["data", "keys", "derived", "items", "aux", "late", "later"]
+    names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(x)]
+    assert names == [".data", ".keys", ".derived[0]", ".derived[1]", ".items[0]", ".late", ".later"]
+    anything: Any = Rich
+    with pytest.raises(TypeError, match="positional"):
+        anything(5, 1, [], 3, 6)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'later'"):
+        anything(5, later=2)
+    # dataclasses.replace is creation
+    assert dataclasses.replace(x, data=6, seed=1).derived == [6, 1]
+    assert_type(Made(1, 2, "a"), Made)
+    assert_type(x.data, int)
+    assert_type(replace(x, late=2).data, int)
+
+
+def test_kw_only_makes_all_arguments_keyword_only() -> None:
+    @node(kw_only=True)
+    class Named:
+        x: Any
+        y: Any = field(static=True)
+
+    anything: Any = Named
+    with pytest.raises(TypeError, match="positional"):
+        anything(1, 2)
+    assert jax.tree.leaves(Named(y=1, x=2)) == [2]
+
+
+def test_help_shows_the_docstring_and_the_signature() -> None:
+    assert inspect.getdoc(Rich) == "Documented by its user."
+    assert list(inspect.signature(Rich).parameters) == ["data", "keys", "items", "seed", "aux", "late"]
+    assert str(inspect.signature(MadeByInit)).startswith("(w: Any, b: Any, n: Any)")
+    for cls, signature in (
+        (Made, "Made(weight: Any, bias: Any, name: Any)"),
+        (MadeByInit, "MadeByInit(w: Any, b: Any"),
+    ):
+        assert signature in pydoc.render_doc(cls)
+
+
+def test_cached_properties_are_right_after_rebuilding_and_no_part_of_the_treedef() -> None:
+    x = Rich(5, 2)
+    before = structure(x)
+    assert x.doubled == 4 and structure(x) == before and hash(structure(x)) == hash(before)
+    for y in (jax.tree.map(lambda leaf: leaf + 1, x), replace(x, keys=3.0), tree_at(lambda t: t.keys, x, 3)):
+        assert y.doubled == 6
+    assert pickle.loads(pickle.dumps(structure(x))) == before
+    assert "doubled" not in vars(copy.copy(x))
+
+    @node
+    class Early:
+        x: int
+
+        def __post_init__(self) -> None:
+            _ = self.double
+
+        @functools.cached_property
+        def double(self) -> int:
+            return 2 * self.x
+
+    assert Early(2).double == 4
+    assert jax.tree.map(lambda v: 5, Early(2)).double == 10
+
+
+def test_equality_is_by_fields_if_asked_for_and_by_the_eq_of_the_class_if_it_has_one() -> None:
+    @node(eq=True, order=True)
+    class Version:
+        major: int
+        minor: int = field(static=True)
+
+    assert Version(1, 2) == Version(1, 2) < Version(1, 3)
+    assert hash(Version(1, 2)) == hash(Version(1, 2))
+
+    @node
+    class Own:
+        x: int
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 7
+
+    assert Own(1) == Own(2) == 3
+    assert hash(Own(1)) == 7
+
+
+def test_an_instance_of_a_parametrized_class_knows_its_parameters() -> None:
+    @node
+    class Typed(Generic[T]):
+        x: Any
+
+    parametrized: Any = Typed[int]
+    x = parametrized(1)
+    assert x.__orig_class__ == parametrized and type(x) is Typed
+    plain: Typed[int] = Typed(1)
+    assert structure(x) == structure(plain)
+    for duplicate in (copy.copy, copy.deepcopy, lambda y: jax.tree.map(lambda leaf: leaf, y), replace):
+        assert vars(duplicate(x)).keys() == vars(duplicate(plain)).keys()
+    with pytest.raises(dataclasses.FrozenInstanceError, match="x was set"):
+        x.x = 2
+
+
+def test_init_has_the_docstring_of_the_next_class_that_documents_its_own() -> None:
+    @node
+    class Documented:
+        x: Any
+
+        def __init__(self, x: Any) -> None:
+            """Takes an x."""
+            self.x = x
+
+    @node
+    class Inheriting(Documented): ...
+
+    @node
+    class Generated(Inheriting):
+        y: Any
+
+    @node
+    class Written(Generated):
+        def __init__(self) -> None:
+            super().__init__(1, 2)
+
+    @node
+    class Own(Generated):
+        def __init__(self) -> None:
+            """Takes nothing."""
+            super().__init__(1, 2)
+
+    for cls in (Documented, Inheriting, Generated, Written):
+        assert cls.__init__.__doc__ == "Takes an x."
+    assert Own.__init__.__doc__ == "Takes nothing." and Made.__init__.__doc__ is None
+
+
+def test_a_class_that_declares_no_field_keeps_the_init_of_its_base() -> None:
+    @node
+    class Inheriting(MadeByInit):
+        def method(self) -> None: ...
+
+    @node
+    class Again(Inheriting): ...
+
+    @node(init=False)
+    class Told(MadeByInit): ...
+
+    kept: list[Any] = [Inheriting, Again, Told]
+    for cls in kept:
+        runs = len(RUNS)
+        assert parts(cls(1, 2, "a")) == (2, 2, "a")
+        assert RUNS[runs:] == [cls.__name__]
+
+
+class Doubling:
+    """No node, and no dataclass: a mixin."""
+
+    x: Any
+
+    def __init__(self, x: Any) -> None:
+        self.x = 2 * x
+
+
+@node
+class Given:
+    x: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainGiven:
+    x: Any
+
+
+class HasX(Protocol):
+    x: Any
+
+
+@pytest.mark.parametrize(
+    "bases, x", [((Doubling, Given), 6), ((Given, Doubling), 3), ((HasX, Given), 3), ((PlainGiven,), 3)], ids=str
+)
+def test_the_init_that_comes_first_is_the_one_that_is_kept(bases: tuple[type[Any], ...], x: int) -> None:
+    cls: Any = node(types.new_class("Inheriting", bases))
+    assert cls(3).x == x
+    assert jax.tree.leaves(jax.tree.map(lambda leaf: leaf, cls(3))) == [x]
+
+
+def test_a_class_that_declares_a_field_has_a_generated_init() -> None:
+    @node
+    class More(MadeByInit):
+        more: Any
+
+    assert parts(More(1, 2, "a", 4)) == (1, 2, "a")
+
+
+def test_inheritance() -> None:
+    seen: list[str] = []
+
+    class Mixin:
+        def describe(self) -> str:
+            return f"<{type(self).__name__}>"
+
+        def __init_subclass__(cls) -> None:
+            seen.append(cls.__name__)
+
+    @node
+    class Base(Mixin, abc.ABC):
+        x: Any
+
+        @abc.abstractmethod
+        def f(self) -> Any: ...
+
+        def g(self) -> Any:
+            return self.x
+
+    @node
+    class Other:
+        y: Any
+
+    @node
+    class Both(Base, Other):
+        z: Any = 20
+
+        def f(self) -> Any:
+            return super().g() + 100
+
+    @node
+    class WithInit(Both):
+        w: Any = None
+
+        def __init__(self, w: Any) -> None:
+            super().__init__(y=w, x=w + 1)
+            self.w = w
+
+        def f(self) -> Any:
+            return super().f() + self.w
+
+    assert seen == ["Base", "Both", "WithInit"]
+    abstract: Any = Base
+    with pytest.raises(TypeError, match="abstract"):
+        abstract(1)
+    made = Both(y=3, x=2)
+    assert (made.x, made.y, made.z) == (2, 3, 20) and made.f() == 102 and made.describe() == "<Both>"
+    deep = WithInit(5)
+    assert (deep.x, deep.y, deep.z, deep.w) == (6, 5, 20, 5) and deep.f() == 111
+    assert jax.tree.map(lambda leaf: leaf + 1, deep).f() == 113
+    assert isinstance(same(deep), Other) and [cls.__name__ for cls in Base.__subclasses__()] == ["Both"]
+
+
+def test_validation_and_jaxtyped_checks_run_at_creation_only() -> None:
+    @jaxtyped(typechecker=beartype.beartype)
+    @node
+    class Checked:
+        x: Float[Array, " n"]
+        y: Float[Array, " n"]
+
+        def __check_init__(self) -> None:
+            if self.x.shape[0] > 5:
+                raise ValueError("x is too long")
+
+    made = Checked(jnp.ones(2), jnp.ones(2))
+    assert same(made).x is made.x
+    assert jax.tree.map(lambda leaf: "anything", made).y == "anything"
+    assert jax.vmap(lambda t: t)(jax.tree.map(lambda leaf: leaf[:, None], made)).x.shape == (2, 1)
+    with pytest.raises(TypeCheckError, match="Checked"):
+        Checked(jnp.ones(2), jnp.ones(3))
+    with pytest.raises(ValueError, match="x is too long"):
+        Checked(jnp.ones(6), jnp.ones(6))
+
+
+def test_jaxtyped_reads_annotations_that_are_strings_and_leaves_out_fields_with_converters() -> None:
+    @jaxtyped(typechecker=beartype.beartype)
+    @node
+    class Quoted:  # as under `from __future__ import annotations`
+        x: "Float[Array, 'n']"
+        y: "Float[Array, 'n']"
+
+    with pytest.raises(TypeCheckError, match="Quoted"):
+        Quoted(jnp.ones(2), jnp.ones(3))
+
+    @jaxtyped(typechecker=beartype.beartype)
+    @node
+    class Converted:
+        x: Float[Array, " n"] = field(converter=jnp.asarray)
+        y: Float[Array, " n"]
+
+    given: Any = [1.0, 2.0]
+    assert Converted(given, jnp.ones(2)).x.shape == (2,)
+    with pytest.raises(TypeCheckError, match="Converted"):
+        Converted(jnp.ones(2), given)

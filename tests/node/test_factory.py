@@ -1,0 +1,120 @@
+"""node_factory: what a function makes is refused if rebuilding would break it."""
+
+import inspect
+import pickle
+import typing
+from typing import Any, assert_type
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.node.ways import Holder, hold
+from treekit import node_factory
+
+
+@jax.tree_util.register_pytree_node_class
+class Rerun:
+    """Registered by hand in the usual way, which runs `__init__` again: what it prepares is prepared twice."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = self.prepare(x)
+
+    def prepare(self, x: Any) -> Any:
+        return x
+
+    def tree_flatten(self) -> Any:
+        return ((self.x,), None)
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> Any:
+        return cls(*children)
+
+    @classmethod
+    @node_factory
+    def make(cls, x: Any) -> "Rerun":
+        return cls(x)
+
+    @node_factory
+    def bare(cls, x: Any) -> "Rerun":
+        return typing.cast(type[Rerun], cls)(x)
+
+
+@jax.tree_util.register_pytree_node_class
+class Overwrites(Rerun):
+    def prepare(self, x: Any) -> Any:
+        return 42
+
+
+@jax.tree_util.register_pytree_node_class
+class Computes(Rerun):
+    def prepare(self, x: Any) -> Any:
+        return x + 1
+
+
+@jax.tree_util.register_pytree_node_class
+class Restructures(Rerun):
+    def prepare(self, x: Any) -> Any:
+        return [x]
+
+
+@jax.tree_util.register_pytree_node_class
+class ForgetsStatic(Rerun):
+    def tree_flatten(self) -> Any:
+        return ((self.x,), getattr(self, "extra", "set anew"))
+
+    def prepare(self, x: Any) -> Any:
+        if isinstance(x, int):
+            self.extra = "given"
+        return x
+
+
+class NoNode(Rerun): ...
+
+
+@pytest.mark.parametrize(
+    "cls, message",
+    [
+        (Overwrites, r"rebuilding a Overwrites overwrote its leaf \[<flat index 0>\].*register_node"),
+        (Computes, "rebuilding a Computes around other leaves raised TypeError: unsupported operand"),
+        (Restructures, r"rebuilding a Restructures overwrote its leaf \[<flat index 0>\]\[0\]"),
+        (ForgetsStatic, "rebuilding a ForgetsStatic changed its static parts"),
+        (NoNode, "returned a NoNode, which is not a pytree node"),
+    ],
+)
+def test_node_factory_refuses_what_tree_at_would_break(cls: type[Any], message: str) -> None:
+    for make in (cls.make, typing.cast(Any, cls).bare, node_factory(lambda x: cls(x))):
+        with pytest.raises(TypeError, match=message):
+            make(1)
+
+
+def test_node_factory_makes_what_the_function_makes() -> None:
+    made = Rerun.make(1)
+    assert_type(made, Rerun)
+    assert type(made) is Rerun and made.x == 1
+    assert typing.cast(Any, Rerun).bare(2).x == typing.cast(Any, made).bare(2).x == made.make(2).x == 2
+    assert hold(3).x == 3
+    assert list(inspect.signature(hold).parameters) == ["x", "y"]
+    assert hold.__name__ == "hold"
+
+    calls = []
+
+    @node_factory
+    def table(sizes: list[int]) -> Holder:
+        """Makes a table."""
+        sizes.append(0)
+        calls.append(sizes)
+        return Holder([jnp.zeros(n) for n in sizes])
+
+    given = [1, 2]
+    out = table(given)
+    assert_type(out, Holder)
+    assert given == [1, 2] and calls == [[1, 2, 0]] and len(out.x) == 3
+    assert table.__doc__ == "Makes a table."
+    for function in (hold, Rerun.make):
+        assert pickle.loads(pickle.dumps(function)) == function
+
+
+def test_node_factory_of_a_function_that_returns_nothing() -> None:
+    with pytest.raises(TypeError, match="a node_factory returned a NoneType, which is not a pytree node"):
+        node_factory(lambda: None)()
