@@ -177,7 +177,7 @@ def test_static_dataclasses_are_compared_as_exactly_as_they_can_be_hashed() -> N
     again = nnx.graphdef(nnx.Linear(2, 3, rngs=nnx.Rngs(1)))
     made = Made(1, params, graph)
     assert structure(Made(1, 2, graph)) == structure(Made(1, 2, again)) != structure(Made(1, 2, other))
-    assert jax.jit(lambda made: nnx.merge(made.name, made.bias)(jnp.ones((1, 2))))(made).shape == (1, 3)
+    assert jax.jit(lambda made: nnx.merge(made.name, made.bias)(jnp.ones((1, 2), jnp.float32)))(made).shape == (1, 3)
 
     @dataclasses.dataclass(frozen=True)
     class Noted:
