@@ -497,3 +497,16 @@ def test_the_inner_step_is_in_the_program_once() -> None:
     params = jnp.ones(2)
     text = str(jax.make_jaxpr(tx.update)(params, tx.init(params), params))
     assert text.count(" sqrt ") == 1
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_updates_may_be_smaller_than_the_accumulator(jit: bool) -> None:
+    """A transformation may return a number for each param, which apply_updates broadcasts."""
+    of_means = optax.stateless(lambda updates, _: jax.tree.map(lambda g: -jnp.mean(g), updates))
+    optimizer = tko.MultiSteps(of_means, 2)
+    params = {"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)}
+    update = jax.jit(optimizer.update) if jit else optimizer.update
+    state = optimizer.init(params)
+    for scale, expected in ((1.0, 0.0), (3.0, -2.0), (5.0, 0.0)):
+        updates, state = update(jax.tree.map(lambda p: jnp.full_like(p, scale), params), state, params)
+        assert {name: (x.shape, float(x)) for name, x in updates.items()} == {"w": ((), expected), "b": ((), expected)}

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int, Shaped
 
 from treekit._dtype import dtype_of, promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._types import OptState, Params, PyTree, Updates
+from treekit._types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._boundary import at_boundary, normalize
 from treekit.optax._position import Position, check_k, is_int
 from treekit.optax._preserve_dtypes import keep_state, keep_updates, preserve_dtypes
@@ -137,7 +137,7 @@ class MultiSteps(_Base):
             # Loops and cond need state with unchanged dtypes.
             return keep_updates(grads, treedef, params, new_updates), keep_state(old, params, new)
 
-        inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
+        inner_state, acc = _strong_state(state, treedef)
         news, inner_state, acc = run_step_if(at.should_step, accumulate, inner_step, inner_state, acc)
         return treedef.unflatten(news), at.state(inner_state, treedef.unflatten(acc))
 
@@ -155,7 +155,7 @@ class MultiSteps(_Base):
             params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
             return params, inner_state, _clear(at.should_step, acc, treedef.flatten_up_to(params))
 
-        inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
+        inner_state, acc = _strong_state(state, treedef)
         carry = params, inner_state, self._accumulate(at, leaves, acc)
         params, inner_state, acc = run_if(at.should_step, run, carry)
         return params, at.state(inner_state, treedef.unflatten(acc))
@@ -233,6 +233,12 @@ def _zero_after(should_step: Bool[Array, ""], x: Shaped[Array, "..."], param: Ar
         return zero
     like = param if jnp.iscomplexobj(x) else jnp.real(param)
     return lax.select(should_step, zero, like.astype(x.dtype))
+
+
+def _strong_state(state: OptState, treedef: PyTreeDef) -> tuple[Any, list[Any]]:
+    """Return the inner state and the accumulator's arrays, without weak types, which a loop does not carry."""
+    inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
+    return inner_state, acc
 
 
 def _cast_to(like: PyTree, x: Any) -> Any:

@@ -1,4 +1,8 @@
-"""Accumulate, and run an inner step in some steps only: traced once, and without additional memory."""
+"""Run a step only if a flag is true: traced once, and without additional memory.
+
+`run_step_if` is for updates of `MultiSteps`, `run_if` for the whole steps of `MultiSteps` and `apply_if_finite`, and
+`update_if` for the updates of the other wrappers. tests/accelerators and tests/optax/test_cost.py count the memory.
+"""
 
 import functools
 from collections.abc import Callable
@@ -18,7 +22,7 @@ def run_step_if(
     accumulate: Callable[..., Any],
     inner_step: Callable[..., Any],
     state: OptState,
-    acc: Any,
+    acc: list[Any],
 ) -> tuple[Any, Any, Any]:
     """Accumulate, and run `inner_step` on the accumulated values if `should_step` is true.
 
@@ -61,6 +65,8 @@ def run_step_if(
             return run_in_place(should_step, inner, step.like[0], state, now(acc))
 
         def add_in_each(state: OptState, acc: list[Any]) -> Any:
+            # The step always runs here, but a second loop keeps XLA from adding again for each reader of the sum, such
+            # as a clip by norm.
             def add_and_step(state: OptState, acc: list[Any]) -> Any:
                 return inner(state, in_place(should_step, now, acc))
 
@@ -76,20 +82,20 @@ def run_step_if(
     return updates, new_state, new_acc
 
 
-def in_place(should_step: Bool[Array, ""], f: Callable[..., Any], x: object) -> Any:
-    """Return `f(x)` if `should_step` is true, else `x`, in the memory of `x`.
+def in_place(flag: Bool[Array, ""], f: Callable[..., Any], x: object) -> Any:
+    """Return `f(x)` if `flag` is true, else `x`, in the memory of `x`.
 
     This is a loop that runs once or zero times: XLA updates the carry of a loop in place, and does not touch it if the
     loop runs zero times.
     """
 
-    def runs(carry: PyTree) -> Any:
+    def cond(carry: PyTree) -> Any:
         return carry[0]
 
-    def turn(carry: PyTree) -> Any:
-        return jnp.zeros_like(should_step), f(carry[1])
+    def body(carry: PyTree) -> Any:
+        return jnp.zeros_like(flag), f(carry[1])
 
-    return lax.while_loop(runs, turn, (should_step, x))[1]
+    return lax.while_loop(cond, body, (flag, x))[1]
 
 
 def update_if(
@@ -173,7 +179,7 @@ def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any],
 
 
 def run_in_place(
-    should_step: Any, step: Callable[..., Any], like: PyTree, state: OptState, acc: Any
+    should_step: Any, step: Callable[..., Any], like: list[Any], state: OptState, acc: list[Any]
 ) -> tuple[Any, Any, Any]:
     """Run `step(state, acc)` if `should_step` is true, in the memory of its arguments.
 
@@ -192,7 +198,7 @@ def run_in_place(
     """
     places = [x if u is None else x.astype(promoted_dtype(x, u)) for x, u in zip(acc, like, strict=True)]
 
-    def turn(carry: PyTree) -> Any:
+    def body(carry: PyTree) -> Any:
         state, reverse = carry
         places = reverse[::-1]
         updates, new_state = step(state, [place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
@@ -201,29 +207,30 @@ def run_in_place(
 
     # In reverse, since XLA assigns memory from the last result to the first: in their own order, a quarter of them
     # would need new memory if nothing is donated.
-    state, reverse = in_place(should_step, turn, (state, places[::-1]))
+    state, reverse = in_place(should_step, body, (state, places[::-1]))
     parts = [
         _part_jitted(should_step, place, None if u is None else u.dtype, x.dtype)
         for place, u, x in zip(reverse[::-1], like, acc, strict=True)
     ]
-    return [u for u, _ in parts], state, [acc for _, acc in parts]
+    return [u for u, _ in parts], state, [x for _, x in parts]
 
 
 def _part(
     should_step: Bool[Array, ""], place: Array, update_dtype: DTypeLike | None, acc_dtype: DTypeLike
 ) -> tuple[Any, Any]:
     """Return the update and the accumulator, one of which is in `place`, and the other zero."""
-    zero = jnp.zeros_like(place)
-    update = None if update_dtype is None else lax.select(should_step, place, zero).astype(update_dtype)
-    return update, lax.select(should_step, zero, place).astype(acc_dtype)
+    update = None
+    if update_dtype is not None:
+        update = lax.select(should_step, place, jnp.zeros_like(place)).astype(update_dtype)
+    return update, _zero(should_step, place).astype(acc_dtype)
 
 
 # Traced once for each shape; inlined, since XLA copies the arguments of a call.
 _part_jitted: Any = untyped.jit(_part, static_argnums=(2, 3), inline=True)
 
 
-def _zero(should_step: Bool[Array, ""], x: object) -> Any:
-    """Return zeros if `should_step` is true, else the tree."""
+def _zero(should_step: Bool[Array, ""], x: Array) -> Any:
+    """Return zeros if `should_step` is true, else `x`."""
     return lax.select(should_step, jnp.zeros_like(x), x)
 
 
@@ -231,4 +238,5 @@ _zero_jitted: Any = untyped.jit(_zero, inline=True)
 
 
 def _same_shapes(like: list[Any], acc: list[Any]) -> bool:
+    """Whether each update fits into its accumulator; one that is broadcast to its param may be smaller."""
     return all(u is None or u.shape == x.shape for u, x in zip(like, acc, strict=True))
