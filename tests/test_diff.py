@@ -58,6 +58,11 @@ class Incomparable:
         raise ArithmeticError
 
 
+def labelled(name: Any) -> Box:
+    """A module whose static field has any value."""
+    return Box(1, name=name)
+
+
 class Mute:
     def __repr__(self) -> str:
         raise ArithmeticError
@@ -175,6 +180,11 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "late in a long string": ("value", "x" * 100 + "a", "x" * 100 + "b"),
     "digits that are not printed": ("value", jnp.array([0.1], "float32"), jnp.array([0.1], "float32") + 1e-8),
     "objects that cannot be compared": ("value", Incomparable(), Incomparable()),
+    "static in NumPy objects that cannot be compared": (
+        "value",
+        objects(labelled(Incomparable())),
+        objects(labelled(Incomparable())),
+    ),
 }
 
 # The same difference at the root and deep inside trees of each kind, and where it is then.
@@ -289,6 +299,19 @@ def test_what_counts_as_equal(name: str) -> None:
 )
 def test_anything_is_the_same_as_itself(x: Any) -> None:
     assert tk.tree_diff({"x": x}, {"x": x}) == () == tk.tree_diff(x, x)
+
+
+def test_on_an_accelerator_all_values_are_copied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy for each array would take its time each. Arrays without values are not copied."""
+    copied: list[list[Any]] = []
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "device_get", copied.append)
+    readable = [jnp.arange(2) + i for i in range(4)]
+    found = tk.tree_diff([readable[0], readable[1], deleted()], [readable[2], readable[3], f32])
+    assert [d.path for d in found] == ["[0]", "[1]", "[2]"]
+    jax.jit(lambda x: tk.tree_diff([x], [f32]) and x)(jnp.arange(2))
+    assert sorted(map(id, copied[0])) == sorted(map(id, [*readable, f32])) and len(copied) == 2
+    assert [x is f32 for x in copied[1]] == [True]
 
 
 def test_two_deleted_arrays_are_not_said_to_be_equal() -> None:

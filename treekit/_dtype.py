@@ -68,12 +68,12 @@ def stands_for_array(x: object) -> bool:
 
 
 def promoted_dtype(*leaves: object) -> Any:
-    """Return a dtype that can represent the values of all of these leaves; None if one of them has no dtype."""
+    """Return a dtype that can represent the values of all of these leaves: numbers, arrays, and what stands for one."""
     dtypes = {dtype_of(x) for x in leaves}
+    if None in dtypes:
+        dtypes = {dtype_of(as_array(x)) for x in leaves}
     if len(dtypes) == 1:
         return dtypes.pop()
-    if None in dtypes:
-        return None
     # JAX does not promote floats of 8 bits or less: the other dtypes decide, and bf16 can represent any two float8.
     if len(wide := {dtype for dtype in dtypes if not _is_float8(dtype)}) < len(dtypes):
         floats = {dtype for dtype in wide if issubdtype(dtype, np.inexact)}

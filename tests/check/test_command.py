@@ -106,6 +106,13 @@ def recording():
     return optax.GradientTransformationExtraArgs(lambda _: (), update)
 
 
+def hopeless():
+    def init(params):
+        raise ArithmeticError("never")
+
+    return optax.GradientTransformation(init, optax.identity().update)
+
+
 def cubes(tree):
     return jnp.sum(tree["w"] ** 3)
 
@@ -274,6 +281,7 @@ def test_a_broken_class_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
         ("ints", "adam", 1, r"takes the gradients.*\n.*\['n'\]"),
         ("shapes", "ours", 0, "all hold"),
         ("Doubling", "ours", 1, "the params can be rebuilt as gradients"),
+        ("pair", "hopeless", 1, "(?s)init takes the params.*cannot be shown: ArithmeticError: never"),
     ],
 )
 def test_an_optimizer(tree: str, optimizer: str, status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,6 +302,8 @@ def test_what_a_step_does_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = check(capsys, "users_module:Doubling", "--optimizer", "users_module:ours")
     assert "does to each leaf" in out
     assert "does to each leaf" not in check(capsys, "users_module:mlp")[1]
+    status, out, _ = check(capsys, "users_module:pair", "--optimizer", "users_module:hopeless", "--json")
+    assert status == 1 and json.loads(out)["summary"] == []
 
 
 def test_a_loss_gives_the_gradients_and_the_extra_arguments(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """The laws of sharded params, in a program of its own: JAX has to be told of its devices before it starts.
 
     python -m tests.optax.sharding_laws                       8 virtual devices in this process
+    python -m tests.optax.sharding_laws quick                 the same, with a few cases
     python -m tests.optax.sharding_laws 127.0.0.1:1234 0      4 of them in this one, process 0 of 2
 
 Prints, as JSON in its last line, what went wrong with each case: an empty string where nothing did. `test_sharding.py`
@@ -275,6 +276,15 @@ TABLE: list[tuple[AxisTypes, Law, list[str]]] = [
     (EXPLICIT, check_closed_over, ["adam", "multi_steps"]),
     (AUTO, check_offloaded, ["adam", "multi_steps"]),
 ]
+QUICK: list[tuple[AxisTypes, Law, list[str]]] = [
+    (AUTO, check_transformation, ["multi_steps"]),
+    (AUTO, check_init, ["adamw"]),
+    (EXPLICIT, check_init, ["adamw"]),
+    (EXPLICIT, check_chosen, ["adam"]),
+    (AUTO, check_closed_over, ["adam"]),
+    (EXPLICIT, check_closed_over, ["adam"]),
+    (EXPLICIT, check_apply_gradients, ["multi_steps"]),
+]
 ON_TWO_PROCESSES: list[tuple[AxisTypes, Law, list[str]]] = [
     (AUTO, check_transformation, ["finite_of_multi_steps"]),
     (EXPLICIT, check_transformation, ["of_clipped"]),
@@ -295,13 +305,17 @@ def what_fails(axis_types: AxisTypes, law: Law, name: str) -> str:
 
 
 def main() -> None:
-    if sys.argv[1:]:
+    table = TABLE
+    if sys.argv[1:] == ["quick"]:
+        table = QUICK
+    elif sys.argv[1:]:
         address, process = sys.argv[1:]
         jax.distributed.initialize(address, 2, int(process))
+        table = ON_TWO_PROCESSES
     assert jax.device_count() == 8, "set XLA_FLAGS=--xla_force_host_platform_device_count"
     done = {
         f"{axis_types[0].name} {axis_types[1].name} {law.__name__} {name}": what_fails(axis_types, law, name)
-        for axis_types, law, names in (ON_TWO_PROCESSES if sys.argv[1:] else TABLE)
+        for axis_types, law, names in table
         for name in names
     }
     print(json.dumps(done))

@@ -47,6 +47,29 @@ def test_a_sum_is_taken_in_the_wider_dtype_and_rounded_once() -> None:
     assert float(tko.apply_updates(params, 3 * updates)) == float((jnp.float32(1) + 3 * updates).astype(jnp.bfloat16))
 
 
+class HasArray:
+    """A leaf that stands for an array, as Flax's variables do."""
+
+    def __init__(self, value: jax.Array) -> None:
+        self.value = value
+
+    def __jax_array__(self) -> jax.Array:
+        return self.value
+
+
+@pytest.mark.parametrize("promotion", ["standard", "strict"])
+@pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "float8_e5m2"), ("float8_e4m3fn", "float32")])
+def test_what_stands_for_an_array_is_added_and_averaged_as_that_array(dtypes: Any, promotion: Any) -> None:
+    param, update = (jnp.full(2, 1.5, dtype) for dtype in dtypes)
+    stands_for_it: Any = HasArray(update)
+    with jax.numpy_dtype_promotion(promotion):
+        for got, expected in (
+            (tko.apply_updates(param, stands_for_it), tko.apply_updates(param, update)),
+            (tko.incremental_update(stands_for_it, param, 0.25), tko.incremental_update(update, param, 0.25)),
+        ):
+            assert got.dtype == expected.dtype == param.dtype and (got == expected).all()
+
+
 def test_what_has_no_update_stays_the_object_it_was() -> None:
     params = {
         "f": jnp.tanh,

@@ -207,8 +207,10 @@ def test_a_filter_that_is_a_function_and_selects_nothing_shows_both_forms() -> N
     grads = jax.tree.map(jnp.ones_like, filtered_model())
     updates, _ = tx.update(grads, tx.init(model), model)
     assert updates.mlp.layers[0].weight is None and updates.mlp.layers[1].weight is not None
-    # A tree, and the default on a model of integers, may select nothing.
-    for spec, params in ((False, model), (tk.is_inexact_array, {"n": jnp.arange(2)})):
+    # A tree, callable or not, and the default on a model of integers, may select nothing.
+    nothing = jax.tree.map(lambda _: False, model.mlp)
+    assert callable(nothing)
+    for spec, params in ((False, model), (nothing, model.mlp), (tk.is_inexact_array, {"n": jnp.arange(2)})):
         assert not [x for x in jax.tree.leaves(tko.filtered(tko.trace(0.9), spec).init(params)) if eqx.is_array(x)]
 
 

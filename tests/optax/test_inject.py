@@ -239,6 +239,14 @@ def test_what_it_cannot_decide_is_an_error_that_says_static_args(value: Any) -> 
     assert sort(value, static_args=["x"]) == ("static", value)
 
 
+def test_a_mask_of_another_model_is_an_error_and_is_not_called() -> None:
+    """A mask made from a callable model is callable; it is neither a schedule nor a function of the params."""
+    mask = jax.tree.map(lambda x: eqx.is_array(x) and x.ndim > 1, cases.model().mlp)
+    assert callable(mask)
+    with pytest.raises(TypeError, match=r"(?s)'x' is: .* fits the params, as a mask does\. To pass it on"):
+        sort(mask, cases.arrays())
+
+
 def test_static_args_that_name_no_parameter_are_an_error() -> None:
     with pytest.raises(ValueError, match="static_args"):
         tko.inject_hyperparams(optax.adamw, static_args=("nope",))

@@ -44,6 +44,11 @@ def assert_none_fails(done: dict[str, str], table: list[Any]) -> None:
     assert not failures, "\n".join(f"{case}\n{error}" for case, error in failures.items())
 
 
+def test_a_few_cases_on_8_devices() -> None:
+    (done,) = run_laws(["quick"], devices=8)
+    assert_none_fails(done, sharding_laws.QUICK)
+
+
 @pytest.mark.slow
 def test_on_8_devices() -> None:
     """Shardings, bytes, collectives and values, of every wrapper, under Auto and Explicit axes."""

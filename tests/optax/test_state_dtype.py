@@ -60,6 +60,37 @@ def test_the_accumulator_s_name_comes_before_a_param_s() -> None:
     assert (state.mu["nu"].dtype, state.nu["mu"].dtype) == (jnp.bfloat16, jnp.float32)
 
 
+@jax.tree_util.register_pytree_node_class
+class Unnamed:
+    """A class that has no key paths."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        return (self.value,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[Any]) -> "Unnamed":
+        return cls(*children)
+
+
+def test_params_without_key_paths_have_no_names_of_accumulators() -> None:
+    state: Any = tko.dtype_preserving(optax.scale_by_adam(), state_dtype=MU_NU).init(Unnamed({"mu": jnp.ones(2)}))
+    assert (state.mu.value["mu"].dtype, state.nu.value["mu"].dtype) == (jnp.bfloat16, jnp.float32)
+
+
+def test_a_hyperparameter_is_found_by_its_name() -> None:
+    adam = tko.inject_hyperparams(tko.adam)(0.1)
+    params = {"learning_rate": jnp.ones(2)}
+    tx = tko.dtype_preserving(adam, state_dtype={"learning_rate": jnp.bfloat16})
+    state: Any = tx.init(params)
+    assert state.hyperparams["learning_rate"].dtype == jnp.bfloat16 and state.hyperparams["b1"].dtype == jnp.float32
+    assert {x.dtype for x in jax.tree.leaves(optax.tree.get(state, "mu"))} == {jnp.dtype(jnp.float32)}
+    _, after = tx.update(params, state, params)
+    assert cases.signature(after) == cases.signature(state)
+
+
 def test_it_computes_in_f32() -> None:
     """The new first moment is rounded once, where bf16 arithmetic would round each term."""
     tx = tko.dtype_preserving(optax.trace(0.9), state_dtype={"trace": jnp.bfloat16})

@@ -22,6 +22,15 @@ def test_repr_is_the_call_that_made_it() -> None:
     assert repr(chain) == "chain(clip(max_delta=1.0), masked(inner=sgd(learning_rate=0.1), mask={'w': True}))"
     assert repr(tko.masked(optax.sgd(0.1), jnp.tanh)).startswith("masked(inner=GradientTransformation(init, update)")
     assert repr(tko.inject_hyperparams(tko.adam)(0.1)) == "inject_hyperparams(adam)(learning_rate=0.1)"
+    assert repr(tko.scale_by_belief(0.9, eps=jnp.ones(2))) == "scale_by_belief(b1=0.9, eps=f32[2])"
+    named = tko.named_chain(("clip", tko.clip(1.0)), ("step", optax.sgd(0.1)))
+    assert repr(named) == "named_chain(('clip', clip(max_delta=1.0)), ('step', GradientTransformation(init, update)))"
+    assert repr(tko.masked(tko.sgd(0.1), (True,))) == "masked(inner=sgd(learning_rate=0.1), mask=(True,))"
+
+    def adam(rate: float, **others: Any) -> Any:
+        return tko.adam(rate, **others)
+
+    assert repr(tko.inject_hyperparams(adam)(0.1, b1=0.5)) == "inject_hyperparams(adam)(rate=0.1, b1=0.5)"
     init: Any = tko.adam(1e-3).init
     assert init.__name__ == "init"
 

@@ -483,6 +483,17 @@ def test_functions_that_make_no_transformation_get_the_trees_they_are_given() ->
     assert tko.tree.norm(model) == optax.tree.norm(model)
 
 
+def test_losses_and_algorithms_without_annotations_return_what_optax_returns() -> None:
+    """Optax does not annotate what they return, nor what some factories return."""
+    logits, labels = jnp.linspace(-2, 2, 4), jnp.array([0.0, 1.0, 1.0, 0.0])
+    for ours, theirs in ((tko, optax), (tko.losses, optax.losses)):
+        loss: Any = ours.sigmoid_binary_cross_entropy
+        assert (loss(logits, labels) == theirs.sigmoid_binary_cross_entropy(logits, labels)).all()
+    costs = jnp.array([[4.0, 1.0], [2.0, 3.0]])
+    (rows, columns), expected = (o.assignment.hungarian_algorithm(costs) for o in (tko, optax))
+    assert (rows == expected[0]).all() and (columns == expected[1]).all()
+
+
 # ------------------------------------------------------------------------------------------------------- lookahead
 
 

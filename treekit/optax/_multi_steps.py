@@ -228,11 +228,8 @@ def _clear(should_step: Bool[Array, ""], acc: list[Any], params: list[Any]) -> l
 
 
 def _zero_after(should_step: Bool[Array, ""], x: Shaped[Array, "..."], param: Array) -> Any:
-    zero = jnp.zeros_like(x)
-    if jnp.shape(param) != x.shape or untyped.typeof(param).sharding != untyped.typeof(x).sharding:
-        return zero
     like = param if jnp.iscomplexobj(x) else jnp.real(param)
-    return lax.select(should_step, zero, like.astype(x.dtype))
+    return lax.select(should_step, jnp.zeros_like(x), like.astype(x.dtype))
 
 
 def _strong_state(state: OptState, treedef: PyTreeDef) -> tuple[Any, list[Any]]:

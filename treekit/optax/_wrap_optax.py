@@ -117,7 +117,7 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
             bound.arguments[key] = _wrap_argument(key, value)
         made = factory(*bound.args, **bound.kwargs)
         if not (is_ours(made) or type(made) in _TRANSFORMATIONS):
-            return made  # a subclass, such as an Aggregator, has updates of other shapes than the params
+            return made  # not every function without annotations is a factory: sigmoid_binary_cross_entropy is a loss
         describe = functools.partial(describe_call, name, signature, args, kwargs)
         if factory not in (optax.chain, optax.named_chain) or not args:
             return normalize(made).described_as(describe)
