@@ -120,7 +120,7 @@ def _rebuild_with_slots(fields: Fields) -> Function:
 
 
 def _run(source: str, cls: type[Any], scope: dict[str, Any]) -> dict[str, Any]:
-    """Execute a source and return the names that it defines, beside those of `scope`; tracebacks name the class."""
+    """Execute a source and return the names that it defines and those of `scope`; tracebacks name the class."""
     names = dict(scope)
     exec(compile(source, f"<treekit layout of {cls.__qualname__}>", "exec"), names)
     return names

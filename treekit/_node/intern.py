@@ -91,7 +91,7 @@ class Interned:
         self._meta = meta
         self._blank: dict[str, Any] = dict.fromkeys((*names, STATIC) if remembers else names)
         # The first one of each key, and every one by the ids of its values. A strong reference to a key would keep its
-        # values alive, which may refer back to an instance.
+        # values alive, which may refer to an instance.
         self._first: weakref.WeakKeyDictionary[Key, weakref.ref[StaticFields]] = weakref.WeakKeyDictionary()
         self._same: weakref.WeakValueDictionary[Hashable, StaticFields] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()  # reentrant, since a user's `__eq__` may call this again
