@@ -318,6 +318,19 @@ def check_scan(step: Callable[..., Any], params: Any, state: Any) -> None:
     jax.eval_shape(lambda carry: jax.lax.scan(body, carry, None, 2), (dynamic, state))
 
 
+def inexact(tree: Any) -> list[Any]:
+    return jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+
+
+def cast_like(arrays: list[Any], like: list[Any]) -> list[Any]:
+    return [x.astype(y.dtype) for x, y in zip(arrays, like, strict=True)]
+
+
+def mask_of(params: Any) -> Any:
+    """A mask of the matrices, made from the filtered params."""
+    return jax.tree.map(lambda x: np.ndim(x) > 1, eqx.filter(params, eqx.is_inexact_array))
+
+
 def assert_close(a: Any, b: Any, rtol: float = 2e-6) -> None:
     """Equal structure, and values within `rtol` (a unit or two in the last place, for 16-bit leaves)."""
     assert structure(a) == structure(b)
