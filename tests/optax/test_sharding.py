@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -84,3 +85,32 @@ def test_derivatives_go_through_init() -> None:
         for jacobian in (jax.jacfwd, jax.jacrev):
             found = jacobian(lambda p, tx=tx: sum(x.sum() for x in jax.tree.leaves(tx.init(p)) if x.shape == (2,)))
             assert found(jnp.ones(2)).tolist() == [slope] * 2
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "adam": lambda: tko.adam(0.1),
+    "masked": lambda: tko.masked(tko.adam(0.1), lambda p: jax.tree.map(lambda x: x.ndim > 1, p)),
+    "partition": lambda: tko.partition({"a": tko.adam(0.1), "b": tko.sgd(0.1, momentum=0.9)}, {"w": "a", "b": "b"}),
+    "inject": lambda: tko.inject_hyperparams(tko.adamw)(0.1),
+    "MultiSteps": lambda: tko.MultiSteps(tko.adam(0.1), 2).gradient_transformation(),
+    "scale_by_tree": lambda: tko.scale_by_tree({"w": 0.1, "b": 1.0}),
+    "params_ema": lambda: tko.chain(tko.adam(0.1), tko.params_ema(0.9)),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_no_array_is_written_as_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX writes a tree that does not fit into its error, which copies each of its arrays from its devices."""
+    tx, params, written = OPTIMIZERS[name](), cases.arrays(), 0
+
+    def count(_: jax.Array) -> str:
+        nonlocal written
+        written += 1
+        return ""
+
+    monkeypatch.setattr(type(jnp.ones(())), "__repr__", count)
+    state = tx.init(params)
+    tx.update({**params, "b": None}, state, params)
+    tko.apply_gradients(tx, params, state, params)
+    tko.summary(tx, params)
+    assert written == 0

@@ -8,7 +8,7 @@ from jax.sharding import AxisType, NamedSharding
 
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._predicates import is_array, is_parameter, is_traced
-from treekit._types import OptState, Params
+from treekit._types import OptState, Params, PyTree
 
 
 def shard_alike(state: OptState, params: Params) -> Any:
@@ -25,27 +25,38 @@ def shard_alike(state: OptState, params: Params) -> Any:
         The state, with the same values.
     """
 
+    leaves, treedef = jtu.tree_flatten(params)
+    numbered = treedef.unflatten(range(len(leaves)))
+
     def is_like_params(x: object) -> bool:
-        return _params_like(x, params) is not None
+        return _places(x, numbered) is not None
 
     def alike(x: object) -> Any:
-        like = _params_like(x, params)
-        return x if like is None else jtu.tree_map(_shard_leaf_alike, x, like)
+        places = _places(x, numbered)
+        if places is None:
+            return x
+        parts, own_treedef = jtu.tree_flatten(x, is_leaf=_is_masked)
+        pairs = zip(parts, places, strict=True)
+        return own_treedef.unflatten(x if i is None else _shard_leaf_alike(x, leaves[i]) for x, i in pairs)
 
     return jtu.tree_map(alike, state, is_leaf=is_like_params)
 
 
-def _params_like(x: object, params: Params) -> Any:
-    """Return the params for which `x` has leaves, in its structure, or None; MaskedNode stands for the others."""
+def _places(x: object, numbered: PyTree) -> list[int | None] | None:
+    """Return the number of the param for each leaf of `x`, or None unless `x` has their structure.
+
+    MaskedNode stands for params that are masked out; it has no number. The params are numbers here, since JAX writes
+    the tree that does not fit into its error, and that of arrays would copy all of them from their devices.
+    """
+    if type(x) is not type(numbered) and not isinstance(numbered, int) and not _is_masked(x):
+        return None
     leaves, treedef = jtu.tree_flatten(x, is_leaf=_is_masked)
     try:
-        parts = treedef.flatten_up_to(params)
+        parts = treedef.flatten_up_to(numbered)
     except ValueError:
         return None
-    pairs = zip(leaves, parts, strict=True)
-    if not all(_is_masked(leaf) or jtu.all_leaves([part]) for leaf, part in pairs):
-        return None
-    return treedef.unflatten(leaf if _is_masked(leaf) else part for leaf, part in zip(leaves, parts, strict=True))
+    places = [None if _is_masked(leaf) else part for leaf, part in zip(leaves, parts, strict=True)]
+    return places if all(place is None or isinstance(place, int) for place in places) else None
 
 
 def _is_masked(x: object) -> bool:
