@@ -121,6 +121,28 @@ def test_a_warm_up_is_not_frozen() -> None:
     assert found.totals["frozen"] == 1
 
 
+@pytest.mark.usefixtures("nans")  # without a gradient, they divide 0 by 0
+@pytest.mark.parametrize("name", ["normalize", "prodigy"])
+def test_a_step_is_known_where_that_without_a_gradient_is_not_finite(name: str) -> None:
+    tx = {"normalize": optax.chain(optax.contrib.normalize(), optax.sgd(0.1)), "prodigy": optax.contrib.prodigy()}[name]
+    zeros = jax.tree.map(jnp.zeros_like, params())
+    grads = jax.tree.map(jnp.ones_like, zeros)
+    updates, _ = tx.update(grads, tx.init(zeros), zeros)
+    steps = [row.step for row in tko.summary(tx, zeros).rows]
+    assert steps == pytest.approx([-float(jnp.mean(x)) for x in jax.tree.leaves(updates)])
+
+
+@pytest.mark.parametrize("name", ["centralize", "keep_params_nonnegative"])
+def test_a_step_that_is_zero_for_ones_alone_is_not_frozen(name: str) -> None:
+    tx = {
+        "centralize": optax.chain(optax.centralize(), optax.sgd(0.1)),
+        "keep_params_nonnegative": optax.chain(optax.sgd(0.1), optax.keep_params_nonnegative()),
+    }[name]
+    found = tko.summary(tx, {"w": jnp.zeros((2, 3))})
+    assert [(x.step, x.note) for x in found.rows] == [(0.0, "0 for a gradient of ones, but not for others")]
+    assert found.totals["frozen"] == 0
+
+
 def test_shapes_will_do_for_params() -> None:
     found = tko.summary(groups(tko), jax.eval_shape(params))
     assert of(found) == GROUPS

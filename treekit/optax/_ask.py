@@ -11,12 +11,13 @@ from treekit._describe import describe_error
 from treekit._dtype import has_no_update
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import has_gradient
-from treekit._tree import flatten_updates
+from treekit._tree import flatten_updates, is_none
 from treekit._types import OptState, Params, PyTree, TransformationLike, Updates
 
 _STEEP, _FLAT = 1e3, 1e-3  # curvatures for which any line search finds different steps
 _MOST_MINI_STEPS = 1000
 _LATER = "in the second step; 0 in the first"
+_VARIED = "0 for a gradient of ones, but not for others"
 
 
 class Answer(NamedTuple):
@@ -57,20 +58,32 @@ def ask(tx: TransformationLike, state: OptState, params: Params, slope: float, *
 def _ask_twice(
     tx: TransformationLike, state: OptState, params: Params, slope: float, net: bool, curvature: float | None = None
 ) -> list[Answer]:
-    """Take one step, and a second one for leaves whose first step is zero, as in a warm-up."""
+    """Take one step, and more for leaves whose step is zero.
 
-    def step(states: list[Any]) -> tuple[list[Answer], list[Any]]:
+    In a warm-up, the second step is not zero. A step with centered gradients, or one that keeps params positive, is not
+    zero for a gradient that varies and has another sign.
+    """
+
+    def step(states: list[Any], grads: Updates) -> tuple[list[Answer], list[Any]]:
         steps: list[tuple[Any, Any]] = []
-        for state, x in zip(states, (slope, 0.0), strict=False):
+        for state, x in zip(states, (grads, _full(params, 0.0)), strict=False):
             extra = {} if curvature is None else _loss(params, x, curvature)
-            steps.append(_round(tx, _full(params, x), state, params, extra))
+            steps.append(_round(tx, x, state, params, extra))
         return _sizes(params, *[updates for updates, _ in steps]), [state for _, state in steps]
 
-    first, states = step([state] * (2 if net else 1))
-    if all(answer.size != 0 for answer in first):
-        return first
-    second, _ = step(states)
-    return [b._replace(note=_LATER) if a.size == 0 and b.size else a for a, b in zip(first, second, strict=True)]
+    first = [state] * (2 if net else 1)
+    answers, second = step(first, _full(params, slope))
+    if any(a.size == 0 for a in answers):
+        later, _ = step(second, _full(params, slope))
+        answers = [
+            b._replace(note=_LATER) if a.size == 0 and b.size else a for a, b in zip(answers, later, strict=True)
+        ]
+    if slope and any(a.size == 0 for a in answers):
+        varied, _ = step(first, _varied(params))
+        answers = [
+            a._replace(note=_VARIED) if a.size == 0 and b.size else a for a, b in zip(answers, varied, strict=True)
+        ]
+    return answers
 
 
 def _full(params: Params, slope: float) -> Any:
@@ -80,6 +93,15 @@ def _full(params: Params, slope: float) -> Any:
         return jnp.full_like(x, slope) if has_gradient(x) else None
 
     return jtu.tree_map(full, params)
+
+
+def _varied(params: Params) -> Any:
+    """Return a gradient that differs in each number, and is negative."""
+
+    def varied(x: Any) -> Any:
+        return -jnp.linspace(1, 2, x.size).reshape(x.shape).astype(x.dtype) if has_gradient(x) else None
+
+    return jtu.tree_map(varied, params)
 
 
 def _round(
@@ -110,15 +132,21 @@ def _rounds(state: OptState) -> list[int]:
     return [int(x.gradient_step) for x in jtu.tree_leaves(state, is_leaf=stop) if stop(x)]
 
 
-def _loss(params: Params, slope: float, curvature: float) -> dict[str, Any]:
-    """Return the extra arguments for a quadratic loss whose gradient is `slope` everywhere."""
+def _loss(params: Params, grads: Updates, curvature: float) -> dict[str, Any]:
+    """Return the extra arguments for a quadratic loss with these gradients."""
 
     def value_fn(candidate: object, *args: object, **kwargs: object) -> Any:
-        pairs = zip(jtu.tree_leaves(candidate), jtu.tree_leaves(params), strict=True)
-        away = [jnp.ravel(x - p).real.astype(jnp.float32) for x, p in pairs if has_gradient(p)]
-        return sum((jnp.sum(slope * d + curvature / 2 * d * d) for d in away), jnp.float32(curvature))
+        trees = (candidate, params, grads)
+        trios = zip(*(jtu.tree_leaves(tree, is_leaf=is_none) for tree in trees), strict=True)
+        terms = [_term(x - p, g, curvature) for x, p, g in trios if has_gradient(p)]
+        return sum(terms, jnp.float32(curvature))
 
-    return {"value": jnp.float32(curvature), "grad": _full(params, slope), "value_fn": value_fn}
+    return {"value": jnp.float32(curvature), "grad": grads, "value_fn": value_fn}
+
+
+def _term(away: Any, grad: Any, curvature: float) -> Any:
+    distance, slope = (jnp.ravel(x).real.astype(jnp.float32) for x in (away, grad))
+    return jnp.sum(slope * distance + curvature / 2 * distance * distance)
 
 
 def _sizes(params: Params, updates: Updates, rest: PyTree = None) -> list[Answer]:
@@ -126,16 +154,20 @@ def _sizes(params: Params, updates: Updates, rest: PyTree = None) -> list[Answer
     leaves, treedef = jtu.tree_flatten(params)
     parts = [flatten_updates(treedef, tree) for tree in (updates, rest)]
     sizes = jax.device_get([_size(*pair) for pair in zip(*parts, strict=True)])  # one transfer for all
-    return [
-        Answer(float(size)) if has_gradient(x) else Answer(None, "has no gradient")
-        for x, size in zip(leaves, sizes, strict=True)
-    ]
+    return [_answer(x, float(size)) for x, size in zip(leaves, sizes, strict=True)]
+
+
+def _answer(param: object, size: float) -> Answer:
+    if not has_gradient(param):
+        return Answer(None, "has no gradient")
+    return Answer(size) if np.isfinite(size) else Answer(None, "is not finite")
 
 
 def _size(update: object, rest: object) -> Any:
     if has_no_update(update):
         return 0.0
     wide = jnp.asarray(update).astype(jnp.complex64 if jnp.iscomplexobj(update) else jnp.float32)
-    wide = wide if has_no_update(rest) else wide - jnp.asarray(rest).astype(wide.dtype)
+    if not has_no_update(rest):  # without a gradient, some optimizers divide 0 by 0
+        wide -= jnp.nan_to_num(jnp.asarray(rest).astype(wide.dtype), nan=0, posinf=0, neginf=0)
     size = jnp.sqrt(jnp.sum(jnp.abs(wide) ** 2) / max(wide.size, 1))
     return jnp.where(jnp.sum(wide.real) > 0, -size, size)

@@ -34,8 +34,8 @@ class Row(NamedTuple):
         shape: the shape of the leaf.
         dtype: its dtype.
         step: the root mean square of the update for a gradient of ones: the learning rate, for most optimizers. It is 0
-            if the leaf is frozen, negative if the update goes along the gradient instead of against it, and None if it
-            is unknown; `note` then says why.
+            if the leaf is frozen, unless `note` says otherwise; negative if the update goes along the gradient instead
+            of against it; and None if it is unknown: `note` then says why.
         decay: the same for a gradient of zeros and a param of ones: the fraction that weight decay subtracts.
         state: the arrays in the state that belong to the leaf.
         note: a remark, or "".
@@ -106,8 +106,8 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
 
     Use it to check that masks, labels and rates reach the leaves that they were meant for. It runs the optimizer: one
     step with a gradient of ones, another with a gradient of zeros. So the table is right for any optimizer in any
-    wrapper, and takes the time and the memory of two steps without jit. If a step is zero, as a warm-up may start, it
-    takes a second one; with `MultiSteps`, a whole round.
+    wrapper, and takes the time and the memory of two steps without jit. If a step is zero, it takes two more: a second
+    one, since a warm-up may start with zero, and one with a gradient that varies. With `MultiSteps` it takes rounds.
 
     Clipping by the global norm clips the ones too, so that all steps are smaller than the rates by the same factor. If
     `state` is from the middle of training, its momentum appears in both columns.
@@ -178,7 +178,7 @@ def _totals(rows: Sequence[Row], state: OptState) -> dict[str, int]:
 
 
 def _is_frozen(row: Row) -> bool:
-    return row.step == 0 and not row.decay
+    return row.step == 0 and not row.decay and not row.note
 
 
 def _groups(rows: Sequence[Row], keys: Sequence[tuple[str, ...]], depth: int) -> Iterator[tuple[str, list[Row]]]:
