@@ -62,6 +62,11 @@ def as_array(x: object) -> Any:
     return jnp.asarray(x) if stands_for_array(x) else x
 
 
+def shape_of(x: object) -> tuple[int, ...]:
+    """Return the shape of a leaf, also of one that stands for an array; () if it is no array."""
+    return np.shape(x) if has_dtype(x) else np.shape(as_array(x))
+
+
 def stands_for_array(x: object) -> bool:
     """Whether a leaf is a reference to an array, or has `__jax_array__`, which a node may have too."""
     return isinstance(x, jax.Ref) or (hasattr(type(x), "__jax_array__") and jtu.all_leaves([x]))
@@ -74,13 +79,19 @@ def promoted_dtype(*leaves: object) -> Any:
         dtypes = {dtype_of(as_array(x)) for x in leaves}
     if len(dtypes) == 1:
         return dtypes.pop()
-    # JAX does not promote floats of 8 bits or less: the other dtypes decide, and bf16 can represent any two float8.
+    # JAX promotes neither integers of less than 8 bits nor floats of 8 bits or less. For such floats, the other dtypes
+    # decide, and bf16 can represent any two of them.
+    dtypes = {jnp.dtype(jnp.int8) if _is_small_integer(dtype) else dtype for dtype in dtypes}
     if len(wide := {dtype for dtype in dtypes if not _is_float8(dtype)}) < len(dtypes):
         floats = {dtype for dtype in wide if issubdtype(dtype, np.inexact)}
         dtypes = floats or (dtypes - wide if len(dtypes - wide) == 1 else {jnp.dtype(jnp.bfloat16)})
     # The caller asks for promotion, so it is allowed even if JAX's promotion mode is strict.
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*dtypes)
+
+
+def _is_small_integer(dtype: object) -> bool:
+    return issubdtype(dtype, jnp.integer) and bool(jnp.iinfo(dtype).bits < 8)
 
 
 def _is_float8(dtype: object) -> bool:

@@ -252,3 +252,12 @@ def test_deepcopy_of_registered_classes() -> None:
 @pytest.mark.parametrize("check", law)
 def test_law(check: Law, way: Way) -> None:
     check(way)
+
+
+@pytest.mark.parametrize("static", [jax.nn.relu, functools.partial(jnp.add, 1), Doubler(), ("a", 1.5)])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_of_a_treedef_is_equal(way: str, static: Any) -> None:
+    treedef = structure(WAYS[way].make(1.0, 2.0, static))
+    assert copy.deepcopy(treedef) == treedef == copy.copy(treedef)
+    model, held = copy.deepcopy((WAYS[way].make(1.0, 2.0, static), treedef))
+    assert structure(model) == held

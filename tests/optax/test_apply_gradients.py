@@ -218,6 +218,21 @@ def test_gradients_that_do_not_fit_are_named_with_their_key_path() -> None:
         tko.apply_gradients(optimizer, params, params, state)
 
 
+def test_params_are_not_optional() -> None:
+    tx = tko.adam(0.1)
+    with pytest.raises(TypeError, match="params is None"):
+        tko.apply_gradients(tx, cases.arrays(), tx.init(cases.arrays()), None)
+
+
+def test_integers_of_numpy_are_converted_as_by_apply_updates() -> None:
+    tx = tko.filtered(tko.MultiSteps(tko.sgd(0.1), 1).gradient_transformation())
+    params, grads = {"n": np.arange(2), "w": jnp.ones(2)}, {"n": None, "w": jnp.ones(2)}
+    whole, _ = tko.apply_gradients(tx, grads, tx.init(params), params)
+    in_two = tko.apply_updates(params, tx.update(grads, tx.init(params), params)[0])
+    assert cases.signature(whole) == cases.signature(in_two)
+    assert isinstance(whole["n"], jax.Array)
+
+
 def test_the_state_of_another_optimizer_is_named_with_its_key_path() -> None:
     params = {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}
     with pytest.raises(

@@ -123,6 +123,30 @@ def test_a_gradient_for_a_leaf_that_the_state_has_no_place_for_is_an_error() -> 
         tx.update({"w": jnp.ones(2), "rate": jnp.ones([]), "other": None}, state, raw)
 
 
+@pytest.mark.parametrize("outer", ["MultiSteps", "params_ema"])
+def test_an_array_like_leaf_may_have_no_gradient_where_a_part_of_the_state_leaves_it_out(outer: str) -> None:
+    inner = tko.filtered(tko.adam(0.1), {"a": False, "b": True})
+    tx: Any = tko.MultiSteps(inner, 1).gradient_transformation() if outer == "MultiSteps" else tko.chain(inner, ema())
+    params: Any = {"a": Wrapped(jnp.ones(2)), "b": jnp.ones(2)}
+    grads: Any = {"a": None, "b": jnp.ones(2)}
+    updates, _ = tx.update(grads, tx.init(params), params)
+    assert updates["a"] is None and bool((updates["b"] < 0).all())
+
+
+def ema() -> Any:
+    return tko.params_ema(0.9)
+
+
+@pytest.mark.parametrize("dtype", ["int2", "uint2", "int4", "uint4"])
+@pytest.mark.parametrize("wrap", [lambda tx: tx, tko.filtered, lambda tx: tko.MultiSteps(tx, 1)])
+def test_quantized_weights_are_left_as_they_are(wrap: Callable[[Any], Any], dtype: str) -> None:
+    params = {"q": jnp.ones(2, dtype), "s": jnp.ones(2)}
+    tx = wrap(tko.adam(0.1))
+    updates, _ = tx.update({"q": None, "s": jnp.ones(2)}, tx.init(params), params)
+    assert updates["q"] is None and bool((updates["s"] < 0).all())
+    assert tko.apply_updates(params, updates)["q"].dtype == dtype
+
+
 # ------------------------------------------------------------------------ masks and labels of a filtered model
 
 
@@ -201,7 +225,7 @@ def test_a_filter_that_is_a_function_and_selects_nothing_shows_both_forms() -> N
         return jax.tree_util.tree_map_with_path(lambda path, _: "layers[1]" in jax.tree_util.keystr(path), params)
 
     model = raw()
-    with pytest.raises(ValueError, match=r"selects no leaf.*lambda leaf: leaf\.ndim > 1.*tree_map_with_path"):
+    with pytest.raises(ValueError, match=r"selects no leaf.*lambda leaf: .*leaf\.ndim > 1.*tree_map_with_path"):
         tko.filtered(tko.adam(0.1), by_path).init(model)
     tx = tko.filtered(tko.adam(0.1), by_path(model))
     grads = jax.tree.map(jnp.ones_like, filtered_model())
@@ -336,6 +360,14 @@ def test_a_state_that_changes_from_int_to_float_says_what_to_change_in_init() ->
 
 
 # --------------------------------------------------------------------------------------------------------- diagnosis
+
+
+@pytest.mark.parametrize("name", ["adam", "lion", "adamw"])
+def test_a_complex_gradient_of_a_real_parameter_is_named(name: str) -> None:
+    tx, params = getattr(tko, name)(0.1), {"w": jnp.ones(2)}
+    with pytest.raises(TypeError, match=r"gradient at \['w'\] is c64\[2\], and its parameter f32\[2\].*real part"):
+        tx.update({"w": jnp.ones(2, jnp.complex64)}, tx.init(params), params)
+
 
 PAIR = {"a": jnp.ones((2, 2)), "b": jnp.ones(2)}
 

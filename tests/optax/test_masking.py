@@ -114,6 +114,25 @@ def test_filtered_takes_what_filter_takes(spec: Any) -> None:
     cases.assert_close(updates["w"], alone["w"])
 
 
+INEXACT: dict[str, Callable[[], Any]] = {
+    "jax": lambda: jnp.ones(2),
+    "numpy": lambda: np.ones(2, np.float32),
+    "bf16 of numpy": lambda: np.ones(2, jnp.bfloat16),
+    "numpy scalar": lambda: np.float32(1),
+    "ref": lambda: jax.new_ref(jnp.ones(2)),
+}
+
+
+@pytest.mark.parametrize("kind", INEXACT)
+def test_filtered_trains_every_inexact_array_by_default(kind: str) -> None:
+    leaf = INEXACT[kind]()
+    params = {"w": leaf, "n": jnp.arange(2), "rate": 0.5}
+    tx = tko.filtered(tko.sgd(0.1))
+    grads = {"w": jnp.ones(np.shape(leaf)), "n": None, "rate": None}
+    updates, _ = tx.update(grads, tx.init(params), params)
+    cases.assert_close(updates, {"w": -0.1 * grads["w"], "n": None, "rate": None}, rtol=1e-2)
+
+
 def test_filtered_by_a_mask_made_from_a_callable_model() -> None:
     model = cases.model()
     spec = jax.tree.map(lambda x: eqx.is_inexact_array(x) and x.ndim == 2, model)

@@ -91,6 +91,16 @@ def test_a_hyperparameter_is_found_by_its_name() -> None:
     assert cases.signature(after) == cases.signature(state)
 
 
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("state_dtype", [float, np.float64, {"mu": float, "nu": "float64"}])
+def test_a_dtype_of_64_bits_is_what_jax_makes_of_it(state_dtype: Any, x64: bool) -> None:
+    tx = tko.dtype_preserving(tko.adam(0.1), state_dtype=state_dtype)
+    with jax.enable_x64(x64):
+        params = {"w": jnp.ones(2, jnp.float32)}
+        _, state = tx.update(params, tx.init(params), params)
+        assert state[0].mu["w"].dtype == state[0].nu["w"].dtype == jnp.asarray(1.0).dtype
+
+
 def test_it_computes_in_f32() -> None:
     """The new first moment is rounded once, where bf16 arithmetic would round each term."""
     tx = tko.dtype_preserving(optax.trace(0.9), state_dtype={"trace": jnp.bfloat16})

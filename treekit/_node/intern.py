@@ -52,6 +52,9 @@ class StaticFields(frozenset[object]):
     def __repr__(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in zip(self.meta, self.values, strict=True))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "StaticFields":
+        return self  # static values are shared, since a copy, as of a callable, may not be equal
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self.cls, self.values)
 

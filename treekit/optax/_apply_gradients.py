@@ -45,6 +45,7 @@ def apply_gradients(
         The new params, with the structure, shapes and dtypes of `params`; and the new state.
 
     Raises:
+        TypeError: `params` is None.
         ValueError: `grads` do not have the structure or the shapes of `params`; the message names the first key path.
         ValueError, TypeError: the optimizer fails, and `state` is not a state of this optimizer for these params; the
             message names the key path.
@@ -69,6 +70,8 @@ def apply_gradients(
 
 
 def _check_grads(grads: Updates, params: Params) -> None:
+    if params is None:
+        raise TypeError("apply_gradients takes (optimizer, grads, state, params), and params is None")
     treedef = jtu.tree_structure(params, is_leaf=is_none)
     try:
         parts = flatten_updates(treedef, grads)  # a None in place of a subtree becomes one None per param

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import numpy as np
 import optax
 
+from treekit._dtype import shape_of
 from treekit._jax import jtu
 from treekit._tree import is_none
 from treekit._types import OptState, Params
@@ -47,7 +47,7 @@ def _leaves_like(copy: Params, given: Params) -> list[Any] | None:
     for leaf, part in zip(leaves, parts, strict=True):
         below = jtu.tree_leaves(part, is_leaf=is_none)
         if part is not None and not _is_left_out(leaf):
-            if not jtu.all_leaves([part]) or np.shape(leaf) != np.shape(part):
+            if not jtu.all_leaves([part]) or shape_of(leaf) != shape_of(part):
                 return None
         found += [leaf] * len(below)
     return found

@@ -53,9 +53,16 @@ class Crossing:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every leaf that can be a parameter is a floating-point or complex JAX array, and has an update."""
-        trios = zip(self._keep, self._covered, self._updates, strict=True)
-        return all(not keep or (_is_plain(leaf) and not has_no_update(update)) for keep, leaf, update in trios)
+        """Whether no param has to be converted.
+
+        Those that are trained are floating-point or complex JAX arrays, and all have an update; no other is an array of
+        NumPy, which `apply_updates` makes one of JAX.
+        """
+        trios = zip(self._keep, self._params or self._covered, self._updates, strict=True)
+        return all(
+            _is_plain(param) and not has_no_update(update) if keep else not isinstance(param, (np.ndarray, np.generic))
+            for keep, param, update in trios
+        )
 
     def enter_params(self) -> Any:
         """Return the params as cores see them, or None."""
@@ -101,7 +108,7 @@ class Crossing:
             if _is_of_objects(param):
                 raise TypeError(
                     f"the params have an array of Python objects at {self._path(i)}. Give it a numeric dtype, or leave "
-                    "it out with treekit.optax.filtered"
+                    "it out: treekit.filter(params, treekit.is_inexact_array)"
                 )
             if not keep and not has_no_update(update) and update is not param:
                 why = (

@@ -47,7 +47,7 @@ def diagnosing(core: Core, updates: Updates, state: OptState, params: Params, ex
         return core.update(hide(updates), core.init(hide(given)), shown, **extra)
 
     def explain(error: Exception) -> str:
-        return _wrong_shape(updates, given) or _wrong_state(core, state, given) or _wrong_leaf(error, given, update)
+        return _wrong_gradient(updates, given) or _wrong_state(core, state, given) or _wrong_leaf(error, given, update)
 
     with _explaining(explain):
         yield
@@ -64,13 +64,18 @@ def _explaining(explain: Callable[[Exception], str]) -> Generator[None]:
         raise
 
 
-def _wrong_shape(updates: Updates, params: Params) -> str:
+def _wrong_gradient(updates: Updates, params: Params) -> str:
     pairs = zip(jtu.tree_flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False)
     for (path, param), update in pairs:
         if np.shape(update) != np.shape(param):
             return (
                 f"the gradient at {path_text(path)} has shape {np.shape(update)}, and its parameter "
                 f"{np.shape(param)}. Pass the gradients of these params to update"
+            )
+        if np.iscomplexobj(update) and not np.iscomplexobj(param):
+            return (
+                f"the gradient at {path_text(path)} is {describe(update)}, and its parameter {describe(param)}: the "
+                "gradient of a real parameter is real. Pass its real part to update"
             )
     return ""
 

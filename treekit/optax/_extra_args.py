@@ -5,8 +5,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from treekit._dtype import shape_of
 from treekit._jax import jtu
 from treekit._predicates import is_parameter
 from treekit._types import Params, PyTree, Updates
@@ -73,7 +72,7 @@ def _is_like(name: str, value: Any, tree: PyTree, *, any_shape: bool) -> bool:
     if jtu.tree_structure(value) != jtu.tree_structure(tree):
         return False
     if jtu.all_leaves([value]):
-        same_shape = is_parameter(value) and np.shape(value) == np.shape(tree)
-        return same_shape and (np.shape(value) != () or name == "grad" or any_shape)
+        same_shape = is_parameter(value) and shape_of(value) == shape_of(tree)
+        return same_shape and (shape_of(value) != () or name == "grad" or any_shape)
     pairs = zip(jtu.tree_leaves(value), jtu.tree_leaves(tree), strict=True)
-    return any_shape or all(not is_parameter(a) or np.shape(a) == np.shape(b) for a, b in pairs)
+    return any_shape or all(not is_parameter(a) or shape_of(a) == shape_of(b) for a, b in pairs)

@@ -93,14 +93,10 @@ def updates_mismatch(treedef: PyTreeDef, tree: PyTree, name: str = "updates") ->
     return f"at {first.path or 'the root'}, the params have {first.left}, and the {name} {first.right}"
 
 
-class _Leaf:
-    """What any leaf is, where structure alone counts."""
+_LEAF: Any = type("a leaf", (), {})()  # what any leaf is, where structure alone counts; errors have the class's name
 
 
-_LEAF = _Leaf()
-
-
-def _as_leaf(_: object) -> _Leaf:
+def _as_leaf(_: object) -> Any:
     return _LEAF
 
 

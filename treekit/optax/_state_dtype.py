@@ -90,7 +90,7 @@ def cast_state(state_dtype: Any, state: OptState) -> Any:
     for i, (path, x) in enumerate(leaves):
         if (name := _name_of(state_dtype, state, path, x)) is not None:
             unused.discard(name)
-            leaves[i] = path, lax.convert_element_type(x, state_dtype[name])
+            leaves[i] = path, lax.convert_element_type(x, _canonical(state_dtype[name]))
     if unused and any(map(_is_float, jtu.tree_leaves(state))):
         fields = {str(key.name) for path, x in leaves if _is_float(x) for key in path if hasattr(key, "name")}
         raise ValueError(
@@ -118,7 +118,7 @@ def _stored_dtype(state_dtype: Any, state: OptState, path: KeyPath, x: Any) -> t
     if not is_by_name(state_dtype):
         return "state_dtype", _held_dtype(state_dtype, x) if _is_float(x) and x.shape else None
     name = _name_of(state_dtype, state, path, x)
-    return f"state_dtype[{name!r}]", None if name is None else state_dtype[name]
+    return f"state_dtype[{name!r}]", None if name is None else _canonical(state_dtype[name])
 
 
 def _cast_floats(dtype: DTypeLike, tree: PyTree) -> Any:
@@ -130,8 +130,14 @@ def _cast_floats(dtype: DTypeLike, tree: PyTree) -> Any:
 
 def _held_dtype(dtype: DTypeLike, x: Any) -> Any:
     """Return the dtype in which a float is stored: numbers of shape () are not narrowed, as b2 = 0.999 is 1 in bf16."""
-    is_narrowed = jnp.finfo(dtype).bits < jnp.finfo(x.dtype).bits
-    return x.dtype if is_narrowed and x.shape == () else dtype
+    wanted = _canonical(dtype)
+    is_narrowed = jnp.finfo(wanted).bits < jnp.finfo(x.dtype).bits
+    return x.dtype if is_narrowed and x.shape == () else wanted
+
+
+def _canonical(dtype: DTypeLike) -> Any:
+    """Return the dtype that JAX uses for this one: f32 for f64, unless x64 is enabled when this is called."""
+    return jax.dtypes.canonicalize_dtype(dtype)
 
 
 def _name_of(dtypes: Mapping[Any, Any], state: OptState, path: KeyPath, x: object) -> str | re.Pattern[str] | None:
