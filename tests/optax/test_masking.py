@@ -128,7 +128,7 @@ def test_filtered_trains_every_inexact_array_by_default(kind: str) -> None:
     leaf = INEXACT[kind]()
     params = {"w": leaf, "n": jnp.arange(2), "rate": 0.5}
     tx = tko.filtered(tko.sgd(0.1))
-    grads = {"w": jnp.ones(np.shape(leaf)), "n": None, "rate": None}
+    grads: Any = {"w": jnp.ones(np.shape(leaf)), "n": None, "rate": None}
     updates, _ = tx.update(grads, tx.init(params), params)
     cases.assert_close(updates, {"w": -0.1 * grads["w"], "n": None, "rate": None}, rtol=1e-2)
 
