@@ -63,7 +63,7 @@ def as_array(x: object) -> Any:
 
 
 def shape_of(x: object) -> tuple[int, ...]:
-    """Return the shape of a leaf, also of one that stands for an array; () if it is none."""
+    """Return the shape of a leaf, also of one that stands for an array; else ()."""
     return np.shape(x) if has_dtype(x) else np.shape(as_array(x))
 
 

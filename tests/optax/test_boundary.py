@@ -442,6 +442,9 @@ def test_a_mask_of_nnx_variables_says_how_to_make_one() -> None:
     with pytest.raises(ValueError, match=r"flax\.nnx\.as_pure\(mask\)"):
         optimizer.update(model, grads)
     nnx.Optimizer(model, tko.masked(tko.adam(0.1), nnx.as_pure(mask)), wrt=nnx.Param).update(model, grads)
+    # A mask of plain dicts is not the reason.
+    with pytest.raises(ValueError, match=r"params are variables of Flax: make mask with treekit\.path_mask"):
+        tko.masked(tko.adam(0.1), {"kernel": True, "bias": False}).init(nnx.state(model))
 
 
 # -------------------------------------------------------------------------------------------------------- Optimistix

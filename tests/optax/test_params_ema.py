@@ -247,3 +247,16 @@ def test_a_decay_that_is_not_a_real_number_is_an_error(decay: Any) -> None:
 def test_a_decay_that_is_an_array_out_of_range_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least 0 and less than 1"):
         tko.params_ema(jnp.array(1.0))
+
+
+def test_the_average_of_an_nnx_optimizer_for_its_model() -> None:
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, tko.chain(tko.sgd(0.1), tko.params_ema(0.5)), wrt=nnx.Param)
+    start = jax.tree.map(jnp.copy, nnx.state(model, nnx.Param))
+    optimizer.update(model, jax.tree.map(jnp.ones_like, start))
+    average = tko.get_ema(optimizer.opt_state, nnx.state(model, nnx.Param))
+    cases.assert_close(jax.tree.leaves(average), jax.tree.leaves(nnx.state(model, nnx.Param)))
+    of_module = tko.get_ema(optimizer.opt_state, model)
+    assert isinstance(of_module, nnx.Linear)
+    with pytest.raises(ValueError, match="average that get_ema found"):
+        tko.get_ema(optimizer.opt_state, {"x": jnp.ones(2)})

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+import treekit as tk
 from tests.optax import cases
 from treekit import optax as tko
 
@@ -165,3 +166,21 @@ def test_integer_updates_times_a_rate_are_floats() -> None:
     tx = tko.scale_by_tree({"w": 0.5})
     updates, _ = tx.update({"w": jnp.array([5, 10])}, tx.init(params), params)
     assert updates["w"].tolist() == [2.5, 5.0]
+
+
+def test_rates_by_name() -> None:
+    params = {"body": {"w": jnp.ones(2), "b": jnp.ones(2)}, "head": jnp.ones(2)}
+    tx = tko.scale_by_tree(tk.path_labels({"**.b": lambda count: 0.5 + count, "head": 0.25}, default=1.0))
+    state = tx.init(params)
+    for count in range(2):
+        updates, state = jax.jit(tx.update)(params, state, params)
+        assert [float(x[0]) for x in (updates["body"]["w"], updates["body"]["b"], updates["head"])] == [
+            1.0,
+            0.5 + count,
+            0.25,
+        ]
+
+
+def test_the_count_of_an_optimizer_is_found_beside_its_own() -> None:
+    tx = tko.chain(tko.adam(0.1), tko.scale_by_tree({"w": 1.0, "b": 0.5}))
+    assert int(optax.tree.get(tx.init(cases.arrays()), "count")) == 0

@@ -43,6 +43,7 @@ def test_laws(kind: str, rounding: Any) -> None:
         ({re.compile("^0"): jnp.float16, "mu": jnp.bfloat16}, "bfloat16", "float16", "float32"),
         ({re.compile(r"0\.nu\.w"): jnp.float8_e5m2}, "float32", "float8_e5m2", "float32"),
         ({"trace": "bfloat16", re.compile("mu"): "float16"}, "float16", "float32", "bfloat16"),
+        ({"**.nu.**": "bfloat16", "?.trace.w": "float16"}, "float32", "bfloat16", "float16"),
     ],
 )
 def test_by_name_or_by_pattern(names: Any, mu: str, nu: str, trace: str) -> None:

@@ -80,7 +80,8 @@ def dtype_preserving(
             dtypes that `inner.init` gives it. Or a dtype for each accumulator, `{"mu": jnp.bfloat16, "nu":
             jnp.float32}`: other state keeps its dtype, and `inner` computes in f32 at least. A name is a part of a key
             path in the state; if a path contains several names, the outermost decides. If it contains no name, the
-            first compiled pattern decides that is found in the whole path, such as "0.mu.layers.0.weight".
+            first pattern decides: a glob as in `treekit.path_mask`, such as "**.mu.**", that matches the whole path, or
+            a compiled pattern that is found in it. A path is written as "0.mu.layers.0.weight".
         rounding: how state and updates of less than 32 bits are rounded. "nearest": `inner` computes in `state_dtype`
             or in the dtypes that it receives. "stochastic": it computes in f32 at least, and the results are rounded
             at random.

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from treekit._describe import describe_value
 from treekit._dtype import issubdtype
 from treekit._jax import jnp, jtu
+from treekit._key_path import flatten_with_names
 from treekit._map import cast_tree_like
 from treekit._predicates import has_gradient, is_real_number
 from treekit._round import widen
@@ -186,7 +187,11 @@ def _in_params(ema: Params, params: Params) -> Any:
     leaves, treedef = jtu.tree_flatten(params)
     try:
         averages = flatten_updates(treedef, jtu.tree_map(as_none, ema, is_leaf=is_left_out))
-    except ValueError as error:
-        raise ValueError(str(error).replace("the updates", "the average that get_ema found")) from None
+    except ValueError as error:  # in Flax, variables of the state and of the model are of other classes
+        by_name = dict(flatten_with_names(jtu.tree_map(as_none, ema, is_leaf=is_left_out)))
+        names = [name for name, _ in flatten_with_names(params)]
+        if not by_name or not by_name.keys() <= set(names):
+            raise ValueError(str(error).replace("the updates", "the average that get_ema found")) from None
+        averages = list(map(by_name.get, names))
     chosen = [x if e is None or not has_gradient(x) else e for x, e in zip(leaves, averages, strict=True)]
     return cast_tree_like(params, treedef.unflatten(chosen))

@@ -9,11 +9,11 @@ import optax
 from treekit._dtype import as_array
 from treekit._filter import filter
 from treekit._jax import jtu
-from treekit._key_path import path_text
+from treekit._key_path import is_variable, path_text
 from treekit._predicates import is_array, is_inexact_array, is_inexact_parameter, is_parameter, is_traced
 from treekit._resolve_spec import match_spec, resolve_shown
 from treekit._tree import is_none
-from treekit._types import FilterSpec, KeyPath, Labels, Mask, Params
+from treekit._types import FilterSpec, KeyPath, Labels, Mask, Params, PyTree
 from treekit.optax._originals import original
 from treekit.optax._selection import LeafSelection
 
@@ -109,13 +109,22 @@ def match_params(spec: object, params: Params, *, is_spec_leaf: Callable[[Any], 
     except ValueError as error:
         if not str(error).startswith(name):  # an error of the user's own function
             raise
-        if "flax.nnx" in str(error):  # nnx.Optimizer passes variables to init, and their values to update
+        if _has_variables(spec):  # nnx.Optimizer passes variables to init, and their values to update
             hint = f"{name} contains variables of Flax: pass flax.nnx.as_pure({name})"
+        elif _has_variables(params):
+            hint = (
+                f"The params are variables of Flax: make {name} with treekit.path_mask or path_labels, or pass a "
+                "function that uses jax.tree.map"
+            )
         else:
             hint = (
                 f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
             )
         raise ValueError(f"{error}\n{hint}") from None
+
+
+def _has_variables(tree: PyTree) -> bool:
+    return any(map(is_variable, jtu.tree_leaves(tree, is_leaf=is_variable)))
 
 
 def _has_parameters(spec_leaf: object, part: object) -> bool:

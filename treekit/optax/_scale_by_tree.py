@@ -1,7 +1,7 @@
 """`scale_by_tree`: multiply the update of each leaf by its own rate."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import optax
 
@@ -19,19 +19,31 @@ from treekit.optax._transformation import GradientTransformation, described
 Rates = Callable[[Any], Any] | float | object
 
 
+class ScaleByTreeState(NamedTuple):
+    """The state of `scale_by_tree`.
+
+    Attributes:
+        rate_count: the number of updates; an int32 of shape (). Not `count`, which is a name in adam's state:
+            `optax.tree.get(state, "count")` finds only one.
+    """
+
+    rate_count: Any
+
+
 @described
-def scale_by_tree(rates: Rates) -> GradientTransformation[optax.ScaleByScheduleState]:
+def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
     """Multiply the update of each leaf by its own rate: smaller steps for the body than for the head.
 
     Args:
         rates: a prefix tree of the params whose leaves are numbers or schedules, or a function from the params to one.
             A value applies to the whole subtree below it, and with None that subtree's updates are not changed. Leaves
-            of the model that cannot be parameters need no rate. A function is called with the params, so use
-            `optax.scale_by_schedule` for one schedule for all leaves.
+            of the model that cannot be parameters need no rate. A function is called with the params: give rates by
+            name with `treekit.path_labels({"**.bias": 0.5}, default=1.0)`, and use `optax.scale_by_schedule` for one
+            schedule for all leaves.
 
     Returns:
-        A transformation; its state is an `optax.ScaleByScheduleState` with the count of updates, with which schedules
-        are called. Rates do not reverse the sign: put it after an optimizer, or before
+        A transformation; its state is a `ScaleByTreeState` with the number of updates, with which schedules are called.
+        Rates do not reverse the sign: put it after an optimizer, or before
         `optax.scale_by_learning_rate`.
 
     Raises:
@@ -51,13 +63,13 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[optax.ScaleByScheduleS
     def init(params: Params) -> Any:
         if not is_params_placeholder(params):
             _resolve(rates, params)
-        return optax.ScaleByScheduleState(jnp.zeros([], jnp.int32))
+        return ScaleByTreeState(jnp.zeros([], jnp.int32))
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         prefix_treedef, found = _resolve(rates, updates if params is None else params)
         parts = prefix_treedef.flatten_up_to(updates)
-        scaled = [_scale(_at_count(*rate, state.count), part) for rate, part in zip(found, parts, strict=True)]
-        return prefix_treedef.unflatten(scaled), optax.ScaleByScheduleState(optax.safe_increment(state.count))
+        scaled = [_scale(_at_count(*rate, state.rate_count), part) for rate, part in zip(found, parts, strict=True)]
+        return prefix_treedef.unflatten(scaled), ScaleByTreeState(optax.safe_increment(state.rate_count))
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
 

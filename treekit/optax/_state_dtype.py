@@ -13,6 +13,7 @@ from treekit._dtype import issubdtype
 from treekit._graft.match import is_state
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._key_path import is_variable
+from treekit._patterns import matches
 from treekit._predicates import is_array
 from treekit._round import is_inexact_dtype, widen
 from treekit._types import KeyPath, OptState, Params, PyTree, Updates
@@ -148,7 +149,11 @@ def _name_of(dtypes: Mapping[Any, Any], state: OptState, path: KeyPath, x: objec
     if named := [part for part in parts[: _depth(state, path)] if part in dtypes]:
         return named[0]
     whole = ".".join(parts)
-    return next((name for name in dtypes if not isinstance(name, str) and name.search(whole)), None)
+
+    def fits(name: str | re.Pattern[str]) -> bool:
+        return matches(name, whole) if isinstance(name, str) else bool(name.search(whole))
+
+    return next(filter(fits, dtypes), None)
 
 
 def _depth(state: OptState, path: KeyPath) -> int:
