@@ -27,7 +27,7 @@ INNER = optax.adamw(1e-3)
 
 
 def lowered(way: Accumulation, params: Any) -> Any:
-    """The last step of a round, traced and lowered anew."""
+    """The last step of a round, traced and lowered again."""
     untyped.clear_caches()
     return jax.jit(way.steps[-1], donate_argnums=(0, 1)).lower(params, jax.eval_shape(way.init, params), params)
 
