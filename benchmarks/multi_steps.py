@@ -77,7 +77,7 @@ def multi_steps(library: Any, inner: Transformation, adds: bool) -> Accumulation
     Args:
         library: whose MultiSteps.
         inner: the inner transformation.
-        adds: whether the updates of steps that hold are added. A program that counts the steps can drop them.
+        adds: whether the zeros of steps that only accumulate are added. A program that counts the steps can drop them.
     """
     wrapped = library.MultiSteps(inner, K)
 

@@ -27,7 +27,7 @@ DROPPED = {
     r"in the place of|in (its|their) places?": "instead of",
     r"com(es|ing) upon": "fails on",
     r"stands? (at|in|inside|outside|there)": "is, or put",
-    r"step that holds|while it holds": "step that only accumulates",
+    r"steps? that holds?|while it holds": "step that only accumulates",
     r"no turns|turns or one": "run zero times",
     r"right on average": "without bias",
     r"anew": "again",
