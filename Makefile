@@ -80,8 +80,8 @@ $(ACCELERATORS)/installed-gpu: $(ACCELERATORS)/installed
 	$(ACCELERATORS)/bin/python -m pip install --quiet "jax[cuda12]"
 	@touch $@
 
-# What is read by the checker of English: pages, and the docstrings, comments and messages of Python files.
-ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md docs treekit
+# What is read by the checker of English: pages, drawings, and the docstrings, comments and messages of Python files.
+ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md docs treekit examples benchmarks
 docs: .venv/installed ## build the documentation into site/; a warning, a misspelling or an unclear word is an error
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/codespell

@@ -1,4 +1,4 @@
-"""Figures that depend on time: ratios of two things that run in turn, shown beside their goals and never an error."""
+"""Figures that depend on time: ratios of two things that run in turn, shown with their goals and never an error."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,7 +48,7 @@ def eager(library: Any) -> Callable[[], object]:
 
 
 def of_nodes() -> Iterator[Figure]:
-    """Trees of 100 nodes of eight fields, two of them static, beside the peers that are installed."""
+    """Trees of 100 nodes of eight fields, two of them static, compared with the peers that are installed."""
     kinds = {name: library.kind() for name, library in nodes.installed()}
     trees = {name: kind.tree(nodes.SHOWN) for name, kind in kinds.items()}
     flatten = nodes.columns(trees, nodes.flatten)["flatten"]["register_dataclass"]

@@ -112,7 +112,7 @@ def crossings(calls: Calls, function: tuple[str, str]) -> int:
     """How often a function was called that is called in each update.
 
     Raises:
-        LookupError: it was not, so it has moved or has another name, and would be counted as none for ever.
+        LookupError: it was not, so it has moved or has another name, and would always be counted as none.
     """
     if function not in calls:
         raise LookupError(f"no call of {function[1]} in treekit/{function[0]}: where has it moved to?")

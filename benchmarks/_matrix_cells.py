@@ -31,7 +31,7 @@ def _alias(name: str, *args: Any, contrib: bool = False, **kwargs: Any) -> Facto
 
 
 class CountingState(NamedTuple):
-    """State that is no array: Python numbers."""
+    """State that is not an array: Python numbers."""
 
     steps: int
     seen: bool

@@ -28,10 +28,11 @@ class Outcome(NamedTuple):
 
 # Read it against the figures after each run.
 _CONCLUSION = """
-treekit holds the laws in every cell where the bare optimizer of Optax works on the same leaves, in any wrapper and on
-any kind of params that was tried. Plain Optax holds them in two thirds of the cells that were drawn: in none on raw
-models or with PRNG keys and ints among the params, and in less than half with f32 gradients for bf16 params. Where a
-cell is an exception, the cause lies in the optimizer itself, and treekit does not change that.
+Wherever the bare optimizer of Optax works, the same optimizer of treekit obeys the laws in every wrapper and on every
+kind of params that was tried, unless this page lists a failure. Plain Optax obeys them in two thirds of the
+combinations that were drawn: in none on raw models or with PRNG keys and ints among the params, and in less than half
+with f32 gradients for bf16 params. The exceptions below are due to the optimizer itself, and treekit does not change
+that.
 """.strip()
 
 _WHAT = """

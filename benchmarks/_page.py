@@ -43,7 +43,7 @@ def show(sections: Iterable[Section], *packages: str) -> None:
 
 
 def as_markdown(section: Section, picture: Path) -> str:
-    """For the page; the chart is drawn into `picture`, which lies in a folder beside it."""
+    """For the page; the chart is drawn into `picture`, which lies in a folder next to it."""
     names = list(dict.fromkeys(name for column in section.table.values() for name in column))
     lines = [f"## {section.title}", "", section.text, "", f"| | {' | '.join(section.table)} |"]
     lines.append("|---|" + "---:|" * len(section.table))
@@ -73,7 +73,7 @@ def draw(chart: Chart, picture: Path) -> None:
     columns = min(3, len(chart.panels))
     rows = -(-len(chart.panels) // columns)
     with mpl.rc_context(settings):
-        # The legend lies above, and beside a single panel.
+        # The legend lies above, and next to a single panel.
         width, height = (3.1 * columns, 2.5 * rows + 0.5) if columns > 1 else (6, 2.7)
         figure = Figure(figsize=(width, height), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True)

@@ -351,9 +351,10 @@ bytes of adamw in f32.
 
 JAX compiles for TPUs and GPUs on a machine that has none. This page says what XLA makes of one step of an optimizer
 for one array of 8192 x 8192, on one chip of a TPU v5e and on one H100: the bytes that the program moves between the
-chip and its memory, which bound its time, and in parentheses those of them that copies move, and the temporary memory
-that it needs. "Donated" means that the step may overwrite params and state, "kept" that it may not. Two figures mean
-that the order of the arguments decides. Nothing was timed.
+chip and its memory, which bound its time. In parentheses are the bytes that copies move, which are among them, and the
+temporary memory that the program needs. "Donated" means that the step may overwrite params and state, "kept" that it
+may not. In a cell with "or", the first figure is for a step that takes the params first, the second for one that takes
+the state first. Nothing was timed.
 
 `make accelerators GPU=1` compiles all of it. Each section says when that was, and with which versions.
 """

@@ -1,7 +1,7 @@
 """What check_transformation finds in Optax's own transformations and in ours, and check_pytree in Equinox's layers.
 
-Run `python -m benchmarks.checks` to write docs/checks.md anew (about ten minutes); it says its progress on stderr. With
-QUICK=1 it takes f32 params only, and prints the page instead.
+Run `python -m benchmarks.checks` to write docs/checks.md again (about ten minutes); it says its progress on stderr.
+With QUICK=1 it takes f32 params only, and prints the page instead.
 """
 
 import datetime
@@ -151,7 +151,7 @@ def layers() -> dict[str, Any]:
 
 
 def layers_broken() -> dict[str, str]:
-    """What check_pytree says of each layer, or "" where it says nothing."""
+    """What check_pytree says of each layer, or "" where it finds nothing."""
     said: dict[str, str] = {}
     for name, layer in layers().items():
         try:

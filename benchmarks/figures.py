@@ -1,4 +1,4 @@
-"""Each figure that treekit is measured by, beside its goal and beside the last that was recorded.
+"""Each figure that treekit is measured by, next to its goal and to the last that was recorded.
 
 python -m benchmarks.figures             those that do not depend on time; exits with 1 where one has got worse
 python -m benchmarks.figures --times     those that do as well, which are only shown (minutes; QUICK=1 for less)

@@ -1,4 +1,4 @@
-"""partition, filter_arrays and combine beside Equinox's.
+"""partition, filter_arrays and combine compared with Equinox's.
 
 Run `python -m benchmarks.filtering` (QUICK=1 for a short look).
 """

@@ -1,4 +1,4 @@
-"""dtype_preserving_tree_map beside jax.tree.map.
+"""dtype_preserving_tree_map compared with jax.tree.map.
 
 Run `python -m benchmarks.mapping` (QUICK=1 for a short look).
 """

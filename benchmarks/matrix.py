@@ -1,4 +1,4 @@
-"""Every optimizer, wrapped in every way, on every kind of params: do the laws hold? treekit beside plain Optax.
+"""Every optimizer, wrapped in every way, on every kind of params: do the laws hold? treekit and plain Optax.
 
 A cell is one (optimizer, wrapper, kind of params). `run_cell` says what is asked of it, docs/matrix.md how it came out.
 
@@ -7,7 +7,7 @@ A cell is one (optimizer, wrapper, kind of params). `run_cell` says what is aske
     QUICK=1 python -m benchmarks.matrix           the same for three minutes, printed
     JOBS=1 python -m benchmarks.matrix            in one process; by default there is one for each core
 
-Ctrl-C ends it early: the page then tells of the cells that ran.
+Ctrl-C ends it early: the page then has the cells that ran.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ class Problem(NamedTuple):
         return sum(map(of, self.trained_leaves(params)), jnp.zeros([], jnp.float32))
 
     def value_and_grads(self, params: Any) -> tuple[Any, Any]:
-        """The loss, and the gradients as Equinox gives them: None where a leaf is no inexact array."""
+        """The loss, and the gradients as Equinox gives them: None where a leaf is not an inexact array."""
         leaves, treedef = jtu.tree_flatten(params)
 
         def loss_of(trained: list[Any]) -> Any:
@@ -275,7 +275,7 @@ def all_cells() -> list[Cell]:
 
 
 def measure(cells: Iterable[Cell], minutes: float, jobs: int) -> list[Outcome]:
-    """The outcomes of as many cells as the minutes allow, or until Ctrl-C; stderr tells of those not held meanwhile."""
+    """The outcomes of as many cells as the minutes allow, or until Ctrl-C; stderr names those not held meanwhile."""
     cells, outcomes, start = list(cells), [], time.monotonic()
     with tempfile.TemporaryDirectory() as cache:
         pool = multiprocessing.get_context("spawn").Pool(jobs, _begin, (cache,), maxtasksperchild=200)

@@ -1,4 +1,4 @@
-"""MultiSteps beside Optax's, and beside the least that gradient accumulation can cost.
+"""MultiSteps compared with Optax's, and with the least that gradient accumulation can cost.
 
 The least: the gradients are accumulated in place on every step, and the bare inner step runs on each k-th. What grows
 with the number of leaves and of parameters is in `multi_steps_growth`; orders of arguments, donation and other forms of
@@ -77,7 +77,7 @@ def multi_steps(library: Any, inner: Transformation, adds: bool) -> Accumulation
     Args:
         library: whose MultiSteps.
         inner: the inner transformation.
-        adds: whether the updates of steps that hold are added. A program that counts the steps can drop them.
+        adds: whether the zeros of steps that only accumulate are added. A program that counts the steps can drop them.
     """
     wrapped = library.MultiSteps(inner, K)
 
@@ -145,7 +145,7 @@ class Memory(NamedTuple):
         temporary: what the last step of a round needs besides its arguments and results.
         donated: the same, where the params and the state are donated.
         init: what a jitted init needs, with its results.
-        copied: what a step that holds copies, where they are donated.
+        copied: what a step that only accumulates copies, where they are donated.
     """
 
     temporary: float

@@ -1,4 +1,4 @@
-"""What a node costs beside its peers, and beside the least (a tuple with names).
+"""What a node costs compared with its peers, and with the least (a tuple with names).
 
 Run `python -m benchmarks.nodes` (QUICK=1 for a short look). Peers that are not installed are left out.
 """
@@ -232,7 +232,7 @@ def whole_trees(trees: Trees) -> Section:
 
 def sections() -> Iterator[Section]:
     kinds = {name: library.kind() for name, library in installed()}
-    # What costs least: a tuple with names, and for reading and creating a dataclass that is no node.
+    # What costs least: a tuple with names, and for reading and creating a dataclass that is not a node.
     limit = kind(namedtuple("Layer", ARRAYS), namedtuple("Group", GROUP))
     plain = Library("", dataclasses.dataclass(frozen=True), dataclasses.field).kind()
     peers = {**kinds, "NamedTuple": limit}

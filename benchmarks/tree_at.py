@@ -1,4 +1,4 @@
-"""tree_at beside Equinox's.
+"""tree_at compared with Equinox's.
 
 Run `python -m benchmarks.tree_at` (QUICK=1 for a short look).
 """

@@ -288,7 +288,7 @@ def table() -> str:
             for library, cells in rows(libraries, libraries is NODES, python, Path(name, title)):
                 lines.append(f"| {title}: {library} | {' | '.join(cells)} |")
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    return "\n".join([*lines, "", f"With {versions}, in {datetime.date.today():%B %Y}."]) + "\n"
+    return "\n".join([*lines, "", f"With {versions}, on {datetime.date.today()}."]) + "\n"
 
 
 def main() -> None:

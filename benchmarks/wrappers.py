@@ -1,4 +1,4 @@
-"""What treekit's optimizers and wrappers cost beside Optax's own, in one run: tracing and lowering, compiling, a step.
+"""Optimizers and wrappers of treekit and of Optax in one run: tracing and lowering, compiling, a step.
 
 The params are many small arrays, so that what is done for each leaf in Python is all that counts.
 
@@ -26,7 +26,7 @@ Make = Callable[[Any, int], optax.GradientTransformation]  # from the module, Op
 
 
 def _bare(o: Any, _: int) -> Any:
-    """Any transformation of the user's own, wrapped, beside the same as it is."""
+    """Any transformation of the user's own, wrapped, and the same as it is."""
     tx = optax.adam(1e-3)
     return tx if o is optax else tko.dtype_preserving(tko.filtered(tx))
 

@@ -1,4 +1,4 @@
-"""Check the English of files: Markdown pages, and the docstrings, comments and messages of Python modules.
+"""Check the English of files: pages, drawings, and the docstrings, comments and messages of Python modules.
 
     python docs/_english.py README.md docs treekit
 
@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from proselint.checks import __register__ as PROSELINT
-
 # A pattern that must not occur, and what to write.
 DROPPED = {
     r"mend(s|ed|ing)?": "fix",
@@ -26,10 +24,10 @@ DROPPED = {
     r"hand(s|ed|ing)? (it |them )?(back|on|out)": "return, or pass on",
     r"go(es)? on \w+ing": "still",
     r"tells? (\w+ ){1,4}(apart|from)|told (apart|from)|tells? of": "distinguish, or say",
-    r"in the place of": "instead of",
+    r"in the place of|in (its|their) places?": "instead of",
     r"com(es|ing) upon": "fails on",
     r"stands? (at|in|inside|outside|there)": "is, or put",
-    r"step that holds|while it holds": "step that only accumulates",
+    r"steps? that holds?|while it holds": "step that only accumulates",
     r"no turns|turns or one": "run zero times",
     r"right on average": "without bias",
     r"anew": "again",
@@ -58,12 +56,14 @@ class Finding(NamedTuple):
 def findings(path: Path) -> Iterator[Finding]:
     """What the rules find in a file, by line."""
     text = path.read_text(encoding="utf-8")
-    for line, piece in python_pieces(text) if path.suffix == ".py" else [(1, markdown_prose(text))]:
+    for line, piece in PIECES[path.suffix](text):
         for start, found, advice in matches(f"\n{piece}\n"):
             yield Finding(line + piece.count("\n", 0, max(start - 1, 0)), " ".join(found.split()), advice)
 
 
 def matches(text: str) -> Iterator[tuple[int, str, str]]:
+    from proselint.checks import __register__ as PROSELINT  # here, since the tests of this file run without it
+
     for pattern, advice in DROPPED.items():
         for match in re.finditer(rf"\b(?:{pattern})\b".replace(" ", r"\s+"), text, re.IGNORECASE):
             yield match.start(), match[0], f"write: {advice}"
@@ -80,8 +80,8 @@ def blank(pattern: str, text: str) -> str:
 
 def markdown_prose(text: str) -> str:
     """A page without its code, addresses and tags."""
-    front_matter, fences, indented = r"\A---\n.*?^---$", r"^```.*?^```$", r"(?<=\n\n)(    .*\n)+"
-    for pattern in (front_matter, fences, indented, r"<[^>]+>", r"(`+)[^`]+\1", r"\]\([^)]*\)", r"^:::.*$"):
+    front_matter, indented, fences = r"\A---\n.*?^---$", r"(?<=\n\n)(    [^\n]*\n)+", r"^```.*?^```$"
+    for pattern in (front_matter, indented, fences, r"<[^>]+>", r"(`+)[^`]+\1", r"\]\([^)]*\)", r"^:::[^\n]*$"):
         text = blank(pattern, text)
     return text
 
@@ -96,6 +96,15 @@ def python_pieces(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, blank(r"^ *>>> .*?(?=\n *\n|\Z)|`[^`]+`", node.value)
 
 
+def drawing_pieces(source: str) -> Iterator[tuple[int, str]]:
+    """What is written in a drawing, line by line."""
+    for match in re.finditer(r"<(?:text|title)[^>]*>([^<]+)", source):
+        yield source.count("\n", 0, match.start()) + 1, match[1]
+
+
+PIECES = {".md": lambda text: [(1, markdown_prose(text))], ".py": python_pieces, ".svg": drawing_pieces}
+
+
 def is_prose(text: str) -> bool:
     """Several words, and not a template of a page."""
     return text.count(" ") > 2 and "</" not in text
@@ -107,7 +116,7 @@ def main(arguments: list[str]) -> None:
     found = [
         (path, finding)
         for path in files
-        if path.suffix in {".md", ".py"} and path.name != "_english.py"
+        if path.suffix in PIECES and path.name != "_english.py"
         for finding in findings(path)
     ]
     for path, finding in found:

@@ -14,6 +14,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "examples/digits.py": "demo.md",
+    "examples/grow.py": "grow.md",
     "examples/neural_ode.py": "neural_ode.md",
     "examples/sharded.py": "sharded.md",
 }
@@ -24,7 +25,7 @@ def on_files(files: Files, config: Any) -> Files:
     for source, page in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         if source.endswith(".py"):
-            text = f"# {source}\n\n```python\n{text}```\n"
+            text = f"---\nhide: [toc]\n---\n\n# {source}\n\n```python\n{text}```\n"
         else:
             text = re.sub(r"\]\(([^)#]+)", lambda link: f"]({PAGES.get(link[1], link[1].removeprefix('docs/'))}", text)
         if page == "index.md":
@@ -40,7 +41,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Each cell knows its column's title, which narrow screens show before it (style.css)."""
-    return re.sub(r"<table>\n?<thead>.*?</table>", _label_cells, html, flags=re.DOTALL)
+    return re.sub(r"<table>\s*(<thead>|<tr>\s*<th>).*?</table>", _label_cells, html, flags=re.DOTALL)
 
 
 def _label_cells(table: re.Match[str]) -> str:

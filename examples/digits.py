@@ -9,7 +9,7 @@
 5. a layer that is a class of our own, whose `__init__` computes, edited in the middle of training.
 
 The model goes to the optimizer as it is, activation function and all. Afterwards each system runs by itself, once with
-plain Optax and once with treekit, and a table tells what happened. A picture of the loss is written beside this file.
+plain Optax and once with treekit, and a table says what happened. A picture of the loss is written next to this file.
 """
 
 import dataclasses

@@ -1,16 +1,16 @@
-"""Handwritten digits: a trained model grows by a layer and a class, and its optimizer goes on.
+"""Handwritten digits: a trained model grows by a layer and a class, and its optimizer keeps its state.
 
     python examples/grow.py
 
 1. A small network learns to read the digits 0 to 8, and model and optimizer are saved with Orbax.
-2. The network is made anew, with another layer and for ten digits. `treekit.graft` carries over what was saved: the
+2. A new network has another layer, and is for ten digits. `treekit.graft` carries over what was saved: the
    plain dicts that Orbax restores go into the model and into the state of another optimizer.
 3. The first layer is frozen by its path, so that the new layer settles first; then it is unfrozen, with a learning rate
    of its own, and the moments of all other layers are kept.
 4. At the end the learning rates are lowered in the state, without a new optimizer.
 
-Beside it a run starts anew with the same network, for the same number of epochs. A picture of both is written beside
-this file.
+For comparison, a second run trains the same network from scratch, for the same number of epochs. A picture of both is
+written next to this file.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ def create(depth: int, classes: int, seed: int) -> eqx.nn.MLP:
 
 
 def transparent(model: eqx.nn.MLP, layer: int) -> eqx.nn.MLP:
-    """The model with a layer that hands on what it is given: behind a ReLU, the identity."""
+    """The model with a layer that returns its input unchanged: behind a ReLU, the identity."""
     width = model.layers[layer].weight.shape[0]
     return treekit.tree_at(
         lambda m: (m.layers[layer].weight, m.layers[layer].bias), model, (jnp.eye(width), jnp.zeros(width))
@@ -181,14 +181,14 @@ def save_and_restore(run: Run) -> Any:
 BLUE, ORANGE, GREY = "#2a5c8a", "#d9822b", "#777777"
 
 
-def draw(nine: Run, grown: Run, anew: Run) -> None:
+def draw(nine: Run, grown: Run, scratch: Run) -> None:
     figure = Figure(figsize=(10, 4.6), dpi=110, layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.3])
     left.plot(nine.accuracy, color=GREY)
     left.set_title("nine digits, one hidden layer", loc="left")
     left.set_ylabel("share of the test images read correctly")
     right.plot(grown.accuracy, "o-", color=BLUE, label="grown from the one on the left")
-    right.plot(anew.accuracy, "o-", color=ORANGE, label="started anew")
+    right.plot(scratch.accuracy, "o-", color=ORANGE, label="from scratch")
     for epoch, text in ((EPOCHS_FROZEN, "unfrozen"), (EPOCHS_FROZEN + EPOCHS_THAWED, "lower rates")):
         right.axvline(epoch, color=GREY, linestyle="--", linewidth=1)
         right.text(epoch, 0.02, f" {text}", color=GREY, transform=right.get_xaxis_transform())
@@ -207,15 +207,15 @@ def main() -> None:
 
     grown = learn_all_digits(Run(*grow(save_and_restore(nine))), train, test)
     model, optimizer = create(depth=2, classes=10, seed=1), create_optimizer({"**": "trained"})
-    anew = Run(model, optimizer, optimizer.init(model))
-    anew.epochs(train, test, range(EPOCHS_FROZEN + EPOCHS_THAWED + EPOCHS_SLOW))
+    scratch = Run(model, optimizer, optimizer.init(model))
+    scratch.epochs(train, test, range(EPOCHS_FROZEN + EPOCHS_THAWED + EPOCHS_SLOW))
 
     print(f"ten digits, grown: {grown.accuracy[0]:.1%} at first, {grown.accuracy[-1]:.1%} at the end")
-    print(f"ten digits, started anew: {anew.accuracy[0]:.1%} at first, {anew.accuracy[-1]:.1%} at the end")
-    draw(nine, grown, anew)
+    print(f"ten digits, from scratch: {scratch.accuracy[0]:.1%} at first, {scratch.accuracy[-1]:.1%} at the end")
+    draw(nine, grown, scratch)
     print(f"picture: {PICTURE}")
-    if grown.accuracy[-1] <= anew.accuracy[-1]:
-        sys.exit("the grown model should read more of the digits than the one that started anew")
+    if grown.accuracy[-1] <= scratch.accuracy[-1]:
+        sys.exit("the grown model should read more of the digits than the one from scratch")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ The Hudson Bay Company kept a record of the pelts that it bought. Those of the s
 that lives on hares, rise and fall every ten years or so, the lynx after the hare. A small network learns how fast.
 
 The model goes to the optimizer as it is: arrays, an activation function, a solver. The line search solves the equation
-anew for every step length it tries, and hands on the value and the gradient that it found. A picture of the record and
-of the fit is written beside this file.
+for every step length that it tries, and stores the value and the gradient of the last in the state. A picture of the
+record and of the fit is written next to this file.
 """
 
 import sys

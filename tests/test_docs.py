@@ -9,6 +9,7 @@ of names, whose third cell is an expression and whose fourth is the repr of its 
 import ast
 import builtins
 import re
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,7 +133,16 @@ def test_the_reference_has_every_public_name_and_no_other() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_to_files(page: Path) -> None:
     """Those of the site are held by `make docs`, but the README is read elsewhere too."""
-    made = {"index.md", "contributing.md", "changelog.md", "demo.md"}  # by docs/_hooks.py
+    made = {"index.md", "contributing.md", "changelog.md", "demo.md", "grow.md"}  # by docs/_hooks.py
     links = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", FENCE.sub("", page.read_text(encoding="utf-8")))
     missing = [link for link in links if not (page.parent / link).exists() and Path(link).name not in made]
     assert missing == []
+
+
+def test_the_check_of_english_reads_what_follows_code() -> None:
+    """Fences, indented code and references are blanked, each up to its own end."""
+    fence = "```python\nx = 1\n\n    y\n```"
+    page = f"Before.\n\n{fence}\n\nBetween `z`.\n\n    indented\n\n::: treekit.node\n\nAfter, anew.\n"
+    prose = runpy.run_path(str(ROOT / "docs" / "_english.py"))["markdown_prose"](page)
+    assert prose.split() == ["Before.", "Between", ".", "After,", "anew."]
+    assert [line for line, text in enumerate(prose.split("\n"), 1) if "anew" in text] == [15]
