@@ -139,19 +139,19 @@ def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
 
 
 @functools.cache  # called several times for each leaf
-def issubdtype(dtype: Any, kind: Any) -> bool:
+def issubdtype(dtype: object, kind: object) -> bool:
     """Do what `jax.numpy.issubdtype` does, which takes a microsecond, once for each dtype and kind."""
     return bool(jnp.issubdtype(dtype, kind))
 
 
 @functools.cache
-def is_number(dtype: Any) -> bool:  # the dtype of a key is not a DTypeLike
+def is_number(dtype: object) -> bool:  # the dtype of a key is not a DTypeLike
     """Whether a dtype is one of numbers or bools; those of keys, objects and strings are not, nor is float0."""
     return any(jnp.issubdtype(dtype, kind) for kind in _KINDS)
 
 
 @functools.cache
-def _is_known(dtype: Any) -> bool:
+def _is_known(dtype: object) -> bool:
     return is_number(dtype) or dtype == jax.dtypes.float0 or bool(jnp.issubdtype(dtype, jax.dtypes.extended))
 
 

@@ -149,7 +149,7 @@ def _like_each(updates: list[Any], treedef: PyTreeDef, params: Params) -> list[A
 
 
 @functools.cache
-def _of_dtype(dtype: Any) -> Any:
+def _of_dtype(dtype: object) -> Any:
     return untyped.ShapeDtypeStruct((), dtype)
 
 
