@@ -1,5 +1,7 @@
 """tree_stack, tree_unstack and tree_ravel: whole models, and the functions, strings and static fields in them."""
 
+import inspect
+from collections import deque
 from typing import Any, assert_type
 
 import equinox as eqx
@@ -240,7 +242,26 @@ def test_types() -> None:
     assert_type(tk.tree_ravel(Halved(np.ones(2)))[1](jnp.ones(2)), Halved)
 
 
-@pytest.mark.parametrize("tree", [{"w": jnp.ones(2)}, "abc", jnp.ones((2, 3))])
-def test_a_tree_in_the_place_of_a_list_of_trees_is_an_error(tree: Any) -> None:
-    with pytest.raises(TypeError, match=r"write tree_stack\(\[tree\]\)"):
-        tk.tree_stack(tree)
+TREES: dict[str, Any] = {
+    "dict": {"w": jnp.ones(2)},
+    "string": "abc",
+    "array": jnp.ones((2, 3)),
+    "model": mlp(KEYS[0]),
+    "model of layers": eqx.nn.Sequential([eqx.nn.Linear(2, 2, key=key) for key in KEYS]),
+    "node": Twig(1),
+    "named tuple": Point(jnp.ones(2), jnp.ones(2)),
+    "None": None,
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_tree_in_the_place_of_a_list_of_trees_is_an_error(name: str) -> None:
+    stack = inspect.unwrap(tk.tree_stack)  # beartype would be the first to say so
+    with pytest.raises(TypeError, match=rf"found a {type(TREES[name]).__name__}: write tree_stack\(\[tree\]\)"):
+        stack(TREES[name])
+
+
+def test_any_iterable_of_trees_is_stacked() -> None:
+    trees = [Twig(jnp.ones(2)), Twig(jnp.zeros(2))]
+    for given in (tuple(trees), iter(trees), deque(trees), (tree for tree in trees), dict(enumerate(trees)).values()):
+        assert tk.tree_stack(given).left.shape == (2, 2)

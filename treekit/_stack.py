@@ -33,7 +33,7 @@ def tree_stack(trees: Iterable[T]) -> T:
         `d`.
 
     Raises:
-        TypeError: `trees` is a tree itself, not a list of trees.
+        TypeError: `trees` is a tree itself, such as a model or a named tuple, not a list of trees.
         ValueError: `trees` is empty, or two trees differ in structure, shapes, dtypes, or in a leaf that is not an
             array; the message lists every difference with its key path.
 
@@ -43,7 +43,8 @@ def tree_stack(trees: Iterable[T]) -> T:
     ((2, 2), 'relu')
     """
     kind: type[object] = type(trees)
-    if issubclass(kind, (Mapping, str, np.ndarray, jax.Array)):
+    is_node = kind not in (list, tuple) and not jtu.all_leaves([trees])
+    if is_node or issubclass(kind, (Mapping, str, np.ndarray, jax.Array)):
         raise TypeError(f"tree_stack takes a list of trees, found a {kind.__name__}: write tree_stack([tree])")
     members = list(trees)
     if not members:
