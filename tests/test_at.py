@@ -421,10 +421,17 @@ def test_help_shows_which_arguments_are_required() -> None:
 
 
 def test_what_where_or_replace_fn_raises_goes_through() -> None:
-    with pytest.raises(KeyError, match="no such key"):
-        tk.tree_at(lambda t: t["no such key"], {"a": 1}, 2)
-    with pytest.raises(AttributeError, match="'list' object has no attribute 'no_such'"):
-        tk.tree_at(operator.attrgetter("no_such"), [1], 2)
+    wheres: list[tuple[Callable[[Any], Any], Any, type[Exception], str]] = [
+        (lambda t: t["no such key"], {"a": 1}, KeyError, "no such key"),
+        (operator.itemgetter(3), [1], IndexError, "list index out of range"),
+        (operator.attrgetter("no_such"), [1], AttributeError, "'list' object has no attribute 'no_such'"),
+        (lambda t: t["a"] + 1, {"a": 1}, TypeError, "unsupported operand"),
+        (lambda t: 1 / 0, [1], ZeroDivisionError, "division by zero"),
+    ]
+    for where, tree, error, message in wheres:
+        with pytest.raises(error, match=message) as caught:
+            tk.tree_at(where, tree, 2)
+        assert type(caught.value) is error and "`where` of tree_at raised this" in caught.value.__notes__[0]
     with pytest.raises(ZeroDivisionError, match="division by zero"):
         tk.tree_at(lambda t: t[0], [0], replace_fn=lambda x: 1 / x)
 

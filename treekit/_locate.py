@@ -66,13 +66,12 @@ def find(where: Callable[[Any], Any], marked: Marked) -> Any:
     try:
         return where(marked.tree)
     except TypeError as error:
-        error.add_note(
-            "where is called with placeholders for leaves: it must return nodes, and not compute with leaves"
-        )
+        error.add_note(f"{_RAISED}, so it must return nodes, and not compute with leaves")
         raise
     except AttributeError as error:
         (index,) = marked.find([error.obj])
         if index is None:
+            error.add_note(_RAISED)
             raise
         paths = [jtu.keystr(path) for path, mark in jtu.tree_flatten_with_path(marked.tree)[0] if mark is error.obj]
         kind = type(marked.leaves[index]).__qualname__
@@ -81,6 +80,12 @@ def find(where: Callable[[Any], Any], marked: Marked) -> Any:
             f"structure of the tree only. If {kind} was meant to be a node, register it; a subclass of a registered "
             "class must be registered too (treekit.node, treekit.register_node)"
         ) from error
+    except Exception as error:
+        error.add_note(_RAISED)
+        raise
+
+
+_RAISED = "the function `where` of tree_at raised this. It is called with the tree, with placeholders for its leaves"
 
 
 def is_empty_tuple(x: object) -> bool:
