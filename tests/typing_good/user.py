@@ -1,5 +1,6 @@
 """What checkers know of treekit, and through it of Optax: never run; tests/test_package.py checks it with the wheel."""
 
+import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, assert_type
 
@@ -125,6 +126,19 @@ def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTra
     injected = optax.inject_hyperparams(optax.adamw)(1e-3, b1=optax.constant_schedule(0.9))
     assert_type(injected, GradientTransformation[schedules.InjectStatefulHyperparamsState])
     assert_type(schedules.inject_hyperparams(optax.adamw)(1e-3).init(model), schedules.InjectStatefulHyperparamsState)
+    injected = optax.inject_hyperparams(optax.adam, only="learning_rate")(1e-3)
+    injected = optax.inject_hyperparams(optax.adam, only=["b1", "learning_rate"])(1e-3, b1=0.9)
+    assert_type(injected.init(model), optax.InjectStatefulHyperparamsState)
+    assert_type(optax.scale_by_tree({"weight": 0.1, "bias": 1}), GradientTransformation[optax.ScaleByScheduleState])
+    assert_type(optax.scale_by_tree(lambda params: params), GradientTransformation[optax.ScaleByScheduleState])
+    optax.chain(optax.sgd(0.1), optax.scale_by_tree(0.5))
+    kept = optax.dtype_preserving(tx, state_dtype=jax.numpy.float32)
+    kept = optax.dtype_preserving(tx, state_dtype={"mu": jax.numpy.bfloat16, "nu": "float32"})
+    kept = optax.dtype_preserving(tx, state_dtype={re.compile("mu"): jax.numpy.bfloat16})
+    kept = optax.dtype_preserving(tx, state_dtype={"mu": jax.numpy.bfloat16, re.compile("nu"): jax.numpy.float32})
+    by_name = {"mu": jax.numpy.bfloat16, re.compile("nu"): jax.numpy.float32}
+    kept = optax.dtype_preserving(tx, state_dtype=by_name)
+    optax.dtype_preserving(tx, state_dtype=by_name, rounding="stochastic")
     masked = optax.masked(tx, True)
     updates, state = masked.update(model, masked.init(model), model, value=1.0)
     assert_type(updates, Dense)

@@ -1,6 +1,5 @@
 """`dtype_preserving`: preserve dtypes in any transformation, and choose the dtype and rounding of its state."""
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
@@ -17,9 +16,10 @@ from treekit.optax._state_dtype import cast_state, check_state, check_state_dtyp
 from treekit.optax._transformation import GradientTransformation, core_of, described
 from treekit.optax._types import S, TransformationLike
 
-# One dtype for all floating-point state, or one for each accumulator, by name or by pattern.
+# One dtype for all floating-point state, or one for each accumulator, by name or by pattern. To mypy, a dict with names
+# and patterns has keys of type object.
 if TYPE_CHECKING:
-    StateDtype = DTypeLike | Mapping[str, DTypeLike] | Mapping[re.Pattern[str], DTypeLike] | None
+    StateDtype = DTypeLike | Mapping[Any, DTypeLike] | None
 else:
     StateDtype = Any  # so that our own error, which names the entry, precedes that of a run-time checker
 
