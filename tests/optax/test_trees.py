@@ -28,6 +28,69 @@ def test_functions_on_trees_take_raw_models() -> None:
     assert (tko.tree.add(jnp.ones(2), jnp.ones(2)) == 2).all()
 
 
+MODEL = {"w": jnp.full((2, 3), 2.0), "b": jnp.arange(3.0), "rate": 0.5, "activation": jax.nn.relu, "name": "mlp"}
+ARRAYS = {"w": MODEL["w"], "b": MODEL["b"], "rate": jnp.asarray(0.5), "activation": None, "name": None}
+# The arguments of the functions of optax.tree, where `...` is the tree; the others take only a tree.
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "add": (..., ..., ...),
+    "add_scale": (..., 2.0, ...),
+    "batch_shape": (..., (2, 4)),
+    "bias_correction": (..., 0.9, 2),
+    "cast": (..., jnp.bfloat16),
+    "clip": (..., -1.0, 1.0),
+    "full_like": (..., 3.0),
+    "random_like": (jax.random.key(0), ...),
+    "scale": (2.0, ...),
+    "update_infinity_moment": (..., ..., 0.9, 1e-8),
+    "update_moment": (..., ..., 0.9, 1),
+    "update_moment_per_elem_norm": (..., ..., 0.9, 2),
+    "where": (True, ..., ...),
+    **dict.fromkeys(("allclose", "cast_like", "div", "mul", "sub", "vdot"), (..., ...)),
+}
+# These take states or keys, or look only at the structure of a tree.
+NOT_ON_TREES = {"get", "get_all_with_path", "map_params", "set", "split_key_like", "unwrap_random_key_data"}
+FUNCTIONS = sorted(name for name in dir(optax.tree) if not name.startswith("_") and name not in NOT_ON_TREES)
+
+
+def numbers(tree: Any) -> Any:
+    return eqx.filter(tree, lambda x: eqx.is_array(x) or isinstance(x, (bool, float)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_function_on_trees_takes_a_raw_model(name: str) -> None:
+    def call(function: Any, tree: Any) -> Any:
+        return function(*(tree if x is ... else x for x in ARGUMENTS.get(name, (...,))))
+
+    ours, theirs = call(getattr(tko.tree, name), MODEL), call(getattr(optax.tree, name), ARRAYS)
+    if isinstance(ours, dict):
+        cases.assert_close(numbers(ours), theirs)
+        assert ours["activation"] is jax.nn.relu and ours["name"] == "mlp"
+    else:
+        assert ours == theirs
+    assert getattr(tko.tree_utils, f"tree_{name}") is getattr(tko.tree, name)
+
+
+def test_a_shape_is_not_a_tree() -> None:
+    for batched in (tko.tree.batch_shape(MODEL, shape=(4,)), tko.tree_utils.tree_batch_shape(MODEL, (4,))):
+        assert (batched["w"].shape, batched["rate"].shape, batched["name"]) == ((4, 2, 3), (4,), "mlp")
+
+
+@pytest.mark.parametrize("name", ["tree_l1_norm", "tree_l2_norm", "tree_linf_norm"])
+def test_the_norms_of_tree_utils_take_raw_models(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=name):
+        ours, theirs = getattr(tko.tree_utils, name), getattr(optax.tree_utils, name)
+    assert float(ours(MODEL)) == float(theirs(ARRAYS)) > 0
+    assert ours.__name__ == name
+
+
+@pytest.mark.parametrize("name", ["per_example_global_norm_clip", "per_example_layer_norm_clip"])
+def test_clipping_per_example_takes_raw_models(name: str) -> None:
+    model = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones((2, 1)), "activation": jax.nn.relu}
+    ours, theirs = getattr(tko, name)(model, 1.0), getattr(optax, name)({**model, "activation": None}, 1.0)
+    cases.assert_close(ours, theirs)
+    assert ours[0]["activation"] is None
+
+
 def test_random_like_leaves_integers_and_bools_as_they_are() -> None:
     model = {"w": jnp.ones(3), "rate": 0.5, "n": jnp.arange(3), "on": True, "depth": 2, "activation": jax.nn.relu}
     drawn: Any = tko.tree.random_like(jax.random.key(0), model)

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -12,15 +13,32 @@ from treekit._dtype import as_array
 from treekit._filter import combine, partition
 from treekit._jax import jtu
 from treekit._predicates import is_inexact_parameter, is_parameter
+from treekit.optax._inject import bind
 
-# The functions of optax.tree that compute with all leaves of their arguments; the others take states and keys.
+# The functions of Optax that compute with all leaves of their arguments; the others of optax.tree take states and keys.
 ON_TREES: tuple[Callable[..., Any], ...] = (
     optax.global_norm,
+    optax.per_example_global_norm_clip,
+    optax.per_example_layer_norm_clip,
     *(
         getattr(optax.tree, name)
         for name in (
-            *("add", "add_scale", "allclose", "bias_correction", "cast", "cast_like", "clip", "conj", "div", "dtype"),
-            *("full_like", "max", "min", "mul", "norm", "ones_like", "random_like", "real", "scale", "size", "sub"),
+            *("add", "add_scale", "allclose", "batch_shape", "bias_correction", "cast", "cast_like", "clip", "conj"),
+            *(
+                "div",
+                "dtype",
+                "full_like",
+                "max",
+                "min",
+                "mul",
+                "norm",
+                "ones_like",
+                "random_like",
+                "real",
+                "scale",
+                "size",
+                "sub",
+            ),
             *("sum", "update_infinity_moment", "update_moment", "update_moment_per_elem_norm", "vdot", "where"),
             *("zeros_like",),
         )
@@ -29,9 +47,16 @@ ON_TREES: tuple[Callable[..., Any], ...] = (
 )
 
 
+def is_on_trees(x: object) -> bool:
+    """Whether `x` is one of these functions, or a partial of one, such as `optax.tree_utils.tree_l1_norm`."""
+    function = x.func if isinstance(x, functools.partial) else x
+    return any(function is known for known in ON_TREES)
+
+
 def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
     """Apply one of these functions to the leaves that can be parameters; other leaves do not count and do not change.
 
+    A result that consists of a tree and something else, such as the number of clipped examples, has None for them.
     `random_like` draws normal numbers by default, so integers and bools do not change either.
 
     Args:
@@ -59,7 +84,10 @@ def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[...
             left_out.append((jtu.tree_structure(kept), others))
             return jtu.tree_map(as_array, kept)
 
-        result = f(*map(parameters, args), **{name: parameters(x) for name, x in kwargs.items()})
+        bound = bind(f, signature, args, kwargs)
+        given = bound.arguments.items()
+        bound.arguments = OrderedDict((name, x if name == "shape" else parameters(x)) for name, x in given)
+        result = f(*bound.args, **bound.kwargs)
         structure = jtu.tree_structure(result)
         return next((combine(result, others) for kept, others in left_out if kept == structure), result)
 

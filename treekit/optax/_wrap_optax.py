@@ -31,7 +31,7 @@ from treekit.optax._preserve_dtypes import preserve_dtypes
 from treekit.optax._resolve_masks import resolve_mask
 from treekit.optax._selection import is_spec_leaf
 from treekit.optax._transformation import Core, GradientTransformation, check_is_transformation, describe_call, is_ours
-from treekit.optax._trees import ON_TREES, on_parameters
+from treekit.optax._trees import is_on_trees, on_parameters
 
 # Wherever Optax has the function on the left, under any name, treekit has the one on the right.
 REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
@@ -74,7 +74,7 @@ def wrap_attribute(module: types.ModuleType, name: str) -> Any:
             return ours
     if any(value is known for known in NOT_WRAPPED):
         return value
-    wrap = on_parameters if any(value is known for known in ON_TREES) else wrap_factory
+    wrap = on_parameters if is_on_trees(value) else wrap_factory
     if wrap is wrap_factory and not _makes_transformations(value):
         return value
     if value not in _wrapped:
