@@ -461,8 +461,8 @@ def fn(y, args):
     traces += 1
     return jnp.sum((y - args) ** 2)
 
-def minimise(rate):
-    tx = optax.chain(optax.clip(1.0), optax.adam(rate))
+def minimise(rate, make=lambda rate: optax.chain(optax.clip(1.0), optax.adam(rate))):
+    tx = make(rate)
     solver = optimistix.OptaxMinimiser(tx, 1e-3, 1e-3)
     return optimistix.minimise(fn, solver, jnp.array(1.0), jnp.array(3.0), max_steps=20, throw=False).value
 
@@ -470,13 +470,26 @@ minimise(jnp.array(0.1))
 first = traces
 minimise(jnp.array(0.2))
 print(traces - first, bool(jnp.isfinite(jax.grad(minimise)(jnp.array(0.01)))))
+
+MAKE = [
+    lambda rate: optax.filtered(optax.sgd(rate)),
+    lambda rate: optax.masked(optax.sgd(rate), True),
+    lambda rate: optax.partition({"a": optax.sgd(rate)}, "a"),
+    lambda rate: optax.chain(optax.sgd(rate), optax.freeze(False)),
+    lambda rate: optax.selective_transform(optax.sgd(rate), freeze_mask=False),
+]
+for make in MAKE:
+    minimise(jnp.array(0.1), make)
+    first = traces
+    minimise(jnp.array(0.2), make)
+    print(traces - first)
 """
 
 
 def test_optimistix_compiles_once_for_two_rates_and_differentiates_by_one() -> None:
     """As its own test_optax_recompilation: `closure_to_pytree` finds the rate. Beartype would hide it, so not here."""
     ran = subprocess.run([sys.executable, "-c", OPTIMISTIX], capture_output=True, text=True, check=False)
-    assert ran.stdout.split() == ["0", "True"], ran.stderr
+    assert ran.stdout.split() == ["0", "True", *["0"] * 5], ran.stderr
 
 
 NUMBERS = {"rate": 0.5, "w": jnp.ones(3), "b": jnp.ones(2), "activation": jax.nn.relu}

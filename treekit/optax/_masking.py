@@ -45,7 +45,14 @@ def filtered(
     >>> tx = filtered(optax.adam(1e-3))  # plain Optax's adam, on a model with its activation function
     >>> state = tx.init(model)
     """
-    return at_boundary(apply_to_selection(core_of(inner), functools.partial(choose_filtered, filter_spec)))
+    # Equinox's `closure_to_pytree`, which Optimistix applies to optimizers, would make a node of a predicate that a
+    # function closes over. It does not open a partial.
+    choose = _choose_inexact if filter_spec is is_inexact_array else functools.partial(choose_filtered, filter_spec)
+    return at_boundary(apply_to_selection(core_of(inner), choose))
+
+
+def _choose_inexact(params: Params) -> LeafSelection:
+    return choose_filtered(is_inexact_array, params)
 
 
 @described
@@ -83,7 +90,9 @@ def masked(
     Array([0., 0.], dtype=float32)
     """
 
-    choose = functools.partial(choose_masked, mask)
+    def choose(params: Params) -> LeafSelection:
+        return choose_masked(mask, params)
+
     return at_boundary(_select_masked(core_of(inner), choose, mask_compatible_extra_args))
 
 
@@ -118,10 +127,9 @@ def partition(
     (Array([-1., -1.], dtype=float32), Array([0., 0.], dtype=float32))
     """
     cores = {key: core_of(tx) for key, tx in transforms.items()}
-    choose = functools.partial(choose_groups, frozenset(cores), param_labels)
 
     def groups(params: Params) -> dict[Any, Core]:
-        selections = choose(params)
+        selections = choose_groups(frozenset(cores), param_labels, params)
 
         def group(key: object) -> Core:
             return _select_masked(cores[key], lambda _: selections[key], mask_compatible_extra_args)
@@ -183,7 +191,10 @@ def selective_transform(
     >>> tx.update(params, tx.init(params), params)[0]
     {'b': Array([-1., -1.], dtype=float32), 'w': Array([0., 0.], dtype=float32)}
     """
-    labels = functools.partial(_train_or_freeze, freeze_mask)
+
+    def labels(params: Params) -> Any:
+        return _train_or_freeze(freeze_mask, params)
+
     return partition({"train": optimizer, "freeze": optax.set_to_zero()}, labels)
 
 
