@@ -330,6 +330,36 @@ def test_lists_of_other_lengths_are_a_warning(new: int, old: int) -> None:
     assert [float(x["w"][0]) for x in got["layers"]] == [5.0, 6.0, 2.0][:new]
 
 
+def entries(start: int, count: int) -> list[Any]:
+    return [jnp.full(1, start + i, float) for i in range(count)]
+
+
+LISTS: dict[str, Any] = {
+    "layers": lambda start, n: {"layers": [{"w": x} for x in entries(start, n)]},
+    "blocks of arrays": lambda start, n: {"model": {"blocks": entries(start, n)}},
+    "the root": entries,
+    # A list of NNX has a child without leaves next to its entries.
+    "a list of NNX": lambda start, n: {"blocks": nnx.List(map(nnx.Param, entries(start, n)))},
+    "its state": lambda start, n: nnx.state({"blocks": nnx.List(map(nnx.Param, entries(start, n)))}),
+    "a named tuple": lambda start, n: CountState(0, {"layers": entries(start, n)}),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize(
+    ("count", "k", "moved", "unmoved"),
+    [(6, 2, [10, 11, 2, 12, 13, 14], [10, 11, 12, 13, 14, 5]), (4, 3, [10, 11, 13, 14], [10, 11, 12, 13])],
+)
+def test_what_the_warning_suggests_is_right(name: str, count: int, k: int, moved: Any, unmoved: Any) -> None:
+    new, old = LISTS[name](0, count), LISTS[name](10, 5)
+    with pytest.warns(UserWarning, match="lengths of lists differ") as caught:
+        tk.graft(new, old)
+    suggested = re.findall(r"rename=(\{.*?\})(?:,|$)", str(caught[0].message))
+    for rename, expected in zip(suggested, (moved, unmoved), strict=True):
+        got, _ = tk.graft(new, old, rename=eval(rename, {"k": k}))
+        assert [float(x[0]) for x in jax.tree.leaves(got) if np.shape(x) == (1,)] == expected
+
+
 @pytest.mark.parametrize(
     "as_restored", [lambda x: x, lambda x: x | {"layers": {str(i): y for i, y in enumerate(x["layers"])}}]
 )
@@ -341,11 +371,34 @@ def test_rename_says_where_a_layer_was_inserted(as_restored: Any) -> None:
     assert paths(report.fresh) == ["layers.1.w"]
 
 
-def test_a_layer_renamed_to_itself_says_that_the_indices_are_right() -> None:
-    got, _ = tk.graft(layers(3, 0.0), layers(2, 5.0), rename={"layers.**": "layers.**"})
-    assert [float(x["w"][0]) for x in got["layers"]] == [5.0, 6.0, 2.0]
-    with pytest.warns(UserWarning, match=r"lengths of lists differ: the root \(new 1, old 2\)"):
-        tk.graft([0], [1, 2])
+@pytest.mark.parametrize(
+    ("rename", "is_silent"),
+    [
+        ({"layers.**": "layers.**"}, True),
+        ({"layers.4.**": "layers.5.**"}, True),  # inserted before the last
+        ({"layers.*.w": "layers.*.w"}, True),
+        ({"layers.1.**": "layers.2.**"}, False),  # the layers after it stay where they were
+        ({"layers.0.**": "layers.0.**"}, False),
+        ({"layers.3.**": "layers.4.**", "layers.1.**": "layers.1.**"}, False),
+        ({"head": "head"}, False),
+    ],
+)
+def test_a_rename_of_some_layers_does_not_say_where_those_after_them_go(rename: Any, is_silent: bool) -> None:
+    trees = layers(6, 0.0), layers(5, 5.0)
+    if is_silent:
+        tk.graft(*trees, rename=rename)
+    else:
+        with pytest.warns(UserWarning, match=r"lengths of lists differ: layers \(new 6, old 5\)"):
+            tk.graft(*trees, rename=rename)
+
+
+def test_lengths_are_those_of_the_list_with_the_same_labels() -> None:
+    def pair(gen: int, critic: int) -> Any:
+        return {k: CountState(0, {"layers": entries(0, n)}) for k, n in (("gen", gen), ("critic", critic))}
+
+    tk.graft(pair(3, 2), pair(3, 2), strict=True)
+    with pytest.warns(UserWarning, match=r"lengths of lists differ: mu.layers \(new 3, old 2\)\. "):
+        tk.graft(pair(3, 3), pair(3, 2))
 
 
 def test_trees_that_have_nothing_in_common() -> None:

@@ -1,13 +1,14 @@
 """graft: carry the values of one tree over to a tree of another structure."""
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from treekit._describe import describe
-from treekit._graft.match import Leaf, State, sources, states_of
+from treekit._graft.lengths import warn_of_lengths
+from treekit._graft.match import sources
 from treekit._graft.rename import Renamed
 from treekit._graft.report import Grafted, GraftReport
+from treekit._graft.states import Leaf, states_of
 from treekit._graft.values import Resize, carry, check_arguments, resizers
 from treekit._jax import jtu
 from treekit._patterns import nearest
@@ -62,8 +63,9 @@ def graft(
             leaves are renamed to one path; or `resize` returns another shape.
 
     Warns:
-        UserWarning: a list has another length than in `old`, and `rename` does not mention it. Its entries are matched
-            by their indices, so a layer inserted in the middle would get the weights of its neighbour.
+        UserWarning: a list has another length than in `old`. Its entries are matched by their indices, so a layer
+            inserted in the middle would get the weights of its neighbour. Silent if `rename` has patterns for an entry
+            and all that follow it.
 
     >>> import jax.numpy as jnp
     >>> old = {"encoder": {"w": jnp.ones(2)}, "head": jnp.ones(10)}
@@ -110,7 +112,7 @@ def _match(new: PyTree, old: PyTree, rename: Mapping[str, str]) -> _Matched:
     new_leaves, old_leaves = ([leaf for state in x for leaf in state.leaves.values()] for x in (new_states, old_states))
     names = [leaf.name for leaf in new_leaves]
     renamed = Renamed(old_states, rename, names)
-    _warn_of_lengths(new_states, old_states, renamed)
+    warn_of_lengths(new_states, old_states, renamed)
 
     found = {id(leaf): [renamed.to[leaf.name]] for leaf in new_leaves if leaf.name in renamed.to}
     for state in new_states:
@@ -132,21 +134,3 @@ def _row(leaf: Leaf, source: Leaf | None, *, is_kept: bool) -> Grafted:
         return Grafted(leaf.name, "fresh", describe(leaf.value), "nothing")
     where = f" at {source.name}" if source.name != leaf.name else ""
     return Grafted(leaf.name, "kept" if is_kept else "refused", describe(leaf.value), describe(source.value) + where)
-
-
-def _warn_of_lengths(new: list[State], old: list[State], renamed: Renamed) -> None:
-    old_lengths = {(state.kind, below): n for state in old for below, n in state.lengths.items()}
-    found = [
-        f"{below or 'the root'} (new {n}, old {old_lengths[state.kind, below]})"
-        for state in new
-        for below, n in state.lengths.items()
-        if old_lengths.get((state.kind, below), n) != n and not renamed.mentions(state.kind, below)
-    ]
-    if found:
-        warnings.warn(
-            f"graft: lengths of lists differ: {', '.join(dict.fromkeys(found))}. Their entries are matched by index. "
-            "If a layer was inserted or removed before the end, the layers after it get wrong values: use rename, such "
-            "as rename={'**.layers.2.**': '**.layers.3.**'}. If the indices are right, say so with "
-            "rename={'**.layers.**': '**.layers.**'}",
-            stacklevel=4,  # the caller of `graft`
-        )

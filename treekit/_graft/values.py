@@ -8,7 +8,7 @@ import numpy as np
 
 from treekit._describe import describe_value
 from treekit._dtype import cast_like, dtype_of, has_dtype
-from treekit._graft.match import Leaf
+from treekit._graft.states import Leaf
 from treekit._jax import jnp, untyped
 from treekit._path_mask import path_labels
 from treekit._predicates import is_traced
