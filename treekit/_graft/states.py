@@ -8,6 +8,7 @@ from typing import Any
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._key_path import is_variable, path_name
+from treekit._tree import is_mapping
 from treekit._types import PyTree
 
 
@@ -43,20 +44,27 @@ class State:
 
 def states_of(*trees: PyTree) -> list[list[State]]:
     """Return the states that have leaves, in order, for each of the trees to match."""
-    classes = [{cls for cls in _classes(tree) if is_state(cls)} for tree in trees]
+    nodes = [_nodes(tree) for tree in trees]
+    classes: list[set[Any]] = [{type(x) for x in found if is_state(type(x))} for found in nodes]
     fields: dict[frozenset[str], tuple[str, ...]] = {
         frozenset(cls._fields): cls._fields for found in classes for cls in found
     }
-    # Trees that Orbax and Flax restore without a target have dicts instead of states, and perhaps strings as indices.
-    return [_Walk(fields, plain=not all(classes)).states_of(tree) for tree in trees]
+    # Trees that Orbax and Flax restore without a target have dicts instead of states and of Flax's variables, and
+    # perhaps strings as indices.
+    has_variables = [any(map(is_variable, found)) for found in nodes]
+    return [
+        _Walk(fields, plain=not all(classes), unboxed=any(has_variables) and not has).states_of(tree)
+        for tree, has in zip(trees, has_variables, strict=True)
+    ]
 
 
 class _Walk:
     """A walk through one tree that collects its states."""
 
-    def __init__(self, fields: Mapping[frozenset[str], tuple[str, ...]], *, plain: bool) -> None:
+    def __init__(self, fields: Mapping[frozenset[str], tuple[str, ...]], *, plain: bool, unboxed: bool) -> None:
         self._fields = fields
         self._plain = plain
+        self._unboxed = unboxed
         self._states = [State()]
 
     def states_of(self, tree: PyTree) -> list[State]:
@@ -96,7 +104,7 @@ class _Walk:
             self._states.append(state)
         before = len(self._states), len(state.leaves)
         for part, key, child in children:
-            if is_variable(x):
+            if is_variable(x) or (self._unboxed and is_mapping(x) and parts == ["value"] and jtu.all_leaves([child])):
                 self._visit(child, (*path, key), named, below, state, labels)
                 continue
             no_label = kind is not None or hasattr(key, "idx") or (self._plain and part.isdecimal())
@@ -136,12 +144,12 @@ def _length(children: list[tuple[str, Any, Any]]) -> int:
     return len(entries) if entries and is_list and not any(map(jtu.tree_leaves, others)) else 0
 
 
-def _classes(tree: PyTree) -> list[Any]:
-    """Return the classes of all nodes and leaves of a tree."""
+def _nodes(tree: PyTree) -> list[Any]:
+    """Return all nodes and leaves of a tree."""
     found: list[Any] = []
 
     def see(x: object) -> bool:
-        found.append(type(x))
+        found.append(x)
         return False
 
     jtu.tree_flatten(tree, is_leaf=see)
