@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 from hypothesis import given
@@ -121,10 +122,22 @@ def test_a_long_report_is_cut() -> None:
 
 
 def test_an_empty_tree() -> None:
-    for new, old in (({}, {"a": 1}), ({"a": 1}, {}), ({}, {}), (None, ())):
+    empty: list[Any] = [({}, {}), (None, ())]
+    for new, old in empty:
         got, report = tk.graft(new, old)
         assert got == new and report.kept == ()
     assert str(tk.graft({}, {})[1]) == "0 kept, 0 fresh, 0 dropped, 0 refused (new | old)"
+
+
+@pytest.mark.parametrize(
+    ("tree", "found"),
+    [({}, r"\{\}"), (None, "None"), ("ckpt/step_3", "'ckpt/step_3'"), (optax.sgd(0.1).init({}), r"\(EmptyState\(")],
+)
+def test_a_tree_without_leaves_is_an_error_that_describes_it(tree: Any, found: str) -> None:
+    with pytest.raises(ValueError, match=f"the old tree must be a pytree with arrays or numbers; found {found}"):
+        tk.graft({"a": 1}, tree)
+    with pytest.raises(ValueError, match=f"the new tree must be a pytree with arrays or numbers; found {found}"):
+        tk.graft(tree, {"a": 1})
 
 
 def test_a_single_array() -> None:
@@ -272,6 +285,14 @@ def test_a_part_of_a_part_and_the_root() -> None:
         ({"*": "**"}, r"rename needs the same wildcards on both sides, in the same order; found '\*' and '\*\*'"),
         ({"a": "*"}, "needs the same wildcards"),
         ({"a": "head", "head": "head"}, "rename maps head and a to one name: head"),
+        (
+            {"**": "**", "a": "head"},
+            r"rename: 'a' decides about no leaf, since earlier .*: '\*\*'\. Put it before",
+        ),
+        (
+            {"head": "head", "a": "a", "*": "*"},
+            r"rename: '\*' decides about no leaf, .*: 'head', 'a'\. Put it before them",
+        ),
     ],
 )
 def test_a_rename_that_leads_nowhere(rename: Any, message: str) -> None:
@@ -312,8 +333,12 @@ def test_a_resized_leaf_has_the_dtype_of_new() -> None:
 def test_what_resize_may_not_do() -> None:
     with pytest.raises(ValueError, match=r"at w: resize must return an array of shape \(5,\), found \(3,\)"):
         tk.graft({"w": zeros(5)}, {"w": ones(3)}, resize=lambda new, old: old)
-    with pytest.raises(ValueError, match=r"the pattern 'wte' matches no leaf. The nearest paths: w"):
+    with pytest.raises(ValueError, match=r"^resize: 'wte' matches no leaf of the new tree. The nearest paths: w"):
         tk.graft({"w": zeros(5)}, {"w": ones(3)}, resize={"wte": grow})
+    with pytest.raises(ValueError, match=r"^resize: 'w\.\+' matches no leaf of the new tree"):
+        tk.graft({"w": zeros(5)}, {"w": ones(3)}, resize={re.compile("w.+"): grow})
+    with pytest.raises(AttributeError, match=r"(?s)no attribute 'at'.*happened in the `resize` of graft, at a\.w"):
+        tk.graft({"a": {"w": np.zeros(5)}}, {"a": {"w": np.ones(3)}}, resize=grow)
 
 
 # ---------------------------------------------------------------------------------------------- lists, and bad input

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from treekit._describe import describe
+from treekit._describe import describe, describe_value
 from treekit._graft.lengths import warn_of_lengths
 from treekit._graft.match import sources
 from treekit._graft.rename import Renamed
@@ -58,9 +58,9 @@ def graft(
     Raises:
         TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; `rename` is not a dict of paths; or `resize`
             is neither a function nor a dict of functions.
-        ValueError: the trees have no leaf in common; with `strict`, a leaf is not kept; several old states could be
-            meant (the message lists them); a pattern of `rename` matches nothing, or its target does not exist; two
-            leaves are renamed to one path; or `resize` returns another shape.
+        ValueError: the trees have no leaf in common, or only one has leaves; with `strict`, a leaf is not kept; several
+            old states could be meant (the message lists them); a pattern of `rename` matches nothing, decides about no
+            leaf, or its target does not exist; two leaves are renamed to one path; or `resize` returns another shape.
 
     Warns:
         UserWarning: a list has another length than in `old`. Its entries are matched by their indices, so a layer
@@ -110,6 +110,11 @@ class _Matched(NamedTuple):
 def _match(new: PyTree, old: PyTree, rename: Mapping[str, str]) -> _Matched:
     new_states, old_states = states_of(new, old)
     new_leaves, old_leaves = ([leaf for state in x for leaf in state.leaves.values()] for x in (new_states, old_states))
+    if bool(new_leaves) != bool(old_leaves):
+        side, tree = ("old", old) if new_leaves else ("new", new)
+        raise ValueError(
+            f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}"
+        )
     names = [leaf.name for leaf in new_leaves]
     renamed = Renamed(old_states, rename, names)
     warn_of_lengths(new_states, old_states, renamed)
@@ -119,7 +124,7 @@ def _match(new: PyTree, old: PyTree, rename: Mapping[str, str]) -> _Matched:
         found |= {id(leaf): leaves for leaf, leaves in sources(state, new_states, old_states, renamed.to)}
     used = {id(source) for leaves in found.values() for source in leaves}
     renamed.check_used(used)
-    if names and old_leaves and not found:
+    if names and not found:
         name = old_leaves[0].name
         raise ValueError(
             f"the trees have no leaf in common. Old: {name}. The nearest new paths: {nearest(name, names)}. Optimizer "

@@ -45,6 +45,12 @@ class Renamed:
     def check_used(self, used: Container[int]) -> None:
         """Raise a ValueError for a pattern that has no effect; `used` has the ids of the old leaves carried over."""
         for pattern, leaves in self._leaves.items():
+            earlier = [x for x, others in self._leaves.items() if any(_match(pattern, leaf.name) for _, leaf in others)]
+            if not leaves and earlier:
+                raise ValueError(
+                    f"rename: {pattern!r} decides about no leaf, since earlier patterns match all leaves that it "
+                    f"matches: {', '.join(map(repr, earlier))}. Put it before them"
+                )
             if not leaves:
                 raise ValueError(
                     f"rename: {pattern!r} matches no leaf of the old tree. The nearest paths: "
