@@ -148,6 +148,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 3),
     "masked": lambda tx: tko.masked(tx, tk.path_mask("**")),
     "partition": lambda tx: tko.partition({"all": tx}, tk.path_labels({"**": "all"})),
+    "another schedule": lambda tx: tko.chain(tx, tko.scale_by_schedule(SCHEDULE)),
     "inject": lambda tx: tko.inject_hyperparams(lambda scale: tko.chain(tx, tko.scale(scale)))(1.0),
     "all": lambda tx: tko.MultiSteps(
         WRAPPERS["inject"](WRAPPERS["partition"](WRAPPERS["chain"](tx))), 2

@@ -4,6 +4,7 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jax.core import Tracer
 
 from treekit._diff import tree_diff
@@ -41,25 +42,34 @@ def sources(
     for below, leaf in state.leaves.items():
         if leaf.name in known:
             continue
-        found = _find(state, below, equals)
+        found = _find(state, below, equals, new)
         if not found and not below.startswith(_HYPERPARAMS):
             left = [x for x in others if not _is_of_param(below) or (x.kind, x.labels, x.place, below) not in claimed]
-            found = _find(state, below, left)
+            found = _find(state, below, left, new)
         if found:
             yield leaf, found
 
 
-def _find(state: State, below: str, candidates: list[State]) -> list[Leaf]:
+def _find(state: State, below: str, candidates: list[State], new: list[State]) -> list[Leaf]:
     found = [x for x in candidates if below in x.leaves]
     placed = [x.leaves[below] for x in found if x.place == state.place]
-    if (not placed and any(x.place[1] != state.place[1] for x in found)) or not _same_values(placed):
-        name = state.leaves[below].name
-        listed = "\n".join(f"  {x.leaves[below].name}" for x in found)
-        raise ValueError(
-            f"graft cannot decide from which leaf of the old tree {name} gets its value. The candidates:\n{listed}\n"
-            f"Decide with rename, such as rename={{{found[0].leaves[below].name!r}: {name!r}}}"
-        )
+    has_no_place = not placed and any(x.place[1] != state.place[1] for x in found)
+    if has_no_place and _is_counter(state, below):
+        placed, has_no_place = [x.leaves[below] for x in found], False
+    if has_no_place or not _same_values(placed):
+        targets = [x for x in new if (x.kind, x.labels) == (state.kind, state.labels) and below in x.leaves]
+        raise ValueError(_undecided(below, targets, found))
     return placed
+
+
+def _undecided(below: str, new: list[State], old: list[State]) -> str:
+    new_listed, old_listed = ("".join(f"\n  {x.leaves[below].name}" for x in states) for states in (new, old))
+    pairs = [tuple(f"{name}.**" if name else "**" for name in (x.name, y.name)) for x in old for y in new]
+    pattern, target = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+    return (
+        f"graft cannot decide which old value goes where. The new leaves:{new_listed}\nThe old leaves:{old_listed}\n"
+        f"Decide with rename, such as rename={{{pattern!r}: {target!r}}}"
+    )
 
 
 def _origins(
@@ -90,6 +100,11 @@ def _belong(state: State, old: State) -> bool:
 
 def _is_of_param(below: str) -> bool:
     return "." in below and not below.startswith(_HYPERPARAMS)
+
+
+def _is_counter(state: State, below: str) -> bool:
+    """Whether this is a number such as the count of a schedule, in a state that belongs to no parameters."""
+    return "." not in below and not np.ndim(state.leaves[below].value) and not any(map(_is_of_param, state.leaves))
 
 
 def _same_values(leaves: list[Leaf]) -> bool:
