@@ -45,22 +45,22 @@ class Renamed:
     def check_used(self, used: Container[int]) -> None:
         """Raise a ValueError for a pattern that has no effect; `used` has the ids of the old leaves carried over."""
         for pattern, leaves in self._leaves.items():
-            earlier = [x for x, others in self._leaves.items() if any(_match(pattern, leaf.name) for _, leaf in others)]
-            if not leaves and earlier:
-                raise ValueError(
-                    f"rename: {pattern!r} decides about no leaf, since earlier patterns match all leaves that it "
-                    f"matches: {', '.join(map(repr, earlier))}. Put it before them"
-                )
             if not leaves:
-                raise ValueError(
-                    f"rename: {pattern!r} matches no leaf of the old tree. The nearest paths: "
-                    f"{nearest(pattern, self._old_names)}"
-                )
+                raise ValueError(f"rename: {pattern!r} {self._why_unused(pattern)}")
             if not any(id(leaf) in used for _, leaf in leaves):
                 raise ValueError(
                     f"rename: {pattern!r} leads to {leaves[0][0]}, which the new tree does not have. The nearest "
                     f"paths: {nearest(leaves[0][0], self._names)}"
                 )
+
+    def _why_unused(self, pattern: str) -> str:
+        earlier = [x for x, leaves in self._leaves.items() if any(_match(pattern, leaf.name) for _, leaf in leaves)]
+        if not earlier:
+            return f"matches no leaf of the old tree. The nearest paths: {nearest(pattern, self._old_names)}"
+        return (
+            "decides about no leaf, since earlier patterns match all leaves that it matches: "
+            f"{', '.join(map(repr, earlier))}. Put it before them"
+        )
 
     def _rename_in(self, state: State, rename: Mapping[str, str]) -> None:
         start = f"{state.name}." if state.name else ""
