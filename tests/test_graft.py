@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 from hypothesis import given
@@ -121,10 +122,22 @@ def test_a_long_report_is_cut() -> None:
 
 
 def test_an_empty_tree() -> None:
-    for new, old in (({}, {"a": 1}), ({"a": 1}, {}), ({}, {}), (None, ())):
+    empty: list[Any] = [({}, {}), (None, ())]
+    for new, old in empty:
         got, report = tk.graft(new, old)
         assert got == new and report.kept == ()
     assert str(tk.graft({}, {})[1]) == "0 kept, 0 fresh, 0 dropped, 0 refused (new | old)"
+
+
+@pytest.mark.parametrize(
+    ("tree", "found"),
+    [({}, r"\{\}"), (None, "None"), ("ckpt/step_3", "'ckpt/step_3'"), (optax.sgd(0.1).init({}), r"\(EmptyState\(")],
+)
+def test_a_tree_without_leaves_is_an_error_that_describes_it(tree: Any, found: str) -> None:
+    with pytest.raises(ValueError, match=f"the old tree must be a pytree with arrays or numbers; found {found}"):
+        tk.graft({"a": 1}, tree)
+    with pytest.raises(ValueError, match=f"the new tree must be a pytree with arrays or numbers; found {found}"):
+        tk.graft(tree, {"a": 1})
 
 
 def test_a_single_array() -> None:
@@ -272,6 +285,14 @@ def test_a_part_of_a_part_and_the_root() -> None:
         ({"*": "**"}, r"rename needs the same wildcards on both sides, in the same order; found '\*' and '\*\*'"),
         ({"a": "*"}, "needs the same wildcards"),
         ({"a": "head", "head": "head"}, "rename maps head and a to one name: head"),
+        (
+            {"**": "**", "a": "head"},
+            r"rename: 'a' decides about no leaf, since earlier .*: '\*\*'\. Put it before",
+        ),
+        (
+            {"head": "head", "a": "a", "*": "*"},
+            r"rename: '\*' decides about no leaf, .*: 'head', 'a'\. Put it before them",
+        ),
     ],
 )
 def test_a_rename_that_leads_nowhere(rename: Any, message: str) -> None:
@@ -312,8 +333,12 @@ def test_a_resized_leaf_has_the_dtype_of_new() -> None:
 def test_what_resize_may_not_do() -> None:
     with pytest.raises(ValueError, match=r"at w: resize must return an array of shape \(5,\), found \(3,\)"):
         tk.graft({"w": zeros(5)}, {"w": ones(3)}, resize=lambda new, old: old)
-    with pytest.raises(ValueError, match=r"the pattern 'wte' matches no leaf. The nearest paths: w"):
+    with pytest.raises(ValueError, match=r"^resize: 'wte' matches no leaf of the new tree. The nearest paths: w"):
         tk.graft({"w": zeros(5)}, {"w": ones(3)}, resize={"wte": grow})
+    with pytest.raises(ValueError, match=r"^resize: 'w\.\+' matches no leaf of the new tree"):
+        tk.graft({"w": zeros(5)}, {"w": ones(3)}, resize={re.compile("w.+"): grow})
+    with pytest.raises(AttributeError, match=r"(?s)no attribute 'at'.*happened in the `resize` of graft, at a\.w"):
+        tk.graft({"a": {"w": np.zeros(5)}}, {"a": {"w": np.ones(3)}}, resize=grow)
 
 
 # ---------------------------------------------------------------------------------------------- lists, and bad input
@@ -330,6 +355,36 @@ def test_lists_of_other_lengths_are_a_warning(new: int, old: int) -> None:
     assert [float(x["w"][0]) for x in got["layers"]] == [5.0, 6.0, 2.0][:new]
 
 
+def entries(start: int, count: int) -> list[Any]:
+    return [jnp.full(1, start + i, float) for i in range(count)]
+
+
+LISTS: dict[str, Any] = {
+    "layers": lambda start, n: {"layers": [{"w": x} for x in entries(start, n)]},
+    "blocks of arrays": lambda start, n: {"model": {"blocks": entries(start, n)}},
+    "the root": entries,
+    # A list of NNX has a child without leaves next to its entries.
+    "a list of NNX": lambda start, n: {"blocks": nnx.List(map(nnx.Param, entries(start, n)))},
+    "its state": lambda start, n: nnx.state({"blocks": nnx.List(map(nnx.Param, entries(start, n)))}),
+    "a named tuple": lambda start, n: CountState(0, {"layers": entries(start, n)}),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize(
+    ("count", "k", "moved", "unmoved"),
+    [(6, 2, [10, 11, 2, 12, 13, 14], [10, 11, 12, 13, 14, 5]), (4, 3, [10, 11, 13, 14], [10, 11, 12, 13])],
+)
+def test_what_the_warning_suggests_is_right(name: str, count: int, k: int, moved: Any, unmoved: Any) -> None:
+    new, old = LISTS[name](0, count), LISTS[name](10, 5)
+    with pytest.warns(UserWarning, match="lengths of lists differ") as caught:
+        tk.graft(new, old)
+    suggested = re.findall(r"rename=(\{.*?\})(?:,|$)", str(caught[0].message))
+    for rename, expected in zip(suggested, (moved, unmoved), strict=True):
+        got, _ = tk.graft(new, old, rename=eval(rename, {"k": k}))
+        assert [float(x[0]) for x in jax.tree.leaves(got) if np.shape(x) == (1,)] == expected
+
+
 @pytest.mark.parametrize(
     "as_restored", [lambda x: x, lambda x: x | {"layers": {str(i): y for i, y in enumerate(x["layers"])}}]
 )
@@ -341,11 +396,34 @@ def test_rename_says_where_a_layer_was_inserted(as_restored: Any) -> None:
     assert paths(report.fresh) == ["layers.1.w"]
 
 
-def test_a_layer_renamed_to_itself_says_that_the_indices_are_right() -> None:
-    got, _ = tk.graft(layers(3, 0.0), layers(2, 5.0), rename={"layers.**": "layers.**"})
-    assert [float(x["w"][0]) for x in got["layers"]] == [5.0, 6.0, 2.0]
-    with pytest.warns(UserWarning, match=r"lengths of lists differ: the root \(new 1, old 2\)"):
-        tk.graft([0], [1, 2])
+@pytest.mark.parametrize(
+    ("rename", "is_silent"),
+    [
+        ({"layers.**": "layers.**"}, True),
+        ({"layers.4.**": "layers.5.**"}, True),  # inserted before the last
+        ({"layers.*.w": "layers.*.w"}, True),
+        ({"layers.1.**": "layers.2.**"}, False),  # the layers after it stay where they were
+        ({"layers.0.**": "layers.0.**"}, False),
+        ({"layers.3.**": "layers.4.**", "layers.1.**": "layers.1.**"}, False),
+        ({"head": "head"}, False),
+    ],
+)
+def test_a_rename_of_some_layers_does_not_say_where_those_after_them_go(rename: Any, is_silent: bool) -> None:
+    trees = layers(6, 0.0), layers(5, 5.0)
+    if is_silent:
+        tk.graft(*trees, rename=rename)
+    else:
+        with pytest.warns(UserWarning, match=r"lengths of lists differ: layers \(new 6, old 5\)"):
+            tk.graft(*trees, rename=rename)
+
+
+def test_lengths_are_those_of_the_list_with_the_same_labels() -> None:
+    def pair(gen: int, critic: int) -> Any:
+        return {k: CountState(0, {"layers": entries(0, n)}) for k, n in (("gen", gen), ("critic", critic))}
+
+    tk.graft(pair(3, 2), pair(3, 2), strict=True)
+    with pytest.warns(UserWarning, match=r"lengths of lists differ: mu.layers \(new 3, old 2\)\. "):
+        tk.graft(pair(3, 3), pair(3, 2))
 
 
 def test_trees_that_have_nothing_in_common() -> None:
@@ -385,6 +463,16 @@ class WrapState(NamedTuple):
 Masked = namedtuple("Masked", ())
 
 
+class StepsState(NamedTuple):
+    mini_step: Any
+    acc_grads: Any
+    inner_state: Any
+
+
+class CounterState(NamedTuple):
+    count: Any
+
+
 def state(by: float, *names: str) -> Any:
     return CountState(jnp.float32(by), {name: jnp.float32(by) for name in names})
 
@@ -404,16 +492,59 @@ def test_equal_states_are_matched_in_their_order() -> None:
     assert (float(got[1].count), float(got[3].mu["a"])) == (1, 2)
 
 
-def test_another_number_of_equal_states_is_ambiguous() -> None:
-    one, two = (state(0, "a"),), (state(1, "a"), state(2, "a"))
-    with pytest.raises(
-        ValueError, match=r"(?s)cannot decide from which leaf .* 0.count gets.*candidates:\n  0.count\n  1.count\n"
-    ):
-        tk.graft(one, two)
-    with pytest.raises(ValueError, match=r"(?s)cannot decide .*0.count.*candidates:\n  0.count\nDecide with rename"):
-        tk.graft(two, one)
-    got, report = tk.graft(one, two, rename={"1.**": "0.**"})
-    assert float(got[0].count) == 2 and paths(report.dropped) == ["0.count", "0.mu.a"]
+@pytest.mark.parametrize(
+    ("new", "old", "message", "kept"),
+    [
+        (
+            (state(0, "a"),),
+            (state(1, "a"), state(2, "a")),
+            r"The new leaves:\n  0.count\nThe old leaves:\n  0.count\n  1.count\nDecide with rename, .*=\{'1.\*\*': '0",
+            ["0.count", "0.mu.a"],
+        ),
+        (
+            (state(0, "a"), state(0, "a")),
+            (state(1, "a"),),
+            r"The new leaves:\n  0.count\n  1.count\nThe old leaves:\n  0.count\nDecide with rename",
+            ["1.count", "1.mu.a"],
+        ),
+        (
+            StepsState(0, {"a": 0.0}, StepsState(0, {"a": 0.0}, state(0, "a"))),
+            StepsState(1, {"a": 1.0}, state(1, "a")),
+            r"The new leaves:\n  mini_step\n  inner_state.mini_step\nThe old leaves:\n  mini_step\nDecide",
+            [f"inner_state.{x}" for x in ("mini_step", "acc_grads.a", "inner_state.count", "inner_state.mu.a")],
+        ),
+        (
+            state(0, "a", "b"),
+            {"x": state(1, "a"), "y": state(2, "b")},
+            r"The new leaves:\n  count\nThe old leaves:\n  x.count\n  y.count\nDecide",
+            ["count", "mu.a", "mu.b"],
+        ),
+    ],
+)
+def test_what_is_ambiguous_is_an_error_with_a_hint_that_decides(new: Any, old: Any, message: str, kept: Any) -> None:
+    with pytest.raises(ValueError, match=f"graft cannot decide which old value goes where. {message}") as caught:
+        tk.graft(new, old)
+    _, report = tk.graft(new, old, rename=eval(str(caught.value).rpartition("rename=")[2]))
+    assert paths(report.kept) == kept
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        ((CounterState(0), CounterState(0)), (CounterState(3),)),
+        ((CounterState(0),), (CounterState(3), (), CounterState(3))),
+        ([CounterState(jnp.int32(0))] * 2, [{"count": jnp.int32(3)}]),
+    ],
+)
+def test_equal_counts_that_belong_to_no_params_are_not_ambiguous(new: Any, old: Any) -> None:
+    """As of two schedules, of which one is new."""
+    got, _ = tk.graft(new, old, strict=True)
+    assert all(int(x) == 3 for x in jax.tree.leaves(got))
+
+
+def test_other_counts_that_belong_to_no_params_are_ambiguous() -> None:
+    with pytest.raises(ValueError, match=r"cannot decide which old value goes where.*\n  0.count\nThe old"):
+        tk.graft((CounterState(0),), (CounterState(3), CounterState(4)))
 
 
 def test_plain_dicts_for_states() -> None:
@@ -470,8 +601,6 @@ def test_a_state_split_in_two_and_put_together_again() -> None:
     assert all(float(x) == 3 for x in jax.tree.leaves(got))
     whole, report = tk.graft(state(0, "a", "b"), got)
     assert all(float(x) == 3 for x in jax.tree.leaves(whole)) and report.dropped == ()
-    with pytest.raises(ValueError, match=r"(?s)cannot decide .* count gets .*candidates:\n  x.count\n  y.count"):
-        tk.graft(state(0, "a", "b"), {"x": state(1, "a"), "y": state(2, "b")})
     with pytest.raises(ValueError, match="cannot decide"):
         jax.jit(lambda old: tk.graft(state(0, "a", "b"), old)[0])(split)
 

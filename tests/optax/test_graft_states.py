@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import treekit as tk
 from tests.optax import cases
@@ -147,6 +148,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 3),
     "masked": lambda tx: tko.masked(tx, tk.path_mask("**")),
     "partition": lambda tx: tko.partition({"all": tx}, tk.path_labels({"**": "all"})),
+    "another schedule": lambda tx: tko.chain(tx, tko.scale_by_schedule(SCHEDULE)),
     "inject": lambda tx: tko.inject_hyperparams(lambda scale: tko.chain(tx, tko.scale(scale)))(1.0),
     "all": lambda tx: tko.MultiSteps(
         WRAPPERS["inject"](WRAPPERS["partition"](WRAPPERS["chain"](tx))), 2
@@ -317,3 +319,62 @@ def test_a_raw_equinox_model_and_its_optimizer(tmp_path: Path) -> None:
     assert isinstance(got["model"], eqx.nn.MLP) and got["model"].activation is bigger.activation
     same(got["model"].layers[2].weight, model.layers[1].weight)
     assert refused in {row.path for row in report.fresh} and not report.refused and not report.dropped
+
+
+# ------------------------------------------------------------------------------------------------------------------ NNX
+
+
+class Net(nnx.Module):
+    def __init__(self, seed: int = 0) -> None:
+        rngs = nnx.Rngs(seed)
+        self.layers = nnx.List([nnx.Linear(2, 2, rngs=rngs) for _ in range(2)])
+        self.norm = nnx.BatchNorm(2, rngs=rngs)
+
+
+def trainer(tx: Any, steps: int) -> Any:
+    model = Net(steps)
+    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+    for _ in range(steps):
+        optimizer.update(model, jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param)))
+    return model, optimizer
+
+
+NNX: dict[str, Callable[[Any, Any], Any]] = {
+    "params": lambda model, _: nnx.state(model, nnx.Param),
+    "state": lambda model, _: nnx.state(model),
+    "opt_state": lambda _, optimizer: optimizer.opt_state,
+    "state of the optimizer": lambda _, optimizer: nnx.state(optimizer),
+    "all": lambda model, optimizer: {
+        "model": nnx.state(model),
+        "opt_state": optimizer.opt_state,
+        "steps": jnp.int32(3),
+    },
+}
+
+
+@pytest.mark.parametrize("name", NNX)
+def test_what_orbax_restores_of_nnx_goes_in(name: str, tmp_path: Path) -> None:
+    old, new = (NNX[name](*trainer(tko.adam(0.1), steps)) for steps in (3, 0))
+    restored = through_orbax(old, tmp_path / "checkpoint")
+    got, _ = tk.graft(new, restored, strict=True)
+    tk.assert_trees_same(got, old)
+    back, _ = tk.graft(jax.tree.map(jnp.zeros_like, restored), old, strict=True)
+    tk.assert_trees_same(back, jax.tree.map(jnp.asarray, restored))
+
+
+def test_what_orbax_restores_of_a_state_goes_into_the_model(tmp_path: Path) -> None:
+    old, new = nnx.state(Net(1)), Net(2)
+    for i, tree in enumerate((old, nnx.to_pure_dict(old))):
+        got, _ = tk.graft(new, through_orbax(tree, tmp_path / str(i)), strict=True)
+        tk.assert_trees_same(nnx.state(got), old)
+
+
+@pytest.mark.parametrize("saved", ["opt_state", "state of the optimizer"])
+def test_another_wrapper_in_an_optimizer_of_nnx(saved: str, tmp_path: Path) -> None:
+    old = trainer(tko.adam(0.1), 3)
+    model, optimizer = trainer(tko.chain(tko.clip(1.0), tko.adam(0.1)), 0)
+    for tree in (NNX[saved](*old), through_orbax(NNX[saved](*old), tmp_path / "checkpoint")):
+        optimizer.opt_state, report = tk.graft(optimizer.opt_state, tree)
+        assert report.fresh == report.refused == ()
+        optimizer.update(model, nnx.state(model, nnx.Param))
+        assert int(adams(optimizer.opt_state)[0].count[...]) == 4

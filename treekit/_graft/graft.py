@@ -1,13 +1,14 @@
 """graft: carry the values of one tree over to a tree of another structure."""
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from treekit._describe import describe
-from treekit._graft.match import Leaf, State, sources, states_of
+from treekit._describe import describe, describe_value
+from treekit._graft.lengths import warn_of_lengths
+from treekit._graft.match import sources
 from treekit._graft.rename import Renamed
 from treekit._graft.report import Grafted, GraftReport
+from treekit._graft.states import Leaf, states_of
 from treekit._graft.values import Resize, carry, check_arguments, resizers
 from treekit._jax import jtu
 from treekit._patterns import nearest
@@ -57,13 +58,14 @@ def graft(
     Raises:
         TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; `rename` is not a dict of paths; or `resize`
             is neither a function nor a dict of functions.
-        ValueError: the trees have no leaf in common; with `strict`, a leaf is not kept; several old states could be
-            meant (the message lists them); a pattern of `rename` matches nothing, or its target does not exist; two
-            leaves are renamed to one path; or `resize` returns another shape.
+        ValueError: the trees have no leaf in common, or only one has leaves; with `strict`, a leaf is not kept; several
+            old states could be meant (the message lists them); a pattern of `rename` matches nothing, decides about no
+            leaf, or its target does not exist; two leaves are renamed to one path; or `resize` returns another shape.
 
     Warns:
-        UserWarning: a list has another length than in `old`, and `rename` does not mention it. Its entries are matched
-            by their indices, so a layer inserted in the middle would get the weights of its neighbour.
+        UserWarning: a list has another length than in `old`. Its entries are matched by their indices, so a layer
+            inserted in the middle would get the weights of its neighbour. Silent if `rename` has patterns for an entry
+            and all that follow it.
 
     >>> import jax.numpy as jnp
     >>> old = {"encoder": {"w": jnp.ones(2)}, "head": jnp.ones(10)}
@@ -108,16 +110,21 @@ class _Matched(NamedTuple):
 def _match(new: PyTree, old: PyTree, rename: Mapping[str, str]) -> _Matched:
     new_states, old_states = states_of(new, old)
     new_leaves, old_leaves = ([leaf for state in x for leaf in state.leaves.values()] for x in (new_states, old_states))
+    if bool(new_leaves) != bool(old_leaves):
+        side, tree = ("old", old) if new_leaves else ("new", new)
+        raise ValueError(
+            f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}"
+        )
     names = [leaf.name for leaf in new_leaves]
     renamed = Renamed(old_states, rename, names)
-    _warn_of_lengths(new_states, old_states, renamed)
+    warn_of_lengths(new_states, old_states, renamed)
 
     found = {id(leaf): [renamed.to[leaf.name]] for leaf in new_leaves if leaf.name in renamed.to}
     for state in new_states:
         found |= {id(leaf): leaves for leaf, leaves in sources(state, new_states, old_states, renamed.to)}
     used = {id(source) for leaves in found.values() for source in leaves}
     renamed.check_used(used)
-    if names and old_leaves and not found:
+    if names and not found:
         name = old_leaves[0].name
         raise ValueError(
             f"the trees have no leaf in common. Old: {name}. The nearest new paths: {nearest(name, names)}. Optimizer "
@@ -132,21 +139,3 @@ def _row(leaf: Leaf, source: Leaf | None, *, is_kept: bool) -> Grafted:
         return Grafted(leaf.name, "fresh", describe(leaf.value), "nothing")
     where = f" at {source.name}" if source.name != leaf.name else ""
     return Grafted(leaf.name, "kept" if is_kept else "refused", describe(leaf.value), describe(source.value) + where)
-
-
-def _warn_of_lengths(new: list[State], old: list[State], renamed: Renamed) -> None:
-    old_lengths = {(state.kind, below): n for state in old for below, n in state.lengths.items()}
-    found = [
-        f"{below or 'the root'} (new {n}, old {old_lengths[state.kind, below]})"
-        for state in new
-        for below, n in state.lengths.items()
-        if old_lengths.get((state.kind, below), n) != n and not renamed.mentions(state.kind, below)
-    ]
-    if found:
-        warnings.warn(
-            f"graft: lengths of lists differ: {', '.join(dict.fromkeys(found))}. Their entries are matched by index. "
-            "If a layer was inserted or removed before the end, the layers after it get wrong values: use rename, such "
-            "as rename={'**.layers.2.**': '**.layers.3.**'}. If the indices are right, say so with "
-            "rename={'**.layers.**': '**.layers.**'}",
-            stacklevel=4,  # the caller of `graft`
-        )

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Container, Mapping
 
-from treekit._graft.match import Leaf, State
+from treekit._graft.states import Leaf, State
 from treekit._patterns import glob_regex, nearest
 
 _WILDCARD = re.compile(r"(?:(?<=\.)|^)\*\*\.|\*+")  # in a path with a dot at its end, as in `glob_regex`
@@ -21,7 +21,7 @@ class Renamed:
         self._names = names
         self._old_names = [leaf.name for state in states for leaf in state.leaves.values()]
         self._leaves: dict[str, list[tuple[str, Leaf]]] = {pattern: [] for pattern in rename}
-        self._mentioned: list[tuple[object, str]] = []
+        self._by_state: dict[State, dict[str, bool]] = {}  # the paths in the old states, and whether they are renamed
         for pattern, target in rename.items():
             if _wildcards(pattern) != _wildcards(target):
                 raise ValueError(
@@ -31,35 +31,48 @@ class Renamed:
         for state in states:
             self._rename_in(state, rename)
 
-    def mentions(self, kind: object, below: str) -> bool:
-        """Whether a leaf below this path, in states of this kind, was renamed, if only to its own name."""
+    def decides(self, state: State, below: str) -> bool:
+        """Whether an entry of the list at this path was renamed, if only to its own name, and so were all after it."""
         start = f"{below}." if below else ""
-        return any(kind == x and name.startswith(start) for x, name in self._mentioned)
+        entries = [
+            (int(path.removeprefix(start).split(".")[0]), is_renamed)
+            for path, is_renamed in self._by_state[state].items()
+            if path.startswith(start)
+        ]
+        first = min((i for i, is_renamed in entries if is_renamed), default=None)
+        return first is not None and all(is_renamed for i, is_renamed in entries if i >= first)
 
     def check_used(self, used: Container[int]) -> None:
         """Raise a ValueError for a pattern that has no effect; `used` has the ids of the old leaves carried over."""
         for pattern, leaves in self._leaves.items():
             if not leaves:
-                raise ValueError(
-                    f"rename: {pattern!r} matches no leaf of the old tree. The nearest paths: "
-                    f"{nearest(pattern, self._old_names)}"
-                )
+                raise ValueError(f"rename: {pattern!r} {self._why_unused(pattern)}")
             if not any(id(leaf) in used for _, leaf in leaves):
                 raise ValueError(
                     f"rename: {pattern!r} leads to {leaves[0][0]}, which the new tree does not have. The nearest "
                     f"paths: {nearest(leaves[0][0], self._names)}"
                 )
 
+    def _why_unused(self, pattern: str) -> str:
+        earlier = [x for x, leaves in self._leaves.items() if any(_match(pattern, leaf.name) for _, leaf in leaves)]
+        if not earlier:
+            return f"matches no leaf of the old tree. The nearest paths: {nearest(pattern, self._old_names)}"
+        return (
+            "decides about no leaf, since earlier patterns match all leaves that it matches: "
+            f"{', '.join(map(repr, earlier))}. Put it before them"
+        )
+
     def _rename_in(self, state: State, rename: Mapping[str, str]) -> None:
         start = f"{state.name}." if state.name else ""
         moved: dict[str, Leaf] = {}
+        renamed = self._by_state[state] = {}
         for below, leaf in list(state.leaves.items()):
             pattern = next((x for x in rename if _match(x, leaf.name)), None)
+            renamed[below] = pattern is not None
             if pattern is None:
                 continue
             name = _substitute(pattern, rename[pattern], leaf.name)
             self._leaves[pattern].append((name, leaf))
-            self._mentioned.append((state.kind, below))
             del state.leaves[below]
             inside = pattern.startswith("**") and rename[pattern].startswith("**") and name.startswith(start)
             group, key = (moved, name.removeprefix(start)) if inside else (self.to, name)

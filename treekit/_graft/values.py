@@ -1,5 +1,6 @@
 """The values that a graft carries over, with the shapes, dtypes and places of the new leaves."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,9 +9,9 @@ import numpy as np
 
 from treekit._describe import describe_value
 from treekit._dtype import cast_like, dtype_of, has_dtype
-from treekit._graft.match import Leaf
+from treekit._graft.states import Leaf
 from treekit._jax import jnp, untyped
-from treekit._path_mask import path_labels
+from treekit._patterns import check_pattern, matches, nearest
 from treekit._predicates import is_traced
 from treekit._tree import is_mapping
 
@@ -40,8 +41,7 @@ def carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:
     if isinstance(old, jax.ShapeDtypeStruct):
         raise TypeError(f"at {leaf.name}: the old tree has a shape and dtype, but no value")
     if np.shape(old) != np.shape(new):
-        old = None if resize is None else resize(new, old)
-        if old is None:
+        if resize is None or (old := _resized(leaf, old, resize)) is None:
             return None
         if np.shape(old) != np.shape(new):
             raise ValueError(
@@ -58,6 +58,14 @@ def carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:
     return _placed(old if is_same and isinstance(new, _NUMPY) else value, new)
 
 
+def _resized(leaf: Leaf, old: Any, resize: Resize) -> Any:
+    try:
+        return resize(leaf.value, old)
+    except Exception as error:
+        error.add_note(f"This happened in the `resize` of graft, at {leaf.name}")
+        raise
+
+
 def _placed(value: Any, new: Any) -> Any:
     """Convert a value to the type of the new leaf: a Python number, a NumPy array, or a JAX array with its sharding."""
     if is_traced(value):
@@ -72,8 +80,13 @@ def _placed(value: Any, new: Any) -> Any:
 
 
 def resizers(resize: Resize | Mapping[Any, Resize] | None, names: list[str]) -> dict[str, Resize | None]:
-    """Return the function that resizes each of these leaves, or None; patterns are those of `path_labels`."""
+    """Return the function that resizes each of these leaves, or None; the first pattern that matches decides."""
     if callable(resize) or resize is None:
         return dict.fromkeys(names, resize)
-    resizers: dict[str, Resize | None] = path_labels(resize, default=None)(dict.fromkeys(names, 0))
-    return resizers
+    for pattern in map(check_pattern, resize):
+        if not any(matches(pattern, name) for name in names):
+            text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+            raise ValueError(
+                f"resize: {text!r} matches no leaf of the new tree. The nearest paths: {nearest(text, names)}"
+            )
+    return {name: next((f for pattern, f in resize.items() if matches(pattern, name)), None) for name in names}

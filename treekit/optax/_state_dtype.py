@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 
 from treekit._describe import describe_value
 from treekit._dtype import issubdtype
-from treekit._graft.match import is_state
+from treekit._graft.states import is_state
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._key_path import is_variable
 from treekit._patterns import matches
