@@ -22,7 +22,7 @@ OURS = ("", "contrib", "schedules", "transforms")  # modules of ours, which have
 THEIRS = tuple(name for name, x in vars(optax).items() if isinstance(x, types.ModuleType) and not name.startswith("_"))
 THEIRS = tuple(sorted(name for name in THEIRS if name not in OURS and getattr(optax, name).__name__ == f"optax.{name}"))
 MODULES = (*OURS, *THEIRS)
-KNOWN = {"adam": "adam_like", "adamw": "adamw_like", "chain": "chained", "sgd": "sgd_like"}
+KNOWN = {name: f"{name}_like" for name in ("adam", "adamw", "chain", "named_chain", "sgd")}
 
 
 def file(module: str) -> Path:

@@ -150,6 +150,7 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "union": (int | str, "a", 1.5),
     "typing's union": (old.Union[int, str], 1, None),
     "optional": (old.Optional[F], None, "a"),
+    "empty tuple": (tuple[()], (), (1,)),
     "literal": (Literal["same", 1], "same", True),
     "annotated": (Annotated[int, "positive"], 1, "1"),
     "final": (Final[int], 1, "1"),

@@ -34,6 +34,11 @@ def test_repr_is_the_call_that_made_it() -> None:
     assert init.__name__ == "init"
 
 
+def test_multi_steps_in_a_chain_has_a_repr() -> None:
+    chain = tko.chain(tko.clip(1.0), tko.MultiSteps(tko.sgd(0.1), 2))
+    assert repr(chain) == "chain(clip(max_delta=1.0), MultiSteps(sgd(learning_rate=0.1), 2))"
+
+
 @pytest.mark.parametrize("field", ["init", "update"])
 def test_replace_drops_the_core(field: str) -> None:
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:

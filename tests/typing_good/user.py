@@ -130,8 +130,10 @@ def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTra
     injected = optax.inject_hyperparams(optax.adam, only=["b1", "learning_rate"])(1e-3, b1=0.9)
     assert_type(injected.init(model), optax.InjectStatefulHyperparamsState)
     count = optax.scale_by_tree({"weight": 0.1, "bias": 1}).init(model).rate_count
-    count = optax.scale_by_tree(lambda params: params).init(model).rate_count
+    count += optax.scale_by_tree(lambda params: params).init(model).rate_count
     optax.chain(optax.sgd(0.1), optax.scale_by_tree(0.5))
+    optax.chain(optax.clip(1.0), optax.MultiSteps(tx, 2))
+    optax.named_chain(("clip", optax.clip(1.0)), ("steps", optax.MultiSteps(tx, 2)))
     kept = optax.dtype_preserving(tx, state_dtype=jax.numpy.float32)
     kept = optax.dtype_preserving(tx, state_dtype={"mu": jax.numpy.bfloat16, "nu": "float32"})
     kept = optax.dtype_preserving(tx, state_dtype={re.compile("mu"): jax.numpy.bfloat16})

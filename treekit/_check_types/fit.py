@@ -16,6 +16,8 @@ def fit(x: Any, hint: Any, memo: Memo) -> Memo | None:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return next((after for each in args if (after := fit(x, each, memo)) is not None), None)
+    if origin is tuple and not args:  # tuple[()]
+        return memo if isinstance(x, tuple) and not x else None
     if origin is Literal:
         return memo if any(type(x) is type(value) and x == value for value in args) else None
     if origin is type:

@@ -59,13 +59,12 @@ def graft(
         TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; `rename` is not a dict of paths; or `resize`
             is neither a function nor a dict of functions.
         ValueError: the trees have no leaf in common, or only one has leaves; with `strict`, a leaf is not kept; several
-            old states could be meant (the message lists them); a pattern of `rename` matches nothing, decides about no
-            leaf, or its target does not exist; two leaves are renamed to one path; or `resize` returns another shape.
+            old states could be meant (the message lists them); a pattern of `rename` decides about no leaf, or its
+            target does not exist; two leaves are renamed to one path; or `resize` returns another shape.
 
     Warns:
-        UserWarning: a list has another length than in `old`. Its entries are matched by their indices, so a layer
-            inserted in the middle would get the weights of its neighbour. Silent if `rename` has patterns for an entry
-            and all that follow it.
+        UserWarning: a list has another length than in `old`. Its entries are matched by index, so a layer inserted in
+            the middle would get its neighbour's weights. Silent if `rename` has patterns for an entry and all after it.
 
     >>> import jax.numpy as jnp
     >>> old = {"encoder": {"w": jnp.ones(2)}, "head": jnp.ones(10)}

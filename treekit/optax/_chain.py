@@ -9,10 +9,11 @@ from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import normalize, whole_step
 from treekit.optax._preserve_dtypes import preserve_step_dtypes
 from treekit.optax._transformation import Apply, Core, SteppingCore, core_of, own_step
+from treekit.optax._types import TransformationLike
 
 
 def with_last_step(
-    chain: optax.GradientTransformation, last: optax.GradientTransformation, relink: Callable[[Core], Core]
+    chain: optax.GradientTransformation, last: TransformationLike, relink: Callable[[Core], Core]
 ) -> optax.GradientTransformation:
     """Return a chain that has a whole step of its own if its last link has one.
 

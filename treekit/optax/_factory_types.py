@@ -4,11 +4,12 @@ At run time these functions do nothing: `_wrap_optax.py` makes the factories tha
 """
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeAlias, cast
+from typing import Any, ParamSpec, Protocol, TypeAlias, cast
 
 import optax
 
 from treekit.optax._transformation import GradientTransformation
+from treekit.optax._types import TransformationLike
 
 P = ParamSpec("P")
 
@@ -28,6 +29,28 @@ def any_state(factory: Callable[P, object]) -> Callable[P, GradientTransformatio
 def chained(factory: Callable[P, object]) -> Callable[P, GradientTransformation[ChainState]]:
     """Type of a factory that makes a chain."""
     return any_state(factory)
+
+
+class Chain(Protocol):
+    """Type of `chain`, which accepts any transformation, a `MultiSteps` too."""
+
+    def __call__(self, *args: TransformationLike) -> GradientTransformation[ChainState]: ...
+
+
+class NamedChain(Protocol):
+    """Type of `named_chain`."""
+
+    def __call__(self, *transforms: tuple[str, TransformationLike]) -> GradientTransformation[Any]: ...
+
+
+def chain_like(factory: object) -> Chain:
+    """Type of `chain`."""
+    return cast(Chain, factory)
+
+
+def named_chain_like(factory: object) -> NamedChain:
+    """Type of `named_chain`."""
+    return cast(NamedChain, factory)
 
 
 def adam_like(factory: Callable[P, object]) -> Callable[P, GradientTransformation[AdamState]]:

@@ -78,6 +78,9 @@ class MultiSteps(_Base):
         core = SteppingCore(self._init, self._update, self._whole_step)
         self._tx = at_boundary(core).described_as(lambda: f"MultiSteps({self._opt!r}, {every_k_schedule!r})")
 
+    def __repr__(self) -> str:
+        return repr(self._tx)
+
     @property
     def inner_opt(self) -> GradientTransformation[Any]:
         """Return the inner transformation."""

@@ -19,8 +19,8 @@ def makers(model: Model) -> None:
     optax.adamm(1e-3)  # both
     optax.adamw(1e-3, wieght_decay=0.1)  # pyright
     optax.adamw("1e-3")  # pyright
-    optax.chain([optax.clip(1.0), optax.adam(1e-3)])  # pyright
-    optax.chain(optax.clip(1.0), optax.adam)  # pyright
+    optax.chain([optax.clip(1.0), optax.adam(1e-3)])  # both
+    optax.chain(optax.clip(1.0), optax.adam)  # both
     optax.losses.l2_los(model.weight)  # both
     optax.warmup_cosine_decay_schedule(0.0, 1e-2, 20)  # pyright
 
