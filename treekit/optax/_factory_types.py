@@ -4,7 +4,7 @@ At run time these functions do nothing: `_wrap_optax.py` makes the factories tha
 """
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, Protocol, TypeAlias, cast
+from typing import Any, ParamSpec, Protocol, TypeAlias, cast, runtime_checkable
 
 import optax
 
@@ -31,12 +31,14 @@ def chained(factory: Callable[P, object]) -> Callable[P, GradientTransformation[
     return any_state(factory)
 
 
+@runtime_checkable
 class Chain(Protocol):
     """Type of `chain`, which accepts any transformation, a `MultiSteps` too."""
 
     def __call__(self, *args: TransformationLike) -> GradientTransformation[ChainState]: ...
 
 
+@runtime_checkable
 class NamedChain(Protocol):
     """Type of `named_chain`."""
 
