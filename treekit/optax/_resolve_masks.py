@@ -10,7 +10,7 @@ from treekit._dtype import as_array
 from treekit._filter import filter
 from treekit._jax import jtu
 from treekit._key_path import is_variable, path_text
-from treekit._predicates import is_array, is_inexact_array, is_inexact_parameter, is_parameter, is_traced
+from treekit._predicates import is_array, is_inexact_array, is_parameter, is_traced
 from treekit._resolve_spec import match_spec, resolve_shown
 from treekit._tree import is_none
 from treekit._types import FilterSpec, KeyPath, Labels, Mask, Params, PyTree
@@ -21,8 +21,7 @@ from treekit.optax._selection import LeafSelection
 def choose_filtered(filter_spec: FilterSpec, params: Params) -> LeafSelection:
     """Select the leaves that satisfy a filter_spec, which is called with the user's own leaves."""
     leaves, treedef = jtu.tree_flatten(params)
-    spec = _stands_for_inexact_array if filter_spec is is_inexact_array else _none_as_false(filter_spec)
-    kept = treedef.flatten_up_to(filter(jtu.tree_map(original, params), spec))
+    kept = treedef.flatten_up_to(filter(jtu.tree_map(original, params), _none_as_false(filter_spec)))
     keep = tuple(x is not None for x in kept)
     # A model of integers has no inexact leaves. Any other function was written to select some.
     if leaves and not any(keep) and callable(filter_spec) and filter_spec is not is_inexact_array:
@@ -34,11 +33,6 @@ def choose_filtered(filter_spec: FilterSpec, params: Params) -> LeafSelection:
                 " To freeze everything, pass False"
             )
     return LeafSelection(treedef, keep, None, pass_through=False)
-
-
-def _stands_for_inexact_array(x: object) -> bool:
-    """Return True where `is_inexact_array` does, and for what JAX takes for such an array: NumPy's bf16, a Ref."""
-    return is_inexact_parameter(x) and (is_array(x) or not isinstance(x, (float, complex)))
 
 
 def _none_as_false(filter_spec: FilterSpec) -> Any:
