@@ -9,7 +9,7 @@ from treekit._describe import describe_value
 from treekit._filter import TreeSpec
 from treekit._jax import jtu
 from treekit._key_path import flatten_with_names
-from treekit._patterns import check_pattern, listed, matches, nearest
+from treekit._patterns import check_pattern, listed, matches, nearest, pattern_text
 from treekit._predicates import is_parameter
 from treekit._tree import is_mapping
 from treekit._types import IsLeaf, PyTree
@@ -154,7 +154,7 @@ def _first_matches(
     for i, pattern in enumerate(patterns):
         if i in deciding or any(matches(pattern, x) for x in names) or _may_match_hidden(pattern, tree, is_leaf):
             continue
-        text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+        text = pattern_text(pattern)
         raise ValueError(
             f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern must "
             "match a whole path: '**.name' matches at any depth, and 'name.**' everything below"

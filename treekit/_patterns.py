@@ -16,7 +16,17 @@ def matches(pattern: str | re.Pattern[str], name: str) -> bool:
     """Whether a pattern matches the whole name of a path."""
     if isinstance(pattern, re.Pattern):
         return pattern.fullmatch(name) is not None
-    return glob_regex(pattern).fullmatch(_ended(name)) is not None
+    return match_glob(pattern, name) is not None
+
+
+def match_glob(glob: str, name: str) -> re.Match[str] | None:
+    """Match a glob against the whole name of a path; the groups are what its wildcards match."""
+    return glob_regex(glob).fullmatch(f"{name}." if name else "")
+
+
+def pattern_text(pattern: str | re.Pattern[str]) -> str:
+    """Return a glob, or the source of a regular expression."""
+    return pattern.pattern if isinstance(pattern, re.Pattern) else pattern
 
 
 @functools.cache
@@ -42,10 +52,6 @@ def _token_regex(token: str) -> str:
     if token[0] == "[":
         return r"(?!\.)" + fnmatch.translate(token)[:-2]  # without the \Z at its end
     return re.escape(token)
-
-
-def _ended(name: str) -> str:
-    return f"{name}." if name else ""
 
 
 def listed(names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Container, Mapping
 
 from treekit._graft.states import Leaf, State
-from treekit._patterns import glob_regex, nearest
+from treekit._patterns import match_glob, nearest
 
 _WILDCARD = re.compile(r"(?:(?<=\.)|^)\*\*\.|\*+")  # in a path with a dot at its end, as in `glob_regex`
 
@@ -54,7 +54,7 @@ class Renamed:
                 )
 
     def _why_unused(self, pattern: str) -> str:
-        earlier = [x for x, leaves in self._leaves.items() if any(_match(pattern, leaf.name) for _, leaf in leaves)]
+        earlier = [x for x, leaves in self._leaves.items() if any(match_glob(pattern, leaf.name) for _, leaf in leaves)]
         if not earlier:
             return f"matches no leaf of the old tree. The nearest paths: {nearest(pattern, self._old_names)}"
         return (
@@ -67,7 +67,7 @@ class Renamed:
         moved: dict[str, Leaf] = {}
         renamed = self._by_state[state] = {}
         for below, leaf in list(state.leaves.items()):
-            pattern = next((x for x in rename if _match(x, leaf.name)), None)
+            pattern = next((x for x in rename if match_glob(x, leaf.name)), None)
             renamed[below] = pattern is not None
             if pattern is None:
                 continue
@@ -86,12 +86,8 @@ def _wildcards(pattern: str) -> list[str]:
     return _WILDCARD.findall(f"{pattern}.")
 
 
-def _match(pattern: str, name: str) -> re.Match[str] | None:
-    return glob_regex(pattern).fullmatch(f"{name}." if name else "")
-
-
 def _substitute(pattern: str, target: str, name: str) -> str:
     """Replace the wildcards of the target by the text that they match in the name."""
-    match = _match(pattern, name)
+    match = match_glob(pattern, name)
     groups = iter(match.groups() if match else ())
     return _WILDCARD.sub(lambda _: next(groups), f"{target}.").removesuffix(".")

@@ -1,6 +1,5 @@
 """The values that a graft carries over, with the shapes, dtypes and places of the new leaves."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from treekit._describe import describe_value
 from treekit._dtype import cast_like, dtype_of, has_dtype
 from treekit._graft.states import Leaf
 from treekit._jax import jnp, untyped
-from treekit._patterns import check_pattern, matches, nearest
+from treekit._patterns import check_pattern, matches, nearest, pattern_text
 from treekit._predicates import is_traced
 from treekit._tree import is_mapping
 
@@ -85,7 +84,7 @@ def resizers(resize: Resize | Mapping[Any, Resize] | None, names: list[str]) -> 
         return dict.fromkeys(names, resize)
     for pattern in map(check_pattern, resize):
         if not any(matches(pattern, name) for name in names):
-            text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+            text = pattern_text(pattern)
             raise ValueError(
                 f"resize: {text!r} matches no leaf of the new tree. The nearest paths: {nearest(text, names)}"
             )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 import jax
 import optax
@@ -11,11 +11,12 @@ from jax.typing import DTypeLike
 from treekit._describe import describe_value
 from treekit._dtype import issubdtype
 from treekit._graft.states import is_state
-from treekit._jax import jnp, jtu, lax, untyped
-from treekit._key_path import is_variable
+from treekit._jax import jnp, jtu, lax
+from treekit._key_path import is_variable, path_name
 from treekit._patterns import matches
 from treekit._predicates import is_array
 from treekit._round import is_inexact_dtype, widen
+from treekit._tree import is_mapping
 from treekit._types import KeyPath, OptState, Params, PyTree, Updates
 from treekit.optax._selection import is_params_placeholder
 from treekit.optax._transformation import Core, core_of
@@ -26,7 +27,7 @@ def check_state_dtype(state_dtype: Any) -> None:
     """Raise a TypeError unless `state_dtype` is None, a floating-point dtype, or a mapping from names to dtypes."""
     if state_dtype is None:
         return
-    if not is_by_name(state_dtype):
+    if not is_mapping(state_dtype):
         _check_dtype("state_dtype", state_dtype)
         return
     for name, dtype in state_dtype.items():
@@ -40,11 +41,6 @@ def check_state_dtype(state_dtype: Any) -> None:
 def _check_dtype(what: str, dtype: object) -> None:
     if not is_inexact_dtype(dtype, jnp.floating):
         raise TypeError(f"{what} must be a floating dtype, found {dtype!r}")
-
-
-def is_by_name(state_dtype: object) -> TypeGuard[Mapping[Any, Any]]:
-    """Whether `state_dtype` has a dtype for each accumulator."""
-    return isinstance(state_dtype, Mapping)
 
 
 def store_in(tx: TransformationLike, dtype: DTypeLike) -> Core:
@@ -84,7 +80,7 @@ def cast_state(state_dtype: Any, state: OptState) -> Any:
     Raises:
         ValueError: a name or a pattern matches nothing in the state; the message lists the names that do.
     """
-    if not is_by_name(state_dtype):
+    if not is_mapping(state_dtype):
         return state if state_dtype is None else _cast_floats(state_dtype, state)
     leaves, treedef = jtu.tree_flatten_with_path(state)
     unused = set(state_dtype)
@@ -116,7 +112,7 @@ def check_state(state: OptState, state_dtype: Any) -> None:
 
 def _stored_dtype(state_dtype: Any, state: OptState, path: KeyPath, x: Any) -> tuple[str, Any]:
     """Return the argument that decides in which dtype a leaf is stored, and that dtype; None if it may have any."""
-    if not is_by_name(state_dtype):
+    if not is_mapping(state_dtype):
         return "state_dtype", _held_dtype(state_dtype, x) if _is_float(x) and x.shape else None
     name = _name_of(state_dtype, state, path, x)
     return f"state_dtype[{name!r}]", None if name is None else _canonical(state_dtype[name])
@@ -145,7 +141,7 @@ def _name_of(dtypes: Mapping[Any, Any], state: OptState, path: KeyPath, x: objec
     """Return the name or pattern that decides about a leaf, if any: the name of the outermost part, or a pattern."""
     if not _is_float(x):
         return None
-    parts = [str(untyped.tree_util.keystr((key,), simple=True)) for key in path]
+    parts = [path_name((key,)) for key in path]
     if named := [part for part in parts[: _depth(state, path)] if part in dtypes]:
         return named[0]
     whole = ".".join(parts)

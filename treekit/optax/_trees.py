@@ -15,35 +15,18 @@ from treekit._jax import jtu
 from treekit._predicates import is_inexact_parameter, is_parameter
 from treekit.optax._inject import bind
 
+_OF_TREE = """
+    add add_scale allclose batch_shape bias_correction cast cast_like clip conj div dtype full_like max min mul norm
+    ones_like random_like real scale size sub sum update_infinity_moment update_moment update_moment_per_elem_norm vdot
+    where zeros_like
+"""
+
 # The functions of Optax that compute with all leaves of their arguments; the others of optax.tree take states and keys.
 ON_TREES: tuple[Callable[..., Any], ...] = (
     optax.global_norm,
     optax.per_example_global_norm_clip,
     optax.per_example_layer_norm_clip,
-    *(
-        getattr(optax.tree, name)
-        for name in (
-            *("add", "add_scale", "allclose", "batch_shape", "bias_correction", "cast", "cast_like", "clip", "conj"),
-            *(
-                "div",
-                "dtype",
-                "full_like",
-                "max",
-                "min",
-                "mul",
-                "norm",
-                "ones_like",
-                "random_like",
-                "real",
-                "scale",
-                "size",
-                "sub",
-            ),
-            *("sum", "update_infinity_moment", "update_moment", "update_moment_per_elem_norm", "vdot", "where"),
-            *("zeros_like",),
-        )
-        if hasattr(optax.tree, name)
-    ),
+    *(getattr(optax.tree, name) for name in _OF_TREE.split() if hasattr(optax.tree, name)),
 )
 
 
