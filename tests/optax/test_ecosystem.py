@@ -1,5 +1,8 @@
 """treekit.optax where it is used: with Equinox, Flax, Diffrax and Optimistix, and in every floating dtype."""
 
+import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -237,6 +240,46 @@ def test_optimistix_with_a_mask_function_which_optax_takes_for_a_tree_there(tx: 
     assert float(bowl(minimise(bowl, tx, start).value, None)) < 1e-2
     with pytest.raises(ValueError, match="_Closure"):
         minimise(bowl, optax.adamw(0.1, mask=only_w), start)
+
+
+# Optimistix makes a tree of all that functions close over. Prints, for each wrapper, how many functions that are in one
+# to five of them around an optimizer: Optax's number doubles each time.
+COUNT = """
+import equinox.internal, jax, jax.numpy as jnp
+from treekit import optax as o
+
+only_w = {"w": True, "b": False}
+for wrap in (
+    lambda tx: o.chain(tx),
+    lambda tx: o.masked(tx, only_w),
+    lambda tx: o.masked(o.chain(tx, o.scale(1.0)), only_w),
+    lambda tx: o.partition({True: tx, False: o.set_to_zero()}, lambda params: only_w),
+    lambda tx: o.selective_transform(tx, freeze_mask=only_w),
+    lambda tx: o.conditionally_transform(tx, lambda step: step > 1),
+    lambda tx: o.apply_if_finite(tx, 3),
+    lambda tx: o.filtered(tx),
+    lambda tx: o.dtype_preserving(tx, state_dtype=jnp.bfloat16),
+    lambda tx: o.dtype_preserving(tx, state_dtype=jnp.bfloat16, rounding="stochastic"),
+):
+    tx = o.scale_by_adam()
+    for _ in range(5):
+        tx, functions = wrap(tx), []
+        tree = equinox.internal.closure_to_pytree((tx.init, tx.update))
+        kind = type(tree[0])
+        jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, kind) and bool(functions.append(x)))
+        print(len(functions), end=" ")
+    print()
+"""
+
+
+def test_optimistix_sees_at_most_twice_as_many_functions_for_each_wrapper() -> None:
+    # In a process of its own, since here the import hook wraps each function in several.
+    printed = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True).stdout
+    counts = [list(map(int, line.split())) for line in printed.splitlines()]
+    assert len(counts) == 10
+    for each in counts:
+        assert each[0] > 5
+        assert all(after <= 2 * before + 15 for before, after in itertools.pairwise(each)), counts
 
 
 def test_optimistix_polishes_a_model() -> None:

@@ -48,10 +48,11 @@ def apply_if_finite(
     (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
     """
     tx = preserve_dtypes(inner)
+    inner_init, inner_update = tx
 
     def init(params: Params) -> optax.ApplyIfFiniteState:
         zero = jnp.zeros([], jnp.int32)
-        return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, tx.init(params))
+        return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, inner_init(params))
 
     def check(updates: Updates, state: OptState) -> tuple[Any, Any]:
         """Return whether to accept the updates, and the new state without its inner state."""
@@ -64,7 +65,7 @@ def apply_if_finite(
         accept, new_state = check(updates, state)
 
         def run(inner_state: OptState) -> tuple[Any, Any]:
-            return tx.update(updates, inner_state, params, **extra)
+            return inner_update(updates, inner_state, params, **extra)
 
         inner_state = jtu.tree_map(strengthen, state.inner_state)
         new_updates, inner_state = update_if(accept, run, updates, inner_state, jnp.zeros_like)

@@ -30,17 +30,19 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
     """Wrap a core so that it sees only the leaves that can be parameters, and dtypes are preserved.
 
     `init` and `update` close over transformations only, so that Equinox's `closure_to_pytree`, which Optimistix applies
-    to optimizers, finds the arrays among their hyperparameters.
+    to optimizers, finds the arrays among their hyperparameters. It follows every path to a function, so here, as in
+    every core, `init` closes over the inner `init` alone: else their number would double with each wrapper.
     """
     inner = preserve_dtypes(core)
+    inner_init = inner.init
 
     def init(params: Params) -> Any:
         if is_params_placeholder(params):  # a placeholder for any params
-            return inner.init(params)
+            return inner_init(params)
         crossing = Crossing(params, params)
         inside_params = crossing.enter_params()
-        with showing(crossing.originals), diagnosing_init(inner, inside_params):
-            return inner.init(inside_params)
+        with showing(crossing.originals), diagnosing_init(inner_init, inside_params):
+            return inner_init(inside_params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         crossing = Crossing(updates, params, state)

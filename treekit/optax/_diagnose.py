@@ -22,13 +22,13 @@ from treekit.optax._transformation import Core
 
 
 @contextlib.contextmanager
-def diagnosing_init(core: Core, params: Params) -> Generator[None]:
+def diagnosing_init(init: Callable[[Any], Any], params: Params) -> Generator[None]:
     """Where `init` fails in the body, say so if some of the params are the reason.
 
     Raises:
         ValueError: they are (a TypeError, if the body raised one); else the error of the body is raised as it is.
     """
-    with _explaining(lambda error: _wrong_leaf(error, params, lambda hide: core.init(hide(params)))):
+    with _explaining(lambda error: _wrong_leaf(error, params, lambda hide: init(hide(params)))):
         yield
 
 

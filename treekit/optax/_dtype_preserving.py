@@ -127,10 +127,10 @@ def _round_state(
     inner: TransformationLike, state_dtype: StateDtype, seed: int
 ) -> optax.GradientTransformationExtraArgs:
     """Let `inner` compute in f32, and round narrow state and updates stochastically."""
-    tx = preserve_dtypes(inner)
+    inner_init, inner_update = preserve_dtypes(inner)
 
     def init(params: Params) -> StochasticRoundingState:
-        state = tx.init(params)
+        state = inner_init(params)
         held = state if is_params_placeholder(params) else cast_state(state_dtype, state)
         return StochasticRoundingState(jnp.zeros([], jnp.uint32), held)
 
@@ -142,7 +142,7 @@ def _round_state(
             )
         count, old = state
         check_state(old, state_dtype)
-        new = tx.update(widen(updates), widen(old), widen(params), **extra)
+        new = inner_update(widen(updates), widen(old), widen(params), **extra)
         random_bits = hash_bits(seed % 2**32, seed >> 32 & 0xFFFFFFFF, count)
         new_updates, new_state = round_like(new, (like_updates(updates, params), old), random_bits)
         return new_updates, StochasticRoundingState(count + 1, new_state)

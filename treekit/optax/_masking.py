@@ -128,28 +128,32 @@ def partition(
     """
     cores = {key: core_of(tx) for key, tx in transforms.items()}
 
-    def groups(params: Params) -> dict[Any, Core]:
-        selections = choose_groups(frozenset(cores), param_labels, params)
-
-        def group(key: object) -> Core:
-            return _select_masked(cores[key], lambda _: selections[key], mask_compatible_extra_args)
-
-        return {key: group(key) for key in cores}
-
     def init(params: Params) -> Any:
         if is_params_placeholder(params):
             states = {key: optax.MaskedState(core.init(params)) for key, core in cores.items()}
         else:
-            states = {key: tx.init(params) for key, tx in groups(params).items()}
+            groups = _groups(cores, param_labels, params, mask_compatible_extra_args)
+            states = {key: group.init(params) for key, group in groups.items()}
         return optax.transforms.PartitionState(states)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        given = updates if params is None else params
         states: dict[Any, Any] = {}
-        for key, tx in groups(updates if params is None else params).items():
-            updates, states[key] = tx.update(updates, state.inner_states[key], params, **extra)
+        for key, group in _groups(cores, param_labels, given, mask_compatible_extra_args).items():
+            updates, states[key] = group.update(updates, state.inner_states[key], params, **extra)
         return updates, optax.transforms.PartitionState(states)
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+
+
+def _groups(cores: Mapping[Any, Core], param_labels: Labels, params: Params, any_shape: bool) -> dict[Any, Core]:
+    """Return each core, applied to the params with its label."""
+    selections = choose_groups(frozenset(cores), param_labels, params)
+
+    def group(key: object) -> Core:
+        return _select_masked(cores[key], lambda _: selections[key], any_shape)
+
+    return {key: group(key) for key in cores}
 
 
 @described

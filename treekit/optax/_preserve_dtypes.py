@@ -28,14 +28,14 @@ def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtra
         TypeError: `tx` is not a transformation; or `tx.update` returns a state or updates of another structure than
             it received.
     """
-    inner = core_of(tx)
+    inner_init, inner_update = core_of(tx)
 
     def init(params: Params) -> Any:
-        state = jtu.tree_map(strengthen, inner.init(params))
+        state = jtu.tree_map(strengthen, inner_init(params))
         return _own_arrays(shard_alike(state, params), params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        new_updates, new_state = inner.update(updates, state, params, **extra)
+        new_updates, new_state = inner_update(updates, state, params, **extra)
         leaves, treedef = jtu.tree_flatten(updates)
         kept = keep_updates(leaves, treedef, params, new_updates)
         return treedef.unflatten(kept), keep_state(state, params, new_state)

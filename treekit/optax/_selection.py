@@ -120,11 +120,12 @@ def apply_to_selection(
         wrap: maps the inner state to the state.
         unwrap: maps the state to the inner state.
     """
+    inner_init, inner_update = inner
 
     def init(params: Params) -> Any:
         if is_params_placeholder(params):  # a placeholder for any params
-            return wrap(inner.init(params))
-        return wrap(inner.init(choose(params).inside(params)))
+            return wrap(inner_init(params))
+        return wrap(inner_init(choose(params).inside(params)))
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         selection = choose(updates if params is None else params)
@@ -133,7 +134,7 @@ def apply_to_selection(
             extra, updates, params, inside_params, selection.inside, selection.restore, any_shape=any_shape
         )
         parts = selection.parts(updates)
-        new_updates, new_state = inner.update(selection.inside_of(parts), unwrap(state), inside_params, **views)
+        new_updates, new_state = inner_update(selection.inside_of(parts), unwrap(state), inside_params, **views)
         return selection.outside(new_updates, parts), wrap(new_state)
 
     inner_step = own_step(inner)

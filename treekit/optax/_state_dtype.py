@@ -45,14 +45,14 @@ def _check_dtype(what: str, dtype: object) -> None:
 
 def store_in(tx: TransformationLike, dtype: DTypeLike) -> Core:
     """Return a core that stores the floating-point state of `tx` in this dtype, and computes in it."""
-    inner = core_of(tx)
+    inner_init, inner_update = core_of(tx)
 
     def init(params: Params) -> Any:
-        return cast_state(dtype, inner.init(_cast_floats(dtype, params)))
+        return cast_state(dtype, inner_init(_cast_floats(dtype, params)))
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         check_state(state, dtype)
-        new_updates, new_state = inner.update(_cast_floats(dtype, updates), state, _cast_floats(dtype, params), **extra)
+        new_updates, new_state = inner_update(_cast_floats(dtype, updates), state, _cast_floats(dtype, params), **extra)
         return new_updates, new_state
 
     return optax.GradientTransformationExtraArgs(init, update)
@@ -60,15 +60,15 @@ def store_in(tx: TransformationLike, dtype: DTypeLike) -> Core:
 
 def store_by_name(tx: TransformationLike, dtypes: Mapping[Any, Any]) -> Core:
     """Return a core that stores the accumulators of `tx` in these dtypes, and computes in float32 at least."""
-    inner = core_of(tx)
+    inner_init, inner_update = core_of(tx)
 
     def init(params: Params) -> Any:
-        state = inner.init(params)
+        state = inner_init(params)
         return state if is_params_placeholder(params) else cast_state(dtypes, state)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         check_state(state, dtypes)
-        new_updates, new_state = inner.update(updates, widen(state), params, **extra)
+        new_updates, new_state = inner_update(updates, widen(state), params, **extra)
         return new_updates, new_state
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -19,7 +19,7 @@ from treekit.optax._apply import (
 )
 from treekit.optax._apply_if_finite import apply_if_finite
 from treekit.optax._averages import incremental_update, periodic_update
-from treekit.optax._boundary import normalize
+from treekit.optax._boundary import at_boundary, normalize
 from treekit.optax._chain import with_last_step
 from treekit.optax._conditionally import conditionally_mask, conditionally_transform
 from treekit.optax._inject import bind, inject_hyperparams
@@ -204,7 +204,8 @@ def _link(tx: GradientTransformation[Any]) -> Core:
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> Any:
         is_whole = params is None or jtu.tree_structure(updates) == jtu.tree_structure(params)
-        return (core if is_whole else tx).update(updates, state, params, **extra)
+        link = core if is_whole else at_boundary(core)
+        return link.update(updates, state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(core.init, update)
 
