@@ -171,10 +171,10 @@ def theirs(model: Dense) -> None:
     chain = optax.chain(optax.clip(1.0), optax.trace(0.9), optax.scale_by_learning_rate(1e-3))
     assert_type(chain, GradientTransformation[tuple[Any, ...]])
     assert_type(optax.MaskedNode(), transforms.MaskedNode)
-    assert_type(transforms.zero_nans(), GradientTransformation[Any])
+    assert_type(transforms.zero_nans(), GradientTransformation[optax.ZeroNansState])
     assert_type(schedules.constant_schedule(1e-3), optax.Schedule)
-    assert_type(contrib.muon(1e-3), GradientTransformation[Any])
-    assert_type(optax.contrib.muon(1e-3), GradientTransformation[Any])
+    assert_type(contrib.muon(1e-3), GradientTransformation[optax.PartitionState])
+    assert_type(optax.contrib.prodigy(1.0).init(model).params0, optax.Params)
     for function in (optax.l2_loss, optax.losses.l2_loss, losses.l2_loss, treekit.optax.losses.l2_loss):
         function(1.0)
     optax.tree.norm([1.0])

@@ -1,7 +1,7 @@
 """`conditionally_transform` and `conditionally_mask`: run a transformation in some steps only."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, overload
 
 import optax
 
@@ -14,6 +14,14 @@ from treekit.optax._transformation import GradientTransformation, described
 from treekit.optax._types import TransformationLike
 
 
+@overload
+def conditionally_transform(
+    inner: TransformationLike, should_transform_fn: Callable[[Any], Any], forward_extra_args: Literal[False] = False
+) -> GradientTransformation[optax.ConditionallyTransformState]: ...
+@overload
+def conditionally_transform(
+    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool
+) -> GradientTransformation[optax.ConditionallyTransformState]: ...
 @described
 def conditionally_transform(
     inner: TransformationLike,
@@ -41,6 +49,14 @@ def conditionally_transform(
     return _run_conditionally(inner, should_transform_fn, forward_extra_args, optax.ConditionallyTransformState, _same)
 
 
+@overload
+def conditionally_mask(
+    inner: TransformationLike, should_transform_fn: Callable[[Any], Any], forward_extra_args: Literal[False] = False
+) -> GradientTransformation[optax.ConditionallyMaskState]: ...
+@overload
+def conditionally_mask(
+    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool
+) -> GradientTransformation[optax.ConditionallyMaskState]: ...
 @described
 def conditionally_mask(
     inner: TransformationLike,
@@ -75,14 +91,14 @@ def _run_conditionally(
     state_class: Callable[..., Any],
     otherwise: Callable[[Any], Any],
 ) -> GradientTransformation[Any]:
-    tx = preserve_dtypes(inner)
+    inner_init, inner_update = preserve_dtypes(inner)
 
     def init(params: Params) -> Any:
-        return state_class(inner_state=tx.init(params), step=jnp.zeros([], jnp.int32))
+        return state_class(inner_state=inner_init(params), step=jnp.zeros([], jnp.int32))
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         def run(inner_state: OptState) -> tuple[Any, Any]:
-            return tx.update(updates, inner_state, params, **extra)
+            return inner_update(updates, inner_state, params, **extra)
 
         should_transform = should_transform_fn(state.step, **(extra if forward_extra_args else {}))
         new_updates, inner_state = update_if(should_transform, run, updates, state.inner_state, otherwise)

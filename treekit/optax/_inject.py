@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import optax
@@ -21,13 +21,22 @@ from treekit.optax._transformation import Core, GradientTransformation, core_of,
 from treekit.optax._types import TransformationLike
 
 
+@runtime_checkable
+class InjectedFactory(Protocol):
+    """What `inject_hyperparams` returns: takes the hyperparameters, each of which may be a schedule."""
+
+    def __call__(
+        self, *args: Callable[[Any], Any] | object, **kwargs: Callable[[Any], Any] | object
+    ) -> GradientTransformation[InjectStatefulHyperparamsState]: ...
+
+
 def inject_hyperparams(
     inner_factory: Callable[..., TransformationLike],
     static_args: str | Iterable[str] = (),
     hyperparam_dtype: DTypeLike | None = None,
     *,
     only: str | Iterable[str] | None = None,
-) -> Callable[..., GradientTransformation[InjectStatefulHyperparamsState]]:
+) -> InjectedFactory:
     """Store the hyperparameters of an optimizer in its state, without `static_args` for masks and other trees.
 
     The first of these rules that applies to an argument decides what it is:
@@ -155,12 +164,13 @@ def _is_float8(x: Any) -> bool:
 
 def _in_float32(inner: Core) -> Core:
     """Return a core that computes in float32, since JAX does not multiply a float8 by another dtype."""
+    inner_init, inner_update = inner
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        new_updates, new_state = inner.update(widen(updates), widen(state), widen(params), **extra)
+        new_updates, new_state = inner_update(widen(updates), widen(state), widen(params), **extra)
         return new_updates, new_state
 
-    return optax.GradientTransformationExtraArgs(inner.init, update)
+    return optax.GradientTransformationExtraArgs(inner_init, update)
 
 
 def _float_dtype(stated: object, params: Params) -> Any:

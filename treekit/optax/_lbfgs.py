@@ -12,8 +12,8 @@ from treekit._map import cast_tree_like
 from treekit._predicates import is_inexact_array
 from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
-from treekit.optax._transformation import GradientTransformation, described
-from treekit.optax._types import ValueAndGradFn
+from treekit.optax._transformation import GradientTransformation, core_of, described
+from treekit.optax._types import TransformationLike, ValueAndGradFn
 
 V = TypeVar("V")
 
@@ -26,7 +26,7 @@ def lbfgs(
     learning_rate: optax.ScalarOrSchedule | None = None,
     memory_size: int = 10,
     scale_init_precond: bool = True,
-    linesearch: optax.GradientTransformation | None = _LINESEARCH,
+    linesearch: TransformationLike | None = _LINESEARCH,
 ) -> GradientTransformation[tuple[Any, ...]]:
     """Make the L-BFGS optimizer, `optax.lbfgs`, for raw models and every floating-point dtype; jit traces it once.
 
@@ -56,20 +56,22 @@ def lbfgs(
     >>> bool(loss(eqx.apply_updates(model, updates)) < value)
     True
     """
-    return at_boundary(_in_param_dtypes(_optax_lbfgs(learning_rate, memory_size, scale_init_precond, linesearch)))
+    search = None if linesearch is None else core_of(linesearch)
+    return at_boundary(_in_param_dtypes(_optax_lbfgs(learning_rate, memory_size, scale_init_precond, search)))
 
 
 def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:
     """Cast gradients to the dtypes of the params, which the memory of past gradients has."""
+    inner_init, inner_update = tx
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         if params is None:
             raise ValueError(
                 "lbfgs needs the params: update(updates, state, params, value=..., grad=..., value_fn=...)"
             )
-        return tx.update(cast_tree_like(params, updates), state, params, **extra)
+        return inner_update(cast_tree_like(params, updates), state, params, **extra)
 
-    return optax.GradientTransformationExtraArgs(tx.init, update)
+    return optax.GradientTransformationExtraArgs(inner_init, update)
 
 
 def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:

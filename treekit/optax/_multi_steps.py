@@ -64,7 +64,7 @@ class MultiSteps(_Base):
         opt: TransformationLike,
         every_k_schedule: int | Callable[[Any], Any],
         use_grad_mean: bool = True,
-        should_skip_update_fn: Callable[..., Any] | None = None,
+        should_skip_update_fn: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
         accumulator_dtype: DTypeLike | None = jnp.float32,
     ) -> None:
         if not callable(every_k_schedule) and not (is_int(every_k_schedule) and every_k_schedule >= 1):
