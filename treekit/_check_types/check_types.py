@@ -4,13 +4,15 @@ from collections.abc import Callable
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, get_origin
 
+import jax
 from jaxtyping import AnnotationError
 
-from treekit._check_types.fit import fit
+from treekit._check_types.fit import first_misfit, fit
 from treekit._check_types.jaxtyping_internals import Memo, describe_memo, extend, fresh_memo, get_memo
-from treekit._check_types.read_annotations import UnresolvedAnnotationError, fields_of, has_fields
+from treekit._check_types.read_annotations import UnresolvedAnnotationError, describe_hint, fields_of, has_fields
 from treekit._describe import describe
 from treekit._jax import jtu
+from treekit._types import KeyPath
 
 T = TypeVar("T")
 
@@ -18,12 +20,13 @@ T = TypeVar("T")
 def check_types(tree: object) -> None:
     """Check the fields of every node in a tree against the annotations of its class.
 
-    It checks treekit's nodes, Equinox modules, and all other dataclasses that are pytrees. A name in a shape, such as
+    It checks treekit's nodes, Equinox modules, and all other dataclasses, pytrees or not. A name in a shape, such as
     "n" in `Float[Array, "n"]`, is bound to one size in all fields of one node; `{self.n}` is an attribute of the node.
     An array of shape () satisfies `float`, `int` or `bool`, by its dtype. Annotations that cannot be checked at run
     time, such as the arguments of a `Callable`, pass.
 
-    Check a model before you stack, filter or mask it: its arrays no longer match the annotations afterwards.
+    Check a model before you stack, filter or mask it: its arrays no longer match the annotations afterwards. Check an
+    abstract one inside of the function that `jax.eval_shape` calls.
 
     Args:
         tree: any pytree.
@@ -44,12 +47,12 @@ def check_types(tree: object) -> None:
     Traceback (most recent call last):
     TypeError: 1 field is not what its class says:
     [0].bias   float32[9]   is not Float[Array, 'dout']   (dout=5, din=3)
-    A model that is stacked, filtered or masked fails this check by design: check it before, or inside vmap.
+    Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape.
     """
     if problem := _explain(_mismatches(tree), tree):
         raise TypeError(
             f"{problem}\n"
-            "A model that is stacked, filtered or masked fails this check by design: check it before, or inside vmap."
+            "Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape."
         )
 
 
@@ -60,10 +63,10 @@ def check_created(node: object) -> None:
 
 
 class _Mismatch(NamedTuple):
-    """A field that does not match its annotation, and the sizes that were bound when it was checked."""
+    """A field, or a part of it, that does not match its annotation, and the sizes that were bound before it."""
 
     node: object
-    name: str
+    path: str
     value: object
     hint: str
     bound: str
@@ -78,12 +81,24 @@ def _nodes(tree: object) -> list[object]:
     nodes: dict[int, object] = {}
 
     def see(x: object) -> bool:
-        if has_fields(x) and not jtu.all_leaves([x]):
+        if has_fields(x) and id(x) not in nodes:
             nodes[id(x)] = x
+            for _, child in _hidden(x):
+                visit(child)
         return False
 
-    jtu.tree_flatten(tree, is_leaf=see)
+    def visit(tree: object) -> None:
+        jtu.tree_flatten(tree, is_leaf=see)
+
+    visit(tree)
     return list(nodes.values())
+
+
+def _hidden(x: object) -> list[tuple[KeyPath, object]]:
+    """Return the fields of a dataclass that is a leaf to JAX, each with its key; [] for anything else."""
+    if not (has_fields(x) and jtu.all_leaves([x])):
+        return []
+    return [((jax.tree_util.GetAttrKey(field.name),), getattr(x, field.name)) for field in fields_of(x)]
 
 
 def _check_fields(node: object, memo: Memo) -> tuple[list[_Mismatch], Memo]:
@@ -101,11 +116,14 @@ def _check_fields(node: object, memo: Memo) -> tuple[list[_Mismatch], Memo]:
                 continue
             if wrong:
                 continue  # a wrong field might have bound n
+            hint = describe_hint(field.shown)
+            braces = ". A size in braces is a Python number: inside jit, make its field static" if "{" in hint else ""
             raise UnresolvedAnnotationError(
-                f"{type(node).__qualname__}.{field.name} cannot be checked against {field.text}: {error}"
+                f"{type(node).__qualname__}.{field.name} cannot be checked against {hint}: {error}{braces}"
             ) from error
         if after is None:
-            wrong.append(_Mismatch(node, field.name, value, field.text, describe_memo(memo)))
+            path, part, shown, bound = first_misfit(value, field.hint, field.shown, memo)
+            wrong.append(_Mismatch(node, f".{field.name}{path}", part, describe_hint(shown), describe_memo(bound)))
         else:
             memo = after
     return wrong, memo
@@ -119,7 +137,7 @@ def _explain(wrong: list[_Mismatch], tree: object) -> str:
     rows: list[tuple[str, ...]] = []
     for x in wrong:
         _, path = paths.get(id(x.node), (None, type(x.node).__qualname__))  # flattening may create a new node each time
-        rows.append((f"{path}.{x.name}", describe(x.value, short=False), f"is not {x.hint}", x.bound))
+        rows.append((path + x.path, describe(x.value, short=False), f"is not {x.hint}", x.bound))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     several = f"{len(wrong)} fields are not what their classes say"
@@ -131,9 +149,10 @@ def _paths(tree: object) -> dict[int, tuple[object, str]]:
     """Map the id of everything in a tree to the object, which keeps the id in use, and its first key path."""
     paths: dict[int, tuple[object, str]] = {}
 
-    def walk(x: object, path: tuple[Any, ...]) -> None:
+    def walk(x: object, path: KeyPath) -> None:
+        children = [] if id(x) in paths else _hidden(x)
         paths.setdefault(id(x), (x, jtu.keystr(path)))
-        for keys, child in jtu.tree_flatten_with_path(x, is_leaf=lambda child: child is not x)[0]:
+        for keys, child in [*jtu.tree_flatten_with_path(x, is_leaf=lambda child: child is not x)[0], *children]:
             if child is not x:
                 walk(child, (*path, *keys))
 

@@ -60,12 +60,12 @@ class Field(NamedTuple):
 
     Attributes:
         name: the name of the field.
-        text: its annotation, for messages.
+        shown: its annotation, for messages.
         hint: its annotation in the form that is checked, where a number may also be an array of shape ().
     """
 
     name: str
-    text: str
+    shown: Any
     hint: Any
 
 
@@ -111,7 +111,7 @@ def _field(
     with _explained(f"the annotation of {cls.__qualname__}.{name}, {annotation!r},", owner):
         hint = _resolve(annotation, owner)
         shown = _simplify(hint, owner, known, numbers=False)
-        return Field(name, describe_hint(shown), _simplify(hint, owner, known, numbers=True))
+        return Field(name, shown, _simplify(hint, owner, known, numbers=True))
 
 
 @contextlib.contextmanager
