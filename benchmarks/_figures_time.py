@@ -41,7 +41,7 @@ def stack(library: Any, leaves: int) -> Any:
 
 def eager(library: Any) -> Callable[[], object]:
     """A call that updates many small arrays without jit, and waits for it."""
-    params = [jnp.full(2, 0.5) for _ in range(ARRAYS)]
+    params = [jnp.full(2, 0.5, jnp.float32) for _ in range(ARRAYS)]
     tx = library.adam(1e-3)
     state = tx.init(params)
     return lambda: untyped.block_until_ready(tx.update(params, state, params))

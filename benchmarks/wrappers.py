@@ -45,7 +45,7 @@ PAIRS: dict[str, Make] = {
 
 def arguments(tx: optax.GradientTransformation, leaves: int) -> tuple[Any, Any, Any]:
     """Gradients, state and params for an update."""
-    params = [jnp.full(2, 0.5) for _ in range(leaves)]
+    params = [jnp.full(2, 0.5, jnp.float32) for _ in range(leaves)]  # without a dtype, their type would be weak
     return params, tx.init(params), params
 
 

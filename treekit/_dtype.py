@@ -25,7 +25,10 @@ _KINDS: tuple[Any, ...] = (
 def dtype_of(x: object) -> Any:
     """Return the dtype that JAX gives a leaf, or None if it has none (functions, strings, None, object arrays)."""
     if has_dtype(x):
-        return jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True) if _is_known(x.dtype) else None
+        dtype = x.dtype
+        if _is_the_same_in_jax(dtype):
+            return dtype
+        return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True) if _is_known(dtype) else None
     if isinstance(x, (bool, int, float, complex)):
         return jax.dtypes.canonicalize_dtype(type(x))
     return None
@@ -105,11 +108,12 @@ def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
         return result
     if have is None:  # checked first, since NumPy takes None for float64
         raise TypeError(f"a result of type {type(result).__name__} for a leaf of dtype {want}")
-    keeps_strength = not is_weak(result) or is_weak(leaf)
-    keeps_array = has_dtype(result) or not has_dtype(leaf)
-    if have == want and _raw_dtype(result) == want and keeps_strength and keeps_array:
+    weak = is_weak(result)
+    if have == want == getattr(result, "dtype", None) and (not weak or is_weak(leaf)):
         return result
-    if have != want and not _may_cast(have, want, casting, weak=is_weak(result)):
+    if have == want and not has_dtype(result) and not has_dtype(leaf):
+        return result
+    if have != want and not _may_cast(have, want, casting, weak=weak):
         hint = '; casting="unsafe" would allow it' if _may_cast(have, want, "unsafe") else ""
         raise TypeError(f"a result of dtype {have} for a leaf of dtype {want}{hint}")
     if isinstance(result, jax.ShapeDtypeStruct):
@@ -148,6 +152,12 @@ def issubdtype(dtype: object, kind: object) -> bool:
 def is_number(dtype: object) -> bool:  # the dtype of a key is not a DTypeLike
     """Whether a dtype is one of numbers or bools; those of keys, objects and strings are not, nor is float0."""
     return any(jnp.issubdtype(dtype, kind) for kind in _KINDS)
+
+
+@functools.cache
+def _is_the_same_in_jax(dtype: object) -> bool:
+    """Whether JAX has arrays of a dtype in every setting: it has those of 64 bits only if jax_enable_x64 is set."""
+    return is_number(dtype) and not any(dtype == each for each in (np.int64, np.uint64, np.float64, np.complex128))
 
 
 @functools.cache
