@@ -118,7 +118,7 @@ f32 = jnp.ones(2, jnp.float32)
 UNLIKE: dict[str, tuple[Any, Any, str]] = {
     "shape": ({"w": f32}, {"w": jnp.ones(3, jnp.float32)}, r"\['w'\]  shape  f32\[2\] \| f32\[3\]"),
     "dtype": ({"w": f32}, {"w": jnp.ones(2, jnp.bfloat16)}, r"\['w'\]  dtype  f32\[2\] \| bf16\[2\]"),
-    "keys": ({"w": jnp.ones(2)}, {"v": jnp.ones(2)}, r"structure  1 children: \['w'\] \| 1 children: \['v'\]"),
+    "keys": ({"w": jnp.ones(2)}, {"v": jnp.ones(2)}, r"structure  1 child: \['w'\] \| 1 child: \['v'\]"),
     "length": ([1, 2], [1], "structure"),
     "class": (Box(1), Twig(1), r"type  Box \| Twig"),
     "None": ({"w": jnp.ones(2)}, {"w": None}, r"\['w'\]  array against None"),

@@ -116,11 +116,12 @@ def describe_keys(a: Collection[Any], b: Collection[Any]) -> tuple[str, str]:
 def _describe_keys(keys: Collection[Any], others: Collection[Any]) -> str:
     if not keys:
         return "no children"
+    count = "1 child" if len(keys) == 1 else f"{len(keys)} children"
     if len(keys) <= _KEYS:
-        return f"{len(keys)} children: {', '.join(jtu.keystr((key,)) for key in keys)}"
+        return f"{count}: {', '.join(jtu.keystr((key,)) for key in keys)}"
     own = [jtu.keystr((key,)) for key in keys if key not in others]
     rest = f" and {len(own) - _KEYS} others" if len(own) > _KEYS else ""
-    return f"{len(keys)} children" + (f", among them {', '.join(own[:_KEYS])}{rest}" if own else "")
+    return count + (f", among them {', '.join(own[:_KEYS])}{rest}" if own else "")
 
 
 def describe_values(a: object, b: object) -> tuple[str, str]:

@@ -547,7 +547,7 @@ def test_a_number_that_jit_has_made_an_array_is_named() -> None:
 def test_the_first_difference_in_structure_is_not_a_none() -> None:
     params = {"a": jnp.ones(2), "b": {"x": jnp.ones(2), "y": jnp.ones(2)}}
     tx = tko.adam(0.1)
-    with pytest.raises(ValueError, match=r"at \['b'\], the params have 2 children.*the updates 1 children: \['x'\]"):
+    with pytest.raises(ValueError, match=r"at \['b'\], the params have 2 children.*the updates 1 child: \['x'\]"):
         tx.update({"a": None, "b": {"x": jnp.ones(2)}}, tx.init(params), params)
 
 

@@ -197,8 +197,8 @@ def test_the_sharding_is_kept() -> None:
 @pytest.mark.parametrize(
     ("values", "by_name", "error", "message"),
     [
-        (None, {"learning_rat": 1.0}, ValueError, "the name 'learning_rat'; there are learning_rate, momentum$"),
-        ({"learning_rate": 1.0}, {}, ValueError, f"the key 'learning_rate'; there are {OTHER}, {KEYS[0]}, {KEYS[1]}$"),
+        (None, {"learning_rat": 1.0}, ValueError, "the name 'learning_rat'. The state has learning_rate, momentum$"),
+        ({"learning_rate": 1.0}, {}, ValueError, f"the key 'learning_rate'. The state has {OTHER}, {KEYS[0]}, {KEYS[1]}$"),
         ({KEYS[0]: "a"}, {}, TypeError, f"{KEYS[0]} must be a number, found 'a'"),
         ({KEYS[0]: None}, {}, TypeError, f"{KEYS[0]} must be a number, found None"),
         ({KEYS[0]: 1j}, {}, TypeError, rf"{KEYS[0]} is f32\[\], and cannot become complex 1j"),
@@ -241,7 +241,7 @@ def test_many_names_are_cut_to_the_nearest() -> None:
     state = tko.inject_hyperparams(tko.adamw)(0.1).init(jnp.ones(2))
     tx = tko.chain(*[tko.inject_hyperparams(tko.adamw)(0.1)] * 3)
     assert list(tko.get_hyperparams(state)) == ["b1", "b2", "eps", "eps_root", "learning_rate", "weight_decay"]
-    with pytest.raises(ValueError, match=r"'2.learning'; there are 2.learning_rate, .*, and others$"):
+    with pytest.raises(ValueError, match=r"'2.learning'. The state has 2.learning_rate, .*, and others$"):
         tko.set_hyperparams(tx.init(jnp.ones(2)), {"2.learning": 0.1})
 
 

@@ -150,7 +150,7 @@ def _check_known(what: str, asked: str, known: Collection[str]) -> None:
         )
     nearest = difflib.get_close_matches(asked, dict.fromkeys(known), _LISTED, cutoff=0)
     rest = "" if len(nearest) == len(set(known)) else ", and others"
-    raise ValueError(f"no hyperparameter has the {what} {asked!r}; there are {', '.join(nearest)}{rest}")
+    raise ValueError(f"no hyperparameter has the {what} {asked!r}. The state has {', '.join(nearest)}{rest}")
 
 
 def _like(old: Any, value: Any, key: str) -> Any:
