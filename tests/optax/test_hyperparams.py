@@ -198,7 +198,12 @@ def test_the_sharding_is_kept() -> None:
     ("values", "by_name", "error", "message"),
     [
         (None, {"learning_rat": 1.0}, ValueError, "the name 'learning_rat'. The state has learning_rate, momentum$"),
-        ({"learning_rate": 1.0}, {}, ValueError, f"the key 'learning_rate'. The state has {OTHER}, {KEYS[0]}, {KEYS[1]}$"),
+        (
+            {"learning_rate": 1.0},
+            {},
+            ValueError,
+            f"the key 'learning_rate'. The state has {OTHER}, {KEYS[0]}, {KEYS[1]}$",
+        ),
         ({KEYS[0]: "a"}, {}, TypeError, f"{KEYS[0]} must be a number, found 'a'"),
         ({KEYS[0]: None}, {}, TypeError, f"{KEYS[0]} must be a number, found None"),
         ({KEYS[0]: 1j}, {}, TypeError, rf"{KEYS[0]} is f32\[\], and cannot become complex 1j"),

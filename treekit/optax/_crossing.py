@@ -13,7 +13,7 @@ from treekit._key_path import leaf_path_text
 from treekit._predicates import is_inexact_parameter, is_parameter
 from treekit._tree import is_none
 from treekit._types import OptState, Params, PyTree, Updates
-from treekit.optax._covered import covered_leaves
+from treekit.optax._covered_params import covered_leaves
 from treekit.optax._selection import update_parts
 
 

@@ -15,8 +15,8 @@ from treekit._jax import jnp, jtu
 from treekit._predicates import is_array, is_inexact_array
 from treekit._round import is_narrow, widen
 from treekit._types import OptState, Params, Updates
-from treekit.optax._arguments import Arguments
 from treekit.optax._boundary import at_boundary
+from treekit.optax._inject_arguments import Arguments
 from treekit.optax._transformation import Core, GradientTransformation, core_of, describe_call
 from treekit.optax._types import TransformationLike
 

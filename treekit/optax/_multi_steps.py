@@ -13,8 +13,8 @@ from treekit._dtype import dtype_of, promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._boundary import at_boundary, normalize
-from treekit.optax._position import Position, check_k, is_int
 from treekit.optax._preserve_dtypes import keep_state, keep_updates, preserve_dtypes
+from treekit.optax._round_position import Position, check_k, is_int
 from treekit.optax._step_if import run_if, run_step_if
 from treekit.optax._traced import zeros
 from treekit.optax._transformation import Apply, GradientTransformation, SteppingCore, core_of, step_of

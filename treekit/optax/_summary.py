@@ -17,9 +17,9 @@ from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import has_gradient, is_parameter
 from treekit._types import OptState, Params
 from treekit.optax._accumulators import Accumulator, accumulators, nbytes
-from treekit.optax._ask import Answer, ask
 from treekit.optax._boundary import normalize
 from treekit.optax._multi_steps import MultiSteps
+from treekit.optax._probe_step import Answer, ask
 from treekit.optax._types import TransformationLike
 
 _ROWS = 50  # in str() at most

@@ -31,7 +31,7 @@ from treekit.optax._preserve_dtypes import preserve_dtypes
 from treekit.optax._resolve_masks import resolve_mask
 from treekit.optax._selection import is_spec_leaf
 from treekit.optax._transformation import Core, GradientTransformation, check_is_transformation, describe_call, is_ours
-from treekit.optax._trees import is_on_trees, on_parameters
+from treekit.optax._tree_functions import is_on_trees, on_parameters
 
 # Wherever Optax has the function on the left, under any name, treekit has the one on the right.
 REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
