@@ -3,19 +3,14 @@
 Each is Optax's own, or one of ours under Optax's name, or a factory with Optax's parameters and our result.
 """
 
-import contextlib
-import functools
 import inspect
-import itertools
-import re
 import textwrap
 import types
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import jax.numpy as jnp
 import optax
 
 import treekit.optax
@@ -27,7 +22,14 @@ OURS = ("", "contrib", "schedules", "transforms")  # modules of ours, which have
 THEIRS = tuple(name for name, x in vars(optax).items() if isinstance(x, types.ModuleType) and not name.startswith("_"))
 THEIRS = tuple(sorted(name for name in THEIRS if name not in OURS and getattr(optax, name).__name__ == f"optax.{name}"))
 MODULES = (*OURS, *THEIRS)
-KNOWN = {name: f"{name}_like" for name in ("adam", "adamw", "chain", "named_chain", "scale_by_learning_rate", "sgd")}
+# Optax's types have no room for a model of any class, so in annotations these names mean ours.
+TYPES = {
+    "GradientTransformation": "treekit.optax._transformation",
+    "OptState": "treekit._types",
+    "Params": "treekit._types",
+    "Updates": "treekit._types",
+}
+KNOWN = {name: f"{name}_like" for name in ("adam", "adamw", "chain", "named_chain", "sgd")}
 
 
 def file(module: str) -> Path:
@@ -68,16 +70,20 @@ def lists(module: str) -> str:
         value = getattr(theirs, name)
         if isinstance(value, types.ModuleType) and not value.__name__.startswith("optax."):
             continue
+        if module == "" and name in TYPES:
+            imports.append(f"from {TYPES[name]} import {name} as {name}")
+            continue
+        if value is optax.GradientTransformationExtraArgs:
+            assigned.append(f"{name} = GradientTransformation  # ours takes extra arguments")
+            continue
         replacement = next((new for old, new in REPLACEMENTS if old is value), None)
         if replacement is not None:
             package, _, file_name = replacement.__module__.rpartition(".")
             imports.append(f"from {package} import {file_name}")
             assigned.append(f"{name}: Final = {file_name}.{replacement.__name__}")
-        elif (wrapper := _wrapper(theirs, name, value)) is not None:
+        elif (wrapper := _wrapper(name, value)) is not None:
             imports += [f"import {path} as _optax", "from treekit.optax import _factory_types as _ours"]
-            assigned.append(f"{name}: Final = _ours.{wrapper}")
-            if state := re.search(r"\b_([A-Z]\w+)", wrapper):
-                imports.append(f"from optax import {state[1]} as {state[0]}")
+            assigned.append(f"{name}: Final = _ours.{wrapper}(_optax.{name})")
         else:
             # Optax's `__init__` assigns some of these to variables, which mypy does not take for types.
             is_schedule = getattr(optax.schedules, name, None) is value
@@ -89,47 +95,26 @@ def lists(module: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _wrapper(theirs: types.ModuleType, name: str, value: Any) -> str | None:
-    """The call of a function of treekit/optax/_factory_types.py for a factory; None for what is not wrapped."""
-    factory = f"_optax.{name}"
+def _wrapper(name: str, value: Any) -> str | None:
+    """The function of treekit/optax/_factory_types.py for a factory; None for what is not one, or is not wrapped."""
     is_function = isinstance(value, types.FunctionType) or hasattr(value, "func")
     if not is_function or any(value is known for known in NOT_WRAPPED):
         return None
     if name in KNOWN:
-        return f"{name}_like({factory})"
-    returned = inspect.signature(value).return_annotation
+        return KNOWN[name]
+    signature = inspect.signature(value)
+    returned = signature.return_annotation
     is_factory = isinstance(returned, type) and issubclass(returned, optax.GradientTransformation)
     if not is_factory and returned is not inspect.Signature.empty:
         return None
-    if (states := state_classes(value)) == {tuple}:
-        return f"chained({factory})"
-    state = min(states, key=str, default=object)
-    if len(states) == 1:
-        for module, prefix in ((theirs, "_optax."), (optax, "_")):
-            if getattr(module, state.__name__, None) is state:
-                return f"with_state({factory}, {prefix}{state.__name__})"
-    return f"any_state({factory})" if states or is_factory else None
-
-
-@functools.cache
-def state_classes(factory: Callable[..., Any]) -> set[type[Any]]:
-    """The classes of the states of a factory's transformations, with arguments of every kind that it takes."""
-    parameters = [p for p in inspect.signature(factory).parameters.values() if "VAR" not in p.kind.name]
-    required = [p for p in parameters if p.default is p.empty]
-    optional = [{p.name: x} for p in parameters if p not in required for x in ARGUMENTS]
-    classes: set[type[Any]] = set()
-    for x, inner in itertools.product(ARGUMENTS, TRANSFORMATIONS):
-        fixed = {p.name: inner if "GradientTransformation" in str(p.annotation) else x for p in required}
-        for others in [{}, *optional]:
-            with warnings.catch_warnings(), contextlib.suppress(Exception):  # not every kind is right everywhere
-                warnings.simplefilter("ignore")
-                classes.add(type(factory(**fixed, **others).init({"w": np.ones((2, 2), np.float32)})))
-    return classes
-
-
-# Numbers, switches, and a function that is a schedule and a mask.
-ARGUMENTS: tuple[Any, ...] = (1e-3, 2, True, False, None, lambda x: x)
-TRANSFORMATIONS = (optax.identity(), optax.sgd(0.1))
+    required = [p for p in signature.parameters.values() if p.default is p.empty and "VAR" not in p.kind.name]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            state: Any = value(*[1e-3] * len(required)).init({"w": jnp.ones((2, 2))})
+    except Exception:  # it takes something else than numbers
+        return "any_state" if is_factory else None
+    return "chained" if type(state) is tuple else "any_state"
 
 
 if __name__ == "__main__":

@@ -198,7 +198,7 @@ def _is_of_python(x: object) -> bool:
 @pytest.mark.parametrize("module", optax_names.MODULES)
 def test_the_checkers_are_told_of_every_name_of_optax(module: str) -> None:
     ours, theirs = (getattr(top, module) if module else top for top in (treekit.optax, optax))
-    listed = re.findall(r"(?:as |^ *)([^\W_]\w*)(?:$|: Final)", optax_names.file(module).read_text(), re.MULTILINE)
+    listed = re.findall(r"(?:as |^ *)([^\W_]\w*)(?:$|: Final| = )", optax_names.file(module).read_text(), re.MULTILINE)
     names = {name for name in dir(theirs) if not name.startswith("_") and not _is_of_python(getattr(theirs, name))}
     assert names - (set(vars(ours)) if module in optax_names.OURS else set()) == set(listed)
     assert all(hasattr(ours, name) for name in names)

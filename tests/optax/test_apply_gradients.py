@@ -199,7 +199,7 @@ def test_members_under_vmap_keep_counts_of_their_own() -> None:
 
 
 def test_gradients_that_do_not_fit_are_named_with_their_key_path() -> None:
-    params = {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}
+    params: Any = {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}
     optimizer = tko.adam(0.1)
     state = optimizer.init(params)
     with pytest.raises(
@@ -238,7 +238,8 @@ def test_the_state_of_another_optimizer_is_named_with_its_key_path() -> None:
     with pytest.raises(
         (TypeError, ValueError), match=r"the state does not fit this optimizer.*At state\[0\].*TraceState"
     ):
-        tko.apply_gradients(tko.adam(0.1), params, tko.sgd(0.1, momentum=0.9).init(params), params)
+        of_another: Any = tko.sgd(0.1, momentum=0.9).init(params)
+        tko.apply_gradients(tko.adam(0.1), params, of_another, params)
     smaller = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
     with pytest.raises((TypeError, ValueError), match=r"the state does not fit.*At state\[0\]\.mu\['w'\]"):
         tko.apply_gradients(tko.adam(0.1), params, tko.adam(0.1).init(smaller), params)

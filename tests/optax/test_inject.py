@@ -442,7 +442,7 @@ def test_a_number_may_be_traced() -> None:
 def test_the_factory_keeps_its_signature_and_its_name() -> None:
     factory = tko.inject_hyperparams(tko.adamw)
     assert inspect.signature(factory) == inspect.signature(tko.adamw)
-    assert getattr(factory, "__name__", None) == "adamw"
+    assert factory.__name__ == "adamw"
     with pytest.raises(TypeError, match="learning_rate"):
         factory()
 

@@ -12,13 +12,26 @@ T = TypeVar("T")
 @overload
 def field(
     *,
+    default: object = ...,  # is converted too
+    default_factory: Callable[[], object] = ...,
+    init: bool = True,
+    repr: bool = True,
+    kw_only: bool = ...,
+    metadata: Mapping[str, Any] | None = None,
+    static: bool = False,
+    converter: Callable[[Any], Any],
+    copy: bool = True,
+) -> Any: ...
+@overload
+def field(
+    *,
     default: T,
     init: bool = True,
     repr: bool = True,
     kw_only: bool = ...,
     metadata: Mapping[str, Any] | None = None,
     static: bool = False,
-    converter: Callable[[Any], Any] | None = None,
+    converter: None = None,
     copy: bool = True,
 ) -> T: ...
 @overload
@@ -30,7 +43,7 @@ def field(
     kw_only: bool = ...,
     metadata: Mapping[str, Any] | None = None,
     static: bool = False,
-    converter: Callable[[Any], Any] | None = None,
+    converter: None = None,
     copy: bool = True,
 ) -> T: ...
 @overload
@@ -41,7 +54,7 @@ def field(
     kw_only: bool = ...,
     metadata: Mapping[str, Any] | None = None,
     static: bool = False,
-    converter: Callable[[Any], Any] | None = None,
+    converter: None = None,
     copy: bool = True,
 ) -> Any: ...
 def field(

@@ -13,14 +13,13 @@ from treekit.optax._apply import apply_updates
 from treekit.optax._boundary import normalize, whole_step
 from treekit.optax._multi_steps import MultiSteps
 from treekit.optax._selection import updates_mismatch
-from treekit.optax._types import TransformationLike
+from treekit.optax._types import State, TransformationOf
 
 T = TypeVar("T")
-State = TypeVar("State")
 
 
 def apply_gradients(
-    optimizer: TransformationLike,
+    optimizer: TransformationOf[State],
     grads: Updates,
     state: State,
     params: T,

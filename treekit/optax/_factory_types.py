@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Protocol, TypeAlias, cast, runtime_checkable
 import optax
 
 from treekit.optax._transformation import GradientTransformation
-from treekit.optax._types import S, TransformationLike
+from treekit.optax._types import TransformationLike
 
 P = ParamSpec("P")
 
@@ -22,13 +22,8 @@ SgdState: TypeAlias = tuple[optax.EmptyState | optax.TraceState, RateState]
 
 
 def any_state(factory: Callable[P, object]) -> Callable[P, GradientTransformation[Any]]:
-    """Type of a factory whose state depends on its arguments, or is a class that Optax does not export."""
+    """Type of a factory whose state depends on its arguments, or is one of Optax's own state classes."""
     return cast(Callable[P, GradientTransformation[Any]], factory)
-
-
-def with_state(factory: Callable[P, object], state: type[S]) -> Callable[P, GradientTransformation[S]]:
-    """Type of a factory whose state is always an instance of `state`."""
-    return any_state(factory)
 
 
 def chained(factory: Callable[P, object]) -> Callable[P, GradientTransformation[ChainState]]:
@@ -67,11 +62,6 @@ def adam_like(factory: Callable[P, object]) -> Callable[P, GradientTransformatio
 
 def adamw_like(factory: Callable[P, object]) -> Callable[P, GradientTransformation[AdamWState]]:
     """Type of `adamw`."""
-    return any_state(factory)
-
-
-def scale_by_learning_rate_like(factory: Callable[P, object]) -> Callable[P, GradientTransformation[RateState]]:
-    """Type of `scale_by_learning_rate`."""
     return any_state(factory)
 
 

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import optax
@@ -21,22 +21,13 @@ from treekit.optax._transformation import Core, GradientTransformation, core_of,
 from treekit.optax._types import TransformationLike
 
 
-@runtime_checkable
-class InjectedFactory(Protocol):
-    """What `inject_hyperparams` returns: takes the hyperparameters, each of which may be a schedule."""
-
-    def __call__(
-        self, *args: Callable[[Any], Any] | object, **kwargs: Callable[[Any], Any] | object
-    ) -> GradientTransformation[InjectStatefulHyperparamsState]: ...
-
-
 def inject_hyperparams(
     inner_factory: Callable[..., TransformationLike],
     static_args: str | Iterable[str] = (),
     hyperparam_dtype: DTypeLike | None = None,
     *,
     only: str | Iterable[str] | None = None,
-) -> InjectedFactory:
+) -> Callable[..., GradientTransformation[InjectStatefulHyperparamsState]]:
     """Store the hyperparameters of an optimizer in its state, without `static_args` for masks and other trees.
 
     The first of these rules that applies to an argument decides what it is:

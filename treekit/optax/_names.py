@@ -15,8 +15,6 @@ from optax import ConditionallyTransformState as ConditionallyTransformState
 from optax import EmaState as EmaState
 from optax import EmptyState as EmptyState
 from optax import FactoredState as FactoredState
-from optax import GradientTransformation as GradientTransformation
-from optax import GradientTransformationExtraArgs as GradientTransformationExtraArgs
 from optax import LookaheadParams as LookaheadParams
 from optax import LookaheadState as LookaheadState
 from optax import MaskedNode as MaskedNode
@@ -26,8 +24,6 @@ from optax import MonitorState as MonitorState
 from optax import MultiStepsState as MultiStepsState
 from optax import MultiTransformState as MultiTransformState
 from optax import NonNegativeParamsState as NonNegativeParamsState
-from optax import OptState as OptState
-from optax import Params as Params
 from optax import PartitionState as PartitionState
 from optax import ScalarOrSchedule as ScalarOrSchedule
 from optax import ScaleByAdaDeltaState as ScaleByAdaDeltaState
@@ -54,7 +50,6 @@ from optax import TraceState as TraceState
 from optax import TransformInitFn as TransformInitFn
 from optax import TransformUpdateExtraArgsFn as TransformUpdateExtraArgsFn
 from optax import TransformUpdateFn as TransformUpdateFn
-from optax import Updates as Updates
 from optax import ZeroNansState as ZeroNansState
 from optax import ZoomLinesearchInfo as ZoomLinesearchInfo
 from optax import bias_correction as bias_correction
@@ -117,9 +112,14 @@ from optax.schedules import warmup_constant_schedule as warmup_constant_schedule
 from optax.schedules import warmup_cosine_decay_schedule as warmup_cosine_decay_schedule
 from optax.schedules import warmup_exponential_decay_schedule as warmup_exponential_decay_schedule
 
+from treekit._types import OptState as OptState
+from treekit._types import Params as Params
+from treekit._types import Updates as Updates
 from treekit.optax import _factory_types as _ours
 from treekit.optax import _inject
+from treekit.optax._transformation import GradientTransformation as GradientTransformation
 
+GradientTransformationExtraArgs = GradientTransformation  # ours takes extra arguments
 adabelief: Final = _ours.chained(_optax.adabelief)
 adadelta: Final = _ours.chained(_optax.adadelta)
 adafactor: Final = _ours.chained(_optax.adafactor)
@@ -129,22 +129,22 @@ adamax: Final = _ours.chained(_optax.adamax)
 adamaxw: Final = _ours.chained(_optax.adamaxw)
 adamw: Final = _ours.adamw_like(_optax.adamw)
 adan: Final = _ours.chained(_optax.adan)
-adaptive_grad_clip: Final = _ours.with_state(_optax.adaptive_grad_clip, _optax.EmptyState)
+adaptive_grad_clip: Final = _ours.any_state(_optax.adaptive_grad_clip)
 add_decayed_weights: Final = _ours.any_state(_optax.add_decayed_weights)
-add_noise: Final = _ours.with_state(_optax.add_noise, _optax.AddNoiseState)
+add_noise: Final = _ours.any_state(_optax.add_noise)
 amsgrad: Final = _ours.chained(_optax.amsgrad)
-apply_every: Final = _ours.with_state(_optax.apply_every, _optax.ApplyEvery)
-centralize: Final = _ours.with_state(_optax.centralize, _optax.EmptyState)
+apply_every: Final = _ours.any_state(_optax.apply_every)
+centralize: Final = _ours.any_state(_optax.centralize)
 chain: Final = _ours.chain_like(_optax.chain)
-clip: Final = _ours.with_state(_optax.clip, _optax.EmptyState)
-clip_by_block_rms: Final = _ours.with_state(_optax.clip_by_block_rms, _optax.EmptyState)
-clip_by_global_norm: Final = _ours.with_state(_optax.clip_by_global_norm, _optax.EmptyState)
-ema: Final = _ours.with_state(_optax.ema, _optax.EmaState)
+clip: Final = _ours.any_state(_optax.clip)
+clip_by_block_rms: Final = _ours.any_state(_optax.clip_by_block_rms)
+clip_by_global_norm: Final = _ours.any_state(_optax.clip_by_global_norm)
+ema: Final = _ours.any_state(_optax.ema)
 flatten: Final = _ours.any_state(_optax.flatten)
 fromage: Final = _ours.chained(_optax.fromage)
-identity: Final = _ours.with_state(_optax.identity, _optax.EmptyState)
+identity: Final = _ours.any_state(_optax.identity)
 inject_stateful_hyperparams: Final = _inject.inject_hyperparams
-keep_params_nonnegative: Final = _ours.with_state(_optax.keep_params_nonnegative, _optax.EmptyState)
+keep_params_nonnegative: Final = _ours.any_state(_optax.keep_params_nonnegative)
 lamb: Final = _ours.chained(_optax.lamb)
 lars: Final = _ours.chained(_optax.lars)
 lion: Final = _ours.chained(_optax.lion)
@@ -152,7 +152,7 @@ nadam: Final = _ours.chained(_optax.nadam)
 nadamw: Final = _ours.chained(_optax.nadamw)
 named_chain: Final = _ours.named_chain_like(_optax.named_chain)
 noisy_sgd: Final = _ours.chained(_optax.noisy_sgd)
-normalize_by_update_norm: Final = _ours.with_state(_optax.normalize_by_update_norm, _optax.EmptyState)
+normalize_by_update_norm: Final = _ours.any_state(_optax.normalize_by_update_norm)
 novograd: Final = _ours.chained(_optax.novograd)
 optimistic_adam: Final = _ours.chained(_optax.optimistic_adam)
 optimistic_adam_v2: Final = _ours.chained(_optax.optimistic_adam_v2)
@@ -161,46 +161,44 @@ polyak_sgd: Final = _ours.chained(_optax.polyak_sgd)
 radam: Final = _ours.chained(_optax.radam)
 rmsprop: Final = _ours.chained(_optax.rmsprop)
 rprop: Final = _ours.chained(_optax.rprop)
-scale: Final = _ours.with_state(_optax.scale, _optax.EmptyState)
-scale_by_adadelta: Final = _ours.with_state(_optax.scale_by_adadelta, _optax.ScaleByAdaDeltaState)
-scale_by_adam: Final = _ours.with_state(_optax.scale_by_adam, _optax.ScaleByAdamState)
-scale_by_adamax: Final = _ours.with_state(_optax.scale_by_adamax, _optax.ScaleByAdamState)
-scale_by_adan: Final = _ours.with_state(_optax.scale_by_adan, _optax.ScaleByAdanState)
-scale_by_amsgrad: Final = _ours.with_state(_optax.scale_by_amsgrad, _optax.ScaleByAmsgradState)
-scale_by_backtracking_linesearch: Final = _ours.with_state(
-    _optax.scale_by_backtracking_linesearch, _optax.ScaleByBacktrackingLinesearchState
-)
-scale_by_belief: Final = _ours.with_state(_optax.scale_by_belief, _optax.ScaleByBeliefState)
+scale: Final = _ours.any_state(_optax.scale)
+scale_by_adadelta: Final = _ours.any_state(_optax.scale_by_adadelta)
+scale_by_adam: Final = _ours.any_state(_optax.scale_by_adam)
+scale_by_adamax: Final = _ours.any_state(_optax.scale_by_adamax)
+scale_by_adan: Final = _ours.any_state(_optax.scale_by_adan)
+scale_by_amsgrad: Final = _ours.any_state(_optax.scale_by_amsgrad)
+scale_by_backtracking_linesearch: Final = _ours.any_state(_optax.scale_by_backtracking_linesearch)
+scale_by_belief: Final = _ours.any_state(_optax.scale_by_belief)
 scale_by_distance_over_gradients: Final = _ours.any_state(_optax.scale_by_distance_over_gradients)
-scale_by_factored_rms: Final = _ours.with_state(_optax.scale_by_factored_rms, _optax.FactoredState)
-scale_by_lbfgs: Final = _ours.with_state(_optax.scale_by_lbfgs, _optax.ScaleByLBFGSState)
-scale_by_learning_rate: Final = _ours.scale_by_learning_rate_like(_optax.scale_by_learning_rate)
-scale_by_lion: Final = _ours.with_state(_optax.scale_by_lion, _optax.ScaleByLionState)
-scale_by_novograd: Final = _ours.with_state(_optax.scale_by_novograd, _optax.ScaleByNovogradState)
+scale_by_factored_rms: Final = _ours.any_state(_optax.scale_by_factored_rms)
+scale_by_lbfgs: Final = _ours.any_state(_optax.scale_by_lbfgs)
+scale_by_learning_rate: Final = _ours.any_state(_optax.scale_by_learning_rate)
+scale_by_lion: Final = _ours.any_state(_optax.scale_by_lion)
+scale_by_novograd: Final = _ours.any_state(_optax.scale_by_novograd)
 scale_by_optimistic_gradient: Final = _ours.any_state(_optax.scale_by_optimistic_gradient)
-scale_by_param_block_norm: Final = _ours.with_state(_optax.scale_by_param_block_norm, _optax.EmptyState)
-scale_by_param_block_rms: Final = _ours.with_state(_optax.scale_by_param_block_rms, _optax.EmptyState)
-scale_by_polyak: Final = _ours.with_state(_optax.scale_by_polyak, _optax.EmptyState)
-scale_by_radam: Final = _ours.with_state(_optax.scale_by_radam, _optax.ScaleByAdamState)
+scale_by_param_block_norm: Final = _ours.any_state(_optax.scale_by_param_block_norm)
+scale_by_param_block_rms: Final = _ours.any_state(_optax.scale_by_param_block_rms)
+scale_by_polyak: Final = _ours.any_state(_optax.scale_by_polyak)
+scale_by_radam: Final = _ours.any_state(_optax.scale_by_radam)
 scale_by_rms: Final = _ours.any_state(_optax.scale_by_rms)
-scale_by_rprop: Final = _ours.with_state(_optax.scale_by_rprop, _optax.ScaleByRpropState)
-scale_by_rss: Final = _ours.with_state(_optax.scale_by_rss, _optax.ScaleByRssState)
-scale_by_schedule: Final = _ours.with_state(_optax.scale_by_schedule, _optax.ScaleByScheduleState)
-scale_by_sign: Final = _ours.with_state(_optax.scale_by_sign, _optax.EmptyState)
-scale_by_sm3: Final = _ours.with_state(_optax.scale_by_sm3, _optax.ScaleBySM3State)
+scale_by_rprop: Final = _ours.any_state(_optax.scale_by_rprop)
+scale_by_rss: Final = _ours.any_state(_optax.scale_by_rss)
+scale_by_schedule: Final = _ours.any_state(_optax.scale_by_schedule)
+scale_by_sign: Final = _ours.any_state(_optax.scale_by_sign)
+scale_by_sm3: Final = _ours.any_state(_optax.scale_by_sm3)
 scale_by_stddev: Final = _ours.any_state(_optax.scale_by_stddev)
-scale_by_trust_ratio: Final = _ours.with_state(_optax.scale_by_trust_ratio, _optax.EmptyState)
-scale_by_yogi: Final = _ours.with_state(_optax.scale_by_yogi, _optax.ScaleByAdamState)
-scale_by_zoom_linesearch: Final = _ours.with_state(_optax.scale_by_zoom_linesearch, _optax.ScaleByZoomLinesearchState)
-set_to_zero: Final = _ours.with_state(_optax.set_to_zero, _optax.EmptyState)
+scale_by_trust_ratio: Final = _ours.any_state(_optax.scale_by_trust_ratio)
+scale_by_yogi: Final = _ours.any_state(_optax.scale_by_yogi)
+scale_by_zoom_linesearch: Final = _ours.any_state(_optax.scale_by_zoom_linesearch)
+set_to_zero: Final = _ours.any_state(_optax.set_to_zero)
 sgd: Final = _ours.sgd_like(_optax.sgd)
 sign_sgd: Final = _ours.chained(_optax.sign_sgd)
 signum: Final = _ours.chained(_optax.signum)
 sm3: Final = _ours.chained(_optax.sm3)
-snapshot: Final = _ours.with_state(_optax.snapshot, _optax.SnapshotState)
-stateless: Final = _ours.with_state(_optax.stateless, _optax.EmptyState)
-stateless_with_tree_map: Final = _ours.with_state(_optax.stateless_with_tree_map, _optax.EmptyState)
-trace: Final = _ours.with_state(_optax.trace, _optax.TraceState)
+snapshot: Final = _ours.any_state(_optax.snapshot)
+stateless: Final = _ours.any_state(_optax.stateless)
+stateless_with_tree_map: Final = _ours.any_state(_optax.stateless_with_tree_map)
+trace: Final = _ours.any_state(_optax.trace)
 with_extra_args_support: Final = _ours.any_state(_optax.with_extra_args_support)
 yogi: Final = _ours.chained(_optax.yogi)
-zero_nans: Final = _ours.with_state(_optax.zero_nans, _optax.ZeroNansState)
+zero_nans: Final = _ours.any_state(_optax.zero_nans)

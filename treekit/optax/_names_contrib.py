@@ -3,10 +3,6 @@
 from typing import Final
 
 import optax.contrib as _optax
-from optax import EmptyState as _EmptyState
-from optax import PartitionState as _PartitionState
-from optax import ScaleByAdamState as _ScaleByAdamState
-from optax import ScaleByBeliefState as _ScaleByBeliefState
 from optax.contrib import COCOBState as COCOBState
 from optax.contrib import DAdaptAdamWState as DAdaptAdamWState
 from optax.contrib import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
@@ -37,39 +33,33 @@ acprop: Final = _ours.chained(_optax.acprop)
 ademamix: Final = _ours.chained(_optax.ademamix)
 adopt: Final = _ours.chained(_optax.adopt)
 cocob: Final = _ours.chained(_optax.cocob)
-dadapt_adamw: Final = _ours.with_state(_optax.dadapt_adamw, _optax.DAdaptAdamWState)
-differentially_private_aggregate: Final = _ours.with_state(
-    _optax.differentially_private_aggregate, _optax.DifferentiallyPrivateAggregateState
-)
+dadapt_adamw: Final = _ours.any_state(_optax.dadapt_adamw)
+differentially_private_aggregate: Final = _ours.any_state(_optax.differentially_private_aggregate)
 dog: Final = _ours.chained(_optax.dog)
 dowg: Final = _ours.chained(_optax.dowg)
-dpsgd: Final = _ours.chained(_optax.dpsgd)
+dpsgd: Final = _ours.any_state(_optax.dpsgd)
 galore: Final = _ours.chained(_optax.galore)
-hutchinson_estimator_diag_hessian: Final = _ours.with_state(
-    _optax.hutchinson_estimator_diag_hessian, _optax.HutchinsonState
-)
+hutchinson_estimator_diag_hessian: Final = _ours.any_state(_optax.hutchinson_estimator_diag_hessian)
 madgrad: Final = _ours.chained(_optax.madgrad)
-mechanize: Final = _ours.with_state(_optax.mechanize, _optax.MechanicState)
-momo: Final = _ours.with_state(_optax.momo, _optax.MomoState)
-momo_adam: Final = _ours.with_state(_optax.momo_adam, _optax.MomoAdamState)
-muon: Final = _ours.with_state(_optax.muon, _PartitionState)
-normalize: Final = _ours.with_state(_optax.normalize, _EmptyState)
-prodigy: Final = _ours.with_state(_optax.prodigy, _optax.ProdigyState)
-reduce_on_plateau: Final = _ours.with_state(_optax.reduce_on_plateau, _optax.ReduceLROnPlateauState)
-sam: Final = _ours.with_state(_optax.sam, _optax.SAMState)
-scale_by_acprop: Final = _ours.with_state(_optax.scale_by_acprop, _ScaleByBeliefState)
-scale_by_ademamix: Final = _ours.with_state(_optax.scale_by_ademamix, _optax.ScaleByAdemamixState)
-scale_by_adopt: Final = _ours.with_state(_optax.scale_by_adopt, _ScaleByAdamState)
-scale_by_cocob: Final = _ours.with_state(_optax.scale_by_cocob, _optax.COCOBState)
-scale_by_galore: Final = _ours.with_state(_optax.scale_by_galore, _optax.GaLoreState)
-scale_by_madgrad: Final = _ours.with_state(_optax.scale_by_madgrad, _optax.MadgradState)
-scale_by_muon: Final = _ours.with_state(_optax.scale_by_muon, _optax.MuonState)
-scale_by_simplified_ademamix: Final = _ours.with_state(
-    _optax.scale_by_simplified_ademamix, _optax.ScaleBySimplifiedAdEMAMixState
-)
-schedule_free: Final = _ours.with_state(_optax.schedule_free, _optax.ScheduleFreeState)
-schedule_free_adamw: Final = _ours.with_state(_optax.schedule_free_adamw, _optax.ScheduleFreeState)
-schedule_free_sgd: Final = _ours.with_state(_optax.schedule_free_sgd, _optax.ScheduleFreeState)
+mechanize: Final = _ours.any_state(_optax.mechanize)
+momo: Final = _ours.any_state(_optax.momo)
+momo_adam: Final = _ours.any_state(_optax.momo_adam)
+muon: Final = _ours.any_state(_optax.muon)
+normalize: Final = _ours.any_state(_optax.normalize)
+prodigy: Final = _ours.any_state(_optax.prodigy)
+reduce_on_plateau: Final = _ours.any_state(_optax.reduce_on_plateau)
+sam: Final = _ours.any_state(_optax.sam)
+scale_by_acprop: Final = _ours.any_state(_optax.scale_by_acprop)
+scale_by_ademamix: Final = _ours.any_state(_optax.scale_by_ademamix)
+scale_by_adopt: Final = _ours.any_state(_optax.scale_by_adopt)
+scale_by_cocob: Final = _ours.any_state(_optax.scale_by_cocob)
+scale_by_galore: Final = _ours.any_state(_optax.scale_by_galore)
+scale_by_madgrad: Final = _ours.any_state(_optax.scale_by_madgrad)
+scale_by_muon: Final = _ours.any_state(_optax.scale_by_muon)
+scale_by_simplified_ademamix: Final = _ours.any_state(_optax.scale_by_simplified_ademamix)
+schedule_free: Final = _ours.any_state(_optax.schedule_free)
+schedule_free_adamw: Final = _ours.any_state(_optax.schedule_free_adamw)
+schedule_free_sgd: Final = _ours.any_state(_optax.schedule_free_sgd)
 simplified_ademamix: Final = _ours.chained(_optax.simplified_ademamix)
 sophia: Final = _ours.chained(_optax.sophia)
-split_real_and_imaginary: Final = _ours.with_state(_optax.split_real_and_imaginary, _optax.SplitRealAndImaginaryState)
+split_real_and_imaginary: Final = _ours.any_state(_optax.split_real_and_imaginary)

@@ -3,7 +3,6 @@
 from typing import Final
 
 import optax.transforms as _optax
-from optax import EmptyState as _EmptyState
 from optax.transforms import AddNoiseState as AddNoiseState
 from optax.transforms import ApplyIfFiniteState as ApplyIfFiniteState
 from optax.transforms import ConditionallyMaskState as ConditionallyMaskState
@@ -30,17 +29,17 @@ from optax.transforms import unitwise_norm as unitwise_norm
 
 from treekit.optax import _factory_types as _ours
 
-adaptive_grad_clip: Final = _ours.with_state(_optax.adaptive_grad_clip, _EmptyState)
+adaptive_grad_clip: Final = _ours.any_state(_optax.adaptive_grad_clip)
 add_decayed_weights: Final = _ours.any_state(_optax.add_decayed_weights)
-add_noise: Final = _ours.with_state(_optax.add_noise, _optax.AddNoiseState)
+add_noise: Final = _ours.any_state(_optax.add_noise)
 chain: Final = _ours.chain_like(_optax.chain)
-clip: Final = _ours.with_state(_optax.clip, _EmptyState)
-clip_by_block_rms: Final = _ours.with_state(_optax.clip_by_block_rms, _EmptyState)
-clip_by_global_norm: Final = _ours.with_state(_optax.clip_by_global_norm, _EmptyState)
-ema: Final = _ours.with_state(_optax.ema, _optax.EmaState)
+clip: Final = _ours.any_state(_optax.clip)
+clip_by_block_rms: Final = _ours.any_state(_optax.clip_by_block_rms)
+clip_by_global_norm: Final = _ours.any_state(_optax.clip_by_global_norm)
+ema: Final = _ours.any_state(_optax.ema)
 flatten: Final = _ours.any_state(_optax.flatten)
-keep_params_nonnegative: Final = _ours.with_state(_optax.keep_params_nonnegative, _EmptyState)
+keep_params_nonnegative: Final = _ours.any_state(_optax.keep_params_nonnegative)
 named_chain: Final = _ours.named_chain_like(_optax.named_chain)
-snapshot: Final = _ours.with_state(_optax.snapshot, _optax.SnapshotState)
-trace: Final = _ours.with_state(_optax.trace, _optax.TraceState)
-zero_nans: Final = _ours.with_state(_optax.zero_nans, _optax.ZeroNansState)
+snapshot: Final = _ours.any_state(_optax.snapshot)
+trace: Final = _ours.any_state(_optax.trace)
+zero_nans: Final = _ours.any_state(_optax.zero_nans)

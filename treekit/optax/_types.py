@@ -1,9 +1,11 @@
 """Types of transformations for type checkers, with the class of their state."""
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, Protocol, TypeVar, runtime_checkable
 
 from treekit._types import TransformationLike as TransformationLike
 
+State = TypeVar("State")
 U = TypeVar("U")
 V_co = TypeVar("V_co", covariant=True)
 S_co = TypeVar("S_co", covariant=True)
@@ -19,6 +21,16 @@ if TYPE_CHECKING:
 else:
     S = TypeVar("S")
     State_co = TypeVar("State_co", covariant=True)
+
+
+@runtime_checkable
+class TransformationOf(Protocol[State]):
+    """A `TransformationLike` whose state has this type; invariant, so that the state of another one is an error."""
+
+    @property
+    def init(self) -> Callable[[Any], State]: ...
+    @property
+    def update(self) -> Callable[Concatenate[Any, State, ...], tuple[Any, State]]: ...
 
 
 @runtime_checkable
