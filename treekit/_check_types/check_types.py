@@ -4,7 +4,6 @@ from collections.abc import Callable
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, get_origin
 
-import jax
 from jaxtyping import AnnotationError
 
 from treekit._check_types.fit import first_misfit, fit
@@ -20,7 +19,7 @@ T = TypeVar("T")
 def check_types(tree: object) -> None:
     """Check the fields of every node in a tree against the annotations of its class.
 
-    It checks treekit's nodes, Equinox modules, and all other dataclasses, pytrees or not. A name in a shape, such as
+    It checks treekit's nodes, Equinox modules, and all other dataclasses that are pytrees. A name in a shape, such as
     "n" in `Float[Array, "n"]`, is bound to one size in all fields of one node; `{self.n}` is an attribute of the node.
     An array of shape () satisfies `float`, `int` or `bool`, by its dtype. Annotations that cannot be checked at run
     time, such as the arguments of a `Callable`, pass.
@@ -81,24 +80,12 @@ def _nodes(tree: object) -> list[object]:
     nodes: dict[int, object] = {}
 
     def see(x: object) -> bool:
-        if has_fields(x) and id(x) not in nodes:
+        if has_fields(x) and (x is tree or not jtu.all_leaves([x])):
             nodes[id(x)] = x
-            for _, child in _hidden(x):
-                visit(child)
         return False
 
-    def visit(tree: object) -> None:
-        jtu.tree_flatten(tree, is_leaf=see)
-
-    visit(tree)
+    jtu.tree_flatten(tree, is_leaf=see)
     return list(nodes.values())
-
-
-def _hidden(x: object) -> list[tuple[KeyPath, object]]:
-    """Return the fields of a dataclass that is a leaf to JAX, each with its key; [] for anything else."""
-    if not (has_fields(x) and jtu.all_leaves([x])):
-        return []
-    return [((jax.tree_util.GetAttrKey(field.name),), getattr(x, field.name)) for field in fields_of(x)]
 
 
 def _check_fields(node: object, memo: Memo) -> tuple[list[_Mismatch], Memo]:
@@ -107,7 +94,9 @@ def _check_fields(node: object, memo: Memo) -> tuple[list[_Mismatch], Memo]:
     fields = list(fields_of(node))
     once = len(fields)
     for i, field in enumerate(fields):
-        value: object = getattr(node, field.name)
+        value: object = getattr(node, field.name, _UNSET)
+        if value is _UNSET:  # as in a dataclass with field(init=False)
+            continue
         try:
             after = fit(value, field.hint, memo)
         except Exception as error:
@@ -129,20 +118,27 @@ def _check_fields(node: object, memo: Memo) -> tuple[list[_Mismatch], Memo]:
     return wrong, memo
 
 
+_UNSET = object()
+
+
 def _explain(wrong: list[_Mismatch], tree: object) -> str:
     """Write a line for each wrong field, with its key path; "" if every field is right."""
     if not wrong:
         return ""
     paths = _paths(tree)
     rows: list[tuple[str, ...]] = []
-    for x in wrong:
+    for x in wrong[:_ROWS]:
         _, path = paths.get(id(x.node), (None, type(x.node).__qualname__))  # flattening may create a new node each time
         rows.append((path + x.path, describe(x.value, short=False), f"is not {x.hint}", x.bound))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     several = f"{len(wrong)} fields are not what their classes say"
     title = several if len(wrong) > 1 else "1 field is not what its class says"
-    return "\n".join([f"{title}:", *lines])
+    more = [f"and {len(wrong) - _ROWS} more"] if len(wrong) > _ROWS else []
+    return "\n".join([f"{title}:", *lines, *more])
+
+
+_ROWS = 50  # in a message, as in tree_diff
 
 
 def _paths(tree: object) -> dict[int, tuple[object, str]]:
@@ -150,9 +146,8 @@ def _paths(tree: object) -> dict[int, tuple[object, str]]:
     paths: dict[int, tuple[object, str]] = {}
 
     def walk(x: object, path: KeyPath) -> None:
-        children = [] if id(x) in paths else _hidden(x)
         paths.setdefault(id(x), (x, jtu.keystr(path)))
-        for keys, child in [*jtu.tree_flatten_with_path(x, is_leaf=lambda child: child is not x)[0], *children]:
+        for keys, child in jtu.tree_flatten_with_path(x, is_leaf=lambda child: child is not x)[0]:
             if child is not x:
                 walk(child, (*path, *keys))
 
@@ -163,13 +158,14 @@ def _paths(tree: object) -> dict[int, tuple[object, str]]:
 class _TypedClass(type):
     """The class of `Typed[Linear]`, which answers `isinstance`."""
 
-    cls: type[Any] | str
+    cls: type[Any] | str = object  # of Typed itself, without a class in brackets
 
     def __getitem__(cls, node: object) -> "_TypedClass":
         origin = get_origin(node) or node
         if not isinstance(origin, (type, str)) or origin in (Union, UnionType, Annotated):
             raise TypeError(
-                f"Typed takes one class, or its name in quotes, found {node!r}. Write Typed[A] | Typed[B] for a union"
+                f"Typed takes one class, or its name in quotes, found {node!r}. Write Typed[A] | Typed[B] for a union, "
+                "and the bound of a type variable"
             )
         # The full name, since beartype treats two types of one name as the same.
         name = repr(origin) if isinstance(origin, str) else f"{origin.__module__}.{origin.__qualname__}"

@@ -1,7 +1,7 @@
 """An `isinstance` for annotations: containers and their items, unions, and jaxtyping's types, which bind sizes."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -62,7 +62,8 @@ def _items(x: Any, hint: Any) -> list[tuple[str, Any, Any]] | None:
         pairs = [[(f", key {key!r}", key, args[0]), (f"[{key!r}]", value, args[1])] for key, value in x.items()]
         return list(itertools.chain.from_iterable(pairs))
     if issubclass(origin, Iterable) and hasattr(x, "__len__"):  # not an iterator, which would be consumed
-        return [(f"[{i}]", item, args[0]) for i, item in enumerate(x)]
+        is_indexed = issubclass(type(x), Sequence)  # a set is not
+        return [(f"[{i}]" if is_indexed else ", an item", item, args[0]) for i, item in enumerate(x)]
     return []
 
 

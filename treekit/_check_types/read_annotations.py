@@ -9,7 +9,7 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Generator, Iterator, Mapping
-from types import UnionType
+from types import BuiltinFunctionType, FunctionType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -43,6 +43,8 @@ _union: Any = Union  # not `|`, which the checker inside older versions of PyTre
 _NUMBERS: dict[Any, Any] = {kind: _union[allowed] for kind, allowed in _ALLOWED.items()}
 # The arguments of these are not the types of what is in the field, so they are not simplified.
 _OPAQUE: tuple[Any, ...] = (Literal, Callable, type)
+# What a slip puts in place of a type: `jnp.array` for `jax.Array`, `any` for `Any`, `[int]` for `list[int]`.
+_NOT_TYPES: Any = (FunctionType, BuiltinFunctionType, int, float, list, tuple, dict)
 # Module names before a name, outside quotes.
 _PREFIXES = re.compile(r"('[^']*')|(?:(?:\w+|<locals>)\.)+(?=\w)")
 
@@ -108,8 +110,12 @@ def _field(
     cls: type[Any], owner: type[Any], name: str, annotation: object, arguments: Mapping[type[Any], _Arguments]
 ) -> Field:
     known: _Arguments = {**arguments.get(owner, {}), Self: cls}
-    with _explained(f"the annotation of {cls.__qualname__}.{name}, {annotation!r},", owner):
+    what = f"the annotation of {cls.__qualname__}.{name}, {annotation!r},"
+    with _explained(what, owner):
         hint = _resolve(annotation, owner)
+    if isinstance(hint, _NOT_TYPES):
+        raise UnresolvedAnnotationError(f"{what} is a {type(hint).__name__}, not a type")
+    with _explained(what, owner):
         shown = _simplify(hint, owner, known, numbers=False)
         return Field(name, shown, _simplify(hint, owner, known, numbers=True))
 
@@ -140,7 +146,25 @@ def _resolve(annotation: object, owner: type[Any]) -> Any:
     # Unlike in Python, built-ins come before the class's body: `list` is the built-in, even next to a method `list`.
     names = {owner.__name__: owner, **vars(owner), **vars(builtins), **parameters, **(vars(module) if module else {})}
     holder = type("Holder", (), {"__annotations__": {"x": annotation}})
-    return typing.get_type_hints(holder, names, names, include_extras=True)["x"]
+    try:
+        return typing.get_type_hints(holder, names, names, include_extras=True)["x"]
+    except NameError as error:
+        if _is_recursive_alias(str(error.name)):
+            return Any
+        raise
+
+
+def _is_recursive_alias(name: str) -> bool:
+    """Whether a loaded module has an alias of this name that contains its own name, as Optax's `ArrayTree`.
+
+    Python looks the name inside up in the user's module, where it is not defined. Such types are not checked.
+    """
+    return any(_mentions(vars(module).get(name), name) for module in list(sys.modules.values()))
+
+
+def _mentions(hint: object, name: str) -> bool:
+    is_name = isinstance(hint, typing.ForwardRef) and hint.__forward_arg__ == name
+    return is_name or any(_mentions(each, name) for each in get_args(hint))
 
 
 def _type_arguments(cls: type[Any]) -> dict[type[Any], _Arguments]:
