@@ -44,10 +44,12 @@ hypothesis.settings.load_profile("ci" if "CI" in os.environ else "local")
 TABLES = {
     "test_a_mask_made_from_the_filtered_model_fits_the_raw_one",
     "test_a_run_resumed_after_any_step_is_bit_equal",
+    "test_an_eager_update_keeps_no_array_alive",
     "test_bf16_params_with_f32_gradients_keep_their_state",
     "test_derivatives_go_through",
     "test_each_leaf_has_its_rate",
     "test_every_factory_takes_every_mask",
+    "test_every_floating_dtype",
     "test_init_and_update_may_see_either",
     "test_it_is_optax_to_the_last_place_and_falls_within_what_the_dtype_allows",
     "test_it_is_update_then_apply_updates",
@@ -55,6 +57,7 @@ TABLES = {
     "test_law",
     "test_laws",
     "test_laws_in_x64",
+    "test_masks_and_labels_on_every_kind_of_model",
     "test_multi_steps_needs_no_more_memory_than_optax",
     "test_no_array_is_written_as_text",
     "test_on_params_that_optax_takes_it_is_optax",
@@ -66,6 +69,7 @@ TABLES = {
     "test_specs_params_and_states_of_raw_and_filtered_models_go_together",
     "test_the_exceptions_are_those_of_optax",
     "test_the_loss_of_a_raw_model_falls_through_every_wrapper",
+    "test_value_and_grad_have_the_dtypes_of_the_params",
     "test_with_a_key_it_rounds_as_apply_updates_does",
     "test_wrapped_in_whatever_way",
 }
