@@ -159,7 +159,8 @@ def _is_recursive_alias(name: str) -> bool:
 
     Python looks the name inside up in the user's module, where it is not defined. Such types are not checked.
     """
-    return any(_mentions(vars(module).get(name), name) for module in list(sys.modules.values()))
+    modules = list(sys.modules.values())  # some of which may be None
+    return any(_mentions(getattr(module, "__dict__", {}).get(name), name) for module in modules)
 
 
 def _mentions(hint: object, name: str) -> bool:
