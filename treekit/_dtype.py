@@ -36,7 +36,7 @@ def dtype_of(x: object) -> Any:
 
 def has_no_update(update: object) -> bool:
     """Whether `update` means no update: None, as in Equinox, or float0, JAX's gradient of an integer."""
-    return update is None or (has_dtype(update) and bool(update.dtype == jax.dtypes.float0))
+    return update is None or bool(getattr(update, "dtype", None) == jax.dtypes.float0)
 
 
 def is_weak(x: object) -> bool:
@@ -77,7 +77,7 @@ def stands_for_array(x: object) -> bool:
 
 def promoted_dtype(*leaves: object) -> Any:
     """Return a dtype that can represent the values of all of these leaves: numbers, arrays, and what stands for one."""
-    dtypes = {dtype_of(x) for x in leaves}
+    dtypes = set(map(dtype_of, leaves))
     if None in dtypes:
         dtypes = {dtype_of(as_array(x)) for x in leaves}
     if len(dtypes) == 1:
@@ -103,17 +103,19 @@ def _is_float8(dtype: object) -> bool:
 
 def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
     """Cast `result` to the dtype of `leaf`, unless it has it; raise a TypeError if the cast is not allowed."""
+    if isinstance(result, jax.Array) and result.dtype == getattr(leaf, "dtype", None):
+        if not getattr(result, "weak_type", False):
+            return result  # what follows agrees, and takes longer
     want, have = dtype_of(leaf), dtype_of(result)
     if want is None or result is None:
         return result
     if have is None:  # checked first, since NumPy takes None for float64
         raise TypeError(f"a result of type {type(result).__name__} for a leaf of dtype {want}")
-    weak = is_weak(result)
-    if have == want == getattr(result, "dtype", None) and (not weak or is_weak(leaf)):
+    keeps_strength = not is_weak(result) or is_weak(leaf)
+    keeps_array = has_dtype(result) or not has_dtype(leaf)
+    if have == want and _raw_dtype(result) == want and keeps_strength and keeps_array:
         return result
-    if have == want and not has_dtype(result) and not has_dtype(leaf):
-        return result
-    if have != want and not _may_cast(have, want, casting, weak=weak):
+    if have != want and not _may_cast(have, want, casting, weak=is_weak(result)):
         hint = '; casting="unsafe" would allow it' if _may_cast(have, want, "unsafe") else ""
         raise TypeError(f"a result of dtype {have} for a leaf of dtype {want}{hint}")
     if isinstance(result, jax.ShapeDtypeStruct):

@@ -8,9 +8,9 @@ import optax
 from jax.core import Tracer
 
 from treekit._diff import tree_diff
-from treekit._dtype import issubdtype, promoted_dtype, strengthen
+from treekit._dtype import dtype_of, issubdtype, promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, untyped
-from treekit._map import cast_each, cast_tree_like
+from treekit._map import cast_each
 from treekit._predicates import is_array
 from treekit._types import OptState, Params, PyTreeDef, Updates
 from treekit.optax._sharding import shard_alike
@@ -105,8 +105,10 @@ def _keep_state_dtypes(new: OptState, old: OptState) -> Any:
         # A Python number that a user puts into the state, as in hyperparams["learning_rate"] = 0.1, has no dtype.
         return old_leaf if is_array(old_leaf) else strengthen(new_leaf)
 
+    leaves, treedef = jtu.tree_flatten(old)
+    news = jtu.tree_leaves(new)
     try:
-        return cast_tree_like(jtu.tree_map(like, old, new), new)
+        return treedef.unflatten(cast_each(news, list(map(like, leaves, news)), old))
     except TypeError as error:
         found = str(error).partition(";")[0]
         raise TypeError(
@@ -117,11 +119,16 @@ def _keep_state_dtypes(new: OptState, old: OptState) -> Any:
 
 
 def _mixes_complex(params: Params) -> bool:
-    return len({_is_complex(x) for x in jtu.tree_leaves(params)}) > 1
+    dtypes = set(map(dtype_of, jtu.tree_leaves(params)))
+    return len({_is_complex_dtype(dtype) for dtype in dtypes}) > 1
 
 
 def _is_complex(x: object) -> bool:
-    return is_array(x) and issubdtype(x.dtype, jnp.complexfloating)
+    return _is_complex_dtype(dtype_of(x))
+
+
+def _is_complex_dtype(dtype: object) -> bool:
+    return dtype is not None and issubdtype(dtype, jnp.complexfloating)
 
 
 def _real_where_real(old: object, new: object) -> Any:
