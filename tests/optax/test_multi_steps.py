@@ -16,6 +16,7 @@ import pytest
 import treekit as tk
 from tests.optax import cases
 from treekit import optax as tko
+from treekit.optax._transformation import core_of, own_step
 
 NAN = float("nan")
 
@@ -363,6 +364,40 @@ def test_optimizers_that_need_the_value_train(name: str) -> None:
     for _ in range(6):
         params, state = step(params, state)
     assert cases.loss(params) < first
+
+
+WRAPPERS_OF_INSTANCES: dict[str, Callable[[Any], Any]] = {
+    "chain": lambda ms: tko.chain(tko.clip(1e6), ms),
+    "named_chain": lambda ms: tko.named_chain(("clip", tko.clip(1e6)), ("steps", ms)),
+    "masked": lambda ms: tko.masked(ms, True),
+    "partition": lambda ms: tko.partition({"a": ms}, "a"),
+    "filtered": tko.filtered,
+    "apply_if_finite": lambda ms: tko.apply_if_finite(ms, 3),
+    "MultiSteps": lambda ms: tko.MultiSteps(ms, 1),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS_OF_INSTANCES)
+def test_an_instance_in_a_wrapper_is_its_transformation(name: str) -> None:
+    """So it receives extra arguments, and `apply_gradients` takes its own whole step."""
+    wrap, ms = WRAPPERS_OF_INSTANCES[name], tko.MultiSteps(tko.polyak_sgd(), 2)
+    params, grads = {"w": jnp.ones(2), "name": "scale"}, {"w": jnp.ones(2), "name": None}
+    instance, transformation = wrap(ms), wrap(ms.gradient_transformation())
+    states = instance.init(params), transformation.init(params)
+    for _ in range(2):
+        (updates, state), other = (
+            tx.update(grads, state, params, value=jnp.array(2.0))
+            for tx, state in zip((instance, transformation), states, strict=True)
+        )
+        assert not tk.tree_diff((updates, state), other)
+        states = state, other[1]
+    assert updates["w"][0] < 0
+    assert (own_step(core_of(instance)) is None) == (own_step(core_of(transformation)) is None)
+    taken = [
+        tko.apply_gradients(tx, grads, tx.init(params), params, value=jnp.array(2.0))
+        for tx in (instance, transformation)
+    ]
+    assert not tk.tree_diff(*taken)
 
 
 def test_int_leaves_and_float0_gradients() -> None:

@@ -2,8 +2,6 @@
 
 from typing import Any, TypeVar
 
-import optax
-
 from treekit._jax import jtu
 from treekit._map import check_shapes
 from treekit._round import Key
@@ -11,7 +9,6 @@ from treekit._tree import flatten_updates, is_none
 from treekit._types import Params, Updates
 from treekit.optax._apply import apply_updates
 from treekit.optax._boundary import normalize, whole_step
-from treekit.optax._multi_steps import MultiSteps
 from treekit.optax._selection import updates_mismatch
 from treekit.optax._types import State, TransformationOf
 
@@ -58,8 +55,6 @@ def apply_gradients(
     >>> params
     {'name': 'scale', 'w': Array([0.5, 0.5], dtype=float32)}
     """
-    if isinstance(optimizer, (MultiSteps, optax.MultiSteps)):
-        optimizer = optimizer.gradient_transformation()
     _check_grads(grads, params)
 
     def apply(params: Params, updates: Updates) -> Any:

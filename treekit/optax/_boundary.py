@@ -15,12 +15,21 @@ from treekit.optax._extra_args import view_extra_args
 from treekit.optax._originals import showing
 from treekit.optax._preserve_dtypes import preserve_dtypes
 from treekit.optax._selection import is_params_placeholder
-from treekit.optax._transformation import Apply, Core, GradientTransformation, core_of, is_ours, own_step
+from treekit.optax._transformation import (
+    Apply,
+    Core,
+    GradientTransformation,
+    core_of,
+    is_ours,
+    own_step,
+    without_multi_steps,
+)
 from treekit.optax._types import TransformationLike
 
 
 def normalize(tx: TransformationLike) -> GradientTransformation[Any]:
     """Return a transformation that accepts raw models and preserves dtypes; one of treekit's is returned unchanged."""
+    tx = without_multi_steps(tx)
     if is_ours(tx) and tx.core is not None:
         return tx
     return at_boundary(core_of(tx))

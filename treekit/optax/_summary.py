@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import optax
 
 from treekit._describe import describe
 from treekit._dtype import dtype_of
@@ -18,7 +17,6 @@ from treekit._predicates import has_gradient, is_parameter
 from treekit._types import OptState, Params
 from treekit.optax._accumulators import Accumulator, accumulators, nbytes
 from treekit.optax._boundary import normalize
-from treekit.optax._multi_steps import MultiSteps
 from treekit.optax._probe_step import Answer, ask
 from treekit.optax._types import TransformationLike
 
@@ -136,8 +134,6 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     ['scale']  f32[]                     0      0                       0
     leaves: 4, frozen: 1; numbers: 13, bytes: 52; bytes of state: 76, shared by all leaves: 4
     """
-    if isinstance(optimizer, (MultiSteps, optax.MultiSteps)):
-        optimizer = optimizer.gradient_transformation()
     tx = normalize(optimizer)
     leaves, treedef = jtu.tree_flatten_with_path(params)
     real = [_as_ones(x) if isinstance(x, jax.ShapeDtypeStruct) else x for _, x in leaves]

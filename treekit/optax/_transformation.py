@@ -121,9 +121,16 @@ def core_of(tx: TransformationLike) -> Core:
         TypeError: `tx` is not a transformation.
     """
     check_is_transformation(tx)
+    tx = without_multi_steps(tx)
     if is_ours(tx) and tx.core is not None:
         return tx.core
     return optax.with_extra_args_support(cast(optax.GradientTransformation, tx))  # which accepts any class
+
+
+def without_multi_steps(x: object) -> Any:
+    """Return the transformation of a `MultiSteps`, which is not one itself, and anything else unchanged."""
+    tx: Any = x
+    return tx.gradient_transformation() if isinstance(tx, optax.MultiSteps) else tx
 
 
 def check_is_transformation(tx: object, name: str = "") -> None:

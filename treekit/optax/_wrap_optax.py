@@ -30,7 +30,14 @@ from treekit.optax._multi_steps import MultiSteps
 from treekit.optax._preserve_dtypes import preserve_dtypes
 from treekit.optax._resolve_masks import resolve_mask
 from treekit.optax._selection import is_spec_leaf
-from treekit.optax._transformation import Core, GradientTransformation, check_is_transformation, describe_call, is_ours
+from treekit.optax._transformation import (
+    Core,
+    GradientTransformation,
+    check_is_transformation,
+    describe_call,
+    is_ours,
+    without_multi_steps,
+)
 from treekit.optax._tree_functions import is_on_trees, on_parameters
 
 # Wherever Optax has the function on the left, under any name, treekit has the one on the right.
@@ -168,12 +175,13 @@ def _check_argument(factory: str, parameter: inspect.Parameter, value: Any) -> N
             check_is_transformation(x, f"{parameter.name}{'' if i == '' else f'[{i}]'} of {factory}")
 
 
-def _wrap_argument(name: str, x: object) -> Any:
+def _wrap_argument(name: str, argument: object) -> Any:
     """Convert an argument to a form that Optax's own functions can use.
 
     A transformation of treekit becomes its core. An argument that may be a function or a tree becomes a function, which
     decides when it is called with the params; so Optax's own `callable(mask)` is right.
     """
+    x = without_multi_steps(argument)
     if is_ours(x):
         return _link(x)
     if x is not None and name.endswith("mask"):
