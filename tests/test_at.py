@@ -472,6 +472,12 @@ def test_a_tuple_of_no_nodes_leaves_the_tree_as_it_is(is_leaf: Any) -> None:
     assert identical(tk.tree_at(lambda m: (), model, (), is_leaf=is_none), model)
 
 
+def test_a_sequence_of_nodes_that_is_leaf_would_select_itself() -> None:
+    tree = {"a": (1, 2), "b": [3, 4]}
+    out = tk.tree_at(lambda t: (t["a"], t["b"][1]), tree, ("x", "y"), is_leaf=lambda x: isinstance(x, tuple))
+    assert out == {"a": "x", "b": [3, "y"]}
+
+
 def test_under_transformations() -> None:
     @jax.jit
     def step(x: jax.Array) -> Any:

@@ -147,14 +147,14 @@ def test_a_spec_that_does_not_fit_is_an_error_that_says_where(verb: Callable[...
 
 @pytest.mark.parametrize("leaf", [0, 1.0, "True", jnp.array(True), np.array([True]), object()])
 def test_a_spec_leaf_must_be_bool_or_predicate(leaf: Any) -> None:
-    with pytest.raises(ValueError, match=r"filter_spec.*bools and predicates.*found"):
+    with pytest.raises(ValueError, match=r"^filter_spec.*bools and predicates.*found .* at \['a'\]"):
         tk.filter({"a": 1}, {"a": leaf})
     with pytest.raises(ValueError, match="booleans and callables"):
         eqx.filter({"a": 1}, {"a": leaf})
 
 
 def test_a_traced_spec_is_an_error() -> None:
-    with pytest.raises(ValueError, match="filter_spec contains a traced array"):
+    with pytest.raises(ValueError, match=r"^filter_spec contains a traced array, at \[0\]"):
         jax.jit(lambda keep: tk.filter([1.0], [keep]))(True)
 
 
@@ -179,7 +179,8 @@ def test_the_class_of_a_tree_is_kept() -> None:
 def test_a_predicate_answers_with_a_bool(answer: Any) -> None:
     tree = {"w": jnp.ones(2), "b": 1}
     for spec in (lambda _: answer, {"w": lambda _: answer, "b": True}):
-        with pytest.raises(ValueError, match=f"must return a bool for each leaf, found {type(answer).__name__}"):
+        found = rf"^a predicate must return a bool for each leaf, found {type(answer).__name__} for the leaf \['"
+        with pytest.raises(ValueError, match=found):
             tk.filter(tree, spec)
 
 
@@ -189,3 +190,13 @@ def test_a_predicate_that_raises_names_the_leaf() -> None:
     ) as caught:
         tk.filter({"a": jnp.ones(2), "b": [jax.nn.relu]}, lambda leaf: leaf.ndim > 0)
     assert isinstance(caught.value.__cause__, AttributeError)
+
+
+def test_the_leaf_that_an_error_names_is_the_one_that_was_asked() -> None:
+    """A prefix ends above the nodes that `is_leaf` selects, so there are more leaves than `is_leaf` alone selects."""
+    with pytest.raises(ValueError, match=r"for the leaf \['b'\], of type str"):
+        tk.filter(
+            {"a": (1, 2), "b": "text"},
+            {"a": (True, True), "b": lambda x: x.ndim > 0},
+            is_leaf=lambda x: isinstance(x, tuple),
+        )

@@ -176,6 +176,11 @@ def test_keys_are_kept() -> None:
     assert paths(report.refused) == ["k"]
 
 
+def test_an_int_that_does_not_fit_is_refused() -> None:
+    _, report = tk.graft({"n": jnp.zeros((), jnp.int32), "x": 0}, {"n": 2**40, "x": 1})
+    assert paths(report.refused) == ["n"]
+
+
 def test_cast() -> None:
     new = {"down": zeros(2, dtype=jnp.bfloat16), "up": zeros(2), "int": zeros(2, dtype=jnp.int32), "float": zeros(2)}
     old = {"down": ones(2), "up": ones(2, dtype=jnp.bfloat16), "int": ones(2), "float": ones(2, dtype=jnp.int32)}

@@ -147,7 +147,7 @@ def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
 @functools.cache  # called several times for each leaf
 def issubdtype(dtype: object, kind: object) -> bool:
     """Do what `jax.numpy.issubdtype` does, which takes a microsecond, once for each dtype and kind."""
-    return bool(jnp.issubdtype(dtype, kind))
+    return dtype is not None and bool(jnp.issubdtype(dtype, kind))  # NumPy takes None for float64
 
 
 @functools.cache

@@ -2,19 +2,20 @@
 
 import abc
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
+from treekit._describe import describe_value
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._key_path import leaf_path_text
 from treekit._predicates import is_array
 from treekit._tree import flatten_up_to_each, is_none, prefix_mismatch
-from treekit._types import FilterSpec, LeafPredicate, PyTree
+from treekit._types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
 
 T = TypeVar("T")
 
@@ -48,8 +49,8 @@ def filter(
         A tree with the classes and containers of `tree`.
 
     Raises:
-        ValueError: `filter_spec` is not a prefix tree of `tree` (the message names the key path), or one of its leaves
-            is neither a bool nor a predicate.
+        ValueError: `filter_spec` is not a prefix tree of `tree`, one of its leaves is neither a bool nor a predicate,
+            or a predicate raises an error or does not return a bool; the message names the key path.
 
     Source: the contract of `equinox.filter`.
 
@@ -147,9 +148,7 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
     """Return one bool for each leaf, the leaves, and the structure of the tree."""
     if callable(filter_spec) and jtu.all_leaves([filter_spec]):
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-        said = filter_spec.of_leaves(tree, is_leaf) if isinstance(filter_spec, TreeSpec) else map(filter_spec, leaves)
-        answers = (x if type(x) is bool else _as_bool(x) for x in said)  # without a call in the usual case
-        return _ask(answers, tree, is_leaf), leaves, treedef
+        return _as_bools(_answers(filter_spec, tree, leaves, is_leaf), leaves, treedef), leaves, treedef
     specs, prefix_treedef = jtu.tree_flatten(filter_spec)
     try:
         subtrees = prefix_treedef.flatten_up_to(tree)
@@ -157,55 +156,68 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
         if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
             return _decide(filter_spec.__call__, tree, is_leaf)
         raise prefix_mismatch("filter_spec", prefix_treedef, tree, error) from None
+    _check_specs(specs, filter_spec)
     parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in subtrees]
-    answers_below = [
-        _decide_part(spec, part, leaves, is_leaf)
-        for spec, part, (leaves, _) in zip(specs, subtrees, parts, strict=True)
-    ]
-    keep = _ask(itertools.chain.from_iterable(answers_below), tree, is_leaf)
     numbered = prefix_treedef.unflatten([part_def.unflatten(range(len(leaves))) for leaves, part_def in parts])
-    return keep, [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
+    all_leaves, treedef = [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
+    answers = [
+        _answers(spec, part, leaves, is_leaf) for spec, part, (leaves, _) in zip(specs, subtrees, parts, strict=True)
+    ]
+    return _as_bools(itertools.chain.from_iterable(answers), all_leaves, treedef), all_leaves, treedef
 
 
-def _ask(answers: Iterator[bool], tree: PyTree, is_leaf: LeafPredicate | None) -> list[bool]:
+def _check_specs(specs: list[Any], filter_spec: PyTree) -> None:
+    for i, spec in enumerate(specs):
+        if isinstance(spec, Tracer):
+            raise ValueError(
+                f"filter_spec contains a traced array, at {leaf_path_text(filter_spec, i)}, but which leaves to keep "
+                "must be known while tracing"
+            )
+        if not (type(spec) in _BOOLS or callable(spec)):
+            raise ValueError(
+                "filter_spec may contain only bools and predicates on leaves, found "
+                f"{describe_value(spec)} at {leaf_path_text(filter_spec, i)}"
+            )
+
+
+_BOOLS = (bool, np.bool_)
+
+
+def _answers(spec: Any, part: PyTree, leaves: list[Any], is_leaf: LeafPredicate | None) -> Iterable[Any]:
+    """Return what a spec says of each leaf of a part of the tree."""
+    if isinstance(spec, TreeSpec):
+        return spec.of_leaves(part, is_leaf)
+    return map(spec, leaves) if callable(spec) else itertools.repeat(bool(spec), len(leaves))
+
+
+def _as_bools(answers: Iterable[Any], leaves: list[Any], treedef: PyTreeDef) -> list[bool]:
     """Return the answers of a predicate for all leaves.
 
     Raises:
-        ValueError: the predicate raised an error; the message names the key path of the leaf.
+        ValueError: the predicate raised an error, or an answer is not a bool; the message names the key path.
     """
-    got: list[bool] = []
+
+    def place(i: int) -> str:
+        return (
+            f"the leaf {leaf_path_text(treedef.unflatten(range(len(leaves))), i)}, of type {type(leaves[i]).__name__}"
+        )
+
+    got: list[Any] = []
     try:
         got.extend(answers)
     except Exception as error:
-        leaf, where = jtu.tree_leaves(tree, is_leaf=is_leaf)[len(got)], leaf_path_text(tree, len(got), is_leaf)
         raise ValueError(
-            f"filter_spec raised an error for the leaf {where}, of type {type(leaf).__name__}: {type(error).__name__} "
-            f"{error}. A predicate is called with every leaf, functions and numbers too: let it begin with "
-            "treekit.is_array(leaf) and"
+            f"filter_spec raised an error for {place(len(got))}: {type(error).__name__} {error}. A predicate is called "
+            "with every leaf, functions and numbers too: let it begin with treekit.is_array(leaf) and"
         ) from error
+    for i, answer in enumerate(got):
+        if type(answer) is bool:
+            continue
+        if not (isinstance(answer, int) or (dtype_of(answer), np.shape(answer)) == (np.bool_, ())):
+            raise ValueError(
+                f"a predicate must return a bool for each leaf, found {type(answer).__name__} for {place(i)}. A "
+                "function of the whole tree is not a predicate: call it and pass the tree of bools that it returns, or "
+                "use treekit.path_mask"
+            )
+        got[i] = bool(answer)
     return got
-
-
-def _as_bool(answer: Any) -> bool:
-    if isinstance(answer, int) or (dtype_of(answer), np.shape(answer)) == (np.bool_, ()):
-        return bool(answer)
-    raise ValueError(
-        f"a predicate must return a bool for each leaf, found {type(answer).__name__}. A function of the whole tree "
-        "is not a predicate: call it and pass the tree of bools that it returns, or use treekit.path_mask"
-    )
-
-
-def _decide_part(spec: object, part: object, leaves: list[Any], is_leaf: LeafPredicate | None) -> Iterator[bool]:
-    if isinstance(spec, TreeSpec):
-        return map(_as_bool, spec.of_leaves(part, is_leaf))
-    return (_decide_leaf(spec, x) for x in leaves)
-
-
-def _decide_leaf(spec: object, leaf: object) -> bool:
-    if isinstance(spec, Tracer):
-        raise ValueError("filter_spec contains a traced array, but which leaves to keep must be known while tracing")
-    if type(spec) in (bool, np.bool_):
-        return bool(spec)
-    if callable(spec):
-        return _as_bool(spec(leaf))
-    raise ValueError(f"filter_spec may contain only bools and predicates on leaves, found {spec!r}")

@@ -94,7 +94,6 @@ def is_empty_tuple(x: object) -> bool:
 
 def check_same(plain: object, found: object, marked: Marked) -> list[int]:
     """Return the indices of the leaves that `where` found, and check that it finds the same in the original tree."""
-    plain_leaves, plain_def = jtu.tree_flatten(plain, is_leaf=marked.is_leaf)
     marks, marks_def = jtu.tree_flatten(found)
     indices = [i for i in marked.find(marks) if i is not None]
     if len(indices) < len(marks):
@@ -103,7 +102,12 @@ def check_same(plain: object, found: object, marked: Marked) -> list[int]:
             f"where did not return a node of the tree: {describe_value(strange)} is not a leaf of it. "
             f"{hint(marked, found, strange)}"
         )
-    if plain_def != marks_def or any(a is not marked.leaves[i] for a, i in zip(plain_leaves, indices, strict=True)):
+    try:
+        plain_leaves: list[Any] = marks_def.flatten_up_to(plain)
+        is_same = all(x is marked.leaves[i] for x, i in zip(plain_leaves, indices, strict=True))
+    except ValueError:  # another structure
+        is_same = False
+    if not is_same:
         raise ValueError("where must use the structure of the tree only, but it depends on the leaves")
     return indices
 

@@ -71,14 +71,13 @@ def is_inexact_parameter(x: object) -> bool:
 
 def has_gradient(x: object) -> bool:
     """Whether JAX differentiates with respect to `x`: a floating-point or complex array, also one of NumPy in bf16."""
-    return is_array(x) and dtype_of(x) is not None and issubdtype(dtype_of(x), jnp.inexact)
+    return is_array(x) and issubdtype(dtype_of(x), jnp.inexact)
 
 
 def is_real_number(x: Any) -> bool:
     """Whether `x` is a number of shape (), floating-point or integer; bools are not."""
     dtype = dtype_of(x)
-    is_real = dtype is not None and (issubdtype(dtype, jnp.floating) or issubdtype(dtype, jnp.integer))
-    return is_real and np.shape(x) == ()
+    return (issubdtype(dtype, jnp.floating) or issubdtype(dtype, jnp.integer)) and np.shape(x) == ()
 
 
 def is_traced(x: object) -> bool:

@@ -1,6 +1,7 @@
 """check_transformation: it finds each seeded fault by the law that it breaks, and nothing where there is none."""
 
 import itertools
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -309,6 +310,8 @@ def test_seeded_faults_are_found(name: str) -> None:
         check_transformation(tx, params, grads)
     assert all(each.effect and each.fix and each.found for each in error.value.violations)
     assert str(error.value).count("\n  fix: ") == len(error.value.violations)
+    again = pickle.loads(pickle.dumps(error.value))  # as a pool of processes does
+    assert str(again) == str(error.value) and again.violations == error.value.violations
 
 
 @pytest.mark.usefixtures("nans", "leaks")

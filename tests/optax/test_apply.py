@@ -57,13 +57,26 @@ class HasArray:
 @pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "float8_e5m2"), ("float8_e4m3fn", "float32")])
 def test_what_stands_for_an_array_is_added_and_averaged_as_that_array(dtypes: Any, promotion: Any) -> None:
     param, update = (jnp.full(2, 1.5, dtype) for dtype in dtypes)
-    stands_for_it: Any = HasArray(update)
+    a, b = HasArray(param), HasArray(update)
+    pairs: list[tuple[Any, Any]] = [(param, b), (a, update), (a, b)]
     with jax.numpy_dtype_promotion(promotion):
-        for got, expected in (
-            (tko.apply_updates(param, stands_for_it), tko.apply_updates(param, update)),
-            (tko.incremental_update(stands_for_it, param, 0.25), tko.incremental_update(update, param, 0.25)),
-        ):
-            assert got.dtype == expected.dtype == param.dtype and (got == expected).all()
+        for x, dx in pairs:
+            for got, expected in (
+                (tko.apply_updates(x, dx), tko.apply_updates(param, update)),
+                (tko.incremental_update(dx, x, 0.25), tko.incremental_update(update, param, 0.25)),
+            ):
+                assert got.dtype == expected.dtype == param.dtype and (got == expected).all()
+
+
+def test_an_integer_that_something_stands_for_is_not_averaged() -> None:
+    new: Any = HasArray(jnp.array(5))
+    assert tko.incremental_update({"n": new}, {"n": HasArray(jnp.array(1))}, 0.5) == {"n": new}
+
+
+def test_what_stands_for_an_array_and_has_no_update_stays_the_object_it_was() -> None:
+    params = {"a": HasArray(jnp.ones(2)), "b": HasArray(jnp.ones(2))}
+    new: Any = tko.apply_updates(params, {"a": None, "b": jnp.ones(2)})
+    assert new["a"] is params["a"] and (new["b"] == 2).all()
 
 
 def test_what_has_no_update_stays_the_object_it_was() -> None:

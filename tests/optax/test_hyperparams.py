@@ -217,10 +217,11 @@ def test_what_cannot_be_set(values: Any, by_name: Any, error: Any, message: str)
     assert rates(state) == {KEYS[0]: 0.5, KEYS[1]: 0.75, OTHER: 0.25}
 
 
-def test_a_float_for_an_int() -> None:
+@pytest.mark.parametrize("value", [0.5, 2**40])
+def test_what_an_int_cannot_become(value: float) -> None:
     state = optax.inject_hyperparams(lambda n: optax.scale(n))(3).init(jnp.ones(2))
-    with pytest.raises(TypeError, match=r"n is i32\[\], and cannot become float 0.5"):
-        tko.set_hyperparams(state, n=0.5)
+    with pytest.raises(TypeError, match=rf"n is i32\[\], and cannot become {type(value).__name__} {value}"):
+        tko.set_hyperparams(state, n=value)
 
 
 @pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])

@@ -41,6 +41,20 @@ def test_every_name_of_optax_is_there_and_listed(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
+def test_star_imports_give_the_names_of_optax_and_ours(module: str) -> None:
+    theirs, ours = both(module)
+    names: dict[str, Any] = {}
+    exec(f"from treekit.{module} import *", names)
+    for name in ("__builtins__", "jaxtyping"):  # the import hook of these tests adds the second
+        names.pop(name, None)
+    expected = {name for name in dir(theirs) if not name.startswith("_")}
+    extra = {"apply_gradients", "dtype_preserving", "filtered", "get_ema", "get_hyperparams", "params_ema"}
+    extra |= {"scale_by_tree", "set_hyperparams", "summary"}
+    assert set(names) == expected | (extra if module == "optax" else set())
+    assert all(getattr(ours, name) is value for name, value in names.items())
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_a_name_that_optax_has_not_is_an_attribute_error(module: str) -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         print(both(module)[1].no_such_name)
@@ -528,12 +542,6 @@ def test_wrapping_lookahead_is_a_clear_error(wrap: Callable[[Any], Any]) -> None
     tx = wrap(tko.lookahead(tko.sgd(0.1), sync_period=2, slow_step_size=0.5))
     with pytest.raises((TypeError, ValueError), match="lookahead"):
         tx.update(params.fast, tx.init(params), params)
-
-
-def test_what_is_no_measure_is_an_error_that_names_it() -> None:
-    wrong: Any = {"norm": 3}
-    with pytest.raises(TypeError, match=r"the measure 'norm' must be a .*found 3"):
-        tko.monitor(wrong)
 
 
 def test_an_aggregator_of_gradients_by_example_stays_one() -> None:

@@ -51,7 +51,7 @@ def carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:
         return None
     try:
         value = cast_like(old, new)
-    except TypeError:  # the cast is not allowed
+    except (TypeError, OverflowError):  # the cast is not allowed, or a Python int does not fit
         return None
     # A NumPy array may have 64 bits, and must not be rounded to the 32 bits of JAX.
     return _placed(old if is_same and isinstance(new, _NUMPY) else value, new)

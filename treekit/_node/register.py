@@ -57,10 +57,10 @@ def register_node(
 
 
 def _register(cls: type[Any], data_fields: object, meta_fields: object) -> type[Any]:
+    check_free(cls)
     for base in cls.__mro__[1:]:
         if (layout := layout_of(base)) and layout.creation:
             raise TypeError(f"{cls.__qualname__} extends the node {base.__qualname__}: decorate it with @node instead")
-    check_free(cls)
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     if data_fields is None and meta_fields is None and dataclasses.is_dataclass(cls):
         data_fields = [f.name for f in fields if not is_static(f)]

@@ -1,7 +1,7 @@
 """Violations of laws, and the error that lists all of them."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Fixes that several laws suggest.
 REGISTER = "make the class a treekit.node, or register it with treekit.register_node"
@@ -29,7 +29,10 @@ class LawsBroken(AssertionError):
     def __init__(self, what: str, violations: list[Violation]) -> None:
         laws = count(len(violations), "law")
         super().__init__(f"{what} breaks {laws}:\n" + "\n".join(map(str, violations)))
-        self.violations = violations
+        self.what, self.violations = what, violations
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LawsBroken, (self.what, self.violations)  # an exception is otherwise rebuilt from its text alone
 
 
 def raise_violations(what: str, violations: Iterable[Violation]) -> None:

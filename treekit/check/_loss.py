@@ -53,7 +53,7 @@ def _inexact_leaves(params: Params) -> list[Any]:
     """Return the inexact arrays and numbers; an optimizer may pass Python numbers to a loss as arrays."""
 
     def is_inexact(x: object) -> bool:
-        return dtype_of(x) is not None and issubdtype(dtype_of(x), jnp.inexact) and not is_abstract(x)
+        return issubdtype(dtype_of(x), jnp.inexact) and not is_abstract(x)
 
     return [x for x in jtu.tree_leaves(params) if is_inexact(x)]
 

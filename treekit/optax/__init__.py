@@ -64,9 +64,11 @@ else:  # so that type checkers report misspelt names
         is_submodule = isinstance(value, ModuleType) and value.__name__ == f"optax.{name}"
         return sys.modules[f"{__name__}.{name}"] if is_submodule else value
 
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *dir(_optax)} - _OF_PYTHON)
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(_optax)})
+    _OF_PYTHON = {"Any", "ModuleType", "TYPE_CHECKING", "sys"}  # imported by this module, and not of Optax
+    __all__ = [name for name in __dir__() if not name.startswith("_")]
 
 
 # Makes `import treekit.optax.name` work for modules of later releases of Optax; those of this one have files.

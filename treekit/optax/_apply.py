@@ -61,6 +61,9 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
             return round_by(random_bits, total, param.dtype)
         return total
 
+    def like(param: object, total: object) -> Any:
+        return param if total is param else as_array(param)  # a `jax.Ref` has no dtype of its own
+
     treedef = jtu.tree_structure(params, is_leaf=is_none)
     updates = treedef.unflatten(flatten_updates(treedef, updates))
     _check_can_be_updated(params, updates)
@@ -68,7 +71,8 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
     random_bits = None if key is None else bits_of_key(key)
     own_bits = params if random_bits is None else bits_like(params, random_bits, is_leaf=is_none)
     totals = jtu.tree_map(apply, params, updates, own_bits, is_leaf=is_none)
-    return cast_tree_like(params, totals, is_leaf=is_none, casting="unsafe")
+    likes: T = jtu.tree_map(like, params, totals, is_leaf=is_none)
+    return cast_tree_like(likes, totals, is_leaf=is_none, casting="unsafe")
 
 
 def _check_can_be_updated(params: Params, updates: Updates) -> None:

@@ -72,7 +72,8 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
     Raises:
         ValueError: no hyperparameter has this key or name (the message lists the nearest ones); or it follows a
             schedule, which would overwrite the value in the next update.
-        TypeError: a value is not a number, has another shape, or a dtype that cannot be cast (a float for an int).
+        TypeError: a value is not a number, has another shape, or cannot be represented (a float for an int, or an int
+            that is too large); or `values` is not a mapping.
 
     >>> from treekit import optax
     >>> optimizer = optax.inject_hyperparams(optax.sgd)(0.1)
@@ -160,7 +161,7 @@ def _like(old: Any, value: Any, key: str) -> Any:
         raise TypeError(f"{key} has the shape {np.shape(old)}, found {describe(value)}")
     try:
         new = cast_like(value, old)
-    except TypeError:
+    except (TypeError, OverflowError):
         raise TypeError(f"{key} is {describe(old)}, and cannot become {describe(value)}") from None
     if np.shape(value) != np.shape(old):
         new = jnp.broadcast_to(new, np.shape(old))

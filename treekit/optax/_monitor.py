@@ -8,6 +8,7 @@ import optax
 from treekit._describe import describe_value
 from treekit._types import Params
 from treekit.optax._boundary import at_boundary
+from treekit.optax._selection import is_params_placeholder
 from treekit.optax._transformation import GradientTransformation, described
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def monitor(measures: Mapping[str, Measure]) -> GradientTransformation[optax.Mon
     tx = optax.monitor(dict(measures))
 
     def init(params: Params) -> optax.MonitorState:
-        state = tx.init(params)
+        state: optax.MonitorState = tx.init(params)
+        if is_params_placeholder(params):  # for tree_map_params, which needs the names only
+            return state._replace(measurements=dict.fromkeys(measures, 0.0))
         measured: optax.MonitorState = tx.update(params, state, params)[1]
         return measured._replace(measure_states=state.measure_states)
 

@@ -120,15 +120,11 @@ def _keep_state_dtypes(new: OptState, old: OptState) -> Any:
 
 def _mixes_complex(params: Params) -> bool:
     dtypes = set(map(dtype_of, jtu.tree_leaves(params)))
-    return len({_is_complex_dtype(dtype) for dtype in dtypes}) > 1
+    return len({issubdtype(dtype, jnp.complexfloating) for dtype in dtypes}) > 1
 
 
 def _is_complex(x: object) -> bool:
-    return _is_complex_dtype(dtype_of(x))
-
-
-def _is_complex_dtype(dtype: object) -> bool:
-    return dtype is not None and issubdtype(dtype, jnp.complexfloating)
+    return issubdtype(dtype_of(x), jnp.complexfloating)
 
 
 def _real_where_real(old: object, new: object) -> Any:

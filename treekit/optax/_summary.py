@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from treekit._describe import describe
-from treekit._dtype import dtype_of
+from treekit._dtype import as_array, dtype_of, stands_for_array
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import has_gradient, is_parameter
 from treekit._types import OptState, Params
@@ -136,7 +136,7 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     """
     tx = normalize(optimizer)
     leaves, treedef = jtu.tree_flatten_with_path(params)
-    real = [_as_ones(x) if isinstance(x, jax.ShapeDtypeStruct) else x for _, x in leaves]
+    real = [_concrete(x) for _, x in leaves]
     ones = [_as_ones(x) if is_parameter(x) else x for x in real]
     start = tx.init(treedef.unflatten(real)) if state is None else state
     decays = ask(tx, tx.init(treedef.unflatten(ones)) if state is None else state, treedef.unflatten(ones), 0.0)
@@ -149,6 +149,12 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
             rows.append(_row(path, real[i], steps[i], decays[i], owned.get(i, ())))
             keys.append(tuple(jtu.keystr((key,)) for key in path))
     return Summary(tuple(rows), _totals(rows, start), tuple(keys))
+
+
+def _concrete(x: Any) -> Any:
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return _as_ones(x)
+    return as_array(x) if stands_for_array(x) else x
 
 
 def _as_ones(x: Any) -> Any:

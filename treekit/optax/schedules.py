@@ -1,19 +1,14 @@
 """Every name of `optax.schedules`, for whole models and with dtypes preserved."""
 
-from typing import TYPE_CHECKING, Any
-
-import optax.schedules as _schedules
+from typing import TYPE_CHECKING
 
 from treekit.optax._inject import inject_hyperparams as inject_hyperparams
-from treekit.optax._wrap_optax import wrap_attribute as _wrap_attribute
 
 if TYPE_CHECKING:
     from treekit.optax._names_schedules import *
 else:
+    import optax.schedules as _theirs
 
-    def __getattr__(name: str) -> Any:
-        return _wrap_attribute(_schedules, name)
+    from treekit.optax._wrap_optax import attributes_of as _attributes_of
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(_schedules)})
+    __getattr__, __dir__, __all__ = _attributes_of(_theirs)

@@ -1,8 +1,6 @@
 """Every name of `optax.transforms`, for whole models and with dtypes preserved."""
 
-from typing import TYPE_CHECKING, Any
-
-import optax.transforms as _transforms
+from typing import TYPE_CHECKING
 
 from treekit.optax._apply_if_finite import apply_if_finite as apply_if_finite
 from treekit.optax._conditionally import conditionally_mask as conditionally_mask
@@ -13,15 +11,12 @@ from treekit.optax._masking import partition as partition
 from treekit.optax._masking import selective_transform as selective_transform
 from treekit.optax._monitor import monitor as monitor
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
-from treekit.optax._wrap_optax import wrap_attribute as _wrap_attribute
 
 if TYPE_CHECKING:
     from treekit.optax._names_transforms import *
 else:
+    import optax.transforms as _theirs
 
-    def __getattr__(name: str) -> Any:
-        return _wrap_attribute(_transforms, name)
+    from treekit.optax._wrap_optax import attributes_of as _attributes_of
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(_transforms)})
+    __getattr__, __dir__, __all__ = _attributes_of(_theirs)
