@@ -4,6 +4,7 @@ import abc
 import copy
 import dataclasses
 import importlib.metadata
+import operator
 import pickle
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from typing import (
 
 import beartype
 import equinox as eqx
+import flax.linen
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -38,6 +40,7 @@ from jaxtyping import AnnotationError, Array, Bool, Float, Key, PRNGKeyArray, Py
 from typing_extensions import TypeAliasType
 
 import treekit as tk
+from tests.trees import untyped
 from treekit import check_types
 from treekit.typing import Typed
 
@@ -166,6 +169,7 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "class": (type, int, 3),
     "class of": (type[int], bool, str),
     "class of any": (type[Any], str, "str"),
+    "class of a union": (type[int | str], bool, float),
     "list": (list[int], [1, 2], [1, "2"]),
     "typing's list": (old.List[int], [1, 2], (1, 2)),
     "plain list": (list, [1, "a"], (1,)),
@@ -190,6 +194,10 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "a tree and all that is in it": (PyTree[Any], ["a"], NO_VALUE),
     "tree of numbers": (PyTree[float], {"a": 1.0, "b": jnp.ones(())}, {"a": ONES}),
     "tree of unions": (PyTree[int | str], {"a": 1, "b": "a"}, {"a": 1.5}),
+    "tree of an optional": (PyTree[operator.or_(F, None)], [ONES, None], [ONES, "a"]),
+    "tree of lists of an optional": (PyTree[list[old.Optional[F]]], [[ONES, None]], [["a"]]),
+    "tree of optionals in a structure": (PyTree[old.Optional[F], "T"], [ONES, None], [ONES, "a"]),
+    "with a tree of Optax": (tuple[int, optax.OptState], (1, object), ("a", object)),
     "tree of quoted": (PyTree["Linear"], [linear()], [1]),
     "node": (Linear, linear(), network),
     "quoted": ("Linear", linear(), 1),
@@ -230,6 +238,11 @@ TOGETHER: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     ),
     "arithmetic": ({"a": F, "b": Float[Array, "n+3"]}, [ONES, FIVE], [ONES, ONES]),
     "arithmetic before its name": ({"b": Float[Array, "n+3"], "a": F}, [FIVE, ONES], [ONES, ONES]),
+    "arithmetic in a chain": (
+        {"c": Float[Array, "m+3"], "b": Float[Array, "n+3 m"], "a": F},
+        [FIVE, jnp.ones((5, 2)), ONES],
+        [ONES, jnp.ones((5, 2)), ONES],
+    ),
     "an attribute": ({"n": int, "a": Float[Array, "{self.n}"]}, [5, FIVE], [5, ONES]),
     "an attribute that comes later": ({"a": Float[Array, "2*{self.n}"], "n": int}, [ONES, 1], [ONES, 2]),
     "a union binds what it takes": ({"a": list[F] | F, "b": F}, [ONES, ONES], [[ONES], FIVE]),
@@ -373,13 +386,28 @@ class Trained:
 
 def test_trees_of_optax_are_not_checked_since_their_type_names_itself() -> None:
     check_types(Trained(linear(), optax.adam(1.0).init({"w": ONES}), 0))
+    check_types(flax.linen.RNN(flax.linen.LSTMCell(3)))  # an alias of Flax contains a name of its module
+    with pytest.raises(TypeError, match="'ArrayTree' is not defined"):  # written by the user, who does not import it
+        check_types(holder(field="ArrayTree")(3))
     assert refused(Trained(linear(), (), WORD)).splitlines()[1] == ".step   str   is not int"
 
 
-@pytest.mark.parametrize("slip", [jnp.array, any, [int], (int, str), 3], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("slip", [jnp.array, any, [int], (int, str), 3, ...], ids=lambda x: type(x).__name__)
 def test_what_is_no_type_is_an_error_that_names_class_and_field(slip: Any) -> None:
     with pytest.raises(TypeError, match=r"annotation of Holder.field, .* is a .*, not a type"):
         check_types(holder(field=slip)(1))
+
+
+def test_a_scalar_type_of_jax_has_no_instances() -> None:
+    with pytest.raises(TypeError, match=r"annotation of Holder.field, .*float32.* has no instances.*Float32\[Array"):
+        check_types(holder(field=jnp.float32)(jnp.float32(1)))
+
+
+def test_an_array_without_values_is_called_abstract() -> None:
+    abstract: Any = untyped.ShapeDtypeStruct((2,), jnp.float32)
+    assert (
+        refused(holder(field=F)(abstract)).splitlines()[1] == ".field   float32[2](abstract)   is not Float[Array, 'n']"
+    )
 
 
 # A field's annotation, a value, and the line of the message: the innermost part that does not fit.
@@ -554,7 +582,8 @@ def test_an_annotation_that_is_defined_later_is_found_then(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "hint, why",
     [
-        (Float[Array, "m+1"], "axis names have not been processed"),
+        (Float[Array, "m+1"], "axis names have not been processed$"),
+        (Float[Array, "{n}"], r"An attribute is written {self\.n}$"),
         (Float[Array, "{self.size}"], "no attribute 'size'"),
         (Float[Array, "?n"], "Cannot use `\\?` annotations"),
     ],
@@ -695,6 +724,13 @@ def test_jaxtyped_below_node_is_an_error_and_above_it_works() -> None:
     with pytest.raises(TypeCheckError, match="Above"):
         Above(WORD)
 
+    @tk.node
+    @typing.final  # jaxtyped goes above node
+    class Commented:
+        x: int
+
+    assert Commented(1).x == 1
+
     class Undecorated:
         x: int
 
@@ -734,6 +770,22 @@ def test_the_fields_of_an_argument_are_checked_in_the_scope_of_the_call() -> Non
         apply(WORD, jnp.ones(3))
     cause = caught.value.__cause__
     assert "a str is not a Linear" in str(cause.__cause__)
+
+
+@tk.node
+class Cache:
+    keys: Float[Array, "length+1 d"]
+    inner: Linear
+
+
+def test_shapes_of_fields_may_use_the_sizes_of_the_call() -> None:
+    @checked
+    def extend(x: Float[Array, "length d"], cache: Typed[Cache]) -> None: ...
+
+    extend(jnp.ones((2, 3)), Cache(jnp.ones((3, 3)), linear()))
+    for wrong in (Cache(jnp.ones((4, 3)), linear()), Cache(jnp.ones((3, 3)), Linear(jnp.ones((5, 3)), jnp.ones(9)))):
+        with pytest.raises(TypeCheckError, match="parameter 'cache'"):
+            extend(jnp.ones((2, 3)), wrong)
 
 
 def test_an_array_that_comes_first_binds_what_the_fields_must_be() -> None:
@@ -885,6 +937,13 @@ def test_typed_without_a_class_checks_any_node() -> None:
 def test_typed_takes_one_class(of: Any) -> None:
     typed: Any = Typed
     with pytest.raises(TypeError, match=r"Typed takes one class, or its name in quotes, found .* Write Typed\[A\] \|"):
+        typed[of]
+
+
+@pytest.mark.parametrize("of", ["Sized | None", "Optional[Sized]", "Union[Sized, Linear]", "list[Sized"])
+def test_typed_takes_the_name_of_one_class(of: Any) -> None:
+    typed: Any = Typed
+    with pytest.raises(TypeError, match=r"Typed takes the name of one class in quotes, found .*\[\.\.\.\] \| None"):
         typed[of]
 
 

@@ -384,6 +384,7 @@ def test_an_instance_in_a_wrapper_is_its_transformation(name: str) -> None:
     params, grads = {"w": jnp.ones(2), "name": "scale"}, {"w": jnp.ones(2), "name": None}
     instance, transformation = wrap(ms), wrap(ms.gradient_transformation())
     states = instance.init(params), transformation.init(params)
+    updates: Any = None
     for _ in range(2):
         (updates, state), other = (
             tx.update(grads, state, params, value=jnp.array(2.0))

@@ -1,15 +1,18 @@
 """`check_types` and `Typed`: check the fields of nodes against the annotations of their classes."""
 
+import re
+from collections import deque
 from collections.abc import Callable
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, get_origin
 
+import jax
 from jaxtyping import AnnotationError
 
 from treekit._check_types.fit import first_misfit, fit
 from treekit._check_types.jaxtyping_internals import Memo, describe_memo, extend, fresh_memo, get_memo
 from treekit._check_types.read_annotations import UnresolvedAnnotationError, describe_hint, fields_of, has_fields
-from treekit._describe import describe
+from treekit._describe import describe, describe_error
 from treekit._jax import jtu
 from treekit._types import KeyPath
 
@@ -91,25 +94,25 @@ def _nodes(tree: object) -> list[object]:
 def _check_fields(node: object, memo: Memo) -> tuple[list[_Mismatch], Memo]:
     """Return the wrong fields of one node, and the memo extended by the sizes that the others bind."""
     wrong: list[_Mismatch] = []
-    fields = list(fields_of(node))
-    once = len(fields)
-    for i, field in enumerate(fields):
-        value: object = getattr(node, field.name, _UNSET)
-        if value is _UNSET:  # as in a dataclass with field(init=False)
-            continue
+    waiting = deque(field for field in fields_of(node) if hasattr(node, field.name))  # not if field(init=False)
+    tries = len(waiting)  # as long as one of those that wait can be checked
+    while waiting:
+        field = waiting.popleft()
+        value: object = getattr(node, field.name)
         try:
             after = fit(value, field.hint, memo)
         except Exception as error:
-            if i < once and isinstance(error, AnnotationError):
-                fields.append(field)  # its shape is like "n+1", and another field may bind n
+            if isinstance(error, AnnotationError) and tries > 0:
+                tries -= 1
+                waiting.append(field)  # its shape is like "n+1", and another field may bind n
                 continue
             if wrong:
                 continue  # a wrong field might have bound n
             hint = describe_hint(field.shown)
-            braces = ". A size in braces is a Python number: inside jit, make its field static" if "{" in hint else ""
             raise UnresolvedAnnotationError(
-                f"{type(node).__qualname__}.{field.name} cannot be checked against {hint}: {error}{braces}"
+                f"{type(node).__qualname__}.{field.name} cannot be checked against {hint}: {_reason(error, hint)}"
             ) from error
+        tries = len(waiting)
         if after is None:
             path, part, shown, bound = first_misfit(value, field.hint, field.shown, memo)
             wrong.append(_Mismatch(node, f".{field.name}{path}", part, describe_hint(shown), describe_memo(bound)))
@@ -118,7 +121,13 @@ def _check_fields(node: object, memo: Memo) -> tuple[list[_Mismatch], Memo]:
     return wrong, memo
 
 
-_UNSET = object()
+def _reason(error: Exception, hint: str) -> str:
+    if isinstance(error, AnnotationError):
+        said = str(error).partition(" Have you applied")[0]  # the decorator, which check_types does not need
+        return said.rstrip(".") + (". An attribute is written {self.n}" if "{" in hint else "")
+    if isinstance(error, AttributeError) or "{" not in hint:
+        return describe_error(error)
+    return f"{describe_error(error)}. A size in braces must be a Python number: inside jit, make its field static"
 
 
 def _explain(wrong: list[_Mismatch], tree: object) -> str:
@@ -129,7 +138,8 @@ def _explain(wrong: list[_Mismatch], tree: object) -> str:
     rows: list[tuple[str, ...]] = []
     for x in wrong[:_ROWS]:
         _, path = paths.get(id(x.node), (None, type(x.node).__qualname__))  # flattening may create a new node each time
-        rows.append((path + x.path, describe(x.value, short=False), f"is not {x.hint}", x.bound))
+        abstract = "(abstract)" if isinstance(x.value, jax.ShapeDtypeStruct) else ""
+        rows.append((path + x.path, describe(x.value, short=False) + abstract, f"is not {x.hint}", x.bound))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     several = f"{len(wrong)} fields are not what their classes say"
@@ -155,6 +165,9 @@ def _paths(tree: object) -> dict[int, tuple[object, str]]:
     return paths
 
 
+_CLASS_NAME = re.compile(r"(?!(Optional|Union)\[)[\w.]+(\[.*\])?")  # a generic class in quotes has brackets
+
+
 class _TypedClass(type):
     """The class of `Typed[Linear]`, which answers `isinstance`."""
 
@@ -167,9 +180,11 @@ class _TypedClass(type):
                 f"Typed takes one class, or its name in quotes, found {node!r}. Write Typed[A] | Typed[B] for a union, "
                 "and the bound of a type variable"
             )
+        if isinstance(origin, str) and not _CLASS_NAME.fullmatch(origin):
+            raise TypeError(f"Typed takes the name of one class in quotes, found {origin!r}: write Typed[...] | None")
         # The full name, since beartype treats two types of one name as the same.
         name = repr(origin) if isinstance(origin, str) else f"{origin.__module__}.{origin.__qualname__}"
-        of = origin.partition("[")[0] if isinstance(origin, str) else origin  # a generic class in quotes has brackets
+        of = origin.partition("[")[0] if isinstance(origin, str) else origin
         return _TypedClass(f"Typed[{name}]", (), {"cls": of, "__module__": "treekit"})
 
     # Lambdas: jaxtyping's import hook, if used on treekit, would bind sizes in a new scope inside functions.
@@ -187,7 +202,8 @@ def _mismatch(x: object, cls: type[Any] | str, memo: Memo) -> str:
     if not has_fields(x):
         return f"{type(x).__qualname__} is not a node or dataclass, so it has no fields that Typed could check"
     wrong, after = _check_fields(x, (*memo[:3], memo[3] | {"self": x}))
-    wrong += [each for each in _mismatches(x) if each.node is not x]
+    inside = [node for node in _nodes(x) if node is not x]  # x itself may use the sizes of the call
+    wrong += [each for node in inside for each in _check_fields(node, fresh_memo(node))[0]]
     if wrong:
         return _explain(wrong, x)
     extend(memo, after)

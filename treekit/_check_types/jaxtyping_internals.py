@@ -1,4 +1,4 @@
-"""All uses of private parts of jaxtyping, tested with jaxtyping 0.3.0 and 0.3.11.
+"""All uses of private parts of jaxtyping, tested with jaxtyping 0.3.9 and 0.3.11.
 
 jaxtyping stores the sizes that names in shapes ("n m") and structures ("T") are bound to in a memo. It has a stack of
 them, one for each call of a function under `jaxtyped`. `isinstance` with one of its types reads and extends the top.
@@ -16,7 +16,7 @@ from typing import Any
 import jaxtyping
 
 _public: Any = jaxtyping  # its types are incomplete
-_JAXTYPED = re.compile(r"\s*@.*\bjaxtyped\b")
+_JAXTYPED = re.compile(r"\s*@[^#]*\bjaxtyped\b")
 
 _storage: Any = importlib.import_module("jaxtyping._storage")
 

@@ -9,7 +9,7 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Generator, Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType, UnionType
+from types import BuiltinFunctionType, EllipsisType, FunctionType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -30,6 +30,7 @@ import wadler_lindig
 from jaxtyping import AnnotationError, Bool, Integer, Num, Real
 
 from treekit._check_types.jaxtyping_internals import pytree_of, pytree_parts
+from treekit._jax import untyped
 from treekit._node.layout import layout_of
 
 # What type checkers accept for each kind of number, and the arrays that jit turns such numbers into.
@@ -39,12 +40,13 @@ _ALLOWED: dict[Any, tuple[Any, ...]] = {
     float: (int, float, Bool[Any, ""], Real[Any, ""]),
     complex: (int, float, complex, Bool[Any, ""], Num[Any, ""]),
 }
-_union: Any = Union  # not `|`, which the checker inside older versions of PyTree[...] does not support
+_union: Any = Union  # of a tuple of types, which `|` does not take
 _NUMBERS: dict[Any, Any] = {kind: _union[allowed] for kind, allowed in _ALLOWED.items()}
 # The arguments of these are not the types of what is in the field, so they are not simplified.
 _OPAQUE: tuple[Any, ...] = (Literal, Callable, type)
 # What a slip puts in place of a type: `jnp.array` for `jax.Array`, `any` for `Any`, `[int]` for `list[int]`.
-_NOT_TYPES: Any = (FunctionType, BuiltinFunctionType, int, float, list, tuple, dict)
+_NOT_TYPES: Any = (FunctionType, BuiltinFunctionType, EllipsisType, int, float, list, tuple, dict)
+_SCALARS: Any = untyped.numpy.float32.__class__  # of jnp.int32 and all others too
 # Module names before a name, outside quotes.
 _PREFIXES = re.compile(r"('[^']*')|(?:(?:\w+|<locals>)\.)+(?=\w)")
 
@@ -113,6 +115,8 @@ def _field(
     what = f"the annotation of {cls.__qualname__}.{name}, {annotation!r},"
     with _explained(what, owner):
         hint = _resolve(annotation, owner)
+    if isinstance(hint, _SCALARS):
+        raise UnresolvedAnnotationError(f'{what} has no instances. For an array, write Float32[Array, ""] or similar')
     if isinstance(hint, _NOT_TYPES):
         raise UnresolvedAnnotationError(f"{what} is a {type(hint).__name__}, not a type")
     with _explained(what, owner):
@@ -146,26 +150,37 @@ def _resolve(annotation: object, owner: type[Any]) -> Any:
     # Unlike in Python, built-ins come before the class's body: `list` is the built-in, even next to a method `list`.
     names = {owner.__name__: owner, **vars(owner), **vars(builtins), **parameters, **(vars(module) if module else {})}
     holder = type("Holder", (), {"__annotations__": {"x": annotation}})
-    try:
-        return typing.get_type_hints(holder, names, names, include_extras=True)["x"]
-    except NameError as error:
-        if _is_recursive_alias(str(error.name)):
-            return Any
-        raise
+    while True:
+        try:
+            return typing.get_type_hints(holder, names, names, include_extras=True)["x"]
+        except NameError as error:
+            name = str(error.name)
+            is_users = isinstance(annotation, str) and re.search(rf"(?<![.\w]){name}\b", annotation)
+            if is_users or name in names or not _is_inside_alias(name):
+                raise
+            names[name] = _Elsewhere
 
 
-def _is_recursive_alias(name: str) -> bool:
-    """Whether a loaded module has an alias of this name that contains its own name, as Optax's `ArrayTree`.
+class _Elsewhere:
+    """Stands for a name inside an alias of another module. A union that contains it is not checked."""
 
-    Python looks the name inside up in the user's module, where it is not defined. Such types are not checked.
+
+def _is_inside_alias(name: str) -> bool:
+    """Whether a loaded module defines this name and an alias that contains it in quotes, as Optax does `ArrayTree`.
+
+    Python looks it up in the user's module, where it is not defined.
     """
-    modules = list(sys.modules.values())  # some of which may be None
-    return any(_mentions(getattr(module, "__dict__", {}).get(name), name) for module in modules)
+    modules = [getattr(module, "__dict__", {}) for module in list(sys.modules.values())]  # some may be None
+    return any(_mentions(alias, name) for names in modules if name in names for alias in list(names.values()))
 
 
 def _mentions(hint: object, name: str) -> bool:
     is_name = isinstance(hint, typing.ForwardRef) and hint.__forward_arg__ == name
     return is_name or any(_mentions(each, name) for each in get_args(hint))
+
+
+def _is_elsewhere(hint: object) -> bool:
+    return hint is _Elsewhere or any(map(_is_elsewhere, get_args(hint)))
 
 
 def _type_arguments(cls: type[Any]) -> dict[type[Any], _Arguments]:
@@ -210,8 +225,10 @@ def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any], *, numbers:
         return _NUMBERS.get(hint, hint) if numbers else hint
     if origin in (Annotated, Final):
         return go(args[0])
+    if hint is _Elsewhere:
+        return Any
     if origin in (Union, UnionType):
-        return _union[tuple(map(go, args))]
+        return Any if _is_elsewhere(hint) else _union[tuple(map(go, args))]
     if any(get_origin(x) is Unpack or getattr(x, "__unpacked__", False) for x in args):
         return origin  # for tuple[*Ts], just tuple
     if origin is None or origin in _OPAQUE or not args:
