@@ -14,8 +14,7 @@ from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._leaf_diff import Kind as Kind
 from treekit._leaf_diff import fetch, leaf_differences, plainly_equal, same
-
-KeyPath = tuple[Any, ...]
+from treekit._types import KeyPath
 
 _ROWS = 50  # in str() at most
 _RESET, _YELLOW, _RED, _GREEN = "\033[0m", "\033[33m", "\033[31m", "\033[32m"

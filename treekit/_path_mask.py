@@ -44,8 +44,9 @@ def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathM
         can be hashed and pickled.
 
     Raises:
-        ValueError: a pattern matches nothing; the message lists the nearest paths. Raised when the mask is called.
-            Patterns that may match a leaf hidden by a `MaskedNode` or None, as inside `masked`, do not raise.
+        ValueError: there is no pattern, or one is empty. When the mask is called: a pattern matches nothing; the
+            message lists the nearest paths. Patterns that may match a leaf hidden by a `MaskedNode` or None, as inside
+            `masked`, do not raise.
         TypeError: a pattern is neither a string nor a compiled regular expression.
 
     >>> import jax.numpy as jnp
@@ -75,8 +76,9 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault) -> "Pa
         A function that maps a tree to a tree of labels with the same structure, as `path_mask` does for bools.
 
     Raises:
-        ValueError: a pattern matches nothing, as in `path_mask`; or there is no default, and no pattern matches some
-            of the parameters; the message lists their paths. Raised when the function is called.
+        ValueError: there is neither a pattern nor a default, or a pattern is empty. When the function is called: a
+            pattern matches nothing, as in `path_mask`; or there is no default, and no pattern matches some of the
+            parameters; the message lists their paths.
         TypeError: `table` is not a dict, or a pattern is neither a string nor a compiled regular expression.
 
     >>> import jax.numpy as jnp
@@ -148,7 +150,7 @@ def _first_matches(
     name: str, patterns: Sequence[str | re.Pattern[str]], tree: PyTree, is_leaf: IsLeaf
 ) -> list[tuple[str, int | None]]:
     """Return the path of every leaf, and the index of the first pattern that matches it."""
-    names = [name for name, _ in flatten_with_names(tree, is_leaf)]
+    names = [path for path, _ in flatten_with_names(tree, is_leaf)]
     first = [(x, next((i for i, pattern in enumerate(patterns) if matches(pattern, x)), None)) for x in names]
     deciding = {i for _, i in first}
     for i, pattern in enumerate(patterns):

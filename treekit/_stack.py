@@ -123,10 +123,12 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
     {'b': Array([1], dtype=bfloat16), 'f': 'relu', 'w': Array([[2., 2.]], dtype=float32)}
     """
     leaves, treedef = jtu.tree_flatten(tree)
-    arrays = [x for x in leaves if is_inexact_array(x)]
+    places = [i for i, x in enumerate(leaves) if is_inexact_array(x)]
+    arrays = [leaves[i] for i in places]
     dtype = promoted_dtype(*arrays) if arrays else dtype_of(0.0)
     flat = jnp.concatenate([jnp.zeros(0, dtype), *(lax.convert_element_type(jnp.ravel(x), dtype) for x in arrays)])
     # Only shapes and dtypes are needed from here on, so the arrays may be donated.
+    size = flat.size
     likes: list[Any] = [untyped.ShapeDtypeStruct(x.shape, dtype_of(x)) if is_inexact_array(x) else x for x in leaves]
 
     def unravel(flat: Any) -> T:
@@ -142,6 +144,4 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
         out: T = treedef.unflatten(parts)
         return out
 
-    places = [i for i, x in enumerate(leaves) if is_inexact_array(x)]
-    size = flat.size
     return flat, unravel

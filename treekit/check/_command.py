@@ -9,6 +9,7 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
+from treekit._diff import in_colours
 from treekit.check._load import UsageError, load_loss, load_optimizer, load_tree
 from treekit.check._page import as_page
 from treekit.check._report import Report, add_optimizer, report_on_tree
@@ -51,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         _progress("")
         print(f"treekit check: {error}", file=sys.stderr)
         return _UNUSABLE
-    _print(json.dumps(report.as_data(), indent=2) if options.json else as_text(report, _colours()))
+    _print(json.dumps(report.as_data(), indent=2) if options.json else as_text(report, in_colours()))
     return _VIOLATED if report.violations or report.optimizer_violations else 0
 
 
@@ -117,10 +118,6 @@ def _print(text: str) -> None:
     except BrokenPipeError:  # the reader stopped early, as head does; without this, Python would raise again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
         sys.stdout.flush()
-
-
-def _colours() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def _progress(what: str) -> None:

@@ -15,6 +15,7 @@ from treekit._predicates import is_array
 from treekit._types import PyTreeDef
 from treekit.check._laws import REGISTER, Violation, count
 from treekit.check._static_laws import has_static_parts_that_are_static, public_attributes, same_treedef
+from treekit.check._treatments import abstract
 
 
 def _flattens_consistently(x: object) -> Iterator[Violation]:
@@ -62,7 +63,7 @@ def _keeps_new_leaves(x: object) -> Iterator[Violation]:
         ("its own leaves", leaves),
         ("objects that are not arrays, as tree_at and vmap do", [object() for _ in leaves]),
         ("None, as filter and partition do", [None for _ in leaves]),
-        ("ShapeDtypeStructs, as eval_shape does", [_abstract(leaf) for leaf in leaves]),
+        ("ShapeDtypeStructs, as eval_shape does", [abstract(leaf) for leaf in leaves]),
     ]:
         if violation := _rebuilt_with(treedef, stand_ins, f"it can be rebuilt with {what}"):
             yield violation
@@ -199,10 +200,6 @@ def _is_reset(old: object, new: object) -> bool:
 
 def _identical(xs: list[Any], ys: list[Any]) -> bool:
     return len(xs) == len(ys) and all(map(operator.is_, xs, ys))
-
-
-def _abstract(x: object) -> Any:
-    return untyped.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
 
 
 REBUILD_LAWS: tuple[Callable[[Any], Iterator[Violation]], ...] = (

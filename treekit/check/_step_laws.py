@@ -9,11 +9,12 @@ from treekit._describe import describe_error
 from treekit._diff import tree_diff
 from treekit._dtype import dtype_of, has_no_update, promoted_dtype
 from treekit._jax import jnp, jtu, lax, untyped
-from treekit._predicates import is_array, is_inexact_array, is_parameter
+from treekit._predicates import is_inexact_array, is_parameter
 from treekit._tree import is_none
 from treekit._types import OptState, Params, Updates
 from treekit.check._case import STEPS, Case, Run, all_finite, by_path, listed, nan_paths, without
 from treekit.check._laws import FILTER, KEEP_WIDE, PRESERVE, Violation
+from treekit.check._treatments import abstract
 
 _PURE = "write update as a function of its arguments only, with jax.numpy and jax.lax"
 
@@ -40,7 +41,7 @@ def update_raises(error: Exception) -> Violation:
 
 def gives_updates_like_the_gradients(case: Case, run: Run) -> Iterator[Violation]:
     """Law: updates have the structure of the gradients, and the wider dtype of gradient and param."""
-    diff = tree_diff(_expected_updates(case.grads, case.params), jtu.tree_map(_abstract, run.updates), values=False)
+    diff = tree_diff(_expected_updates(case.grads, case.params), jtu.tree_map(abstract, run.updates), values=False)
     if diff:
         yield Violation(
             "updates have the structure of the gradients, and the wider of the gradient's and the param's dtype",
@@ -173,7 +174,3 @@ def _close(x: Any, y: Any) -> bool:
         return not without(tree_diff(x, y), "weak type", "sharding")
     bound = _MEMBERS_DIFFER * jnp.max(jnp.abs(x), initial=0)
     return bool(((jnp.abs(x - y) <= bound) | (x == y) | (jnp.isnan(x) & jnp.isnan(y))).all())
-
-
-def _abstract(x: object) -> Any:
-    return untyped.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x

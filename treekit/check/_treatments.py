@@ -53,6 +53,11 @@ def treatments(tree: PyTree) -> Iterator[Treatment]:
     yield Treatment("treekit.optax.filtered", f"trains {where(is_inexact_array)}")
 
 
+def abstract(x: object) -> Any:
+    """Return the shape and dtype of an array; anything else unchanged."""
+    return untyped.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
+
+
 def is_abstract(x: object) -> bool:
     """Whether a leaf has a shape and a dtype but no values."""
     return isinstance(x, untyped.ShapeDtypeStruct)

@@ -40,6 +40,9 @@ def apply_if_finite(
     Returns:
         A transformation; its state is an `optax.ApplyIfFiniteState`.
 
+    Raises:
+        TypeError: `inner` is not a transformation.
+
     >>> import jax.numpy as jnp
     >>> import optax
     >>> tx = apply_if_finite(optax.sgd(1.0), max_consecutive_errors=3)
@@ -67,8 +70,7 @@ def apply_if_finite(
         def run(inner_state: OptState) -> tuple[Any, Any]:
             return inner_update(updates, inner_state, params, **extra)
 
-        inner_state = jtu.tree_map(strengthen, state.inner_state)
-        new_updates, inner_state = update_if(accept, run, updates, inner_state, jnp.zeros_like)
+        new_updates, inner_state = update_if(accept, run, updates, state.inner_state, jnp.zeros_like)
         return new_updates, new_state._replace(inner_state=inner_state)
 
     def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:

@@ -32,7 +32,7 @@ def with_last_step(
         def last_step(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
             return whole_step(tx, updates, state, params, extra, apply)
 
-        chain = relink(optax.GradientTransformationExtraArgs(tx.init, last_step))
-        return chain.update(updates, state, params, **extra)  # the last link returns new params as its updates
+        stepping = relink(optax.GradientTransformationExtraArgs(tx.init, last_step))
+        return stepping.update(updates, state, params, **extra)  # the last link returns new params as its updates
 
     return SteppingCore(chain.init, chain.update, preserve_step_dtypes(step))

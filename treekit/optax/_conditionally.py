@@ -39,6 +39,9 @@ def conditionally_transform(
     Returns:
         A transformation; its state is an `optax.ConditionallyTransformState`.
 
+    Raises:
+        TypeError: `inner` is not a transformation.
+
     >>> import jax.numpy as jnp
     >>> import optax
     >>> tx = conditionally_transform(optax.scale(2.0), lambda step: step > 0)
@@ -72,6 +75,9 @@ def conditionally_mask(
 
     Returns:
         A transformation; its state is an `optax.ConditionallyMaskState`.
+
+    Raises:
+        TypeError: `inner` is not a transformation.
 
     >>> import jax.numpy as jnp
     >>> import optax

@@ -115,14 +115,14 @@ def _traced_number(params: Params) -> str:
 
 
 def _wrong_leaf(error: Exception, params: Params, call: Callable[[Callable[[Any], Any]], Any]) -> str:
-    """Which params are the reason, if the call works where all that have None, or as many axes, are masked out.
+    """Say which params are the reason, if the call works where all that have None, or as many axes, are masked out.
 
     Args:
         error: what was raised.
         params: the params.
         call: what failed; it is given a function that masks them out, in a tree like the params.
     """
-    if _is_raised_by_treekit(error) or _runs(functools.partial(call, _hide_none)):
+    if _is_raised_by_treekit(error) or _runs(functools.partial(call, _hide_nothing)):
         return ""  # it fails for another reason than shapes and structure, such as a lack of memory
     leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_none)
     kinds = [None if x is None else np.ndim(x) for _, x in leaves]
@@ -136,7 +136,7 @@ def _wrong_leaf(error: Exception, params: Params, call: Callable[[Callable[[Any]
     return ""
 
 
-def _hide_none(tree: PyTree) -> Any:
+def _hide_nothing(tree: PyTree) -> Any:
     return tree
 
 

@@ -53,7 +53,7 @@ class Arguments:
     bound: inspect.BoundArguments
     static: Collection[str]
     required: Collection[str]
-    _scheduled: set[str] = dataclasses.field(default_factory=set[str])  # the names that the last call of `sort` found
+    _scheduled: set[str] = dataclasses.field(default_factory=set[str])  # found so far, for `_as_schedule`
 
     def sort(self, params: Params) -> tuple[dict[str, Scheduled], dict[str, Any]]:
         """Return the arguments that are schedules, and those that are numbers."""
@@ -77,7 +77,7 @@ class Arguments:
 
     def _as_schedule(self, value: object, parameter: inspect.Parameter, params: Params) -> Scheduled | None:
         if is_params_placeholder(params) and parameter.name in self._scheduled:
-            return Scheduled(_stateful(value), 0.0)  # tree_map_params needs only the structure
+            return Scheduled(_stateful(value), 0.0)  # as in the state, whose structure tree_map_params needs
         found = _as_schedule(value, parameter, params)
         if found:
             self._scheduled.add(parameter.name)

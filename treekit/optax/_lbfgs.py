@@ -10,7 +10,7 @@ from treekit._filter import combine, partition
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._map import cast_tree_like
 from treekit._predicates import is_inexact_array
-from treekit._types import OptState, Params, Updates
+from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, core_of, described
 from treekit.optax._types import TransformationLike, ValueAndGradFn
@@ -39,7 +39,11 @@ def lbfgs(
         linesearch: the transformation that finds the length of a step, or None.
 
     Returns:
-        A transformation, whose `update` needs `value`, `grad` and `value_fn` by name.
+        A transformation, whose `update` needs the params, and `value`, `grad` and `value_fn` by name for a line search.
+
+    Raises:
+        ValueError: raised by `update` without the params.
+        TypeError: `linesearch` is not a transformation.
 
     Source: algorithms 7.4 and 7.5 of Nocedal and Wright, Numerical Optimization.
 
@@ -109,15 +113,14 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
         def fn(inexact_params: Params) -> Any:
             return value_fn(combine(inexact_params, rest), *args, **kwargs)
 
-        def compute() -> tuple[Any, Any]:
+        def compute(like: PyTree) -> tuple[Any, Any]:
             new_value, new_grad = untyped.value_and_grad(fn)(inexact)
-            return cast_like(new_value, value), jtu.tree_map(cast_like, new_grad, grad)
+            return cast_like(new_value, value), jtu.tree_map(cast_like, new_grad, like)
 
         grad = _where_inexact(params, grad)
         if jtu.tree_structure(grad) != jtu.tree_structure(inexact):  # as inside masked
-            grad = inexact
-            return compute()
-        new_value, new_grad = lax.cond(jnp.isfinite(value), lambda: (value, grad), compute)
+            return compute(inexact)
+        new_value, new_grad = lax.cond(jnp.isfinite(value), lambda: (value, grad), lambda: compute(grad))
         return new_value, new_grad
 
     return value_and_grad

@@ -37,6 +37,7 @@ def filtered(
     Raises:
         ValueError: raised by `init` and `update` if `filter_spec` does not fit the params (the message names the key
             path), or is a function that selects no leaf.
+        TypeError: `inner` is not a transformation.
 
     >>> import jax
     >>> import equinox as eqx
@@ -78,7 +79,7 @@ def masked(
     Raises:
         ValueError: the mask does not fit the params; the message names the first key path that differs.
         TypeError: a leaf of the mask is not a bool; the message names its key path. Both are raised by `init` and
-            `update`.
+            `update`. Or `inner` is not a transformation.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -117,6 +118,7 @@ def partition(
     Raises:
         ValueError: raised by `init` and `update` if the labels do not fit the params (the message names the first key
             path that differs), or a label has no transformation (the message names both sets of keys).
+        TypeError: an item of `transforms` is not a transformation.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -166,6 +168,9 @@ def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
     Returns:
         A transformation; its state is an `optax.MaskedState`.
 
+    Raises:
+        ValueError, TypeError: the mask is wrong, as in `masked`.
+
     >>> import jax.numpy as jnp
     >>> tx = freeze(lambda params: {"w": True, "b": False})
     >>> params = {"w": jnp.ones(2), "b": jnp.ones(2)}
@@ -187,6 +192,9 @@ def selective_transform(
 
     Returns:
         A transformation; its state is an `optax.transforms.PartitionState`, with the labels "train" and "freeze".
+
+    Raises:
+        ValueError, TypeError: the mask is wrong, as in `masked`; or `optimizer` is not a transformation.
 
     >>> import jax.numpy as jnp
     >>> import optax

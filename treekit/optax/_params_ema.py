@@ -39,8 +39,8 @@ class ParamsEmaState(NamedTuple):
 def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
     """Keep an exponential moving average of the params in the state; `get_ema` reads it.
 
-    After t steps, it is the average of the params after each step, weighted by `decay**(t - i)` for step i, which is
-    debiased. The params themselves and the updates are not changed.
+    After t steps, it is the average of the params after each step, weighted by `decay**(t - i)` for step i. It is
+    debiased: these weights are divided by their sum. The params themselves and the updates are not changed.
 
     It adds the params and their updates in float32 at least, so put it last in its chain. If params of 16 bits are
     rounded stochastically, their mean is this sum. If they are rounded to nearest, small updates may be lost that the
@@ -56,6 +56,7 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
     Raises:
         ValueError: `decay` is out of range; or `update` was called without the params. `treekit.optax.chain` raises
             one where another transformation follows `params_ema`.
+        TypeError: `decay` is not a real number.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax

@@ -1,5 +1,6 @@
 """Preserve the dtypes and the structure of state and updates."""
 
+import contextlib
 import functools
 from typing import Any
 
@@ -60,7 +61,7 @@ def preserve_step_dtypes(step: WholeStep) -> WholeStep:
 
 
 def keep_updates(leaves: list[Any], treedef: PyTreeDef, params: Params, new_updates: Updates) -> list[Any]:
-    """New updates, leaf by leaf, each in the wider dtype of its gradient and its param.
+    """Return new updates, leaf by leaf, each in the wider dtype of its gradient and its param.
 
     Args:
         leaves: the gradients.
@@ -76,7 +77,7 @@ def keep_updates(leaves: list[Any], treedef: PyTreeDef, params: Params, new_upda
 
 
 def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
-    """A new state in the structure and the dtypes of the one before it."""
+    """Return a new state in the structure and the dtypes of the one before it."""
     _check_state(state, new_state)
     if _mixes_complex(params):
         new_state = jtu.tree_map(_real_where_real, state, new_state)
@@ -169,14 +170,12 @@ def _check_state(old: OptState, new: OptState) -> None:
 
 def _parts_of_updates(old: Updates, treedef: PyTreeDef, new: Updates) -> list[Any]:
     """Flatten new updates up to the structure of `old`; they may be None for a leaf, as `filtered` returns them."""
-    try:
+    with contextlib.suppress(ValueError):  # of flatten_up_to
         parts: list[Any] = treedef.flatten_up_to(new)
-    except ValueError:
-        parts = [()]
-    if not all(part is None or jtu.all_leaves([part]) for part in parts):
-        raise TypeError(
-            "update returned updates of another structure than it received. A transformation that does so by design, "
-            "such as optax.lookahead, cannot be wrapped: use it outermost, from plain Optax.\n"
-            f"received | returned:\n{tree_diff(old, new, values=False)}"
-        )
-    return parts
+        if all(part is None or jtu.all_leaves([part]) for part in parts):
+            return parts
+    raise TypeError(
+        "update returned updates of another structure than it received. A transformation that does so by design, such "
+        "as optax.lookahead, cannot be wrapped: use it outermost, from plain Optax.\n"
+        f"received | returned:\n{tree_diff(old, new, values=False)}"
+    )

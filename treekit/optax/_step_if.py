@@ -11,7 +11,7 @@ from typing import Any
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool
 
-from treekit._dtype import cast_like, promoted_dtype
+from treekit._dtype import cast_like, promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._types import OptState, PyTree, Updates
 from treekit.optax._traced import Traced, trace, zeros
@@ -115,6 +115,7 @@ def update_if(
         otherwise: maps one of `updates` to its replacement, which is cast to the dtype that `update` returns. If
             `update` returns None for a leaf, as for a frozen one, the replacement is None.
     """
+    state = jtu.tree_map(strengthen, state)  # a user may have put a Python number into it, and cond needs equal types
     # Arrays that `update` closes over are passed to the branches, since jit would keep them alive in its cache.
     traced, consts = trace(update, state)
     treedef = jtu.tree_structure(updates)

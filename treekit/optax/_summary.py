@@ -2,8 +2,6 @@
 
 import dataclasses
 import itertools
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +9,7 @@ import jax
 import numpy as np
 
 from treekit._describe import describe
+from treekit._diff import in_colours
 from treekit._dtype import as_array, dtype_of, stands_for_array
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import has_gradient, is_parameter
@@ -82,7 +81,7 @@ class Summary:
         (all)  f32, 2 leaves, 5 numbers  0.1   0             0
         leaves: 2, frozen: 0; numbers: 5, bytes: 20; bytes of state: 0, shared by all leaves: 0
         """
-        print(self._table(sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+        print(self._table(in_colours()))
 
     def _table(self, colours: bool) -> str:
         bold, yellow, plain = (_BOLD, _YELLOW, _RESET) if colours else [""] * 3
@@ -119,6 +118,9 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     Returns:
         A `Summary`: print it, or read its `rows`. If the step of a leaf depends on a loss, as in a line search, or the
         optimizer needs other arguments, its row says so.
+
+    Raises:
+        TypeError: `optimizer` is not a transformation.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax

@@ -52,18 +52,15 @@ def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[...
 
     @functools.wraps(f)
     def wrapped(*args: object, **kwargs: object) -> Any:
-        counts = (
-            is_inexact_parameter
-            if f is optax.tree.random_like and _draws_normal(signature, args, kwargs)
-            else is_parameter
-        )
+        draws_normal = f is optax.tree.random_like and _draws_normal(signature, args, kwargs)
+        is_counted = is_inexact_parameter if draws_normal else is_parameter
         # For each tree, its structure without the leaves left out, and those leaves.
         left_out: list[tuple[Any, Any]] = []
 
         def parameters(x: object) -> Any:
             if jtu.all_leaves([x]):  # an array, or another argument: a dtype, a decay, a sampler
                 return x
-            kept, others = partition(x, counts)
+            kept, others = partition(x, is_counted)
             left_out.append((jtu.tree_structure(kept), others))
             return jtu.tree_map(as_array, kept)
 

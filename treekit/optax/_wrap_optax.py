@@ -81,10 +81,11 @@ def wrap_attribute(module: types.ModuleType, name: str) -> Any:
             return ours
     if any(value is known for known in NOT_WRAPPED):
         return value
-    wrap = on_parameters if is_on_trees(value) else wrap_factory
-    if wrap is wrap_factory and not _makes_transformations(value):
+    on_trees = is_on_trees(value)
+    if not on_trees and not _makes_transformations(value):
         return value
     if value not in _wrapped:
+        wrap = on_parameters if on_trees else wrap_factory
         _wrapped[value] = wrap(value, f"treekit.{module.__name__}", name)
     return _wrapped[value]
 
