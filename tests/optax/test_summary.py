@@ -162,7 +162,7 @@ def test_state_dtypes_show() -> None:
     assert "mu bf16, nu f32" in str(found)
 
 
-# ------------------------------------------------------------------------------------------------- what cannot be asked
+# -------------------------------------------------------------------------------- steps that depend on more, or fail
 
 
 @pytest.mark.usefixtures("nans")
@@ -192,13 +192,13 @@ def test_what_needs_something_else_says_what() -> None:
 
     tx = optax.GradientTransformationExtraArgs(lambda params: {"mine": jnp.ones(2)}, update)
     (note,) = {row.note for row in tko.summary(tx, params()).rows}
-    assert note.startswith("cannot be asked: TypeError: ") and "'hessian'" in note
+    assert note.startswith("fails: TypeError: ") and "'hessian'" in note
 
 
 def test_a_round_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treekit.optax._probe_step._MOST_MINI_STEPS", 4)
     (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 5), {"w": jnp.ones(2)}).rows
-    assert (row.step, row.note) == (None, "cannot be asked: ValueError: MultiSteps took no step in 4 mini-steps")
+    assert (row.step, row.note) == (None, "fails: ValueError: MultiSteps took no step in 4 mini-steps")
     (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 4), {"w": jnp.ones(2)}).rows
     assert (row.step, row.note) == (0.5, "")
 

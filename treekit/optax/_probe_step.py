@@ -20,7 +20,7 @@ _LATER = "in the second step; 0 in the first"
 _VARIED = "0 for a gradient of ones, but not for others"
 
 
-class Answer(NamedTuple):
+class Effect(NamedTuple):
     """What a step does to one leaf.
 
     Attributes:
@@ -33,7 +33,9 @@ class Answer(NamedTuple):
     note: str = ""
 
 
-def ask(tx: TransformationLike, state: OptState, params: Params, slope: float, *, net: bool = False) -> list[Answer]:
+def probe_step(
+    tx: TransformationLike, state: OptState, params: Params, slope: float, *, net: bool = False
+) -> list[Effect]:
     """Return, for each leaf of the params, what a step from `state` with a gradient of `slope` everywhere does.
 
     Args:
@@ -44,46 +46,46 @@ def ask(tx: TransformationLike, state: OptState, params: Params, slope: float, *
         net: subtract the effect of a step with a gradient of zero.
     """
     try:
-        return _ask_twice(tx, state, params, slope, net)
+        return _effects(tx, state, params, slope, net)
     except Exception as error:  # an optimizer that needs more than gradients may raise anything
-        asked = error
+        problem = error
     try:
-        steep, flat = (_ask_twice(tx, state, params, slope, net, curvature) for curvature in (_STEEP, _FLAT))
+        steep, flat = (_effects(tx, state, params, slope, net, curvature) for curvature in (_STEEP, _FLAT))
     except Exception:
-        return [Answer(None, f"cannot be asked: {describe_error(asked)}")] * len(jtu.tree_leaves(params))
+        return [Effect(None, f"fails: {describe_error(problem)}")] * len(jtu.tree_leaves(params))
     same = (a == b and np.isfinite(a.size or 0.0) for a, b in zip(steep, flat, strict=True))
-    return [a if s else Answer(None, "depends on the loss") for a, s in zip(steep, same, strict=True)]
+    return [a if s else Effect(None, "depends on the loss") for a, s in zip(steep, same, strict=True)]
 
 
-def _ask_twice(
+def _effects(
     tx: TransformationLike, state: OptState, params: Params, slope: float, net: bool, curvature: float | None = None
-) -> list[Answer]:
+) -> list[Effect]:
     """Take one step, and more for leaves whose step is zero.
 
     In a warm-up, the second step is not zero. A step with centered gradients, or one that keeps params positive, is not
     zero for a gradient that varies and has another sign.
     """
 
-    def step(states: list[Any], grads: Updates) -> tuple[list[Answer], list[Any]]:
+    def step(states: list[Any], grads: Updates) -> tuple[list[Effect], list[Any]]:
         steps: list[tuple[Any, Any]] = []
         for state, x in zip(states, (grads, _full(params, 0.0)), strict=False):
             extra = {} if curvature is None else _loss(params, x, curvature)
-            steps.append(_round(tx, x, state, params, extra))
+            steps.append(_take_round(tx, x, state, params, extra))
         return _sizes(params, *[updates for updates, _ in steps]), [state for _, state in steps]
 
     first = [state] * (2 if net else 1)
-    answers, second = step(first, _full(params, slope))
-    if any(a.size == 0 for a in answers):
+    effects, second = step(first, _full(params, slope))
+    if any(a.size == 0 for a in effects):
         later, _ = step(second, _full(params, slope))
-        answers = [
-            b._replace(note=_LATER) if a.size == 0 and b.size else a for a, b in zip(answers, later, strict=True)
+        effects = [
+            b._replace(note=_LATER) if a.size == 0 and b.size else a for a, b in zip(effects, later, strict=True)
         ]
-    if slope and any(a.size == 0 for a in answers):
+    if slope and any(a.size == 0 for a in effects):
         varied, _ = step(first, _varied(params))
-        answers = [
-            a._replace(note=_VARIED) if a.size == 0 and b.size else a for a, b in zip(answers, varied, strict=True)
+        effects = [
+            a._replace(note=_VARIED) if a.size == 0 and b.size else a for a, b in zip(effects, varied, strict=True)
         ]
-    return answers
+    return effects
 
 
 def _full(params: Params, slope: float) -> Any:
@@ -104,7 +106,7 @@ def _varied(params: Params) -> Any:
     return jtu.tree_map(varied, params)
 
 
-def _round(
+def _take_round(
     tx: TransformationLike, grads: Updates, state: OptState, params: Params, extra: dict[str, Any]
 ) -> tuple[Any, Any]:
     """Take one step, or the mini-steps of one round of MultiSteps."""
@@ -149,18 +151,18 @@ def _term(away: Any, grad: Any, curvature: float) -> Any:
     return jnp.sum(slope * distance + curvature / 2 * distance * distance)
 
 
-def _sizes(params: Params, updates: Updates, rest: PyTree = None) -> list[Answer]:
+def _sizes(params: Params, updates: Updates, rest: PyTree = None) -> list[Effect]:
     """Return the sizes of updates, minus those of updates without a gradient."""
     leaves, treedef = jtu.tree_flatten(params)
     parts = [flatten_updates(treedef, tree) for tree in (updates, rest)]
     sizes = jax.device_get([_size(*pair) for pair in zip(*parts, strict=True)])  # one transfer for all
-    return [_answer(x, float(size)) for x, size in zip(leaves, sizes, strict=True)]
+    return [_effect(x, float(size)) for x, size in zip(leaves, sizes, strict=True)]
 
 
-def _answer(param: object, size: float) -> Answer:
+def _effect(param: object, size: float) -> Effect:
     if not has_gradient(param):
-        return Answer(None, "has no gradient")
-    return Answer(size) if np.isfinite(size) else Answer(None, "is not finite")
+        return Effect(None, "has no gradient")
+    return Effect(size) if np.isfinite(size) else Effect(None, "is not finite")
 
 
 def _size(update: object, rest: object) -> Any:

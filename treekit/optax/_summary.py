@@ -16,7 +16,7 @@ from treekit._predicates import has_gradient, is_parameter
 from treekit._types import OptState, Params
 from treekit.optax._accumulators import Accumulator, accumulators, nbytes
 from treekit.optax._boundary import normalize
-from treekit.optax._probe_step import Answer, ask
+from treekit.optax._probe_step import Effect, probe_step
 from treekit.optax._types import TransformationLike
 
 _ROWS = 50  # in str() at most
@@ -141,8 +141,8 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     real = [_concrete(x) for _, x in leaves]
     ones = [_as_ones(x) if is_parameter(x) else x for x in real]
     start = tx.init(treedef.unflatten(real)) if state is None else state
-    decays = ask(tx, tx.init(treedef.unflatten(ones)) if state is None else state, treedef.unflatten(ones), 0.0)
-    steps = ask(tx, start, treedef.unflatten(real), 1.0, net=any(decay.size for decay in decays))
+    decays = probe_step(tx, tx.init(treedef.unflatten(ones)) if state is None else state, treedef.unflatten(ones), 0.0)
+    steps = probe_step(tx, start, treedef.unflatten(real), 1.0, net=any(decay.size for decay in decays))
     owned = accumulators(tx, start, treedef.unflatten(real))
     rows: list[Row] = []
     keys: list[tuple[str, ...]] = []
@@ -163,7 +163,7 @@ def _as_ones(x: Any) -> Any:
     return jnp.ones(np.shape(x), dtype_of(x))
 
 
-def _row(path: Any, x: Any, step: Answer, decay: Answer, state: Sequence[Accumulator]) -> Row:
+def _row(path: Any, x: Any, step: Effect, decay: Effect, state: Sequence[Accumulator]) -> Row:
     share = abs(decay.size) if has_gradient(x) and decay.size is not None else None
     return Row(jtu.keystr(path), np.shape(x), str(dtype_of(x)), step.size, share, tuple(state), step.note)
 
