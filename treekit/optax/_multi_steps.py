@@ -110,18 +110,14 @@ class MultiSteps(_Base):
             The inner transformation's updates on the k-th step, else zeros; and the new state.
 
         Raises:
-            ValueError: `every_k_schedule` returns a number less than 1, unless it is traced; or `should_skip_update_fn`
+            ValueError, TypeError: `every_k_schedule` does not return an int of at least 1; or `should_skip_update_fn`
                 does not return a bool array of shape ().
-            TypeError: `every_k_schedule` does not return an int.
         """
         new_updates, new_state = self._tx.update(updates, state, params, **extra_args)
         return new_updates, new_state
 
     def has_updated(self, state: optax.MultiStepsState) -> jax.Array:
-        """Return whether the step that returned `state` ran the inner transformation, as a bool array of shape ().
-
-        It is also True after a step that `should_skip_update_fn` skips at the beginning of a round.
-        """
+        """Return a bool array of shape (): whether a round ended, and nothing was accumulated since."""
         updated: jax.Array = jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
         return updated
 
