@@ -175,6 +175,7 @@ def test_pyright_finds_an_error_on_each_marked_line_and_on_no_other() -> None:
 
 @pytest.mark.parametrize("module", optax_names.MODULES)
 def test_the_lists_of_names_are_what_the_script_makes_of_optax(module: str) -> None:
+    pytest.importorskip("ruff")
     ruff = [sys.executable, "-m", "ruff"]
     name = optax_names.file(module).name
     made = optax_names.text(module)

@@ -278,7 +278,7 @@ def test_a_broken_class_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
         ("pair", "plateau", 0, "all hold"),
         ("pair", "sophia", 0, "all hold"),
         ("static_relu", "ours", 0, "all hold"),
-        ("ints", "adam", 1, r"takes the gradients.*\n.*\['n'\]"),
+        ("ints", "adam", 1, r"takes the gradients.*\n.*(\['n'\]|Expected None)"),  # as the version of JAX has it
         ("shapes", "ours", 0, "all hold"),
         ("Doubling", "ours", 1, "the params can be rebuilt as gradients"),
         ("pair", "hopeless", 1, "(?s)init takes the params.*cannot be shown: ArithmeticError: never"),
