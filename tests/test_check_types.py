@@ -98,6 +98,9 @@ def refused(tree: Any) -> str:
     return str(caught.value)
 
 
+class Pair(Generic[T]): ...
+
+
 class Ask(Protocol):
     def ask(self) -> int: ...
 
@@ -170,6 +173,9 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "class of": (type[int], bool, str),
     "class of any": (type[Any], str, "str"),
     "class of a union": (type[int | str], bool, float),
+    "class of a generic class": (type[Pair[int]], Pair, int),
+    "class of an abstract class": (type[Sequence[int]], list, int),
+    "class of a protocol that cannot be asked": (type[Ask], int, "int"),
     "list": (list[int], [1, 2], [1, "2"]),
     "typing's list": (old.List[int], [1, 2], (1, 2)),
     "plain list": (list, [1, "a"], (1,)),
@@ -384,9 +390,30 @@ class Trained:
     step: int
 
 
+def module_of_aliases() -> Any:
+    module: Any = types.ModuleType("elsewhere")
+    sys.modules["elsewhere"] = module
+    exec('from typing import *\nclass Foo: ...\nSeveral = List["Foo"]\nKind = Type["Foo"]', vars(module))
+    return module
+
+
+elsewhere = module_of_aliases()
+
+
+def test_a_class_that_is_defined_again_is_the_one_in_its_annotations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook; `typing` shares one `Optional["Again"]`."""
+    for _ in range(2):
+        Again = holder(child=old.Optional["Again"])
+        monkeypatch.setitem(globals(), "Again", Again)
+        check_types(Again(Again(None)))
+
+
 def test_trees_of_optax_are_not_checked_since_their_type_names_itself() -> None:
     check_types(Trained(linear(), optax.adam(1.0).init({"w": ONES}), 0))
     check_types(flax.linen.RNN(flax.linen.LSTMCell(3)))  # an alias of Flax contains a name of its module
+    check_types(holder(field=elsewhere.Several)([elsewhere.Foo()]))
+    refused(holder(field=elsewhere.Several)([elsewhere.Foo(), 1][1]))
+    check_types(holder(field=elsewhere.Kind)(elsewhere.Foo))
     with pytest.raises(TypeError, match="'ArrayTree' is not defined"):  # written by the user, who does not import it
         check_types(holder(field="ArrayTree")(3))
     assert refused(Trained(linear(), (), WORD)).splitlines()[1] == ".step   str   is not int"

@@ -175,13 +175,25 @@ def test_the_class_of_a_tree_is_kept() -> None:
     assert only_arrays.x is None
 
 
-@pytest.mark.parametrize("answer", [{"w": True}, None, "yes", jnp.ones(2, bool), 0.5])
+@pytest.mark.parametrize("answer", [{"w": True}, None, "yes", jnp.ones(2, bool), 0.5, [[1], [1, 2]]])
 def test_a_predicate_answers_with_a_bool(answer: Any) -> None:
     tree = {"w": jnp.ones(2), "b": 1}
     for spec in (lambda _: answer, {"w": lambda _: answer, "b": True}):
         found = rf"^a predicate must return a bool for each leaf, found {type(answer).__name__} for the leaf \['"
         with pytest.raises(ValueError, match=found):
             tk.filter(tree, spec)
+
+
+def test_a_predicate_that_asks_for_values_while_tracing() -> None:
+    with pytest.raises(ValueError, match=r"found a traced array, whose value is not known, for the leaf \['w'\]"):
+        jax.jit(lambda tree: tk.filter(tree, lambda x: (x > 0).all()))({"w": jnp.ones(2)})
+
+
+def test_a_predicate_that_raises_stop_iteration() -> None:
+    with pytest.raises(
+        ValueError, match=r"for the leaf \['b'\], of type .*: RuntimeError the predicate raised StopIter"
+    ):
+        tk.filter({"a": jnp.ones(2), "b": jnp.ones(())}, lambda x: next(iter(x.shape)) > 1)
 
 
 def test_a_predicate_that_raises_names_the_leaf() -> None:

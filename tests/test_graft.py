@@ -177,8 +177,15 @@ def test_keys_are_kept() -> None:
 
 
 def test_an_int_that_does_not_fit_is_refused() -> None:
-    _, report = tk.graft({"n": jnp.zeros((), jnp.int32), "x": 0}, {"n": 2**40, "x": 1})
-    assert paths(report.refused) == ["n"]
+    for old in (2**40, np.int64(2**40), np.array([3, -(2**40)])):
+        _, report = tk.graft({"n": jnp.zeros(np.shape(old), jnp.int32), "x": 0}, {"n": old, "x": 1})
+        assert paths(report.refused) == ["n"]
+    got, report = tk.graft(
+        {"a": zeros(1, dtype=jnp.int8), "b": zeros(1, dtype=jnp.int8)},
+        {"a": jnp.array([300], jnp.int16), "b": jnp.array([-128], jnp.int16)},
+        cast=True,
+    )
+    assert paths(report.refused) == ["a"] and got["b"] == -128
 
 
 def test_cast() -> None:

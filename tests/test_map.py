@@ -387,3 +387,12 @@ def test_mixed_dtypes_do_not_drift() -> None:
 
 def test_types() -> None:
     assert_type(tree_map(lambda x: x, Point(1, 2)), Point)
+
+
+def test_a_number_is_not_taken_for_f64_under_x64() -> None:
+    """NumPy takes None, the dtype that a number lacks, for float64."""
+    with jax.enable_x64(True):
+        with pytest.raises(TypeError, match=r"\['n'\]: a result of dtype float64 for a leaf of dtype int64"):
+            tk.dtype_preserving_tree_map(lambda x: jnp.float64(2.5), {"n": 3})
+        flag: Any = tk.dtype_preserving_tree_map(lambda x: jnp.float64(2.5), True)
+        assert flag.dtype == jnp.bool_

@@ -5,6 +5,7 @@ from typing import Any, TypeGuard
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._types import HasDtype
@@ -57,11 +58,16 @@ def as_array(x: object) -> Any:
     """Return a Python number as a strongly typed array, and what stands for one as that array; others unchanged."""
     if has_dtype(x):
         return x
+    if isinstance(x, (bool, int, float, complex)):
+        return jnp.asarray(x, dtype_of(x))
+    return resolve_array(x)
+
+
+def resolve_array(x: object) -> Any:
+    """Return the array that a leaf stands for; anything else unchanged."""
     if isinstance(x, jax.Ref):
         ref: Any = x  # typed Any, since the items of references have no types
         return ref[...]
-    if isinstance(x, (bool, int, float, complex)):
-        return jnp.asarray(x, dtype_of(x))
     return jnp.asarray(x) if stands_for_array(x) else x
 
 
@@ -103,7 +109,7 @@ def _is_float8(dtype: object) -> bool:
 
 def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
     """Cast `result` to the dtype of `leaf`, unless it has it; raise a TypeError if the cast is not allowed."""
-    if isinstance(result, jax.Array) and result.dtype == getattr(leaf, "dtype", None):
+    if isinstance(result, jax.Array) and result.dtype == getattr(leaf, "dtype", ()):  # NumPy takes None for float64
         if not getattr(result, "weak_type", False):
             return result  # what follows agrees, and takes longer
     want, have = dtype_of(leaf), dtype_of(result)
@@ -122,6 +128,16 @@ def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
         return untyped.ShapeDtypeStruct(result.shape, want, sharding=result.sharding)
     # asarray raises on a Python int that does not fit; casting an array would wrap around.
     return lax.convert_element_type(result, want) if has_dtype(result) else jnp.asarray(result, want)
+
+
+def check_fits(x: object, dtype: object) -> None:
+    """Raise an OverflowError if an array of integers that is not traced has a value that a dtype cannot represent."""
+    if not isinstance(x, ARRAYS) or isinstance(x, Tracer) or _raw_dtype(x) == dtype:
+        return
+    if issubdtype(_raw_dtype(x), jnp.integer) and issubdtype(dtype, jnp.integer):
+        values, info = np.asarray(x), jnp.iinfo(dtype)
+        if values.size and not info.min <= values.min() <= values.max() <= info.max:
+            raise OverflowError(f"an integer is out of bounds for {dtype}")
 
 
 def has_dtype(x: object) -> TypeGuard[HasDtype]:

@@ -7,13 +7,12 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.core import Tracer
 
 from treekit._describe import describe_value
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._key_path import leaf_path_text
-from treekit._predicates import is_array
+from treekit._predicates import is_array, is_traced
 from treekit._tree import flatten_up_to_each, is_none, prefix_mismatch
 from treekit._types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
 
@@ -168,7 +167,7 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
 
 def _check_specs(specs: list[Any], filter_spec: PyTree) -> None:
     for i, spec in enumerate(specs):
-        if isinstance(spec, Tracer):
+        if is_traced(spec):
             raise ValueError(
                 f"filter_spec contains a traced array, at {leaf_path_text(filter_spec, i)}, but which leaves to keep "
                 "must be known while tracing"
@@ -205,6 +204,8 @@ def _as_bools(answers: Iterable[Any], leaves: list[Any], treedef: PyTreeDef) -> 
     got: list[Any] = []
     try:
         got.extend(answers)
+        if len(got) < len(leaves):
+            raise RuntimeError("the predicate raised StopIteration")  # which ends `map` silently
     except Exception as error:
         raise ValueError(
             f"filter_spec raised an error for {place(len(got))}: {type(error).__name__} {error}. A predicate is called "
@@ -213,11 +214,20 @@ def _as_bools(answers: Iterable[Any], leaves: list[Any], treedef: PyTreeDef) -> 
     for i, answer in enumerate(got):
         if type(answer) is bool:
             continue
-        if not (isinstance(answer, int) or (dtype_of(answer), np.shape(answer)) == (np.bool_, ())):
+        if not _is_bool(answer):
             raise ValueError(
-                f"a predicate must return a bool for each leaf, found {type(answer).__name__} for {place(i)}. A "
-                "function of the whole tree is not a predicate: call it and pass the tree of bools that it returns, or "
-                "use treekit.path_mask"
+                f"a predicate must return a bool for each leaf, found {_kind(answer)} for {place(i)}. A function of "
+                "the whole tree is not a predicate: call it and pass the tree of bools that it returns, or use "
+                "treekit.path_mask"
             )
         got[i] = bool(answer)
     return got
+
+
+def _is_bool(answer: Any) -> bool:
+    is_known = isinstance(answer, int) or (dtype_of(answer) == np.bool_ and np.shape(answer) == ())
+    return is_known and not is_traced(answer)
+
+
+def _kind(answer: object) -> str:
+    return "a traced array, whose value is not known," if is_traced(answer) else type(answer).__name__

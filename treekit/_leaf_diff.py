@@ -107,8 +107,8 @@ def _value_differences(a: object, b: object, rtol: float, atol: float) -> Iterat
     else:
         x, y = _on_host(a), _on_host(b)
         if isinstance(a, jax.Array) != isinstance(b, jax.Array) and _wide_dtype(dtype_of(a)):
-            with np.errstate(over="ignore"):  # JAX converts the other one too, and makes infinities of large numbers
-                x, y = x.astype(dtype_of(a)), y.astype(dtype_of(b))
+            with np.errstate(all="ignore"):  # JAX makes an infinity of a large number too
+                x, y = x.astype(dtype_of(a), copy=False), y.astype(dtype_of(b), copy=False)
         differ = _differing(x, y, dtype_of(a), rtol, atol)
         if differ.any():
             yield "value", *_describe_first(x, y, differ)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
-from treekit._dtype import cast_like, dtype_of
+from treekit._dtype import cast_like, dtype_of, shape_of, stands_for_array
 from treekit._jax import jtu
 from treekit._key_path import leaf_path_text
 from treekit._tree import flatten_up_to_each
@@ -141,10 +141,17 @@ def check_shapes(like: PyTree, tree: PyTree, is_leaf: LeafPredicate | None = Non
     """
     leaves, treedef = jtu.tree_flatten(like, is_leaf=is_leaf)
     for i, pair in enumerate(zip(leaves, *flatten_up_to_each(treedef, [tree]), strict=True)):
-        want, have = (getattr(x, "shape", ()) for x in pair)
-        if want == have or (broadcast and _can_be_broadcast(have, want)) or any(dtype_of(x) is None for x in pair):
+        want, have = map(_shape, pair)
+        if want is None or have is None or want == have or (broadcast and _can_be_broadcast(have, want)):
             continue
         raise ValueError(f"at {leaf_path_text(like, i, is_leaf)}: shape {have} for a leaf of shape {want}")
+
+
+def _shape(x: object) -> tuple[int, ...] | None:
+    """Return the shape of an array, a number, or what stands for an array; None for other leaves."""
+    if dtype_of(x) is not None:
+        return getattr(x, "shape", ())
+    return shape_of(x) if stands_for_array(x) else None
 
 
 def _can_be_broadcast(have: tuple[int, ...], want: tuple[int, ...]) -> bool:

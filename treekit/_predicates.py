@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from treekit._dtype import ARRAYS, as_array, dtype_of, is_number, issubdtype, stands_for_array
+from treekit._dtype import ARRAYS, as_array, dtype_of, is_number, issubdtype, resolve_array, stands_for_array
 from treekit._jax import jnp
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def is_parameter(x: object) -> bool:
 
 def is_inexact_parameter(x: object) -> bool:
     """Return True for parameters that are floating-point or complex."""
-    return is_parameter(x) and issubdtype(dtype_of(as_array(x)), jnp.inexact)
+    return is_parameter(x) and issubdtype(dtype_of(resolve_array(x)), jnp.inexact)
 
 
 def has_gradient(x: object) -> bool:

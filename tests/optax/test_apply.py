@@ -68,6 +68,25 @@ def test_what_stands_for_an_array_is_added_and_averaged_as_that_array(dtypes: An
                 assert got.dtype == expected.dtype == param.dtype and (got == expected).all()
 
 
+def test_a_reference_is_read() -> None:
+    new, old = jax.new_ref(jnp.ones(2)), jnp.zeros(2)
+    assert (tko.apply_updates(old, new) == 1).all()
+    pairs: list[tuple[Any, Any]] = [(new, old), (jnp.ones(2), jax.new_ref(old)), (new, HasArray(old))]
+    for x, y in pairs:
+        assert (tko.incremental_update(x, y, 0.5) == 0.5).all()
+        assert (tko.periodic_update(x, y, 1, 2) == 0).all() and (tko.periodic_update(x, y, 2, 2) == 1).all()
+
+
+def test_what_stands_for_an_array_has_its_shape() -> None:
+    for param, update in ((HasArray(jnp.ones(2)), jnp.ones((3, 2))), (jnp.ones(2), HasArray(jnp.ones((3, 2))))):
+        with pytest.raises(ValueError, match=r"\['w'\]: shape \(3, 2\) for a leaf of shape \(2,\)"):
+            tko.apply_updates({"w": param}, {"w": update})
+
+
+def test_an_integer_of_more_than_32_bits_is_not_averaged() -> None:
+    assert tko.incremental_update({"seed": 2**41}, {"seed": 2**40}, 0.5) == {"seed": 2**41}
+
+
 def test_an_integer_that_something_stands_for_is_not_averaged() -> None:
     new: Any = HasArray(jnp.array(5))
     assert tko.incremental_update({"n": new}, {"n": HasArray(jnp.array(1))}, 0.5) == {"n": new}

@@ -217,10 +217,10 @@ def test_what_cannot_be_set(values: Any, by_name: Any, error: Any, message: str)
     assert rates(state) == {KEYS[0]: 0.5, KEYS[1]: 0.75, OTHER: 0.25}
 
 
-@pytest.mark.parametrize("value", [0.5, 2**40])
-def test_what_an_int_cannot_become(value: float) -> None:
+@pytest.mark.parametrize("value", [0.5, 2**40, np.int64(2**40), np.uint32(2**32 - 1)])
+def test_what_an_int_cannot_become(value: Any) -> None:
     state = optax.inject_hyperparams(lambda n: optax.scale(n))(3).init(jnp.ones(2))
-    with pytest.raises(TypeError, match=rf"n is i32\[\], and cannot become {type(value).__name__} {value}"):
+    with pytest.raises(TypeError, match=r"n is i32\[\], and cannot become "):
         tko.set_hyperparams(state, n=value)
 
 

@@ -401,6 +401,29 @@ def test_an_instance_in_a_wrapper_is_its_transformation(name: str) -> None:
     assert not tk.tree_diff(*taken)
 
 
+class Doubled(tko.MultiSteps):
+    """Updates twice as far."""
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra_args: object) -> Any:
+        return super().update(jax.tree.map(lambda x: 2 * x, updates), state, params, **extra_args)
+
+
+@pytest.mark.parametrize("name", WRAPPERS_OF_INSTANCES)
+def test_what_a_subclass_overrides_is_used_in_a_wrapper(name: str) -> None:
+    tx = WRAPPERS_OF_INSTANCES[name](Doubled(tko.sgd(1.0), 1))
+    params = {"w": jnp.ones(2)}
+    assert (tx.update(params, tx.init(params), params)[0]["w"] == -2).all()
+
+
+def test_one_of_optax_receives_extra_arguments_too() -> None:
+    params = jnp.ones(2)
+    ms = optax.MultiSteps(optax.polyak_sgd(), 1)
+    transformations: list[Any] = [ms, tko.chain(ms)]
+    for tx in transformations:
+        new, _ = tko.apply_gradients(tx, params, tx.init(params), params, value=jnp.array(1.0))
+        assert (new == 0.5).all()
+
+
 def test_int_leaves_and_float0_gradients() -> None:
     params = cases.PARAMS["int_key"]()
     ms = tko.MultiSteps(optax.adam(0.1), 2)

@@ -1,5 +1,6 @@
 """`check_types` and `Typed`: check the fields of nodes against the annotations of their classes."""
 
+import itertools
 import re
 from collections import deque
 from collections.abc import Callable
@@ -165,7 +166,7 @@ def _paths(tree: object) -> dict[int, tuple[object, str]]:
     return paths
 
 
-_CLASS_NAME = re.compile(r"(?!(Optional|Union)\[)[\w.]+(\[.*\])?")  # a generic class in quotes has brackets
+_CLASS_NAME = re.compile(r"(?!([\w.]+\.)?(Optional|Union)\[)[\w.]+(\[.*\])?")  # a generic class in quotes has brackets
 
 
 class _TypedClass(type):
@@ -196,8 +197,8 @@ class _TypedClass(type):
 def _mismatch(x: object, cls: type[Any] | str, memo: Memo) -> str:
     """Say why `x` is not an instance of `cls` with right fields; else return "" and extend the memo."""
     name = cls if isinstance(cls, str) else cls.__qualname__
-    named = {name for base in type(x).__mro__ for name in (base.__name__, base.__qualname__)}
-    if (name not in named) if isinstance(cls, str) else not isinstance(x, cls):
+    names = [(each.__name__, each.__qualname__, f"{each.__module__}.{each.__qualname__}") for each in type(x).__mro__]
+    if (name not in itertools.chain.from_iterable(names)) if isinstance(cls, str) else not isinstance(x, cls):
         return f"a {type(x).__qualname__} is not a {name}"
     if not has_fields(x):
         return f"{type(x).__qualname__} is not a node or dataclass, so it has no fields that Typed could check"

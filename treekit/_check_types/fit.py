@@ -23,16 +23,19 @@ def fit(x: Any, hint: Any, memo: Memo) -> Memo | None:
     if origin is Literal:
         return memo if any(type(x) is type(value) and x == value for value in args) else None
     if origin is type:
-        allowed = get_args(args[0]) or args if args else ()  # of a union, its members
-        right = isinstance(x, type) and (not all(map(_is_class, allowed)) or issubclass(x, allowed or object))
+        members = get_args(args[0]) if args and get_origin(args[0]) in (Union, UnionType) else args
+        right = isinstance(x, type) and any(_is_subclass(x, get_origin(each) or each) for each in members or [object])
         return memo if right else None
     if isinstance(origin or hint, type):
         return _fit_items(x, hint, memo) if _is_instance(x, origin or hint) else None
     return fit(x, hint.__value__, memo) if hasattr(hint, "__value__") else memo
 
 
-def _is_class(hint: object) -> bool:
-    return isinstance(hint, type) and hint is not Any
+def _is_subclass(x: type[Any], hint: Any) -> bool:
+    try:
+        return not isinstance(hint, type) or hint is Any or issubclass(x, hint)
+    except TypeError:  # as in _is_instance
+        return True
 
 
 def _is_instance(x: object, cls: Any) -> bool:

@@ -118,7 +118,7 @@ def _field(
     if isinstance(hint, _SCALARS):
         raise UnresolvedAnnotationError(f'{what} has no instances. For an array, write Float32[Array, ""] or similar')
     if isinstance(hint, _NOT_TYPES):
-        raise UnresolvedAnnotationError(f"{what} is a {type(hint).__name__}, not a type")
+        raise UnresolvedAnnotationError(f"{what} is a value of type {type(hint).__name__}, not a type")
     with _explained(what, owner):
         shown = _simplify(hint, owner, known, numbers=False)
         return Field(name, shown, _simplify(hint, owner, known, numbers=True))
@@ -152,17 +152,18 @@ def _resolve(annotation: object, owner: type[Any]) -> Any:
     holder = type("Holder", (), {"__annotations__": {"x": annotation}})
     while True:
         try:
-            return typing.get_type_hints(holder, names, names, include_extras=True)["x"]
+            # A copy, as typing would cache what a quoted name in a shared alias is for the same dict.
+            return typing.get_type_hints(holder, names, dict(names), include_extras=True)["x"]
         except NameError as error:
             name = str(error.name)
             is_users = isinstance(annotation, str) and re.search(rf"(?<![.\w]){name}\b", annotation)
             if is_users or name in names or not _is_inside_alias(name):
                 raise
-            names[name] = _Elsewhere
+            names[name] = _ELSEWHERE
 
 
-class _Elsewhere:
-    """Stands for a name inside an alias of another module. A union that contains it is not checked."""
+# Stands for a name inside an alias of another module. A union that contains it is not checked.
+_ELSEWHERE: Any = Annotated[Any, "defined in another module"]
 
 
 def _is_inside_alias(name: str) -> bool:
@@ -175,12 +176,12 @@ def _is_inside_alias(name: str) -> bool:
 
 
 def _mentions(hint: object, name: str) -> bool:
-    is_name = isinstance(hint, typing.ForwardRef) and hint.__forward_arg__ == name
-    return is_name or any(_mentions(each, name) for each in get_args(hint))
+    quoted = hint.__forward_arg__ if isinstance(hint, typing.ForwardRef) else hint
+    return quoted == name or any(_mentions(each, name) for each in get_args(hint))
 
 
-def _is_elsewhere(hint: object) -> bool:
-    return hint is _Elsewhere or any(map(_is_elsewhere, get_args(hint)))
+def _mentions_elsewhere(hint: object) -> bool:
+    return hint == _ELSEWHERE or any(map(_mentions_elsewhere, get_args(hint)))
 
 
 def _type_arguments(cls: type[Any]) -> dict[type[Any], _Arguments]:
@@ -225,12 +226,10 @@ def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any], *, numbers:
         return _NUMBERS.get(hint, hint) if numbers else hint
     if origin in (Annotated, Final):
         return go(args[0])
-    if hint is _Elsewhere:
-        return Any
     if origin in (Union, UnionType):
-        return Any if _is_elsewhere(hint) else _union[tuple(map(go, args))]
+        return Any if _mentions_elsewhere(hint) else _union[tuple(map(go, args))]
     if any(get_origin(x) is Unpack or getattr(x, "__unpacked__", False) for x in args):
         return origin  # for tuple[*Ts], just tuple
     if origin is None or origin in _OPAQUE or not args:
-        return hint
+        return origin if _mentions_elsewhere(hint) else hint
     return origin[tuple(x if x is ... else go(x) for x in args)]

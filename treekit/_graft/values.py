@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from treekit._describe import describe_value
-from treekit._dtype import cast_like, dtype_of, has_dtype
+from treekit._dtype import cast_like, check_fits, dtype_of, has_dtype
 from treekit._graft.states import Leaf
 from treekit._jax import jnp, untyped
 from treekit._patterns import check_pattern, matches, nearest, pattern_text
@@ -50,6 +50,7 @@ def carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:
     if not (is_same or cast):
         return None
     try:
+        check_fits(old, dtype_of(new))
         value = cast_like(old, new)
     except (TypeError, OverflowError):  # the cast is not allowed, or a Python int does not fit
         return None

@@ -32,7 +32,11 @@ class LawsBroken(AssertionError):
         self.what, self.violations = what, violations
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LawsBroken, (self.what, self.violations)  # an exception is otherwise rebuilt from its text alone
+        return (
+            type(self),
+            (self.what, self.violations),
+            vars(self),
+        )  # an exception is otherwise rebuilt from its text alone
 
 
 def raise_violations(what: str, violations: Iterable[Violation]) -> None:

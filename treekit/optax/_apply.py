@@ -7,7 +7,7 @@ import jax
 import optax
 
 from treekit._describe import describe
-from treekit._dtype import as_array, has_no_update, issubdtype, promoted_dtype
+from treekit._dtype import as_array, has_no_update, issubdtype, promoted_dtype, resolve_array
 from treekit._jax import jnp, jtu
 from treekit._key_path import leaf_path_text
 from treekit._map import cast_tree_like, check_shapes
@@ -53,7 +53,7 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
     def apply(param: Any, update: Any, random_bits: Any) -> Any:
         if has_no_update(update) or not is_parameter(param):
             return param
-        param = as_array(param)
+        param, update = as_array(param), resolve_array(update)
         rounds = key is not None and is_narrow(param)
         x, dx = widen((param, update)) if rounds else (param, update)
         total = jnp.asarray(x, promoted_dtype(x, dx)) + jnp.asarray(dx, promoted_dtype(x, dx))
@@ -208,12 +208,15 @@ def tree_map_params(
     def stop(x: object) -> bool:
         return is_chosen(x) or is_left_out(x)
 
+    def transform_each(x: object) -> Any:  # a measurement of a monitor may be a tree
+        return x if transform_non_params is None else jtu.tree_map(transform_non_params, x, is_leaf=stop)
+
     out: State = _optax_tree_map_params(
         cast(Any, initable),
         f_or_left_out,
         state,
         *rest,
-        transform_non_params=transform_non_params,
+        transform_non_params=transform_each,
         is_leaf=stop,
     )
     return out

@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 from jax.typing import ArrayLike
 
-from treekit._dtype import as_array, cast_like, dtype_of, promoted_dtype
+from treekit._dtype import as_array, cast_like, dtype_of, promoted_dtype, resolve_array
 from treekit._jax import jnp, jtu
 from treekit._map import cast_tree_like, check_shapes
 from treekit._predicates import is_array, is_inexact_parameter
@@ -40,9 +40,10 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
             return new
         if _is_number(new) and _is_number(old):
             return step_size * new + (1 - step_size) * old  # the average of two Python numbers is a Python number
+        new, old = as_array(new), as_array(old)
         dtype = promoted_dtype(new, old)
         step = jnp.asarray(step_size, dtype)
-        return cast_like(step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype), as_array(old))
+        return cast_like(step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype), old)
 
     check_shapes(old_tensors, new_tensors, is_leaf=is_none)
     out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=is_none)
@@ -87,7 +88,8 @@ def periodic_update(new_tensors: PyTree, old_tensors: T, steps: ArrayLike, updat
         same_number = not is_array(new) and not is_array(old) and new == old
         return new if same_number else jnp.where(renew, new, old)
 
-    new = cast_tree_like(old_tensors, new_tensors, is_leaf=is_none)
-    check_shapes(old_tensors, new, is_leaf=is_none)
-    out: T = jtu.tree_map(choose, new, old_tensors, is_leaf=is_none)
+    new, old = (jtu.tree_map(resolve_array, tree, is_leaf=is_none) for tree in (new_tensors, old_tensors))
+    new = cast_tree_like(old, new, is_leaf=is_none)
+    check_shapes(old, new, is_leaf=is_none)
+    out: T = jtu.tree_map(choose, new, old, is_leaf=is_none)
     return out

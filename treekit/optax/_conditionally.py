@@ -5,6 +5,7 @@ from typing import Any, Literal, overload
 
 import optax
 
+from treekit._dtype import strengthen
 from treekit._jax import jnp
 from treekit._types import OptState, Params, Updates
 from treekit.optax._boundary import at_boundary
@@ -106,7 +107,7 @@ def _run_conditionally(
         def run(inner_state: OptState) -> tuple[Any, Any]:
             return inner_update(updates, inner_state, params, **extra)
 
-        should_transform = should_transform_fn(state.step, **(extra if forward_extra_args else {}))
+        should_transform = should_transform_fn(strengthen(state.step), **(extra if forward_extra_args else {}))
         new_updates, inner_state = update_if(should_transform, run, updates, state.inner_state, otherwise)
         return new_updates, state_class(inner_state=inner_state, step=optax.safe_increment(state.step))
 

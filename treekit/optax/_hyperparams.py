@@ -10,7 +10,7 @@ import optax
 from jax.core import Tracer
 
 from treekit._describe import describe, describe_value
-from treekit._dtype import cast_like, dtype_of, is_weak
+from treekit._dtype import cast_like, check_fits, dtype_of, is_weak
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._key_path import path_name
 from treekit._tree import is_mapping
@@ -160,6 +160,7 @@ def _like(old: Any, value: Any, key: str) -> Any:
     if np.shape(value) not in ((), np.shape(old)):
         raise TypeError(f"{key} has the shape {np.shape(old)}, found {describe(value)}")
     try:
+        check_fits(value, dtype_of(old))
         new = cast_like(value, old)
     except (TypeError, OverflowError):
         raise TypeError(f"{key} is {describe(old)}, and cannot become {describe(value)}") from None

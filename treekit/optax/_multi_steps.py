@@ -123,7 +123,8 @@ class MultiSteps(_Base):
 
     def gradient_transformation(self) -> GradientTransformation[optax.MultiStepsState]:
         """Return a transformation with this `init` and `update`, to use in a chain or a wrapper."""
-        return self._tx
+        is_subclassed = (type(self).init, type(self).update) != (MultiSteps.init, MultiSteps.update)
+        return normalize(optax.GradientTransformationExtraArgs(self.init, self.update)) if is_subclassed else self._tx
 
     def _init(self, params: Params) -> optax.MultiStepsState:
         zero = jnp.zeros([], jnp.int32)
@@ -139,7 +140,7 @@ class MultiSteps(_Base):
             return self._accumulate(at, leaves, acc)
 
         def inner_step(old: OptState, accumulated: list[Any]) -> tuple[list[Any], Any]:
-            grads = list(map(_cast_to, leaves, accumulated))
+            grads = [x.astype(like.dtype) for like, x in zip(leaves, accumulated, strict=True)]
             new_updates, new = self._inner.update(treedef.unflatten(grads), old, params, **extra)
             # Loops and cond need state with unchanged dtypes.
             return keep_updates(grads, treedef, params, new_updates), keep_state(old, params, new)
@@ -158,7 +159,7 @@ class MultiSteps(_Base):
 
         def run(carry: PyTree) -> Any:
             params, inner_state, acc = carry
-            accumulated = treedef.unflatten(map(_cast_to, leaves, acc))
+            accumulated = treedef.unflatten([x.astype(like.dtype) for like, x in zip(leaves, acc, strict=True)])
             params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
             return params, inner_state, _clear(at.should_step, acc, treedef.flatten_up_to(params))
 
@@ -243,7 +244,3 @@ def _strong_state(state: OptState, treedef: PyTreeDef) -> tuple[Any, list[Any]]:
     """Return the inner state and the accumulator's arrays, without weak types, which a loop does not carry."""
     inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
     return inner_state, acc
-
-
-def _cast_to(like: PyTree, x: Any) -> Any:
-    return x.astype(like.dtype)

@@ -10,7 +10,7 @@ import numpy as np
 
 from treekit._describe import describe
 from treekit._diff import in_colours
-from treekit._dtype import as_array, dtype_of, stands_for_array
+from treekit._dtype import dtype_of, resolve_array
 from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import has_gradient, is_parameter
 from treekit._types import OptState, Params
@@ -156,7 +156,7 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
 def _concrete(x: Any) -> Any:
     if isinstance(x, jax.ShapeDtypeStruct):
         return _as_ones(x)
-    return as_array(x) if stands_for_array(x) else x
+    return resolve_array(x)
 
 
 def _as_ones(x: Any) -> Any:

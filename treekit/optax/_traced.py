@@ -42,7 +42,9 @@ def trace(f: Callable[..., Any], *args: object) -> tuple[Traced, Any]:
     """
     under_jit = any(map(is_traced, jtu.tree_leaves(args)))
     closed, like = untyped.make_jaxpr(untyped.jit(f) if under_jit else f, return_shape=True)(*args)
-    return Traced(closed.jaxpr, like), closed.consts
+    # As of JAX 0.12, a jaxpr contains its constants, and is made again without.
+    jaxpr = jax.extend.core.ClosedJaxpr(closed, []) if closed.jaxpr is closed else closed.jaxpr
+    return Traced(jaxpr, like), closed.consts
 
 
 def zeros(like: PyTree) -> Any:

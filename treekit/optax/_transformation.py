@@ -130,7 +130,10 @@ def core_of(tx: TransformationLike) -> Core:
 def without_multi_steps(x: object) -> Any:
     """Return the transformation of a `MultiSteps`, which is not one itself, and anything else unchanged."""
     tx: Any = x
-    return tx.gradient_transformation() if isinstance(tx, optax.MultiSteps) else tx
+    if not isinstance(tx, optax.MultiSteps):
+        return tx
+    made = tx.gradient_transformation()  # that of Optax's own drops extra arguments
+    return made if is_ours(made) else optax.GradientTransformationExtraArgs(tx.init, tx.update)
 
 
 def check_is_transformation(tx: object, name: str = "") -> None:
