@@ -394,6 +394,7 @@ def module_of_aliases() -> Any:
     module: Any = types.ModuleType("elsewhere")
     sys.modules["elsewhere"] = module
     exec('from typing import *\nclass Foo: ...\nSeveral = List["Foo"]\nKind = Type["Foo"]', vars(module))
+    module.array = np.ones(2)  # not an alias
     return module
 
 

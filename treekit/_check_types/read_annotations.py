@@ -175,9 +175,13 @@ def _is_inside_alias(name: str) -> bool:
     return any(_mentions(alias, name) for names in modules if name in names for alias in list(names.values()))
 
 
-def _mentions(hint: object, name: str) -> bool:
+def _mentions(alias: object, name: str) -> bool:
+    return any(_is_quoted(each, name) or _mentions(each, name) for each in get_args(alias))
+
+
+def _is_quoted(hint: object, name: str) -> bool:
     quoted = hint.__forward_arg__ if isinstance(hint, typing.ForwardRef) else hint
-    return quoted == name or any(_mentions(each, name) for each in get_args(hint))
+    return isinstance(quoted, str) and quoted == name
 
 
 def _mentions_elsewhere(hint: object) -> bool:
