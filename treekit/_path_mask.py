@@ -44,7 +44,7 @@ def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathM
         can be hashed and pickled.
 
     Raises:
-        ValueError: there is no pattern, or one is empty. When the mask is called: a pattern matches nothing; the
+        ValueError: you pass no pattern, or an empty one. The mask raises one if a pattern does not match any leaf; the
             message lists the nearest paths. Patterns that may match a leaf hidden by a `MaskedNode` or None, as inside
             `masked`, do not raise.
         TypeError: a pattern is neither a string nor a compiled regular expression.
@@ -76,9 +76,9 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault) -> "Pa
         A function that maps a tree to a tree of labels with the same structure, as `path_mask` does for bools.
 
     Raises:
-        ValueError: there is neither a pattern nor a default, or a pattern is empty. When the function is called: a
-            pattern matches nothing, as in `path_mask`; or there is no default, and no pattern matches some of the
-            parameters; the message lists their paths.
+        ValueError: you pass neither a pattern nor a default, or an empty pattern. The function raises one if a pattern
+            does not match any leaf, as in `path_mask`; and, without a default, if a parameter does not match any
+            pattern. The message lists the paths.
         TypeError: `table` is not a dict, or a pattern is neither a string nor a compiled regular expression.
 
     >>> import jax.numpy as jnp

@@ -127,8 +127,8 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
     arrays = [leaves[i] for i in places]
     dtype = promoted_dtype(*arrays) if arrays else dtype_of(0.0)
     flat = jnp.concatenate([jnp.zeros(0, dtype), *(lax.convert_element_type(jnp.ravel(x), dtype) for x in arrays)])
-    # Only shapes and dtypes are needed from here on, so the arrays may be donated.
     size = flat.size
+    # Only shapes and dtypes are needed from here on, so the arrays may be donated.
     likes: list[Any] = [untyped.ShapeDtypeStruct(x.shape, dtype_of(x)) if is_inexact_array(x) else x for x in leaves]
 
     def unravel(flat: Any) -> T:

@@ -266,6 +266,10 @@ def test_a_broken_class_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 1 and all(law.keys() == {"law", "found", "effect", "fix"} for law in json.loads(out)["violations"])
 
 
+# In the lowest version of JAX, its error does not name the key path.
+_AT_N = r"\['n'\]" if jax.__version_info__ > (0, 10, 0) else "Expected None"
+
+
 @pytest.mark.parametrize(
     ("tree", "optimizer", "status", "words"),
     [
@@ -278,7 +282,7 @@ def test_a_broken_class_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
         ("pair", "plateau", 0, "all hold"),
         ("pair", "sophia", 0, "all hold"),
         ("static_relu", "ours", 0, "all hold"),
-        ("ints", "adam", 1, r"takes the gradients.*\n.*(\['n'\]|Expected None)"),  # as the version of JAX has it
+        ("ints", "adam", 1, r"takes the gradients.*\n.*" + _AT_N),
         ("shapes", "ours", 0, "all hold"),
         ("Doubling", "ours", 1, "the params can be rebuilt as gradients"),
         ("pair", "hopeless", 1, "(?s)init takes the params.*cannot be shown: ArithmeticError: never"),

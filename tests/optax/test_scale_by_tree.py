@@ -126,7 +126,7 @@ def test_injected() -> None:
 @pytest.mark.parametrize(
     ("rates", "error", "message"),
     [
-        ({"w": 0.1}, ValueError, r"(?s)^rates does not fit.*b.*w.*Make rates with jax.tree.map"),
+        ({"w": 0.1}, ValueError, r"(?s)^rates does not fit.*(b w|\['b'\] \['w'\]).*Make rates with jax.tree.map"),
         ({"w": {"x": 0.1}, "b": 0.1}, ValueError, r"(?s)rates does not fit.*\['w'\]"),
         (lambda p: {"w": {"x": 0.1}, "b": 0.1}, ValueError, r"(?s)^rates\(params\) does not fit.*\['w'\]"),
         ({"w": "fast", "b": 0.1}, TypeError, r"rates\['w'\] must be a real number or a schedule, found 'fast'"),

@@ -1,9 +1,8 @@
 """`check_types` and `Typed`: check the fields of nodes against the annotations of their classes."""
 
-import itertools
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, get_origin
 
@@ -52,7 +51,7 @@ def check_types(tree: object) -> None:
     [0].bias   float32[9]   is not Float[Array, 'dout']   (dout=5, din=3)
     Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape.
     """
-    if problem := _explain(_mismatches(tree), tree):
+    if problem := _explain(_mismatches(_nodes(tree)), tree):
         raise TypeError(
             f"{problem}\n"
             "Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape."
@@ -61,7 +60,7 @@ def check_types(tree: object) -> None:
 
 def check_created(node: object) -> None:
     """Check the fields of a node that is being created, and of the nodes inside it."""
-    if problem := _explain(_mismatches(node), node):
+    if problem := _explain(_mismatches(_nodes(node)), node):
         raise TypeError(f"creating {type(node).__qualname__}: {problem}")
 
 
@@ -75,8 +74,9 @@ class _Mismatch(NamedTuple):
     bound: str
 
 
-def _mismatches(tree: object) -> list[_Mismatch]:
-    return [wrong for node in _nodes(tree) for wrong in _check_fields(node, fresh_memo(node))[0]]
+def _mismatches(nodes: Iterable[object]) -> list[_Mismatch]:
+    """Return the wrong fields of these nodes, each of which binds sizes of its own."""
+    return [wrong for node in nodes for wrong in _check_fields(node, fresh_memo(node))[0]]
 
 
 def _nodes(tree: object) -> list[object]:
@@ -96,7 +96,7 @@ def _check_fields(node: object, memo: Memo) -> tuple[list[_Mismatch], Memo]:
     """Return the wrong fields of one node, and the memo extended by the sizes that the others bind."""
     wrong: list[_Mismatch] = []
     waiting = deque(field for field in fields_of(node) if hasattr(node, field.name))  # not if field(init=False)
-    tries = len(waiting)  # as long as one of those that wait can be checked
+    tries = len(waiting)  # that are left until none of the waiting fields can bind a name that another one needs
     while waiting:
         field = waiting.popleft()
         value: object = getattr(node, field.name)
@@ -197,18 +197,20 @@ class _TypedClass(type):
 def _mismatch(x: object, cls: type[Any] | str, memo: Memo) -> str:
     """Say why `x` is not an instance of `cls` with right fields; else return "" and extend the memo."""
     name = cls if isinstance(cls, str) else cls.__qualname__
-    names = [(each.__name__, each.__qualname__, f"{each.__module__}.{each.__qualname__}") for each in type(x).__mro__]
-    if (name not in itertools.chain.from_iterable(names)) if isinstance(cls, str) else not isinstance(x, cls):
+    if not (any(_is_called(base, cls) for base in type(x).__mro__) if isinstance(cls, str) else isinstance(x, cls)):
         return f"a {type(x).__qualname__} is not a {name}"
     if not has_fields(x):
         return f"{type(x).__qualname__} is not a node or dataclass, so it has no fields that Typed could check"
     wrong, after = _check_fields(x, (*memo[:3], memo[3] | {"self": x}))
-    inside = [node for node in _nodes(x) if node is not x]  # x itself may use the sizes of the call
-    wrong += [each for node in inside for each in _check_fields(node, fresh_memo(node))[0]]
+    wrong += _mismatches(node for node in _nodes(x) if node is not x)
     if wrong:
         return _explain(wrong, x)
     extend(memo, after)
     return ""
+
+
+def _is_called(cls: type[Any], name: str) -> bool:
+    return name in (cls.__name__, cls.__qualname__, f"{cls.__module__}.{cls.__qualname__}")
 
 
 if TYPE_CHECKING:

@@ -31,12 +31,8 @@ class LawsBroken(AssertionError):
         super().__init__(f"{what} breaks {laws}:\n" + "\n".join(map(str, violations)))
         self.what, self.violations = what, violations
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (
-            type(self),
-            (self.what, self.violations),
-            vars(self),
-        )  # an exception is otherwise rebuilt from its text alone
+    def __reduce__(self) -> tuple[Any, ...]:  # by default, an exception is rebuilt from its text alone
+        return type(self), (self.what, self.violations), vars(self)
 
 
 def raise_violations(what: str, violations: Iterable[Violation]) -> None:

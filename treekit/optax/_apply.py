@@ -62,7 +62,7 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
         return total
 
     def like(param: object, total: object) -> Any:
-        return param if total is param else as_array(param)  # a `jax.Ref` has no dtype of its own
+        return param if total is param else resolve_array(param)  # what has `__jax_array__` may not have a dtype
 
     treedef = jtu.tree_structure(params, is_leaf=is_none)
     updates = treedef.unflatten(flatten_updates(treedef, updates))

@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 from jax.typing import ArrayLike
 
-from treekit._dtype import as_array, cast_like, dtype_of, promoted_dtype, resolve_array
+from treekit._dtype import cast_like, dtype_of, promoted_dtype, resolve_array
 from treekit._jax import jnp, jtu
 from treekit._map import cast_tree_like, check_shapes
 from treekit._predicates import is_array, is_inexact_parameter
@@ -38,9 +38,9 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
     def average(new: Any, old: Any) -> Any:
         if new is None or not is_inexact_parameter(old):
             return new
-        if _is_number(new) and _is_number(old):
+        new, old = resolve_array(new), resolve_array(old)
+        if not is_array(old) and not is_array(new):
             return step_size * new + (1 - step_size) * old  # the average of two Python numbers is a Python number
-        new, old = as_array(new), as_array(old)
         dtype = promoted_dtype(new, old)
         step = jnp.asarray(step_size, dtype)
         return cast_like(step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype), old)
@@ -48,10 +48,6 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
     check_shapes(old_tensors, new_tensors, is_leaf=is_none)
     out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=is_none)
     return out
-
-
-def _is_number(x: object) -> bool:
-    return isinstance(x, int | float | complex) and not is_array(x)  # np.float64 is a float too
 
 
 def periodic_update(new_tensors: PyTree, old_tensors: T, steps: ArrayLike, update_period: ArrayLike) -> T:

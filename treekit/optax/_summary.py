@@ -154,9 +154,7 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
 
 
 def _concrete(x: Any) -> Any:
-    if isinstance(x, jax.ShapeDtypeStruct):
-        return _as_ones(x)
-    return resolve_array(x)
+    return _as_ones(x) if isinstance(x, jax.ShapeDtypeStruct) else resolve_array(x)
 
 
 def _as_ones(x: Any) -> Any:
