@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.optax import cases
@@ -51,6 +52,16 @@ def test_init_and_update_may_see_either(name: str, at_init: Any, at_update: Any)
     params, whole_state = tko.apply_gradients(tx, grads, state, at_update(model))
     assert cases.signature(whole_state) == cases.signature(state)
     cases.assert_close(filtered(params), filtered(tko.apply_updates(at_update(model), updates)))
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_float0_beside_a_state_of_filtered_params_means_none(name: str) -> None:
+    tx, params = WRAPPED[name](), {"w": jnp.ones((2, 2)), "n": jnp.arange(2)}
+    state = tx.init(filtered(params))
+    for missing in (None, np.zeros(2, jax.dtypes.float0)):
+        updates, new_state = tx.update({"w": jnp.ones((2, 2)), "n": missing}, state, params)
+        assert updates["n"] is None and (updates["w"] != 0).all()
+        assert cases.signature(new_state) == cases.signature(state)
 
 
 @pytest.mark.parametrize("name", ["mask", "param_labels"])

@@ -10,7 +10,7 @@ from treekit._describe import describe
 from treekit._dtype import as_array, cast_like, dtype_of, has_no_update, issubdtype, promoted_dtype
 from treekit._jax import jnp, jtu, untyped
 from treekit._key_path import leaf_path_text
-from treekit._predicates import is_inexact_parameter, is_parameter
+from treekit._predicates import is_inexact_array, is_inexact_parameter, is_parameter
 from treekit._tree import is_none
 from treekit._types import OptState, Params, PyTree, Updates
 from treekit.optax._covered_params import covered_leaves
@@ -41,11 +41,10 @@ class Crossing:
     def __init__(self, updates: Updates, params: Params, state: OptState = None) -> None:
         given = updates if params is None else params
         leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
-        if params is None:  # None and float0 mean the same for a missing update
-            leaves = [None if has_no_update(x) else x for x in leaves]
+        parts = leaves if updates is given else update_parts(self._treedef, updates)
         self._params = None if params is None else leaves
-        self._updates = leaves if updates is given else update_parts(self._treedef, updates)
-        self._covered = covered_leaves(state, given, leaves, self._updates)
+        self._updates = list(map(_none_if_missing, parts))
+        self._covered = covered_leaves(state, given, self._updates if params is None else leaves, self._updates)
         self._keep = list(map(is_parameter, self._covered))
         if not all(self._keep):
             self._check_left_out()
@@ -60,7 +59,7 @@ class Crossing:
         """
         trios = zip(self._keep, self._params or self._covered, self._updates, strict=True)
         return all(
-            _is_plain(param) and not has_no_update(update) if keep else not isinstance(param, (np.ndarray, np.generic))
+            _is_plain(param) and update is not None if keep else not isinstance(param, (np.ndarray, np.generic))
             for keep, param, update in trios
         )
 
@@ -74,18 +73,18 @@ class Crossing:
 
     def enter(self, tree: PyTree) -> Any:
         """Return a tree like the params, with None for leaves that are not parameters and zeros for missing updates."""
-        return self._enter(update_parts(self._treedef, tree), as_array)
+        return self._enter(list(map(_none_if_missing, update_parts(self._treedef, tree))), as_array)
 
     def leave(self, new_updates: Updates) -> Any:
         """Return the updates in the user's form: None for leaves that had no update."""
         pairs = zip(update_parts(self._treedef, new_updates), self._updates, strict=True)
-        return self._treedef.unflatten([None if has_no_update(old) else new for new, old in pairs])
+        return self._treedef.unflatten([None if old is None else new for new, old in pairs])
 
     def restore(self, inside_params: Params, params: Params) -> Any:
         """Return the user's params, with the values of `inside_params` for leaves that are trained."""
 
         def choose(leaf: object, new: object, update: object, old: object) -> Any:
-            return old if has_no_update(update) or not is_inexact_parameter(leaf) else new
+            return old if update is None or not is_inexact_parameter(leaf) else new
 
         news, olds = (update_parts(self._treedef, tree) for tree in (inside_params, params))
         return self._treedef.unflatten(map(choose, self._covered, news, self._updates, olds))
@@ -94,10 +93,9 @@ class Crossing:
         def convert(keep: bool, x: object, leaf: object) -> Any:
             if not keep:
                 return None
-            absent = has_no_update(x)
-            shown = jnp.zeros_like(_as_inexact(leaf)) if absent else as_leaf(x)
+            shown = jnp.zeros_like(_as_inexact(leaf)) if x is None else as_leaf(x)
             if shown is not x:
-                self.originals[id(shown)] = (shown, _without_gradient(shown) if absent else x)
+                self.originals[id(shown)] = (shown, _without_gradient(shown) if x is None else x)
             return shown
 
         return self._treedef.unflatten(map(convert, self._keep, parts, self._covered))
@@ -110,7 +108,7 @@ class Crossing:
                     f"the params have an array of Python objects at {self._path(i)}. Give it a numeric dtype, or leave "
                     "it out: treekit.filter(params, treekit.is_inexact_array)"
                 )
-            if not keep and not has_no_update(update) and update is not param:
+            if not keep and update is not None and update is not param:
                 why = (
                     "the state does not cover it, since this leaf was None in the params that init received"
                     if is_parameter(param)
@@ -125,8 +123,15 @@ class Crossing:
         return leaf_path_text(self._treedef.unflatten(self._covered), i, is_none)
 
 
+def _none_if_missing(update: object) -> Any:
+    """Return None for float0, which means the same: no update."""
+    return None if has_no_update(update) else update
+
+
 def _as_inexact(param: object) -> Any:
     """Return a number as an array, and an integer as an array of JAX's default float."""
+    if is_inexact_array(param):
+        return param  # what follows agrees, and takes longer
     x = as_array(param)
     if issubdtype(dtype_of(x), jnp.inexact):  # dtype_of, since to NumPy and Equinox an array in bf16 is not inexact
         return x

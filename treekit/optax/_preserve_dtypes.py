@@ -13,7 +13,7 @@ from treekit._dtype import dtype_of, issubdtype, promoted_dtype, strengthen
 from treekit._jax import jnp, jtu, untyped
 from treekit._map import cast_each
 from treekit._predicates import is_array
-from treekit._types import OptState, Params, PyTreeDef, Updates
+from treekit._types import HasDtype, OptState, Params, PyTreeDef, Updates
 from treekit.optax._sharding import shard_alike
 from treekit.optax._transformation import Apply, WholeStep, core_of
 from treekit.optax._types import TransformationLike
@@ -102,14 +102,12 @@ def _is_concrete(x: object) -> bool:
 
 
 def _keep_state_dtypes(new: OptState, old: OptState) -> Any:
-    def like(old_leaf: object, new_leaf: object) -> Any:
-        # A Python number that a user puts into the state, as in hyperparams["learning_rate"] = 0.1, has no dtype.
-        return old_leaf if is_array(old_leaf) else strengthen(new_leaf)
-
     leaves, treedef = jtu.tree_flatten(old)
     news = jtu.tree_leaves(new)
+    # A Python number that a user puts into the state, as in hyperparams["learning_rate"] = 0.1, has no dtype.
+    likes = [x if is_array(x) else strengthen(y) for x, y in zip(leaves, news, strict=True)]
     try:
-        return treedef.unflatten(cast_each(news, list(map(like, leaves, news)), old))
+        return treedef.unflatten(cast_each(news, likes, old))
     except TypeError as error:
         found = str(error).partition(";")[0]
         raise TypeError(
@@ -120,7 +118,7 @@ def _keep_state_dtypes(new: OptState, old: OptState) -> Any:
 
 
 def _mixes_complex(params: Params) -> bool:
-    dtypes = set(map(dtype_of, jtu.tree_leaves(params)))
+    dtypes = {x.dtype for x in jtu.tree_leaves(params)}
     return len({issubdtype(dtype, jnp.complexfloating) for dtype in dtypes}) > 1
 
 
@@ -149,7 +147,11 @@ def _like_each(updates: list[Any], treedef: PyTreeDef, params: Params) -> list[A
     if params is None or jtu.tree_structure(params) != treedef:
         dtypes = [promoted_dtype(x) for x in updates]
         return [_of_dtype(dtype) if issubdtype(dtype, jnp.inexact) else _ANY_DTYPE for dtype in dtypes]
-    return [_of_dtype(promoted_dtype(x, param)) for x, param in zip(updates, jtu.tree_leaves(params), strict=True)]
+    return list(map(_like, updates, jtu.tree_leaves(params)))
+
+
+def _like(update: HasDtype, param: HasDtype) -> Any:
+    return _of_dtype(param.dtype if update.dtype == param.dtype else promoted_dtype(update, param))
 
 
 @functools.cache
@@ -172,7 +174,7 @@ def _parts_of_updates(old: Updates, treedef: PyTreeDef, new: Updates) -> list[An
     """Flatten new updates up to the structure of `old`; they may be None for a leaf, as `filtered` returns them."""
     with contextlib.suppress(ValueError):  # of flatten_up_to
         parts: list[Any] = treedef.flatten_up_to(new)
-        if all(part is None or jtu.all_leaves([part]) for part in parts):
+        if jtu.all_leaves([part for part in parts if part is not None]):
             return parts
     raise TypeError(
         "update returned updates of another structure than it received. A transformation that does so by design, such "
