@@ -1,5 +1,6 @@
 """filter, partition and combine agree with Equinox's, whose contract they keep."""
 
+import re
 from collections.abc import Callable
 from typing import Any, assert_type
 
@@ -175,11 +176,21 @@ def test_the_class_of_a_tree_is_kept() -> None:
     assert only_arrays.x is None
 
 
-@pytest.mark.parametrize("answer", [{"w": True}, None, "yes", jnp.ones(2, bool), 0.5, [[1], [1, 2]]])
-def test_a_predicate_answers_with_a_bool(answer: Any) -> None:
+ANSWERS: list[tuple[Any, str]] = [
+    ({"w": True}, "dict"),
+    (None, "None"),
+    ("yes", "str"),
+    (jnp.ones(2, bool), "bool[2]"),
+    (0.5, "float 0.5"),
+    ([[1], [1, 2]], "list"),
+]
+
+
+@pytest.mark.parametrize("answer, described", ANSWERS)
+def test_a_predicate_answers_with_a_bool(answer: Any, described: str) -> None:
     tree = {"w": jnp.ones(2), "b": 1}
     for spec in (lambda _: answer, {"w": lambda _: answer, "b": True}):
-        found = rf"^a predicate must return a bool for each leaf, found {type(answer).__name__} for the leaf \['"
+        found = rf"^a predicate must return a bool for each leaf, found {re.escape(described)} for the leaf \['"
         with pytest.raises(ValueError, match=found):
             tk.filter(tree, spec)
 
@@ -190,23 +201,19 @@ def test_a_predicate_that_asks_for_values_while_tracing() -> None:
 
 
 def test_a_predicate_that_raises_stop_iteration() -> None:
-    with pytest.raises(
-        ValueError, match=r"for the leaf \['b'\], of type .*: RuntimeError the predicate raised StopIter"
-    ):
+    with pytest.raises(ValueError, match=r"for the leaf \['b'\] \(.*\): RuntimeError the predicate raised StopIter"):
         tk.filter({"a": jnp.ones(2), "b": jnp.ones(())}, lambda x: next(iter(x.shape)) > 1)
 
 
 def test_a_predicate_that_raises_names_the_leaf() -> None:
-    with pytest.raises(
-        ValueError, match=r"raised an error for the leaf \['b'\]\[0\], of type custom_jvp.*is_array"
-    ) as caught:
+    with pytest.raises(ValueError, match=r"raised an error for the leaf \['b'\]\[0\] \(custom_jvp.*is_array") as caught:
         tk.filter({"a": jnp.ones(2), "b": [jax.nn.relu]}, lambda leaf: leaf.ndim > 0)
     assert isinstance(caught.value.__cause__, AttributeError)
 
 
 def test_the_leaf_that_an_error_names_is_the_one_that_was_asked() -> None:
     """A prefix ends above the nodes that `is_leaf` selects, so there are more leaves than `is_leaf` alone selects."""
-    with pytest.raises(ValueError, match=r"for the leaf \['b'\], of type str"):
+    with pytest.raises(ValueError, match=r"for the leaf \['b'\] \(str\)"):
         tk.filter(
             {"a": (1, 2), "b": "text"},
             {"a": (True, True), "b": lambda x: x.ndim > 0},

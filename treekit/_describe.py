@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import re
 import types
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -98,6 +98,12 @@ def _is_written_by_items(cls: type[Any]) -> bool:
 
 def _type(x: object) -> type[Any]:
     return type(x)
+
+
+def in_columns(rows: Sequence[tuple[str, ...]], gap: str = "  ") -> list[str]:
+    """Write each row on a line, with its cells below those of the row before."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [gap.join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def describe_types(a: object, b: object) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import jax
 
-from treekit._describe import describe, describe_keys, describe_types, describe_values
+from treekit._describe import describe, describe_keys, describe_types, describe_values, in_columns
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._leaf_diff import Kind as Kind
@@ -61,9 +61,12 @@ class TreeDiff(tuple[Difference, ...]):
 def as_table(rows: Sequence[tuple[str, str, str, str]], colours: bool) -> str:
     """Align rows of a path, a kind, a left and a right description in columns; at most fifty rows."""
     yellow, red, green, plain = (_YELLOW, _RED, _GREEN, _RESET) if colours else [""] * 4
-    shown = [(path, kind, f"{red}{left}{plain} | {green}{right}{plain}") for path, kind, left, right in rows[:_ROWS]]
-    path, kind = (max((len(row[i]) for row in shown), default=0) for i in (0, 1))
-    lines = [f"{p:<{path}}  {yellow}{k:<{kind}}{plain}  {sides}" for p, k, sides in shown]
+    lines = in_columns(
+        [
+            (path, f"{yellow}{kind}{plain}", f"{red}{left}{plain} | {green}{right}{plain}")
+            for path, kind, left, right in rows[:_ROWS]
+        ]
+    )
     if len(rows) > _ROWS:
         kinds = Counter(kind for _, kind, _, _ in rows[_ROWS:])
         counts = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())

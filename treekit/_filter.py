@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from treekit._describe import describe_value
+from treekit._describe import describe, describe_value
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._key_path import leaf_path_text
@@ -197,9 +197,8 @@ def _as_bools(answers: Iterable[Any], leaves: list[Any], treedef: PyTreeDef) -> 
     """
 
     def place(i: int) -> str:
-        return (
-            f"the leaf {leaf_path_text(treedef.unflatten(range(len(leaves))), i)}, of type {type(leaves[i]).__name__}"
-        )
+        path = leaf_path_text(treedef.unflatten(range(len(leaves))), i)
+        return f"the leaf {path} ({describe(leaves[i])})"
 
     got: list[Any] = []
     try:
@@ -230,4 +229,4 @@ def _is_bool(answer: Any) -> bool:
 
 
 def _kind(answer: object) -> str:
-    return "a traced array, whose value is not known," if is_traced(answer) else type(answer).__name__
+    return "a traced array, whose value is not known," if is_traced(answer) else describe(answer)

@@ -389,6 +389,7 @@ for make in (
     lambda: tko.masked([True], optax.adam(0.1)).init(params),
     lambda: tko.partition({"w": "a"}, {"a": optax.adam(0.1)}).init(params),
     lambda: tko.inject_hyperparams(tko.adam(0.1)),
+    lambda: tko.chain(tko.clip(1.0), optax.MultiSteps),
 ):
     try:
         make()

@@ -12,7 +12,7 @@ from jaxtyping import AnnotationError
 from treekit._check_types.fit import first_misfit, fit
 from treekit._check_types.jaxtyping_internals import Memo, describe_memo, extend, fresh_memo, get_memo
 from treekit._check_types.read_annotations import UnresolvedAnnotationError, describe_hint, fields_of, has_fields
-from treekit._describe import describe, describe_error
+from treekit._describe import describe, describe_error, in_columns
 from treekit._jax import jtu
 from treekit._types import KeyPath
 
@@ -141,12 +141,10 @@ def _explain(wrong: list[_Mismatch], tree: object) -> str:
         _, path = paths.get(id(x.node), (None, type(x.node).__qualname__))  # flattening may create a new node each time
         abstract = "(abstract)" if isinstance(x.value, jax.ShapeDtypeStruct) else ""
         rows.append((path + x.path, describe(x.value, short=False) + abstract, f"is not {x.hint}", x.bound))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     several = f"{len(wrong)} fields are not what their classes say"
     title = several if len(wrong) > 1 else "1 field is not what its class says"
     more = [f"and {len(wrong) - _ROWS} more"] if len(wrong) > _ROWS else []
-    return "\n".join([f"{title}:", *lines, *more])
+    return "\n".join([f"{title}:", *in_columns(rows, "   "), *more])
 
 
 _ROWS = 50  # in a message, as in tree_diff

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from treekit._describe import in_columns
 from treekit.check._laws import Violation, count
 from treekit.check._report import KINDS, Report
 
@@ -14,9 +15,9 @@ def as_text(report: Report, colours: bool) -> str:
     leaves = [(leaf.path or "(root)", leaf.what, size(leaf.bytes)) for leaf in report.leaves]
     static = [(part.path or "(root)", part.value) for part in report.static]
     sections = [
-        ("Leaves", [*_aligned(leaves), f"  {totals(report)}"]),
-        ("Static parts", _aligned(static)),
-        ("What libraries do with it", _aligned([tuple(treatment) for treatment in report.treatments])),
+        ("Leaves", [*_indented(leaves), f"  {totals(report)}"]),
+        ("Static parts", _indented(static)),
+        ("What libraries do with it", _indented([tuple(treatment) for treatment in report.treatments])),
     ]
     lines = [f"{bold}{report.name}{plain}, {report.cls}"]
     for title, rows in sections:
@@ -55,6 +56,5 @@ def size(number: int) -> str:
     return f"{number:,} B" if number else ""
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  " + "  ".join(f"{x:<{width}}" for x, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+def _indented(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    return ["  " + line for line in in_columns(rows)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from treekit._describe import describe
+from treekit._describe import describe, in_columns
 from treekit._diff import in_colours
 from treekit._dtype import dtype_of, resolve_array
 from treekit._jax import jnp, jtu, untyped
@@ -88,8 +88,7 @@ class Summary:
         groups = list(_groups(self.rows, self._keys, 0)) if self.rows else []
         shown = groups[:_ROWS]
         cells = [("leaf", "array", "step", "decay", "state", "bytes", ""), *[_cells(*group) for group in shown]]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+        lines = in_columns(cells)
         lines[0] = f"{bold}{lines[0]}{plain}"
         for i, (_, rows) in enumerate(shown, 1):
             lines[i] = f"{yellow}{lines[i]}{plain}" if _is_frozen(rows[0]) else lines[i]

@@ -138,7 +138,7 @@ def without_multi_steps(x: object) -> Any:
 
 def check_is_transformation(tx: object, name: str = "") -> None:
     """Raise a TypeError unless the argument `name` has `init` and `update`."""
-    if not (hasattr(tx, "init") and hasattr(tx, "update")):
+    if isinstance(tx, type) or not (hasattr(tx, "init") and hasattr(tx, "update")):
         raise TypeError(
             f"expected a gradient transformation{name and f' for {name}'}, found {describe_value(tx)}. Are the "
             "arguments in the right order? Call a function that returns one first: optax.adam(1e-3), not optax.adam. "
