@@ -4,6 +4,7 @@ A cell is one (optimizer, wrapper, kind of params). `run_cell` says what is aske
 
     python -m benchmarks.matrix                   the whole matrix, into docs/matrix.md (hours)
     MINUTES=30 python -m benchmarks.matrix        as many cells, drawn at random, as that allows
+    SEED=1 MINUTES=30 python -m benchmarks.matrix other cells
     QUICK=1 python -m benchmarks.matrix           the same for three minutes, printed
     JOBS=1 python -m benchmarks.matrix            in one process; by default there is one for each core
 
@@ -38,7 +39,7 @@ from treekit._jax import jnp, jtu, untyped
 from treekit._predicates import is_parameter
 from treekit.check._transformation_laws import LAWS, transformation_laws
 
-SEED = 0
+SEED = int(os.environ.get("SEED", 0))
 BESIDE = 16  # plain Optax is asked for its laws in every sixteenth cell: to ask both takes twice as long
 STEPS = 40
 # The programs are small: compiling them well takes longer than running them.
