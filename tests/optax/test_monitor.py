@@ -26,7 +26,7 @@ def test_tree_map_params_maps_the_other_states(name: str) -> None:
     for _ in range(2):
         marked: Any = tko.tree_map_params(tx, lambda _: "param", state, transform_non_params=lambda _: "other")
         assert marked[1][0].mu["w"] == "param"
-        others = jax.tree.map(lambda _: "other", state[0].measurements, is_leaf=lambda x: x is None)
+        others = jax.tree.map(lambda _: "other", state[0].measurements)
         assert marked[0].measurements == others
         state = tx.update({"w": jnp.ones(2), "name": None}, state, PARAMS)[1]
 

@@ -209,7 +209,7 @@ def tree_map_params(
         return is_chosen(x) or is_left_out(x)
 
     def transform_each(x: object) -> Any:  # a measurement of a monitor may be a tree
-        return x if transform_non_params is None else jtu.tree_map(transform_non_params, x, is_leaf=stop)
+        return x if transform_non_params is None else jtu.tree_map(transform_non_params, x, is_leaf=is_chosen)
 
     out: State = _optax_tree_map_params(
         cast(Any, initable),
