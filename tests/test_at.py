@@ -362,7 +362,7 @@ ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exceptio
         ValueError,
         r"returned \(\), which is not a node",
     ),
-    "no nodes, some replacements": ([1], lambda t: (), {"replace": [1]}, ValueError, "returned 0 nodes.*has 1 values"),
+    "no nodes, some replacements": ([1], lambda t: (), {"replace": [1]}, ValueError, "returned 0 nodes.*has 1 value$"),
     "into a leaf": (
         {"a": [Undecorated(1)]},
         lambda t: t["a"][0].x,

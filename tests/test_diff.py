@@ -567,9 +567,9 @@ def test_a_long_text_is_cut_with_a_count(count: int) -> None:
 def test_of_many_keys_those_are_named_that_the_other_has_not() -> None:
     a: dict[str, int] = {f"layer{i}": 0 for i in range(1000)}
     (found,) = tk.tree_diff(a, {name: 0 for name in a if name != "layer7"})
-    assert (found.left, found.right) == ("1000 children, among them ['layer7']", "999 children")
+    assert (found.left, found.right) == ("1,000 children, among them ['layer7']", "999 children")
     (found,) = tk.tree_diff(a, {})
-    assert found.left.endswith(" and 976 others") and len(found.left) < 500 and found.right == "no children"
+    assert found.left.endswith(" and 976 more") and len(found.left) < 500 and found.right == "no children"
 
 
 class Terminal(io.StringIO):

@@ -258,7 +258,7 @@ def test_what_no_pattern_matches_is_listed() -> None:
     labels = tk.path_labels({"layers.0.weight": "a"})
     with pytest.raises(ValueError, match=r"no pattern matches layers.0.bias, layers.1.weight, layers.1.bias. Add"):
         labels(mlp())
-    with pytest.raises(ValueError, match=r"no pattern matches 1, 2, 3, 4, 5 and 4 others\. Add"):
+    with pytest.raises(ValueError, match=r"no pattern matches 1, 2, 3, 4, 5 and 4 more\. Add"):
         tk.path_labels({"0": 0})([1.0] * 10)
     assert tk.path_labels({"**.weight": "a", "**.bias": "b"})(mlp()).activation is None
 

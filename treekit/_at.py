@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from treekit._describe import describe_value
+from treekit._describe import count, describe_value
 from treekit._locate import Run, check_same, find, hint, is_empty_tuple, locate, mark
 from treekit._types import LeafPredicate
 
@@ -97,12 +97,13 @@ def _exchange(leaves: list[Any], runs: list[Run], replacements: list[Any]) -> li
 
 
 def _as_list(replace: Any, length: int) -> list[Any]:
+    nodes = count(length, "node")
     try:
         values = list(replace)
     except TypeError:
         raise TypeError(
-            f"where returned {length} nodes, so replace must be a sequence of {length}, found {describe_value(replace)}"
+            f"where returned {nodes}, so replace must be a sequence of {length}, found {describe_value(replace)}"
         ) from None
     if len(values) != length:
-        raise ValueError(f"where returned {length} nodes, and replace has {len(values)} values")
+        raise ValueError(f"where returned {nodes}, and replace has {count(len(values), 'value')}")
     return values

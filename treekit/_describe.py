@@ -100,6 +100,11 @@ def _type(x: object) -> type[Any]:
     return type(x)
 
 
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Write a number with its noun, in the plural if needed."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def in_columns(rows: Sequence[tuple[str, ...]], gap: str = "  ") -> list[str]:
     """Write each row on a line, with its cells below those of the row before."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -122,12 +127,12 @@ def describe_keys(a: Collection[Any], b: Collection[Any]) -> tuple[str, str]:
 def _describe_keys(keys: Collection[Any], others: Collection[Any]) -> str:
     if not keys:
         return "no children"
-    count = "1 child" if len(keys) == 1 else f"{len(keys)} children"
+    children = count(len(keys), "child", "children")
     if len(keys) <= _KEYS:
-        return f"{count}: {', '.join(jtu.keystr((key,)) for key in keys)}"
+        return f"{children}: {', '.join(jtu.keystr((key,)) for key in keys)}"
     own = [jtu.keystr((key,)) for key in keys if key not in others]
-    rest = f" and {len(own) - _KEYS} others" if len(own) > _KEYS else ""
-    return count + (f", among them {', '.join(own[:_KEYS])}{rest}" if own else "")
+    rest = f" and {len(own) - _KEYS} more" if len(own) > _KEYS else ""
+    return children + (f", among them {', '.join(own[:_KEYS])}{rest}" if own else "")
 
 
 def describe_values(a: object, b: object) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import jax
 
-from treekit._describe import describe, describe_keys, describe_types, describe_values, in_columns
+from treekit._describe import count, describe, describe_keys, describe_types, describe_values, in_columns
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._leaf_diff import Kind as Kind
@@ -136,8 +136,7 @@ def assert_trees_same(
     """
     diff = tree_diff(a, b, values=values, rtol=rtol, atol=atol)
     if diff:
-        count = f"{len(diff)} difference{'s' if len(diff) > 1 else ''}"
-        raise AssertionError(f"the trees differ ({count}, left | right):\n{diff}")
+        raise AssertionError(f"the trees differ ({count(len(diff), 'difference')}, left | right):\n{diff}")
 
 
 class _Leaves(NamedTuple):

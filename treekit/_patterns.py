@@ -55,7 +55,7 @@ def _token_regex(token: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NEAREST} others" if len(names) > _NEAREST else ""
+    more = f" and {len(names) - _NEAREST} more" if len(names) > _NEAREST else ""
     return ", ".join(name or "(the root)" for name in names[:_NEAREST]) + more
 
 

@@ -554,7 +554,7 @@ def test_the_first_difference_in_structure_is_not_a_none() -> None:
 SCALAR = {"s": jnp.ones([]), "t": jnp.ones([]), "w": jnp.ones((2, 3))}
 WITH_NONE = {"n": None, "w": jnp.ones((3, 2))}
 REFUSED: dict[str, tuple[Any, Any, str]] = {
-    "sm3": (tko.sm3(0.1), SCALAR, r"fails on f32\[\] at \['s'\] and 1 others like it, .*partition"),
+    "sm3": (tko.sm3(0.1), SCALAR, r"fails on f32\[\] at \['s'\] and 1 more like it, .*partition"),
     "sm3 in wrappers": (tko.chain(tko.clip(1.0), tko.inject_hyperparams(tko.sm3)(0.1)), SCALAR, r"f32\[\] at \['s'\]"),
     "galore": (
         tko.contrib.galore(0.1),

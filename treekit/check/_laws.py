@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from treekit._describe import count
+
 # Fixes that several laws suggest.
 REGISTER = "make the class a treekit.node, or register it with treekit.register_node"
 FILTER = "treekit.optax.filtered(tx)"
@@ -39,8 +41,3 @@ def raise_violations(what: str, violations: Iterable[Violation]) -> None:
     """Raise one error that lists all violations, if there are any."""
     if found := list(violations):
         raise LawsBroken(what, found)
-
-
-def count(number: int, noun: str, plural: str = "") -> str:
-    """Write a number with its noun, in the plural if needed."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

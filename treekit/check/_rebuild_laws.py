@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from treekit._describe import describe, describe_error, describe_value
+from treekit._describe import count, describe, describe_error, describe_value
 from treekit._diff import tree_diff
 from treekit._jax import jtu, untyped
 from treekit._predicates import is_array
 from treekit._types import PyTreeDef
-from treekit.check._laws import REGISTER, Violation, count
+from treekit.check._laws import REGISTER, Violation
 from treekit.check._static_laws import has_static_parts_that_are_static, public_attributes, same_treedef
 from treekit.check._treatments import abstract
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from treekit._describe import in_columns
-from treekit.check._laws import Violation, count
+from treekit._describe import count, in_columns
+from treekit.check._laws import Violation
 from treekit.check._report import KINDS, Report
 
 _BOLD, _RED, _GREEN, _PLAIN = "\033[1m", "\033[31m", "\033[32m", "\033[0m"

@@ -92,7 +92,7 @@ def _wrong_state(core: Core, state: OptState, params: Params) -> str:
     first, *more = differences
     return (
         f"the state does not fit this optimizer and these params. At state{first.path}, init makes {first.left}, and "
-        f"this state has {first.right}{f' ({len(more)} more differences)' if more else ''}. "
+        f"this state has {first.right}{f' (and {len(more)} more)' if more else ''}. "
         + ((first.kind == "array against None" and _traced_number(params)) or _OTHER_STATE)
     )
 
@@ -131,7 +131,7 @@ def _wrong_leaf(error: Exception, params: Params, call: Callable[[Callable[[Any]
         if jtu.tree_leaves(hide(params)) and _runs(functools.partial(call, hide)):
             hidden = [(path, x) for (path, x), k in zip(leaves, kinds, strict=True) if k == kind]
             where = f"{describe(hidden[0][1])} at {path_text(hidden[0][0])}"
-            more = f" and {len(hidden) - 1} others like it" if len(hidden) > 1 else ""
+            more = f" and {len(hidden) - 1} more like it" if len(hidden) > 1 else ""
             return f"the optimizer fails on {where}{more}, and works if that is masked out. {_WITHOUT[kind is None]}"
     return ""
 
