@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import optax
-
 from treekit._dtype import shape_of
 from treekit._jax import jtu
 from treekit._tree import is_none
-from treekit._types import OptState, Params
+from treekit._types import OptState, Params, PyTree
+from treekit.optax._like_params import is_placeholder, match_params
 
 
 def covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: list[Any]) -> list[Any]:
@@ -25,32 +24,28 @@ def covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: l
     if jtu.all_leaves([given]) or all(update is not None for update in updates):
         return leaves
 
-    def is_copy(x: object) -> bool:
-        return type(x) is type(given) and _leaves_like(x, given) is not None
+    numbered = jtu.tree_structure(given, is_leaf=is_none).unflatten(range(len(leaves)))
 
-    copies = [x for x in jtu.tree_leaves(state, is_leaf=is_copy) if is_copy(x)]
-    columns = [found for copy in copies if (found := _leaves_like(copy, given))]
+    columns: list[list[Any]] = []
+
+    def is_copy(x: object) -> bool:  # called once for each node
+        if found := _leaves_like(x, leaves, numbered):
+            columns.append(found)
+        return bool(found)
+
+    jtu.tree_leaves(state, is_leaf=is_copy)
     return list(map(_covered_leaf, leaves, updates, zip(*columns, strict=True))) if columns else leaves
 
 
-def _leaves_like(copy: Params, given: Params) -> list[Any] | None:
-    """Return what `copy` has for each leaf of the params; None unless it has their structure and shapes.
-
-    Either tree may have None or a MaskedNode as a placeholder.
-    """
-    leaves, treedef = jtu.tree_flatten(copy, is_leaf=_is_left_out)
-    try:
-        parts = treedef.flatten_up_to(given)
-    except ValueError:
-        return None
-    found: list[Any] = []
-    for leaf, part in zip(leaves, parts, strict=True):
-        below = jtu.tree_leaves(part, is_leaf=is_none)
-        if part is not None and not _is_left_out(leaf):
-            if not jtu.all_leaves([part]) or shape_of(leaf) != shape_of(part):
-                return None
-        found += [leaf] * len(below)
-    return found
+def _leaves_like(x: object, leaves: list[Any], numbered: PyTree) -> list[Any]:
+    """Return what a part of a state has for each leaf of the params; [] unless it has their structure and shapes."""
+    pairs = match_params(x, numbered) or []
+    for leaf, numbers in pairs:
+        if not is_placeholder(leaf):
+            param = leaves[numbers[0]]
+            if param is not None and shape_of(leaf) != shape_of(param):
+                return []
+    return [leaf for leaf, numbers in pairs for _ in numbers]
 
 
 def _covered_leaf(leaf: object, update: object, copies: tuple[Any, ...]) -> Any:
@@ -58,14 +53,10 @@ def _covered_leaf(leaf: object, update: object, copies: tuple[Any, ...]) -> Any:
 
     In a chain, one copy may have an array where another is masked: the array decides, then None, then MaskedNode.
     """
-    arrays = [copy for copy in copies if not _is_left_out(copy)]
+    arrays = [copy for copy in copies if not is_placeholder(copy)]
     if arrays:
         return arrays[-1] if leaf is None else leaf
     if update is None and any(copy is None for copy in copies):  # left out by init, or by a filter
         return None
     # The shape of a param that is masked out and was not passed is unknown, and not needed.
     return 0.0 if leaf is None and any(copy is not None for copy in copies) else leaf
-
-
-def _is_left_out(x: object) -> bool:
-    return x is None or isinstance(x, optax.MaskedNode)

@@ -3,12 +3,13 @@
 from typing import Any
 
 import jax
-import optax
 from jax.sharding import AxisType, NamedSharding
 
 from treekit._jax import jnp, jtu, lax, untyped
 from treekit._predicates import is_array, is_parameter, is_traced
-from treekit._types import OptState, Params, PyTree
+from treekit._tree import is_none
+from treekit._types import OptState, Params
+from treekit.optax._like_params import is_placeholder, match_params
 
 
 def shard_alike(state: OptState, params: Params) -> Any:
@@ -24,43 +25,22 @@ def shard_alike(state: OptState, params: Params) -> Any:
     Returns:
         The state, with the same values.
     """
-
-    leaves, treedef = jtu.tree_flatten(params)
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
     numbered = treedef.unflatten(range(len(leaves)))
 
     def is_like_params(x: object) -> bool:
-        return _places(x, numbered) is not None
+        return match_params(x, numbered) is not None
 
     def alike(x: object) -> Any:
-        places = _places(x, numbered)
-        if places is None:
+        pairs = match_params(x, numbered)
+        if pairs is None:
             return x
-        parts, own_treedef = jtu.tree_flatten(x, is_leaf=_is_masked)
-        pairs = zip(parts, places, strict=True)
-        return own_treedef.unflatten(x if i is None else _shard_leaf_alike(x, leaves[i]) for x, i in pairs)
+        own_treedef = jtu.tree_structure(x, is_leaf=is_placeholder)
+        return own_treedef.unflatten(
+            x if is_placeholder(x) else _shard_leaf_alike(x, leaves[numbers[0]]) for x, numbers in pairs
+        )
 
     return jtu.tree_map(alike, state, is_leaf=is_like_params)
-
-
-def _places(x: object, numbered: PyTree) -> list[int | None] | None:
-    """Return the number of the param for each leaf of `x`, or None unless `x` has their structure.
-
-    MaskedNode stands for params that are masked out; it has no number. The params are numbers here, since JAX writes
-    the tree that does not fit into its error, and that of arrays would copy all of them from their devices.
-    """
-    if type(x) is not type(numbered) and not isinstance(numbered, int) and not _is_masked(x):
-        return None
-    leaves, treedef = jtu.tree_flatten(x, is_leaf=_is_masked)
-    try:
-        parts = treedef.flatten_up_to(numbered)
-    except ValueError:
-        return None
-    places = [None if _is_masked(leaf) else part for leaf, part in zip(leaves, parts, strict=True)]
-    return places if all(place is None or isinstance(place, int) for place in places) else None
-
-
-def _is_masked(x: object) -> bool:
-    return isinstance(x, optax.MaskedNode)
 
 
 def _shard_leaf_alike(x: object, param: object) -> Any:
