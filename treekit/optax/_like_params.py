@@ -13,8 +13,8 @@ def match_params(x: object, numbered: PyTree) -> list[tuple[object, list[int]]] 
 
     Args:
         x: a part of a state.
-        numbered: the params, with the number of each in its place. In their own place, since JAX writes a tree that
-            does not fit into its error, which would copy all arrays from their devices.
+        numbered: the params, each replaced by its number. With the arrays themselves, JAX would write them into the
+            error of a tree that does not fit, and copy all of them from their devices for that.
 
     Returns:
         One pair for each leaf or placeholder of `x`; None if `x` does not have the structure of the params.
