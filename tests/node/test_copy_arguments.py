@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
 
 from tests.node.ways import Holder, Made, hold
 from tests.trees import Point
@@ -59,6 +61,44 @@ def test_containers_are_copied_with_type_and_sharing(create: Callable[..., Any],
     assert not {id(c) for c in containers_in(given)} & {id(c) for c in containers_in(held.x)}
     assert getattr(held.x, "maxlen", None) == getattr(given, "maxlen", None)
     assert getattr(held.x, "default_factory", None) == getattr(given, "default_factory", None)
+
+
+KINDS: tuple[Callable[[list[Any]], Any], ...] = (
+    list,
+    tuple,
+    deque,
+    lambda items: Point(items, items),
+    lambda items: dict(enumerate(items)),
+    lambda items: OrderedDict(enumerate(items)),
+    lambda items: defaultdict(list, enumerate(items)),
+    lambda items: {1, (2, 3)},
+)
+
+
+@st.composite
+def containers_that_share(draw: st.DrawFn) -> list[Any]:
+    """Two arguments, each of containers of numbers and of any of the containers made before."""
+    made: list[Any] = [0]
+    for kind in draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=8)):
+        made.append(kind(draw(st.lists(st.sampled_from(made), max_size=3))))
+    return made[-2:]
+
+
+def numbered(x: Any, numbers: dict[int, int]) -> Any:
+    """The types of nested containers, with a number for each mutable one, which tells where it occurs again."""
+    if not isinstance(x, (dict, list, tuple, deque)):
+        return x
+    number = None if isinstance(x, tuple) else numbers.setdefault(id(x), len(numbers))
+    items: Any = x.items() if isinstance(x, dict) else enumerate(x)
+    return type(x), number, [(key, numbered(item, numbers)) for key, item in items]
+
+
+@for_all(containers_that_share())
+def test_copies_share_what_their_originals_share(given: list[Any]) -> None:
+    held = Holder(*given)
+    copies = [held.x, held.y]
+    assert numbered(copies, {}) == numbered(given, {})
+    assert not {id(c) for c in containers_in(given)} & {id(c) for c in containers_in(copies)}
 
 
 @each_creation

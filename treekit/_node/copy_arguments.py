@@ -39,16 +39,20 @@ def copy_containers(x: object, memo: dict[int, Any]) -> Any:
         place = id(container)
         if place in memo and place not in unfinished:
             continue
-        if inner := _containers_in(container, memo):
-            if type(container) in _MUTABLE:
+        inner = _containers_in(container)
+        missing = [item for item in inner if id(item) not in memo]
+        if type(container) in _MUTABLE:
+            if place not in memo:
                 memo[place] = container.copy()  # before its items are copied, since it may contain itself
+            if missing:
                 unfinished.add(place)
-            pending += [container, *inner]  # it comes up again after its items have been copied
-        elif place in unfinished:
-            unfinished.remove(place)
-            _replace_items(memo[place], memo)
-        else:
-            memo[place] = container.copy() if type(container) in _MUTABLE else _copy_tuple(container, memo)
+            elif inner:
+                unfinished.discard(place)
+                _replace_items(memo[place], memo)
+        elif not missing:
+            memo[place] = _copy_tuple(container, memo)
+        if missing:
+            pending += [container, *missing]  # it comes up again after its items have been copied
     return memo[id(x)]
 
 
@@ -56,11 +60,11 @@ def _is_container(x: object) -> bool:
     return type(x) in _MUTABLE or isinstance(x, _TUPLE)
 
 
-def _containers_in(container: Any, memo: dict[int, Any]) -> list[Any]:
-    """Return the items of a container still to be copied. Those of a set are hashable, so not mutable."""
+def _containers_in(container: Any) -> list[Any]:
+    """Return the containers among the items of a container. Those of a set are hashable, so not mutable."""
     items = container.values() if type(container) in _MAPPINGS else container if type(container) is not set else ()
     # `_is_container` inlined, since this runs for each leaf.
-    return [x for x in items if (type(x) in _MUTABLE or isinstance(x, _TUPLE)) and id(x) not in memo]
+    return [x for x in items if type(x) in _MUTABLE or isinstance(x, _TUPLE)]
 
 
 def _replace_items(new: Any, memo: dict[int, Any]) -> None:
