@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, SupportsFloat
 
-import jax
-
 from treekit._describe import count, describe, describe_keys, describe_types, describe_values, in_columns
 from treekit._dtype import dtype_of
 from treekit._jax import jtu
 from treekit._leaf_diff import Kind as Kind
 from treekit._leaf_diff import fetch, leaf_differences, plainly_equal, same
+from treekit._tree import children_of
 from treekit._types import KeyPath
 
 _ROWS = 50  # in str() at most
@@ -169,7 +168,7 @@ def _walk(a: object, b: object) -> Iterator[Difference | _Leaves]:
         elif a_is_leaf or b_is_leaf or type(a) is not type(b):
             yield Difference(jtu.keystr(path), "type", *describe_types(a, b))
         else:
-            a_children, b_children = _children(a), _children(b)
+            a_children, b_children = children_of(a), children_of(b)
             yield from _node_differences(path, a, b, a_children, b_children)
             shared = [key for key in a_children if key in b_children]
             pending += [((*path, key), a_children[key], b_children[key]) for key in reversed(shared)]
@@ -185,15 +184,6 @@ def _node_differences(
             return
     for field, sides in _static_differences(a, b, a_children):
         yield Difference(jtu.keystr(path) + field, "static value", *sides)
-
-
-def _children(x: object) -> dict[Any, Any]:
-    """Return the children of a node by key, or by position if its class gives a key twice."""
-    children = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
-    by_key = {path[0]: child for path, child in children}
-    if len(by_key) < len(children):
-        return {jax.tree_util.FlattenedIndexKey(i): child for i, (_, child) in enumerate(children)}
-    return by_key
 
 
 def _static_differences(a: object, b: object, children: dict[Any, Any]) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -1,9 +1,11 @@
-"""Flatten several trees with one structure, with errors that say where they differ."""
+"""Flatten one level of a tree, or several trees with one structure, with errors that say where they differ."""
 
 import functools
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
+
+import jax
 
 from treekit._jax import jtu
 from treekit._types import PyTree, PyTreeDef, Updates
@@ -15,6 +17,15 @@ is_none = functools.partial(operator.is_, None)
 def is_mapping(x: object) -> TypeGuard[Mapping[Any, Any]]:
     """Whether `x` is a mapping; to a type checker, which would else narrow `x`, of any types."""
     return isinstance(x, Mapping)
+
+
+def children_of(x: object) -> dict[Any, Any]:
+    """Return the children of a node by key, or by position if its class gives a key twice."""
+    children = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
+    by_key = {path[0]: child for path, child in children}
+    if len(by_key) < len(children):
+        return {jax.tree_util.FlattenedIndexKey(i): child for i, (_, child) in enumerate(children)}
+    return by_key
 
 
 def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list[Any]]:

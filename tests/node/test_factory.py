@@ -88,6 +88,12 @@ def test_node_factory_refuses_what_tree_at_would_break(cls: type[Any], message: 
             make(1)
 
 
+def test_the_error_names_the_class_inside_a_container() -> None:
+    make = node_factory(lambda x: {"a": [Overwrites(x)], "b": None})
+    with pytest.raises(TypeError, match=r"rebuilding a Overwrites overwrote its leaf \['a'\]\[0\]\[<flat index 0>\]"):
+        make(1)
+
+
 def test_node_factory_makes_what_the_function_makes() -> None:
     made = Rerun.make(1)
     assert_type(made, Rerun)

@@ -293,3 +293,10 @@ def test_an_init_alone_will_do() -> None:
 def test_a_number_for_a_key_is_an_error_with_the_path() -> None:
     with pytest.raises(TypeError, match=r"at \['k'\]: an update \(f32\[\]\) for key"):
         tko.apply_updates({"k": jax.random.key(0)}, {"k": jnp.ones((), jnp.float32)})
+
+
+def test_a_masked_node_is_no_update_for_an_array() -> None:
+    with pytest.raises(
+        TypeError, match=r"at \['w'\]: an update \(MaskedNode\) for f32\[2\]\. .*None for leaves without"
+    ):
+        tko.apply_updates({"w": jnp.ones(2)}, {"w": optax.MaskedNode()})

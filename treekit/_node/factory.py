@@ -7,7 +7,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from treekit._jax import jtu
 from treekit._node.copy_arguments import copy_arguments
-from treekit._types import PyTree
+from treekit._tree import children_of
+from treekit._types import KeyPath, PyTree
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -69,30 +70,36 @@ class _Method(Generic[P, T]):
         return MethodType(self, instance if isinstance(instance, type) else owner)
 
 
-def _check_rebuilt(tree: PyTree) -> None:
+def _check_rebuilt(tree: PyTree, above: KeyPath = ()) -> None:
     """Raise a TypeError unless a tree, rebuilt around other leaves, has these leaves and the same static parts."""
     name = type(tree).__qualname__
     if tree is None or jtu.all_leaves([tree]):
         raise TypeError(
             f"a node_factory returned a {name}, which is not a pytree node: use node or register_node on the class"
         )
-    way_out = (
-        "The class runs its own code when JAX rebuilds it. Register it with treekit.register_node instead, or move "
-        "that code into this factory"
-    )
+    if fault := _fault_of_rebuilding(tree, above):
+        for key, child in children_of(tree).items():  # the class at fault may be that of a node inside
+            if child is not None and not jtu.all_leaves([child]):
+                _check_rebuilt(child, (*above, key))
+        text, cause = fault
+        raise TypeError(
+            f"rebuilding a {name} {text}. The class runs its own code when JAX rebuilds it. Register it with "
+            "treekit.register_node instead, or move that code into this factory"
+        ) from cause
+
+
+def _fault_of_rebuilding(tree: PyTree, above: KeyPath) -> tuple[str, Exception | None] | None:
+    """Return what is wrong with a tree that is rebuilt around other leaves, and what it raised."""
     before, treedef = jtu.tree_flatten_with_path(tree)
     markers = [object() for _ in before]
     try:
         after, rebuilt = jtu.tree_flatten_with_path(jtu.tree_unflatten(treedef, markers))
     except Exception as error:
-        raise TypeError(
-            f"rebuilding a {name} around other leaves raised {type(error).__name__}: {error}. {way_out}"
-        ) from error
+        return f"around other leaves raised {type(error).__name__}: {error}", error
     leaves = {path: leaf for path, leaf in after}
     for (path, _), marker in zip(before, markers, strict=True):
         if leaves.get(path) is not marker:
-            raise TypeError(f"rebuilding a {name} overwrote its leaf {jtu.keystr(path)}. {way_out}")
+            return f"overwrote its leaf {jtu.keystr((*above, *path))}", None
     if rebuilt != treedef:
-        raise TypeError(
-            f"rebuilding a {name} changed its static parts or structure, from {treedef} to {rebuilt}. {way_out}"
-        )
+        return f"changed its static parts or structure, from {treedef} to {rebuilt}", None
+    return None

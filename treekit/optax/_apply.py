@@ -65,8 +65,9 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
         return param if total is param else resolve_array(param)  # what has `__jax_array__` may not have a dtype
 
     treedef = jtu.tree_structure(params, is_leaf=is_none)
-    updates = treedef.unflatten(flatten_updates(treedef, updates))
-    _check_can_be_updated(params, updates)
+    parts = flatten_updates(treedef, updates)
+    _check_can_be_updated(params, parts)
+    updates = treedef.unflatten(parts)
     check_shapes(params, updates, is_leaf=is_none, broadcast=True)
     random_bits = None if key is None else bits_of_key(key)
     own_bits = params if random_bits is None else bits_like(params, random_bits, is_leaf=is_none)
@@ -75,9 +76,9 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
     return cast_tree_like(likes, totals, is_leaf=is_none, casting="unsafe")
 
 
-def _check_can_be_updated(params: Params, updates: Updates) -> None:
+def _check_can_be_updated(params: Params, updates: list[Any]) -> None:
     """Raise a TypeError if an update is not an array, or is for a leaf that cannot be a parameter."""
-    pairs = zip(jtu.tree_leaves(params, is_leaf=is_none), jtu.tree_leaves(updates, is_leaf=is_none), strict=True)
+    pairs = zip(jtu.tree_leaves(params, is_leaf=is_none), updates, strict=True)
     for i, (param, update) in enumerate(pairs):
         if has_no_update(update) or update is param:
             continue

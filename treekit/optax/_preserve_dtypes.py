@@ -33,6 +33,10 @@ def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtra
 
     def init(params: Params) -> Any:
         state = jtu.tree_map(strengthen, inner_init(params))
+        if any(map(_is_lookahead, jtu.tree_leaves(state, is_leaf=_is_lookahead))):
+            raise TypeError(
+                "optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost, from plain Optax"
+            )
         return _own_arrays(shard_alike(state, params), params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
@@ -82,6 +86,10 @@ def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
     if _mixes_complex(params):
         new_state = jtu.tree_map(_real_where_real, state, new_state)
     return _keep_state_dtypes(new_state, state)
+
+
+def _is_lookahead(state: object) -> bool:
+    return isinstance(state, optax.LookaheadState)
 
 
 def _own_arrays(state: OptState, params: Params) -> Any:

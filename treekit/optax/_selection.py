@@ -74,11 +74,6 @@ def update_parts(prefix_treedef: PyTreeDef, tree: PyTree) -> list[Any]:
     try:
         return flatten_updates(prefix_treedef, tree)
     except ValueError:
-        params = prefix_treedef.unflatten([0] * prefix_treedef.num_leaves)
-        if isinstance(params, optax.LookaheadParams):
-            raise ValueError(
-                "the params are the pair of optax.lookahead, which cannot be wrapped: use it outermost"
-            ) from None
         raise ValueError(
             f"the updates do not fit the params: {updates_mismatch(prefix_treedef, tree)}. update takes (updates, "
             "state, params), in this order, and updates have the structure of the params"
