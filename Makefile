@@ -88,7 +88,7 @@ docs: .venv/installed ## build the documentation into site/; a warning, a misspe
 	$(BIN)/python docs/_english.py $(ENGLISH)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-matrix: .venv/installed ## every optimizer, wrapper and kind of params against the laws (hours; MINUTES=30 for a part)
+matrix: .venv/installed ## every optimizer, wrapper and kind of params against the laws (more than an hour; MINUTES=30 for a part)
 	$(BIN)/python -m benchmarks.matrix
 
 fuzz: .venv/installed ## random compositions of transformations against plain Optax (MINUTES=30; SEED=... for the first)

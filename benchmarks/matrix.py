@@ -2,7 +2,7 @@
 
 A cell is one (optimizer, wrapper, kind of params). `run_cell` says what is asked of it, docs/matrix.md how it came out.
 
-    python -m benchmarks.matrix                   the whole matrix, into docs/matrix.md (hours)
+    python -m benchmarks.matrix                   the whole matrix, into docs/matrix.md (more than an hour)
     MINUTES=30 python -m benchmarks.matrix        as many cells, drawn at random, as that allows
     SEED=1 MINUTES=30 python -m benchmarks.matrix other cells
     QUICK=1 python -m benchmarks.matrix           the same for three minutes, printed

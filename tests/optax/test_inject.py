@@ -688,3 +688,27 @@ def test_float8_params(dtype: Any, rate: Any) -> None:
         assert {x.dtype for x in jax.tree.leaves((updates, optax.tree.get(after, "trace")))} == {jnp.dtype(dtype)}
         expected = (-0.5 * params["w"].astype(jnp.float32)).astype(dtype)
         assert (updates["w"] == expected).all()
+
+
+INTS: dict[str, tuple[Any, dict[str, Any], Any]] = {
+    "by the default": (optax.adamw, {"learning_rate": 0.1, "weight_decay": 0}, jnp.float32),
+    "by the annotation": (optax.sgd, {"learning_rate": 1}, jnp.float32),
+    "a schedule": (optax.sgd, {"learning_rate": lambda _: 1}, jnp.float32),
+    "by a quoted annotation": (lambda rate: optax.sgd(rate), {"rate": 1}, jnp.float32),
+    "nothing says float": (lambda seed: optax.noisy_sgd(0.1, key=seed), {"seed": 1}, jnp.int32),
+    "an int by its annotation": (optax.add_noise, {"eta": 0.1, "gamma": 0.5, "key": 1}, jnp.int32),
+}
+INTS["by a quoted annotation"][0].__annotations__["rate"] = "float"
+
+
+@pytest.mark.parametrize("factory, arguments, dtype", INTS.values(), ids=INTS)
+def test_an_int_for_what_may_be_a_float_is_stored_as_one(factory: Any, arguments: Any, dtype: Any) -> None:
+    tx, params = tko.inject_hyperparams(factory)(**arguments), {"w": jnp.ones(2)}
+    state = tx.init(params)
+    name = list(arguments)[-1]
+    assert state.hyperparams[name].dtype == dtype
+    if dtype == jnp.float32 and not callable(arguments[name]):
+        state = tko.set_hyperparams(state, **{name: 0.5})
+        state.hyperparams[name] = 2
+        _, state = tx.update(params, state, params)
+        assert (state.hyperparams[name], state.hyperparams[name].dtype) == (2.0, jnp.float32)

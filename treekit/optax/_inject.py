@@ -10,7 +10,7 @@ import optax
 from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState
 
-from treekit._dtype import dtype_of, is_weak, issubdtype, strengthen
+from treekit._dtype import dtype_of, is_weak, strengthen
 from treekit._jax import jnp, jtu
 from treekit._predicates import is_array, is_inexact_array
 from treekit._round import is_narrow, widen
@@ -46,7 +46,8 @@ def inject_hyperparams(
         inner_factory: a function of hyperparameters that returns a transformation, such as `optax.adam`.
         static_args: the name, or names, of parameters to pass on unchanged.
         hyperparam_dtype: the dtype of floating-point hyperparameters. By default, Python numbers are stored in float32
-            at least (float64 for float64 params), and arrays in their own dtype.
+            at least (float64 for float64 params), and arrays in their own dtype. A Python int is stored as an int,
+            unless the parameter's default or annotation says that it may be a float, as in `weight_decay=0`.
         only: the name, or names, of the parameters that become hyperparameters, even if they are ints; all others are
             static. By default, every parameter that can.
 
@@ -125,12 +126,17 @@ def _injected(arguments: Arguments, hyperparam_dtype: object) -> Core:
         core = core_of(tx)
         return _in_float32(core) if any(map(_is_float8, jtu.tree_leaves(params))) else core
 
+    def as_hyperparams(values: dict[str, Any], dtype: object) -> dict[str, Any]:
+        return {
+            name: _as_hyperparam(x, dtype if arguments.may_be_float(name, x) else None) for name, x in values.items()
+        }
+
     def init(params: Params) -> optax.InjectStatefulHyperparamsState:
         schedules, numbers = arguments.sort(params)
         dtype = _float_dtype(hyperparam_dtype, params)
         states = {name: jtu.tree_map(strengthen, x.schedule.init()) for name, x in schedules.items()}
         scheduled = {name: x.schedule(states[name]) if x.first is None else x.first for name, x in schedules.items()}
-        hyperparams = {name: _as_hyperparam(x, dtype) for name, x in {**numbers, **scheduled}.items()}
+        hyperparams = as_hyperparams({**numbers, **scheduled}, dtype)
         inner_state = make(hyperparams, params).init(params)
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
@@ -139,7 +145,7 @@ def _injected(arguments: Arguments, hyperparam_dtype: object) -> Core:
         given = updates if params is None else params
         dtype = _float_dtype(hyperparam_dtype, given)
         scheduled = {name: schedule(state.hyperparams_states[name], **extra) for name, schedule in schedules.items()}
-        hyperparams = {name: _as_hyperparam(x, dtype) for name, x in {**state.hyperparams, **scheduled}.items()}
+        hyperparams = as_hyperparams({**state.hyperparams, **scheduled}, dtype)
         states = {name: s.update(state.hyperparams_states[name], **extra) for name, s in schedules.items()}
         inner = make(hyperparams, given)
         updates, inner_state = inner.update(updates, state.inner_state, params, **extra)
@@ -173,6 +179,5 @@ def _float_dtype(stated: object, params: Params) -> Any:
 
 
 def _as_hyperparam(x: object, float_dtype: object) -> Any:
-    if issubdtype(dtype_of(x), jnp.floating) and not (is_array(x) and not is_weak(x)):
-        return jnp.asarray(x, float_dtype)
-    return jnp.asarray(x, dtype_of(x))
+    states_its_dtype = is_array(x) and not is_weak(x)
+    return jnp.asarray(x, dtype_of(x) if states_its_dtype or float_dtype is None else float_dtype)

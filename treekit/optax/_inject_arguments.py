@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ import optax
 
 from treekit._callable import is_truly_callable
 from treekit._describe import describe, describe_error, describe_value
-from treekit._dtype import dtype_of
+from treekit._dtype import dtype_of, issubdtype
 from treekit._filter import TreeSpec, filter
 from treekit._jax import jnp, jtu
 from treekit._predicates import is_array, is_parameter, is_real_number
@@ -99,6 +99,14 @@ class Arguments:
                     f"{describe_value(value)}. Make the state with init, or pass the argument that it was made with"
                 )
         return {name: _stateful(self.bound.arguments[name]) for name in state.hyperparams_states}
+
+    def may_be_float(self, name: str, value: object) -> bool:
+        """Whether a hyperparameter is a float, or an int for a parameter that may be a float: weight_decay=0."""
+        parameter = self.signature.parameters[name]
+        kinds = (parameter.annotation, *get_args(parameter.annotation))
+        takes_floats = isinstance(parameter.default, float) or float in kinds or "float" in kinds
+        dtype = dtype_of(value)
+        return issubdtype(dtype, jnp.floating) or (issubdtype(dtype, jnp.integer) and takes_floats)
 
     def make(self, hyperparams: dict[str, Any]) -> TransformationLike:
         """Make the transformation with these hyperparameters."""
