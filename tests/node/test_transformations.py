@@ -119,6 +119,7 @@ def donation(way: Way) -> None:
     assert type(out) is way.cls and (out.bias == 2).all()
 
 
+@pytest.mark.slow
 def test_one_jitted_function_over_hundreds_of_classes_is_always_right() -> None:
     @jax.jit
     def f(x: Any) -> Any:

@@ -179,6 +179,7 @@ class Flow(eqx.Module):
         return jnp.asarray(states.ys)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaks")  # with which diffrax's own gradient raises
 def test_diffrax_neural_ode_with_lbfgs_on_the_raw_model() -> None:
     times = jnp.linspace(0, 3, 7)

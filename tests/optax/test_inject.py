@@ -406,7 +406,7 @@ def test_mu_dtype_is_a_dtype_and_no_schedule() -> None:
 
 
 @pytest.mark.usefixtures("nans")  # Optax divides 0 by 0 in the first step, and does not use it
-@pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
+@pytest.mark.parametrize("o", [pytest.param(optax, marks=pytest.mark.slow), tko], ids=["of_optax", "of_ours"])
 def test_the_memory_size_of_lbfgs_stays_an_int(o: Any) -> None:
     model = cases.model()
     tx = tko.inject_hyperparams(o.lbfgs)(0.1, memory_size=3)
