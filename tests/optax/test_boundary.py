@@ -631,3 +631,16 @@ def test_params_are_not_written_as_text() -> None:
     tx = tko.chain(tko.clip(1.0), tko.chain(tko.adam(0.1), tko.trace(0.9)))
     updates, _ = tx.update(grads, tx.init(params), params)
     assert updates[2] is None and not written
+
+
+def test_a_state_with_an_array_for_each_block_is_not_like_the_params() -> None:
+    def init(params: Any) -> dict[str, jax.Array]:
+        return {name: jnp.zeros(()) for name in params}
+
+    tx = tko.chain(
+        optax.GradientTransformation(init, lambda updates, state, params=None: (updates, state)), tko.sgd(0.1)
+    )
+    params = {"block": {"w": jnp.ones(2), "f": jnp.tanh}}
+    grads: Any = {"block": {"w": jnp.ones(2), "f": None}}
+    updates, _ = tx.update(grads, tx.init(params), params)
+    assert updates["block"]["f"] is None and (updates["block"]["w"] < 0).all()
