@@ -33,7 +33,7 @@ def copy_containers(x: object, memo: dict[int, Any]) -> Any:
     if not _is_container(x):
         return x
     pending: list[Any] = [x]
-    unfinished: set[int] = set()  # the ids of mutable containers whose copies still have the original items
+    unfinished: set[int] = set()  # the ids of containers with items that are not copied yet
     while pending:
         container = pending.pop()
         place = id(container)
@@ -41,18 +41,17 @@ def copy_containers(x: object, memo: dict[int, Any]) -> Any:
             continue
         inner = _containers_in(container)
         missing = [item for item in inner if id(item) not in memo]
-        if type(container) in _MUTABLE:
-            if place not in memo:
-                memo[place] = container.copy()  # before its items are copied, since it may contain itself
-            if missing:
-                unfinished.add(place)
-            elif inner:
-                unfinished.discard(place)
-                _replace_items(memo[place], memo)
-        elif not missing:
-            memo[place] = _copy_tuple(container, memo)
+        if type(container) in _MUTABLE and place not in memo:
+            memo[place] = container.copy()  # before its items are copied, since it may contain itself
         if missing:
+            unfinished.add(place)
             pending += [container, *missing]  # it comes up again after its items have been copied
+            continue
+        unfinished.discard(place)
+        if type(container) not in _MUTABLE:
+            memo[place] = _copy_tuple(container, memo)
+        elif inner:
+            _replace_items(memo[place], memo)
     return memo[id(x)]
 
 
