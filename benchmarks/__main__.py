@@ -24,7 +24,7 @@ from benchmarks import (
 )
 from benchmarks._page import as_markdown, as_text
 from benchmarks._timing import QUICK, ROUNDS, setting
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 # In the order of the page. Each has `sections()`, and can be run alone.
 MODULES: tuple[ModuleType, ...] = (

@@ -13,7 +13,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from benchmarks._hlo import bytes_moved
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]  # from params, state and gradients to new params and a new state
 

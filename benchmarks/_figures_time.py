@@ -10,7 +10,7 @@ import treekit.optax as tko
 from benchmarks import nodes, wrappers
 from benchmarks._figure import Figure
 from benchmarks._timing import QUICK, Ratio, compare, measure
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 LEAVES = 100 if QUICK else 1_000  # of which tracing is measured
 ROUNDS = 3 if QUICK else 6

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import treekit
 import treekit.optax as tko
 from benchmarks._figure import Figure
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 TREEKIT = str(Path(treekit.__file__).parent) + "/"
 JAX = str(Path(jax.__file__).parent) + "/"
-BOUNDARY = ("optax/_crossing.py", "Crossing.__init__")
-DTYPE_KERNEL = ("optax/_preserve_dtypes.py", "preserve_dtypes.<locals>.update")
+BOUNDARY = ("optax/_kernel/crossing.py", "Crossing.__init__")
+DTYPE_KERNEL = ("optax/_kernel/preserve_dtypes.py", "preserve_dtypes.<locals>.update")
 COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # Python 3.12 inlines most, so none counts
 
 # The C++ methods that every tree function of JAX calls in the end, by class.

@@ -33,7 +33,7 @@ from benchmarks._compiled import (
 from benchmarks._hlo import bytes_copied, bytes_moved, bytes_moved_in_loops, collectives, difference
 from benchmarks._page import Section, as_markdown, as_text
 from benchmarks._timing import setting
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 PAGE = Path(__file__).parent.parent / "docs" / "accelerators.md"
 SIZE = 8192  # a square array that does not fit into the memory of a chip itself; the page says so

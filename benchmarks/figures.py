@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import _figures_compiled, _figures_source, _figures_time, _figures_trace, _figures_types
 from benchmarks._figure import Figure
 from benchmarks._timing import setting
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 RECORD = Path(__file__).parent / "figures.json"
 WIDTH = 86  # of a name

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import treekit as tk
 from benchmarks._page import Chart, Section, show
 from benchmarks._timing import QUICK, measure
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 SIZES = (10, 100, 1_000) if QUICK else (10, 100, 1_000, 10_000)
 SHOWN = 100  # leaves of the tree in the table

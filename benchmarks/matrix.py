@@ -34,9 +34,9 @@ import treekit as tk
 import treekit.optax as treekit_optax
 from benchmarks._matrix_cells import Factory, Kind, kinds_of_params, optimizers, wrappers
 from benchmarks._matrix_page import Outcome, page
-from treekit._describe import describe_error
-from treekit._jax import jnp, jtu, untyped
-from treekit._predicates import is_parameter
+from treekit._base.describe import describe_error
+from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.predicates import is_parameter
 from treekit.check._transformation_laws import LAWS, transformation_laws
 
 SEED = int(os.environ.get("SEED", 0))

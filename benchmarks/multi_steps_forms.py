@@ -18,7 +18,7 @@ import treekit.optax as tko
 from benchmarks._page import Section, show
 from benchmarks._timing import QUICK, measure
 from benchmarks.multi_steps import SIZE, K, arrays
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 ROUNDS = 2 if QUICK else 12
 INNER = optax.adamw(1e-3)

@@ -17,7 +17,7 @@ import optax
 from benchmarks._page import Chart, Section, show
 from benchmarks._timing import QUICK, measure
 from benchmarks.multi_steps import Accumulation, K, arrays, round_of, ways
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 LEAVES = (1, 10) if QUICK else (1, 10, 100, 1_000)  # 10,000 take 23 minutes and more than 24 GB to compile
 PARAMETERS = (10**4, 10**5, 10**6) if QUICK else (10**4, 10**5, 10**6, 10**7, 10**8)

@@ -16,7 +16,7 @@ import optax
 import treekit.optax as tko
 from benchmarks._page import Chart, Section, show
 from benchmarks._timing import QUICK, Ratio, measure
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 LEAVES = (20, 100) if QUICK else (100, 1_000, 5_000)  # of which tracing and lowering is measured
 COMPILED = 20 if QUICK else 100  # leaves of what is compiled and run: compiling 1,000 takes a quarter of a minute

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 import treekit.optax
-from treekit.optax._wrap_optax import NOT_WRAPPED, REPLACEMENTS
+from treekit.optax._lookup.wrap_optax import NOT_WRAPPED, REPLACEMENTS
 
 FOLDER = Path(treekit.optax.__file__).parent
 OURS = ("", "contrib", "schedules", "transforms")  # modules of ours, which have names of their own as well
@@ -24,17 +24,17 @@ THEIRS = tuple(sorted(name for name in THEIRS if name not in OURS and getattr(op
 MODULES = (*OURS, *THEIRS)
 # Optax's types have no room for a model of any class, so in annotations these names mean ours.
 TYPES = {
-    "GradientTransformation": "treekit.optax._transformation",
-    "OptState": "treekit._types",
-    "Params": "treekit._types",
-    "Updates": "treekit._types",
+    "GradientTransformation": "treekit.optax._kernel.transformation",
+    "OptState": "treekit._base.types",
+    "Params": "treekit._base.types",
+    "Updates": "treekit._base.types",
 }
 KNOWN = {name: f"{name}_like" for name in ("adam", "adamw", "chain", "named_chain", "sgd")}
 
 
 def file(module: str) -> Path:
     """Where the list of a module is."""
-    return FOLDER / (f"{module}.py" if module in THEIRS else f"_names{module and '_' + module}.py")
+    return FOLDER / (f"{module}.py" if module in THEIRS else f"_lookup/names{module and '_' + module}.py")
 
 
 def text(module: str) -> str:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 else:
     import optax.{module} as _theirs
 
-    from treekit.optax._wrap_optax import attributes_of as _attributes_of
+    from treekit.optax._lookup.wrap_optax import attributes_of as _attributes_of
 
     __getattr__, __dir__, __all__ = _attributes_of(_theirs)
 '''
@@ -82,7 +82,7 @@ def lists(module: str) -> str:
             imports.append(f"from {package} import {file_name}")
             assigned.append(f"{name}: Final = {file_name}.{replacement.__name__}")
         elif (wrapper := _wrapper(name, value)) is not None:
-            imports += [f"import {path} as _optax", "from treekit.optax import _factory_types as _ours"]
+            imports += [f"import {path} as _optax", "from treekit.optax._lookup import factory_types as _ours"]
             assigned.append(f"{name}: Final = _ours.{wrapper}(_optax.{name})")
         else:
             # Optax's `__init__` assigns some of these to variables, which mypy does not take for types.

@@ -3,12 +3,14 @@
 `treekit.optax` trains any pytree with Optax, and `treekit.testing` checks classes and optimizers.
 """
 
-from treekit._at import tree_at as tree_at
-from treekit._callable import is_truly_callable as is_truly_callable
+from treekit._at.at import tree_at as tree_at
+from treekit._base.callable import is_truly_callable as is_truly_callable
+from treekit._base.predicates import is_array as is_array
+from treekit._base.predicates import is_inexact_array as is_inexact_array
 from treekit._check_types.check_types import Typed as Typed
 from treekit._check_types.check_types import check_types as check_types
-from treekit._diff import assert_trees_same as assert_trees_same
-from treekit._diff import tree_diff as tree_diff
+from treekit._diff.diff import assert_trees_same as assert_trees_same
+from treekit._diff.diff import tree_diff as tree_diff
 from treekit._filter import combine as combine
 from treekit._filter import filter as filter
 from treekit._filter import filter_arrays as filter_arrays
@@ -22,8 +24,6 @@ from treekit._node.register import register_node as register_node
 from treekit._node.replace import replace as replace
 from treekit._path_mask import path_labels as path_labels
 from treekit._path_mask import path_mask as path_mask
-from treekit._predicates import is_array as is_array
-from treekit._predicates import is_inexact_array as is_inexact_array
 from treekit._resolve_spec import resolve_spec as resolve_spec
 from treekit._round import stochastic_round as stochastic_round
 from treekit._stack import tree_ravel as tree_ravel

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from treekit._describe import describe, describe_value
-from treekit._dtype import dtype_of
-from treekit._jax import jtu
-from treekit._key_path import leaf_path_text
-from treekit._predicates import is_array, is_traced
-from treekit._tree import flatten_up_to_each, is_none, prefix_mismatch
-from treekit._types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
+from treekit._base.describe import describe, describe_value
+from treekit._base.dtype import dtype_of
+from treekit._base.jax import jtu
+from treekit._base.key_path import leaf_path_text
+from treekit._base.predicates import is_array, is_traced
+from treekit._base.tree import flatten_up_to_each, is_none, prefix_mismatch
+from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
 
 T = TypeVar("T")
 

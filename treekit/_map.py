@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
-from treekit._dtype import cast_like, dtype_of, shape_of, stands_for_array
-from treekit._jax import jtu
-from treekit._key_path import leaf_path_text
-from treekit._tree import flatten_up_to_each
-from treekit._types import LeafPredicate, PyTree
+from treekit._base.dtype import cast_like, dtype_of, shape_of, stands_for_array
+from treekit._base.jax import jtu
+from treekit._base.key_path import leaf_path_text
+from treekit._base.tree import flatten_up_to_each
+from treekit._base.types import LeafPredicate, PyTree
 
 T = TypeVar("T")
 

@@ -5,14 +5,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from treekit._describe import describe_value
+from treekit._base.describe import describe_value
+from treekit._base.jax import jtu
+from treekit._base.key_path import flatten_with_names
+from treekit._base.patterns import check_pattern, listed, matches, nearest, pattern_text
+from treekit._base.predicates import is_parameter
+from treekit._base.tree import is_mapping
+from treekit._base.types import IsLeaf, PyTree
 from treekit._filter import TreeSpec
-from treekit._jax import jtu
-from treekit._key_path import flatten_with_names
-from treekit._patterns import check_pattern, listed, matches, nearest, pattern_text
-from treekit._predicates import is_parameter
-from treekit._tree import is_mapping
-from treekit._types import IsLeaf, PyTree
 
 T = TypeVar("T")
 

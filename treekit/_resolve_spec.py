@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from treekit._callable import is_truly_callable
+from treekit._base.callable import is_truly_callable
+from treekit._base.jax import jtu
+from treekit._base.predicates import is_inexact_array, is_parameter
+from treekit._base.tree import prefix_mismatch
+from treekit._base.types import PyTree
 from treekit._filter import TreeSpec, filter
-from treekit._jax import jtu
-from treekit._predicates import is_inexact_array, is_parameter
-from treekit._tree import prefix_mismatch
-from treekit._types import PyTree
 
 
 def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:

@@ -10,11 +10,11 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, BFloat16, Float, Float32, Shaped, UInt32
 
-from treekit._dtype import dtype_of, issubdtype
-from treekit._jax import jnp, jtu, lax, untyped
+from treekit._base.dtype import dtype_of, issubdtype
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.predicates import is_array
+from treekit._base.types import PyTree
 from treekit._map import dtype_preserving_tree_map
-from treekit._predicates import is_array
-from treekit._types import PyTree
 
 if TYPE_CHECKING:
     InexactLike = ArrayLike

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from treekit._diff import TreeDiff, tree_diff
-from treekit._dtype import cast_like, dtype_of, issubdtype, promoted_dtype
+from treekit._base.dtype import cast_like, dtype_of, issubdtype, promoted_dtype
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.predicates import is_array, is_inexact_array
+from treekit._diff.diff import TreeDiff, tree_diff
 from treekit._filter import partition
-from treekit._jax import jnp, jtu, lax, untyped
-from treekit._predicates import is_array, is_inexact_array
 
 T = TypeVar("T")
 

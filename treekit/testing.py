@@ -4,7 +4,7 @@
 what goes wrong because of it, and how to fix it.
 """
 
-from treekit._types import Params, PyTree, TransformationLike, Updates
+from treekit._base.types import Params, PyTree, TransformationLike, Updates
 from treekit.check._laws import raise_violations
 from treekit.check._transformation_laws import transformation_laws
 from treekit.check._tree_laws import tree_laws

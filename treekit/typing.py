@@ -5,20 +5,20 @@
 
 from typing import TYPE_CHECKING
 
+from treekit._base.types import FilterSpec as FilterSpec
+from treekit._base.types import Labels as Labels
+from treekit._base.types import LeafPredicate as LeafPredicate
+from treekit._base.types import Mask as Mask
+from treekit._base.types import TransformationLike as TransformationLike
 from treekit._check_types.check_types import Typed as Typed
-from treekit._types import FilterSpec as FilterSpec
-from treekit._types import Labels as Labels
-from treekit._types import LeafPredicate as LeafPredicate
-from treekit._types import Mask as Mask
-from treekit._types import TransformationLike as TransformationLike
 
 __all__ = ["FilterSpec", "GradientTransformation", "Labels", "LeafPredicate", "Mask", "TransformationLike", "Typed"]
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from treekit.optax._transformation import GradientTransformation as _GradientTransformation
-    from treekit.optax._types import S as _S
+    from treekit.optax._kernel.transformation import GradientTransformation as _GradientTransformation
+    from treekit.optax._kernel.types import S as _S
 
     # An alias, since `pyright --verifytypes` does not know a class whose base is in a package without py.typed.
     GradientTransformation: TypeAlias = _GradientTransformation[_S]
@@ -26,7 +26,7 @@ else:
 
     def __getattr__(name: str) -> type:
         if name == "GradientTransformation":
-            from treekit.optax._transformation import GradientTransformation
+            from treekit.optax._kernel.transformation import GradientTransformation
 
             return GradientTransformation
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

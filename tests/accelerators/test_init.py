@@ -11,7 +11,7 @@ from benchmarks._compiled import mesh_of, tpus
 from tests.optax import cases
 from tests.optax.sharding_laws import AUTO, EXPLICIT, INIT, INIT_ON_EXPLICIT, MIXED, WRAPPED, P
 from treekit import optax as tko
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 SPECS = {(1024, 512): P("data", "model"), (256,): P("model")}
 CASES = {

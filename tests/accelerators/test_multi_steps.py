@@ -9,7 +9,7 @@ import pytest
 from benchmarks._compiled import compile_step, in_units
 from benchmarks._hlo import bytes_moved
 from treekit import optax as tko
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 INNER: dict[str, Callable[[], optax.GradientTransformation]] = {
     "adamw": lambda: optax.adamw(1e-3),

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks._compiled import compile_step, in_units
 from benchmarks.accelerators import SIZE, rounded
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 BYTES = {  # per parameter
     "Optax, float32": 28,

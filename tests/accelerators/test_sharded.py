@@ -8,7 +8,7 @@ import pytest
 from benchmarks._compiled import compile_sharded
 from benchmarks._hlo import collectives
 from benchmarks.accelerators import ACCUMULATED, SIZE, WRAPPERS, multi_steps, steps
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 STEPS: dict[str, Callable[[Any], Any]] = {
     **WRAPPERS,

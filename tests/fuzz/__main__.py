@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 from .cases import case_of
 from .laws import failures

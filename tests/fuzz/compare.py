@@ -7,7 +7,7 @@ import numpy as np
 import optax
 
 import treekit as tk
-from treekit._jax import jtu
+from treekit._base.jax import jtu
 
 from .prelude import is_inexact, value_of
 

@@ -13,7 +13,7 @@ import optax as plain
 
 import treekit as tk
 import treekit.optax as ours
-from treekit._jax import jtu
+from treekit._base.jax import jtu
 
 from . import prelude
 from .cases import Case

@@ -2,7 +2,7 @@
 
 import pytest
 
-from treekit._jax import untyped
+from treekit._base.jax import untyped
 
 from .cases import case_of
 from .laws import failures

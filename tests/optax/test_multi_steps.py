@@ -16,7 +16,7 @@ import pytest
 import treekit as tk
 from tests.optax import cases
 from treekit import optax as tko
-from treekit.optax._transformation import core_of, own_step
+from treekit.optax._kernel.transformation import core_of, own_step
 
 NAN = float("nan")
 

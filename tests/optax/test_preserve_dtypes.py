@@ -12,8 +12,8 @@ import pytest
 from tests.optax import cases
 from tests.trees import FLOAT
 from treekit import optax as tko
-from treekit._jax import untyped
-from treekit.optax._preserve_dtypes import preserve_dtypes
+from treekit._base.jax import untyped
+from treekit.optax._kernel.preserve_dtypes import preserve_dtypes
 
 
 def returning(updates: Any, state: Any, initial: Any) -> optax.GradientTransformation:

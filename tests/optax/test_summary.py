@@ -11,7 +11,7 @@ import pytest
 
 from tests.optax import cases
 from treekit import optax as tko
-from treekit.optax._summary import Summary
+from treekit.optax._functions.summary import Summary
 
 PARAMS: Any = {
     "body": {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3, np.float32)},
@@ -196,7 +196,7 @@ def test_what_needs_something_else_says_what() -> None:
 
 
 def test_a_round_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treekit.optax._probe_step._MOST_MINI_STEPS", 4)
+    monkeypatch.setattr("treekit.optax._functions.probe_step._MOST_MINI_STEPS", 4)
     (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 5), {"w": jnp.ones(2)}).rows
     assert (row.step, row.note) == (None, "fails: ValueError: MultiSteps took no step in 4 mini-steps")
     (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 4), {"w": jnp.ones(2)}).rows

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, ge
 import jax
 from jaxtyping import AnnotationError
 
+from treekit._base.describe import describe, describe_error, in_columns
+from treekit._base.jax import jtu
+from treekit._base.types import KeyPath
 from treekit._check_types.fit import first_misfit, fit
 from treekit._check_types.jaxtyping_internals import Memo, describe_memo, extend, fresh_memo, get_memo
 from treekit._check_types.read_annotations import UnresolvedAnnotationError, describe_hint, fields_of, has_fields
-from treekit._describe import describe, describe_error, in_columns
-from treekit._jax import jtu
-from treekit._types import KeyPath
 
 T = TypeVar("T")
 

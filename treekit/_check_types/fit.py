@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from treekit._base.jax import jtu
 from treekit._check_types.jaxtyping_internals import Memo, bind, is_jaxtyping, pytree_parts
-from treekit._jax import jtu
 
 
 def fit(x: Any, hint: Any, memo: Memo) -> Memo | None:

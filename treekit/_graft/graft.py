@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from treekit._describe import describe, describe_value
+from treekit._base.describe import describe, describe_value
+from treekit._base.jax import jtu
+from treekit._base.patterns import nearest
+from treekit._base.types import PyTree
 from treekit._graft.lengths import warn_of_lengths
 from treekit._graft.match import sources
 from treekit._graft.rename import Renamed
 from treekit._graft.report import Grafted, GraftReport
 from treekit._graft.states import Leaf, states_of
 from treekit._graft.values import Resize, carry, check_arguments, resizers
-from treekit._jax import jtu
-from treekit._patterns import nearest
-from treekit._types import PyTree
 
 T = TypeVar("T")
 

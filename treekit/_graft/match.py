@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from treekit._diff import tree_diff
+from treekit._diff.diff import tree_diff
 from treekit._graft.states import Leaf, State
 
 _HYPERPARAMS = "hyperparams."  # those of a new label are not carried over

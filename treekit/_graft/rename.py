@@ -3,8 +3,8 @@
 import re
 from collections.abc import Container, Mapping
 
+from treekit._base.patterns import match_glob, nearest
 from treekit._graft.states import Leaf, State
-from treekit._patterns import match_glob, nearest
 
 _WILDCARD = re.compile(r"(?:(?<=\.)|^)\*\*\.|\*+")  # in a path with a dot at its end, as in `glob_regex`
 

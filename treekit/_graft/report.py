@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from treekit._diff import as_table, in_colours
+from treekit._diff.diff import as_table, in_colours
 
 
 @dataclasses.dataclass(frozen=True)

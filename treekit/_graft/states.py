@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from treekit._dtype import dtype_of
-from treekit._jax import jtu
-from treekit._key_path import is_variable, path_name
-from treekit._tree import is_mapping
-from treekit._types import PyTree
+from treekit._base.dtype import dtype_of
+from treekit._base.jax import jtu
+from treekit._base.key_path import is_variable, path_name
+from treekit._base.tree import is_mapping
+from treekit._base.types import PyTree
 
 
 @dataclasses.dataclass(eq=False)

@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from treekit._describe import describe_value
-from treekit._dtype import cast_like, check_fits, dtype_of, has_dtype
+from treekit._base.describe import describe_value
+from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype
+from treekit._base.jax import jnp, untyped
+from treekit._base.patterns import check_pattern, matches, nearest, pattern_text
+from treekit._base.predicates import is_traced
+from treekit._base.tree import is_mapping
 from treekit._graft.states import Leaf
-from treekit._jax import jnp, untyped
-from treekit._patterns import check_pattern, matches, nearest, pattern_text
-from treekit._predicates import is_traced
-from treekit._tree import is_mapping
 
 Resize = Callable[[Any, Any], Any]
 _NUMPY: Any = (np.ndarray, np.generic)

@@ -8,7 +8,7 @@ import types
 from collections.abc import Collection, Generator, Iterable
 from typing import Any
 
-from treekit._jax import jtu
+from treekit._base.jax import jtu
 from treekit._node.intern import LAYOUT
 
 registering = threading.RLock()

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import jax
 import wadler_lindig
 
+from treekit._base.describe import describe_function
+from treekit._base.jax import jtu
 from treekit._check_types.check_types import check_created
-from treekit._describe import describe_function
-from treekit._jax import jtu
 from treekit._node.codegen import STATIC
 from treekit._node.copy_arguments import copy_arguments
 from treekit._node.layout import Creation, Layout, deepcopy_node, layout_of

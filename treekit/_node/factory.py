@@ -5,10 +5,10 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from treekit._jax import jtu
+from treekit._base.jax import jtu
+from treekit._base.tree import children_of
+from treekit._base.types import KeyPath, PyTree
 from treekit._node.copy_arguments import copy_arguments
-from treekit._tree import children_of
-from treekit._types import KeyPath, PyTree
 
 T = TypeVar("T")
 P = ParamSpec("P")

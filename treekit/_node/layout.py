@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from treekit._jax import jtu
+from treekit._base.jax import jtu
 from treekit._node.checks import already_a_node, registering
 from treekit._node.codegen import STATIC, generate_flatten, generate_rebuild
 from treekit._node.intern import LAYOUT, Interned, StaticFields

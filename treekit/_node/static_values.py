@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from treekit._jax import untyped
-from treekit._types import PyTree
+from treekit._base.jax import untyped
+from treekit._base.types import PyTree
 
 # Types whose values are always hashable and contain no arrays; values of other types are inspected.
 _PLAIN = frozenset(

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-from treekit._diff import TreeDiff, tree_diff
-from treekit._dtype import dtype_of
-from treekit._jax import jnp, jtu, untyped
-from treekit._predicates import is_array, is_inexact_array
-from treekit._types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._base.dtype import dtype_of
+from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.predicates import is_array, is_inexact_array
+from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._diff.diff import TreeDiff, tree_diff
 
 STEPS = 4  # all with the same arguments, so traced once
 _LISTED = 6  # the number of key paths in one line

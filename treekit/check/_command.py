@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
-from treekit._diff import in_colours
+from treekit._diff.diff import in_colours
 from treekit.check._load import UsageError, load_loss, load_optimizer, load_tree
 from treekit.check._page import as_page
 from treekit.check._report import Report, add_optimizer, report_on_tree

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from treekit._describe import count
+from treekit._base.describe import count
 
 # Fixes that several laws suggest.
 REGISTER = "make the class a treekit.node, or register it with treekit.register_node"

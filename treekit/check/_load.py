@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from treekit._describe import describe_error
-from treekit._jax import jtu
-from treekit._predicates import is_array
+from treekit._base.describe import describe_error
+from treekit._base.jax import jtu
+from treekit._base.predicates import is_array
 
 Progress = Callable[[str], None]
 

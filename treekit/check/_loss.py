@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from treekit._describe import describe_error
-from treekit._dtype import dtype_of, issubdtype
+from treekit._base.describe import describe_error
+from treekit._base.dtype import dtype_of, issubdtype
+from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.predicates import is_inexact_array
+from treekit._base.types import Params, TransformationLike, Updates
 from treekit._filter import combine, partition
-from treekit._jax import jnp, jtu, untyped
-from treekit._predicates import is_inexact_array
-from treekit._types import Params, TransformationLike, Updates
 from treekit.check._case import Case, default_gradients, rebuilt
 from treekit.check._load import UsageError
 from treekit.check._treatments import is_abstract

@@ -5,7 +5,7 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
-from treekit._types import PyTree
+from treekit._base.types import PyTree
 from treekit.check._laws import Violation
 from treekit.check._load import UsageError
 from treekit.check._report import Report

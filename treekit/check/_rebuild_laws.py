@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from treekit._describe import count, describe, describe_error, describe_value
-from treekit._diff import tree_diff
-from treekit._jax import jtu, untyped
-from treekit._predicates import is_array
-from treekit._types import PyTreeDef
+from treekit._base.describe import count, describe, describe_error, describe_value
+from treekit._base.jax import jtu, untyped
+from treekit._base.predicates import is_array
+from treekit._base.types import PyTreeDef
+from treekit._diff.diff import tree_diff
 from treekit.check._laws import REGISTER, Violation
 from treekit.check._static_laws import has_static_parts_that_are_static, public_attributes, same_treedef
 from treekit.check._treatments import abstract

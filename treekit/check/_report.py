@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from treekit._describe import describe, describe_error, describe_value
-from treekit._dtype import dtype_of
-from treekit._jax import jtu
-from treekit._predicates import is_array
-from treekit._types import PyTree
+from treekit._base.describe import describe, describe_error, describe_value
+from treekit._base.dtype import dtype_of
+from treekit._base.jax import jtu
+from treekit._base.predicates import is_array
+from treekit._base.types import PyTree
 from treekit.check._laws import Violation
 from treekit.check._load import Progress, UsageError
 from treekit.check._loss import Loss, extra_arguments, gradients, squares

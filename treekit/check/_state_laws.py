@@ -6,14 +6,14 @@ from typing import Any
 
 import jax
 
-from treekit._describe import describe_error
-from treekit._diff import TreeDiff, tree_diff
-from treekit._dtype import issubdtype
-from treekit._jax import jnp, jtu, lax, untyped
-from treekit._leaf_diff import STRUCTURE
-from treekit._predicates import is_inexact_array
+from treekit._base.describe import describe_error
+from treekit._base.dtype import issubdtype
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.predicates import is_inexact_array
+from treekit._base.types import OptState, Params, PyTree
+from treekit._diff.diff import TreeDiff, tree_diff
+from treekit._diff.leaf_diff import STRUCTURE
 from treekit._round import is_narrow, widen
-from treekit._types import OptState, Params, PyTree
 from treekit.check._case import STEPS, Case, Run, by_path, is_jit_argument, listed, split
 from treekit.check._laws import KEEP_WIDE, PRESERVE, Violation
 

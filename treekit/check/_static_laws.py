@@ -7,11 +7,11 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from treekit._describe import describe_error
-from treekit._jax import jtu
+from treekit._base.describe import describe_error
+from treekit._base.jax import jtu
+from treekit._base.predicates import is_array
+from treekit._base.types import PyTree, PyTreeDef
 from treekit._node.static_values import captured_objects
-from treekit._predicates import is_array
-from treekit._types import PyTree, PyTreeDef
 from treekit.check._laws import Violation
 
 

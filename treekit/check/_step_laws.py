@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from treekit._describe import describe_error
-from treekit._diff import tree_diff
-from treekit._dtype import dtype_of, has_no_update, promoted_dtype
-from treekit._jax import jnp, jtu, lax, untyped
-from treekit._predicates import is_inexact_array, is_parameter
-from treekit._tree import is_none
-from treekit._types import OptState, Params, Updates
+from treekit._base.describe import describe_error
+from treekit._base.dtype import dtype_of, has_no_update, promoted_dtype
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.predicates import is_inexact_array, is_parameter
+from treekit._base.tree import is_none
+from treekit._base.types import OptState, Params, Updates
+from treekit._diff.diff import tree_diff
 from treekit.check._case import STEPS, Case, Run, all_finite, by_path, listed, nan_paths, without
 from treekit.check._laws import FILTER, KEEP_WIDE, PRESERVE, Violation
 from treekit.check._treatments import abstract

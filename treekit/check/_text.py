@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from treekit._describe import count, in_columns
+from treekit._base.describe import count, in_columns
 from treekit.check._laws import Violation
 from treekit.check._report import KINDS, Report
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from treekit._describe import describe_error
-from treekit._diff import tree_diff
-from treekit._types import Params, TransformationLike, Updates
+from treekit._base.describe import describe_error
+from treekit._base.types import Params, TransformationLike, Updates
+from treekit._diff.diff import tree_diff
 from treekit.check import _state_laws, _step_laws
 from treekit.check._case import Case, Run, default_gradients, rebuilt, run_steps
 from treekit.check._laws import FILTER, REGISTER, Violation

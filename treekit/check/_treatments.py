@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from treekit._callable import is_truly_callable
-from treekit._describe import count, describe_error
-from treekit._dtype import dtype_of, issubdtype
-from treekit._jax import jtu, untyped
-from treekit._predicates import is_array, is_inexact_array, is_parameter
-from treekit._types import PyTree
+from treekit._base.callable import is_truly_callable
+from treekit._base.describe import count, describe_error
+from treekit._base.dtype import dtype_of, issubdtype
+from treekit._base.jax import jtu, untyped
+from treekit._base.predicates import is_array, is_inexact_array, is_parameter
+from treekit._base.types import PyTree
 
 _LISTED = 8  # the number of key paths in one line
 

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from treekit._describe import describe_error
-from treekit._jax import jtu
-from treekit._types import PyTree
+from treekit._base.describe import describe_error
+from treekit._base.jax import jtu
+from treekit._base.types import PyTree
 from treekit.check._laws import REGISTER, Violation
 from treekit.check._rebuild_laws import REBUILD_LAWS
 from treekit.check._static_laws import STATIC_LAWS, same_treedef

@@ -25,38 +25,38 @@ from treekit.optax import second_order as second_order
 from treekit.optax import transforms as transforms
 from treekit.optax import tree as tree
 from treekit.optax import tree_utils as tree_utils
-from treekit.optax._apply import apply_updates as apply_updates
-from treekit.optax._apply import tree_map_params as tree_map_params
-from treekit.optax._apply_gradients import apply_gradients as apply_gradients
-from treekit.optax._apply_if_finite import apply_if_finite as apply_if_finite
-from treekit.optax._averages import incremental_update as incremental_update
-from treekit.optax._averages import periodic_update as periodic_update
-from treekit.optax._conditionally import conditionally_mask as conditionally_mask
-from treekit.optax._conditionally import conditionally_transform as conditionally_transform
-from treekit.optax._dtype_preserving import dtype_preserving as dtype_preserving
-from treekit.optax._hyperparams import get_hyperparams as get_hyperparams
-from treekit.optax._hyperparams import set_hyperparams as set_hyperparams
-from treekit.optax._inject import inject_hyperparams as inject_hyperparams
-from treekit.optax._lbfgs import lbfgs as lbfgs
-from treekit.optax._lbfgs import value_and_grad_from_state as value_and_grad_from_state
-from treekit.optax._masking import filtered as filtered
-from treekit.optax._masking import freeze as freeze
-from treekit.optax._masking import masked as masked
-from treekit.optax._masking import partition as partition
-from treekit.optax._masking import selective_transform as selective_transform
-from treekit.optax._monitor import monitor as monitor
-from treekit.optax._multi_steps import MultiSteps as MultiSteps
-from treekit.optax._params_ema import get_ema as get_ema
-from treekit.optax._params_ema import params_ema as params_ema
-from treekit.optax._scale_by_tree import scale_by_tree as scale_by_tree
-from treekit.optax._summary import summary as summary
-from treekit.optax._wrap_optax import wrap_attribute as _wrap_attribute
-from treekit.optax._wrap_optax import wrap_module as _wrap_module
+from treekit.optax._functions.apply import apply_updates as apply_updates
+from treekit.optax._functions.apply import tree_map_params as tree_map_params
+from treekit.optax._functions.apply_gradients import apply_gradients as apply_gradients
+from treekit.optax._functions.averages import incremental_update as incremental_update
+from treekit.optax._functions.averages import periodic_update as periodic_update
+from treekit.optax._functions.hyperparams import get_hyperparams as get_hyperparams
+from treekit.optax._functions.hyperparams import set_hyperparams as set_hyperparams
+from treekit.optax._functions.summary import summary as summary
+from treekit.optax._lookup.wrap_optax import wrap_attribute as _wrap_attribute
+from treekit.optax._lookup.wrap_optax import wrap_module as _wrap_module
+from treekit.optax._wrappers.apply_if_finite import apply_if_finite as apply_if_finite
+from treekit.optax._wrappers.conditionally import conditionally_mask as conditionally_mask
+from treekit.optax._wrappers.conditionally import conditionally_transform as conditionally_transform
+from treekit.optax._wrappers.dtype_preserving import dtype_preserving as dtype_preserving
+from treekit.optax._wrappers.inject import inject_hyperparams as inject_hyperparams
+from treekit.optax._wrappers.lbfgs import lbfgs as lbfgs
+from treekit.optax._wrappers.lbfgs import value_and_grad_from_state as value_and_grad_from_state
+from treekit.optax._wrappers.masking import filtered as filtered
+from treekit.optax._wrappers.masking import freeze as freeze
+from treekit.optax._wrappers.masking import masked as masked
+from treekit.optax._wrappers.masking import partition as partition
+from treekit.optax._wrappers.masking import selective_transform as selective_transform
+from treekit.optax._wrappers.monitor import monitor as monitor
+from treekit.optax._wrappers.multi_steps import MultiSteps as MultiSteps
+from treekit.optax._wrappers.params_ema import get_ema as get_ema
+from treekit.optax._wrappers.params_ema import params_ema as params_ema
+from treekit.optax._wrappers.scale_by_tree import scale_by_tree as scale_by_tree
 
 multi_transform = partition
 
 if TYPE_CHECKING:
-    from treekit.optax._names import *
+    from treekit.optax._lookup.names import *
 else:  # so that type checkers report misspelt names
 
     def __getattr__(name: str) -> Any:
@@ -75,3 +75,7 @@ else:  # so that type checkers report misspelt names
 for _name, _module in list(vars(_optax).items()):
     if isinstance(_module, ModuleType) and _module.__name__ == f"optax.{_name}":
         sys.modules.setdefault(f"{__name__}.{_name}", _wrap_module(_module, f"{__name__}.{_name}"))
+
+# Where the classes of states were before; pickles made then name these modules.
+for _name in ("dtype_preserving", "params_ema", "scale_by_tree"):
+    sys.modules[f"{__name__}._{_name}"] = sys.modules[f"{__name__}._wrappers.{_name}"]

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from treekit.optax._apply import schedule_free_eval_params as schedule_free_eval_params
+from treekit.optax._functions.apply import schedule_free_eval_params as schedule_free_eval_params
 
 if TYPE_CHECKING:
-    from treekit.optax._names_contrib import *
+    from treekit.optax._lookup.names_contrib import *
 else:
     import optax.contrib as _theirs
 
-    from treekit.optax._wrap_optax import attributes_of as _attributes_of
+    from treekit.optax._lookup.wrap_optax import attributes_of as _attributes_of
 
     __getattr__, __dir__, __all__ = _attributes_of(_theirs)

@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 else:
     import optax.second_order as _theirs
 
-    from treekit.optax._wrap_optax import attributes_of as _attributes_of
+    from treekit.optax._lookup.wrap_optax import attributes_of as _attributes_of
 
     __getattr__, __dir__, __all__ = _attributes_of(_theirs)

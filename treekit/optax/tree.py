@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from optax.tree import where as where
     from optax.tree import zeros_like as zeros_like
 
-    from treekit.optax import _apply
+    from treekit.optax._functions import apply as _apply
 
     map_params: Final = _apply.tree_map_params
 
 else:
     import optax.tree as _theirs
 
-    from treekit.optax._wrap_optax import attributes_of as _attributes_of
+    from treekit.optax._lookup.wrap_optax import attributes_of as _attributes_of
 
     __getattr__, __dir__, __all__ = _attributes_of(_theirs)

@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from optax.tree_utils import tree_where as tree_where
     from optax.tree_utils import tree_zeros_like as tree_zeros_like
 
-    from treekit.optax import _apply
+    from treekit.optax._functions import apply as _apply
 
     tree_map_params: Final = _apply.tree_map_params
 
 else:
     import optax.tree_utils as _theirs
 
-    from treekit.optax._wrap_optax import attributes_of as _attributes_of
+    from treekit.optax._lookup.wrap_optax import attributes_of as _attributes_of
 
     __getattr__, __dir__, __all__ = _attributes_of(_theirs)

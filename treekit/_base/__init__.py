@@ -1,0 +1,11 @@
+"""What every other folder uses, and which question each file answers. It imports nothing else of treekit.
+
+- `types`, `jax`: which names do types have, and how do type checkers see JAX?
+- `dtype`: which dtype does a leaf have, and may it be cast to another?
+- `predicates`: what is a leaf: an array, a parameter, a traced value?
+- `tree`: how are several trees of one structure walked through?
+- `key_path`: what is a leaf's name?
+- `patterns`: which names does a pattern match, and which names are nearest to it?
+- `describe`: how is a value written in a message?
+- `callable`: is an object a function, or a tree that can be called?
+"""

@@ -1,0 +1,158 @@
+"""Describe leaves, types and values in words, for error messages and lists of differences."""
+
+import dataclasses
+import functools
+import re
+import types
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import wadler_lindig
+from jax.core import Tracer
+
+from treekit._base.dtype import dtype_of
+from treekit._base.jax import jtu, untyped
+from treekit._base.predicates import is_array
+
+_ONE_LINE = 10**9  # columns
+_WIDTH = 60  # columns for a value
+_ERROR_WIDTH = 300
+_KEYS = 24  # listed at most
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
+_SHOW_ADDRESSES: frozenset[Any] = frozenset({object.__repr__})
+_JITTED: Any = untyped.jit(len).__class__
+_pretty: Any = wadler_lindig  # its keyword arguments have no types
+_SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
+
+
+def describe(x: object, *, short: bool = True) -> str:
+    """Return `f32[2,3]` for an array (`float32[2,3]` if not short), type and value of a number, and other types."""
+    if is_array(x) or isinstance(x, jax.ShapeDtypeStruct):
+        dtype = str(x.dtype)
+        names = _SHORT_DTYPES if short else ()
+        name = next((s + dtype.removeprefix(d) for d, s in names if dtype.startswith(d)), dtype)
+        numpy = "(numpy)" if isinstance(x, (np.ndarray, np.generic)) else ""
+        return f"{name}[{','.join(map(str, x.shape))}]{numpy}{'(deleted)' if is_deleted(x) else ''}"
+    if dtype_of(x) is None:
+        return "None" if x is None else type(x).__name__
+    return f"{type(x).__name__} {x!r}"
+
+
+def is_deleted(x: object) -> bool:
+    """Whether an array has been deleted, for example by donation."""
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer) and x.is_deleted()
+
+
+def describe_value(x: object) -> str:
+    """Write a value on one line, with functions by name; if its `__repr__` raises, its type and the error."""
+    try:
+        return " ".join(_written(x).split())
+    except Exception as error:
+        return f"<{type(x).__qualname__}, whose __repr__ raises {type(error).__name__}>"
+
+
+def describe_error(error: BaseException) -> str:
+    """Write the type and message of an error on one line. JAX names the key path in the second line of a message."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= _ERROR_WIDTH else text[: _ERROR_WIDTH - 1] + "…"
+
+
+def describe_function(x: object) -> str | None:
+    """Return `<function f>`, `<jitted f>` or `<custom_jvp f>` for a function; None for anything else.
+
+    The `repr` of most wrapped functions has only their address.
+    """
+    if isinstance(x, types.MethodType):
+        return f"<bound method {x.__qualname__}>"
+    if isinstance(x, types.FunctionType):
+        return f"<{'wrapped ' * hasattr(x, '__wrapped__')}function {x.__qualname__}>"
+    is_callable_object = callable(x) and _type(x).__repr__ in _SHOW_ADDRESSES
+    if not (is_callable_object or isinstance(x, _JITTED)):
+        return None
+    name: Any = getattr(x, "__qualname__", None)
+    return f"<{'jitted' if isinstance(x, _JITTED) else type(x).__name__} {name}>" if name else None
+
+
+def _written(x: object) -> str:
+    """Return the `repr` of a value without addresses, with functions by name, also in containers and dataclasses."""
+    if name := describe_function(x):
+        return name
+    if not _is_written_by_items(type(x)):
+        return repr(x) if isinstance(x, str) else _ADDRESS.sub("", repr(x))
+
+    def item(y: object) -> wadler_lindig.AbstractDoc | None:
+        if isinstance(y, type) or _is_written_by_items(type(y)):
+            return None
+        return wadler_lindig.TextDoc(_written(y))
+
+    text: str = _pretty.pformat(x, custom=item, hide_defaults=False, width=_ONE_LINE)
+    return text
+
+
+def _is_written_by_items(cls: type[Any]) -> bool:
+    generated = dataclasses.is_dataclass(cls) and hasattr(cls.__repr__, "__wrapped__")  # generated
+    return generated or cls in (list, tuple, dict, set, frozenset, functools.partial)
+
+
+def _type(x: object) -> type[Any]:
+    return type(x)
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Write a number with its noun, in the plural if needed."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def in_columns(rows: Sequence[tuple[str, ...]], gap: str = "  ") -> list[str]:
+    """Write each row on a line, with its cells below those of the row before."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [gap.join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def describe_types(a: object, b: object) -> tuple[str, str]:
+    """Return the names of two types; if they are equal, with their modules, and if those are too, with their ids."""
+    for name in (_type_name, _full_type_name):
+        if name(a) != name(b):
+            return name(a), name(b)
+    return f"{_full_type_name(a)} at {id(type(a)):#x}", f"{_full_type_name(b)} at {id(type(b)):#x}"
+
+
+def describe_keys(a: Collection[Any], b: Collection[Any]) -> tuple[str, str]:
+    """List the keys of the children of two nodes; if there are many, those that the other node does not have."""
+    return _describe_keys(a, b), _describe_keys(b, a)
+
+
+def _describe_keys(keys: Collection[Any], others: Collection[Any]) -> str:
+    if not keys:
+        return "no children"
+    children = count(len(keys), "child", "children")
+    if len(keys) <= _KEYS:
+        return f"{children}: {', '.join(jtu.keystr((key,)) for key in keys)}"
+    own = [jtu.keystr((key,)) for key in keys if key not in others]
+    rest = f" and {len(own) - _KEYS} more" if len(own) > _KEYS else ""
+    return children + (f", among them {', '.join(own[:_KEYS])}{rest}" if own else "")
+
+
+def describe_values(a: object, b: object) -> tuple[str, str]:
+    """Write two values on one line each; long ones from where they begin to differ."""
+    left, right = describe_value(a), describe_value(b)
+    if left == right:
+        left, right = f"{left} at {id(a):#x}", f"{right} at {id(b):#x}"
+    start = next((i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y), 0)
+    return _cut(left, start), _cut(right, start)
+
+
+def _cut(text: str, start: int) -> str:
+    start = max(0, start - _WIDTH // 2) if len(text) > _WIDTH else 0
+    end = start + _WIDTH
+    return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
+
+
+def _type_name(x: object) -> str:
+    return describe_function(x) or (describe(x) if dtype_of(x) is not None or x is None else type(x).__qualname__)
+
+
+def _full_type_name(x: object) -> str:
+    return f"{type(x).__module__}.{type(x).__qualname__}"

@@ -1,0 +1,187 @@
+"""Dtype queries, promotion and casts of leaves."""
+
+import functools
+from typing import Any, TypeGuard
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.types import HasDtype
+
+ARRAYS: Any = (jax.Array, np.ndarray, np.generic)
+_WITH_DTYPE: Any = (*ARRAYS, jax.ShapeDtypeStruct)
+
+# NumPy's same_kind casts only go up this order. NumPy's own order lacks ml_dtypes (bf16, fp8), hence this one.
+_KINDS: tuple[Any, ...] = (
+    np.bool_,
+    np.unsignedinteger,
+    np.signedinteger,
+    np.floating,
+    np.complexfloating,
+)
+
+
+def dtype_of(x: object) -> Any:
+    """Return the dtype that JAX gives a leaf, or None if it has none (functions, strings, None, object arrays)."""
+    if has_dtype(x):
+        dtype = x.dtype
+        if _is_the_same_in_jax(dtype):
+            return dtype
+        return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True) if _is_known(dtype) else None
+    if isinstance(x, (bool, int, float, complex)):
+        return jax.dtypes.canonicalize_dtype(type(x))
+    return None
+
+
+def has_no_update(update: object) -> bool:
+    """Whether `update` means no update: None, as in Equinox, or float0, JAX's gradient of an integer."""
+    return update is None or bool(getattr(update, "dtype", None) == jax.dtypes.float0)
+
+
+def is_weak(x: object) -> bool:
+    """Whether the dtype of `x` is weak in JAX's type promotion: Python numbers and weakly typed arrays."""
+    if has_dtype(x):
+        return bool(getattr(x, "weak_type", False))
+    return isinstance(x, (int, float, complex)) and not isinstance(x, bool)  # a Python bool is strongly typed
+
+
+def strengthen(x: object) -> Any:
+    """Return a number or an array as a strongly typed array of the dtype that JAX gives it; anything else unchanged."""
+    if is_weak(x) and has_dtype(x):
+        return lax.convert_element_type(x, dtype_of(x))
+    return as_array(x) if dtype_of(x) is None or dtype_of(x) == _raw_dtype(x) else jnp.asarray(x, dtype_of(x))
+
+
+def as_array(x: object) -> Any:
+    """Return a Python number as a strongly typed array, and what stands for one as that array; others unchanged."""
+    if has_dtype(x):
+        return x
+    if isinstance(x, (bool, int, float, complex)):
+        return jnp.asarray(x, dtype_of(x))
+    return resolve_array(x)
+
+
+def resolve_array(x: object) -> Any:
+    """Return the array that a leaf stands for; anything else unchanged."""
+    if isinstance(x, jax.Ref):
+        ref: Any = x  # typed Any, since the items of references have no types
+        return ref[...]
+    return jnp.asarray(x) if stands_for_array(x) else x
+
+
+def shape_of(x: object) -> tuple[int, ...]:
+    """Return the shape of a leaf, also of one that stands for an array; else ()."""
+    return np.shape(x) if has_dtype(x) else np.shape(as_array(x))
+
+
+def stands_for_array(x: object) -> bool:
+    """Whether a leaf is a reference to an array, or has `__jax_array__`, which a node may have too."""
+    return isinstance(x, jax.Ref) or (hasattr(type(x), "__jax_array__") and jtu.all_leaves([x]))
+
+
+def promoted_dtype(*leaves: object) -> Any:
+    """Return a dtype that can represent the values of all of these leaves: numbers, arrays, and what stands for one."""
+    dtypes = set(map(dtype_of, leaves))
+    if None in dtypes:
+        dtypes = {dtype_of(as_array(x)) for x in leaves}
+    if len(dtypes) == 1:
+        return dtypes.pop()
+    # JAX promotes neither integers of less than 8 bits nor floats of 8 bits or less. For such floats, the other dtypes
+    # decide, and bf16 can represent any two of them.
+    dtypes = {jnp.dtype(jnp.int8) if _is_small_integer(dtype) else dtype for dtype in dtypes}
+    if len(wide := {dtype for dtype in dtypes if not _is_float8(dtype)}) < len(dtypes):
+        floats = {dtype for dtype in wide if issubdtype(dtype, np.inexact)}
+        dtypes = floats or (dtypes - wide if len(dtypes - wide) == 1 else {jnp.dtype(jnp.bfloat16)})
+    # The caller asks for promotion, so it is allowed even if JAX's promotion mode is strict.
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*dtypes)
+
+
+def _is_small_integer(dtype: object) -> bool:
+    return issubdtype(dtype, jnp.integer) and bool(jnp.iinfo(dtype).bits < 8)
+
+
+def _is_float8(dtype: object) -> bool:
+    return issubdtype(dtype, jnp.floating) and bool(jnp.finfo(dtype).bits <= 8)
+
+
+def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
+    """Cast `result` to the dtype of `leaf`, unless it has it; raise a TypeError if the cast is not allowed."""
+    if isinstance(result, jax.Array) and result.dtype == getattr(leaf, "dtype", ()):  # NumPy takes None for float64
+        if not getattr(result, "weak_type", False):
+            return result  # what follows agrees, and takes longer
+    want, have = dtype_of(leaf), dtype_of(result)
+    if want is None or result is None:
+        return result
+    if have is None:  # checked first, since NumPy takes None for float64
+        raise TypeError(f"a result of type {type(result).__name__} for a leaf of dtype {want}")
+    keeps_strength = not is_weak(result) or is_weak(leaf)
+    keeps_array = has_dtype(result) or not has_dtype(leaf)
+    if have == want and _raw_dtype(result) == want and keeps_strength and keeps_array:
+        return result
+    if have != want and not _may_cast(have, want, casting, weak=is_weak(result)):
+        hint = '; casting="unsafe" would allow it' if _may_cast(have, want, "unsafe") else ""
+        raise TypeError(f"a result of dtype {have} for a leaf of dtype {want}{hint}")
+    if isinstance(result, jax.ShapeDtypeStruct):
+        return untyped.ShapeDtypeStruct(result.shape, want, sharding=result.sharding)
+    # asarray raises on a Python int that does not fit; casting an array would wrap around.
+    return lax.convert_element_type(result, want) if has_dtype(result) else jnp.asarray(result, want)
+
+
+def check_fits(x: object, dtype: object) -> None:
+    """Raise an OverflowError if an array of integers that is not traced has a value that a dtype cannot represent."""
+    if not isinstance(x, ARRAYS) or isinstance(x, Tracer) or _raw_dtype(x) == dtype:
+        return
+    if issubdtype(_raw_dtype(x), jnp.integer) and issubdtype(dtype, jnp.integer):
+        values, info = np.asarray(x), jnp.iinfo(dtype)
+        if values.size and not info.min <= values.min() <= values.max() <= info.max:
+            raise OverflowError(f"an integer is out of bounds for {dtype}")
+
+
+def has_dtype(x: object) -> TypeGuard[HasDtype]:
+    """Whether a leaf has a dtype: an array, a NumPy number, or a `jax.ShapeDtypeStruct`."""
+    return isinstance(x, _WITH_DTYPE)
+
+
+def _raw_dtype(x: object) -> Any:
+    """Return the dtype of `x` itself, before JAX canonicalizes it."""
+    return x.dtype if has_dtype(x) else dtype_of(x)
+
+
+def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
+    if not (is_number(have) and is_number(want)):
+        return False  # keys, float0
+    if issubdtype(have, np.complexfloating) and not issubdtype(want, np.complexfloating):
+        return False
+    if casting == "unsafe" or want == np.bool_:
+        return True
+    return _kind(have) - (weak and _kind(have) == 2) <= _kind(want)  # a Python int may be cast to an unsigned one
+
+
+@functools.cache  # called several times for each leaf
+def issubdtype(dtype: object, kind: object) -> bool:
+    """Do what `jax.numpy.issubdtype` does, which takes a microsecond, once for each dtype and kind."""
+    return dtype is not None and bool(jnp.issubdtype(dtype, kind))  # NumPy takes None for float64
+
+
+@functools.cache
+def is_number(dtype: object) -> bool:  # the dtype of a key is not a DTypeLike
+    """Whether a dtype is one of numbers or bools; those of keys, objects and strings are not, nor is float0."""
+    return any(jnp.issubdtype(dtype, kind) for kind in _KINDS)
+
+
+@functools.cache
+def _is_the_same_in_jax(dtype: object) -> bool:
+    """Whether JAX has arrays of a dtype in every setting: it has those of 64 bits only if jax_enable_x64 is set."""
+    return is_number(dtype) and not any(dtype == each for each in (np.int64, np.uint64, np.float64, np.complex128))
+
+
+@functools.cache
+def _is_known(dtype: object) -> bool:
+    return is_number(dtype) or dtype == jax.dtypes.float0 or bool(jnp.issubdtype(dtype, jax.dtypes.extended))
+
+
+def _kind(dtype: object) -> int:
+    return next(i for i, kind in enumerate(_KINDS) if issubdtype(dtype, kind))

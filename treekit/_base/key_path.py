@@ -1,0 +1,46 @@
+"""Write key paths as text, for errors and for patterns."""
+
+from typing import Any
+
+from treekit._base.jax import jtu, untyped
+from treekit._base.types import IsLeaf, KeyPath, PyTree
+
+
+def path_text(path: KeyPath) -> str:
+    """Write a key path for an error, such as `.layers[0].bias`."""
+    return jtu.keystr(path) or "the root"
+
+
+def leaf_path_text(tree: PyTree, i: int, is_leaf: IsLeaf = None) -> str:
+    """Write the key path of the i-th leaf for an error; only then, since computing paths is slow."""
+    return path_text(jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][i][0])
+
+
+def path_name(path: KeyPath) -> str:
+    """Write a key path as patterns do, `layers.0.bias`; attributes, keys and indices look the same."""
+    name: str = untyped.tree_util.keystr(path, simple=True, separator=".")
+    return name
+
+
+def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:
+    """Flatten a tree, with the name of each leaf. A Flax variable and its value have one name."""
+
+    def stop(x: object) -> bool:
+        return is_variable(x) or (is_leaf is not None and is_leaf(x))
+
+    found: list[tuple[str, Any]] = []
+    for path, x in jtu.tree_flatten_with_path(tree, is_leaf=stop)[0]:
+        if is_variable(x) and not (is_leaf is not None and is_leaf(x)):
+            inside = jtu.tree_flatten_with_path(x, is_leaf=is_leaf)[0]
+            found += [(path_name((*path, *below[1:])), leaf) for below, leaf in inside]
+        else:
+            found.append((path_name(path), x))
+    return found
+
+
+def is_variable(x: object) -> bool:
+    """Whether `x` is a variable of Flax, a node whose only child is `value`; the core does not import Flax."""
+    return any(cls.__name__ in _VARIABLES and cls.__module__.startswith("flax.") for cls in type(x).__mro__)
+
+
+_VARIABLES = ("Variable", "VariableState")

@@ -1,0 +1,85 @@
+"""Predicates on leaves: is it an array, an array that can have a gradient, a parameter?"""
+
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from treekit._base.dtype import ARRAYS, as_array, dtype_of, is_number, issubdtype, resolve_array, stands_for_array
+from treekit._base.jax import jnp
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+else:  # typing has TypeIs from Python 3.13 on; at run time, any special form that takes a type will do
+    TypeIs = TypeGuard
+
+
+def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.number[Any] | np.bool_]:
+    """Return True for JAX arrays, tracers, NumPy arrays and NumPy scalars, and False for Python numbers.
+
+    Args:
+        x: any object.
+
+    Returns:
+        Whether `x` is an array. Agrees with `equinox.is_array` on every object.
+
+    >>> import jax.numpy as jnp
+    >>> import numpy as np
+    >>> is_array(jnp.ones(3)), is_array(np.float32(1)), is_array(1.0)
+    (True, True, False)
+    """
+    return isinstance(x, ARRAYS)
+
+
+def is_inexact_array(
+    x: object,
+) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.inexact[Any]]:
+    """Return True for arrays that can have a gradient: floating-point (bf16 and fp8 too) and complex ones.
+
+    Args:
+        x: any object.
+
+    Returns:
+        Whether `x` is an inexact array. Agrees with `equinox.is_inexact_array` on every object.
+
+    >>> import jax.numpy as jnp
+    >>> is_inexact_array(jnp.ones(3)), is_inexact_array(jnp.arange(3)), is_inexact_array(1.0)
+    (True, False, False)
+    """
+    if isinstance(x, jax.Array):
+        return issubdtype(x.dtype, jnp.inexact)
+    # NumPy's own type hierarchy, as in Equinox: a NumPy array of an extension dtype (bf16) is not inexact.
+    return is_array(x) and bool(np.issubdtype(x.dtype, np.inexact))
+
+
+def is_parameter(x: object) -> bool:
+    """Return True for leaves that can be parameters, and False for PRNG keys, strings, functions and other objects.
+
+    Parameters are numeric arrays, Python numbers, `jax.Ref`s, and objects with `__jax_array__`.
+    """
+    dtype = dtype_of(x)
+    if dtype is None and stands_for_array(x):
+        dtype = x.dtype if isinstance(x, jax.Ref) else dtype_of(as_array(x))
+    return dtype is not None and is_number(dtype)
+
+
+def is_inexact_parameter(x: object) -> bool:
+    """Return True for parameters that are floating-point or complex."""
+    return is_parameter(x) and issubdtype(dtype_of(resolve_array(x)), jnp.inexact)
+
+
+def has_gradient(x: object) -> bool:
+    """Whether JAX differentiates with respect to `x`: a floating-point or complex array, also one of NumPy in bf16."""
+    return is_array(x) and issubdtype(dtype_of(x), jnp.inexact)
+
+
+def is_real_number(x: Any) -> bool:
+    """Whether `x` is a number of shape (), floating-point or integer; bools are not."""
+    dtype = dtype_of(x)
+    return (issubdtype(dtype, jnp.floating) or issubdtype(dtype, jnp.integer)) and np.shape(x) == ()
+
+
+def is_traced(x: object) -> bool:
+    """Whether a leaf is a tracer, whose value is not known."""
+    return isinstance(x, Tracer)

@@ -1,0 +1,173 @@
+"""`get_hyperparams` and `set_hyperparams`: read and change hyperparameters in a state while training."""
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+import optax
+from jax.core import Tracer
+
+from treekit._base.describe import describe, describe_value
+from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.key_path import path_name
+from treekit._base.tree import is_mapping
+from treekit._base.types import KeyPath, OptState
+
+S = TypeVar("S")
+
+_INJECTED = set(optax.InjectStatefulHyperparamsState._fields)
+_LISTED = 8  # the number of names or keys in an error
+
+
+class _Hyperparam(NamedTuple):
+    """The place of one hyperparameter in a state."""
+
+    path: Any  # the key path of the state that contains it, and its name
+    name: str
+    leaf: int  # its index among the leaves of the whole state
+    scheduled: bool
+
+
+def get_hyperparams(state: OptState) -> dict[str, Any]:
+    """Return the hyperparameters from anywhere in an optimizer's state, by key path and name.
+
+    A key is the path of the state that `inject_hyperparams` made, as `jax.tree_util.keystr(path, simple=True,
+    separator=".")` writes it, and the name: "learning_rate" if the whole optimizer was injected, "1.learning_rate" for
+    the second part of a chain, "inner_states.head.inner_state.learning_rate" in a group of `partition`. If two of these
+    keys would be equal, all are written as by `jax.tree_util.keystr(path)`.
+
+    Args:
+        state: the state of an optimizer of treekit or plain Optax, in any wrapper; also inside jit. It may be Flax's
+            `nnx.Optimizer.opt_state`, or a tree of dicts that was restored from it.
+
+    Returns:
+        The arrays by key, in the order of the state; empty if nothing was injected. Under a schedule, a value is the
+        one that the last update used, or, before the first update, the one that it will use.
+
+    >>> from treekit import optax
+    >>> optimizer = optax.chain(optax.clip(1.0), optax.inject_hyperparams(optax.sgd)(0.1))
+    >>> get_hyperparams(optimizer.init({"w": 0.0}))
+    {'1.learning_rate': Array(0.1, dtype=float32)}
+    """
+    leaves = jtu.tree_leaves(state)
+    return {key: leaves[found.leaf] for key, found in _by_key(state).items()}
+
+
+def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_name: object) -> S:
+    """Return an optimizer's state with other hyperparameters.
+
+    Each preserves its dtype, weak type, shape and sharding, so a jitted step is not traced again.
+
+    Args:
+        state: as in `get_hyperparams`; also inside jit. It is not changed.
+        values: numbers by the keys of `get_hyperparams`, to set one of several hyperparameters of the same name.
+        **by_name: numbers by name, to set all hyperparameters of that name, except those in `values`.
+
+    Returns:
+        A state with the structure of `state`.
+
+    Raises:
+        ValueError: no hyperparameter has this key or name (the message lists the nearest ones); or it follows a
+            schedule, which would overwrite the value in the next update.
+        TypeError: a value is not a number, has another shape, or cannot be represented (a float for an int, or an int
+            that is too large); or `values` is not a mapping.
+
+    >>> from treekit import optax
+    >>> optimizer = optax.inject_hyperparams(optax.sgd)(0.1)
+    >>> state = set_hyperparams(optimizer.init({"w": 0.0}), learning_rate=0.01)
+    >>> get_hyperparams(state)
+    {'learning_rate': Array(0.01, dtype=float32)}
+    """
+    if values is not None and not is_mapping(values):
+        raise TypeError(
+            f"values must map keys of get_hyperparams to numbers, found {describe_value(values)}. To set one by name, "
+            "write set_hyperparams(state, learning_rate=0.1)"
+        )
+    leaves, treedef = jtu.tree_flatten(state)
+    found = _by_key(state)
+    for name in by_name:
+        _check_known("name", name, [x.name for x in found.values()])
+    for key in values or {}:
+        _check_known("key", key, found)
+    new = {key: by_name[x.name] for key, x in found.items() if x.name in by_name} | dict(values or {})
+    if scheduled := [key for key in new if found[key].scheduled]:
+        raise ValueError(
+            f"{', '.join(scheduled)} follows a schedule, which would overwrite the value in the next update. Pass "
+            "a number to inject_hyperparams instead, or add a factor of your own: "
+            "optax.inject_hyperparams(optax.scale)(1.0), after the optimizer in its chain"
+        )
+    for key, value in new.items():
+        place = found[key].leaf
+        leaves[place] = _like(leaves[place], value, key)
+    out: S = treedef.unflatten(leaves)
+    return out
+
+
+def _by_key(state: OptState) -> dict[str, _Hyperparam]:
+    treedef = jtu.tree_structure(state)
+    found = list(_find((), treedef.unflatten(range(treedef.num_leaves))))
+    keys = [path_name(x.path) for x in found]
+    if len(set(keys)) < len(keys):  # one label is 1, another is "1"
+        keys = [jtu.keystr(x.path) for x in found]
+    return dict(zip(keys, found, strict=True))
+
+
+def _find(path: KeyPath, state: OptState) -> Iterator[_Hyperparam]:
+    """Yield the hyperparameters in a state whose leaves are replaced by their indices."""
+    for below, node in jtu.tree_flatten_with_path(state, is_leaf=_is_injected)[0]:
+        if _is_injected(node):
+            here = (*path, *below)
+            fields = _fields(node)
+            for name, value in fields["hyperparams"].items():
+                (leaf,) = jtu.tree_leaves(value)  # in nnx it is inside a variable
+                scheduled = name in fields.get("hyperparams_states", {})
+                yield _Hyperparam((*here, jax.tree_util.GetAttrKey(name)), name, leaf, scheduled)
+            yield from _find((*here, jax.tree_util.GetAttrKey("inner_state")), fields.get("inner_state"))
+
+
+def _is_injected(x: object) -> bool:
+    """Whether `inject_hyperparams` made this state. Flax and Orbax make it a mapping, without empty entries."""
+    return {"count", "hyperparams"} <= _fields(x).keys() <= _INJECTED
+
+
+def _fields(x: object) -> Mapping[Any, Any]:
+    """Return the children of a NamedTuple or a mapping by name."""
+    if is_mapping(x):
+        return x
+    fields: dict[str, Any] = getattr(x, "_asdict", dict[str, Any])()
+    return fields
+
+
+def _check_known(what: str, asked: str, known: Collection[str]) -> None:
+    if asked in known:
+        return
+    if not known:
+        raise ValueError(
+            "the state has no hyperparameters: optax.inject_hyperparams(optax.adam)(1e-3) stores those of adam in its "
+            "state"
+        )
+    nearest = difflib.get_close_matches(asked, dict.fromkeys(known), _LISTED, cutoff=0)
+    rest = "" if len(nearest) == len(set(known)) else ", and others"
+    raise ValueError(f"no hyperparameter has the {what} {asked!r}. The state has {', '.join(nearest)}{rest}")
+
+
+def _like(old: Any, value: Any, key: str) -> Any:
+    if dtype_of(value) is None:
+        raise TypeError(f"{key} must be a number, found {describe_value(value)}")
+    if np.shape(value) not in ((), np.shape(old)):
+        raise TypeError(f"{key} has the shape {np.shape(old)}, found {describe(value)}")
+    try:
+        check_fits(value, dtype_of(old))
+        new = cast_like(value, old)
+    except (TypeError, OverflowError):
+        raise TypeError(f"{key} is {describe(old)}, and cannot become {describe(value)}") from None
+    if np.shape(value) != np.shape(old):
+        new = jnp.broadcast_to(new, np.shape(old))
+    if is_weak(old):
+        new = lax.full_like(old, new)
+    if isinstance(old, jax.Array) and not isinstance(old, Tracer) and old.committed:
+        new = untyped.device_put(new, old.sharding)
+    return new

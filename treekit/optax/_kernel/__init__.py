@@ -1,0 +1,12 @@
+"""The mechanisms from which every wrapper is composed. Read the files in this order; each answers one question.
+
+1. `transformation`: what is a transformation of treekit, and what is its core?
+2. `boundary`: how does an update get from raw models to trees of arrays, and back? `crossing` has the trees of one
+   update, `covered_params` the params that a state has entries for, `originals` the user's own leaves.
+3. `selection`: how does a transformation run on some of the leaves? `resolve_masks` decides on which, and `extra_args`
+   shows it the extra arguments.
+4. `preserve_dtypes`: how do state and updates keep dtype and structure? `sharding` keeps sharding.
+5. `like_params`, `accumulators`: which arrays of a state belong to which parameter?
+6. `step_if`: how does a step run only if a flag is true? `traced` traces it once.
+7. `diagnose`: what is wrong with the arguments of an update that failed?
+"""

@@ -1,0 +1,97 @@
+"""The boundary of a transformation: raw models and missing gradients outside, trees of arrays inside.
+
+Every update crosses it once, at the outermost transformation. Inside, transformations without a boundary, called
+cores, are composed.
+"""
+
+import contextlib
+from collections.abc import Generator
+from typing import Any
+
+from treekit._base.types import OptState, Params, Updates
+from treekit.optax._kernel.crossing import Crossing
+from treekit.optax._kernel.diagnose import diagnosing, diagnosing_init
+from treekit.optax._kernel.extra_args import view_extra_args
+from treekit.optax._kernel.originals import showing
+from treekit.optax._kernel.preserve_dtypes import preserve_dtypes
+from treekit.optax._kernel.selection import is_params_placeholder
+from treekit.optax._kernel.transformation import (
+    Apply,
+    Core,
+    GradientTransformation,
+    core_of,
+    is_ours,
+    own_step,
+    without_multi_steps,
+)
+from treekit.optax._kernel.types import TransformationLike
+
+
+def normalize(tx: TransformationLike) -> GradientTransformation[Any]:
+    """Return a transformation that accepts raw models and preserves dtypes; one of treekit's is returned unchanged."""
+    tx = without_multi_steps(tx)
+    if is_ours(tx) and tx.core is not None:
+        return tx
+    return at_boundary(core_of(tx))
+
+
+def at_boundary(core: Core) -> GradientTransformation[Any]:
+    """Wrap a core so that it sees only the leaves that can be parameters, and dtypes are preserved.
+
+    `init` and `update` close over transformations only, so that Equinox's `closure_to_pytree`, which Optimistix applies
+    to optimizers, finds the arrays among their hyperparameters. It follows every path to a function, so here, as in
+    every core, `init` closes over the inner `init` alone: else their number would double with each wrapper.
+    """
+    inner = preserve_dtypes(core)
+    inner_init = inner.init
+
+    def init(params: Params) -> Any:
+        if is_params_placeholder(params):  # a placeholder for any params
+            return inner_init(params)
+        crossing = Crossing(params, params)
+        inside_params = crossing.enter_params()
+        with showing(crossing.originals), diagnosing_init(inner_init, inside_params):
+            return inner_init(inside_params)
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        crossing = Crossing(updates, params, state)
+        with _inside(crossing, inner, updates, state, params, extra) as (inside_updates, inside_params, views):
+            new_updates, new_state = inner.update(inside_updates, state, inside_params, **views)
+        return crossing.leave(new_updates), new_state
+
+    return GradientTransformation(init, update, core)
+
+
+def whole_step(
+    tx: GradientTransformation[Any],
+    grads: Updates,
+    state: OptState,
+    params: Params,
+    extra: dict[str, Any],
+    apply: Apply,
+) -> tuple[Any, Any]:
+    """Take a whole step, with the core's own whole step if it has one that supports these params."""
+    core = core_of(tx)
+    step = own_step(core)
+    if step is None or not (crossing := Crossing(grads, params, state)).is_plain:
+        updates, state = tx.update(grads, state, params, **extra)
+        return apply(params, updates), state
+
+    def apply_inside(inside_params: Params, updates: Updates) -> Any:
+        return crossing.enter(apply(crossing.restore(inside_params, params), crossing.leave(updates)))
+
+    inner = preserve_dtypes(core)  # only to explain errors: the core's own step preserves dtypes itself
+    with _inside(crossing, inner, grads, state, params, extra) as (inside_grads, inside_params, views):
+        new_params, new_state = step(inside_grads, state, inside_params, views, apply_inside)
+    return crossing.restore(new_params, params), new_state
+
+
+@contextlib.contextmanager
+def _inside(
+    crossing: Crossing, inner: Core, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]
+) -> Generator[tuple[Any, Any, dict[str, Any]]]:
+    """Provide updates, params and extra arguments as cores see them; an error in the body is explained."""
+    inside_updates, inside_params = crossing.enter_updates(), crossing.enter_params()
+    views = view_extra_args(extra, updates, params, inside_params, crossing.enter, crossing.restore)
+    with showing(crossing.originals), diagnosing(inner, inside_updates, state, inside_params, views):
+        yield inside_updates, inside_params, views

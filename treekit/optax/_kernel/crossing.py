@@ -1,0 +1,152 @@
+"""Convert the trees of one update between the user's form and the form that cores see."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array
+
+from treekit._base.describe import describe
+from treekit._base.dtype import as_array, cast_like, dtype_of, has_no_update, issubdtype, promoted_dtype
+from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.key_path import leaf_path_text
+from treekit._base.predicates import is_inexact_array, is_inexact_parameter, is_parameter
+from treekit._base.tree import is_none
+from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit.optax._kernel.covered_params import covered_leaves
+from treekit.optax._kernel.selection import update_parts
+
+
+class Crossing:
+    """The trees of one update, in the user's form and in the form that cores see.
+
+    A parameter may have no update: Equinox's gradient of a Python float is None, and JAX's of an int array is float0.
+    The core, which has state for it, sees a zero, and the user gets None. Cores see an integer parameter as a
+    floating-point one, since optimizers compute with those.
+
+    Args:
+        updates: the user's updates; in `init`, the params.
+        params: the user's params, or None.
+        state: the state, which shows for which params it was made; None if for these.
+
+    Attributes:
+        originals: maps the id of an array that cores see to the array and the user's leaf that it represents; complete
+            after `enter_params` and `enter_updates`.
+
+    Raises:
+        TypeError: a leaf that cannot be a parameter has a gradient, or is an array of objects; the message names the
+            key path.
+    """
+
+    def __init__(self, updates: Updates, params: Params, state: OptState = None) -> None:
+        given = updates if params is None else params
+        leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
+        parts = leaves if updates is given else update_parts(self._treedef, updates)
+        self._params = None if params is None else leaves
+        self._updates = list(map(_none_if_missing, parts))
+        self._covered = covered_leaves(state, given, self._updates if params is None else leaves, self._updates)
+        self._keep = list(map(is_parameter, self._covered))
+        if not all(self._keep):
+            self._check_left_out()
+        self.originals: dict[int, tuple[Any, Any]] = {}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no param has to be converted.
+
+        Those that are trained are floating-point or complex JAX arrays, and all have an update; no other is an array of
+        NumPy, which `apply_updates` makes one of JAX.
+        """
+        trios = zip(self._keep, self._params or self._covered, self._updates, strict=True)
+        return all(
+            _is_plain(param) and update is not None if keep else not isinstance(param, (np.ndarray, np.generic))
+            for keep, param, update in trios
+        )
+
+    def enter_params(self) -> Any:
+        """Return the params as cores see them, or None."""
+        return None if self._params is None else self._enter(self._params, _as_inexact)
+
+    def enter_updates(self) -> Any:
+        """Return the updates as cores see them."""
+        return self._enter(self._updates, as_array)
+
+    def enter(self, tree: PyTree) -> Any:
+        """Return a tree like the params, with None for leaves that are not parameters and zeros for missing updates."""
+        return self._enter(list(map(_none_if_missing, update_parts(self._treedef, tree))), as_array)
+
+    def leave(self, new_updates: Updates) -> Any:
+        """Return the updates in the user's form: None for leaves that had no update."""
+        pairs = zip(update_parts(self._treedef, new_updates), self._updates, strict=True)
+        return self._treedef.unflatten([None if old is None else new for new, old in pairs])
+
+    def restore(self, inside_params: Params, params: Params) -> Any:
+        """Return the user's params, with the values of `inside_params` for leaves that are trained."""
+
+        def choose(leaf: object, new: object, update: object, old: object) -> Any:
+            return old if update is None or not is_inexact_parameter(leaf) else new
+
+        news, olds = (update_parts(self._treedef, tree) for tree in (inside_params, params))
+        return self._treedef.unflatten(map(choose, self._covered, news, self._updates, olds))
+
+    def _enter(self, parts: list[Any], as_leaf: Callable[[Any], Any]) -> Any:
+        def convert(keep: bool, x: object, leaf: object) -> Any:
+            if not keep:
+                return None
+            shown = jnp.zeros_like(_as_inexact(leaf)) if x is None else as_leaf(x)
+            if shown is not x:
+                self.originals[id(shown)] = (shown, _without_gradient(shown) if x is None else x)
+            return shown
+
+        return self._treedef.unflatten(map(convert, self._keep, parts, self._covered))
+
+    def _check_left_out(self) -> None:
+        params = self._covered if self._params is None else self._params
+        for i, (keep, param, update) in enumerate(zip(self._keep, params, self._updates, strict=True)):
+            if _is_of_objects(param):
+                raise TypeError(
+                    f"the params have an array of Python objects at {self._path(i)}. Give it a numeric dtype, or leave "
+                    "it out: treekit.filter(params, treekit.is_inexact_array)"
+                )
+            if not keep and update is not None and update is not param:
+                why = (
+                    "the state does not cover it, since this leaf was None in the params that init received"
+                    if is_parameter(param)
+                    else f"the params have a {describe(param)} there, which cannot be a parameter"
+                )
+                raise TypeError(
+                    f"there is a gradient ({describe(update)}) at {self._path(i)}, and {why}. It would be lost: pass "
+                    "None instead, or make the leaf an array and make the state again with init"
+                )
+
+    def _path(self, i: int) -> str:
+        return leaf_path_text(self._treedef.unflatten(self._covered), i, is_none)
+
+
+def _none_if_missing(update: object) -> Any:
+    """Return None for float0, which means the same: no update."""
+    return None if has_no_update(update) else update
+
+
+def _as_inexact(param: object) -> Any:
+    """Return a number as an array, and an integer as an array of JAX's default float."""
+    if is_inexact_array(param):
+        return param  # what follows agrees, and takes longer
+    x = as_array(param)
+    if issubdtype(dtype_of(x), jnp.inexact):  # dtype_of, since to NumPy and Equinox an array in bf16 is not inexact
+        return x
+    return cast_like(x, untyped.ShapeDtypeStruct((), promoted_dtype(x, 0.0)))
+
+
+def _without_gradient(shown: Array) -> Any:
+    """Return what a filter by dtype does not select, of the shape of an array: that leaf has no gradient."""
+    return np.broadcast_to(0, shown.shape) if shown.ndim else 0.0
+
+
+def _is_plain(param: object) -> bool:
+    return isinstance(param, untyped.Array) and is_inexact_parameter(param)
+
+
+def _is_of_objects(param: object) -> bool:
+    dtype: Any = getattr(param, "dtype", None)
+    return isinstance(param, np.ndarray) and dtype == np.dtype(object)

@@ -1,0 +1,166 @@
+"""Find out what is wrong with the arguments of an update that failed; only then, since comparing takes time."""
+
+import contextlib
+import functools
+import traceback
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+import optax
+
+from treekit._base.describe import describe, describe_error
+from treekit._base.dtype import is_weak
+from treekit._base.jax import jtu, untyped
+from treekit._base.key_path import path_text
+from treekit._base.predicates import is_traced
+from treekit._base.tree import is_none
+from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
+from treekit._diff.diff import tree_diff
+from treekit._diff.leaf_diff import STRUCTURE
+from treekit.optax._kernel.transformation import Core
+
+
+@contextlib.contextmanager
+def diagnosing_init(init: Callable[[Any], Any], params: Params) -> Generator[None]:
+    """Where `init` fails in the body, say so if some of the params are the reason.
+
+    Raises:
+        ValueError: they are (a TypeError, if the body raised one); else the error of the body is raised as it is.
+    """
+    with _explaining(lambda error: _wrong_leaf(error, params, lambda hide: init(hide(params)))):
+        yield
+
+
+@contextlib.contextmanager
+def diagnosing(core: Core, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> Generator[None]:
+    """Where `update` fails in the body, say so if an argument is the reason.
+
+    Raises:
+        ValueError: the updates do not fit the params, the state does not fit the optimizer, or some of the params are
+            not for it (a TypeError, if the body raised one). Else the error of the body is raised as it is.
+    """
+    given = updates if params is None else params
+
+    def update(hide: Callable[[Any], Any]) -> Any:
+        shown = None if params is None else hide(params)
+        return core.update(hide(updates), core.init(hide(given)), shown, **extra)
+
+    def explain(error: Exception) -> str:
+        return _wrong_gradient(updates, given) or _wrong_state(core, state, given) or _wrong_leaf(error, given, update)
+
+    with _explaining(explain):
+        yield
+
+
+@contextlib.contextmanager
+def _explaining(explain: Callable[[Exception], str]) -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        if found := explain(error):
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{found}.\nIt led to {describe_error(error)}") from error
+        raise
+
+
+def _wrong_gradient(updates: Updates, params: Params) -> str:
+    pairs = zip(jtu.tree_flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False)
+    for (path, param), update in pairs:
+        if np.shape(update) != np.shape(param):
+            return (
+                f"the gradient at {path_text(path)} has shape {np.shape(update)}, and its parameter "
+                f"{np.shape(param)}. Pass the gradients of these params to update"
+            )
+        if np.iscomplexobj(update) and not np.iscomplexobj(param):
+            return (
+                f"the gradient at {path_text(path)} is {describe(update)}, and its parameter {describe(param)}: the "
+                "gradient of a real parameter is real. Pass its real part to update"
+            )
+    return ""
+
+
+def _wrong_state(core: Core, state: OptState, params: Params) -> str:
+    try:
+        expected = untyped.eval_shape(lambda: core.init(params))
+    except Exception:  # init fails too, so the right state is unknown
+        return ""
+    # Differences in dtype do not count: a user may have cast the state or the params.
+    differences = [d for d in tree_diff(expected, state, values=False) if d.kind in STRUCTURE]
+    if not differences:
+        return ""
+    first, *more = differences
+    return (
+        f"the state does not fit this optimizer and these params. At state{first.path}, init makes {first.left}, and "
+        f"this state has {first.right}{f' (and {len(more)} more)' if more else ''}. "
+        + ((first.kind == "array against None" and _traced_number(params)) or _OTHER_STATE)
+    )
+
+
+_OTHER_STATE = (
+    "It was made by another optimizer, for other params, or with another mask, labels or filter_spec: make it with init"
+)
+
+
+def _traced_number(params: Params) -> str:
+    """Say what to do if a filter saw a Python number in init, and sees an array in a jitted update; else ""."""
+    for path, x in jtu.tree_flatten_with_path(params)[0]:
+        if is_weak(x) and is_traced(x):
+            return (
+                f"At {path_text(path)}, the params have a Python number that jax.jit has made an array: "
+                "if init received the number, a filter may select it differently. Make it an array before init, with "
+                "jnp.asarray, or jit the step with equinox.filter_jit, which does not convert numbers"
+            )
+    return ""
+
+
+def _wrong_leaf(error: Exception, params: Params, call: Callable[[Callable[[Any], Any]], Any]) -> str:
+    """Say which params are the reason, if the call works where all that have None, or as many axes, are masked out.
+
+    Args:
+        error: what was raised.
+        params: the params.
+        call: what failed; it is given a function that masks them out, in a tree like the params.
+    """
+    if _is_raised_by_treekit(error) or _runs(functools.partial(call, _hide_nothing)):
+        return ""  # it fails for another reason than shapes and structure, such as a lack of memory
+    leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_none)
+    kinds = [None if x is None else np.ndim(x) for _, x in leaves]
+    for kind in sorted({*kinds}, key=lambda n: -1 if n is None else n):
+        hide = functools.partial(_hide, treedef, [k == kind for k in kinds])
+        if jtu.tree_leaves(hide(params)) and _runs(functools.partial(call, hide)):
+            hidden = [(path, x) for (path, x), k in zip(leaves, kinds, strict=True) if k == kind]
+            where = f"{describe(hidden[0][1])} at {path_text(hidden[0][0])}"
+            more = f" and {len(hidden) - 1} more like it" if len(hidden) > 1 else ""
+            return f"the optimizer fails on {where}{more}, and works if that is masked out. {_WITHOUT[kind is None]}"
+    return ""
+
+
+def _hide_nothing(tree: PyTree) -> Any:
+    return tree
+
+
+def _hide(treedef: PyTreeDef, hidden: list[bool], tree: PyTree) -> Any:
+    parts = zip(hidden, treedef.flatten_up_to(tree), strict=True)
+    return treedef.unflatten([optax.MaskedNode() if is_hidden else x for is_hidden, x in parts])
+
+
+_WITHOUT = {
+    True: "Do so: treekit.optax.masked(optimizer, jax.tree.map(treekit.is_array, params, is_leaf=lambda x: x is None))",
+    False: "Give such params to another optimizer by treekit.optax.partition, or freeze them by treekit.optax.filtered",
+}
+
+
+def _is_raised_by_treekit(error: Exception) -> bool:
+    module = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = frame.f_globals.get("__name__", "")
+    return module.startswith("treekit.")
+
+
+def _runs(f: Callable[[], Any]) -> bool:
+    try:
+        untyped.eval_shape(f)
+    except Exception:  # whatever a transformation raises
+        return False
+    return True

@@ -1,0 +1,191 @@
+"""Preserve the dtypes and the structure of state and updates."""
+
+import contextlib
+import functools
+from typing import Any
+
+import jax
+import optax
+from jax.core import Tracer
+
+from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype, strengthen
+from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.predicates import is_array
+from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
+from treekit._diff.diff import tree_diff
+from treekit._map import cast_each
+from treekit.optax._kernel.sharding import shard_alike
+from treekit.optax._kernel.transformation import Apply, WholeStep, core_of
+from treekit.optax._kernel.types import TransformationLike
+
+
+def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtraArgs:
+    """Preserve the dtypes of the state, and give each update the wider of its gradient's and its param's dtype.
+
+    Args:
+        tx: any transformation.
+
+    Raises:
+        TypeError: `tx` is not a transformation; or `tx.update` returns a state or updates of another structure than
+            it received.
+    """
+    inner_init, inner_update = core_of(tx)
+
+    def init(params: Params) -> Any:
+        state = jtu.tree_map(strengthen, inner_init(params))
+        if any(map(_is_lookahead, jtu.tree_leaves(state, is_leaf=_is_lookahead))):
+            raise TypeError(
+                "optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost, from plain Optax"
+            )
+        return _own_arrays(shard_alike(state, params), params)
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        new_updates, new_state = inner_update(updates, state, params, **extra)
+        leaves, treedef = jtu.tree_flatten(updates)
+        kept = keep_updates(leaves, treedef, params, new_updates)
+        return treedef.unflatten(kept), keep_state(state, params, new_state)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def preserve_step_dtypes(step: WholeStep) -> WholeStep:
+    """Do for a whole step what `preserve_dtypes` does for an update."""
+
+    def preserved(
+        updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply
+    ) -> tuple[Any, Any]:
+        def apply_kept(params: Params, new_updates: Updates) -> Any:
+            leaves, treedef = jtu.tree_flatten(updates)
+            return apply(params, treedef.unflatten(keep_updates(leaves, treedef, params, new_updates)))
+
+        new_params, new_state = step(updates, state, params, extra, apply_kept)
+        return new_params, keep_state(state, params, new_state)
+
+    return preserved
+
+
+def keep_updates(leaves: list[Any], treedef: PyTreeDef, params: Params, new_updates: Updates) -> list[Any]:
+    """Return new updates, leaf by leaf, each in the wider dtype of its gradient and its param.
+
+    Args:
+        leaves: the gradients.
+        treedef: their structure.
+        params: the params, or None.
+        new_updates: what a transformation made of the gradients.
+    """
+    updates = treedef.unflatten(leaves)
+    news = _parts_of_updates(updates, treedef, new_updates)
+    if _mixes_complex(params):
+        news = list(map(_real_where_real, leaves, news))
+    return cast_each(news, _like_each(leaves, treedef, params), updates)
+
+
+def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
+    """Return a new state in the structure and the dtypes of the one before it."""
+    _check_state(state, new_state)
+    if _mixes_complex(params):
+        new_state = jtu.tree_map(_real_where_real, state, new_state)
+    return _keep_state_dtypes(new_state, state)
+
+
+def _is_lookahead(state: object) -> bool:
+    return isinstance(state, optax.LookaheadState)
+
+
+def _own_arrays(state: OptState, params: Params) -> Any:
+    """Copy arrays of the state that occur twice or are arrays of the params: JAX can donate an array only once."""
+    seen = {id(x) for x in jtu.tree_leaves(params)}
+
+    def own(x: object) -> Any:
+        if id(x) in seen and _is_concrete(x):
+            return jnp.copy(x)
+        seen.add(id(x))
+        return x
+
+    return jtu.tree_map(own, state)
+
+
+def _is_concrete(x: object) -> bool:
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer)
+
+
+def _keep_state_dtypes(new: OptState, old: OptState) -> Any:
+    leaves, treedef = jtu.tree_flatten(old)
+    news = jtu.tree_leaves(new)
+    # A Python number that a user puts into the state, as in hyperparams["learning_rate"] = 0.1, has no dtype.
+    likes = [x if is_array(x) else strengthen(y) for x, y in zip(leaves, news, strict=True)]
+    try:
+        return treedef.unflatten(cast_each(news, likes, old))
+    except TypeError as error:
+        found = str(error).partition(";")[0]
+        raise TypeError(
+            f"update changed a dtype of the state, which scan and cond reject, and a cast would lose values: {found}. "
+            "Let the init of the transformation make this leaf in the dtype that its update computes, for example "
+            "jnp.zeros([], jnp.float32) instead of 0"
+        ) from None
+
+
+def _mixes_complex(params: Params) -> bool:
+    dtypes = {x.dtype for x in jtu.tree_leaves(params)}
+    return len({issubdtype(dtype, jnp.complexfloating) for dtype in dtypes}) > 1
+
+
+def _is_complex(x: object) -> bool:
+    return issubdtype(dtype_of(x), jnp.complexfloating)
+
+
+def _real_where_real(old: object, new: object) -> Any:
+    """Return the real part of leaves that are complex now and were real.
+
+    With complex params, prodigy, momo and D-Adaptation estimate a real rate as a complex number.
+    """
+    return jnp.real(new) if _is_complex(new) and is_array(old) and not _is_complex(old) else new
+
+
+def like_updates(updates: Updates, params: Params) -> Any:
+    """Return a tree with the dtypes of updates: the wider of a gradient's and its param's dtype.
+
+    An integer without a param has no such dtype: its update keeps the dtype that the transformation returns.
+    """
+    leaves, treedef = jtu.tree_flatten(updates)
+    return treedef.unflatten(_like_each(leaves, treedef, params))
+
+
+def _like_each(updates: list[Any], treedef: PyTreeDef, params: Params) -> list[Any]:
+    if params is None or jtu.tree_structure(params) != treedef:
+        dtypes = [promoted_dtype(x) for x in updates]
+        return [_of_dtype(dtype) if issubdtype(dtype, jnp.inexact) else _ANY_DTYPE for dtype in dtypes]
+    return list(map(_like, updates, jtu.tree_leaves(params)))
+
+
+def _like(update: HasDtype, param: HasDtype) -> Any:
+    return _of_dtype(param.dtype if update.dtype == param.dtype else promoted_dtype(update, param))
+
+
+@functools.cache
+def _of_dtype(dtype: object) -> Any:
+    return untyped.ShapeDtypeStruct((), dtype)
+
+
+_ANY_DTYPE = object()
+
+
+def _check_state(old: OptState, new: OptState) -> None:
+    if jtu.tree_structure(old) != jtu.tree_structure(new):
+        raise TypeError(
+            "update returned a state of another structure than it received, which scan and cond reject.\n"
+            f"received | returned:\n{tree_diff(old, new, values=False)}"
+        )
+
+
+def _parts_of_updates(old: Updates, treedef: PyTreeDef, new: Updates) -> list[Any]:
+    """Flatten new updates up to the structure of `old`; they may be None for a leaf, as `filtered` returns them."""
+    with contextlib.suppress(ValueError):  # of flatten_up_to
+        parts: list[Any] = treedef.flatten_up_to(new)
+        if jtu.all_leaves([part for part in parts if part is not None]):
+            return parts
+    raise TypeError(
+        "update returned updates of another structure than it received. A transformation that does so by design, such "
+        "as optax.lookahead, cannot be wrapped: use it outermost, from plain Optax.\n"
+        f"received | returned:\n{tree_diff(old, new, values=False)}"
+    )

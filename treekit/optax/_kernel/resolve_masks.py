@@ -1,0 +1,152 @@
+"""Convert filter_specs, masks and labels to selections of leaves."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import optax
+
+from treekit._base.dtype import as_array
+from treekit._base.jax import jtu
+from treekit._base.key_path import is_variable, path_text
+from treekit._base.predicates import is_array, is_inexact_array, is_parameter, is_traced
+from treekit._base.tree import is_none
+from treekit._base.types import FilterSpec, KeyPath, Labels, Mask, Params, PyTree
+from treekit._filter import filter
+from treekit._resolve_spec import match_spec, resolve_shown
+from treekit.optax._kernel.originals import original
+from treekit.optax._kernel.selection import LeafSelection
+
+
+def choose_filtered(filter_spec: FilterSpec, params: Params) -> LeafSelection:
+    """Select the leaves that satisfy a filter_spec, which is called with the user's own leaves."""
+    leaves, treedef = jtu.tree_flatten(params)
+    kept = treedef.flatten_up_to(filter(jtu.tree_map(original, params), _none_as_false(filter_spec)))
+    keep = tuple(x is not None for x in kept)
+    # A model of integers has no inexact leaves. Any other function was written to select some.
+    if leaves and not any(keep) and callable(filter_spec) and filter_spec is not is_inexact_array:
+        if jtu.all_leaves([filter_spec]):
+            raise ValueError(
+                "filter_spec selects no leaf, so nothing would be trained. It is a function, which is called with each "
+                "leaf: filtered(tx, lambda leaf: treekit.is_array(leaf) and leaf.ndim > 1). To decide by key path, "
+                "pass treekit.path_mask, or a tree of bools: filtered(tx, jax.tree_util.tree_map_with_path(f, params))."
+                " To freeze everything, pass False"
+            )
+    return LeafSelection(treedef, keep, None, pass_through=False)
+
+
+def _none_as_false(filter_spec: FilterSpec) -> Any:
+    """Replace None by False in a spec made from a filtered model, so that it fits the raw model."""
+
+    def as_false(x: object) -> Any:
+        return False if x is None else x
+
+    return jtu.tree_map(as_false, filter_spec, is_leaf=is_none)
+
+
+def choose_masked(mask: Mask, params: Params) -> LeafSelection:
+    prefix_treedef, matches = match_params(mask, params, is_spec_leaf=_is_bool, name="mask")
+    return LeafSelection(
+        prefix_treedef, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True
+    )
+
+
+def choose_groups(keys: frozenset[Any], param_labels: Labels, params: Params) -> dict[Any, LeafSelection]:
+    """Select the leaves that have each label."""
+
+    def is_label(x: object) -> bool:
+        try:
+            return x in keys
+        except TypeError:  # unhashable, so not a key
+            return False
+
+    prefix_treedef, matches = match_params(param_labels, params, is_spec_leaf=is_label, name="param_labels")
+    for path, label, part in matches:
+        if not is_label(label) and _has_parameters(label, part):
+            raise ValueError(
+                f"Some parameters have no corresponding transformation: {jtu.keystr(path) or 'all'} have the label "
+                f"{label!r}.\nParameter labels: {_names(x for _, x, part in matches if _has_parameters(x, part))}\n"
+                f"Transforms keys: {_names(keys)}"
+            )
+
+    def selection(key: object) -> LeafSelection:
+        keep = (bool(label == key) if is_label(label) else not _holds_parameters(part) for _, label, part in matches)
+        return LeafSelection(prefix_treedef, tuple(keep), optax.MaskedNode(), pass_through=True)
+
+    return {key: selection(key) for key in keys}
+
+
+def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
+    """Return a mask that Optax itself can use: a bool for each leaf of the params.
+
+    None is False, as in `filtered`: it stands for a number of the raw model, which is an array here.
+    """
+
+    def is_mask_leaf(x: object) -> bool:
+        return x is None or _is_bool(x)
+
+    prefix_treedef, matches = match_params(mask, params, is_spec_leaf=is_mask_leaf, name=name)
+    return prefix_treedef.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
+
+
+def as_arrays(params: Params) -> Any:
+    """Return the params as functions of them see them: with numbers as arrays."""
+    return jtu.tree_map(as_array, params)
+
+
+def match_params(spec: object, params: Params, *, is_spec_leaf: Callable[[Any], bool], name: str) -> tuple[Any, Any]:
+    """Resolve a spec for the user's own leaves; a function sees Python numbers as arrays."""
+    params = jtu.tree_map(original, params)
+    try:
+        resolved = resolve_shown(spec, params, as_arrays, is_spec_leaf=is_spec_leaf, name=name)
+        return match_spec(resolved, params, is_spec_leaf=is_spec_leaf, name=name)
+    except ValueError as error:
+        if not str(error).startswith(name):  # an error of the user's own function
+            raise
+        if _has_variables(spec):  # nnx.Optimizer passes variables to init, and their values to update
+            hint = f"{name} contains variables of Flax: pass flax.nnx.as_pure({name})"
+        elif _has_variables(params):
+            hint = (
+                f"The params are variables of Flax: make {name} with treekit.path_mask or path_labels, or pass a "
+                "function that uses jax.tree.map"
+            )
+        else:
+            hint = (
+                f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
+            )
+        raise ValueError(f"{error}\n{hint}") from None
+
+
+def _has_variables(tree: PyTree) -> bool:
+    return any(map(is_variable, jtu.tree_leaves(tree, is_leaf=is_variable)))
+
+
+def _has_parameters(spec_leaf: object, part: object) -> bool:
+    """Whether this spec leaf covers any parameter; other spec leaves are remnants of the model it was made from."""
+    return spec_leaf is not None and _holds_parameters(part)
+
+
+def _holds_parameters(part: object) -> bool:
+    return any(map(is_parameter, jtu.tree_leaves(part)))
+
+
+def _is_bool(x: object) -> bool:
+    if isinstance(x, (bool, np.bool_)):
+        return True
+    return is_array(x) and not is_traced(x) and x.dtype == np.bool_ and x.shape == ()
+
+
+def _keep_masked(name: str, path: KeyPath, leaf: object, part: object) -> bool:
+    if _is_bool(leaf):
+        return bool(leaf)
+    if _has_parameters(leaf, part):
+        traced = ", which is traced: make it outside of jit, or from shapes and dtypes" if is_traced(leaf) else ""
+        raise TypeError(
+            f"{name} must have bools at its leaves; at {path_text(path)} it has {leaf!r} of type "
+            f"{type(leaf).__name__}{traced}"
+        )
+    return not _holds_parameters(part)  # functions are None in the state, whether the model is raw or filtered
+
+
+def _names(keys: Any) -> str:
+    return "{" + ", ".join(sorted({repr(key) for key in keys})) + "}"

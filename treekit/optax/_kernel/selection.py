@@ -1,0 +1,169 @@
+"""Run a transformation on some of the leaves.
+
+`apply_to_selection` does this for all wrappers; `filtered` and the others in `_masking.py` only choose the leaves and
+the placeholder for the other leaves.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import optax
+
+from treekit._base.jax import jtu
+from treekit._base.tree import as_none, flatten_updates
+from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
+from treekit._diff.diff import tree_diff
+from treekit.optax._kernel.extra_args import view_extra_args
+from treekit.optax._kernel.transformation import Apply, Core, SteppingCore, own_step
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafSelection:
+    """A selection of leaves or subtrees of a tree.
+
+    Attributes:
+        prefix_treedef: a prefix of the structure of the tree, whose leaves are selected or not.
+        keep: one bool for each leaf of `prefix_treedef`.
+        placeholder: the placeholder for unselected leaves.
+        pass_through: whether updates of unselected leaves are returned unchanged, as in `masked`; else they are None,
+            which freezes the leaves.
+    """
+
+    prefix_treedef: Any
+    keep: tuple[bool, ...]
+    placeholder: Any
+    pass_through: bool
+
+    def parts(self, tree: PyTree) -> list[Any]:
+        """Return the leaf or subtree of `tree` at each leaf of `prefix_treedef`."""
+        return update_parts(self.prefix_treedef, tree)
+
+    def inside(self, tree: PyTree) -> Any:
+        """Return a tree like the params as the inner transformation sees it."""
+        return self.inside_of(self.parts(tree))
+
+    def inside_of(self, parts: list[Any]) -> Any:
+        """Do what `inside` does, for a tree with these parts."""
+        pairs = zip(self.keep, parts, strict=True)
+        return self.prefix_treedef.unflatten([x if keep else self.placeholder for keep, x in pairs])
+
+    def outside(self, new: Updates, old_parts: list[Any]) -> Any:
+        """Return the updates, given those of the inner transformation and the parts of those it was called with."""
+        triples = zip(self.keep, self.parts(new), old_parts, strict=True)
+        return self.prefix_treedef.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
+
+    def only(self, updates: Updates, params: Params, *, selected: bool) -> Any:
+        """Return the updates of selected leaves, or of unselected ones, with None for the other params."""
+        triples = zip(self.keep, self.parts(updates), self.parts(params), strict=True)
+        return self.prefix_treedef.unflatten([x if k == selected else jtu.tree_map(as_none, p) for k, x, p in triples])
+
+    def restore(self, inside_params: Params, params: Params) -> Any:
+        """Undo `inside` for params: restore the whole params, with new values for selected leaves."""
+        triples = zip(self.keep, self.parts(inside_params), self.parts(params), strict=True)
+        return self.prefix_treedef.unflatten([x if keep else y for keep, x, y in triples])
+
+
+def update_parts(prefix_treedef: PyTreeDef, tree: PyTree) -> list[Any]:
+    """Flatten updates, or a tree like them, up to a structure of params.
+
+    Raises:
+        ValueError: they differ in structure; the message names the first key path.
+    """
+    try:
+        return flatten_updates(prefix_treedef, tree)
+    except ValueError:
+        raise ValueError(
+            f"the updates do not fit the params: {updates_mismatch(prefix_treedef, tree)}. update takes (updates, "
+            "state, params), in this order, and updates have the structure of the params"
+        ) from None
+
+
+def updates_mismatch(treedef: PyTreeDef, tree: PyTree, name: str = "updates") -> str:
+    """Where updates, or a tree like them, first differ in structure from params; None does not differ from anything."""
+    params = treedef.unflatten([_LEAF] * treedef.num_leaves)
+    differences = tree_diff(params, jtu.tree_map(_as_leaf, tree))
+    first = next((each for each in differences if each.right != "None"), differences[0])
+    return f"at {first.path or 'the root'}, the params have {first.left}, and the {name} {first.right}"
+
+
+_LEAF: Any = type("a leaf", (), {})()  # what any leaf is, where structure alone counts; errors have the class's name
+
+
+def _as_leaf(_: object) -> Any:
+    return _LEAF
+
+
+def apply_to_selection(
+    inner: Core,
+    choose: Callable[[Any], LeafSelection],
+    *,
+    any_shape: bool = False,
+    wrap: Callable[[Any], Any] = lambda state: state,
+    unwrap: Callable[[Any], Any] = lambda state: state,
+) -> Core:
+    """Run a core on the leaves that `choose` selects.
+
+    The same leaves are selected from params, updates and extra arguments that are like them. A function among the extra
+    arguments is called with the whole params when the core calls it with selected ones.
+
+    Args:
+        inner: the core.
+        choose: maps the params, or the updates if params were not passed, to a selection.
+        any_shape: whether extra arguments with the structure of params or updates are like them, whatever their shapes.
+        wrap: maps the inner state to the state.
+        unwrap: maps the state to the inner state.
+    """
+    inner_init, inner_update = inner
+
+    def init(params: Params) -> Any:
+        if is_params_placeholder(params):  # a placeholder for any params
+            return wrap(inner_init(params))
+        return wrap(inner_init(choose(params).inside(params)))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        selection = choose(updates if params is None else params)
+        inside_params = None if params is None else selection.inside(params)
+        views = view_extra_args(
+            extra, updates, params, inside_params, selection.inside, selection.restore, any_shape=any_shape
+        )
+        parts = selection.parts(updates)
+        new_updates, new_state = inner_update(selection.inside_of(parts), unwrap(state), inside_params, **views)
+        return selection.outside(new_updates, parts), wrap(new_state)
+
+    inner_step = own_step(inner)
+    if inner_step is None:
+        return optax.GradientTransformationExtraArgs(init, update)
+
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+        selection = choose(params)
+        inside_params = selection.inside(params)
+
+        def apply_inside(inside_params: Params, new_updates: Updates) -> Any:
+            whole = selection.restore(inside_params, params)
+            return selection.inside(apply(whole, selection.only(new_updates, params, selected=True)))
+
+        views = view_extra_args(
+            extra, updates, params, inside_params, selection.inside, selection.restore, any_shape=any_shape
+        )
+        inside_updates = selection.inside(updates)
+        new_params, new_state = inner_step(inside_updates, unwrap(state), inside_params, views, apply_inside)
+        rest = apply(params, selection.only(updates, params, selected=False)) if selection.pass_through else params
+        return selection.restore(new_params, rest), wrap(new_state)
+
+    return SteppingCore(init, update, step)
+
+
+def is_spec_leaf(x: object) -> bool:
+    """Whether `x` is a leaf of a mask, a label tree or a tree of dimension numbers; None is."""
+    return x is None or isinstance(x, (bool, np.bool_, str)) or type(x).__name__.endswith("DimensionNumbers")
+
+
+def is_params_placeholder(params: Params) -> bool:
+    """Whether these are the placeholders that `optax.tree_map_params` passes to init to find the params in a state."""
+    return type(params) is type(_PLACEHOLDER[0])
+
+
+_PLACEHOLDER: list[Any] = []
+optax.tree_map_params(_PLACEHOLDER.append, jtu.tree_leaves, None)

@@ -1,0 +1,101 @@
+"""Give state the sharding of the params it belongs to, on every backend."""
+
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, NamedSharding
+
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.predicates import is_array, is_parameter, is_traced
+from treekit._base.tree import is_none
+from treekit._base.types import OptState, Params
+from treekit.optax._kernel.like_params import is_placeholder, match_params
+
+
+def shard_alike(state: OptState, params: Params) -> Any:
+    """Give the arrays that a state has for each param the sharding of that param.
+
+    Most states start from zeros, which do not depend on the params. In a jitted init, the compiler would therefore put
+    all of them on one device, or replicate them.
+
+    Args:
+        state: any state. A subtree with the structure of the params, or of some of them, has one array for each.
+        params: the params.
+
+    Returns:
+        The state, with the same values.
+    """
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
+    numbered = treedef.unflatten(range(len(leaves)))
+
+    def is_like_params(x: object) -> bool:
+        return match_params(x, numbered) is not None
+
+    def alike(x: object) -> Any:
+        pairs = match_params(x, numbered)
+        if pairs is None:
+            return x
+        own_treedef = jtu.tree_structure(x, is_leaf=is_placeholder)
+        return own_treedef.unflatten(
+            x if is_placeholder(x) else _shard_leaf_alike(x, leaves[numbers[0]]) for x, numbers in pairs
+        )
+
+    return jtu.tree_map(alike, state, is_leaf=is_like_params)
+
+
+def _shard_leaf_alike(x: object, param: object) -> Any:
+    if not _has_shape_of(x, param):
+        return x
+    return _constrain(x, param) if is_traced(x) or is_traced(param) else _put(x, param)
+
+
+def _has_shape_of(x: object, param: object) -> bool:
+    """Whether `x` is an array of the shape of a param; L-BFGS stores several arrays for each, along a first axis."""
+    if not (is_array(x) and is_parameter(x) and is_parameter(param) and isinstance(param, jax.Array) and param.ndim):
+        return False
+    return x.shape[x.ndim - param.ndim :] == param.shape
+
+
+def _put(x: object, param: object) -> Any:
+    is_sharded = isinstance(x, jax.Array) and not x.sharding.is_fully_replicated
+    sharding = _sharding_like(x, param)
+    return x if is_sharded or sharding is None else untyped.device_put(x, sharding)
+
+
+def _constrain(x: Any, param: Any) -> Any:
+    explicit = untyped.typeof(param).sharding  # for explicit axes of a mesh; for all others, specs consist of None
+    spec, own_spec = _spec(x, param, explicit), untyped.typeof(x).sharding.spec
+    if own_spec != spec:
+        if any(own_spec):  # the transformation has chosen a sharding
+            return x
+        x = untyped.sharding.reshard(x, NamedSharding(explicit.mesh, spec))
+    if is_traced(param):
+        return _tie(x, param)
+    sharding = _sharding_like(x, param)
+    is_done = sharding is None or AxisType.Explicit in sharding.mesh.axis_types
+    return x if is_done else lax.with_sharding_constraint(x, sharding)
+
+
+def _sharding_like(x: Any, param: Any) -> NamedSharding | None:
+    """Return the sharding that `x` needs; None if that of its param is unknown or replicated."""
+    sharding = param.sharding
+    if sharding.is_fully_replicated or not isinstance(sharding, NamedSharding):
+        return None
+    return NamedSharding(sharding.mesh, _spec(x, param, sharding))
+
+
+def _spec(x: Any, param: Any, sharding: Any) -> Any:
+    """Return the spec of the param's sharding, after the axes that only the state has."""
+    own_axes, axes = x.ndim - param.ndim, param.ndim - len(sharding.spec)
+    return untyped.P(*[None] * own_axes, *sharding.spec, *[None] * axes)
+
+
+def _tie(x: Any, param: Any) -> Any:
+    """Return `x` from a select that never returns the param, so that the compiler shards both in the same way.
+
+    The barrier hides the flag, since compilers for TPU and GPU simplify a select with a known flag too early.
+    """
+    never = lax.optimization_barrier(jnp.zeros((), bool))
+    like = param if jnp.iscomplexobj(x) else jnp.real(param)
+    like = untyped.device_put(like, untyped.typeof(x).memory_space)  # params may be offloaded to the host
+    return lax.select(never, jnp.broadcast_to(lax.stop_gradient(like).astype(x.dtype), x.shape), x)

@@ -1,0 +1,193 @@
+"""The class of treekit's transformations, which accept raw models and run a core on their arrays."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeGuard, cast
+
+import optax
+from optax import GradientTransformationExtraArgs as _Base
+
+from treekit._base.describe import describe, describe_value
+from treekit._base.predicates import is_array
+from treekit._base.types import OptState, Params, Updates
+from treekit.optax._kernel.types import InitFn, S, State_co, TransformationLike, UpdateFn
+
+P = ParamSpec("P")
+Core: TypeAlias = optax.GradientTransformationExtraArgs
+Apply = Callable[[Any, Any], Any]  # adds updates to params
+WholeStep = Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]]
+
+
+class SteppingCore(optax.GradientTransformationExtraArgs):
+    """A core with its own whole step, so that not every step has to touch the params.
+
+    Attributes:
+        step: takes updates, state, params, extra arguments, and a function that adds updates to params, and returns
+            new params and a new state. It preserves dtypes itself: the boundary does so for `update` only.
+    """
+
+    step: WholeStep | None = None  # None after JAX has rebuilt it, since the tuple contains only two functions
+
+    def __new__(cls, init: Any, update: Any, step: WholeStep | None = None) -> "SteppingCore":
+        self = super().__new__(cls, init, update)
+        self.step = step
+        return self
+
+
+def step_of(core: Core, preserved: Core) -> WholeStep:
+    """Return the whole step of a core: its own, or the update of `preserved`, which preserves dtypes, and an add."""
+
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+        new_updates, new_state = preserved.update(updates, state, params, **extra)
+        return apply(params, new_updates), new_state
+
+    return own_step(core) or step
+
+
+def own_step(core: Core) -> WholeStep | None:
+    """Return the core's own whole step, or None."""
+    return core.step if isinstance(core, SteppingCore) else None
+
+
+if TYPE_CHECKING:  # a class for `pyright --verifytypes`, which does not read Optax, as it has no py.typed
+    assert issubclass(_Base, object)
+
+
+class GradientTransformation(_Base, Generic[State_co]):
+    """A transformation that accepts raw models and preserves dtypes, like all that `treekit.optax` returns.
+
+    `init` and `update` are the boundary: they select the leaves that can be parameters, and cast the results. Wrappers
+    compose cores, so that a gradient crosses the boundary once, however deeply transformations are nested. `_replace`
+    returns one of Optax's transformations, since another `init` or `update` does not belong to the core.
+
+    Attributes:
+        core: the transformation inside the boundary, on trees of arrays; None after JAX has rebuilt it.
+        ends_chain: whether no transformation that changes the updates may follow it in a chain.
+    """
+
+    core: Core | None = None
+    ends_chain: bool = False
+    _describe: Callable[[], str] | None = None
+
+    if TYPE_CHECKING:  # at run time they are the fields of the named tuple
+
+        @property
+        def init(self) -> InitFn[State_co]: ...
+        @property
+        def update(self) -> UpdateFn[State_co]: ...
+
+    def __new__(
+        cls,
+        init: InitFn[State_co] | Any,
+        update: Callable[..., tuple[Any, State_co]] | Any,
+        core: Core | None = None,
+        describe: Callable[[], str] | None = None,
+        ends_chain: bool = False,
+    ) -> "GradientTransformation[State_co]":
+        """Create one; JAX also calls this when it rebuilds the tuple, with any leaves instead of the two functions."""
+        self = super().__new__(cls, init, update)
+        self.core = core
+        self._describe = describe
+        self.ends_chain = ends_chain
+        return self
+
+    def __repr__(self) -> str:
+        return "GradientTransformation(init, update)" if self._describe is None else self._describe()
+
+    if not TYPE_CHECKING:  # to checkers, the `_replace` of a named tuple returns its own class
+
+        def _replace(self, **functions: object) -> optax.GradientTransformationExtraArgs:
+            return optax.GradientTransformationExtraArgs(**{"init": self.init, "update": self.update, **functions})
+
+    def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[State_co]":
+        """Return the same transformation with the result of `describe` as its `repr`."""
+        return GradientTransformation(self.init, self.update, self.core, describe, self.ends_chain)
+
+    def ending_chain(self, ends_chain: bool = True) -> "GradientTransformation[State_co]":
+        """The same transformation, after which nothing may follow in a chain."""
+        return GradientTransformation(self.init, self.update, self.core, self._describe, ends_chain)
+
+
+def is_ours(x: object) -> TypeGuard[GradientTransformation[Any]]:
+    """Whether `x` is one of treekit's transformations."""
+    return isinstance(x, GradientTransformation)
+
+
+def core_of(tx: TransformationLike) -> Core:
+    """Return the core of a transformation of treekit, and any other transformation unchanged.
+
+    Raises:
+        TypeError: `tx` is not a transformation.
+    """
+    check_is_transformation(tx)
+    tx = without_multi_steps(tx)
+    if is_ours(tx) and tx.core is not None:
+        return tx.core
+    return optax.with_extra_args_support(cast(optax.GradientTransformation, tx))  # which accepts any class
+
+
+def without_multi_steps(x: object) -> Any:
+    """Return the transformation of a `MultiSteps`, which is not one itself, and anything else unchanged."""
+    tx: Any = x
+    if not isinstance(tx, optax.MultiSteps):
+        return tx
+    made = tx.gradient_transformation()  # that of Optax's own drops extra arguments
+    return made if is_ours(made) else optax.GradientTransformationExtraArgs(tx.init, tx.update)
+
+
+def check_is_transformation(tx: object, name: str = "") -> None:
+    """Raise a TypeError unless the argument `name` has `init` and `update`."""
+    if isinstance(tx, type) or not (hasattr(tx, "init") and hasattr(tx, "update")):
+        raise TypeError(
+            f"expected a gradient transformation{name and f' for {name}'}, found {describe_value(tx)}. Are the "
+            "arguments in the right order? Call a function that returns one first: optax.adam(1e-3), not optax.adam. "
+            "For a chain with names use optax.named_chain"
+        )
+
+
+def described(factory: Callable[P, GradientTransformation[S]]) -> Callable[P, GradientTransformation[S]]:
+    """Decorate a function that returns transformations, so that their `repr` is the call that made them."""
+    signature = inspect.signature(factory)
+
+    @functools.wraps(factory)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> GradientTransformation[S]:
+        describe = functools.partial(describe_call, factory.__name__, signature, args, kwargs)
+        return factory(*args, **kwargs).described_as(describe)
+
+    return wrapped
+
+
+def describe_call(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Write a call as a user would, with each argument by name: `adam(learning_rate=0.001)`."""
+    parts: list[str] = []
+    for key, value in signature.bind(*args, **kwargs).arguments.items():
+        kind = signature.parameters[key].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            parts += map(_describe_argument, value)
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            parts += [f"{k}={_describe_argument(x)}" for k, x in value.items()]
+        else:
+            parts.append(f"{key}={_describe_argument(value)}")
+    return f"{name}({', '.join(parts)})"
+
+
+def _describe_argument(x: object) -> str:
+    items: Any = x
+    if is_array(x) and x.shape != ():
+        return describe(x)
+    if isinstance(x, optax.GradientTransformation) and not is_ours(x):
+        return "GradientTransformation(init, update)"  # the repr of Optax's own has the addresses of functions
+    if _is_exactly(x, tuple):
+        return "(" + ", ".join(map(_describe_argument, items)) + ("," if len(items) == 1 else "") + ")"
+    if _is_exactly(x, dict):
+        return "{" + ", ".join(f"{key!r}: {_describe_argument(value)}" for key, value in items.items()) + "}"
+    text = getattr(x, "__qualname__", None) or describe_value(x)
+    return text if len(text) <= _WIDTH or is_ours(x) else text[:_WIDTH] + "…"
+
+
+def _is_exactly(x: object, kind: type[object]) -> bool:
+    return type(x) is kind
+
+
+_WIDTH = 80  # columns for an argument

@@ -1,0 +1,38 @@
+"""The whole step of a chain: the whole step of its last link, with the updates of the links before it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from treekit._base.types import OptState, Params, Updates
+from treekit.optax._kernel.boundary import normalize, whole_step
+from treekit.optax._kernel.preserve_dtypes import preserve_step_dtypes
+from treekit.optax._kernel.transformation import Apply, Core, SteppingCore, core_of, own_step
+from treekit.optax._kernel.types import TransformationLike
+
+
+def with_last_step(
+    chain: optax.GradientTransformation, last: TransformationLike, relink: Callable[[Core], Core]
+) -> optax.GradientTransformation:
+    """Return a chain that has a whole step of its own if its last link has one.
+
+    Only the last link may skip the params, since a link after it, such as weight decay, changes them on every step.
+
+    Args:
+        chain: a chain.
+        last: its last link.
+        relink: returns the same chain with another last link.
+    """
+    tx = normalize(last)
+    if own_step(core_of(tx)) is None:
+        return chain
+
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+        def last_step(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+            return whole_step(tx, updates, state, params, extra, apply)
+
+        stepping = relink(optax.GradientTransformationExtraArgs(tx.init, last_step))
+        return stepping.update(updates, state, params, **extra)  # the last link returns new params as its updates
+
+    return SteppingCore(chain.init, chain.update, preserve_step_dtypes(step))

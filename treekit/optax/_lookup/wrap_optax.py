@@ -1,0 +1,235 @@
+"""Make Optax's functions, such as `optax.adam` and `optax.chain`, accept raw models and callable masks and labels."""
+
+import functools
+import inspect
+import itertools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from treekit._base.jax import jtu
+from treekit._base.types import OptState, Params, Updates
+from treekit._resolve_spec import resolve_spec
+from treekit.optax._functions.apply import (
+    apply_updates,
+    schedule_free_eval_params,
+    tree_map_params,
+)
+from treekit.optax._functions.averages import incremental_update, periodic_update
+from treekit.optax._kernel.boundary import at_boundary, normalize
+from treekit.optax._kernel.preserve_dtypes import preserve_dtypes
+from treekit.optax._kernel.resolve_masks import resolve_mask
+from treekit.optax._kernel.selection import is_spec_leaf
+from treekit.optax._kernel.transformation import (
+    Core,
+    GradientTransformation,
+    check_is_transformation,
+    describe_call,
+    is_ours,
+    without_multi_steps,
+)
+from treekit.optax._lookup.chain import with_last_step
+from treekit.optax._lookup.tree_functions import is_on_trees, on_parameters
+from treekit.optax._wrappers.apply_if_finite import apply_if_finite
+from treekit.optax._wrappers.conditionally import conditionally_mask, conditionally_transform
+from treekit.optax._wrappers.inject import bind, inject_hyperparams
+from treekit.optax._wrappers.lbfgs import lbfgs, value_and_grad_from_state
+from treekit.optax._wrappers.masking import freeze, masked, partition, selective_transform
+from treekit.optax._wrappers.monitor import monitor
+from treekit.optax._wrappers.multi_steps import MultiSteps
+
+# Wherever Optax has the function on the left, under any name, treekit has the one on the right.
+REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
+    (optax.MultiSteps, MultiSteps),
+    (optax.apply_if_finite, apply_if_finite),
+    (optax.apply_updates, apply_updates),
+    (optax.conditionally_mask, conditionally_mask),
+    (optax.conditionally_transform, conditionally_transform),
+    (optax.freeze, freeze),
+    (optax.incremental_update, incremental_update),
+    (optax.inject_hyperparams, inject_hyperparams),
+    (optax.inject_stateful_hyperparams, inject_hyperparams),
+    (optax.lbfgs, lbfgs),
+    (optax.masked, masked),
+    (optax.monitor, monitor),
+    (optax.partition, partition),
+    (optax.periodic_update, periodic_update),
+    (optax.selective_transform, selective_transform),
+    (optax.tree_map_params, tree_map_params),
+    (optax.contrib.schedule_free_eval_params, schedule_free_eval_params),
+    (optax.value_and_grad_from_state, value_and_grad_from_state),
+)
+
+# Not transformations of a model's leaves: the params of lookahead are a pair, and the updates of the other are a
+# measurement.
+NOT_WRAPPED: tuple[Any, ...] = (optax.lookahead, optax.measure_with_ema)
+
+
+def wrap_attribute(module: types.ModuleType, name: str) -> Any:
+    """Return an attribute of one of Optax's modules, or its replacement.
+
+    Functions that return transformations are wrapped, and so are functions that compute on trees.
+
+    Raises:
+        AttributeError: Optax does not have this name.
+    """
+    value: Any = getattr(module, name)
+    for theirs, ours in REPLACEMENTS:
+        if value is theirs:
+            return ours
+    if any(value is known for known in NOT_WRAPPED):
+        return value
+    on_trees = is_on_trees(value)
+    if not on_trees and not _makes_transformations(value):
+        return value
+    if value not in _wrapped:
+        wrap = on_parameters if on_trees else wrap_factory
+        _wrapped[value] = wrap(value, f"treekit.{module.__name__}", name)
+    return _wrapped[value]
+
+
+_wrapped: dict[Callable[..., Any], Callable[..., Any]] = {}  # by Optax's function, which may be in several modules
+
+
+_FUNCTIONS: Any = (types.FunctionType, functools.partial)  # nadamw is a partial of adamw
+
+
+def _makes_transformations(x: object) -> bool:
+    if not isinstance(x, _FUNCTIONS):
+        return False
+    function: Any = x
+    returned: Any = inspect.signature(function).return_annotation
+    # Some of Optax's factories are not annotated.
+    return returned is inspect.Signature.empty or (
+        isinstance(returned, type) and issubclass(returned, optax.GradientTransformation)
+    )
+
+
+def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
+    """Wrap a function that returns transformations, so that they accept raw models.
+
+    Args:
+        factory: one of Optax's functions.
+        module: the module from which pickle can import it.
+        name: its name there.
+    """
+    signature = inspect.signature(factory)
+
+    @functools.wraps(factory)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        bound = bind(factory, signature, args, kwargs)
+        for key, value in bound.arguments.items():
+            _check_argument(name, signature.parameters[key], value)
+            bound.arguments[key] = _wrap_argument(key, value)
+        made = factory(*bound.args, **bound.kwargs)
+        if not (is_ours(made) or type(made) in _TRANSFORMATIONS):
+            return made  # not every function without annotations is a factory: sigmoid_binary_cross_entropy is a loss
+        describe = functools.partial(describe_call, name, signature, args, kwargs)
+        if factory not in (optax.chain, optax.named_chain) or not args:
+            return normalize(made).described_as(describe)
+        ends = _check_last(name, [x if factory is optax.chain else x[1] for x in args])
+        return normalize(_with_last_step(factory, made, args, bound.args)).described_as(describe).ending_chain(ends)
+
+    wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
+    return wrapped
+
+
+_TRANSFORMATIONS = (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
+
+
+def _check_last(chain: str, links: list[Any]) -> bool:
+    """Raise a ValueError where something follows a link that has to be the last; return whether there is such a link.
+
+    Several of them may follow each other, since they leave the updates as they are.
+    """
+    ends = [is_ours(link) and link.ends_chain for link in links]
+    for i, (is_last, is_next_last) in enumerate(itertools.pairwise(ends)):
+        if is_last and not is_next_last:
+            raise ValueError(
+                f"{links[i]!r} is link {i} of {chain}, and {_in_short(links[i + 1])} follows it. It averages the "
+                "params that the optimizer gives, so put it last"
+            )
+    return any(ends)
+
+
+def _in_short(tx: object) -> str:
+    return repr(tx) if is_ours(tx) else "another transformation"
+
+
+def _with_last_step(
+    make: Callable[..., Any], chain: optax.GradientTransformation, args: tuple[Any, ...], links: tuple[Any, ...]
+) -> optax.GradientTransformation:
+    """Return a chain made by `make`, with the whole step of its last link; `links` are `args` as Optax sees them."""
+    if make is optax.chain:
+        return with_last_step(chain, args[-1], lambda last: make(*links[:-1], last))
+    name, tx = args[-1]
+    return with_last_step(chain, tx, lambda last: make(*links[:-1], (name, last)))
+
+
+def _check_argument(factory: str, parameter: inspect.Parameter, value: Any) -> None:
+    """Raise a TypeError if an argument that must be a transformation is another object."""
+    if parameter.annotation is optax.GradientTransformation:
+        values = enumerate(value) if parameter.kind is inspect.Parameter.VAR_POSITIONAL else [("", value)]
+        for i, x in values:
+            check_is_transformation(x, f"{parameter.name}{'' if i == '' else f'[{i}]'} of {factory}")
+
+
+def _wrap_argument(name: str, argument: object) -> Any:
+    """Convert an argument to a form that Optax's own functions can use.
+
+    A transformation of treekit becomes its core. An argument that may be a function or a tree becomes a function, which
+    decides when it is called with the params; so Optax's own `callable(mask)` is right.
+    """
+    x = without_multi_steps(argument)
+    if is_ours(x):
+        return _link(x)
+    if x is not None and name.endswith("mask"):
+        return functools.partial(resolve_mask, x, name=name)
+    if _is_tuple(x):  # the links of a chain, in a named chain with their names
+        items: Any = x
+        return tuple(_wrap_argument(name, item) for item in items)
+    if callable(x) and not jtu.all_leaves([x]):
+        return functools.partial(_call_or_resolve, x, name)
+    return x
+
+
+def _is_tuple(x: object) -> bool:
+    return type(x) is tuple
+
+
+def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:
+    """Resolve an argument that is called with the params, such as dimension numbers; call others, such as schedules."""
+    return argument(*args) if len(args) != 1 else resolve_spec(argument, args[0], is_spec_leaf=is_spec_leaf, name=name)
+
+
+def _link(tx: GradientTransformation[Any]) -> Core:
+    """Return a transformation for use inside one of Optax's own functions, such as a link of a chain.
+
+    It runs the core, and crosses the boundary again only if a transformation before it has frozen leaves.
+    """
+    core = preserve_dtypes(tx)
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> Any:
+        is_whole = params is None or jtu.tree_structure(updates) == jtu.tree_structure(params)
+        link = core if is_whole else at_boundary(core)
+        return link.update(updates, state, params, **extra)
+
+    return optax.GradientTransformationExtraArgs(core.init, update)
+
+
+def wrap_module(module: types.ModuleType, name: str) -> types.ModuleType:
+    """Make a module called `name` with every name of one of Optax's modules."""
+    out = types.ModuleType(name, module.__doc__)
+    get, names, public = attributes_of(module)
+    vars(out).update(__getattr__=get, __dir__=names, __all__=public)
+    return out
+
+
+def attributes_of(
+    module: types.ModuleType,
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a module with every name of one of Optax's."""
+    public = [name for name in dir(module) if not name.startswith("_")]
+    return functools.partial(wrap_attribute, module), lambda: dir(module), public

@@ -1,0 +1,85 @@
+"""`apply_if_finite`: skip updates that are not finite."""
+
+from typing import Any
+
+import optax
+
+from treekit._base.dtype import strengthen
+from treekit._base.jax import jnp, jtu
+from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.preserve_dtypes import preserve_dtypes
+from treekit.optax._kernel.step_if import run_if, update_if
+from treekit.optax._kernel.transformation import (
+    Apply,
+    GradientTransformation,
+    SteppingCore,
+    core_of,
+    described,
+    step_of,
+)
+from treekit.optax._kernel.types import TransformationLike
+
+
+@described
+def apply_if_finite(
+    inner: TransformationLike, max_consecutive_errors: int
+) -> GradientTransformation[optax.ApplyIfFiniteState]:
+    """Skip updates that are not finite: `optax.apply_if_finite` for every model and every mix of dtypes.
+
+    If an update contains an inf or a NaN, the inner state does not change and the updates are zero. After
+    `max_consecutive_errors` such updates in a row, the next one is accepted.
+
+    The state counts such updates in a row: `optax.tree.get(state, "notfinite_count")` reads the count, and
+    `optax.tree.set(state, notfinite_count=jnp.zeros([], jnp.int32))` resets it. The total is `total_notfinite`.
+
+    Args:
+        inner: any transformation.
+        max_consecutive_errors: the number of updates in a row that may be skipped.
+
+    Returns:
+        A transformation; its state is an `optax.ApplyIfFiniteState`.
+
+    Raises:
+        TypeError: `inner` is not a transformation.
+
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> tx = apply_if_finite(optax.sgd(1.0), max_consecutive_errors=3)
+    >>> updates, state = tx.update(jnp.array([1.0, jnp.nan]), tx.init(jnp.ones(2)))
+    >>> updates, state.notfinite_count
+    (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
+    """
+    tx = preserve_dtypes(inner)
+    inner_init, inner_update = tx
+
+    def init(params: Params) -> optax.ApplyIfFiniteState:
+        zero = jnp.zeros([], jnp.int32)
+        return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, inner_init(params))
+
+    def check(updates: Updates, state: OptState) -> tuple[Any, Any]:
+        """Return whether to accept the updates, and the new state without its inner state."""
+        finite = jnp.array([jnp.all(jnp.isfinite(g)) for g in jtu.tree_leaves(updates)], bool).all()
+        count = jnp.where(finite, 0, optax.safe_increment(state.notfinite_count))
+        total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
+        return finite | (count > max_consecutive_errors), optax.ApplyIfFiniteState(count, finite, total, ())
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        accept, new_state = check(updates, state)
+
+        def run(inner_state: OptState) -> tuple[Any, Any]:
+            return inner_update(updates, inner_state, params, **extra)
+
+        new_updates, inner_state = update_if(accept, run, updates, state.inner_state, jnp.zeros_like)
+        return new_updates, new_state._replace(inner_state=inner_state)
+
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+        accept, new_state = check(updates, state)
+
+        def run(carry: PyTree) -> Any:
+            return step_of(core_of(inner), tx)(updates, carry[1], carry[0], extra, apply)
+
+        params, inner_state = run_if(accept, run, (params, jtu.tree_map(strengthen, state.inner_state)))
+        return params, new_state._replace(inner_state=inner_state)
+
+    return at_boundary(SteppingCore(init, update, step))

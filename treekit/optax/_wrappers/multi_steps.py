@@ -1,0 +1,246 @@
+"""`MultiSteps`: accumulate gradients, and run the inner transformation on every k-th step."""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import optax
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Int, Shaped
+
+from treekit._base.dtype import dtype_of, promoted_dtype, strengthen
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
+from treekit.optax._kernel.boundary import at_boundary, normalize
+from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates, preserve_dtypes
+from treekit.optax._kernel.step_if import run_if, run_step_if
+from treekit.optax._kernel.traced import zeros
+from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of, step_of
+from treekit.optax._kernel.types import TransformationLike, U
+from treekit.optax._wrappers.round_position import Position, check_k, is_int
+
+if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
+    _Base = object
+else:
+    _Base = optax.MultiSteps
+
+
+class MultiSteps(_Base):
+    """Accumulate gradients over k steps: an `optax.MultiSteps` that discards a NaN after its round.
+
+    The inner transformation runs on the k-th step only. The accumulator is then set to zero, not multiplied by zero, so
+    a NaN does not survive its round. Steps that only accumulate return exact zeros. Every leaf of the state keeps its
+    dtype. Extra arguments reach the inner transformation on the step that runs it.
+
+    Args:
+        opt: the inner transformation.
+        every_k_schedule: the number of steps in a round: an int, or a function from the number of rounds so far to an
+            int.
+        use_grad_mean: pass the mean of the gradients to `opt`, else their sum.
+        should_skip_update_fn: takes updates, the number of rounds and params, and returns a bool array of shape (),
+            whether to skip this step, and a tree for the state's `skip_state`. See `optax.skip_not_finite`.
+        accumulator_dtype: the dtype in which gradients are accumulated. By default, it is float32 or the dtype of the
+            leaf, whichever is wider, and complex for complex leaves. With None, it is the dtype of the leaf.
+
+    Raises:
+        ValueError: `every_k_schedule` is less than 1.
+        TypeError: `opt` is not a transformation.
+
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> ms = MultiSteps(optax.sgd(1.0), every_k_schedule=2)
+    >>> params = jnp.zeros(2)
+    >>> updates, state = ms.update(jnp.ones(2), ms.init(params), params)
+    >>> updates, bool(ms.has_updated(state))
+    (Array([0., 0.], dtype=float32), False)
+    >>> updates, state = ms.update(3 * jnp.ones(2), state, params)
+    >>> updates, bool(ms.has_updated(state))
+    (Array([-2., -2.], dtype=float32), True)
+    """
+
+    def __init__(
+        self,
+        opt: TransformationLike,
+        every_k_schedule: int | Callable[[Any], Any],
+        use_grad_mean: bool = True,
+        should_skip_update_fn: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
+        accumulator_dtype: DTypeLike | None = jnp.float32,
+    ) -> None:
+        if not callable(every_k_schedule) and not (is_int(every_k_schedule) and every_k_schedule >= 1):
+            raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
+        self._opt = normalize(opt)
+        self._inner = core_of(opt)
+        self._every_k = every_k_schedule
+        self._mean = use_grad_mean
+        self._should_skip = should_skip_update_fn
+        self._accumulator_dtype = accumulator_dtype
+        core = SteppingCore(self._init, self._update, self._whole_step)
+        self._tx = at_boundary(core).described_as(lambda: f"MultiSteps({self._opt!r}, {every_k_schedule!r})")
+
+    def __repr__(self) -> str:
+        return repr(self._tx)
+
+    @property
+    def inner_opt(self) -> GradientTransformation[Any]:
+        """Return the inner transformation."""
+        return self._opt
+
+    def init(self, params: Params) -> optax.MultiStepsState:
+        """Return the state before the first step.
+
+        Args:
+            params: the params, or a raw model.
+        """
+        state: optax.MultiStepsState = self._tx.init(params)
+        return state
+
+    def update(
+        self, updates: U, state: optax.MultiStepsState, params: Params = None, **extra_args: object
+    ) -> tuple[U, optax.MultiStepsState]:
+        """Accumulate; on the k-th step, run the inner transformation on the accumulated gradients.
+
+        Args:
+            updates: the gradients of this step.
+            state: the state.
+            params: the params, or a raw model.
+            **extra_args: extra arguments of the inner transformation.
+
+        Returns:
+            The inner transformation's updates on the k-th step, else zeros; and the new state.
+
+        Raises:
+            ValueError, TypeError: `every_k_schedule` does not return an int of at least 1; or `should_skip_update_fn`
+                does not return a bool array of shape ().
+        """
+        new_updates, new_state = self._tx.update(updates, state, params, **extra_args)
+        return new_updates, new_state
+
+    def has_updated(self, state: optax.MultiStepsState) -> jax.Array:
+        """Return a bool array of shape (): whether a round ended, and nothing was accumulated since."""
+        updated: jax.Array = jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
+        return updated
+
+    def gradient_transformation(self) -> GradientTransformation[optax.MultiStepsState]:
+        """Return a transformation with this `init` and `update`, to use in a chain or a wrapper."""
+        is_subclassed = (type(self).init, type(self).update) != (MultiSteps.init, MultiSteps.update)
+        return normalize(optax.GradientTransformationExtraArgs(self.init, self.update)) if is_subclassed else self._tx
+
+    def _init(self, params: Params) -> optax.MultiStepsState:
+        zero = jnp.zeros([], jnp.int32)
+        _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
+        inner_state = preserve_dtypes(self._inner).init(params)
+        return optax.MultiStepsState(zero, zero, inner_state, self._zero_accumulator(params), skip_state)
+
+    def _update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        at = self._position(updates, state, params)
+        leaves, treedef = jtu.tree_flatten(updates)
+
+        def accumulate(acc: list[Any]) -> list[Any]:
+            return self._accumulate(at, leaves, acc)
+
+        def inner_step(old: OptState, accumulated: list[Any]) -> tuple[list[Any], Any]:
+            grads = [x.astype(like.dtype) for like, x in zip(leaves, accumulated, strict=True)]
+            new_updates, new = self._inner.update(treedef.unflatten(grads), old, params, **extra)
+            # Loops and cond need state with unchanged dtypes.
+            return keep_updates(grads, treedef, params, new_updates), keep_state(old, params, new)
+
+        inner_state, acc = _strong_state(state, treedef)
+        news, inner_state, acc = run_step_if(at.should_step, accumulate, inner_step, inner_state, acc)
+        return treedef.unflatten(news), at.state(inner_state, treedef.unflatten(acc))
+
+    def _whole_step(
+        self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply
+    ) -> tuple[Any, Any]:
+        """Pass the params through the loop with the state, so that a step that only accumulates does not touch them."""
+        at = self._position(updates, state, params)
+        inner_step = step_of(self._inner, preserve_dtypes(self._inner))
+        leaves, treedef = jtu.tree_flatten(updates)
+
+        def run(carry: PyTree) -> Any:
+            params, inner_state, acc = carry
+            accumulated = treedef.unflatten([x.astype(like.dtype) for like, x in zip(leaves, acc, strict=True)])
+            params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
+            return params, inner_state, _clear(at.should_step, acc, treedef.flatten_up_to(params))
+
+        inner_state, acc = _strong_state(state, treedef)
+        carry = params, inner_state, self._accumulate(at, leaves, acc)
+        params, inner_state, acc = run_if(at.should_step, run, carry)
+        return params, at.state(inner_state, treedef.unflatten(acc))
+
+    def _position(self, updates: Updates, state: OptState, params: Params) -> Position:
+        mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
+        k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
+        check_k(k_steps)
+        skip, skip_state = self._skip(updates, gradient_step, params)
+        should_step = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
+        return Position(mini_step, gradient_step, skip, skip_state, should_step)
+
+    def _accumulate(self, at: Position, leaves: list[Any], acc: list[Any]) -> list[Any]:
+        return list(map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), leaves, acc))
+
+    def _skip(self, updates: Updates, gradient_step: Any, params: Params) -> tuple[Any, Any]:
+        if self._should_skip is None:
+            return jnp.array(False), ()
+        skip, skip_state = self._should_skip(updates, gradient_step, params)
+        if (dtype_of(skip), jnp.shape(skip)) != (jnp.bool_, ()):
+            raise ValueError(
+                "The `should_skip_update_fn` function should return a boolean scalar array, but it returned an array "
+                f"of dtype {dtype_of(skip)} and shape {jnp.shape(skip)}"
+            )
+        return skip, skip_state
+
+    def _zero_accumulator(self, params: Params) -> Any:
+        def dtype(p: Any) -> Any:
+            if self._accumulator_dtype is None:
+                return p.dtype
+            widest = promoted_dtype(p, untyped.ShapeDtypeStruct((), self._accumulator_dtype))
+            return widest if self._accumulator_dtype == jnp.float32 or jnp.iscomplexobj(p) else self._accumulator_dtype
+
+        return jtu.tree_map(jnp.zeros_like, params, jtu.tree_map(dtype, params))
+
+
+def _accumulate(
+    mean: bool,
+    mini_step: Int[Array, ""],
+    skip: Bool[Array, ""],
+    update: Shaped[Array, "*shape"],
+    acc: Shaped[Array, "*shape"],
+) -> Any:
+    grad = update.astype(acc.dtype)
+    # Welford's update of the mean, which never needs a sum that is k times as large.
+    more = acc + (grad - acc) / (mini_step + 1).astype(acc.dtype) if mean else acc + grad
+    # This discards the earlier round, and -0.0 is preserved, as 0 + -0.0 would not.
+    return jnp.where(skip, acc, jnp.where(mini_step == 0, grad, more))
+
+
+# Traced once for each shape; inlined, since XLA copies the arguments of a call.
+_accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0, inline=True)
+
+
+def _clear(should_step: Bool[Array, ""], acc: list[Any], params: list[Any]) -> list[Any]:
+    """Zeros for what is accumulated, after the step that reads it.
+
+    CPUs run operations in the order in which they depend on each other. What reads the new params comes after all that
+    reads the accumulator, so it needs no copy of that.
+    """
+
+    def after(acc: list[Any], params: list[Any]) -> Any:
+        return [_zero_after(should_step, x, p) for x, p in zip(acc, params, strict=True)]
+
+    def at_any_time(acc: list[Any], _: list[Any]) -> Any:
+        return zeros(acc)
+
+    cleared: list[Any] = lax.platform_dependent(*lax.stop_gradient((acc, params)), cpu=after, default=at_any_time)
+    return cleared
+
+
+def _zero_after(should_step: Bool[Array, ""], x: Shaped[Array, "..."], param: Array) -> Any:
+    like = param if jnp.iscomplexobj(x) else jnp.real(param)
+    return lax.select(should_step, jnp.zeros_like(x), like.astype(x.dtype))
+
+
+def _strong_state(state: OptState, treedef: PyTreeDef) -> tuple[Any, list[Any]]:
+    """Return the inner state and the accumulator's arrays, without weak types, which a loop does not carry."""
+    inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
+    return inner_state, acc

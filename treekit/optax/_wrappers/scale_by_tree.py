@@ -1,0 +1,109 @@
+"""`scale_by_tree`: multiply the update of each leaf by its own rate."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import optax
+
+from treekit._base.describe import describe_value
+from treekit._base.dtype import issubdtype
+from treekit._base.jax import jnp, jtu
+from treekit._base.predicates import is_parameter, is_real_number
+from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.resolve_masks import match_params
+from treekit.optax._kernel.selection import is_params_placeholder
+from treekit.optax._kernel.transformation import GradientTransformation, described
+
+# A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one.
+Rates = Callable[[Any], Any] | float | object
+
+
+class ScaleByTreeState(NamedTuple):
+    """The state of `scale_by_tree`.
+
+    Attributes:
+        rate_count: the number of updates; an int32 of shape (). Not `count`, which is a name in adam's state:
+            `optax.tree.get(state, "count")` finds only one.
+    """
+
+    rate_count: Any
+
+
+@described
+def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
+    """Multiply the update of each leaf by its own rate: smaller steps for the body than for the head.
+
+    Args:
+        rates: a prefix tree of the params whose leaves are numbers or schedules, or a function from the params to one.
+            A value applies to the whole subtree below it, and with None that subtree's updates are not changed. Leaves
+            of the model that cannot be parameters need no rate. A function is called with the params: give rates by
+            name with `treekit.path_labels({"**.bias": 0.5}, default=1.0)`, and use `optax.scale_by_schedule` for one
+            schedule for all leaves.
+
+    Returns:
+        A transformation; its state is a `ScaleByTreeState` with the number of updates, with which schedules are called.
+        Rates do not reverse the sign: put it after an optimizer, or before
+        `optax.scale_by_learning_rate`.
+
+    Raises:
+        ValueError: the rates do not fit the params; the message names the first key path that differs.
+        TypeError: a rate is neither a real number of shape () nor a schedule that returns one; the message names its
+            key path. Both are raised by `init` and `update`.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> params = {"body": {"w": jnp.ones(2), "b": jnp.ones(2)}, "head": jnp.ones(2)}
+    >>> optimizer = optax.chain(optax.sgd(1.0), optax.scale_by_tree({"body": 0.125, "head": lambda count: 0.5**count}))
+    >>> updates, state = optimizer.update(params, optimizer.init(params), params)
+    >>> updates["body"]["w"], updates["head"]
+    (Array([-0.125, -0.125], dtype=float32), Array([-1., -1.], dtype=float32))
+    """
+
+    def init(params: Params) -> Any:
+        if not is_params_placeholder(params):
+            _resolve(rates, params)
+        return ScaleByTreeState(jnp.zeros([], jnp.int32))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        prefix_treedef, found = _resolve(rates, updates if params is None else params)
+        parts = prefix_treedef.flatten_up_to(updates)
+        scaled = [_scale(_at_count(*rate, state.rate_count), part) for rate, part in zip(found, parts, strict=True)]
+        return prefix_treedef.unflatten(scaled), ScaleByTreeState(optax.safe_increment(state.rate_count))
+
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+
+
+def _resolve(rates: PyTree, params: Params) -> tuple[Any, list[tuple[str, Any]]]:
+    """Return the structure of the rates, and each rate with its key path; None for a part without parameters."""
+    prefix_treedef, matches = match_params(rates, params, is_spec_leaf=_is_rate, name="rates")
+    found: list[tuple[str, Any]] = []
+    for path, rate, part in matches:
+        at = f"rates{jtu.keystr(path)}"
+        is_used = any(map(is_parameter, jtu.tree_leaves(part)))
+        if is_used and not (_is_rate(rate) or callable(rate)):
+            raise TypeError(f"{at} must be a real number or a schedule, found {describe_value(rate)}")
+        found.append((at, rate if is_used else None))
+    return prefix_treedef, found
+
+
+def _is_rate(x: Any) -> bool:
+    """Whether `x` is a real number, or None, which does not change the updates."""
+    return x is None or is_real_number(x)
+
+
+def _at_count(at: str, rate: object, count: object) -> Any:
+    if not callable(rate):
+        return rate
+    value = rate(count)
+    if value is None or not _is_rate(value):
+        raise TypeError(f"the schedule {at} must return a real number of shape (), found {describe_value(value)}")
+    return value
+
+
+def _scale(rate: object, updates: Updates) -> Any:
+    def scale(update: Any) -> Any:
+        whole = issubdtype(update.dtype, jnp.integer)  # an integer update times a rate is not an integer
+        return rate * update if whole else jnp.asarray(rate, update.dtype) * update
+
+    return updates if rate is None else jtu.tree_map(scale, updates)
