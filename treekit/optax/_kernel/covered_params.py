@@ -6,7 +6,7 @@ from treekit._base.dtype import shape_of
 from treekit._base.jax import jtu
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree
-from treekit.optax._kernel.like_params import is_placeholder, match_params
+from treekit.optax._kernel.state_map import is_placeholder, match_params
 
 
 def covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: list[Any]) -> list[Any]:

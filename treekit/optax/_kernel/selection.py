@@ -16,6 +16,7 @@ from treekit._base.tree import as_none, flatten_updates
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit._diff.diff import tree_diff
 from treekit.optax._kernel.extra_args import view_extra_args
+from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import Apply, Core, SteppingCore, own_step
 
 
@@ -158,12 +159,3 @@ def apply_to_selection(
 def is_spec_leaf(x: object) -> bool:
     """Whether `x` is a leaf of a mask, a label tree or a tree of dimension numbers; None is."""
     return x is None or isinstance(x, (bool, np.bool_, str)) or type(x).__name__.endswith("DimensionNumbers")
-
-
-def is_params_placeholder(params: Params) -> bool:
-    """Whether these are the placeholders that `optax.tree_map_params` passes to init to find the params in a state."""
-    return type(params) is type(_PLACEHOLDER[0])
-
-
-_PLACEHOLDER: list[Any] = []
-optax.tree_map_params(_PLACEHOLDER.append, jtu.tree_leaves, None)

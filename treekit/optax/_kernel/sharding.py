@@ -9,7 +9,7 @@ from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_array, is_parameter, is_traced
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params
-from treekit.optax._kernel.like_params import is_placeholder, match_params
+from treekit.optax._kernel.state_map import map_state
 
 
 def shard_alike(state: OptState, params: Params) -> Any:
@@ -25,22 +25,10 @@ def shard_alike(state: OptState, params: Params) -> Any:
     Returns:
         The state, with the same values.
     """
-    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
-    numbered = treedef.unflatten(range(len(leaves)))
-
-    def is_like_params(x: object) -> bool:
-        return match_params(x, numbered) is not None
-
-    def alike(x: object) -> Any:
-        pairs = match_params(x, numbered)
-        if pairs is None:
-            return x
-        own_treedef = jtu.tree_structure(x, is_leaf=is_placeholder)
-        return own_treedef.unflatten(
-            x if is_placeholder(x) else _shard_leaf_alike(x, leaves[numbers[0]]) for x, numbers in pairs
-        )
-
-    return jtu.tree_map(alike, state, is_leaf=is_like_params)
+    leaves = jtu.tree_leaves(params, is_leaf=is_none)
+    arrays, treedef = jtu.tree_flatten(state)
+    pairs = zip(arrays, map_state(state, params), strict=True)
+    return treedef.unflatten([x if i.param is None else _shard_leaf_alike(x, leaves[i.param]) for x, i in pairs])
 
 
 def _shard_leaf_alike(x: object, param: object) -> Any:

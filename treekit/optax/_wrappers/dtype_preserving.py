@@ -11,7 +11,7 @@ from treekit._base.types import OptState, Params, Updates
 from treekit._round import hash_bits, round_like, widen
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve_dtypes import like_updates, preserve_dtypes
-from treekit.optax._kernel.selection import is_params_placeholder
+from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import GradientTransformation, core_of, described
 from treekit.optax._kernel.types import S, TransformationLike
 from treekit.optax._wrappers.state_dtype import cast_state, check_state, check_state_dtype, store_by_name, store_in

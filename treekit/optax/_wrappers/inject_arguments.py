@@ -20,7 +20,8 @@ from treekit._filter import TreeSpec, filter
 from treekit._resolve_spec import match_spec, resolve_shown
 from treekit.optax._kernel.originals import original
 from treekit.optax._kernel.resolve_masks import as_arrays
-from treekit.optax._kernel.selection import is_params_placeholder, is_spec_leaf
+from treekit.optax._kernel.selection import is_spec_leaf
+from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.types import TransformationLike
 
 

@@ -12,7 +12,8 @@ from treekit._base.tree import is_none
 from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.resolve_masks import choose_filtered, choose_groups, choose_masked, resolve_mask
-from treekit.optax._kernel.selection import LeafSelection, apply_to_selection, is_params_placeholder
+from treekit.optax._kernel.selection import LeafSelection, apply_to_selection
+from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, described
 from treekit.optax._kernel.types import S, TransformationLike
 

@@ -8,7 +8,7 @@ import optax
 from treekit._base.describe import describe_value
 from treekit._base.types import Params
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.selection import is_params_placeholder
+from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import GradientTransformation, described
 
 if TYPE_CHECKING:

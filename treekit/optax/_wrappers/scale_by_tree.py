@@ -12,7 +12,7 @@ from treekit._base.predicates import is_parameter, is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.resolve_masks import match_params
-from treekit.optax._kernel.selection import is_params_placeholder
+from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import GradientTransformation, described
 
 # A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one.

@@ -18,7 +18,7 @@ from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, Params, PyTree, Updates
 from treekit._graft.states import is_state
 from treekit._round import is_inexact_dtype, widen
-from treekit.optax._kernel.selection import is_params_placeholder
+from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import Core, core_of
 from treekit.optax._kernel.types import TransformationLike
 
