@@ -15,7 +15,7 @@ from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
 from treekit._diff.diff import tree_diff
 from treekit._map import cast_each
 from treekit.optax._kernel.sharding import shard_alike
-from treekit.optax._kernel.transformation import Apply, WholeStep, core_of
+from treekit.optax._kernel.transformation import Apply, WholeStep, core_of, own_step
 from treekit.optax._kernel.types import TransformationLike
 
 
@@ -48,20 +48,16 @@ def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtra
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def preserve_step_dtypes(step: WholeStep) -> WholeStep:
-    """Do for a whole step what `preserve_dtypes` does for an update."""
+def step_of(tx: TransformationLike) -> WholeStep:
+    """Return a whole step that preserves dtypes: the core's own, or an update and an add."""
+    core = core_of(tx)
+    own, update = own_step(core), preserve_dtypes(core).update
 
-    def preserved(
-        updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply
-    ) -> tuple[Any, Any]:
-        def apply_kept(params: Params, new_updates: Updates) -> Any:
-            leaves, treedef = jtu.tree_flatten(updates)
-            return apply(params, treedef.unflatten(keep_updates(leaves, treedef, params, new_updates)))
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+        new_updates, new_state = update(updates, state, params, **extra)
+        return apply(params, new_updates), new_state
 
-        new_params, new_state = step(updates, state, params, extra, apply_kept)
-        return new_params, keep_state(state, params, new_state)
-
-    return preserved
+    return own or step
 
 
 def keep_updates(leaves: list[Any], treedef: PyTreeDef, params: Params, new_updates: Updates) -> list[Any]:

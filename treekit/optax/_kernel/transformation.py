@@ -10,7 +10,6 @@ from optax import GradientTransformationExtraArgs as _Base
 
 from treekit._base.describe import describe, describe_value
 from treekit._base.predicates import is_array
-from treekit._base.types import OptState, Params, Updates
 from treekit.optax._kernel.types import InitFn, S, State_co, TransformationLike, UpdateFn
 
 P = ParamSpec("P")
@@ -33,16 +32,6 @@ class SteppingCore(optax.GradientTransformationExtraArgs):
         self = super().__new__(cls, init, update)
         self.step = step
         return self
-
-
-def step_of(core: Core, preserved: Core) -> WholeStep:
-    """Return the whole step of a core: its own, or the update of `preserved`, which preserves dtypes, and an add."""
-
-    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
-        new_updates, new_state = preserved.update(updates, state, params, **extra)
-        return apply(params, new_updates), new_state
-
-    return own_step(core) or step
 
 
 def own_step(core: Core) -> WholeStep | None:

@@ -7,7 +7,6 @@ import optax
 
 from treekit._base.types import OptState, Params, Updates
 from treekit.optax._kernel.boundary import normalize, whole_step
-from treekit.optax._kernel.preserve_dtypes import preserve_step_dtypes
 from treekit.optax._kernel.transformation import Apply, Core, SteppingCore, core_of, own_step
 from treekit.optax._kernel.types import TransformationLike
 
@@ -35,4 +34,4 @@ def with_last_step(
         stepping = relink(optax.GradientTransformationExtraArgs(tx.init, last_step))
         return stepping.update(updates, state, params, **extra)  # the last link returns new params as its updates
 
-    return SteppingCore(chain.init, chain.update, preserve_step_dtypes(step))
+    return SteppingCore(chain.init, chain.update, step)

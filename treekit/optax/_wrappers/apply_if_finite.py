@@ -8,16 +8,9 @@ from treekit._base.dtype import strengthen
 from treekit._base.jax import jnp, jtu
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.preserve_dtypes import preserve_dtypes
+from treekit.optax._kernel.preserve_dtypes import preserve_dtypes, step_of
 from treekit.optax._kernel.step_if import run_if, update_if
-from treekit.optax._kernel.transformation import (
-    Apply,
-    GradientTransformation,
-    SteppingCore,
-    core_of,
-    described,
-    step_of,
-)
+from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, described
 from treekit.optax._kernel.types import TransformationLike
 
 
@@ -50,8 +43,7 @@ def apply_if_finite(
     >>> updates, state.notfinite_count
     (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
     """
-    tx = preserve_dtypes(inner)
-    inner_init, inner_update = tx
+    (inner_init, inner_update), inner_step = preserve_dtypes(inner), step_of(inner)
 
     def init(params: Params) -> optax.ApplyIfFiniteState:
         zero = jnp.zeros([], jnp.int32)
@@ -77,7 +69,7 @@ def apply_if_finite(
         accept, new_state = check(updates, state)
 
         def run(carry: PyTree) -> Any:
-            return step_of(core_of(inner), tx)(updates, carry[1], carry[0], extra, apply)
+            return inner_step(updates, carry[1], carry[0], extra, apply)
 
         params, inner_state = run_if(accept, run, (params, jtu.tree_map(strengthen, state.inner_state)))
         return params, new_state._replace(inner_state=inner_state)

@@ -13,10 +13,10 @@ from treekit._base.dtype import dtype_of, promoted_dtype, strengthen
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._kernel.boundary import at_boundary, normalize
-from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates, preserve_dtypes
+from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates, preserve_dtypes, step_of
 from treekit.optax._kernel.step_if import run_if, run_step_if
 from treekit.optax._kernel.traced import zeros
-from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of, step_of
+from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of
 from treekit.optax._kernel.types import TransformationLike, U
 from treekit.optax._wrappers.round_position import Position, check_k, is_int
 
@@ -154,7 +154,7 @@ class MultiSteps(_Base):
     ) -> tuple[Any, Any]:
         """Pass the params through the loop with the state, so that a step that only accumulates does not touch them."""
         at = self._position(updates, state, params)
-        inner_step = step_of(self._inner, preserve_dtypes(self._inner))
+        inner_step = step_of(self._inner)
         leaves, treedef = jtu.tree_flatten(updates)
 
         def run(carry: PyTree) -> Any:
