@@ -7,5 +7,6 @@
 - `key_path`: what is a leaf's name?
 - `patterns`: which names does a pattern match, and which names are nearest to it?
 - `describe`: how is a value written in a message?
+- `states`: is a named tuple the state of an optimizer?
 - `callable`: is an object a function, or a tree that can be called?
 """

@@ -8,6 +8,7 @@ from typing import Any
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name
+from treekit._base.states import is_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 
@@ -129,11 +130,6 @@ class _Walk:
             return type(x).__name__ if is_state(type(x)) else None
         fields = frozenset(parts)
         return fields if fields in self._fields and isinstance(x, (dict, tuple)) else None
-
-
-def is_state(cls: Any) -> bool:
-    """Whether `cls` is a class of named tuples with fields whose name ends in "State", as Optax's do."""
-    return bool(getattr(cls, "_fields", ())) and cls.__name__.endswith("State")
 
 
 def _length(children: list[tuple[str, Any, Any]]) -> int:

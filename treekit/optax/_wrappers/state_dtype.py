@@ -14,9 +14,9 @@ from treekit._base.jax import jnp, jtu, lax
 from treekit._base.key_path import is_variable, path_name
 from treekit._base.patterns import matches
 from treekit._base.predicates import is_array
+from treekit._base.states import is_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, Params, PyTree, Updates
-from treekit._graft.states import is_state
 from treekit._round import is_inexact_dtype, widen
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import Core, core_of
