@@ -49,6 +49,8 @@ def is_weak(x: object) -> bool:
 
 def strengthen(x: object) -> Any:
     """Return a number or an array as a strongly typed array of the dtype that JAX gives it; anything else unchanged."""
+    if isinstance(x, jax.Array) and not is_weak(x):
+        return x  # what follows agrees, and takes longer
     if is_weak(x) and has_dtype(x):
         return lax.convert_element_type(x, dtype_of(x))
     return as_array(x) if dtype_of(x) is None or dtype_of(x) == _raw_dtype(x) else jnp.asarray(x, dtype_of(x))

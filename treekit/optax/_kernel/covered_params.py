@@ -5,7 +5,7 @@ from typing import Any
 from treekit._base.dtype import shape_of
 from treekit._base.jax import jtu
 from treekit._base.tree import is_none
-from treekit._base.types import OptState, Params, PyTree
+from treekit._base.types import OptState, Params
 from treekit.optax._kernel.state_map import is_placeholder, match_params
 
 
@@ -29,23 +29,18 @@ def covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: l
     columns: list[list[Any]] = []
 
     def is_copy(x: object) -> bool:  # called once for each node
-        if found := _leaves_like(x, leaves, numbered):
-            columns.append(found)
-        return bool(found)
+        pairs = match_params(x, numbered)
+        if pairs and all(map(has_shape_of_param, pairs)):
+            columns.append([leaf for leaf, numbers in pairs for _ in numbers])
+            return True
+        return False
+
+    def has_shape_of_param(pair: tuple[object, list[int]]) -> bool:
+        param = leaves[pair[1][0]] if pair[1] else None
+        return is_placeholder(pair[0]) or param is None or shape_of(pair[0]) == shape_of(param)
 
     jtu.tree_leaves(state, is_leaf=is_copy)
     return list(map(_covered_leaf, leaves, updates, zip(*columns, strict=True))) if columns else leaves
-
-
-def _leaves_like(x: object, leaves: list[Any], numbered: PyTree) -> list[Any]:
-    """Return what a part of a state has for each leaf of the params; [] unless it has their structure and shapes."""
-    pairs = match_params(x, numbered) or []
-    for leaf, numbers in pairs:
-        if not is_placeholder(leaf):
-            param = leaves[numbers[0]]
-            if param is not None and shape_of(leaf) != shape_of(param):
-                return []
-    return [leaf for leaf, numbers in pairs for _ in numbers]
 
 
 def _covered_leaf(leaf: object, update: object, copies: tuple[Any, ...]) -> Any:

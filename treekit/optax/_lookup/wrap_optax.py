@@ -19,13 +19,13 @@ from treekit.optax._functions.apply import (
 )
 from treekit.optax._functions.averages import incremental_update, periodic_update
 from treekit.optax._kernel.boundary import at_boundary, normalize
-from treekit.optax._kernel.preserve_dtypes import preserve_dtypes
 from treekit.optax._kernel.resolve_masks import resolve_mask
 from treekit.optax._kernel.selection import is_spec_leaf
 from treekit.optax._kernel.transformation import (
     Core,
     GradientTransformation,
     check_is_transformation,
+    core_of,
     describe_call,
     is_ours,
     without_multi_steps,
@@ -209,7 +209,7 @@ def _link(tx: GradientTransformation[Any]) -> Core:
 
     It runs the core, and crosses the boundary again only if a transformation before it has frozen leaves.
     """
-    core = preserve_dtypes(tx)
+    core = core_of(tx)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> Any:
         is_whole = params is None or jtu.tree_structure(updates) == jtu.tree_structure(params)
