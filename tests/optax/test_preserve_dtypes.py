@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from benchmarks._figures_trace import counting_calls
 from tests.optax import cases
 from tests.trees import FLOAT
 from treekit import optax as tko
@@ -148,3 +149,29 @@ def test_init_takes_what_has_only_shapes_and_dtypes(name: str) -> None:
     for wrap in (lambda tx: tx, lambda tx: tko.masked(tx, {"w": True, "n": False}), lambda tx: tko.MultiSteps(tx, 2)):
         tx = wrap(cases.OPTIMIZERS[name](tko))
         assert cases.signature(tx.init(shapes)) == cases.signature(tx.init(params))
+
+
+# A loop carries the state of `MultiSteps`, so its inner step preserves dtypes too.
+@pytest.mark.parametrize(
+    "name, times", [("adam", 1), ("chain", 1), ("named_chain", 1), ("masked", 1), ("MultiSteps", 2)]
+)
+def test_each_gradient_is_cast_once_however_deep_the_wrappers_are(name: str, times: int) -> None:
+    mask = {"w": True, "b": False}
+    links = [
+        tko.clip(1.0),
+        tko.masked(tko.add_decayed_weights(0.1), mask),
+        tko.partition({True: tko.adam(1e-3), False: tko.sgd(1.0)}, mask),
+    ]
+    chain = tko.chain(*links)
+    tx: Any = {
+        "adam": tko.adam(1e-3),
+        "chain": chain,
+        "named_chain": tko.named_chain(*((str(i), link) for i, link in enumerate(links))),
+        "masked": tko.masked(chain, mask),
+        "MultiSteps": tko.MultiSteps(tko.masked(chain, mask), 4),
+    }[name]
+    params = {"w": jnp.ones((2, 3), jnp.bfloat16), "b": jnp.ones(3, jnp.bfloat16)}
+    grads, state = jax.tree.map(jnp.float32, params), tx.init(params)
+    with counting_calls() as calls:
+        jax.eval_shape(tx.update, grads, state, params)
+    assert calls["optax/_kernel/preserve_dtypes.py", "keep_updates"] == times

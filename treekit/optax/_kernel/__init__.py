@@ -2,7 +2,7 @@
 
 1. `transformation`: what is a transformation of treekit, and what is its core?
 2. `boundary`: how does an update get from raw models to trees of arrays, and back? `crossing` has the trees of one
-   update, `covered_params` the params that a state has entries for, `originals` the user's own leaves.
+   update in both forms.
 3. `selection`: how does a transformation run on some of the leaves? `resolve_masks` decides on which, and `extra_args`
    shows it the extra arguments.
 4. `preserve_dtypes`: how do state and updates keep dtype and structure? `sharding` keeps sharding.

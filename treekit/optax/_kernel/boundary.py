@@ -9,10 +9,9 @@ from collections.abc import Generator
 from typing import Any
 
 from treekit._base.types import OptState, Params, Updates
-from treekit.optax._kernel.crossing import Crossing
+from treekit.optax._kernel.crossing import Crossing, showing
 from treekit.optax._kernel.diagnose import diagnosing, diagnosing_init
 from treekit.optax._kernel.extra_args import view_extra_args
-from treekit.optax._kernel.originals import showing
 from treekit.optax._kernel.preserve_dtypes import preserve_dtypes
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import (

@@ -1,20 +1,23 @@
 """Convert the trees of one update between the user's form and the form that cores see."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from jaxtyping import Array
 
 from treekit._base.describe import describe
-from treekit._base.dtype import as_array, cast_like, dtype_of, has_no_update, issubdtype, promoted_dtype
+from treekit._base.dtype import as_array, cast_like, dtype_of, has_no_update, issubdtype, promoted_dtype, shape_of
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_inexact_array, is_inexact_parameter, is_parameter
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, Updates
-from treekit.optax._kernel.covered_params import covered_leaves
 from treekit.optax._kernel.selection import update_parts
+from treekit.optax._kernel.state_map import is_placeholder, match_params
 
 
 class Crossing:
@@ -44,7 +47,7 @@ class Crossing:
         parts = leaves if updates is given else update_parts(self._treedef, updates)
         self._params = None if params is None else leaves
         self._updates = list(map(_none_if_missing, parts))
-        self._covered = covered_leaves(state, given, self._updates if params is None else leaves, self._updates)
+        self._covered = _covered_leaves(state, given, self._updates if params is None else leaves, self._updates)
         self._keep = list(map(is_parameter, self._covered))
         if not all(self._keep):
             self._check_left_out()
@@ -150,3 +153,73 @@ def _is_plain(param: object) -> bool:
 def _is_of_objects(param: object) -> bool:
     dtype: Any = getattr(param, "dtype", None)
     return isinstance(param, np.ndarray) and dtype == np.dtype(object)
+
+
+def _covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: list[Any]) -> list[Any]:
+    """Return the leaves of the params that `init` received when it made a state, as far as the state shows.
+
+    The state of a raw model has an entry for a Python float; the state of filtered params, like their gradients, does
+    not. Trees in the state that are like the params show which of the two it is.
+
+    Args:
+        state: the state.
+        given: the params, or the updates if params were not passed.
+        leaves: the leaves of `given`, including None.
+        updates: the update for each of them.
+    """
+    if jtu.all_leaves([given]) or all(update is not None for update in updates):
+        return leaves
+
+    numbered = jtu.tree_structure(given, is_leaf=is_none).unflatten(range(len(leaves)))
+
+    columns: list[list[Any]] = []
+
+    def is_copy(x: object) -> bool:  # called once for each node
+        pairs = match_params(x, numbered)
+        if pairs and all(map(has_shape_of_param, pairs)):
+            columns.append([leaf for leaf, numbers in pairs for _ in numbers])
+            return True
+        return False
+
+    def has_shape_of_param(pair: tuple[object, list[int]]) -> bool:
+        param = leaves[pair[1][0]] if pair[1] else None
+        return is_placeholder(pair[0]) or param is None or shape_of(pair[0]) == shape_of(param)
+
+    jtu.tree_leaves(state, is_leaf=is_copy)
+    return list(map(_covered_leaf, leaves, updates, zip(*columns, strict=True))) if columns else leaves
+
+
+def _covered_leaf(leaf: object, update: object, copies: tuple[Any, ...]) -> Any:
+    """Return a leaf of the params, or None if the state does not cover it.
+
+    In a chain, one copy may have an array where another is masked: the array decides, then None, then MaskedNode.
+    """
+    arrays = [copy for copy in copies if not is_placeholder(copy)]
+    if arrays:
+        return arrays[-1] if leaf is None else leaf
+    if update is None and any(copy is None for copy in copies):  # left out by init, or by a filter
+        return None
+    # The shape of a param that is masked out and was not passed is unknown, and not needed.
+    return 0.0 if leaf is None and any(copy is not None for copy in copies) else leaf
+
+
+_Originals = Mapping[int, tuple[Any, Any]]
+_originals: ContextVar[_Originals] = ContextVar("originals", default=MappingProxyType({}))
+
+
+@contextlib.contextmanager
+def showing(originals: _Originals) -> Generator[None]:
+    token = _originals.set({**_originals.get(), **originals} if originals else _originals.get())
+    try:
+        yield
+    finally:
+        _originals.reset(token)
+
+
+def original(x: object) -> Any:
+    """Return the user's leaf that an array represents: a Python number, an integer array, a `jax.Ref`.
+
+    Masks, labels and filters are written for those.
+    """
+    shown, leaf = _originals.get().get(id(x), (None, None))
+    return leaf if shown is x and x is not None else x

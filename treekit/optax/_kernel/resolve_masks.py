@@ -14,7 +14,7 @@ from treekit._base.tree import is_none
 from treekit._base.types import FilterSpec, KeyPath, Labels, Mask, Params, PyTree
 from treekit._filter import filter
 from treekit._resolve_spec import match_spec, resolve_shown
-from treekit.optax._kernel.originals import original
+from treekit.optax._kernel.crossing import original
 from treekit.optax._kernel.selection import LeafSelection
 
 

@@ -18,7 +18,7 @@ from treekit._base.predicates import is_array, is_parameter, is_real_number
 from treekit._base.types import OptState, Params
 from treekit._filter import TreeSpec, filter
 from treekit._resolve_spec import match_spec, resolve_shown
-from treekit.optax._kernel.originals import original
+from treekit.optax._kernel.crossing import original
 from treekit.optax._kernel.resolve_masks import as_arrays
 from treekit.optax._kernel.selection import is_spec_leaf
 from treekit.optax._kernel.state_map import is_params_placeholder
