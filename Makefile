@@ -54,17 +54,17 @@ bench: .venv/installed ## treekit beside its peers, and docs/benchmarks.md (QUIC
 
 types: .venv/installed ## what mypy and pyright know of treekit and of its peers, in docs/versions.md
 	$(BIN)/python -m pip install --quiet --group bench
-	$(BIN)/python -m benchmarks.typed_peers
+	$(BIN)/python -m benchmarks.evidence.typed_peers
 
 # With libtpu, where it is installed, for the bytes that compiled steps move.
 figures: .venv/installed ## figures beside their goals and the last recorded; worse is an error (TIMES=1: of time too; TYPES=1: of type checkers; RECORD=1)
-	$(if $(TYPES),$(BIN),$(if $(wildcard $(ACCELERATORS)/installed),$(ACCELERATORS)/bin,$(BIN)))/python -m benchmarks.figures $(if $(TIMES),--times) $(if $(TYPES),--types) $(if $(RECORD),--record)
+	$(if $(TYPES),$(BIN),$(if $(wildcard $(ACCELERATORS)/installed),$(ACCELERATORS)/bin,$(BIN)))/python -m benchmarks.evidence.figures $(if $(TIMES),--times) $(if $(TYPES),--types) $(if $(RECORD),--record)
 
 # An environment of its own, since JAX looks for a TPU wherever libtpu is installed.
 ACCELERATORS := .venv-accelerators
 
 accelerators: $(ACCELERATORS)/installed$(if $(GPU),-gpu) ## compile for TPUs (GPU=1: for GPUs too), and write docs/accelerators.md
-	$(ACCELERATORS)/bin/python -m benchmarks.accelerators
+	$(ACCELERATORS)/bin/python -m benchmarks.evidence.accelerators
 
 accelerators-test: $(ACCELERATORS)/installed ## the tests that compile for TPUs, on a machine that needs none
 	$(ACCELERATORS)/bin/python -m pytest -n 2 tests/accelerators
@@ -89,7 +89,7 @@ docs: .venv/installed ## build the documentation into site/; a warning, a misspe
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 matrix: .venv/installed ## every optimizer, wrapper and kind of params against the laws (more than an hour; MINUTES=30 for a part)
-	$(BIN)/python -m benchmarks.matrix
+	$(BIN)/python -m benchmarks.evidence.matrix
 
 fuzz: .venv/installed ## random compositions of transformations against plain Optax (MINUTES=30; SEED=... for the first)
 	$(FAST) $(BIN)/python -m tests.fuzz

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import _figures_source, figures
-from benchmarks._figure import Figure
+from benchmarks.evidence import figures, figures_source
+from benchmarks.evidence.figure import Figure
 
 ROOT = Path(__file__).parent.parent
 SOURCE = """
@@ -23,7 +23,7 @@ def f(a: Any, b: int, *args: "Any", c: Loose, d: Params, **kwargs: list[Any]) ->
 
 def test_the_script_prints_each_figure_and_records_it(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "benchmarks.figures", "--record", "--file", str(file)]
+    command = [sys.executable, "-m", "benchmarks.evidence.figures", "--record", "--file", str(file)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     recorded = json.loads(file.read_text())
@@ -56,9 +56,10 @@ def test_what_is_worse_than_recorded_fails(
 
 def test_a_bare_any_is_counted_under_its_aliases_too(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(SOURCE)
-    percent, modules, longest = _figures_source.figures(tmp_path)
+    percent, modules, lines, width, longest = figures_source.figures(tmp_path)
     assert percent.value == 50.0  # a, args and c; Params is a name that may be one
     assert modules.value == 0
+    assert (lines.value, width.value) == (0, 1)  # nothing is in optax/
     assert longest.value == 2
     (tmp_path / "long.py").write_text("x = 1\n" * 251)
-    assert [figure.value for figure in _figures_source.figures(tmp_path)] == [50.0, 1, 2]
+    assert [figure.value for figure in figures_source.figures(tmp_path)] == [50.0, 1, 0, 2, 2]

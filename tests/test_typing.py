@@ -18,8 +18,9 @@ import optax
 import pytest
 
 import treekit.optax
-from benchmarks import _figures_types, typed_peers
-from benchmarks._checkers import FENCE, SETTINGS, Found, check, copy, environment, is_of_jax, write_pages
+from benchmarks.evidence import figures_types as _figures_types
+from benchmarks.evidence import typed_peers
+from benchmarks.evidence.checkers import FENCE, SETTINGS, Found, check, copy, environment, is_of_jax, write_pages
 from tests import optax_names
 
 ROOT = Path(__file__).parent.parent

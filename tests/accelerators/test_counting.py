@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks._hlo import bytes_copied, bytes_moved, bytes_moved_in_loops, collectives, difference
+from benchmarks.evidence.hlo import bytes_copied, bytes_moved, bytes_moved_in_loops, collectives, difference
 
 PROGRAM = """
 HloModule step

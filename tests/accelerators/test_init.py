@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding
 
-from benchmarks._compiled import mesh_of, tpus
+from benchmarks.evidence.compiled import mesh_of, tpus
 from tests.optax import cases
 from tests.optax.sharding_laws import AUTO, EXPLICIT, INIT, INIT_ON_EXPLICIT, MIXED, WRAPPED, P
 from treekit import optax as tko

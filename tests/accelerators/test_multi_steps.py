@@ -6,8 +6,8 @@ from typing import Any
 import optax
 import pytest
 
-from benchmarks._compiled import compile_step, in_units
-from benchmarks._hlo import bytes_moved
+from benchmarks.evidence.compiled import compile_step, in_units
+from benchmarks.evidence.hlo import bytes_moved
 from treekit import optax as tko
 from treekit._base.jax import untyped
 

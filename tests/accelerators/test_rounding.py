@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks._compiled import compile_step, in_units
-from benchmarks.accelerators import SIZE, rounded
+from benchmarks.evidence.accelerators import SIZE, rounded
+from benchmarks.evidence.compiled import compile_step, in_units
 from treekit._base.jax import untyped
 
 BYTES = {  # per parameter

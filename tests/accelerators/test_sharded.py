@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks._compiled import compile_sharded
-from benchmarks._hlo import collectives
-from benchmarks.accelerators import ACCUMULATED, SIZE, WRAPPERS, multi_steps, steps
+from benchmarks.evidence.accelerators import ACCUMULATED, SIZE, WRAPPERS, multi_steps, steps
+from benchmarks.evidence.compiled import compile_sharded
+from benchmarks.evidence.hlo import collectives
 from treekit._base.jax import untyped
 
 STEPS: dict[str, Callable[[Any], Any]] = {

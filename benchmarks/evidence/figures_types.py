@@ -5,8 +5,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks._checkers import ROOT, Found, check, copy, environment
-from benchmarks._figure import Figure
+from benchmarks.evidence.checkers import ROOT, Found, check, copy, environment
+from benchmarks.evidence.figure import Figure
 
 TESTS = ROOT / "tests"
 MISTAKE = re.compile(r"  # (both|pyright|mypy|neither: .+)$")

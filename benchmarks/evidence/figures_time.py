@@ -8,8 +8,8 @@ import optax
 
 import treekit.optax as tko
 from benchmarks import nodes, wrappers
-from benchmarks._figure import Figure
 from benchmarks._timing import QUICK, Ratio, compare, measure
+from benchmarks.evidence.figure import Figure
 from treekit._base.jax import untyped
 
 LEAVES = 100 if QUICK else 1_000  # of which tracing is measured

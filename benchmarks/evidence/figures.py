@@ -1,9 +1,9 @@
 """Each figure that treekit is measured by, next to its goal and to the last that was recorded.
 
-python -m benchmarks.figures             those that do not depend on time; exits with 1 where one has got worse
-python -m benchmarks.figures --times     those that do as well, which are only shown (minutes; QUICK=1 for less)
-python -m benchmarks.figures --types     those of mypy and pyright as well (a minute)
-python -m benchmarks.figures --record    writes what was measured into benchmarks/figures.json
+python -m benchmarks.evidence.figures         those that do not depend on time; exits with 1 where one has got worse
+python -m benchmarks.evidence.figures --times  those that do as well, which are only shown (minutes; QUICK=1 for less)
+python -m benchmarks.evidence.figures --types  those of mypy and pyright as well (a minute)
+python -m benchmarks.evidence.figures --record  writes what was measured into benchmarks/evidence/figures.json
 """
 
 import argparse
@@ -12,9 +12,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import _figures_compiled, _figures_source, _figures_time, _figures_trace, _figures_types
-from benchmarks._figure import Figure
 from benchmarks._timing import setting
+from benchmarks.evidence import figures_compiled as _figures_compiled
+from benchmarks.evidence import figures_source as _figures_source
+from benchmarks.evidence import figures_time as _figures_time
+from benchmarks.evidence import figures_trace as _figures_trace
+from benchmarks.evidence import figures_types as _figures_types
+from benchmarks.evidence.figure import Figure
 from treekit._base.jax import untyped
 
 RECORD = Path(__file__).parent / "figures.json"
@@ -56,7 +60,7 @@ def record(measured: Sequence[Figure], recorded: Recorded, path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the status to exit with."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.figures", description=(__doc__ or "").partition("\n")[0]
+        prog="python -m benchmarks.evidence.figures", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--times", action="store_true", help="measure what depends on time as well")
     parser.add_argument("--types", action="store_true", help="run the type checkers as well")

@@ -2,11 +2,11 @@
 
 A cell is one (optimizer, wrapper, kind of params). `run_cell` says what is asked of it, docs/matrix.md how it came out.
 
-    python -m benchmarks.matrix                   the whole matrix, into docs/matrix.md (more than an hour)
-    MINUTES=30 python -m benchmarks.matrix        as many cells, drawn at random, as that allows
-    SEED=1 MINUTES=30 python -m benchmarks.matrix other cells
-    QUICK=1 python -m benchmarks.matrix           the same for three minutes, printed
-    JOBS=1 python -m benchmarks.matrix            in one process; by default there is one for each core
+    python -m benchmarks.evidence.matrix                   the whole matrix, into docs/matrix.md (more than an hour)
+    MINUTES=30 python -m benchmarks.evidence.matrix        as many cells, drawn at random, as that allows
+    SEED=1 MINUTES=30 python -m benchmarks.evidence.matrix other cells
+    QUICK=1 python -m benchmarks.evidence.matrix           the same for three minutes, printed
+    JOBS=1 python -m benchmarks.evidence.matrix            in one process; by default there is one for each core
 
 Ctrl-C ends it early: the page then has the cells that ran.
 """
@@ -32,8 +32,8 @@ import optax as plain_optax
 
 import treekit as tk
 import treekit.optax as treekit_optax
-from benchmarks._matrix_cells import Factory, Kind, kinds_of_params, optimizers, wrappers
-from benchmarks._matrix_page import Outcome, page
+from benchmarks.evidence.matrix_cells import Factory, Kind, kinds_of_params, optimizers, wrappers
+from benchmarks.evidence.matrix_page import Outcome, page
 from treekit._base.describe import describe_error
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_parameter

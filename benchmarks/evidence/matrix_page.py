@@ -60,7 +60,7 @@ def page(outcomes: Sequence[Outcome], cells: int, seed: int) -> str:
     parts = [
         "# The matrix",
         _CONCLUSION,
-        f"Written by `python -m benchmarks.matrix` on {datetime.date.today()}: "
+        f"Written by `python -m benchmarks.evidence.matrix` on {datetime.date.today()}: "
         f"{setting('optax', 'jax', 'equinox', 'flax')}.",
         _WHAT,
         f"Run: {share}.",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SETTINGS = ("mypy", "mypy that follows", "pyright basic", "pyright strict")
 FENCE = re.compile(
     r"^(?:<!-- types: (?P<marker>[^\n]*) -->\n+)?```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE

@@ -1,7 +1,7 @@
 """What check_transformation finds in Optax's own transformations and in ours, and check_pytree in Equinox's layers.
 
-Run `python -m benchmarks.checks` to write docs/checks.md again (about ten minutes); it says its progress on stderr.
-With QUICK=1 it takes f32 params only, and prints the page instead.
+Run `python -m benchmarks.evidence.checks` to write docs/checks.md again (about ten minutes); it says its progress on
+stderr. With QUICK=1 it takes f32 params only, and prints the page instead.
 """
 
 import datetime
@@ -22,7 +22,7 @@ from treekit.check._transformation_laws import transformation_laws
 from treekit.testing import check_pytree
 
 clear_caches: Callable[[], None] = jax.clear_caches  # which has no types
-PAGE = Path(__file__).parent.parent / "docs" / "checks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
 RATE = {"learning_rate": 1e-2}
 
 # The aliases of optax and optax.contrib, and what they need besides a learning rate. A library is `optax` or ours.
@@ -180,7 +180,8 @@ def page() -> str:
         "",
         *CONCLUSION.strip().splitlines(),
         "",
-        f"Written by `python -m benchmarks.checks` on {datetime.date.today()}: {setting('optax', 'equinox', 'jax')}.",
+        f"Written by `python -m benchmarks.evidence.checks` on {datetime.date.today()}: "
+        f"{setting('optax', 'equinox', 'jax')}.",
         "",
         f"## check_transformation on {count} aliases of Optax",
         "",

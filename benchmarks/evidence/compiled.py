@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from benchmarks._hlo import bytes_moved
+from benchmarks.evidence.hlo import bytes_moved
 from treekit._base.jax import untyped
 
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]  # from params, state and gradients to new params and a new state

@@ -6,9 +6,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks._compiled import Step, compile_step, in_units
-from benchmarks._figure import Figure
-from benchmarks.accelerators import ACCUMULATED, GPU, TPU, WRAPPERS, multi_steps, square, steps
+from benchmarks.evidence.accelerators import ACCUMULATED, GPU, TPU, WRAPPERS, multi_steps, square, steps
+from benchmarks.evidence.compiled import Step, compile_step, in_units
+from benchmarks.evidence.figure import Figure
 
 # By dtype and whether the arguments are donated: of an update, and of a whole step, which does not touch the params.
 Goals = dict[tuple[str, bool], dict[str, float]]

@@ -1,7 +1,7 @@
 """What XLA makes of a step for TPUs and GPUs: the bytes it moves and the memory it needs, of treekit and of Optax.
 
 Nothing runs here but the compiler. `make accelerators` writes the sections for TPUs of docs/accelerators.md, and with
-GPU=1 those for GPUs too. `python -m benchmarks.accelerators H100 transformer` compiles only those with one of
+GPU=1 those for GPUs too. `python -m benchmarks.evidence.accelerators H100 transformer` compiles only those with one of
 these words in their title; all others stay as they are.
 """
 
@@ -18,7 +18,9 @@ import optax
 from jax.sharding import Mesh
 
 import treekit.optax as tko
-from benchmarks._compiled import (
+from benchmarks._page import Section, as_markdown, as_text
+from benchmarks._timing import setting
+from benchmarks.evidence.compiled import (
     Step,
     can_compile_for_gpus,
     can_compile_for_tpus,
@@ -30,12 +32,10 @@ from benchmarks._compiled import (
     tpus,
     unit_of,
 )
-from benchmarks._hlo import bytes_copied, bytes_moved, bytes_moved_in_loops, collectives, difference
-from benchmarks._page import Section, as_markdown, as_text
-from benchmarks._timing import setting
+from benchmarks.evidence.hlo import bytes_copied, bytes_moved, bytes_moved_in_loops, collectives, difference
 from treekit._base.jax import untyped
 
-PAGE = Path(__file__).parent.parent / "docs" / "accelerators.md"
+PAGE = Path(__file__).parents[2] / "docs" / "accelerators.md"
 SIZE = 8192  # a square array that does not fit into the memory of a chip itself; the page says so
 K = 8
 
