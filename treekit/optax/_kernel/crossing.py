@@ -17,7 +17,7 @@ from treekit._base.predicates import is_inexact_array, is_inexact_parameter, is_
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._kernel.selection import update_parts
-from treekit.optax._kernel.state_map import is_placeholder, match_params
+from treekit.optax._kernel.state_map import is_placeholder, leaves_by_param
 
 
 class Crossing:
@@ -175,7 +175,7 @@ def _covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: 
     columns: list[list[Any]] = []
 
     def is_copy(x: object) -> bool:  # called once for each node
-        pairs = match_params(x, numbered)
+        pairs = leaves_by_param(x, numbered)
         if pairs and all(map(has_shape_of_param, pairs)):
             columns.append([leaf for leaf, numbers in pairs for _ in numbers])
             return True

@@ -45,7 +45,7 @@ def _none_as_false(filter_spec: FilterSpec) -> Any:
 
 
 def choose_masked(mask: Mask, params: Params) -> LeafSelection:
-    prefix_treedef, matches = match_params(mask, params, is_spec_leaf=_is_bool, name="mask")
+    prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=_is_bool, name="mask")
     return LeafSelection(
         prefix_treedef, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True
     )
@@ -60,7 +60,7 @@ def choose_groups(keys: frozenset[Any], param_labels: Labels, params: Params) ->
         except TypeError:  # unhashable, so not a key
             return False
 
-    prefix_treedef, matches = match_params(param_labels, params, is_spec_leaf=is_label, name="param_labels")
+    prefix_treedef, matches = match_to_params(param_labels, params, is_spec_leaf=is_label, name="param_labels")
     for path, label, part in matches:
         if not is_label(label) and _has_parameters(label, part):
             raise ValueError(
@@ -85,7 +85,7 @@ def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
     def is_mask_leaf(x: object) -> bool:
         return x is None or _is_bool(x)
 
-    prefix_treedef, matches = match_params(mask, params, is_spec_leaf=is_mask_leaf, name=name)
+    prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=is_mask_leaf, name=name)
     return prefix_treedef.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
 
 
@@ -94,7 +94,7 @@ def as_arrays(params: Params) -> Any:
     return jtu.tree_map(as_array, params)
 
 
-def match_params(spec: object, params: Params, *, is_spec_leaf: Callable[[Any], bool], name: str) -> tuple[Any, Any]:
+def match_to_params(spec: object, params: Params, *, is_spec_leaf: Callable[[Any], bool], name: str) -> tuple[Any, Any]:
     """Resolve a spec for the user's own leaves; a function sees Python numbers as arrays."""
     params = jtu.tree_map(original, params)
     try:

@@ -110,12 +110,12 @@ def _entries(x: object, path: KeyPath, field: tuple[str, str], params: _Params) 
 
 
 def _pairs(x: object, path: KeyPath, params: _Params) -> list[tuple[object, list[int]]] | None:
-    """Return what `match_params` does if `x` is a tree like the params."""
+    """Return what `leaves_by_param` does if `x` is a tree like the params."""
     if params.paths is not None:
-        return match_params(x, params.numbered) if path in params.paths else None
+        return leaves_by_param(x, params.numbered) if path in params.paths else None
     if isinstance(params.numbered, int) and not _is_like_array(x, params.leaves[0]):
         return None
-    return match_params(x, params.numbered)
+    return leaves_by_param(x, params.numbered)
 
 
 def _is_like_array(x: object, param: object) -> bool:
@@ -132,7 +132,7 @@ def _role_of_shared(x: object) -> Role:
     return "count" if issubdtype(dtype_of(x), jnp.integer) else "other"
 
 
-def match_params(x: object, numbered: PyTree) -> list[tuple[object, list[int]]] | None:
+def leaves_by_param(x: object, numbered: PyTree) -> list[tuple[object, list[int]]] | None:
     """Return each leaf of `x` with the numbers of the params that it stands for.
 
     An array stands for one param; None and MaskedNode, the placeholders for what is left out, for any number of them.

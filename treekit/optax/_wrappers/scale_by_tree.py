@@ -11,7 +11,7 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_parameter, is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.resolve_masks import match_params
+from treekit.optax._kernel.resolve_masks import match_to_params
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import GradientTransformation, described
 
@@ -76,7 +76,7 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
 
 def _resolve(rates: PyTree, params: Params) -> tuple[Any, list[tuple[str, Any]]]:
     """Return the structure of the rates, and each rate with its key path; None for a part without parameters."""
-    prefix_treedef, matches = match_params(rates, params, is_spec_leaf=_is_rate, name="rates")
+    prefix_treedef, matches = match_to_params(rates, params, is_spec_leaf=_is_rate, name="rates")
     found: list[tuple[str, Any]] = []
     for path, rate, part in matches:
         at = f"rates{jtu.keystr(path)}"
