@@ -124,6 +124,28 @@ def test_a_step_that_holds_leaves_params_bit_for_bit(name: str) -> None:
     assert all(after[k].tobytes() == np.asarray(x).tobytes() for k, x in jax.tree.map(np.asarray, params).items())
 
 
+WITH_LINKS: dict[str, Callable[[Any], Any]] = {
+    "last": lambda tx: tx,
+    "in_multi_steps": lambda tx: tko.MultiSteps(tx, 2),
+    "in_masked": lambda tx: tko.masked(tx, True),
+    "in_finite": lambda tx: tko.apply_if_finite(tx, 2),
+}
+
+
+@pytest.mark.parametrize("name", WITH_LINKS)
+def test_a_link_that_changes_dtypes_does_not_change_those_of_a_whole_step(name: str) -> None:
+    """scale_by_adam returns float32 updates and moments for gradients in float32, whatever its moments were."""
+    chain = tko.chain(optax.scale_by_adam(), tko.MultiSteps(tko.adam(0.1), 2).gradient_transformation())
+    optimizer = WITH_LINKS[name](chain)
+    params = {k: x.astype(jnp.bfloat16) for k, x in cases.arrays().items()}
+    state = optimizer.init(params)
+    step = jax.jit(lambda g, s, p: tko.apply_gradients(optimizer, g, s, p))
+    before = cases.signature((params, state))
+    for grads in gradients(3):
+        params, state = step(grads, state, params)
+        assert cases.signature((params, state)) == before
+
+
 @pytest.mark.parametrize("kind", ["f32", "bf16", "int_key", "eqx_bf16"])
 def test_with_a_key_it_rounds_as_apply_updates_does(kind: str) -> None:
     optimizer, params, key = tko.MultiSteps(tko.sgd(0.01), 2), cases.make(kind), jax.random.key(3)

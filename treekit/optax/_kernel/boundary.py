@@ -12,7 +12,7 @@ from treekit._base.types import OptState, Params, Updates
 from treekit.optax._kernel.crossing import Crossing, showing
 from treekit.optax._kernel.diagnose import diagnosing, diagnosing_init
 from treekit.optax._kernel.extra_args import view_extra_args
-from treekit.optax._kernel.preserve_dtypes import preserve_dtypes
+from treekit.optax._kernel.preserve_dtypes import preserve_dtypes, step_of
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import (
     Apply,
@@ -71,17 +71,15 @@ def whole_step(
 ) -> tuple[Any, Any]:
     """Take a whole step, with the core's own whole step if it has one that supports these params."""
     core = core_of(tx)
-    step = own_step(core)
-    if step is None or not (crossing := Crossing(grads, params, state)).is_plain:
+    if own_step(core) is None or not (crossing := Crossing(grads, params, state)).is_plain:
         updates, state = tx.update(grads, state, params, **extra)
         return apply(params, updates), state
 
     def apply_inside(inside_params: Params, updates: Updates) -> Any:
         return crossing.enter(apply(crossing.restore(inside_params, params), crossing.leave(updates)))
 
-    inner = preserve_dtypes(core)  # only to explain errors: the core's own step preserves dtypes itself
-    with _inside(crossing, inner, grads, state, params, extra) as (inside_grads, inside_params, views):
-        new_params, new_state = step(inside_grads, state, inside_params, views, apply_inside)
+    with _inside(crossing, preserve_dtypes(core), grads, state, params, extra) as (inside_grads, inside_params, views):
+        new_params, new_state = step_of(core)(inside_grads, state, inside_params, views, apply_inside)
     return crossing.restore(new_params, params), new_state
 
 

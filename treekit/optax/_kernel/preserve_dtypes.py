@@ -51,13 +51,25 @@ def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtra
 def step_of(tx: TransformationLike) -> WholeStep:
     """Return a whole step that preserves dtypes: the core's own, or an update and an add."""
     core = core_of(tx)
-    own, update = own_step(core), preserve_dtypes(core).update
 
-    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
-        new_updates, new_state = update(updates, state, params, **extra)
+    def update_and_apply(
+        updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply
+    ) -> tuple[Any, Any]:
+        new_updates, new_state = core.update(updates, state, params, **extra)
         return apply(params, new_updates), new_state
 
-    return own or step
+    take_step = own_step(core) or update_and_apply
+
+    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
+        leaves, treedef = jtu.tree_flatten(updates)
+
+        def apply_kept(params: Params, new_updates: Updates) -> Any:
+            return apply(params, treedef.unflatten(keep_updates(leaves, treedef, params, new_updates)))
+
+        new_params, new_state = take_step(updates, state, params, extra, apply_kept)
+        return new_params, keep_state(state, params, new_state)
+
+    return step
 
 
 def keep_updates(leaves: list[Any], treedef: PyTreeDef, params: Params, new_updates: Updates) -> list[Any]:

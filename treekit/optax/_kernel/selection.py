@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from treekit._base.jax import jtu
-from treekit._base.tree import flatten_updates
+from treekit._base.tree import as_none, flatten_updates
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit._diff.diff import tree_diff
 from treekit.optax._kernel.extra_args import view_extra_args
@@ -55,10 +55,10 @@ class LeafSelection:
         triples = zip(self.keep, self.parts(new), old_parts, strict=True)
         return self.prefix_treedef.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
 
-    def only(self, updates: Updates, *, selected: bool) -> Any:
-        """Return the updates of selected leaves, or of unselected ones, with None in place of the others."""
-        pairs = zip(self.keep, self.parts(updates), strict=True)
-        return self.prefix_treedef.unflatten([x if keep == selected else None for keep, x in pairs])
+    def only(self, updates: Updates, params: Params, *, selected: bool) -> Any:
+        """Return the updates of selected leaves, or of unselected ones, with None for the other params."""
+        triples = zip(self.keep, self.parts(updates), self.parts(params), strict=True)
+        return self.prefix_treedef.unflatten([x if k == selected else jtu.tree_map(as_none, p) for k, x, p in triples])
 
     def restore(self, inside_params: Params, params: Params) -> Any:
         """Undo `inside` for params: restore the whole params, with new values for selected leaves."""
@@ -143,14 +143,14 @@ def apply_to_selection(
 
         def apply_inside(inside_params: Params, new_updates: Updates) -> Any:
             whole = selection.restore(inside_params, params)
-            return selection.inside(apply(whole, selection.only(new_updates, selected=True)))
+            return selection.inside(apply(whole, selection.only(new_updates, params, selected=True)))
 
         views = view_extra_args(
             extra, updates, params, inside_params, selection.inside, selection.restore, any_shape=any_shape
         )
         inside_updates = selection.inside(updates)
         new_params, new_state = inner_step(inside_updates, unwrap(state), inside_params, views, apply_inside)
-        rest = apply(params, selection.only(updates, selected=False)) if selection.pass_through else params
+        rest = apply(params, selection.only(updates, params, selected=False)) if selection.pass_through else params
         return selection.restore(new_params, rest), wrap(new_state)
 
     return SteppingCore(init, update, step)

@@ -23,7 +23,7 @@ class SteppingCore(optax.GradientTransformationExtraArgs):
 
     Attributes:
         step: takes updates, state, params, extra arguments, and a function that adds updates to params, and returns
-            new params and a new state. It preserves dtypes itself: the boundary does so for `update` only.
+            new params and a new state.
     """
 
     step: WholeStep | None = None  # None after JAX has rebuilt it, since the tuple contains only two functions
