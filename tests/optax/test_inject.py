@@ -695,20 +695,91 @@ INTS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "by the annotation": (optax.sgd, {"learning_rate": 1}, jnp.float32),
     "a schedule": (optax.sgd, {"learning_rate": lambda _: 1}, jnp.float32),
     "by a quoted annotation": (lambda rate: optax.sgd(rate), {"rate": 1}, jnp.float32),
-    "nothing says float": (lambda seed: optax.noisy_sgd(0.1, key=seed), {"seed": 1}, jnp.int32),
+    "nothing says float": (lambda rate: optax.sgd(rate), {"rate": 1}, jnp.float32),
+    "by keyword": (lambda **kwargs: optax.sgd(**kwargs), {"learning_rate": 1}, jnp.float32),
+    "in a union": (optax.clip_by_global_norm, {"max_norm": 1}, jnp.float32),
+    "a seed by its name": (lambda seed: optax.noisy_sgd(0.1, key=seed), {"seed": 1}, jnp.int32),
+    "a key, though it may be a float": (optax.noisy_sgd, {"learning_rate": 0.1, "key": 1}, jnp.int32),
     "an int by its annotation": (optax.add_noise, {"eta": 0.1, "gamma": 0.5, "key": 1}, jnp.int32),
+    "an array that states its dtype": (optax.sgd, {"learning_rate": jnp.asarray(1, jnp.int32)}, jnp.int32),
 }
 INTS["by a quoted annotation"][0].__annotations__["rate"] = "float"
+REAL = (0.5, 2, np.float32(0.5), np.int64(3), np.float64(0.25), jnp.asarray(2), jnp.asarray(0.5, jnp.bfloat16))
 
 
 @pytest.mark.parametrize("factory, arguments, dtype", INTS.values(), ids=INTS)
-def test_an_int_for_what_may_be_a_float_is_stored_as_one(factory: Any, arguments: Any, dtype: Any) -> None:
+def test_an_int_is_stored_as_a_float_unless_its_parameter_takes_only_ints(
+    factory: Any, arguments: Any, dtype: Any
+) -> None:
     tx, params = tko.inject_hyperparams(factory)(**arguments), {"w": jnp.ones(2)}
     state = tx.init(params)
     name = list(arguments)[-1]
     assert state.hyperparams[name].dtype == dtype
     if dtype == jnp.float32 and not callable(arguments[name]):
         state = tko.set_hyperparams(state, **{name: 0.5})
-        state.hyperparams[name] = 2
-        _, state = tx.update(params, state, params)
-        assert (state.hyperparams[name], state.hyperparams[name].dtype) == (2.0, jnp.float32)
+        assert state.hyperparams[name] == 0.5
+
+
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
+@pytest.mark.parametrize("value", REAL, ids=repr)
+def test_any_real_number_can_replace_one_that_is_injected(value: Any, jit: Any) -> None:
+    """In a jitted update too, where a Python number is traced."""
+    params = {"w": jnp.ones(2)}
+    tx = tko.inject_hyperparams(tko.sgd)(1, momentum=0)
+    state = tx.init(params)
+    state.hyperparams["learning_rate"] = value
+    for _ in range(2):
+        updates, state = jit(tx.update)(params, state, params)
+        np.testing.assert_array_equal(updates["w"], -float(value) * params["w"])
+        assert jnp.issubdtype(state.hyperparams["learning_rate"].dtype, jnp.floating)
+        assert not state.hyperparams["learning_rate"].weak_type
+
+
+def test_each_argument_that_stars_gather_is_injected() -> None:
+    def factory(**kwargs: Any) -> Any:
+        return optax.adamw(**kwargs)
+
+    params = cases.arrays()
+    make = tko.inject_hyperparams(factory, static_args="b1")
+    tx = make(learning_rate=cases.schedule, b1=0.5, b2=0.9, mask=matrices, nesterov=True)
+    state = tx.init(params)
+    assert set(state.hyperparams) == {"learning_rate", "b2"} and set(state.hyperparams_states) == {"learning_rate"}
+    plain = optax.adamw(cases.schedule, b1=0.5, b2=0.9, mask=matrices, nesterov=True)
+    cases.assert_close(tx.update(params, state, params)[0], plain.update(params, plain.init(params), params)[0])
+    state = tko.set_hyperparams(state, b2=0.5)
+    assert float(tx.update(params, state, params)[1].hyperparams["b2"]) == 0.5
+    only = tko.inject_hyperparams(factory, only="b2")(learning_rate=0.1, b2=0.9)
+    assert set(only.init(params).hyperparams) == {"b2"}
+
+
+@pytest.mark.parametrize("name", ["static_args", "only"])
+@pytest.mark.parametrize("value", [1e-3, [1e-3], cases.schedule])
+def test_names_that_are_numbers_are_an_error_that_says_where_they_go(name: str, value: Any) -> None:
+    unchecked: Any = inspect.unwrap(tko.inject_hyperparams)  # beartype has an error of its own
+    with pytest.raises(TypeError, match=rf"`{name}` must be the name, .* inject_hyperparams\(optax.adamw\)\(1e-3\)"):
+        unchecked(optax.adamw, **{name: value})
+
+
+@pytest.mark.parametrize("make", [tko.adam, tko.inject_hyperparams(tko.adam), tko.inject_hyperparams(optax.adam)])
+@pytest.mark.parametrize("value", ["1e-3", b"1e-3", {"rate": 1e-3}])
+def test_a_rate_that_is_not_a_number_is_named(make: Any, value: Any) -> None:
+    with pytest.raises(TypeError, match="learning_rate of adam must be a number or a schedule, found "):
+        make(value)
+
+
+def test_the_annotation_decides_before_the_value_is_called() -> None:
+    """A rate is a schedule, though it has the structure of the params; a mask is not, whatever it returns."""
+
+    class Rate(eqx.Module):
+        value: float
+
+        def __call__(self, count: Any) -> Any:
+            assert jnp.shape(count) == ()  # not the params
+            return self.value
+
+    rate = Rate(0.5)
+    state = tko.inject_hyperparams(optax.adamw)(rate, mask=lambda params: True).init(Rate(2.0))
+    assert "mask" not in state.hyperparams and float(state.hyperparams["learning_rate"]) == 0.5
+    wrong = tko.inject_hyperparams(optax.adamw)(matrices)
+    with pytest.raises(TypeError, match=r"'learning_rate' is: .*Called with a count, it "):
+        wrong.init(cases.arrays())

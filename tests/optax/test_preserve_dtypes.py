@@ -63,7 +63,6 @@ def test_every_leaf_of_the_state_keeps_its_dtype(old: Any, new: Any) -> None:
     "old, new",
     [
         (jnp.ones(2), jnp.ones(2, jnp.complex64)),
-        (jnp.array(3), jnp.array(3.5)),
         (jnp.ones(()), jax.random.key(0)),
     ],
 )
@@ -71,6 +70,60 @@ def test_what_may_not_be_cast_is_an_error_that_says_where(old: Any, new: Any) ->
     tx = preserve_dtypes(returning(jnp.ones(2), {"x": new}, {"x": old}))
     with pytest.raises(TypeError, match=rf"\['x'\].*{old.dtype.name}"):
         tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
+
+
+class Totals(optax.schedules.StatefulSchedule):
+    """A schedule whose state starts as an int, and becomes a float."""
+
+    def init(self) -> Any:
+        return jnp.zeros([], jnp.int32)
+
+    def update(self, state: Any, **extra: Any) -> Any:
+        return state + 0.5
+
+    def __call__(self, state: Any, **extra: Any) -> Any:
+        return 1.0 / (1 + state)
+
+
+def totals() -> optax.GradientTransformation:
+    """A custom transformation of which the same is true."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        total = state["total"] + updates["w"].sum()
+        return jax.tree.map(lambda x: x * total, updates), {"total": total}
+
+    return optax.GradientTransformation(lambda params: {"total": 0}, update)
+
+
+BECOMES_FLOAT: dict[str, Callable[[Any], Any]] = {
+    "a custom transformation": lambda o: o.chain(totals(), o.sgd(0.1)),
+    "in a wrapper": lambda o: o.masked(totals(), {"w": True, "b": False}),
+    "a stateful schedule": lambda o: o.inject_hyperparams(o.sgd)(Totals()),
+}
+
+
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: f])
+@pytest.mark.parametrize("name", BECOMES_FLOAT)
+def test_an_int_that_becomes_a_float_is_as_in_optax(name: str, jit: Any) -> None:
+    """Outside of scan, which rejects it with an error that names the leaf."""
+    params = cases.arrays()
+    ours, theirs = (BECOMES_FLOAT[name](o) for o in (tko, optax))
+    states = [tx.init(params) for tx in (ours, theirs)]
+    assert cases.structure(states[0]) == cases.structure(states[1])
+    for _ in range(3):
+        steps = [jit(tx.update)(params, state, params) for tx, state in zip((ours, theirs), states, strict=True)]
+        states = [state for _, state in steps]
+        cases.assert_close(*steps)
+    assert [x.dtype for x in jax.tree.leaves(states[0])] == [x.dtype for x in jax.tree.leaves(states[1])]
+
+    def body(state: Any, _: None) -> tuple[Any, None]:
+        return ours.update(params, state, params)[1], None
+
+    with pytest.raises(TypeError, match=r"(?s)carry.*int32\[\].*float32\[\]"):
+        jax.lax.scan(body, ours.init(params), length=2)
+    with pytest.raises(TypeError, match=r"int32.*float32|float32.*int32"):
+        held = tko.MultiSteps(ours, 2)
+        jax.jit(held.update)(params, held.init(params), params)
 
 
 DTYPES = [jnp.float16, jnp.bfloat16, jnp.float32, jnp.complex64]

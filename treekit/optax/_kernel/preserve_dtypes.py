@@ -8,7 +8,7 @@ import jax
 import optax
 from jax.core import Tracer
 
-from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype, strengthen
+from treekit._base.dtype import dtype_of, is_weak, issubdtype, promoted_dtype, strengthen
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_array
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
@@ -120,17 +120,26 @@ def _is_concrete(x: object) -> bool:
 def _keep_state_dtypes(new: OptState, old: OptState) -> Any:
     leaves, treedef = jtu.tree_flatten(old)
     news = jtu.tree_leaves(new)
-    # A Python number that a user puts into the state, as in hyperparams["learning_rate"] = 0.1, has no dtype.
-    likes = [x if is_array(x) else strengthen(y) for x, y in zip(leaves, news, strict=True)]
+    likes = list(map(_like_of_state, leaves, news))
     try:
         return treedef.unflatten(cast_each(news, likes, old))
     except TypeError as error:
         found = str(error).partition(";")[0]
         raise TypeError(
             f"update changed a dtype of the state, which scan and cond reject, and a cast would lose values: {found}. "
-            "Let the init of the transformation make this leaf in the dtype that its update computes, for example "
-            "jnp.zeros([], jnp.float32) instead of 0"
+            "Let the init of the transformation make this leaf in the dtype that its update computes"
         ) from None
+
+
+def _like_of_state(old: object, new: object) -> Any:
+    """Return a leaf with the dtype that an array of a new state gets: that of the old one, if it can have that.
+
+    As in Optax, an int may become a float: then it is a float from the first update on, and `scan` and `cond` say where
+    it was an int. A Python number that a user puts into the state, as in hyperparams["learning_rate"] = 0.1, does not
+    state a dtype; traced, it is a weakly typed array.
+    """
+    becomes_float = issubdtype(dtype_of(old), jnp.integer) and issubdtype(dtype_of(new), jnp.floating)
+    return old if is_array(old) and not is_weak(old) and not becomes_float else strengthen(new)
 
 
 def _mixes_complex(params: Params) -> bool:

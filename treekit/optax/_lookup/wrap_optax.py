@@ -18,13 +18,13 @@ from treekit.optax._functions.apply import (
     tree_map_params,
 )
 from treekit.optax._functions.averages import incremental_update, periodic_update
+from treekit.optax._kernel.argument_kind import Kind, check_argument, kind_of
 from treekit.optax._kernel.boundary import at_boundary, normalize
 from treekit.optax._kernel.resolve_masks import resolve_mask
 from treekit.optax._kernel.selection import is_spec_leaf
 from treekit.optax._kernel.transformation import (
     Core,
     GradientTransformation,
-    check_is_transformation,
     core_of,
     describe_call,
     is_ours,
@@ -121,8 +121,8 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         bound = bind(factory, signature, args, kwargs)
         for key, value in bound.arguments.items():
-            _check_argument(name, signature.parameters[key], value)
-            bound.arguments[key] = _wrap_argument(key, value)
+            check_argument(value, signature.parameters[key], name)
+            bound.arguments[key] = _wrap_argument(value, signature.parameters[key])
         made = factory(*bound.args, **bound.kwargs)
         if not (is_ours(made) or type(made) in _TRANSFORMATIONS):
             return made  # not every function without annotations is a factory: sigmoid_binary_cross_entropy is a loss
@@ -168,15 +168,7 @@ def _with_last_step(
     return with_last_step(chain, tx, lambda last: make(*links[:-1], (name, last)))
 
 
-def _check_argument(factory: str, parameter: inspect.Parameter, value: Any) -> None:
-    """Raise a TypeError if an argument that must be a transformation is another object."""
-    if parameter.annotation is optax.GradientTransformation:
-        values = enumerate(value) if parameter.kind is inspect.Parameter.VAR_POSITIONAL else [("", value)]
-        for i, x in values:
-            check_is_transformation(x, f"{parameter.name}{'' if i == '' else f'[{i}]'} of {factory}")
-
-
-def _wrap_argument(name: str, argument: object) -> Any:
+def _wrap_argument(argument: object, parameter: inspect.Parameter) -> Any:
     """Convert an argument to a form that Optax's own functions can use.
 
     A transformation of treekit becomes its core. An argument that may be a function or a tree becomes a function, which
@@ -185,13 +177,14 @@ def _wrap_argument(name: str, argument: object) -> Any:
     x = without_multi_steps(argument)
     if is_ours(x):
         return _link(x)
-    if x is not None and name.endswith("mask"):
-        return functools.partial(resolve_mask, x, name=name)
+    kind = kind_of(x, parameter)
+    if kind is Kind.MASK:
+        return functools.partial(resolve_mask, x, name=parameter.name)
     if _is_tuple(x):  # the links of a chain, in a named chain with their names
         items: Any = x
-        return tuple(_wrap_argument(name, item) for item in items)
-    if callable(x) and not jtu.all_leaves([x]):
-        return functools.partial(_call_or_resolve, x, name)
+        return tuple(_wrap_argument(item, parameter) for item in items)
+    if kind is not Kind.SCHEDULE and callable(x) and not jtu.all_leaves([x]):
+        return functools.partial(_call_or_resolve, x, parameter.name)
     return x
 
 
@@ -200,7 +193,7 @@ def _is_tuple(x: object) -> bool:
 
 
 def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:
-    """Resolve an argument that is called with the params, such as dimension numbers; call others, such as schedules."""
+    """Resolve an argument that is called with the params, such as dimension numbers; call other functions."""
     return argument(*args) if len(args) != 1 else resolve_spec(argument, args[0], is_spec_leaf=is_spec_leaf, name=name)
 
 

@@ -10,11 +10,13 @@ import optax
 from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState
 
-from treekit._base.dtype import dtype_of, is_weak, strengthen
+from treekit._base.describe import describe_value
+from treekit._base.dtype import strengthen
 from treekit._base.jax import jnp, jtu
-from treekit._base.predicates import is_array, is_inexact_array
+from treekit._base.predicates import is_inexact_array
 from treekit._base.types import OptState, Params, Updates
 from treekit._round import is_narrow, widen
+from treekit.optax._kernel.argument_kind import check_argument
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, describe_call
 from treekit.optax._kernel.types import TransformationLike
@@ -33,21 +35,24 @@ def inject_hyperparams(
     The first of these rules that applies to an argument decides what it is:
 
     1. static: arguments that `static_args` names, or that `only` does not name; None, bools, strings, classes, dtypes;
-       a callable that is the parameter's default; a tree that fits the params, or a callable that maps the params to
-       such a tree (a mask, labels);
-    2. a schedule: a stateful schedule, or a callable that maps a step count to one real number;
-    3. a hyperparameter: a number, except that an int whose default or annotation is int is static;
-    4. static, if it is not callable (transformations, tuples of settings); else an error.
+       a parameter whose name ends in "mask" or "labels"; a callable that is the parameter's default;
+    2. a hyperparameter: a number, except that an int whose default or annotation is int is static;
+    3. a schedule: a stateful schedule, or a callable for a parameter that is annotated like Optax's learning rates;
+    4. any other callable is asked: it is static if it is a tree that fits the params, or maps the params to such a tree
+       (a mask, labels), and a schedule if it maps a step count to one real number; else it is an error;
+    5. static: anything else (transformations, tuples of settings).
 
-    A schedule is called once in `init` and once in each update. If it returns a Python number, and its parameter is not
-    annotated like Optax's learning rates, `init` also calls it with the params, to see whether it is a mask function.
+    What `**kwargs` gathers are arguments too. A schedule is called once in `init` and once in each update. If its
+    parameter is not annotated and it returns a Python number, `init` also calls it with the params, to see whether it
+    is a mask function.
 
     Args:
         inner_factory: a function of hyperparameters that returns a transformation, such as `optax.adam`.
         static_args: the name, or names, of parameters to pass on unchanged.
-        hyperparam_dtype: the dtype of floating-point hyperparameters. By default, Python numbers are stored in float32
-            at least (float64 for float64 params), and arrays in their own dtype. A Python int is stored as an int,
-            unless the parameter's default or annotation says that it may be a float, as in `weight_decay=0`.
+        hyperparam_dtype: the dtype in which Python numbers are stored. By default it is float32 at least (float64 for
+            float64 params), for ints too, so that any real number can replace a hyperparameter. An array keeps its
+            dtype. Numbers stay ints where the parameter takes only ints: its default or annotation is int, or its name
+            ends in "key" or "seed".
         only: the name, or names, of the parameters that become hyperparameters, even if they are ints; all others are
             static. By default, every parameter that can.
 
@@ -59,9 +64,10 @@ def inject_hyperparams(
     Raises:
         ValueError: `static_args` or `only` names a parameter that `inner_factory` does not have, or both name the same
             parameter.
-        TypeError: `inner_factory` is not a function; or, raised by `init`, a callable argument is neither a schedule
-            nor fits the params, or `only` names an argument that is neither a number nor a schedule; or, raised by
-            `update`, the state was made with a number for an argument that is now a schedule, or the reverse. Each
+        TypeError: `inner_factory` is not a function; `static_args` or `only` is not a name, or names; or a learning
+            rate is neither a number nor a schedule. Or, raised by `init`: a callable argument is neither a schedule nor
+            fits the params, or `only` names an argument that is neither a number nor a schedule. Or, raised by
+            `update`: the state was made with a number for an argument that is now a schedule, or the reverse. Each
             message names the argument.
 
     >>> import jax
@@ -81,32 +87,40 @@ def inject_hyperparams(
         )
     signature = inspect.signature(inner_factory)
     static = _names_of_parameters("static_args", static_args, signature)
-    required = set[str]() if only is None else _names_of_parameters("only", only, signature)
-    if both := sorted(static & required):
+    required = None if only is None else _names_of_parameters("only", only, signature)
+    if both := sorted(static & (required or set())):
         raise ValueError(f"`static_args` and `only` both name {', '.join(both)}")
-    if only is not None:
-        static = signature.parameters.keys() - required
 
     @functools.wraps(inner_factory)
     def factory(*args: object, **kwargs: object) -> GradientTransformation[InjectStatefulHyperparamsState]:
         bound = bind(inner_factory, signature, args, kwargs)
         bound.apply_defaults()
-        arguments = Arguments(inner_factory, signature, bound, static, required)
-        call = f"inject_hyperparams({getattr(inner_factory, '__name__', inner_factory)})"
+        name = getattr(inner_factory, "__name__", str(inner_factory))
+        for key, value in bound.arguments.items():
+            check_argument(value, signature.parameters[key], name)
+        arguments = Arguments(inner_factory, bound, static, required)
+        call = f"inject_hyperparams({name})"
         describe = functools.partial(describe_call, call, signature, args, kwargs)
         return at_boundary(_injected(arguments, hyperparam_dtype)).described_as(describe)
 
     return factory
 
 
-def _names_of_parameters(what: str, given: str | Iterable[str], signature: inspect.Signature) -> set[str]:
-    names = {given} if isinstance(given, str) else set(given)
-    if not names <= signature.parameters.keys():
+def _names_of_parameters(what: str, given: Any, signature: inspect.Signature) -> set[str]:
+    is_several = hasattr(given, "__iter__") and not isinstance(given, str)
+    names: list[Any] = list(given) if is_several else [given]
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"`{what}` must be the name, or names, of parameters of `inner_factory`, found {describe_value(given)}. "
+            "Hyperparameters are arguments of the function that is returned: inject_hyperparams(optax.adamw)(1e-3)"
+        )
+    takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in signature.parameters.values())
+    if not takes_any and not set(names) <= signature.parameters.keys():
         raise ValueError(
             f"`{what}` must specify a subset of `inner_factory`'s parameters. "
             f"Given `{what}`: {sorted(names)}. `inner_factory` parameters: {sorted(signature.parameters)}"
         )
-    return names
+    return set(names)
 
 
 def bind(
@@ -127,9 +141,7 @@ def _injected(arguments: Arguments, hyperparam_dtype: object) -> Core:
         return _in_float32(core) if any(map(_is_float8, jtu.tree_leaves(params))) else core
 
     def as_hyperparams(values: dict[str, Any], dtype: object) -> dict[str, Any]:
-        return {
-            name: _as_hyperparam(x, dtype if arguments.may_be_float(name, x) else None) for name, x in values.items()
-        }
+        return {name: jnp.asarray(x, arguments.stored_dtype(name, x, dtype)) for name, x in values.items()}
 
     def init(params: Params) -> optax.InjectStatefulHyperparamsState:
         schedules, numbers = arguments.sort(params)
@@ -176,8 +188,3 @@ def _float_dtype(stated: object, params: Params) -> Any:
         return stated
     wide = any(x.dtype.itemsize // (1 + np.iscomplexobj(x)) > 4 for x in jtu.tree_leaves(params) if is_inexact_array(x))
     return jnp.float64 if wide else jnp.float32
-
-
-def _as_hyperparam(x: object, float_dtype: object) -> Any:
-    states_its_dtype = is_array(x) and not is_weak(x)
-    return jnp.asarray(x, dtype_of(x) if states_its_dtype or float_dtype is None else float_dtype)

@@ -2,39 +2,17 @@
 
 import dataclasses
 import inspect
-from collections import OrderedDict
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, get_args
+from typing import Any
 
-import jax
-import numpy as np
-import optax
-
-from treekit._base.callable import is_truly_callable
-from treekit._base.describe import describe, describe_error, describe_value
-from treekit._base.dtype import dtype_of, issubdtype
+from treekit._base.describe import describe_value
+from treekit._base.dtype import dtype_of, has_dtype, is_weak, issubdtype
 from treekit._base.jax import jnp, jtu
-from treekit._base.predicates import is_array, is_parameter, is_real_number
 from treekit._base.types import OptState, Params
-from treekit._filter import TreeSpec, filter
-from treekit._resolve_spec import match_spec, resolve_shown
+from treekit.optax._kernel.argument_kind import Kind, Scheduled, as_schedule, kind_of, stateful, takes_only_ints
 from treekit.optax._kernel.crossing import original
-from treekit.optax._kernel.resolve_masks import as_arrays
-from treekit.optax._kernel.selection import is_spec_leaf
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.types import TransformationLike
-
-
-class Scheduled(NamedTuple):
-    """An argument that is a schedule.
-
-    Attributes:
-        schedule: the argument, as a stateful schedule.
-        first: its value at count 0 if that is known, else None.
-    """
-
-    schedule: Any
-    first: Any
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared by identity, since bound arguments are not hashable
@@ -43,17 +21,15 @@ class Arguments:
 
     Attributes:
         factory: the factory.
-        signature: its signature.
-        bound: its arguments.
+        bound: its arguments, with defaults.
         static: the names of parameters that are always static.
-        required: the names of parameters that must not be static.
+        required: the names of parameters that must not be static; None for no such names.
     """
 
     factory: Callable[..., TransformationLike]
-    signature: inspect.Signature
     bound: inspect.BoundArguments
     static: Collection[str]
-    required: Collection[str]
+    required: Collection[str] | None
     _scheduled: set[str] = dataclasses.field(default_factory=set[str])  # found so far, for `_as_schedule`
 
     def sort(self, params: Params) -> tuple[dict[str, Scheduled], dict[str, Any]]:
@@ -61,15 +37,16 @@ class Arguments:
         params = params if is_params_placeholder(params) else jtu.tree_map(original, params)
         numbers: dict[str, Any] = {}
         schedules: dict[str, Scheduled] = {}
-        for name, value in self.bound.arguments.items():
-            if name in self.static:
+        for name, (parameter, value) in self._by_name().items():
+            is_required = self.required is not None and name in self.required
+            if name in self.static or (self.required is not None and not is_required):
                 continue
-            parameter = self.signature.parameters[name]
-            if _is_number(value) and (name in self.required or not _is_setting(value, parameter)):
+            kind = kind_of(value, parameter)
+            if kind is Kind.NUMBER or (is_required and type(value) is int):
                 numbers[name] = value
-            elif callable(value) and (found := self._as_schedule(value, parameter, params)):
+            elif kind in _MAY_BE_SCHEDULES and (found := self._as_schedule(value, parameter, params)):
                 schedules[name] = found
-            elif name in self.required:
+            elif is_required:
                 raise TypeError(
                     f"inject_hyperparams(..., only=...) names {name!r}, which is neither a number nor a schedule: "
                     f"{describe_value(value)}"
@@ -78,119 +55,71 @@ class Arguments:
 
     def _as_schedule(self, value: object, parameter: inspect.Parameter, params: Params) -> Scheduled | None:
         if is_params_placeholder(params) and parameter.name in self._scheduled:
-            return Scheduled(_stateful(value), 0.0)  # as in the state, whose structure tree_map_params needs
-        found = _as_schedule(value, parameter, params)
+            return Scheduled(stateful(value), 0.0)  # as in the state, whose structure tree_map_params needs
+        found = as_schedule(value, parameter, params)
         if found:
             self._scheduled.add(parameter.name)
         return found
 
     def schedules_of(self, state: OptState) -> dict[str, Any]:
         """Return the schedules that a state was made with."""
-        if unknown := sorted(state.hyperparams.keys() - self.signature.parameters.keys()):
+        arguments = self._by_name()
+        if unknown := sorted(state.hyperparams.keys() - arguments.keys()):
             raise TypeError(
                 f"the state's hyperparams have {', '.join(unknown)}, which is not an argument of the function that was "
-                f"injected; its arguments are {', '.join(self.signature.parameters)}"
+                f"injected; its arguments are {', '.join(arguments)}"
             )
         for name in state.hyperparams:
-            value = self.bound.arguments[name]
+            _, value = arguments[name]
             if callable(value) != (name in state.hyperparams_states):
                 was, now = ("a number", "a schedule") if callable(value) else ("a schedule", "a number")
                 raise TypeError(
                     f"the state was made with {was} for {name!r}, and the optimizer now has {now}: "
                     f"{describe_value(value)}. Make the state with init, or pass the argument that it was made with"
                 )
-        return {name: _stateful(self.bound.arguments[name]) for name in state.hyperparams_states}
+        return {name: stateful(arguments[name][1]) for name in state.hyperparams_states}
 
-    def may_be_float(self, name: str, value: object) -> bool:
-        """Whether a hyperparameter is a float, or an int for a parameter that may be a float: weight_decay=0."""
-        parameter = self.signature.parameters[name]
-        kinds = (parameter.annotation, *get_args(parameter.annotation))
-        takes_floats = isinstance(parameter.default, float) or float in kinds or "float" in kinds
-        dtype = dtype_of(value)
-        return issubdtype(dtype, jnp.floating) or (issubdtype(dtype, jnp.integer) and takes_floats)
+    def stored_dtype(self, name: str, number: object, float_dtype: object) -> Any:
+        """Return the dtype in which a hyperparameter is stored.
+
+        An array that states its dtype keeps it: as the argument, as the result of a schedule, and as a float that a
+        user puts into the state. Other numbers become floats, so that any real number can replace them, except where
+        the parameter takes only ints.
+        """
+        parameter, argument = self._by_name()[name]
+        dtype = dtype_of(number)
+        is_stated = _states_dtype(number) and (
+            callable(argument) or _states_dtype(argument) or not issubdtype(dtype, jnp.integer)
+        )
+        is_real = issubdtype(dtype, jnp.floating) or issubdtype(dtype, jnp.integer) or issubdtype(dtype, jnp.bool_)
+        takes_floats = issubdtype(dtype, jnp.floating) or not takes_only_ints(parameter)
+        return float_dtype if is_real and takes_floats and not is_stated else dtype
 
     def make(self, hyperparams: dict[str, Any]) -> TransformationLike:
         """Make the transformation with these hyperparameters."""
-        call = inspect.BoundArguments(self.signature, OrderedDict({**self.bound.arguments, **hyperparams}))
+        call = inspect.BoundArguments(self.bound.signature, self.bound.arguments.copy())
+        for name, value in self.bound.arguments.items():
+            if self.bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+                call.arguments[name] = {key: hyperparams.get(key, x) for key, x in value.items()}
+            else:
+                call.arguments[name] = hyperparams.get(name, value)
         return self.factory(*call.args, **call.kwargs)
 
-
-def _is_number(value: object) -> bool:
-    return (is_array(value) or isinstance(value, (int, float, complex))) and not isinstance(value, (bool, np.bool_))
-
-
-def _is_setting(value: object, parameter: inspect.Parameter) -> bool:
-    """Whether a number must stay a Python int, such as the memory size of lbfgs."""
-    return type(value) is int and (type(parameter.default) is int or parameter.annotation in (int, "int"))
-
-
-def _as_schedule(value: object, parameter: inspect.Parameter, params: Params) -> Scheduled | None:
-    """Return a callable argument as a schedule; None if it is static."""
-    if isinstance(value, (type, TreeSpec)) or value is parameter.default or _fits(value, params):
-        return None
-    if isinstance(value, optax.schedules.StatefulSchedule):
-        return Scheduled(value, None)
-    answer, error = _value_at_zero(value)
-    first = answer if is_real_number(answer) else None
-    surely = isinstance(first, jax.Array) or parameter.annotation == optax.ScalarOrSchedule
-    if first is not None and (surely or not _maps_params(value, params)):
-        return Scheduled(_stateful(value), first)
-    if first is not None or is_params_placeholder(params) or _maps_params(value, params):
-        return None
-    raise TypeError(
-        f"inject_hyperparams cannot decide what the argument {parameter.name!r} is: {value!r} neither maps a "
-        "step count to one real number, as a schedule does, nor fits the params, as a mask does. "
-        + _answered(answer, error)
-        + f"To pass it on unchanged, name it: static_args={parameter.name!r}"
-    ) from error
+    def _by_name(self) -> dict[str, tuple[inspect.Parameter, Any]]:
+        """Return parameters and arguments by name; those that `**kwargs` gathers have their own names."""
+        found: dict[str, tuple[inspect.Parameter, Any]] = {}
+        for name, value in self.bound.arguments.items():
+            parameter = self.bound.signature.parameters[name]
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                keyword = inspect.Parameter.KEYWORD_ONLY
+                found |= {key: (inspect.Parameter(key, keyword), x) for key, x in value.items()}
+            else:
+                found[name] = (parameter, value)
+        return found
 
 
-def _answered(answer: object, error: Exception | None) -> str:
-    if error:
-        return f"Called with a count, it raised {describe_error(error)}. "
-    if answer is _NOT_ASKED:
-        return ""
-    what = describe(answer) if is_array(answer) else describe_value(answer)
-    return f"Called with a count, it returned {what}, but a schedule returns a real number of shape (). "
+_MAY_BE_SCHEDULES = (Kind.SCHEDULE, Kind.UNDECIDED)
 
 
-def _fits(value: object, params: Params) -> bool:
-    """Whether `value` is a tree that fits the params, rather than a function."""
-    try:
-        match_spec(value, filter(params, is_parameter), is_spec_leaf=is_spec_leaf, name="spec")
-    except ValueError:
-        return False
-    return not jtu.all_leaves([value]) and not any(map(is_array, jtu.tree_leaves(value)))
-
-
-def _maps_params(value: object, params: Params) -> bool:
-    """Whether `value` maps the params to a tree that fits them, such as a mask."""
-    try:
-        spec = resolve_shown(value, params, as_arrays, is_spec_leaf=is_spec_leaf, name="spec")
-    except Exception:  # a schedule that is called with params may raise anything
-        return False
-    return not is_real_number(spec) and not any(map(is_array, jtu.tree_leaves(spec)))
-
-
-def _value_at_zero(value: Any) -> tuple[Any, Exception | None]:
-    """Return what `value` maps a step count to, unless it is not called; and the error that it raised."""
-    if not is_truly_callable(value) and not any(map(_is_numeric_leaf, jtu.tree_leaves(value))):
-        return _NOT_ASKED, None  # a callable mask or label tree, for other params
-    # The count is concrete, since a schedule may branch on it, and needs no transfer, which users may forbid.
-    try:
-        with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
-            return value(jnp.zeros([], jnp.int32)), None
-    except Exception as error:  # a mask function that is called with a count may raise anything
-        return None, error
-
-
-_NOT_ASKED = object()
-
-
-def _is_numeric_leaf(leaf: object) -> bool:
-    return dtype_of(leaf) is not None and not is_spec_leaf(leaf)
-
-
-def _stateful(schedule: Any) -> Any:
-    stateful = isinstance(schedule, optax.schedules.StatefulSchedule)
-    return schedule if stateful else optax.schedules.WrappedSchedule(schedule)
+def _states_dtype(x: object) -> bool:
+    return has_dtype(x) and not is_weak(x)

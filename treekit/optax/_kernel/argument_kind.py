@@ -1,0 +1,197 @@
+"""What an argument of a factory is: a mask, a schedule, a number, or something that is passed on unchanged.
+
+The value's own type decides first, then the parameter's name, annotation and default. Only a callable that these do not
+decide is called: with a step count, and with the params.
+"""
+
+import enum
+import inspect
+import re
+from typing import Any, NamedTuple, get_args
+
+import jax
+import numpy as np
+import optax
+
+from treekit._base.callable import is_truly_callable
+from treekit._base.describe import describe, describe_error, describe_value
+from treekit._base.dtype import dtype_of
+from treekit._base.jax import jnp, jtu
+from treekit._base.predicates import is_array, is_parameter, is_real_number
+from treekit._base.tree import is_mapping
+from treekit._base.types import Params
+from treekit._filter import TreeSpec, filter
+from treekit._resolve_spec import match_spec, resolve_shown
+from treekit.optax._kernel.resolve_masks import as_arrays
+from treekit.optax._kernel.selection import is_spec_leaf
+from treekit.optax._kernel.state_map import is_params_placeholder
+from treekit.optax._kernel.transformation import check_is_transformation
+
+
+class Kind(enum.Enum):
+    """What an argument is.
+
+    Attributes:
+        STATIC: it is passed on unchanged.
+        MASK: a tree of bools, or a function from the params to one.
+        NUMBER: a number or an array.
+        SCHEDULE: a function from a step count to a number, or a stateful schedule.
+        UNDECIDED: a callable; calling it tells.
+    """
+
+    STATIC = "static"
+    MASK = "mask"
+    NUMBER = "number"
+    SCHEDULE = "schedule"
+    UNDECIDED = "undecided"
+
+
+def kind_of(value: object, parameter: inspect.Parameter) -> Kind:
+    """Return what an argument is, as far as this is known without calling it."""
+    if value is None or isinstance(value, (str, type)):
+        return Kind.STATIC
+    if parameter.name.endswith("mask"):
+        return Kind.MASK
+    if _is_number(value):
+        return Kind.STATIC if type(value) is int and _is_setting(parameter) else Kind.NUMBER
+    if isinstance(value, optax.schedules.StatefulSchedule):
+        return Kind.SCHEDULE
+    if not callable(value) or isinstance(value, TreeSpec) or value is parameter.default:
+        return Kind.STATIC
+    if parameter.name.endswith("labels"):
+        return Kind.STATIC
+    return Kind.SCHEDULE if _takes_schedules(parameter) else Kind.UNDECIDED
+
+
+def check_argument(value: Any, parameter: inspect.Parameter, factory: str) -> None:
+    """Raise a TypeError if an argument that must be a transformation, or a number or schedule, is something else."""
+    if parameter.annotation is optax.GradientTransformation:
+        values = enumerate(value) if parameter.kind is inspect.Parameter.VAR_POSITIONAL else [("", value)]
+        for i, x in values:
+            check_is_transformation(x, f"{parameter.name}{'' if i == '' else f'[{i}]'} of {factory}")
+    if _takes_schedules(parameter) and (isinstance(value, (str, bytes)) or is_mapping(value)):
+        raise TypeError(f"{parameter.name} of {factory} must be a number or a schedule, found {describe_value(value)}")
+
+
+def takes_only_ints(parameter: inspect.Parameter) -> bool:
+    """Whether a number for this parameter must be an integer: a seed, a size, an interval."""
+    if type(parameter.default) is int or parameter.name.endswith(("key", "seed")):
+        return True
+    return _mentions(parameter, int, "int") and not _mentions(parameter, float, "float")
+
+
+def _is_setting(parameter: inspect.Parameter) -> bool:
+    """Whether an int must stay a Python int, such as the memory size of lbfgs; a seed may be an array."""
+    if type(parameter.default) is int:
+        return True
+    may_be_array = _mentions(parameter, jax.Array, "Array", "ArrayLike")
+    return _mentions(parameter, int, "int") and not _mentions(parameter, float, "float") and not may_be_array
+
+
+def _takes_schedules(parameter: inspect.Parameter) -> bool:
+    return _mentions(parameter, optax.Schedule, "Schedule", "ScalarOrSchedule")
+
+
+def _mentions(parameter: inspect.Parameter, *types: object) -> bool:
+    """Whether an annotation is one of these types, or a union with one; a quoted one is compared by its words."""
+    annotation: Any = parameter.annotation
+    members = re.findall(r"\w+", annotation) if isinstance(annotation, str) else [annotation, *get_args(annotation)]
+    return any(member == each for member in members for each in types)
+
+
+def _is_number(value: object) -> bool:
+    return (is_array(value) or isinstance(value, (int, float, complex))) and not isinstance(value, (bool, np.bool_))
+
+
+class Scheduled(NamedTuple):
+    """An argument that is a schedule.
+
+    Attributes:
+        schedule: the argument, as a stateful schedule.
+        first: its value at count 0 if that is known, else None.
+    """
+
+    schedule: Any
+    first: Any
+
+
+def stateful(schedule: Any) -> Any:
+    """Return a schedule as a stateful one."""
+    is_stateful = isinstance(schedule, optax.schedules.StatefulSchedule)
+    return schedule if is_stateful else optax.schedules.WrappedSchedule(schedule)
+
+
+def as_schedule(value: Any, parameter: inspect.Parameter, params: Params) -> Scheduled | None:
+    """Return an argument as a schedule, or None if it is another function, such as a mask function.
+
+    Args:
+        value: a callable that is a schedule or undecided.
+        parameter: its parameter.
+        params: the params, for which it may be a tree or return one.
+
+    Raises:
+        TypeError: it is neither a schedule nor fits the params; the message names the argument.
+    """
+    if isinstance(value, optax.schedules.StatefulSchedule):
+        return Scheduled(value, None)
+    surely = kind_of(value, parameter) is Kind.SCHEDULE
+    if not surely and _fits(value, params):
+        return None
+    answer, error = _value_at_zero(value, surely)
+    first = answer if is_real_number(answer) else None
+    if first is not None and (surely or isinstance(first, jax.Array) or not _maps_params(value, params)):
+        return Scheduled(stateful(value), first)
+    if not surely and (first is not None or is_params_placeholder(params) or _maps_params(value, params)):
+        return None
+    raise TypeError(
+        f"inject_hyperparams cannot decide what the argument {parameter.name!r} is: {value!r} neither maps a "
+        "step count to one real number, as a schedule does, nor fits the params, as a mask does. "
+        + _answered(answer, error)
+        + f"To pass it on unchanged, name it: static_args={parameter.name!r}"
+    ) from error
+
+
+def _answered(answer: object, error: Exception | None) -> str:
+    if error:
+        return f"Called with a count, it raised {describe_error(error)}. "
+    if answer is _NOT_ASKED:
+        return ""
+    what = describe(answer) if is_array(answer) else describe_value(answer)
+    return f"Called with a count, it returned {what}, but a schedule returns a real number of shape (). "
+
+
+def _fits(value: object, params: Params) -> bool:
+    """Whether `value` is a tree that fits the params, rather than a function."""
+    try:
+        match_spec(value, filter(params, is_parameter), is_spec_leaf=is_spec_leaf, name="spec")
+    except ValueError:
+        return False
+    return not jtu.all_leaves([value]) and not any(map(is_array, jtu.tree_leaves(value)))
+
+
+def _maps_params(value: object, params: Params) -> bool:
+    """Whether `value` maps the params to a tree that fits them, such as a mask."""
+    try:
+        spec = resolve_shown(value, params, as_arrays, is_spec_leaf=is_spec_leaf, name="spec")
+    except Exception:  # a schedule that is called with params may raise anything
+        return False
+    return not is_real_number(spec) and not any(map(is_array, jtu.tree_leaves(spec)))
+
+
+def _value_at_zero(value: Any, surely: bool) -> tuple[Any, Exception | None]:
+    """Return what `value` maps a step count to, unless it is not called; and the error that it raised."""
+    if not surely and not is_truly_callable(value) and not any(map(_is_numeric_leaf, jtu.tree_leaves(value))):
+        return _NOT_ASKED, None  # a callable mask or label tree, for other params
+    # The count is concrete, since a schedule may branch on it, and needs no transfer, which users may forbid.
+    try:
+        with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
+            return value(jnp.zeros([], jnp.int32)), None
+    except Exception as error:  # a mask function that is called with a count may raise anything
+        return None, error
+
+
+_NOT_ASKED = object()
+
+
+def _is_numeric_leaf(leaf: object) -> bool:
+    return dtype_of(leaf) is not None and not is_spec_leaf(leaf)
