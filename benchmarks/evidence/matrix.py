@@ -35,10 +35,11 @@ import treekit.optax as treekit_optax
 from benchmarks.evidence.matrix_cells import Factory, Kind, kinds_of_params, optimizers, wrappers
 from benchmarks.evidence.matrix_page import Outcome, page
 from treekit._base.describe import describe_error
-from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.jax import jtu, untyped
 from treekit._base.predicates import is_parameter
 from treekit.check._transformation_laws import LAWS, transformation_laws
 
+jnp: Any = untyped.numpy
 SEED = int(os.environ.get("SEED", 0))
 BESIDE = 16  # plain Optax is asked for its laws in every sixteenth cell: to ask both takes twice as long
 STEPS = 40

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 # Trees. Type checkers have no type for "any pytree": to them these are `Any`, under a name that says which tree it is.
+# With `object`, nothing could be read from a tree, and Optax's `ArrayTree`, of dicts and lists, excludes models.
 if TYPE_CHECKING:
     PyTree: TypeAlias = Any
     Params: TypeAlias = Any
