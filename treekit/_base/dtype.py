@@ -42,7 +42,7 @@ def has_no_update(update: object) -> bool:
 
 def is_weak(x: object) -> bool:
     """Whether the dtype of `x` is weak in JAX's type promotion: Python numbers and weakly typed arrays."""
-    if has_dtype(x):
+    if isinstance(x, _WITH_DTYPE):
         return bool(getattr(x, "weak_type", False))
     return isinstance(x, (int, float, complex)) and not isinstance(x, bool)  # a Python bool is strongly typed
 

@@ -138,6 +138,8 @@ def _like_of_state(old: object, new: object) -> Any:
     it was an int. A Python number that a user puts into the state, as in hyperparams["learning_rate"] = 0.1, does not
     state a dtype; traced, it is a weakly typed array.
     """
+    if isinstance(old, jax.Array) and not is_weak(old) and old.dtype == getattr(new, "dtype", None):
+        return old  # what follows agrees, and takes longer
     becomes_float = issubdtype(dtype_of(old), jnp.integer) and issubdtype(dtype_of(new), jnp.floating)
     return old if is_array(old) and not is_weak(old) and not becomes_float else strengthen(new)
 
