@@ -95,9 +95,9 @@ def test_what_becomes_of_each_leaf() -> None:
         "2 kept, 1 fresh, 2 dropped, 2 refused (new | old)\n"
         "c     refused  f32[3] | f32[2]\n"
         "d     refused  f32[2] | bf16[2]\n"
+        "b     fresh    f32[2] | nothing\n"
         "e     dropped  nothing | f32[1]\n"
         "none  dropped  nothing | f32[1]\n"
-        "b     fresh    f32[2] | nothing\n"
         "a     kept     f32[2] | f32[2]\n"
         "n     kept     int 0 | int 7"
     )
@@ -294,8 +294,14 @@ def test_a_part_of_a_part_and_the_root() -> None:
             r"rename: 'head' leads to haed, which the new tree does not have. The nearest paths: head, a",
         ),
         ({"*": "x.*"}, r"leads to x\.a"),
-        ({"*": "**"}, r"rename needs the same wildcards on both sides, in the same order; found '\*' and '\*\*'"),
-        ({"a": "*"}, "needs the same wildcards"),
+        (
+            {"*": "**"},
+            r"needs the same wildcards on both sides, .* to stack or unstack\. Found '\*' and '\*\*'\.$",
+        ),
+        ({"a": "b*"}, r"needs the same wildcards .*Found 'a' and 'b\*'\.$"),
+        ({"*.*": "*"}, r"Found '\*\.\*' and '\*'\. It could be any of several '\*'"),
+        ({"a": "*"}, r"'a' lacks a '\*' of '\*', so what it matches is unstacked; a has no axes"),
+        ({"*": "b"}, r"'b' lacks a '\*' of '\*', .* in the order of integers; at a it matches 'a'"),
         ({"a": "head", "head": "head"}, "rename maps head and a to one name: head"),
         (
             {"**": "**", "a": "head"},
@@ -449,7 +455,8 @@ def test_an_old_tree_without_values() -> None:
 
 
 def test_strict() -> None:
-    for new, old, what in (({"a": 0, "b": 0}, {"a": 1}, "1 fresh"), ({"a": 0}, {"a": 1, "b": 1}, "1 dropped")):
+    x = zeros(2)
+    for new, old, what in (({"a": x, "b": x}, {"a": x}, "1 fresh"), ({"a": x}, {"a": x, "b": x}, "1 dropped")):
         with pytest.raises(ValueError, match=f"(?s)not every leaf was kept.*{what}"):
             tk.graft(new, old, strict=True)
 
@@ -485,6 +492,10 @@ class CounterState(NamedTuple):
     count: Any
 
 
+class GroupState(NamedTuple):
+    inner_states: Any
+
+
 def state(by: float, *names: str) -> Any:
     return CountState(jnp.float32(by), {name: jnp.float32(by) for name in names})
 
@@ -510,25 +521,25 @@ def test_equal_states_are_matched_in_their_order() -> None:
         (
             (state(0, "a"),),
             (state(1, "a"), state(2, "a")),
-            r"The new leaves:\n  0.count\nThe old leaves:\n  0.count\n  1.count\nDecide with rename, .*=\{'1.\*\*': '0",
+            r"The new leaves:\n  0.mu.a\nThe old leaves:\n  0.mu.a\n  1.mu.a\nDecide with rename, .*=\{'1.\*\*': '0",
             ["0.count", "0.mu.a"],
         ),
         (
             (state(0, "a"), state(0, "a")),
             (state(1, "a"),),
-            r"The new leaves:\n  0.count\n  1.count\nThe old leaves:\n  0.count\nDecide with rename",
+            r"The new leaves:\n  0.mu.a\n  1.mu.a\nThe old leaves:\n  0.mu.a\nDecide with rename",
             ["1.count", "1.mu.a"],
         ),
         (
             StepsState(0, {"a": 0.0}, StepsState(0, {"a": 0.0}, state(0, "a"))),
             StepsState(1, {"a": 1.0}, state(1, "a")),
-            r"The new leaves:\n  mini_step\n  inner_state.mini_step\nThe old leaves:\n  mini_step\nDecide",
+            r"The new leaves:\n  acc_grads.a\n  inner_state.acc_grads.a\nThe old leaves:\n  acc_grads.a\nDecide",
             [f"inner_state.{x}" for x in ("mini_step", "acc_grads.a", "inner_state.count", "inner_state.mu.a")],
         ),
         (
             state(0, "a", "b"),
-            {"x": state(1, "a"), "y": state(2, "b")},
-            r"The new leaves:\n  count\nThe old leaves:\n  x.count\n  y.count\nDecide",
+            GroupState({"x": state(1, "a"), "y": state(2, "b")}),
+            r"The new leaves:\n  count\nThe old leaves:\n  inner_states.x.count\n  inner_states.y.count\nDecide",
             ["count", "mu.a", "mu.b"],
         ),
     ],
@@ -573,14 +584,15 @@ def test_plain_dicts_for_states() -> None:
 
 
 def test_states_of_labels() -> None:
-    new = {"opt": {"x": state(0, "a"), "y": state(0, "b"), "z": state(0, "c")}}
-    moved = {"opt": {"x": state(1, "a", "b"), "w": state(2, "c")}}
+    new = {"opt": GroupState({"x": state(0, "a"), "y": state(0, "b"), "z": state(0, "c")})}
+    moved = {"opt": GroupState({"x": state(1, "a", "b"), "w": state(2, "c")})}
     got, report = tk.graft(new, moved)
-    assert [(float(s.count), *map(float, s.mu.values())) for s in got["opt"].values()] == [(1, 1), (1, 1), (2, 2)]
+    groups = got["opt"].inner_states.values()
+    assert [(float(s.count), *map(float, s.mu.values())) for s in groups] == [(1, 1), (1, 1), (2, 2)]
     assert report.dropped == () and report.fresh == ()
-    fresh = {"opt": {"x": state(1, "a"), "y": state(2, "b")}}
+    fresh = {"opt": GroupState({"x": state(1, "a"), "y": state(2, "b")})}
     got, report = tk.graft(new, fresh)
-    assert paths(report.fresh) == ["opt.z.count", "opt.z.mu.c"]
+    assert paths(report.fresh) == ["opt.inner_states.z.count", "opt.inner_states.z.mu.c"]
 
 
 class OtherState(NamedTuple):
@@ -590,31 +602,87 @@ class OtherState(NamedTuple):
 
 def test_states_of_another_class_are_carried_over_by_rename_only() -> None:
     new, old = OtherState(jnp.float32(0), {"a": jnp.float32(0)}), state(1, "a")
-    with pytest.raises(ValueError, match=r"no leaf in common\..*are matched by their class; from one class to another"):
+    with pytest.raises(
+        ValueError, match=r"no leaf in common\. Both have count, but .*one class to another, use rename"
+    ):
         tk.graft(new, old)
     got, report = tk.graft(new, old, rename={"mu.**": "mu.**"})
     assert float(got.mu["a"]) == 1 and paths(report.fresh) == paths(report.dropped) == ["count"]
 
 
-def test_two_models_with_equal_paths_are_not_mixed_up() -> None:
+def test_keys_above_a_state_are_names() -> None:
     """As of a generator and its critic: what the one still has is not for the other."""
     old = {"gen": state(1, "a"), "critic": state(2, "a", "b")}
     got, report = tk.graft({"gen": state(0, "a", "b"), "critic": state(0, "a", "b")}, old)
     assert paths(report.fresh) == ["gen.mu.b"] and float(got["gen"].mu["b"]) == 0
-    got, report = tk.graft({"gen": state(0, "a"), "rival": state(0, "a", "b"), "critic": state(0, "a", "b")}, old)
+    new = {"gen": state(0, "a"), "rival": state(0, "a", "b")}
+    got, report = tk.graft(new, old)
     assert paths(report.fresh) == ["rival.count", "rival.mu.a", "rival.mu.b"]
-    got, report = tk.graft({"gen": state(0, "a"), "rival": state(0, "a", "b")}, old, strict=True)
+    got, report = tk.graft(new, old, rename={"critic.**": "rival.**"}, strict=True)
     assert float(got["rival"].count) == float(got["rival"].mu["a"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("new", "old", "rename"),
+    [
+        ({"opt": state(0, "a")}, state(1, "a"), {"**": "opt.**"}),
+        ({"opt": WrapState(zeros(), (state(0, "a"),))}, (state(1, "a"),), {"**": "opt.**"}),
+        (WrapState(zeros(), (state(0, "a"),)), {"a": {"b": [state(1, "a")]}}, {"a.b.**": "**"}),
+        ({"x": ((), state(0, "a"))}, {"y": state(1, "a")}, {"y.**": "x.**"}),
+        ({"x": ((), state(0, "a"))}, {"y": [state(1, "a")]}, {"**.y.**": "**.x.**"}),
+    ],
+)
+def test_rename_of_the_keys_above_a_state_goes_through_wrappers(new: Any, old: Any, rename: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"Both have optimizer states, but under other keys, .* use rename=\{"
+    ) as caught:
+        tk.graft(new, old)
+    for said in (rename, eval(str(caught.value).rpartition("rename=")[2])):
+        got, report = tk.graft(new, old, rename=said)
+        assert report.dropped == () and len(report.kept) == 2
+        assert sum(map(float, jax.tree.leaves(got))) == 2
+
+
+def test_rename_of_the_keys_above_swaps_states() -> None:
+    old = {"a": (state(1, "w"),), "b": (state(2, "w"),)}
+    got, _ = tk.graft(old, old, rename={"a.**": "b.**", "b.**": "a.**"}, strict=True)
+    assert float(got["a"][0].count) == float(got["a"][0].mu["w"]) == 2 and float(got["b"][0].count) == 1
+    got, report = tk.graft(old, old, rename={"a.**": "b.**"})
+    assert float(got["b"][0].count) == 1 and paths(report.fresh) == ["a.0.count", "a.0.mu.w"]
+    assert paths(report.dropped) == ["b.0.count", "b.0.mu.w"]
+
+
 def test_a_state_split_in_two_and_put_together_again() -> None:
-    split = {"x": state(0, "a"), "y": state(0, "b")}
+    split = GroupState({"x": state(0, "a"), "y": state(0, "b")})
     got, _ = tk.graft(split, state(3, "a", "b"))
     assert all(float(x) == 3 for x in jax.tree.leaves(got))
     whole, report = tk.graft(state(0, "a", "b"), got)
     assert all(float(x) == 3 for x in jax.tree.leaves(whole)) and report.dropped == ()
     with pytest.raises(ValueError, match="cannot decide"):
         jax.jit(lambda old: tk.graft(state(0, "a", "b"), old)[0])(split)
+
+
+@pytest.mark.parametrize("masks", [("a", "b"), ("ac", "bc"), ("abc", "b")])
+def test_states_whose_order_changed_are_told_by_their_parameters(masks: tuple[str, str]) -> None:
+    """The count of a state follows its moments, and that of a schedule those around it."""
+    one, two = (WrapState(zeros(), (state(i, *mask), CounterState(i))) for i, mask in enumerate(masks, 1))
+    fresh = jax.tree.map(lambda x: 0 * x, (two, one))
+    got, _ = tk.graft(fresh, (one, two), strict=True)
+    tk.assert_trees_same(got, (two, one))
+
+
+def test_params_that_are_a_bare_array() -> None:
+    """Their momentum is not a counter, which several states may share."""
+
+    class TraceState(NamedTuple):
+        trace: Any
+
+    for x in (ones(), ones(3)):
+        old = GroupState({"a": TraceState(x), "b": CounterState(1)})
+        got, _ = tk.graft(GroupState({"a": TraceState(0 * x), "b": CounterState(0)}), old, strict=True)
+        tk.assert_trees_same(got, old)
+        with pytest.raises(ValueError, match=r"(?s)cannot decide.*\n  0.trace\n  1.trace\nThe old leaves:\n  trace\n"):
+            tk.graft((TraceState(x), TraceState(x)), TraceState(x))
 
 
 def test_types() -> None:
@@ -629,6 +697,10 @@ def test_types() -> None:
         ({"resize": 2}, "resize must be a function of the new leaf and the old one, .*found 2"),
         ({"resize": {"w": 2}}, r"resize must be a function .*found \{'w': 2\}"),
         ({"rename": ["w"]}, r"rename must be a dict that maps old paths to new ones.*found \['w'\]"),
+        ({"rename": {"w": []}}, r"to a list of new ones, or to None; found \{'w': \[\]\}"),
+        ({"rename": {"w": ["a", 2]}}, r"to a list of new ones, or to None; found \{'w': \['a', 2\]\}"),
+        ({"convert": jnp.transpose}, r"convert must be a dict from patterns .*found <function transpose>"),
+        ({"convert": {"w": 2}}, r"convert must be a dict from patterns .*found \{'w': 2\}"),
         ({"rename": {2: "w"}}, r"rename must be a dict .*found \{2: 'w'\}"),
     ],
 )

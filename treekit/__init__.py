@@ -29,6 +29,7 @@ from treekit._round import stochastic_round as stochastic_round
 from treekit._stack import tree_ravel as tree_ravel
 from treekit._stack import tree_stack as tree_stack
 from treekit._stack import tree_unstack as tree_unstack
+from treekit._state_dict import to_state_dict as to_state_dict
 
 __all__ = [
     "Typed",
@@ -52,6 +53,7 @@ __all__ = [
     "replace",
     "resolve_spec",
     "stochastic_round",
+    "to_state_dict",
     "tree_at",
     "tree_diff",
     "tree_ravel",

@@ -1,18 +1,21 @@
 """graft: carry the values of one tree over to a tree of another structure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from treekit._base.describe import describe, describe_value
+from treekit._base.dtype import has_dtype, is_number
 from treekit._base.jax import jtu
 from treekit._base.patterns import nearest
+from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
+from treekit._graft.leaf import Leaf, Slice
 from treekit._graft.lengths import warn_of_lengths
-from treekit._graft.match import sources
-from treekit._graft.rename import Renamed
-from treekit._graft.report import Grafted, GraftReport
-from treekit._graft.states import Leaf, states_of
-from treekit._graft.values import Resize, carry, check_arguments, resizers
+from treekit._graft.match import match_states
+from treekit._graft.rename import RenamedTree, Targets
+from treekit._graft.report import Grafted, GraftReport, check_strict
+from treekit._graft.states import State, leaves_of, states_of
+from treekit._graft.values import Resize, carry, check_arguments, functions_of
 
 T = TypeVar("T")
 
@@ -22,119 +25,190 @@ def graft(
     old: object,
     *,
     strict: bool = False,
-    rename: Mapping[str, str] | None = None,
+    rename: Mapping[str, Targets] | None = None,
+    convert: Mapping[Any, Callable[[Any], Any]] | None = None,
     resize: Resize | Mapping[Any, Resize] | None = None,
     cast: bool = False,
 ) -> tuple[T, GraftReport]:
     """Carry the values of a tree over to another one, such as a checkpoint to a model that has changed.
 
     A leaf of `new` gets the value of the leaf of `old` at the same key path, if shape and dtype are the same. An
-    attribute `w`, a key "w" and an index written as a string count as the same name, so `old` may consist of the plain
-    dicts and lists that Orbax or Flax restore. Paths are written as in `path_mask`.
+    attribute `w`, a key "w" and an index written as a string count as the same name. So `old` may be the plain dicts
+    and lists that Orbax or Flax restore, or a flat dict such as a PyTorch state dict, a safetensors or npz file, or the
+    result of `to_state_dict`. Paths are written as in `path_mask`.
 
     In an optimizer state, paths depend on the wrappers. So inside named tuples whose class name ends in `State`, as
-    Optax's do, a leaf is matched by the class, the label of its partition, its position among equal states, and the
-    path below that state. A parameter that changes its label keeps its moments.
+    Optax's do, a leaf is matched by the class of the state, its field and the parameter; and so a parameter that
+    changes its label in a partition keeps its moments. Keys above the outermost state are names like any other.
 
     Args:
         new: a tree of the new structure, fresh from its `__init__` or its optimizer's `init`. Leaves may be
             `jax.ShapeDtypeStruct`; those without an old value stay as they are.
         old: the tree that has the values.
-        strict: raise an error unless every leaf of both trees is kept.
-        rename: maps old paths to new ones, `{"body.**": "encoder.**"}`. `*` and `**` match the same on both sides; the
-            first pattern that matches decides. A pair that begins with `**` also applies inside optimizer states:
-            `{"**.layers.2.**": "**.layers.3.**"}`.
+        strict: raise an error unless every leaf of both trees is kept. Python numbers and typed PRNG keys of `new`
+            need no old value, since no file of arrays has them.
+        rename: maps old paths to new ones, `{"body.**": "encoder.**"}`; to a list of new ones that share the value; or
+            to None, to drop it. `*` and `**` match the same on both sides; the first pattern that matches decides. If
+            one side lacks a `*`, arrays are stacked (`{"layers.*.**": "layers.**"}`) or unstacked. A pair that begins
+            with `**` also applies inside optimizer states: `{"**.layers.2.**": "**.layers.3.**"}`.
+        convert: maps patterns of new paths to functions of the old array, `{"**.weight": lambda x: x.T}`, which run
+            before shapes are compared: on each array before stacking, and on each part after unstacking.
         resize: a function for leaves whose old value has another shape, such as a grown vocabulary. It takes the new
-            leaf and the old one, and returns an array of the new shape, or None to refuse it. Or a dict from patterns,
-            as in `path_labels`, to such functions.
+            leaf and the old one, and returns an array of the new shape, or None to refuse it. Or a dict from patterns
+            of new paths to such functions.
         cast: also cast old values of other dtypes, as far as NumPy's same_kind allows: bf16 to f32 and back, but not
-            a float to an int.
+            a float to an int. Without it, only 64-bit values are cast to JAX's 32 bits. A value that would become
+            infinite, and an integer out of bounds, are refused.
 
     Returns:
-        A tree of the structure, shapes, dtypes and shardings of `new`; and a report with `kept`, `fresh`, `dropped` and
-        `refused`, which prints as a table. Leaves without a dtype (functions, strings) are taken from `new`, and are
-        not in the report.
+        A tree of the structure, shapes, dtypes and shardings of `new`; and a report with `kept`, `fresh`, `dropped`,
+        `refused` and `missing`, which prints as a table. Leaves without a dtype (functions, strings) are taken from
+        `new`, and are not in the report.
 
     Raises:
-        TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; `rename` is not a dict of paths; or `resize`
-            is neither a function nor a dict of functions.
+        TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; `rename`, `convert` or `resize` has another
+            type; or `convert` does not return an array.
         ValueError: the trees have no leaf in common, or only one has leaves; with `strict`, a leaf is not kept; several
-            old states could be meant (the message lists them); a pattern of `rename` decides about no leaf, or its
-            target does not exist; two leaves are renamed to one path; or `resize` returns another shape.
+            old states could be meant (the message lists them); a pattern decides about no leaf, or its target does not
+            exist; two leaves are renamed to one path; or `resize` returns another shape.
 
     Warns:
         UserWarning: a list has another length than in `old`. Its entries are matched by index, so a layer inserted in
             the middle would get its neighbour's weights. Silent if `rename` has patterns for an entry and all after it.
 
     >>> import jax.numpy as jnp
-    >>> old = {"encoder": {"w": jnp.ones(2)}, "head": jnp.ones(10)}
-    >>> new = {"body": {"w": jnp.zeros(2)}, "head": jnp.zeros(11), "scale": jnp.zeros(())}
-    >>> tree, report = graft(new, old, rename={"encoder.**": "body.**"})
-    >>> tree["body"]
-    {'w': Array([1., 1.], dtype=float32)}
+    >>> old = {"encoder.w": jnp.ones((2, 3)), "head": jnp.ones(10), "step": jnp.ones(())}
+    >>> new = {"body": {"w": jnp.zeros((3, 2))}, "head": jnp.zeros(11), "scale": jnp.zeros(())}
+    >>> tree, report = graft(new, old, rename={"encoder.**": "body.**"}, convert={"body.w": lambda x: x.T})
     >>> print(report)
-    1 kept, 1 fresh, 0 dropped, 1 refused (new | old)
+    1 kept, 1 fresh, 1 dropped, 1 refused (new | old)
     head    refused  f32[11] | f32[10]
     scale   fresh    f32[] | nothing
-    body.w  kept     f32[2] | f32[2] at encoder.w
+    step    dropped  nothing | f32[]
+    body.w  kept     f32[3,2] | f32[2,3] at encoder.w, converted
     """
-    check_arguments(rename, resize)
-    matched = _match(new, old, rename or {})
-    resize_of = resizers(resize, [leaf.name for leaf in matched.new])
+    check_arguments(rename, convert, resize)
+    matched = _match(new, dict(old) if is_mapping(old) and jtu.all_leaves([old]) else old, rename or {})
+    names = [leaf.name for leaf in matched.new]
+    convert_of, resize_of = functions_of("convert", convert, names), functions_of("resize", resize, names)
     values: dict[Any, Any] = {}
     rows: list[Grafted] = []
+    lacking: list[Grafted] = []
     for leaf in matched.new:
-        source = matched.sources.get(id(leaf))
-        value = None if source is None else carry(leaf, source.value, resize_of[leaf.name], cast)
+        source, f = matched.sources.get(leaf), convert_of[leaf.name]
+        value = None if source is None else carry(leaf, source, f, resize_of[leaf.name], cast)
         if value is not None:
             values[leaf.path] = value
-        rows.append(_row(leaf, source, is_kept=value is not None))
-    rows += [Grafted(x.name, "dropped", "nothing", describe(x.value)) for x in matched.dropped]
-    report = GraftReport(rows)
-    if strict and len(report.kept) < len(report):
-        raise ValueError(f"graft with strict=True: not every leaf was kept.\n{report}")
+        rows.append(_row(leaf, source, is_kept=value is not None, is_converted=f is not None))
+        if source is None and _is_in_files(leaf.value):
+            lacking.append(rows[-1])
+    report = GraftReport([*rows, *matched.rest])
+    if strict:
+        check_strict(report, lacking, matched.excluded)
     flat, treedef = jtu.tree_flatten_with_path(new)
     out: T = treedef.unflatten([values.get(path, x) for path, x in flat])
     return out, report
 
 
 class _Matched(NamedTuple):
-    """The leaves of the new tree, by their ids the old leaves that they match, and the old leaves that match none."""
+    """What `graft` has found before it reads a value.
+
+    Attributes:
+        new: the leaves of the new tree.
+        sources: the old leaf that each of them matches, if any.
+        rest: rows for old leaves that match none, and for names in `rename` that the new tree does not have.
+        excluded: the names of old leaves that `rename` drops on purpose.
+    """
 
     new: list[Leaf]
-    sources: dict[int, Leaf]
-    dropped: list[Leaf]
+    sources: dict[Leaf, Leaf]
+    rest: list[Grafted]
+    excluded: set[str]
 
 
-def _match(new: PyTree, old: PyTree, rename: Mapping[str, str]) -> _Matched:
+def _match(new: PyTree, old: PyTree, rename: Mapping[str, Targets]) -> _Matched:
     new_states, old_states = states_of(new, old)
-    new_leaves, old_leaves = ([leaf for state in x for leaf in state.leaves.values()] for x in (new_states, old_states))
+    new_leaves, old_leaves = leaves_of(new_states), leaves_of(old_states)
     if bool(new_leaves) != bool(old_leaves):
         side, tree = ("old", old) if new_leaves else ("new", new)
         raise ValueError(
             f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}"
         )
-    names = [leaf.name for leaf in new_leaves]
-    renamed = Renamed(old_states, rename, names)
-    warn_of_lengths(new_states, old_states, renamed)
+    renamed = RenamedTree(new_states, old_states, rename)
+    by_name = {leaf.name: leaf for leaf in leaves_of(renamed.states) if leaf.state.kind is None} | renamed.exact
+    sources = {leaf: by_name[leaf.name] for leaf in new_leaves if leaf.name in renamed.exact}
+    sources |= {leaf: by_name[leaf.name] for leaf in _outside(new_states) if leaf.name in by_name}
+    found = match_states(
+        [x for x in new_states if x.kind is not None], [x for x in renamed.states if x.kind is not None], sources
+    )
+    sources |= {leaf: leaves[0] for leaf, leaves in found.items()}
+    warn_of_lengths(sources)
 
-    found = {id(leaf): [renamed.to[leaf.name]] for leaf in new_leaves if leaf.name in renamed.to}
-    for state in new_states:
-        found |= {id(leaf): leaves for leaf, leaves in sources(state, new_states, old_states, renamed.to)}
-    used = {id(source) for leaves in found.values() for source in leaves}
+    taken = {*sources.values(), *(x for leaves in found.values() for x in leaves)}
+    used = {origin for leaf in taken for origin in leaf.origins}
     renamed.check_used(used)
-    if names and not found:
-        name = old_leaves[0].name
-        raise ValueError(
-            f"the trees have no leaf in common. Old: {name}. The nearest new paths: {nearest(name, names)}. Optimizer "
-            "states are matched by their class; from one class to another, use rename with full paths"
+    if new_leaves and not sources:
+        raise ValueError(_nothing_in_common(new_leaves, old_leaves))
+    _check_slices(taken, renamed.derived)
+    rest = [
+        Grafted(x.name, "missing", "nothing", f"{x} at {x.origins[0].name}")
+        for x in renamed.derived
+        if x not in taken and not isinstance(x, Slice) and all(origin in used for origin in x.origins)
+    ]
+    excluded = {leaf.name for leaf in renamed.excluded}
+    rest += [
+        Grafted(x.name, "dropped", "nothing", f"{x}{', which rename drops' * (x.name in excluded)}")
+        for x in old_leaves
+        if x not in used
+    ]
+    return _Matched(new_leaves, sources, rest, excluded)
+
+
+def _outside(states: list[State]) -> list[Leaf]:
+    return leaves_of(state for state in states if state.kind is None)
+
+
+def _check_slices(taken: set[Leaf], derived: list[Leaf]) -> None:
+    """Refuse the slices of an array unless the new tree has a leaf for each of them, and no more."""
+    groups: dict[Any, list[Slice]] = {}
+    for x in derived:
+        if isinstance(x, Slice):
+            groups.setdefault((x.value, x.pattern, x.target), []).append(x)
+    for slices in groups.values():
+        *entries, beyond = slices
+        if beyond in taken or not all(x in taken for x in entries):
+            for x in slices:
+                x.fits = False
+
+
+def _nothing_in_common(new: list[Leaf], old: list[Leaf]) -> str:
+    start = "the trees have no leaf in common. "
+    kinds = {leaf.state.kind: leaf.state for leaf in reversed(new) if leaf.state.kind}
+    for leaf in old:
+        state = kinds.get(leaf.state.kind)
+        if state is not None and state.names != leaf.state.names:
+            before, after = (".".join((*x.names, "**")) for x in (leaf.state, state))
+            return (
+                f"{start}Both have optimizer states, but under other keys, which are names: use "
+                f"rename={{{before!r}: {after!r}}}"
+            )
+    names = [leaf.name for leaf in new]
+    if old[0].name in names:
+        return (
+            f"{start}Both have {old[0].name}, but optimizer states are matched by their class (by the names of their "
+            "fields, if one is a dict); from one class to another, use rename with full paths"
         )
-    firsts = {key: leaves[0] for key, leaves in found.items()}
-    return _Matched(new_leaves, firsts, [leaf for leaf in old_leaves if id(leaf) not in used])
+    return f"{start}Old: {old[0].name}. The nearest new paths: {nearest(old[0].name, names)}. Use rename"
 
 
-def _row(leaf: Leaf, source: Leaf | None, *, is_kept: bool) -> Grafted:
+def _is_in_files(x: object) -> bool:
+    """Whether files of arrays have such a leaf: not a Python number, nor a typed PRNG key."""
+    return has_dtype(x) and is_number(x.dtype)
+
+
+def _row(leaf: Leaf, source: Leaf | None, *, is_kept: bool, is_converted: bool) -> Grafted:
     if source is None:
         return Grafted(leaf.name, "fresh", describe(leaf.value), "nothing")
-    where = f" at {source.name}" if source.name != leaf.name else ""
-    return Grafted(leaf.name, "kept" if is_kept else "refused", describe(leaf.value), describe(source.value) + where)
+    where = f" at {source.source_name}" if source.source_name != leaf.name else ""
+    changed = ", converted" if is_converted else ""
+    return Grafted(leaf.name, "kept" if is_kept else "refused", describe(leaf.value), f"{source}{where}{changed}")

@@ -1,60 +1,87 @@
-"""The argument `rename` of `graft`: map old key paths to new ones by patterns."""
+"""The argument `rename` of `graft`: give old leaves new names, by patterns."""
 
 import re
-from collections.abc import Container, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from treekit._base.patterns import match_glob, nearest
-from treekit._graft.states import Leaf, State
+from treekit._graft.leaf import Leaf, Renamed, Slice, Stack
+from treekit._graft.states import Names, State, leaves_of
 
-_WILDCARD = re.compile(r"(?:(?<=\.)|^)\*\*\.|\*+")  # in a path with a dot at its end, as in `glob_regex`
+_SPECIAL = re.compile(r"[*?\[]")
+Targets = str | Sequence[str] | None
+# In a path with a dot at its end, as in `glob_regex`. The second alternative is a `*` that is a whole part.
+_WILDCARD = re.compile(r"(?:(?<=\.)|^)\*\*\.|(?:(?<=\.)|^)\*(?=\.)|\*+")
 
 
-class Renamed:
-    """The leaves of the old tree that were renamed.
+class Rule(NamedTuple):
+    """A pattern of old names, and one of its targets.
 
     Attributes:
-        to: the leaves that were renamed to full paths of the new tree, by these; others are renamed in their states.
+        lost: which wildcard of the pattern the target lacks: its matches are stacked.
+        added: which wildcard of the target the pattern lacks: what it matches is unstacked.
     """
 
-    def __init__(self, states: list[State], rename: Mapping[str, str], names: list[str]) -> None:
-        self.to: dict[str, Leaf] = {}
-        self._names = names
-        self._old_names = [leaf.name for state in states for leaf in state.leaves.values()]
-        self._leaves: dict[str, list[tuple[str, Leaf]]] = {pattern: [] for pattern in rename}
-        self._by_state: dict[State, dict[str, bool]] = {}  # the paths in the old states, and whether they are renamed
-        for pattern, target in rename.items():
-            if _wildcards(pattern) != _wildcards(target):
-                raise ValueError(
-                    "rename needs the same wildcards on both sides, in the same order; found "
-                    f"{pattern!r} and {target!r}"
-                )
-        for state in states:
-            self._rename_in(state, rename)
+    pattern: str
+    target: str
+    lost: int | None = None
+    added: int | None = None
 
-    def decides(self, state: State, below: str) -> bool:
-        """Whether an entry of the list at this path was renamed, if only to its own name, and so were all after it."""
-        start = f"{below}." if below else ""
-        entries = [
-            (int(path.removeprefix(start).split(".")[0]), is_renamed)
-            for path, is_renamed in self._by_state[state].items()
-            if path.startswith(start)
-        ]
-        first = min((i for i, is_renamed in entries if is_renamed), default=None)
-        return first is not None and all(is_renamed for i, is_renamed in entries if i >= first)
 
-    def check_used(self, used: Container[int]) -> None:
-        """Raise a ValueError for a pattern that has no effect; `used` has the ids of the old leaves carried over."""
-        for pattern, leaves in self._leaves.items():
+class RenamedTree:
+    """The old leaves under the names by which they are matched.
+
+    Attributes:
+        states: the old states, with the leaves that are matched within states or, outside of states, by name.
+        exact: the leaves that were renamed to a full path of the new tree, by that path.
+        excluded: the leaves that `rename` maps to None.
+    """
+
+    def __init__(self, new: list[State], old: list[State], rename: Mapping[str, Targets]) -> None:
+        self.exact: dict[str, Leaf] = {}
+        self.excluded: list[Leaf] = []
+        self.derived: list[Leaf] = []
+        self._new = {leaf.name: leaf for leaf in leaves_of(new)}
+        self._old_names = [leaf.name for leaf in leaves_of(old)]
+        self._rules = {pattern: _rules(pattern, targets) for pattern, targets in rename.items()}
+        self._matched: dict[str, list[Leaf]] = {pattern: [] for pattern in rename}
+        self._states: dict[tuple[State, Names], State] = {}
+        self._stacks: dict[tuple[str, str], Stack] = {}
+        renamed: list[tuple[Leaf, str]] = []
+        first_match = FirstMatch(rename)
+        for leaf in leaves_of(old):
+            pattern = first_match(leaf.name)
+            if pattern is None:
+                self._put(self._state(leaf.state), leaf.below, leaf)
+            else:
+                renamed.append((leaf, pattern))
+        # Afterwards, so that they displace leaves that have these names already.
+        for leaf, pattern in renamed:
+            self._matched[pattern].append(leaf)
+            if not self._rules[pattern]:
+                self.excluded.append(leaf)
+            for rule in self._rules[pattern]:
+                for derived in self._derive(rule, leaf):
+                    self._place(rule, leaf, derived)
+        self.states = [state for state in self._states.values() if state.leaves]
+
+    def check_used(self, used: Container[Leaf]) -> None:
+        """Raise a ValueError for a pattern that has no effect; `used` has the old leaves carried over."""
+        for pattern, leaves in self._matched.items():
             if not leaves:
                 raise ValueError(f"rename: {pattern!r} {self._why_unused(pattern)}")
-            if not any(id(leaf) in used for _, leaf in leaves):
+            if self._rules[pattern] and not any(leaf in used for leaf in leaves):
+                name = next(leaf.name for leaf in self.derived if leaf.pattern == pattern)
                 raise ValueError(
-                    f"rename: {pattern!r} leads to {leaves[0][0]}, which the new tree does not have. The nearest "
-                    f"paths: {nearest(leaves[0][0], self._names)}"
+                    f"rename: {pattern!r} leads to {name}, which the new tree does not have. The nearest "
+                    f"paths: {nearest(name, list(self._new))}"
                 )
 
     def _why_unused(self, pattern: str) -> str:
-        earlier = [x for x, leaves in self._leaves.items() if any(match_glob(pattern, leaf.name) for _, leaf in leaves)]
+        earlier = [x for x, found in self._matched.items() if any(match_glob(pattern, leaf.name) for leaf in found)]
         if not earlier:
             return f"matches no leaf of the old tree. The nearest paths: {nearest(pattern, self._old_names)}"
         return (
@@ -62,32 +89,150 @@ class Renamed:
             f"{', '.join(map(repr, earlier))}. Put it before them"
         )
 
-    def _rename_in(self, state: State, rename: Mapping[str, str]) -> None:
+    def _derive(self, rule: Rule, leaf: Leaf) -> Iterator[Leaf]:
+        """Make the leaves that an old leaf becomes part of: a renamed one, a stack, or each of its slices."""
+        pattern, target = rule.pattern, rule.target
+        match = match_glob(pattern, leaf.name)
+        groups = list(match.groups()) if match else []
+        if rule.lost is not None:
+            index = groups.pop(rule.lost)
+            name = _substitute(target, groups)
+            if not index.isdecimal():
+                raise ValueError(
+                    f"rename: {target!r} lacks a '*' of {pattern!r}, so what it matches is stacked in the order of "
+                    f"integers; at {leaf.name} it matches {index!r}. Put a pattern for that leaf before this one"
+                )
+            stack = self._stacks.get((pattern, name))
+            if stack is None:
+                start, end = match.span(rule.lost + 1) if match else (0, 0)
+                source = f"{leaf.name[:start]}*{leaf.name[end:]}"
+                stack = self._stacks[pattern, name] = Stack(name, {}, leaf.state, "", pattern=pattern, source=source)
+                yield stack
+            stack.value[int(index)] = leaf
+        elif rule.added is not None:
+            if not np.shape(leaf.value):
+                raise ValueError(
+                    f"rename: {pattern!r} lacks a '*' of {target!r}, so what it matches is unstacked; {leaf.name} has "
+                    "no axes. Put a pattern for it before this one"
+                )
+            for i in range(np.shape(leaf.value)[0] + 1):  # one more, to see whether the new tree has more
+                name = _substitute(target, [*groups[: rule.added], str(i), *groups[rule.added :]])
+                yield Slice(name, leaf, leaf.state, "", pattern=pattern, index=i, target=target)
+        else:
+            yield Renamed(_substitute(target, groups), leaf, leaf.state, "", pattern=pattern)
+
+    def _place(self, rule: Rule, leaf: Leaf, derived: Leaf) -> None:
+        """Put a leaf where it is matched: at a full path of the new tree, or at a place in a state."""
+        self.derived.append(derived)
+        state, name = leaf.state, derived.name
+        if state.kind is None:
+            self._put(self._state(state), name, derived)
+            self._put_exact(derived)
+            return
         start = f"{state.name}." if state.name else ""
-        moved: dict[str, Leaf] = {}
-        renamed = self._by_state[state] = {}
-        for below, leaf in list(state.leaves.items()):
-            pattern = next((x for x in rename if match_glob(x, leaf.name)), None)
-            renamed[below] = pattern is not None
-            if pattern is None:
-                continue
-            name = _substitute(pattern, rename[pattern], leaf.name)
-            self._leaves[pattern].append((name, leaf))
-            del state.leaves[below]
-            inside = pattern.startswith("**") and rename[pattern].startswith("**") and name.startswith(start)
-            group, key = (moved, name.removeprefix(start)) if inside else (self.to, name)
-            if key in group:
-                raise ValueError(f"rename maps {leaf.name} and {group[key].name} to one name: {name}")
-            group[key] = leaf
-        state.leaves.update(moved)
+        if rule.pattern.startswith("**") and rule.target.startswith("**") and name.startswith(start):
+            self._put(self._state(state), name.removeprefix(start), derived)
+            return
+        # What is below the outermost state keeps its names: `rename` is about the keys above it.
+        rest = leaf.name.removeprefix(state.outer).removeprefix(".")
+        above = name.removesuffix(rest).removesuffix(".")
+        match = match_glob(rule.pattern, leaf.name)
+        kept = (match.groups() or ("",))[-1].removesuffix(".") if match and rule.pattern.endswith("**") else ""
+        if not (f".{name}".endswith(f".{rest}") and f".{kept}".endswith(f".{rest}")):
+            self._put_exact(derived)
+            return
+        target = self._new.get(name)
+        if kept == rest and target and (target.state.kind, target.below) == (state.kind, leaf.below):
+            self._put_exact(derived)
+            return
+        keys = tuple(part for part in above.split(".") if part and not part.isdecimal())
+        self._put(self._state(state, keys), leaf.below, derived)
+
+    def _put(self, state: State, below: str, leaf: Leaf) -> None:
+        self._check_free(state.leaves.get(below), leaf)
+        leaf.state, leaf.below = state, below
+        state.leaves[below] = leaf
+
+    def _put_exact(self, leaf: Leaf) -> None:
+        self._check_free(self.exact.get(leaf.name), leaf)
+        self.exact[leaf.name] = leaf
+
+    def _check_free(self, other: Leaf | None, leaf: Leaf) -> None:
+        if other is not None and other.pattern is not None:
+            names = " and ".join(x.origins[0].name for x in (leaf, other))
+            raise ValueError(f"rename maps {names} to one name: {leaf.name}")
+
+    def _state(self, state: State, names: Names | None = None) -> State:
+        """Return the state in which leaves of an old state are matched; `names` are the keys that `rename` gives it."""
+        key = state, state.names if names is None else names
+        if key not in self._states:
+            parent = state.parent and self._state(state.parent, names)
+            self._states[key] = State(
+                state.kind, key[1], state.labels, state.name, state.outer, parent, renamed=names is not None
+            )
+        return self._states[key]
 
 
-def _wildcards(pattern: str) -> list[str]:
-    return _WILDCARD.findall(f"{pattern}.")
+class FirstMatch:
+    """Find the first pattern that matches a name, without trying those that cannot.
+
+    A name has all of the literal parts of a pattern that matches it, so each pattern is listed under one of them: that
+    which the fewest patterns have, such as the `7` of `**.layers.7.**`.
+    """
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._patterns = list(patterns)
+        literals = [[x for x in pattern.split(".") if not _SPECIAL.search(x)] for pattern in self._patterns]
+        number = Counter(part for parts in literals for part in set(parts))
+        self._by_part: dict[str | None, list[int]] = defaultdict(list)
+        for i, parts in enumerate(literals):
+            self._by_part[min(parts, key=number.__getitem__, default=None)].append(i)
+
+    def __call__(self, name: str) -> str | None:
+        keys: list[str | None] = [None, *dict.fromkeys(name.split("."))]
+        tried = sorted(i for key in keys for i in self._by_part.get(key, ()))
+        return next((self._patterns[i] for i in tried if match_glob(self._patterns[i], name)), None)
 
 
-def _substitute(pattern: str, target: str, name: str) -> str:
-    """Replace the wildcards of the target by the text that they match in the name."""
-    match = match_glob(pattern, name)
-    groups = iter(match.groups() if match else ())
-    return _WILDCARD.sub(lambda _: next(groups), f"{target}.").removesuffix(".")
+def _rules(pattern: str, targets: Targets) -> list[Rule]:
+    listed = [targets] if isinstance(targets, str) else targets or []
+    return [_rule(pattern, target) for target in listed]
+
+
+def _rule(pattern: str, target: str) -> Rule:
+    """Compare the wildcards of both sides: they are the same, or one side lacks one `*` that is a whole part."""
+    have, want = _wildcards(pattern), _wildcards(target)
+    if have == want:
+        return Rule(pattern, target)
+    lost, added = _extra(have, want), _extra(want, have)
+    if len(lost) + len(added) == 1:
+        return Rule(pattern, target, *lost) if lost else Rule(pattern, target, None, *added)
+    many = " It could be any of several '*'." if lost or added else ""
+    raise ValueError(
+        "rename needs the same wildcards on both sides, in the same order; or one side lacks one '*' that is a whole "
+        f"part, to stack or unstack. Found {pattern!r} and {target!r}.{many}"
+    )
+
+
+def _extra(more: list[tuple[str, bool]], fewer: list[tuple[str, bool]]) -> list[int]:
+    """Return the whole-part `*` of the one list without which it has the wildcards of the other."""
+    texts = [text for text, _ in fewer]
+    return [
+        i
+        for i, (text, is_part) in enumerate(more)
+        if text == "*" and is_part and [x for j, (x, _) in enumerate(more) if j != i] == texts
+    ]
+
+
+def _wildcards(pattern: str) -> list[tuple[str, bool]]:
+    text = f"{pattern}."
+    return [
+        (match[0], text[match.start() - 1 : match.start()] in ("", ".") and text.startswith(".", match.end()))
+        for match in _WILDCARD.finditer(text)
+    ]
+
+
+def _substitute(target: str, groups: Sequence[str]) -> str:
+    """Replace the wildcards of a target by what those of the pattern match."""
+    found = iter(groups)
+    return _WILDCARD.sub(lambda _: next(found), f"{target}.").removesuffix(".")

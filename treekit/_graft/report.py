@@ -1,9 +1,16 @@
 """The report of a graft: what became of each leaf."""
 
 import dataclasses
+from collections.abc import Container, Sequence
 from typing import Literal
 
+from treekit._base.patterns import nearest
 from treekit._diff.diff import as_table, in_colours
+
+_LISTED = 10  # leaves without a value that an error lists, with the nearest names
+
+
+Kind = Literal["kept", "fresh", "dropped", "refused", "missing"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,14 +19,15 @@ class Grafted:
 
     Attributes:
         path: its key path in the new tree, or in the old tree if it was dropped.
-        kind: "kept" (it has the old value), "fresh" (only the new tree has it), "dropped" (only the old tree has it) or
-            "refused" (the old value has another shape or dtype).
+        kind: "kept" (it has the old value), "fresh" (only the new tree has it), "dropped" (only the old tree has it),
+            "refused" (the old value has another shape or dtype) or "missing" (`rename` maps an old leaf to several new
+            names, and the new tree does not have this one).
         new: a description of what the new tree has there.
-        old: a description of what the old tree has, with its path if that differs.
+        old: a description of what the old tree has, with its path if that differs, and how it was changed.
     """
 
     path: str
-    kind: Literal["kept", "fresh", "dropped", "refused"]
+    kind: Kind
     new: str
     old: str
 
@@ -47,6 +55,11 @@ class GraftReport(tuple[Grafted, ...]):
         """The leaves whose old values have another shape or dtype."""
         return self._of("refused")
 
+    @property
+    def missing(self) -> tuple[Grafted, ...]:
+        """The names of several to which `rename` maps an old leaf, which the new tree does not have."""
+        return self._of("missing")
+
     def __str__(self) -> str:
         return self._table(False)
 
@@ -58,7 +71,30 @@ class GraftReport(tuple[Grafted, ...]):
         return tuple(row for row in self if row.kind == kind)
 
     def _table(self, colours: bool) -> str:
-        groups = [self.refused, self.dropped, self.fresh, self.kept]
-        counts = ", ".join(f"{len(self._of(kind))} {kind}" for kind in ("kept", "fresh", "dropped", "refused"))
+        groups = [self.refused, self.missing, self.fresh, self.dropped, self.kept]
+        counts = [f"{len(self._of(kind))} {kind}" for kind in ("kept", "fresh", "dropped", "refused")]
+        counts += [f"{len(self.missing)} missing"] * bool(self.missing)
         rows = [(row.path or "(root)", row.kind, row.new, row.old) for group in groups for row in group]
-        return f"{counts} (new | old)\n{as_table(rows, colours)}".rstrip()
+        return f"{', '.join(counts)} (new | old)\n{as_table(rows, colours)}".rstrip()
+
+
+def check_strict(report: GraftReport, lacking: Sequence[Grafted], excluded: Container[str]) -> None:
+    """Raise a ValueError unless every leaf is kept: first of all, it lists the leaves that `lacking` has.
+
+    Args:
+        report: what became of each leaf.
+        lacking: the rows of new leaves that need an old value and have none.
+        excluded: the names of old leaves that `rename` drops on purpose.
+    """
+    left = [row for row in report.dropped if row.path not in excluded]
+    if not (lacking or left or report.refused or report.missing):
+        return
+    names = [row.path for row in left]
+    lines = [f"\n  {row.path or '(the root)'} ({row.new}); {_nearest(row.path, names)}" for row in lacking[:_LISTED]]
+    more = f"\n  and {len(lacking) - _LISTED} more" if len(lacking) > _LISTED else ""
+    missing = f" The old tree has no value for:{''.join(lines)}{more}" if lacking else ""
+    raise ValueError(f"graft with strict=True: not every leaf was kept.{missing}\n{report}")
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    return f"the nearest names left over: {nearest(name, names)}" if names else "no name is left over"

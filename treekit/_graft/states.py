@@ -1,25 +1,23 @@
 """Walk through a tree for `graft`, and collect its leaves by the optimizer states to which they belong."""
 
 import dataclasses
-from collections import defaultdict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
 
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name
 from treekit._base.states import is_state
 from treekit._base.tree import is_mapping
-from treekit._base.types import PyTree
+from treekit._base.types import KeyPath, PyTree
+from treekit._graft.leaf import Leaf
 
-
-@dataclasses.dataclass(eq=False)
-class Leaf:
-    """An array or a number in a tree."""
-
-    path: Any
-    name: str
-    value: Any
+Names = tuple[str, ...]
+# The fields in which Optax's wrappers have the state of what they wrap, to tell a dict that was such a state.
+_WRAPPED = frozenset({"inner_state", "inner_states", "inner_opt_state", "base_optimizer_state"})
 
 
 @dataclasses.dataclass(eq=False)
@@ -27,117 +25,181 @@ class State:
     """An optimizer state in a tree, such as Optax's ScaleByAdamState; or the whole tree, for leaves outside of states.
 
     Attributes:
+        kind: the name of its class; or the names of its fields, if one of the trees has dicts instead of states. None
+            for the whole tree.
+        names: the keys above the outermost state around it. Indices do not count, since wrappers change them.
+        labels: the keys between that state and this one, such as the label in a partition.
         name: its key path.
-        kind: the name of its class; or the names of its fields, if one of the trees has dicts instead of states.
-        labels: the keys above it that do not depend on wrappers, such as the label in a partition.
+        outer: the key path of the outermost state.
+        parent: the next state around it, or None for the outermost.
         leaves: the leaves for which it is the innermost state, by the path below it.
-        lengths: the lengths of the lists of these leaves, by the path below it.
-        place: its index among the states with the same kind and labels, and their number.
+        renamed: whether `rename` has changed the keys above it.
     """
 
-    name: str = ""
     kind: object = None
-    labels: tuple[str, ...] = ()
+    names: Names = ()
+    labels: Names = ()
+    name: str = ""
+    outer: str = ""
+    parent: "State | None" = None
     leaves: dict[str, Leaf] = dataclasses.field(default_factory=dict[str, Leaf])
-    lengths: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
-    place: tuple[int, int] = (0, 1)
+    renamed: bool = False
 
 
-def states_of(*trees: PyTree) -> list[list[State]]:
-    """Return the states that have leaves, in order, for each of the trees to match."""
+def leaves_of(states: Iterable[State]) -> list[Leaf]:
+    return [leaf for state in states for leaf in state.leaves.values()]
+
+
+def states_of(new: PyTree, old: PyTree) -> tuple[list[State], list[State]]:
+    """Return the states that have leaves, in order, of two trees that are to be matched."""
+    trees = new, old
     nodes = [_nodes(tree) for tree in trees]
-    classes: list[set[Any]] = [{type(x) for x in found if is_state(type(x))} for found in nodes]
-    fields: dict[frozenset[str], tuple[str, ...]] = {
-        frozenset(cls._fields): cls._fields for found in classes for cls in found
-    }
+    states: list[list[Any]] = [[x for x in found if is_state(type(x))] for found in nodes]
     # Trees that Orbax and Flax restore without a target have dicts instead of states and of Flax's variables, and
-    # perhaps strings as indices.
+    # perhaps strings as indices. A file of names and arrays has no more than the names.
+    is_plain = not all(states)
+    is_flat = is_plain and any(states) and any(_has_paths(x) for found in nodes for x in found)
+    fields: dict[frozenset[str], Names] = {
+        frozenset(_filled(x) if is_flat else x._fields): x._fields for found in states for x in found
+    }
     has_variables = [any(map(is_variable, found)) for found in nodes]
-    return [
-        _Walk(fields, plain=not all(classes), unboxed=any(has_variables) and not has).states_of(tree)
+    walks = [
+        _Walk(fields, plain=is_plain, flat=is_flat, unboxed=any(has_variables) and not has, is_old=tree is old)
         for tree, has in zip(trees, has_variables, strict=True)
     ]
+    found = [walk.states_of(tree) for walk, tree in zip(walks, trees, strict=True)]
+    return found[0], found[1]
 
 
 class _Walk:
     """A walk through one tree that collects its states."""
 
-    def __init__(self, fields: Mapping[frozenset[str], tuple[str, ...]], *, plain: bool, unboxed: bool) -> None:
+    def __init__(
+        self, fields: Mapping[frozenset[str], Names], *, plain: bool, flat: bool, unboxed: bool, is_old: bool
+    ) -> None:
         self._fields = fields
         self._plain = plain
+        self._flat = flat
         self._unboxed = unboxed
+        self._is_old = is_old
         self._states = [State()]
 
     def states_of(self, tree: PyTree) -> list[State]:
         self._visit(tree, (), (), "", self._states[0], ())
-        equals: dict[Any, list[State]] = defaultdict(list)
-        for state in self._states:
-            if state.leaves:
-                equals[state.kind, state.labels].append(state)
-        for group in equals.values():
-            for i, state in enumerate(group):
-                state.place = (i, len(group))
         return [state for state in self._states if state.leaves]
 
-    def _visit(
-        self,
-        x: object,
-        path: tuple[Any, ...],
-        named: tuple[Any, ...],
-        below: str,
-        state: State,
-        labels: tuple[str, ...],
-    ) -> None:
+    def _visit(self, x: Any, path: KeyPath, named: KeyPath, below: str, state: State, keys: Names) -> None:
         """Collect what is below `path`; `named` is that path without the values of Flax variables."""
-        if jtu.all_leaves([x]):
-            if below in state.leaves:
-                raise ValueError(
-                    f"graft needs a different name for each leaf, but two leaves are called {path_name(named)}"
-                )
-            if dtype_of(x) is not None:
-                state.leaves[below] = Leaf(path, path_name(named), x)
+        if isinstance(x, _Entry):
+            path, x = x
+        if self._flat and _has_paths(x):
+            x = _nested(x, path)
+        if not isinstance(x, _Nested) and jtu.all_leaves([x]):
+            self._see(x, path, path_name(named), below, state)
             return
         children = self._children(x)
         parts = [part for part, _, _ in children]
         kind = self._kind(x, parts)
         if kind is not None:
-            below, state = "", State(path_name(named), kind, labels)
+            state, keys, below = _inside(state, kind, path_name(named), keys), keys if state.kind else (), ""
             self._states.append(state)
-        before = len(self._states), len(state.leaves)
         for part, key, child in children:
             if is_variable(x) or (self._unboxed and is_mapping(x) and parts == ["value"] and jtu.all_leaves([child])):
-                self._visit(child, (*path, key), named, below, state, labels)
+                self._visit(child, (*path, key), named, below, state, keys)
                 continue
-            no_label = kind is not None or hasattr(key, "idx") or (self._plain and part.isdecimal())
+            no_name = kind is not None or hasattr(key, "idx") or (self._plain and part.isdecimal())
             inner = f"{below}.{part}" if below else part
-            self._visit(child, (*path, key), (*named, key), inner, state, labels if no_label else (*labels, part))
-        length = _length(children)
-        if length and before[0] == len(self._states) and before[1] < len(state.leaves):
-            state.lengths[below] = length
+            self._visit(child, (*path, key), (*named, key), inner, state, keys if no_name else (*keys, part))
 
-    def _children(self, x: object) -> list[tuple[str, Any, Any]]:
+    def _see(self, x: Any, path: KeyPath, name: str, below: str, state: State) -> None:
+        if below in state.leaves:
+            raise ValueError(f"graft needs a different name for each leaf, but two leaves are called {name}")
+        value = _as_array(x, name) if self._is_old and dtype_of(x) is None and hasattr(x, "__array__") else x
+        if dtype_of(value) is not None:
+            state.leaves[below] = Leaf(name, value, state, below, path)
+
+    def _children(self, x: Any) -> list[tuple[str, Any, Any]]:
         """Return name, key and value of each child, with indices and fields in their order, which JAX's dicts lose."""
-        found = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
-        children = [(path_name(path), path[0], child) for path, child in found]
+        if isinstance(x, _Nested):
+            children = [(part, jax.tree_util.DictKey(part), child) for part, child in x.items()]
+        else:
+            found = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
+            children = [(path_name(path), path[0], child) for path, child in found]
         parts = [part for part, _, _ in children]
         if all(map(str.isdecimal, parts)):
             return sorted(children, key=lambda child: int(child[0]))
         order = self._fields.get(frozenset(parts))
         return sorted(children, key=lambda child: order.index(child[0])) if order else children
 
-    def _kind(self, x: object, parts: list[str]) -> object:
+    def _kind(self, x: Any, parts: list[str]) -> object:
         if not self._plain:
             return type(x).__name__ if is_state(type(x)) else None
-        fields = frozenset(parts)
-        return fields if fields in self._fields and isinstance(x, (dict, tuple)) else None
+        if not isinstance(x, (dict, tuple)):
+            return None
+        fields = frozenset(_filled(x) if self._flat else parts)
+        return fields if fields and (fields in self._fields or fields & _WRAPPED) else None
 
 
-def _length(children: list[tuple[str, Any, Any]]) -> int:
-    """Return the number of entries, or 0 unless this is a list; Flax's also have a child without leaves."""
-    entries = {part for part, _, _ in children if part.isdecimal()}
-    is_list = entries == {str(i) for i in range(len(entries))}
-    others = (child for part, _, child in children if part not in entries)
-    return len(entries) if entries and is_list and not any(map(jtu.tree_leaves, others)) else 0
+class _Nested(dict[str, Any]):
+    """The names of a dict of names and arrays, as nested dicts."""
+
+
+class _Entry(NamedTuple):
+    """A value in such a dict, with its real key path."""
+
+    path: KeyPath
+    value: Any
+
+
+def _has_paths(x: object) -> bool:
+    """Whether `x` is a dict of names and arrays, such as a file gives: of strings, some of which have dots."""
+    return is_mapping(x) and all(isinstance(key, str) for key in x) and any("." in key for key in x)
+
+
+def _nested(names: Mapping[str, Any], path: KeyPath) -> Mapping[str, Any]:
+    out = _Nested()
+    for below, x in jtu.tree_flatten_with_path(names, is_leaf=lambda y: y is not names)[0]:
+        *above, last = path_name(below).split(".")
+        node: Any = out
+        for part in above:
+            node = node.setdefault(part, _Nested())
+            if not isinstance(node, _Nested):
+                return names  # both "a" and "a.b" are names, which no optimizer state has
+        if last in node:
+            return names
+        node[last] = _Entry((*path, *below), x)
+    return out
+
+
+def _filled(x: Any) -> list[str]:
+    """Return the names of the fields, or the keys, that have leaves."""
+    children: Any = x.items() if is_mapping(x) else zip(getattr(x, "_fields", range(len(x))), x, strict=True)
+    return [str(key) for key, child in children if isinstance(child, _Nested) or jtu.tree_leaves(_value(child))]
+
+
+def _value(x: Any) -> Any:
+    return x.value if isinstance(x, _Entry) else x
+
+
+def _inside(state: State, kind: object, name: str, keys: Names) -> State:
+    if state.kind is None:
+        return State(kind, names=keys, name=name, outer=name)
+    return State(kind, state.names, keys, name, state.outer, state)
+
+
+def _as_array(x: Any, name: str) -> Any:
+    """Convert the tensor of another library to a NumPy array."""
+    try:
+        array: Any = np.asarray(x)
+    except Exception as error:
+        error.add_note(f"This happened when graft converted the {type(x).__name__} at {name} to a NumPy array")
+        raise
+    if array.dtype.kind == "V":
+        raise TypeError(
+            f"at {name}: the old array has the dtype {array.dtype}, which is not one of numbers. np.load gives it for "
+            "bf16 and other dtypes that NumPy does not know: x.view(jnp.bfloat16) is the array again"
+        )
+    return array
 
 
 def _nodes(tree: PyTree) -> list[Any]:

@@ -1,30 +1,34 @@
 """The values that a graft carries over, with the shapes, dtypes and places of the new leaves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from treekit._base.describe import describe_value
-from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype
+from treekit._base.describe import describe, describe_value
+from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, untyped
 from treekit._base.patterns import check_pattern, matches, nearest, pattern_text
 from treekit._base.predicates import is_traced
 from treekit._base.tree import is_mapping
-from treekit._graft.states import Leaf
+from treekit._graft.leaf import Convert, Leaf
 
 Resize = Callable[[Any, Any], Any]
 _NUMPY: Any = (np.ndarray, np.generic)
 
 
-def check_arguments(rename: Any, resize: Any) -> None:
-    """Raise a TypeError unless `rename` and `resize` have the types that `graft` takes."""
-    names = [*rename, *rename.values()] if is_mapping(rename) else []
-    if rename is not None and not (is_mapping(rename) and all(isinstance(x, str) for x in names)):
+def check_arguments(rename: Any, convert: Any, resize: Any) -> None:
+    """Raise a TypeError unless the arguments have the types that `graft` takes."""
+    if rename is not None and not (is_mapping(rename) and all(map(_is_rule, rename, rename.values()))):
         raise TypeError(
-            "rename must be a dict that maps old paths to new ones, {'body.**': 'encoder.**'}; found "
-            f"{describe_value(rename)}"
+            "rename must be a dict that maps old paths to new ones, {'body.**': 'encoder.**'}, to a list of new ones, "
+            f"or to None; found {describe_value(rename)}"
+        )
+    if convert is not None and not (is_mapping(convert) and all(map(callable, convert.values()))):
+        raise TypeError(
+            "convert must be a dict from patterns of new paths to functions of the old array, "
+            f"{{'**.weight': lambda x: x.T}}; found {describe_value(convert)}"
         )
     functions = resize.values() if is_mapping(resize) else [resize]
     if resize is not None and not all(map(callable, functions)):
@@ -34,11 +38,17 @@ def check_arguments(rename: Any, resize: Any) -> None:
         )
 
 
-def carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:
+def _is_rule(pattern: object, target: Any) -> bool:
+    targets: list[Any] = list(target) if type(target) in (list, tuple) and target else [target]
+    return isinstance(pattern, str) and (target is None or all(isinstance(x, str) for x in targets))
+
+
+def carry(leaf: Leaf, source: Leaf, convert: Convert | None, resize: Resize | None, cast: bool) -> Any:
     """Return the old value with the shape and dtype of the new leaf, or None if it is refused."""
     new = leaf.value
-    if isinstance(old, jax.ShapeDtypeStruct):
-        raise TypeError(f"at {leaf.name}: the old tree has a shape and dtype, but no value")
+    old = source.read(lambda x: x if convert is None else _converted(leaf, x, convert))
+    if old is None:
+        return None  # arrays that cannot be stacked or unstacked
     if np.shape(old) != np.shape(new):
         if resize is None or (old := _resized(leaf, old, resize)) is None:
             return None
@@ -55,7 +65,30 @@ def carry(leaf: Leaf, old: Any, resize: Resize | None, cast: bool) -> Any:
     except (TypeError, OverflowError):  # the cast is not allowed, or a Python int does not fit
         return None
     # A NumPy array may have 64 bits, and must not be rounded to the 32 bits of JAX.
-    return _placed(old if is_same and isinstance(new, _NUMPY) else value, new)
+    value = old if is_same and isinstance(new, _NUMPY) else value
+    return _placed(value, new) if _is_finite_where(old, value) else None
+
+
+def _is_finite_where(old: Any, value: Any) -> bool:
+    """Whether a cast has made no finite number infinite or NaN; unknown while tracing, so True."""
+    have, want = getattr(old, "dtype", None), dtype_of(value)
+    if have == want or is_traced(old) or not issubdtype(want, jnp.inexact):
+        return True
+    if issubdtype(have, jnp.inexact) and float(jnp.finfo(want).max) >= float(jnp.finfo(have).max):
+        return True
+    xp = jnp if isinstance(old, jax.Array) else np
+    return bool(xp.all(xp.isfinite(value) | ~xp.isfinite(old)))
+
+
+def _converted(leaf: Leaf, old: Any, convert: Convert) -> Any:
+    try:
+        value = convert(old)
+    except Exception as error:
+        error.add_note(f"This happened in the `convert` of graft, at {leaf.name}, on {describe(old)}")
+        raise
+    if dtype_of(value) is None:
+        raise TypeError(f"at {leaf.name}: convert must return an array, found {describe_value(value)}")
+    return value
 
 
 def _resized(leaf: Leaf, old: Any, resize: Resize) -> Any:
@@ -79,14 +112,21 @@ def _placed(value: Any, new: Any) -> Any:
     return untyped.device_put(value, like.sharding) if has_place and like.sharding else jnp.asarray(value)
 
 
-def resizers(resize: Resize | Mapping[Any, Resize] | None, names: list[str]) -> dict[str, Resize | None]:
-    """Return the function that resizes each of these leaves, or None; the first pattern that matches decides."""
-    if callable(resize) or resize is None:
-        return dict.fromkeys(names, resize)
-    for pattern in map(check_pattern, resize):
-        if not any(matches(pattern, name) for name in names):
-            text = pattern_text(pattern)
+def functions_of(argument: str, given: Any, names: list[str]) -> dict[str, Any]:
+    """Return for each leaf the function of `convert` or `resize`, or None; the first pattern that matches decides."""
+    if callable(given) or given is None:
+        return dict.fromkeys(names, given)
+    chosen = {name: next((x for x in given if matches(x, name)), None) for name in names}
+    for pattern in map(check_pattern, given):
+        if pattern in chosen.values():
+            continue
+        text = pattern_text(pattern)
+        if any(matches(pattern, name) for name in names):
             raise ValueError(
-                f"resize: {text!r} matches no leaf of the new tree. The nearest paths: {nearest(text, names)}"
+                f"{argument}: {text!r} decides about no leaf, since earlier patterns match all leaves that it matches. "
+                "Put it before them"
             )
-    return {name: next((f for pattern, f in resize.items() if matches(pattern, name)), None) for name in names}
+        raise ValueError(
+            f"{argument}: {text!r} matches no leaf of the new tree. The nearest paths: {nearest(text, names)}"
+        )
+    return {name: None if pattern is None else given[pattern] for name, pattern in chosen.items()}

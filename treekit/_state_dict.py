@@ -1,0 +1,48 @@
+"""to_state_dict: the arrays of a tree by name, as files have them."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from treekit._base.dtype import has_dtype, is_number
+from treekit._base.jax import untyped
+from treekit._base.key_path import flatten_with_names
+from treekit._base.types import PyTree
+
+
+def to_state_dict(tree: PyTree) -> dict[str, Any]:
+    """Return the arrays of a tree by name, ready for a file: `{"layers.0.weight": array, …}`.
+
+    `graft` takes the result back, for models, params and optimizer states. PyTorch calls such a dict a state dict.
+
+    Args:
+        tree: any pytree.
+
+    Returns:
+        A dict of the arrays, in the order of the leaves, by their key paths, which are written as in `path_mask`. The
+        arrays are on the host, in NumPy's class and C order, as `safetensors` and `np.savez` need them; a
+        `jax.ShapeDtypeStruct` stays one. Files of arrays have neither Python numbers, functions and strings, nor typed
+        PRNG keys, so these are left out: save `jax.random.key_data` of a key that must go on.
+
+    Raises:
+        ValueError: two leaves have one name, such as those of the key "a.b" and of the key "b" in "a".
+
+    >>> import jax.numpy as jnp
+    >>> params = {"layers": [{"w": jnp.ones(2)}, {"w": jnp.zeros(2)}], "name": "tiny", "rate": 0.5}
+    >>> list(to_state_dict(params))
+    ['layers.0.w', 'layers.1.w']
+    """
+    found: dict[str, Any] = {}
+    for name, x in flatten_with_names(tree):
+        if not (has_dtype(x) and is_number(x.dtype)):
+            continue
+        if name in found:
+            raise ValueError(
+                f"to_state_dict needs a different name for each array, but two arrays are called {name}. Rename a key "
+                "that has a dot"
+            )
+        found[name] = x
+    arrays = {name: x for name, x in found.items() if not isinstance(x, jax.ShapeDtypeStruct)}
+    # All at once, so that the copies from the devices overlap. safetensors writes other orders than C wrongly.
+    return found | {name: np.asarray(x, order="C") for name, x in untyped.device_get(arrays).items()}
