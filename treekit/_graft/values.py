@@ -61,7 +61,8 @@ def carry(leaf: Leaf, source: Leaf, convert: Convert | None, resize: Resize | No
         return None
     try:
         check_fits(old, dtype_of(new))
-        value = cast_like(old, new)
+        with np.errstate(over="ignore"):  # such values are refused below
+            value = cast_like(old, new)
     except (TypeError, OverflowError):  # the cast is not allowed, or a Python int does not fit
         return None
     # A NumPy array may have 64 bits, and must not be rounded to the 32 bits of JAX.
@@ -116,8 +117,9 @@ def functions_of(argument: str, given: Any, names: list[str]) -> dict[str, Any]:
     """Return for each leaf the function of `convert` or `resize`, or None; the first pattern that matches decides."""
     if callable(given) or given is None:
         return dict.fromkeys(names, given)
-    chosen = {name: next((x for x in given if matches(x, name)), None) for name in names}
-    for pattern in map(check_pattern, given):
+    patterns = list(map(check_pattern, given))
+    chosen = {name: next((x for x in patterns if matches(x, name)), None) for name in names}
+    for pattern in patterns:
         if pattern in chosen.values():
             continue
         text = pattern_text(pattern)

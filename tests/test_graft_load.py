@@ -1,0 +1,387 @@
+"""graft as a loader: state dicts of PyTorch and others, with names, layouts and layers of their own."""
+
+import re
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import treekit as tk
+from treekit import optax as tko
+
+RNG = np.random.default_rng(0)
+
+
+def array(*shape: int, dtype: Any = np.float32) -> Any:
+    return RNG.normal(size=shape).astype(dtype)
+
+
+def shapes(**leaves: tuple[int, ...]) -> dict[str, Any]:
+    return {name.replace("__", "."): jnp.zeros(shape) for name, shape in leaves.items()}
+
+
+def nested(names: dict[str, Any]) -> Any:
+    """Nested dicts with the arrays of a flat dict."""
+    out: Any = {}
+    for name, x in names.items():
+        *above, last = name.split(".")
+        node = out
+        for part in above:
+            node = node.setdefault(part, {})
+        node[last] = x
+    return out
+
+
+def same(a: Any, b: Any) -> None:
+    np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+# -------------------------------------------------------------------------------------------------------------- convert
+
+
+def test_convert_is_applied_to_square_arrays_too() -> None:
+    old = {"a.weight": array(3, 3), "b.weight": array(2, 3), "b.bias": array(3)}
+    new = nested({"a.weight": jnp.zeros((3, 3)), "b.weight": jnp.zeros((3, 2)), "b.bias": jnp.zeros(3)})
+    got, report = tk.graft(new, old, convert={"**.weight": np.transpose}, strict=True)
+    same(got["a"]["weight"], old["a.weight"].T)
+    same(got["b"]["weight"], old["b.weight"].T)
+    same(got["b"]["bias"], old["b.bias"])
+    assert str(report).splitlines()[1:] == [
+        "a.weight  kept  f32[3,3] | f32[3,3](numpy), converted",
+        "b.bias    kept  f32[3] | f32[3](numpy)",
+        "b.weight  kept  f32[3,2] | f32[2,3](numpy), converted",
+    ]
+
+
+def test_convert_is_for_new_names_and_the_first_pattern_decides() -> None:
+    old = {"x": array(2, 2), "z": array(2)}
+    new = {"y": jnp.zeros((2, 2)), "z": jnp.zeros(2)}
+    got, _ = tk.graft(new, old, rename={"x": "y"}, convert={"y": np.transpose, "**": np.negative})
+    same(got["y"], old["x"].T)
+    same(got["z"], -old["z"])
+
+
+def test_convert_comes_before_resize_and_cast() -> None:
+    old = {"w": array(2, 3)}
+    got, _ = tk.graft(
+        {"w": jnp.zeros((4, 2), jnp.bfloat16)},
+        old,
+        convert={"w": lambda x: x.T},
+        resize=lambda new, old: np.concatenate([old, np.zeros((1, 2), np.float32)]),
+        cast=True,
+        strict=True,
+    )
+    same(got["w"][:3], old["w"].T.astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("convert", "error", "message"),
+    [
+        ({"v": np.transpose}, ValueError, r"^convert: 'v' matches no leaf of the new tree. The nearest paths: w"),
+        ({"**": np.transpose, "w": np.transpose}, ValueError, r"convert: 'w' decides about no leaf, since earlier"),
+        ({"w": lambda x: x.nothing}, AttributeError, r"(?s)nothing.*`convert` of graft, at w, on f32\[2,3\]\(numpy\)"),
+        ({"w": lambda x: None}, TypeError, r"at w: convert must return an array, found None"),
+        ({"w": lambda x: "x"}, TypeError, r"at w: convert must return an array, found 'x'"),
+        ({2: np.transpose}, TypeError, r"a pattern must be a string such as"),
+        ({"": np.transpose}, ValueError, r"a pattern must not be empty"),
+    ],
+)
+def test_what_convert_may_not_do(convert: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        tk.graft({"w": jnp.zeros((3, 2))}, {"w": array(2, 3)}, convert=convert)
+
+
+def test_a_conversion_to_another_shape_or_dtype_is_refused() -> None:
+    new = {"w": jnp.zeros((3, 2)), "n": jnp.zeros(2)}
+    _, report = tk.graft(new, {"w": array(2, 3), "n": array(2)}, convert={"w": np.ravel, "n": lambda x: x.astype(int)})
+    assert [row.path for row in report.refused] == ["n", "w"]
+
+
+def test_convert_may_be_traced_and_keys_be_regular_expressions() -> None:
+    old = {"w": array(2, 3)}
+    convert = {re.compile("w|v"): jnp.transpose}
+    got = jax.jit(lambda old: tk.graft({"w": jnp.zeros((3, 2))}, old, convert=convert)[0])(old)
+    same(got["w"], old["w"].T)
+
+
+# ------------------------------------------------------------------------------------------- several targets, and none
+
+
+def test_one_value_for_several_leaves() -> None:
+    old = {"wte.weight": array(5, 2), "ln.weight": array(2)}
+    new = nested({"embed.weight": jnp.zeros((5, 2)), "head.weight": jnp.zeros((5, 2)), "ln.weight": jnp.zeros(2)})
+    for rename in (
+        {"wte.weight": ["embed.weight", "head.weight"]},
+        {"wte.**": ("embed.**", "head.**")},
+    ):
+        got, report = tk.graft(new, old, rename=rename, strict=True)
+        same(got["embed"]["weight"], old["wte.weight"])
+        same(got["head"]["weight"], old["wte.weight"])
+        assert not report.dropped and not report.missing
+
+
+def test_a_target_that_is_missing_is_reported() -> None:
+    old = {"wte.weight": array(5, 2)}
+    new = nested({"embed.weight": jnp.zeros((5, 2))})
+    rename = {"wte.weight": ["embed.weight", "haed.weight"]}
+    _, report = tk.graft(new, old, rename=rename)
+    assert report.dropped == () and [row.path for row in report.missing] == ["haed.weight"]
+    assert "haed.weight   missing  nothing | f32[5,2](numpy) at wte.weight" in str(report)
+    with pytest.raises(ValueError, match=r"(?s)not every leaf was kept.*1 missing.*haed\.weight"):
+        tk.graft(new, old, rename=rename, strict=True)
+    with pytest.raises(ValueError, match=r"rename: 'wte.weight' leads to haed.weight, which the new tree does not"):
+        tk.graft(new, old | {"embed.weight": array(5, 2)}, rename={"wte.weight": ["haed.weight", "x"]})
+
+
+def test_none_drops_on_purpose() -> None:
+    old = {f"h.{i}.attn.bias": array(1, 1, 4, 4) for i in range(3)} | {"w": array(2)}
+    new = {"w": jnp.zeros(2)}
+    _, report = tk.graft(new, old, rename={"**.attn.bias": None}, strict=True)
+    assert len(report.dropped) == 3 and "f32[1,1,4,4](numpy), which rename drops" in str(report)
+    with pytest.raises(ValueError, match=r"(?s)not every leaf was kept.*3 dropped"):
+        tk.graft(new, old, strict=True)
+    with pytest.raises(ValueError, match=r"rename: '\*\*.attn.bais' matches no leaf of the old tree. The nearest"):
+        tk.graft(new, old, rename={"**.attn.bais": None})
+    got, _ = tk.graft({"w": jnp.zeros(2), "v": jnp.zeros(2)}, old | {"v": array(2)}, rename={"v": None, "h.**": None})
+    same(got["v"], np.zeros(2))
+
+
+# ------------------------------------------------------------------------------------------------------------- stacking
+
+
+LAYERS = {f"layers.{i}.{name}": array(*shape) for i in range(12) for name, shape in {"w": (2, 3), "n.b": (3,)}.items()}
+STACKED = {f"layers.{name}": np.stack([LAYERS[f"layers.{i}.{name}"] for i in range(12)]) for name in ("w", "n.b")}
+STACK = {"layers.*.**": "layers.**"}
+UNSTACK = {"layers.**": "layers.*.**"}
+
+
+def fresh(names: dict[str, Any]) -> Any:
+    return nested({name: jnp.zeros_like(x) for name, x in names.items()})
+
+
+def test_stacking_and_unstacking_in_the_order_of_integers() -> None:
+    shuffled = dict(sorted(LAYERS.items()))  # 0, 1, 10, 11, 2
+    got, report = tk.graft(fresh(STACKED), shuffled, rename=STACK, strict=True)
+    same(got["layers"]["w"], STACKED["layers.w"])
+    same(got["layers"]["n"]["b"], STACKED["layers.n.b"])
+    assert str(report).splitlines()[2] == ("layers.w    kept  f32[12,2,3] | 12 stacked f32[2,3](numpy) at layers.*.w")
+    back, report = tk.graft(fresh(LAYERS), STACKED, rename=UNSTACK, strict=True)
+    tk.assert_trees_same(tk.to_state_dict(back), tk.to_state_dict(nested(LAYERS)))
+    assert "layers.3.w     kept  f32[2,3] | entry 3 of f32[12,2,3](numpy) at layers.w" in str(report)
+
+
+def test_a_model_with_a_list_of_layers_and_one_for_scan() -> None:
+    linears = [eqx.nn.Linear(3, 3, key=jax.random.key(i)) for i in range(4)]
+    stacked = tk.tree_stack(linears)
+    got, _ = tk.graft(
+        jax.tree.map(jnp.zeros_like, {"body": stacked}),
+        {"layers": linears},
+        rename={"layers.*.**": "body.**"},
+        strict=True,
+    )
+    tk.assert_trees_same(got["body"], stacked)
+    back, _ = tk.graft(
+        {"layers": jax.tree.map(jnp.zeros_like, linears)},
+        {"body": stacked},
+        rename={"body.**": "layers.*.**"},
+        strict=True,
+    )
+    tk.assert_trees_same(back["layers"], linears)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_moments_are_stacked_too(flat: bool) -> None:
+    tx = tko.adamw(1e-3)
+    linears = [eqx.nn.Linear(3, 3, key=jax.random.key(i)) for i in range(4)]
+    params = {"layers": linears}
+    with jax.numpy_dtype_promotion("standard"):
+        _, old = tx.update(params, tx.init(params), params)
+    after = tko.MultiSteps(tko.chain(tko.clip(1.0), tx), 2)
+    new = after.init({"layers": tk.tree_stack(linears)})
+    rename = {"**.layers.*.**": "**.layers.**"}
+    got, report = tk.graft(new, tk.to_state_dict(old) if flat else old, rename=rename)
+    adam = got.inner_opt_state[1][0]
+    tk.assert_trees_same(adam.mu["layers"], tk.tree_stack(old[0].mu["layers"]))
+    assert int(adam.count) == 1 and not report.dropped and not report.refused
+    back, report = tk.graft(
+        tx.init(params), tk.to_state_dict(got) if flat else got, rename={"**.layers.**": "**.layers.*.**"}
+    )
+    tk.assert_trees_same(back[0], old[0])
+
+
+def test_convert_runs_on_each_array_before_stacking_and_on_each_part_after_unstacking() -> None:
+    turned = {name: x.T for name, x in LAYERS.items()}
+    got, report = tk.graft(fresh(STACKED), turned, rename=STACK, convert={"**.w": np.transpose}, strict=True)
+    same(got["layers"]["w"], STACKED["layers.w"])
+    assert "stacked f32[3,2](numpy) at layers.*.w, converted" in str(report)
+    got, _ = tk.graft(fresh(turned), STACKED, rename=UNSTACK, convert={"**.w": np.transpose}, strict=True)
+    same(got["layers"]["3"]["w"], LAYERS["layers.3.w"].T)
+
+
+def without(*entries: int) -> dict[str, Any]:
+    return {name: x for name, x in LAYERS.items() if int(name.split(".")[1]) not in entries}
+
+
+@pytest.mark.parametrize(
+    ("old", "said"),
+    [
+        (without(4), r"11 stacked f32\[2,3\]\(numpy\), without 4 at layers\.\*\.w"),
+        (without(0, 3), r"10 stacked f32\[2,3\]\(numpy\), without 0, 3 at layers\.\*\.w"),
+        (without(11), r"f32\[12,2,3\] \| 11 stacked f32\[2,3\]\(numpy\) at layers\.\*\.w"),
+        (LAYERS | {"layers.12.w": array(2, 3)}, r"f32\[12,2,3\] \| 13 stacked f32\[2,3\]\(numpy\) at layers\.\*\.w"),
+        (LAYERS | {"layers.3.w": array(3, 3)}, r"12 stacked f32\[2,3\]\(numpy\) and f32\[3,3\]\(numpy\) at layers"),
+        (LAYERS | {"layers.3.w": array(2, 3, dtype=np.float16)}, r"12 stacked f32\[2,3\]\(numpy\) and f16\[2,3\]"),
+    ],
+)
+def test_layers_that_cannot_be_stacked_are_refused_and_named(old: Any, said: str) -> None:
+    _, report = tk.graft(fresh(STACKED), old, rename=STACK)
+    assert "layers.w" in [row.path for row in report.refused]
+    assert re.search(said, str(report))
+
+
+@pytest.mark.parametrize("count", [11, 13])
+def test_another_number_of_layers_is_refused(count: int) -> None:
+    new = fresh({f"layers.{i}.w": array(2, 3) for i in range(count)} | {"x": array(1)})
+    old = {"layers.w": STACKED["layers.w"], "x": array(1)}
+    got, report = tk.graft(new, old, rename=UNSTACK)
+    assert [row.path for row in report.kept] == ["x"] and not got["layers"]["0"]["w"].any()
+    assert "f32[12,2,3](numpy), which are not as many as in the new tree at layers.w" in str(report)
+
+
+def test_what_is_not_an_entry_of_a_list_is_not_stacked() -> None:
+    old = LAYERS | {"layers.norm.w": array(2, 3)}
+    new = fresh(STACKED | {"norm.w": array(2, 3)})
+    with pytest.raises(ValueError, match=r"lacks a '\*' of .*integers; at layers.norm.w it matches 'norm'. Put a"):
+        tk.graft(new, old, rename=STACK)
+    got, _ = tk.graft(new, old, rename={"layers.norm.**": "norm.**"} | STACK, strict=True)
+    same(got["norm"]["w"], old["layers.norm.w"])
+
+
+# ------------------------------------------------------------------------------------------------------ dtypes, numbers
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "is_kept"),
+    [
+        (jnp.float32, np.array([1e300]), False),
+        (jnp.float32, np.array([1.5]), True),
+        (jnp.float32, np.array([np.inf, -np.inf, np.nan, 1.0]), True),
+        (jnp.float32, 1e300, False),
+        (jnp.float32, float("inf"), True),
+        (jnp.complex64, np.array([1e300j]), False),
+        (jnp.int32, np.array([2**40]), False),
+        (jnp.int32, np.array([7]), True),
+        (jnp.float16, np.array([1e10], np.float32), False),
+        (jnp.float16, jnp.array([1e10]), False),
+        (jnp.float16, jnp.array([jnp.inf, jnp.nan]), True),
+        (jnp.float16, np.array([100_000]), False),
+        (jnp.bfloat16, np.array([3.4e38], np.float32), False),
+        (jnp.bfloat16, np.array([1e38], np.float32), True),
+        (jnp.float8_e4m3fn, np.array([1e4], np.float32), False),
+        (jnp.float32, jnp.array([1e4], jnp.float16), True),
+    ],
+)
+def test_a_finite_value_that_would_become_infinite_is_refused(new: Any, old: Any, is_kept: bool) -> None:
+    tree = {"w": jnp.zeros(np.shape(old), new), "x": jnp.zeros(1)}
+    _, report = tk.graft(tree, {"w": old, "x": array(1)}, cast=True)
+    assert ("w" in [row.path for row in report.kept]) is is_kept
+    if np.asarray(old).dtype in (np.float64, np.int64) and new in (jnp.float32, jnp.int32):
+        _, report = tk.graft(tree, {"w": old, "x": array(1)})
+        assert ("w" in [row.path for row in report.kept]) is is_kept
+
+
+def test_64_bits_become_the_32_of_jax_and_other_dtypes_need_cast() -> None:
+    new = {name: jnp.zeros(1, dtype) for name, dtype in {"f": jnp.float32, "h": jnp.bfloat16, "i": jnp.int32}.items()}
+    old = {"f": np.ones(1), "h": np.ones(1), "i": np.ones(1, np.int64)}
+    _, report = tk.graft(new, old)
+    assert [row.path for row in report.refused] == ["h"]
+    tk.graft(new, old, cast=True, strict=True)
+
+
+def test_strict_does_not_ask_for_python_numbers_and_keys() -> None:
+    class Model(eqx.Module):
+        linear: eqx.nn.Linear
+        dropout: eqx.nn.Dropout
+        pool: eqx.nn.MaxPool1d
+        key: Any
+
+        def __init__(self, seed: int) -> None:
+            self.linear = eqx.nn.Linear(2, 2, key=jax.random.key(seed))
+            self.dropout = eqx.nn.Dropout(0.1)
+            self.pool = eqx.nn.MaxPool1d(2)
+            self.key = jax.random.key(seed)
+
+    old = tk.to_state_dict(Model(0))
+    assert list(old) == ["linear.weight", "linear.bias"]
+    model, _ = tk.graft(Model(1), old, strict=True)
+    same(model.linear.weight, old["linear.weight"])
+    # If an old tree has them, they are carried over.
+    tree: Any = {"p": 0.5, "x": jnp.zeros(1)}
+    got, report = tk.graft(tree, {"p": 0.25, "x": array(1)}, strict=True)
+    assert got["p"] == 0.25 and len(report.kept) == 2
+
+
+# --------------------------------------------------------------------------------------------------------- what is said
+
+
+def test_strict_names_what_is_missing_first() -> None:
+    old = {f"buffer.{i}": array(1) for i in range(400)} | {"encoder.weihgt": array(2)}
+    new = nested({"encoder.weight": jnp.zeros(2), "buffer.0": jnp.zeros(1)})
+    with pytest.raises(ValueError, match="not every leaf was kept") as caught:
+        tk.graft(new, old, strict=True, rename={"buffer.**": "buffer.**"})
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "graft with strict=True: not every leaf was kept. The old tree has no value for:"
+    assert lines[1].startswith("  encoder.weight (f32[2]); the nearest names left over: encoder.weihgt, ")
+    assert lines[2] == "1 kept, 1 fresh, 400 dropped, 0 refused (new | old)"
+    assert "encoder.weight" in lines[3]
+
+
+def test_strict_lists_ten_of_many() -> None:
+    new = {f"w{i}": jnp.zeros(1) for i in range(30)}
+    with pytest.raises(ValueError, match=r"(?s)\n  w0 \(f32\[1\]\); no name is left over\n.*\n  and 20 more\n1 kept"):
+        tk.graft(new | {"x": jnp.zeros(1)}, {"x": array(1)}, strict=True)
+
+
+class Tensor:
+    """What numpy.asarray knows of a tensor of another library."""
+
+    def __init__(self, x: Any) -> None:
+        self._x = x
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        if self._x is None:
+            raise TypeError("Got unsupported ScalarType BFloat16")
+        return self._x
+
+
+def test_tensors_of_other_libraries() -> None:
+    got, _ = tk.graft({"w": jnp.zeros(2)}, {"w": Tensor(array(2))}, strict=True)
+    assert isinstance(got["w"], jax.Array) and got["w"].any()
+    with pytest.raises(TypeError, match=r"(?s)BFloat16.*graft converted the Tensor at a\.w to a NumPy array"):
+        tk.graft({"a": {"w": jnp.zeros(2)}}, {"a": {"w": Tensor(None)}})
+
+
+def test_bf16_in_npz_is_an_error_that_says_so() -> None:
+    raw = np.ones(2, jnp.bfloat16).view("V2")
+    with pytest.raises(TypeError, match=r"at w: the old array has the dtype \|V2, .* x\.view\(jnp\.bfloat16\)"):
+        tk.graft({"w": jnp.zeros(2, jnp.bfloat16)}, {"w": raw})
+    tk.graft({"w": jnp.zeros(2, jnp.bfloat16)}, {"w": raw.view(jnp.bfloat16)}, strict=True)
+
+
+class CountState(NamedTuple):
+    count: Any
+    mu: Any
+
+
+def test_a_flat_dict_of_another_state_says_why_nothing_fits() -> None:
+    new = (CountState(jnp.zeros(()), {"a": jnp.zeros(2)}),)
+    old = {"0.count": np.ones((), np.float32), "0.mu.a": array(2), "0.nu.a": array(2)}
+    with pytest.raises(
+        ValueError, match=r"Both have 0\.count, but optimizer states are matched by their class \(by the"
+    ):
+        tk.graft(new, old)
+    _, report = tk.graft(new, old, rename={"0.**": "0.**"})
+    assert [row.path for row in report.kept] == ["0.count", "0.mu.a"]
