@@ -59,6 +59,22 @@ def measure(calls: Mapping[K, Callable[[], object]], rounds: int = ROUNDS, tries
     return times
 
 
+def measure_once_each(prepare: Mapping[K, Callable[[], Callable[[], object]]], rounds: int) -> Times[K]:
+    """Time calls that do their work only once, such as compiling: each is made anew before it is timed.
+
+    Args:
+        prepare: by name, a function that returns the call to time.
+        rounds: how many; one more, which is not counted, comes first.
+    """
+    times = Times[K]({name: [] for name in prepare})
+    for number in range(rounds + 1):
+        for name in list(prepare) if number % 2 == 0 else list(prepare)[::-1]:
+            seconds = _time(prepare[name](), 1)
+            if number:
+                times[name].append(seconds)
+    return times
+
+
 def compare(calls: Mapping[K, Callable[[], object]], base: K) -> dict[K, Ratio]:
     """The ratio of each call's time to that of one of them; above 1 where that one is faster."""
     times = measure(calls)

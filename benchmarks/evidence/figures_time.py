@@ -1,14 +1,16 @@
 """Figures that depend on time: ratios of two things that run in turn, shown with their goals and never an error."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 
 import treekit.optax as tko
 from benchmarks import nodes, wrappers
-from benchmarks._timing import QUICK, Ratio, compare, measure
+from benchmarks._timing import QUICK, Ratio, compare, measure, measure_once_each
 from benchmarks.evidence.figure import Figure
 from treekit._base.jax import untyped
 
@@ -27,7 +29,44 @@ def figures() -> Iterator[Figure]:
     calls = {library.__name__: eager(library) for library in (optax, tko)}
     ratio = compare(calls, base=optax.__name__)[tko.__name__]
     yield of_time(f"eager adam of {ARRAYS} arrays, treekit / Optax", ratio, 1.05)
+    yield from of_init()
     yield from of_nodes()
+
+
+def of_init() -> Iterator[Figure]:
+    """Of `init` for many small arrays: traced and lowered, compiled, and not jitted."""
+    params = [jnp.full(2, 0.5, jnp.float32) for _ in range(LEAVES)]
+    for name in ("adam", "inject_hyperparams", "MultiSteps"):
+        made = {library.__name__: wrappers.PAIRS[name](library, LEAVES) for library in (optax, tko)}
+        lower, run = ({key: partial(f, tx, params) for key, tx in made.items()} for f in (lower_init, eager_init))
+        compiling = {key: partial(compile_init, tx, params) for key, tx in made.items()}
+        found = {
+            "trace and lower": (measure(lower, ROUNDS, tries=1), 1.5),
+            "compile": (measure_once_each(compiling, ROUNDS), 1.5),
+            "eager": (measure(run, ROUNDS, tries=1), 1.1),
+        }
+        for way, (times, goal) in found.items():
+            ratio = times.ratio(tko.__name__, optax.__name__)
+            yield of_time(f"init for {LEAVES:,} leaves, {way}, treekit / Optax: {name}", ratio, goal)
+
+
+def lower_init(tx: Any, params: Any) -> Any:
+    """A jitted init, traced and lowered; in a function of its own, since JAX keeps what it has traced."""
+
+    def init(params: Any) -> Any:
+        return tx.init(params)
+
+    return jax.jit(init).lower(params)
+
+
+def compile_init(tx: Any, params: Any) -> Callable[[], object]:
+    """A call that compiles a jitted init that has been lowered."""
+    compiling: Callable[[], object] = lower_init(tx, params).compile
+    return compiling
+
+
+def eager_init(tx: Any, params: Any) -> object:
+    return untyped.block_until_ready(tx.init(params))
 
 
 STACK = "MultiSteps(masked(inject_hyperparams(adamw)))"

@@ -79,6 +79,24 @@ def test_an_init_that_closes_over_params_of_one_device_does_not_read_them() -> N
     assert not jax.make_jaxpr(lambda: tko.adam(0.1).init(params))().consts
 
 
+WITHOUT_A_SECOND_TIE: dict[str, Callable[[Any], Any]] = {
+    "adam": lambda o: o.adam(0.1),
+    "chain": lambda o: o.chain(o.clip(1.0), o.chain(o.adam(0.1))),
+    "MultiSteps": lambda o: o.MultiSteps(o.adam(0.1), 2).gradient_transformation(),
+    "finite": lambda o: o.apply_if_finite(o.adam(0.1), 2),
+    "conditionally": lambda o: o.conditionally_mask(o.adam(0.1), lambda step: step > 0),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_SECOND_TIE)
+def test_a_jitted_init_adds_one_operation_for_each_array_like_a_param(name: str) -> None:
+    """A select; and for all of them one flag, which takes two operations."""
+    params = [jnp.ones((2, 3)), jnp.ones(4)] * 10
+    ours, theirs = (jax.make_jaxpr(WITHOUT_A_SECOND_TIE[name](o).init)(params) for o in (tko, optax))
+    like_params = [x for x in ours.out_avals if x.shape]
+    assert len(ours.eqns) - len(theirs.eqns) <= len(like_params) + 2
+
+
 def test_derivatives_go_through_init() -> None:
     """With respect to the params, on which zeros do not depend, and a copy in the state does."""
     for tx, slope in ((tko.adam(0.1), 0.0), (tko.contrib.schedule_free_sgd(0.1), 1.0)):

@@ -1,9 +1,13 @@
 """Give state the sharding of the params it belongs to, on every backend."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, NamedSharding
+from jaxtyping import Array, Bool
 
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_array, is_parameter, is_traced
@@ -26,15 +30,22 @@ def shard_alike(state: OptState, params: Params) -> Any:
         The state, with the same values.
     """
     leaves = jtu.tree_leaves(params, is_leaf=is_none)
+    if not any(map(_may_be_sharded, leaves)):
+        return state
     arrays, treedef = jtu.tree_flatten(state)
     pairs = zip(arrays, map_state(state, params), strict=True)
-    return treedef.unflatten([x if i.param is None else _shard_leaf_alike(x, leaves[i.param]) for x, i in pairs])
+    flag = functools.cache(_never)  # one for all leaves, if any needs it
+    return treedef.unflatten([x if i.param is None else _shard_leaf_alike(x, leaves[i.param], flag) for x, i in pairs])
 
 
-def _shard_leaf_alike(x: object, param: object) -> Any:
+def _may_be_sharded(param: object) -> bool:
+    return is_traced(param) or (isinstance(param, jax.Array) and isinstance(param.sharding, NamedSharding))
+
+
+def _shard_leaf_alike(x: object, param: object, flag: Callable[[], Any]) -> Any:
     if not _has_shape_of(x, param):
         return x
-    return _constrain(x, param) if is_traced(x) or is_traced(param) else _put(x, param)
+    return _constrain(x, param, flag) if is_traced(x) or is_traced(param) else _put(x, param)
 
 
 def _has_shape_of(x: object, param: object) -> bool:
@@ -50,7 +61,7 @@ def _put(x: object, param: object) -> Any:
     return x if is_sharded or sharding is None else untyped.device_put(x, sharding)
 
 
-def _constrain(x: Any, param: Any) -> Any:
+def _constrain(x: Any, param: Any, flag: Callable[[], Any]) -> Any:
     explicit = untyped.typeof(param).sharding  # for explicit axes of a mesh; for all others, specs consist of None
     spec, own_spec = _spec(x, param, explicit), untyped.typeof(x).sharding.spec
     if own_spec != spec:
@@ -58,7 +69,7 @@ def _constrain(x: Any, param: Any) -> Any:
             return x
         x = untyped.sharding.reshard(x, NamedSharding(explicit.mesh, spec))
     if is_traced(param):
-        return _tie(x, param)
+        return _tie(flag(), x, param)
     sharding = _sharding_like(x, param)
     is_done = sharding is None or AxisType.Explicit in sharding.mesh.axis_types
     return x if is_done else lax.with_sharding_constraint(x, sharding)
@@ -78,12 +89,33 @@ def _spec(x: Any, param: Any, sharding: Any) -> Any:
     return untyped.P(*[None] * own_axes, *sharding.spec, *[None] * axes)
 
 
-def _tie(x: Any, param: Any) -> Any:
+def _tie(never: Bool[Array, ""], x: Any, param: Any) -> Any:
     """Return `x` from a select that never returns the param, so that the compiler shards both in the same way.
 
-    The barrier hides the flag, since compilers for TPU and GPU simplify a select with a known flag too early.
+    No operation is added that does nothing: this is done for each leaf, which takes as long as making the zeros.
     """
-    never = lax.optimization_barrier(jnp.zeros((), bool))
-    like = param if jnp.iscomplexobj(x) else jnp.real(param)
-    like = untyped.device_put(like, untyped.typeof(x).memory_space)  # params may be offloaded to the host
-    return lax.select(never, jnp.broadcast_to(lax.stop_gradient(like).astype(x.dtype), x.shape), x)
+    like = jnp.real(param) if jnp.iscomplexobj(param) and not jnp.iscomplexobj(x) else param
+    space = untyped.typeof(x).memory_space
+    if untyped.typeof(like).memory_space != space:  # params may be offloaded to the host
+        like = untyped.device_put(like, space)
+    if like.dtype != x.dtype:
+        like = lax.convert_element_type(like, x.dtype)
+    return lax.select(never, like if like.shape == x.shape else jnp.broadcast_to(like, x.shape), x)
+
+
+def _never() -> Any:
+    """Return False as the flag of a select, which the compiler must not know before it has sharded the select.
+
+    For TPUs and GPUs a barrier hides it. For CPUs a bitcast does, which XLA computes after sharding: it then removes
+    the selects, so that compiling takes half as long. All of this is so with JAX 0.10.2: tests/optax/test_sharding.py
+    and tests/accelerators/test_init.py check the shardings, and `make figures TIMES=1` measures the time.
+    """
+    return lax.platform_dependent(cpu=_bitcast_false, default=_hidden_false)
+
+
+def _bitcast_false() -> Any:
+    return lax.bitcast_convert_type(jnp.zeros((), np.int8), np.uint8) > 0
+
+
+def _hidden_false() -> Any:
+    return lax.optimization_barrier(jnp.zeros((), bool))

@@ -10,7 +10,7 @@ from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve_dtypes import preserve_dtypes, step_of
 from treekit.optax._kernel.step_if import run_if, update_if
-from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, described
+from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of, described
 from treekit.optax._kernel.types import TransformationLike
 
 
@@ -43,7 +43,7 @@ def apply_if_finite(
     >>> updates, state.notfinite_count
     (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
     """
-    (inner_init, inner_update), inner_step = preserve_dtypes(inner), step_of(inner)
+    inner_init, inner_update, inner_step = core_of(inner).init, preserve_dtypes(inner).update, step_of(inner)
 
     def init(params: Params) -> optax.ApplyIfFiniteState:
         zero = jnp.zeros([], jnp.int32)

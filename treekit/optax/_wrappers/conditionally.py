@@ -11,7 +11,7 @@ from treekit._base.types import OptState, Params, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve_dtypes import preserve_dtypes
 from treekit.optax._kernel.step_if import update_if
-from treekit.optax._kernel.transformation import GradientTransformation, described
+from treekit.optax._kernel.transformation import GradientTransformation, core_of, described
 from treekit.optax._kernel.types import TransformationLike
 
 
@@ -98,7 +98,7 @@ def _run_conditionally(
     state_class: Callable[..., Any],
     otherwise: Callable[[Any], Any],
 ) -> GradientTransformation[Any]:
-    inner_init, inner_update = preserve_dtypes(inner)
+    inner_init, inner_update = core_of(inner).init, preserve_dtypes(inner).update
 
     def init(params: Params) -> Any:
         return state_class(inner_state=inner_init(params), step=jnp.zeros([], jnp.int32))

@@ -13,7 +13,7 @@ from treekit._base.dtype import dtype_of, promoted_dtype, strengthen
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._kernel.boundary import at_boundary, normalize
-from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates, preserve_dtypes, step_of
+from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates, step_of
 from treekit.optax._kernel.step_if import run_if, run_step_if
 from treekit.optax._kernel.traced import zeros
 from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of
@@ -129,8 +129,7 @@ class MultiSteps(_Base):
     def _init(self, params: Params) -> optax.MultiStepsState:
         zero = jnp.zeros([], jnp.int32)
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
-        inner_state = preserve_dtypes(self._inner).init(params)
-        return optax.MultiStepsState(zero, zero, inner_state, self._zero_accumulator(params), skip_state)
+        return optax.MultiStepsState(zero, zero, self._inner.init(params), self._zero_accumulator(params), skip_state)
 
     def _update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         at = self._position(updates, state, params)
