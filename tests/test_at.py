@@ -33,11 +33,11 @@ def apart(paths: list[tuple[Any, ...]]) -> bool:
 
 
 @st.composite
-def trees_and_paths(draw: st.DrawFn, none_too: bool = False) -> tuple[Any, list[tuple[Any, ...]]]:
+def trees_and_paths(draw: st.DrawFn, none_too: bool = False, fewest: int = 1) -> tuple[Any, list[tuple[Any, ...]]]:
     tree = draw(trees())
     found = [path for path, node in places(tree).items() if none_too or node is not None]
     assume(found)
-    paths = draw(st.lists(st.sampled_from(found), max_size=3, unique=True))
+    paths = draw(st.lists(st.sampled_from(found), min_size=fewest, max_size=3, unique=True))
     assume(apart(paths))
     return tree, paths
 
@@ -45,7 +45,7 @@ def trees_and_paths(draw: st.DrawFn, none_too: bool = False) -> tuple[Any, list[
 REPLACEMENTS = st.sampled_from((0, None, "new", jnp.ones(3), (), Point(1, None), Box([1]), Twig(None), len))
 
 
-@given(trees_and_paths(), st.data())
+@given(trees_and_paths(fewest=0), st.data())
 def test_replace_agrees_with_equinox(case: tuple[Any, list[Any]], data: st.DataObject) -> None:
     tree, paths = case
     new = [data.draw(REPLACEMENTS) for _ in paths]
@@ -362,7 +362,8 @@ ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exceptio
         ValueError,
         r"returned \(\), which is not a node",
     ),
-    "no nodes, some replacements": ([1], lambda t: (), {"replace": [1]}, ValueError, "returned 0 nodes.*has 1 value$"),
+    "no nodes, some replacements": ([1], lambda t: (), {"replace": [1]}, ValueError, r"selects nothing.*replace=\[\]$"),
+    "no nodes, a function": ([1], lambda t: [], {"replace_fn": str}, ValueError, r"selects nothing.*replace=\[\]$"),
     "into a leaf": (
         {"a": [Undecorated(1)]},
         lambda t: t["a"][0].x,
@@ -461,15 +462,17 @@ def test_a_node_that_cannot_be_told_from_another_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("is_leaf", [None, lambda x: isinstance(x, tuple) and not x], ids=["none", "()"])
-def test_a_tuple_of_no_nodes_leaves_the_tree_as_it_is(is_leaf: Any) -> None:
+def test_no_nodes_leave_the_tree_as_it_is_if_that_is_meant(is_leaf: Any) -> None:
     """As where there are no biases to replace."""
     model: Any = eqx.nn.Sequential([eqx.nn.Linear(2, 2, use_bias=False, key=jax.random.key(0))])
 
     def biases(m: Any) -> tuple[Any, ...]:
         return tuple(layer.bias for layer in m.layers if layer.bias is not None)
 
-    assert identical(tk.tree_at(biases, model, replace_fn=jnp.zeros_like, is_leaf=is_leaf), model)
+    assert identical(tk.tree_at(biases, model, replace=[], is_leaf=is_leaf), model)
     assert identical(tk.tree_at(lambda m: (), model, (), is_leaf=is_none), model)
+    with pytest.raises(ValueError, match="where selects nothing"):
+        tk.tree_at(biases, model, replace_fn=jnp.zeros_like, is_leaf=is_leaf)
 
 
 def test_a_sequence_of_nodes_that_is_leaf_would_select_itself() -> None:

@@ -4,6 +4,7 @@
 """
 
 from treekit._at.at import tree_at as tree_at
+from treekit._at.at import tree_find as tree_find
 from treekit._base.callable import is_truly_callable as is_truly_callable
 from treekit._base.predicates import is_array as is_array
 from treekit._base.predicates import is_inexact_array as is_inexact_array
@@ -56,6 +57,7 @@ __all__ = [
     "to_state_dict",
     "tree_at",
     "tree_diff",
+    "tree_find",
     "tree_ravel",
     "tree_stack",
     "tree_unstack",

@@ -1,1 +1,1 @@
-"""`tree_at`: `locate` finds the nodes that a function selects, and `at` replaces them."""
+"""`tree_at` and `tree_find`: `locate` finds the nodes that a function returns, `select` those of a name or a class."""

@@ -1,10 +1,12 @@
-"""`tree_at`: copy a tree with some of its leaves or subtrees replaced."""
+"""`tree_at` and `tree_find`: replace or return leaves and subtrees, selected by a function, by name or by class."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from treekit._at.locate import Run, check_same, find, hint, is_empty_tuple, locate, mark
+from treekit._at.locate import Marked, Places, Run, check_same, find, hint, is_empty_tuple, locate, mark
+from treekit._at.select import Selector, Where, by_name, check_apart, is_selector, replace_at, select, walk
 from treekit._base.describe import count, describe_value
+from treekit._base.patterns import listed
 from treekit._base.types import LeafPredicate
 
 T = TypeVar("T")
@@ -21,13 +23,19 @@ _MISSING = _Missing()
 
 
 @overload
-def tree_at(where: Callable[[T], Any], tree: T, replace: Any, *, is_leaf: LeafPredicate | None = None) -> T: ...
+def tree_at(
+    where: Callable[[T], Any] | Selector, tree: T, replace: Any, *, is_leaf: LeafPredicate | None = None
+) -> T: ...
 @overload
 def tree_at(
-    where: Callable[[T], Any], tree: T, *, replace_fn: Callable[[Any], Any], is_leaf: LeafPredicate | None = None
+    where: Callable[[T], Any] | Selector,
+    tree: T,
+    *,
+    replace_fn: Callable[[Any], Any],
+    is_leaf: LeafPredicate | None = None,
 ) -> T: ...
 def tree_at(
-    where: Callable[[T], Any],
+    where: Callable[[T], Any] | Selector,
     tree: T,
     replace: Any = _MISSING,
     replace_fn: Callable[[Any], Any] | _Missing = _MISSING,
@@ -39,32 +47,105 @@ def tree_at(
     anything: an array of another shape, None, a whole subtree.
 
     Args:
-        where: takes a tree like `tree`, and returns the leaf or subtree to replace, or a sequence of them. It must not
-            depend on the values or types of leaves.
+        where: what to replace:
+
+            - a function that takes a tree like `tree` and returns a leaf or subtree of it, or a sequence of them. It
+              must not depend on the values or types of leaves.
+            - a pattern of a name, as in `path_mask`: "layers.0.weight", or "**.attention". Subtrees have names too.
+            - a class, such as `equinox.nn.Linear`: each of its outermost instances.
+            - a list of patterns and classes.
         tree: any pytree.
-        replace: the replacement, or a sequence of them if `where` returns a sequence. Pass this or `replace_fn`.
-        replace_fn: takes each node that `where` returns, and returns its replacement.
+        replace: the replacement, or a sequence of them if the function `where` returns a sequence. A pattern or a class
+            must match one node. Pass this or `replace_fn`.
+        replace_fn: takes each node that is selected, and returns its replacement.
         is_leaf: as in `jax.tree.flatten`; with `lambda x: x is None` you can replace each None.
 
     Returns:
         A tree with the classes and containers of `tree`. `tree` itself is not changed.
 
     Raises:
-        ValueError: `where` returns something that is not a node of the tree, such as a static field; it returns the
-            same node twice, a node and one inside it, or one of several None; it depends on the leaves; `replace` has
-            another length; or you passed both or neither of `replace` and `replace_fn`.
+        ValueError: nothing is selected (pass `replace=[]` if a function may return an empty sequence); a node and one
+            inside it are; a pattern or a class matches several nodes, and you passed `replace`; a function returns
+            something that is not a node of the tree, such as a static field, the same node twice, or one of several
+            None; it depends on the leaves; `replace` has another length; or you passed both or neither of `replace`
+            and `replace_fn`.
         TypeError: `where` returns a sequence, and `replace` is not one.
 
-    Source: the contract of `equinox.tree_at`.
+    Source: the contract of `equinox.tree_at`, for functions.
 
     >>> tree_at(lambda t: t["b"][0], {"a": 1, "b": (2, 3)}, 20)
     {'a': 1, 'b': (20, 3)}
     >>> tree_at(lambda t: (t["a"], t["b"]), {"a": 1, "b": (2, 3)}, replace_fn=str)
     {'a': '1', 'b': '(2, 3)'}
+    >>> tree_at("**.bias", {"layers": [{"bias": 1}, {"bias": 2}]}, replace_fn=lambda bias: 10 * bias)
+    {'layers': [{'bias': 10}, {'bias': 20}]}
     """
     if (replace is _MISSING) == (replace_fn is _MISSING):
         raise ValueError("tree_at takes exactly one of replace and replace_fn")
+    if is_selector(where):
+        return _replace_selected(where, tree, replace, replace_fn, is_leaf)
+    function: Any = where
+    marked, places = _find_places(function, tree, is_leaf)
+    if not (places.nodes or _is_empty(replace)):
+        raise ValueError("where selects nothing: it returned an empty sequence. If that is meant, pass replace=[]")
+    if not isinstance(replace_fn, _Missing):
+        replacements = list(map(replace_fn, places.originals(marked)))
+    else:
+        replacements = [replace] if places.single else _as_list(replace, len(places.nodes))
+    out: T = places.treedef.unflatten(_exchange(marked.leaves, places.runs, replacements))
+    return out
 
+
+def tree_find(tree: Any, where: Where, *, is_leaf: LeafPredicate | None = None) -> dict[str, Any]:
+    """Return the leaves and subtrees that `where` selects, by name.
+
+    Args:
+        tree: any pytree.
+        where: as in `tree_at`: a function, a pattern, a class, or a list of patterns and classes.
+        is_leaf: as in `jax.tree.flatten`.
+
+    Returns:
+        The nodes in the order of the tree, by their key paths joined by dots, as in `path_mask`. The root is called "".
+
+    Raises:
+        ValueError: a pattern or a class matches nothing; two nodes have one name; or, as in `tree_at`, a function
+            returns something that is not a node.
+
+    >>> tree_find({"layers": [{"w": 1, "bias": 2}, {"w": 3, "bias": 4}]}, "**.bias")
+    {'layers.0.bias': 2, 'layers.1.bias': 4}
+    >>> tree_find({"layers": [{"w": 1}, {"w": 3}]}, "layers.*")
+    {'layers.0': {'w': 1}, 'layers.1': {'w': 3}}
+    """
+    if is_selector(where):
+        return by_name((name, node) for name, _, node in select(where, tree, is_leaf))
+    function: Any = where
+    marked, places = _find_places(function, tree, is_leaf)
+    names = {id(node): name for name, node in walk(marked.tree)}
+    pairs = zip(places.nodes, places.originals(marked), strict=True)
+    order = {run.which: run.start for run in places.runs}
+    nodes = [(order[i], names[id(node)], original) for i, (node, original) in enumerate(pairs)]
+    return by_name((name, original) for _, name, original in sorted(nodes, key=lambda found: found[0]))
+
+
+def _replace_selected(
+    where: object, tree: T, replace: Any, replace_fn: Callable[[Any], Any] | _Missing, is_leaf: LeafPredicate | None
+) -> T:
+    found = select(where, tree, is_leaf)
+    check_apart(found)
+    if not isinstance(replace_fn, _Missing):
+        out: T = replace_at(tree, {place: replace_fn(node) for _, place, node in found})
+    elif len(found) > 1:
+        raise ValueError(
+            f"where matches {count(len(found), 'node')}: {listed([name for name, _, _ in found])}. Pass replace_fn, "
+            "which takes each of them, or select one"
+        )
+    else:
+        out = replace_at(tree, {found[0].place: replace})
+    return out
+
+
+def _find_places(where: Callable[[Any], Any], tree: Any, is_leaf: LeafPredicate | None) -> tuple[Marked, Places]:
+    """Return the tree with marks for leaves, and the places of the nodes that a function returns."""
     marked = mark(tree, is_leaf)
     found, plain = find(where, marked), where(tree)
     if is_empty_tuple(found) or (issubclass(type(found), (tuple, list)) and any(map(is_empty_tuple, found))):
@@ -74,15 +155,11 @@ def tree_at(
             found, plain = list[Any](), list[Any]()
         elif any(map(is_empty_tuple, found)):
             raise ValueError(f"where returned (), which is not a node of the tree. {hint(marked, ())}")
-    indices = check_same(plain, found, marked)
-    places = locate(found, indices, marked)
+    return marked, locate(found, check_same(plain, found, marked), marked)
 
-    if not isinstance(replace_fn, _Missing):
-        replacements = list(map(replace_fn, places.originals(marked)))
-    else:
-        replacements = [replace] if places.single else _as_list(replace, len(places.nodes))
-    out: T = places.treedef.unflatten(_exchange(marked.leaves, places.runs, replacements))
-    return out
+
+def _is_empty(replace: Any) -> bool:
+    return type(replace) in (list, tuple) and not replace
 
 
 def _exchange(leaves: list[Any], runs: list[Run], replacements: list[Any]) -> list[Any]:

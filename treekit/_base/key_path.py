@@ -1,6 +1,9 @@
 """Write key paths as text, for errors and for patterns."""
 
+import functools
 from typing import Any
+
+import jax
 
 from treekit._base.jax import jtu, untyped
 from treekit._base.types import IsLeaf, KeyPath, PyTree
@@ -22,6 +25,12 @@ def path_name(path: KeyPath) -> str:
     return name
 
 
+def key_name(key: Any) -> str:
+    """Write one key of a path as `path_name` does."""
+    # The text of these is known, and `path_name` takes ten times as long.
+    return str(key.idx) if isinstance(key, jax.tree_util.SequenceKey) else path_name((key,))
+
+
 def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:
     """Flatten a tree, with the name of each leaf. A Flax variable and its value have one name."""
 
@@ -40,7 +49,13 @@ def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, 
 
 def is_variable(x: object) -> bool:
     """Whether `x` is a variable of Flax, a node whose only child is `value`; the core does not import Flax."""
-    return any(cls.__name__ in _VARIABLES and cls.__module__.startswith("flax.") for cls in type(x).__mro__)
+    cls: Any = type(x)
+    return _is_variable_class(cls)
+
+
+@functools.lru_cache(1_000)  # asked of each node; classes that are not used any more are forgotten
+def _is_variable_class(cls: Any) -> bool:
+    return any(base.__name__ in _VARIABLES and base.__module__.startswith("flax.") for base in cls.__mro__)
 
 
 _VARIABLES = ("Variable", "VariableState")

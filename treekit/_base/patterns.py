@@ -24,6 +24,22 @@ def match_glob(glob: str, name: str) -> re.Match[str] | None:
     return glob_regex(glob).fullmatch(f"{name}." if name else "")
 
 
+def may_match_below(glob: str, name: str) -> bool:
+    """Whether a glob may match a name that continues this one."""
+    return not name or _start_regex(glob).match(f"{name}.") is not None
+
+
+@functools.cache
+def _start_regex(glob: str) -> re.Pattern[str]:
+    """Convert a glob to a regular expression for the names whose continuation it may match."""
+    *parts, _ = f"{glob}.".split(".")
+    fixed = parts[: parts.index("**")] if "**" in parts else parts[:-1]
+    regex = "(?:.*)" if "**" in parts else r"\Z"
+    for part in reversed(fixed):
+        regex = rf"(?:\Z|{_part_regex(part)}{regex})"
+    return re.compile(regex)
+
+
 def pattern_text(pattern: str | re.Pattern[str]) -> str:
     """Return a glob, or the source of a regular expression."""
     return pattern.pattern if isinstance(pattern, re.Pattern) else pattern

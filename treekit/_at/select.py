@@ -1,0 +1,187 @@
+"""Find nodes by name or by class, for `tree_at` and `tree_find`."""
+
+import functools
+import itertools
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
+
+from treekit._base.jax import jtu
+from treekit._base.key_path import is_variable, key_name
+from treekit._base.patterns import check_pattern, glob_regex, may_match_below, nearest, pattern_text
+from treekit._base.types import IsLeaf, PyTree
+
+Pattern: TypeAlias = str | re.Pattern[str]
+# What `tree_at` and `tree_find` take: a function that returns nodes of the tree, a pattern or a class, or several.
+Selector: TypeAlias = Pattern | type[Any] | list[Any] | tuple[Any, ...]
+Where: TypeAlias = Callable[[Any], Any] | Selector
+
+
+class Found(NamedTuple):
+    """A node that was found in a tree.
+
+    Attributes:
+        name: its key path, joined by dots.
+        place: the index of each child that leads to it, from the root.
+        node: the node.
+    """
+
+    name: str
+    place: tuple[int, ...]
+    node: Any
+
+
+def is_selector(where: object) -> TypeGuard[Selector]:
+    """Whether `where` says by name or by class which nodes are meant; a function finds them itself."""
+    return isinstance(where, (str, re.Pattern, type)) or type(where) in (list, tuple)
+
+
+def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
+    """Return the nodes and leaves that match a pattern or a class, or one of several, in the order of the tree.
+
+    Of a class, each outermost instance is found.
+
+    Raises:
+        ValueError: one of them matches nothing, or `where` is empty.
+        TypeError: one of them is neither a pattern nor a class.
+    """
+    selectors = list(map(_selector, _checked(where)))
+    used = set[int]()
+    found: list[Found] = []
+
+    def visit(x: Any, name: str, place: tuple[int, ...], wanted: list[int]) -> None:
+        which = [i for i in wanted if selectors[i].fits(name, x)]
+        if which:
+            used.update(which)
+            found.append(Found(name, place, x))
+            wanted = [i for i in wanted if not (selectors[i].is_class and i in which)]
+        wanted = [i for i in wanted if is_variable(x) or selectors[i].may_be_below(name)]
+        if wanted:
+            for i, (below, child) in enumerate(_children(x, name, is_leaf)):
+                visit(child, below, (*place, i), wanted)
+
+    visit(tree, "", (), list(range(len(selectors))))
+    for i, selector in enumerate(selectors):
+        if i not in used:
+            raise ValueError(f"where: {_nothing(selector.given, tree, is_leaf)}")
+    return found
+
+
+def by_name(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return nodes by name.
+
+    Raises:
+        ValueError: two nodes have one name.
+    """
+    nodes: dict[str, Any] = {}
+    for name, node in found:
+        if name in nodes:
+            raise ValueError(
+                f"two nodes are called {name or 'the root'!r}: a key contains a dot, or a string and a number are "
+                "written alike. Select them with a function, where=lambda tree: ..."
+            )
+        nodes[name] = node
+    return nodes
+
+
+def _checked(where: Any) -> list[Pattern | type[Any]]:
+    selectors: list[Any] = list(where) if type(where) in (list, tuple) else [where]
+    if not selectors:
+        raise ValueError("where is empty: pass a pattern, a class, several of them, or a function of the tree")
+    return [x if isinstance(x, type) else check_pattern(x) for x in selectors]
+
+
+class _Selector(NamedTuple):
+    given: Pattern | type[Any]
+    fits: Callable[[str, Any], bool]  # whether it selects a node with this name
+    may_be_below: Callable[[str], bool]  # whether it may select a node below one with this name
+    is_class: bool = False
+
+
+def _selector(given: Pattern | type[Any]) -> _Selector:
+    if isinstance(given, type):
+        cls: type[Any] = given
+
+        def is_instance(_: str, x: object) -> bool:
+            return isinstance(x, cls)
+
+        return _Selector(given, is_instance, _always, is_class=True)
+    regex = given if isinstance(given, re.Pattern) else glob_regex(given)
+    end = "" if isinstance(given, re.Pattern) else "."
+
+    def has_name(name: str, x: object) -> bool:
+        # The value of a Flax variable has the same name, and is what a name means.
+        return regex.fullmatch(f"{name}{end}" if name else "") is not None and not is_variable(x)
+
+    is_anywhere = isinstance(given, re.Pattern) or given.startswith("**")
+    return _Selector(given, has_name, _always if is_anywhere else functools.partial(may_match_below, str(given)))
+
+
+def _always(_: str) -> bool:
+    return True
+
+
+def _nothing(given: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
+    nodes = list(walk(tree, "", is_leaf))
+    if isinstance(given, type):
+        classes = sorted({type(node).__qualname__ for _, node in nodes})
+        return f"the tree has no instance of {given.__qualname__}. It has instances of {', '.join(classes)}"
+    text = pattern_text(given)
+    names = nearest(text, [name for name, _ in nodes])
+    return (
+        f"the pattern {text!r} matches nothing in the tree. The nearest names: {names}. A pattern must match a whole "
+        "name: '**.name' matches at any depth"
+    )
+
+
+def walk(x: Any, name: str = "", is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
+    """Yield each node of a tree with its name, before the nodes in it."""
+    yield name, x
+    for below, child in _children(x, name, is_leaf):
+        yield from walk(child, below, is_leaf)
+
+
+def _children(x: Any, name: str, is_leaf: IsLeaf) -> Iterator[tuple[str, Any]]:
+    """Yield the children of a node with their names; nothing for a leaf."""
+    if is_leaf is not None and is_leaf(x):
+        return
+    children = jtu.tree_flatten_with_path(x, is_leaf=functools.partial(operator.is_not, x))[0]
+    own = name if is_variable(x) else None
+    start = f"{name}." if name else ""
+    for path, child in children:
+        if path:  # else x is a leaf, its own only child
+            yield (start + key_name(path[0]) if own is None else own), child
+
+
+def check_apart(found: list[Found]) -> None:
+    """Raise a ValueError if one of the nodes is inside another, so that its replacement would be lost."""
+    for outer, inner in itertools.pairwise(found):
+        if inner.place[: len(outer.place)] == outer.place:
+            raise ValueError(
+                f"where matches {inner.name!r}, which is inside {outer.name or 'the root'!r}, and where matches that "
+                "too, so one of the replacements would be lost. Match one of them, or call tree_at twice"
+            )
+
+
+def replace_at(tree: PyTree, replacements: dict[tuple[int, ...], Any]) -> Any:
+    """Return a copy of a tree with a replacement at each of these places.
+
+    Args:
+        tree: the tree.
+        replacements: by place, none of which is inside another.
+    """
+    return _rebuilt(tree, (), replacements, {place[:i] for place in replacements for i in range(len(place))})
+
+
+def _rebuilt(x: Any, place: tuple[int, ...], replacements: dict[tuple[int, ...], Any], above: set[Any]) -> Any:
+    if place in replacements:
+        return replacements[place]
+    if place not in above:
+        return jtu.tree_map(_same, x)  # a copy, so that both trees do not share a list
+    children, treedef = jtu.tree_flatten(x, is_leaf=functools.partial(operator.is_not, x))
+    return treedef.unflatten(_rebuilt(child, (*place, i), replacements, above) for i, child in enumerate(children))
+
+
+def _same(leaf: object) -> object:
+    return leaf
