@@ -299,7 +299,7 @@ def test_a_part_of_a_part_and_the_root() -> None:
             r"needs the same wildcards on both sides, .* to stack or unstack\. Found '\*' and '\*\*'\.$",
         ),
         ({"a": "b*"}, r"needs the same wildcards .*Found 'a' and 'b\*'\.$"),
-        ({"*.*": "*"}, r"Found '\*\.\*' and '\*'\. It could be any of several '\*'"),
+        ({"*": "*.*"}, r"Found '\*' and '\*\.\*'\. It could be any of several '\*'"),
         ({"a": "*"}, r"'a' lacks a '\*' of '\*', so what it matches is unstacked; a has no axes"),
         ({"*": "b"}, r"'b' lacks a '\*' of '\*', .* in the order of integers; at a it matches 'a'"),
         ({"a": "head", "head": "head"}, "rename maps head and a to one name: head"),

@@ -93,18 +93,15 @@ def graft(
     convert_of, resize_of = functions_of("convert", convert, names), functions_of("resize", resize, names)
     values: dict[Any, Any] = {}
     rows: list[Grafted] = []
-    lacking: list[Grafted] = []
     for leaf in matched.new:
         source, f = matched.sources.get(leaf), convert_of[leaf.name]
         value = None if source is None else carry(leaf, source, f, resize_of[leaf.name], cast)
         if value is not None:
             values[leaf.path] = value
         rows.append(_row(leaf, source, is_kept=value is not None, is_converted=f is not None))
-        if source is None and _is_in_files(leaf.value):
-            lacking.append(rows[-1])
     report = GraftReport([*rows, *matched.rest])
     if strict:
-        check_strict(report, lacking, matched.excluded)
+        check_strict(report)
     flat, treedef = jtu.tree_flatten_with_path(new)
     out: T = treedef.unflatten([values.get(path, x) for path, x in flat])
     return out, report
@@ -117,13 +114,11 @@ class _Matched(NamedTuple):
         new: the leaves of the new tree.
         sources: the old leaf that each of them matches, if any.
         rest: rows for old leaves that match none, and for names in `rename` that the new tree does not have.
-        excluded: the names of old leaves that `rename` drops on purpose.
     """
 
     new: list[Leaf]
     sources: dict[Leaf, Leaf]
     rest: list[Grafted]
-    excluded: set[str]
 
 
 def _match(new: PyTree, old: PyTree, rename: Mapping[str, Targets]) -> _Matched:
@@ -155,13 +150,13 @@ def _match(new: PyTree, old: PyTree, rename: Mapping[str, Targets]) -> _Matched:
         for x in renamed.derived
         if x not in taken and not isinstance(x, Slice) and all(origin in used for origin in x.origins)
     ]
-    excluded = {leaf.name for leaf in renamed.excluded}
+    excluded = set(renamed.excluded)
     rest += [
-        Grafted(x.name, "dropped", "nothing", f"{x}{', which rename drops' * (x.name in excluded)}")
+        Grafted(x.name, "dropped", "nothing", f"{x}{', which rename drops' * (x in excluded)}", x not in excluded)
         for x in old_leaves
         if x not in used
     ]
-    return _Matched(new_leaves, sources, rest, excluded)
+    return _Matched(new_leaves, sources, rest)
 
 
 def _outside(states: list[State]) -> list[Leaf]:
@@ -208,7 +203,7 @@ def _is_in_files(x: object) -> bool:
 
 def _row(leaf: Leaf, source: Leaf | None, *, is_kept: bool, is_converted: bool) -> Grafted:
     if source is None:
-        return Grafted(leaf.name, "fresh", describe(leaf.value), "nothing")
+        return Grafted(leaf.name, "fresh", describe(leaf.value), "nothing", _is_in_files(leaf.value))
     where = f" at {source.source_name}" if source.source_name != leaf.name else ""
     changed = ", converted" if is_converted else ""
     return Grafted(leaf.name, "kept" if is_kept else "refused", describe(leaf.value), f"{source}{where}{changed}")

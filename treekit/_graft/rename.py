@@ -21,13 +21,13 @@ class Rule(NamedTuple):
     """A pattern of old names, and one of its targets.
 
     Attributes:
-        lost: which wildcard of the pattern the target lacks: its matches are stacked.
+        lost: which wildcard of the pattern the target may lack: what it matches is stacked.
         added: which wildcard of the target the pattern lacks: what it matches is unstacked.
     """
 
     pattern: str
     target: str
-    lost: int | None = None
+    lost: tuple[int, ...] = ()
     added: int | None = None
 
 
@@ -94,17 +94,19 @@ class RenamedTree:
         pattern, target = rule.pattern, rule.target
         match = match_glob(pattern, leaf.name)
         groups = list(match.groups()) if match else []
-        if rule.lost is not None:
-            index = groups.pop(rule.lost)
-            name = _substitute(target, groups)
-            if not index.isdecimal():
+        if rule.lost:
+            integers = [i for i in rule.lost if groups[i].isdecimal()]
+            if len(integers) != 1:
                 raise ValueError(
                     f"rename: {target!r} lacks a '*' of {pattern!r}, so what it matches is stacked in the order of "
-                    f"integers; at {leaf.name} it matches {index!r}. Put a pattern for that leaf before this one"
+                    f"integers; at {leaf.name} it matches {' or '.join(repr(groups[i]) for i in rule.lost)}. Put a "
+                    "pattern for that leaf before this one, or write '**' for the other '*'"
                 )
+            index = groups.pop(integers[0])
+            name = _substitute(target, groups)
             stack = self._stacks.get((pattern, name))
             if stack is None:
-                start, end = match.span(rule.lost + 1) if match else (0, 0)
+                start, end = match.span(integers[0] + 1) if match else (0, 0)
                 source = f"{leaf.name[:start]}*{leaf.name[end:]}"
                 stack = self._stacks[pattern, name] = Stack(name, {}, leaf.state, "", pattern=pattern, source=source)
                 yield stack
@@ -202,12 +204,12 @@ def _rules(pattern: str, targets: Targets) -> list[Rule]:
 def _rule(pattern: str, target: str) -> Rule:
     """Compare the wildcards of both sides: they are the same, or one side lacks one `*` that is a whole part."""
     have, want = _wildcards(pattern), _wildcards(target)
-    if have == want:
+    if [text for text, _ in have] == [text for text, _ in want]:
         return Rule(pattern, target)
     lost, added = _extra(have, want), _extra(want, have)
-    if len(lost) + len(added) == 1:
-        return Rule(pattern, target, *lost) if lost else Rule(pattern, target, None, *added)
-    many = " It could be any of several '*'." if lost or added else ""
+    if lost or len(added) == 1:
+        return Rule(pattern, target, tuple(lost), *added)
+    many = " It could be any of several '*': write '**' for the others." if added else ""
     raise ValueError(
         "rename needs the same wildcards on both sides, in the same order; or one side lacks one '*' that is a whole "
         f"part, to stack or unstack. Found {pattern!r} and {target!r}.{many}"

@@ -1,7 +1,7 @@
 """The report of a graft: what became of each leaf."""
 
 import dataclasses
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from treekit._base.patterns import nearest
@@ -24,12 +24,15 @@ class Grafted:
             names, and the new tree does not have this one).
         new: a description of what the new tree has there.
         old: a description of what the old tree has, with its path if that differs, and how it was changed.
+        strict: whether `strict=True` asks for it: neither for a Python number or a PRNG key that only the new tree has,
+            nor for a leaf that `rename` drops.
     """
 
     path: str
     kind: Kind
     new: str
     old: str
+    strict: bool = True
 
 
 class GraftReport(tuple[Grafted, ...]):
@@ -74,23 +77,18 @@ class GraftReport(tuple[Grafted, ...]):
         groups = [self.refused, self.missing, self.fresh, self.dropped, self.kept]
         counts = [f"{len(self._of(kind))} {kind}" for kind in ("kept", "fresh", "dropped", "refused")]
         counts += [f"{len(self.missing)} missing"] * bool(self.missing)
-        rows = [(row.path or "(root)", row.kind, row.new, row.old) for group in groups for row in group]
+        ordered = [row for group in groups for row in sorted(group, key=lambda row: not row.strict)]
+        rows = [(row.path or "(root)", row.kind, row.new, row.old) for row in ordered]
         return f"{', '.join(counts)} (new | old)\n{as_table(rows, colours)}".rstrip()
 
 
-def check_strict(report: GraftReport, lacking: Sequence[Grafted], excluded: Container[str]) -> None:
-    """Raise a ValueError unless every leaf is kept: first of all, it lists the leaves that `lacking` has.
-
-    Args:
-        report: what became of each leaf.
-        lacking: the rows of new leaves that need an old value and have none.
-        excluded: the names of old leaves that `rename` drops on purpose.
-    """
-    left = [row for row in report.dropped if row.path not in excluded]
-    if not (lacking or left or report.refused or report.missing):
+def check_strict(report: GraftReport) -> None:
+    """Raise a ValueError unless every leaf is kept; first of all, it lists the leaves that have no old value."""
+    if not any(row.strict and row.kind != "kept" for row in report):
         return
-    names = [row.path for row in left]
-    lines = [f"\n  {row.path or '(the root)'} ({row.new}); {_nearest(row.path, names)}" for row in lacking[:_LISTED]]
+    lacking = [row for row in report.fresh if row.strict]
+    left = [row.path for row in report.dropped if row.strict]
+    lines = [f"\n  {row.path or '(the root)'} ({row.new}); {_nearest(row.path, left)}" for row in lacking[:_LISTED]]
     more = f"\n  and {len(lacking) - _LISTED} more" if len(lacking) > _LISTED else ""
     missing = f" The old tree has no value for:{''.join(lines)}{more}" if lacking else ""
     raise ValueError(f"graft with strict=True: not every leaf was kept.{missing}\n{report}")
