@@ -76,7 +76,7 @@ class RenamedTree:
             if self._rules[pattern] and not any(leaf in used for leaf in leaves):
                 name = next(leaf.name for leaf in self.derived if leaf.pattern == pattern)
                 raise ValueError(
-                    f"rename: {pattern!r} leads to {name}, which the new tree does not have. The nearest "
+                    f"rename: {pattern!r} leads to {name or '(the root)'}, which the new tree does not have. The nearest "
                     f"paths: {nearest(name, list(self._new))}"
                 )
 

@@ -1,0 +1,279 @@
+"""Weights that PyTorch has written give the same outputs in Equinox, in Flax and in a node.
+
+`data/torch.safetensors` has two trained models, their inputs and outputs. PyTorch 2.13 and safetensors 0.8 made it with
+
+    class Conv(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1, self.bn1 = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+            self.down = nn.Sequential(nn.Conv2d(4, 4, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(4))
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = torch.relu(self.bn1(self.conv1(x)))
+            return self.fc(torch.relu(self.down(x)).mean((2, 3)))
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ln_1, self.ln_2 = nn.LayerNorm(8), nn.LayerNorm(8)
+            self.attn = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.mlp = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+
+        def forward(self, x):
+            y = self.ln_1(x)
+            x = x + self.attn(y, y, y, need_weights=False)[0]
+            return x + self.mlp(self.ln_2(x))
+
+    class Text(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wte = nn.Embedding(11, 8)
+            self.h = nn.ModuleList(Block() for _ in range(3))
+            self.lm_head = nn.Linear(8, 11, bias=False)
+            self.lm_head.weight = self.wte.weight
+
+        def forward(self, tokens):
+            x = self.wte(tokens)
+            for block in self.h:
+                x = block(x)
+            return self.lm_head(x)
+
+after five steps of Adam on random inputs, in evaluation mode. As `safetensors.torch.save_model` does, it has the tied
+weight once: `text.model.lm_head.weight` is not in it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from flax import nnx
+
+import treekit as tk
+
+FILE = safetensors.numpy.load_file(Path(__file__).parent / "data" / "torch.safetensors")
+
+
+def part(start: str) -> dict[str, Any]:
+    return {name.removeprefix(start): x for name, x in FILE.items() if name.startswith(start)}
+
+
+CONV, TEXT = part("conv.model."), part("text.model.")
+
+
+def close(a: Any, b: Any) -> None:
+    np.testing.assert_allclose(np.asarray(a), b, rtol=1e-4, atol=1e-5)
+
+
+# -------------------------------------------------------------------------- convolutions and batch norms: Equinox, NNX
+
+
+class ConvEquinox(eqx.Module):
+    conv1: Any
+    bn1: Any
+    down: list[Any]
+    fc: Any
+
+    def __init__(self) -> None:
+        key = jax.random.key(0)
+        self.conv1 = eqx.nn.Conv2d(3, 4, 3, key=key)
+        self.bn1 = eqx.nn.BatchNorm(4, "batch", momentum=0.9, mode="ema")
+        conv = eqx.nn.Conv2d(4, 4, 3, stride=2, padding=1, use_bias=False, key=key)
+        self.down = [conv, eqx.nn.BatchNorm(4, "batch", momentum=0.9, mode="ema")]
+        self.fc = eqx.nn.Linear(4, 4, key=key)
+
+    def __call__(self, x: Any, state: Any) -> Any:
+        x, state = self.bn1(self.conv1(x), state)
+        x, state = self.down[1](self.down[0](jax.nn.relu(x)), state)
+        return self.fc(jax.nn.relu(x).mean((1, 2))), state
+
+
+EQUINOX = {
+    "bn1.running_mean": "1.1.0",
+    "bn1.running_var": "1.1.1",
+    "bn1.num_batches_tracked": "1.0",
+    "down.1.running_mean": "1.3.0",
+    "down.1.running_var": "1.3.1",
+    "down.1.num_batches_tracked": "1.2",
+    "**": "0.**",
+}
+
+
+def test_convolutions_and_batch_norms_in_equinox() -> None:
+    new = eqx.nn.make_with_state(ConvEquinox)()
+    convert: dict[str, Any] = {"0.conv1.bias": lambda x: x[:, None, None], "1.[02]": lambda n: n == 0}
+    (model, state), report = tk.graft(new, CONV, rename=EQUINOX, convert=convert, strict=True)
+    assert not report.dropped
+    model = eqx.nn.inference_mode(model)
+    out, _ = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(FILE["conv.images"], state)
+    close(out, FILE["conv.out"])
+
+    arrays, _ = tk.graft(
+        CONV,
+        tk.to_state_dict((model, state)),
+        rename={new: old for old, new in EQUINOX.items()},
+        convert={"conv1.bias": np.ravel, "**.num_batches_tracked": lambda first: np.int64(5 * ~first)},
+        strict=True,
+    )
+    assert arrays.keys() == CONV.keys()
+    for name, x in arrays.items():
+        np.testing.assert_array_equal(x, CONV[name])
+
+
+class ConvNNX(nnx.Module):
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.conv1 = nnx.Conv(3, 4, (3, 3), padding="VALID", rngs=rngs)
+        self.bn1 = nnx.BatchNorm(4, momentum=0.9, rngs=rngs)
+        conv = nnx.Conv(4, 4, (3, 3), strides=2, padding=1, use_bias=False, rngs=rngs)
+        self.down = nnx.List([conv, nnx.BatchNorm(4, momentum=0.9, rngs=rngs)])
+        self.fc = nnx.Linear(4, 4, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        x = nnx.relu(self.bn1(self.conv1(x)))
+        return self.fc(nnx.relu(self.down[1](self.down[0](x))).mean((1, 2)))
+
+
+NNX = {
+    "bn1.weight": "bn1.scale",
+    "down.1.weight": "down.1.scale",
+    "**.running_*": "**.*",
+    "**.num_batches_tracked": None,
+    "**.weight": "**.kernel",
+}
+
+
+def test_convolutions_and_batch_norms_in_nnx() -> None:
+    convert: dict[str, Any] = {"fc.kernel": np.transpose, "**.kernel": lambda x: x.transpose(2, 3, 1, 0)}
+    model, report = tk.graft(ConvNNX(), CONV, rename=NNX, convert=convert, strict=True)
+    assert [row.path for row in report.dropped] == ["bn1.num_batches_tracked", "down.1.num_batches_tracked"]
+    evaluated: Any = model
+    evaluated.eval()
+    close(evaluated(FILE["conv.images"].transpose(0, 2, 3, 1)), FILE["conv.out"])
+
+
+@pytest.mark.parametrize("forgotten", ["fc.kernel", "**.kernel"])
+def test_a_forgotten_transpose_of_a_square_array_is_the_readers_own_mistake(forgotten: str) -> None:
+    """Shapes do not show it; those that are not square do."""
+    convert: dict[str, Any] = {"fc.kernel": np.transpose, "**.kernel": lambda x: x.transpose(2, 3, 1, 0)}
+    del convert[forgotten]
+    new = ConvNNX()
+    if forgotten == "fc.kernel":
+        with pytest.raises(ValueError, match=r"`convert` of graft, at fc.kernel|axes don't match") as caught:
+            tk.graft(new, CONV, rename=NNX, convert=convert)
+        assert "at fc.kernel, on f32[4,4](numpy)" in caught.value.__notes__[0]
+    else:
+        _, report = tk.graft(new, CONV, rename=NNX, convert=convert)
+        assert [row.path for row in report.refused] == ["conv1.kernel", "down.0.kernel"]
+
+
+# ------------------------------------------------------------ fused and tied arrays, a list of layers: a node, for scan
+
+
+@tk.node
+class Block:
+    ln_1: dict[str, Any]
+    qkv: dict[str, Any]
+    out: dict[str, Any]
+    ln_2: dict[str, Any]
+    up: dict[str, Any]
+    down: dict[str, Any]
+
+    @classmethod
+    def zeros(cls) -> "Block":
+        norm, dense = (
+            {"weight": jnp.zeros(8), "bias": jnp.zeros(8)},
+            {"kernel": jnp.zeros((8, 8)), "bias": jnp.zeros(8)},
+        )
+        return cls(norm, {name: dense for name in "qkv"}, dense, norm, dense, dense)
+
+    def __call__(self, x: Any) -> Any:
+        def dense(p: Any, x: Any) -> Any:
+            return x @ p["kernel"] + p["bias"]
+
+        def norm(p: Any, x: Any) -> Any:
+            x = x - x.mean(-1, keepdims=True)
+            return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * p["weight"] + p["bias"]
+
+        y = norm(self.ln_1, x)
+        q, k, v = (dense(self.qkv[name], y).reshape(*x.shape[:-1], 2, 4) for name in "qkv")
+        x = x + dense(self.out, jax.nn.dot_product_attention(q, k, v).reshape(x.shape))
+        return x + dense(self.down, jax.nn.gelu(dense(self.up, norm(self.ln_2, x)), approximate=False))
+
+
+@tk.node
+class Text:
+    embed: Any
+    blocks: Any
+    head: Any
+
+    def __call__(self, tokens: Any) -> Any:
+        x = self.embed[tokens]
+        if isinstance(self.blocks, list):
+            for block in self.blocks:
+                x = block(x)
+        else:
+            x, _ = jax.lax.scan(lambda x, block: (block(x), None), x, self.blocks)
+        return x @ self.head
+
+
+def text_out(model: Text) -> Any:
+    with jax.numpy_rank_promotion("allow"):
+        return model(FILE["text.tokens"])
+
+
+def text_rename(blocks: str) -> dict[str, Any]:
+    return {
+        "wte.weight": ["embed", "head"],
+        "h.*.attn.in_proj_weight": [f"{blocks}.qkv.{x}.kernel" for x in "qkv"],
+        "h.*.attn.in_proj_bias": [f"{blocks}.qkv.{x}.bias" for x in "qkv"],
+        "h.*.attn.out_proj.weight": f"{blocks}.out.kernel",
+        "h.*.attn.out_proj.bias": f"{blocks}.out.bias",
+        "h.*.mlp.0.weight": f"{blocks}.up.kernel",
+        "h.*.mlp.0.bias": f"{blocks}.up.bias",
+        "h.*.mlp.2.weight": f"{blocks}.down.kernel",
+        "h.*.mlp.2.bias": f"{blocks}.down.bias",
+        "h.*.**": f"{blocks}.**",
+    }
+
+
+TEXT_CONVERT: dict[str, Any] = {
+    "**.q.*": lambda x: x[:8].T,
+    "**.k.*": lambda x: x[8:16].T,
+    "**.v.*": lambda x: x[16:].T,
+    "**.kernel": np.transpose,
+    "head": np.transpose,
+}
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_fused_and_tied_arrays_and_layers_for_scan(scanned: bool) -> None:
+    blocks: Any = [Block.zeros() for _ in range(3)]
+    new = Text(jnp.zeros((11, 8)), tk.tree_stack(blocks) if scanned else blocks, jnp.zeros((8, 11)))
+    rename = text_rename("blocks" if scanned else "blocks.*")
+    model, report = tk.graft(new, TEXT, rename=rename, convert=TEXT_CONVERT, strict=True)
+    assert not report.fresh and not report.dropped
+    close(text_out(model), FILE["text.out"])
+    # And back to a file of our own, and from a list of layers to layers for scan.
+    saved = tk.to_state_dict(model)
+    other = Text(new.embed, blocks if scanned else tk.tree_stack(blocks), new.head)
+    again, _ = tk.graft(
+        other, saved, rename={"blocks.**": "blocks.*.**"} if scanned else {"blocks.*.**": "blocks.**"}, strict=True
+    )
+    close(text_out(again), FILE["text.out"])
+
+
+def test_more_layers_than_the_file_has() -> None:
+    new = Text(jnp.zeros((11, 8)), [Block.zeros() for _ in range(4)], jnp.zeros((8, 11)))
+    with pytest.raises(
+        ValueError, match=r"no value for:\n  blocks\.3\.ln_1\.bias \(f32\[8\]\); no name is left over\n"
+    ):
+        tk.graft(new, TEXT, rename=text_rename("blocks.*"), convert=TEXT_CONVERT, strict=True)
+    stacked = Text(new.embed, tk.tree_stack(new.blocks), new.head)
+    _, report = tk.graft(stacked, TEXT, rename=text_rename("blocks"), convert=TEXT_CONVERT)
+    assert len(report.refused) == 16 and "f32[4,8] | 3 stacked f32[8](numpy) at h.*.ln_1.bias" in str(report)
