@@ -31,6 +31,7 @@ from treekit._stack import tree_ravel as tree_ravel
 from treekit._stack import tree_stack as tree_stack
 from treekit._stack import tree_unstack as tree_unstack
 from treekit._state_dict import to_state_dict as to_state_dict
+from treekit._trainable import trainable as trainable
 
 __all__ = [
     "Typed",
@@ -55,6 +56,7 @@ __all__ = [
     "resolve_spec",
     "stochastic_round",
     "to_state_dict",
+    "trainable",
     "tree_at",
     "tree_diff",
     "tree_find",

@@ -8,6 +8,8 @@ from treekit._node.layout import COPY
 
 T = TypeVar("T")
 
+TRAINABLE = "trainable"  # the key in a field's metadata
+
 
 @overload
 def field(
@@ -21,6 +23,7 @@ def field(
     static: bool = False,
     converter: Callable[[Any], Any],
     copy: bool = True,
+    trainable: bool = True,
 ) -> Any: ...
 @overload
 def field(
@@ -33,6 +36,7 @@ def field(
     static: bool = False,
     converter: None = None,
     copy: bool = True,
+    trainable: bool = True,
 ) -> T: ...
 @overload
 def field(
@@ -45,6 +49,7 @@ def field(
     static: bool = False,
     converter: None = None,
     copy: bool = True,
+    trainable: bool = True,
 ) -> T: ...
 @overload
 def field(
@@ -56,6 +61,7 @@ def field(
     static: bool = False,
     converter: None = None,
     copy: bool = True,
+    trainable: bool = True,
 ) -> Any: ...
 def field(
     *,
@@ -68,8 +74,9 @@ def field(
     static: bool = False,
     converter: Callable[[Any], Any] | None = None,
     copy: bool = True,
+    trainable: bool = True,
 ) -> Any:
-    """Set the options of one field of a `node`: those of `dataclasses.field`, and three more.
+    """Set the options of one field of a `node`: those of `dataclasses.field`, and four more.
 
     Args:
         default: this and the next five are as in `dataclasses.field`.
@@ -85,6 +92,8 @@ def field(
             a tuple. Other values are compared by type and `==`.
         converter: called once with the value of the field, or its default, after `__init__`.
         copy: False passes a container for this field to `__init__` uncopied.
+        trainable: False marks a buffer, such as running statistics: `treekit.trainable` leaves its arrays out, so
+            `treekit.optax.filtered(tx, treekit.trainable)` has no state for them and does not change them.
 
     Returns:
         A dataclass field.
@@ -104,6 +113,8 @@ def field(
         extra["converter"] = converter
     if not copy:
         extra[COPY] = False
+    if not trainable:
+        extra[TRAINABLE] = False
     # dataclasses.field has one overload for each kind of default; this call passes all of them on.
     make = cast(Callable[..., Any], dataclasses.field)
     return make(
