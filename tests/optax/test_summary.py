@@ -1,6 +1,7 @@
 """summary: what one step does to each leaf, as found by taking it."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -143,6 +144,90 @@ def test_a_step_that_is_zero_for_ones_alone_is_not_frozen(name: str) -> None:
     assert found.totals["frozen"] == 0
 
 
+LATE = optax.join_schedules([optax.constant_schedule(0.0), optax.constant_schedule(0.5)], [5])
+NOW = (0.0, "0 at this count")
+ZERO: dict[str, tuple[Callable[[], Any], tuple[float, str]]] = {
+    "rate": (lambda: tko.sgd(LATE), NOW),
+    "adam": (lambda: tko.adamw(LATE, weight_decay=0.1), NOW),
+    "injected": (lambda: tko.inject_hyperparams(tko.adam)(LATE), NOW),
+    "if_finite": (lambda: tko.apply_if_finite(tko.adam(LATE), 3), NOW),
+    "rounds": (lambda: tko.MultiSteps(tko.adam(LATE), 3), NOW),
+    "rounds_of_optax": (lambda: optax.MultiSteps(optax.adam(LATE), 2).gradient_transformation(), NOW),
+    "apply_every": (lambda: tko.chain(tko.sgd(0.5), optax.apply_every(4)), NOW),
+    "clip": (lambda: tko.clip(0.0), (0.0, "0 for the gradients that were tried")),
+    "zero_rate": (lambda: tko.adam(0.0), (0.0, "")),
+    "zero_injected": (lambda: tko.inject_hyperparams(tko.adam)(0.0), (0.0, "")),
+    "zero_in_tree": (lambda: tko.chain(tko.adam(0.5), tko.scale_by_tree(0.0)), (0.0, "")),
+    "frozen_and_clipped": (lambda: tko.chain(tko.set_to_zero(), tko.clip_by_global_norm(1.0)), (0.0, "")),
+    "frozen_in_rounds": (lambda: tko.MultiSteps(tko.set_to_zero(), 3), (0.0, "")),
+    "frozen_in_rounds_of_optax": (lambda: optax.MultiSteps(optax.set_to_zero(), 2), (0.0, "")),
+    "frozen_if_finite": (lambda: tko.apply_if_finite(tko.chain(tko.trace(0.5), tko.set_to_zero()), 3), (0.0, "")),
+    "frozen_if_finite_of_optax": (lambda: optax.apply_if_finite(optax.set_to_zero(), 3), (0.0, "")),
+    "frozen_or_not": (
+        lambda: tko.conditionally_transform(optax.set_to_zero(), lambda step: step % 4 < 2),
+        (0.0, "0 at this count"),
+    ),
+    "frozen_after_momentum": (lambda: optax.chain(optax.trace(0.5), optax.freeze(True)), (0.0, "")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ZERO)
+def test_frozen_is_what_no_gradient_reaches_at_any_count(name: str) -> None:
+    make, expected = ZERO[name]
+    found = tko.summary(make(), params())
+    assert [(row.step, row.note) for row in found.rows] == [expected] * 4
+    assert found.totals["frozen"] == (0 if expected[1] else 4)
+
+
+def test_an_update_that_cannot_be_traced_is_not_certainly_zero() -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        return jax.tree.map(lambda x: x * float(state), updates), state
+
+    tx = optax.GradientTransformation(lambda params: jnp.zeros(()), update)
+    (row,) = tko.summary(tx, jnp.ones(3)).rows
+    assert (row.step, row.note) == (0.0, "0 for the gradients that were tried")
+
+
+@pytest.mark.parametrize("make", [tko.noisy_sgd, optax.noisy_sgd], ids=["ours", "of_optax"])
+def test_noise_is_random_and_not_decay(make: Any) -> None:
+    found = of(tko.summary(make(0.5, key=0), params()))
+    assert {row[:2] for row in found.values()} == {(0.5, 0.0)}
+    tx = tko.partition(
+        {"a": make(0.5, key=jax.random.key(1)), "b": tko.sgd(0.5)},
+        {**LABELS, "body": "a"} | dict.fromkeys(["head", "scale"], "b"),
+    )
+    assert [row.note for row in tko.summary(tx, params()).rows] == ["random"] * 2 + [""] * 2
+
+
+@pytest.mark.parametrize("key", [jax.random.key, jax.random.PRNGKey])
+def test_a_random_share_of_the_gradient_is_random(key: Any) -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        factors = jax.random.bernoulli(state, 0.5, (3,)).astype(jnp.float32)
+        return jax.tree.map(lambda x: x * factors, updates), state
+
+    tx = optax.GradientTransformation(lambda params: key(0), update)
+    (row,) = tko.summary(tx, jnp.ones(3)).rows
+    assert (row.decay, row.note) == (0.0, "random")
+
+
+def test_what_moves_without_a_gradient_is_not_decay() -> None:
+    found = tko.summary(tko.yogi(0.5), params())
+    assert {(row.decay, row.note) for row in found.rows} == {(0.0, "moves by 0.00014 without a gradient")}
+    assert str(found).splitlines()[0].endswith("bytes  note")
+    tx = tko.adamw(0.5, weight_decay=0.25)
+    _, state = tx.update(params(), tx.init(params()), params())
+    (row,) = tko.summary(tx, {"w": jnp.ones(3)}, tko.adamw(0.5).init({"w": jnp.ones(3)})).rows
+    assert (row.decay, row.note) == (0.125, "")
+    head = tko.summary(tx, params(), state).rows[2]
+    assert head.decay == pytest.approx(0.125) and head.note.startswith("moves by ")
+
+
+def test_decay_is_unknown_where_a_given_state_has_copies_of_other_params() -> None:
+    tx = tko.contrib.schedule_free_sgd(0.5)
+    assert {row.decay for row in tko.summary(tx, params()).rows} == {0.0}
+    assert {row.decay for row in tko.summary(tx, params(), tx.init(params())).rows} == {None}
+
+
 def test_shapes_will_do_for_params() -> None:
     found = tko.summary(groups(tko), jax.eval_shape(params))
     assert of(found) == GROUPS
@@ -196,7 +281,7 @@ def test_what_needs_something_else_says_what() -> None:
 
 
 def test_a_round_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treekit.optax._functions.probe_step._MOST_MINI_STEPS", 4)
+    monkeypatch.setattr("treekit.optax._functions.take_rounds._MOST_MINI_STEPS", 4)
     (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 5), {"w": jnp.ones(2)}).rows
     assert (row.step, row.note) == (None, "fails: ValueError: MultiSteps took no step in 4 mini-steps")
     (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 4), {"w": jnp.ones(2)}).rows
@@ -208,7 +293,8 @@ def test_an_init_that_takes_no_placeholder_and_params_without_a_path() -> None:
         return {"w": jnp.zeros(jnp.shape(params)), "n": 0}
 
     tx = optax.GradientTransformation(init, lambda updates, state, params=None: (updates, state))
-    assert tko.summary(tx, jnp.ones(3)).rows[0].state == ()
+    (found,) = tko.summary(tx, jnp.ones(3)).rows[0].state
+    assert (found.name, found.bytes) == ("['w']", 12)
 
 
 # ------------------------------------------------------------------------------------------------------------ printing

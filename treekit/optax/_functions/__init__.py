@@ -1,4 +1,4 @@
 """Functions that take an optimizer, its state or its params: `apply_updates`, `apply_gradients`, `summary` and others.
 
-`probe_step` belongs to `summary`.
+`probe_step`, `take_rounds` and `evaluate` belong to `summary`: what a step does, steps taken, and steps traced.
 """

@@ -9,18 +9,28 @@ import jax
 import numpy as np
 
 from treekit._base.describe import describe, in_columns
-from treekit._base.dtype import dtype_of, resolve_array
+from treekit._base.dtype import as_array, dtype_of, resolve_array
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.predicates import has_gradient, is_parameter
+from treekit._base.predicates import is_parameter
 from treekit._base.types import OptState, Params
 from treekit._diff.diff import in_colours
-from treekit.optax._functions.probe_step import Effect, probe_step
-from treekit.optax._kernel.accumulators import Accumulator, accumulators, nbytes
+from treekit.optax._functions.probe_step import probe_step
+from treekit.optax._functions.take_rounds import Start
 from treekit.optax._kernel.boundary import normalize
+from treekit.optax._kernel.state_map import Entry, map_state
 from treekit.optax._kernel.types import TransformationLike
 
 _ROWS = 50  # in str() at most
 _RESET, _BOLD, _YELLOW = "\033[0m", "\033[1m", "\033[33m"
+
+
+class Accumulator(NamedTuple):
+    """An array in the state that belongs to one leaf: the name of its field, its key path, dtype and size in bytes."""
+
+    name: str
+    path: str
+    dtype: str
+    bytes: int
 
 
 class Row(NamedTuple):
@@ -30,10 +40,11 @@ class Row(NamedTuple):
         path: the key path, as `jax.tree_util.keystr` writes it; "" for the root.
         shape: the shape of the leaf.
         dtype: its dtype.
-        step: the root mean square of the update for a gradient of ones: the learning rate, for most optimizers. It is 0
-            if the leaf is frozen, unless `note` says otherwise; negative if the update goes along the gradient instead
-            of against it; and None if it is unknown: `note` then says why.
-        decay: the same for a gradient of zeros and a param of ones: the fraction that weight decay subtracts.
+        step: the root mean square of what a gradient of ones adds to the update: the learning rate, for most
+            optimizers. It is 0 if the leaf is frozen, unless `note` says otherwise; negative if the update goes along
+            the gradient instead of against it; and None if it is unknown: `note` then says why.
+        decay: the same for params of ones: the fraction that weight decay subtracts. None if it is unknown, as with a
+            `state` that has copies of the params.
         state: the arrays in the state that belong to the leaf.
         note: a remark, or "".
     """
@@ -87,7 +98,8 @@ class Summary:
         bold, yellow, plain = (_BOLD, _YELLOW, _RESET) if colours else [""] * 3
         groups = list(_groups(self.rows, self._keys, 0)) if self.rows else []
         shown = groups[:_ROWS]
-        cells = [("leaf", "array", "step", "decay", "state", "bytes", ""), *[_cells(*group) for group in shown]]
+        note = "note" if any(row.note for row in self.rows) else ""
+        cells = [("leaf", "array", "step", "decay", "state", "bytes", note), *[_cells(*group) for group in shown]]
         lines = in_columns(cells)
         lines[0] = f"{bold}{lines[0]}{plain}"
         for i, (_, rows) in enumerate(shown, 1):
@@ -100,13 +112,13 @@ class Summary:
 def summary(optimizer: TransformationLike, params: Params, state: OptState = None) -> Summary:
     """Show what one step of an optimizer does to each leaf, and which state it has for it.
 
-    Use it to check that masks, labels and rates reach the leaves that they were meant for. It runs the optimizer: one
-    step with a gradient of ones, another with a gradient of zeros. So the table is right for any optimizer in any
-    wrapper, and takes the time and the memory of two steps without jit. If a step is zero, it takes two more: a second
-    one, since a warm-up may start with zero, and one with a gradient that varies. With `MultiSteps` it takes rounds.
+    Use it to check that masks, labels and rates reach the leaves that they were meant for. It runs the optimizer, so
+    the table is right for any optimizer in any wrapper. It takes two steps outside of jit: one with a gradient of ones,
+    one with params of ones and a gradient of zeros. If the latter changes params, two more separate what belongs to the
+    gradient, to the params and to neither. If a step is zero, it takes another, and traces the update to find out
+    whether any gradient has an effect. With `MultiSteps` it takes rounds.
 
-    Clipping by the global norm clips the ones too, so that all steps are smaller than the rates by the same factor. If
-    `state` is from the middle of training, its momentum appears in both columns.
+    Clipping by the global norm clips the ones too, so that all steps are smaller than the rates by the same factor.
 
     Args:
         optimizer: a transformation of treekit, of plain Optax or your own, or a `MultiSteps`.
@@ -115,8 +127,9 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
         state: the state to start from; by default that of `optimizer.init`.
 
     Returns:
-        A `Summary`: print it, or read its `rows`. If the step of a leaf depends on a loss, as in a line search, or the
-        optimizer needs other arguments, its row says so.
+        A `Summary`: print it, or read its `rows`. The notes of rows say what the steps do not decide: a step depends on
+        a loss, as in a line search, or on random numbers; it is zero at this count of a schedule; the optimizer needs
+        other arguments.
 
     Raises:
         TypeError: `optimizer` is not a transformation.
@@ -138,36 +151,44 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     tx = normalize(optimizer)
     leaves, treedef = jtu.tree_flatten_with_path(params)
     real = [_concrete(x) for _, x in leaves]
-    ones = [_as_ones(x) if is_parameter(x) else x for x in real]
-    start = tx.init(treedef.unflatten(real)) if state is None else state
-    decays = probe_step(tx, tx.init(treedef.unflatten(ones)) if state is None else state, treedef.unflatten(ones), 0.0)
-    steps = probe_step(tx, start, treedef.unflatten(real), 1.0, net=any(decay.size for decay in decays))
-    owned = accumulators(tx, start, treedef.unflatten(real))
+    tree = treedef.unflatten(real)
+    start = jtu.tree_map(as_array, tx.init(tree) if state is None else state)
+    entries = map_state(start, tree, tx.init)
+    effects = probe_step(Start(tx, tree, start, entries, is_given=state is not None))
+    owned = _accumulators(start, entries)
     rows: list[Row] = []
     keys: list[tuple[str, ...]] = []
-    for i, (path, _) in enumerate(leaves):
-        if is_parameter(real[i]):
-            rows.append(_row(path, real[i], steps[i], decays[i], owned.get(i, ())))
+    for i, ((path, _), x, effect) in enumerate(zip(leaves, real, effects, strict=True)):
+        if is_parameter(x):
+            of_leaf = np.shape(x), str(dtype_of(x)), effect.step, effect.decay, tuple(owned.get(i, ())), effect.note
+            rows.append(Row(jtu.keystr(path), *of_leaf))
             keys.append(tuple(jtu.keystr((key,)) for key in path))
     return Summary(tuple(rows), _totals(rows, start), tuple(keys))
 
 
 def _concrete(x: Any) -> Any:
-    return _as_ones(x) if isinstance(x, jax.ShapeDtypeStruct) else resolve_array(x)
+    return jnp.ones(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else resolve_array(x)
 
 
-def _as_ones(x: Any) -> Any:
-    return jnp.ones(np.shape(x), dtype_of(x))
+def _accumulators(state: OptState, entries: Sequence[Entry]) -> dict[int, list[Accumulator]]:
+    """Return the arrays in a state that belong to each leaf of the params, by its index."""
+    owned: dict[int, list[Accumulator]] = {}
+    for x, entry in zip(jtu.tree_leaves(state), entries, strict=True):
+        if entry.param is not None:
+            name = entry.field or jtu.keystr(entry.path[: entry.depth])
+            found = Accumulator(name, jtu.keystr(entry.path), str(dtype_of(x)), _nbytes(x))
+            owned.setdefault(entry.param, []).append(found)
+    return owned
 
 
-def _row(path: Any, x: Any, step: Effect, decay: Effect, state: Sequence[Accumulator]) -> Row:
-    share = abs(decay.size) if has_gradient(x) and decay.size is not None else None
-    return Row(jtu.keystr(path), np.shape(x), str(dtype_of(x)), step.size, share, tuple(state), step.note)
+def _nbytes(x: object) -> int:
+    """Return the size of an array in bytes; 0 for anything else."""
+    return int(getattr(x, "nbytes", 0))
 
 
 def _totals(rows: Sequence[Row], state: OptState) -> dict[str, int]:
     sizes = [int(np.prod(row.shape)) for row in rows]
-    state_bytes = sum(map(nbytes, jtu.tree_leaves(state)))
+    state_bytes = sum(map(_nbytes, jtu.tree_leaves(state)))
     return {
         "leaves": len(rows),
         "frozen": sum(map(_is_frozen, rows)),
