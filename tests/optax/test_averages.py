@@ -46,6 +46,40 @@ def test_python_numbers_are_averaged_as_in_optax() -> None:
     assert float(ours["a"]) == float(theirs["a"]) == 0.25
 
 
+AVERAGES = {
+    "a number": (jnp.array(4.0), 0),
+    "a float": (jnp.array(4.0), 0.0),
+    "an int of a number": (4, 0),
+    "a number in bf16": (jnp.array(4, jnp.bfloat16), 0.0),
+    "an int array, of a number": (jnp.array(4), 0),
+    "an int array, of floats": (jnp.ones(2), jnp.zeros(2, jnp.int32)),
+    "a bool, of a float": (jnp.array(4.0), True),
+    "an int array, of a Python float": (4.0, jnp.array(1)),
+    "NumPy": (np.ones(2), np.zeros(2)),
+    "a NumPy number": (np.float64(4), np.float64(0)),
+    "NumPy ints, of a number": (np.array(4), 0),
+    "complex": (jnp.array(1j), 0.0),
+}
+
+
+@pytest.mark.parametrize("step", [0.25, jnp.array(0.25)], ids=["number", "array"])
+@pytest.mark.parametrize("name", AVERAGES)
+def test_an_average_may_start_from_any_number(name: str, step: Any) -> None:
+    """With the value, the class and the dtype that it has in Optax."""
+    ours, theirs = (o.incremental_update(*AVERAGES[name], step) for o in (tko, optax))
+    assert type(ours) is type(theirs) and getattr(ours, "dtype", None) == getattr(theirs, "dtype", None)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_number_that_does_not_change_stays_what_it_is() -> None:
+    """So do counters and flags, which Optax averages."""
+    model = {"depth": 3, "train": True, "rate": jnp.array(0.5)}
+    assert tko.incremental_update(model, model, 0.25) == model
+    for new, old in ((jnp.array(4), jnp.array(1)), (np.array(4), np.array(1)), (jnp.array(True), jnp.array(False))):
+        assert tko.incremental_update(new, old, 0.25) is new
+        assert float(optax.incremental_update(new, old, 0.25)) != float(new)
+
+
 def test_what_has_no_average_is_taken_from_the_new() -> None:
     new = {"i": jnp.array(3), "k": jax.random.key(1), "f": jnp.sin, "s": "new"}
     old = {"i": jnp.array(1), "k": jax.random.key(0), "f": jnp.tanh, "s": "old"}

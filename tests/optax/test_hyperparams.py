@@ -278,3 +278,37 @@ def test_values_that_are_not_a_mapping_are_an_error() -> None:
     unchecked: Any = inspect.unwrap(tko.set_hyperparams)  # beartype has an error of its own
     with pytest.raises(TypeError, match=r"values must map keys of get_hyperparams to numbers, found 0\.1"):
         unchecked(state, 0.1)
+
+
+@pytest.mark.parametrize("value", [0.5, 2, True, np.float32(0.5), jnp.array(0.5)])
+def test_tree_set_stores_arrays_so_that_nothing_is_traced_anew(value: Any) -> None:
+    params = {"w": jnp.ones(2)}
+    tx = tko.inject_hyperparams(tko.sgd)(0.1)
+    traces = 0
+
+    @jax.jit
+    def step(state: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return tx.update(params, state, params)
+
+    _, state = step(tx.init(params))
+    state = tko.tree.set(state, learning_rate=value)
+    if not isinstance(value, (bool, jax.Array)):  # neither is a number without a dtype
+        assert state.hyperparams["learning_rate"] == float(value)
+        updates, state = step(state)
+        assert traces == 1 and float(updates["w"][0]) == -float(value)
+
+
+def test_tree_set_does_what_optax_does_with_anything_else() -> None:
+    params = {"w": jnp.ones(2)}
+    state = tko.adam(0.1).init(params)
+    assert tko.tree_utils.tree_set is tko.tree.set
+    assert tko.tree.set({"a": 1.0, "b": 2}, a=3, b="x") == {"a": 3, "b": "x"}
+    new = tko.tree.set(state, lambda path, value: True, mu={"other": jnp.ones(3)}, count=3)
+    assert optax.tree.get(new, "mu")["other"].shape == (3,)
+    for count in (3, 1.5):  # the second is a float, as in Optax
+        found = tko.tree.get(tko.tree.set(state, count=count), "count")
+        assert found == count and isinstance(found, jax.Array) and not found.weak_type
+    with pytest.raises(KeyError, match="rate"):
+        tko.tree.set(state, rate=1)

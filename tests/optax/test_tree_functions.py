@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -63,7 +64,7 @@ def test_each_function_on_trees_takes_a_raw_model(name: str) -> None:
 
     ours, theirs = call(getattr(tko.tree, name), MODEL), call(getattr(optax.tree, name), ARRAYS)
     if isinstance(ours, dict):
-        cases.assert_close(numbers(ours), theirs)
+        cases.assert_close(jax.tree.map(jnp.asarray, numbers(ours)), theirs)
         assert ours["activation"] is jax.nn.relu and ours["name"] == "mlp"
     else:
         assert ours == theirs
@@ -102,3 +103,31 @@ def test_random_like_leaves_integers_and_bools_as_they_are() -> None:
     cases.assert_close(cast, optax.tree.random_like(jax.random.key(0), whole, dtype=jnp.float32))
     with pytest.raises(ValueError, match="must be a float"):
         optax.tree.random_like(jax.random.key(0), whole)
+
+
+LEAVES: dict[str, Any] = {
+    "f32": {"w": jnp.full((2, 3), 2.0), "b": jnp.arange(1.0, 4.0)},
+    "NumPy": {"w": np.full((2, 3), 2.0), "b": np.arange(1.0, 4.0)},
+    "NumPy f32": {"w": np.full((2, 3), 2.0, np.float32), "b": np.float32(1)},
+    "integers": {"a": jnp.arange(1, 3), "b": np.arange(1, 3)},
+    "Python numbers": {"a": 2.0, "b": 3},
+    "mixed": {"w": jnp.ones(2), "a": 0.5, "n": None},
+    "one number": 2.0,
+    "bools": {"x": True, "y": jnp.array(True)},
+}
+
+
+@pytest.mark.parametrize("leaves", LEAVES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_function_on_trees_is_that_of_optax_where_it_works(name: str, leaves: str) -> None:
+    """With Python numbers, and with NumPy's 64 bits, too."""
+    arguments = [LEAVES[leaves] if x is ... else x for x in ARGUMENTS.get(name, (...,))]
+    try:
+        theirs = getattr(optax.tree, name)(*arguments)
+    except Exception:  # it has no answer
+        return
+    ours = getattr(tko.tree, name)(*arguments)
+    assert cases.structure(ours) == cases.structure(theirs)
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert type(x) is type(y) and cases.signature(x) == cases.signature(y)
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from optax.tree import random_like as random_like
     from optax.tree import real as real
     from optax.tree import scale as scale
-    from optax.tree import set as set
     from optax.tree import size as size
     from optax.tree import split_key_like as split_key_like
     from optax.tree import sub as sub
@@ -41,8 +40,10 @@ if TYPE_CHECKING:
     from optax.tree import zeros_like as zeros_like
 
     from treekit.optax._functions import apply as _apply
+    from treekit.optax._functions import hyperparams as _hyperparams
 
     map_params: Final = _apply.tree_map_params
+    set: Final = _hyperparams.tree_set
 
 else:
     import optax.tree as _theirs

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from optax.tree_utils import tree_random_like as tree_random_like
     from optax.tree_utils import tree_real as tree_real
     from optax.tree_utils import tree_scale as tree_scale
-    from optax.tree_utils import tree_set as tree_set
     from optax.tree_utils import tree_size as tree_size
     from optax.tree_utils import tree_split_key_like as tree_split_key_like
     from optax.tree_utils import tree_sub as tree_sub
@@ -42,8 +41,10 @@ if TYPE_CHECKING:
     from optax.tree_utils import tree_zeros_like as tree_zeros_like
 
     from treekit.optax._functions import apply as _apply
+    from treekit.optax._functions import hyperparams as _hyperparams
 
     tree_map_params: Final = _apply.tree_map_params
+    tree_set: Final = _hyperparams.tree_set
 
 else:
     import optax.tree_utils as _theirs

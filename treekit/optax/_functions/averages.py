@@ -2,11 +2,12 @@
 
 from typing import Any, TypeVar
 
+import jax
 from jax.typing import ArrayLike
 
 from treekit._base.dtype import cast_like, dtype_of, promoted_dtype, resolve_array
 from treekit._base.jax import jnp, jtu
-from treekit._base.predicates import is_array, is_inexact_parameter
+from treekit._base.predicates import is_array, is_inexact_parameter, is_parameter
 from treekit._base.tree import is_none
 from treekit._base.types import PyTree
 from treekit._map import cast_tree_like, check_shapes
@@ -17,7 +18,8 @@ T = TypeVar("T")
 def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> T:
     """Take a step of Polyak averaging, `step_size * new + (1 - step_size) * old`, preserving the dtypes of the average.
 
-    Leaves without an average (integers, functions, strings, PRNG keys) are taken from the new tree.
+    Leaves without an average are taken from the new tree: functions, strings, PRNG keys, and counters, that is, arrays
+    of integers or bools in both trees. A Python number is averaged, so that an average may start from 0.
 
     Args:
         new_tensors: the latest params, or raw model.
@@ -25,7 +27,8 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
         step_size: the weight of the new tree, a real number or array of shape ().
 
     Returns:
-        The new average, with the structure, shapes and dtypes of `old_tensors`.
+        The new average, with the structure, the shapes and the floating-point and complex dtypes of `old_tensors`;
+        where that has a Python number or integers, the average is floating-point, as in Optax.
 
     Raises:
         ValueError: the trees differ in structure or shapes; the message names the key path.
@@ -36,18 +39,30 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
     """
 
     def average(new: Any, old: Any) -> Any:
-        if new is None or not is_inexact_parameter(old):
-            return new
         new, old = resolve_array(new), resolve_array(old)
-        if not is_array(old) and not is_array(new):
-            return step_size * new + (1 - step_size) * old  # the average of two Python numbers is a Python number
-        dtype = promoted_dtype(new, old)
+        if not _have_average(new, old):
+            return new
+        keeps_dtype = is_array(old) and is_inexact_parameter(old)
+        if not any(isinstance(x, jax.Array) for x in (new, old, step_size)):  # Python or NumPy computes, as in Optax
+            total = step_size * new + (1 - step_size) * old
+            return total.astype(old.dtype) if keeps_dtype else total
+        dtype = promoted_dtype(new, old) if is_array(old) else jnp.result_type(new, old, 0.0)
         step = jnp.asarray(step_size, dtype)
-        return cast_like(step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype), old)
+        total = step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype)
+        return cast_like(total, old) if keeps_dtype else total
 
     check_shapes(old_tensors, new_tensors, is_leaf=is_none)
     out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=is_none)
     return out
+
+
+def _have_average(new: object, old: object) -> bool:
+    """Whether a leaf is averaged; a counter, which is an integer in both trees, is taken from the new one."""
+    if new is None or not is_parameter(old):
+        return False
+    if isinstance(old, int) and not isinstance(old, bool):
+        return is_parameter(new) and (is_array(new) or new != old)
+    return is_inexact_parameter(old) or is_inexact_parameter(new)
 
 
 def periodic_update(new_tensors: PyTree, old_tensors: T, steps: ArrayLike, update_period: ArrayLike) -> T:

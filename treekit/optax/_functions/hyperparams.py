@@ -1,7 +1,7 @@
-"""`get_hyperparams` and `set_hyperparams`: read and change hyperparameters in a state while training."""
+"""Read and change hyperparameters in a state while training: `get_hyperparams`, `set_hyperparams`, `tree_set`."""
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -10,13 +10,16 @@ import optax
 from jax.core import Tracer
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak
+from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak, strengthen
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import path_name
+from treekit._base.predicates import is_array, is_real_number
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState
 
 S = TypeVar("S")
+
+_optax_tree_set = optax.tree.set
 
 _INJECTED = set(optax.InjectStatefulHyperparamsState._fields)
 _LISTED = 8  # the number of names or keys in an error
@@ -106,6 +109,43 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
     return out
 
 
+def tree_set(tree: S, filtering: Callable[[Any, Any], bool] | None = None, /, **kwargs: Any) -> S:
+    """Do what `optax.tree.set` does, and store numbers as arrays, so that a jitted step is not traced again.
+
+    Args:
+        tree: a state, or any other tree.
+        filtering: takes a key path and a value, and returns whether to replace it; by default all are replaced.
+        **kwargs: new values by key, field, or name of a NamedTuple. A Python number that replaces an array gets its
+            dtype, if that can represent it, and its sharding.
+
+    Returns:
+        A tree with the new values.
+
+    Raises:
+        KeyError: no value has this key, or `filtering` rejects those that have.
+
+    >>> from treekit import optax
+    >>> state = optax.inject_hyperparams(optax.sgd)(0.1).init({"w": 0.0})
+    >>> tree_set(state, learning_rate=1).hyperparams["learning_rate"]
+    Array(1., dtype=float32)
+    """
+    out: S = _optax_tree_set(tree, filtering, **kwargs)
+    olds, treedef = jtu.tree_flatten(tree)
+    news, new_treedef = jtu.tree_flatten(out)
+    if treedef == new_treedef:  # else a subtree was replaced by one of another structure
+        out = treedef.unflatten(map(_as_number_like, olds, news))
+    return out
+
+
+def _as_number_like(old: Any, new: Any) -> Any:
+    if is_array(new) or not (is_array(old) and is_real_number(new)):
+        return new
+    try:
+        return _cast(old, new) if np.shape(old) == () else strengthen(new)
+    except (TypeError, OverflowError):  # a float for an int
+        return strengthen(new)
+
+
 def _by_key(state: OptState) -> dict[str, _Hyperparam]:
     treedef = jtu.tree_structure(state)
     found = list(_find((), treedef.unflatten(range(treedef.num_leaves))))
@@ -160,11 +200,16 @@ def _like(old: Any, value: Any, key: str) -> Any:
     if np.shape(value) not in ((), np.shape(old)):
         raise TypeError(f"{key} has the shape {np.shape(old)}, found {describe(value)}")
     try:
-        check_fits(value, dtype_of(old))
-        new = cast_like(value, old)
+        return _cast(old, value)
     except (TypeError, OverflowError):
         raise TypeError(f"{key} is {describe(old)}, and cannot become {describe(value)}") from None
-    if np.shape(value) != np.shape(old):
+
+
+def _cast(old: Any, value: Any) -> Any:
+    """Return a value with the dtype, weak type, shape and sharding of an array."""
+    check_fits(value, dtype_of(old))
+    new = cast_like(value, old)
+    if np.shape(new) != np.shape(old):
         new = jnp.broadcast_to(new, np.shape(old))
     if is_weak(old):
         new = lax.full_like(old, new)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import optax
 
-from treekit._base.dtype import as_array
+from treekit._base.dtype import as_array, resolve_array
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_inexact_parameter, is_parameter
 from treekit._filter import combine, partition
@@ -39,6 +39,8 @@ def is_on_trees(x: object) -> bool:
 def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
     """Apply one of these functions to the leaves that can be parameters; other leaves do not count and do not change.
 
+    Python numbers stay such, as in Optax, except in `cast` and `random_like`, which Optax has for arrays only.
+
     A result that consists of a tree and something else, such as the number of clipped examples, has None for them.
     `random_like` draws normal numbers by default, so integers and bools do not change either.
 
@@ -49,6 +51,7 @@ def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[...
     """
 
     signature = inspect.signature(f)
+    as_leaf = as_array if f in (optax.tree.cast, optax.tree.random_like) else resolve_array
 
     @functools.wraps(f)
     def wrapped(*args: object, **kwargs: object) -> Any:
@@ -62,7 +65,7 @@ def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[...
                 return x
             kept, others = partition(x, is_counted)
             left_out.append((jtu.tree_structure(kept), others))
-            return jtu.tree_map(as_array, kept)
+            return jtu.tree_map(as_leaf, kept)
 
         bound = bind(f, signature, args, kwargs)
         given = bound.arguments.items()

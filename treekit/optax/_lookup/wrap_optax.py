@@ -18,6 +18,7 @@ from treekit.optax._functions.apply import (
     tree_map_params,
 )
 from treekit.optax._functions.averages import incremental_update, periodic_update
+from treekit.optax._functions.hyperparams import tree_set
 from treekit.optax._kernel.argument_kind import Kind, check_argument, kind_of
 from treekit.optax._kernel.boundary import at_boundary, normalize
 from treekit.optax._kernel.resolve_masks import resolve_mask
@@ -57,6 +58,7 @@ REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (optax.partition, partition),
     (optax.periodic_update, periodic_update),
     (optax.selective_transform, selective_transform),
+    (optax.tree.set, tree_set),
     (optax.tree_map_params, tree_map_params),
     (optax.contrib.schedule_free_eval_params, schedule_free_eval_params),
     (optax.value_and_grad_from_state, value_and_grad_from_state),

@@ -1,0 +1,242 @@
+"""Every function of Optax that is another one in treekit.optax, called in both with the same arguments."""
+
+import inspect
+import operator
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.core
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.optax import cases
+from treekit import optax as tko
+
+MODULES = ("", *(name for name, x in vars(tko).items() if isinstance(x, types.ModuleType) and hasattr(optax, name)))
+
+
+def names() -> dict[str, Any]:
+    """The functions that are not Optax's own, under the first of their names."""
+    found: dict[int, tuple[str, Any]] = {}
+    for module in MODULES:
+        for name in dir(getattr(optax, module) if module else optax):
+            path = f"{module}.{name}".strip(".")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # some are deprecated
+                theirs, ours = (operator.attrgetter(path)(o) for o in (optax, tko))
+            if not name.startswith("_") and callable(theirs) and theirs is not ours:
+                found.setdefault(id(theirs), (path, theirs))
+    return dict(found.values())
+
+
+NAMES = names()
+LEAVES: dict[str, Any] = {
+    "f32": {"w": jnp.array([[0.5, -1.0], [2.0, 0.25]]), "b": jnp.array([1.0, -0.5])},
+    "bf16": {"w": jnp.array([[0.5, -1.0], [2.0, 0.25]], jnp.bfloat16), "b": jnp.ones(2, jnp.bfloat16)},
+    "NumPy": {"w": np.array([[0.5, -1.0], [2.0, 0.25]]), "b": np.array([1.0, -0.5])},
+    "numbers": {"w": jnp.array([0.5, -1.0]), "b": 2.0},
+    "integers": {"w": jnp.array([3, 4]), "b": np.array([1, 2]), "n": 5},
+}
+MASK = {"w": True, "b": False, "n": False}
+
+
+def mask(tree: Any) -> Any:
+    return {name: MASK[name] for name in tree}
+
+
+def halve(tree: Any, _: Any = None) -> Any:
+    return jax.tree.map(lambda x: x / 2, tree)
+
+
+# By the name of the parameter: a function of the library and of the tree.
+ARGUMENTS: dict[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("a", "b", "grads", "moment", "moments", "params", "tree", "target_tree"), lambda o, t: t),
+    **dict.fromkeys(("other_tree", "tree_x", "tree_y", "updates"), lambda o, t: t),
+    **dict.fromkeys(("new_tensors", "old_tensors"), lambda o, t: t),
+    **dict.fromkeys(("base_optimizer", "inner", "opt", "optimizer", "tx"), lambda o, t: o.adam(0.1)),
+    **dict.fromkeys(("clipping", "decay", "gamma", "learning_rate", "noise_multiplier"), lambda o, t: 0.1),
+    **dict.fromkeys(("eps", "eta", "max_delta", "max_norm", "scalar", "step_size", "threshold"), lambda o, t: 0.3),
+    **dict.fromkeys(("global_l2_norm_clip", "l2_norm_clip", "fill_value"), lambda o, t: 0.5),
+    **dict.fromkeys(("count", "every_k_schedule", "max_consecutive_errors", "order", "p", "seed"), lambda o, t: 2),
+    **dict.fromkeys(("max_backtracking_steps", "max_linesearch_steps", "steps", "update_period"), lambda o, t: 4),
+    **dict.fromkeys(("freeze_mask", "mask", "param_labels"), lambda o, t: mask(t)),
+    **dict.fromkeys(("cost_matrix", "matrix"), lambda o, t: jnp.array([[2.0, 1.0], [1.0, 3.0]])),
+    **dict.fromkeys(("logits", "labels"), lambda o, t: jnp.array([0.25, 0.5])),
+    "adv_optimizer": lambda o, t: o.sgd(0.1),
+    "condition": lambda o, t: True,
+    "dtype": lambda o, t: jnp.float16,
+    "f": lambda o, t: halve,
+    "inner_factory": lambda o, t: o.adam,
+    "max_fun": lambda o, t: jax.scipy.special.logsumexp,
+    "measure": lambda o, t: optax.tree.norm,
+    "measure_name": lambda o, t: "norm",
+    "measures": lambda o, t: {"norm": optax.tree.norm},
+    "rng_key": lambda o, t: jax.random.key(0),
+    "shape": lambda o, t: (2,),
+    "should_transform_fn": lambda o, t: lambda step, **_: step % 2 == 0,
+    "step_size_fn": lambda o, t: lambda count: 1.0 / (1 + count),
+    "transforms": lambda o, t: {True: o.sgd(0.1), False: o.adam(0.1)},
+    "value_fn": lambda o, t: cases.loss,
+}
+POSITIONAL: dict[str, Callable[[Any, Any], tuple[Any, ...]]] = {
+    "apply_updates": lambda o, t: (t, halve(t)),
+    "chain": lambda o, t: (o.clip(0.3), o.adam(0.1)),
+    "contrib.schedule_free_eval_params": lambda o, t: (o.contrib.schedule_free_sgd(0.1).init(t), t),
+    "contrib.split_real_and_imaginary": lambda o, t: (o.adam(0.1),),
+    "inject_hyperparams": lambda o, t: (o.adam,),
+    "incremental_update": lambda o, t: (t, halve(t), 0.25),
+    "named_chain": lambda o, t: (("clip", o.clip(0.3)), ("adam", o.adam(0.1))),
+    "periodic_update": lambda o, t: (t, jax.tree.map(lambda x: 2 * x, t), 4, 2),
+    "tree.batch_shape": lambda o, t: (t, (2,)),
+    "tree.clip": lambda o, t: (t, -0.3, 0.3),
+    "tree.set": lambda o, t: (o.adam(0.1).init(t),),
+    "tree_map_params": lambda o, t: (o.adam(0.1), lambda x: 2 * x, o.adam(0.1).init(t)),
+}
+KEYWORDS: dict[str, dict[str, Any]] = {
+    "add_noise": {"key": 0},
+    "noisy_sgd": {"key": 0},
+    "contrib.differentially_private_aggregate": {"key": 0},
+    "contrib.scale_by_muon": {"weight_dimension_numbers": {"w": optax.contrib.MuonDimensionNumbers()}},
+    "tree.set": {"count": jnp.array(3, jnp.int32)},
+}
+# The extra arguments of an update.
+SEARCH = ("value", "grad", "value_fn")
+EXTRA = {
+    **dict.fromkeys(("lbfgs", "scale_by_backtracking_linesearch", "scale_by_zoom_linesearch"), SEARCH),
+    **dict.fromkeys(("contrib.momo", "contrib.momo_adam", "contrib.reduce_on_plateau"), ("value",)),
+    **dict.fromkeys(("polyak_sgd", "scale_by_polyak"), ("value",)),
+    **dict.fromkeys(("contrib.hutchinson_estimator_diag_hessian", "contrib.sophia"), ("obj_fn",)),
+}
+BY_EXAMPLE = ("contrib.differentially_private_aggregate", "contrib.dpsgd")  # whose gradients have one more axis
+
+OF_STATES = ("contrib.schedule_free_eval_params", "tree.set", "tree_map_params")
+# What is meant to differ, with the reason.
+DIFFERENT: dict[tuple[str, str], str] = {
+    **{("monitor", leaves): "the measurements are in the state from init on" for leaves in LEAVES},
+    ("inject_hyperparams", "bf16"): "hyperparameters are stored in f32 at least",
+    ("inject_stateful_hyperparams", "bf16"): "hyperparameters are stored in f32 at least",
+    ("scale_by_distance_over_gradients", "bf16"): "the state keeps the dtype of init, where Optax's becomes f32",
+}
+
+
+def call(o: Any, name: str, leaves: str) -> Any:
+    """The result of a function; of a transformation, two updates and the states before, between and after them."""
+    function, tree = operator.attrgetter(name)(o), LEAVES[leaves]
+    if name == "contrib.scale_by_muon":  # takes only matrices
+        tree = {"w": tree["w"]}
+    parameters = inspect.signature(NAMES[name]).parameters.values()
+    required = [x.name for x in parameters if x.default is x.empty and "VAR" not in x.kind.name]
+    if name in POSITIONAL:
+        out: Any = function(*POSITIONAL[name](o, tree), **KEYWORDS.get(name, {}))
+    else:
+        out = function(**{x: ARGUMENTS[x](o, tree) for x in required}, **KEYWORDS.get(name, {}))
+    if name.endswith(("inject_hyperparams", "inject_stateful_hyperparams")):
+        out = out(0.1)
+    if isinstance(out, optax.MultiSteps):
+        out = out.gradient_transformation()
+    return steps(name, out, tree) if isinstance(out, optax.GradientTransformation) else out
+
+
+class Steps(NamedTuple):
+    """Two updates with the states before them, and the last state."""
+
+    found: Any
+    state: Any
+
+
+def steps(name: str, tx: Any, params: Any) -> Steps:
+    tx, found = optax.with_extra_args_support(tx), []
+    grads = jax.tree.map(lambda x: jnp.asarray(x)[None], params) if name in BY_EXAMPLE else params
+    extra = {"value": cases.loss(params), "grad": grads, "value_fn": cases.loss, "obj_fn": cases.loss}
+    state = tx.init(params)
+    for _ in range(2):
+        updates, new_state = tx.update(grads, state, params, **{key: extra[key] for key in EXTRA.get(name, ())})
+        found.append((updates, state))
+        state = new_state
+    return Steps(found, state)
+
+
+@pytest.mark.parametrize("leaves", [pytest.param(x, marks=[pytest.mark.slow] if x != "f32" else []) for x in LEAVES])
+@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.filterwarnings("ignore")
+def test_where_optax_works_the_result_is_the_same(name: str, leaves: str) -> None:
+    with jax.numpy_rank_promotion("allow"):
+        try:
+            theirs = call(optax, name, leaves)
+        except Exception as error:
+            if leaves == "f32":
+                raise AssertionError(f"add arguments with which {name} works") from error
+            return
+        ours = call(tko, name, leaves)
+    if leaves == "integers" and (name in OF_STATES or isinstance(theirs, Steps)):
+        return  # optimizers see integers as floats
+    if (name, leaves) in DIFFERENT:
+        with pytest.raises(AssertionError):
+            assert_same(ours, theirs)
+    else:
+        assert_same(ours, theirs)
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, np.dtype) or callable(theirs):  # of functions, only that both are made
+        assert callable(theirs) or ours == theirs
+    else:
+        cases.assert_close(*(jax.tree.map(jnp.asarray, x) for x in (ours, theirs)))
+
+
+PAIR = {"w": jnp.ones(2), "b": jnp.ones(1)}
+
+
+def another_state(initial: Any, new: Any) -> Any:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return updates, new
+
+    return optax.GradientTransformation(lambda params: initial, update)
+
+
+# Optax accepts these outside of scan: a transformation, its updates and params, and our error (from_optax.md).
+STRUCTURES: dict[str, tuple[Any, Any, Any, str]] = {
+    "params that the optimizer ignores": (lambda o: o.sgd(0.1), PAIR, {}, "the updates do not fit the params"),
+    "other params": (lambda o: o.clip(0.1), PAIR, {"x": jnp.ones(2)}, "the updates do not fit the params"),
+    "a FrozenDict": (
+        lambda o: o.sgd(0.1),
+        flax.core.freeze(PAIR),
+        PAIR,
+        "params have dict, and the updates FrozenDict",
+    ),
+    "a list": (lambda o: o.sgd(0.1), [jnp.ones(2)], (jnp.ones(2),), "params have tuple, and the updates list"),
+    "None to an array": (
+        lambda o: o.chain(another_state({"m": None}, {"m": jnp.ones(2)})),
+        PAIR,
+        PAIR,
+        r"(?s)state of another structure .*\['m'\]  array against None",
+    ),
+    "a key more": (
+        lambda o: o.chain(another_state({}, {"m": jnp.ones(2)})),
+        PAIR,
+        PAIR,
+        r"(?s)state of another structure .*\['m'\]",
+    ),
+    "a key less": (
+        lambda o: o.chain(optax.stateless(lambda updates, _: {"w": updates["w"]})),
+        PAIR,
+        PAIR,
+        r"updates of another structure|the updates do not fit the params",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_what_changes_the_structure_is_an_error_that_says_where(name: str) -> None:
+    make, updates, params, message = STRUCTURES[name]
+    plain = make(optax)
+    plain.update(updates, plain.init(updates), params)
+    tx = make(tko)
+    with pytest.raises((TypeError, ValueError), match=message):
+        tx.update(updates, tx.init(updates), params)
