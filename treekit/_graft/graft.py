@@ -193,7 +193,9 @@ def _nothing_in_common(new: list[Leaf], old: list[Leaf]) -> str:
             f"{start}Both have {old[0].name}, but optimizer states are matched by their class (by the names of their "
             "fields, if one is a dict); from one class to another, use rename with full paths"
         )
-    return f"{start}Old: {old[0].name or '(the root)'}. The nearest new paths: {nearest(old[0].name, names)}. Use rename"
+    return (
+        f"{start}Old: {old[0].name or '(the root)'}. The nearest new paths: {nearest(old[0].name, names)}. Use rename"
+    )
 
 
 def _is_in_files(x: object) -> bool:
