@@ -76,8 +76,8 @@ class RenamedTree:
             if self._rules[pattern] and not any(leaf in used for leaf in leaves):
                 name = next(leaf.name for leaf in self.derived if leaf.pattern == pattern)
                 raise ValueError(
-                    f"rename: {pattern!r} leads to {name or '(the root)'}, which the new tree does not have. The nearest "
-                    f"paths: {nearest(name, list(self._new))}"
+                    f"rename: {pattern!r} leads to {name or '(the root)'}, which the new tree does not have. The "
+                    f"nearest paths: {nearest(name, list(self._new))}"
                 )
 
     def _why_unused(self, pattern: str) -> str:
