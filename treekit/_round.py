@@ -130,15 +130,16 @@ def bits_like(tree: PyTree, random_bits: RandomBits, is_leaf: Callable[[Any], bo
 
 def hash_bits(*data: object) -> Any:
     """Return two words of 32 bits, each of which depends on every input bit."""
-
-    def turn(words: tuple[Array, Array], word: Array) -> Any:  # one round of a Feistel network
-        left, right = words
-        return (right, left ^ murmur_mix(right ^ word)), None
-
     rows = jnp.stack(jnp.broadcast_arrays(*map(jnp.uint32, (*data, 1, 2))))  # two more rounds, for the last bits
     start = jnp.full_like(rows[0], 0x9E3779B9), jnp.full_like(rows[0], 0x243F6A88)
     # A loop, since XLA would fuse other code into its users and repeat it for each element.
-    return lax.scan(turn, start, rows)[0]
+    return lax.scan(_turn, start, rows)[0]
+
+
+def _turn(words: tuple[Array, Array], word: Array) -> Any:
+    """Compute one round of a Feistel network: the same function in each call, so that JAX compiles the loop once."""
+    left, right = words
+    return (right, left ^ murmur_mix(right ^ word)), None
 
 
 def round_like(tree: PyTree, like: PyTree, random_bits: RandomBits) -> Any:

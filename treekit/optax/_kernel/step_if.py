@@ -1,5 +1,8 @@
 """Run a step only if a flag is true: traced once, and without additional memory.
 
+Outside of jit, where the value of the flag is known, each is an `if` of Python: JAX would compile a loop or a cond in
+each call, since it consists of new functions. tests/optax/test_eager.py counts what is compiled.
+
 `run_step_if` is for updates of `MultiSteps`, `run_if` for the whole steps of `MultiSteps` and `apply_if_finite`, and
 `update_if` for the updates of the other wrappers. tests/accelerators and tests/optax/test_cost.py count the memory.
 """
@@ -8,12 +11,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool
 
-from treekit._base.dtype import cast_like, promoted_dtype, strengthen
+from treekit._base.dtype import cast_like, strengthen
 from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, PyTree, Updates
+from treekit.optax._kernel.in_place import in_place, run_in_place, zero_if
 from treekit.optax._kernel.traced import Traced, trace, zeros
 
 
@@ -37,6 +41,13 @@ def run_step_if(
     Returns:
         The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
     """
+    if _is_known(should_step):
+        acc = accumulate(acc)
+        if should_step:
+            return *inner_step(state, acc), zeros(acc)
+        like = untyped.eval_shape(inner_step, state, acc)[0]
+        return list(map(_zeros_at, like, acc)), state, acc
+
     # Arrays that these functions close over are arguments: JAX cannot differentiate closures of a custom_jvp function.
     add, add_consts = trace(accumulate, acc)
     step, step_consts = trace(inner_step, state, acc)
@@ -71,7 +82,7 @@ def run_step_if(
                 return inner(state, in_place(should_step, now, acc))
 
             updates, state, old_acc = run_in_place(should_step, add_and_step, step.like[0], state, acc)
-            return updates, state, [_zero_jitted(should_step, x) for x in now(old_acc)]
+            return updates, state, [zero_if(should_step, x) for x in now(old_acc)]
 
         # On GPUs and TPUs, the sum is computed after the loop, where it is fused with the updates into one pass over
         # memory, and again inside the loop. CPUs make a pass for each operation, so they compute it once, before it.
@@ -80,22 +91,6 @@ def run_step_if(
     form = with_derivative_of(by_cond, by_loop, step) if _same_shapes(step.like[0], acc) else by_cond
     updates, new_state, new_acc = form(should_step, state, acc, add_consts, step_consts)
     return updates, new_state, new_acc
-
-
-def in_place(flag: Bool[Array, ""], f: Callable[..., Any], x: object) -> Any:
-    """Return `f(x)` if `flag` is true, else `x`, in the memory of `x`.
-
-    This is a loop that runs once or zero times: XLA updates the carry of a loop in place, and does not touch it if the
-    loop runs zero times.
-    """
-
-    def cond(carry: PyTree) -> Any:
-        return carry[0]
-
-    def body(carry: PyTree) -> Any:
-        return jnp.zeros_like(flag), f(carry[1])
-
-    return lax.while_loop(cond, body, (flag, x))[1]
 
 
 def update_if(
@@ -116,18 +111,23 @@ def update_if(
             `update` returns None for a leaf, as for a frozen one, the replacement is None.
     """
     state = jtu.tree_map(strengthen, state)  # a user may have put a Python number into it, and cond needs equal types
+    treedef = jtu.tree_structure(updates)
+
+    def others(like: Updates) -> Any:
+        pairs = zip(treedef.flatten_up_to(like), jtu.tree_leaves(updates), strict=True)
+        return treedef.unflatten([None if to is None else cast_like(otherwise(x), to) for to, x in pairs])
+
+    if _is_known(flag):
+        return update(state) if flag else (others(untyped.eval_shape(update, state)[0]), state)
+
     # Arrays that `update` closes over are passed to the branches, since jit would keep them alive in its cache.
     traced, consts = trace(update, state)
-    treedef = jtu.tree_structure(updates)
-    likes = treedef.flatten_up_to(traced.like[0])
 
     def run(state: OptState, consts: list[Any]) -> Any:
         return traced(state, consts=consts)
 
     def skip(state: OptState, _: list[Any]) -> Any:
-        others = map(otherwise, jtu.tree_leaves(updates))
-        kept = [None if like is None else cast_like(x, like) for like, x in zip(likes, others, strict=True)]
-        return treedef.unflatten(kept), state
+        return others(traced.like[0]), state
 
     new_updates, new_state = lax.cond(flag, run, skip, state, consts)
     return new_updates, new_state
@@ -141,6 +141,8 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
         f: maps a tree of arrays to a tree of the same structure, shapes and dtypes.
         carry: the tree.
     """
+    if _is_known(flag):
+        return f(carry) if flag else carry
     traced, consts = trace(f, carry)
 
     def run(consts: list[Any], carry: PyTree) -> Any:
@@ -179,63 +181,16 @@ def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any],
     return out
 
 
-def run_in_place(
-    should_step: Any, step: Callable[..., Any], like: list[Any], state: OptState, acc: list[Any]
-) -> tuple[Any, Any, Any]:
-    """Run `step(state, acc)` if `should_step` is true, in the memory of its arguments.
-
-    The updates use the memory of the accumulator, which is not needed then. Memory of their own would have to be filled
-    with zeros in steps that only accumulate.
-
-    Args:
-        should_step: whether to run the step; a bool of shape ().
-        step: maps a state and an accumulator to updates and a new state.
-        like: the shape and dtype of each update; None for a leaf without an update.
-        state: the state.
-        acc: the arrays of the accumulator.
-
-    Returns:
-        The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
-    """
-    places = [x if u is None else x.astype(promoted_dtype(x, u)) for x, u in zip(acc, like, strict=True)]
-
-    def body(carry: PyTree) -> Any:
-        state, reverse = carry
-        places = reverse[::-1]
-        updates, new_state = step(state, [place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
-        pairs = zip(places, updates, strict=True)
-        return new_state, [place if u is None else u.astype(place.dtype) for place, u in pairs][::-1]
-
-    # In reverse, since XLA assigns memory from the last result to the first: in their own order, a quarter of them
-    # would need new memory if nothing is donated.
-    state, reverse = in_place(should_step, body, (state, places[::-1]))
-    parts = [
-        _part_jitted(should_step, place, None if u is None else u.dtype, x.dtype)
-        for place, u, x in zip(reverse[::-1], like, acc, strict=True)
-    ]
-    return [u for u, _ in parts], state, [x for _, x in parts]
+def _is_known(flag: object) -> bool:
+    """Whether the value of a flag is known, as it is outside of jit; one that is not a scalar is for JAX to reject."""
+    return not is_traced(flag) and jnp.shape(flag) == ()
 
 
-def _part(
-    should_step: Bool[Array, ""], place: Array, update_dtype: DTypeLike | None, acc_dtype: DTypeLike
-) -> tuple[Any, Any]:
-    """Return the update and the accumulator, one of which is in `place`, and the other zero."""
-    update = None
-    if update_dtype is not None:
-        update = lax.select(should_step, place, jnp.zeros_like(place)).astype(update_dtype)
-    return update, _zero(should_step, place).astype(acc_dtype)
-
-
-# Traced once for each shape; inlined, since XLA copies the arguments of a call.
-_part_jitted: Any = untyped.jit(_part, static_argnums=(2, 3), inline=True)
-
-
-def _zero(should_step: Bool[Array, ""], x: Array) -> Any:
-    """Return zeros if `should_step` is true, else `x`."""
-    return lax.select(should_step, jnp.zeros_like(x), x)
-
-
-_zero_jitted: Any = untyped.jit(_zero, inline=True)
+def _zeros_at(like: Any, place: Array) -> Any:
+    """Return zeros of the dtype and shape of an update, which may be None, with the sharding of its accumulator."""
+    if like is None or like.shape != place.shape:
+        return zeros(like)
+    return jnp.zeros_like(place, dtype=like.dtype)
 
 
 def _same_shapes(like: list[Any], acc: list[Any]) -> bool:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Int, Shaped
 
 from treekit._base.dtype import dtype_of, promoted_dtype, strengthen
 from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._kernel.boundary import at_boundary, normalize
 from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates, step_of
@@ -223,6 +224,9 @@ def _clear(should_step: Bool[Array, ""], acc: list[Any], params: list[Any]) -> l
     CPUs run operations in the order in which they depend on each other. What reads the new params comes after all that
     reads the accumulator, so it needs no copy of that.
     """
+
+    if not is_traced(should_step):
+        return zeros(acc)
 
     def after(acc: list[Any], params: list[Any]) -> Any:
         return [_zero_after(should_step, x, p) for x, p in zip(acc, params, strict=True)]

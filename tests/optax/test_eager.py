@@ -1,0 +1,177 @@
+"""Steps that are not jitted: once warm, nothing is compiled, and nothing is kept."""
+
+import gc
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import monitoring
+
+import treekit as tk
+from tests.optax import cases
+from treekit import optax as tko
+
+WARM = 8  # steps, among them a round of MultiSteps, and one that skips
+STEPS = 12
+COMPILED = "/jax/core/compile/backend_compile_duration"  # the event that JAX records for each program
+recorded: list[str] = []
+
+
+def record(event: str, duration_secs: float, **_: str | int) -> None:
+    recorded.append(event)
+
+
+monitoring.register_event_duration_secs_listener(record)
+
+PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.ones(3, np.float32)}
+Step = Callable[[int], object]
+
+
+def params(dtype: Any = jnp.float32) -> Any:
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype), PARAMS)
+
+
+class Training:
+    """Steps of an optimizer, one after the other; every fifth gradient is not finite."""
+
+    def __init__(self, tx: Any, *, whole: bool = False, rounded: bool = False, model: Any = None) -> None:
+        self.tx, self.whole, self.rounded = tx, whole, rounded
+        self.params = params(jnp.bfloat16 if rounded else jnp.float32) if model is None else model
+        self.state = tx.init(self.params)
+
+    def __call__(self, number: int) -> None:
+        key = jax.random.key(number) if self.rounded else None
+        self.params, self.state = self.step(self.params, self.state, scale(number), key)
+
+    def step(self, params: Any, state: Any, scale: Any, key: Any = None) -> Any:
+        grads = jax.tree.map(lambda x: x * scale if eqx.is_inexact_array(x) else None, params)
+        if self.whole:
+            return tko.apply_gradients(self.tx, grads, state, params, key=key)
+        updates, state = self.tx.update(grads, state, params)
+        return tko.apply_updates(params, updates, key=key), state
+
+
+def scale(number: int) -> float:
+    return 0.1 if number % 5 < 4 else float("inf")
+
+
+def mlp() -> Any:
+    return eqx.nn.MLP(2, 1, 3, depth=1, key=jax.random.key(0))
+
+
+def is_early(step: Any) -> Any:
+    return step % 3 < 2
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "MultiSteps": lambda: tko.MultiSteps(tko.adam(0.1), 3),
+    "MultiSteps_skipping": lambda: tko.MultiSteps(tko.adam(0.1), 3, should_skip_update_fn=tko.skip_not_finite),
+    "MultiSteps_schedule": lambda: tko.MultiSteps(tko.adam(0.1), lambda n: 1 + n % 3),
+    "apply_if_finite": lambda: tko.apply_if_finite(tko.adam(0.1), 9),
+    "apply_if_finite_of_MultiSteps": lambda: tko.apply_if_finite(
+        tko.MultiSteps(tko.adam(0.1), 3).gradient_transformation(), 9
+    ),
+    "chain": lambda: tko.chain(tko.clip(1.0), tko.MultiSteps(tko.adam(0.1), 3).gradient_transformation()),
+    "masked": lambda: tko.masked(
+        tko.MultiSteps(tko.adam(0.1), 3).gradient_transformation(), lambda p: jax.tree.map(lambda x: x.ndim > 1, p)
+    ),
+    "conditionally_mask": lambda: tko.conditionally_mask(tko.adam(0.1), is_early),
+    "conditionally_transform": lambda: tko.conditionally_transform(tko.adam(0.1), is_early),
+    "stochastic": lambda: tko.dtype_preserving(tko.adam(0.1), rounding="stochastic"),
+    "ema": lambda: tko.chain(tko.adam(0.1), tko.params_ema(0.9)),
+}
+
+
+def rounding() -> Step:
+    x = params()["w"]
+    return lambda number: tk.stochastic_round(x, jnp.bfloat16, jax.random.key(number))
+
+
+CALLS: dict[str, Callable[[], Step]] = {
+    "stochastic_round": rounding,
+    "model": lambda: Training(tko.MultiSteps(tko.filtered(tko.adam(0.1)), 3), model=mlp()),
+    "model_whole": lambda: Training(tko.MultiSteps(tko.filtered(tko.adam(0.1)), 3), whole=True, model=mlp()),
+    "rounded": lambda: Training(tko.adam(0.1), rounded=True),
+    "rounded_whole": lambda: Training(tko.MultiSteps(tko.adam(0.1), 3), rounded=True, whole=True),
+    **{name: lambda make=make: Training(make()) for name, make in OPTIMIZERS.items()},
+    **{f"{name}_whole": lambda make=OPTIMIZERS[name]: Training(make(), whole=True) for name in ("chain", "masked")},
+    "nested_whole": lambda: Training(OPTIMIZERS["apply_if_finite_of_MultiSteps"](), whole=True),
+}
+
+
+@pytest.mark.usefixtures("nans")
+@pytest.mark.parametrize("name", CALLS)
+def test_once_warm_nothing_is_compiled_and_nothing_is_kept(name: str) -> None:
+    step = CALLS[name]()
+    for number in range(WARM):
+        step(number)
+    before, sizes = len(programs()), [kept()]
+    for number in range(WARM, WARM + 2 * STEPS):
+        step(number)
+        if number in (WARM + STEPS - 1, WARM + 2 * STEPS - 1):
+            sizes.append(kept())
+    assert len(programs()) == before
+    growth = [(after[0] - size[0], after[1] - size[1]) for size, after in itertools.pairwise(sizes)]
+    arrays, objects = min(growth)  # what is filled once only, such as a cache of a bounded size, is in one of them
+    assert arrays == 0
+    assert objects < STEPS
+
+
+def programs() -> list[str]:
+    return [name for name in recorded if name == COMPILED]
+
+
+def kept() -> tuple[int, int]:
+    """The bytes of all arrays, and the number of JAX's objects; beartype keeps some of its own."""
+    gc.collect()
+    objects = sum(str(type(x).__module__).startswith(("jax.", "jaxlib")) for x in gc.get_objects())
+    return sum(x.nbytes for x in jax.live_arrays()), objects
+
+
+def test_a_new_function_is_counted() -> None:
+    """Else the tests above would count nothing."""
+    before = len(programs())
+    jax.jit(lambda x: x + 1)(jnp.ones(7))
+    assert len(programs()) > before
+
+
+@pytest.mark.usefixtures("nans")
+@pytest.mark.parametrize("whole", [False, True], ids=["update", "apply_gradients"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_they_are_the_steps_of_a_jitted_function(name: str, whole: bool) -> None:
+    training = Training(OPTIMIZERS[name](), whole=whole)
+    jitted, theirs = jax.jit(training.step), (training.params, training.state)
+    for number in range(WARM):
+        training(number)
+        theirs = jitted(*theirs, scale(number))
+        ours = (training.params, training.state)
+        assert cases.signature(ours) == cases.signature(theirs)
+        cases.assert_close(cases.arrays_of(ours), cases.arrays_of(theirs), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["conditionally_mask", "conditionally_transform"])
+def test_a_flag_that_is_not_a_scalar_is_rejected_as_under_jit(name: str) -> None:
+    tx = getattr(tko, name)(tko.sgd(0.1), lambda step: jnp.ones(1, bool))
+    state = tx.init(params())
+    for update in (tx.update, jax.jit(tx.update)):
+        with pytest.raises(TypeError, match="Pred must be a scalar"):
+            update(params(), state, params())
+
+
+@pytest.mark.parametrize("name", ["MultiSteps", "conditionally_mask"])
+def test_a_leaf_without_an_update_has_none_in_each_step(name: str) -> None:
+    """Also in one that does not run the inner transformation, which leaves it out."""
+    frozen = tko.filtered(tko.sgd(0.1), {"w": True, "b": False})
+    tx: Any = (
+        tko.MultiSteps(frozen, 2) if name == "MultiSteps" else tko.conditionally_mask(frozen, lambda i: i % 2 == 1)
+    )
+    state = tx.init(params())
+    for number in range(4):
+        updates, state = tx.update(params(), state, params())
+        assert updates["b"] is None
+        assert updates["w"].any() == (number % 2 == 1)

@@ -1,0 +1,86 @@
+"""Loops that run once or zero times, in the memory of what they change."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool
+
+from treekit._base.dtype import promoted_dtype
+from treekit._base.jax import jnp, lax, untyped
+from treekit._base.types import OptState, PyTree
+
+
+def in_place(flag: Bool[Array, ""], f: Callable[..., Any], x: object) -> Any:
+    """Return `f(x)` if `flag` is true, else `x`, in the memory of `x`.
+
+    This is a loop that runs once or zero times: XLA updates the carry of a loop in place, and does not touch it if the
+    loop runs zero times.
+    """
+
+    def cond(carry: PyTree) -> Any:
+        return carry[0]
+
+    def body(carry: PyTree) -> Any:
+        return jnp.zeros_like(flag), f(carry[1])
+
+    return lax.while_loop(cond, body, (flag, x))[1]
+
+
+def run_in_place(
+    should_step: Any, step: Callable[..., Any], like: list[Any], state: OptState, acc: list[Any]
+) -> tuple[Any, Any, Any]:
+    """Run `step(state, acc)` if `should_step` is true, in the memory of its arguments.
+
+    The updates use the memory of the accumulator, which is not needed then. Memory of their own would have to be filled
+    with zeros in steps that only accumulate.
+
+    Args:
+        should_step: whether to run the step; a bool of shape ().
+        step: maps a state and an accumulator to updates and a new state.
+        like: the shape and dtype of each update; None for a leaf without an update.
+        state: the state.
+        acc: the arrays of the accumulator.
+
+    Returns:
+        The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
+    """
+    places = [x if u is None else x.astype(promoted_dtype(x, u)) for x, u in zip(acc, like, strict=True)]
+
+    def body(carry: PyTree) -> Any:
+        state, reverse = carry
+        places = reverse[::-1]
+        updates, new_state = step(state, [place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
+        pairs = zip(places, updates, strict=True)
+        return new_state, [place if u is None else u.astype(place.dtype) for place, u in pairs][::-1]
+
+    # In reverse, since XLA assigns memory from the last result to the first: in their own order, a quarter of them
+    # would need new memory if nothing is donated.
+    state, reverse = in_place(should_step, body, (state, places[::-1]))
+    parts = [
+        _part_jitted(should_step, place, None if u is None else u.dtype, x.dtype)
+        for place, u, x in zip(reverse[::-1], like, acc, strict=True)
+    ]
+    return [u for u, _ in parts], state, [x for _, x in parts]
+
+
+def _part(
+    should_step: Bool[Array, ""], place: Array, update_dtype: DTypeLike | None, acc_dtype: DTypeLike
+) -> tuple[Any, Any]:
+    """Return the update and the accumulator, one of which is in `place`, and the other zero."""
+    update = None
+    if update_dtype is not None:
+        update = lax.select(should_step, place, jnp.zeros_like(place)).astype(update_dtype)
+    return update, _zero(should_step, place).astype(acc_dtype)
+
+
+# Traced once for each shape; inlined, since XLA copies the arguments of a call.
+_part_jitted: Any = untyped.jit(_part, static_argnums=(2, 3), inline=True)
+
+
+def _zero(should_step: Bool[Array, ""], x: Array) -> Any:
+    """Return zeros if `should_step` is true, else `x`."""
+    return lax.select(should_step, jnp.zeros_like(x), x)
+
+
+zero_if: Any = untyped.jit(_zero, inline=True)
