@@ -3,6 +3,7 @@
 import gc
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -15,6 +16,7 @@ from jax import monitoring
 import treekit as tk
 from tests.optax import cases
 from treekit import optax as tko
+from treekit._base.jax import untyped
 
 WARM = 8  # steps, among them a round of MultiSteps, and one that skips
 STEPS = 12
@@ -43,6 +45,10 @@ class Training:
         self.tx, self.whole, self.rounded = tx, whole, rounded
         self.params = params(jnp.bfloat16 if rounded else jnp.float32) if model is None else model
         self.state = tx.init(self.params)
+
+    @classmethod
+    def of(cls, name: str, whole: bool) -> "Training":
+        return cls(OPTIMIZERS[name](), whole=whole)
 
     def __call__(self, number: int) -> None:
         key = jax.random.key(number) if self.rounded else None
@@ -98,9 +104,9 @@ CALLS: dict[str, Callable[[], Step]] = {
     "model_whole": lambda: Training(tko.MultiSteps(tko.filtered(tko.adam(0.1)), 3), whole=True, model=mlp()),
     "rounded": lambda: Training(tko.adam(0.1), rounded=True),
     "rounded_whole": lambda: Training(tko.MultiSteps(tko.adam(0.1), 3), rounded=True, whole=True),
-    **{name: lambda make=make: Training(make()) for name, make in OPTIMIZERS.items()},
-    **{f"{name}_whole": lambda make=OPTIMIZERS[name]: Training(make(), whole=True) for name in ("chain", "masked")},
-    "nested_whole": lambda: Training(OPTIMIZERS["apply_if_finite_of_MultiSteps"](), whole=True),
+    **{name: partial(Training.of, name, whole=False) for name in OPTIMIZERS},
+    **{f"{name}_whole": partial(Training.of, name, whole=True) for name in ("chain", "masked")},
+    "nested_whole": partial(Training.of, "apply_if_finite_of_MultiSteps", whole=True),
 }
 
 
@@ -130,7 +136,7 @@ def kept() -> tuple[int, int]:
     """The bytes of all arrays, and the number of JAX's objects; beartype keeps some of its own."""
     gc.collect()
     objects = sum(str(type(x).__module__).startswith(("jax.", "jaxlib")) for x in gc.get_objects())
-    return sum(x.nbytes for x in jax.live_arrays()), objects
+    return sum(x.nbytes for x in untyped.live_arrays()), objects
 
 
 def test_a_new_function_is_counted() -> None:

@@ -226,7 +226,7 @@ def _clear(should_step: Bool[Array, ""], acc: list[Any], params: list[Any]) -> l
     """
 
     if not is_traced(should_step):
-        return zeros(acc)
+        return list(map(zeros, acc))
 
     def after(acc: list[Any], params: list[Any]) -> Any:
         return [_zero_after(should_step, x, p) for x, p in zip(acc, params, strict=True)]
