@@ -219,7 +219,7 @@ def test_a_function_sees_what_can_be_a_parameter_and_none_elsewhere() -> None:
     seen: list[Any] = []
 
     def mask(p: Any) -> bool:
-        seen.extend(p)
+        seen.extend(p if isinstance(p, list) else [])  # a leaf, where it is asked whether it is a predicate
         return True
 
     assert resolve_mask(mask, tree) is True

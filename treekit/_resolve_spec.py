@@ -3,8 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from treekit._base.callable import is_truly_callable
+from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
+from treekit._base.key_path import path_text
 from treekit._base.predicates import is_inexact_array, is_parameter
 from treekit._base.tree import prefix_mismatch
 from treekit._base.types import PyTree
@@ -33,7 +37,8 @@ def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bo
         `spec`, or its result: a prefix tree of `tree`.
 
     Raises:
-        ValueError: `spec` does not fit `tree`; the message names the argument and the first key path that differs.
+        ValueError: `spec` does not fit `tree` (the message names the argument and the first key path that differs), or
+            is a predicate on leaves, which returns one value for the tree and another for a leaf.
 
     >>> import jax
     >>> params = {"w": jax.numpy.ones((2, 2)), "b": jax.numpy.ones(2)}
@@ -55,8 +60,9 @@ def resolve_shown(
             return spec
         if not (is_truly_callable(spec) or (callable(spec) and not _all_spec_leaves(spec, is_spec_leaf))):
             raise mismatch
+    shown = show(params)
     try:
-        result = spec(show(params))
+        result = spec(shown)
     except Exception as error:
         if isinstance(spec, TreeSpec):  # its errors name it
             raise
@@ -65,7 +71,32 @@ def resolve_shown(
             f"params (here a {type(tree).__name__}), and returns a tree: {name}=lambda params: jax.tree.map(f, params)"
         ) from error
     match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
+    _check_no_predicate(spec, result, shown, is_spec_leaf, name)
     return result
+
+
+def _check_no_predicate(
+    spec: Callable[[Any], Any], result: object, params: PyTree, is_spec_leaf: Callable[[Any], bool], name: str
+) -> None:
+    """Raise a ValueError if a function answers for one leaf: it has one answer for the tree, and another for a leaf.
+
+    Its answer for the whole tree, such as False since a model is not an array, would silently apply to every leaf.
+    """
+    if result is None or not is_spec_leaf(result) or jtu.all_leaves([params]):
+        return
+    kinds = {(type(x), np.shape(x), dtype_of(x)): (path, x) for path, x in jtu.tree_flatten_with_path(params)[0]}
+    for path, leaf in kinds.values():
+        try:
+            answer = spec(leaf)
+        except Exception:  # a function of the tree may raise anything for a leaf
+            return
+        if is_spec_leaf(answer) and answer is not None and bool(answer != result):
+            raise ValueError(
+                f"the function given as {name} is a predicate on leaves: it returned {result!r} for all of the params "
+                f"(here a {type(params).__name__}), and {answer!r} for the leaf at {path_text(path)}. {name} is called "
+                f"once, with all of the params. Write {name}=lambda params: jax.tree.map(predicate, params), or select "
+                "by key path, with treekit.path_mask or treekit.path_labels"
+            )
 
 
 def match_spec(

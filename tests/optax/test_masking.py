@@ -1,5 +1,6 @@
 """filtered, masked, partition: a transformation over some of the leaves of any model."""
 
+import functools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 
+import treekit as tk
 from tests.optax import cases
 from treekit import assert_trees_same
 from treekit import optax as tko
@@ -453,3 +455,56 @@ def test_vmap_over_an_ensemble_of_raw_models() -> None:
     together = jax.vmap(lambda d, s: step(eqx.combine(d, static), s))(dynamic, stacked)
     for i, (model, state) in enumerate(zip(models, states, strict=True)):
         cases.assert_close(jax.tree.map(lambda x, i=i: x[i], together), step(model, state), rtol=1e-5)
+
+
+def is_wide(leaf: Any) -> bool:
+    return bool(eqx.is_array(leaf) and leaf.ndim > 1)
+
+
+# Functions of one leaf, where a function of the whole tree belongs.
+PREDICATES: dict[str, Any] = {
+    "is_array": eqx.is_array,
+    "is_inexact_array": eqx.is_inexact_array,
+    "treekit's": tk.is_inexact_array,
+    "the user's": is_wide,
+    "a partial": functools.partial(lambda rank, leaf: eqx.is_array(leaf) and leaf.ndim == rank, 2),
+}
+TAKE_MASKS: dict[str, Callable[[Any], Any]] = {
+    "masked": lambda mask: tko.masked(tko.sgd(0.1), mask),
+    "freeze": tko.freeze,
+    "selective_transform": lambda mask: tko.selective_transform(tko.sgd(0.1), freeze_mask=mask),
+    "adamw": lambda mask: tko.adamw(1e-3, mask=mask),
+    "inject_hyperparams": lambda mask: tko.inject_hyperparams(tko.adamw)(1e-3, mask=mask),
+    "partition": lambda mask: tko.partition({True: tko.sgd(0.1), False: tko.adam(0.1)}, mask),
+}
+
+
+@pytest.mark.parametrize("params", ("a model", "a dict"))
+@pytest.mark.parametrize("wrapper", TAKE_MASKS)
+@pytest.mark.parametrize("predicate", PREDICATES)
+def test_a_predicate_on_leaves_where_a_function_of_the_params_belongs_raises(
+    predicate: str, wrapper: str, params: str
+) -> None:
+    """It answers False for the whole model, so that `masked` would return gradients, and decay would be off."""
+    model: Any = eqx.nn.MLP(2, 1, 4, depth=1, key=jax.random.key(0))
+    tree = model if params == "a model" else {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    argument = {"partition": "param_labels", "selective_transform": "freeze_mask"}.get(wrapper, "mask")
+    message = (
+        rf"^the function given as {argument} is a predicate on leaves: it returned False .*{argument}=lambda params"
+    )
+    with pytest.raises(ValueError, match=message):
+        TAKE_MASKS[wrapper](PREDICATES[predicate]).init(tree)
+
+
+@pytest.mark.parametrize("wrapper", TAKE_MASKS)
+@pytest.mark.parametrize("mask", (lambda _: True, lambda params: params["w"].ndim > 1, lambda _: False))
+def test_a_function_that_returns_one_bool_for_the_params_is_used(mask: Any, wrapper: str) -> None:
+    params = {"w": jnp.ones((2, 2)), "b": jnp.ones(1)}
+    TAKE_MASKS[wrapper](mask).init(params)
+
+
+def test_a_bad_freeze_mask_is_named_as_the_user_wrote_it() -> None:
+    for mask in ({"x": True}, lambda params: {"x": True}, lambda params: params["y"]):
+        with pytest.raises(ValueError, match="freeze_mask") as caught:
+            tko.selective_transform(tko.sgd(0.1), freeze_mask=mask).init({"w": jnp.ones(2)})
+        assert "param_labels" not in str(caught.value)

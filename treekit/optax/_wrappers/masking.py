@@ -129,20 +129,32 @@ def partition(
     >>> updates["w"], updates["b"]
     (Array([-1., -1.], dtype=float32), Array([0., 0.], dtype=float32))
     """
+    # A partial, since Equinox's `closure_to_pytree` opens functions: see `filtered`.
+    return _partition(transforms, functools.partial(_given_labels, param_labels), mask_compatible_extra_args)
+
+
+def _given_labels(param_labels: Labels, _: Params) -> Labels:
+    return param_labels
+
+
+def _partition(
+    transforms: Mapping[Any, TransformationLike], labels_of: Callable[[Any], Labels], any_shape: bool = False
+) -> GradientTransformation[optax.transforms.PartitionState]:
+    """Give each leaf to the transformation with its label; `labels_of` maps the params to the labels that apply."""
     cores = {key: core_of(tx) for key, tx in transforms.items()}
 
     def init(params: Params) -> Any:
         if is_params_placeholder(params):
             states = {key: optax.MaskedState(core.init(params)) for key, core in cores.items()}
         else:
-            groups = _groups(cores, param_labels, params, mask_compatible_extra_args)
+            groups = _groups(cores, labels_of(params), params, any_shape)
             states = {key: group.init(params) for key, group in groups.items()}
         return optax.transforms.PartitionState(states)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         given = updates if params is None else params
         states: dict[Any, Any] = {}
-        for key, group in _groups(cores, param_labels, given, mask_compatible_extra_args).items():
+        for key, group in _groups(cores, labels_of(given), given, any_shape).items():
             updates, states[key] = group.update(updates, state.inner_states[key], params, **extra)
         return updates, optax.transforms.PartitionState(states)
 
@@ -205,10 +217,9 @@ def selective_transform(
     {'b': Array([-1., -1.], dtype=float32), 'w': Array([0., 0.], dtype=float32)}
     """
 
-    def labels(params: Params) -> Any:
-        return _train_or_freeze(freeze_mask, params)
-
-    return partition({"train": optimizer, "freeze": optax.set_to_zero()}, labels)
+    # Resolved before the labels are, so that an error names the argument that the user wrote.
+    labels_of = functools.partial(_train_or_freeze, freeze_mask)
+    return _partition({"train": optimizer, "freeze": optax.set_to_zero()}, labels_of)
 
 
 def _train_or_freeze(freeze_mask: Mask, params: Params) -> Any:
