@@ -83,7 +83,7 @@ class GraftReport(tuple[Grafted, ...]):
 
 
 def check_strict(report: GraftReport) -> None:
-    """Raise a ValueError unless every leaf is kept; first of all, it lists the leaves that have no old value."""
+    """Raise a ValueError unless every leaf is kept; it first lists the leaves that have no old value."""
     if not any(row.strict and row.kind != "kept" for row in report):
         return
     lacking = [row for row in report.fresh if row.strict]
