@@ -242,6 +242,16 @@ def test_layers_that_cannot_be_stacked_are_refused_and_named(old: Any, said: str
     assert re.search(said, str(report))
 
 
+def test_two_layers_of_one_index() -> None:
+    with pytest.raises(ValueError, match=r"rename maps layers\.01\.w and layers\.1\.w to one entry of layers\.w"):
+        tk.graft(fresh(STACKED), LAYERS | {"layers.01.w": array(2, 3)}, rename=STACK)
+
+
+def test_the_holes_of_a_huge_index_are_not_all_listed() -> None:
+    _, report = tk.graft(fresh(STACKED), LAYERS | {"layers.1000000000.w": array(2, 3)}, rename=STACK)
+    assert "without 12, 13, 14, 15, 16 at layers.*.w" in str(report)
+
+
 @pytest.mark.parametrize("count", [11, 13])
 def test_another_number_of_layers_is_refused(count: int) -> None:
     new = fresh({f"layers.{i}.w": array(2, 3) for i in range(count)} | {"x": array(1)})

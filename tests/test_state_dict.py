@@ -55,6 +55,7 @@ TREES: dict[str, Any] = {
     "MultiSteps": opt_state(tko.MultiSteps(tko.adam(0.1), 2), PARAMS),
     "injected": opt_state(tko.inject_hyperparams(tko.adamw)(SCHEDULE), PARAMS),
     "lbfgs": opt_state(tko.scale_by_lbfgs(memory_size=2), PARAMS),
+    "noise": tko.noisy_sgd(0.1, 0.1, 0.1, key=jax.random.key(0)).init(PARAMS),  # it has a key
     "model and state": {"model": EQX, "state": opt_state(tko.adam(0.1), EQX), "step": jnp.int32(3)},
     "two": {name: (opt_state(tko.adam(0.1), EQX), {"w": jnp.ones(2)}) for name in ("gen", "critic")},
 }

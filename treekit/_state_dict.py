@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from treekit._base.dtype import has_dtype, is_number
 from treekit._base.jax import untyped
 from treekit._base.key_path import flatten_with_names
+from treekit._base.predicates import is_numeric_array
 from treekit._base.types import PyTree
 
 
@@ -35,7 +35,7 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, x in flatten_with_names(tree):
-        if not (has_dtype(x) and is_number(x.dtype)):
+        if not is_numeric_array(x):
             continue
         if name in found:
             raise ValueError(

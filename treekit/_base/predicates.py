@@ -6,7 +6,16 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from treekit._base.dtype import ARRAYS, as_array, dtype_of, is_number, issubdtype, resolve_array, stands_for_array
+from treekit._base.dtype import (
+    ARRAYS,
+    as_array,
+    dtype_of,
+    has_dtype,
+    is_number,
+    issubdtype,
+    resolve_array,
+    stands_for_array,
+)
 from treekit._base.jax import jnp
 
 if TYPE_CHECKING:
@@ -72,6 +81,11 @@ def is_inexact_parameter(x: object) -> bool:
 def has_gradient(x: object) -> bool:
     """Whether JAX differentiates with respect to `x`: a floating-point or complex array, also one of NumPy in bf16."""
     return is_array(x) and issubdtype(dtype_of(x), jnp.inexact)
+
+
+def is_numeric_array(x: object) -> bool:
+    """Whether `x` is an array of numbers or bools, as files have them; a Python number and an array of keys are not."""
+    return has_dtype(x) and is_number(x.dtype)
 
 
 def is_real_number(x: Any) -> bool:

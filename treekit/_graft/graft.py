@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import has_dtype, is_number
 from treekit._base.jax import jtu
 from treekit._base.patterns import nearest
+from treekit._base.predicates import is_numeric_array
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.leaf import Leaf, Slice
@@ -198,14 +198,9 @@ def _nothing_in_common(new: list[Leaf], old: list[Leaf]) -> str:
     )
 
 
-def _is_in_files(x: object) -> bool:
-    """Whether files of arrays have such a leaf: not a Python number, nor a typed PRNG key."""
-    return has_dtype(x) and is_number(x.dtype)
-
-
 def _row(leaf: Leaf, source: Leaf | None, *, is_kept: bool, is_converted: bool) -> Grafted:
     if source is None:
-        return Grafted(leaf.name, "fresh", describe(leaf.value), "nothing", _is_in_files(leaf.value))
+        return Grafted(leaf.name, "fresh", describe(leaf.value), "nothing", is_numeric_array(leaf.value))
     where = f" at {source.source_name}" if source.source_name != leaf.name else ""
     changed = ", converted" if is_converted else ""
     return Grafted(leaf.name, "kept" if is_kept else "refused", describe(leaf.value), f"{source}{where}{changed}")

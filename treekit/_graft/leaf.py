@@ -1,6 +1,7 @@
 """The leaves that `graft` matches: those of a tree, and those that `rename` makes by stacking and unstacking."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from treekit._base.types import KeyPath
 if TYPE_CHECKING:
     from treekit._graft.states import State
 
+_HOLES = 5  # that a report lists
 Convert = Callable[[Any], Any]
 
 
@@ -93,8 +95,8 @@ class Stack(Leaf):
 
     @property
     def holes(self) -> list[int]:
-        """The indices from 0 to the last that no leaf has."""
-        return [i for i in range(max(self.value)) if i not in self.value]
+        """The indices from 0 to the last that no leaf has; the first few of them."""
+        return list(itertools.islice((i for i in range(max(self.value)) if i not in self.value), _HOLES))
 
     def read(self, convert: Convert) -> Any:
         arrays = [leaf.read(convert) for leaf in self.origins]

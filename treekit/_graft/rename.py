@@ -110,7 +110,9 @@ class RenamedTree:
                 source = f"{leaf.name[:start]}*{leaf.name[end:]}"
                 stack = self._stacks[pattern, name] = Stack(name, {}, leaf.state, "", pattern=pattern, source=source)
                 yield stack
-            stack.value[int(index)] = leaf
+            other = stack.value.setdefault(int(index), leaf)
+            if other is not leaf:
+                raise ValueError(f"rename maps {other.name} and {leaf.name} to one entry of {name}")
         elif rule.added is not None:
             if not np.shape(leaf.value):
                 raise ValueError(

@@ -10,6 +10,7 @@ import numpy as np
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name
+from treekit._base.predicates import is_numeric_array
 from treekit._base.states import is_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, PyTree
@@ -172,13 +173,13 @@ def _nested(names: Mapping[str, Any], path: KeyPath) -> Mapping[str, Any]:
 
 
 def _filled(x: Any) -> list[str]:
-    """Return the names of the fields, or the keys, that have leaves."""
+    """Return the names of the fields, or the keys, that have arrays as files have them."""
     children: Any = x.items() if is_mapping(x) else zip(getattr(x, "_fields", range(len(x))), x, strict=True)
-    return [str(key) for key, child in children if isinstance(child, _Nested) or jtu.tree_leaves(_value(child))]
+    return [str(key) for key, child in children if isinstance(child, _Nested) or _has_arrays(child)]
 
 
-def _value(x: Any) -> Any:
-    return x.value if isinstance(x, _Entry) else x
+def _has_arrays(x: Any) -> bool:
+    return any(map(is_numeric_array, jtu.tree_leaves(x.value if isinstance(x, _Entry) else x)))
 
 
 def _inside(state: State, kind: object, name: str, keys: Names) -> State:
