@@ -14,7 +14,6 @@ from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_array
 from treekit._base.types import PyTree
-from treekit._map import dtype_preserving_tree_map
 
 if TYPE_CHECKING:
     InexactLike = ArrayLike
@@ -142,16 +141,6 @@ def _turn(words: tuple[Array, Array], word: Array) -> Any:
     return (right, left ^ murmur_mix(right ^ word)), None
 
 
-def round_like(tree: PyTree, like: PyTree, random_bits: RandomBits) -> Any:
-    """Cast a tree to the dtypes of another, rounding to narrow ones with different random bits for each leaf."""
-
-    def to_round(old: Any, new: Any, random_bits: RandomBits) -> Any:
-        is_float = is_narrow(old) and is_inexact_dtype(dtype_of(new), np.floating)
-        return round_by(random_bits, new, old.dtype) if is_float else new
-
-    return dtype_preserving_tree_map(to_round, like, tree, bits_like(like, random_bits))
-
-
 @functools.partial(untyped.custom_jvp, nondiff_argnums=(1,))
 def _round(x: Array, dtype: DTypeLike, random_bits: RandomBits) -> Any:
     return _compiled_round(x, dtype, random_bits)
@@ -170,7 +159,7 @@ def _compiled_round(x: Shaped[Array, "*shape"], dtype: DTypeLike, random_bits: R
     if have.nmant <= to.nmant and have.minexp >= to.minexp and float(have.max) <= float(to.max):
         return x.astype(dtype)
     wide = x.astype(jnp.float64 if have.bits == 64 else jnp.float32)
-    random = _spread_bits(random_bits, x.shape)
+    random = spread_bits(random_bits, x.shape)
     if (wide.dtype, dtype) == (jnp.float32, jnp.bfloat16):
         return _to_bf16(wide, random)
     # `x` is now a value of `dtype`; the cast handles inf, NaN and overflow.
@@ -188,7 +177,9 @@ def _to_bf16(x: Float32[Array, "*shape"], random: UInt32[Array, "*shape"]) -> BF
     # From the largest bf16 upwards, half a unit is added, which rounds to nearest and preserves inf.
     noise = jnp.where(size < np.uint32(0x7F7F0000), random >> np.uint32(16), np.uint32(0x8000))
     word = jnp.where(size > np.uint32(0x7F800000), np.uint32(0x7FC00000), word)  # NaN's bits may all be cut off
-    out: Array = lax.bitcast_convert_type(((word + noise) >> np.uint32(16)).astype(jnp.uint16), jnp.bfloat16)
+    # The cast is exact. Of an integer of 16 bits instead, XLA (libtpu 0.0.52) splits an AdamW step whose state is in
+    # 8 bits into two passes over memory; tests/accelerators/test_eight_bits.py shows it.
+    out: Array = lax.bitcast_convert_type((word + noise) & np.uint32(0xFFFF0000), jnp.float32).astype(jnp.bfloat16)
     return out
 
 
@@ -211,7 +202,7 @@ def _to_grid(x: Float[Array, "*shape"], to: Any, random: UInt32[Array, "*shape"]
     return out
 
 
-def _spread_bits(random_bits: RandomBits, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
+def spread_bits(random_bits: RandomBits, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     """Return 32 random bits for each element: a hash of two words, its row and its position in the row.
 
     The index is computed axis by axis, without a reshape, so that each device computes only those of its own part.

@@ -48,6 +48,7 @@ class _Numpy(Protocol):
     integer: Any
     nan: Any
     uint16: Any
+    uint8: Any
     uint32: Any
 
     def abs(self, *args: object, **kwargs: object) -> Array: ...

@@ -30,6 +30,8 @@ from treekit.optax._functions.apply import tree_map_params as tree_map_params
 from treekit.optax._functions.apply_gradients import apply_gradients as apply_gradients
 from treekit.optax._functions.averages import incremental_update as incremental_update
 from treekit.optax._functions.averages import periodic_update as periodic_update
+from treekit.optax._functions.eight_bits import decode_state as decode_state
+from treekit.optax._functions.eight_bits import encode_state as encode_state
 from treekit.optax._functions.hyperparams import get_hyperparams as get_hyperparams
 from treekit.optax._functions.hyperparams import set_hyperparams as set_hyperparams
 from treekit.optax._functions.summary import summary as summary

@@ -55,7 +55,7 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
             return param
         param, update = as_array(param), resolve_array(update)
         rounds = key is not None and is_narrow(param)
-        x, dx = widen((param, update)) if rounds else (param, update)
+        x, dx = widen((param, update)) if is_narrow(param) else (param, update)
         total = jnp.asarray(x, promoted_dtype(x, dx)) + jnp.asarray(dx, promoted_dtype(x, dx))
         if rounds and issubdtype(total.dtype, jnp.floating):
             return round_by(random_bits, total, param.dtype)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import optax
@@ -11,23 +11,34 @@ from jax.typing import DTypeLike
 from treekit._base.describe import describe_value
 from treekit._base.dtype import issubdtype
 from treekit._base.jax import jnp, jtu, lax
-from treekit._base.key_path import is_variable, path_name
+from treekit._base.key_path import path_name
 from treekit._base.patterns import matches
 from treekit._base.predicates import is_array
-from treekit._base.states import is_state
 from treekit._base.tree import is_mapping
-from treekit._base.types import KeyPath, OptState, Params, PyTree, Updates
+from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit._codes import encode, has_code_dtype, is_code_dtype
 from treekit._round import is_inexact_dtype, widen
-from treekit.optax._kernel.state_map import is_params_placeholder
+from treekit.optax._kernel.state_map import Entry, is_params_placeholder, map_state
 from treekit.optax._kernel.transformation import Core, core_of
 from treekit.optax._kernel.types import TransformationLike
+from treekit.optax._wrappers.nesting import is_nested
+
+SMALLEST = 4096  # an array of fewer elements is not stored in codes: it has little to save, and often a large effect
+EIGHT_BITS = "state_dtype={'mu': jnp.int8, 'nu': jnp.uint8}, rounding='stochastic'"
+_SUMS = ("average", "accumulator")  # roles of arrays that change by small amounts, or by few
+_NO_CODES = (*_SUMS, "params", "hyperparameter")
 
 
-def check_state_dtype(state_dtype: Any) -> None:
-    """Raise a TypeError unless `state_dtype` is None, a floating-point dtype, or a mapping from names to dtypes."""
+def check_state_dtype(state_dtype: Any, rounding: str) -> None:
+    """Raise unless `state_dtype` is None, a floating-point dtype, or a mapping from names to dtypes and codes."""
     if state_dtype is None:
         return
     if not is_mapping(state_dtype):
+        if _is_code(state_dtype):
+            raise TypeError(
+                f"state_dtype={jnp.dtype(state_dtype)} does not say which accumulators are never negative. Name them: "
+                f"{EIGHT_BITS}"
+            )
         _check_dtype("state_dtype", state_dtype)
         return
     for name, dtype in state_dtype.items():
@@ -35,101 +46,153 @@ def check_state_dtype(state_dtype: Any) -> None:
             raise TypeError(
                 f"state_dtype must map names or compiled patterns to dtypes, found the key {describe_value(name)}"
             )
-        _check_dtype(f"state_dtype[{name!r}]", dtype)
+        if not _is_code(dtype):
+            _check_dtype(f"state_dtype[{name!r}]", dtype)
+        elif rounding != "stochastic":
+            raise ValueError(
+                f"state_dtype[{name!r}] is {jnp.dtype(dtype)}, which needs rounding='stochastic': rounded to nearest, "
+                "a moment in 8 bits does not follow the gradients"
+            )
 
 
 def _check_dtype(what: str, dtype: object) -> None:
     if not is_inexact_dtype(dtype, jnp.floating):
-        raise TypeError(f"{what} must be a floating dtype, found {dtype!r}")
+        raise TypeError(
+            f"{what} must be a floating dtype, found {dtype!r}. For 8 bits a number: {EIGHT_BITS}"
+            if is_inexact_dtype(dtype, jnp.integer)
+            else f"{what} must be a floating dtype, found {dtype!r}"
+        )
+    if jnp.finfo(dtype).bits < 16:
+        raise TypeError(
+            f"{what} is {jnp.dtype(dtype)}, in which most second moments are zero, so that updates are many times the "
+            f"learning rate. What works in 8 bits: {EIGHT_BITS}"
+        )
 
 
-def store_in(tx: TransformationLike, dtype: DTypeLike) -> Core:
-    """Return a core that stores the floating-point state of `tx` in this dtype, and computes in it."""
+def has_codes(state_dtype: Any) -> bool:
+    """Whether a state is stored in codes."""
+    return is_mapping(state_dtype) and any(map(_is_code, state_dtype.values()))
+
+
+def is_of_uint8(dtype: object) -> bool:
+    """Whether this is the dtype of codes that are never negative."""
+    return _is_code(dtype) and jnp.dtype(dtype) == jnp.uint8
+
+
+def _is_code(dtype: object) -> bool:
+    return is_inexact_dtype(dtype, jnp.integer) and is_code_dtype(jnp.dtype(dtype))
+
+
+def store(tx: TransformationLike, state_dtype: Any) -> Core:
+    """Return a core that stores the state of `tx` in `state_dtype`, and computes in float32 at least."""
     inner_init, inner_update = core_of(tx)
 
+    def wide(tree: PyTree) -> Any:
+        return tree if is_mapping(state_dtype) else _widened(tree, state_dtype)
+
     def init(params: Params) -> Any:
-        return cast_state(dtype, inner_init(_cast_floats(dtype, params)))
+        if is_params_placeholder(params):
+            return inner_init(params)
+        return cast_state(state_dtype, inner_init(wide(params)), params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        check_state(state, dtype)
-        new_updates, new_state = inner_update(_cast_floats(dtype, updates), state, _cast_floats(dtype, params), **extra)
+        check_state(state, state_dtype, updates if params is None else params)
+        new_updates, new_state = inner_update(wide(updates), widen(state), wide(params), **extra)
         return new_updates, new_state
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def store_by_name(tx: TransformationLike, dtypes: Mapping[Any, Any]) -> Core:
-    """Return a core that stores the accumulators of `tx` in these dtypes, and computes in float32 at least."""
-    inner_init, inner_update = core_of(tx)
+def _widened(tree: PyTree, dtype: DTypeLike) -> Any:
+    """Cast floating-point arrays of fewer bits to a dtype."""
 
-    def init(params: Params) -> Any:
-        state = inner_init(params)
-        return state if is_params_placeholder(params) else cast_state(dtypes, state)
+    def wide(x: Any) -> Any:
+        return lax.convert_element_type(x, jnp.result_type(x.dtype, _canonical(dtype))) if _is_float(x) else x
 
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        check_state(state, dtypes)
-        new_updates, new_state = inner_update(updates, widen(state), params, **extra)
-        return new_updates, new_state
-
-    return optax.GradientTransformationExtraArgs(init, update)
+    return jtu.tree_map(wide, tree)
 
 
-def cast_state(state_dtype: Any, state: OptState) -> Any:
-    """Cast the state to the dtypes in which it is stored.
+def cast_state(state_dtype: Any, state: OptState, params: Params) -> Any:
+    """Cast a new state to the dtypes in which it is stored.
 
     Raises:
-        ValueError: a name or a pattern matches nothing in the state; the message lists the names that do.
+        ValueError: a name or a pattern matches nothing in the state; the message lists the names that do. Or an
+            accumulator cannot be stored in the dtype that its name has.
     """
-    if not is_mapping(state_dtype):
-        return state if state_dtype is None else _cast_floats(state_dtype, state)
-    leaves, treedef = jtu.tree_flatten_with_path(state)
-    unused = set(state_dtype)
-    for i, (path, x) in enumerate(leaves):
-        if (name := _name_of(state_dtype, state, path, x)) is not None:
-            unused.discard(name)
-            leaves[i] = path, lax.convert_element_type(x, _canonical(state_dtype[name]))
-    if unused and any(map(_is_float, jtu.tree_leaves(state))):
-        fields = {str(key.name) for path, x in leaves if _is_float(x) for key in path if hasattr(key, "name")}
-        raise ValueError(
-            f"state_dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields "
-            f"with floating-point arrays are {', '.join(sorted(fields))}"
-        )
-    return treedef.unflatten([x for _, x in leaves])
-
-
-def check_state(state: OptState, state_dtype: Any) -> None:
-    """Raise a TypeError where state was made without this `state_dtype`: its dtypes would be kept silently."""
     if state_dtype is None:
+        return state
+    leaves, treedef = jtu.tree_flatten(state)
+    entries = map_state(state, params)
+    found = [_Decision.of(state_dtype, *pair) for pair in zip(entries, leaves, strict=True)]
+    if is_mapping(state_dtype):
+        _check_used(state_dtype, entries, leaves, found)
+        if has_codes(state_dtype):
+            _check_no_integers(entries, leaves)
+    return treedef.unflatten(map(_cast, leaves, found))
+
+
+def _cast(x: Any, decision: "_Decision") -> Any:
+    if decision.dtype is None:
+        return x
+    return encode(x, decision.dtype) if _is_code(decision.dtype) else lax.convert_element_type(x, decision.dtype)
+
+
+def check_state(state: OptState, state_dtype: Any, params: Params) -> None:
+    """Raise a TypeError where state was made without this `state_dtype`: its dtypes would be kept silently."""
+    if state_dtype is None or is_nested():
         return
-    for path, x in jtu.tree_flatten_with_path(state)[0]:
-        what, wanted = _stored_dtype(state_dtype, state, path, x)
+    for entry, x in zip(map_state(state, params), jtu.tree_leaves(state), strict=True):
+        key, wanted = _Decision.of(state_dtype, entry, x)
         if wanted is not None and x.dtype != wanted:
+            what = "state_dtype" if key is None else f"state_dtype[{key!r}]"
+            few = key is not None and _is_code(state_dtype[key]) and not _is_code(wanted)
+            cure = "Convert it with optax.encode_state" if has_codes(state_dtype) else "Cast it"
             raise TypeError(
-                f"{what} is {jnp.dtype(wanted)}, and this state has {x.dtype} at {jtu.keystr(path)}. Cast it, or make "
-                "it again with init"
+                f"{what} is {jnp.dtype(wanted)}{f' below {SMALLEST:,} elements' if few else ''}, and this state has "
+                f"{x.dtype} at {jtu.keystr(entry.path)}. {cure}, or make it again with init"
             )
 
 
-def _stored_dtype(state_dtype: Any, state: OptState, path: KeyPath, x: Any) -> tuple[str, Any]:
-    """Return the argument that decides in which dtype a leaf is stored, and that dtype; None if it may have any."""
-    if not is_mapping(state_dtype):
-        return "state_dtype", _held_dtype(state_dtype, x) if _is_float(x) and x.shape else None
-    name = _name_of(state_dtype, state, path, x)
-    return f"state_dtype[{name!r}]", None if name is None else _canonical(state_dtype[name])
+class _Decision(NamedTuple):
+    """What decides in which dtype a leaf is stored.
+
+    Attributes:
+        key: the name or the pattern; None if there is one dtype for all.
+        dtype: that dtype; None if the leaf may have any.
+    """
+
+    key: Any
+    dtype: Any
+
+    @classmethod
+    def of(cls, state_dtype: Any, entry: Entry, x: Any) -> "_Decision":
+        if not (_is_float(x) or (has_codes(state_dtype) and has_code_dtype(x))):
+            return cls(None, None)
+        if not is_mapping(state_dtype):
+            return cls(None, _held_dtype(_canonical(state_dtype), entry, x))
+        key = _key_of(state_dtype, entry)
+        return cls(key, None if key is None else _dtype_by_name(_canonical(state_dtype[key]), entry, x))
 
 
-def _cast_floats(dtype: DTypeLike, tree: PyTree) -> Any:
-    def cast(x: Any) -> Any:
-        return lax.convert_element_type(x, _held_dtype(dtype, x)) if _is_float(x) else x
-
-    return jtu.tree_map(cast, tree)
-
-
-def _held_dtype(dtype: DTypeLike, x: Any) -> Any:
+def _held_dtype(wanted: Any, entry: Entry, x: Any) -> Any:
     """Return the dtype in which a float is stored: numbers of shape () are not narrowed, as b2 = 0.999 is 1 in bf16."""
-    wanted = _canonical(dtype)
+    if entry.role in _SUMS and jnp.finfo(wanted).bits < 32:
+        return _at_least_f32(x)
     is_narrowed = jnp.finfo(wanted).bits < jnp.finfo(x.dtype).bits
     return x.dtype if is_narrowed and x.shape == () else wanted
+
+
+def _dtype_by_name(wanted: Any, entry: Entry, x: Any) -> Any:
+    """Return the dtype in which an array is stored that an entry of the mapping matches; None if it may have any."""
+    if not _is_code(wanted):
+        return None if entry.role in _SUMS and jnp.finfo(wanted).bits < 32 else wanted
+    if entry.role in _NO_CODES:
+        return None
+    return wanted if x.size >= SMALLEST else _at_least_f32(x)
+
+
+def _at_least_f32(x: Any) -> Any:
+    return jnp.result_type(x.dtype, jnp.float32)
 
 
 def _canonical(dtype: DTypeLike) -> Any:
@@ -137,41 +200,51 @@ def _canonical(dtype: DTypeLike) -> Any:
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
-def _name_of(dtypes: Mapping[Any, Any], state: OptState, path: KeyPath, x: object) -> str | re.Pattern[str] | None:
-    """Return the name or pattern that decides about a leaf, if any: the name of the outermost part, or a pattern."""
-    if not _is_float(x):
-        return None
-    parts = [path_name((key,)) for key in path]
-    if named := [part for part in parts[: _depth(state, path)] if part in dtypes]:
-        return named[0]
+def _key_of(dtypes: Mapping[Any, Any], entry: Entry) -> Any:
+    """Return the pattern or the name that decides about a leaf: the first pattern, else the outermost name."""
+    parts = [path_name((key,)) for key in entry.path]
     whole = ".".join(parts)
+    names = [part for part in parts[: entry.depth] if part in dtypes]
 
-    def fits(name: str | re.Pattern[str]) -> bool:
-        return matches(name, whole) if isinstance(name, str) else bool(name.search(whole))
+    def fits(key: str | re.Pattern[str]) -> bool:
+        if isinstance(key, re.Pattern):
+            return bool(key.search(whole))
+        return key not in parts[: entry.depth] and matches(key, whole)
 
-    return next(filter(fits, dtypes), None)
+    return next(filter(fits, dtypes), names[0] if names else None)
 
 
-def _depth(state: OptState, path: KeyPath) -> int:
-    """Return how many keys of a path are not names in the params: those up to the field of the innermost state."""
-    node: Any = state
-    depth = 0
-    for i, key in enumerate(path):
-        if is_state(type(node)):
-            depth = i + 1
-        elif depth and i == depth and getattr(path[i - 1], "name", None) == "hyperparams":
-            depth = i + 1  # its name
-        if is_variable(node):  # of Flax: what is below is a param
-            break
-        elif hasattr(key, "name"):
-            node = getattr(node, key.name)
-        elif isinstance(key, jax.tree_util.SequenceKey):
-            node = node[key.idx]
-        elif isinstance(key, jax.tree_util.DictKey):
-            node = node[key.key]
-        else:
-            break
-    return depth or len(path)
+def _check_used(dtypes: Mapping[Any, Any], entries: list[Entry], leaves: list[Any], found: list[_Decision]) -> None:
+    """Raise a ValueError if an entry of the mapping decides nothing, or is the name of what it cannot be applied to."""
+    floats = [entry for entry, x in zip(entries, leaves, strict=True) if _is_float(x)]
+    occurring = {path_name((key,)) for entry in floats for key in entry.path[: entry.depth]}
+    unused = set(dtypes) - {decision.key for decision in found} - occurring
+    if unused and floats:
+        fields = sorted({str(key.name) for x in floats for key in x.path if hasattr(key, "name")})
+        raise ValueError(
+            f"state_dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields "
+            f"with floating-point arrays are {', '.join(fields)}"
+        )
+    for entry, (key, dtype) in zip(entries, found, strict=True):
+        if key is not None and dtype is None and key == entry.field:
+            raise ValueError(
+                f"state_dtype[{key!r}] is {jnp.dtype(dtypes[key])}, and {jtu.keystr(entry.path)} is "
+                f"{_what(entry)}, which needs float32 at least: leave {key!r} out"
+            )
+
+
+def _what(entry: Entry) -> str:
+    kinds = {"average": "an average of the params", "accumulator": "an accumulator of gradients"}
+    return kinds.get(entry.role, f"not a moment, but one of the {entry.role.removesuffix('s')}s")
+
+
+def _check_no_integers(entries: list[Entry], leaves: list[Any]) -> None:
+    for entry, x in zip(entries, leaves, strict=True):
+        if has_code_dtype(x):
+            raise ValueError(
+                f"the state has an array of {x.dtype} of its own at {jtu.keystr(entry.path)}, which could be mistaken "
+                "for codes. Wrap only the transformation with the moments in dtype_preserving"
+            )
 
 
 def _is_float(x: object) -> bool:

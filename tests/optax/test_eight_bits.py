@@ -1,0 +1,394 @@
+"""Optimizer state in codes of 8 bits: dtype_preserving(tx, state_dtype={"mu": jnp.int8, "nu": jnp.uint8})."""
+
+import inspect
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.optax import cases
+from treekit import optax as tko
+from treekit.optax._wrappers.rounding_state import EightBitState, StochasticRoundingState
+
+CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
+LARGE = (64, 64)
+
+
+def params_of(dtype: Any = jnp.float32) -> Any:
+    """A large matrix, which is stored in codes, and a small one, which is not."""
+    large = jnp.linspace(-1, 1, 4096).reshape(LARGE)
+    return {"w": large.astype(dtype), "b": jnp.ones(3, dtype), "embed": {"table": (2 * large).astype(dtype)}}
+
+
+def eight_bit(tx: Any, state_dtype: Any = CODES, **options: Any) -> Any:
+    return tko.dtype_preserving(tx, state_dtype=state_dtype, rounding="stochastic", **options)
+
+
+def run(tx: Any, params: Any, grads: Any, steps: int, state: Any = None) -> tuple[Any, Any]:
+    """The updates of the last step and the state after it, on the same params."""
+
+    def body(carry: Any, _: None) -> Any:
+        updates, state = tx.update(grads, carry[1], params)
+        return (updates, state), None
+
+    start = jax.tree.map(jnp.zeros_like, params), tx.init(params) if state is None else state
+    end: tuple[Any, Any] = jax.jit(lambda carry: jax.lax.scan(body, carry, None, steps)[0])(start)
+    return end
+
+
+def dtype_of(state: Any, name: str, key: str = "w") -> Any:
+    found = [value[key] for _, value in optax.tree.get_all_with_path(state, name)]  # muon has one group for each kind
+    return next(str(x.dtype) for x in found if hasattr(x, "dtype"))
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    assert cases.signature(a) == cases.signature(b)
+    pairs = zip(*map(jax.tree.leaves, (a, b)), strict=True)
+    return all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)
+
+
+# ------------------------------------------------------------------------------------------------------------- laws
+
+OPTIMIZERS: dict[str, tuple[Callable[[], Any], Any]] = {
+    "adam": (lambda: optax.adam(0.1), CODES),
+    "adamw": (lambda: tko.adamw(0.1), CODES),
+    "amsgrad": (lambda: optax.amsgrad(0.1), {**CODES, "nu_max": jnp.uint8}),
+    "lamb": (lambda: optax.lamb(0.1), CODES),
+    "lion": (lambda: optax.lion(0.1), {"mu": jnp.int8}),
+    "rmsprop": (lambda: optax.rmsprop(0.1), {"nu": jnp.uint8}),
+    "sgd": (lambda: optax.sgd(0.1, momentum=0.9), {"trace": jnp.int8}),
+    "ademamix": (lambda: optax.contrib.ademamix(0.1), {"m1": jnp.int8, "m2": jnp.int8, "nu": jnp.uint8}),
+    "adopt": (lambda: optax.contrib.adopt(0.1), CODES),
+    "muon": (lambda: optax.contrib.muon(0.1), {"mu": jnp.int8}),
+    "quieter": (lambda: optax.adam(0.1), {"mu": jnp.int8, "nu": jnp.bfloat16}),
+}
+WRAPPED: dict[str, Callable[[], Any]] = {
+    "chain": lambda: tko.chain(tko.clip(1.0), eight_bit(tko.adam(0.1))),
+    "masked": lambda: tko.masked(eight_bit(tko.adam(0.1)), {"w": True, "b": True, "embed": False}),
+    "of masked": lambda: eight_bit(tko.masked(tko.adam(0.1), {"w": True, "b": True, "embed": False})),
+    "partition": lambda: tko.partition(
+        {"a": eight_bit(tko.adam(0.1)), "b": tko.sgd(0.1)}, {"w": "a", "b": "b", "embed": "b"}
+    ),
+    "of partition": lambda: eight_bit(
+        tko.partition({"a": tko.adam(0.1), "b": tko.sgd(0.1)}, {"w": "a", "b": "a", "embed": "b"})
+    ),
+    "inject": lambda: tko.inject_hyperparams(lambda rate: eight_bit(tko.adam(rate)))(0.1),
+    "of inject": lambda: eight_bit(tko.inject_hyperparams(tko.adam)(0.1)),
+    "multi_steps": lambda: tko.MultiSteps(eight_bit(tko.adam(0.1)), 2).gradient_transformation(),
+    "of multi_steps": lambda: eight_bit(tko.MultiSteps(tko.adam(0.1), 2).gradient_transformation()),
+    "apply_if_finite": lambda: tko.apply_if_finite(eight_bit(tko.adam(0.1)), 3),
+    "filtered": lambda: tko.filtered(eight_bit(tko.adam(0.1))),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_accumulator_that_is_named_is_in_codes(name: str, dtype: str) -> None:
+    make, names = OPTIMIZERS[name]
+    params = params_of(dtype)
+    tx = eight_bit(make(), names)
+    state = tx.init(params)
+    assert type(state) is EightBitState
+    grads = jax.tree.map(lambda x: 0.1 * x + 0.05, params)
+    updates, after = run(tx, params, grads, 3)
+    assert cases.signature(after) == cases.signature(state)
+    assert cases.signature(updates) == cases.signature(params)
+    for field, wanted in names.items():
+        assert dtype_of(after, field) == jnp.dtype(wanted)
+        if wanted != jnp.bfloat16:
+            assert dtype_of(after, field, "b") == "float32"
+    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((updates, tko.decode_state(after))))
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_wrappers_inside_and_outside(name: str) -> None:
+    params = params_of()
+    tx = WRAPPED[name]()
+    state = tx.init(params)
+    updates, after = run(tx, params, params, 4)
+    assert cases.signature(after) == cases.signature(state)
+    assert dtype_of(after, "mu") == "int8" and dtype_of(after, "nu") == "uint8"
+    wide = optax.tree.get(tko.decode_state(after), "nu")["w"]
+    assert wide.dtype == jnp.float32 and bool(jnp.isfinite(wide).all()) and float(wide.max()) > 0
+    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(updates))
+    summary = tko.summary(tx, params)
+    row = next(row for row in summary.rows if row.path == "['w']")
+    assert {(x.name, x.dtype, x.bytes) for x in row.state} >= {("mu", "int8", 4096), ("nu", "uint8", 4096)}
+
+
+def test_accumulators_of_gradients_and_averages_stay_in_float32() -> None:
+    tx = eight_bit(tko.chain(tko.MultiSteps(tko.adam(0.1), 2).gradient_transformation(), tko.params_ema(0.9)))
+    state = tx.init(params_of(jnp.bfloat16))
+    assert [dtype_of(state, name) for name in ("mu", "nu", "acc_grads", "params_ema")] == [
+        "int8",
+        "uint8",
+        "float32",
+        "float32",
+    ]
+
+
+def test_the_mini_steps_of_multi_steps_do_not_change_codes() -> None:
+    tx = eight_bit(tko.MultiSteps(tko.adam(0.1), 3).gradient_transformation())
+    params = params_of()
+    _, three = run(tx, params, params, 3)
+    _, five = run(tx, params, params, 2, three)
+    for name in ("mu", "nu"):
+        assert same_bits(optax.tree.get(three, name), optax.tree.get(five, name))
+
+
+def test_a_pattern_keeps_some_arrays_wide_and_comes_before_names() -> None:
+    for keys in (["mu", "nu", "**.embed.**"], ["**.embed.**", "mu", "nu"]):
+        names = {key: CODES.get(key, jnp.float32) for key in keys}
+        state = eight_bit(optax.adam(0.1), names).init(params_of(jnp.bfloat16))
+        assert dtype_of(state, "mu") == "int8" and dtype_of(state, "nu") == "uint8"
+        assert optax.tree.get(state, "mu")["embed"]["table"].dtype == jnp.float32
+    state = eight_bit(optax.adam(0.1), {"mu": jnp.int8, re.compile("mu.*embed"): "float32"}).init(params_of())
+    assert optax.tree.get(state, "mu")["embed"]["table"].dtype == jnp.float32
+
+
+# ----------------------------------------------------------------------------------------------------------- numbers
+
+
+def test_the_moments_are_right_on_average() -> None:
+    params = jnp.zeros((256, 256))
+    _, state = run(eight_bit(optax.scale_by_adam(b2=0.99)), params, jnp.full_like(params, 0.3), 200)
+    numbers = tko.decode_state(state).inner_state
+    assert float(numbers.mu.mean()) == pytest.approx(0.3, rel=0.01)
+    assert float(numbers.nu.mean()) == pytest.approx(0.09 * (1 - 0.99**200), rel=0.01)
+    assert len(set(np.asarray(numbers.nu).ravel().tolist())) > 1
+
+
+def test_no_gradient_moves_nothing() -> None:
+    params = params_of()
+    updates, state = run(eight_bit(optax.adam(0.1)), params, jax.tree.map(jnp.zeros_like, params), 50)
+    assert not any(bool(x.any()) for x in jax.tree.leaves((updates, state.inner_state[0].mu, state.inner_state[0].nu)))
+
+
+def largest_update(tx: Any) -> float:
+    """Of gradients of six decades in each row, in units of the rate."""
+    params = jnp.zeros(LARGE)
+    scale = jnp.broadcast_to(jnp.logspace(-6, 0, 64), LARGE)
+
+    def step(state: Any, key: Any) -> Any:
+        updates, state = tx.update(scale * jax.random.normal(key, LARGE), state, params)
+        return state, jnp.abs(updates).max()
+
+    keys = jax.random.split(jax.random.key(0), 300)
+    return float(jax.jit(lambda state: jax.lax.scan(step, state, keys)[1])(tx.init(params)).max())
+
+
+def test_six_decades_in_a_row() -> None:
+    assert largest_update(eight_bit(optax.adam(1.0))) < 4
+
+
+def test_updates_grow_again_after_the_gradients_have_fallen() -> None:
+    params = jnp.zeros(LARGE)
+    sizes = []
+    for tx in (eight_bit(optax.adam(1.0, b2=0.99)), tko.adam(1.0, b2=0.99)):
+        _, state = run(tx, params, jnp.ones(LARGE), 100)
+        updates, _ = run(tx, params, jnp.full(LARGE, 0.01), 1_000, state)
+        sizes.append(float(jnp.sqrt(jnp.mean(updates**2))))
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.5)
+
+
+@pytest.mark.usefixtures("nans")
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_and_inf_are_not_lost(bad: float) -> None:
+    """As in f32: what was NaN once stays so, and its neighbours do not notice."""
+    params = jnp.zeros(LARGE)
+    tx = eight_bit(optax.adam(0.1))
+    _, state = run(tx, params, params.at[0, 0].set(bad), 1)
+    updates, after = run(tx, params, jnp.ones(LARGE), 5, state)
+    assert np.isnan(updates[0, 0]) and np.isfinite(np.asarray(updates).ravel()[1:]).all()
+    assert np.isnan(tko.decode_state(after).inner_state[0].nu[0, 0])
+
+
+@pytest.mark.usefixtures("nans")
+def test_a_negative_number_in_uint8_is_nan() -> None:
+    """Where no trial is possible, it is not silently another number."""
+
+    def init(params: Any) -> Any:
+        if params.shape != (100, 100):
+            raise ValueError("only 100 x 100")
+        return optax.ScaleByRmsState(jnp.zeros((100, 100)))
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        return updates, optax.ScaleByRmsState(state.nu + updates)
+
+    tx = eight_bit(optax.GradientTransformation(init, update), {"nu": jnp.uint8})
+    _, state = run(tx, jnp.zeros((100, 100)), jnp.full((100, 100), -1.0), 1)
+    assert bool(jnp.isnan(tko.decode_state(state).inner_state.nu).all())
+
+
+def test_a_run_that_is_resumed_ends_bit_equal() -> None:
+    params = params_of(jnp.bfloat16)
+    tx = eight_bit(optax.adamw(0.01))
+    _, through = run(tx, params, params, 20)
+    _, half = run(tx, params, params, 10)
+    half = pickle.loads(pickle.dumps(jax.device_get(half)))
+    assert type(half) is EightBitState
+    assert same_bits(run(tx, params, params, 10, jax.tree.map(jnp.asarray, half))[1], through)
+
+
+def test_a_rate_can_be_learned_through_a_step() -> None:
+    params = jnp.ones(LARGE)
+
+    def end(rate: Any) -> Any:
+        tx = eight_bit(optax.chain(optax.trace(0.9), optax.scale_by_learning_rate(rate)), {"trace": jnp.int8})
+        state = tx.init(params)
+        _, state = tx.update(params, state, params)
+        return jnp.sum(tx.update(params, state, params)[0])
+
+    assert float(jax.grad(end)(0.1)) == pytest.approx(float(end(1.0)), rel=1e-3)
+
+
+# ----------------------------------------------------------------------------------------------- reading and writing
+
+
+def test_decode_and_encode_are_inverses() -> None:
+    params = params_of(jnp.bfloat16)
+    tx = tko.MultiSteps(eight_bit(tko.adam(0.1)), 2)
+    _, state = run(tx.gradient_transformation(), params, params, 6)
+    numbers = tko.decode_state(state)
+    assert type(numbers.inner_opt_state) is StochasticRoundingState
+    assert dtype_of(numbers, "mu") == "float32"
+    assert same_bits(tko.encode_state(numbers, tx.init(params)), state)
+    assert same_bits(tko.encode_state(state, tx.init(params)), state)
+    assert same_bits(tko.decode_state(numbers), numbers)
+
+
+def test_integers_that_are_not_codes_are_not_decoded() -> None:
+    state = {"mu": jnp.arange(5, dtype=jnp.int8), "inner": StochasticRoundingState(0, jnp.arange(5, dtype=jnp.uint8))}
+    assert same_bits(tko.decode_state(state), state)
+
+
+def test_from_wide_state_to_codes_and_back() -> None:
+    params = params_of()
+    wide = tko.dtype_preserving(tko.adam(0.1), rounding="stochastic")
+    narrow = eight_bit(tko.adam(0.1))
+    _, before = run(wide, params, params, 5)
+    _, after = run(narrow, params, params, 1, tko.encode_state(before, narrow.init(params)))
+    _, again = run(wide, params, params, 1, tko.decode_state(after))
+    expected = optax.tree.get(run(wide, params, params, 7)[1], "nu")["w"]
+    np.testing.assert_allclose(optax.tree.get(again, "nu")["w"], expected, rtol=0.3)
+    plain = tko.adam(0.1).init(params)
+    fresh = narrow.init(params)
+    assert same_bits(tko.encode_state(fresh._replace(inner_state=plain), fresh), fresh)
+
+
+def test_encode_wants_the_same_structure_and_shapes() -> None:
+    narrow = eight_bit(tko.adam(0.1))
+    fresh = narrow.init(params_of())
+    with pytest.raises(ValueError, match=r"differ in their structure.*like\._replace\(inner_state"):
+        tko.encode_state(tko.adam(0.1).init(params_of()), fresh)
+    with pytest.raises(ValueError, match=r"mu\['b'\]: shape \(4,\) for a leaf of shape \(3,\)"):
+        tko.encode_state(narrow.init({**params_of(), "b": jnp.ones(4)}), fresh)
+
+
+def test_the_params_in_the_state_are_found() -> None:
+    params = params_of()
+    tx = eight_bit(tko.adam(0.1))
+    names = jax.tree.map(lambda x: str(x.shape), params)
+    named = tko.tree_map_params(tx, lambda _, name: name, tx.init(params), names)
+    assert optax.tree.get(named, "nu") == names
+
+
+# ------------------------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"state_dtype": jnp.int8}, TypeError, "does not say which accumulators are never negative. Name them: .*'mu'"),
+        ({"state_dtype": "uint8"}, TypeError, "uint8 does not say which accumulators are never negative"),
+        ({"state_dtype": CODES, "rounding": "nearest"}, ValueError, r"\['mu'\] is int8, which needs rounding='stoch"),
+        ({"state_dtype": {"mu": jnp.int16}}, TypeError, r"\['mu'\] must be a floating dtype, .*For 8 bits a number: "),
+        ({"state_dtype": {"mu": jnp.int4}}, TypeError, r"\['mu'\] must be a floating dtype, .*For 8 bits a number: "),
+        ({"state_dtype": jnp.uint16}, TypeError, "must be a floating dtype, .*For 8 bits a number: "),
+        ({"state_dtype": jnp.float8_e4m3fn}, TypeError, "most second moments are zero.* What works in 8 bits: "),
+        ({"state_dtype": {"nu": jnp.float8_e5m2}}, TypeError, r"\['nu'\] is float8_e5m2, in which .*'nu': jnp.uint8"),
+        ({"state_dtype": {"mu": jnp.uint8}}, ValueError, r"\['mu'\] is uint8, and this accumulator becomes negative"),
+    ],
+)
+def test_arguments_that_cannot_work(options: Any, error: Any, message: str) -> None:
+    anything = inspect.unwrap(tko.dtype_preserving)  # beartype would be the first to say so
+    with pytest.raises(error, match=message):
+        anything(optax.adam(0.1), **{"rounding": "stochastic", **options})
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        ({"state_dtype": jnp.float32}, {"state_dtype": jnp.bfloat16}),
+        ({"rounding": "stochastic"}, {"state_dtype": jnp.bfloat16}),
+        ({"state_dtype": CODES, "rounding": "stochastic"}, {"state_dtype": jnp.bfloat16, "rounding": "stochastic"}),
+        ({"state_dtype": CODES, "rounding": "stochastic"}, {"state_dtype": CODES, "rounding": "stochastic"}),
+        ({"state_dtype": {"mu": jnp.float32}}, {"state_dtype": {"nu": jnp.float32}}),
+    ],
+)
+@pytest.mark.parametrize("between", [lambda tx: tx, lambda tx: tko.chain(tko.clip(1.0), tko.filtered(tx))])
+def test_two_state_dtypes_in_each_other(outer: Any, inner: Any, between: Any) -> None:
+    with pytest.raises(TypeError, match=r"is inside dtype_preserving\(.*Give state_dtype to one of them"):
+        tko.dtype_preserving(between(tko.dtype_preserving(tko.adam(0.1), **inner)), **outer)
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("state_dtype", [None, jnp.float32, jnp.bfloat16])
+def test_the_same_state_dtype_twice(state_dtype: Any, rounding: Any) -> None:
+    params = params_of()
+    once = tko.dtype_preserving(tko.adam(0.1), state_dtype=state_dtype, rounding=rounding)
+    twice = tko.dtype_preserving(tko.chain(once), state_dtype=state_dtype, rounding=rounding)
+    _, state = run(twice, params, params, 3)
+    assert cases.signature(state) == cases.signature(twice.init(params))
+    assert dtype_of(state, "nu") == jnp.dtype(state_dtype or jnp.float32)
+
+
+def test_a_state_made_with_other_dtypes() -> None:
+    params = params_of()
+    codes, wide = eight_bit(tko.adam(0.1)), tko.dtype_preserving(tko.adam(0.1), rounding="stochastic")
+    with pytest.raises(TypeError, match=r"has moments in codes of 8 bits.*optax\.decode_state"):
+        wide.update(params, codes.init(params), params)
+    with pytest.raises(TypeError, match=r"made without them. Convert it with optax\.encode_state"):
+        codes.update(params, wide.init(params), params)
+    with pytest.raises(TypeError, match=r"needs the EightBitState.*and convert it with optax\.encode_state"):
+        codes.update(params, tko.adam(0.1).init(params), params)
+    other = eight_bit(tko.adam(0.1), {"mu": jnp.int8, "nu": jnp.bfloat16})
+    with pytest.raises(TypeError, match=r"\['nu'\] is bfloat16, and this state has float32 at .*nu.*encode_state"):
+        other.update(params, codes.init(params), params)
+    fresh = codes.init(params)
+    with pytest.raises(TypeError, match=r"\['mu'\] is int8, and this state has float32 at .*mu.*encode_state"):
+        codes.update(params, fresh._replace(inner_state=tko.adam(0.1).init(params)), params)
+
+
+@pytest.mark.parametrize(
+    ("make", "names", "message"),
+    [
+        (
+            lambda: tko.MultiSteps(tko.sgd(0.1), 2).gradient_transformation(),
+            {"acc_grads": jnp.int8},
+            r"acc_grads\['b'\] is an accumulator of gradients, which needs float32 at least: leave 'acc_grads' out",
+        ),
+        (lambda: tko.params_ema(0.9), {"params_ema": jnp.bfloat16}, "an average of the params, which needs float32"),
+    ],
+)
+def test_what_cannot_be_stored_in_fewer_bits(make: Any, names: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        eight_bit(make(), names).init(params_of())
+
+
+def test_integers_of_the_transformation_could_be_mistaken_for_codes() -> None:
+    def init(params: Any) -> Any:
+        return {"flags": jnp.zeros(5, jnp.int8), "mu": jax.tree.map(jnp.zeros_like, params)}
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        return updates, state
+
+    tx = eight_bit(optax.GradientTransformation(init, update), {"mu": jnp.int8})
+    with pytest.raises(ValueError, match=r"an array of int8 of its own at \['flags'\], which could be mistaken"):
+        tx.init(params_of())
