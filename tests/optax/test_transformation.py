@@ -1,11 +1,14 @@
 """The class of transformations, and the functions that make them."""
 
+import copy
 import functools
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -13,6 +16,7 @@ import pytest
 
 from tests.optax import cases
 from treekit import optax as tko
+from treekit._base.jax import untyped
 
 
 def test_repr_is_the_call_that_made_it() -> None:
@@ -45,7 +49,7 @@ def test_replace_drops_the_core(field: str) -> None:
         return jax.tree.map(lambda x: 7 * x, updates), state
 
     tx: Any = tko.sgd(0.1)
-    own = tx._replace(**{field: update if field == "update" else tx.init})
+    own = tx._replace(**{field: update if field == "update" else lambda params: tx.init(params)})
     assert type(own) is optax.GradientTransformationExtraArgs
     params = cases.arrays()
     updates, _ = tko.chain(own).update(params, tko.chain(own).init(params), params)
@@ -95,3 +99,39 @@ print(len(treekit.tree_diff(jnp.ones(2), jnp.ones(2), rtol=0)))
 def test_a_user_may_hook_treekit_with_beartype() -> None:
     ran = subprocess.run([sys.executable, "-c", HOOK], capture_output=True, text=True, check=False)
     assert ran.stdout.split() == ["0", "0"], ran.stderr
+
+
+REBUILT: dict[str, Callable[[Any], Any]] = {
+    "tree_map": lambda tx: jax.tree.map(lambda x: x, tx),
+    "unflatten": lambda tx: jax.tree.unflatten(jax.tree.structure(tx), jax.tree.leaves(tx)),
+    "_replace": lambda tx: tx._replace(),
+    "copy": copy.copy,
+    "filter_jit": lambda tx: eqx.filter_jit(lambda tx: tx)(tx),
+    "partition and combine": lambda tx: eqx.combine(*eqx.partition(tx, eqx.is_array)),
+}
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "adam": lambda: tko.adam(1e-3),
+    "MultiSteps": lambda: tko.MultiSteps(tko.sgd(1.0), 2).gradient_transformation(),
+    "chain": lambda: tko.chain(tko.clip(1.0), tko.MultiSteps(tko.sgd(1.0), 2)),
+    "masked": lambda: tko.masked(tko.MultiSteps(tko.sgd(1.0), 2), True),
+    "ema": lambda: tko.params_ema(0.9),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("way", REBUILT)
+def test_what_jax_rebuilds_is_what_it_was(way: str, optimizer: str) -> None:
+    tx = OPTIMIZERS[optimizer]()
+    again = REBUILT[way](tx)
+    assert type(again) is type(tx) and again == tx and repr(again) == repr(tx)
+    assert vars(again) == vars(tx) and again.core is not None
+
+
+def test_what_jax_rebuilds_from_other_leaves_has_no_core() -> None:
+    tx: Any = tko.adam(1e-3)
+    assert jax.tree.map(lambda f: lambda *args: f(*args), tx).core is None
+    assert untyped.tree.structure(tx).unflatten([1, 2]).core is None
+    other = tx._replace(update=tko.sgd(1.0).update)
+    assert type(other) is optax.GradientTransformationExtraArgs
+    mixed: Any = type(tx)(tx.init, tko.sgd(1.0).update)
+    assert mixed.core is None

@@ -13,6 +13,7 @@ from treekit._base.predicates import is_array
 from treekit.optax._kernel.types import InitFn, S, State_co, TransformationLike, UpdateFn
 
 P = ParamSpec("P")
+_MADE = "treekit_made"  # the attribute of an `init` that has the parts of its transformation
 Core: TypeAlias = optax.GradientTransformationExtraArgs
 Apply = Callable[[Any, Any], Any]  # adds updates to params
 WholeStep = Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]]
@@ -50,8 +51,11 @@ class GradientTransformation(_Base, Generic[State_co]):
     compose cores, so that a gradient crosses the boundary once, however deeply transformations are nested. `_replace`
     returns one of Optax's transformations, since another `init` or `update` does not belong to the core.
 
+    JAX rebuilds it from `init` and `update`, which are its leaves. From the same two functions comes the same
+    transformation.
+
     Attributes:
-        core: the transformation inside the boundary, on trees of arrays; None after JAX has rebuilt it.
+        core: the transformation inside the boundary, on trees of arrays; None if JAX has rebuilt it from other leaves.
         ends_chain: whether no transformation that changes the updates may follow it in a chain.
     """
 
@@ -76,6 +80,11 @@ class GradientTransformation(_Base, Generic[State_co]):
     ) -> "GradientTransformation[State_co]":
         """Create one; JAX also calls this when it rebuilds the tuple, with any leaves instead of the two functions."""
         self = super().__new__(cls, init, update)
+        if core is None:  # rebuilt: what the tuple does not contain is found where `init` has it
+            known = getattr(init, _MADE, None)
+            _, core, describe, ends_chain = known if known and known[0] is update else (None, None, describe, False)
+        else:
+            setattr(init, _MADE, (update, core, describe, ends_chain))
         self.core = core
         self._describe = describe
         self.ends_chain = ends_chain
@@ -87,7 +96,8 @@ class GradientTransformation(_Base, Generic[State_co]):
     if not TYPE_CHECKING:  # to checkers, the `_replace` of a named tuple returns its own class
 
         def _replace(self, **functions: object) -> optax.GradientTransformationExtraArgs:
-            return optax.GradientTransformationExtraArgs(**{"init": self.init, "update": self.update, **functions})
+            made = optax.GradientTransformationExtraArgs(**{"init": self.init, "update": self.update, **functions})
+            return GradientTransformation(*made) if made == tuple(self) else made
 
     def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[State_co]":
         """Return the same transformation with the result of `describe` as its `repr`."""
