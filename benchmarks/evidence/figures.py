@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks._timing import setting
 from benchmarks.evidence import figures_compiled as _figures_compiled
+from benchmarks.evidence import figures_eager as _figures_eager
 from benchmarks.evidence import figures_source as _figures_source
 from benchmarks.evidence import figures_time as _figures_time
 from benchmarks.evidence import figures_trace as _figures_trace
@@ -30,6 +31,7 @@ def figures(times: bool, types: bool) -> Iterator[Figure]:
     """Each when it is measured."""
     yield from _figures_source.figures()
     yield from _figures_trace.figures()
+    yield from _figures_eager.figures()
     yield from _figures_compiled.figures()
     if types:
         yield from _figures_types.figures()

@@ -3,12 +3,24 @@
 `make accelerators` installs the first, and GPU=1 both.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.evidence.accelerators import ACCUMULATED, GPU, TPU, WRAPPERS, multi_steps, square, steps
-from benchmarks.evidence.compiled import Step, compile_step, in_units
+from benchmarks.evidence.accelerators import (
+    ACCUMULATED,
+    FINITE,
+    GPU,
+    NESTED,
+    TPU,
+    WRAPPERS,
+    multi_steps,
+    of_accepted,
+    square,
+    steps,
+)
+from benchmarks.evidence.compiled import Step, compile_step, unit_of
 from benchmarks.evidence.figure import Figure
+from benchmarks.evidence.hlo import bytes_moved
 
 # By dtype and whether the arguments are donated: of an update, and of a whole step, which does not touch the params.
 Goals = dict[tuple[str, bool], dict[str, float]]
@@ -22,6 +34,13 @@ GOALS_ON_GPUS: Goals = {
     **GOALS,
     ("bfloat16", True): {"treekit": 7, "apply_gradients": 5},
     ("bfloat16", False): {"treekit": 15, "apply_gradients": 11},
+}
+# Whole steps that do not touch the params, as of MultiSteps alone; apply_if_finite reads the gradients first.
+GOALS_OF_NESTED = {
+    "clip, MultiSteps": 3,
+    "masked MultiSteps": 3,
+    "apply_if_finite of MultiSteps": 4,
+    "apply_if_finite of adamw": 8,
 }
 WAYS = {"treekit": "update", "apply_gradients": "apply_gradients"}
 
@@ -42,6 +61,11 @@ def figures_of(machine: str, device: Any, goals_of: Goals) -> Iterator[Figure]:
         for way, goal in goals.items():
             name = f"{machine} bytes, MultiSteps(adamw), {dtype}, {'donated' if donated else 'kept'}, {WAYS[way]}"
             yield Figure(name, moved(device, *accumulating[way], dtype, donated), goal)
+    for wrapper, ways in steps({**NESTED, **FINITE}).items():
+        name = f"{machine} bytes, {wrapper}, float32, donated, apply_gradients"
+        count = of_accepted if wrapper in FINITE else bytes_moved
+        value = moved(device, *ways["apply_gradients"], "float32", donated=True, count=count)
+        yield Figure(name, value, GOALS_OF_NESTED[wrapper])
     for wrapper, ways in steps({name: WRAPPERS[name] for name in ("adamw", "partition")}).items():
         of_optax = moved(device, *ways["Optax"], "float32", donated=True)
         for way, title in WAYS.items():
@@ -50,8 +74,16 @@ def figures_of(machine: str, device: Any, goals_of: Goals) -> Iterator[Figure]:
             yield Figure(name, value, of_optax, note="goal: Optax's own")
 
 
-def moved(device: Any, optimizer: Any, step: Step, dtype: str, donated: bool) -> float:
+def moved(
+    device: Any,
+    optimizer: Any,
+    step: Step,
+    dtype: str,
+    donated: bool,
+    *,
+    count: Callable[[str], int] = bytes_moved,
+) -> float:
     """What one step moves, params first, of one large array."""
     params = square(dtype)
     compiled = compile_step(step, optimizer.init, params, donated=donated, state_first=False, device=device)
-    return round(in_units(params, compiled)[0], 2)
+    return round(count(compiled.as_text()) / unit_of(params), 2)

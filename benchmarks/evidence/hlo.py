@@ -10,7 +10,9 @@ COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*?\{\n(.*?)^\}", re.MULTILI
 OPERATION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)", re.MULTILINE)
 ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
 NAME = re.compile(r"%([\w.\-]+)")
-BODY = re.compile(r"body=%?([\w.\-]+)")
+INSIDE = re.compile(  # of an operation with branches by number, the last
+    r"(?:body|true_computation)=%?([\w.\-]+)|branch_computations=\{[^}]*?%?([\w.\-]+)\}"
+)
 COLLECTIVE = re.compile(
     r" (all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute|collective-broadcast)"
     r"(?:-start)?\("
@@ -41,15 +43,17 @@ def bytes_moved(text: str) -> int:
     return sum(_bytes(x) for operation in _operations(_entry(text)) for x in operation.arrays)
 
 
-def bytes_moved_in_loops(text: str) -> int:
-    """The same for one turn of each of its loops, without the loops in them.
+def bytes_moved_inside(text: str) -> int:
+    """The same for one turn of each of its loops, and for the branches that it takes where a flag is true.
+
+    Without the loops and branches inside of these.
 
     Args:
         text: the optimized HLO.
     """
     bodies = {name: body for _, name, body in COMPUTATION.findall(text)}
-    loops = BODY.findall(_entry(text))
-    return sum(_bytes(x) for name in loops for operation in _operations(bodies[name]) for x in operation.arrays)
+    inside = ["".join(names) for names in INSIDE.findall(_entry(text))]
+    return sum(_bytes(x) for name in inside for operation in _operations(bodies[name]) for x in operation.arrays)
 
 
 def bytes_copied(text: str) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.evidence.hlo import bytes_copied, bytes_moved, bytes_moved_in_loops, collectives, difference
+from benchmarks.evidence.hlo import bytes_copied, bytes_moved, bytes_moved_inside, collectives, difference
 
 PROGRAM = """
 HloModule step
@@ -39,7 +39,15 @@ def test_a_copy_into_the_memory_of_the_chip_is_not_a_copy() -> None:
 
 
 def test_a_turn_of_a_loop_is_counted_apart() -> None:
-    assert bytes_moved_in_loops(PROGRAM) == 32 + 32
+    assert bytes_moved_inside(PROGRAM) == 32 + 32
+
+
+BRANCHES = ["branch_computations={%other, %body}", "true_computation=%body, false_computation=%other"]
+
+
+@pytest.mark.parametrize("branches", BRANCHES)
+def test_the_branch_for_a_true_flag_is_counted_apart(branches: str) -> None:
+    assert bytes_moved_inside(PROGRAM.replace("condition=%condition, body=%body", branches)) == 32 + 32
 
 
 def test_collectives_are_counted_by_kind() -> None:
