@@ -31,6 +31,7 @@ from treekit._stack import tree_ravel as tree_ravel
 from treekit._stack import tree_stack as tree_stack
 from treekit._stack import tree_unstack as tree_unstack
 from treekit._state_dict import to_state_dict as to_state_dict
+from treekit._summary.summary import tree_summary as tree_summary
 from treekit._trainable import trainable as trainable
 
 __all__ = [
@@ -62,5 +63,6 @@ __all__ = [
     "tree_find",
     "tree_ravel",
     "tree_stack",
+    "tree_summary",
     "tree_unstack",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from treekit._base.jax import jtu
-from treekit._base.key_path import is_variable, key_name
+from treekit._base.key_path import is_variable, named_children
 from treekit._base.patterns import check_pattern, glob_regex, may_match_below, nearest, pattern_text
 from treekit._base.types import IsLeaf, PyTree
 
@@ -58,7 +58,7 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
             wanted = [i for i in wanted if not (selectors[i].is_class and i in which)]
         wanted = [i for i in wanted if is_variable(x) or selectors[i].may_be_below(name)]
         if wanted:
-            for i, (below, child) in enumerate(_children(x, name, is_leaf)):
+            for i, (below, child) in enumerate(named_children(x, name, is_leaf)):
                 visit(child, below, (*place, i), wanted)
 
     visit(tree, "", (), list(range(len(selectors))))
@@ -138,20 +138,8 @@ def _nothing(given: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
 def walk(x: Any, name: str = "", is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
     """Yield each node of a tree with its name, before the nodes in it."""
     yield name, x
-    for below, child in _children(x, name, is_leaf):
+    for below, child in named_children(x, name, is_leaf):
         yield from walk(child, below, is_leaf)
-
-
-def _children(x: Any, name: str, is_leaf: IsLeaf) -> Iterator[tuple[str, Any]]:
-    """Yield the children of a node with their names; nothing for a leaf."""
-    if is_leaf is not None and is_leaf(x):
-        return
-    children = jtu.tree_flatten_with_path(x, is_leaf=functools.partial(operator.is_not, x))[0]
-    own = name if is_variable(x) else None
-    start = f"{name}." if name else ""
-    for path, child in children:
-        if path:  # else x is a leaf, its own only child
-            yield (start + key_name(path[0]) if own is None else own), child
 
 
 def check_apart(found: list[Found]) -> None:

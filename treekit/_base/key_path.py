@@ -1,6 +1,8 @@
 """Write key paths as text, for errors and for patterns."""
 
 import functools
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -45,6 +47,24 @@ def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, 
         else:
             found.append((path_name(path), x))
     return found
+
+
+def named_children(x: Any, name: str, is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
+    """Yield the children of a node with their names, as `flatten_with_names` names leaves; nothing for a leaf.
+
+    Args:
+        x: a node or a leaf.
+        name: the name of `x`.
+        is_leaf: as in `jax.tree.flatten`.
+    """
+    if is_leaf is not None and is_leaf(x):
+        return
+    children = jtu.tree_flatten_with_path(x, is_leaf=functools.partial(operator.is_not, x))[0]
+    own = name if is_variable(x) else None
+    start = f"{name}." if name else ""
+    for path, child in children:
+        if path:  # else x is a leaf, its own only child
+            yield (start + key_name(path[0]) if own is None else own), child
 
 
 def is_variable(x: object) -> bool:

@@ -1,0 +1,180 @@
+"""`tree_summary`: walk through a tree, and add up what its leaves have."""
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.core import Tracer
+
+from treekit._base.describe import count, describe, describe_value
+from treekit._base.dtype import ARRAYS, dtype_of, has_dtype, is_number
+from treekit._base.jax import jtu, untyped
+from treekit._base.key_path import is_variable, named_children
+from treekit._base.types import PyTree
+from treekit._summary.measure import Measured, measure, merge
+from treekit._summary.table import Row, TreeSummary, cut
+
+
+def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False) -> TreeSummary:
+    """Return a table of what is in a tree: names, shapes, dtypes, sizes, and how the arrays are sharded.
+
+    Args:
+        tree: any pytree; its leaves may be `jax.ShapeDtypeStruct`, or traced.
+        depth: the number of parts of the names that are shown: with 1, each child of the tree has one row. By default,
+            each leaf has one.
+        stats: also compute mean, standard deviation and the number of NaNs and infinities of each array, on its
+            devices. The first call compiles a program for each shape.
+
+    Returns:
+        The table. Read it in programs by its `rows`, `subtrees` and `total`.
+
+    Raises:
+        ValueError: `depth` is negative.
+        TypeError: `depth` is neither an integer nor None.
+
+    >>> import jax.numpy as jnp
+    >>> tree_summary({"layers": [{"w": jnp.ones((2, 3)), "b": jnp.zeros(3)}], "scale": jnp.ones(())})
+    name        type      numbers  bytes
+    layers      list      9        36
+    layers.0    dict      9        36
+    layers.0.b  f32[3]    3        12
+    layers.0.w  f32[2,3]  6        24
+    scale       f32[]     1        4
+    dict: 3 leaves, 10 numbers, 40 bytes
+    >>> [row.name for row in tree_summary({"a": {"w": 1}, "b": 2}, depth=1).rows]
+    ['a', 'b']
+    """
+    if depth is not None and operator.index(depth) < 0:
+        raise ValueError(f"depth must not be negative, found {depth}")
+    walked = _Walked()
+    walked.visit(tree, "", 0, depth)
+    leaves = [_leaf(*named) for named in walked.leaves]
+    if stats:
+        measured = measure([x for _, x in walked.leaves])
+        leaves = [leaf._replace(**_stats_fields(found)) for leaf, found in zip(leaves, measured, strict=True)]
+    else:
+        measured = [None] * len(leaves)
+    leaves = _with_notes(leaves, [x for _, x in walked.leaves])
+
+    lines: list[Row] = []
+    rows: list[Row] = []
+    for part in walked.parts:
+        below = leaves[part.start : part.stop]
+        row = below[0] if part.type is None else _total(part.name, part.type, below, measured[part.start : part.stop])
+        lines.append(row)
+        if part.is_row:
+            rows.append(row)
+    total = _total("", type(tree).__qualname__, leaves, measured)
+    shown = set(map(id, rows))
+    subtrees = tuple(row for row in lines if id(row) not in shown)
+    return TreeSummary(tuple(rows), subtrees, total, tuple(lines), stats)
+
+
+class _Part(NamedTuple):
+    """A line of the table: the leaves that it covers, and whether it is one of the `rows`."""
+
+    name: str
+    type: str | None  # the class of a subtree; None for a leaf
+    start: int
+    stop: int
+    is_row: bool
+
+
+class _Walked:
+    """The leaves of a tree by name, and the lines of its table, in the order of the tree."""
+
+    def __init__(self) -> None:
+        self.leaves: list[tuple[str, Any]] = []
+        self.parts: list[_Part] = []
+
+    def visit(self, x: Any, name: str, level: int, depth: int | None) -> None:
+        start, place = len(self.leaves), len(self.parts)
+        if jtu.all_leaves([x]):
+            self.leaves.append((name, x))
+            if depth is None or level <= depth:
+                self.parts.append(_Part(name, None, start, start + 1, True))
+            return
+        # A variable of Flax and its value have one name, and one row.
+        below = level if is_variable(x) else level + 1
+        for child_name, child in named_children(x, name):
+            self.visit(child, child_name, below, depth)
+        stop = len(self.leaves)
+        is_shown = stop > start and not is_variable(x) and (level > 0 or depth == 0)
+        if is_shown and (depth is None or level <= depth):
+            self.parts.insert(place, _Part(name, type(x).__qualname__, start, stop, level == depth))
+
+
+def _leaf(name: str, x: Any) -> Row:
+    is_array = has_dtype(x) or isinstance(x, jax.Ref)
+    array: Any = x  # to type checkers
+    dtype: Any = array.dtype if is_array else dtype_of(array)
+    described = describe(x) if dtype is not None else cut(describe_value(x))
+    if isinstance(x, jax.Ref):
+        described = describe(untyped.ShapeDtypeStruct(array.shape, dtype)) + " (Ref)"
+    return Row(
+        name=name,
+        type=described,
+        shape=tuple(array.shape) if is_array else None,
+        dtype=None if dtype is None else str(dtype),
+        leaves=1,
+        numbers=_size(array.shape) if is_array and is_number(dtype) else 0,
+        bytes=_size(array.shape) * array.dtype.itemsize if is_array else 0,
+        sharding=_sharding(x) if is_array else None,
+    )
+
+
+def _total(name: str, kind: str, leaves: Sequence[Row], measured: Sequence[Measured | None]) -> Row:
+    """Return the row of a subtree."""
+    dtypes = dict.fromkeys(leaf.dtype for leaf in leaves if leaf.shape is not None and leaf.dtype is not None)
+    shardings = [leaf.sharding for leaf in leaves if leaf.shape is not None]
+    is_one = bool(shardings) and all(sharding == shardings[0] for sharding in shardings)
+    row = Row(
+        name=name,
+        type=kind,
+        shape=None,
+        dtype=", ".join(dtypes) or None,
+        leaves=len(leaves),
+        numbers=sum(leaf.numbers for leaf in leaves),
+        bytes=sum(leaf.bytes for leaf in leaves),
+        sharding=shardings[0] if is_one else None,
+    )
+    return row._replace(**_stats_fields(merge([found for found in measured if found is not None])))
+
+
+def _stats_fields(found: Measured | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    is_empty = found.finite == 0
+    return {
+        "mean": None if is_empty else found.mean,
+        "std": None if is_empty else found.std,
+        "nans": found.nans,
+        "infs": found.infs,
+    }
+
+
+def _with_notes(rows: list[Row], leaves: list[Any]) -> list[Row]:
+    """Say which leaves have a name in common, and which are one array."""
+    first: dict[int, int] = {}
+    names: dict[str, int] = {}
+    for row in rows:
+        names[row.name] = names.get(row.name, 0) + 1
+    out: list[Row] = []
+    for i, (row, x) in enumerate(zip(rows, leaves, strict=True)):
+        notes = [f"{count(names[row.name], 'leaf', 'leaves')} of this name"] if names[row.name] > 1 else []
+        if isinstance(x, ARRAYS) and first.setdefault(id(x), i) != i:
+            notes.append(f"the same array as {rows[first[id(x)]].name}")
+        out.append(row._replace(note="; ".join(notes)) if notes else row)
+    return out
+
+
+def _sharding(x: Any) -> Any:
+    """Return the sharding of an array over several devices, or None."""
+    sharding = None if isinstance(x, Tracer) else getattr(x, "sharding", None)
+    return sharding if sharding is not None and sharding.num_devices > 1 else None
+
+
+def _size(shape: Sequence[int]) -> int:
+    return functools.reduce(operator.mul, shape, 1)
