@@ -186,3 +186,9 @@ def _not_arrays(case: Case) -> list[tuple[Any, Any]]:
 def strong_numbers_beside_float8(case: Case, failure: Failure) -> bool:
     """A Python number in a state becomes a strong array (docs/design.md), which JAX does not promote with a float8."""
     return "counted()" in str(case.tx) and "TypePromotionError" in failure.message and "float8" in failure.message
+
+
+@_rule("a wrapper changes nothing")
+def compiled_in_16_bits(case: Case, failure: Failure) -> bool:
+    """Muon computes in the gradients' dtype; in 16 bits plain Optax's rounds otherwise, too, if it is compiled."""
+    return "muon" in str(case.tx) and _has_other_gradients(case) and _is_about_numbers(failure)

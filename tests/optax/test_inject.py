@@ -722,17 +722,23 @@ def test_an_int_is_stored_as_a_float_unless_its_parameter_takes_only_ints(
 
 @pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
 @pytest.mark.parametrize("value", REAL, ids=repr)
-def test_any_real_number_can_replace_one_that_is_injected(value: Any, jit: Any) -> None:
-    """In a jitted update too, where a Python number is traced."""
+@pytest.mark.parametrize("wrap", ["no wrapper", "MultiSteps", "apply_if_finite", "masked"])
+def test_any_real_number_can_replace_one_that_is_injected(wrap: str, value: Any, jit: Any) -> None:
+    """In a jitted update too, where a Python number is traced, and in a scan."""
+    wrappers: dict[str, Callable[[Any], Any]] = {
+        "no wrapper": lambda tx: tx,
+        "MultiSteps": lambda tx: tko.MultiSteps(tx, 1).gradient_transformation(),
+        "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 2),
+        "masked": lambda tx: tko.masked(tx, True),
+    }
     params = {"w": jnp.ones(2)}
-    tx = tko.inject_hyperparams(tko.sgd)(1, momentum=0)
+    tx = wrappers[wrap](tko.inject_hyperparams(tko.sgd)(1, momentum=0))
     state = tx.init(params)
-    state.hyperparams["learning_rate"] = value
+    optax.tree.get(state, "hyperparams")["learning_rate"] = value
     for _ in range(2):
         updates, state = jit(tx.update)(params, state, params)
         np.testing.assert_array_equal(updates["w"], -float(value) * params["w"])
-        assert jnp.issubdtype(state.hyperparams["learning_rate"].dtype, jnp.floating)
-        assert not state.hyperparams["learning_rate"].weak_type
+    jax.lax.scan(lambda state, _: (tx.update(params, state, params)[1], None), state, None, 2)
 
 
 def test_each_argument_that_stars_gather_is_injected() -> None:
@@ -761,10 +767,12 @@ def test_names_that_are_numbers_are_an_error_that_says_where_they_go(name: str, 
 
 
 @pytest.mark.parametrize("make", [tko.adam, tko.inject_hyperparams(tko.adam), tko.inject_hyperparams(optax.adam)])
-@pytest.mark.parametrize("value", ["1e-3", b"1e-3", {"rate": 1e-3}])
+@pytest.mark.parametrize("value", ["1e-3", b"1e-3", {"rate": 1e-3}, [1e-3]])
 def test_a_rate_that_is_not_a_number_is_named(make: Any, value: Any) -> None:
     with pytest.raises(TypeError, match="learning_rate of adam must be a number or a schedule, found "):
         make(value)
+    with pytest.raises(TypeError, match="b1 of adam must be a number, found "):
+        make(1e-3, b1="0.9")
 
 
 def test_the_annotation_decides_before_the_value_is_called() -> None:

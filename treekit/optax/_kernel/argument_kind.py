@@ -7,6 +7,7 @@ decide is called: with a step count, and with the params.
 import enum
 import inspect
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -18,7 +19,6 @@ from treekit._base.describe import describe, describe_error, describe_value
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_array, is_parameter, is_real_number
-from treekit._base.tree import is_mapping
 from treekit._base.types import Params
 from treekit._filter import TreeSpec, filter
 from treekit._resolve_spec import match_spec, resolve_shown
@@ -69,8 +69,15 @@ def check_argument(value: Any, parameter: inspect.Parameter, factory: str) -> No
         values = enumerate(value) if parameter.kind is inspect.Parameter.VAR_POSITIONAL else [("", value)]
         for i, x in values:
             check_is_transformation(x, f"{parameter.name}{'' if i == '' else f'[{i}]'} of {factory}")
-    if _takes_schedules(parameter) and (isinstance(value, (str, bytes)) or is_mapping(value)):
+    is_text = isinstance(value, _TEXT) and not _mentions(parameter, str, "str")
+    if _takes_schedules(parameter) and (is_text or isinstance(value, _CONTAINERS)):
         raise TypeError(f"{parameter.name} of {factory} must be a number or a schedule, found {describe_value(value)}")
+    if is_text and _mentions(parameter, float, "float"):
+        raise TypeError(f"{parameter.name} of {factory} must be a number, found {describe_value(value)}")
+
+
+_TEXT: Any = (str, bytes)
+_CONTAINERS: Any = (list, tuple, Mapping)
 
 
 def takes_only_ints(parameter: inspect.Parameter) -> bool:

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState
 
 from treekit._base.describe import describe_value
-from treekit._base.dtype import strengthen
+from treekit._base.dtype import dtype_of, issubdtype, strengthen
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_inexact_array
 from treekit._base.types import OptState, Params, Updates
@@ -158,13 +158,22 @@ def _injected(arguments: Arguments, hyperparam_dtype: object) -> Core:
         dtype = _float_dtype(hyperparam_dtype, given)
         scheduled = {name: schedule(state.hyperparams_states[name], **extra) for name, schedule in schedules.items()}
         hyperparams = as_hyperparams({**state.hyperparams, **scheduled}, dtype)
+        # An int that the user put into the state stays one there, since scan and cond need a state of equal dtypes.
+        stored = {
+            name: hyperparams[name] if name in scheduled else _unless_int(state.hyperparams[name], hyperparams[name])
+            for name in hyperparams
+        }
         states = {name: s.update(state.hyperparams_states[name], **extra) for name, s in schedules.items()}
         inner = make(hyperparams, given)
         updates, inner_state = inner.update(updates, state.inner_state, params, **extra)
         count = optax.safe_increment(state.count)
-        return updates, optax.InjectStatefulHyperparamsState(count, hyperparams, states, inner_state)
+        return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _unless_int(old: object, new: Any) -> Any:
+    return new if issubdtype(dtype_of(old), jnp.inexact) else strengthen(old)
 
 
 def _is_float8(x: Any) -> bool:
