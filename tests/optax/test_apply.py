@@ -1,7 +1,6 @@
-"""apply_updates, tree_map_params and schedule_free_eval_params: over any leaf, with dtypes kept."""
+"""apply_updates and tree_map_params: over any leaf, with dtypes kept."""
 
 import re
-import types
 from typing import Any
 
 import equinox as eqx
@@ -178,32 +177,6 @@ def test_apply_updates_under_jit_grad_and_vmap() -> None:
     stacked = jax.tree.map(lambda x: jnp.stack([x, x]), params)
     assert jax.vmap(tko.apply_updates)(stacked, stacked)["w"].shape == (2, 2, 3)
     assert float(jax.grad(lambda p: jnp.sum(tko.apply_updates(p, p)))(jnp.ones(()))) == 2.0
-
-
-# --------------------------------------------------------------------------------------- schedule_free_eval_params
-
-
-@pytest.mark.parametrize("kind", cases.PARAMS)
-def test_params_to_evaluate_with_keep_their_dtypes_and_are_optax_where_that_works(kind: str) -> None:
-    params = cases.PARAMS[kind]()
-    tx = tko.contrib.schedule_free_sgd(0.1)
-    state = tx.init(params)
-    for _ in range(3):
-        updates, state = tx.update(cases.grads_of(kind, params), state, params)
-        params = tko.apply_updates(params, updates)
-    out = tko.contrib.schedule_free_eval_params(state, params)
-    assert cases.signature(out) == cases.signature(params)
-    treedef: Any = jax.tree.structure(params)
-    pairs = zip(treedef.flatten_up_to(params), treedef.flatten_up_to(state.z), strict=True)
-    arrays, z = zip(*[(p, z) for p, z in pairs if eqx.is_inexact_array(p)], strict=True)
-    theirs = optax.contrib.schedule_free_eval_params(state._replace(z=list(z)), list(arrays))
-    cases.assert_close(cases.inexact(out), cases.cast_like(theirs, cases.inexact(params)))
-
-
-def test_a_state_of_another_kind_is_an_error_that_says_so() -> None:
-    for state in (tko.adam(0.1).init(jnp.ones(2)), types.SimpleNamespace(b1=None, z=None), None):
-        with pytest.raises(ValueError, match="requires a ScheduleFreeState as input, found a"):
-            tko.contrib.schedule_free_eval_params(state, jnp.ones(2))
 
 
 # ------------------------------------------------------------------------------------------------- tree_map_params

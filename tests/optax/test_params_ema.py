@@ -171,37 +171,67 @@ def test_it_needs_the_params() -> None:
 
 
 EMA = tko.params_ema(0.5)
-FOLLOWED: dict[str, tuple[Callable[[], Any], str]] = {
-    "chain": (lambda: tko.chain(EMA, tko.scale(2.0)), r"params_ema\(decay=0.5\) is link 0 of chain, and scale"),
-    "plain": (lambda: tko.chain(EMA, optax.scale(2.0)), "is link 0 of chain, and another transformation follows"),
-    "nested": (lambda: tko.chain(tko.chain(tko.sgd(1.0), EMA), tko.scale(2.0)), "is link 0 of chain, and scale"),
-    "named": (lambda: tko.named_chain(("ema", EMA), ("sgd", tko.sgd(0.1))), "is link 0 of named_chain, and sgd"),
-    "two": (lambda: tko.chain(EMA, EMA, tko.scale(2.0)), "is link 1 of chain, and scale"),
+GROUPS = {"w": "a", "b": "b"}
+# With a state of one of these, get_ema returns the average of the params, or raises.
+LAST: dict[str, Callable[[], Any]] = {
+    "chain": lambda: tko.chain(tko.sgd(0.1), EMA),
+    "chain_of_optax": lambda: optax.chain(optax.clip(1.0), optax.chain(optax.sgd(0.1), EMA)),
+    "named_chain": lambda: tko.named_chain(("sgd", tko.sgd(0.1)), ("ema", EMA)),
+    "named_chain_of_optax": lambda: optax.named_chain(("sgd", optax.sgd(0.1)), ("ema", EMA)),
+    "rounds": lambda: tko.MultiSteps(tko.chain(tko.sgd(0.1), EMA), 1),
+    "rounds_of_optax": lambda: optax.MultiSteps(optax.chain(optax.sgd(0.1), EMA), 1).gradient_transformation(),
+    "groups": lambda: tko.partition({x: tko.chain(tko.sgd(0.1), EMA) for x in "ab"}, GROUPS),
+    "groups_of_optax": lambda: optax.partition({x: optax.chain(optax.sgd(0.1), EMA) for x in "ab"}, GROUPS),
+    "one_group": lambda: tko.partition({"a": tko.chain(tko.sgd(0.1), EMA), "b": tko.sgd(0.1)}, GROUPS),
+    "masked": lambda: tko.chain(tko.masked(tko.chain(tko.sgd(0.1), EMA), True)),
+    "if_finite": lambda: tko.apply_if_finite(tko.chain(tko.sgd(0.1), EMA), 3),
+    "around_schedule_free": lambda: tko.chain(tko.contrib.schedule_free_sgd(0.1), EMA),
 }  # fmt: skip
+NOT_LAST: dict[str, Callable[[], Any]] = {
+    "chain": lambda: tko.chain(EMA, tko.scale(2.0)),
+    "chain_of_optax": lambda: optax.chain(optax.clip(1.0), optax.chain(optax.sgd(1.0), EMA, optax.scale(0.1))),
+    "two": lambda: tko.chain(EMA, EMA, tko.scale(2.0)),
+    "nested": lambda: tko.chain(tko.chain(tko.sgd(1.0), EMA), tko.scale(2.0)),
+    "nested_in_optax": lambda: optax.chain(optax.chain(optax.sgd(1.0), EMA), optax.scale(2.0)),
+    "named_chain": lambda: tko.named_chain(("ema", EMA), ("sgd", tko.sgd(0.1))),
+    "named_chain_of_optax": lambda: optax.named_chain(("ema", EMA), ("sgd", optax.sgd(0.1))),
+    "masked": lambda: tko.chain(tko.masked(tko.chain(tko.sgd(1.0), EMA), True), tko.scale(2.0)),
+    "rounds": lambda: tko.MultiSteps(tko.chain(EMA, tko.sgd(1.0)), 2),
+    "after_rounds": lambda: tko.chain(tko.MultiSteps(EMA, 2), tko.scale(2.0)),
+    "groups": lambda: tko.chain(tko.partition({"a": EMA, "b": EMA}, GROUPS), tko.sgd(1.0)),
+    "in_a_group": lambda: tko.partition({"a": EMA, "b": tko.chain(EMA, tko.sgd(1.0))}, GROUPS),
+    "if_finite": lambda: tko.apply_if_finite(tko.chain(EMA, tko.sgd(1.0)), 3),
+    "in_schedule_free": lambda: optax.contrib.schedule_free(optax.chain(optax.sgd(0.1), EMA), 0.1),
+    "in_mechanic": lambda: optax.contrib.mechanize(optax.chain(optax.sgd(0.1), EMA)),
+    "in_sam": lambda: optax.contrib.sam(optax.chain(optax.sgd(0.1), EMA), optax.sgd(0.1)),
+    "in_lookahead": lambda: optax.lookahead(optax.chain(optax.sgd(0.1), EMA), 2, 0.5),
+}
 
 
-@pytest.mark.parametrize("name", FOLLOWED)
-def test_a_chain_in_which_something_follows_is_not_made(name: str) -> None:
-    make, message = FOLLOWED[name]
-    with pytest.raises(ValueError, match=f"{message}.*put it last"):
-        make()
+@pytest.mark.parametrize("name", LAST)
+def test_anywhere_in_a_state_it_is_the_average_of_the_params(name: str) -> None:
+    history, state = train(LAST[name](), {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}, 3)
+    average = tko.get_ema(state, history[-1])
+    np.testing.assert_allclose(average["w"], expected([p["w"] for p in history], 0.5), rtol=2e-6)
+    averaged = history[-1:] if name == "one_group" else history
+    np.testing.assert_allclose(average["b"], expected([p["b"] for p in averaged], 0.5), rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", NOT_LAST)
+def test_where_the_params_do_not_get_its_updates_reading_it_is_an_error(name: str) -> None:
+    params: Any = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    params = optax.LookaheadParams(params, params) if name == "in_lookahead" else params
+    with pytest.raises(ValueError, match=r"params_ema is at .* of the state, .*[pP]ut (it last|params_ema around it)"):
+        tko.get_ema(NOT_LAST[name]().init(params))
 
 
 def test_averages_of_different_decays_may_follow_each_other() -> None:
     tx = tko.chain(tko.sgd(1.0), EMA, tko.params_ema(0.9))
     state = tx.init(cases.arrays())
-    with pytest.raises(ValueError, match=r"several averages of the params, at \[1\], \[2\]"):
-        tko.get_ema(state)
+    for params in (None, cases.arrays()):
+        with pytest.raises(ValueError, match=r"several averages of the params, at \[1\], \[2\]"):
+            tko.get_ema(state, params)
     cases.assert_close(tko.get_ema(state[1]), cases.arrays())
-    tko.chain(tko.clip(1.0), tx)
-    with pytest.raises(ValueError, match="is link 0 of chain"):
-        tko.chain(tx, tko.scale(2.0))
-
-
-def test_in_a_chain_of_optax_it_is_seen_when_the_average_is_read() -> None:
-    tx = optax.chain(optax.clip(1.0), optax.chain(optax.sgd(1.0), tko.params_ema(0.9), optax.scale(0.1)))
-    with pytest.raises(ValueError, match=r"params_ema is at \[1\]\[1\] of the state, and another .* Put it last"):
-        tko.get_ema(tx.init(cases.arrays()))
 
 
 def test_a_state_without_it_and_one_with_several() -> None:
@@ -215,27 +245,8 @@ def test_a_state_without_it_and_one_with_several() -> None:
 
 def test_params_of_another_structure() -> None:
     state = tko.params_ema(0.9).init(cases.arrays())
-    with pytest.raises(ValueError, match=r"(?s)does not fit the average that get_ema found.*\['w'\]"):
+    with pytest.raises(ValueError, match=r"(?s)does not fit the tree that was found in the state.*\['w'\]"):
         tko.get_ema(state, {"w": {"x": jnp.ones(2)}, "b": jnp.ones(2)})
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        optax.chain(optax.chain(optax.sgd(1.0), EMA), optax.scale(2.0)),
-        optax.named_chain(("ema", EMA), ("sgd", optax.sgd(0.1))),
-        tko.chain(tko.masked(tko.chain(tko.sgd(1.0), EMA), True), tko.scale(2.0)),
-    ],
-    ids=["chain", "named_chain", "masked"],
-)
-def test_what_follows_in_any_chain_around_it_is_an_error(optimizer: Any) -> None:
-    with pytest.raises(ValueError, match="another transformation follows it in its chain"):
-        tko.get_ema(optimizer.init(jnp.ones(2)))
-
-
-def test_the_last_of_a_named_chain_is_found() -> None:
-    optimizer = tko.named_chain(("sgd", tko.sgd(0.1)), ("ema", tko.params_ema(0.5)))
-    assert (tko.get_ema(optimizer.init(jnp.ones(2))) == 1).all()
 
 
 @pytest.mark.parametrize("decay", [jnp.ones(2), jnp.array(0.5j)])
@@ -258,5 +269,5 @@ def test_the_average_of_an_nnx_optimizer_for_its_model() -> None:
     cases.assert_close(jax.tree.leaves(average), jax.tree.leaves(nnx.state(model, nnx.Param)))
     of_module = tko.get_ema(optimizer.opt_state, model)
     assert isinstance(of_module, nnx.Linear)
-    with pytest.raises(ValueError, match="average that get_ema found"):
+    with pytest.raises(ValueError, match="the tree that was found in the state"):
         tko.get_ema(optimizer.opt_state, {"x": jnp.ones(2)})

@@ -32,6 +32,7 @@ from treekit.optax._functions.averages import incremental_update as incremental_
 from treekit.optax._functions.averages import periodic_update as periodic_update
 from treekit.optax._functions.eight_bits import decode_state as decode_state
 from treekit.optax._functions.eight_bits import encode_state as encode_state
+from treekit.optax._functions.eval_params import get_ema as get_ema
 from treekit.optax._functions.hyperparams import get_hyperparams as get_hyperparams
 from treekit.optax._functions.hyperparams import set_hyperparams as set_hyperparams
 from treekit.optax._functions.summary import summary as summary
@@ -51,7 +52,6 @@ from treekit.optax._wrappers.masking import partition as partition
 from treekit.optax._wrappers.masking import selective_transform as selective_transform
 from treekit.optax._wrappers.monitor import monitor as monitor
 from treekit.optax._wrappers.multi_steps import MultiSteps as MultiSteps
-from treekit.optax._wrappers.params_ema import get_ema as get_ema
 from treekit.optax._wrappers.params_ema import params_ema as params_ema
 from treekit.optax._wrappers.scale_by_tree import scale_by_tree as scale_by_tree
 

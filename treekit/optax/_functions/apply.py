@@ -1,4 +1,4 @@
-"""Functions of params: apply updates, evaluate averages, and map over the params in a state."""
+"""Functions of params: apply updates, and map over the params in a state."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar, cast, overload
@@ -10,9 +10,9 @@ from treekit._base.describe import describe
 from treekit._base.dtype import as_array, has_no_update, issubdtype, promoted_dtype, resolve_array
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import leaf_path_text
-from treekit._base.predicates import is_inexact_array, is_parameter
+from treekit._base.predicates import is_parameter
 from treekit._base.tree import flatten_updates, is_none
-from treekit._base.types import LeafPredicate, OptState, Params, PyTree, TransformationLike, Updates
+from treekit._base.types import LeafPredicate, Params, PyTree, TransformationLike, Updates
 from treekit._map import cast_tree_like, check_shapes
 from treekit._round import Key, bits_like, bits_of_key, is_narrow, round_by, widen
 
@@ -90,43 +90,6 @@ def _check_can_be_updated(params: Params, updates: list[Any]) -> None:
             continue
         path = leaf_path_text(params, i, is_none)
         raise TypeError(f"at {path}: an update ({describe(update)}) for {describe(param)}. {advice}")
-
-
-def schedule_free_eval_params(state: OptState, params: T) -> T:
-    """Return the params to evaluate with: `optax.contrib.schedule_free_eval_params` for raw models, preserving dtypes.
-
-    Args:
-        state: the `optax.contrib.ScheduleFreeState` of `schedule_free`, `schedule_free_adamw` or `schedule_free_sgd`.
-        params: the params that are trained, or the raw model.
-
-    Returns:
-        A tree with the structure, shapes and dtypes of `params`; only floating-point and complex arrays differ.
-
-    Raises:
-        ValueError: `state` is not a `ScheduleFreeState`.
-
-    Source: Defazio et al., The Road Less Scheduled, 2024.
-
-    >>> import jax.numpy as jnp
-    >>> from treekit import optax
-    >>> params = {"w": jnp.array([1.0, 2.0]), "name": "scale"}
-    >>> state = optax.contrib.schedule_free_sgd(0.1).init(params)
-    >>> optax.contrib.schedule_free_eval_params(state, params)
-    {'name': 'scale', 'w': Array([1., 2.], dtype=float32)}
-    """
-    b1, z_of_params = getattr(state, "b1", None), getattr(state, "z", None)
-    if b1 is None or z_of_params is None:
-        raise ValueError(
-            f"schedule_free_eval_params requires a ScheduleFreeState as input, found a {type(state).__name__}. If the "
-            "optimizer is a chain or a wrapper, pass the part of its state that schedule_free made"
-        )
-
-    weight = 1.0 - b1
-
-    def evaluate(param: object, z: object) -> Any:
-        return param if z is None or not is_inexact_array(param) else (param - weight * z) / b1
-
-    return cast_tree_like(params, jtu.tree_map(evaluate, params, z_of_params))
 
 
 Initable: TypeAlias = TransformationLike | Callable[[Any], Any]

@@ -56,11 +56,9 @@ class GradientTransformation(_Base, Generic[State_co]):
 
     Attributes:
         core: the transformation inside the boundary, on trees of arrays; None if JAX has rebuilt it from other leaves.
-        ends_chain: whether no transformation that changes the updates may follow it in a chain.
     """
 
     core: Core | None = None
-    ends_chain: bool = False
     _describe: Callable[[], str] | None = None
 
     if TYPE_CHECKING:  # at run time they are the fields of the named tuple
@@ -76,18 +74,16 @@ class GradientTransformation(_Base, Generic[State_co]):
         update: Callable[..., tuple[Any, State_co]] | Any,
         core: Core | None = None,
         describe: Callable[[], str] | None = None,
-        ends_chain: bool = False,
     ) -> "GradientTransformation[State_co]":
         """Create one; JAX also calls this when it rebuilds the tuple, with any leaves instead of the two functions."""
         self = super().__new__(cls, init, update)
         if core is None:  # rebuilt: what the tuple does not contain is found where `init` has it
             known = getattr(init, _MADE, None)
-            _, core, describe, ends_chain = known if known and known[0] is update else (None, None, describe, False)
+            _, core, describe = known if known and known[0] is update else (None, None, describe)
         else:
-            setattr(init, _MADE, (update, core, describe, ends_chain))
+            setattr(init, _MADE, (update, core, describe))
         self.core = core
         self._describe = describe
-        self.ends_chain = ends_chain
         return self
 
     def __repr__(self) -> str:
@@ -101,11 +97,7 @@ class GradientTransformation(_Base, Generic[State_co]):
 
     def described_as(self, describe: Callable[[], str]) -> "GradientTransformation[State_co]":
         """Return the same transformation with the result of `describe` as its `repr`."""
-        return GradientTransformation(self.init, self.update, self.core, describe, self.ends_chain)
-
-    def ending_chain(self, ends_chain: bool = True) -> "GradientTransformation[State_co]":
-        """The same transformation, after which nothing may follow in a chain."""
-        return GradientTransformation(self.init, self.update, self.core, self._describe, ends_chain)
+        return GradientTransformation(self.init, self.update, self.core, describe)
 
 
 def is_ours(x: object) -> TypeGuard[GradientTransformation[Any]]:

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +11,9 @@ import optax
 from treekit._base.jax import jtu
 from treekit._base.types import OptState, Params, Updates
 from treekit._resolve_spec import resolve_spec
-from treekit.optax._functions.apply import (
-    apply_updates,
-    schedule_free_eval_params,
-    tree_map_params,
-)
+from treekit.optax._functions.apply import apply_updates, tree_map_params
 from treekit.optax._functions.averages import incremental_update, periodic_update
+from treekit.optax._functions.eval_params import schedule_free_eval_params
 from treekit.optax._functions.hyperparams import tree_set
 from treekit.optax._kernel.argument_kind import Kind, check_argument, kind_of
 from treekit.optax._kernel.boundary import at_boundary, normalize
@@ -131,33 +127,13 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
         describe = functools.partial(describe_call, name, signature, args, kwargs)
         if factory not in (optax.chain, optax.named_chain) or not args:
             return normalize(made).described_as(describe)
-        ends = _check_last(name, [x if factory is optax.chain else x[1] for x in args])
-        return normalize(_with_last_step(factory, made, args, bound.args)).described_as(describe).ending_chain(ends)
+        return normalize(_with_last_step(factory, made, args, bound.args)).described_as(describe)
 
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
     return wrapped
 
 
 _TRANSFORMATIONS = (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
-
-
-def _check_last(chain: str, links: list[Any]) -> bool:
-    """Raise a ValueError where something follows a link that has to be the last; return whether there is such a link.
-
-    Several of them may follow each other, since they leave the updates as they are.
-    """
-    ends = [is_ours(link) and link.ends_chain for link in links]
-    for i, (is_last, is_next_last) in enumerate(itertools.pairwise(ends)):
-        if is_last and not is_next_last:
-            raise ValueError(
-                f"{links[i]!r} is link {i} of {chain}, and {_in_short(links[i + 1])} follows it. It averages the "
-                "params that the optimizer gives, so put it last"
-            )
-    return any(ends)
-
-
-def _in_short(tx: object) -> str:
-    return repr(tx) if is_ours(tx) else "another transformation"
 
 
 def _with_last_step(

@@ -1,0 +1,97 @@
+"""schedule_free_eval_params: for raw models, with dtypes preserved, wherever in a state it is.
+
+get_ema, which searches in the same way, is in test_params_ema.py.
+"""
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from tests.optax import cases
+from treekit import optax as tko
+
+
+@pytest.mark.parametrize("kind", cases.PARAMS)
+def test_params_to_evaluate_with_keep_their_dtypes_and_are_optax_where_that_works(kind: str) -> None:
+    params = cases.PARAMS[kind]()
+    tx = tko.contrib.schedule_free_sgd(0.1)
+    state = tx.init(params)
+    for _ in range(3):
+        updates, state = tx.update(cases.grads_of(kind, params), state, params)
+        params = tko.apply_updates(params, updates)
+    out = tko.contrib.schedule_free_eval_params(state, params)
+    assert cases.signature(out) == cases.signature(params)
+    treedef: Any = jax.tree.structure(params)
+    pairs = zip(treedef.flatten_up_to(params), treedef.flatten_up_to(state.z), strict=True)
+    arrays, z = zip(*[(p, z) for p, z in pairs if eqx.is_inexact_array(p)], strict=True)
+    theirs = optax.contrib.schedule_free_eval_params(state._replace(z=list(z)), list(arrays))
+    cases.assert_close(cases.inexact(out), cases.cast_like(theirs, cases.inexact(params)))
+
+
+def test_a_state_of_another_kind_is_an_error_that_says_so() -> None:
+    for state in (tko.adam(0.1).init(jnp.ones(2)), types.SimpleNamespace(b1=None, z=None), None):
+        with pytest.raises(ValueError, match=r"requires a ScheduleFreeState as input, or .*, found a .* without"):
+            tko.contrib.schedule_free_eval_params(state, jnp.ones(2))
+
+
+SCHEDULE_FREE: dict[str, Callable[[Any], Any]] = {
+    "chain": lambda tx: tko.chain(tko.clip(1.0), tx),
+    "chain_of_optax": lambda tx: optax.chain(optax.clip(1.0), optax.chain(tx)),
+    "named_chain": lambda tx: tko.named_chain(("clip", tko.clip(1.0)), ("tx", tx)),
+    "averaged": lambda tx: tko.chain(tx, tko.params_ema(0.5)),
+    "rounds": lambda tx: tko.MultiSteps(tx, 2),
+    "if_finite": lambda tx: tko.apply_if_finite(tx, 3),
+    "injected": lambda tx: tko.inject_hyperparams(lambda scale: tko.chain(tko.scale(scale), tx))(1.0),
+    "filtered": lambda tx: tko.filtered(tx),
+    "groups": lambda tx: tko.partition({"a": tx, "b": tko.sgd(0.1), "c": tx}, {"w": "a", "b": "b", "c": "c"}),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULE_FREE)
+def test_its_state_is_found_in_wrappers(name: str) -> None:
+    params = {"w": jnp.arange(3.0), "b": jnp.ones(2), "c": jnp.ones(4)}
+    grads = jax.tree.map(lambda x: 0.5 + 0 * x, params)
+    bare, tx = tko.contrib.schedule_free_sgd(0.1), SCHEDULE_FREE[name](tko.contrib.schedule_free_sgd(0.1))
+
+    def train(tx: Any, steps: int) -> Any:
+        state, trained = tx.init(params), params
+        for _ in range(steps):
+            updates, state = tx.update(grads, state, trained)
+            trained = tko.apply_updates(trained, updates)
+        return tko.contrib.schedule_free_eval_params(state, trained) if tx is not plain else trained
+
+    plain = tko.sgd(0.1)
+    expected = train(bare, 4)
+    if name == "groups":
+        expected["b"] = train(plain, 4)["b"]
+    cases.assert_close(train(tx, 8 if name == "rounds" else 4), expected)
+
+
+FREE = optax.contrib.schedule_free_sgd(0.1)
+
+
+@pytest.mark.parametrize(
+    ("tx", "message"),
+    [
+        (
+            optax.chain(optax.contrib.schedule_free_sgd(0.1), optax.scale(0.5)),
+            r"schedule_free is at \[0\] .* Put it last",
+        ),
+        (optax.contrib.mechanize(FREE), r"returns other updates \(MechanicState\)"),
+        (
+            tko.chain(*[tko.masked(FREE, {"w": True, "b": i}) for i in (False, True)]),
+            "another transformation follows it",
+        ),
+    ],
+    ids=["followed", "inside", "two"],
+)
+def test_where_other_updates_are_applied_it_is_an_error(tx: Any, message: str) -> None:
+    params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    with pytest.raises(ValueError, match=message):
+        tko.contrib.schedule_free_eval_params(tx.init(params), params)
