@@ -48,19 +48,19 @@ def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False)
     """
     if depth is not None and operator.index(depth) < 0:
         raise ValueError(f"depth must not be negative, found {depth}")
-    walked = _Walked()
-    walked.visit(tree, "", 0, depth)
-    leaves = [_leaf(*named) for named in walked.leaves]
+    named, parts = _walk(tree, depth)
+    values = [x for _, x in named]
+    leaves = [_leaf(name, x) for name, x in named]
     if stats:
-        measured = measure([x for _, x in walked.leaves])
+        measured = measure(values)
         leaves = [leaf._replace(**_stats_fields(found)) for leaf, found in zip(leaves, measured, strict=True)]
     else:
         measured = [None] * len(leaves)
-    leaves = _with_notes(leaves, [x for _, x in walked.leaves])
+    leaves = _with_notes(leaves, values)
 
     lines: list[Row] = []
     rows: list[Row] = []
-    for part in walked.parts:
+    for part in parts:
         below = leaves[part.start : part.stop]
         row = below[0] if part.type is None else _total(part.name, part.type, below, measured[part.start : part.stop])
         lines.append(row)
@@ -82,28 +82,31 @@ class _Part(NamedTuple):
     is_row: bool
 
 
-class _Walked:
-    """The leaves of a tree by name, and the lines of its table, in the order of the tree."""
-
-    def __init__(self) -> None:
-        self.leaves: list[tuple[str, Any]] = []
-        self.parts: list[_Part] = []
-
-    def visit(self, x: Any, name: str, level: int, depth: int | None) -> None:
-        start, place = len(self.leaves), len(self.parts)
-        if jtu.all_leaves([x]):
-            self.leaves.append((name, x))
+def _walk(tree: PyTree, depth: int | None) -> tuple[list[tuple[str, Any]], list[_Part]]:
+    """Return the leaves of a tree by name, and the lines of its table, in the order of the tree."""
+    jtu.tree_structure(tree)  # raises an error for a tree that contains itself
+    leaves: list[tuple[str, Any]] = []
+    parts: list[_Part] = []
+    todo: list[Any] = [("", tree, 0)]  # nodes to visit, and parts that end before the next one; a deep tree is no limit
+    while todo:
+        if isinstance(item := todo.pop(), int):
+            parts[item] = parts[item]._replace(stop=len(leaves))
+            continue
+        name, x, level = item
+        is_leaf = jtu.all_leaves([x])
+        if is_leaf:
+            leaves.append((name, x))
+        # A variable of Flax and its value have one name, and one row; the root has one if nothing is below it.
+        below = level + (not is_variable(x))
+        if is_leaf or (below > level and (level > 0 or depth == 0)):
             if depth is None or level <= depth:
-                self.parts.append(_Part(name, None, start, start + 1, True))
-            return
-        # A variable of Flax and its value have one name, and one row.
-        below = level if is_variable(x) else level + 1
-        for child_name, child in named_children(x, name):
-            self.visit(child, child_name, below, depth)
-        stop = len(self.leaves)
-        is_shown = stop > start and not is_variable(x) and (level > 0 or depth == 0)
-        if is_shown and (depth is None or level <= depth):
-            self.parts.insert(place, _Part(name, type(x).__qualname__, start, stop, level == depth))
+                todo.append(len(parts))
+                is_row = is_leaf or level == depth
+                parts.append(_Part(name, None if is_leaf else type(x).__qualname__, len(leaves) - is_leaf, 0, is_row))
+        if not is_leaf:
+            children = [(child_name, child, below) for child_name, child in named_children(x, name)]
+            todo += reversed(children)
+    return leaves, [part for part in parts if part.stop > part.start]
 
 
 def _leaf(name: str, x: Any) -> Row:

@@ -1,7 +1,9 @@
 """Collect the report on a tree: leaves, static parts, what libraries do with it, and the laws that it violates."""
 
 import dataclasses
+import functools
 import importlib
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,8 +12,11 @@ import numpy as np
 from treekit._base.describe import describe, describe_error, describe_value
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
+from treekit._base.key_path import flatten_with_names, named_children
 from treekit._base.predicates import is_array
+from treekit._base.tree import children_of
 from treekit._base.types import PyTree
+from treekit._summary.summary import tree_summary
 from treekit.check._laws import Violation
 from treekit.check._load import Progress, UsageError
 from treekit.check._loss import Loss, extra_arguments, gradients, squares
@@ -47,6 +52,7 @@ class Report:
 
     name: str
     cls: str
+    table: str  # of the leaves, as `tree_summary` shows it
     leaves: list[Leaf]
     static: list[Static]
     treatments: list[Treatment]
@@ -86,14 +92,15 @@ class Report:
 def report_on_tree(name: str, tree: PyTree, progress: Progress) -> Report:
     """Return the report on a tree; `progress` is called with the name of each part before it starts."""
     try:
-        leaves = [_leaf(jtu.keystr(path), x) for path, x in jtu.tree_flatten_with_path(tree)[0]]
+        leaves = [_leaf(leaf_name, x) for leaf_name, x in flatten_with_names(tree)]
         static = list(_static_parts("", tree))
+        table = str(tree_summary(tree))
     except Exception as error:
         raise UsageError(f"{name} cannot be flattened: {describe_error(error)}") from None
     progress("checking the laws of a pytree")
     violations = [] if jtu.all_leaves([tree]) else list(tree_laws(tree))
     progress("trying other libraries")
-    return Report(name, type(tree).__qualname__, leaves, static, list(treatments(tree)), violations)
+    return Report(name, type(tree).__qualname__, table, leaves, static, list(treatments(tree)), violations)
 
 
 def add_optimizer(
@@ -135,21 +142,17 @@ def _leaf(path: str, x: Any) -> Leaf:
     return Leaf(path, _in_words(x), "function" if callable(x) else "other", None, None, 0)
 
 
-def _static_parts(path: str, x: object) -> Iterator[Static]:
-    def below(y: object) -> bool:
-        return y is not x
-
-    children = [] if jtu.all_leaves([x]) else jtu.tree_flatten_with_path(x, is_leaf=below)[0]
-    data = jtu.tree_structure(x, is_leaf=below).node_data()
+def _static_parts(name: str, x: object) -> Iterator[Static]:
+    data = jtu.tree_structure(x, is_leaf=functools.partial(operator.is_not, x)).node_data()
     if dataclasses.is_dataclass(x) and data is not None:
-        dynamic = {getattr(key[0], "name", None) for key, _ in children}
+        dynamic = {getattr(key, "name", None) for key in children_of(x)}
         for field in dataclasses.fields(x):
             if field.name not in dynamic and hasattr(x, field.name):
-                yield Static(f"{path}.{field.name}", _in_words(getattr(x, field.name)))
+                yield Static(f"{name}.{field.name}".lstrip("."), _in_words(getattr(x, field.name)))
     elif data is not None and data[1] is not None and not isinstance(x, (dict, list, tuple)):
-        yield Static(path, _in_words(data[1]))
-    for key, child in children:
-        yield from _static_parts(path + jtu.keystr(key), child)
+        yield Static(name, _in_words(data[1]))
+    for below, child in named_children(x, name):
+        yield from _static_parts(below, child)
 
 
 def _in_words(x: object) -> str:

@@ -12,10 +12,9 @@ _BOLD, _RED, _GREEN, _PLAIN = "\033[1m", "\033[31m", "\033[32m", "\033[0m"
 def as_text(report: Report, colours: bool) -> str:
     """Return the report as text."""
     bold, red, green, plain = (_BOLD, _RED, _GREEN, _PLAIN) if colours else ("", "", "", "")
-    leaves = [(leaf.path or "(root)", leaf.what, size(leaf.bytes)) for leaf in report.leaves]
     static = [(part.path or "(root)", part.value) for part in report.static]
     sections = [
-        ("Leaves", [*_indented(leaves), f"  {totals(report)}"]),
+        ("Leaves", [f"  {line}" for line in report.table.splitlines()]),
         ("Static parts", _indented(static)),
         ("What libraries do with it", _indented([tuple(treatment) for treatment in report.treatments])),
     ]
