@@ -148,7 +148,7 @@ def by_rounding(optimizer: Any) -> Step:
 
 
 def rounded() -> dict[str, tuple[str, Any, Step]]:
-    """Ways to train in 16 bits and in 32: the dtype of params and gradients, an optimizer, and its step."""
+    """Ways to train in 8, 16 and 32 bits: the dtype of params and gradients, an optimizer, and its step."""
     adamw = optax.adamw(1e-3)
     stochastic = tko.dtype_preserving(adamw, rounding="stochastic")
     in_float32 = tko.dtype_preserving(adamw, state_dtype="float32")
@@ -157,6 +157,23 @@ def rounded() -> dict[str, tuple[str, Any, Step]]:
         "Optax, bfloat16": ("bfloat16", adamw, by_update(optax, optax.with_extra_args_support(adamw))),
         'rounding="stochastic", bfloat16': ("bfloat16", stochastic, by_rounding(stochastic)),
         "state_dtype=float32, bfloat16": ("bfloat16", in_float32, by_apply_gradients(in_float32)),
+        **eight_bit_rows(),
+    }
+
+
+def eight_bit_rows() -> dict[str, tuple[str, Any, Step]]:
+    """The same with moments in 8 bits."""
+    codes = {"mu": untyped.numpy.int8, "nu": untyped.numpy.uint8}
+    eight = tko.dtype_preserving(optax.adamw(1e-3), state_dtype=codes, rounding="stochastic")
+    quieter = tko.dtype_preserving(
+        optax.adamw(1e-3), state_dtype={**codes, "nu": untyped.numpy.bfloat16}, rounding="stochastic"
+    )
+    return {
+        "mu int8, nu uint8, bfloat16": ("bfloat16", eight, by_rounding(eight)),
+        "mu int8, nu uint8, bfloat16, params to nearest": ("bfloat16", eight, by_apply_gradients(eight)),
+        "mu int8, nu uint8, float32": ("float32", eight, by_apply_gradients(eight)),
+        "mu int8, nu bfloat16, bfloat16": ("bfloat16", quieter, by_rounding(quieter)),
+        "mu int8, nu bfloat16, float32": ("float32", quieter, by_apply_gradients(quieter)),
     }
 
 
@@ -367,7 +384,7 @@ def parts_of(machine: Machine) -> Parts:
         table = {**columns(device, WRAPPERS, "float32"), "operations": differences(device, WRAPPERS)}
         return Section(title, text, table)
 
-    def in_16_bits(title: str) -> Section:
+    def in_few_bits(title: str) -> Section:
         text = "Bytes per parameter of one step of adamw; dtype_preserving, with a key where it rounds stochastically."
         return Section(title, text, rounded_columns(machine.device()))
 
@@ -387,7 +404,7 @@ def parts_of(machine: Machine) -> Parts:
         "nested, float32": lambda title: nested(title, "float32"),
         "nested, bfloat16": lambda title: nested(title, "bfloat16"),
         "wrappers, float32": wrapped,
-        "16 bits": in_16_bits,
+        "16 and 8 bits": in_few_bits,
         "sharded over eight": sharded,
     }
     return {(title := f"{machine.name}: {part}"): functools.partial(make, title) for part, make in made.items()}
@@ -402,7 +419,7 @@ as the params, where Optax's puts all of it on every device. With params and sta
 donation, use `apply_gradients`, since `update` copies the state. `apply_gradients` gains as much where `MultiSteps` is
 masked or the last link of a chain, and more inside of `apply_if_finite`. Around adamw alone, without donation,
 `apply_if_finite` moves 14 times the bytes of the params on an H100 that way, and 8 by `update`. Stochastic rounding of
-bf16 params moves half the bytes of adamw in f32.
+bf16 params moves half the bytes of adamw in f32; with moments in 8 bits, 10 bytes a parameter instead of 28.
 
 JAX compiles for TPUs and GPUs on a machine that has none. This page says what XLA makes of one step of an optimizer
 for one array of 8192 x 8192, on one chip of a TPU v5e and on one H100: the bytes that the program moves between the

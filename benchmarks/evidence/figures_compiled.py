@@ -13,12 +13,13 @@ from benchmarks.evidence.accelerators import (
     NESTED,
     TPU,
     WRAPPERS,
+    eight_bit_rows,
     multi_steps,
     of_accepted,
     square,
     steps,
 )
-from benchmarks.evidence.compiled import Step, compile_step, unit_of
+from benchmarks.evidence.compiled import Step, compile_step, in_units, unit_of
 from benchmarks.evidence.figure import Figure
 from benchmarks.evidence.hlo import bytes_moved
 
@@ -42,6 +43,7 @@ GOALS_OF_NESTED = {
     "apply_if_finite of MultiSteps": 4,
     "apply_if_finite of adamw": 8,
 }
+EIGHT_BITS = {"mu int8, nu uint8, bfloat16": 10.1, "mu int8, nu uint8, float32": 16.1}
 WAYS = {"treekit": "update", "apply_gradients": "apply_gradients"}
 
 
@@ -50,6 +52,7 @@ def figures() -> Iterator[Figure]:
     for name, machine, goals in (("TPU", TPU, GOALS), ("H100", GPU, GOALS_ON_GPUS)):
         if machine.is_possible():
             yield from figures_of(name, machine.device(), goals)
+            yield from figures_of_eight_bits(name, machine.device())
         else:
             print(f"{name} bytes: not measured, since what compiles for it is not installed (make accelerators)")
 
@@ -72,6 +75,17 @@ def figures_of(machine: str, device: Any, goals_of: Goals) -> Iterator[Figure]:
             name = f"{machine} bytes, {wrapper}, float32, donated, {title}"
             value = moved(device, *ways[way], "float32", donated=True)
             yield Figure(name, value, of_optax, note="goal: Optax's own")
+
+
+def figures_of_eight_bits(machine: str, device: Any) -> Iterator[Figure]:
+    """Bytes per parameter, and temporary memory in the same unit, of a donated step of adamw."""
+    for name, goal in EIGHT_BITS.items():
+        dtype, optimizer, step = eight_bit_rows()[name]
+        params = square(dtype) * 2
+        compiled = compile_step(step, optimizer.init, params, donated=True, state_first=False, device=device)
+        bytes_each, temporary = (round(x * params[0].dtype.itemsize, 2) for x in in_units(params, compiled))
+        yield Figure(f"{machine} bytes a parameter, adamw, {name}", bytes_each, goal)
+        yield Figure(f"{machine} temporary bytes a parameter, adamw, {name}", temporary, 0.01)
 
 
 def moved(

@@ -1,4 +1,4 @@
-"""Stochastic rounding, compiled for a TPU: a step moves the bytes of plain bf16, half of those of f32."""
+"""Stochastic rounding, compiled for a TPU: a step moves the bytes of plain bf16, half of those of f32, or fewer."""
 
 import pytest
 
@@ -11,6 +11,11 @@ BYTES = {  # per parameter
     "Optax, bfloat16": 14,
     'rounding="stochastic", bfloat16': 14,
     "state_dtype=float32, bfloat16": 22,
+    "mu int8, nu uint8, bfloat16": 10,
+    "mu int8, nu uint8, bfloat16, params to nearest": 10,
+    "mu int8, nu uint8, float32": 16,
+    "mu int8, nu bfloat16, bfloat16": 12,
+    "mu int8, nu bfloat16, float32": 18,
 }
 
 
