@@ -1,6 +1,7 @@
 """Dtype queries, promotion and casts of leaves."""
 
 import functools
+from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.types import HasDtype
+from treekit._base.types import HasDtype, PyTree
 
 ARRAYS: Any = (jax.Array, np.ndarray, np.generic)
 _WITH_DTYPE: Any = (*ARRAYS, jax.ShapeDtypeStruct)
@@ -54,6 +55,26 @@ def strengthen(x: object) -> Any:
     if is_weak(x) and has_dtype(x):
         return lax.convert_element_type(x, dtype_of(x))
     return as_array(x) if dtype_of(x) is None or dtype_of(x) == _raw_dtype(x) else jnp.asarray(x, dtype_of(x))
+
+
+def have_same_dtypes(xs: Iterable[object], ys: Iterable[object]) -> bool:
+    """Whether these are JAX's arrays, and each of `xs` has the dtype of its own of `ys`, both strongly typed.
+
+    Then there is nothing to strengthen and nothing to cast, which takes less time to find out for all of them at once.
+    """
+    return all(
+        isinstance(x, jax.Array)
+        and isinstance(y, jax.Array)
+        and x.dtype == y.dtype
+        and not (getattr(x, "weak_type", False) or getattr(y, "weak_type", False))
+        for x, y in zip(xs, ys, strict=True)
+    )
+
+
+def strengthen_all(tree: PyTree) -> Any:
+    """Return a tree whose leaves are strengthened, which most are already."""
+    leaves = jtu.tree_leaves(tree)
+    return tree if have_same_dtypes(leaves, leaves) else jtu.tree_map(strengthen, tree)
 
 
 def as_array(x: object) -> Any:

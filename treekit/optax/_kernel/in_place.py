@@ -45,7 +45,9 @@ def run_in_place(
     Returns:
         The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
     """
-    places = [x if u is None else x.astype(promoted_dtype(x, u)) for x, u in zip(acc, like, strict=True)]
+    places = [
+        x if u is None or u.dtype == x.dtype else x.astype(promoted_dtype(x, u)) for x, u in zip(acc, like, strict=True)
+    ]
 
     def body(carry: PyTree) -> Any:
         state, reverse = carry

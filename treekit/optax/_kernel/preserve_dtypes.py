@@ -8,7 +8,15 @@ import jax
 import optax
 from jax.core import Tracer
 
-from treekit._base.dtype import dtype_of, is_weak, issubdtype, promoted_dtype, strengthen
+from treekit._base.dtype import (
+    dtype_of,
+    have_same_dtypes,
+    is_weak,
+    issubdtype,
+    promoted_dtype,
+    strengthen,
+    strengthen_all,
+)
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_array
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
@@ -32,7 +40,7 @@ def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtra
     inner_init, inner_update = core_of(tx)
 
     def init(params: Params) -> Any:
-        state = jtu.tree_map(strengthen, inner_init(params))
+        state = strengthen_all(inner_init(params))
         if any(map(_is_lookahead, jtu.tree_leaves(state, is_leaf=_is_lookahead))):
             raise TypeError(
                 "optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost, from plain Optax"
@@ -120,6 +128,8 @@ def _is_concrete(x: object) -> bool:
 def _keep_state_dtypes(new: OptState, old: OptState) -> Any:
     leaves, treedef = jtu.tree_flatten(old)
     news = jtu.tree_leaves(new)
+    if have_same_dtypes(news, leaves):
+        return treedef.unflatten(news)
     likes = list(map(_like_of_state, leaves, news))
     try:
         return treedef.unflatten(cast_each(news, likes, old))

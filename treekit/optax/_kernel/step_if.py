@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxtyping import Array, Bool
 
-from treekit._base.dtype import cast_like, strengthen
+from treekit._base.dtype import cast_like, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, PyTree, Updates
@@ -110,7 +110,7 @@ def update_if(
         otherwise: maps one of `updates` to its replacement, which is cast to the dtype that `update` returns. If
             `update` returns None for a leaf, as for a frozen one, the replacement is None.
     """
-    state = jtu.tree_map(strengthen, state)  # a user may have put a Python number into it, and cond needs equal types
+    state = strengthen_all(state)  # a user may have put a Python number into it, and cond needs equal types
     treedef = jtu.tree_structure(updates)
 
     def others(like: Updates) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 import optax
 
-from treekit._base.dtype import strengthen
+from treekit._base.dtype import strengthen_all
 from treekit._base.jax import jnp, jtu
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._kernel.boundary import at_boundary
@@ -71,7 +71,7 @@ def apply_if_finite(
         def run(carry: PyTree) -> Any:
             return inner_step(updates, carry[1], carry[0], extra, apply)
 
-        params, inner_state = run_if(accept, run, (params, jtu.tree_map(strengthen, state.inner_state)))
+        params, inner_state = run_if(accept, run, (params, strengthen_all(state.inner_state)))
         return params, new_state._replace(inner_state=inner_state)
 
     return at_boundary(SteppingCore(init, update, step))

@@ -9,7 +9,7 @@ import optax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Int, Shaped
 
-from treekit._base.dtype import dtype_of, promoted_dtype, strengthen
+from treekit._base.dtype import dtype_of, promoted_dtype, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
@@ -245,5 +245,5 @@ def _zero_after(should_step: Bool[Array, ""], x: Shaped[Array, "..."], param: Ar
 
 def _strong_state(state: OptState, treedef: PyTreeDef) -> tuple[Any, list[Any]]:
     """Return the inner state and the accumulator's arrays, without weak types, which a loop does not carry."""
-    inner_state, acc = jtu.tree_map(strengthen, (state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
+    inner_state, acc = strengthen_all((state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
     return inner_state, acc
