@@ -158,8 +158,12 @@ STACK = {"layers.*.**": "layers.**"}
 UNSTACK = {"layers.**": "layers.*.**"}
 
 
+def fresh_like(names: dict[str, Any]) -> dict[str, Any]:
+    return {name: jnp.zeros_like(x) for name, x in names.items()}
+
+
 def fresh(names: dict[str, Any]) -> Any:
-    return nested({name: jnp.zeros_like(x) for name, x in names.items()})
+    return nested(fresh_like(names))
 
 
 def test_stacking_and_unstacking_in_the_order_of_integers() -> None:
@@ -268,6 +272,31 @@ def test_what_is_not_an_entry_of_a_list_is_not_stacked() -> None:
         tk.graft(new, old, rename=STACK)
     got, _ = tk.graft(new, old, rename={"layers.norm.**": "norm.**"} | STACK, strict=True)
     same(got["norm"]["w"], old["layers.norm.w"])
+
+
+@pytest.mark.parametrize(
+    ("rename", "warns"),
+    [
+        ({"model.**": "**"}, True),
+        ({"model.layers.**": "layers.**"}, False),
+        ({"model.layers.*.**": "layers.*.**"}, False),
+        ({"**.layers.**": "layers.**"}, None),
+        ({"model.layers.0.**": "layers.0.**", "model.**": "**"}, True),
+        ({"model.layers.3.**": "layers.4.**", "model.**": "**"}, False),
+    ],
+)
+def test_a_file_with_fewer_layers_is_a_warning_unless_rename_names_them(rename: Any, warns: bool | None) -> None:
+    new = {"layers": [{"w": jnp.zeros(2)} for _ in range(5)]}
+    old = {f"model.layers.{i}.w": array(2) for i in range(4)}
+    if warns is None:
+        with pytest.raises(ValueError, match="needs the same wildcards"):
+            tk.graft(new, old, rename=rename)
+    elif warns:
+        with pytest.warns(UserWarning, match=r"lengths of lists differ: layers \(new 5, old 4\)\."):
+            tk.graft(new, old, rename=rename)
+    else:
+        _, report = tk.graft(new, old, rename=rename)
+        assert len(report.kept) == 4
 
 
 # ------------------------------------------------------------------------------------------------------ dtypes, numbers
@@ -395,3 +424,16 @@ def test_a_flat_dict_of_another_state_says_why_nothing_fits() -> None:
         tk.graft(new, old)
     _, report = tk.graft(new, old, rename={"0.**": "0.**"})
     assert [row.path for row in report.kept] == ["0.count", "0.mu.a"]
+
+
+def test_a_name_that_begins_with_another() -> None:
+    new: Any = {"opt": (CountState(jnp.zeros(()), {"a": jnp.zeros(2)}),), "x": jnp.zeros(1), "x.y": jnp.zeros(2)}
+    old = {"x": array(1), "x.y": array(2), "opt.0.count": np.ones((), np.float32), "opt.0.mu.a": array(2)}
+    for names in (old, dict(reversed(old.items()))):
+        got, _ = tk.graft(new, names, strict=True)
+        same(got["x.y"], old["x.y"])
+        same(got["x"], old["x"])
+        same(got["opt"][0].mu["a"], old["opt.0.mu.a"])
+    z = {"z.y.x": array(1), "z": array(2), "z.y": array(3)}
+    got, _ = tk.graft(new | fresh_like(z), old | z, strict=True)
+    same(got["z.y"], z["z.y"])

@@ -271,6 +271,24 @@ def test_unfreezing_in_the_middle_of_training_keeps_the_moments(tmp_path: Path) 
         assert len(report.dropped) == 4
 
 
+def test_layers_that_are_frozen_do_not_make_lists_shorter() -> None:
+    def frozen(*layers: int) -> Any:
+        table = {f"layers.{i}.**": "off" for i in layers}
+        return tko.partition({"on": tko.adam(0.1), "off": tko.set_to_zero()}, tk.path_labels(table, default="on"))
+
+    params, state = train(frozen(2, 3), make(4))
+    got, report = tk.graft(frozen(3).init(params), state)
+    assert {row.path.split(".", 5)[-1] for row in report.fresh} == {"layers.2.w", "layers.2.b"}
+    same(adams(got)[0].mu["layers"][:2], adams(state)[0].mu["layers"][:2])
+
+
+def test_a_tuple_of_a_model_and_a_state_is_not_a_list_of_layers() -> None:
+    tx = tko.adam(0.1)
+    params, state = train(tx, make())
+    got, _ = tk.graft((make(seed=1), tx.init(params)), (params, state, 3))
+    same(got[0], params)
+
+
 def test_filtered_and_masked_leave_out_differently_and_fit_all_the_same(tmp_path: Path) -> None:
     """None in the one, MaskedNode in the other."""
     mask = tk.path_mask("**.w")

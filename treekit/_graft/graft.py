@@ -137,7 +137,7 @@ def _match(new: PyTree, old: PyTree, rename: Mapping[str, Targets]) -> _Matched:
         [x for x in new_states if x.kind is not None], [x for x in renamed.states if x.kind is not None], sources
     )
     sources |= {leaf: leaves[0] for leaf, leaves in found.items()}
-    warn_of_lengths(sources)
+    warn_of_lengths(sources, old_leaves, renamed.patterns)
 
     taken = {*sources.values(), *(x for leaves in found.values() for x in leaves)}
     used = {origin for leaf in taken for origin in leaf.origins}

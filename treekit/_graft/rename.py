@@ -1,17 +1,16 @@
 """The argument `rename` of `graft`: give old leaves new names, by patterns."""
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from treekit._base.first_match import FirstMatch
 from treekit._base.patterns import match_glob, nearest
 from treekit._graft.leaf import Leaf, Renamed, Slice, Stack
 from treekit._graft.states import Names, State, leaves_of
 
-_SPECIAL = re.compile(r"[*?\[]")
 Targets = str | Sequence[str] | None
 # In a path with a dot at its end, as in `glob_regex`. The second alternative is a `*` that is a whole part.
 _WILDCARD = re.compile(r"(?:(?<=\.)|^)\*\*\.|(?:(?<=\.)|^)\*(?=\.)|\*+")
@@ -38,6 +37,8 @@ class RenamedTree:
         states: the old states, with the leaves that are matched within states or, outside of states, by name.
         exact: the leaves that were renamed to a full path of the new tree, by that path.
         excluded: the leaves that `rename` maps to None.
+        derived: the leaves that it makes.
+        patterns: the patterns that match old leaves.
     """
 
     def __init__(self, new: list[State], old: list[State], rename: Mapping[str, Targets]) -> None:
@@ -50,16 +51,16 @@ class RenamedTree:
         self._matched: dict[str, list[Leaf]] = {pattern: [] for pattern in rename}
         self._states: dict[tuple[State, Names], State] = {}
         self._stacks: dict[tuple[str, str], Stack] = {}
-        renamed: list[tuple[Leaf, str]] = []
-        first_match = FirstMatch(rename)
+        self.patterns: dict[Leaf, str] = {}
+        patterns, first_match = list(rename), FirstMatch(rename)
         for leaf in leaves_of(old):
-            pattern = first_match(leaf.name)
-            if pattern is None:
+            i = first_match(leaf.name)
+            if i is None:
                 self._put(self._state(leaf.state), leaf.below, leaf)
             else:
-                renamed.append((leaf, pattern))
+                self.patterns[leaf] = patterns[i]
         # Afterwards, so that they displace leaves that have these names already.
-        for leaf, pattern in renamed:
+        for leaf, pattern in self.patterns.items():
             self._matched[pattern].append(leaf)
             if not self._rules[pattern]:
                 self.excluded.append(leaf)
@@ -172,30 +173,9 @@ class RenamedTree:
         if key not in self._states:
             parent = state.parent and self._state(state.parent, names)
             self._states[key] = State(
-                state.kind, key[1], state.labels, state.name, state.outer, parent, renamed=names is not None
+                state.kind, key[1], state.labels, state.name, state.outer, parent, state.lengths, names is not None
             )
         return self._states[key]
-
-
-class FirstMatch:
-    """Find the first pattern that matches a name, without trying those that cannot.
-
-    A name has all of the literal parts of a pattern that matches it, so each pattern is listed under one of them: that
-    which the fewest patterns have, such as the `7` of `**.layers.7.**`.
-    """
-
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self._patterns = list(patterns)
-        literals = [[x for x in pattern.split(".") if not _SPECIAL.search(x)] for pattern in self._patterns]
-        number = Counter(part for parts in literals for part in set(parts))
-        self._by_part: dict[str | None, list[int]] = defaultdict(list)
-        for i, parts in enumerate(literals):
-            self._by_part[min(parts, key=number.__getitem__, default=None)].append(i)
-
-    def __call__(self, name: str) -> str | None:
-        keys: list[str | None] = [None, *dict.fromkeys(name.split("."))]
-        tried = sorted(i for key in keys for i in self._by_part.get(key, ()))
-        return next((self._patterns[i] for i in tried if match_glob(self._patterns[i], name)), None)
 
 
 def _rules(pattern: str, targets: Targets) -> list[Rule]:

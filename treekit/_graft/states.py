@@ -33,6 +33,7 @@ class State:
         name: its key path.
         outer: the key path of the outermost state.
         parent: the next state around it, or None for the outermost.
+        lengths: the lengths of its lists, by the path below it.
         leaves: the leaves for which it is the innermost state, by the path below it.
         renamed: whether `rename` has changed the keys above it.
     """
@@ -43,8 +44,9 @@ class State:
     name: str = ""
     outer: str = ""
     parent: "State | None" = None
-    leaves: dict[str, Leaf] = dataclasses.field(default_factory=dict[str, Leaf])
+    lengths: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
     renamed: bool = False
+    leaves: dict[str, Leaf] = dataclasses.field(default_factory=dict[str, Leaf])
 
 
 def leaves_of(states: Iterable[State]) -> list[Leaf]:
@@ -93,7 +95,7 @@ class _Walk:
         """Collect what is below `path`; `named` is that path without the values of Flax variables."""
         if isinstance(x, _Entry):
             path, x = x
-        if self._flat and _has_paths(x):
+        if _has_paths(x):
             x = _nested(x, path)
         if not isinstance(x, _Nested) and jtu.all_leaves([x]):
             self._see(x, path, path_name(named), below, state)
@@ -104,6 +106,7 @@ class _Walk:
         if kind is not None:
             state, keys, below = _inside(state, kind, path_name(named), keys), keys if state.kind else (), ""
             self._states.append(state)
+        count = len(self._states)
         for part, key, child in children:
             if is_variable(x) or (self._unboxed and is_mapping(x) and parts == ["value"] and jtu.all_leaves([child])):
                 self._visit(child, (*path, key), named, below, state, keys)
@@ -111,6 +114,8 @@ class _Walk:
             no_name = kind is not None or hasattr(key, "idx") or (self._plain and part.isdecimal())
             inner = f"{below}.{part}" if below else part
             self._visit(child, (*path, key), (*named, key), inner, state, keys if no_name else (*keys, part))
+        if count == len(self._states) and (length := _length(children)):
+            state.lengths[below] = length
 
     def _see(self, x: Any, path: KeyPath, name: str, below: str, state: State) -> None:
         if below in state.leaves:
@@ -141,6 +146,13 @@ class _Walk:
         return fields if fields and (fields in self._fields or fields & _WRAPPED) else None
 
 
+def _length(children: list[tuple[str, Any, Any]]) -> int:
+    """Return the length of a list, and 0 for anything else; Flax's lists also have a child without leaves."""
+    indices = [int(part) for part, _, _ in children if part.isdecimal()]
+    others = [child for part, _, child in children if not part.isdecimal()]
+    return max(indices) + 1 if indices and not any(map(jtu.tree_leaves, others)) else 0
+
+
 class _Nested(dict[str, Any]):
     """The names of a dict of names and arrays, as nested dicts."""
 
@@ -157,18 +169,17 @@ def _has_paths(x: object) -> bool:
     return is_mapping(x) and all(isinstance(key, str) for key in x) and any("." in key for key in x)
 
 
-def _nested(names: Mapping[str, Any], path: KeyPath) -> Mapping[str, Any]:
+def _nested(names: Mapping[str, Any], path: KeyPath) -> _Nested:
     out = _Nested()
     for below, x in jtu.tree_flatten_with_path(names, is_leaf=lambda y: y is not names)[0]:
-        *above, last = path_name(below).split(".")
+        name = path_name(below)
+        *above, last = name.split(".")
         node: Any = out
         for part in above:
-            node = node.setdefault(part, _Nested())
-            if not isinstance(node, _Nested):
-                return names  # both "a" and "a.b" are names, which no optimizer state has
-        if last in node:
-            return names
-        node[last] = _Entry((*path, *below), x)
+            node = node.setdefault(part, _Nested()) if isinstance(node, _Nested) else None
+        is_free = isinstance(node, _Nested) and last not in node
+        # Where both "a" and "a.b" are names, which no optimizer state has, the second is not nested.
+        (node if is_free else out)[last if is_free else name] = _Entry((*path, *below), x)
     return out
 
 

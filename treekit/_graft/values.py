@@ -8,6 +8,7 @@ import numpy as np
 
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
+from treekit._base.first_match import FirstMatch
 from treekit._base.jax import jnp, untyped
 from treekit._base.patterns import check_pattern, matches, nearest, pattern_text
 from treekit._base.predicates import is_traced
@@ -118,9 +119,11 @@ def functions_of(argument: str, given: Any, names: list[str]) -> dict[str, Any]:
     if callable(given) or given is None:
         return dict.fromkeys(names, given)
     patterns = list(map(check_pattern, given))
-    chosen = {name: next((x for x in patterns if matches(x, name)), None) for name in names}
-    for pattern in patterns:
-        if pattern in chosen.values():
+    first_match = FirstMatch(patterns)
+    chosen = {name: first_match(name) for name in names}
+    deciding = set(chosen.values())
+    for i, pattern in enumerate(patterns):
+        if i in deciding:
             continue
         text = pattern_text(pattern)
         if any(matches(pattern, name) for name in names):
@@ -131,4 +134,4 @@ def functions_of(argument: str, given: Any, names: list[str]) -> dict[str, Any]:
         raise ValueError(
             f"{argument}: {text!r} matches no leaf of the new tree. The nearest paths: {nearest(text, names)}"
         )
-    return {name: None if pattern is None else given[pattern] for name, pattern in chosen.items()}
+    return {name: None if i is None else given[patterns[i]] for name, i in chosen.items()}
