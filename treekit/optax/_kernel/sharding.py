@@ -107,8 +107,9 @@ def _never() -> Any:
     """Return False as the flag of a select, which the compiler must not know before it has sharded the select.
 
     For TPUs and GPUs a barrier hides it. For CPUs a bitcast does, which XLA computes after sharding: it then removes
-    the selects, so that compiling takes half as long. All of this is so with JAX 0.10.2: tests/optax/test_sharding.py
-    and tests/accelerators/test_init.py check the shardings, and `make figures TIMES=1` measures the time.
+    the selects, so that compiling takes half as long. All of this is so with JAX 0.10.2:
+    tests/optax/kernel/test_sharding.py and tests/accelerators/test_init.py check the shardings, and `make figures
+    TIMES=1` measures the time.
     """
     return lax.platform_dependent(cpu=_bitcast_false, default=_hidden_false)
 

@@ -1,7 +1,7 @@
 """Run a step only if a flag is true: traced once, and without additional memory.
 
 Outside of jit, where the value of the flag is known, each is an `if` of Python: JAX would compile a loop or a cond in
-each call, since it consists of new functions. tests/optax/test_eager.py counts what is compiled.
+each call, since it consists of new functions. tests/optax/kernel/test_eager.py counts what is compiled.
 
 `run_step_if` is for updates of `MultiSteps`, `run_if` for the whole steps of `MultiSteps` and `apply_if_finite`, and
 `update_if` for the updates of the other wrappers. tests/accelerators and tests/optax/test_cost.py count the memory.
