@@ -228,3 +228,12 @@ def test_each_gradient_is_cast_once_however_deep_the_wrappers_are(name: str, tim
     with counting_calls() as calls:
         jax.eval_shape(tx.update, grads, state, params)
     assert calls["optax/_kernel/preserve_dtypes.py", "keep_updates"] == times
+
+
+def test_updates_of_real_params_stay_real_without_params() -> None:
+    """`flatten` concatenates real and complex params into one complex array."""
+    grads = {"c": jnp.ones(2, jnp.complex64), "r": jnp.ones(2)}
+    tx = tko.flatten(tko.apply_every(1))
+    for params in (None, grads):
+        updates, _ = tx.update(grads, tx.init(grads), params)
+        cases.assert_close(updates, grads)

@@ -49,7 +49,7 @@ def test_star_imports_give_the_names_of_optax_and_ours(module: str) -> None:
         names.pop(name, None)
     expected = {name for name in dir(theirs) if not name.startswith("_")}
     extra = {"apply_gradients", "dtype_preserving", "filtered", "get_ema", "get_hyperparams", "params_ema"}
-    extra |= {"scale_by_tree", "set_hyperparams", "summary"}
+    extra |= {"decode_state", "encode_state", "scale_by_tree", "set_hyperparams", "summary"}
     assert set(names) == expected | (extra if module == "optax" else set())
     assert all(getattr(ours, name) is value for name, value in names.items())
 

@@ -48,7 +48,7 @@ class Kind(enum.Enum):
 
 def kind_of(value: object, parameter: inspect.Parameter) -> Kind:
     """Return what an argument is, as far as this is known without calling it."""
-    if value is None or isinstance(value, (str, type)):
+    if value is None or isinstance(value, (str, type)) or parameter.name.endswith("labels"):
         return Kind.STATIC
     if parameter.name.endswith("mask"):
         return Kind.MASK
@@ -57,8 +57,6 @@ def kind_of(value: object, parameter: inspect.Parameter) -> Kind:
     if isinstance(value, optax.schedules.StatefulSchedule):
         return Kind.SCHEDULE
     if not callable(value) or isinstance(value, TreeSpec) or value is parameter.default:
-        return Kind.STATIC
-    if parameter.name.endswith("labels"):
         return Kind.STATIC
     return Kind.SCHEDULE if _takes_schedules(parameter) else Kind.UNDECIDED
 

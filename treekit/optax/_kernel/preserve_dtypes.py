@@ -91,7 +91,7 @@ def keep_updates(leaves: list[Any], treedef: PyTreeDef, params: Params, new_upda
     """
     updates = treedef.unflatten(leaves)
     news = _parts_of_updates(updates, treedef, new_updates)
-    if _mixes_complex(params):
+    if _mixes_complex(updates if params is None else params):
         news = list(map(_real_where_real, leaves, news))
     return cast_each(news, _like_each(leaves, treedef, params), updates)
 
