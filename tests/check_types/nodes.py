@@ -1,0 +1,108 @@
+"""Nodes, types and values that several of these tests use."""
+
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, NewType, Protocol, TypedDict, TypeVar
+
+import beartype
+import flax.linen
+import flax.struct
+import jax
+import jax.numpy as jnp
+import pytest
+from jaxtyping import Array, Float, jaxtyped
+from typing_extensions import TypeAliasType
+
+import treekit as tk
+from treekit import check_types
+
+if TYPE_CHECKING:
+    pass
+
+
+T = TypeVar("T")
+untyped_field: Any = flax.struct.field
+Small = TypeVar("Small", bound=float)
+Some = TypeVar("Some", int, str)
+Later = TypeVar("Later", bound="Linear")
+
+old_alias: Any = TypeAliasType
+old: Any = typing  # for how types were written once
+Ts = old.Unpack[old.TypeVarTuple("Ts")]
+checked = jaxtyped(typechecker=beartype.beartype)
+
+
+@tk.node
+class Linear:
+    weight: Float[Array, "dout din"]
+    bias: Float[Array, "dout"] | None = None
+
+
+def linear(dout: int = 5, din: int = 3) -> Linear:
+    return Linear(jnp.ones((dout, din)), jnp.ones(dout))
+
+
+@tk.node
+class Network:
+    layers: list[Linear]
+    head: Linear
+    by_name: dict[str, Linear | None]
+    activation: Callable[[Array], Array] = tk.field(default=jnp.tanh, static=True)
+
+
+def network() -> Network:
+    return Network([linear(), linear(2, 5)], linear(1, 2), {"a": linear(), "b": None})
+
+
+def holder(**hints: Any) -> Any:
+    """A node class with these fields and annotations."""
+    own = {"__module__": __name__, "__annotations__": hints}
+    return tk.node(types.new_class("Holder", exec_body=lambda body: body.update(own)))
+
+
+def fits(x: Any, hint: Any) -> bool:
+    return isinstance(x, hint)
+
+
+def refused(tree: Any) -> str:
+    """What check_types says of a tree."""
+    with pytest.raises(TypeError, match="what") as caught:
+        check_types(tree)
+    return str(caught.value)
+
+
+class Pair(Generic[T]): ...
+
+
+class Ask(Protocol):
+    def ask(self) -> int: ...
+
+
+@typing.runtime_checkable
+class Asked(Protocol):
+    def ask(self) -> int: ...
+
+
+class Once:
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("iterated over")
+
+
+class Options(TypedDict):
+    depth: int
+
+
+UserId = NewType("UserId", int)
+Numbers = TypeAliasType("Numbers", int | list[int])
+Twice = TypeAliasType("Twice", tuple[T, T], type_params=(T,))
+Recursive: Any = old_alias("Recursive", old.Union[float, "list[Recursive]"])
+Nested = old.Union[str, "list[Nested]"]
+
+F = Float[Array, "n"]
+ONES, FIVE, KEY = jnp.ones(2), jnp.ones(5), jax.random.key(0)
+
+# Annotations with a value that fits and one that does not; some have only one of the two.
+NO_VALUE: Any = object()
+WORD: Any = "word"  # and a number, which checkers take for right where they are wrong
+ONE: Any = 1

@@ -1,0 +1,248 @@
+"""check_types: what each annotation says of a field's value."""
+
+import operator
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jaxtyping import Array, Bool, Float, Key, PRNGKeyArray, PyTree
+
+import treekit as tk
+from treekit import check_types
+
+if TYPE_CHECKING:
+    pass
+from tests.check_types.nodes import (
+    FIVE,
+    KEY,
+    NO_VALUE,
+    ONES,
+    Ask,
+    Asked,
+    F,
+    Later,
+    Linear,
+    Nested,
+    Network,
+    Numbers,
+    Once,
+    Options,
+    Pair,
+    Recursive,
+    Small,
+    Some,
+    T,
+    Ts,
+    Twice,
+    UserId,
+    holder,
+    linear,
+    network,
+    old,
+    refused,
+)
+
+CASES: dict[str, tuple[Any, Any, Any]] = {
+    "array": (F, ONES, jnp.arange(2)),
+    "another rank": (F, ONES, jnp.ones((2, 2))),
+    "NumPy is not JAX": (F, ONES, np.ones(2, np.float32)),
+    "NumPy": (Float[np.ndarray, "n"], np.ones(2), ONES),
+    "flags": (Bool[Array, "..."], jnp.ones(3, bool), ONES),
+    "key": (Key[Array, ""], KEY, ONES),
+    "either sort of key": (PRNGKeyArray, jax.random.PRNGKey(0), jnp.ones(2, int)),
+    "jax.Array": (jax.Array, ONES, 1.0),
+    "jaxtyping's Array": (Array, ONES, [1.0]),
+    "fixed size": (Float[Array, "2"], ONES, FIVE),
+    "int": (int, 3, 3.0),
+    "a bool is an int": (int, True, "3"),
+    "float": (float, 3.0, "3"),
+    "an int is a float": (float, 3, 3j),
+    "NumPy's float": (float, np.float32(3), np.complex64(3)),
+    "complex": (complex, 3.0, "3"),
+    "bool": (bool, True, 1),
+    "str": (str, "a", 1),
+    "None": (None, None, 0),
+    "Any": (Any, ONES, NO_VALUE),
+    "object": (object, ONES, NO_VALUE),
+    "union": (int | str, "a", 1.5),
+    "typing's union": (old.Union[int, str], 1, None),
+    "optional": (old.Optional[F], None, "a"),
+    "empty tuple": (tuple[()], (), (1,)),
+    "literal": (Literal["same", 1], "same", True),
+    "annotated": (Annotated[int, "positive"], 1, "1"),
+    "final": (Final[int], 1, "1"),
+    "new type": (UserId, 1, "1"),
+    "alias": (Numbers, [1, 2], [1, "2"]),
+    "alias of arrays": (Numbers, jnp.array(1), ONES),
+    "alias with an argument": (Twice[int], (1, 2), (1, "2")),
+    "recursive alias": (Recursive, [1.0, [2.0]], "a"),
+    "recursive union": (Nested, ["a", ["b"]], 1),
+    "callable": (Callable[[int], str], str, "str"),
+    "plain callable": (Callable, jnp.sin, 3),
+    "class": (type, int, 3),
+    "class of": (type[int], bool, str),
+    "class of any": (type[Any], str, "str"),
+    "class of a union": (type[int | str], bool, float),
+    "class of a generic class": (type[Pair[int]], Pair, int),
+    "class of an abstract class": (type[Sequence[int]], list, int),
+    "class of a protocol that cannot be asked": (type[Ask], int, "int"),
+    "list": (list[int], [1, 2], [1, "2"]),
+    "typing's list": (old.List[int], [1, 2], (1, 2)),
+    "plain list": (list, [1, "a"], (1,)),
+    "typing's plain list": (old.List, [1, "a"], (1,)),
+    "tuple": (tuple[int, str], (1, "a"), (1, 2)),
+    "tuple of another length": (tuple[int, str], (1, "a"), (1,)),
+    "tuple of any length": (tuple[int, ...], (1, 2, 3), (1, "a")),
+    "tuple of any types": (old.Tuple[Ts], (1, "a"), 1),
+    "a tuple in a tuple": (tuple[int, *tuple[str, ...]], (1, "a", "b"), 1),
+    "dict": (dict[str, int], {"a": 1}, {"a": "1"}),
+    "keys": (dict[str, int], {}, {1: 1}),
+    "mapping": (Mapping[str, F], {"a": ONES, "b": ONES}, {"a": ONES, "b": FIVE}),
+    "ordered": (OrderedDict[str, int], OrderedDict(a=1), {"a": 1}),
+    "default": (defaultdict[str, list[int]], defaultdict(list, a=[1]), defaultdict(list, a=["1"])),
+    "deque": (deque[int], deque([1]), deque(["1"])),
+    "set": (frozenset[int], frozenset({1}), frozenset({"1"})),
+    "sequence": (Sequence[F], (ONES, ONES), (ONES, FIVE)),
+    "iterable": (Iterable[int], [1], ["1"]),
+    "what has no length is not used up": (Iterable[int], Once(), 1),
+    "tree": (PyTree[F], {"a": [ONES]}, {"a": [ONES, "b"]}),
+    "any tree": (PyTree, ["a"], NO_VALUE),
+    "a tree and all that is in it": (PyTree[Any], ["a"], NO_VALUE),
+    "tree of numbers": (PyTree[float], {"a": 1.0, "b": jnp.ones(())}, {"a": ONES}),
+    "tree of unions": (PyTree[int | str], {"a": 1, "b": "a"}, {"a": 1.5}),
+    "tree of an optional": (PyTree[operator.or_(F, None)], [ONES, None], [ONES, "a"]),
+    "tree of lists of an optional": (PyTree[list[old.Optional[F]]], [[ONES, None]], [["a"]]),
+    "tree of optionals in a structure": (PyTree[old.Optional[F], "T"], [ONES, None], [ONES, "a"]),
+    "with a tree of Optax": (tuple[int, optax.OptState], (1, object), ("a", object)),
+    "tree of quoted": (PyTree["Linear"], [linear()], [1]),
+    "node": (Linear, linear(), network),
+    "quoted": ("Linear", linear(), 1),
+    "quoted inside": (list["Linear"], [linear()], [1]),
+    "nodes": (dict[str, Linear | None], {"a": linear(), "b": None}, {"a": 1}),
+    "generic node": (eqx.nn.StateIndex[Array], NO_VALUE, 1),
+    "protocol": (Asked, types.SimpleNamespace(ask=1), 1),
+    "a protocol that cannot be asked": (Ask, 1, NO_VALUE),
+    "a TypedDict that cannot be asked": (Options, {"depth": 3}, NO_VALUE),
+    "type variable": (T, "a", NO_VALUE),
+    "bound": (Small, 1.0, "a"),
+    "bound in quotes": (Later, linear(), 1),
+    "constraints": (Some, "a", 1.5),
+    "list of a bound": (old.List[Small], [1.0], ["a"]),
+}
+
+
+@pytest.mark.parametrize("hint, right, wrong", CASES.values(), ids=CASES.keys())
+def test_a_field_is_what_its_annotation_says(hint: Any, right: Any, wrong: Any) -> None:
+    Holder = holder(field=hint)
+    if right is not NO_VALUE:
+        check_types(Holder(right))
+    if wrong is not NO_VALUE:
+        assert "\n.field" in refused(Holder(wrong))
+
+
+# The annotations of several fields with values that fit together, and with values that do not.
+TOGETHER: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "a name is one size": ({"a": F, "b": F}, [ONES, ONES], [ONES, FIVE]),
+    "also inside containers": ({"a": F, "b": list[F]}, [ONES, [ONES, ONES]], [ONES, [ONES, FIVE]]),
+    "and in trees": ({"a": F, "b": PyTree[F]}, [ONES, {"b": ONES}], [ONES, {"b": FIVE}]),
+    "several": ({"a": Float[Array, "*s n"], "b": Float[Array, "*s"]}, [jnp.ones((1, 2)), jnp.ones(1)], [ONES, ONES]),
+    "structures": ({"a": PyTree[int, "T"], "b": PyTree[int, "T"]}, [[1, 2], [3, 4]], [[1, 2], [3]]),
+    "by leaf": (
+        {"a": PyTree[Float[Array, "?n"], "T"], "b": PyTree[Float[Array, "?n"], "T"]},
+        [[ONES, FIVE], [ONES, FIVE]],
+        [[ONES, FIVE], [FIVE, ONES]],
+    ),
+    "arithmetic": ({"a": F, "b": Float[Array, "n+3"]}, [ONES, FIVE], [ONES, ONES]),
+    "arithmetic before its name": ({"b": Float[Array, "n+3"], "a": F}, [FIVE, ONES], [ONES, ONES]),
+    "arithmetic in a chain": (
+        {"c": Float[Array, "m+3"], "b": Float[Array, "n+3 m"], "a": F},
+        [FIVE, jnp.ones((5, 2)), ONES],
+        [ONES, jnp.ones((5, 2)), ONES],
+    ),
+    "an attribute": ({"n": int, "a": Float[Array, "{self.n}"]}, [5, FIVE], [5, ONES]),
+    "an attribute that comes later": ({"a": Float[Array, "2*{self.n}"], "n": int}, [ONES, 1], [ONES, 2]),
+    "a union binds what it takes": ({"a": list[F] | F, "b": F}, [ONES, ONES], [[ONES], FIVE]),
+    "a union forgets what it tried": ({"a": list[F] | list[Any], "b": F}, [[ONES, FIVE], FIVE], [[ONES, ONES], FIVE]),
+}
+
+
+@pytest.mark.parametrize("hints, right, wrong", TOGETHER.values(), ids=TOGETHER.keys())
+def test_names_are_bound_across_the_fields_of_a_node(hints: Any, right: Any, wrong: Any) -> None:
+    Holder = holder(**hints)
+    check_types(Holder(*right))
+    refused(Holder(*wrong))
+
+
+def test_each_node_has_names_of_its_own_and_a_shared_one_is_told_once() -> None:
+    check_types(network())
+    bad = Linear(jnp.ones((5, 3)), jnp.ones(9))
+    assert refused([bad, bad]).count("bias") == 1
+
+
+def test_the_message_names_each_key_path_the_value_the_annotation_and_what_is_bound() -> None:
+    bad = tk.tree_at(
+        lambda n: (n.layers[1].bias, n.head.weight, n.by_name["a"]),
+        network(),
+        (jnp.ones(9, jnp.bfloat16), None, "no layer"),
+    )
+    assert refused({"net": bad}).splitlines() == [
+        "3 fields are not what their classes say:",
+        "['net'].by_name['a']     str           is not Linear | None",
+        "['net'].layers[1].bias   bfloat16[9]   is not Float[Array, 'dout'] | None   (dout=2, din=5)",
+        "['net'].head.weight      None          is not Float[Array, 'dout din']",
+        "Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape.",
+    ]
+    Holder = holder(a=Float[Array, "*batch n"], b=Float[Array, "{self.size} n"], size=int)
+    text = refused(Holder(jnp.ones((1, 2, 3)), np.ones(3, np.float32), 2))
+    assert text.splitlines()[:2] == [
+        "1 field is not what its class says:",
+        ".b   float32[3](numpy)   is not Float[Array, '{self.size} n']   (n=3, batch=(1, 2))",
+    ]
+
+
+def test_models_that_are_stacked_filtered_or_masked_fail_and_the_message_says_so() -> None:
+    model = network()
+    others = {
+        "stacked": jax.tree.map(lambda *xs: jnp.stack(xs), model, model),
+        "filtered": tk.filter(model, lambda x: x.ndim == 1),
+        "masked": jax.tree.map(lambda x: True, model),
+        "shapes": jax.eval_shape(network),
+    }
+    for other in others.values():
+        assert "Stacked, filtered, masked and abstract models fail by design" in refused(other)
+    jax.vmap(check_types)(others["stacked"])
+
+
+NUMBERS = holder(size=int, rate=float, flag=bool, phase=complex, rates=PyTree[float], table=dict[str, float])
+
+
+def test_numbers_may_be_arrays_as_jit_makes_them() -> None:
+    numbers = NUMBERS(3, 0.5, True, 1j, [1, 0.5], {"a": 1.0})
+    check_types(numbers)
+    jax.jit(check_types)(numbers)
+    check_types(jax.jit(lambda x: x)(numbers))
+    check_types(jax.tree.map(np.asarray, numbers))
+    floats = jax.tree.map(lambda x: jnp.float32(1), numbers)
+    assert [line.split()[0] for line in refused(floats).splitlines()[1:-1]] == [".size", ".flag"]
+    vectors = jax.tree.map(lambda x: jnp.ones(2), numbers)
+    assert refused(vectors).startswith("6 fields")
+
+
+def test_it_works_while_tracing() -> None:
+    jax.jit(check_types)(network())
+    jax.eval_shape(check_types, network())
+
+    def loss(model: Network) -> Array:
+        check_types(model)
+        return model.head.weight.sum()
+
+    jax.grad(loss)(network())
+    with pytest.raises(TypeError, match=r"\.bias   float32\[9\]   is not"):
+        jax.jit(check_types)(Linear(jnp.ones((5, 3)), jnp.ones(9)))

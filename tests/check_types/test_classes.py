@@ -1,0 +1,176 @@
+"""check_types: classes of other libraries, generic classes, and annotations from elsewhere."""
+
+import dataclasses
+import types
+import typing
+from typing import TYPE_CHECKING, Any, Generic, Self
+
+import equinox as eqx
+import flax.linen
+import flax.struct
+import jax
+import jax.numpy as jnp
+import pytest
+from jaxtyping import Array, Float
+
+import treekit as tk
+from treekit import check_types
+
+if TYPE_CHECKING:
+    pass
+from tests.check_types import nodes
+from tests.check_types.nodes import FIVE, KEY, ONE, ONES, WORD, Linear, T, holder, old, refused, untyped_field
+
+
+class Plain:
+    """A class that treekit is given."""
+
+    scale: float
+    name: str
+
+    def __init__(self, scale: Any) -> None:
+        self.scale, self.name, self.extra = scale, "plain", object()
+
+
+tk.register_node(Plain, data_fields=["scale", "extra"], meta_fields=["name"])
+
+
+class Module(eqx.Module):
+    weight: Float[Array, "n n"]
+    size: int = eqx.field(static=True, default=3)
+
+
+@flax.struct.dataclass
+class Struct:
+    weight: Float[Array, "n n"]
+    size: int = untyped_field(pytree_node=False, default=3)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Registered:
+    weight: Float[Array, "n n"]
+    size: int = dataclasses.field(metadata={"static": True}, default=3)
+
+
+@tk.register_node
+@dataclasses.dataclass
+class Given:
+    weight: Float[Array, "n n"]
+    size: dataclasses.InitVar[int] = 3
+    shared: typing.ClassVar[int] = 3
+
+
+@pytest.mark.parametrize("cls", [Module, Struct, Registered, Given])
+def test_classes_of_others_are_checked_too(cls: Any) -> None:
+    check_types({"a": cls(jnp.ones((2, 2)))})
+    assert refused({"a": cls(jnp.ones((2, 3)))}).splitlines()[1].startswith("['a'].weight   float32[2,3]   is not")
+
+
+def test_static_fields_are_checked() -> None:
+    assert refused(Registered(jnp.ones((1, 1)), WORD)).splitlines()[1] == ".size   str   is not int   (n=1)"
+
+
+def test_of_a_class_that_was_registered_the_annotated_attributes_are_checked() -> None:
+    check_types(Plain(1.0))
+    assert refused(Plain("1")).splitlines()[1] == ".scale   str   is not float"
+
+
+@dataclasses.dataclass
+class Config:
+    """A dataclass that is a leaf to JAX."""
+
+    rate: float
+    name: str = dataclasses.field(init=False)
+
+
+def test_other_leaves_pass() -> None:
+    check_types([Config(WORD), Plain, Linear, 3, None, "a", object()])
+    check_types(eqx.nn.MLP(2, 2, 4, 2, key=KEY))
+
+
+def test_a_dataclass_that_is_a_leaf_to_jax_is_checked_itself() -> None:
+    check_types(Config(1.0))  # a field that is not set has no value to check
+    assert refused(Config(WORD)).splitlines()[1] == ".rate   str   is not float"
+
+
+def test_of_many_wrong_fields_fifty_are_listed() -> None:
+    One = holder(x=int)
+    lines = refused([One(WORD) for _ in range(60)]).splitlines()
+    assert lines[0] == "60 fields are not what their classes say:"
+    assert len(lines) == 53
+    assert lines[51] == "and 10 more"
+
+
+def test_a_class_that_is_defined_again_is_the_one_in_its_annotations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook; `typing` shares one `Optional["Again"]`."""
+    for _ in range(2):
+        Again = holder(child=old.Optional["Again"])
+        monkeypatch.setitem(vars(nodes), "Again", Again)
+        check_types(Again(Again(None)))
+
+
+@tk.node
+class Box(Generic[T]):
+    item: T
+    items: list[T]
+    same: Self | None = None
+
+
+@tk.node
+class Arrays(Box[Float[Array, "n"]]):
+    other: Float[Array, "n"] = tk.field(default_factory=lambda: jnp.ones(2))
+
+
+@tk.node
+class Lists(Box[list[T]], Generic[T]):
+    pass
+
+
+@tk.node
+class Words(Lists["Word"]):
+    pass
+
+
+Word = str
+
+GENERIC: dict[str, tuple[Any, str | None]] = {
+    "an argument is not known to an instance": (Box(ONE, ["a", None]), None),
+    "a subclass gives it": (Arrays(ONES, [ONES], other=ONES), None),
+    "the field inherited": (Arrays(ONE, [ONES]), ".item   int 1   is not Float[Array, 'n']"),
+    "and inside of it": (Arrays(ONES, [FIVE]), ".items[0]   float32[5]    is not Float[Array, 'n']   (n=2)"),
+    "through two classes": (Words(["a"], [["b"]]), None),
+    "with strings": (Words([ONE], [["b"]]), ".item[0]   int 1   is not str"),
+    "Self": (Words(["a"], [], Words(["a"], [])), None),
+    "Self of a subclass": (Words(["a"], [], WORD), ".same   str   is not Words | None"),
+}
+
+
+def test_a_base_whose_argument_cannot_be_resolved_is_an_error_that_names_it() -> None:
+    box: Any = Box
+    Lost: Any = tk.node(types.new_class("Lost", (box["Nowhere"],)))
+    with pytest.raises(
+        TypeError, match=r"the base .*Box\[.*Nowhere.*\] of .*Lost cannot be resolved: name 'Nowhere' is"
+    ):
+        check_types(Lost(ONE, []))
+
+
+@tk.node
+class Named:
+    values: "list[int]"
+
+    def list(self) -> "list[int]":
+        return self.values
+
+
+def test_a_method_may_have_the_name_of_a_builtin() -> None:
+    check_types(Named([1]))
+    assert ".values" in refused(Named([WORD]))
+
+
+@pytest.mark.parametrize("tree, line", GENERIC.values(), ids=GENERIC.keys())
+def test_generic_classes(tree: Any, line: str | None) -> None:
+    if line is None:
+        check_types(tree)
+    else:
+        assert " ".join(refused(tree).splitlines()[1].split()) == " ".join(line.split())

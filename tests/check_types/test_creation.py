@@ -1,0 +1,147 @@
+"""node(check=True): fields are checked when a node is created."""
+
+import copy
+import dataclasses
+import pickle
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+import beartype
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import pytest
+from jaxtyping import Array, Float, TypeCheckError, jaxtyped
+
+import treekit as tk
+
+if TYPE_CHECKING:
+    pass
+from tests.check_types.nodes import FIVE, ONE, ONES, WORD, Linear, linear
+
+# At creation
+
+
+def two_zeros(x: Any) -> Any:
+    return jnp.zeros(2) if x is ONE else x
+
+
+@tk.node(check=True)
+class Checked:
+    weight: Float[Array, "dout din"]
+    bias: Float[Array, "dout"] = tk.field(default_factory=lambda: ONE, converter=two_zeros)
+    rate: float = 0.5
+
+    def __check_init__(self) -> None:
+        assert self.weight.shape[0] == self.bias.shape[0], "checked before"
+
+
+def test_creation_checks_defaults_and_what_converters_and_init_store() -> None:
+    made = Checked(jnp.ones((2, 3)))
+    assert made.bias.shape == (2,)
+    with pytest.raises(TypeError, match=r"^creating Checked: 1 field is not .*:\n\.bias   float32\[2\]   is not Float"):
+        Checked(jnp.ones((3, 3)))
+    with pytest.raises(
+        TypeError, match=r"creating Checked: 1 field is not .*:\n\.rate   str   is not float   \(dout=2"
+    ):
+        Checked(jnp.ones((2, 3)), rate=WORD)
+
+    @tk.node(check=True)
+    class Written:
+        total: Float[Array, ""]
+
+        def __init__(self, values: Array) -> None:
+            self.total = values
+
+    with pytest.raises(TypeError, match=r"\.total   float32\[2\]   is not Float\[Array, ''\]$"):
+        Written(ONES)
+
+
+def test_rebuilding_checks_nothing() -> None:
+    made = Checked(jnp.ones((2, 3)))
+    leaves: list[Any] = [None, True, FIVE, object()]
+    for leaf in leaves:
+        assert jax.tree.map(lambda _, leaf=leaf: leaf, made).bias is leaf
+    assert tk.replace(made, bias="a").bias == "a"
+    assert tk.tree_at(lambda c: c.bias, made, None).bias is None
+    assert jax.eval_shape(lambda: made).bias.shape == (2,)
+    assert jax.vmap(lambda x: Checked(x))(jnp.ones((4, 2, 3))).weight.shape == (4, 2, 3)
+    assert jax.jit(lambda x: Checked(x))(jnp.ones((2, 3))).weight.shape == (2, 3)
+    wrong = tk.replace(made, bias=FIVE)
+    for again in (copy.copy(wrong), copy.deepcopy(wrong), pickle.loads(pickle.dumps(wrong))):
+        assert again.bias.shape == (5,)
+
+
+def test_nodes_inside_are_checked_with_it_and_subclasses_ask_for_themselves() -> None:
+    @tk.node(check=True)
+    class Outer:
+        inner: Any
+
+    Outer(linear())
+    with pytest.raises(TypeError, match=r"creating .*Outer: 1 field .*:\n\.inner\.bias"):
+        Outer(Linear(jnp.ones((5, 3)), ONES))
+
+    @tk.node
+    class Loose(Checked):
+        pass
+
+    @tk.node(check=True)
+    class Strict(Loose):
+        pass
+
+    assert Loose(jnp.ones((2, 3)), rate=WORD).rate is WORD
+    with pytest.raises(TypeError, match=r"creating .*Strict: "):
+        Strict(jnp.ones((2, 3)), rate=WORD)
+
+
+def test_jaxtyped_below_node_is_an_error_and_above_it_works() -> None:
+    way_out = r"has @jaxtyped below @node, where it checks nothing.*Write it above @node"
+    with pytest.raises(TypeError, match=way_out):
+
+        @tk.node
+        @jaxtyped(typechecker=beartype.beartype)
+        class Bare:
+            x: int
+
+    with pytest.raises(TypeError, match=way_out):
+
+        @tk.node(
+            eq=True,
+        )
+        @jaxtyping.jaxtyped(typechecker=beartype.beartype)
+        class Called(Linear):
+            x: int = 3
+
+    @jaxtyped(typechecker=beartype.beartype)
+    @tk.node
+    class Above:
+        x: int
+
+    with pytest.raises(TypeCheckError, match="Above"):
+        Above(WORD)
+
+    @tk.node
+    @typing.final  # jaxtyped goes above node
+    class Commented:
+        x: int
+
+    assert Commented(1).x == 1
+
+    class Undecorated:
+        x: int
+
+    tk.node(Undecorated)
+
+    @jaxtyped(typechecker=beartype.beartype)
+    @dataclasses.dataclass
+    class Next:
+        x: int
+
+    made: Any = tk.node(types.new_class("Elsewhere", exec_body=lambda body: body.update(__module__="no.such.module")))
+    assert made().__module__ == "no.such.module"
+    scope: dict[str, Any] = {"__name__": "typed_in", "tk": tk}
+    exec(
+        compile("jaxtyped = 0\n@tk.node(check=True)\nclass TypedIn:\n    x: int", "", "exec", dont_inherit=True), scope
+    )
+    assert scope["TypedIn"](1).x == 1

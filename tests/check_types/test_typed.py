@@ -1,0 +1,252 @@
+"""Typed: fields are checked in the signature of a function, with the shapes of the call."""
+
+import abc
+import dataclasses
+import importlib.metadata
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Generic
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jaxtyping import Array, Float, PyTree, TypeCheckError, jaxtyped
+
+import treekit as tk
+from tests.check_types.nodes import FIVE, ONE, ONES, WORD, Linear, T, checked, fits, linear, old
+from treekit.typing import Typed
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+# In signatures
+
+
+@checked
+def apply(layer: Typed[Linear], x: Float[Array, "din"]) -> Float[Array, "dout"]:
+    return layer.weight @ x if layer.bias is None else layer.weight @ x + layer.bias
+
+
+def test_the_fields_of_an_argument_are_checked_in_the_scope_of_the_call() -> None:
+    assert apply(linear(), jnp.ones(3)).shape == (5,)
+    with pytest.raises(TypeCheckError, match="parameter 'x'"):
+        apply(linear(), jnp.ones(4))
+    with pytest.raises(TypeCheckError, match="parameter 'layer'") as caught:
+        apply(Linear(jnp.ones((5, 3)), jnp.ones(9)), jnp.ones(3))
+    cause: Any = caught.value.__cause__
+    assert ".bias   float32[9]   is not Float[Array, 'dout'] | None   (dout=5, din=3)" in str(cause.__cause__)
+    with pytest.raises(TypeCheckError, match="parameter 'layer'") as caught:
+        apply(WORD, jnp.ones(3))
+    cause = caught.value.__cause__
+    assert "a str is not a Linear" in str(cause.__cause__)
+
+
+@tk.node
+class Cache:
+    keys: Float[Array, "length+1 d"]
+    inner: Linear
+
+
+def test_shapes_of_fields_may_use_the_sizes_of_the_call() -> None:
+    @checked
+    def extend(x: Float[Array, "length d"], cache: Typed[Cache]) -> None: ...
+
+    extend(jnp.ones((2, 3)), Cache(jnp.ones((3, 3)), linear()))
+    for wrong in (Cache(jnp.ones((4, 3)), linear()), Cache(jnp.ones((3, 3)), Linear(jnp.ones((5, 3)), jnp.ones(9)))):
+        with pytest.raises(TypeCheckError, match="parameter 'cache'"):
+            extend(jnp.ones((2, 3)), wrong)
+
+
+def test_an_array_that_comes_first_binds_what_the_fields_must_be() -> None:
+    @checked
+    def late(x: Float[Array, "din"], layer: Typed[Linear]) -> Float[Array, "dout"]:
+        return jnp.ones(7) if x[0] else layer.weight @ x
+
+    with pytest.raises(TypeCheckError, match="parameter 'layer'"):
+        late(jnp.ones(4), linear())
+    with pytest.raises(TypeCheckError, match="the return value"):
+        late(jnp.ones(3), linear())
+    assert late(jnp.zeros(3), linear()).shape == (5,)
+
+
+def test_a_typed_argument_works_in_every_transformation() -> None:
+    layer, x = linear(), jnp.ones(3)
+    assert jax.jit(apply)(layer, x).shape == (5,)
+    assert jax.eval_shape(apply, layer, x).shape == (5,)
+    assert jax.vmap(apply, in_axes=(None, 0))(layer, jnp.ones((4, 3))).shape == (4, 5)
+    layers = jax.tree.map(lambda *xs: jnp.stack(xs), layer, layer)
+    assert jax.vmap(apply)(layers, jnp.ones((2, 3))).shape == (2, 5)
+    assert jax.grad(lambda layer: apply(layer, x).sum())(layer).weight.shape == (5, 3)
+    for transform in (jax.jit, lambda f: jax.vmap(f, in_axes=(None, None), axis_size=2), lambda f: f):
+        with pytest.raises(TypeCheckError, match="parameter 'x'"):
+            transform(apply)(layer, jnp.ones(4))
+
+
+@tk.node
+class Attention:
+    query: Float[Array, "head d"]
+    inner: Linear
+    size: int = tk.field(static=True)
+    table: Float[Array, "{self.size}"]
+
+    @checked
+    def __call__(self: Typed["Attention"], x: Float[Array, "d"], size: int = 9) -> Float[Array, "head"]:
+        return self.query @ x
+
+    @checked
+    def wide(self: Typed["Attention"], x: Float[Array, "{size}"], size: int = 9) -> None: ...
+
+
+def test_methods_and_nodes_inside() -> None:
+    inner = linear(7, 7)  # its names are its own
+    attention = Attention(jnp.ones((2, 3)), inner, 4, jnp.ones(4))
+    assert attention(jnp.ones(3)).shape == (2,)
+    attention.wide(jnp.ones(9))  # the arguments of the call stay what they were
+    with pytest.raises(TypeCheckError, match="parameter 'x'"):
+        attention(jnp.ones(4))
+    with pytest.raises(TypeCheckError, match="parameter 'self'") as caught:
+        tk.tree_at(lambda a: a.inner.bias, attention, jnp.ones(3))(jnp.ones(3))
+    cause: Any = caught.value.__cause__
+    assert ".inner.bias   float32[3]   is not" in str(cause.__cause__)
+    with pytest.raises(TypeCheckError, match="parameter 'self'"):
+        tk.replace(attention, size=5)(jnp.ones(3))
+
+
+@tk.node
+class Rows:
+    rows: Float[Array, "n k"]
+    also: Float[Array, "k"]
+
+
+@tk.node
+class Grid(Generic[T]):
+    shape: PyTree[int, "T"]
+    values: Float[Array, "*batch k"]
+
+
+def test_unions_optionals_generics_and_structures() -> None:
+    @checked
+    def either(a: Typed[Rows] | Typed[Linear] | None, x: Float[Array, "k"]) -> None: ...
+
+    either(None, ONES)
+    either(Rows(jnp.ones((3, 2)), ONES), ONES)
+    either(linear(), ONES)
+    with pytest.raises(TypeCheckError, match="parameter 'a'"):
+        either(Rows(jnp.ones((3, 2)), FIVE), ONES)
+    with pytest.raises(TypeCheckError, match="parameter 'x'"):
+        either(Rows(jnp.ones((3, 2)), ONES), FIVE)
+
+    @checked
+    def both(grid: Typed[Grid[int]], tree: PyTree[int, "T"], x: Float[Array, "*batch"]) -> None: ...
+
+    grid: Grid[int] = Grid([1, 2], jnp.ones((3, 4, 5)))
+    both(grid, [0, 0], jnp.ones((3, 4)))
+    with pytest.raises(TypeCheckError, match="parameter 'tree'"):
+        both(grid, [0], jnp.ones((3, 4)))
+    with pytest.raises(TypeCheckError, match="parameter 'x'"):
+        both(grid, [0, 0], jnp.ones(3))
+
+
+def test_what_fails_binds_nothing() -> None:
+    @jaxtyped(typechecker=None)
+    def look(layer: Any, other: Any) -> list[bool]:
+        return [fits(x, Typed[Linear]) for x in (layer, other, layer)]
+
+    assert look(Linear(jnp.ones((5, 3)), jnp.ones(9)), linear(2, 2)) == [False, True, False]
+    assert look(linear(), linear(2, 2)) == [True, False, True]
+    assert look(linear(), linear()) == [True, True, True]
+
+
+def test_outside_of_a_call_each_question_is_its_own() -> None:
+    assert fits(linear(), Typed[Linear])
+    assert fits(linear(2, 2), Typed[Linear])
+    assert not fits(Linear(jnp.ones((5, 3)), jnp.ones(9)), Typed["Linear"])
+
+
+class Base(abc.ABC):
+    @abc.abstractmethod
+    def size(self) -> int: ...
+
+
+@tk.node
+class Sized(Base):
+    x: int
+
+    def size(self) -> int:
+        return self.x
+
+
+NAMES: dict[str, tuple[Any, Any, bool]] = {
+    "a base class": (Sized(1), Base, True),
+    "whose subclass has wrong fields": (tk.replace(Sized(1), x="1"), Base, False),
+    "by name": (Sized(1), "Sized", True),
+    "the name of a base": (Sized(1), "Base", True),
+    "another name": (Sized(1), "Linear", False),
+    "a generic in quotes": (Grid([1], ONES), "Grid[int]", True),
+    "a dataclass that is not a pytree": (dataclasses.make_dataclass("Data", [("x", int)])("1"), object, False),
+    "None": (None, Sized, False),
+    "a number": (3, int, False),
+}
+
+
+@pytest.mark.parametrize("x, of, right", NAMES.values(), ids=NAMES.keys())
+def test_of_which_class(x: Any, of: Any, right: bool) -> None:
+    typed: Any = Typed
+    assert isinstance(x, typed[of]) is right
+
+
+def test_typed_without_a_class_checks_any_node() -> None:
+    bare: Any = Typed
+    assert isinstance(linear(), bare)
+    assert not isinstance(Linear(FIVE, None), bare)
+    assert not isinstance(3, bare)
+
+
+@pytest.mark.parametrize("of", [Sized | None, old.Union[Sized, Linear], Annotated[Sized, 1], T, 3, None])
+def test_typed_takes_one_class(of: Any) -> None:
+    typed: Any = Typed
+    with pytest.raises(TypeError, match=r"Typed takes one class, or its name in quotes, found .* Write Typed\[A\] \|"):
+        typed[of]
+
+
+@pytest.mark.parametrize("of", ["Sized | None", "Optional[Sized]", "Union[Sized, Linear]", "list[Sized"])
+def test_typed_takes_the_name_of_one_class(of: Any) -> None:
+    typed: Any = Typed
+    with pytest.raises(TypeError, match=r"Typed takes the name of one class in quotes, found .*\[\.\.\.\] \| None"):
+        typed[of]
+
+
+def test_an_annotation_that_cannot_be_resolved_is_told_by_a_call_too() -> None:
+    with pytest.raises(TypeError, match=r"annotation of Unresolved\.x, 'Fraction', cannot be resolved"):
+        use(Unresolved(ONE))
+
+
+@tk.node
+class Unresolved:
+    x: "Fraction"
+
+
+@checked
+def use(x: Typed[Unresolved]) -> None: ...
+
+
+def test_typeguard_checks_typed_arguments_as_well() -> None:
+    typeguard = pytest.importorskip("typeguard")
+    if not importlib.metadata.version("typeguard").startswith("2."):
+        pytest.skip("jaxtyping works with typeguard 2.13.3, and not with what came after it")
+    function: Any = apply
+    guarded: Any = jaxtyped(typechecker=typeguard.typechecked)(function.__wrapped__)
+    assert guarded(linear(), jnp.ones(3)).shape == (5,)
+    for layer, x in ((linear(), jnp.ones(4)), (Linear(jnp.ones((5, 3)), jnp.ones(9)), jnp.ones(3))):
+        with pytest.raises(TypeCheckError, match="checking the parameters"):
+            guarded(layer, x)
+
+
+def test_neither_beartype_nor_typeguard_is_needed() -> None:
+    code = "import sys\nsys.modules.update(beartype=None, typeguard=None)  # importing either fails\n"
+    code += "import jax.numpy as jnp, treekit as tk, jaxtyping as jt\n"
+    code += "@tk.node(check=True)\nclass A:\n    x: jt.PyTree[jt.Float[jt.Array, 'n'] | int]\n"
+    code += "A([jnp.ones(2), 3])\ntry:\n    A('a')\nexcept TypeError as error:\n    print(error)\n"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[1:] == [".x   str   is not PyTree[Float[Array, 'n'] | int]"]
