@@ -139,3 +139,17 @@ def test_a_whole_step_of_multi_steps_needs_no_temporary_memory(state_first: bool
     lowered = jax.jit(step, donate_argnums=0).lower(carry[::-1] if state_first else carry, params)
     memory: Any = lowered.compile(compiler_options=USUAL).memory_analysis()
     assert memory.temp_size_in_bytes < params[0].nbytes / 10
+
+
+def test_a_donated_update_of_multi_steps_needs_no_temporary_memory() -> None:
+    """With the params before the state, as docs/costs.md says."""
+    multi_steps = tko.MultiSteps(optax.adamw(0.1), 2)
+    params: Any = [jnp.ones((200, 200), jnp.float32)] * 3
+
+    def step(params: Any, state: Any, grads: Any) -> Any:
+        updates, state = multi_steps.update(grads, state, params)
+        return tko.apply_updates(params, updates), state
+
+    lowered = jax.jit(step, donate_argnums=(0, 1)).lower(params, jax.eval_shape(multi_steps.init, params), params)
+    memory: Any = lowered.compile(compiler_options=USUAL).memory_analysis()
+    assert memory.temp_size_in_bytes < params[0].nbytes / 10

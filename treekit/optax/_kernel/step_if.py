@@ -77,7 +77,7 @@ def run_step_if(
 
         def add_in_each(state: OptState, acc: list[Any]) -> Any:
             # The step always runs here, but a second loop keeps XLA from adding again for each reader of the sum, such
-            # as a clip by norm.
+            # as a clip by norm, as of JAX 0.10.2: tests/accelerators/test_multi_steps.py.
             def add_and_step(state: OptState, acc: list[Any]) -> Any:
                 return inner(state, in_place(should_step, now, acc))
 
@@ -85,7 +85,8 @@ def run_step_if(
             return updates, state, [zero_if(should_step, x) for x in now(old_acc)]
 
         # On GPUs and TPUs, the sum is computed after the loop, where it is fused with the updates into one pass over
-        # memory, and again inside the loop. CPUs make a pass for each operation, so they compute it once, before it.
+        # memory, and again inside the loop: tests/accelerators/test_multi_steps.py, with JAX 0.10.2. CPUs make a pass
+        # for each operation, so they compute it once, before it: benchmarks/multi_steps.py.
         return lax.platform_dependent(state, acc, cpu=add_before, default=add_in_each)
 
     form = with_derivative_of(by_cond, by_loop, step) if _same_shapes(step.like[0], acc) else by_cond
