@@ -114,6 +114,28 @@ WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
 }
 
 
+WRONG |= {
+    "a static field": (
+        "layers.0.name",
+        {"replace": 0},
+        r"static field.*of Layer. treekit\.replace\(node, name=\.\.\.\)",
+    ),
+    "a predicate": (lambda x: isinstance(x, int), {"replace": 0}, "predicate on leaves, pass a class"),
+    "another length": (["head", "layers"], {"replace": [0]}, "where has 2 items, and replace has 1 value"),
+    "the same node twice": (["head", Pair], {"replace": [0, 1]}, "the same node twice; it selects head"),
+    "one of a list that matches several": (["head.left", "layers.*"], {"replace": [0, 1]}, "matches 2 nodes: layers.0"),
+}
+
+
+def test_a_list_takes_a_list_of_replacements_in_its_order() -> None:
+    out: Any = tk.tree_at(["layers.1.bias", Pair, "layers.0"], TREE, [0, 1, 2])
+    assert tk.tree_find(out, "**.bias") == {"layers.1.bias": 0} and out["head"] == 1 and out["layers"][0] == 2
+    out = tk.tree_at(["head"], TREE, [1])
+    assert out["head"] == 1
+    with pytest.raises(TypeError, match="where has 1 item, so replace must be a sequence of 1, found 3"):
+        tk.tree_at(["head"], TREE, 3)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_raises(name: str) -> None:
     where, how, message = WRONG[name]
@@ -124,13 +146,23 @@ def test_what_is_wrong_raises(name: str) -> None:
 def test_what_is_not_a_selector_raises() -> None:
     with pytest.raises(TypeError, match=r"a pattern must be a string.*found 3"):
         tk.tree_find(TREE, ["**.bias", 3])
+    with pytest.raises(TypeError, match=r"where must be a function of the tree, a pattern.*; found"):
+        tk.tree_find(TREE, tk.path_mask("**.bias"))
+
+
+def test_a_function_that_returns_nothing_raises() -> None:
+    with pytest.raises(ValueError, match="where selects nothing"):
+        tk.tree_find(TREE, lambda t: [])
 
 
 def test_two_nodes_of_one_name_raise() -> None:
     tree = {"a.b": 1, "a": {"b": 2}}
     with pytest.raises(ValueError, match=r"two nodes are called 'a\.b'.*where=lambda"):
         tk.tree_find(tree, "a.b")
+    with pytest.raises(ValueError, match=r"two nodes are called 'a\.b'"):
+        tk.tree_at("a.b", tree, replace_fn=str)
     assert tk.tree_find(tree, "a") == {"a": {"b": 2}}
+    assert tk.tree_at(int, tree, replace_fn=str) == {"a.b": "1", "a": {"b": "2"}}
 
 
 def test_of_a_class_each_outermost_instance_is_found() -> None:

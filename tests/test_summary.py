@@ -260,6 +260,13 @@ def test_html_is_escaped_and_marks_subtrees() -> None:
     assert len(re.findall("<tr><th", page)) == 2 and page.count("<tr>") == 4
 
 
+def test_a_tree_that_contains_itself_raises() -> None:
+    outer: list[Any] = []
+    outer.append([outer])
+    with pytest.raises(RecursionError, match=r"or contains itself, at 0\.0\.0"):
+        tk.tree_summary(outer)
+
+
 def test_a_negative_depth_raises() -> None:
     with pytest.raises(ValueError, match="depth must not be negative, found -1"):
         tk.tree_summary(TREE, depth=-1)

@@ -4,7 +4,18 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from treekit._at.locate import Marked, Places, Run, check_same, find, hint, is_empty_tuple, locate, mark
-from treekit._at.select import Selector, Where, by_name, check_apart, is_selector, replace_at, select, walk
+from treekit._at.select import (
+    Found,
+    Selector,
+    Where,
+    by_name,
+    check_apart,
+    is_selector,
+    is_several,
+    replace_at,
+    select,
+    walk,
+)
 from treekit._base.describe import count, describe_value
 from treekit._base.patterns import listed
 from treekit._base.types import LeafPredicate
@@ -20,6 +31,7 @@ class _Missing:
 
 
 _MISSING = _Missing()
+_NOTHING = "where selects nothing: it returned an empty sequence"
 
 
 @overload
@@ -55,8 +67,8 @@ def tree_at(
             - a class, such as `equinox.nn.Linear`: each of its outermost instances.
             - a list of patterns and classes.
         tree: any pytree.
-        replace: the replacement, or a sequence of them if the function `where` returns a sequence. A pattern or a class
-            must match one node. Pass this or `replace_fn`.
+        replace: the replacement, or a sequence of them if `where` is a list or the function `where` returns one, in its
+            order. Each pattern or class must match one node. Pass this or `replace_fn`.
         replace_fn: takes each node that is selected, and returns its replacement.
         is_leaf: as in `jax.tree.flatten`; with `lambda x: x is None` you can replace each None.
 
@@ -69,7 +81,7 @@ def tree_at(
             something that is not a node of the tree, such as a static field, the same node twice, or one of several
             None; it depends on the leaves; `replace` has another length; or you passed both or neither of `replace`
             and `replace_fn`.
-        TypeError: `where` returns a sequence, and `replace` is not one.
+        TypeError: `where` is or returns a sequence, and `replace` is not one; or `where` is none of the above.
 
     Source: the contract of `equinox.tree_at`, for functions.
 
@@ -87,11 +99,11 @@ def tree_at(
     function: Any = where
     marked, places = _find_places(function, tree, is_leaf)
     if not (places.nodes or _is_empty(replace)):
-        raise ValueError("where selects nothing: it returned an empty sequence. If that is meant, pass replace=[]")
+        raise ValueError(f"{_NOTHING}. If that is meant, pass replace=[]")
     if not isinstance(replace_fn, _Missing):
         replacements = list(map(replace_fn, places.originals(marked)))
     else:
-        replacements = [replace] if places.single else _as_list(replace, len(places.nodes))
+        replacements = [replace] if places.single else _as_list(replace, len(places.nodes), "returned")
     out: T = places.treedef.unflatten(_exchange(marked.leaves, places.runs, replacements))
     return out
 
@@ -108,8 +120,8 @@ def tree_find(tree: Any, where: Where, *, is_leaf: LeafPredicate | None = None) 
         The nodes in the order of the tree, by their key paths joined by dots, as in `path_mask`. The root is called "".
 
     Raises:
-        ValueError: a pattern or a class matches nothing; two nodes have one name; or, as in `tree_at`, a function
-            returns something that is not a node.
+        ValueError: nothing is selected; two nodes have one name; or, as in `tree_at`, a function returns something that
+            is not a node.
 
     >>> tree_find({"layers": [{"w": 1, "bias": 2}, {"w": 3, "bias": 4}]}, "**.bias")
     {'layers.0.bias': 2, 'layers.1.bias': 4}
@@ -117,9 +129,11 @@ def tree_find(tree: Any, where: Where, *, is_leaf: LeafPredicate | None = None) 
     {'layers.0': {'w': 1}, 'layers.1': {'w': 3}}
     """
     if is_selector(where):
-        return by_name((name, node) for name, _, node in select(where, tree, is_leaf))
+        return by_name((x.name, x.node) for x in select(where, tree, is_leaf))
     function: Any = where
     marked, places = _find_places(function, tree, is_leaf)
+    if not places.nodes:
+        raise ValueError(_NOTHING)
     names = {id(node): name for name, node in walk(marked.tree)}
     pairs = zip(places.nodes, places.originals(marked), strict=True)
     order = {run.which: run.start for run in places.runs}
@@ -133,14 +147,25 @@ def _replace_selected(
     found = select(where, tree, is_leaf)
     check_apart(found)
     if not isinstance(replace_fn, _Missing):
-        out: T = replace_at(tree, {place: replace_fn(node) for _, place, node in found})
-    elif len(found) > 1:
-        raise ValueError(
-            f"where matches {count(len(found), 'node')}: {listed([name for name, _, _ in found])}. Pass replace_fn, "
-            "which takes each of them, or select one"
-        )
+        out: T = replace_at(tree, {place: replace_fn(node) for _, place, node, _ in found})
     else:
-        out = replace_at(tree, {found[0].place: replace})
+        out = replace_at(tree, _by_place(where, found, replace))
+    return out
+
+
+def _by_place(where: object, found: list[Found], replace: Any) -> dict[tuple[int, ...], Any]:
+    """Return the replacements by place: one for the node of a pattern or a class, or one for each of a list of them."""
+    matched = [[x for x in found if i in x.selectors] for i in range(len(where) if is_several(where) else 1)]
+    for nodes in matched:
+        if len(nodes) > 1:
+            raise ValueError(
+                f"where matches {count(len(nodes), 'node')}: {listed([x.name for x in nodes])}. Pass replace_fn, which "
+                "takes each of them, or select one"
+            )
+    values = _as_list(replace, len(matched), "has") if is_several(where) else [replace]
+    out = {nodes[0].place: value for nodes, value in zip(matched, values, strict=True)}
+    if len(out) < len(matched):
+        raise ValueError(f"where selects the same node twice; it selects {listed([x.name for x in found])}")
     return out
 
 
@@ -173,14 +198,14 @@ def _exchange(leaves: list[Any], runs: list[Run], replacements: list[Any]) -> li
     return out + leaves[end:]
 
 
-def _as_list(replace: Any, length: int) -> list[Any]:
-    nodes = count(length, "node")
+def _as_list(replace: Any, length: int, verb: str) -> list[Any]:
+    nodes = f"{verb} {count(length, 'node' if verb == 'returned' else 'item')}"
     try:
         values = list(replace)
     except TypeError:
         raise TypeError(
-            f"where returned {nodes}, so replace must be a sequence of {length}, found {describe_value(replace)}"
+            f"where {nodes}, so replace must be a sequence of {length}, found {describe_value(replace)}"
         ) from None
     if len(values) != length:
-        raise ValueError(f"where returned {nodes}, and replace has {count(len(values), 'value')}")
+        raise ValueError(f"where {nodes}, and replace has {count(len(values), 'value')}")
     return values

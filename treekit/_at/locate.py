@@ -98,9 +98,13 @@ def check_same(plain: object, found: object, marked: Marked) -> list[int]:
     indices = [i for i in marked.find(marks) if i is not None]
     if len(indices) < len(marks):
         strange = next(mark for mark, i in zip(marks, marked.find(marks), strict=True) if i is None)
+        predicate = (
+            ". If where is a predicate on leaves, pass a class, such as jax.Array, or a pattern; treekit.filter takes "
+            "predicates"
+        )
         raise ValueError(
             f"where did not return a node of the tree: {describe_value(strange)} is not a leaf of it. "
-            f"{hint(marked, found, strange)}"
+            f"{hint(marked, found, strange).rstrip('.')}{predicate if isinstance(found, bool) else ''}"
         )
     try:
         plain_leaves: list[Any] = marks_def.flatten_up_to(plain)

@@ -1,5 +1,6 @@
 """Find nodes by name or by class, for `tree_at` and `tree_find`."""
 
+import dataclasses
 import functools
 import itertools
 import operator
@@ -7,10 +8,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
+from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, named_children
 from treekit._base.patterns import check_pattern, glob_regex, may_match_below, nearest, pattern_text
 from treekit._base.types import IsLeaf, PyTree
+from treekit._filter import TreeSpec
 
 Pattern: TypeAlias = str | re.Pattern[str]
 # What `tree_at` and `tree_find` take: a function that returns nodes of the tree, a pattern or a class, or several.
@@ -25,16 +28,34 @@ class Found(NamedTuple):
         name: its key path, joined by dots.
         place: the index of each child that leads to it, from the root.
         node: the node.
+        selectors: the index of each pattern or class that it matches.
     """
 
     name: str
     place: tuple[int, ...]
     node: Any
+    selectors: tuple[int, ...]
 
 
 def is_selector(where: object) -> TypeGuard[Selector]:
-    """Whether `where` says by name or by class which nodes are meant; a function finds them itself."""
-    return isinstance(where, (str, re.Pattern, type)) or type(where) in (list, tuple)
+    """Whether `where` says by name or by class which nodes are meant; a function finds them itself.
+
+    Raises:
+        TypeError: `where` is neither a function nor one of these.
+    """
+    if isinstance(where, (str, re.Pattern, type)) or is_several(where):
+        return True
+    if isinstance(where, TreeSpec) or not callable(where):
+        raise TypeError(
+            "where must be a function of the tree, a pattern such as '**.weight', a class, or a list of patterns and "
+            f"classes; found {describe_value(where)}"
+        )
+    return False
+
+
+def is_several(where: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    """Whether `where` is a list of patterns and classes."""
+    return type(where) in (list, tuple)
 
 
 def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
@@ -43,7 +64,7 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
     Of a class, each outermost instance is found.
 
     Raises:
-        ValueError: one of them matches nothing, or `where` is empty.
+        ValueError: one of them matches nothing, two nodes that match a pattern have one name, or `where` is empty.
         TypeError: one of them is neither a pattern nor a class.
     """
     selectors = list(map(_selector, _checked(where)))
@@ -54,7 +75,7 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
         which = [i for i in wanted if selectors[i].fits(name, x)]
         if which:
             used.update(which)
-            found.append(Found(name, place, x))
+            found.append(Found(name, place, x, tuple(which)))
             wanted = [i for i in wanted if not (selectors[i].is_class and i in which)]
         wanted = [i for i in wanted if is_variable(x) or selectors[i].may_be_below(name)]
         if wanted:
@@ -65,6 +86,7 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
     for i, selector in enumerate(selectors):
         if i not in used:
             raise ValueError(f"where: {_nothing(selector.given, tree, is_leaf)}")
+    by_name((x.name, x.node) for x in found if not all(selectors[i].is_class for i in x.selectors))
     return found
 
 
@@ -78,7 +100,7 @@ def by_name(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     for name, node in found:
         if name in nodes:
             raise ValueError(
-                f"two nodes are called {name or 'the root'!r}: a key contains a dot, or a string and a number are "
+                f"two nodes are called {name!r}: a key contains a dot or is empty, or a string and a number are "
                 "written alike. Select them with a function, where=lambda tree: ..."
             )
         nodes[name] = node
@@ -86,7 +108,7 @@ def by_name(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _checked(where: Any) -> list[Pattern | type[Any]]:
-    selectors: list[Any] = list(where) if type(where) in (list, tuple) else [where]
+    selectors: list[Any] = list(where) if is_several(where) else [where]
     if not selectors:
         raise ValueError("where is empty: pass a pattern, a class, several of them, or a function of the tree")
     return [x if isinstance(x, type) else check_pattern(x) for x in selectors]
@@ -128,7 +150,14 @@ def _nothing(given: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
         classes = sorted({type(node).__qualname__ for _, node in nodes})
         return f"the tree has no instance of {given.__qualname__}. It has instances of {', '.join(classes)}"
     text = pattern_text(given)
-    names = nearest(text, [name for name, _ in nodes])
+    *above, last = text.split(".")
+    for name, node in nodes:
+        if name == ".".join(above) and dataclasses.is_dataclass(node) and hasattr(node, last):
+            return (
+                f"{text!r} is not a node of the tree, but a static field or another attribute of "
+                f"{type(node).__qualname__}. treekit.replace(node, {last}=...) makes a node with another static value"
+            )
+    names = nearest(text, list(dict.fromkeys(name for name, _ in nodes)))
     return (
         f"the pattern {text!r} matches nothing in the tree. The nearest names: {names}. A pattern must match a whole "
         "name: '**.name' matches at any depth"

@@ -2,6 +2,7 @@
 
 import functools
 import operator
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -84,15 +85,16 @@ class _Part(NamedTuple):
 
 def _walk(tree: PyTree, depth: int | None) -> tuple[list[tuple[str, Any]], list[_Part]]:
     """Return the leaves of a tree by name, and the lines of its table, in the order of the tree."""
-    jtu.tree_structure(tree)  # raises an error for a tree that contains itself
     leaves: list[tuple[str, Any]] = []
     parts: list[_Part] = []
-    todo: list[Any] = [("", tree, 0)]  # nodes to visit, and parts that end before the next one; a deep tree is no limit
+    todo: list[Any] = [("", tree, 0)]  # nodes to visit, and parts that end before the next one
     while todo:
         if isinstance(item := todo.pop(), int):
             parts[item] = parts[item]._replace(stop=len(leaves))
             continue
         name, x, level = item
+        if level > sys.getrecursionlimit():  # JAX has about the same limit
+            raise RecursionError(f"the tree has more than {level - 1:,} levels, or contains itself, at {cut(name)}")
         is_leaf = jtu.all_leaves([x])
         if is_leaf:
             leaves.append((name, x))
