@@ -437,3 +437,25 @@ def test_a_name_that_begins_with_another() -> None:
     z = {"z.y.x": array(1), "z": array(2), "z.y": array(3)}
     got, _ = tk.graft(new | fresh_like(z), old | z, strict=True)
     same(got["z.y"], z["z.y"])
+
+
+def test_a_model_that_looks_like_a_state() -> None:
+    """With the names of the fields of Adam's state, or of a wrapper's."""
+
+    class Vae(eqx.Module):
+        mu: Any
+        nu: Any
+        count: Any
+        inner_state: Any
+
+    tx = tko.MultiSteps(tko.adam(1e-3), 2)
+    module = Vae(jnp.ones(2), jnp.ones(3), jnp.ones(4), {"w": jnp.ones(5)})
+    for model in (module, {"a": module}, vars(module), {"a": [vars(module)]}):
+        tree = {"model": model, "opt": tx.init(model)}
+        old = {name: array(*x.shape).astype(x.dtype) for name, x in tk.to_state_dict(tree).items()}
+        for form in (old, nested(old)):
+            got, _ = tk.graft(tree, form, strict=True)
+            for name, x in tk.to_state_dict(got).items():
+                same(x, old[name])
+        shorter, _ = tk.graft({"opt": tko.adam(1e-3).init(model)}, old)
+        same(shorter["opt"][0].count, old["opt.inner_opt_state.0.count"])

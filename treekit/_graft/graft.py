@@ -137,6 +137,7 @@ def _match(new: PyTree, old: PyTree, rename: Mapping[str, Targets]) -> _Matched:
         [x for x in new_states if x.kind is not None], [x for x in renamed.states if x.kind is not None], sources
     )
     sources |= {leaf: leaves[0] for leaf, leaves in found.items()}
+    sources |= _by_name(_outside(new_states), leaves_of(renamed.states), sources)
     warn_of_lengths(sources, old_leaves, renamed.patterns)
 
     taken = {*sources.values(), *(x for leaves in found.values() for x in leaves)}
@@ -157,6 +158,13 @@ def _match(new: PyTree, old: PyTree, rename: Mapping[str, Targets]) -> _Matched:
         if x not in used
     ]
     return _Matched(new_leaves, sources, rest)
+
+
+def _by_name(new: list[Leaf], old: list[Leaf], sources: Mapping[Leaf, Leaf]) -> dict[Leaf, Leaf]:
+    """Match by name the leaves outside of states that are left over: an old dict in a model may look like a state."""
+    taken = set(sources.values())
+    left = {leaf.name: leaf for leaf in old if leaf not in taken}
+    return {leaf: left[leaf.name] for leaf in new if leaf not in sources and leaf.name in left}
 
 
 def _outside(states: list[State]) -> list[Leaf]:

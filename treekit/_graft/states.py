@@ -15,9 +15,10 @@ from treekit._base.states import is_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, PyTree
 from treekit._graft.leaf import Leaf
+from treekit._graft.names import Entry, Nested, has_paths, nested
 
 Names = tuple[str, ...]
-# The fields in which Optax's wrappers have the state of what they wrap, to tell a dict that was such a state.
+# The fields in which Optax's wrappers have the state of what they wrap: a dict with one of them was such a state.
 _WRAPPED = frozenset({"inner_state", "inner_states", "inner_opt_state", "base_optimizer_state"})
 
 
@@ -58,31 +59,47 @@ def states_of(new: PyTree, old: PyTree) -> tuple[list[State], list[State]]:
     trees = new, old
     nodes = [_nodes(tree) for tree in trees]
     states: list[list[Any]] = [[x for x in found if is_state(type(x))] for found in nodes]
-    # Trees that Orbax and Flax restore without a target have dicts instead of states and of Flax's variables, and
-    # perhaps strings as indices. A file of names and arrays has no more than the names.
-    is_plain = not all(states)
-    is_flat = is_plain and any(states) and any(_has_paths(x) for found in nodes for x in found)
-    fields: dict[frozenset[str], Names] = {
-        frozenset(_filled(x) if is_flat else x._fields): x._fields for found in states for x in found
-    }
+    known = _Known({}, frozenset(), False) if all(states) else _known([x for found in states for x in found])
     has_variables = [any(map(is_variable, found)) for found in nodes]
     walks = [
-        _Walk(fields, plain=is_plain, flat=is_flat, unboxed=any(has_variables) and not has, is_old=tree is old)
+        _Walk(known, unboxed=any(has_variables) and not has, is_old=tree is old)
         for tree, has in zip(trees, has_variables, strict=True)
     ]
     found = [walk.states_of(tree) for walk, tree in zip(walks, trees, strict=True)]
     return found[0], found[1]
 
 
+class _Known(NamedTuple):
+    """How states are recognised.
+
+    Trees that Orbax and Flax restore without a target have dicts instead of states, and of Flax's variables, and
+    perhaps strings as indices. A file of names and arrays has no more than the names, so fields without arrays are not
+    in it.
+
+    Attributes:
+        fields: the fields of the classes of states in one tree, by the keys that such a dict in the other may have.
+        wrapped: the fields that have states in them.
+        plain: whether one of the trees has no classes of states.
+    """
+
+    fields: Mapping[frozenset[str], Names]
+    wrapped: frozenset[str]
+    plain: bool
+
+
+def _known(states: list[Any]) -> _Known:
+    fields: dict[frozenset[str], Names] = {frozenset(_filled(x)): x._fields for x in states}
+    fields |= {frozenset(x._fields): x._fields for x in states}
+    fields.pop(frozenset(), None)
+    wrapped = {name for x in states for name, field in zip(x._fields, x, strict=True) if _has_states(field)}
+    return _Known(fields, _WRAPPED | wrapped if states else frozenset(), True)
+
+
 class _Walk:
     """A walk through one tree that collects its states."""
 
-    def __init__(
-        self, fields: Mapping[frozenset[str], Names], *, plain: bool, flat: bool, unboxed: bool, is_old: bool
-    ) -> None:
-        self._fields = fields
-        self._plain = plain
-        self._flat = flat
+    def __init__(self, known: "_Known", *, unboxed: bool, is_old: bool) -> None:
+        self._fields, self._wrapped, self._plain = known
         self._unboxed = unboxed
         self._is_old = is_old
         self._states = [State()]
@@ -93,16 +110,18 @@ class _Walk:
 
     def _visit(self, x: Any, path: KeyPath, named: KeyPath, below: str, state: State, keys: Names) -> None:
         """Collect what is below `path`; `named` is that path without the values of Flax variables."""
-        if isinstance(x, _Entry):
+        if isinstance(x, Entry):
             path, x = x
-        if _has_paths(x):
-            x = _nested(x, path)
-        if not isinstance(x, _Nested) and jtu.all_leaves([x]):
+        if has_paths(x):
+            x = nested(x, path)
+        if _is_empty(x):
+            return
+        if not isinstance(x, Nested) and jtu.all_leaves([x]):
             self._see(x, path, path_name(named), below, state)
             return
         children = self._children(x)
         parts = [part for part, _, _ in children]
-        kind = self._kind(x, parts)
+        kind = self._kind(x, parts, state, below)
         if kind is not None:
             state, keys, below = _inside(state, kind, path_name(named), keys), keys if state.kind else (), ""
             self._states.append(state)
@@ -126,7 +145,7 @@ class _Walk:
 
     def _children(self, x: Any) -> list[tuple[str, Any, Any]]:
         """Return name, key and value of each child, with indices and fields in their order, which JAX's dicts lose."""
-        if isinstance(x, _Nested):
+        if isinstance(x, Nested):
             children = [(part, jax.tree_util.DictKey(part), child) for part, child in x.items()]
         else:
             found = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
@@ -137,13 +156,19 @@ class _Walk:
         order = self._fields.get(frozenset(parts))
         return sorted(children, key=lambda child: order.index(child[0])) if order else children
 
-    def _kind(self, x: Any, parts: list[str]) -> object:
+    def _kind(self, x: Any, parts: list[str], state: State, below: str) -> object:
         if not self._plain:
             return type(x).__name__ if is_state(type(x)) else None
-        if not isinstance(x, (dict, tuple)):
+        if not isinstance(x, (dict, tuple)) or (state.kind and below.partition(".")[0] not in self._wrapped):
             return None
-        fields = frozenset(_filled(x) if self._flat else parts)
-        return fields if fields and (fields in self._fields or fields & _WRAPPED) else None
+        keys = frozenset(parts)
+        fields = self._fields.get(keys) or self._fields.get(frozenset(_filled(x)))
+        return frozenset(fields) if fields else keys if keys & self._wrapped else None
+
+
+def _is_empty(x: object) -> bool:
+    """Whether `x` is None, or like Optax's MaskedNode, of which there may be one for each parameter and label."""
+    return x is None or (isinstance(x, tuple) and not x)
 
 
 def _length(children: list[tuple[str, Any, Any]]) -> int:
@@ -153,44 +178,14 @@ def _length(children: list[tuple[str, Any, Any]]) -> int:
     return max(indices) + 1 if indices and not any(map(jtu.tree_leaves, others)) else 0
 
 
-class _Nested(dict[str, Any]):
-    """The names of a dict of names and arrays, as nested dicts."""
-
-
-class _Entry(NamedTuple):
-    """A value in such a dict, with its real key path."""
-
-    path: KeyPath
-    value: Any
-
-
-def _has_paths(x: object) -> bool:
-    """Whether `x` is a dict of names and arrays, such as a file gives: of strings, some of which have dots."""
-    return is_mapping(x) and all(isinstance(key, str) for key in x) and any("." in key for key in x)
-
-
-def _nested(names: Mapping[str, Any], path: KeyPath) -> _Nested:
-    out = _Nested()
-    for below, x in jtu.tree_flatten_with_path(names, is_leaf=lambda y: y is not names)[0]:
-        name = path_name(below)
-        *above, last = name.split(".")
-        node: Any = out
-        for part in above:
-            node = node.setdefault(part, _Nested()) if isinstance(node, _Nested) else None
-        is_free = isinstance(node, _Nested) and last not in node
-        # Where both "a" and "a.b" are names, which no optimizer state has, the second is not nested.
-        (node if is_free else out)[last if is_free else name] = _Entry((*path, *below), x)
-    return out
-
-
 def _filled(x: Any) -> list[str]:
     """Return the names of the fields, or the keys, that have arrays as files have them."""
     children: Any = x.items() if is_mapping(x) else zip(getattr(x, "_fields", range(len(x))), x, strict=True)
-    return [str(key) for key, child in children if isinstance(child, _Nested) or _has_arrays(child)]
+    return [str(key) for key, child in children if isinstance(child, Nested) or _has_arrays(child)]
 
 
 def _has_arrays(x: Any) -> bool:
-    return any(map(is_numeric_array, jtu.tree_leaves(x.value if isinstance(x, _Entry) else x)))
+    return any(map(is_numeric_array, jtu.tree_leaves(x.value if isinstance(x, Entry) else x)))
 
 
 def _inside(state: State, kind: object, name: str, keys: Names) -> State:
@@ -212,6 +207,10 @@ def _as_array(x: Any, name: str) -> Any:
             "bf16 and other dtypes that NumPy does not know: x.view(jnp.bfloat16) is the array again"
         )
     return array
+
+
+def _has_states(tree: PyTree) -> bool:
+    return any(is_state(type(x)) for x in _nodes(tree))
 
 
 def _nodes(tree: PyTree) -> list[Any]:

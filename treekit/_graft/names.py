@@ -1,0 +1,39 @@
+"""A dict of names and arrays, as files give it, as nested dicts."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from treekit._base.jax import jtu
+from treekit._base.key_path import path_name
+from treekit._base.tree import is_mapping
+from treekit._base.types import KeyPath
+
+
+class Nested(dict[str, Any]):
+    """The names of a dict of names and arrays, as nested dicts."""
+
+
+class Entry(NamedTuple):
+    """A value in such a dict, with its real key path."""
+
+    path: KeyPath
+    value: Any
+
+
+def has_paths(x: object) -> bool:
+    """Whether `x` is a dict of names and arrays, such as a file gives: of strings, some of which have dots."""
+    return is_mapping(x) and all(isinstance(key, str) for key in x) and any("." in key for key in x)
+
+
+def nested(names: Mapping[str, Any], path: KeyPath) -> Nested:
+    out = Nested()
+    for below, x in jtu.tree_flatten_with_path(names, is_leaf=lambda y: y is not names)[0]:
+        name = path_name(below)
+        *above, last = name.split(".")
+        node: Any = out
+        for part in above:
+            node = node.setdefault(part, Nested()) if isinstance(node, Nested) else None
+        is_free = isinstance(node, Nested) and last not in node
+        # Where both "a" and "a.b" are names, which no optimizer state has, the second is not nested.
+        (node if is_free else out)[last if is_free else name] = Entry((*path, *below), x)
+    return out
