@@ -756,6 +756,19 @@ def test_each_argument_that_stars_gather_is_injected() -> None:
     assert float(tx.update(params, state, params)[1].hyperparams["b2"]) == 0.5
     only = tko.inject_hyperparams(factory, only="b2")(learning_rate=0.1, b2=0.9)
     assert set(only.init(params).hyperparams) == {"b2"}
+    with pytest.raises(TypeError, match="names rate, which was not passed; the arguments are learning_rate, b2"):
+        tko.inject_hyperparams(factory, only="rate")(learning_rate=0.1, b2=0.9).init(params)
+
+
+def test_a_keyword_with_the_name_of_a_positional_only_parameter_is_static() -> None:
+    def factory(rate: float, /, **kwargs: Any) -> Any:
+        return optax.sgd(rate, momentum=kwargs["rate"])
+
+    tx = tko.inject_hyperparams(factory)(0.5, rate=0.25)
+    state = tx.init(jnp.ones(2))
+    plain = optax.sgd(0.5, momentum=0.25)
+    assert state.hyperparams == {"rate": 0.5}
+    cases.assert_close(tx.update(jnp.ones(2), state)[0], plain.update(jnp.ones(2), plain.init(jnp.ones(2)))[0])
 
 
 @pytest.mark.parametrize("name", ["static_args", "only"])

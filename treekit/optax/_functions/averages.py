@@ -51,9 +51,14 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
         total = step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype)
         return cast_like(total, old) if keeps_dtype else total
 
-    check_shapes(old_tensors, new_tensors, is_leaf=is_none)
+    check_shapes(jtu.tree_map(_none_for_number, old_tensors, is_leaf=is_none), new_tensors, is_leaf=is_none)
     out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=is_none)
     return out
+
+
+def _none_for_number(old: object) -> Any:
+    """Return None for a Python number, which has the average of any shape."""
+    return None if isinstance(old, (int, float, complex)) else old
 
 
 def _have_average(new: object, old: object) -> bool:

@@ -35,9 +35,15 @@ class Arguments:
     def sort(self, params: Params) -> tuple[dict[str, Scheduled], dict[str, Any]]:
         """Return the arguments that are schedules, and those that are numbers."""
         params = params if is_params_placeholder(params) else jtu.tree_map(original, params)
+        arguments = self._by_name()
+        if missing := sorted(set(self.required or ()) - arguments.keys()):  # possible only with `**kwargs`
+            raise TypeError(
+                f"inject_hyperparams(..., only=...) names {', '.join(missing)}, which was not passed; the arguments "
+                f"are {', '.join(arguments)}"
+            )
         numbers: dict[str, Any] = {}
         schedules: dict[str, Scheduled] = {}
-        for name, (parameter, value) in self._by_name().items():
+        for name, (parameter, value) in arguments.items():
             is_required = self.required is not None and name in self.required
             if name in self.static or (self.required is not None and not is_required):
                 continue
@@ -100,19 +106,23 @@ class Arguments:
         call = inspect.BoundArguments(self.bound.signature, self.bound.arguments.copy())
         for name, value in self.bound.arguments.items():
             if self.bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-                call.arguments[name] = {key: hyperparams.get(key, x) for key, x in value.items()}
+                found = hyperparams.keys() & value.keys() - self.bound.arguments.keys()
+                call.arguments[name] = {**value, **{key: hyperparams[key] for key in found}}
             else:
                 call.arguments[name] = hyperparams.get(name, value)
         return self.factory(*call.args, **call.kwargs)
 
     def _by_name(self) -> dict[str, tuple[inspect.Parameter, Any]]:
-        """Return parameters and arguments by name; those that `**kwargs` gathers have their own names."""
+        """Return parameters and arguments by name; those that `**kwargs` gathers have their own names.
+
+        One that has the name of a positional-only parameter is static.
+        """
         found: dict[str, tuple[inspect.Parameter, Any]] = {}
         for name, value in self.bound.arguments.items():
             parameter = self.bound.signature.parameters[name]
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 keyword = inspect.Parameter.KEYWORD_ONLY
-                found |= {key: (inspect.Parameter(key, keyword), x) for key, x in value.items()}
+                found |= {key: (inspect.Parameter(key, keyword), x) for key, x in value.items() if key not in found}
             else:
                 found[name] = (parameter, value)
         return found
