@@ -13,6 +13,7 @@ from treekit._base.jax import jnp, untyped
 from treekit._base.patterns import check_pattern, matches, nearest, pattern_text
 from treekit._base.predicates import is_traced
 from treekit._base.tree import is_mapping
+from treekit._graft.codes import with_codes
 from treekit._graft.leaf import Convert, Leaf
 
 Resize = Callable[[Any, Any], Any]
@@ -58,7 +59,7 @@ def carry(leaf: Leaf, source: Leaf, convert: Convert | None, resize: Resize | No
                 f"at {leaf.name}: resize must return an array of shape {np.shape(new)}, found {np.shape(old)}"
             )
     is_same = dtype_of(old) == dtype_of(new)
-    if not (is_same or cast):
+    if not (is_same or cast) or (old := with_codes(leaf, source, old)) is None:
         return None
     try:
         check_fits(old, dtype_of(new))

@@ -1,9 +1,11 @@
 """Optimizer state in codes of 8 bits: dtype_preserving(tx, state_dtype={"mu": jnp.int8, "nu": jnp.uint8})."""
 
+import importlib
 import inspect
 import pickle
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,10 +14,12 @@ import numpy as np
 import optax
 import pytest
 
+import treekit as tk
 from tests.optax import cases
 from treekit import optax as tko
 from treekit.optax._wrappers.rounding_state import EightBitState, StochasticRoundingState
 
+orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
 CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
 LARGE = (64, 64)
 
@@ -280,6 +284,44 @@ def test_from_wide_state_to_codes_and_back() -> None:
     plain = tko.adam(0.1).init(params)
     fresh = narrow.init(params)
     assert same_bits(tko.encode_state(fresh._replace(inner_state=plain), fresh), fresh)
+
+
+def as_dicts(x: Any) -> Any:
+    """What Orbax restores without a target."""
+    if isinstance(x, tuple):
+        names = getattr(x, "_fields", None) or map(str, range(len(x)))
+        return {name: as_dicts(y) for name, y in zip(names, x, strict=True)}
+    return {key: as_dicts(y) for key, y in x.items()} if isinstance(x, dict) else x
+
+
+def test_a_checkpoint_comes_back_with_its_codes(tmp_path: Path) -> None:
+    params = params_of()
+    tx = eight_bit(tko.adamw(0.01))
+    _, state = run(tx, params, params, 3)
+    with orbax.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", state)
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(tmp_path / "state", tx.init(params))
+    assert type(restored) is EightBitState and same_bits(restored, state)
+    again, _ = tk.graft(tx.init(params), as_dicts(state))
+    assert same_bits(again, state)
+
+
+def test_graft_carries_numbers_over_and_not_codes() -> None:
+    params = params_of()
+    narrow, plain = eight_bit(tko.adam(0.1)), tko.adam(0.1)
+    _, old = run(narrow, params, params, 5)
+    numbers = tko.decode_state(old)
+    kept, report = tk.graft(plain.init(params), old, cast=True)
+    assert not [row for row in report if row.kind == "refused"]
+    for name in ("mu", "nu"):
+        assert same_bits(optax.tree.get(kept, name), optax.tree.get(numbers, name))
+    back, _ = tk.graft(narrow.init(params), kept, cast=True)
+    assert same_bits(back.inner_state, old.inner_state)
+    for new, other, cast in ((plain, old, False), (narrow, kept, False), (plain, as_dicts(old), True)):
+        _, report = tk.graft(new.init(params), other, cast=cast)
+        refused = [row.path for row in report if row.kind == "refused"]
+        assert len(refused) == 4 and all("mu" in x or "nu" in x for x in refused)
 
 
 def test_encode_wants_the_same_structure_and_shapes() -> None:
