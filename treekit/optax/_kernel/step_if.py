@@ -86,7 +86,7 @@ def run_step_if(
 
         # On GPUs and TPUs, the sum is computed after the loop, where it is fused with the updates into one pass over
         # memory, and again inside the loop: tests/accelerators/test_multi_steps.py, with JAX 0.10.2. CPUs make a pass
-        # for each operation, so they compute it once, before it: benchmarks/multi_steps.py.
+        # for each operation, so they compute it once, before it: tests/optax/test_cost.py.
         return lax.platform_dependent(state, acc, cpu=add_before, default=add_in_each)
 
     form = with_derivative_of(by_cond, by_loop, step) if _same_shapes(step.like[0], acc) else by_cond
