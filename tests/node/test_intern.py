@@ -31,7 +31,7 @@ def weakly_referable_and_freed_by_reference_count(way: Way) -> None:
         gc.enable()
 
 
-@law
+@law.slow
 def no_growth_over_instances_of_ever_new_static_values(way: Way) -> None:
     def make(start: int) -> None:
         for i in range(start, start + 1_000):

@@ -146,7 +146,7 @@ def changes_of_an_instance_count(way: Way) -> None:
     assert parts(same(x)) == (2, 7, "m")
 
 
-@law
+@law.slow
 def no_growth_over_a_hundred_thousand_rebuilds(way: Way) -> None:
     treedef = structure(way.make(1, 2, ("n", 1)))
 

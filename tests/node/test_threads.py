@@ -4,9 +4,12 @@ import sys
 import threading
 
 import jax
+import pytest
 
 from tests.node.ways import WAYS, parts, structure
 from treekit import replace
+
+pytestmark = pytest.mark.slow
 
 
 def test_sixteen_threads_create_map_register_and_jit() -> None:

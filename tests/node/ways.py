@@ -108,11 +108,16 @@ class Way(NamedTuple):
 Law = Callable[[Way], None]
 
 
-class Laws(list[Law]):
+class Laws(list[Any]):
     """What is tested for each way to make a node. Decorate a law with it to add one."""
 
     def __call__(self, law: Law) -> Law:
         self.append(law)
+        return law
+
+    def slow(self, law: Law) -> Law:
+        """Add a law that `make test` leaves out."""
+        self.append(pytest.param(law, marks=pytest.mark.slow))
         return law
 
 
