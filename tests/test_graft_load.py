@@ -1,6 +1,7 @@
 """graft as a loader: state dicts of PyTorch and others, with names, layouts and layers of their own."""
 
 import re
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -401,6 +402,14 @@ def test_tensors_of_other_libraries() -> None:
     assert isinstance(got["w"], jax.Array) and got["w"].any()
     with pytest.raises(TypeError, match=r"(?s)BFloat16.*graft converted the Tensor at a\.w to a NumPy array"):
         tk.graft({"a": {"w": jnp.zeros(2)}}, {"a": {"w": Tensor(None)}})
+
+
+def test_mappings_that_are_not_pytrees() -> None:
+    """As an h5py file has them, one in another."""
+    files = MappingProxyType({"a": MappingProxyType({"w": Tensor(array(2))}), "b": [MappingProxyType({"w": array(3)})]})
+    new: Any = {"a": {"w": jnp.zeros(2)}, "b": [{"w": jnp.zeros(3)}]}
+    got, report = tk.graft(new, files, strict=True)
+    assert got["b"][0]["w"].any() and len(report.kept) == 2
 
 
 def test_bf16_in_npz_is_an_error_that_says_so() -> None:

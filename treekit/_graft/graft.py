@@ -7,11 +7,11 @@ from treekit._base.describe import describe, describe_value
 from treekit._base.jax import jtu
 from treekit._base.patterns import nearest
 from treekit._base.predicates import is_numeric_array
-from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.leaf import Leaf, Slice
 from treekit._graft.lengths import warn_of_lengths
 from treekit._graft.match import match_states
+from treekit._graft.names import with_dicts
 from treekit._graft.rename import RenamedTree, Targets
 from treekit._graft.report import Grafted, GraftReport, check_strict
 from treekit._graft.states import State, leaves_of, states_of
@@ -88,7 +88,7 @@ def graft(
     body.w  kept     f32[3,2] | f32[2,3] at encoder.w, converted
     """
     check_arguments(rename, convert, resize)
-    matched = _match(new, dict(old) if is_mapping(old) and jtu.all_leaves([old]) else old, rename or {})
+    matched = _match(new, with_dicts(old), rename or {})
     names = [leaf.name for leaf in matched.new]
     convert_of, resize_of = functions_of("convert", convert, names), functions_of("resize", resize, names)
     values: dict[Any, Any] = {}

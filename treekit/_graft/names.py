@@ -1,4 +1,4 @@
-"""A dict of names and arrays, as files give it, as nested dicts."""
+"""What files give: mappings that are not pytrees, and dicts of names and arrays, as nested dicts."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -6,7 +6,18 @@ from typing import Any, NamedTuple
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_name
 from treekit._base.tree import is_mapping
-from treekit._base.types import KeyPath
+from treekit._base.types import KeyPath, PyTree
+
+
+def with_dicts(tree: PyTree) -> PyTree:
+    """Return a tree in which mappings that JAX takes for leaves, such as the files of NumPy and h5py, are dicts."""
+    if not any(map(is_mapping, jtu.tree_leaves(tree))):
+        return tree
+    return jtu.tree_map(_with_dicts, tree)
+
+
+def _with_dicts(x: Any) -> Any:
+    return {key: with_dicts(x[key]) for key in x} if is_mapping(x) else x
 
 
 class Nested(dict[str, Any]):
