@@ -69,9 +69,11 @@ TABLES = {
     "test_specs_params_and_states_of_raw_and_filtered_models_go_together",
     "test_the_exceptions_are_those_of_optax",
     "test_the_loss_of_a_raw_model_falls_through_every_wrapper",
+    "test_value_and_grad_come_from_the_state_on_raw_models",
     "test_value_and_grad_have_the_dtypes_of_the_params",
     "test_with_a_key_it_rounds_as_apply_updates_does",
     "test_wrapped_in_whatever_way",
+    "test_wrappers_inside_and_outside",
 }
 
 
