@@ -173,3 +173,29 @@ def test_a_param_with_the_name_of_an_accumulator_is_not_taken_for_it() -> None:
     assert cases.signature(new_state) == cases.signature(state)
     with pytest.raises(ValueError, match="'w', which matches nothing"):
         tko.dtype_preserving(tko.adam(0.1), state_dtype={"w": jnp.bfloat16}).init({"w": jnp.ones(2)})
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("state_dtype", [jnp.bfloat16, {"**": jnp.bfloat16}, {"1": jnp.bfloat16, "0": jnp.bfloat16}])
+def test_averages_and_sums_of_gradients_stay_in_float32(state_dtype: Any, dtype: Any, rounding: Any) -> None:
+    """An average of bf16 cannot move, and a sum of many gradients loses them."""
+    sums = tko.MultiSteps(optax.sgd(0.1, momentum=0.9), 2).gradient_transformation()
+    tx = tko.dtype_preserving(tko.chain(sums, tko.params_ema(0.999)), state_dtype=state_dtype, rounding=rounding)
+    params = {"w": jnp.ones(3, dtype)}
+    state = tx.init(params)
+    _, after = jax.jit(tx.update)(params, state, params)
+    assert cases.signature(after) == cases.signature(state)
+    assert [dtypes(after, name) for name in ("acc_grads", "params_ema")] == [{jnp.dtype(jnp.float32)}] * 2
+    assert dtypes(after, "trace") == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_an_average_moves_beside_state_in_16_bits() -> None:
+    tx = tko.dtype_preserving(tko.chain(tko.sgd(1e-4), tko.params_ema(0.999)), state_dtype=jnp.bfloat16)
+    params = {"w": jnp.ones(3)}
+    state = tx.init(params)
+    for _ in range(20):
+        updates, state = tx.update(params, state, params)
+        params = tko.apply_updates(params, updates)
+    found = tko.get_ema(state)["w"]
+    assert bool(((found > params["w"]) & (found < 1 - 5e-4)).all())

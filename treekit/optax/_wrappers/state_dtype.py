@@ -57,11 +57,8 @@ def check_state_dtype(state_dtype: Any, rounding: str) -> None:
 
 def _check_dtype(what: str, dtype: object) -> None:
     if not is_inexact_dtype(dtype, jnp.floating):
-        raise TypeError(
-            f"{what} must be a floating dtype, found {dtype!r}. For 8 bits a number: {EIGHT_BITS}"
-            if is_inexact_dtype(dtype, jnp.integer)
-            else f"{what} must be a floating dtype, found {dtype!r}"
-        )
+        cure = f". For 8 bits a number: {EIGHT_BITS}" if is_inexact_dtype(dtype, jnp.integer) else ""
+        raise TypeError(f"{what} must be a floating dtype, found {dtype!r}{cure}")
     if jnp.finfo(dtype).bits < 16:
         raise TypeError(
             f"{what} is {jnp.dtype(dtype)}, in which most second moments are zero, so that updates are many times the "
