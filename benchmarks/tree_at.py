@@ -106,8 +106,71 @@ def beside_equinox(title: str, calls: Callable[[str, int], dict[str, dict[str, C
     return Section(title, text, ratios, Chart("leaves", "µs", panels))
 
 
+def by_name(leaves: int = 1_000) -> Section:
+    """tree_at and tree_find by pattern and by class, against tree_at by function."""
+
+    def ratios(kind: str) -> dict[str, object]:
+        tree = layers(kind, leaves)
+        middle = len(tree) // 2
+        cls = type(tree[0])
+
+        def weights(t: Any) -> Any:
+            return [get(layer, "weight") for layer in t]
+
+        def keep(x: Any) -> Any:
+            return x
+
+        # By what is selected: with a function, and in other ways.
+        pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+            "tree_at, a leaf by name": (
+                lambda: tk.tree_at(lambda t: get(t[middle], "weight"), tree, 0),
+                lambda: tk.tree_at(f"{middle}.weight", tree, 0),
+            ),
+            "tree_at, **.weight": (
+                lambda: tk.tree_at(weights, tree, replace_fn=keep),
+                lambda: tk.tree_at("**.weight", tree, replace_fn=keep),
+            ),
+            "tree_at, all layers by class": (
+                lambda: tk.tree_at(lambda t: list(t), tree, replace_fn=keep),
+                lambda: tk.tree_at(cls, tree, replace_fn=keep),
+            ),
+            "tree_find, a leaf by name": (
+                lambda: tk.tree_at(lambda t: get(t[middle], "weight"), tree, 0),
+                lambda: tk.tree_find(tree, f"{middle}.weight"),
+            ),
+            "tree_find, **.weight": (
+                lambda: tk.tree_at(weights, tree, replace_fn=keep),
+                lambda: tk.tree_find(tree, "**.weight"),
+            ),
+        }
+        return {
+            what: compare({"function": function, "name": name}, base="function")["name"]
+            for what, (function, name) in pairs.items()
+        }
+
+    text = f"On trees of {leaves:,} leaves: the time by name or class / the time of tree_at with a function."
+    return Section("tree_at and tree_find by name, against functions", text, {kind: ratios(kind) for kind in TREES})
+
+
+def summaries(leaves: int = 10_000) -> Section:
+    """tree_summary of many leaves."""
+    calls = {(kind, depth): _summary_of(layers(kind, leaves), depth) for kind in TREES for depth in (None, 1)}
+    times = measure(calls, rounds=max(2, ROUNDS // 8))
+    return Section(
+        "tree_summary",
+        f"Milliseconds for {leaves:,} leaves, without statistics.",
+        {kind: {f"depth={depth}": f"{1e3 * times.median((kind, depth)):.0f}" for depth in (None, 1)} for kind in TREES},
+    )
+
+
+def _summary_of(tree: Any, depth: int | None) -> Callable[[], object]:
+    return lambda: tk.tree_summary(tree, depth=depth)
+
+
 def sections() -> Iterator[Section]:
     yield beside_equinox("tree_at, against Equinox", calls)
+    yield by_name()
+    yield summaries()
 
 
 if __name__ == "__main__":

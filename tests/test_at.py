@@ -501,3 +501,7 @@ def test_under_transformations() -> None:
 def test_types() -> None:
     assert_type(tk.tree_at(lambda p: p.x, Point(1, 2), 3), Point)
     assert_type(tk.tree_at(lambda t: t.left, Twig(1), replace_fn=str), Twig)
+    assert_type(tk.tree_at("left", Twig(1), 2), Twig)
+    assert_type(tk.tree_at(["left", Point], Twig(1, Point(2, 3)), (2, 3)), Twig)
+    assert_type(tk.tree_at(int, Twig(1), replace_fn=str), Twig)
+    assert_type(tk.tree_find(Twig(1), lambda t: t.left), dict[str, Any])

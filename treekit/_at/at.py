@@ -34,17 +34,18 @@ _MISSING = _Missing()
 _NOTHING = "where selects nothing: it returned an empty sequence"
 
 
+# Where `where` may be one of two kinds, pyright does not know the type of a lambda's argument.
+@overload
+def tree_at(where: Selector, tree: T, replace: Any, *, is_leaf: LeafPredicate | None = None) -> T: ...
 @overload
 def tree_at(
-    where: Callable[[T], Any] | Selector, tree: T, replace: Any, *, is_leaf: LeafPredicate | None = None
+    where: Selector, tree: T, *, replace_fn: Callable[[Any], Any], is_leaf: LeafPredicate | None = None
 ) -> T: ...
 @overload
+def tree_at(where: Callable[[T], Any], tree: T, replace: Any, *, is_leaf: LeafPredicate | None = None) -> T: ...
+@overload
 def tree_at(
-    where: Callable[[T], Any] | Selector,
-    tree: T,
-    *,
-    replace_fn: Callable[[Any], Any],
-    is_leaf: LeafPredicate | None = None,
+    where: Callable[[T], Any], tree: T, *, replace_fn: Callable[[Any], Any], is_leaf: LeafPredicate | None = None
 ) -> T: ...
 def tree_at(
     where: Callable[[T], Any] | Selector,
@@ -108,6 +109,10 @@ def tree_at(
     return out
 
 
+@overload
+def tree_find(tree: Any, where: Selector, *, is_leaf: LeafPredicate | None = None) -> dict[str, Any]: ...
+@overload
+def tree_find(tree: T, where: Callable[[T], Any], *, is_leaf: LeafPredicate | None = None) -> dict[str, Any]: ...
 def tree_find(tree: Any, where: Where, *, is_leaf: LeafPredicate | None = None) -> dict[str, Any]:
     """Return the leaves and subtrees that `where` selects, by name.
 

@@ -21,7 +21,7 @@ def edits(model: Model, other: Other, weight: jax.Array) -> None:
     tk.tree_at(lambda m: m.wieght, model, weight)  # both
     tk.tree_at(model, lambda m: m.weight, weight)  # both
     tk.tree_at(lambda m: m.weight, model)  # both
-    tk.tree_at("weight", model, weight)  # both
+    tk.tree_at(3, model, weight)  # both
     tk.tree_at(lambda m: m.weight, model, "zeros")  # neither: a leaf may be replaced by anything, such as None
     edited: Other = tk.tree_at(lambda m: m.weight, model, weight)  # both
 
