@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
-from treekit._base.key_path import is_variable, named_children
+from treekit._base.key_path import children_or_none, is_variable, named_children
 from treekit._base.patterns import check_pattern, glob_regex, may_match_below, nearest, pattern_text
 from treekit._base.types import IsLeaf, PyTree
 from treekit._filter import TreeSpec
@@ -72,14 +72,21 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
     found: list[Found] = []
 
     def visit(x: Any, name: str, place: tuple[int, ...], wanted: list[int]) -> None:
-        which = [i for i in wanted if selectors[i].fits(name, x)]
+        which: tuple[int, ...] = ()
+        for i in wanted:  # not a comprehension, since this runs for each node
+            if selectors[i].fits(name, x):
+                which += (i,)
         if which:
             used.update(which)
-            found.append(Found(name, place, x, tuple(which)))
+            found.append(Found(name, place, x, which))
+        children = named_children(x, name, is_leaf)
+        if not children:
+            return
+        if which:
             wanted = [i for i in wanted if not (selectors[i].is_class and i in which)]
         wanted = [i for i in wanted if is_variable(x) or selectors[i].may_be_below(name)]
         if wanted:
-            for i, (below, child) in enumerate(named_children(x, name, is_leaf)):
+            for i, (below, child) in enumerate(children):
                 visit(child, below, (*place, i), wanted)
 
     visit(tree, "", (), list(range(len(selectors))))
@@ -132,9 +139,13 @@ def _selector(given: Pattern | type[Any]) -> _Selector:
     regex = given if isinstance(given, re.Pattern) else glob_regex(given)
     end = "" if isinstance(given, re.Pattern) else "."
 
+    last = "" if isinstance(given, re.Pattern) else given.rpartition(".")[2]
+    suffix = "" if set(last) & set("*?[") else last  # compared first, since that is fast
+
     def has_name(name: str, x: object) -> bool:
-        # The value of a Flax variable has the same name, and is what a name means.
-        return regex.fullmatch(f"{name}{end}" if name else "") is not None and not is_variable(x)
+        if not name.endswith(suffix) or regex.fullmatch(f"{name}{end}" if name else "") is None:
+            return False
+        return not is_variable(x)  # the value of a Flax variable has the same name, and is what a name means
 
     is_anywhere = isinstance(given, re.Pattern) or given.startswith("**")
     return _Selector(given, has_name, _always if is_anywhere else functools.partial(may_match_below, str(given)))
@@ -188,14 +199,39 @@ def replace_at(tree: PyTree, replacements: dict[tuple[int, ...], Any]) -> Any:
         tree: the tree.
         replacements: by place, none of which is inside another.
     """
-    return _rebuilt(tree, (), replacements, {place[:i] for place in replacements for i in range(len(place))})
+    above = {place[:i] for place in replacements for i in range(len(place))}
+    leaves, treedef = jtu.tree_flatten(tree)
+    try:
+        _replace_leaves(tree, (), 0, leaves, replacements, above)
+    except _NotALeafError:
+        return _rebuilt(tree, (), replacements, above)
+    return treedef.unflatten(leaves)
+
+
+class _NotALeafError(Exception):
+    """A node that is to be replaced is not a leaf."""
+
+
+def _replace_leaves(
+    x: Any, place: tuple[int, ...], start: int, leaves: list[Any], replacements: Any, above: set[Any]
+) -> int:
+    """Replace leaves in a list, which is faster than to rebuild nodes; return the index of the leaf after `x`."""
+    children = None if place in above else children_or_none(x)
+    if place in replacements:
+        if children is not None:
+            raise _NotALeafError
+        leaves[start] = replacements[place]
+        return start + 1
+    if place not in above:
+        return start + (1 if children is None else jtu.tree_structure(x).num_leaves)
+    for i, child in enumerate(children_or_none(x) or ()):
+        start = _replace_leaves(child, (*place, i), start, leaves, replacements, above)
+    return start
 
 
 def _rebuilt(x: Any, place: tuple[int, ...], replacements: dict[tuple[int, ...], Any], above: set[Any]) -> Any:
-    if place in replacements:
-        return replacements[place]
     if place not in above:
-        return jtu.tree_map(_same, x)  # a copy, so that both trees do not share a list
+        return replacements[place] if place in replacements else jtu.tree_map(_same, x)  # a copy, not the same list
     children, treedef = jtu.tree_flatten(x, is_leaf=functools.partial(operator.is_not, x))
     return treedef.unflatten(_rebuilt(child, (*place, i), replacements, above) for i, child in enumerate(children))
 

@@ -2,7 +2,6 @@
 
 import functools
 import operator
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -29,8 +28,16 @@ def path_name(path: KeyPath) -> str:
 
 def key_name(key: Any) -> str:
     """Write one key of a path as `path_name` does."""
-    # The text of these is known, and `path_name` takes ten times as long.
-    return str(key.idx) if isinstance(key, jax.tree_util.SequenceKey) else path_name((key,))
+    attribute = _TEXT_OF_KEY.get(type(key))
+    return path_name((key,)) if attribute is None else str(getattr(key, attribute))
+
+
+# Of these, the text is known, and `path_name` takes ten times as long.
+_TEXT_OF_KEY: dict[Any, str] = {
+    jax.tree_util.SequenceKey: "idx",
+    jax.tree_util.DictKey: "key",
+    jax.tree_util.GetAttrKey: "name",
+}
 
 
 def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:
@@ -49,8 +56,8 @@ def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, 
     return found
 
 
-def named_children(x: Any, name: str, is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
-    """Yield the children of a node with their names, as `flatten_with_names` names leaves; nothing for a leaf.
+def named_children(x: Any, name: str, is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:
+    """Return the children of a node with their names, as `flatten_with_names` names leaves; nothing for a leaf.
 
     Args:
         x: a node or a leaf.
@@ -58,13 +65,31 @@ def named_children(x: Any, name: str, is_leaf: IsLeaf = None) -> Iterator[tuple[
         is_leaf: as in `jax.tree.flatten`.
     """
     if is_leaf is not None and is_leaf(x):
-        return
-    children = jtu.tree_flatten_with_path(x, is_leaf=functools.partial(operator.is_not, x))[0]
-    own = name if is_variable(x) else None
+        return []
+    if _is_named_tuple(x):
+        # In JAX 0.10.2, the faster function below gives all children of a named tuple the key of the first.
+        found = jtu.tree_flatten_with_path(x, is_leaf=functools.partial(operator.is_not, x))[0]
+        children = [(path[0], child) for path, child in found if path]
+    else:
+        level = _registry.flatten_one_level_with_keys(x)
+        children = [] if level is None else level[0]  # None for a leaf
+    if is_variable(x):
+        return [(name, child) for _, child in children]
     start = f"{name}." if name else ""
-    for path, child in children:
-        if path:  # else x is a leaf, its own only child
-            yield (start + key_name(path[0]) if own is None else own), child
+    return [(start + key_name(key), child) for key, child in children]
+
+
+def children_or_none(x: object) -> Any:
+    """Return the children of a node, an iterable; None for a leaf."""
+    level = _registry.flatten_one_level(x)
+    return None if level is None else level[0]
+
+
+def _is_named_tuple(x: object) -> bool:
+    return isinstance(x, tuple) and type(x) is not tuple
+
+
+_registry: Any = untyped.tree_util.default_registry
 
 
 def is_variable(x: object) -> bool:
