@@ -346,16 +346,6 @@ def test_an_estimated_rate_stays_real_beside_complex_params(name: str) -> None:
     np.testing.assert_allclose(updates["c"], expected["c"], rtol=1e-5)
 
 
-def test_a_state_that_changes_from_int_to_float_says_what_to_change_in_init() -> None:
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        return updates, {"n": state["n"] + 0.5}
-
-    tx = tko.filtered(optax.GradientTransformation(lambda params: {"n": 0}, update))
-    with pytest.raises(TypeError, match=r"\['n'\].*float32.*int32\. Let the init of the transformation") as caught:
-        tx.update(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2))
-    assert "unsafe" not in str(caught.value)
-
-
 # --------------------------------------------------------------------------------------------------------- diagnosis
 
 

@@ -1,6 +1,7 @@
 """Sort the arguments of a factory into hyperparameters, schedules and static arguments."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Collection
 from typing import Any
@@ -35,7 +36,7 @@ class Arguments:
     def sort(self, params: Params) -> tuple[dict[str, Scheduled], dict[str, Any]]:
         """Return the arguments that are schedules, and those that are numbers."""
         params = params if is_params_placeholder(params) else jtu.tree_map(original, params)
-        arguments = self._by_name()
+        arguments = self._by_name
         if missing := sorted(set(self.required or ()) - arguments.keys()):  # possible only with `**kwargs`
             raise TypeError(
                 f"inject_hyperparams(..., only=...) names {', '.join(missing)}, which was not passed; the arguments "
@@ -69,7 +70,7 @@ class Arguments:
 
     def schedules_of(self, state: OptState) -> dict[str, Any]:
         """Return the schedules that a state was made with."""
-        arguments = self._by_name()
+        arguments = self._by_name
         if unknown := sorted(state.hyperparams.keys() - arguments.keys()):
             raise TypeError(
                 f"the state's hyperparams have {', '.join(unknown)}, which is not an argument of the function that was "
@@ -92,7 +93,7 @@ class Arguments:
         user puts into the state. Other numbers become floats, so that any real number can replace them, except where
         the parameter takes only ints.
         """
-        parameter, argument = self._by_name()[name]
+        parameter, argument = self._by_name[name]
         dtype = dtype_of(number)
         is_stated = _states_dtype(number) and (
             callable(argument) or _states_dtype(argument) or not issubdtype(dtype, jnp.integer)
@@ -112,6 +113,7 @@ class Arguments:
                 call.arguments[name] = hyperparams.get(name, value)
         return self.factory(*call.args, **call.kwargs)
 
+    @functools.cached_property
     def _by_name(self) -> dict[str, tuple[inspect.Parameter, Any]]:
         """Return parameters and arguments by name; those that `**kwargs` gathers have their own names.
 

@@ -129,8 +129,7 @@ def partition(
     >>> updates["w"], updates["b"]
     (Array([-1., -1.], dtype=float32), Array([0., 0.], dtype=float32))
     """
-    # A partial, since Equinox's `closure_to_pytree` opens functions: see `filtered`.
-    return _partition(transforms, functools.partial(_given_labels, param_labels), mask_compatible_extra_args)
+    return _partition(transforms, _given_labels, param_labels, mask_compatible_extra_args)
 
 
 def _given_labels(param_labels: Labels, _: Params) -> Labels:
@@ -138,23 +137,29 @@ def _given_labels(param_labels: Labels, _: Params) -> Labels:
 
 
 def _partition(
-    transforms: Mapping[Any, TransformationLike], labels_of: Callable[[Any], Labels], any_shape: bool = False
+    transforms: Mapping[Any, TransformationLike],
+    labels_of: Callable[[Any, Any], Labels],
+    spec: Any,
+    any_shape: bool = False,
 ) -> GradientTransformation[optax.transforms.PartitionState]:
-    """Give each leaf to the transformation with its label; `labels_of` maps the params to the labels that apply."""
+    """Give each leaf to the transformation with its label; `labels_of(spec, params)` are the labels that apply.
+
+    The two are not bound together, since Equinox's `closure_to_pytree` compares what `init` and `update` close over.
+    """
     cores = {key: core_of(tx) for key, tx in transforms.items()}
 
     def init(params: Params) -> Any:
         if is_params_placeholder(params):
             states = {key: optax.MaskedState(core.init(params)) for key, core in cores.items()}
         else:
-            groups = _groups(cores, labels_of(params), params, any_shape)
+            groups = _groups(cores, labels_of(spec, params), params, any_shape)
             states = {key: group.init(params) for key, group in groups.items()}
         return optax.transforms.PartitionState(states)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         given = updates if params is None else params
         states: dict[Any, Any] = {}
-        for key, group in _groups(cores, labels_of(given), given, any_shape).items():
+        for key, group in _groups(cores, labels_of(spec, given), given, any_shape).items():
             updates, states[key] = group.update(updates, state.inner_states[key], params, **extra)
         return updates, optax.transforms.PartitionState(states)
 
@@ -218,8 +223,7 @@ def selective_transform(
     """
 
     # Resolved before the labels are, so that an error names the argument that the user wrote.
-    labels_of = functools.partial(_train_or_freeze, freeze_mask)
-    return _partition({"train": optimizer, "freeze": optax.set_to_zero()}, labels_of)
+    return _partition({"train": optimizer, "freeze": optax.set_to_zero()}, _train_or_freeze, freeze_mask)
 
 
 def _train_or_freeze(freeze_mask: Mask, params: Params) -> Any:
