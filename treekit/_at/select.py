@@ -79,14 +79,12 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
         if which:
             used.update(which)
             found.append(Found(name, place, x, which))
-        children = named_children(x, name, is_leaf)
-        if not children:
-            return
-        if which:
             wanted = [i for i in wanted if not (selectors[i].is_class and i in which)]
-        wanted = [i for i in wanted if is_variable(x) or selectors[i].may_be_below(name)]
+        if children_or_none(x) is None:  # a leaf, of which there are many
+            return
+        wanted = [i for i in wanted if selectors[i].may_be_below(name) or is_variable(x)]
         if wanted:
-            for i, (below, child) in enumerate(children):
+            for i, (below, child) in enumerate(named_children(x, name, is_leaf)):
                 visit(child, below, (*place, i), wanted)
 
     visit(tree, "", (), list(range(len(selectors))))

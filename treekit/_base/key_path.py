@@ -69,7 +69,7 @@ def named_children(x: Any, name: str, is_leaf: IsLeaf = None) -> list[tuple[str,
     if _is_named_tuple(x):
         # In JAX 0.10.2, the faster function below gives all children of a named tuple the key of the first.
         found = jtu.tree_flatten_with_path(x, is_leaf=functools.partial(operator.is_not, x))[0]
-        children = [(path[0], child) for path, child in found if path]
+        children: Any = [(path[0], child) for path, child in found if path]
     else:
         level = _registry.flatten_one_level_with_keys(x)
         children = [] if level is None else level[0]  # None for a leaf
@@ -86,7 +86,8 @@ def children_or_none(x: object) -> Any:
 
 
 def _is_named_tuple(x: object) -> bool:
-    return isinstance(x, tuple) and type(x) is not tuple
+    kind: type[object] = type(x)
+    return kind is not tuple and issubclass(kind, tuple)
 
 
 _registry: Any = untyped.tree_util.default_registry
