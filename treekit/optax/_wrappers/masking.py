@@ -147,13 +147,15 @@ def _partition(
     The two are not bound together, since Equinox's `closure_to_pytree` compares what `init` and `update` close over.
     """
     cores = {key: core_of(tx) for key, tx in transforms.items()}
+    inits = {key: core.init for key, core in cores.items()}  # `init` closes over these alone: see `at_boundary`
 
     def init(params: Params) -> Any:
         if is_params_placeholder(params):
-            states = {key: optax.MaskedState(core.init(params)) for key, core in cores.items()}
+            inside = dict.fromkeys(inits, params)
         else:
-            groups = _groups(cores, labels_of(spec, params), params, any_shape)
-            states = {key: group.init(params) for key, group in groups.items()}
+            groups = choose_groups(frozenset(inits), labels_of(spec, params), params)
+            inside = {key: selection.inside(params) for key, selection in groups.items()}
+        states = {key: optax.MaskedState(inits[key](inside[key])) for key in inits}
         return optax.transforms.PartitionState(states)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
