@@ -55,7 +55,7 @@ class Trainable(TreeSpec):
         return [_can_be_trained(x) and not out for x, out in zip(leaves, excluded, strict=True)]
 
 
-trainable = Trainable()
+trainable: Trainable = Trainable()
 
 
 def _exclude(numbered: Any, excluded: list[bool]) -> None:
