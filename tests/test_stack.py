@@ -55,7 +55,7 @@ def test_unstack_undoes_stack(name: str) -> None:
     assert type(stacked) is type(trees[0])
     assert untyped.tree.structure(stacked) == untyped.tree.structure(trees[0])
     for x, y in zip(arrays_of(stacked), arrays_of(trees[0]), strict=True):
-        assert x.shape == (3, *y.shape) and x.dtype == jnp.asarray(y).dtype
+        assert x.shape == (3, *y.shape) and x.dtype == y.dtype
     for got, tree in zip(tk.tree_unstack(stacked), trees, strict=True):
         tk.assert_trees_same(tk.filter(got, tk.is_array, inverse=True), tk.filter(tree, tk.is_array, inverse=True))
         tk.assert_trees_same(tk.filter_arrays(got), jax.tree.map(jnp.asarray, tk.filter_arrays(tree)))
@@ -98,7 +98,87 @@ def test_keys_scalars_and_numpy_arrays_are_stacked() -> None:
     stacked = tk.tree_stack([{"k": key, "n": np.float32(i), "x": np.ones(2, np.float32)} for i, key in enumerate(KEYS)])
     assert bool(jnp.all(stacked["k"] == KEYS))
     np.testing.assert_array_equal(stacked["n"], [0, 1, 2])
-    assert isinstance(stacked["x"], jax.Array) and stacked["x"].dtype == jnp.float32
+    assert isinstance(stacked["x"], np.ndarray) and stacked["x"].dtype == jnp.float32
+
+
+def _wide(dtype: str) -> Any:
+    with jax.enable_x64(True):
+        return jnp.ones(2, dtype)
+
+
+NUMPY_DTYPES = (
+    "int64",
+    "uint64",
+    "float64",
+    "complex128",
+    "float32",
+    "int8",
+    "bool",
+    ">f4",
+    "U3",
+    "datetime64[D]",
+    "O",
+)
+STACKED_DTYPES = ("bool", "int4", "int32", "bfloat16", "float32", "float8_e4m3fn", "complex64")
+LEAVES: dict[str, Any] = {
+    **{f"numpy {dtype}": np.zeros((2, 3), dtype) for dtype in NUMPY_DTYPES},
+    **{f"numpy scalar {dtype}": np.dtype(dtype).type(1) for dtype in NUMPY_DTYPES[:7]},
+    **{f"numpy {dtype}": np.ones(2, jnp.dtype(dtype)) for dtype in STACKED_DTYPES},
+    **{f"jax {dtype}": jnp.ones(2, dtype) for dtype in STACKED_DTYPES},
+    **{f"jax {dtype}": _wide(dtype) for dtype in ("int64", "float64")},
+    **{f"shape {dtype}": untyped.ShapeDtypeStruct((2, 3), jnp.dtype(dtype)) for dtype in STACKED_DTYPES},
+    "shape int64": untyped.ShapeDtypeStruct((2,), np.dtype("int64")),
+    "scalar shape": untyped.ShapeDtypeStruct((), jnp.float32),
+    "weak shape": untyped.ShapeDtypeStruct((), jnp.float32, weak_type=True),
+    "float0": np.zeros(2, jax.dtypes.float0),
+    "numpy structured": np.zeros(2, [("a", "f4"), ("b", "i8")]),
+    "empty": np.zeros((0, 2)),
+    "key": KEYS[0],
+    "shape of a key": jax.eval_shape(lambda: KEYS[0]),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_kind_of_leaf_gets_an_axis_and_keeps_its_dtype_and_kind(name: str) -> None:
+    leaf = LEAVES[name]
+    for n in (1, 3):
+        stacked: Any = tk.tree_stack([{"x": leaf}] * n)["x"]
+        assert stacked.shape == (n, *leaf.shape) and stacked.dtype == leaf.dtype
+        for kind in (jax.Array, untyped.ShapeDtypeStruct, (np.ndarray, np.generic)):
+            assert isinstance(stacked, kind) is isinstance(leaf, kind)
+
+
+@pytest.mark.parametrize("weak", [(True, True), (True, False), (False, False)])
+def test_the_shape_of_a_stack_is_the_stack_of_the_shapes(weak: tuple[bool, bool]) -> None:
+    trees = [{"w": jnp.asarray(1.0) if w else jnp.float32(1), "f": jnp.ones(2), "k": KEYS[0]} for w in weak]
+    shapes = [jax.eval_shape(lambda tree=tree: tree) for tree in trees]
+    assert tk.tree_stack(shapes) == jax.eval_shape(lambda: tk.tree_stack(trees))
+
+
+def test_the_shape_of_a_stack_has_no_sharding() -> None:
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shape = untyped.ShapeDtypeStruct((2,), jnp.float32, sharding=sharding)
+    assert tk.tree_stack([shape, shape]) == untyped.ShapeDtypeStruct((2, 2), jnp.float32)
+    assert tk.tree_stack([shape, untyped.ShapeDtypeStruct((2,), jnp.float32)]).sharding is None
+
+
+MIXED: dict[str, tuple[Any, Any]] = {
+    "shape and array": (untyped.ShapeDtypeStruct((2,), jnp.float32), jnp.ones(2, jnp.float32)),
+    "numpy int64 and int32": (np.ones(2, np.int64), np.ones(2, np.int32)),
+    "jax f32 and numpy f64": (jnp.ones(2, jnp.float32), np.ones(2, np.float64)),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_leaves_of_two_kinds_are_not_stacked(name: str) -> None:
+    for a, b in (MIXED[name], MIXED[name][::-1]):
+        with pytest.raises(ValueError, match=r"(?s)at \['x'\] found|\['x'\]  dtype"):
+            tk.tree_stack([{"x": a}, {"x": b}])
+
+
+def test_masked_arrays_are_an_error() -> None:
+    with pytest.raises(ValueError, match="masked arrays are not supported"):
+        tk.tree_stack([np.ma.masked_array([1.0], [True])])
 
 
 def test_weak_types_and_classes_of_arrays_may_differ() -> None:

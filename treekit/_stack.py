@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from treekit._base.dtype import cast_like, dtype_of, issubdtype, promoted_dtype
+from treekit._base.dtype import cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_array, is_inexact_array
 from treekit._diff.diff import TreeDiff, tree_diff
@@ -16,6 +16,7 @@ from treekit._filter import partition
 
 T = TypeVar("T")
 
+_NUMPY: Any = (np.ndarray, np.generic)
 _MAY_DIFFER = ("sharding", "weak type")  # differences that stacking allows
 
 
@@ -30,12 +31,14 @@ def tree_stack(trees: Iterable[T]) -> T:
 
     Returns:
         A tree of the same class; an array of shape `s` and dtype `d` becomes one of shape `(len(trees), *s)` and dtype
-        `d`.
+        `d`. NumPy arrays become a NumPy array, which may have 64 bits. A `jax.ShapeDtypeStruct` becomes one of that
+        shape without a sharding, since JAX decides how a stacked array is sharded.
 
     Raises:
         TypeError: `trees` is a tree itself, such as a model or a named tuple, not a list of trees.
         ValueError: `trees` is empty, or two trees differ in structure, shapes, dtypes, or in a leaf that is not an
-            array; the message lists every difference with its key path.
+            array; the message lists every difference with its key path. Or one tree has an array where another has a
+            `jax.ShapeDtypeStruct`.
 
     >>> import jax.numpy as jnp
     >>> stacked = tree_stack([{"w": jnp.ones(2), "f": "relu"}, {"w": jnp.zeros(2), "f": "relu"}])
@@ -49,7 +52,7 @@ def tree_stack(trees: Iterable[T]) -> T:
     members = list(trees)
     if not members:
         raise ValueError("tree_stack needs at least one tree")
-    arrays, rest = zip(*map(partition, members), strict=True)
+    arrays, rest = zip(*(partition(member, _has_new_axis) for member in members), strict=True)
     for i in range(1, len(members)):
         found = (*tree_diff(arrays[0], arrays[i], values=False), *tree_diff(rest[0], rest[i]))
         if diff := TreeDiff(dict.fromkeys(d for d in found if d.kind not in _MAY_DIFFER)):
@@ -57,10 +60,35 @@ def tree_stack(trees: Iterable[T]) -> T:
                 f"trees[0] and trees[{i}] cannot be stacked: only the values of arrays may differ.\n"
                 f"trees[0] | trees[{i}]:\n{diff}"
             )
+    paths = [path for path, _ in jtu.tree_flatten_with_path(members[0])[0]]
     columns = zip(*map(jtu.tree_leaves, members), strict=True)
-    leaves = [jnp.stack(column) if is_array(column[0]) else column[0] for column in columns]
+    leaves = [_stack_leaves(*args) for args in zip(paths, columns, strict=True)]
     out: T = jtu.tree_structure(members[0]).unflatten(leaves)
     return out
+
+
+def _has_new_axis(leaf: object) -> bool:
+    return is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def _stack_leaves(path: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
+    """Stack the leaves that all trees have at this key path, which agree in all that `tree_diff` compares."""
+    first = leaves[0]
+    if not _has_new_axis(first):
+        return first
+    # tree_diff compares the dtypes that JAX gives NumPy arrays, and shapes alike with and without values.
+    if len({(x.dtype, isinstance(x, jax.ShapeDtypeStruct)) for x in leaves}) > 1:
+        found = ", ".join(f"{type(x).__name__} of dtype {x.dtype}" for x in leaves)
+        raise ValueError(
+            f"tree_stack needs leaves of one dtype, and either arrays or ShapeDtypeStructs, at each key path: at "
+            f"{jtu.keystr(path) or 'the root'} found {found}. Cast them, or take jax.eval_shape of all trees"
+        )
+    if isinstance(first, jax.ShapeDtypeStruct):
+        weak = all(map(is_weak, leaves))
+        return untyped.ShapeDtypeStruct((len(leaves), *first.shape), first.dtype, weak_type=weak)
+    if all(isinstance(x, _NUMPY) and not isinstance(x, np.ma.MaskedArray) for x in leaves):
+        return np.stack(leaves, dtype=first.dtype)  # with a dtype, as NumPy would change the byte order
+    return jnp.stack(leaves)
 
 
 def tree_unstack(tree: T) -> tuple[T, ...]:
