@@ -299,6 +299,52 @@ def test_static_values_are_checked(way: Way, value: Any, message: str) -> None:
         replace(way.make(1, 2, "a"), name=value)
 
 
+def nested(depth: int, kind: Any = tuple) -> Any:
+    value = kind()
+    for _ in range(depth):
+        value = kind([value])
+    return value
+
+
+class Endless:
+    """A value whose hash never ends."""
+
+    def __hash__(self) -> int:
+        return hash(self)
+
+
+TOO_DEEP = {
+    "5,000 tuples": nested(5_000),
+    "100,000 tuples": nested(100_000),
+    "frozensets": nested(5_000, frozenset),
+    "slices of tuples": slice(nested(5_000)),
+    "endless": Endless(),
+}
+
+
+@pytest.mark.parametrize("value", TOO_DEEP.values(), ids=TOO_DEEP)
+@created
+def test_a_value_that_is_nested_too_deeply_is_an_error(way: Way, value: Any) -> None:
+    message = rf"{way.cls.__name__}\.name is static, and comparing its value exceeds .* Pass a flat value"
+    with pytest.raises(TypeError, match=message):
+        way.make(1, 2, value)
+    with pytest.raises(TypeError, match=message):
+        replace(way.make(1, 2, "a"), name=value)
+
+
+def test_every_depth_is_accepted_or_gives_that_error() -> None:
+    """Near Python's limit, it depends on the number of frames which step fails first."""
+    deepest = 0
+    for depth in range(1, sys.getrecursionlimit() + 50, 3):
+        try:
+            Made(1, 2, nested(depth))
+        except TypeError as error:
+            assert "exceeds Python's recursion limit" in str(error)
+        else:
+            deepest = depth
+    assert deepest
+
+
 @created
 def test_static_values_can_be_neither_tracers_nor_methods_of_nodes_with_arrays(way: Way) -> None:
     where = rf"{way.cls.__name__}\.name is static"

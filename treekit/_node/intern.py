@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from treekit._node.codegen import STATIC
-from treekit._node.static_values import check_static, exact_key, is_plain_value
+from treekit._node.static_values import check_static, exact_key, is_plain_value, nested_too_deeply
 
 LAYOUT = "__treekit_layout__"  # the attribute of a class
 
@@ -103,23 +103,32 @@ class Interned:
         """Return the `StaticFields` of these values: the same one each time if equal values are indistinguishable.
 
         Raises:
-            TypeError: a value is not hashable or contains an array; the message names the class and the field.
+            TypeError: a value is not hashable, contains an array or is nested too deeply; the message names the class
+                and the field.
         """
         ids = tuple(map(id, values))
         static = self._same.get(ids)  # while it exists, its values are alive, so no other objects have their ids
         if static is not None:
             return static
         with self._lock:
-            key, first = self._find(values)
-            if first is not None and all(map(is_plain_value, values)):
-                return first
-            self._check(values)
-            static = StaticFields(self._cls, self._meta, values, self._blank, key, first)
-            self._same[ids] = static
-            if first is None:
-                # The key of one that is being freed may still be there, and would take this entry with it.
-                self._first.pop(key, None)
-                self._first[key] = weakref.ref(static)
+            try:
+                return self._make(ids, values)
+            except (RecursionError, SystemError) as error:
+                if not any(isinstance(e, RecursionError) for e in (error, error.__cause__)):
+                    raise
+                raise nested_too_deeply(self._cls, self._too_deep(values)) from error
+
+    def _make(self, ids: Hashable, values: tuple[Any, ...]) -> StaticFields:
+        key, first = self._find(values)
+        if first is not None and all(map(is_plain_value, values)):
+            return first
+        self._check(values)
+        static = StaticFields(self._cls, self._meta, values, self._blank, key, first)
+        self._same[ids] = static
+        if first is None:
+            # The key of one that is being freed may still be there, and would take this entry with it.
+            self._first.pop(key, None)
+            self._first[key] = weakref.ref(static)
         return static
 
     def _find(self, values: tuple[Any, ...]) -> tuple[Key, StaticFields | None]:
@@ -127,6 +136,8 @@ class Interned:
         try:
             key = Key(values)
             found = self._first.get(key)
+        except RecursionError:
+            raise
         except Exception as error:
             self._check(values)
             names = ", ".join(self._meta)
@@ -134,6 +145,19 @@ class Interned:
                 f"comparing static values of {self._cls.__qualname__} ({names}) raised {error!r}"
             ) from error
         return key, found() if found else None
+
+    def _too_deep(self, values: tuple[Any, ...]) -> str:
+        """Return the name of the first static field whose value is nested too deeply to be compared or flattened.
+
+        If none fails alone, as some calls further down did, return the names of all.
+        """
+        for name, value in zip(self._meta, values, strict=True):
+            try:
+                hash(Key((value,)))
+                check_static(self._cls, name, value)
+            except (RecursionError, SystemError):  # JAX turns a RecursionError into a SystemError
+                return name
+        return ", ".join(self._meta)
 
     def _check(self, values: tuple[Any, ...]) -> None:
         for name, value in zip(self._meta, values, strict=True):

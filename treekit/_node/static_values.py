@@ -134,6 +134,8 @@ def check_static(cls: type[Any], name: str, value: object) -> None:
         return
     try:
         hash(value)
+    except RecursionError:
+        raise
     except Exception as error:  # whatever a user's own __hash__ raises
         raise TypeError(_static_value_error(cls, name, value, "is not hashable")) from error
     if holds_array([value, *captured_objects(value)]):
@@ -173,6 +175,14 @@ def reachable(x: object, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
 
 
 FUNCTIONS: Any = (types.MethodType, functools.partial, types.FunctionType, type(untyped.jit(exact_key)))
+
+
+def nested_too_deeply(cls: type[Any], name: str) -> TypeError:
+    return TypeError(
+        f"{cls.__qualname__}.{name} is static, and comparing its value exceeds Python's recursion limit: it is nested "
+        "too deeply, or its __eq__ or __hash__ calls itself. Pass a flat value (a tuple of all parts, or a string), or "
+        "wrap it in an object that is compared by identity"
+    )
 
 
 def _static_value_error(cls: type[Any], name: str, value: object, why: str) -> str:
