@@ -1,6 +1,8 @@
 """The predicates agree with Equinox's on every object."""
 
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, assert_type
 
 import equinox as eqx
@@ -13,6 +15,7 @@ from hypothesis import given
 import treekit as tk
 from tests.trees import Box, Twig, trees, untyped
 
+untyped_eqx: Any = eqx
 DTYPES = (
     *("bool", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16", "float32"),
     *("complex64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e5m2fnuz", "float8_e4m3fnuz"),
@@ -35,6 +38,38 @@ class HasArray:
 def _x64(dtype: str) -> jax.Array:
     with jax.enable_x64(True):
         return jnp.ones(2, dtype)
+
+
+class Stands:
+    """Returns what it is given from `__jax_array__`."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __jax_array__(self) -> object:
+        return self.value
+
+
+class OnInstance:
+    """Has `__jax_array__` on the instance only."""
+
+    def __init__(self) -> None:
+        self.__jax_array__ = lambda: jnp.ones(2)
+
+
+class Fails:
+    """Equinox lets errors of `__jax_array__` through."""
+
+    def __jax_array__(self) -> object:
+        raise ValueError("cannot be an array")
+
+
+class MyFloat(float):
+    """A float."""
+
+
+class MyInt(int):
+    """An int."""
 
 
 OBJECTS: dict[str, object] = {
@@ -76,6 +111,21 @@ OBJECTS: dict[str, object] = {
     "module": Box(jnp.ones(2)),
     "node": Twig(jnp.ones(2)),
     "__jax_array__": HasArray(),
+    **{f"__jax_array__ returns {x!r}": Stands(x) for x in (1, 1.0, 1j, True, None, "a", np.float32(1), np.int32(1))},
+    "__jax_array__ returns ints": Stands(jnp.arange(2)),
+    "__jax_array__ returns NumPy floats": Stands(np.ones(2)),
+    "__jax_array__ returns NumPy bf16": Stands(np.ones(2, jnp.bfloat16)),
+    "__jax_array__ twice": Stands(HasArray()),
+    "__jax_array__ of an instance": OnInstance(),
+    "__jax_array__ fails": Fails(),
+    "a class with __jax_array__": HasArray,
+    "float of a subclass": MyFloat(1),
+    "int of a subclass": MyInt(1),
+    "numpy float64, a float": np.float64(1),
+    "numpy complex128, a complex": np.complex128(1),
+    "nan": float("nan"),
+    "Fraction": Fraction(1, 2),
+    "Decimal": Decimal(1),
     "ref": jax.new_ref(jnp.ones(2)),
 }
 
@@ -106,11 +156,21 @@ with jax.check_tracer_leaks(False):
     OBJECTS |= {f"tracer of {name}": x for name, x in tracers().items()}
 
 
+def answer(predicate: Callable[[object], bool], x: object) -> object:
+    """What a predicate returns, or the type and message of the error that it raises."""
+    try:
+        return predicate(x)
+    except Exception as error:
+        return type(error), str(error)
+
+
 @pytest.mark.parametrize("name", OBJECTS)
 def test_predicates_agree_with_equinox(name: str) -> None:
     x = OBJECTS[name]
     assert tk.is_array(x) is eqx.is_array(x)
     assert tk.is_inexact_array(x) is eqx.is_inexact_array(x)
+    assert tk.is_array_like(x) is eqx.is_array_like(x)
+    assert answer(tk.is_inexact_array_like, x) == answer(untyped_eqx.is_inexact_array_like, x)
 
 
 @given(trees())
@@ -118,12 +178,16 @@ def test_predicates_agree_with_equinox_on_nodes_and_leaves(tree: Any) -> None:
     for x in (tree, *jax.tree.leaves(tree)):
         assert tk.is_array(x) is eqx.is_array(x)
         assert tk.is_inexact_array(x) is eqx.is_inexact_array(x)
+        assert tk.is_array_like(x) is eqx.is_array_like(x)
+        assert tk.is_inexact_array_like(x) is eqx.is_inexact_array_like(x)
 
 
 def test_both_answers_occur_in_the_table() -> None:
     """Agreeing on a table of one answer would prove nothing."""
     answers = {(tk.is_array(x), tk.is_inexact_array(x)) for x in OBJECTS.values()}
     assert answers == {(True, True), (True, False), (False, False)}
+    likes = {(tk.is_array_like(x), answer(tk.is_inexact_array_like, x)) for x in OBJECTS.values()}
+    assert likes > {(True, True), (True, False), (False, False), (True, (ValueError, "cannot be an array"))}
 
 
 @pytest.mark.parametrize("x", [jnp.ones(2), np.ones(2), np.float32(1)])

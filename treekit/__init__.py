@@ -7,7 +7,9 @@ from treekit._at.at import tree_at as tree_at
 from treekit._at.at import tree_find as tree_find
 from treekit._base.callable import is_truly_callable as is_truly_callable
 from treekit._base.predicates import is_array as is_array
+from treekit._base.predicates import is_array_like as is_array_like
 from treekit._base.predicates import is_inexact_array as is_inexact_array
+from treekit._base.predicates import is_inexact_array_like as is_inexact_array_like
 from treekit._check_types.check_types import Typed as Typed
 from treekit._check_types.check_types import check_types as check_types
 from treekit._diff.diff import assert_trees_same as assert_trees_same
@@ -45,7 +47,9 @@ __all__ = [
     "filter_arrays",
     "graft",
     "is_array",
+    "is_array_like",
     "is_inexact_array",
+    "is_inexact_array_like",
     "is_truly_callable",
     "node",
     "node_factory",
