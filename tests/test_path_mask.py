@@ -1,8 +1,10 @@
 """path_mask and path_labels: globs and regular expressions over key paths, wherever masks, labels and filters go."""
 
 import fnmatch
+import operator
 import pickle
 import re
+from collections.abc import Callable
 from typing import Any, assert_type
 
 import equinox as eqx
@@ -283,3 +285,62 @@ def test_labels_without_a_table_are_an_error(table: Any) -> None:
     unchecked: Any = tk.path_labels
     with pytest.raises(TypeError, match=r"path_labels takes a dict that maps patterns to labels.*found"):
         unchecked.__wrapped__(table)
+
+
+A, B = tk.path_mask("a.**"), tk.path_mask("**.w")
+TWO = {"a": {"w": jnp.ones(2), "b": 1}, "c": {"w": jnp.ones(2), "b": 1}}
+COMBINED: dict[str, tuple[Any, list[bool]]] = {  # a.b, a.w, c.b, c.w
+    "or": (A | B, [True, True, False, True]),
+    "and": (A & B, [False, True, False, False]),
+    "invert": (~(A | B), [False, False, True, False]),
+    "twice": (~~(A & B), [False, True, False, False]),
+    "three": (A & B | ~A & ~B, [False, True, True, False]),
+    "with trainable": (tk.trainable & ~A, [False, False, False, True]),
+}
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_masks_combine(name: str) -> None:
+    mask, expected = COMBINED[name]
+    assert jax.tree.leaves(mask(TWO)) == expected
+    assert [x is not None for x in jax.tree.leaves(tk.filter(TWO, mask), is_leaf=lambda x: x is None)] == expected
+    again = pickle.loads(pickle.dumps(mask)) if name != "with trainable" else mask
+    assert again == mask and hash(again) == hash(mask) and repr(again) == repr(mask)
+
+
+def test_a_combined_mask_names_a_pattern_that_matches_nothing() -> None:
+    with pytest.raises(ValueError, match="'nothing' matches no leaf"):
+        (A | tk.path_mask("nothing"))(TWO)
+
+
+USES: tuple[Callable[[Any], Any], ...] = (lambda m: not m, lambda m: m or B, lambda m: m and B, bool)
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("mask", (A, ~A, A | B, tk.trainable))
+def test_a_mask_has_no_truth_value(mask: Any, use: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError, match=r"has no truth value: combine masks by ~mask, mask \| other and mask & other"):
+        use(mask)
+
+
+def test_labels_have_no_truth_value_and_masks_combine_with_masks_only() -> None:
+    with pytest.raises(TypeError, match="one table"):
+        bool(tk.path_labels({"a.**": 1}, default=2))
+    for other in (True, {"a": True}, lambda tree: True):
+        untyped_mask: Any = A
+        with pytest.raises(TypeError, match="unsupported operand"):
+            operator.or_(untyped_mask, other)
+
+
+DOTTED: Any = {"a.b": 1, "a": {"b": 2}, "c": 3}
+
+
+@pytest.mark.parametrize("pattern", ("a.b", "a.*", "**.b", "a.**"))
+def test_a_pattern_that_matches_a_key_and_a_path_of_one_name_raises(pattern: str) -> None:
+    message = f"{re.escape(repr(pattern))} matches two leaves that are both called 'a.b'"
+    with pytest.raises(ValueError, match=message):
+        tk.path_mask(pattern)(DOTTED)
+    with pytest.raises(ValueError, match=message):
+        tk.path_labels({pattern: 1}, default=2)(DOTTED)
+    assert tk.path_mask("c")(DOTTED) == {"a.b": False, "a": {"b": False}, "c": True}
+    assert all(jax.tree.leaves(tk.path_mask("**")(DOTTED)))

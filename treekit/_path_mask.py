@@ -2,10 +2,12 @@
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from treekit._base.describe import describe_value
+from treekit._base.first_match import FirstMatch
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_names
 from treekit._base.patterns import check_pattern, listed, matches, nearest, pattern_text
@@ -13,6 +15,7 @@ from treekit._base.predicates import is_parameter
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._filter import TreeSpec
+from treekit._mask_spec import MaskSpec
 
 T = TypeVar("T")
 
@@ -40,8 +43,9 @@ def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathM
         inverse: return a mask that is True where no pattern matches, as `~path_mask(...)` does.
 
     Returns:
-        A function that maps a tree to a tree of bools with the same structure. Equal patterns give equal masks, which
-        can be hashed and pickled.
+        A function that maps a tree to a tree of bools with the same structure. `~mask`, `mask | other` and
+        `mask & other` are such functions too, also with `treekit.trainable`; `not`, `or` and `and` raise. Equal
+        patterns give equal masks, which can be hashed and pickled.
 
     Raises:
         ValueError: you pass no pattern, or an empty one. The mask raises one if a pattern does not match any leaf; the
@@ -97,15 +101,11 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault) -> "Pa
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class PathMask(TreeSpec):
+class PathMask(MaskSpec):
     """The mask function that `path_mask` returns."""
 
     patterns: tuple[str | re.Pattern[str], ...]
     inverse: bool = False
-
-    def __call__(self, tree: T) -> T:
-        out: T = jtu.tree_structure(tree).unflatten(self.of_leaves(tree, None))
-        return out
 
     def __invert__(self) -> "PathMask":
         return PathMask(self.patterns, not self.inverse)
@@ -133,6 +133,12 @@ class PathLabels(TreeSpec):
         default = "" if self.default is NoDefault else f", default={self.default!r}"
         return f"path_labels({dict(self.table)!r}{default})"
 
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} is a function of a tree, which has no truth value. The first pattern that matches decides: "
+            "write all of them in one table"
+        )
+
     def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[Any]:
         first = _first_matches("path_labels", [pattern for pattern, _ in self.table], tree, is_leaf)
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
@@ -150,8 +156,11 @@ def _first_matches(
     name: str, patterns: Sequence[str | re.Pattern[str]], tree: PyTree, is_leaf: IsLeaf
 ) -> list[tuple[str, int | None]]:
     """Return the path of every leaf, and the index of the first pattern that matches it."""
-    names = [path for path, _ in flatten_with_names(tree, is_leaf)]
-    first = [(x, next((i for i, pattern in enumerate(patterns) if matches(pattern, x)), None)) for x in names]
+    found = flatten_with_names(tree, is_leaf)
+    names = [path for path, _ in found]
+    first = list(zip(names, map(FirstMatch(patterns), names), strict=True))
+    if len(set(names)) < len(names):
+        _check_one_name(name, patterns, names)
     deciding = {i for _, i in first}
     for i, pattern in enumerate(patterns):
         if i in deciding or any(matches(pattern, x) for x in names) or _may_match_hidden(pattern, tree, is_leaf):
@@ -162,6 +171,18 @@ def _first_matches(
             "match a whole path: '**.name' matches at any depth, and 'name.**' everything below"
         )
     return first
+
+
+def _check_one_name(name: str, patterns: Sequence[str | re.Pattern[str]], names: Sequence[str]) -> None:
+    """Raise a ValueError if a glob matches a name that two leaves have, since it does not say which is meant."""
+    shared = [x for x, number in Counter(names).items() if number > 1]
+    for pattern in patterns:
+        if isinstance(pattern, str) and pattern != "**" and (found := [x for x in shared if matches(pattern, x)]):
+            raise ValueError(
+                f"{name}: the pattern {pattern!r} matches two leaves that are both called {found[0]!r}: a key contains "
+                "a dot, or a string and a number are written alike. Pass a function of the tree instead, with "
+                "jax.tree_util.tree_map_with_path"
+            )
 
 
 def _may_match_hidden(pattern: str | re.Pattern[str], tree: PyTree, is_leaf: IsLeaf) -> bool:

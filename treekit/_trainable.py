@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 from treekit._base.dtype import dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, jtu
 from treekit._base.types import IsLeaf, PyTree
-from treekit._filter import TreeSpec
+from treekit._mask_spec import MaskSpec
 from treekit._node.field import TRAINABLE
 
 T = TypeVar("T")
 
 
-class Trainable(TreeSpec):
+class Trainable(MaskSpec):
     """The class of `trainable`."""
 
     def __call__(self, tree: T) -> T:

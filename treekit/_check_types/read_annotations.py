@@ -30,8 +30,8 @@ import wadler_lindig
 from jaxtyping import AnnotationError, Bool, Integer, Num, Real
 
 from treekit._base.jax import untyped
+from treekit._base.layouts import layout_of
 from treekit._check_types.jaxtyping_internals import pytree_of, pytree_parts
-from treekit._node.layout import layout_of
 
 # What type checkers accept for each kind of number, and the arrays that jit turns such numbers into.
 _ALLOWED: dict[Any, tuple[Any, ...]] = {

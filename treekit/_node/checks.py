@@ -9,7 +9,7 @@ from collections.abc import Collection, Generator, Iterable
 from typing import Any
 
 from treekit._base.jax import jtu
-from treekit._node.intern import LAYOUT
+from treekit._base.layouts import LAYOUT
 
 registering = threading.RLock()
 

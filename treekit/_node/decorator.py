@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, TypeVar, dataclass_transform, overload
 
+from treekit._base.layouts import layout_of
 from treekit._check_types.jaxtyping_internals import is_jaxtyped_below
 from treekit._node.checks import check_fields, check_free, check_names, rollback_on_error
 from treekit._node.create import node_methods, relax_annotations
 from treekit._node.field import field, is_static
-from treekit._node.layout import Creation, layout_of, register
+from treekit._node.layout import Creation, register
 from treekit._node.replace import replace
 
 T = TypeVar("T")

@@ -5,10 +5,9 @@ import weakref
 from collections.abc import Hashable
 from typing import Any
 
+from treekit._base.layouts import LAYOUT
 from treekit._node.codegen import STATIC
 from treekit._node.static_values import check_static, exact_key, is_plain_value, nested_too_deeply
-
-LAYOUT = "__treekit_layout__"  # the attribute of a class
 
 
 class StaticFields(frozenset[object]):

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from treekit._base.jax import jtu
+from treekit._base.layouts import LAYOUT, layout_of
 from treekit._node.checks import already_a_node, registering
 from treekit._node.codegen import STATIC, generate_flatten, generate_rebuild
-from treekit._node.intern import LAYOUT, Interned, StaticFields
+from treekit._node.intern import Interned, StaticFields
 
 COPY = "treekit.copy"  # the key in a field's metadata
 _DEEPCOPY = "__deepcopy__"
@@ -111,16 +112,11 @@ class Layout:
         return register, (self.cls, self.names, self.meta, self.creation)
 
 
-def layout_of(cls: type[Any]) -> Layout | None:
-    """Return the layout of a class; None if only its base was registered."""
-    found: Layout | None = vars(cls).get(LAYOUT)
-    return found
-
-
 def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creation: Creation | None) -> Layout:
     """Register a class as a pytree node, unless treekit has, and return its layout. Use it in `rollback_on_error`."""
     with registering:
-        if known := layout_of(cls):
+        known: Layout | None = layout_of(cls)
+        if known:
             return known
         layout = Layout(cls, names, meta, creation)
         if creation is None and not _copies_in_its_own_way(cls):

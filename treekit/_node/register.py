@@ -5,9 +5,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast, overload
 
+from treekit._base.layouts import layout_of
 from treekit._node.checks import check_fields, check_free, rollback_on_error
 from treekit._node.field import is_static
-from treekit._node.layout import layout_of, register
+from treekit._node.layout import register
 
 T = TypeVar("T")
 

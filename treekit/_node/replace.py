@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from treekit._node.layout import layout_of
+from treekit._base.layouts import layout_of
 
 T = TypeVar("T")
 
