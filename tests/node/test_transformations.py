@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 
 from tests.node.ways import RUNS, WAYS, Law, Laws, Way, arrays, every_way, same, structure
-from treekit import replace
+from treekit import node, replace
 
 shard_map: Any = jax.shard_map
 spec: Any = jax.sharding.PartitionSpec
@@ -139,3 +139,20 @@ def test_one_jitted_function_over_hundreds_of_classes_is_always_right() -> None:
 @pytest.mark.parametrize("check", law)
 def test_law(check: Law, way: Way) -> None:
     check(way)
+
+
+def test_a_function_of_the_class_is_traced_once_for_all_nodes() -> None:
+    """The way out that docs/guides/node.md gives, since a bound method of a node is not a pytree."""
+    traces: list[str] = []
+
+    @node
+    class Scale:
+        by: Any
+
+        def apply(self, x: Any) -> Any:
+            traces.append("traced")
+            return x * self.by
+
+    step = jax.jit(Scale.apply)
+    assert [float(step(Scale(jnp.float32(i)), jnp.float32(2))) for i in range(3)] == [0, 2, 4]
+    assert traces == ["traced"]
