@@ -685,3 +685,36 @@ def test_an_earlier_state_of_integers_is_kept() -> None:
     state = optax.adam(0.1).init(params)
     updates, new = tko.adam(0.1).update({"w": jnp.ones(2), "q": None}, state, params)
     assert updates["q"] is None and untyped.tree.structure(new) == untyped.tree.structure(state)
+
+
+class NotATree:
+    weight = jnp.ones(2)
+
+
+@pytest.mark.parametrize(
+    "make", (lambda: tko.adam(0.1), lambda: tko.MultiSteps(tko.sgd(0.1), 2), lambda: tko.masked(tko.adam(0.1), True))
+)
+@pytest.mark.parametrize(
+    "params, advice",
+    [
+        (eqx.nn.MLP, "an instance of this class"),
+        (NotATree(), "must be registered"),
+        (jax.nn.relu, "a pytree with arrays"),
+        ("weights", "a pytree with arrays"),
+        (jax.random.key(0), "a pytree with arrays"),
+    ],
+)
+def test_what_has_no_parameters_is_not_a_model(make: Callable[[], Any], params: Any, advice: str) -> None:
+    """The state would be empty, and nothing would be trained."""
+    with pytest.raises(
+        TypeError, match=rf"init takes the params, or a model, and received .*has no parameters.*{advice}"
+    ):
+        make().init(params)
+
+
+PARAMS: tuple[Any, ...] = (None, {}, [], 1.5, jnp.ones(2), untyped.ShapeDtypeStruct((2,), jnp.float32), np.float32(1))
+
+
+@pytest.mark.parametrize("params", PARAMS)
+def test_trees_without_leaves_and_single_parameters_are_params(params: Any) -> None:
+    tko.adam(0.1).init(params)

@@ -8,6 +8,9 @@ import contextlib
 from collections.abc import Generator
 from typing import Any
 
+from treekit._base.describe import describe_value
+from treekit._base.jax import jtu
+from treekit._base.predicates import is_parameter
 from treekit._base.types import OptState, Params, Updates
 from treekit.optax._kernel.crossing import Crossing, showing
 from treekit.optax._kernel.diagnose import diagnosing, diagnosing_init
@@ -47,6 +50,7 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
     def init(params: Params) -> Any:
         if is_params_placeholder(params):  # a placeholder for any params
             return inner_init(params)
+        _check_has_place_for_params(params)
         crossing = Crossing(params, params)
         inside_params = crossing.enter_params()
         with showing(crossing.originals), diagnosing_init(inner_init, inside_params):
@@ -59,6 +63,16 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
         return crossing.leave(new_updates), new_state
 
     return GradientTransformation(init, update, core)
+
+
+def _check_has_place_for_params(params: Params) -> None:
+    """Raise a TypeError for a leaf that cannot be a parameter: a class, a function, a string, a key."""
+    if params is not None and jtu.all_leaves([params]) and not is_parameter(params):
+        advice = "an instance of this class" if isinstance(params, type) else "a pytree with arrays"
+        raise TypeError(
+            f"init takes the params, or a model, and received {describe_value(params)}, which has no parameters. Pass "
+            f"{advice}; a class of your own must be registered, with treekit.node or treekit.register_node"
+        )
 
 
 def whole_step(
