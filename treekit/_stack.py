@@ -3,14 +3,15 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 
 from treekit._base.dtype import cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.predicates import is_array, is_inexact_array
+from treekit._base.predicates import is_array, is_inexact_array, is_traced
 from treekit._diff.diff import TreeDiff, tree_diff
 from treekit._filter import partition
 
@@ -98,7 +99,8 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
         tree: a pytree whose arrays all have a first axis of one length.
 
     Returns:
-        One tree for each entry of that axis. All of them have the leaves that are not arrays.
+        One tree for each entry of that axis. All of them have the leaves that are not arrays. Arrays on several devices
+        stay there, with the sharding of their other axes.
 
     Raises:
         ValueError: the tree has no arrays, or the first axes of its arrays differ in length; the message names the key
@@ -121,8 +123,32 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
                 f"{path or 'the root'} found shape {shape}, at {where or 'the root'} {first}"
             )
     leaves, treedef = jtu.tree_flatten(tree)
-    columns: list[Any] = [x if is_array(x) else itertools.repeat(x, first[0]) for x in leaves]
+    columns: list[Any] = [_members(x) if is_array(x) else itertools.repeat(x, first[0]) for x in leaves]
     return tuple(map(treedef.unflatten, zip(*columns, strict=True)))
+
+
+def _members(x: Any) -> Iterable[Any]:
+    """Return the entries of the first axis; JAX itself would copy an array on several devices to the host."""
+    sharding = None if is_traced(x) else getattr(x, "sharding", None)
+    if sharding is None or len(sharding.device_set) == 1:
+        return cast(Iterable[Any], x)
+    if isinstance(sharding, NamedSharding):
+        first, rest = sharding.spec[:1], sharding.spec[1:]
+        if first != (None,):  # on explicit axes, JAX takes no entry out of a sharded axis
+            x = untyped.device_put(x, _with_spec(sharding, None, *rest))
+        sharding = _with_spec(sharding, *rest)
+    else:
+        sharding = None  # the compiler chooses
+    member = untyped.jit(_member, out_shardings=sharding)
+    return [member(x, i) for i in range(x.shape[0])]
+
+
+def _with_spec(sharding: NamedSharding, *spec: Any) -> NamedSharding:
+    return NamedSharding(sharding.mesh, untyped.P(*spec), memory_kind=sharding.memory_kind)
+
+
+def _member(x: Any, i: Any) -> Any:
+    return lax.dynamic_index_in_dim(x, i, keepdims=False)
 
 
 def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
