@@ -718,3 +718,11 @@ PARAMS: tuple[Any, ...] = (None, {}, [], 1.5, jnp.ones(2), untyped.ShapeDtypeStr
 @pytest.mark.parametrize("params", PARAMS)
 def test_trees_without_leaves_and_single_parameters_are_params(params: Any) -> None:
     tko.adam(0.1).init(params)
+
+
+def test_a_gradient_of_integers_raises_where_it_would_be_lost() -> None:
+    params = {"w": jnp.ones(2), "q": jnp.ones(3, jnp.int8)}
+    tx = tko.adam(0.1)
+    for given in (params, None):
+        with pytest.raises(TypeError, match=r"gradient \(i8\[3\]\) at \['q'\], and an array of integers or bools cannot"):
+            tx.update(params, tx.init(params), given)

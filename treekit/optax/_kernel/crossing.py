@@ -62,7 +62,7 @@ class Crossing:
         self._covered = _covered_leaves(state, given, covered, missing)
         self._keep = list(map(is_parameter, self._covered))
         if not all(self._keep):
-            self._check_left_out()
+            self._check_left_out(is_init)
         self.originals: dict[int, tuple[Any, Any]] = {}
 
     @property
@@ -115,20 +115,21 @@ class Crossing:
 
         return self._treedef.unflatten(map(convert, self._keep, parts, self._covered))
 
-    def _check_left_out(self) -> None:
-        params = self._covered if self._params is None else self._params
+    def _check_left_out(self, is_init: bool) -> None:
+        params = self._updates if self._params is None else self._params
         for i, (keep, param, update) in enumerate(zip(self._keep, params, self._updates, strict=True)):
             if _is_of_objects(param):
                 raise TypeError(
                     f"the params have an array of Python objects at {self._path(i)}. Give it a numeric dtype, or leave "
                     "it out: treekit.filter(params, treekit.is_inexact_array)"
                 )
-            if not keep and update is not None and update is not param:
-                why = (
-                    "the state does not cover it, since this leaf was None in the params that init received"
-                    if is_parameter(param)
-                    else f"the params have a {describe(param)} there, which cannot be a parameter"
-                )
+            if not (keep or update is None or is_init):
+                if _is_array_without_gradient(param):
+                    why = "an array of integers or bools cannot have one, so it has no state"
+                elif is_parameter(param):
+                    why = "the state does not cover it, since this leaf was None in the params that init received"
+                else:
+                    why = f"the params have a {describe(param)} there, which cannot be a parameter"
                 raise TypeError(
                     f"there is a gradient ({describe(update)}) at {self._path(i)}, and {why}. It would be lost: pass "
                     "None instead, or make the leaf an array and make the state again with init"
@@ -159,7 +160,7 @@ def _without_gradient(shown: Array) -> Any:
 
 
 def _is_array_without_gradient(x: object) -> bool:
-    return has_dtype(x) and is_parameter(x) and not is_inexact_parameter(x)
+    return not is_inexact_array(x) and has_dtype(x) and is_parameter(x) and not is_inexact_parameter(x)
 
 
 def _is_plain(param: object) -> bool:
@@ -183,7 +184,7 @@ def _covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: 
         leaves: the leaves of `given`, including None.
         updates: the update for each of them.
     """
-    if all(update is not None for update in updates):
+    if all(update is not None for update in updates) and not any(map(_is_array_without_gradient, leaves)):
         return leaves
     copies = [()] * len(leaves) if jtu.all_leaves([given]) or state is None else _copies(state, given, leaves)
     return list(map(_covered_leaf, leaves, updates, copies))
@@ -219,8 +220,11 @@ def _covered_leaf(leaf: object, update: object, copies: tuple[Any, ...]) -> Any:
     arrays = [copy for copy in copies if not is_placeholder(copy)]
     if arrays:
         return arrays[-1] if leaf is None else leaf
-    if update is None and (any(copy is None for copy in copies) or _is_array_without_gradient(leaf)):
-        return None  # left out by init, or by a filter
+    is_left_out = any(copy is None for copy in copies)  # by init, or by a filter
+    if _is_array_without_gradient(leaf) and (is_left_out or update is None):
+        return None
+    if update is None and is_left_out:
+        return None
     # The shape of a param that is masked out and was not passed is unknown, and not needed.
     return 0.0 if leaf is None and any(copy is not None for copy in copies) else leaf
 
