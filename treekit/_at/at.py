@@ -18,7 +18,7 @@ from treekit._at.select import (
 )
 from treekit._base.describe import count, describe_value
 from treekit._base.patterns import listed
-from treekit._base.types import LeafPredicate
+from treekit._base.types import LeafPredicate, PyTree
 
 T = TypeVar("T")
 
@@ -36,13 +36,13 @@ _NOTHING = "where selects nothing: it returned an empty sequence"
 
 # Where `where` may be one of two kinds, pyright does not know the type of a lambda's argument.
 @overload
-def tree_at(where: Selector, tree: T, replace: Any, *, is_leaf: LeafPredicate | None = None) -> T: ...
+def tree_at(where: Selector, tree: T, replace: object, *, is_leaf: LeafPredicate | None = None) -> T: ...
 @overload
 def tree_at(
     where: Selector, tree: T, *, replace_fn: Callable[[Any], Any], is_leaf: LeafPredicate | None = None
 ) -> T: ...
 @overload
-def tree_at(where: Callable[[T], Any], tree: T, replace: Any, *, is_leaf: LeafPredicate | None = None) -> T: ...
+def tree_at(where: Callable[[T], Any], tree: T, replace: object, *, is_leaf: LeafPredicate | None = None) -> T: ...
 @overload
 def tree_at(
     where: Callable[[T], Any], tree: T, *, replace_fn: Callable[[Any], Any], is_leaf: LeafPredicate | None = None
@@ -110,10 +110,10 @@ def tree_at(
 
 
 @overload
-def tree_find(tree: Any, where: Selector, *, is_leaf: LeafPredicate | None = None) -> dict[str, Any]: ...
+def tree_find(tree: PyTree, where: Selector, *, is_leaf: LeafPredicate | None = None) -> dict[str, Any]: ...
 @overload
 def tree_find(tree: T, where: Callable[[T], Any], *, is_leaf: LeafPredicate | None = None) -> dict[str, Any]: ...
-def tree_find(tree: Any, where: Where, *, is_leaf: LeafPredicate | None = None) -> dict[str, Any]:
+def tree_find(tree: PyTree, where: Where, *, is_leaf: LeafPredicate | None = None) -> dict[str, Any]:
     """Return the leaves and subtrees that `where` selects, by name.
 
     Args:
@@ -147,7 +147,7 @@ def tree_find(tree: Any, where: Where, *, is_leaf: LeafPredicate | None = None) 
 
 
 def _replace_selected(
-    where: object, tree: T, replace: Any, replace_fn: Callable[[Any], Any] | _Missing, is_leaf: LeafPredicate | None
+    where: object, tree: T, replace: object, replace_fn: Callable[[Any], Any] | _Missing, is_leaf: LeafPredicate | None
 ) -> T:
     found = select(where, tree, is_leaf)
     check_apart(found)
@@ -174,7 +174,7 @@ def _by_place(where: object, found: list[Found], replace: Any) -> dict[tuple[int
     return out
 
 
-def _find_places(where: Callable[[Any], Any], tree: Any, is_leaf: LeafPredicate | None) -> tuple[Marked, Places]:
+def _find_places(where: Callable[[Any], Any], tree: PyTree, is_leaf: LeafPredicate | None) -> tuple[Marked, Places]:
     """Return the tree with marks for leaves, and the places of the nodes that a function returns."""
     marked = mark(tree, is_leaf)
     found, plain = find(where, marked), where(tree)
@@ -188,7 +188,7 @@ def _find_places(where: Callable[[Any], Any], tree: Any, is_leaf: LeafPredicate 
     return marked, locate(found, check_same(plain, found, marked), marked)
 
 
-def _is_empty(replace: Any) -> bool:
+def _is_empty(replace: object) -> bool:
     return type(replace) in (list, tuple) and not replace
 
 

@@ -65,9 +65,6 @@ def find(where: Callable[[Any], Any], marked: Marked) -> Any:
     """Call `where` on the marked tree, with an error that explains itself if `where` uses a leaf as a node."""
     try:
         return where(marked.tree)
-    except TypeError as error:
-        error.add_note(f"{_RAISED}, so it must return nodes, and not compute with leaves")
-        raise
     except AttributeError as error:
         (index,) = marked.find([error.obj])
         if index is None:
@@ -81,7 +78,8 @@ def find(where: Callable[[Any], Any], marked: Marked) -> Any:
             "class must be registered too (treekit.node, treekit.register_node)"
         ) from error
     except Exception as error:
-        error.add_note(_RAISED)
+        advice = ", so it must return nodes, and not compute with leaves" if isinstance(error, TypeError) else ""
+        error.add_note(f"{_RAISED}{advice}")
         raise
 
 

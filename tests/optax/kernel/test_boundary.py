@@ -724,5 +724,5 @@ def test_a_gradient_of_integers_raises_where_it_would_be_lost() -> None:
     params = {"w": jnp.ones(2), "q": jnp.ones(3, jnp.int8)}
     tx = tko.adam(0.1)
     for given in (params, None):
-        with pytest.raises(TypeError, match=r"gradient \(i8\[3\]\) at \['q'\], and an array of integers or bools cannot"):
+        with pytest.raises(TypeError, match=r"gradient \(i8\[3\]\) at \['q'\], and an array of integers"):
             tx.update(params, tx.init(params), given)
