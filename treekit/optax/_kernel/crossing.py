@@ -221,9 +221,7 @@ def _covered_leaf(leaf: object, update: object, copies: tuple[Any, ...]) -> Any:
     if arrays:
         return arrays[-1] if leaf is None else leaf
     is_left_out = any(copy is None for copy in copies)  # by init, or by a filter
-    if _is_array_without_gradient(leaf) and (is_left_out or update is None):
-        return None
-    if update is None and is_left_out:
+    if sum((is_left_out, update is None, _is_array_without_gradient(leaf))) > 1:  # one alone does not tell
         return None
     # The shape of a param that is masked out and was not passed is unknown, and not needed.
     return 0.0 if leaf is None and any(copy is not None for copy in copies) else leaf
