@@ -60,7 +60,7 @@ def measure(calls: Mapping[K, Callable[[], object]], rounds: int = ROUNDS, tries
 
 
 def measure_once_each(prepare: Mapping[K, Callable[[], Callable[[], object]]], rounds: int) -> Times[K]:
-    """Time calls that do their work only once, such as compiling: each is made anew before it is timed.
+    """Time calls that do their work only once, such as compiling: each is made again before it is timed.
 
     Args:
         prepare: by name, a function that returns the call to time.

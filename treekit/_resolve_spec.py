@@ -11,7 +11,7 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
 from treekit._base.predicates import is_inexact_array, is_parameter
 from treekit._base.tree import prefix_mismatch
-from treekit._base.types import PyTree
+from treekit._base.types import KeyPath, PyTree
 from treekit._filter import TreeSpec, filter
 
 
@@ -84,7 +84,8 @@ def _check_no_predicate(
     """
     if result is None or not is_spec_leaf(result) or jtu.all_leaves([params]):
         return
-    kinds = {(type(x), np.shape(x), dtype_of(x)): (path, x) for path, x in jtu.tree_flatten_with_path(params)[0]}
+    leaves = jtu.tree_flatten_with_path(params)[0]
+    kinds: dict[Any, tuple[KeyPath, Any]] = {_kind(x): (path, x) for path, x in leaves}
     for path, leaf in kinds.values():
         try:
             answer = spec(leaf)
@@ -97,6 +98,11 @@ def _check_no_predicate(
                 f"once, with all of the params. Write {name}=lambda params: jax.tree.map(predicate, params), or select "
                 "by key path, with treekit.path_mask or treekit.path_labels"
             )
+
+
+def _kind(leaf: Any) -> Any:
+    """What a predicate depends on, so that it is not asked about thousands of leaves that are alike."""
+    return type(leaf), np.shape(leaf), dtype_of(leaf)
 
 
 def match_spec(

@@ -82,7 +82,7 @@ def tree_at(
             something that is not a node of the tree, such as a static field, the same node twice, or one of several
             None; it depends on the leaves; `replace` has another length; or you passed both or neither of `replace`
             and `replace_fn`.
-        TypeError: `where` is or returns a sequence, and `replace` is not one; or `where` is none of the above.
+        TypeError: `where` is or returns a sequence, and `replace` is not one; or `where` is something else.
 
     Source: the contract of `equinox.tree_at`, for functions.
 

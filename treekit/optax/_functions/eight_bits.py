@@ -23,7 +23,7 @@ def decode_state(state: OptState) -> Any:
         state: the state of an optimizer, or any tree that contains one.
 
     Returns:
-        A tree of the same containers, with a `StochasticRoundingState` in the place of each `EightBitState`. An
+        A tree of the same containers, with a `StochasticRoundingState` instead of each `EightBitState`. An
         optimizer without codes can use it.
 
     >>> import jax.numpy as jnp
@@ -53,7 +53,7 @@ def encode_state(state: OptState, like: T) -> T:
     and changed. The numbers are rounded to nearest.
 
     Args:
-        state: a state of the structure of `like`, with floating-point arrays or codes in the place of its codes.
+        state: a state of the structure of `like`, with floating-point arrays or codes instead of its codes.
         like: the state that the optimizer with 8-bit codes makes: `optimizer.init(params)`.
 
     Returns:
