@@ -22,8 +22,8 @@ class Row(NamedTuple):
         leaves: how many leaves it has.
         numbers: how many numbers its arrays have. Python numbers and PRNG keys do not count.
         bytes: the size of its arrays. An array that is at several places counts at each.
-        sharding: the sharding over several devices; of a subtree, that of all of its arrays. None if it has no sharding, or
-            not one only.
+        sharding: the sharding over several devices; of a subtree, that of all of its arrays. None without a sharding,
+            or with several.
         mean: with `stats=True`, the mean of the finite numbers of its arrays, and None without such numbers. This and
             those below are None for an array whose values are not known: shapes, traced or deleted arrays.
         std: their standard deviation.
