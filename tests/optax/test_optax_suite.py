@@ -18,13 +18,6 @@ EXCEPTIONS = {
     "schedules/_inject_test.py::InjectHyperparamsTest::test_hyperparam_default_dtype_bf16": (
         "numbers are stored in f32 at least, since b2 = 0.999 is 1 in bf16"
     ),
-    **dict.fromkeys(
-        (
-            "_src/combine_test.py::PartitionTest::test_extra_args",
-            "transforms/_combining_test.py::PartitionTest::test_extra_args",
-        ),
-        "arrays of integers have no state, since they have no gradient",
-    ),
 }
 
 # The files that ask most of the wrappers, in half a minute.

@@ -10,16 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from treekit._base.describe import describe
-from treekit._base.dtype import (
-    as_array,
-    cast_like,
-    dtype_of,
-    has_dtype,
-    has_no_update,
-    issubdtype,
-    promoted_dtype,
-    shape_of,
-)
+from treekit._base.dtype import as_array, cast_like, dtype_of, has_no_update, issubdtype, promoted_dtype, shape_of
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_inexact_array, is_inexact_parameter, is_parameter
@@ -56,13 +47,10 @@ class Crossing:
         parts = leaves if updates is given else update_parts(self._treedef, updates)
         self._params = None if params is None else leaves
         self._updates = list(map(_none_if_missing, parts))
-        covered = self._updates if params is None else leaves
-        is_init = state is None and updates is params
-        missing = [None] * len(leaves) if is_init else self._updates  # init receives no gradients
-        self._covered = _covered_leaves(state, given, covered, missing)
+        self._covered = _covered_leaves(state, given, self._updates if params is None else leaves, self._updates)
         self._keep = list(map(is_parameter, self._covered))
         if not all(self._keep):
-            self._check_left_out(is_init)
+            self._check_left_out()
         self.originals: dict[int, tuple[Any, Any]] = {}
 
     @property
@@ -115,21 +103,20 @@ class Crossing:
 
         return self._treedef.unflatten(map(convert, self._keep, parts, self._covered))
 
-    def _check_left_out(self, is_init: bool) -> None:
-        params = self._updates if self._params is None else self._params
+    def _check_left_out(self) -> None:
+        params = self._covered if self._params is None else self._params
         for i, (keep, param, update) in enumerate(zip(self._keep, params, self._updates, strict=True)):
             if _is_of_objects(param):
                 raise TypeError(
                     f"the params have an array of Python objects at {self._path(i)}. Give it a numeric dtype, or leave "
                     "it out: treekit.filter(params, treekit.is_inexact_array)"
                 )
-            if not (keep or update is None or is_init):
-                if _is_array_without_gradient(param):
-                    why = "an array of integers or bools cannot have one, so it has no state"
-                elif is_parameter(param):
-                    why = "the state does not cover it, since this leaf was None in the params that init received"
-                else:
-                    why = f"the params have a {describe(param)} there, which cannot be a parameter"
+            if not keep and update is not None and update is not param:
+                why = (
+                    "the state does not cover it, since this leaf was None in the params that init received"
+                    if is_parameter(param)
+                    else f"the params have a {describe(param)} there, which cannot be a parameter"
+                )
                 raise TypeError(
                     f"there is a gradient ({describe(update)}) at {self._path(i)}, and {why}. It would be lost: pass "
                     "None instead, or make the leaf an array and make the state again with init"
@@ -159,10 +146,6 @@ def _without_gradient(shown: Array) -> Any:
     return np.broadcast_to(0, shown.shape) if shown.ndim else 0.0
 
 
-def _is_array_without_gradient(x: object) -> bool:
-    return not is_inexact_array(x) and has_dtype(x) and is_parameter(x) and not is_inexact_parameter(x)
-
-
 def _is_plain(param: object) -> bool:
     return isinstance(param, untyped.Array) and is_inexact_parameter(param)
 
@@ -184,14 +167,9 @@ def _covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: 
         leaves: the leaves of `given`, including None.
         updates: the update for each of them.
     """
-    if all(update is not None for update in updates) and not any(map(_is_array_without_gradient, leaves)):
+    if jtu.all_leaves([given]) or all(update is not None for update in updates):
         return leaves
-    copies = [()] * len(leaves) if jtu.all_leaves([given]) or state is None else _copies(state, given, leaves)
-    return list(map(_covered_leaf, leaves, updates, copies))
 
-
-def _copies(state: OptState, given: Params, leaves: list[Any]) -> list[tuple[Any, ...]]:
-    """Return, for each leaf of the params, what the trees in the state that are like the params have for it."""
     numbered = jtu.tree_structure(given, is_leaf=is_none).unflatten(range(len(leaves)))
 
     columns: list[list[Any]] = []
@@ -208,20 +186,18 @@ def _copies(state: OptState, given: Params, leaves: list[Any]) -> list[tuple[Any
         return is_placeholder(pair[0]) or param is None or shape_of(pair[0]) == shape_of(param)
 
     jtu.tree_leaves(state, is_leaf=is_copy)
-    return list(zip(*columns, strict=True)) if columns else [()] * len(leaves)
+    return list(map(_covered_leaf, leaves, updates, zip(*columns, strict=True))) if columns else leaves
 
 
 def _covered_leaf(leaf: object, update: object, copies: tuple[Any, ...]) -> Any:
     """Return a leaf of the params, or None if the state does not cover it.
 
-    What has a gradient has a state: an array of integers or bools has none, unless an earlier version made one. In a
-    chain, one copy may have an array where another is masked: the array decides, then None, then MaskedNode.
+    In a chain, one copy may have an array where another is masked: the array decides, then None, then MaskedNode.
     """
     arrays = [copy for copy in copies if not is_placeholder(copy)]
     if arrays:
         return arrays[-1] if leaf is None else leaf
-    is_left_out = any(copy is None for copy in copies)  # by init, or by a filter
-    if sum((is_left_out, update is None, _is_array_without_gradient(leaf))) > 1:  # one alone does not tell
+    if update is None and any(copy is None for copy in copies):  # left out by init, or by a filter
         return None
     # The shape of a param that is masked out and was not passed is unknown, and not needed.
     return 0.0 if leaf is None and any(copy is not None for copy in copies) else leaf
