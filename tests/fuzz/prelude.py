@@ -104,7 +104,8 @@ def gradients(params: Any, step: int, dtype: Any = None, missing: str = "None", 
         step: the number of the step; each has other gradients.
         dtype: the dtype of the real ones; by default that of their params.
         missing: what stands for a leaf without a gradient. "None": as Equinox has it, so for Python numbers too.
-            "float0": as JAX has it, for integers. "zeros": a zero for every number.
+            "float0": as JAX has it, for integers. "zeros": a zero for every number, but
+            for an array of integers, which cannot have a gradient, None.
         special: replaces the first element of each gradient in the second step, where it is not 0.
     """
 
@@ -117,7 +118,9 @@ def gradients(params: Any, step: int, dtype: Any = None, missing: str = "None", 
         ):
             return None
         if not is_inexact(x):
-            return np.zeros(x.shape, jax.dtypes.float0) if missing == "float0" else jnp.zeros_like(x)
+            if missing == "float0":
+                return np.zeros(x.shape, jax.dtypes.float0)
+            return None if hasattr(leaf, "dtype") else jnp.zeros_like(x)
         g = jnp.cos(jnp.arange(x.size) + step).reshape(x.shape)
         if special and step == 1:
             g = jnp.where(jnp.arange(x.size).reshape(x.shape) == 0, special, g)

@@ -172,9 +172,13 @@ def test_where_optax_works_the_result_is_the_same(name: str, leaves: str) -> Non
             if leaves == "f32":
                 raise AssertionError(f"add arguments with which {name} works") from error
             return
-        ours = call(tko, name, leaves)
+        try:
+            ours = call(tko, name, leaves)
+        except (TypeError, ValueError) as error:
+            assert leaves == "integers" and "Arrays of integers and bools cannot be trained" in str(error)
+            return
     if leaves == "integers" and (name in OF_STATES or isinstance(theirs, Steps)):
-        return  # optimizers see integers as floats
+        return  # arrays of integers have no state, and optimizers see Python's integers as floats
     if (name, leaves) in DIFFERENT:
         with pytest.raises(AssertionError):
             assert_same(ours, theirs)

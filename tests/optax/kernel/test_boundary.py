@@ -637,6 +637,56 @@ def test_a_state_with_an_array_for_each_block_is_not_like_the_params() -> None:
     assert updates["block"]["f"] is None and (updates["block"]["w"] < 0).all()
 
 
+INTEGERS: dict[str, Any] = {
+    "int8": jnp.ones(4, jnp.int8),
+    "bool": jnp.array([True, False]),
+    "uint32": jnp.array(3, jnp.uint32),
+    "NumPy": np.arange(3),
+}
+
+
+@pytest.mark.parametrize("jitted", (True, False), ids=("jitted", "eager"))
+@pytest.mark.parametrize("wrap", ("adam", "chain", "masked", "MultiSteps", "apply_gradients"))
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_what_has_no_gradient_has_no_state(kind: str, wrap: str, jitted: bool) -> None:
+    """Quantized weights would otherwise have moments of four times their bytes, though they can never be trained."""
+    adam = tko.adam(0.1)
+    wrapped = {
+        "chain": tko.chain(tko.clip(1.0), adam),
+        "masked": tko.masked(adam, True),
+        "MultiSteps": tko.MultiSteps(adam, 1),
+    }
+    tx: Any = wrapped.get(wrap, adam)
+    params = {"w": jnp.ones(2), "q": INTEGERS[kind], "rate": 0.5}
+    state = tx.init(params)
+    assert optax.tree.get(state, "mu")["q"] is None and optax.tree.get(state, "mu")["rate"].shape == ()
+
+    def step(w: Any, state: Any) -> Any:
+        whole = {**params, "w": w}
+        grads = {"w": w, "q": None, "rate": None}
+        if wrap == "apply_gradients":
+            new, state = tko.apply_gradients(tx, grads, state, whole)
+        else:
+            updates, state = tx.update(grads, state, whole)
+            assert updates["q"] is None
+            new = tko.apply_updates(whole, updates)
+        return new["w"], state
+
+    step = jax.jit(step) if jitted else step
+    for _ in range(2):
+        w, new_state = step(params["w"], state)
+        assert cases.signature(new_state) == cases.signature(state)
+        state, params = new_state, {**params, "w": w}
+    assert jnp.all(jnp.asarray(params["w"]) < 1)
+
+
+def test_an_earlier_state_of_integers_is_kept() -> None:
+    params = {"w": jnp.ones(2), "q": jnp.ones(3, jnp.int8)}
+    state = optax.adam(0.1).init(params)
+    updates, new = tko.adam(0.1).update({"w": jnp.ones(2), "q": None}, state, params)
+    assert updates["q"] is None and untyped.tree.structure(new) == untyped.tree.structure(state)
+
+
 class NotATree:
     weight = jnp.ones(2)
 
@@ -668,3 +718,23 @@ PARAMS: tuple[Any, ...] = (None, {}, [], 1.5, jnp.ones(2), untyped.ShapeDtypeStr
 @pytest.mark.parametrize("params", PARAMS)
 def test_trees_without_leaves_and_single_parameters_are_params(params: Any) -> None:
     tko.adam(0.1).init(params)
+
+
+def test_a_gradient_of_integers_raises_where_it_needs_a_state() -> None:
+    params = {"w": jnp.ones(2), "q": jnp.ones(3, jnp.int8)}
+    tx = tko.chain(tko.clip(1.0), tko.adam(0.1))
+    for given in (params, None):
+        with pytest.raises(TypeError, match=r"(?s)a gradient at .*q.*, which is i8\[3\].*Pass None as the gradient"):
+            tx.update(params, tx.init(params), given)
+    updates, _ = tko.clip(1).update(params, tko.clip(1).init(params))
+    assert updates["q"].dtype == jnp.int8
+
+
+def test_an_error_of_the_user_is_not_taken_for_one_of_integers() -> None:
+    def update(updates: Any, state: Any, params: Any = None, *, loss: float) -> Any:
+        raise ValueError("no loss")
+
+    tx: Any = tko.chain(optax.GradientTransformationExtraArgs(lambda params: params, update))
+    params = {"q": jnp.ones(3, jnp.int8)}
+    with pytest.raises(ValueError, match=r"^no loss$"):
+        tx.update(params, tx.init(params), loss=1.0)

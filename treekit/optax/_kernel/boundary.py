@@ -12,7 +12,7 @@ from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_parameter
 from treekit._base.types import OptState, Params, Updates
-from treekit.optax._kernel.crossing import Crossing, showing
+from treekit.optax._kernel.crossing import NO_UPDATES, Crossing, showing
 from treekit.optax._kernel.diagnose import diagnosing, diagnosing_init
 from treekit.optax._kernel.extra_args import view_extra_args
 from treekit.optax._kernel.preserve_dtypes import preserve_dtypes, step_of
@@ -51,7 +51,7 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
         if is_params_placeholder(params):  # a placeholder for any params
             return inner_init(params)
         _check_has_place_for_params(params)
-        crossing = Crossing(params, params)
+        crossing = Crossing(NO_UPDATES, params)
         inside_params = crossing.enter_params()
         with showing(crossing.originals), diagnosing_init(inner_init, inside_params):
             return inner_init(inside_params)

@@ -10,7 +10,16 @@ import numpy as np
 from jaxtyping import Array
 
 from treekit._base.describe import describe
-from treekit._base.dtype import as_array, cast_like, dtype_of, has_no_update, issubdtype, promoted_dtype, shape_of
+from treekit._base.dtype import (
+    as_array,
+    cast_like,
+    dtype_of,
+    has_dtype,
+    has_no_update,
+    issubdtype,
+    promoted_dtype,
+    shape_of,
+)
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_inexact_array, is_inexact_parameter, is_parameter
@@ -18,6 +27,8 @@ from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._kernel.selection import update_parts
 from treekit.optax._kernel.state_map import is_placeholder, leaves_by_param
+
+NO_UPDATES: Updates = object()
 
 
 class Crossing:
@@ -28,7 +39,7 @@ class Crossing:
     floating-point one, since optimizers compute with those.
 
     Args:
-        updates: the user's updates; in `init`, the params.
+        updates: the user's updates; in `init`, where nothing has a gradient yet, `NO_UPDATES`.
         params: the user's params, or None.
         state: the state, which shows for which params it was made; None if for these.
 
@@ -44,7 +55,10 @@ class Crossing:
     def __init__(self, updates: Updates, params: Params, state: OptState = None) -> None:
         given = updates if params is None else params
         leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
-        parts = leaves if updates is given else update_parts(self._treedef, updates)
+        if updates is NO_UPDATES:
+            parts = [None] * len(leaves)
+        else:
+            parts = leaves if updates is given else update_parts(self._treedef, updates)
         self._params = None if params is None else leaves
         self._updates = list(map(_none_if_missing, parts))
         self._covered = _covered_leaves(state, given, self._updates if params is None else leaves, self._updates)
@@ -146,6 +160,11 @@ def _without_gradient(shown: Array) -> Any:
     return np.broadcast_to(0, shown.shape) if shown.ndim else 0.0
 
 
+def is_array_without_gradient(x: object) -> bool:
+    """Whether `x` is an array of integers or bools, which has no state, since it cannot have a gradient."""
+    return not is_inexact_array(x) and has_dtype(x) and is_parameter(x) and not is_inexact_parameter(x)
+
+
 def _is_plain(param: object) -> bool:
     return isinstance(param, untyped.Array) and is_inexact_parameter(param)
 
@@ -167,9 +186,14 @@ def _covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: 
         leaves: the leaves of `given`, including None.
         updates: the update for each of them.
     """
-    if jtu.all_leaves([given]) or all(update is not None for update in updates):
+    if all(update is not None for update in updates):
         return leaves
+    copies = [()] * len(leaves) if jtu.all_leaves([given]) or state is None else _copies(state, given, leaves)
+    return list(map(_covered_leaf, leaves, updates, copies))
 
+
+def _copies(state: OptState, given: Params, leaves: list[Any]) -> list[tuple[Any, ...]]:
+    """Return, for each leaf of the params, what the trees in the state that are like the params have for it."""
     numbered = jtu.tree_structure(given, is_leaf=is_none).unflatten(range(len(leaves)))
 
     columns: list[list[Any]] = []
@@ -186,19 +210,20 @@ def _covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: 
         return is_placeholder(pair[0]) or param is None or shape_of(pair[0]) == shape_of(param)
 
     jtu.tree_leaves(state, is_leaf=is_copy)
-    return list(map(_covered_leaf, leaves, updates, zip(*columns, strict=True))) if columns else leaves
+    return list(zip(*columns, strict=True)) if columns else [()] * len(leaves)
 
 
 def _covered_leaf(leaf: object, update: object, copies: tuple[Any, ...]) -> Any:
     """Return a leaf of the params, or None if the state does not cover it.
 
-    In a chain, one copy may have an array where another is masked: the array decides, then None, then MaskedNode.
+    What has a gradient has a state: an array of integers or bools has none, unless an earlier version made one. In a
+    chain, one copy may have an array where another is masked: the array decides, then None, then MaskedNode.
     """
     arrays = [copy for copy in copies if not is_placeholder(copy)]
     if arrays:
         return arrays[-1] if leaf is None else leaf
-    if update is None and any(copy is None for copy in copies):  # left out by init, or by a filter
-        return None
+    if update is None and (any(copy is None for copy in copies) or is_array_without_gradient(leaf)):
+        return None  # left out by init, or by a filter
     # The shape of a param that is masked out and was not passed is unknown, and not needed.
     return 0.0 if leaf is None and any(copy is not None for copy in copies) else leaf
 

@@ -16,8 +16,9 @@ from treekit._base.key_path import path_text
 from treekit._base.predicates import is_traced
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
-from treekit._diff.diff import tree_diff
+from treekit._diff.diff import Difference, tree_diff
 from treekit._diff.leaf_diff import STRUCTURE
+from treekit.optax._kernel.crossing import is_array_without_gradient, original
 from treekit.optax._kernel.transformation import Core
 
 
@@ -46,8 +47,17 @@ def diagnosing(core: Core, updates: Updates, state: OptState, params: Params, ex
         shown = None if params is None else hide(params)
         return core.update(hide(updates), core.init(hide(given)), shown, **extra)
 
+    def works_without(hide: Callable[[Any], Any]) -> bool:
+        shown = None if params is None else hide(params)
+        return _runs(lambda: core.update(hide(updates), state, shown, **extra))
+
     def explain(error: Exception) -> str:
-        return _wrong_gradient(updates, given) or _wrong_state(core, state, given) or _wrong_leaf(error, given, update)
+        return (
+            _wrong_gradient(updates, given)
+            or _gradient_of_integers(given, works_without)
+            or _wrong_state(core, state, given)
+            or _wrong_leaf(error, given, update)
+        )
 
     with _explaining(explain):
         yield
@@ -80,21 +90,41 @@ def _wrong_gradient(updates: Updates, params: Params) -> str:
     return ""
 
 
+def _gradient_of_integers(params: Params, works_without: Callable[[Callable[[Any], Any]], bool]) -> str:
+    found = [(path, original(x)) for path, x in jtu.tree_flatten_with_path(params)[0]]
+    found = [(path, x) for path, x in found if is_array_without_gradient(x)]
+    if not found or not works_without(_without_integers):
+        return ""
+    path, x = found[0]
+    return (
+        f"there is a gradient at {path_text(path)}, which is {describe(x)}. Arrays of integers and bools cannot be "
+        "trained, so init makes no state for them. Pass None as the gradient, or make it an array of floats before init"
+    )
+
+
+def _without_integers(tree: PyTree) -> Any:
+    return untyped.tree.map(lambda x: None if is_array_without_gradient(original(x)) else x, tree)
+
+
 def _wrong_state(core: Core, state: OptState, params: Params) -> str:
-    try:
-        expected = untyped.eval_shape(lambda: core.init(params))
-    except Exception:  # init fails too, so the right state is unknown
+    found = [_differences(core, state, shown) for shown in (params, _without_integers(params))]
+    if not all(found):
         return ""
-    # Differences in dtype do not count: a user may have cast the state or the params.
-    differences = [d for d in tree_diff(expected, state, values=False) if d.kind in STRUCTURE]
-    if not differences:
-        return ""
-    first, *more = differences
+    first, *more = found[0]
     return (
         f"the state does not fit this optimizer and these params. At state{first.path}, init makes {first.left}, and "
         f"this state has {first.right}{f' (and {len(more)} more)' if more else ''}. "
         + ((first.kind == "array against None" and _traced_number(params)) or _OTHER_STATE)
     )
+
+
+def _differences(core: Core, state: OptState, params: Params) -> list[Difference]:
+    """Return how a state differs from that of `init`, but for dtypes, since a user may have cast state or params."""
+    try:
+        expected = untyped.eval_shape(lambda: core.init(params))
+    except Exception:  # init fails too, so the right state is unknown
+        return []
+    return [d for d in tree_diff(expected, state, values=False) if d.kind in STRUCTURE]
 
 
 _OTHER_STATE = (
