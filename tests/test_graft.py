@@ -163,10 +163,23 @@ def test_values_have_the_classes_of_new() -> None:
     assert [(type(got[k]), got[k]) for k in ("int", "float", "bool")] == [(int, 3), (float, 2.0), (bool, True)]
 
 
-def test_wide_arrays_of_numpy_are_not_rounded() -> None:
-    old = {"w": np.array([1 + 2.0**-40])}
-    got, _ = tk.graft({"w": np.zeros(1)}, old, strict=True)
-    assert got["w"].dtype == np.float64 and got["w"][0] == old["w"][0]
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        (np.zeros(1), np.array([1 + 2.0**-40])),
+        (np.zeros(1), np.array([1e300])),
+        (np.zeros(1, np.int64), np.array([2**40])),
+        (np.float64(0), np.float64(0.1)),
+        (np.int64(0), np.int64(2**40)),
+        (0.0, np.float64(0.1)),
+        (0, np.int64(2**40)),
+        (0, 2**70),
+    ],
+)
+def test_wide_values_on_the_host_are_not_rounded(new: Any, old: Any) -> None:
+    got, _ = tk.graft({"w": new}, {"w": old}, strict=True)
+    assert type(got["w"]) is type(new) and getattr(got["w"], "dtype", 0) == getattr(new, "dtype", 0)
+    assert got["w"] == old
 
 
 def test_keys_are_kept() -> None:
@@ -178,8 +191,9 @@ def test_keys_are_kept() -> None:
 
 def test_an_int_that_does_not_fit_is_refused() -> None:
     for old in (2**40, np.int64(2**40), np.array([3, -(2**40)])):
-        _, report = tk.graft({"n": jnp.zeros(np.shape(old), jnp.int32), "x": 0}, {"n": old, "x": 1})
-        assert paths(report.refused) == ["n"]
+        for new in (jnp.zeros(np.shape(old), jnp.int32), np.zeros(np.shape(old), np.int32)):
+            _, report = tk.graft({"n": new, "x": 0}, {"n": old, "x": 1})
+            assert paths(report.refused) == ["n"]
     got, report = tk.graft(
         {"a": zeros(1, dtype=jnp.int8), "b": zeros(1, dtype=jnp.int8)},
         {"a": jnp.array([300], jnp.int16), "b": jnp.array([-128], jnp.int16)},
@@ -199,6 +213,15 @@ def test_cast() -> None:
     assert paths(report.refused) == ["int"]
     assert {k: x.dtype.name for k, x in got.items()} == {k: x.dtype.name for k, x in new.items()}
     assert all(float(got[k][0]) == 1 for k in ("down", "up", "float"))
+
+
+@pytest.mark.parametrize("old", [np.array([0.0, -np.inf]), np.array([0, 1]), ones(2), 1])
+def test_a_number_is_not_cast_to_a_flag(old: Any) -> None:
+    """Zero means True in a mask that is added to scores."""
+    new = {"mask": jnp.zeros(np.shape(old), bool), "x": 0}
+    _, report = tk.graft(new, {"mask": old, "x": 1}, cast=True)
+    assert paths(report.refused) == ["mask"]
+    tk.graft(new, {"mask": old, "x": 1}, convert={"mask": lambda x: x == 0}, strict=True)
 
 
 def test_shapes_and_dtypes_will_do_for_new() -> None:
@@ -683,6 +706,20 @@ def test_params_that_are_a_bare_array() -> None:
         tk.assert_trees_same(got, old)
         with pytest.raises(ValueError, match=r"(?s)cannot decide.*\n  0.trace\n  1.trace\nThe old leaves:\n  trace\n"):
             tk.graft((TraceState(x), TraceState(x)), TraceState(x))
+
+
+def test_a_number_is_not_taken_for_a_parameter_where_the_other_tree_has_params_with_names() -> None:
+    """As of reduce_on_plateau, in an optimizer that gets a wrapper with an accumulator."""
+
+    class ScaleState(NamedTuple):
+        scale: Any
+
+    new = WrapState(jnp.zeros(()), (ScaleState(jnp.zeros(())), state(0, "a")))
+    for old in (ScaleState(jnp.ones(())), [WrapState(jnp.ones(()), ScaleState(jnp.ones(())))]):
+        got, _ = tk.graft(new, old)
+        assert float(got.inner_state[0].scale) == 1
+        back, _ = tk.graft(old, got)
+        tk.assert_trees_same(back, old)
 
 
 def test_types() -> None:

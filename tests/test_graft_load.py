@@ -247,6 +247,13 @@ def test_layers_that_cannot_be_stacked_are_refused_and_named(old: Any, said: str
     assert re.search(said, str(report))
 
 
+@pytest.mark.parametrize(("wide", "dtype"), [(np.array([2**40]), jnp.int32), (np.array([1e300]), jnp.float32)])
+def test_wide_layers_among_layers_of_jax_are_refused_and_not_wrapped(wide: Any, dtype: Any) -> None:
+    old = {"layers.0.w": wide, "layers.1.w": jnp.ones(1, dtype)}
+    _, report = tk.graft(fresh({"layers.w": jnp.ones((2, 1), dtype)}), old, rename=STACK)
+    assert [row.path for row in report.refused] == ["layers.w"]
+
+
 def test_two_layers_of_one_index() -> None:
     with pytest.raises(ValueError, match=r"rename maps layers\.01\.w and layers\.1\.w to one entry of layers\.w"):
         tk.graft(fresh(STACKED), LAYERS | {"layers.01.w": array(2, 3)}, rename=STACK)

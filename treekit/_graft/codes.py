@@ -1,48 +1,56 @@
 """Codes of 8 bits in an optimizer's state: `graft` carries over the numbers that they stand for."""
 
-from typing import Any
+from typing import Any, NamedTuple
+
+import jax
 
 from treekit._base.dtype import dtype_of, issubdtype
-from treekit._base.jax import jnp
+from treekit._base.jax import jnp, untyped
 from treekit._codes import decode, encode, is_code_dtype
 from treekit._graft.leaf import Leaf
 
-_CODED = "EightBitState"  # of treekit.optax, which the core does not import
-_PERHAPS = "rounding_count"  # a field of it, and of the state that has no codes
 
+class Codes(NamedTuple):
+    """Which of an old leaf and a new one have codes.
 
-def with_codes(leaf: Leaf, source: Leaf, old: Any) -> Any:
-    """Return an old value as the numbers or the codes that the new leaf has; None if it is unknown which of them it is.
-
-    Args:
-        leaf: the new leaf.
-        source: the old leaf.
-        old: the value of the old leaf.
+    Attributes:
+        old: whether the old leaf has codes; None if that is unknown, since a dict has lost the class of its state.
+        new: whether the new leaf has; or None.
+        are_same: whether both have codes of one dtype.
     """
-    has, needs = (_has_codes(x, x.value) for x in (source.origins[0], leaf))
-    if "unknown" in (has, needs):
-        is_cast = dtype_of(old) != dtype_of(leaf.value)
-        return None if is_cast and any(map(_in_8_bits, (old, leaf.value))) else old
-    if has == needs:
-        return old
-    if has == "yes":
-        return decode(jnp.asarray(old)) if _in_8_bits(old) else old
-    is_number = needs == "yes" and issubdtype(dtype_of(old), jnp.floating)
-    return encode(jnp.asarray(old), dtype_of(leaf.value)) if is_number else None
+
+    old: bool | None
+    new: bool | None
+    are_same: bool
+
+    def numbers(self, x: Any) -> Any:
+        """Return the numbers of an array of the old leaf."""
+        return decode(jnp.asarray(x)) if self.old and _in_8_bits(x) else x
+
+    def new_numbers(self, x: Any) -> Any:
+        """Return the numbers of the new leaf."""
+        if not self.new:
+            return x
+        return untyped.eval_shape(decode, x) if isinstance(x, jax.ShapeDtypeStruct) else decode(jnp.asarray(x))
+
+    def encoded(self, x: Any, dtype: object) -> Any:
+        """Return numbers as the new leaf has them; None if they cannot have codes."""
+        if not self.new:
+            return x
+        return encode(jnp.asarray(x), dtype) if issubdtype(dtype_of(x), jnp.floating) else None
 
 
-def _has_codes(leaf: Leaf, value: Any) -> str:
-    """Whether a leaf has codes: "yes" or "no"; "unknown" if it is in a dict that was a state."""
-    state: Any = leaf.state
-    while state is not None:
-        kind: Any = state.kind  # the name of its class, or the names of its fields
-        if kind == _CODED:
-            return "yes" if _in_8_bits(value) else "no"
-        if kind is not None and not isinstance(kind, str) and _PERHAPS in kind:
-            return "unknown"
-        state = state.parent
-    return "no"
+def codes_of(leaf: Leaf, source: Leaf) -> Codes | None:
+    """Return which of a new leaf and its source have codes; None if what is unknown decides about the values."""
+    old = next((x for x in source.origins if _in_8_bits(x.value)), source.origins[0])
+    has, needs = (x.state.has_codes if _in_8_bits(x.value) else False for x in (old, leaf))
+    is_same = dtype_of(old.value) == dtype_of(leaf.value)
+    if None in (has, needs):
+        # Of one dtype, both have codes if one has, and it does not matter if that is unknown for both.
+        has = needs = bool(has or needs)
+        return Codes(has, needs, has) if is_same else None
+    return Codes(has, needs, bool(has and needs and is_same))
 
 
-def _in_8_bits(value: Any) -> bool:
-    return is_code_dtype(dtype_of(value))
+def _in_8_bits(x: object) -> bool:
+    return is_code_dtype(dtype_of(x))

@@ -57,8 +57,8 @@ def graft(
             leaf and the old one, and returns an array of the new shape, or None to refuse it. Or a dict from patterns
             of new paths to such functions.
         cast: also cast old values of other dtypes, as far as NumPy's same_kind allows: bf16 to f32 and back, but not
-            a float to an int. Without it, only 64-bit values are cast to JAX's 32 bits. A value that would become
-            infinite, and an integer out of bounds, are refused.
+            a float to an int, nor a number to a bool. Without it, only 64-bit values are cast to JAX's 32 bits. A value
+            that would become infinite, and an integer out of bounds, are refused.
 
     Returns:
         A tree of the structure, shapes, dtypes and shardings of `new`; and a report with `kept`, `fresh`, `dropped`,

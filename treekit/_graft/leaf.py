@@ -11,6 +11,7 @@ import numpy as np
 from treekit._base.describe import describe
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp
+from treekit._base.predicates import is_traced
 from treekit._base.types import KeyPath
 
 if TYPE_CHECKING:
@@ -102,7 +103,9 @@ class Stack(Leaf):
         arrays = [leaf.read(convert) for leaf in self.origins]
         if self.holes or len({(np.shape(x), dtype_of(x)) for x in arrays}) > 1:
             return None
-        return (np if all(isinstance(x, np.ndarray) for x in arrays) else jnp).stack(arrays)
+        # NumPy unless all are JAX's, which would round numbers of 64 bits before they are checked.
+        in_jax = all(isinstance(x, jax.Array) for x in arrays) or any(map(is_traced, arrays))
+        return (jnp if in_jax else np).stack(arrays)
 
     def __str__(self) -> str:
         shapes = " and ".join(dict.fromkeys(describe(leaf.value) for leaf in self.origins))

@@ -40,7 +40,7 @@ class _Match:
     def __init__(self, new: list[State], old: list[State], known: Container[Leaf]) -> None:
         self.found: dict[Leaf, list[Leaf]] = {}
         self._new_at, self._old_at = _places(new), _places(old)
-        self._params = _params_of(new) | _params_of(old)
+        self._params = _params_of([*new, *old])
         self._around = _params_around(new, self._params) | _params_around(old, self._params)
         for state in new:
             self._match_params(state, known)

@@ -1,5 +1,6 @@
 """The argument `rename` of `graft`: give old leaves new names, by patterns."""
 
+import dataclasses
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -172,8 +173,8 @@ class RenamedTree:
         key = state, state.names if names is None else names
         if key not in self._states:
             parent = state.parent and self._state(state.parent, names)
-            self._states[key] = State(
-                state.kind, key[1], state.labels, state.name, state.outer, parent, state.lengths, names is not None
+            self._states[key] = dataclasses.replace(
+                state, names=key[1], parent=parent, renamed=names is not None, leaves={}
             )
         return self._states[key]
 

@@ -20,6 +20,8 @@ from treekit._graft.names import Entry, Nested, has_paths, nested
 Names = tuple[str, ...]
 # The fields in which Optax's wrappers have the state of what they wrap: a dict with one of them was such a state.
 _WRAPPED = frozenset({"inner_state", "inner_states", "inner_opt_state", "base_optimizer_state"})
+_CODED = "EightBitState"  # of treekit.optax, which the core does not import
+_PERHAPS_CODED = "rounding_count"  # a field of it, and of the state of stochastic rounding without codes
 
 
 @dataclasses.dataclass(eq=False)
@@ -37,6 +39,7 @@ class State:
         lengths: the lengths of its lists, by the path below it.
         leaves: the leaves for which it is the innermost state, by the path below it.
         renamed: whether `rename` has changed the keys above it.
+        has_codes: whether its arrays of 8 bits are codes; None if it is a dict that may have been a state with codes.
     """
 
     kind: object = None
@@ -47,6 +50,7 @@ class State:
     parent: "State | None" = None
     lengths: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
     renamed: bool = False
+    has_codes: bool | None = False
     leaves: dict[str, Leaf] = dataclasses.field(default_factory=dict[str, Leaf])
 
 
@@ -123,7 +127,8 @@ class _Walk:
         parts = [part for part, _, _ in children]
         kind = self._kind(x, parts, state, below)
         if kind is not None:
-            state, keys, below = _inside(state, kind, path_name(named), keys), keys if state.kind else (), ""
+            inside = _inside(state, kind, path_name(named), keys, _has_codes(x, parts, state))
+            state, keys, below = inside, keys if state.kind else (), ""
             self._states.append(state)
         count = len(self._states)
         for part, key, child in children:
@@ -188,10 +193,17 @@ def _has_arrays(x: Any) -> bool:
     return any(map(is_numeric_array, jtu.tree_leaves(x.value if isinstance(x, Entry) else x)))
 
 
-def _inside(state: State, kind: object, name: str, keys: Names) -> State:
+def _inside(state: State, kind: object, name: str, keys: Names, has_codes: bool | None) -> State:
     if state.kind is None:
-        return State(kind, names=keys, name=name, outer=name)
-    return State(kind, state.names, keys, name, state.outer, state)
+        return State(kind, names=keys, name=name, outer=name, has_codes=has_codes)
+    return State(kind, state.names, keys, name, state.outer, state, has_codes=has_codes)
+
+
+def _has_codes(x: object, parts: list[str], around: State) -> bool | None:
+    """Whether the arrays of 8 bits in a state are codes: the class says so, or that of a state around it."""
+    if is_state(type(x)):
+        return around.has_codes or type(x).__name__ == _CODED
+    return None if _PERHAPS_CODED in parts else around.has_codes
 
 
 def _as_array(x: Any, name: str) -> Any:

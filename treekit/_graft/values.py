@@ -13,11 +13,11 @@ from treekit._base.jax import jnp, untyped
 from treekit._base.patterns import check_pattern, matches, nearest, pattern_text
 from treekit._base.predicates import is_traced
 from treekit._base.tree import is_mapping
-from treekit._graft.codes import with_codes
+from treekit._graft.codes import codes_of
 from treekit._graft.leaf import Convert, Leaf
 
 Resize = Callable[[Any, Any], Any]
-_NUMPY: Any = (np.ndarray, np.generic)
+_JAX: Any = (jax.Array, jax.ShapeDtypeStruct)
 
 
 def check_arguments(rename: Any, convert: Any, resize: Any) -> None:
@@ -48,33 +48,52 @@ def _is_rule(pattern: object, target: Any) -> bool:
 def carry(leaf: Leaf, source: Leaf, convert: Convert | None, resize: Resize | None, cast: bool) -> Any:
     """Return the old value with the shape and dtype of the new leaf, or None if it is refused."""
     new = leaf.value
-    old = source.read(lambda x: x if convert is None else _converted(leaf, x, convert))
+    codes = codes_of(leaf, source)
+    if codes is None or (codes.old != codes.new and not cast):
+        return None
+    if codes.are_same and convert is None and resize is None:
+        codes = codes._replace(old=False, new=False)  # so as not to decode and encode them
+    old = source.read(lambda x: _converted(leaf, codes.numbers(x), convert))
     if old is None:
         return None  # arrays that cannot be stacked or unstacked
     if np.shape(old) != np.shape(new):
-        if resize is None or (old := _resized(leaf, old, resize)) is None:
+        if resize is None or (old := _resized(leaf, codes.new_numbers(new), old, resize)) is None:
             return None
         if np.shape(old) != np.shape(new):
             raise ValueError(
                 f"at {leaf.name}: resize must return an array of shape {np.shape(new)}, found {np.shape(old)}"
             )
-    is_same = dtype_of(old) == dtype_of(new)
-    if not (is_same or cast) or (old := with_codes(leaf, source, old)) is None:
+    if not (cast or codes.are_same or dtype_of(old) == dtype_of(new)):
         return None
+    old = codes.encoded(old, dtype_of(new))
+    return None if old is None else _cast(old, new)
+
+
+def _cast(old: Any, new: Any) -> Any:
+    """Return a value with the dtype, the class and the place of the new leaf, or None if that would change it."""
+    want = _dtype_on_host(new)
+    if issubdtype(want, jnp.bool_) and not issubdtype(dtype_of(old), jnp.bool_):
+        return None  # which number means True is for `convert` to say
     try:
-        check_fits(old, dtype_of(new))
+        check_fits(old, want)
         with np.errstate(over="ignore"):  # such values are refused below
             value = cast_like(old, new)
+            # Values on the host may have 64 bits, and must not be rounded to the 32 bits of JAX.
+            if not (is_traced(old) or isinstance(new, _JAX) or not has_dtype(old)):
+                value = np.asarray(old).astype(want)
     except (TypeError, OverflowError):  # the cast is not allowed, or a Python int does not fit
         return None
-    # A NumPy array may have 64 bits, and must not be rounded to the 32 bits of JAX.
-    value = old if is_same and isinstance(new, _NUMPY) else value
     return _placed(value, new) if _is_finite_where(old, value) else None
+
+
+def _dtype_on_host(x: Any) -> Any:
+    """Return the dtype of a leaf, which may have 64 bits if it is a Python number or one of NumPy's arrays."""
+    return dtype_of(x) if isinstance(x, _JAX) else np.dtype(getattr(x, "dtype", type(x)))
 
 
 def _is_finite_where(old: Any, value: Any) -> bool:
     """Whether a cast has made no finite number infinite or NaN; unknown while tracing, so True."""
-    have, want = getattr(old, "dtype", None), dtype_of(value)
+    have, want = getattr(old, "dtype", None), getattr(value, "dtype", None)
     if have == want or is_traced(old) or not issubdtype(want, jnp.inexact):
         return True
     if issubdtype(have, jnp.inexact) and float(jnp.finfo(want).max) >= float(jnp.finfo(have).max):
@@ -83,7 +102,9 @@ def _is_finite_where(old: Any, value: Any) -> bool:
     return bool(xp.all(xp.isfinite(value) | ~xp.isfinite(old)))
 
 
-def _converted(leaf: Leaf, old: Any, convert: Convert) -> Any:
+def _converted(leaf: Leaf, old: Any, convert: Convert | None) -> Any:
+    if convert is None:
+        return old
     try:
         value = convert(old)
     except Exception as error:
@@ -94,9 +115,9 @@ def _converted(leaf: Leaf, old: Any, convert: Convert) -> Any:
     return value
 
 
-def _resized(leaf: Leaf, old: Any, resize: Resize) -> Any:
+def _resized(leaf: Leaf, new: Any, old: Any, resize: Resize) -> Any:
     try:
-        return resize(leaf.value, old)
+        return resize(new, old)
     except Exception as error:
         error.add_note(f"This happened in the `resize` of graft, at {leaf.name}")
         raise
@@ -108,8 +129,10 @@ def _placed(value: Any, new: Any) -> Any:
         return value
     if not has_dtype(new):
         return type(new)(np.asarray(value).item())
-    if isinstance(new, _NUMPY):
+    if isinstance(new, np.ndarray):
         return np.asarray(value, new.dtype)
+    if isinstance(new, np.generic):
+        return new.dtype.type(value)
     like: Any = new
     has_place = isinstance(new, jax.ShapeDtypeStruct) or (not is_traced(new) and like.committed)
     return untyped.device_put(value, like.sharding) if has_place and like.sharding else jnp.asarray(value)
