@@ -103,7 +103,10 @@ def _gradient_of_integers(params: Params, works_without: Callable[[Callable[[Any
 
 
 def _without_integers(tree: PyTree) -> Any:
-    return untyped.tree.map(lambda x: None if is_array_without_gradient(original(x)) else x, tree)
+    def hide(x: object) -> object:
+        return None if is_array_without_gradient(original(x)) else x
+
+    return untyped.tree.map(hide, tree)
 
 
 def _wrong_state(core: Core, state: OptState, params: Params) -> str:
