@@ -186,7 +186,8 @@ def _covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: 
         leaves: the leaves of `given`, including None.
         updates: the update for each of them.
     """
-    if all(update is not None for update in updates):
+    pairs = zip(leaves, updates, strict=True)
+    if not any(update is None and (leaf is None or is_parameter(leaf)) for leaf, update in pairs):
         return leaves
     copies = [()] * len(leaves) if jtu.all_leaves([given]) or state is None else _copies(state, given, leaves)
     return list(map(_covered_leaf, leaves, updates, copies))
