@@ -48,10 +48,12 @@ class Kind(enum.Enum):
 
 def kind_of(value: object, parameter: inspect.Parameter) -> Kind:
     """Return what an argument is, as far as this is known without calling it."""
-    if value is None or isinstance(value, (str, type)) or parameter.name.endswith("labels"):
+    if value is None or parameter.name.endswith("labels"):
         return Kind.STATIC
     if parameter.name.endswith("mask"):
         return Kind.MASK
+    if isinstance(value, (str, type)):
+        return Kind.STATIC
     if _is_number(value):
         return Kind.STATIC if type(value) is int and _is_setting(parameter) else Kind.NUMBER
     if isinstance(value, optax.schedules.StatefulSchedule):

@@ -140,10 +140,12 @@ def _keep_masked(name: str, path: KeyPath, leaf: object, part: object) -> bool:
     if _is_bool(leaf):
         return bool(leaf)
     if _has_parameters(leaf, part):
-        traced = ", which is traced: make it outside of jit, or from shapes and dtypes" if is_traced(leaf) else ""
+        hint = ", which is traced: make it outside of jit, or from shapes and dtypes" if is_traced(leaf) else ""
+        if isinstance(leaf, str):
+            hint = ". To select by key path, use treekit.path_mask"
         raise TypeError(
             f"{name} must have bools at its leaves; at {path_text(path)} it has {leaf!r} of type "
-            f"{type(leaf).__name__}{traced}"
+            f"{type(leaf).__name__}{hint}"
         )
     return not _holds_parameters(part)  # functions are None in the state, whether the model is raw or filtered
 

@@ -38,7 +38,7 @@ def filtered(
     Raises:
         ValueError: raised by `init` and `update` if `filter_spec` does not fit the params (the message names the key
             path), or is a function that selects no leaf.
-        TypeError: `inner` is not a transformation.
+        TypeError: `inner` is not a transformation, or `filter_spec` is None.
 
     >>> import jax
     >>> import equinox as eqx
@@ -47,6 +47,10 @@ def filtered(
     >>> tx = filtered(optax.adam(1e-3))  # plain Optax's adam, on a model with its activation function
     >>> state = tx.init(model)
     """
+    if filter_spec is None:
+        raise TypeError(
+            "filter_spec must be a predicate or a tree of bools, found None. To freeze everything, pass False"
+        )
     # Equinox's `closure_to_pytree`, which Optimistix applies to optimizers, would make a node of a predicate that a
     # function closes over. It does not open a partial.
     choose = _choose_inexact if filter_spec is is_inexact_array else functools.partial(choose_filtered, filter_spec)
