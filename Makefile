@@ -26,7 +26,7 @@ test: .venv/installed ## run the tests and the examples in docstrings and docume
 	$(BIN)/python -m pytest -n 2
 
 slow: .venv/installed ## the tests that `make test` leaves out, since they take long and rarely fail
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 # tests/conftest.py compiles fast rather than well; here the processes that tests start do so too.
 FAST = XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"

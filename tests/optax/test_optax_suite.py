@@ -28,7 +28,11 @@ FAST = [
     "transforms",
     "tree_utils/_state_utils_test.py",
 ]
-FOLDERS = sorted({name.partition("/")[0] for name in FILES})
+# The others, in parts of some minutes at most. The largest files take longest, so each part has one of them.
+OTHERS = sorted(
+    (name for name in FILES if not name.startswith(tuple(FAST))), key=lambda name: -(OPTAX / name).stat().st_size
+)
+PARTS = 8
 
 
 def failures(tests: Iterable[str], file: Path, *options: str) -> set[str]:
@@ -56,6 +60,6 @@ def test_those_that_ask_most(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_all(folder: str, tmp_path: Path) -> None:
-    check([folder], tmp_path)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_others(part: int, tmp_path: Path) -> None:
+    check(OTHERS[part::PARTS], tmp_path)

@@ -722,6 +722,14 @@ def test_trees_without_leaves_and_single_parameters_are_params(params: Any) -> N
     tko.adam(0.1).init(params)
 
 
+@pytest.mark.parametrize("params", (None, {}, []))
+def test_params_without_leaves_are_trained_as_by_optax(params: Any) -> None:
+    for o in (optax, tko):
+        tx = o.adam(0.1)
+        updates, state = tx.update(params, tx.init(params), params)
+        assert updates == params and optax.tree.get(state, "mu") == params
+
+
 def test_a_gradient_of_integers_raises_where_it_needs_a_state() -> None:
     params = {"w": jnp.ones(2), "q": jnp.ones(3, jnp.int8)}
     tx = tko.chain(tko.clip(1.0), tko.adam(0.1))

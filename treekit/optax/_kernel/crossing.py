@@ -53,12 +53,10 @@ class Crossing:
     """
 
     def __init__(self, updates: Updates, params: Params, state: OptState = None) -> None:
-        given = updates if params is None else params
+        is_init = updates is NO_UPDATES
+        given = updates if params is None and not is_init else params
         leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
-        if updates is NO_UPDATES:
-            parts = [None] * len(leaves)
-        else:
-            parts = leaves if updates is given else update_parts(self._treedef, updates)
+        parts = [None] * len(leaves) if is_init else update_parts(self._treedef, updates)
         self._params = None if params is None else leaves
         self._updates = list(map(_none_if_missing, parts))
         self._covered = _covered_leaves(state, given, self._updates if params is None else leaves, self._updates)
@@ -189,7 +187,7 @@ def _covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: 
     pairs = zip(leaves, updates, strict=True)
     if not any(update is None and (leaf is None or is_parameter(leaf)) for leaf, update in pairs):
         return leaves
-    copies = [()] * len(leaves) if jtu.all_leaves([given]) or state is None else _copies(state, given, leaves)
+    copies = [()] * len(leaves) if jtu.all_leaves([given], is_none) or state is None else _copies(state, given, leaves)
     return list(map(_covered_leaf, leaves, updates, copies))
 
 
