@@ -374,6 +374,8 @@ def test_a_resized_leaf_has_the_dtype_of_new() -> None:
 def test_what_resize_may_not_do() -> None:
     with pytest.raises(ValueError, match=r"at w: resize must return an array of shape \(5,\), found \(3,\)"):
         tk.graft({"w": zeros(5)}, {"w": ones(3)}, resize=lambda new, old: old)
+    with pytest.raises(TypeError, match=r"at w: resize must return an array, found \[0\.0, 0\.0\]"):
+        tk.graft({"w": zeros(2)}, {"w": ones(3)}, resize=lambda new, old: [0.0, 0.0])
     with pytest.raises(ValueError, match=r"^resize: 'wte' matches no leaf of the new tree. The nearest paths: w"):
         tk.graft({"w": zeros(5)}, {"w": ones(3)}, resize={"wte": grow})
     with pytest.raises(ValueError, match=r"^resize: 'w\.\+' matches no leaf of the new tree"):

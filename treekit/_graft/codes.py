@@ -7,7 +7,7 @@ import jax
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, untyped
 from treekit._codes import decode, encode, is_code_dtype
-from treekit._graft.leaf import Leaf
+from treekit._graft.leaf import Leaf, Value
 
 
 class Codes(NamedTuple):
@@ -23,17 +23,17 @@ class Codes(NamedTuple):
     new: bool | None
     are_same: bool
 
-    def numbers(self, x: Any) -> Any:
+    def numbers(self, x: Value) -> Any:
         """Return the numbers of an array of the old leaf."""
         return decode(jnp.asarray(x)) if self.old and _in_8_bits(x) else x
 
-    def new_numbers(self, x: Any) -> Any:
+    def new_numbers(self, x: Value) -> Any:
         """Return the numbers of the new leaf."""
         if not self.new:
             return x
         return untyped.eval_shape(decode, x) if isinstance(x, jax.ShapeDtypeStruct) else decode(jnp.asarray(x))
 
-    def encoded(self, x: Any, dtype: object) -> Any:
+    def encoded(self, x: object, dtype: object) -> Any:
         """Return numbers as the new leaf has them; None if they cannot have codes."""
         if not self.new:
             return x

@@ -67,7 +67,7 @@ def graft(
 
     Raises:
         TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; `rename`, `convert` or `resize` has another
-            type; or `convert` does not return an array.
+            type; or `convert` or `resize` does not return an array.
         ValueError: the trees have no leaf in common, or only one has leaves; with `strict`, a leaf is not kept; several
             old states could be meant (the message lists them); a pattern decides about no leaf, or its target does not
             exist; two leaves are renamed to one path; or `resize` returns another shape.

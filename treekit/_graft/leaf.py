@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -16,6 +16,11 @@ from treekit._base.types import KeyPath
 
 if TYPE_CHECKING:
     from treekit._graft.states import State
+
+    # An array, a number or a `jax.ShapeDtypeStruct`; type checkers do not know what these have in common.
+    Value: TypeAlias = Any
+else:
+    Value = object
 
 _HOLES = 5  # that a report lists
 Convert = Callable[[Any], Any]
@@ -132,7 +137,7 @@ class Slice(Leaf):
         return [self.value]
 
     def read(self, convert: Convert) -> Any:
-        def entry(x: Any) -> Any:
+        def entry(x: Value) -> Any:
             return convert(x[self.index])
 
         return self.value.read(entry) if self.fits else None

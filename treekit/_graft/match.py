@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Container, Iterable
-from typing import Any
 
 import jax
 import numpy as np
@@ -11,7 +10,7 @@ from jax.core import Tracer
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp
 from treekit._diff.diff import tree_diff
-from treekit._graft.leaf import Leaf
+from treekit._graft.leaf import Leaf, Value
 from treekit._graft.states import State
 
 Place = tuple[object, object, str]  # the keys above a state, its class, and a path below it
@@ -158,7 +157,7 @@ def _is_hyperparameter(below: str) -> bool:
     return below.startswith("hyperparams")
 
 
-def _is_counter(x: Any) -> bool:
+def _is_counter(x: Value) -> bool:
     return np.ndim(x) == 0 and not issubdtype(dtype_of(x), jnp.inexact)
 
 

@@ -16,7 +16,7 @@ def with_dicts(tree: PyTree) -> PyTree:
     return jtu.tree_map(_with_dicts, tree)
 
 
-def _with_dicts(x: Any) -> Any:
+def _with_dicts(x: PyTree) -> Any:
     return {key: with_dicts(x[key]) for key in x} if is_mapping(x) else x
 
 
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     """A value in such a dict, with its real key path."""
 
     path: KeyPath
-    value: Any
+    value: PyTree
 
 
 def has_paths(x: object) -> bool:

@@ -112,7 +112,7 @@ class _Walk:
         self._visit(tree, (), (), "", self._states[0], ())
         return [state for state in self._states if state.leaves]
 
-    def _visit(self, x: Any, path: KeyPath, named: KeyPath, below: str, state: State, keys: Names) -> None:
+    def _visit(self, x: PyTree, path: KeyPath, named: KeyPath, below: str, state: State, keys: Names) -> None:
         """Collect what is below `path`; `named` is that path without the values of Flax variables."""
         if isinstance(x, Entry):
             path, x = x
@@ -141,14 +141,14 @@ class _Walk:
         if count == len(self._states) and (length := _length(children)):
             state.lengths[below] = length
 
-    def _see(self, x: Any, path: KeyPath, name: str, below: str, state: State) -> None:
+    def _see(self, x: object, path: KeyPath, name: str, below: str, state: State) -> None:
         if below in state.leaves:
             raise ValueError(f"graft needs a different name for each leaf, but two leaves are called {name}")
         value = _as_array(x, name) if self._is_old and dtype_of(x) is None and hasattr(x, "__array__") else x
         if dtype_of(value) is not None:
             state.leaves[below] = Leaf(name, value, state, below, path)
 
-    def _children(self, x: Any) -> list[tuple[str, Any, Any]]:
+    def _children(self, x: PyTree) -> list[tuple[str, Any, Any]]:
         """Return name, key and value of each child, with indices and fields in their order, which JAX's dicts lose."""
         if isinstance(x, Nested):
             children = [(part, jax.tree_util.DictKey(part), child) for part, child in x.items()]
@@ -161,7 +161,7 @@ class _Walk:
         order = self._fields.get(frozenset(parts))
         return sorted(children, key=lambda child: order.index(child[0])) if order else children
 
-    def _kind(self, x: Any, parts: list[str], state: State, below: str) -> object:
+    def _kind(self, x: PyTree, parts: list[str], state: State, below: str) -> object:
         if not self._plain:
             return type(x).__name__ if is_state(type(x)) else None
         if not isinstance(x, (dict, tuple)) or (state.kind and below.partition(".")[0] not in self._wrapped):
@@ -183,13 +183,13 @@ def _length(children: list[tuple[str, Any, Any]]) -> int:
     return max(indices) + 1 if indices and not any(map(jtu.tree_leaves, others)) else 0
 
 
-def _filled(x: Any) -> list[str]:
+def _filled(x: PyTree) -> list[str]:
     """Return the names of the fields, or the keys, that have arrays as files have them."""
     children: Any = x.items() if is_mapping(x) else zip(getattr(x, "_fields", range(len(x))), x, strict=True)
     return [str(key) for key, child in children if isinstance(child, Nested) or _has_arrays(child)]
 
 
-def _has_arrays(x: Any) -> bool:
+def _has_arrays(x: PyTree) -> bool:
     return any(map(is_numeric_array, jtu.tree_leaves(x.value if isinstance(x, Entry) else x)))
 
 
@@ -206,7 +206,7 @@ def _has_codes(x: object, parts: list[str], around: State) -> bool | None:
     return None if _PERHAPS_CODED in parts else around.has_codes
 
 
-def _as_array(x: Any, name: str) -> Any:
+def _as_array(x: object, name: str) -> Any:
     """Convert the tensor of another library to a NumPy array."""
     try:
         array: Any = np.asarray(x)

@@ -1,6 +1,6 @@
 """The values that a graft carries over, with the shapes, dtypes and places of the new leaves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -13,14 +13,15 @@ from treekit._base.jax import jnp, untyped
 from treekit._base.patterns import check_pattern, matches, nearest, pattern_text
 from treekit._base.predicates import is_traced
 from treekit._base.tree import is_mapping
+from treekit._base.types import PyTree
 from treekit._graft.codes import codes_of
-from treekit._graft.leaf import Convert, Leaf
+from treekit._graft.leaf import Convert, Leaf, Value
 
 Resize = Callable[[Any, Any], Any]
 _JAX: Any = (jax.Array, jax.ShapeDtypeStruct)
 
 
-def check_arguments(rename: Any, convert: Any, resize: Any) -> None:
+def check_arguments(rename: object, convert: object, resize: object) -> None:
     """Raise a TypeError unless the arguments have the types that `graft` takes."""
     if rename is not None and not (is_mapping(rename) and all(map(_is_rule, rename, rename.values()))):
         raise TypeError(
@@ -40,7 +41,7 @@ def check_arguments(rename: Any, convert: Any, resize: Any) -> None:
         )
 
 
-def _is_rule(pattern: object, target: Any) -> bool:
+def _is_rule(pattern: object, target: PyTree) -> bool:
     targets: list[Any] = list(target) if type(target) in (list, tuple) and target else [target]
     return isinstance(pattern, str) and (target is None or all(isinstance(x, str) for x in targets))
 
@@ -69,7 +70,7 @@ def carry(leaf: Leaf, source: Leaf, convert: Convert | None, resize: Resize | No
     return None if old is None else _cast(old, new)
 
 
-def _cast(old: Any, new: Any) -> Any:
+def _cast(old: Value, new: Value) -> Any:
     """Return a value with the dtype, the class and the place of the new leaf, or None if that would change it."""
     want = _dtype_on_host(new)
     if issubdtype(want, jnp.bool_) and not issubdtype(dtype_of(old), jnp.bool_):
@@ -86,12 +87,13 @@ def _cast(old: Any, new: Any) -> Any:
     return _placed(value, new) if _is_finite_where(old, value) else None
 
 
-def _dtype_on_host(x: Any) -> Any:
+def _dtype_on_host(x: object) -> Any:
     """Return the dtype of a leaf, which may have 64 bits if it is a Python number or one of NumPy's arrays."""
-    return dtype_of(x) if isinstance(x, _JAX) else np.dtype(getattr(x, "dtype", type(x)))
+    dtype: Any = getattr(x, "dtype", type(x))
+    return dtype_of(x) if isinstance(x, _JAX) else np.dtype(dtype)
 
 
-def _is_finite_where(old: Any, value: Any) -> bool:
+def _is_finite_where(old: Value, value: Value) -> bool:
     """Whether a cast has made no finite number infinite or NaN; unknown while tracing, so True."""
     have, want = getattr(old, "dtype", None), getattr(value, "dtype", None)
     if have == want or is_traced(old) or not issubdtype(want, jnp.inexact):
@@ -102,7 +104,7 @@ def _is_finite_where(old: Any, value: Any) -> bool:
     return bool(xp.all(xp.isfinite(value) | ~xp.isfinite(old)))
 
 
-def _converted(leaf: Leaf, old: Any, convert: Convert | None) -> Any:
+def _converted(leaf: Leaf, old: Value, convert: Convert | None) -> Any:
     if convert is None:
         return old
     try:
@@ -115,30 +117,32 @@ def _converted(leaf: Leaf, old: Any, convert: Convert | None) -> Any:
     return value
 
 
-def _resized(leaf: Leaf, new: Any, old: Any, resize: Resize) -> Any:
+def _resized(leaf: Leaf, new: Value, old: Value, resize: Resize) -> Any:
     try:
-        return resize(new, old)
+        value = resize(new, old)
     except Exception as error:
         error.add_note(f"This happened in the `resize` of graft, at {leaf.name}")
         raise
+    if value is not None and dtype_of(value) is None:
+        raise TypeError(f"at {leaf.name}: resize must return an array, found {describe_value(value)}")
+    return value
 
 
-def _placed(value: Any, new: Any) -> Any:
+def _placed(value: Value, new: Value) -> Any:
     """Convert a value to the type of the new leaf: a Python number, a NumPy array, or a JAX array with its sharding."""
     if is_traced(value):
         return value
     if not has_dtype(new):
         return type(new)(np.asarray(value).item())
-    if isinstance(new, np.ndarray):
-        return np.asarray(value, new.dtype)
-    if isinstance(new, np.generic):
-        return new.dtype.type(value)
     like: Any = new
+    if not isinstance(new, _JAX):
+        array = np.asarray(value, like.dtype)
+        return array if isinstance(new, np.ndarray) else array[()]
     has_place = isinstance(new, jax.ShapeDtypeStruct) or (not is_traced(new) and like.committed)
     return untyped.device_put(value, like.sharding) if has_place and like.sharding else jnp.asarray(value)
 
 
-def functions_of(argument: str, given: Any, names: list[str]) -> dict[str, Any]:
+def functions_of(argument: str, given: Resize | Mapping[Any, Any] | None, names: list[str]) -> dict[str, Any]:
     """Return for each leaf the function of `convert` or `resize`, or None; the first pattern that matches decides."""
     if callable(given) or given is None:
         return dict.fromkeys(names, given)
