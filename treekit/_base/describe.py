@@ -13,7 +13,8 @@ import wadler_lindig
 from jax.core import Tracer
 
 from treekit._base.dtype import dtype_of
-from treekit._base.jax import jtu, untyped
+from treekit._base.jax import untyped
+from treekit._base.key_path import key_name
 from treekit._base.predicates import is_array
 
 _ONE_LINE = 10**9  # columns
@@ -129,8 +130,8 @@ def _describe_keys(keys: Collection[Any], others: Collection[Any]) -> str:
         return "no children"
     children = count(len(keys), "child", "children")
     if len(keys) <= _KEYS:
-        return f"{children}: {', '.join(jtu.keystr((key,)) for key in keys)}"
-    own = [jtu.keystr((key,)) for key in keys if key not in others]
+        return f"{children}: {', '.join(map(key_name, keys))}"
+    own = [key_name(key) for key in keys if key not in others]
     rest = f" and {len(own) - _KEYS} more" if len(own) > _KEYS else ""
     return children + (f", among them {', '.join(own[:_KEYS])}{rest}" if own else "")
 

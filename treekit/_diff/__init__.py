@@ -1,1 +1,5 @@
-"""`tree_diff`: `leaf_diff` compares two leaves, and `diff` compares trees and writes the table."""
+"""`tree_diff`.
+
+`diff` compares trees and writes the table, `leaf_diff` compares two leaves. Their numbers are compared by `values` on
+the host, and by `on_devices` where they are sharded.
+"""

@@ -1,4 +1,4 @@
-"""`tree_diff`: list every difference between two trees, each with its key path."""
+"""`tree_diff`: list every difference between two trees, each with its name."""
 
 import dataclasses
 import os
@@ -7,13 +7,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, SupportsFloat
 
+import jax
+
 from treekit._base.describe import count, describe, describe_keys, describe_types, describe_values, in_columns
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
+from treekit._base.key_path import is_variable, path_name
 from treekit._base.tree import children_of
-from treekit._base.types import KeyPath
+from treekit._base.types import KeyPath, PyTree
 from treekit._diff.leaf_diff import Kind as Kind
-from treekit._diff.leaf_diff import fetch, leaf_differences, plainly_equal, same
+from treekit._diff.leaf_diff import leaf_differences, plainly_equal, same
+from treekit._diff.on_devices import Compared, compare_on_devices, fetch
 
 _ROWS = 50  # in str() at most
 _RESET, _YELLOW, _RED, _GREEN = "\033[0m", "\033[33m", "\033[31m", "\033[32m"
@@ -24,16 +28,22 @@ class Difference:
     """One difference between two trees.
 
     Attributes:
-        path: the key path, as `jax.tree_util.keystr` writes it; "" for the root.
+        path: the name, such as "layers.0.weight"; "" for the root.
         kind: what differs, such as "dtype".
         left: a description of what the first tree has there.
         right: the same for the second tree.
+        largest_absolute: of the numbers that differ in value, the largest `abs(left - right)`: with this as `atol`, no
+            number would differ. It is inf for NaN or an infinity against another number, and None for other kinds of
+            differences, bools, keys and what is not a number.
+        largest_relative: the same of `abs(left - right) / abs(right)`, for `rtol`. It is inf where `right` is 0.
     """
 
     path: str
     kind: Kind
     left: str
     right: str
+    largest_absolute: float | None = None
+    largest_relative: float | None = None
 
 
 class TreeDiff(tuple[Difference, ...]):
@@ -49,12 +59,19 @@ class TreeDiff(tuple[Difference, ...]):
         """Print the table; in a terminal, highlighted, unless the environment variable NO_COLOR is set.
 
         >>> tree_diff({"w": 1, "b": 2}, {"w": 1, "b": 3}).show()
-        ['b']  value  2 | 3
+        b  value  2 | 3  off by up to 1, relative 0.333
         """
         print(self._table(in_colours()))
 
     def _table(self, colours: bool) -> str:
-        return as_table([(d.path or "(root)", d.kind, d.left, d.right) for d in self], colours) or "no difference"
+        rows = [(d.path or "(root)", d.kind, d.left, _right_and_how_far(d)) for d in self]
+        return as_table(rows, colours) or "no difference"
+
+
+def _right_and_how_far(d: Difference) -> str:
+    if d.largest_absolute is None or d.largest_relative is None:
+        return d.right
+    return f"{d.right}  off by up to {d.largest_absolute:.3g}, relative {d.largest_relative:.3g}"
 
 
 def as_table(rows: Sequence[tuple[str, str, str, str]], colours: bool) -> str:
@@ -90,6 +107,10 @@ def tree_diff(
     A NumPy array is compared with a JAX array as JAX would convert it, as in jit: f64 becomes f32, unless x64 is
     enabled. Two NumPy arrays are compared by their own dtypes.
 
+    Arrays that are sharded over devices, of this process or of several, are compared there, whatever their shardings,
+    and only a few numbers are copied to the host. XLA takes numbers below its smallest normal one for zeros there.
+    Where arrays span several processes, each process has to call this with its trees, and all get the same answer.
+
     Args:
         a: any pytree.
         b: any pytree.
@@ -99,18 +120,23 @@ def tree_diff(
         atol: absolute tolerance for inexact values.
 
     Returns:
-        A tuple of `Difference`, in the order of `a`, each with its key path and its kind.
+        A tuple of `Difference`, in the order of `a`, each with its name and its kind, and for numbers that differ with
+        the largest absolute and relative difference.
 
     >>> import numpy as np
     >>> print(tree_diff({"w": np.ones(2), "b": None}, {"w": np.ones(3), "b": np.zeros(2)}))
-    ['b']  array against None  None | f64[2](numpy)
-    ['w']  shape               f64[2](numpy) | f64[3](numpy)
+    b  array against None  None | f64[2](numpy)
+    w  shape               f64[2](numpy) | f64[3](numpy)
     """
     found = list(_walk(a, b))
-    if values:
-        fetch(leaf for x in found if isinstance(x, _Leaves) for leaf in (x.a, x.b))
+    leaves = [(x.a, x.b) for x in found if isinstance(x, _Leaves)]
     options = values, float(rtol), float(atol)
-    return TreeDiff(each for x in found for each in (x.differences(*options) if isinstance(x, _Leaves) else [x]))
+    if values:
+        fetch(leaves)
+    compared = iter(compare_on_devices(leaves, *options[1:]) if values else [None] * len(leaves))
+    return TreeDiff(
+        each for x in found for each in (x.differences(*options, next(compared)) if isinstance(x, _Leaves) else [x])
+    )
 
 
 def assert_trees_same(
@@ -131,7 +157,7 @@ def assert_trees_same(
     >>> assert_trees_same([1, 2], [1, 3])
     Traceback (most recent call last):
     AssertionError: the trees differ (1 difference, left | right):
-    [1]  value  2 | 3
+    1  value  2 | 3  off by up to 1, relative 0.333
     """
     diff = tree_diff(a, b, values=values, rtol=rtol, atol=atol)
     if diff:
@@ -142,12 +168,12 @@ class _Leaves(NamedTuple):
     """Two leaves at one place, not compared yet."""
 
     path: KeyPath
-    a: Any
-    b: Any
+    a: PyTree
+    b: PyTree
 
-    def differences(self, values: bool, rtol: float, atol: float) -> Iterator[Difference]:
-        for found in leaf_differences(self.a, self.b, values, rtol, atol):
-            yield Difference(jtu.keystr(self.path), *found)
+    def differences(self, values: bool, rtol: float, atol: float, compared: Compared | None) -> Iterator[Difference]:
+        for found in leaf_differences(self.a, self.b, values, rtol, atol, compared):
+            yield Difference(path_name(self.path), *found)
 
 
 def _walk(a: object, b: object) -> Iterator[Difference | _Leaves]:
@@ -164,14 +190,18 @@ def _walk(a: object, b: object) -> Iterator[Difference | _Leaves]:
         if a_is_leaf and b_is_leaf:
             yield _Leaves(path, a, b)
         elif (a is None and dtype_of(b) is not None) or (b is None and dtype_of(a) is not None):
-            yield Difference(jtu.keystr(path), "array against None", describe(a), describe(b))
+            yield Difference(path_name(path), "array against None", describe(a), describe(b))
         elif a_is_leaf or b_is_leaf or type(a) is not type(b):
-            yield Difference(jtu.keystr(path), "type", *describe_types(a, b))
+            yield Difference(path_name(path), "type", *describe_types(a, b))
         else:
             a_children, b_children = children_of(a), children_of(b)
             yield from _node_differences(path, a, b, a_children, b_children)
             shared = [key for key in a_children if key in b_children]
-            pending += [((*path, key), a_children[key], b_children[key]) for key in reversed(shared)]
+            keys = [() if is_variable(a) else (key,) for key in shared]  # a Flax variable and its value have one name
+            pending += [
+                ((*path, *key), a_children[child], b_children[child])
+                for key, child in zip(reversed(keys), reversed(shared), strict=True)
+            ]
 
 
 def _node_differences(
@@ -179,23 +209,25 @@ def _node_differences(
 ) -> Iterator[Difference]:
     """Yield how two nodes of one class differ, apart from their children."""
     if a_children.keys() != b_children.keys():
-        yield Difference(jtu.keystr(path), "structure", *describe_keys(a_children, b_children))
+        yield Difference(path_name(path), "structure", *describe_keys(a_children, b_children))
         if isinstance(a, dict):  # the static part of a dict is its keys
             return
     for field, sides in _static_differences(a, b, a_children):
-        yield Difference(jtu.keystr(path) + field, "static value", *sides)
+        yield Difference(path_name((*path, *field)), "static value", *sides)
 
 
-def _static_differences(a: object, b: object, children: dict[Any, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the fields that differ, if the class has named fields; else the whole static part."""
+def _static_differences(a: object, b: object, children: dict[Any, Any]) -> Iterator[tuple[KeyPath, tuple[str, str]]]:
+    """Yield the keys of the fields that differ, if the class has named fields; else the whole static part."""
     a_static, b_static = _static(a), _static(b)
     if same(a_static, b_static):
         return
     dynamic = {getattr(key, "name", None) for key in children}
     names = [f.name for f in dataclasses.fields(a)] if dataclasses.is_dataclass(a) else []
     fields = [(name, getattr(a, name, None), getattr(b, name, None)) for name in names if name not in dynamic]
-    found = [(f".{name}", describe_values(x, y)) for name, x, y in fields if not same(x, y)]
-    yield from found or [("", describe_values(a_static, b_static))]
+    found: list[tuple[KeyPath, tuple[str, str]]] = [
+        ((jax.tree_util.GetAttrKey(name),), describe_values(x, y)) for name, x, y in fields if not same(x, y)
+    ]
+    yield from found or [((), describe_values(a_static, b_static))]
 
 
 def _static(x: object) -> Any:

@@ -1,8 +1,7 @@
 """Compare two leaves: type, shape, dtype, weak type, sharding and value."""
 
-import functools
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -10,20 +9,31 @@ from jax.core import Tracer
 
 from treekit._base.describe import describe, describe_types, describe_values, is_deleted
 from treekit._base.dtype import dtype_of, is_weak, issubdtype
-from treekit._base.jax import jtu, untyped
+from treekit._base.jax import jtu
 from treekit._base.types import PyTree
+from treekit._diff.on_devices import Compared, Unequal, compare_on_devices, data_of
+from treekit._diff.values import describe_first, is_close, largest_distances, place_of, wide_dtype
 from treekit._node.static_values import exact_key
 
 Kind = Literal[
     "type", "structure", "static value", "array against None", "shape", "dtype", "weak type", "sharding", "value",
 ]  # fmt: skip
 STRUCTURE: tuple[Kind, ...] = ("type", "structure", "static value", "array against None", "shape")
-Found = tuple[Kind, str, str]  # what differs, and descriptions of the two leaves
+
+
+class Found(NamedTuple):
+    """What differs, descriptions of the two leaves, and how far their values differ."""
+
+    kind: Kind
+    left: str
+    right: str
+    largest_absolute: float | None = None
+    largest_relative: float | None = None
+
 
 _NUMPY: Any = (np.ndarray, np.generic)
 _ARRAYS: Any = (jax.Array, np.ndarray)
 _ABSTRACT: Any = (Tracer, jax.ShapeDtypeStruct)
-_unravel_index: Any = np.unravel_index
 _PLAIN = (float, int, bool, str, complex)
 
 
@@ -38,42 +48,44 @@ def plainly_equal(a: PyTree, b: PyTree) -> bool:
     return type(a) in _PLAIN and bool(a == b)
 
 
-def fetch(leaves: Iterable[Any]) -> None:
-    """Copy the values of arrays from their devices all at once, faster than one by one; JAX caches them."""
-    on_cpu = jax.default_backend() == "cpu"  # NumPy reads them in place
-    untyped.device_get([x for x in leaves if not on_cpu and isinstance(x, jax.Array) and _is_readable(x)])
+def leaf_differences(
+    a: PyTree, b: PyTree, values: bool, rtol: float, atol: float, compared: Compared | None
+) -> Iterator[Found]:
+    """Yield every difference between two leaves; for their values, only the first place that differs.
 
-
-def _is_readable(x: jax.Array) -> bool:
-    return not isinstance(x, Tracer) and not is_deleted(x) and x.is_fully_addressable
-
-
-def leaf_differences(a: PyTree, b: PyTree, values: bool, rtol: float, atol: float) -> Iterator[Found]:
-    """Yield every difference between two leaves; for their values, only the first place that differs."""
+    Args:
+        a: a leaf.
+        b: another.
+        values: compare their values too.
+        rtol: as in `tree_diff`.
+        atol: as in `tree_diff`.
+        compared: how their values compare, if this is known from the devices.
+    """
     are_arrays = isinstance(a, jax.Array) and isinstance(b, jax.Array)
     found = [] if are_arrays and a.aval == b.aval else list(_type_differences(a, b))
     yield from found
-    kinds = {kind for kind, _, _ in found}
+    kinds = {each.kind for each in found}
     if "type" in kinds or "shape" in kinds:
         return
     if are_arrays:
         yield from _sharding_differences(a, b)
     if values and "dtype" not in kinds:
-        yield from _value_differences(a, b, rtol, atol)
+        for unequal in _value_differences(a, b, rtol, atol) if compared is None else compared:
+            yield Found("value", *unequal)
 
 
 def _type_differences(a: PyTree, b: PyTree) -> Iterator[Found]:
     """Yield differences in type, shape, dtype and weak type."""
     a_dtype, b_dtype = _dtypes(a, b)
     if (a_dtype is None) != (b_dtype is None) or (a_dtype is None and type(a) is not type(b)):
-        yield "type", *describe_types(a, b)
+        yield Found("type", *describe_types(a, b))
     elif a_dtype is not None:
         if np.shape(a) != np.shape(b):
-            yield "shape", describe(a), describe(b)
+            yield Found("shape", describe(a), describe(b))
         if a_dtype != b_dtype:
-            yield "dtype", describe(a), describe(b)
+            yield Found("dtype", describe(a), describe(b))
         elif is_weak(a) != is_weak(b):
-            yield "weak type", f"{_strength(a)} {describe(a)}", f"{_strength(b)} {describe(b)}"
+            yield Found("weak type", f"{_strength(a)} {describe(a)}", f"{_strength(b)} {describe(b)}")
 
 
 def _dtypes(a: PyTree, b: PyTree) -> tuple[Any, Any]:
@@ -92,71 +104,42 @@ def _sharding_differences(a: PyTree, b: PyTree) -> Iterator[Found]:
     if isinstance(a, Tracer) or isinstance(b, Tracer) or a.sharding == b.sharding:
         return
     if not a.sharding.is_equivalent_to(b.sharding, a.ndim):
-        yield "sharding", *describe_values(a.sharding, b.sharding)
+        yield Found("sharding", *describe_values(a.sharding, b.sharding))
 
 
-def _value_differences(a: object, b: object, rtol: float, atol: float) -> Iterator[Found]:
-    """Yield the first place where two leaves of equal type, shape and dtype differ, if their values are known."""
+def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Compared:
+    """Compare two leaves of equal type, shape and dtype on the host, if their values are known."""
     if isinstance(a, _ABSTRACT) or isinstance(b, _ABSTRACT):
-        return
+        return ()
     if _dtypes(a, b)[0] is None:
-        if not same(a, b):
-            yield "value", *describe_values(a, b)
-    elif is_deleted(a) or is_deleted(b):
-        yield "value", describe(a), describe(b)
-    else:
-        x, y = _on_host(a), _on_host(b)
-        if isinstance(a, jax.Array) != isinstance(b, jax.Array) and _wide_dtype(dtype_of(a)):
-            with np.errstate(all="ignore"):  # JAX makes an infinity of a large number too
-                x, y = x.astype(dtype_of(a), copy=False), y.astype(dtype_of(b), copy=False)
-        differ = _differing(x, y, dtype_of(a), rtol, atol)
-        if differ.any():
-            yield "value", *_describe_first(x, y, differ)
-
-
-def _on_host(x: Any) -> Any:
-    """Return the values of an array, a key or a number as a NumPy array."""
-    is_key = isinstance(x, jax.Array) and issubdtype(x.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(x) if is_key else x)
+        return () if same(a, b) else (Unequal(*describe_values(a, b)),)
+    if is_deleted(a) or is_deleted(b):
+        return (Unequal(describe(a), describe(b)),)
+    x, y, dtype = np.asarray(data_of(a)), np.asarray(data_of(b)), dtype_of(a)
+    if isinstance(a, jax.Array) != isinstance(b, jax.Array) and issubdtype(dtype, np.inexact):
+        with np.errstate(all="ignore"):  # JAX makes an infinity of a large number too
+            x, y = x.astype(dtype, copy=False), y.astype(dtype, copy=False)
+    differ = _differing(x, y, dtype, rtol, atol)
+    if not differ.any():
+        return ()
+    place = place_of(differ.argmax(), differ.shape)
+    texts = describe_first(x[place], y[place], place, int(differ.sum()) - 1)
+    return (Unequal(*texts, *largest_distances(x[differ], y[differ], dtype)),)
 
 
 def _differing(x: Any, y: Any, dtype: object, rtol: float, atol: float) -> Any:
     """Return a bool array that is True where two NumPy arrays differ. `dtype` is JAX's, or None if it has none."""
     if dtype is None:
         return np.asarray(_differ(x, y), bool)
-    wide = _wide_dtype(dtype)
-    if wide is None:
+    if not issubdtype(dtype, np.inexact):
         return np.asarray(x != y)
     # NumPy compares bf16 and similar dtypes slowly, so bits are compared first. NaN counts as equal to NaN.
     differ = np.asarray(x.view(f"u{x.itemsize}") != y.view(f"u{y.itemsize}") if x.dtype.kind == "V" else x != y)
     if differ.any():
         # Only elements that differ are widened: widening a whole large array would take several times its memory.
-        differ[differ] = ~_close(x[differ].astype(wide), y[differ].astype(wide), rtol, atol)
+        wide = wide_dtype(dtype)
+        differ[differ] = ~is_close(x[differ].astype(wide), y[differ].astype(wide), rtol, atol, np)
     return differ
-
-
-@functools.cache
-def _wide_dtype(dtype: object) -> Any:
-    """Return a wide dtype in which NumPy computes with floating or complex numbers (it lacks bf16); else None."""
-    if issubdtype(dtype, np.complexfloating):
-        return np.complex128
-    return np.float64 if issubdtype(dtype, np.floating) else None
-
-
-def _close(x: Any, y: Any, rtol: float, atol: float) -> Any:
-    if rtol == atol == 0:  # much faster, and exact
-        return (x == y) | ((x != x) & (y != y))
-    return np.isclose(x, y, rtol, atol, equal_nan=True)
-
-
-def _describe_first(x: Any, y: Any, differ: Any) -> tuple[str, str]:
-    """Describe the first values of two arrays that differ, with their place and the number of other differences."""
-    place = _unravel_index(differ.argmax(), differ.shape) if differ.ndim else ()
-    others = differ.sum() - 1 if place else 0
-    where = f" at {[int(i) for i in place]}" + (f" and {others} more" if others else "") if place else ""
-    is_text = x.dtype.kind in "OSTU"
-    left, right = describe_values(x.item(place), y.item(place)) if is_text else (str(x[place]), str(y[place]))
-    return left + where, right + where
 
 
 def same(a: object, b: object) -> bool:
@@ -164,7 +147,8 @@ def same(a: object, b: object) -> bool:
     if a is b:
         return True
     if isinstance(a, _ARRAYS) and isinstance(b, _ARRAYS):
-        return type(a) is type(b) and not any(leaf_differences(a, b, True, 0.0, 0.0))
+        (compared,) = compare_on_devices([(a, b)], 0.0, 0.0)
+        return type(a) is type(b) and not any(leaf_differences(a, b, True, 0.0, 0.0, compared))
     for equal in (_equal_keys, _equal_trees):
         try:
             return equal(a, b)

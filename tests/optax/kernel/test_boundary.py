@@ -362,16 +362,16 @@ def test_a_complex_gradient_of_a_real_parameter_is_named(name: str) -> None:
 PAIR = {"a": jnp.ones((2, 2)), "b": jnp.ones(2)}
 
 FOREIGN: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
-    "optimizer": (lambda: tko.sgd(0.1, momentum=0.9), lambda: tko.adam(0.1), r"\[0\].*TraceState.*AdamState"),
+    "optimizer": (lambda: tko.sgd(0.1, momentum=0.9), lambda: tko.adam(0.1), r"At 0 of.*TraceState.*AdamState"),
     "labels": (
         lambda: tko.partition({"x": tko.adam(0.1), "b": tko.sgd(0.1)}, {"a": "x", "b": "b"}),
         lambda: tko.partition({"x": tko.adam(0.1)}, "x"),
-        r"state\.inner_states.*2 children.*1 child",
+        r"At inner_states of the state.*2 children.*1 child",
     ),
     "filter_spec": (
         lambda: tko.filtered(tko.adam(0.1), {"a": True, "b": False}),
         lambda: tko.filtered(tko.adam(0.1), {"a": False, "b": True}),
-        r"state\[0\]\.mu\['a'\].*f32\[2,2\].*None",
+        r"At 0\.mu\.a of the state.*f32\[2,2\].*None",
     ),
     "MultiSteps": (
         lambda: tko.MultiSteps(tko.adam(0.1), 2).gradient_transformation(),
@@ -411,7 +411,7 @@ def test_an_error_of_the_transformation_itself_goes_through() -> None:
 
 def test_gradients_of_another_model_are_told_in_a_sentence() -> None:
     tx = tko.adam(0.1)
-    with pytest.raises(ValueError, match=r"params have 2 children: \['a'\], \['b'\]") as caught:
+    with pytest.raises(ValueError, match=r"params have 2 children: a, b") as caught:
         tx.update({"z": jnp.ones(2)}, tx.init(PAIR), PAIR)
     assert len(str(caught.value)) < 300
 
@@ -521,7 +521,7 @@ def test_a_key_in_the_state_beside_complex_params() -> None:
 
 def test_a_state_that_does_not_fit_is_named_without_params_too() -> None:
     tx = tko.adam(0.1)
-    with pytest.raises((TypeError, ValueError), match=r"state\[0\]\.mu\['a'\].*f32\[2,2\].*None"):
+    with pytest.raises((TypeError, ValueError), match=r"At 0\.mu\.a of the state.*f32\[2,2\].*None"):
         tx.update(PAIR, tx.init({**PAIR, "a": None}))
 
 
@@ -540,7 +540,7 @@ def test_a_number_that_jit_has_made_an_array_is_named() -> None:
 def test_the_first_difference_in_structure_is_not_a_none() -> None:
     params = {"a": jnp.ones(2), "b": {"x": jnp.ones(2), "y": jnp.ones(2)}}
     tx = tko.adam(0.1)
-    with pytest.raises(ValueError, match=r"at \['b'\], the params have 2 children.*the updates 1 child: \['x'\]"):
+    with pytest.raises(ValueError, match=r"at b, the params have 2 children.*the updates 1 child: x"):
         tx.update({"a": None, "b": {"x": jnp.ones(2)}}, tx.init(params), params)
 
 

@@ -143,13 +143,13 @@ def test_updates_have_the_wider_of_the_gradient_s_and_the_param_s_dtype(grad: An
 
 def test_a_state_that_changes_its_structure_is_an_error_with_the_difference() -> None:
     tx = preserve_dtypes(returning(jnp.ones(2), {"a": (jnp.ones(1), jnp.ones(1))}, {"a": [jnp.ones(1)]}))
-    with pytest.raises(TypeError, match=r"(?s)state.*\['a'\]"):
+    with pytest.raises(TypeError, match=r"(?s)state.*\na  type"):
         tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
 
 
 def test_updates_that_change_their_structure_are_an_error_with_the_difference() -> None:
     tx = preserve_dtypes(returning({"a": jnp.ones(2), "c": jnp.ones(1)}, (), ()))
-    with pytest.raises(TypeError, match=r"(?s)updates.*\['[bc]'\]"):
+    with pytest.raises(TypeError, match=r"(?s)updates.*a, b \| 2 children: a, c"):
         tx.update({"a": jnp.ones(2), "b": jnp.ones(1)}, tx.init(jnp.ones(2)))
 
 

@@ -115,7 +115,8 @@ def _wrong_state(core: Core, state: OptState, params: Params) -> str:
         return ""
     first, *more = found[0]
     return (
-        f"the state does not fit this optimizer and these params. At state{first.path}, init makes {first.left}, and "
+        "the state does not fit this optimizer and these params. "
+        f"At {first.path or 'the root'} of the state, init makes {first.left}, and "
         f"this state has {first.right}{f' (and {len(more)} more)' if more else ''}. "
         + ((first.kind == "array against None" and _traced_number(params)) or _OTHER_STATE)
     )

@@ -1,0 +1,119 @@
+"""Compare arrays that are sharded, over processes too, where they are."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from treekit._base.describe import is_deleted
+from treekit._base.dtype import dtype_of, issubdtype
+from treekit._base.jax import jnp, lax, untyped
+from treekit._base.types import PyTree
+from treekit._diff.values import describe_first, distances, is_close, place_of, wide_dtype
+
+Pair = tuple[PyTree, PyTree]
+
+
+class Unequal(NamedTuple):
+    """How the values of two leaves differ: the first values that do, and how far they differ at most."""
+
+    left: str
+    right: str
+    largest_absolute: float | None = None
+    largest_relative: float | None = None
+
+
+Compared = tuple[Unequal, ...]  # empty if the values are equal
+
+
+def fetch(pairs: Sequence[Pair]) -> None:
+    """Copy the values of arrays from their devices all at once, faster than one by one; JAX caches them."""
+    on_cpu = jax.default_backend() == "cpu"  # NumPy reads them in place
+    leaves = [] if on_cpu else [x for pair in pairs if not any(map(_is_sharded, pair)) for x in pair]
+    untyped.device_get([x for x in leaves if _is_known(x)])
+
+
+def _is_known(x: object) -> bool:
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer) and not is_deleted(x)
+
+
+def _is_sharded(x: object) -> bool:
+    """Whether no device, and perhaps no process, has all values of an array."""
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer) and not x.is_fully_replicated and not is_deleted(x)
+
+
+def compare_on_devices(pairs: Sequence[Pair], rtol: float, atol: float) -> list[Compared | None]:
+    """Compare the values of each pair in which an array is sharded; None for others, and if they cannot be equal.
+
+    Every process has to call this with the same pairs, and gets the same answer.
+
+    The programs, one for each shape, dtype and sharding, communicate a few numbers. All results are copied at once.
+    """
+    results: dict[int, Any] = {}
+    for i, (a, b) in enumerate(pairs):
+        if (_is_sharded(a) or _is_sharded(b)) and _may_be_equal(a, b):
+            # In a traced function, these arrays are constants. Results of 64 bits are those of NumPy on the host.
+            with jax.ensure_compile_time_eval(), jax.enable_x64(True), jax.debug_nans(False):
+                a, b = _side_by_side(a, b)
+                results[i] = _compare(a, b, wide_dtype(dtype_of(pairs[i][0])), rtol, atol)
+    if results:
+        results = untyped.device_get(results)
+    return [_describe(pairs[i][0], *results[i]) if i in results else None for i in range(len(pairs))]
+
+
+def _may_be_equal(a: PyTree, b: PyTree) -> bool:
+    are_known = not any(isinstance(x, (Tracer, jax.ShapeDtypeStruct)) or is_deleted(x) for x in (a, b))
+    return are_known and np.shape(a) == np.shape(b) and dtype_of(a) == dtype_of(b)
+
+
+def _side_by_side(a: PyTree, b: PyTree) -> Pair:
+    """Give two arrays the sharding of one of them that is sharded; a whole array is cut where it is."""
+    a, b = data_of(a), data_of(b)
+    of = a if _is_sharded(a) else b
+    sharding = of.sharding.with_memory_kind(None)
+    return _put(a, of.dtype, sharding), _put(b, of.dtype, sharding)
+
+
+def data_of(x: Any) -> Any:
+    """Return the data of an array of keys; any other leaf unchanged."""
+    is_key = isinstance(x, jax.Array) and issubdtype(x.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(x) if is_key else x
+
+
+def _put(x: Any, dtype: Any, sharding: Any) -> Any:
+    if _is_sharded(x):
+        return untyped.device_put(x, sharding)
+    values = np.asarray(x)
+    if issubdtype(dtype, np.inexact):
+        values = values.astype(dtype)  # as JAX would convert it
+    return untyped.make_array_from_callback(values.shape, sharding, values.__getitem__)
+
+
+@functools.partial(untyped.jit, static_argnums=(2, 3, 4))
+def _compare(x: jax.Array, y: jax.Array, wide: Any, rtol: float, atol: float) -> Any:
+    """Return how many elements differ, the place and values of the first, and how far they differ.
+
+    All of these are single numbers, so the devices exchange nothing else.
+    """
+    dtypes, dtype = (x.dtype, y.dtype), wide or np.int64
+    x, y = x.astype(dtype), y.astype(dtype)
+    differ = ~is_close(x, y, rtol, atol, jnp) if issubdtype(dtype, np.inexact) else x != y
+    index = jnp.zeros(x.shape, np.int64)
+    for axis, length in enumerate(x.shape):
+        index = index * length + lax.broadcasted_iota(np.int64, x.shape, axis)
+    first = jnp.min(jnp.where(differ, index, x.size), initial=x.size)
+    is_first = differ & (index == first)
+    values = [jnp.sum(jnp.where(is_first, z, 0)).astype(own) for z, own in zip((x, y), dtypes, strict=True)]
+    largest = [jnp.max(jnp.where(differ, z, 0), initial=0) for z in distances(x, y, jnp)] if wide else []
+    return jnp.sum(differ), first, values, largest
+
+
+def _describe(a: PyTree, count: Any, first: Any, values: list[Any], largest: list[Any]) -> Compared:
+    if not count:
+        return ()
+    x, y = (value[()] for value in values)
+    texts = describe_first(x, y, place_of(first, np.shape(data_of(a))), int(count) - 1)
+    return (Unequal(*texts, *map(float, largest)),)
