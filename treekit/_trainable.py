@@ -23,6 +23,8 @@ class Trainable(MaskSpec):
 
         Use it wherever Optax accepts a mask function, and as the `filter_spec` of `treekit.optax.filtered`, `filter`
         and `partition`. For classes that you did not write, select by name, with `~path_mask("**.running_mean")`.
+        Equinox's own `filter` and `partition` call a function with each leaf, which does not know its field: pass them
+        `trainable(tree)`.
 
         Args:
             tree: any pytree. Fields of Equinox modules, and of other registered dataclasses, are excluded by

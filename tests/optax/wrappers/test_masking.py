@@ -1,5 +1,6 @@
 """filtered, masked, partition: a transformation over some of the leaves of any model."""
 
+import enum
 import functools
 import pickle
 from collections.abc import Callable
@@ -324,7 +325,7 @@ def test_the_mask_is_wrong_only_at_update() -> None:
     """Other params than init had: the error names what does not fit and where."""
     tx = tko.masked(optax.adam(0.1), {"w": True, "b": False})
     state = tx.init(cases.arrays())
-    with pytest.raises(ValueError, match=r"(?s)\['w'\]|keys"):
+    with pytest.raises(ValueError, match="the updates do not fit the params"):
         tx.update({"w": {"x": jnp.ones(2)}}, state, cases.arrays())
 
 
@@ -338,6 +339,23 @@ def test_a_label_without_a_transformation_shows_both_sets_of_keys() -> None:
             tko.partition(transforms, labels).init(cases.arrays())
     with pytest.raises(ValueError, match="Some parameters have no corresponding transformation"):
         tko.partition({}, "a").init(cases.arrays())
+
+
+def test_labels_that_jax_cannot_sort_are_an_error_that_says_so() -> None:
+    class Kind(enum.Enum):
+        A = "a"
+        B = "b"
+
+    class Text(enum.StrEnum):
+        A = "a"
+        B = "b"
+
+    for a, b in ((Kind.A, Kind.B), ("a", None), ("a", 1)):
+        with pytest.raises(TypeError, match=r"the labels of transforms .*cannot sort \{.*enum\.StrEnum"):
+            tko.partition({a: optax.sgd(0.1), b: optax.adam(0.1)}, {"w": a, "b": b})
+    tx = tko.partition({Text.A: optax.sgd(1.0), Text.B: optax.sgd(2.0)}, {"w": Text.A, "b": Text.B})
+    updates, _ = tx.update(cases.arrays(), tx.init(cases.arrays()))
+    assert float(updates["w"].ravel()[0]) == -float(cases.arrays()["w"].ravel()[0])
 
 
 def test_a_callable_label_tree_with_a_label_without_a_transformation_shows_both_sets_of_keys() -> None:
@@ -408,7 +426,7 @@ def test_a_dict_of_labels_is_mapped_like_optax_in_a_jitted_step_and_a_scan() -> 
 def test_bad_structure_of_updates_names_where() -> None:
     tx = tko.filtered(optax.sgd(0.1))
     params = cases.arrays()
-    with pytest.raises(ValueError, match=r"(?s)\['b'\]|keys"):
+    with pytest.raises(ValueError, match="the updates do not fit the params"):
         tx.update({"w": params["w"]}, tx.init(params), params)
 
 

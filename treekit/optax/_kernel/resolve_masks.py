@@ -1,6 +1,6 @@
 """Convert filter_specs, masks and labels to selections of leaves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,10 @@ from treekit.optax._kernel.selection import LeafSelection
 
 def choose_filtered(filter_spec: FilterSpec, params: Params) -> LeafSelection:
     """Select the leaves that satisfy a filter_spec, which is called with the user's own leaves."""
+    if filter_spec is None:
+        raise TypeError(
+            "filter_spec must be a predicate or a tree of bools, not None. To freeze everything, pass False"
+        )
     leaves, treedef = jtu.tree_flatten(params)
     kept = treedef.flatten_up_to(filter(jtu.tree_map(original, params), _none_as_false(filter_spec)))
     keep = tuple(x is not None for x in kept)
@@ -49,6 +53,17 @@ def choose_masked(mask: Mask, params: Params) -> LeafSelection:
     return LeafSelection(
         prefix_treedef, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True
     )
+
+
+def check_labels(transforms: Mapping[Any, object]) -> None:
+    """Raise a TypeError unless the labels can be the keys of a dict in a state, which JAX sorts."""
+    try:
+        sorted(transforms)
+    except TypeError:
+        raise TypeError(
+            f"the labels of transforms are the keys of a dict in the state, which JAX sorts, but it cannot sort "
+            f"{_names(transforms)}. Use strings, or an enum.StrEnum"
+        ) from None
 
 
 def choose_groups(keys: frozenset[Any], param_labels: Labels, params: Params) -> dict[Any, LeafSelection]:

@@ -11,7 +11,13 @@ from treekit._base.predicates import is_inexact_array
 from treekit._base.tree import is_none
 from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, Updates
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.resolve_masks import choose_filtered, choose_groups, choose_masked, resolve_mask
+from treekit.optax._kernel.resolve_masks import (
+    check_labels,
+    choose_filtered,
+    choose_groups,
+    choose_masked,
+    resolve_mask,
+)
 from treekit.optax._kernel.selection import LeafSelection, apply_to_selection
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, described
@@ -47,10 +53,6 @@ def filtered(
     >>> tx = filtered(optax.adam(1e-3))  # plain Optax's adam, on a model with its activation function
     >>> state = tx.init(model)
     """
-    if filter_spec is None:
-        raise TypeError(
-            "filter_spec must be a predicate or a tree of bools, found None. To freeze everything, pass False"
-        )
     # Equinox's `closure_to_pytree`, which Optimistix applies to optimizers, would make a node of a predicate that a
     # function closes over. It does not open a partial.
     choose = _choose_inexact if filter_spec is is_inexact_array else functools.partial(choose_filtered, filter_spec)
@@ -123,7 +125,7 @@ def partition(
     Raises:
         ValueError: raised by `init` and `update` if the labels do not fit the params (the message names the first key
             path that differs), or a label has no transformation (the message names both sets of keys).
-        TypeError: an item of `transforms` is not a transformation.
+        TypeError: an item of `transforms` is not a transformation, or its keys cannot be sorted.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -150,6 +152,7 @@ def _partition(
 
     The two are not bound together, since Equinox's `closure_to_pytree` compares what `init` and `update` close over.
     """
+    check_labels(transforms)
     cores = {key: core_of(tx) for key, tx in transforms.items()}
     inits = {key: core.init for key, core in cores.items()}  # `init` closes over these alone: see `at_boundary`
 
