@@ -22,7 +22,8 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
     Returns:
         A dict of the arrays, in the order of the leaves, by their key paths, which are written as in `path_mask`. The
         arrays are on the host, in NumPy's class and C order, as `safetensors` and `np.savez` need them; a
-        `jax.ShapeDtypeStruct` stays one. Files of arrays have neither Python numbers, functions and strings, nor typed
+        `jax.ShapeDtypeStruct` stays one, and so does an array that is sharded over several processes: none of them has
+        all of its values. Files of arrays have neither Python numbers, functions and strings, nor typed
         PRNG keys, so these are left out: save `jax.random.key_data` of a key that must go on.
 
     Raises:
@@ -43,6 +44,12 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
                 "that has a dot"
             )
         found[name] = x
-    arrays = {name: x for name, x in found.items() if not isinstance(x, jax.ShapeDtypeStruct)}
+    arrays = {name: x for name, x in found.items() if _is_on_this_host(x)}
     # All at once, so that the copies from the devices overlap. safetensors writes other orders than C wrongly.
     return found | {name: np.asarray(x, order="C") for name, x in untyped.device_get(arrays).items()}
+
+
+def _is_on_this_host(x: object) -> bool:
+    if isinstance(x, jax.Array):
+        return x.is_fully_addressable or x.is_fully_replicated
+    return not isinstance(x, jax.ShapeDtypeStruct)

@@ -1,0 +1,317 @@
+"""What treekit does with arrays that span several processes, in a program that each of them runs.
+
+    python -m tests.processes 127.0.0.1:1234 2 0 FOLDER        the first of two processes
+
+Each process has two virtual devices. It prints a line of JSON for each check: its name, what went wrong ("" if nothing
+did), and an answer, which has to be the same in all processes. `test_processes.py` starts the processes.
+"""
+
+import functools
+import importlib
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+import treekit as tk
+from treekit import optax as tko
+
+P: Any = PartitionSpec  # and ShapeDtypeStruct: these have no types
+ShapeDtypeStruct: Any = jax.ShapeDtypeStruct
+PARAMS = {
+    "w": np.linspace(-1, 1, 8 * 16, dtype=np.float32).reshape(8, 16),
+    "b": np.linspace(1, 2, 16, dtype=np.float32),
+}
+GRADS = {"w": np.sin(PARAMS["w"] * 9), "b": np.cos(PARAMS["b"] * 9)}
+SPECS = {"w": P("data", "model"), "b": P(("data", "model"))}
+LARGE = [{"w": np.tile(tree["w"], (8, 8))} for tree in (PARAMS, GRADS)]  # smaller ones have no state of 8 bits
+LAYERS = {"layers": [PARAMS, GRADS]}
+
+
+class Place:
+    """A mesh over all devices. Its first axis has a place for each process; if it is transposed, the second has."""
+
+    def __init__(self, kind: AxisType = AxisType.Auto, *, transposed: bool = False) -> None:
+        devices = np.array(jax.devices()).reshape(-1, 2)
+        self.mesh = Mesh(devices.T if transposed else devices, ("data", "model"), axis_types=(kind, kind))
+
+    def sharding(self, spec: Any) -> NamedSharding:
+        return NamedSharding(self.mesh, spec)
+
+    def put(self, x: Any, spec: Any) -> jax.Array:
+        """Put an array on all devices; each process makes its own part."""
+        values = np.asarray(x)
+        return jax.make_array_from_callback(values.shape, self.sharding(spec), lambda index: values[index])
+
+    def tree(self, tree: Any) -> Any:
+        """The same of each array, which is sharded as a weight or a bias."""
+        return jax.tree.map(lambda x: self.put(x, SPECS["w" if x.ndim == 2 else "b"]), tree)
+
+
+def check_same(tree: Any, want: Any, rtol: float = 2e-6) -> None:
+    """Compare the shards of this process with whole arrays."""
+    for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(want), strict=True):
+        for shard in x.addressable_shards:
+            np.testing.assert_allclose(shard.data, np.asarray(y)[shard.index], rtol=rtol, atol=rtol)
+
+
+def check_sharded(tree: Any, like: Any) -> None:
+    """Each array of the shape of a param, of which there is at least one, is sharded as the param."""
+    shardings = {x.shape: x.sharding for x in jax.tree.leaves(like)}
+    found = [(path, x) for path, x in jax.tree_util.tree_leaves_with_path(tree) if x.shape in shardings]
+    assert found
+    for path, x in found:
+        assert not x.is_fully_replicated, jax.tree_util.keystr(path)
+        assert x.sharding.is_equivalent_to(shardings[x.shape], x.ndim), (jax.tree_util.keystr(path), x.sharding)
+
+
+def train(tx: Any, place: Place | None, trees: Any = (PARAMS, GRADS)) -> tuple[Any, Any]:
+    """Take three steps from a jitted init, on all devices, or with whole arrays in this process."""
+    params, grads = (place.tree(tree) if place else jax.tree.map(jnp.asarray, tree) for tree in trees)
+    state = jax.jit(tx.init)(params)
+    step = jax.jit(lambda grads, state, params: tko.apply_gradients(tx, grads, state, params))
+    for _ in range(3):
+        params, state = step(grads, state, params)
+    return params, state
+
+
+def init(place: Place, folder: Path) -> None:
+    params = place.tree(PARAMS)
+    for tx in (
+        tko.adamw(0.1),
+        tko.chain(tko.clip_by_global_norm(1.0), tko.masked(tko.adam(0.1), {"w": True, "b": False})),
+    ):
+        for start in (jax.jit(tx.init), tx.init):
+            check_sharded(start(params), params)
+
+
+def trained(make: Callable[[], Any], place: Place, folder: Path) -> None:
+    params, state = train(make(), place)
+    check_same((params, state), train(make(), None))
+    check_sharded(state, params)
+
+
+def ema(place: Place, folder: Path) -> None:
+    tx = tko.chain(tko.adam(0.1), tko.params_ema(0.9))
+    params, state = train(tx, place)
+    check_same(tko.get_ema(state), tko.get_ema(train(tx, None)[1]))
+    check_sharded(tko.get_ema(state), params)
+
+
+def summary(place: Place, folder: Path) -> str:
+    tx = tko.chain(tko.clip(1.0), tko.adamw(0.1, mask={"w": True, "b": False}))
+    text = str(tko.summary(tx, place.tree(PARAMS)))
+    assert text == str(tko.summary(tx, PARAMS))
+    return text
+
+
+def graft(place: Place, folder: Path) -> str:
+    new, old = place.tree(LAYERS), place.tree({"blocks": [GRADS, PARAMS]})
+    grafted, report = tk.graft(new, old, rename={"blocks.**": "layers.**"}, strict=True)
+    check_same(grafted, {"layers": [GRADS, PARAMS]})
+    check_sharded(grafted, place.tree(PARAMS))
+    return str(report)
+
+
+def graft_states(place: Place, folder: Path) -> str:
+    """The moments of another optimizer, and params in another order of layers."""
+    old = train(tko.adam(0.1), place)[1]
+    params = place.tree({**PARAMS, "head": PARAMS["w"]})
+    grafted, report = tk.graft(tko.chain(tko.clip(1.0), tko.adamw(0.1)).init(params), old)
+    moments: Any = tko.tree.get(grafted, "mu")
+    check_same({"w": moments["w"], "b": moments["b"]}, tko.tree.get(train(tko.adam(0.1), None)[1], "mu"))
+    check_sharded(grafted, params)
+    return str(report)
+
+
+def stack_rows(place: Place, folder: Path) -> None:
+    """Layers are stacked and unstacked while they are grafted."""
+    stacked = {"layers": {"w": place.put(np.zeros((2, 8, 16), np.float32), P(None, "data", "model"))}}
+    layers = place.tree({"layers": [{"w": PARAMS["w"]}, {"w": GRADS["w"]}]})
+    one, _ = tk.graft(stacked, layers, rename={"layers.*.**": "layers.**"}, strict=True)
+    check_same(one, {"layers": {"w": np.stack([PARAMS["w"], GRADS["w"]])}})
+    two, _ = tk.graft(layers, one, rename={"layers.**": "layers.*.**"}, strict=True)
+    check_same(two, {"layers": [{"w": PARAMS["w"]}, {"w": GRADS["w"]}]})
+
+
+def orbax(place: Place, folder: Path) -> None:
+    """A state is saved, and restored onto another mesh."""
+    checkpoint: Any = importlib.import_module("orbax.checkpoint")  # has no types
+    tx = tko.MultiSteps(tko.adamw(0.1), 2).gradient_transformation()
+    params, state = train(tx, place)
+    other = Place(transposed=True)
+    target = jax.jit(tx.init).lower(other.tree(PARAMS)).compile().output_shardings
+    shapes = jax.tree.map(lambda x, s: ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, target)
+    with checkpoint.StandardCheckpointer() as checkpointer:
+        checkpointer.save(folder / "orbax", state)
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(folder / "orbax", shapes)
+    check_sharded(restored, other.tree(PARAMS))
+    assert {d.kind for d in tk.tree_diff(state, restored)} == {"sharding"}
+    step = jax.jit(tx.update)
+    assert not tk.tree_diff(
+        step(place.tree(GRADS), state, params)[1],
+        tk.graft(state, step(other.tree(GRADS), restored, other.tree(PARAMS))[1])[0],
+    )
+
+
+def rounding(place: Place, folder: Path) -> None:
+    """The same bits on every mesh, and on one device."""
+    x = np.linspace(1, 2, 8 * 16, dtype=np.float32).reshape(8, 16)
+    rounded = jax.jit(lambda x: tk.stochastic_round(x, jnp.bfloat16, jax.random.key(3)))
+    want = np.asarray(rounded(jnp.asarray(x)))
+    for each in (place, Place(transposed=True), Place(AxisType.Explicit)):
+        for spec in (P("data", "model"), P("model", "data"), P(None, "data"), P()):
+            check_same(rounded(each.put(x, spec)), want, rtol=0)
+
+
+def differ(place: Place, folder: Path) -> list[str]:
+    """Equal trees, and trees of which one shard, of one process, differs."""
+    tree = {**PARAMS, "n": np.arange(16), "k": np.arange(8 * 16).reshape(8, 16) % 2 == 0, "c": GRADS["w"] * 1j}
+    tree |= {"h": PARAMS["w"].astype(jnp.bfloat16), "e": np.zeros((0, 16), np.float32)}
+    specs = {name: SPECS["w" if x.ndim == 2 else "b"] for name, x in tree.items()}
+    texts = []
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        one: dict[str, Any] = {"key": jax.random.key(0), "one": 1.0}
+        a, again = ({**one, **{name: Place(kind).put(x, specs[name]) for name, x in tree.items()}} for _ in range(2))
+        assert not tk.tree_diff(a, again) and not tk.tree_diff(a, {**again, "w": tree["w"]})
+        other = {name: np.array(x) for name, x in tree.items()}
+        for x in (other["w"], other["h"], other["c"]):
+            x[-1, -1] += 1
+        other["b"][-2:] = np.nan, np.inf
+        other["n"][-1] = -5
+        other["k"][-1, -1] ^= True
+        b = {name: Place(kind).put(x, specs[name]) for name, x in other.items()}
+        diff = tk.tree_diff(a, {**b, "key": jax.random.key(0), "one": 2.0})
+        assert [d[:3] for d in rows(diff)] == [
+            d[:3] for d in rows(tk.tree_diff({**tree, "one": 1.0}, {**other, "one": 2.0}))
+        ]
+        moved = {name: place.put(x, P(*reversed(specs[name]))) for name, x in other.items()}
+        arrays = {name: a[name] for name in moved}
+        assert rows(tk.tree_diff(arrays, moved)) == [row for row in rows(diff) if row[0] != "one"]
+        assert not tk.tree_diff(a["w"], b["w"], atol=1.0)
+        texts.append(str(diff))
+    assert texts[0] == texts[1]
+    return texts
+
+
+def rows(diff: Any) -> list[Any]:
+    return [(d.path, d.left, d.right, d.largest_absolute, d.largest_relative) for d in diff if d.kind == "value"]
+
+
+def one_shard(place: Place, folder: Path) -> str:
+    """A process that has other values than the others, as after a bad read: all get the same answer."""
+    values = [np.array(PARAMS["w"]) for _ in range(2)]
+    if jax.process_index() == 1:
+        values[1][...] = 7
+    a, b = (place.put(x, SPECS["w"]) for x in values)
+    (found,) = tk.tree_diff({"w": a}, {"w": b})
+    return str((found.path, found.left, found.right, found.largest_absolute))
+
+
+def no_array_is_gathered(place: Place, folder: Path) -> None:
+    """Devices exchange single numbers, wherever the program that compares is compiled."""
+    from treekit._diff.on_devices import _compare
+
+    x: Any = place.put(np.ones((64, 32), np.float32), SPECS["w"])
+    with jax.enable_x64(True):
+        text = _compare.lower(x, x, np.float64, 0.0, 0.0).compile().as_text()
+    operations = [
+        line for line in text.splitlines() if " all-" in line or " collective-" in line or "reduce-scatter" in line
+    ]
+    assert operations and all("[]" in line.split("=")[1].split("all-")[0] for line in operations), operations
+
+
+def stacking(place: Place, folder: Path) -> None:
+    trees = [place.tree(PARAMS), place.tree(GRADS)]
+    stacked = tk.tree_stack(trees)
+    check_same(stacked, tk.tree_stack([PARAMS, GRADS]))
+    for name, x in stacked.items():
+        assert x.sharding.is_equivalent_to(place.sharding(P(None, *SPECS[name])), x.ndim), (name, x.sharding)
+    for got, want in zip(tk.tree_unstack(stacked), (PARAMS, GRADS), strict=True):
+        check_same(got, want)
+        check_sharded(got, trees[0])
+
+
+def state_dict(place: Place, folder: Path) -> list[str]:
+    """Arrays that span processes stay where they are."""
+    params = place.tree(LAYERS)
+    found = tk.to_state_dict(params)
+    check_same(found, {f"layers.{i}.{name}": x[name] for i, x in enumerate(LAYERS["layers"]) for name in ("b", "w")})
+    assert all(isinstance(x, jax.Array) for x in found.values())
+    assert not tk.tree_diff(tk.graft(params, found, strict=True)[0], params)
+    return list(found)
+
+
+def table(place: Place, folder: Path) -> str:
+    values = {**PARAMS, "n": np.array([1, np.nan, np.inf, 3] * 4, np.float32)}
+    text = str(tk.tree_summary(place.tree(values), stats=True))
+    assert "nan" in text.lower()
+    return text
+
+
+def eight_bits(place: Place, folder: Path) -> None:
+    """Codes are sharded, and are the same bits as on one device."""
+    tx = tko.dtype_preserving(tko.adam(0.1), state_dtype={"mu": jnp.int8, "nu": jnp.uint8}, rounding="stochastic")
+    (params, state), (want_params, want_state) = train(tx, place, LARGE), train(tx, None, LARGE)
+    assert {str(x.dtype) for x in jax.tree.leaves(state)} >= {"int8", "uint8"}
+    check_sharded(state, params)
+    check_same(params, want_params, rtol=1e-3)
+    codes, want = (
+        [x for x in jax.tree.leaves(each) if x.dtype in (jnp.int8, jnp.uint8)] for each in (state, want_state)
+    )
+    for x, y in zip(codes, want, strict=True):
+        for shard in x.addressable_shards:
+            assert (np.asarray(shard.data) == np.asarray(y)[shard.index]).mean() > 0.9
+
+
+def multi_steps() -> Any:
+    return tko.MultiSteps(tko.chain(tko.clip_by_global_norm(1.0), tko.adamw(0.1)), 2).gradient_transformation()
+
+
+CHECKS: dict[str, Callable[[Place, Path], object]] = {
+    "init": init,
+    "MultiSteps": functools.partial(trained, multi_steps),
+    "apply_if_finite": functools.partial(trained, lambda: tko.apply_if_finite(tko.adam(0.1), 2)),
+    "params_ema": ema,
+    "summary": summary,
+    "graft": graft,
+    "graft of states": graft_states,
+    "graft that stacks": stack_rows,
+    "Orbax": orbax,
+    "stochastic_round": rounding,
+    "tree_diff": differ,
+    "tree_diff of one shard": one_shard,
+    "tree_diff gathers nothing": no_array_is_gathered,
+    "tree_stack, tree_unstack": stacking,
+    "to_state_dict": state_dict,
+    "tree_summary": table,
+    "8 bits": eight_bits,
+}
+
+
+def main() -> None:
+    address, count, process, folder = sys.argv[1:5]
+    jax.distributed.initialize(address, int(count), int(process))
+    assert jax.process_count() == int(count) and jax.device_count() == 2 * int(count)
+    place = Place()
+    for name, check in CHECKS.items():
+        if sys.argv[5:] and name not in sys.argv[5:]:
+            continue
+        error, answer = "", None
+        try:
+            answer = check(place, Path(folder))
+        except Exception:
+            error = traceback.format_exc()
+        print(json.dumps([name, error, answer]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
