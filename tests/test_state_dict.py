@@ -117,6 +117,19 @@ def test_what_files_do_not_have_is_left_out() -> None:
     assert [row.path for row in report.fresh] == ["k", "n", "p"] and got["p"] == 0.5
 
 
+def test_a_reference_is_the_array_that_it_refers_to() -> None:
+    found = tk.to_state_dict({"count": jax.new_ref(jnp.arange(3.0)), "w": jnp.ones(2)})
+    np.testing.assert_array_equal(found["count"], np.arange(3.0))
+    new = {"count": jnp.zeros(3), "w": jnp.zeros(2)}
+    got, _ = tk.graft(new, {"count": jax.new_ref(jnp.arange(3.0)), "w": jnp.ones(2)}, strict=True)
+    np.testing.assert_array_equal(got["count"], np.arange(3.0))
+
+
+def test_values_must_not_be_traced() -> None:
+    with pytest.raises(TypeError, match=r"to_state_dict needs values, but a\.w is traced: call it outside of jit"):
+        jax.jit(lambda x: tk.to_state_dict({"a": {"w": x}}))(jnp.ones(2))
+
+
 def test_every_array_is_in_the_order_of_c() -> None:
     """safetensors writes the memory of an array, whatever its strides."""
     x = np.arange(6.0).reshape(2, 3)

@@ -5,9 +5,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from treekit._base.dtype import resolve_array
 from treekit._base.jax import untyped
 from treekit._base.key_path import flatten_with_names
-from treekit._base.predicates import is_numeric_array
+from treekit._base.predicates import is_numeric_array, is_traced
 from treekit._base.types import PyTree
 
 
@@ -24,9 +25,11 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
         arrays are on the host, in NumPy's class and C order, as `safetensors` and `np.savez` need them; a
         `jax.ShapeDtypeStruct` stays one, and so does an array that is sharded over several processes: none of them has
         all of its values. Files of arrays have neither Python numbers, functions and strings, nor typed
-        PRNG keys, so these are left out: save `jax.random.key_data` of a key that must go on.
+        PRNG keys, so these are left out: save `jax.random.key_data` of a key that must go on. A `jax.Ref` is saved as
+        the array that it refers to.
 
     Raises:
+        TypeError: an array is traced.
         ValueError: two leaves have one name, such as those of the key "a.b" and of the key "b" in "a".
 
     >>> import jax.numpy as jnp
@@ -35,9 +38,12 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
     ['layers.0.w', 'layers.1.w']
     """
     found: dict[str, Any] = {}
-    for name, x in flatten_with_names(tree):
+    for name, leaf in flatten_with_names(tree):
+        x = resolve_array(leaf)
         if not is_numeric_array(x):
             continue
+        if is_traced(x):
+            raise TypeError(f"to_state_dict needs values, but {name or '(the root)'} is traced: call it outside of jit")
         if name in found:
             raise ValueError(
                 f"to_state_dict needs a different name for each array, but two arrays are called {name}. Rename a key "

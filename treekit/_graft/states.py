@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from treekit._base.dtype import dtype_of
+from treekit._base.dtype import dtype_of, resolve_array, stands_for_array
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name
 from treekit._base.predicates import is_numeric_array
@@ -144,7 +144,7 @@ class _Walk:
     def _see(self, x: object, path: KeyPath, name: str, below: str, state: State) -> None:
         if below in state.leaves:
             raise ValueError(f"graft needs a different name for each leaf, but two leaves are called {name}")
-        value = _as_array(x, name) if self._is_old and dtype_of(x) is None and hasattr(x, "__array__") else x
+        value = _as_array(x, name) if self._is_old and dtype_of(x) is None else x
         if dtype_of(value) is not None:
             state.leaves[below] = Leaf(name, value, state, below, path)
 
@@ -207,7 +207,9 @@ def _has_codes(x: object, parts: list[str], around: State) -> bool | None:
 
 
 def _as_array(x: object, name: str) -> Any:
-    """Convert the tensor of another library to a NumPy array."""
+    """Return what stands for an array as that array, and the tensor of another library as a NumPy array."""
+    if stands_for_array(x) or not hasattr(x, "__array__"):
+        return resolve_array(x)
     try:
         array: Any = np.asarray(x)
     except Exception as error:
