@@ -9,6 +9,7 @@ did), and an answer, which has to be the same in all processes. `test_processes.
 import functools
 import importlib
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -218,15 +219,14 @@ def one_shard(place: Place, folder: Path) -> str:
 
 def no_array_is_gathered(place: Place, folder: Path) -> None:
     """Devices exchange single numbers, wherever the program that compares is compiled."""
-    from treekit._diff.on_devices import _compare
+    from treekit._diff.on_devices import _count, _first
 
     x: Any = place.put(np.ones((64, 32), np.float32), SPECS["w"])
-    with jax.enable_x64(True):
-        text = _compare.lower(x, x, np.float64, 0.0, 0.0).compile().as_text()
-    operations = [
-        line for line in text.splitlines() if " all-" in line or " collective-" in line or "reduce-scatter" in line
-    ]
-    assert operations and all("[]" in line.split("=")[1].split("all-")[0] for line in operations), operations
+    for program in (_count, _first):
+        with jax.enable_x64(True):
+            text = program.lower(x, x, np.float64, 0.0, 0.0).compile().as_text()
+        shapes = re.findall(r" = (\S+) (?:all-|collective-|reduce-scatter)", text)
+        assert shapes and all(shape.endswith("[]") for shape in shapes), shapes
 
 
 def stacking(place: Place, folder: Path) -> None:

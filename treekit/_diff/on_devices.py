@@ -1,7 +1,7 @@
 """Compare arrays that are sharded, over processes too, where they are."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -50,18 +50,27 @@ def compare_on_devices(pairs: Sequence[Pair], rtol: float, atol: float) -> list[
 
     Every process has to call this with the same pairs, and gets the same answer.
 
-    The programs, one for each shape, dtype and sharding, communicate a few numbers. All results are copied at once.
+    The programs, one or two for each shape, dtype and sharding, communicate a few numbers. Most pairs are equal, which
+    a first program finds out. All results are copied at once.
     """
-    results: dict[int, Any] = {}
-    for i, (a, b) in enumerate(pairs):
-        if (_is_sharded(a) or _is_sharded(b)) and _may_be_equal(a, b):
-            # In a traced function, these arrays are constants. Results of 64 bits are those of NumPy on the host.
-            with jax.ensure_compile_time_eval(), jax.enable_x64(True), jax.debug_nans(False):
-                a, b = _side_by_side(a, b)
-                results[i] = _compare(a, b, wide_dtype(dtype_of(pairs[i][0])), rtol, atol)
-    if results:
-        results = untyped.device_get(results)
-    return [_describe(pairs[i][0], *results[i]) if i in results else None for i in range(len(pairs))]
+    asked = {i: pair for i, pair in enumerate(pairs) if any(map(_is_sharded, pair)) and _may_be_equal(*pair)}
+    if not asked:
+        return [None] * len(pairs)
+
+    def run(program: Callable[..., Any], asked: dict[int, Pair]) -> dict[int, Any]:
+        # In a traced function, these arrays are constants. Results of 64 bits are those of NumPy on the host.
+        with jax.ensure_compile_time_eval(), jax.enable_x64(True), jax.debug_nans(False):
+            found: dict[int, Any] = untyped.device_get(
+                {
+                    i: program(*_side_by_side(*pair), wide_dtype(dtype_of(pair[0])), rtol, atol)
+                    for i, pair in asked.items()
+                }
+            )
+        return found
+
+    counts = run(_count, asked)
+    firsts = run(_first, {i: pair for i, pair in asked.items() if counts[i]})
+    return [_describe(pairs[i][0], counts[i], firsts.get(i)) if i in asked else None for i in range(len(pairs))]
 
 
 def _may_be_equal(a: PyTree, b: PyTree) -> bool:
@@ -92,28 +101,46 @@ def _put(x: Any, dtype: Any, sharding: Any) -> Any:
     return untyped.make_array_from_callback(values.shape, sharding, values.__getitem__)
 
 
-@functools.partial(untyped.jit, static_argnums=(2, 3, 4))
-def _compare(x: jax.Array, y: jax.Array, wide: Any, rtol: float, atol: float) -> Any:
-    """Return how many elements differ, the place and values of the first, and how far they differ.
+_jit = functools.partial(untyped.jit, static_argnums=(2, 3, 4))
+
+
+def _differing(x: jax.Array, y: jax.Array, wide: Any, rtol: float, atol: float) -> Any:
+    """Return two arrays of a wide dtype, and where they differ."""
+    dtype = wide or np.int64
+    x, y = x.astype(dtype), y.astype(dtype)
+    return x, y, ~is_close(x, y, rtol, atol, jnp) if issubdtype(dtype, np.inexact) else x != y
+
+
+@_jit
+def _count(*args: Any) -> Any:
+    """Return how many elements differ."""
+    return jnp.sum(_differing(*args)[2])
+
+
+@_jit
+def _first(x: jax.Array, y: jax.Array, wide: Any, rtol: float, atol: float) -> Any:
+    """Return the place and the values of the first elements that differ, and how far elements differ at most.
 
     All of these are single numbers, so the devices exchange nothing else.
     """
-    dtypes, dtype = (x.dtype, y.dtype), wide or np.int64
-    x, y = x.astype(dtype), y.astype(dtype)
-    differ = ~is_close(x, y, rtol, atol, jnp) if issubdtype(dtype, np.inexact) else x != y
+    dtypes = x.dtype, y.dtype
+    x, y, differ = _differing(x, y, wide, rtol, atol)
     index = jnp.zeros(x.shape, np.int64)
     for axis, length in enumerate(x.shape):
         index = index * length + lax.broadcasted_iota(np.int64, x.shape, axis)
-    first = jnp.min(jnp.where(differ, index, x.size), initial=x.size)
-    is_first = differ & (index == first)
-    values = [jnp.sum(jnp.where(is_first, z, 0)).astype(own) for z, own in zip((x, y), dtypes, strict=True)]
-    largest = [jnp.max(jnp.where(differ, z, 0), initial=0) for z in distances(x, y, jnp)] if wide else []
-    return jnp.sum(differ), first, values, largest
+    first = jnp.min(jnp.where(differ, index, x.size))
+    values = [
+        jnp.sum(jnp.where(differ & (index == first), z, 0)).astype(dtype)
+        for z, dtype in zip((x, y), dtypes, strict=True)
+    ]
+    largest = [jnp.max(jnp.where(differ, z, 0)) for z in distances(x, y, jnp)] if wide else []
+    return first, values, largest
 
 
-def _describe(a: PyTree, count: Any, first: Any, values: list[Any], largest: list[Any]) -> Compared:
-    if not count:
+def _describe(a: PyTree, count: Any, found: Any) -> Compared:
+    if found is None:
         return ()
+    first, values, largest = found
     x, y = (value[()] for value in values)
     texts = describe_first(x, y, place_of(first, np.shape(data_of(a))), int(count) - 1)
     return (Unequal(*texts, *map(float, largest)),)
