@@ -247,6 +247,10 @@ def state_dict(place: Place, folder: Path) -> list[str]:
     check_same(found, {f"layers.{i}.{name}": x[name] for i, x in enumerate(LAYERS["layers"]) for name in ("b", "w")})
     assert all(isinstance(x, jax.Array) for x in found.values())
     assert not tk.tree_diff(tk.graft(params, found, strict=True)[0], params)
+    gather: Any = importlib.import_module("jax.experimental.multihost_utils").process_allgather
+    whole = tk.to_state_dict(gather(params, tiled=True))
+    assert all(isinstance(x, np.ndarray) for x in whole.values())
+    assert not tk.tree_diff(found, whole)
     return list(found)
 
 

@@ -120,8 +120,9 @@ def tree_diff(
         atol: absolute tolerance for inexact values.
 
     Returns:
-        A tuple of `Difference`, in the order of `a`, each with its name and its kind, and for numbers that differ with
-        the largest absolute and relative difference.
+        A tuple in the order of `a`. Each difference has a `path` (its name, such as "layers.0.weight"), a `kind`, and a
+        description of the `left` and the `right` side; of numbers that differ also the `largest_absolute` and the
+        `largest_relative` difference, which are the `atol` and the `rtol` with which none would differ.
 
     >>> import numpy as np
     >>> print(tree_diff({"w": np.ones(2), "b": None}, {"w": np.ones(3), "b": np.zeros(2)}))
