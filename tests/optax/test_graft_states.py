@@ -5,7 +5,7 @@ import itertools
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import flax.serialization
@@ -397,3 +397,43 @@ def test_another_wrapper_in_an_optimizer_of_nnx(saved: str, tmp_path: Path) -> N
         assert report.fresh == report.refused == ()
         optimizer.update(model, nnx.state(model, nnx.Param))
         assert int(adams(optimizer.opt_state)[0].count[...]) == 4
+
+
+# ------------------------------------------------------------------------------ named tuples that hold a whole program
+
+
+class TrainState(NamedTuple):
+    params: Any
+    opt_state: Any
+    step: Any
+
+
+class LargerState(NamedTuple):
+    params: Any
+    opt_state: Any
+    step: Any
+    key: Any = None
+
+
+@pytest.mark.parametrize("optimizer", [tko.adam(0.1), tko.sgd(0.1), tko.MultiSteps(tko.adam(0.1), 2)], ids=repr)
+def test_a_named_tuple_of_a_user_that_holds_a_state_is_not_one(optimizer: Any) -> None:
+    """Its leaves are matched by name, though the name of its class ends in State."""
+    params = make()
+    trained, state = train(optimizer, params)
+    old = TrainState(trained, state, jnp.int32(3))
+    for cls in (TrainState, LargerState, dict):
+        new = cls(params=params, opt_state=optimizer.init(params), step=jnp.int32(0))
+        for other in (old, LargerState(*old), old._asdict(), serialization.to_state_dict(old), tk.to_state_dict(old)):
+            got, _ = tk.graft(new, other, strict=True)
+            same(got, cls(**old._asdict()))
+
+
+def test_a_wrapper_of_another_library_is_a_state() -> None:
+    class OtherState(NamedTuple):
+        inner: Any
+        calls: Any
+
+    params = make()
+    _, state = train(tko.adam(0.1), params)
+    got, _ = tk.graft(OtherState(tko.adam(0.1).init(params), jnp.int32(0)), state)
+    same(got.inner, state)

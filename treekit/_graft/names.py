@@ -1,8 +1,11 @@
-"""What files give: mappings that are not pytrees, and dicts of names and arrays, as nested dicts."""
+"""What files give: mappings that are not pytrees, dicts of names and arrays, and the tensors of other libraries."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from treekit._base.dtype import resolve_array, stands_for_array
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_name
 from treekit._base.tree import is_mapping
@@ -48,3 +51,20 @@ def nested(names: Mapping[str, Any], path: KeyPath) -> Nested:
         # Where both "a" and "a.b" are names, which no optimizer state has, the second is not nested.
         (node if is_free else out)[last if is_free else name] = Entry((*path, *below), x)
     return out
+
+
+def as_array(x: object, name: str) -> Any:
+    """Return what stands for an array as that array, and the tensor of another library as a NumPy array."""
+    if stands_for_array(x) or not hasattr(x, "__array__"):
+        return resolve_array(x)
+    try:
+        array: Any = np.asarray(x)
+    except Exception as error:
+        error.add_note(f"This happened when graft converted the {type(x).__name__} at {name} to a NumPy array")
+        raise
+    if array.dtype.kind == "V":
+        raise TypeError(
+            f"at {name}: the old array has the dtype {array.dtype}, which is not one of numbers. np.load gives it for "
+            "bf16 and other dtypes that NumPy does not know: x.view(jnp.bfloat16) is the array again"
+        )
+    return array

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
-from treekit._base.dtype import dtype_of, resolve_array, stands_for_array
+from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name
 from treekit._base.predicates import is_numeric_array
@@ -15,7 +14,7 @@ from treekit._base.states import is_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, PyTree
 from treekit._graft.leaf import Leaf
-from treekit._graft.names import Entry, Nested, has_paths, nested
+from treekit._graft.names import Entry, Nested, as_array, has_paths, nested
 
 Names = tuple[str, ...]
 # The fields in which Optax's wrappers have the state of what they wrap: a dict with one of them was such a state.
@@ -62,7 +61,7 @@ def states_of(new: PyTree, old: PyTree) -> tuple[list[State], list[State]]:
     """Return the states that have leaves, in order, of two trees that are to be matched."""
     trees = new, old
     nodes = [_nodes(tree) for tree in trees]
-    states: list[list[Any]] = [[x for x in found if is_state(type(x))] for found in nodes]
+    states: list[list[Any]] = [[x for x in found if _is_state(x)] for found in nodes]
     known = _Known({}, frozenset(), False) if all(states) else _known([x for found in states for x in found])
     has_variables = [any(map(is_variable, found)) for found in nodes]
     walks = [
@@ -144,7 +143,7 @@ class _Walk:
     def _see(self, x: object, path: KeyPath, name: str, below: str, state: State) -> None:
         if below in state.leaves:
             raise ValueError(f"graft needs a different name for each leaf, but two leaves are called {name}")
-        value = _as_array(x, name) if self._is_old and dtype_of(x) is None else x
+        value = as_array(x, name) if self._is_old and dtype_of(x) is None else x
         if dtype_of(value) is not None:
             state.leaves[below] = Leaf(name, value, state, below, path)
 
@@ -163,7 +162,7 @@ class _Walk:
 
     def _kind(self, x: PyTree, parts: list[str], state: State, below: str) -> object:
         if not self._plain:
-            return type(x).__name__ if is_state(type(x)) else None
+            return type(x).__name__ if _is_state(x) else None
         if not isinstance(x, (dict, tuple)) or (state.kind and below.partition(".")[0] not in self._wrapped):
             return None
         keys = frozenset(parts)
@@ -206,25 +205,22 @@ def _has_codes(x: object, parts: list[str], around: State) -> bool | None:
     return None if _PERHAPS_CODED in parts else around.has_codes
 
 
-def _as_array(x: object, name: str) -> Any:
-    """Return what stands for an array as that array, and the tensor of another library as a NumPy array."""
-    if stands_for_array(x) or not hasattr(x, "__array__"):
-        return resolve_array(x)
-    try:
-        array: Any = np.asarray(x)
-    except Exception as error:
-        error.add_note(f"This happened when graft converted the {type(x).__name__} at {name} to a NumPy array")
-        raise
-    if array.dtype.kind == "V":
-        raise TypeError(
-            f"at {name}: the old array has the dtype {array.dtype}, which is not one of numbers. np.load gives it for "
-            "bf16 and other dtypes that NumPy does not know: x.view(jnp.bfloat16) is the array again"
-        )
-    return array
+def _is_state(x: Any) -> bool:
+    """Whether `x` is an optimizer state, and not a named tuple that only holds one, such as a `TrainState` of a user.
+
+    A wrapper of Optax or treekit has the state of what it wraps in a field of any name; one of another library, in a
+    field whose name says so.
+    """
+    if not is_state(type(x)):
+        return False
+    if type(x).__module__.partition(".")[0] in ("optax", "treekit"):
+        return True
+    holders = [name for name, field in zip(x._fields, x, strict=True) if _has_states(field)]
+    return not holders or any(name in _WRAPPED or name.startswith("inner") for name in holders)
 
 
 def _has_states(tree: PyTree) -> bool:
-    return any(is_state(type(x)) for x in _nodes(tree))
+    return any(is_state(type(x)) or type(x).__name__ == "EmptyState" for x in _nodes(tree))
 
 
 def _nodes(tree: PyTree) -> list[Any]:
