@@ -99,6 +99,18 @@ def trained(make: Callable[[], Any], place: Place, folder: Path) -> None:
     check_sharded(state, params)
 
 
+def eager(place: Place, folder: Path) -> None:
+    """Without jit, in which counts and flags are on one device of each process."""
+    tx = tko.apply_if_finite(multi_steps(), 2)
+    (params, grads), whole = map(place.tree, (PARAMS, GRADS)), train(tx, None)[0]
+    state = tx.init(params)
+    for _ in range(3):
+        updates, state = tx.update(grads, state, params)
+        params = tko.apply_updates(params, updates)
+    check_same(params, whole)
+    check_sharded(state, params)
+
+
 def ema(place: Place, folder: Path) -> None:
     tx = tko.chain(tko.adam(0.1), tko.params_ema(0.9))
     params, state = train(tx, place)
@@ -191,9 +203,7 @@ def differ(place: Place, folder: Path) -> list[str]:
         other["k"][-1, -1] ^= True
         b = {name: Place(kind).put(x, specs[name]) for name, x in other.items()}
         diff = tk.tree_diff(a, {**b, "key": jax.random.key(0), "one": 2.0})
-        assert [d[:3] for d in rows(diff)] == [
-            d[:3] for d in rows(tk.tree_diff({**tree, "one": 1.0}, {**other, "one": 2.0}))
-        ]
+        assert rows(diff) == rows(tk.tree_diff({**tree, "one": 1.0}, {**other, "one": 2.0}))  # on the host
         moved = {name: place.put(x, P(*reversed(specs[name]))) for name, x in other.items()}
         arrays = {name: a[name] for name in moved}
         assert rows(tk.tree_diff(arrays, moved)) == [row for row in rows(diff) if row[0] != "one"]
@@ -238,6 +248,8 @@ def stacking(place: Place, folder: Path) -> None:
     for got, want in zip(tk.tree_unstack(stacked), (PARAMS, GRADS), strict=True):
         check_same(got, want)
         check_sharded(got, trees[0])
+    flat, unravel = tk.tree_ravel(trees[0])
+    check_same([flat, unravel(flat)], [tk.tree_ravel(PARAMS)[0], PARAMS])
 
 
 def state_dict(place: Place, folder: Path) -> list[str]:
@@ -284,6 +296,7 @@ CHECKS: dict[str, Callable[[Place, Path], object]] = {
     "init": init,
     "MultiSteps": functools.partial(trained, multi_steps),
     "apply_if_finite": functools.partial(trained, lambda: tko.apply_if_finite(tko.adam(0.1), 2)),
+    "eager": eager,
     "params_ema": ema,
     "summary": summary,
     "graft": graft,
@@ -294,7 +307,7 @@ CHECKS: dict[str, Callable[[Place, Path], object]] = {
     "tree_diff": differ,
     "tree_diff of one shard": one_shard,
     "tree_diff gathers nothing": no_array_is_gathered,
-    "tree_stack, tree_unstack": stacking,
+    "tree_stack, tree_unstack, tree_ravel": stacking,
     "to_state_dict": state_dict,
     "tree_summary": table,
     "8 bits": eight_bits,

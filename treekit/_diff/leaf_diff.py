@@ -12,7 +12,7 @@ from treekit._base.dtype import dtype_of, is_weak, issubdtype
 from treekit._base.jax import jtu
 from treekit._base.types import PyTree
 from treekit._diff.on_devices import Compared, Unequal, compare_on_devices, data_of
-from treekit._diff.values import describe_first, is_close, largest_distances, place_of, wide_dtype
+from treekit._diff.values import NumPyArray, describe_first, is_close, largest_distances, place_of, wide_dtype
 from treekit._node.static_values import exact_key
 
 Kind = Literal[
@@ -127,7 +127,7 @@ def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Compar
     return (Unequal(*texts, *largest_distances(x[differ], y[differ], dtype)),)
 
 
-def _differing(x: Any, y: Any, dtype: object, rtol: float, atol: float) -> Any:
+def _differing(x: NumPyArray, y: NumPyArray, dtype: object, rtol: float, atol: float) -> NumPyArray:
     """Return a bool array that is True where two NumPy arrays differ. `dtype` is JAX's, or None if it has none."""
     if dtype is None:
         return np.asarray(_differ(x, y), bool)

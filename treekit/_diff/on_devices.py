@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsInt
 
 import jax
 import numpy as np
@@ -27,6 +27,15 @@ class Unequal(NamedTuple):
 
 
 Compared = tuple[Unequal, ...]  # empty if the values are equal
+Wide = type[np.number[Any]] | None
+
+
+class _First(NamedTuple):
+    """The flat index and the two values of the first elements that differ, and how far elements differ at most."""
+
+    flat_index: jax.Array
+    values: list[jax.Array]
+    largest: list[jax.Array]
 
 
 def fetch(pairs: Sequence[Pair]) -> None:
@@ -86,13 +95,13 @@ def _side_by_side(a: PyTree, b: PyTree) -> Pair:
     return _put(a, of.dtype, sharding), _put(b, of.dtype, sharding)
 
 
-def data_of(x: Any) -> Any:
+def data_of(x: PyTree) -> Any:
     """Return the data of an array of keys; any other leaf unchanged."""
     is_key = isinstance(x, jax.Array) and issubdtype(x.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(x) if is_key else x
 
 
-def _put(x: Any, dtype: Any, sharding: Any) -> Any:
+def _put(x: PyTree, dtype: np.dtype[Any], sharding: jax.sharding.Sharding) -> Any:
     if _is_sharded(x):
         return untyped.device_put(x, sharding)
     values = np.asarray(x)
@@ -104,21 +113,21 @@ def _put(x: Any, dtype: Any, sharding: Any) -> Any:
 _jit = functools.partial(untyped.jit, static_argnums=(2, 3, 4))
 
 
-def _differing(x: jax.Array, y: jax.Array, wide: Any, rtol: float, atol: float) -> Any:
+def _differing(x: jax.Array, y: jax.Array, wide: Wide, rtol: float, atol: float) -> tuple[jax.Array, ...]:
     """Return two arrays of a wide dtype, and where they differ."""
-    dtype = wide or np.int64
+    dtype: Any = wide or np.int64
     x, y = x.astype(dtype), y.astype(dtype)
-    return x, y, ~is_close(x, y, rtol, atol, jnp) if issubdtype(dtype, np.inexact) else x != y
+    return x, y, ~is_close(x, y, rtol, atol, jax.numpy) if issubdtype(dtype, np.inexact) else x != y
 
 
 @_jit
-def _count(*args: Any) -> Any:
+def _count(x: jax.Array, y: jax.Array, wide: Wide, rtol: float, atol: float) -> jax.Array:
     """Return how many elements differ."""
-    return jnp.sum(_differing(*args)[2])
+    return jnp.sum(_differing(x, y, wide, rtol, atol)[2])
 
 
 @_jit
-def _first(x: jax.Array, y: jax.Array, wide: Any, rtol: float, atol: float) -> Any:
+def _first(x: jax.Array, y: jax.Array, wide: Wide, rtol: float, atol: float) -> _First:
     """Return the place and the values of the first elements that differ, and how far elements differ at most.
 
     All of these are single numbers, so the devices exchange nothing else.
@@ -133,14 +142,13 @@ def _first(x: jax.Array, y: jax.Array, wide: Any, rtol: float, atol: float) -> A
         jnp.sum(jnp.where(differ & (index == first), z, 0)).astype(dtype)
         for z, dtype in zip((x, y), dtypes, strict=True)
     ]
-    largest = [jnp.max(jnp.where(differ, z, 0)) for z in distances(x, y, jnp)] if wide else []
-    return first, values, largest
+    largest = [jnp.max(jnp.where(differ, z, 0)) for z in distances(x, y, jax.numpy)] if wide else []
+    return _First(first, values, largest)
 
 
-def _describe(a: PyTree, count: Any, found: Any) -> Compared:
+def _describe(a: PyTree, count: SupportsInt, found: _First | None) -> Compared:
     if found is None:
         return ()
-    first, values, largest = found
-    x, y = (value[()] for value in values)
-    texts = describe_first(x, y, place_of(first, np.shape(data_of(a))), int(count) - 1)
-    return (Unequal(*texts, *map(float, largest)),)
+    x, y = (value[()] for value in found.values)
+    texts = describe_first(x, y, place_of(found.flat_index, np.shape(data_of(a))), int(count) - 1)
+    return (Unequal(*texts, *map(float, found.largest)),)

@@ -1,13 +1,16 @@
 """Compare numbers, with NumPy or on the devices: which differ, the first of them, and how far they differ."""
 
 import functools
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from treekit._base.describe import describe_values
 from treekit._base.dtype import is_number, issubdtype
+from treekit._base.types import PyTree
 
+NumPyArray = np.ndarray[Any, Any]
 _unravel_index: Any = np.unravel_index
 _NUMBER: Any = np.generic
 
@@ -21,14 +24,14 @@ def wide_dtype(dtype: object) -> Any:
     return next((wide for kind, wide in kinds if issubdtype(dtype, kind)), np.int64)
 
 
-def is_close(x: Any, y: Any, rtol: float, atol: float, xp: Any) -> Any:
+def is_close(x: Any, y: Any, rtol: float, atol: float, xp: ModuleType) -> Any:
     """Return which numbers are equal within the tolerances; NaN is equal to NaN. `xp` is `numpy` or `jax.numpy`."""
     if rtol == atol == 0:  # much faster, and exact
         return (x == y) | ((x != x) & (y != y))
     return xp.isclose(x, y, rtol, atol, equal_nan=True)
 
 
-def distances(x: Any, y: Any, xp: Any) -> tuple[Any, Any]:
+def distances(x: Any, y: Any, xp: ModuleType) -> tuple[Any, Any]:
     """Return the absolute and the relative differences of numbers of a wide dtype that differ, in float64."""
     if issubdtype(x.dtype, np.inexact):
         known = xp.isfinite(x) & xp.isfinite(y)
@@ -39,7 +42,7 @@ def distances(x: Any, y: Any, xp: Any) -> tuple[Any, Any]:
     return absolute, xp.where(known, absolute / size, np.inf)
 
 
-def largest_distances(x: Any, y: Any, dtype: object) -> tuple[float, float] | tuple[None, None]:
+def largest_distances(x: NumPyArray, y: NumPyArray, dtype: object) -> tuple[float, float] | tuple[None, None]:
     """Return the largest absolute and relative difference of NumPy arrays whose elements all differ."""
     wide = wide_dtype(dtype)
     if wide is None:
@@ -58,7 +61,7 @@ def _integer_distances(x: int, y: int) -> tuple[float, float]:
         return np.inf, np.inf
 
 
-def describe_first(x: Any, y: Any, place: tuple[int, ...], others: int) -> tuple[str, str]:
+def describe_first(x: PyTree, y: PyTree, place: tuple[int, ...], others: int) -> tuple[str, str]:
     """Describe the first two values that differ, with their place and the number of other values that differ."""
     is_number = isinstance(x, _NUMBER) and x.dtype.kind not in "STU"
     left, right = (str(x), str(y)) if is_number else describe_values(x, y)
@@ -66,6 +69,6 @@ def describe_first(x: Any, y: Any, place: tuple[int, ...], others: int) -> tuple
     return left + where, right + where
 
 
-def place_of(index: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+def place_of(index: object, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the place of an element in an array, from its place in the flat array."""
     return tuple(map(int, _unravel_index(index, shape))) if shape else ()
