@@ -1,6 +1,7 @@
 """Compare arrays that are sharded, over processes too, where they are."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, SupportsInt
 
@@ -12,7 +13,7 @@ from treekit._base.describe import is_deleted
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, lax, untyped
 from treekit._base.types import PyTree
-from treekit._diff.values import describe_first, distances, is_close, place_of, wide_dtype
+from treekit._diff.values import Wide, describe_first, distances, is_close, place_of, wide_dtype
 
 Pair = tuple[PyTree, PyTree]
 
@@ -27,7 +28,6 @@ class Unequal(NamedTuple):
 
 
 Compared = tuple[Unequal, ...]  # empty if the values are equal
-Wide = type[np.number[Any]] | None
 
 
 class _First(NamedTuple):
@@ -88,9 +88,10 @@ def _may_be_equal(a: PyTree, b: PyTree) -> bool:
 
 
 def _side_by_side(a: PyTree, b: PyTree) -> Pair:
-    """Give two arrays the sharding of one of them that is sharded; a whole array is cut where it is."""
+    """Give two arrays the sharding of the one that has smaller parts; a whole array is cut where it is."""
     a, b = data_of(a), data_of(b)
-    of = a if _is_sharded(a) else b
+    # To smaller parts, XLA moves an array without gathering it.
+    of = min(filter(_is_sharded, (a, b)), key=lambda x: math.prod(x.sharding.shard_shape(x.shape)))
     sharding = of.sharding.with_memory_kind(None)
     return _put(a, of.dtype, sharding), _put(b, of.dtype, sharding)
 

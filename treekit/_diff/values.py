@@ -2,7 +2,7 @@
 
 import functools
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +10,11 @@ from treekit._base.describe import describe_values
 from treekit._base.dtype import is_number, issubdtype
 from treekit._base.types import PyTree
 
-NumPyArray = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    NumPyArray = np.ndarray[Any, Any]
+    Wide = type[np.number[Any]] | None
+else:  # beartype does not take these apart
+    NumPyArray, Wide = np.ndarray, type | None
 _unravel_index: Any = np.unravel_index
 _NUMBER: Any = np.generic
 
