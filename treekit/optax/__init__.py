@@ -36,6 +36,7 @@ from treekit.optax._functions.eval_params import get_ema as get_ema
 from treekit.optax._functions.hyperparams import get_hyperparams as get_hyperparams
 from treekit.optax._functions.hyperparams import set_hyperparams as set_hyperparams
 from treekit.optax._functions.summary import summary as summary
+from treekit.optax._lookup.wrap_optax import replace as _replace
 from treekit.optax._lookup.wrap_optax import wrap_attribute as _wrap_attribute
 from treekit.optax._lookup.wrap_optax import wrap_module as _wrap_module
 from treekit.optax._wrappers.apply_if_finite import apply_if_finite as apply_if_finite
@@ -56,6 +57,7 @@ from treekit.optax._wrappers.params_ema import params_ema as params_ema
 from treekit.optax._wrappers.scale_by_tree import scale_by_tree as scale_by_tree
 
 multi_transform = partition
+_replace(globals())
 
 if TYPE_CHECKING:
     from treekit.optax._lookup.names import *

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import optax
@@ -11,8 +11,6 @@ import optax
 from treekit._base.jax import jtu
 from treekit._base.types import OptState, Params, Updates
 from treekit._resolve_spec import resolve_spec
-from treekit.optax._functions.apply import apply_updates, tree_map_params
-from treekit.optax._functions.averages import incremental_update, periodic_update
 from treekit.optax._functions.eval_params import schedule_free_eval_params
 from treekit.optax._functions.hyperparams import tree_set
 from treekit.optax._kernel.argument_kind import Kind, check_argument, kind_of
@@ -29,36 +27,20 @@ from treekit.optax._kernel.transformation import (
 )
 from treekit.optax._lookup.chain import with_last_step
 from treekit.optax._lookup.tree_functions import is_on_trees, on_parameters
-from treekit.optax._wrappers.apply_if_finite import apply_if_finite
-from treekit.optax._wrappers.conditionally import conditionally_mask, conditionally_transform
 from treekit.optax._wrappers.inject import bind, inject_hyperparams
-from treekit.optax._wrappers.lbfgs import lbfgs, value_and_grad_from_state
-from treekit.optax._wrappers.masking import freeze, masked, partition, selective_transform
-from treekit.optax._wrappers.monitor import monitor
-from treekit.optax._wrappers.multi_steps import MultiSteps
 
 # Wherever Optax has the function on the left, under any name, treekit has the one on the right.
-REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
-    (optax.MultiSteps, MultiSteps),
-    (optax.apply_if_finite, apply_if_finite),
-    (optax.apply_updates, apply_updates),
-    (optax.conditionally_mask, conditionally_mask),
-    (optax.conditionally_transform, conditionally_transform),
-    (optax.freeze, freeze),
-    (optax.incremental_update, incremental_update),
-    (optax.inject_hyperparams, inject_hyperparams),
+REPLACEMENTS: list[tuple[Any, Any]] = [
     (optax.inject_stateful_hyperparams, inject_hyperparams),
-    (optax.lbfgs, lbfgs),
-    (optax.masked, masked),
-    (optax.monitor, monitor),
-    (optax.partition, partition),
-    (optax.periodic_update, periodic_update),
-    (optax.selective_transform, selective_transform),
     (optax.tree.set, tree_set),
-    (optax.tree_map_params, tree_map_params),
     (optax.contrib.schedule_free_eval_params, schedule_free_eval_params),
-    (optax.value_and_grad_from_state, value_and_grad_from_state),
-)
+]
+
+
+def replace(ours: Mapping[str, object]) -> None:
+    """Add the functions and classes of treekit to which Optax has one of the same name."""
+    REPLACEMENTS.extend((getattr(optax, name), x) for name, x in ours.items() if callable(x) and hasattr(optax, name))
+
 
 # Not transformations of a model's leaves: the params of lookahead are a pair, and the updates of the other are a
 # measurement.
