@@ -8,21 +8,20 @@ import optax
 from treekit._base.types import OptState, Params, Updates
 from treekit.optax._kernel.boundary import normalize, whole_step
 from treekit.optax._kernel.transformation import Apply, Core, SteppingCore, core_of, own_step
-from treekit.optax._kernel.types import TransformationLike
 
 
-def with_last_step(
-    chain: optax.GradientTransformation, last: TransformationLike, relink: Callable[[Core], Core]
-) -> optax.GradientTransformation:
+def with_last_step(make: Callable[..., Core], chain: Core, args: tuple[Any, ...], links: tuple[Any, ...]) -> Core:
     """Return a chain that has a whole step of its own if its last link has one.
 
     Only the last link may skip the params, since a link after it, such as weight decay, changes them on every step.
 
     Args:
-        chain: a chain.
-        last: its last link.
-        relink: returns the same chain with another last link.
+        make: `optax.chain` or `optax.named_chain`.
+        chain: the chain that it made.
+        args: the arguments that it was called with.
+        links: these arguments as Optax sees them.
     """
+    *name, last = args[-1] if make is optax.named_chain else args[-1:]
     tx = normalize(last)
     if own_step(core_of(tx)) is None:
         return chain
@@ -31,7 +30,8 @@ def with_last_step(
         def last_step(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
             return whole_step(tx, updates, state, params, extra, apply)
 
-        stepping = relink(optax.GradientTransformationExtraArgs(tx.init, last_step))
+        link = optax.GradientTransformationExtraArgs(tx.init, last_step)
+        stepping = make(*links[:-1], (*name, link) if name else link)
         return stepping.update(updates, state, params, **extra)  # the last link returns new params as its updates
 
     return SteppingCore(chain.init, chain.update, step)

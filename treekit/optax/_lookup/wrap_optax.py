@@ -107,25 +107,15 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
         if not (is_ours(made) or type(made) in _TRANSFORMATIONS):
             return made  # not every function without annotations is a factory: sigmoid_binary_cross_entropy is a loss
         describe = functools.partial(describe_call, name, signature, args, kwargs)
-        if factory not in (optax.chain, optax.named_chain) or not args:
-            return normalize(made).described_as(describe)
-        return normalize(_with_last_step(factory, made, args, bound.args)).described_as(describe)
+        if args and factory in (optax.chain, optax.named_chain):
+            made = with_last_step(factory, made, args, bound.args)
+        return normalize(made).described_as(describe)
 
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
     return wrapped
 
 
 _TRANSFORMATIONS = (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
-
-
-def _with_last_step(
-    make: Callable[..., Any], chain: optax.GradientTransformation, args: tuple[Any, ...], links: tuple[Any, ...]
-) -> optax.GradientTransformation:
-    """Return a chain made by `make`, with the whole step of its last link; `links` are `args` as Optax sees them."""
-    if make is optax.chain:
-        return with_last_step(chain, args[-1], lambda last: make(*links[:-1], last))
-    name, tx = args[-1]
-    return with_last_step(chain, tx, lambda last: make(*links[:-1], (name, last)))
 
 
 def _wrap_argument(argument: object, parameter: inspect.Parameter) -> Any:
