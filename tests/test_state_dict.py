@@ -110,6 +110,18 @@ def test_names_are_those_of_patterns() -> None:
     ]
 
 
+@pytest.mark.parametrize("last", [[jax.nn.relu], [None], [0.5], [{"f": jax.nn.relu, "n": None}]])
+def test_a_list_that_does_not_end_in_an_array_has_its_length(last: Any) -> None:
+    """No warning that the file has fewer entries; warnings are errors here. A list with fewer arrays still warns."""
+    tree = {"layers": [{"w": jnp.ones(2)}, jax.nn.relu, {"w": jnp.ones(3)}, *last]}
+    got, _ = tk.graft(tree, tk.to_state_dict(tree), strict=True)
+    assert untyped.tree.structure(got) == untyped.tree.structure(tree)
+    back, _ = tk.graft(tk.to_state_dict(tree), tree)
+    assert list(back) == ["layers.0.w", "layers.2.w"]
+    with pytest.warns(UserWarning, match=r"lengths of lists differ: layers \(new 3, old 1\)"):
+        tk.graft(tree, {"layers.0.w": jnp.ones(2)})
+
+
 def test_what_files_do_not_have_is_left_out() -> None:
     tree = {"f": jax.nn.relu, "k": jax.random.key(0), "n": 1, "none": None, "p": 0.5, "s": "x", "w": jnp.ones(2)}
     assert list(tk.to_state_dict(tree)) == ["w"]

@@ -64,8 +64,9 @@ def states_of(new: PyTree, old: PyTree) -> tuple[list[State], list[State]]:
     states: list[list[Any]] = [[x for x in found if _is_state(x)] for found in nodes]
     known = _Known({}, frozenset(), False) if all(states) else _known([x for found in states for x in found])
     has_variables = [any(map(is_variable, found)) for found in nodes]
+    from_file = any(map(has_paths, nodes[0] + nodes[1]))
     walks = [
-        _Walk(known, unboxed=any(has_variables) and not has, is_old=tree is old)
+        _Walk(known, unboxed=any(has_variables) and not has, is_old=tree is old, from_file=from_file)
         for tree, has in zip(trees, has_variables, strict=True)
     ]
     found = [walk.states_of(tree) for walk, tree in zip(walks, trees, strict=True)]
@@ -99,12 +100,20 @@ def _known(states: list[Any]) -> _Known:
 
 
 class _Walk:
-    """A walk through one tree that collects its states."""
+    """A walk through one tree that collects its states.
 
-    def __init__(self, known: "_Known", *, unboxed: bool, is_old: bool) -> None:
+    Args:
+        known: how states are recognised.
+        unboxed: whether only the other tree has variables of Flax, so that this one may have dicts instead.
+        is_old: whether this is the old tree, of which tensors are converted.
+        from_file: whether one of the trees is a file of names and arrays, in which lists end with their last array.
+    """
+
+    def __init__(self, known: "_Known", *, unboxed: bool, is_old: bool, from_file: bool) -> None:
         self._fields, self._wrapped, self._plain = known
         self._unboxed = unboxed
         self._is_old = is_old
+        self._from_file = from_file
         self._states = [State()]
 
     def states_of(self, tree: PyTree) -> list[State]:
@@ -137,7 +146,7 @@ class _Walk:
             no_name = kind is not None or hasattr(key, "idx") or (self._plain and part.isdecimal())
             inner = f"{below}.{part}" if below else part
             self._visit(child, (*path, key), (*named, key), inner, state, keys if no_name else (*keys, part))
-        if count == len(self._states) and (length := _length(children)):
+        if count == len(self._states) and (length := _length(children, self._from_file)):
             state.lengths[below] = length
 
     def _see(self, x: object, path: KeyPath, name: str, below: str, state: State) -> None:
@@ -175,9 +184,13 @@ def _is_empty(x: object) -> bool:
     return x is None or (isinstance(x, tuple) and not x)
 
 
-def _length(children: list[tuple[str, Any, Any]]) -> int:
+def _length(children: list[tuple[str, Any, Any]], to_last_array: bool) -> int:
     """Return the length of a list, and 0 for anything else; Flax's lists also have a child without leaves."""
-    indices = [int(part) for part, _, _ in children if part.isdecimal()]
+
+    def counts(child: Any) -> bool:
+        return not to_last_array or isinstance(child, (Nested, Entry)) or _has_arrays(child)
+
+    indices = [int(part) for part, _, child in children if part.isdecimal() and counts(child)]
     others = [child for part, _, child in children if not part.isdecimal()]
     return max(indices) + 1 if indices and not any(map(jtu.tree_leaves, others)) else 0
 
