@@ -369,10 +369,10 @@ ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exceptio
         lambda t: t["a"][0].x,
         {"replace": 1},
         ValueError,
-        r"reads \.x of \['a'\]\[0\], a leaf of type Undecorated.*register it",
+        r"reads \.x of \ba\.0\b, a leaf of type Undecorated.*register it",
     ),
     "into the root": (Undecorated(1), lambda t: t.x, {"replace": 1}, ValueError, "reads .x of the root, a leaf"),
-    "into an array": ([np.ones(2)], lambda t: t[0].T, {"replace": 1}, ValueError, r"reads \.T of \[0\].*ndarray"),
+    "into an array": ([np.ones(2)], lambda t: t[0].T, {"replace": 1}, ValueError, r"reads \.T of \b0\b.*ndarray"),
     "what cannot be printed": (
         {"a": np.ones(2)},
         lambda t: [Measured(t["a"])],

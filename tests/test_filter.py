@@ -123,16 +123,16 @@ def test_under_transformations() -> None:
 TREE = {"a": [1, 2.0], "b": Point(Box(3), Twig(4))}
 
 MISFITS: dict[str, tuple[Any, str]] = {
-    "another type": ({"a": True, "b": [True, True]}, r"(?s)filter_spec.*filter_spec\['b'\].*list.*Point"),
-    "another length": ({"a": [True], "b": True}, r"(?s)filter_spec.*filter_spec\['a'\].*length 1.*length 2"),
+    "another type": ({"a": True, "b": [True, True]}, r"(?s)filter_spec.*filter_spec\.b.*list.*Point"),
+    "another length": ({"a": [True], "b": True}, r"(?s)filter_spec.*filter_spec\.a.*length 1.*length 2"),
     "another key": ({"a": True, "c": True}, r"(?s)filter_spec.*'c'"),
     "too deep": (
         {"a": [True, {"x": True}], "b": True},
-        r"(?s)filter_spec.*filter_spec\['a'\]\[1\].*dict.*float",
+        r"(?s)filter_spec.*filter_spec\.a\.1.*dict.*float",
     ),
-    "below a module": ({"a": True, "b": Point(Box([True]), True)}, r"(?s)filter_spec\['b'\]\.x\.value.*list.*int"),
+    "below a module": ({"a": True, "b": Point(Box([True]), True)}, r"(?s)filter_spec\.b\.x\.value.*list.*int"),
     "None for a tree": (None, r"(?s)filter_spec.*NoneType.*dict"),
-    "None for a leaf": ({"a": [None, True], "b": True}, r"(?s)filter_spec\['a'\]\[0\].*NoneType.*int"),
+    "None for a leaf": ({"a": [None, True], "b": True}, r"(?s)filter_spec\.a\.0.*NoneType.*int"),
 }
 
 
@@ -148,19 +148,19 @@ def test_a_spec_that_does_not_fit_is_an_error_that_says_where(verb: Callable[...
 
 @pytest.mark.parametrize("leaf", [0, 1.0, "True", jnp.array(True), np.array([True]), object()])
 def test_a_spec_leaf_must_be_bool_or_predicate(leaf: Any) -> None:
-    with pytest.raises(ValueError, match=r"^filter_spec.*bools and predicates.*found .* at \['a'\]"):
+    with pytest.raises(ValueError, match=r"^filter_spec.*bools and predicates.*found .* at a"):
         tk.filter({"a": 1}, {"a": leaf})
     with pytest.raises(ValueError, match="booleans and callables"):
         eqx.filter({"a": 1}, {"a": leaf})
 
 
 def test_a_traced_spec_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"^filter_spec contains a traced array, at \[0\]"):
+    with pytest.raises(ValueError, match=r"^filter_spec contains a traced array, at 0"):
         jax.jit(lambda keep: tk.filter([1.0], [keep]))(True)
 
 
 def test_combine_names_where_trees_part() -> None:
-    with pytest.raises(ValueError, match=r"(?s)tree does not fit rest\[0\].*\['a'\].*length 2.*length 1"):
+    with pytest.raises(ValueError, match=r"(?s)tree does not fit rest\[0\].*\ba\b.*length 2.*length 1"):
         tk.combine({"a": [1, None]}, {"a": [None]})
 
 
@@ -190,30 +190,30 @@ ANSWERS: list[tuple[Any, str]] = [
 def test_a_predicate_answers_with_a_bool(answer: Any, described: str) -> None:
     tree = {"w": jnp.ones(2), "b": 1}
     for spec in (lambda _: answer, {"w": lambda _: answer, "b": True}):
-        found = rf"^a predicate must return a bool for each leaf, found {re.escape(described)} for the leaf \['"
+        found = rf"^a predicate must return a bool for each leaf, found {re.escape(described)} for the leaf [wb] \("
         with pytest.raises(ValueError, match=found):
             tk.filter(tree, spec)
 
 
 def test_a_predicate_that_asks_for_values_while_tracing() -> None:
-    with pytest.raises(ValueError, match=r"found a traced array, whose value is not known, for the leaf \['w'\]"):
+    with pytest.raises(ValueError, match=r"found a traced array, whose value is not known, for the leaf w"):
         jax.jit(lambda tree: tk.filter(tree, lambda x: (x > 0).all()))({"w": jnp.ones(2)})
 
 
 def test_a_predicate_that_raises_stop_iteration() -> None:
-    with pytest.raises(ValueError, match=r"for the leaf \['b'\] \(.*\): RuntimeError the predicate raised StopIter"):
+    with pytest.raises(ValueError, match=r"for the leaf b \(.*\): RuntimeError the predicate raised StopIter"):
         tk.filter({"a": jnp.ones(2), "b": jnp.ones(())}, lambda x: next(iter(x.shape)) > 1)
 
 
 def test_a_predicate_that_raises_names_the_leaf() -> None:
-    with pytest.raises(ValueError, match=r"raised an error for the leaf \['b'\]\[0\] \(custom_jvp.*is_array") as caught:
+    with pytest.raises(ValueError, match=r"raised an error for the leaf b\.0 \(custom_jvp.*is_array") as caught:
         tk.filter({"a": jnp.ones(2), "b": [jax.nn.relu]}, lambda leaf: leaf.ndim > 0)
     assert isinstance(caught.value.__cause__, AttributeError)
 
 
 def test_the_leaf_that_an_error_names_is_the_one_that_was_asked() -> None:
     """A prefix ends above the nodes that `is_leaf` selects, so there are more leaves than `is_leaf` alone selects."""
-    with pytest.raises(ValueError, match=r"for the leaf \['b'\] \(str\)"):
+    with pytest.raises(ValueError, match=r"for the leaf b \(str\)"):
         tk.filter(
             {"a": (1, 2), "b": "text"},
             {"a": (True, True), "b": lambda x: x.ndim > 0},

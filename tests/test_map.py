@@ -68,7 +68,7 @@ def test_all_pairs_of_dtypes(casting: Literal["same_kind", "unsafe"]) -> None:
                 assert (out is result) == (have == want)
             else:
                 hint = "" if never else '; casting="unsafe" would allow it'
-                with pytest.raises(TypeError, match=rf"^at \['at'\]: .* {have} .* {want}{hint}$"):
+                with pytest.raises(TypeError, match=rf"^at at: .* {have} .* {want}{hint}$"):
                     cast(result, leaf, casting)
 
     with jax.enable_x64(True):
@@ -144,7 +144,7 @@ def test_python_numbers_as_results(dtype: str) -> None:
             assert isinstance(out, jax.Array) and out.dtype == dtype and not out.weak_type
             assert complex(out) == 1 or number == 1j
         else:
-            with pytest.raises(TypeError, match=r"at \['at'\].*" + dtype):
+            with pytest.raises(TypeError, match=r"at at.*" + dtype):
                 cast(number, array(dtype))
 
 
@@ -220,7 +220,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_never_cast(name: str, casting: Literal["same_kind", "unsafe"]) -> None:
     result, leaf, message = REFUSED[name]
-    with pytest.raises(TypeError, match=rf"^at \['at'\]: .*{message}$"):
+    with pytest.raises(TypeError, match=rf"^at at: .*{message}$"):
         cast(result, leaf, casting)
 
 
@@ -287,7 +287,7 @@ def test_rest_trees() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rest", "path"), [({"a": 1, "b": [1]}, r"\['b'\]"), ({"a": 1, "b": (1, 2)}, r"\['b'\]"), ({"a": 1}, "b")]
+    ("rest", "path"), [({"a": 1, "b": [1]}, r"\bb\b"), ({"a": 1, "b": (1, 2)}, r"\bb\b"), ({"a": 1}, "b")]
 )
 def test_rest_trees_that_do_not_fit_are_an_error_that_says_where(rest: Any, path: str) -> None:
     with pytest.raises(ValueError, match=rf"(?s)tree does not fit rest\[1\].*key.*{path}"):
@@ -296,11 +296,11 @@ def test_rest_trees_that_do_not_fit_are_an_error_that_says_where(rest: Any, path
 
 PATHS: dict[str, tuple[Any, str]] = {
     "root": (1, "the root"),
-    "dict": ({"a": "x", "b": 1}, r"\['b'\]"),
-    "list": (["x", [1]], r"\[1\]\[0\]"),
-    "namedtuple": (Point("x", 1), r"\.y"),
-    "module": (Box("x", Box(1)), r"\.spare\.value"),
-    "node": (Twig("x", {"a": (1,)}), r"\.right\['a'\]\[0\]"),
+    "dict": ({"a": "x", "b": 1}, r"\bb\b"),
+    "list": (["x", [1]], r"1\.0"),
+    "namedtuple": (Point("x", 1), r"y"),
+    "module": (Box("x", Box(1)), r"spare\.value"),
+    "node": (Twig("x", {"a": (1,)}), r"\bright\.a\.0\b"),
 }
 
 
@@ -312,7 +312,7 @@ def test_errors_name_the_key_path(name: str) -> None:
 
 
 def test_the_first_of_several_misfits_is_named() -> None:
-    with pytest.raises(TypeError, match=r"at \['b'\]"):
+    with pytest.raises(TypeError, match=r"at b"):
         tree_map(lambda x: 0.5, {"a": 1.0, "b": 1, "c": 1})
 
 
@@ -347,7 +347,7 @@ def test_under_jit() -> None:
 
 
 def test_a_misfit_under_jit_is_named_while_tracing() -> None:
-    with pytest.raises(TypeError, match=r"at \['n'\]: a result of dtype float32 for a leaf of dtype int32"):
+    with pytest.raises(TypeError, match=r"at n: a result of dtype float32 for a leaf of dtype int32"):
         jax.jit(lambda t: tree_map(lambda x: x.astype(jnp.float32), t))({"n": jnp.array(3, jnp.int32)})
 
 
@@ -392,7 +392,7 @@ def test_types() -> None:
 def test_a_number_is_not_taken_for_f64_under_x64() -> None:
     """NumPy takes None, the dtype that a number lacks, for float64."""
     with jax.enable_x64(True):
-        with pytest.raises(TypeError, match=r"\['n'\]: a result of dtype float64 for a leaf of dtype int64"):
+        with pytest.raises(TypeError, match=r"\bn\b: a result of dtype float64 for a leaf of dtype int64"):
             tk.dtype_preserving_tree_map(lambda x: jnp.float64(2.5), {"n": 3})
         flag: Any = tk.dtype_preserving_tree_map(lambda x: jnp.float64(2.5), True)
         assert flag.dtype == jnp.bool_

@@ -175,7 +175,7 @@ MIXED: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("name", MIXED)
 def test_leaves_of_two_kinds_are_not_stacked(name: str) -> None:
     for a, b in (MIXED[name], MIXED[name][::-1]):
-        with pytest.raises(ValueError, match=r"(?s)at \['x'\] found|x  dtype"):
+        with pytest.raises(ValueError, match=r"(?s)at x found|x  dtype"):
             tk.tree_stack([{"x": a}, {"x": b}])
 
 
@@ -233,8 +233,8 @@ def test_stack_needs_a_tree() -> None:
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"a": jnp.ones((2, 3)), "b": jnp.ones(3)}, r"at \['b'\] found shape \(3,\), at \['a'\] \(2, 3\)"),
-        ({"a": jnp.ones(2), "b": jnp.ones(())}, r"at \['b'\] found shape \(\)"),
+        ({"a": jnp.ones((2, 3)), "b": jnp.ones(3)}, r"at b found shape \(3,\), at a \(2, 3\)"),
+        ({"a": jnp.ones(2), "b": jnp.ones(())}, r"at b found shape \(\)"),
         (jnp.ones(()), r"at the root found shape \(\), at the root \(\)"),
         ({"a": 1, "f": jax.nn.relu}, "needs a tree with an array"),
         ([], "needs a tree with an array"),

@@ -89,7 +89,7 @@ def dtype_preserving_tree_map(
     dtype(bfloat16)
     >>> dtype_preserving_tree_map(lambda x: x / 2, params)
     Traceback (most recent call last):
-    TypeError: at ['n']: a result of dtype float32 for a leaf of dtype int32; casting="unsafe" would allow it
+    TypeError: at n: a result of dtype float32 for a leaf of dtype int32; casting="unsafe" would allow it
     """
     if casting not in ("same_kind", "unsafe"):
         raise ValueError(f"casting must be 'same_kind' or 'unsafe', found {casting!r}")

@@ -127,7 +127,7 @@ def match_spec(
     for (path, leaf), part in zip(leaves, parts, strict=True):
         if leaf is None and not is_spec_leaf(None) and any(map(is_inexact_array, jtu.tree_leaves(part))):
             raise ValueError(
-                f"{name} does not fit the tree it is for: at {name}{jtu.keystr(path)} it has NoneType, where the tree "
+                f"{name} does not fit the tree it is for: at {path_text(path, name)} it has NoneType, where the tree "
                 f"has {type(part).__name__}"
             )
     return prefix_treedef, [(path, leaf, part) for (path, leaf), part in zip(leaves, parts, strict=True)]

@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding
 
 from treekit._base.dtype import cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
 from treekit._diff.diff import TreeDiff, tree_diff
 from treekit._filter import partition
@@ -82,7 +83,7 @@ def _stack_leaves(path: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
         found = ", ".join(f"{type(x).__name__} of dtype {x.dtype}" for x in leaves)
         raise ValueError(
             f"tree_stack needs leaves of one dtype, and either arrays or ShapeDtypeStructs, at each key path: at "
-            f"{jtu.keystr(path) or 'the root'} found {found}. Cast them, or take jax.eval_shape of all trees"
+            f"{path_text(path)} found {found}. Cast them, or take jax.eval_shape of all trees"
         )
     if isinstance(first, jax.ShapeDtypeStruct):
         weak = all(map(is_weak, leaves))
@@ -111,7 +112,7 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
     ({'f': 'relu', 'w': Array(0, dtype=int32)}, {'f': 'relu', 'w': Array(1, dtype=int32)})
     """
     shapes: list[tuple[str, tuple[int, ...]]] = [
-        (jtu.keystr(path), x.shape) for path, x in jtu.tree_flatten_with_path(tree)[0] if is_array(x)
+        (path_text(path), x.shape) for path, x in jtu.tree_flatten_with_path(tree)[0] if is_array(x)
     ]
     if not shapes:
         raise ValueError("tree_unstack needs a tree with an array: the length of the first axis is the number of trees")
@@ -120,7 +121,7 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
         if not shape or shape[:1] != first[:1]:
             raise ValueError(
                 "tree_unstack needs arrays whose first axes have the same length, the number of trees: at "
-                f"{path or 'the root'} found shape {shape}, at {where or 'the root'} {first}"
+                f"{path} found shape {shape}, at {where} {first}"
             )
     leaves, treedef = jtu.tree_flatten(tree)
     columns: list[Any] = [_members(x) if is_array(x) else itertools.repeat(x, first[0]) for x in leaves]

@@ -220,7 +220,7 @@ def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r" layers\.0\.weight +f32\[4,2\] +8 +32\n", out)
     assert re.search(r" layers\.1\.in_features +4\n", out)
     assert re.search(r"callable\(tree\) +True", out) and re.search(r"is_truly_callable\(tree\) +False", out)
-    assert re.search(r"jax\.jit +cannot take 2 of 6 leaves: \.activation, \.final_activation", out)
+    assert re.search(r"jax\.jit +cannot take 2 of 6 leaves: activation, final_activation", out)
     assert re.search(r"optax +sees every leaf; adam's init fails: TypeError", out)
     assert re.search(r"treekit\.optax\.filtered +trains 4 of 6 leaves", out)
     assert "all hold" in out and "\033" not in out
@@ -268,7 +268,7 @@ def test_a_broken_class_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 # In the lowest version of JAX, its error does not name the key path.
-_AT_N = r"\['n'\]" if jax.__version_info__ > (0, 10, 0) else "Expected None"
+_AT_N = r"\bn\b" if jax.__version_info__ > (0, 10, 0) else "Expected None"
 
 
 @pytest.mark.parametrize(
@@ -299,10 +299,10 @@ def test_what_a_step_does_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["users_module:mlp", "--optimizer", "users_module:ours"]
     _, out, _ = check(capsys, *arguments)
     table = out.partition("What a step of users_module:ours does to each leaf")[2]
-    assert re.search(r"leaf +array +step +decay +state +bytes\n +\.layers +f32, 4 leaves, 17 numbers +0\.\d+", table)
+    assert re.search(r"leaf +array +step +decay +state +bytes\n +layers +f32, 4 leaves, 17 numbers +0\.\d+", table)
     _, out, _ = check(capsys, *arguments, "--json")
     first, *_ = json.loads(out)["summary"]
-    assert first["path"] == ".layers[0].weight" and first["shape"] == [4, 2] and first["step"] > 0
+    assert first["path"] == "layers.0.weight" and first["shape"] == [4, 2] and first["step"] > 0
     assert [x["name"] for x in first["state"]] == ["mu", "nu"]
     _, out, _ = check(capsys, "users_module:Doubling", "--optimizer", "users_module:ours")
     assert "does to each leaf" in out
@@ -463,7 +463,7 @@ def test_a_deep_tree(capsys: pytest.CaptureFixture[str]) -> None:
 def test_shapes_without_arrays_have_their_size(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = check(capsys, "users_module:shapes")
     assert re.search(r" w +f32\[2\] +2 +8\n", out) and "1 leaf, 2 numbers, 8 bytes" in out
-    assert re.search(r"jax\.jit +cannot take 1 of 1 leaf: \.w", out)
+    assert re.search(r"jax\.jit +cannot take 1 of 1 leaf: w", out)
 
 
 def total(tree: Any) -> Any:

@@ -420,7 +420,7 @@ def test_laws_can_be_chosen_and_progress_is_told() -> None:
     assert not list(transformation_laws(tx, params, grads, {}, laws=["traces"], progress=told.append))
     assert told == ["init and update", "traces"]
     (broken,) = transformation_laws(tx, params, grads, {}, laws=["donation"])
-    assert law in broken.law and "state['w'] is params['w']" in broken.found
+    assert law in broken.law and "state.w is params.w" in broken.found
 
 
 def test_params_are_left_as_they_are() -> None:

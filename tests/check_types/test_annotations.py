@@ -144,7 +144,7 @@ def test_a_field_is_what_its_annotation_says(hint: Any, right: Any, wrong: Any) 
     if right is not NO_VALUE:
         check_types(Holder(right))
     if wrong is not NO_VALUE:
-        assert "\n.field" in refused(Holder(wrong))
+        assert "\nfield" in refused(Holder(wrong))
 
 
 # The annotations of several fields with values that fit together, and with values that do not.
@@ -194,16 +194,16 @@ def test_the_message_names_each_key_path_the_value_the_annotation_and_what_is_bo
     )
     assert refused({"net": bad}).splitlines() == [
         "3 fields are not what their classes say:",
-        "['net'].by_name['a']     str           is not Linear | None",
-        "['net'].layers[1].bias   bfloat16[9]   is not Float[Array, 'dout'] | None   (dout=2, din=5)",
-        "['net'].head.weight      None          is not Float[Array, 'dout din']",
+        "net.by_name.a       str           is not Linear | None",
+        "net.layers.1.bias   bfloat16[9]   is not Float[Array, 'dout'] | None   (dout=2, din=5)",
+        "net.head.weight     None          is not Float[Array, 'dout din']",
         "Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape.",
     ]
     Holder = holder(a=Float[Array, "*batch n"], b=Float[Array, "{self.size} n"], size=int)
     text = refused(Holder(jnp.ones((1, 2, 3)), np.ones(3, np.float32), 2))
     assert text.splitlines()[:2] == [
         "1 field is not what its class says:",
-        ".b   float32[3](numpy)   is not Float[Array, '{self.size} n']   (n=3, batch=(1, 2))",
+        "b   float32[3](numpy)   is not Float[Array, '{self.size} n']   (n=3, batch=(1, 2))",
     ]
 
 
@@ -230,7 +230,7 @@ def test_numbers_may_be_arrays_as_jit_makes_them() -> None:
     check_types(jax.jit(lambda x: x)(numbers))
     check_types(jax.tree.map(np.asarray, numbers))
     floats = jax.tree.map(lambda x: jnp.float32(1), numbers)
-    assert [line.split()[0] for line in refused(floats).splitlines()[1:-1]] == [".size", ".flag"]
+    assert [line.split()[0] for line in refused(floats).splitlines()[1:-1]] == ["size", "flag"]
     vectors = jax.tree.map(lambda x: jnp.ones(2), numbers)
     assert refused(vectors).startswith("6 fields")
 
@@ -244,5 +244,5 @@ def test_it_works_while_tracing() -> None:
         return model.head.weight.sum()
 
     jax.grad(loss)(network())
-    with pytest.raises(TypeError, match=r"\.bias   float32\[9\]   is not"):
+    with pytest.raises(TypeError, match=r"bias   float32\[9\]   is not"):
         jax.jit(check_types)(Linear(jnp.ones((5, 3)), jnp.ones(9)))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
+from treekit._base.key_path import path_text
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 
 
@@ -70,10 +71,10 @@ def find(where: Callable[[Any], Any], marked: Marked) -> Any:
         if index is None:
             error.add_note(_RAISED)
             raise
-        paths = [jtu.keystr(path) for path, mark in jtu.tree_flatten_with_path(marked.tree)[0] if mark is error.obj]
+        paths = [path_text(path) for path, mark in jtu.tree_flatten_with_path(marked.tree)[0] if mark is error.obj]
         kind = type(marked.leaves[index]).__qualname__
         raise ValueError(
-            f"where reads .{error.name} of {''.join(paths) or 'the root'}, a leaf of type {kind}. It must use the "
+            f"where reads .{error.name} of {', '.join(paths)}, a leaf of type {kind}. It must use the "
             f"structure of the tree only. If {kind} was meant to be a node, register it; a subclass of a registered "
             "class must be registered too (treekit.node, treekit.register_node)"
         ) from error

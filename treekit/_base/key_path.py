@@ -10,9 +10,9 @@ from treekit._base.jax import jtu, untyped
 from treekit._base.types import IsLeaf, KeyPath, PyTree
 
 
-def path_text(path: KeyPath) -> str:
-    """Write a key path for an error, such as `.layers[0].bias`."""
-    return jtu.keystr(path) or "the root"
+def path_text(path: KeyPath, tree: str = "") -> str:
+    """Write a key path for an error by its name, after that of the tree, if it has one: `mask.layers.0.bias`."""
+    return ".".join(filter(None, (tree, path_name(path)))) or "the root"
 
 
 def leaf_path_text(tree: PyTree, i: int, is_leaf: IsLeaf = None) -> str:

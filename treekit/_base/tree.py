@@ -2,6 +2,7 @@
 
 import functools
 import operator
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
@@ -67,4 +68,5 @@ def prefix_mismatch(
     except ValueError as told:
         error = told
     text = str(error).replace("broadcast_prefix prefix_tree", name).replace("the prefix pytree ", "")
+    text = re.sub(rf"{re.escape(name)}(\.\w+|\[[^]]+])+", lambda found: re.sub(r"\['?(.*?)'?]", r".\1", found[0]), text)
     return ValueError(f"{name} does not fit {whole}.\n{text.replace('the full pytree', whole)}")

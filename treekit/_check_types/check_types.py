@@ -11,6 +11,7 @@ from jaxtyping import AnnotationError
 
 from treekit._base.describe import describe, describe_error, in_columns
 from treekit._base.jax import jtu
+from treekit._base.key_path import path_name
 from treekit._base.types import KeyPath
 from treekit._check_types.fit import first_misfit, fit
 from treekit._check_types.jaxtyping_internals import Memo, describe_memo, extend, fresh_memo, get_memo
@@ -48,7 +49,7 @@ def check_types(tree: object) -> None:
     >>> check_types([Linear(jnp.ones((5, 3)), jnp.ones(9))])
     Traceback (most recent call last):
     TypeError: 1 field is not what its class says:
-    [0].bias   float32[9]   is not Float[Array, 'dout']   (dout=5, din=3)
+    0.bias   float32[9]   is not Float[Array, 'dout']   (dout=5, din=3)
     Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape.
     """
     if problem := _explain(_mismatches(_nodes(tree)), tree):
@@ -140,7 +141,9 @@ def _explain(wrong: list[_Mismatch], tree: object) -> str:
     for x in wrong[:_ROWS]:
         _, path = paths.get(id(x.node), (None, type(x.node).__qualname__))  # flattening may create a new node each time
         abstract = "(abstract)" if isinstance(x.value, jax.ShapeDtypeStruct) else ""
-        rows.append((path + x.path, describe(x.value, short=False) + abstract, f"is not {x.hint}", x.bound))
+        rows.append(
+            ((path + x.path).removeprefix("."), describe(x.value, short=False) + abstract, f"is not {x.hint}", x.bound)
+        )
     several = f"{len(wrong)} fields are not what their classes say"
     title = several if len(wrong) > 1 else "1 field is not what its class says"
     more = [f"and {len(wrong) - _ROWS} more"] if len(wrong) > _ROWS else []
@@ -155,7 +158,7 @@ def _paths(tree: object) -> dict[int, tuple[object, str]]:
     paths: dict[int, tuple[object, str]] = {}
 
     def walk(x: object, path: KeyPath) -> None:
-        paths.setdefault(id(x), (x, jtu.keystr(path)))
+        paths.setdefault(id(x), (x, path_name(path)))
         for keys, child in jtu.tree_flatten_with_path(x, is_leaf=lambda child: child is not x)[0]:
             if child is not x:
                 walk(child, (*path, *keys))

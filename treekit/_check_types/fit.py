@@ -6,6 +6,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from treekit._base.jax import jtu
+from treekit._base.key_path import path_name
 from treekit._check_types.jaxtyping_internals import Memo, bind, is_jaxtyping, pytree_parts
 
 
@@ -63,13 +64,13 @@ def _items(x: Any, hint: Any) -> list[tuple[str, Any, Any]] | None:
         hints = args[:1] * len(x) if args[1:] == (...,) else args
         if len(x) != len(hints):
             return None
-        return [(f"[{i}]", *pair) for i, pair in enumerate(zip(x, hints, strict=True))]
+        return [(f".{i}", *pair) for i, pair in enumerate(zip(x, hints, strict=True))]
     if issubclass(origin, Mapping) and len(args) == 2:
-        pairs = [[(f", key {key!r}", key, args[0]), (f"[{key!r}]", value, args[1])] for key, value in x.items()]
+        pairs = [[(f", key {key!r}", key, args[0]), (f".{key}", value, args[1])] for key, value in x.items()]
         return list(itertools.chain.from_iterable(pairs))
     if issubclass(origin, Iterable) and hasattr(x, "__len__"):  # not an iterator, which would be consumed
         is_indexed = issubclass(type(x), Sequence)  # a set is not
-        return [(f"[{i}]" if is_indexed else ", an item", item, args[0]) for i, item in enumerate(x)]
+        return [(f".{i}" if is_indexed else ", an item", item, args[0]) for i, item in enumerate(x)]
     return []
 
 
@@ -111,4 +112,4 @@ def _parts(x: object, hint: object, memo: Memo) -> list[tuple[str, Any, Any]]:
     if leaf_type is None or structure is not None:  # with a structure, the shape of a leaf may depend on its place
         return []
     leaves = jtu.tree_flatten_with_path(x, is_leaf=lambda part: fit(part, leaf_type, memo) is not None)[0]
-    return [(jtu.keystr(path), leaf, leaf_type) for path, leaf in leaves if path]
+    return [(f".{path_name(path)}", leaf, leaf_type) for path, leaf in leaves if path]

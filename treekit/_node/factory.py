@@ -6,6 +6,7 @@ from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from treekit._base.jax import jtu
+from treekit._base.key_path import path_text
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, PyTree
 from treekit._node.copy_arguments import copy_arguments
@@ -99,7 +100,7 @@ def _fault_of_rebuilding(tree: PyTree, above: KeyPath) -> tuple[str, Exception |
     leaves = {path: leaf for path, leaf in after}
     for (path, _), marker in zip(before, markers, strict=True):
         if leaves.get(path) is not marker:
-            return f"overwrote its leaf {jtu.keystr((*above, *path))}", None
+            return f"overwrote its leaf {path_text((*above, *path))}", None
     if rebuilt != treedef:
         return f"changed its static parts or structure, from {treedef} to {rebuilt}", None
     return None

@@ -7,6 +7,7 @@ import jax
 
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array, is_inexact_array
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._diff.diff import TreeDiff, tree_diff
@@ -100,7 +101,7 @@ def is_jit_argument(x: object) -> bool:
 
 def by_path(tree: PyTree) -> dict[str, Any]:
     """Return the leaves of a tree by key path."""
-    return {jtu.keystr(path): x for path, x in jtu.tree_flatten_with_path(tree)[0]}
+    return {path_text(path): x for path, x in jtu.tree_flatten_with_path(tree)[0]}
 
 
 def all_finite(tree: PyTree) -> Any:

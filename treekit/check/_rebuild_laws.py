@@ -10,6 +10,7 @@ from typing import Any
 
 from treekit._base.describe import count, describe, describe_error, describe_value
 from treekit._base.jax import jtu, untyped
+from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array
 from treekit._base.types import PyTreeDef
 from treekit._diff.diff import tree_diff
@@ -39,7 +40,7 @@ def _flattens_consistently(x: object) -> Iterator[Violation]:
             fix="store arrays as data; a static value has to be hashable, with an == that returns a bool",
         )
     with_path = jtu.tree_flatten_with_path(x)[0]
-    paths = [jtu.keystr(path) for path, _ in with_path]
+    paths = [path_text(path) for path, _ in with_path]
     if not _identical([leaf for _, leaf in with_path], leaves):
         yield Violation(
             "flattening it with key paths gives the same leaves in the same order",
@@ -47,7 +48,7 @@ def _flattens_consistently(x: object) -> Iterator[Violation]:
             effect="checkpoints, tree_map_with_path and error messages mistake one leaf for another",
             fix="let flatten and flatten_with_keys agree; " + REGISTER,
         )
-    if len(set(paths)) != len(paths):
+    if len({path for path, _ in with_path}) != len(paths):
         yield Violation(
             "each of its leaves has a key path of its own",
             found=f"its key paths are {', '.join(paths)}",
@@ -114,7 +115,7 @@ def _what_became_of(given: list[Any], after: list[tuple[Any, Any]]) -> str:
     if sorted(map(id, given)) == sorted(id(leaf) for _, leaf in after):
         return "the same leaves in another order"
     pairs = zip(after, given, strict=True)
-    others = [f"{jtu.keystr(path)} is {describe(leaf)}" for (path, leaf), old in pairs if leaf is not old]
+    others = [f"{path_text(path)} is {describe(leaf)}" for (path, leaf), old in pairs if leaf is not old]
     return f"{', '.join(others)}: not what was put there"
 
 

@@ -70,13 +70,13 @@ def can_be_made_under_jit(case: Case, run: Run) -> Iterator[Violation]:
 
 def can_be_donated(case: Case, run: Run) -> Iterator[Violation]:
     """Law: params and state do not share buffers."""
-    owners = {buffer: f"params{path}" for path, buffer in _buffers(case.params).items()}
+    owners = {buffer: f"params.{path}" for path, buffer in _buffers(case.params).items()}
     for function, state in (("init", run.state), ("update", run.second)):
         taken, shared = dict(owners), list[str]()
         for path, buffer in _buffers(state).items():
             if buffer in taken:
-                shared.append(f"state{path} is {taken[buffer]}")
-            taken.setdefault(buffer, f"state{path}")
+                shared.append(f"state.{path} is {taken[buffer]}")
+            taken.setdefault(buffer, f"state.{path}")
         if shared:
             yield Violation(
                 f"the state that {function} gives shares no buffer with the params, and none within itself",
@@ -137,7 +137,7 @@ def narrow_state_decays(case: Case, run: Run) -> Iterator[Violation]:
     except Exception:  # it fails in f32, so nothing can be compared
         return
     stuck = [
-        f"state{path} fell by {decay[path]:.1%}, in f32 by {wide_decay[path]:.1%}"
+        f"state.{path} fell by {decay[path]:.1%}, in f32 by {wide_decay[path]:.1%}"
         for path in narrow
         if wide_decay[path] > 0.03 and decay[path] < 0.25 * wide_decay[path]
     ]

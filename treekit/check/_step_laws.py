@@ -77,7 +77,7 @@ def stays_finite(case: Case, run: Run) -> Iterator[Violation]:
     """Law: finite gradients give no NaN."""
     if not all_finite((case.params, case.grads)):
         return
-    if bad := nan_paths(run.last) | {f"updates{path}" for path in nan_paths(run.updates)}:
+    if bad := nan_paths(run.last) | {f"updates.{path}" for path in nan_paths(run.updates)}:
         yield Violation(
             "finite gradients give no NaN",
             found=f"NaN after {STEPS} steps at {listed(bad)}",

@@ -11,6 +11,7 @@ from treekit._base.callable import is_truly_callable
 from treekit._base.describe import count, describe_error
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jtu, untyped
+from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_parameter
 from treekit._base.types import PyTree
 
@@ -26,7 +27,7 @@ class Treatment(NamedTuple):
 
 def treatments(tree: PyTree) -> Iterator[Treatment]:
     """Yield how each library treats a tree."""
-    leaves = [(jtu.keystr(path) or "(root)", x) for path, x in jtu.tree_flatten_with_path(tree)[0]]
+    leaves = [(path_text(path), x) for path, x in jtu.tree_flatten_with_path(tree)[0]]
 
     def where(applies: Callable[[Any], bool]) -> str:
         paths = [path for path, x in leaves if applies(x)]

@@ -6,6 +6,7 @@ from typing import Any
 
 from treekit._base.describe import describe_error
 from treekit._base.jax import jtu
+from treekit._base.key_path import path_text
 from treekit._base.types import PyTree
 from treekit.check._laws import REGISTER, Violation
 from treekit.check._rebuild_laws import REBUILD_LAWS
@@ -55,7 +56,7 @@ def _violations_of_nodes(example: PyTree, sound: list[Any]) -> Iterator[tuple[st
     unsound: set[int] = set()
     for index, (path, x, parent) in reversed(list(enumerate(nodes))):  # children before their parents
         violations = [] if index in unsound else list(_violations_of_node(x))
-        where = f"{type(x).__qualname__} at {jtu.keystr(path)}" if path else type(x).__qualname__
+        where = f"{type(x).__qualname__} at {path_text(path)}" if path else type(x).__qualname__
         yield from ((where, violation) for violation in violations)
         if violations or index in unsound:
             unsound.add(parent)

@@ -78,7 +78,7 @@ def test_a_reference_is_read() -> None:
 
 def test_what_stands_for_an_array_has_its_shape() -> None:
     for param, update in ((HasArray(jnp.ones(2)), jnp.ones((3, 2))), (jnp.ones(2), HasArray(jnp.ones((3, 2))))):
-        with pytest.raises(ValueError, match=r"\['w'\]: shape \(3, 2\) for a leaf of shape \(2,\)"):
+        with pytest.raises(ValueError, match=r"\bw\b: shape \(3, 2\) for a leaf of shape \(2,\)"):
             tko.apply_updates({"w": param}, {"w": update})
 
 
@@ -135,7 +135,7 @@ def test_a_none_in_the_params_stays() -> None:
 
 
 def test_a_complex_update_of_a_real_param_is_an_error_with_the_path() -> None:
-    with pytest.raises(TypeError, match=r"\['w'\].*complex64.*float32"):
+    with pytest.raises(TypeError, match=r"\bw\b.*complex64.*float32"):
         tko.apply_updates({"w": jnp.ones(2, jnp.float32)}, {"w": jnp.ones(2, jnp.complex64)})
 
 
@@ -150,14 +150,14 @@ def test_no_param_and_no_average_changes_its_shape() -> None:
 
     for change in (tko.apply_updates, average):
         for new in (more, more.T, jnp.ones((1, 1, 3))):
-            with pytest.raises(ValueError, match=rf"\['w'\].*{re.escape(str(new.shape))} for a leaf of shape \(1, 3\)"):
+            with pytest.raises(ValueError, match=rf"\bw\b.*{re.escape(str(new.shape))} for a leaf of shape \(1, 3\)"):
                 change({"w": one}, {"w": new})
-    with pytest.raises(ValueError, match=r"\['n'\].*\(3,\) for a leaf of shape \(\)"):
+    with pytest.raises(ValueError, match=r"\bn\b.*\(3,\) for a leaf of shape \(\)"):
         tko.apply_updates({"n": 1.0}, {"n": jnp.ones(3)})
     np.testing.assert_array_equal(average(0, jnp.ones(3)), [0.5, 0.5, 0.5])  # as in Optax, an average may start from 0
-    with pytest.raises(ValueError, match=r"\['w'\].*\(1, 3\) for a leaf of shape \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"\bw\b.*\(1, 3\) for a leaf of shape \(2, 3\)"):
         average({"w": more}, {"w": one})  # another model's
-    with pytest.raises(ValueError, match=r"(?s)does not fit.*\['w'\].*dict.*NoneType"):
+    with pytest.raises(ValueError, match=r"(?s)does not fit.*\bw\b.*dict.*NoneType"):
         average({"w": {"x": one}}, {"w": None})
 
 
@@ -267,12 +267,10 @@ def test_an_init_alone_will_do() -> None:
 
 
 def test_a_number_for_a_key_is_an_error_with_the_path() -> None:
-    with pytest.raises(TypeError, match=r"at \['k'\]: an update \(f32\[\]\) for key"):
+    with pytest.raises(TypeError, match=r"at k: an update \(f32\[\]\) for key"):
         tko.apply_updates({"k": jax.random.key(0)}, {"k": jnp.ones((), jnp.float32)})
 
 
 def test_a_masked_node_is_no_update_for_an_array() -> None:
-    with pytest.raises(
-        TypeError, match=r"at \['w'\]: an update \(MaskedNode\) for f32\[2\]\. .*None for leaves without"
-    ):
+    with pytest.raises(TypeError, match=r"at w: an update \(MaskedNode\) for f32\[2\]\. .*None for leaves without"):
         tko.apply_updates({"w": jnp.ones(2)}, {"w": optax.MaskedNode()})

@@ -228,9 +228,7 @@ def test_gradients_that_do_not_fit_are_named_with_their_key_path() -> None:
         ValueError, match=r"^grads .*params have 2 children.* takes \(optimizer, grads, state, params\)"
     ):
         tko.apply_gradients(optimizer, {"w": jnp.ones((2, 3))}, state, params)
-    with pytest.raises(
-        ValueError, match=r"grads do not fit params: at \['w'\]: shape \(3, 2\) for a leaf of shape \(2, 3\)"
-    ):
+    with pytest.raises(ValueError, match=r"grads do not fit params: at w: shape \(3, 2\) for a leaf of shape \(2, 3\)"):
         tko.apply_gradients(optimizer, {**params, "w": jnp.ones((3, 2))}, state, params)
     with pytest.raises(
         ValueError, match=r"^grads .*the root, the params have dict, and the grads tuple.*in this order"

@@ -81,7 +81,7 @@ FREE = optax.contrib.schedule_free_sgd(0.1)
     [
         (
             optax.chain(optax.contrib.schedule_free_sgd(0.1), optax.scale(0.5)),
-            r"schedule_free is at \[0\] .* Put it last",
+            r"schedule_free is at 0 .* Put it last",
         ),
         (optax.contrib.mechanize(FREE), r"returns other updates \(MechanicState\)"),
         (

@@ -82,13 +82,13 @@ def test_apply_updates_adds_to_whatever_stands_for_an_array(kind: str) -> None:
 
 def test_a_ref_has_to_be_updated_in_place() -> None:
     params = {"w": jax.new_ref(jnp.ones(2))}
-    with pytest.raises(TypeError, match=r"at \['w'\]: an update \(f32\[2\]\) for Ref.*ref\[\.\.\.\] \+= update"):
+    with pytest.raises(TypeError, match=r"at w: an update \(f32\[2\]\) for Ref.*ref\[\.\.\.\] \+= update"):
         tko.apply_updates(params, {"w": jnp.ones(2)})
 
 
 def test_an_array_of_objects_is_an_error_with_its_key_path() -> None:
     params = {"w": jnp.ones(2), "o": np.array([1.0, None], object)}
-    with pytest.raises(TypeError, match=r"array of Python objects at \['o'\]"):
+    with pytest.raises(TypeError, match=r"array of Python objects at o"):
         tko.adam(0.1).init(params)
 
 
@@ -112,7 +112,7 @@ def test_nnx_optimizer_trains_mutable_variables(defaults: dict[str, bool]) -> No
 def test_a_gradient_for_what_cannot_be_a_parameter_is_an_error(leaf: Any) -> None:
     params = {"w": jnp.ones(2), "x": leaf}
     tx = tko.sgd(0.1)
-    with pytest.raises(TypeError, match=r"a gradient \(f32\[\]\) at \['x'\].*cannot be a parameter"):
+    with pytest.raises(TypeError, match=r"a gradient \(f32\[\]\) at x.*cannot be a parameter"):
         tx.update({"w": jnp.ones(2), "x": jnp.ones([])}, tx.init(params), params)
 
 
@@ -355,7 +355,7 @@ def test_an_estimated_rate_stays_real_beside_complex_params(name: str) -> None:
 @pytest.mark.parametrize("name", ["adam", "lion", "adamw"])
 def test_a_complex_gradient_of_a_real_parameter_is_named(name: str) -> None:
     tx, params = getattr(tko, name)(0.1), {"w": jnp.ones(2)}
-    with pytest.raises(TypeError, match=r"gradient at \['w'\] is c64\[2\], and its parameter f32\[2\].*real part"):
+    with pytest.raises(TypeError, match=r"gradient at w is c64\[2\], and its parameter f32\[2\].*real part"):
         tx.update({"w": jnp.ones(2, jnp.complex64)}, tx.init(params), params)
 
 
@@ -393,9 +393,7 @@ def test_a_state_that_does_not_fit_is_named_by_its_first_difference(name: str) -
 
 def test_a_gradient_of_another_shape_is_named_with_its_key_path() -> None:
     tx = tko.adam(0.1)
-    with pytest.raises(
-        (TypeError, ValueError), match=r"gradient at \['a'\] has shape \(3, 2\), and its parameter \(2, 2\)"
-    ):
+    with pytest.raises((TypeError, ValueError), match=r"gradient at a has shape \(3, 2\), and its parameter \(2, 2\)"):
         tx.update({**PAIR, "a": jnp.ones((3, 2))}, tx.init(PAIR), PAIR)
 
 
@@ -420,7 +418,7 @@ def test_updates_and_params_in_the_wrong_order_are_an_error() -> None:
     model = raw()
     tx = tko.adam(0.1)
     updates, _ = tx.update(jax.tree.map(jnp.ones_like, filtered_model()), tx.init(model), model)
-    with pytest.raises(TypeError, match=r"at \.mlp\.activation: an update .*apply_updates takes \(params, updates\)"):
+    with pytest.raises(TypeError, match=r"at mlp\.activation: an update .*apply_updates takes \(params, updates\)"):
         tko.apply_updates(updates, model)
 
 
@@ -530,7 +528,7 @@ def test_a_number_that_jit_has_made_an_array_is_named() -> None:
     grads = {"rate": None, "w": jnp.ones(3)}
     steps = tko.MultiSteps(tko.filtered(tko.adam(0.1)), 2)
     update: Any = jax.jit(steps.update)
-    with pytest.raises(TypeError, match=r"At \['rate'\], the params have a Python number that jax\.jit") as caught:
+    with pytest.raises(TypeError, match=r"At rate, the params have a Python number that jax\.jit") as caught:
         update(grads, steps.init(params), params)
     assert "another optimizer" not in str(caught.value)
     array = {**params, "rate": jnp.asarray(0.5)}
@@ -547,14 +545,14 @@ def test_the_first_difference_in_structure_is_not_a_none() -> None:
 SCALAR = {"s": jnp.ones([]), "t": jnp.ones([]), "w": jnp.ones((2, 3))}
 WITH_NONE = {"n": None, "w": jnp.ones((3, 2))}
 REFUSED: dict[str, tuple[Any, Any, str]] = {
-    "sm3": (tko.sm3(0.1), SCALAR, r"fails on f32\[\] at \['s'\] and 1 more like it, .*partition"),
-    "sm3 in wrappers": (tko.chain(tko.clip(1.0), tko.inject_hyperparams(tko.sm3)(0.1)), SCALAR, r"f32\[\] at \['s'\]"),
+    "sm3": (tko.sm3(0.1), SCALAR, r"fails on f32\[\] at s and 1 more like it, .*partition"),
+    "sm3 in wrappers": (tko.chain(tko.clip(1.0), tko.inject_hyperparams(tko.sm3)(0.1)), SCALAR, r"f32\[\] at s"),
     "galore": (
         tko.contrib.galore(0.1),
         WITH_NONE,
-        r"fails on None at \['n'\], and works if that is masked out.*masked",
+        r"fails on None at n, and works if that is masked out.*masked",
     ),
-    "galore of a raw model": (tko.contrib.galore(0.1), {"f": jax.nn.relu, "w": jnp.ones((3, 2))}, r"None at \['f'\]"),
+    "galore of a raw model": (tko.contrib.galore(0.1), {"f": jax.nn.relu, "w": jnp.ones((3, 2))}, r"None at f"),
 }
 
 

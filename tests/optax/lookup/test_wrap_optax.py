@@ -362,8 +362,8 @@ def test_a_mask_made_from_the_filtered_model_fits_the_raw_one(name: str, keep: A
     "mask, error, message",
     [
         pytest.param(3, TypeError, "mask must have bools.* at the root it has 3", id="no tree"),
-        pytest.param({"w": True, "b": 0.0}, TypeError, r"mask must have bools.*\['b'\] it has 0.0", id="number"),
-        pytest.param({"w": "yes", "b": True}, TypeError, r"mask must have bools.*\['w'\] it has 'yes'", id="string"),
+        pytest.param({"w": True, "b": 0.0}, TypeError, r"mask must have bools.*\bb\b it has 0.0", id="number"),
+        pytest.param({"w": "yes", "b": True}, TypeError, r"mask must have bools.*\bw\b it has 'yes'", id="string"),
         pytest.param("**.w", TypeError, r"mask must have bools.*has '\*\*\.w'.*use treekit\.path_mask", id="pattern"),
         pytest.param({"W": True, "b": False}, ValueError, "(?s)mask does not fit.*jax.tree.map", id="key"),
         pytest.param({"b": False}, ValueError, "(?s)mask does not fit.*jax.tree.map", id="missing"),

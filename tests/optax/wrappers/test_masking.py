@@ -144,7 +144,7 @@ def test_filtered_by_a_mask_made_from_a_callable_model() -> None:
 
 def test_filtered_names_the_argument_and_the_path_of_a_bad_spec() -> None:
     tx = tko.filtered(optax.adam(0.1), {"w": True, "b": {"c": True}})
-    with pytest.raises(ValueError, match=r"(?s)filter_spec.*\['b'\]"):
+    with pytest.raises(ValueError, match=r"(?s)filter_spec.*\bb\b"):
         tx.init(cases.arrays())
 
 
@@ -274,19 +274,19 @@ def test_bools_of_every_sort_are_taken(leaf: Any) -> None:
 @pytest.mark.parametrize("leaf", [1.0, 1, 0, "w", jnp.ones(()), np.float32(1), jnp.array([True, False])])
 def test_a_mask_of_anything_but_bools_is_an_error_that_says_where(leaf: Any) -> None:
     tx = tko.masked(optax.adam(0.1), {"w": True, "b": leaf})
-    with pytest.raises((TypeError, ValueError), match=r"mask.*\['b'\]") as error:
+    with pytest.raises((TypeError, ValueError), match=r"mask.*\bb\b") as error:
         tx.init(cases.arrays())
     assert type(leaf).__name__ in str(error.value)
-    with pytest.raises((TypeError, ValueError), match=r"mask.*\['b'\]"):
+    with pytest.raises((TypeError, ValueError), match=r"mask.*\bb\b"):
         tko.masked(optax.adam(0.1), lambda _: {"w": True, "b": leaf}).init(cases.arrays())
 
 
 @pytest.mark.parametrize(
     "mask, path, types",
     [
-        pytest.param({"w": True, "b": {"c": True}}, r"\['b'\]", ["dict", "ArrayImpl"], id="deeper"),
-        pytest.param({"w": True, "b": None}, r"\['b'\]", ["NoneType", "ArrayImpl"], id="None_for_a_parameter"),
-        pytest.param({"w": True, "b": [True]}, r"\['b'\]", ["list", "ArrayImpl"], id="list"),
+        pytest.param({"w": True, "b": {"c": True}}, r"\bb\b", ["dict", "ArrayImpl"], id="deeper"),
+        pytest.param({"w": True, "b": None}, r"\bb\b", ["NoneType", "ArrayImpl"], id="None_for_a_parameter"),
+        pytest.param({"w": True, "b": [True]}, r"\bb\b", ["list", "ArrayImpl"], id="list"),
         pytest.param([True, True], "", ["list", "dict"], id="root"),
     ],
 )
@@ -317,7 +317,7 @@ def test_a_traced_mask_is_an_error() -> None:
     def init(flag: jax.Array) -> Any:
         return tko.masked(optax.adam(0.1), {"w": flag, "b": False}).init(cases.arrays())
 
-    with pytest.raises(TypeError, match=r"mask.*\['w'\].*which is traced"):
+    with pytest.raises(TypeError, match=r"mask.*\bw\b.*which is traced"):
         jax.jit(init)(jnp.array(True))
 
 
@@ -366,7 +366,7 @@ def test_a_callable_label_tree_with_a_label_without_a_transformation_shows_both_
 
 
 def test_labels_that_do_not_fit_name_the_argument_and_the_path() -> None:
-    with pytest.raises(ValueError, match=r"(?s)param_labels.*\['b'\].*dict.*ArrayImpl"):
+    with pytest.raises(ValueError, match=r"(?s)param_labels.*\bb\b.*dict.*ArrayImpl"):
         tko.partition({"a": optax.sgd(0.1)}, {"w": "a", "b": {"c": "a"}}).init(cases.arrays())
 
 
@@ -396,7 +396,7 @@ def test_labels_that_are_no_strings(one: Any, two: Any) -> None:
 def test_labels_that_are_tuples_name_the_path_where_they_part() -> None:
     params = {"a": jnp.ones(1), "b": jnp.ones(1)}
     tx = tko.partition({("x", 1): optax.scale(1.0)}, {"a": ("x", 1), "b": {"c": ("x", 1)}})
-    with pytest.raises(ValueError, match=r"param_labels\['b'\]"):
+    with pytest.raises(ValueError, match=r"param_labels\.b"):
         tx.init(params)
 
 

@@ -229,7 +229,7 @@ def test_averages_of_different_decays_may_follow_each_other() -> None:
     tx = tko.chain(tko.sgd(1.0), EMA, tko.params_ema(0.9))
     state = tx.init(cases.arrays())
     for params in (None, cases.arrays()):
-        with pytest.raises(ValueError, match=r"several averages of the params, at \[1\], \[2\]"):
+        with pytest.raises(ValueError, match=r"several averages of the params, at 1, 2"):
             tko.get_ema(state, params)
     cases.assert_close(tko.get_ema(state[1]), cases.arrays())
 
@@ -239,13 +239,13 @@ def test_a_state_without_it_and_one_with_several() -> None:
     with pytest.raises(ValueError, match=r"no average of the params: optax.chain\(optimizer, optax.params_ema"):
         tko.get_ema(tko.chain(tko.adam(0.1), tko.ema(0.9)).init(params))
     tx = tko.partition({"a": tko.params_ema(0.9), "b": tko.params_ema(0.9)}, {"w": "a", "b": "b"})
-    with pytest.raises(ValueError, match=r"several .* at .inner_states\['a'\].inner_state, .inner_states\['b'\]"):
+    with pytest.raises(ValueError, match=r"several .* at inner_states\.a\.inner_state, inner_states\.b"):
         tko.get_ema(tx.init(params))
 
 
 def test_params_of_another_structure() -> None:
     state = tko.params_ema(0.9).init(cases.arrays())
-    with pytest.raises(ValueError, match=r"(?s)does not fit the tree that was found in the state.*\['w'\]"):
+    with pytest.raises(ValueError, match=r"(?s)does not fit the tree that was found in the state.*\bw\b"):
         tko.get_ema(state, {"w": {"x": jnp.ones(2)}, "b": jnp.ones(2)})
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, overload
 import optax
 
 from treekit._base.jax import jtu
-from treekit._base.key_path import flatten_with_names
+from treekit._base.key_path import flatten_with_names, path_text
 from treekit._base.predicates import has_gradient, is_inexact_array
 from treekit._base.tree import children_of, flatten_updates
 from treekit._base.types import KeyPath, OptState, Params, PyTree, PyTreeDef
@@ -135,7 +135,7 @@ def _check_updates_are_last(state: OptState, path: KeyPath, name: str) -> None:
     for key in path:
         if isinstance(node, _CHANGING):
             raise ValueError(
-                f"{name} is at {jtu.keystr(path)} of the state, inside of a transformation that returns other updates "
+                f"{name} is at {path_text(path)} of the state, inside of a transformation that returns other updates "
                 f"({type(node).__name__}), so they do not lead to the params that the optimizer returns. Put {name} "
                 "around it, or after it in a chain"
             )
@@ -143,7 +143,7 @@ def _check_updates_are_last(state: OptState, path: KeyPath, name: str) -> None:
         later = list(children.values())[list(children).index(key) + 1 :]
         if _is_chain(node) and not all(isinstance(x, ParamsEmaState) for x in later):
             raise ValueError(
-                f"{name} is at {jtu.keystr(path)} of the state, and another transformation follows it in its chain, so "
+                f"{name} is at {path_text(path)} of the state, and another transformation follows it in its chain, so "
                 "its updates do not lead to the params that the optimizer returns. Put it last"
             )
         node = children[key]
@@ -167,7 +167,7 @@ def _by_leaf(trees: dict[KeyPath, Any], params: Params, what: str) -> dict[int, 
 
 
 def _several(what: str, trees: dict[KeyPath, Any], otherwise: str = "") -> ValueError:
-    paths = ", ".join(map(jtu.keystr, trees))
+    paths = ", ".join(map(path_text, trees))
     return ValueError(f"the state has several {what}, at {paths}: pass the part that has the one you mean{otherwise}")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from treekit._base.describe import describe, in_columns
 from treekit._base.dtype import as_array, dtype_of, resolve_array
 from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.key_path import key_name, path_name
 from treekit._base.predicates import is_parameter
 from treekit._base.types import OptState, Params
 from treekit._diff.diff import in_colours
@@ -37,7 +38,7 @@ class Row(NamedTuple):
     """What an optimizer does to one leaf.
 
     Attributes:
-        path: the key path, as `jax.tree_util.keystr` writes it; "" for the root.
+        path: the key path, as a name: `layers.0.weight`; "" for the root.
         shape: the shape of the leaf.
         dtype: its dtype.
         step: the root mean square of what a gradient of ones adds to the update: the learning rate, for most
@@ -142,10 +143,10 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     ...     {"body": "adamw", "head": "sgd", "scale": "freeze"},
     ... )
     >>> print(summary(optimizer, params))
-    leaf       array                     step   decay   state           bytes
-    ['body']   f32, 2 leaves, 9 numbers  0.001  0.0001  mu f32, nu f32  72
-    ['head']   f32[3]                    0.1    0                       0
-    ['scale']  f32[]                     0      0                       0
+    leaf   array                     step   decay   state           bytes
+    body   f32, 2 leaves, 9 numbers  0.001  0.0001  mu f32, nu f32  72
+    head   f32[3]                    0.1    0                       0
+    scale  f32[]                     0      0                       0
     leaves: 4, frozen: 1; numbers: 13, bytes: 52; bytes of state: 76, shared by all leaves: 4
     """
     tx = normalize(optimizer)
@@ -161,8 +162,8 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     for i, ((path, _), x, effect) in enumerate(zip(leaves, real, effects, strict=True)):
         if is_parameter(x):
             of_leaf = np.shape(x), str(dtype_of(x)), effect.step, effect.decay, tuple(owned.get(i, ())), effect.note
-            rows.append(Row(jtu.keystr(path), *of_leaf))
-            keys.append(tuple(jtu.keystr((key,)) for key in path))
+            rows.append(Row(path_name(path), *of_leaf))
+            keys.append(tuple(map(key_name, path)))
     return Summary(tuple(rows), _totals(rows, start), tuple(keys))
 
 
@@ -175,8 +176,8 @@ def _accumulators(state: OptState, entries: Sequence[Entry]) -> dict[int, list[A
     owned: dict[int, list[Accumulator]] = {}
     for x, entry in zip(jtu.tree_leaves(state), entries, strict=True):
         if entry.param is not None:
-            name = entry.field or jtu.keystr(entry.path[: entry.depth])
-            found = Accumulator(name, jtu.keystr(entry.path), str(dtype_of(x)), _nbytes(x))
+            name = entry.field or path_name(entry.path[: entry.depth])
+            found = Accumulator(name, path_name(entry.path), str(dtype_of(x)), _nbytes(x))
             owned.setdefault(entry.param, []).append(found)
     return owned
 
@@ -207,7 +208,7 @@ def _groups(rows: Sequence[Row], keys: Sequence[tuple[str, ...]], depth: int) ->
     """Yield the rows that are printed as one row, with the path of their subtree."""
     if len(set(map(_look, rows))) == 1:
         shared = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*keys, strict=False))
-        yield "".join(parts[0] for parts in shared), list(rows)
+        yield ".".join(parts[0] for parts in shared), list(rows)
         return
     below: dict[str, list[int]] = {}
     for i, path in enumerate(keys):

@@ -8,7 +8,7 @@ import optax
 
 from treekit._base.dtype import as_array
 from treekit._base.jax import jtu
-from treekit._base.key_path import is_variable, path_text
+from treekit._base.key_path import is_variable, path_name, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_parameter, is_traced
 from treekit._base.tree import is_none
 from treekit._base.types import FilterSpec, KeyPath, Labels, Mask, Params, PyTree
@@ -79,7 +79,7 @@ def choose_groups(keys: frozenset[Any], param_labels: Labels, params: Params) ->
     for path, label, part in matches:
         if not is_label(label) and _has_parameters(label, part):
             raise ValueError(
-                f"Some parameters have no corresponding transformation: {jtu.keystr(path) or 'all'} have the label "
+                f"Some parameters have no corresponding transformation: {path_name(path) or 'all'} have the label "
                 f"{label!r}.\nParameter labels: {_names(x for _, x, part in matches if _has_parameters(x, part))}\n"
                 f"Transforms keys: {_names(keys)}"
             )

@@ -8,6 +8,7 @@ import optax
 from treekit._base.describe import describe_value
 from treekit._base.dtype import issubdtype
 from treekit._base.jax import jnp, jtu
+from treekit._base.key_path import path_text
 from treekit._base.predicates import is_parameter, is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._kernel.boundary import at_boundary
@@ -79,7 +80,7 @@ def _resolve(rates: PyTree, params: Params) -> tuple[Any, list[tuple[str, Any]]]
     prefix_treedef, matches = match_to_params(rates, params, is_spec_leaf=_is_rate, name="rates")
     found: list[tuple[str, Any]] = []
     for path, rate, part in matches:
-        at = f"rates{jtu.keystr(path)}"
+        at = path_text(path, "rates")
         is_used = any(map(is_parameter, jtu.tree_leaves(part)))
         if is_used and not (_is_rate(rate) or callable(rate)):
             raise TypeError(f"{at} must be a real number or a schedule, found {describe_value(rate)}")

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from treekit._base.describe import describe_value
 from treekit._base.dtype import issubdtype
 from treekit._base.jax import jnp, jtu, lax
-from treekit._base.key_path import path_name
+from treekit._base.key_path import path_name, path_text
 from treekit._base.patterns import matches
 from treekit._base.predicates import is_array
 from treekit._base.tree import is_mapping
@@ -146,7 +146,7 @@ def check_state(state: OptState, state_dtype: Any, params: Params) -> None:
             cure = "Convert it with optax.encode_state" if has_codes(state_dtype) else "Cast it"
             raise TypeError(
                 f"{what} is {jnp.dtype(wanted)}{f' below {SMALLEST:,} elements' if few else ''}, and this state has "
-                f"{x.dtype} at {jtu.keystr(entry.path)}. {cure}, or make it again with init"
+                f"{x.dtype} at {path_text(entry.path)}. {cure}, or make it again with init"
             )
 
 
@@ -225,7 +225,7 @@ def _check_used(dtypes: Mapping[Any, Any], entries: list[Entry], leaves: list[An
     for entry, (key, dtype) in zip(entries, found, strict=True):
         if key is not None and dtype is None and key == entry.field:
             raise ValueError(
-                f"state_dtype[{key!r}] is {jnp.dtype(dtypes[key])}, and {jtu.keystr(entry.path)} is "
+                f"state_dtype[{key!r}] is {jnp.dtype(dtypes[key])}, and {path_text(entry.path)} is "
                 f"{_what(entry)}, which needs float32 at least: leave {key!r} out"
             )
 
@@ -239,7 +239,7 @@ def _check_no_integers(entries: list[Entry], leaves: list[Any]) -> None:
     for entry, x in zip(entries, leaves, strict=True):
         if has_code_dtype(x):
             raise ValueError(
-                f"the state has an array of {x.dtype} of its own at {jtu.keystr(entry.path)}, which could be mistaken "
+                f"the state has an array of {x.dtype} of its own at {path_text(entry.path)}, which could be mistaken "
                 "for codes. Wrap only the transformation with the moments in dtype_preserving"
             )
 
