@@ -67,3 +67,8 @@ def test_under_transformations() -> None:
         return jax.tree.map(jnp.asarray, tk.trainable(tree))
 
     tk.assert_trees_same(jax.jit(masks)(Norm(ONE, ONE)), Norm(jnp.array(True), jnp.array(False)))
+
+
+def test_a_static_field_is_never_trained_so_it_cannot_be_marked() -> None:
+    with pytest.raises(TypeError, match=r"field\(static=True, trainable=False\): a static value is not a leaf"):
+        tk.field(static=True, trainable=False)

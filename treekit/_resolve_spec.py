@@ -66,6 +66,10 @@ def resolve_shown(
     except Exception as error:
         if isinstance(spec, TreeSpec):  # its errors name it
             raise
+        if not (jtu.all_leaves([spec]) or jtu.tree_leaves(spec)):
+            raise ValueError(
+                f"{name} is a {type(spec).__name__} without a leaf, such as one in which each is None"
+            ) from None
         raise ValueError(
             f"the function given as {name} raised {type(error).__name__}: {error}. It is called once, with all of the "
             f"params (here a {type(tree).__name__}), and returns a tree: {name}=lambda params: jax.tree.map(f, params)"

@@ -98,6 +98,9 @@ def field(
     Returns:
         A dataclass field.
 
+    Raises:
+        TypeError: `static` is True and `trainable` False.
+
     >>> from treekit import node
     >>> @node
     ... class Scale:
@@ -106,6 +109,8 @@ def field(
     >>> Scale(2)
     Scale(factor=2.0, name='scale')
     """
+    if static and not trainable:
+        raise TypeError("field(static=True, trainable=False): a static value is not a leaf, so it is never trained")
     extra: dict[str, Any] = {}
     if static:
         extra["static"] = True

@@ -2,6 +2,8 @@
 
 from typing import Any, TypeVar
 
+import optax
+
 from treekit._base.jax import jtu
 from treekit._base.tree import flatten_updates, is_none
 from treekit._base.types import Params, Updates
@@ -41,7 +43,7 @@ def apply_gradients(
         The new params, with the structure, shapes and dtypes of `params`; and the new state.
 
     Raises:
-        TypeError: `params` is None.
+        TypeError: `params` is None; or the optimizer is `lookahead`.
         ValueError: `grads` do not have the structure or the shapes of `params`; the message names the first key path.
         ValueError, TypeError: the optimizer fails, and `state` is not a state of this optimizer for these params; the
             message names the key path.
@@ -55,6 +57,11 @@ def apply_gradients(
     >>> params
     {'name': 'scale', 'w': Array([0.5, 0.5], dtype=float32)}
     """
+    if isinstance(params, optax.LookaheadParams) or isinstance(state, optax.LookaheadState):
+        raise TypeError(
+            "apply_gradients does not take a step of optax.lookahead, whose params are a pair, fast and slow: call "
+            "optimizer.update with the pair, and optax.apply_updates"
+        )
     _check_grads(grads, params)
 
     def apply(params: Params, updates: Updates) -> Any:

@@ -18,6 +18,7 @@ from treekit._base.callable import is_truly_callable
 from treekit._base.describe import describe, describe_error, describe_value
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp, jtu
+from treekit._base.key_path import is_variable
 from treekit._base.predicates import is_array, is_parameter, is_real_number
 from treekit._base.types import Params
 from treekit._filter import TreeSpec, filter
@@ -69,6 +70,11 @@ def check_argument(value: Any, parameter: inspect.Parameter, factory: str) -> No
         values = enumerate(value) if parameter.kind is inspect.Parameter.VAR_POSITIONAL else [("", value)]
         for i, x in values:
             check_is_transformation(x, f"{parameter.name}{'' if i == '' else f'[{i}]'} of {factory}")
+    if _takes_arrays(parameter) and not (jtu.all_leaves([value]) or is_variable(value)):
+        raise TypeError(
+            f"{parameter.name} of {factory} must be a number, found a {type(value).__name__}. Params and gradients are "
+            "arguments of init and update"
+        )
     is_text = isinstance(value, _TEXT) and not _mentions(parameter, str, "str")
     if _takes_schedules(parameter) and (is_text or isinstance(value, _CONTAINERS)):
         raise TypeError(f"{parameter.name} of {factory} must be a number or a schedule, found {describe_value(value)}")
@@ -97,6 +103,10 @@ def _is_setting(parameter: inspect.Parameter) -> bool:
 
 def _takes_schedules(parameter: inspect.Parameter) -> bool:
     return _mentions(parameter, optax.Schedule, "Schedule", "ScalarOrSchedule")
+
+
+def _takes_arrays(parameter: inspect.Parameter) -> bool:
+    return parameter.annotation in (float, "float", jax.typing.ArrayLike, "ArrayLike", "jax.typing.ArrayLike")
 
 
 def _mentions(parameter: inspect.Parameter, *types: object) -> bool:

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Generator
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 
@@ -29,7 +30,11 @@ def diagnosing_init(init: Callable[[Any], Any], params: Params) -> Generator[Non
     Raises:
         ValueError: they are (a TypeError, if the body raised one); else the error of the body is raised as it is.
     """
-    with _explaining(lambda error: _wrong_leaf(error, params, lambda hide: init(hide(params)))):
+
+    def explain(error: Exception) -> str:
+        return _abstract_leaf(params) or _wrong_leaf(error, params, lambda hide: init(hide(params)))
+
+    with _explaining(explain):
         yield
 
 
@@ -144,6 +149,16 @@ def _traced_number(params: Params) -> str:
                 f"At {path_text(path)}, the params have a Python number that jax.jit has made an array: "
                 "if init received the number, a filter may select it differently. Make it an array before init, with "
                 "jnp.asarray, or jit the step with equinox.filter_jit, which does not convert numbers"
+            )
+    return ""
+
+
+def _abstract_leaf(params: Params) -> str:
+    for path, x in jtu.tree_flatten_with_path(params)[0]:
+        if isinstance(x, jax.ShapeDtypeStruct):
+            return (
+                f"the params have a ShapeDtypeStruct at {path_text(path)}, and this init computes with their values. "
+                "For the shapes of the state, use jax.eval_shape(optimizer.init, params)"
             )
     return ""
 
