@@ -51,6 +51,9 @@ class GradientTransformation(_Base, Generic[State_co]):
     compose cores, so that a gradient crosses the boundary once, however deeply transformations are nested. `_replace`
     returns one of Optax's transformations, since another `init` or `update` does not belong to the core.
 
+    A function that accepts any optimizer, also one of plain Optax or a `MultiSteps`, annotates it with
+    `treekit.typing.TransformationLike`.
+
     JAX rebuilds it from `init` and `update`, which are its leaves. From the same two functions comes the same
     transformation.
 
