@@ -75,7 +75,8 @@ class _Match:
         raise ValueError(_undecided(below, rivals, candidates))
 
     def _match_rest(self, state: State, known: Container[Leaf]) -> None:
-        rest = [(below, leaf) for below, leaf in state.leaves.items() if below not in self._params[state]]
+        of_params = set(self._params[state])
+        rest = [(below, leaf) for below, leaf in state.leaves.items() if below not in of_params]
         origins = dict.fromkeys(x.state for below in self._params[state] for x in self._sources(state, below))
         for below, leaf in rest:
             if leaf in known:
