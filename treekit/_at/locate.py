@@ -74,9 +74,8 @@ def find(where: Callable[[Any], Any], marked: Marked) -> Any:
         paths = [path_text(path) for path, mark in jtu.tree_flatten_with_path(marked.tree)[0] if mark is error.obj]
         kind = type(marked.leaves[index]).__qualname__
         raise ValueError(
-            f"where reads .{error.name} of {', '.join(paths)}, a leaf of type {kind}. It must use the "
-            f"structure of the tree only. If {kind} was meant to be a node, register it; a subclass of a registered "
-            "class must be registered too (treekit.node, treekit.register_node)"
+            f"where reads .{error.name} of {', '.join(paths)}, a leaf of type {kind}. It must use the structure of "
+            f"the tree only. If a {kind} is a node, register it, and each subclass: treekit.node, treekit.register_node"
         ) from error
     except Exception as error:
         advice = ", so it must return nodes, and not compute with leaves" if isinstance(error, TypeError) else ""

@@ -40,17 +40,17 @@ class Program(NamedTuple):
     jaxpr: Any
     like: Any
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """Return the result for arguments like those of `trace_program`; each array may be UNKNOWN or TRACKED."""
         results = _run(self.jaxpr, [x for x in jtu.tree_leaves(args) if _is_input(x)])
         return jtu.tree_structure(self.like).unflatten(results)
 
 
-def trace_program(f: Callable[..., Any], *args: Any) -> Program:
+def trace_program(f: Callable[..., Any], *args: object) -> Program:
     """Trace a function of trees. Their arrays are its inputs; other leaves are constants."""
     leaves, treedef = jtu.tree_flatten(args)
 
-    def of_inputs(*inputs: Any) -> Any:
+    def of_inputs(*inputs: object) -> Any:
         rest = iter(inputs)
         return f(*treedef.unflatten([next(rest) if _is_input(x) else x for x in leaves]))
 
@@ -73,7 +73,7 @@ def _run(closed: Any, inputs: Sequence[Any]) -> list[Any]:
     jaxpr, consts = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
     values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
 
-    def read(x: Any) -> Any:
+    def read(x: object) -> Any:
         return x.val if isinstance(x, jax.extend.core.Literal) else values[x]
 
     last_uses: dict[Any, int] = {}
@@ -110,12 +110,12 @@ def _apply(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
     return [_any_of(inputs)] * len(eqn.outvars)
 
 
-def _select(which: Any, *cases: Any) -> Any:
+def _select(which: Any, *cases: object) -> Any:
     chosen: set[Any] = set() if isinstance(which, Unknown) else set(np.ravel(which).tolist())
     return cases[int(chosen.pop())] if len(chosen) == 1 else _join(which, *cases)
 
 
-def _cond(branches: Sequence[Any], index: Any, *inputs: Any) -> Sequence[Any]:
+def _cond(branches: Sequence[Any], index: Any, *inputs: object) -> Sequence[Any]:
     if not isinstance(index, Unknown):
         return _run(branches[min(max(int(index), 0), len(branches) - 1)], inputs)
     return [_join(index, *results) for results in zip(*(_run(branch, inputs) for branch in branches), strict=True)]
@@ -134,7 +134,7 @@ def _while(params: dict[str, Any], inputs: list[Any]) -> Sequence[Any]:
     return carry
 
 
-def _join(which: Any, *values: Any) -> Any:
+def _join(which: Any, *values: object) -> Any:
     """Return what is known of one of these values; `which` decides which of them."""
     is_one = all(x is values[0] for x in values) or all(map(is_zero, values))
     return values[0] if is_one else _any_of([which, *values])

@@ -42,7 +42,7 @@ def _may_be_sharded(param: object) -> bool:
     return is_traced(param) or (isinstance(param, jax.Array) and isinstance(param.sharding, NamedSharding))
 
 
-def _shard_leaf_alike(x: object, param: object, flag: Callable[[], Any]) -> Any:
+def _shard_leaf_alike(x: Any, param: Any, flag: Callable[[], Any]) -> Any:
     if not _has_shape_of(x, param):
         return x
     return _constrain(x, param, flag) if is_traced(x) or is_traced(param) else _put(x, param)
@@ -55,13 +55,13 @@ def _has_shape_of(x: object, param: object) -> bool:
     return x.shape[x.ndim - param.ndim :] == param.shape
 
 
-def _put(x: object, param: object) -> Any:
+def _put(x: Any, param: Array) -> Any:
     is_sharded = isinstance(x, jax.Array) and not x.sharding.is_fully_replicated
     sharding = _sharding_like(x, param)
     return x if is_sharded or sharding is None else untyped.device_put(x, sharding)
 
 
-def _constrain(x: Any, param: Any, flag: Callable[[], Any]) -> Any:
+def _constrain(x: Array, param: Array, flag: Callable[[], Any]) -> Any:
     explicit = untyped.typeof(param).sharding  # for explicit axes of a mesh; for all others, specs consist of None
     spec, own_spec = _spec(x, param, explicit), untyped.typeof(x).sharding.spec
     if own_spec != spec:
@@ -75,7 +75,7 @@ def _constrain(x: Any, param: Any, flag: Callable[[], Any]) -> Any:
     return x if is_done else lax.with_sharding_constraint(x, sharding)
 
 
-def _sharding_like(x: Any, param: Any) -> NamedSharding | None:
+def _sharding_like(x: Array, param: Array) -> NamedSharding | None:
     """Return the sharding that `x` needs; None if that of its param is unknown or replicated."""
     sharding = param.sharding
     if sharding.is_fully_replicated or not isinstance(sharding, NamedSharding):
@@ -83,13 +83,13 @@ def _sharding_like(x: Any, param: Any) -> NamedSharding | None:
     return NamedSharding(sharding.mesh, _spec(x, param, sharding))
 
 
-def _spec(x: Any, param: Any, sharding: Any) -> Any:
+def _spec(x: Array, param: Array, sharding: Any) -> Any:
     """Return the spec of the param's sharding, after the axes that only the state has."""
     own_axes, axes = x.ndim - param.ndim, param.ndim - len(sharding.spec)
     return untyped.P(*[None] * own_axes, *sharding.spec, *[None] * axes)
 
 
-def _tie(never: Bool[Array, ""], x: Any, param: Any) -> Any:
+def _tie(never: Bool[Array, ""], x: Array, param: Array) -> Any:
     """Return `x` from a select that never returns the param, so that the compiler shards both in the same way.
 
     No operation is added that does nothing: this is done for each leaf, which takes as long as making the zeros.

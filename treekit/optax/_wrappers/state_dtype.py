@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 from jax.typing import DTypeLike
+from jaxtyping import Array
 
 from treekit._base.describe import describe_value
 from treekit._base.dtype import issubdtype
@@ -92,7 +93,7 @@ def store(tx: TransformationLike, state_dtype: Any) -> Core:
             return inner_init(params)
         return cast_state(state_dtype, inner_init(wide(params)), params)
 
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         check_state(state, state_dtype, updates if params is None else params)
         new_updates, new_state = inner_update(wide(updates), widen(state), wide(params), **extra)
         return new_updates, new_state
@@ -103,7 +104,7 @@ def store(tx: TransformationLike, state_dtype: Any) -> Core:
 def _widened(tree: PyTree, dtype: DTypeLike) -> Any:
     """Cast floating-point arrays of fewer bits to a dtype."""
 
-    def wide(x: Any) -> Any:
+    def wide(x: Array) -> Any:
         return lax.convert_element_type(x, jnp.result_type(x.dtype, _canonical(dtype))) if _is_float(x) else x
 
     return jtu.tree_map(wide, tree)
@@ -128,7 +129,7 @@ def cast_state(state_dtype: Any, state: OptState, params: Params) -> Any:
     return treedef.unflatten(map(_cast, leaves, found))
 
 
-def _cast(x: Any, decision: "_Decision") -> Any:
+def _cast(x: Array, decision: "_Decision") -> Any:
     if decision.dtype is None:
         return x
     return encode(x, decision.dtype) if _is_code(decision.dtype) else lax.convert_element_type(x, decision.dtype)
@@ -162,7 +163,7 @@ class _Decision(NamedTuple):
     dtype: Any
 
     @classmethod
-    def of(cls, state_dtype: Any, entry: Entry, x: Any) -> "_Decision":
+    def of(cls, state_dtype: Any, entry: Entry, x: Array) -> "_Decision":
         if not (_is_float(x) or (has_codes(state_dtype) and has_code_dtype(x))):
             return cls(None, None)
         if not is_mapping(state_dtype):
@@ -171,7 +172,7 @@ class _Decision(NamedTuple):
         return cls(key, None if key is None else _dtype_by_name(_canonical(state_dtype[key]), entry, x))
 
 
-def _held_dtype(wanted: Any, entry: Entry, x: Any) -> Any:
+def _held_dtype(wanted: Any, entry: Entry, x: Array) -> Any:
     """Return the dtype in which a float is stored: numbers of shape () are not narrowed, as b2 = 0.999 is 1 in bf16."""
     if entry.role in _SUMS and jnp.finfo(wanted).bits < 32:
         return _at_least_f32(x)
@@ -179,7 +180,7 @@ def _held_dtype(wanted: Any, entry: Entry, x: Any) -> Any:
     return x.dtype if is_narrowed and x.shape == () else wanted
 
 
-def _dtype_by_name(wanted: Any, entry: Entry, x: Any) -> Any:
+def _dtype_by_name(wanted: Any, entry: Entry, x: Array) -> Any:
     """Return the dtype in which an array is stored that an entry of the mapping matches; None if it may have any."""
     if not _is_code(wanted):
         return None if entry.role in _SUMS and jnp.finfo(wanted).bits < 32 else wanted
@@ -188,7 +189,7 @@ def _dtype_by_name(wanted: Any, entry: Entry, x: Any) -> Any:
     return wanted if x.size >= SMALLEST else _at_least_f32(x)
 
 
-def _at_least_f32(x: Any) -> Any:
+def _at_least_f32(x: Array) -> Any:
     return jnp.result_type(x.dtype, jnp.float32)
 
 
