@@ -322,7 +322,10 @@ TOO_DEEP = {
 }
 
 
-@pytest.mark.parametrize("value", TOO_DEEP.values(), ids=TOO_DEEP)
+@pytest.mark.parametrize(
+    "value",
+    [pytest.param(x, id=name, marks=[pytest.mark.slow] if "100,000" in name else []) for name, x in TOO_DEEP.items()],
+)
 @created
 def test_a_value_that_is_nested_too_deeply_is_an_error(way: Way, value: Any) -> None:
     message = rf"{way.cls.__name__}\.name is static, and comparing its value exceeds .* Pass a flat value"
@@ -332,6 +335,7 @@ def test_a_value_that_is_nested_too_deeply_is_an_error(way: Way, value: Any) -> 
         replace(way.make(1, 2, "a"), name=value)
 
 
+@pytest.mark.slow
 def test_every_depth_is_accepted_or_gives_that_error() -> None:
     """Near Python's limit, it depends on the number of frames which step fails first."""
     deepest = 0
