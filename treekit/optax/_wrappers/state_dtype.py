@@ -104,7 +104,7 @@ def store(tx: TransformationLike, state_dtype: Any) -> Core:
 def _widened(tree: PyTree, dtype: DTypeLike) -> Any:
     """Cast floating-point arrays of fewer bits to a dtype."""
 
-    def wide(x: Array) -> Any:
+    def wide(x: Any) -> Any:
         return lax.convert_element_type(x, jnp.result_type(x.dtype, _canonical(dtype))) if _is_float(x) else x
 
     return jtu.tree_map(wide, tree)
@@ -129,7 +129,7 @@ def cast_state(state_dtype: Any, state: OptState, params: Params) -> Any:
     return treedef.unflatten(map(_cast, leaves, found))
 
 
-def _cast(x: Array, decision: "_Decision") -> Any:
+def _cast(x: Any, decision: "_Decision") -> Any:
     if decision.dtype is None:
         return x
     return encode(x, decision.dtype) if _is_code(decision.dtype) else lax.convert_element_type(x, decision.dtype)
@@ -163,7 +163,7 @@ class _Decision(NamedTuple):
     dtype: Any
 
     @classmethod
-    def of(cls, state_dtype: Any, entry: Entry, x: Array) -> "_Decision":
+    def of(cls, state_dtype: Any, entry: Entry, x: Any) -> "_Decision":
         if not (_is_float(x) or (has_codes(state_dtype) and has_code_dtype(x))):
             return cls(None, None)
         if not is_mapping(state_dtype):
