@@ -217,6 +217,7 @@ def test_values_that_are_not_known_have_no_stats() -> None:
     rows = {row.name: row for row in tk.tree_summary(tree, stats=True).rows}
     assert [name for name, row in rows.items() if row.nans is not None] == ["known"]
     assert rows["gone"].type.endswith("(deleted)")
+    assert str(tk.tree_summary({"shape": tree["shape"]}, stats=True)).endswith("1 leaf, 2 numbers, 8 bytes")
 
 
 def test_traced_leaves_have_shapes_and_constants_have_values() -> None:

@@ -96,7 +96,8 @@ class TreeSummary:
         text = f"{row.type}: {_sizes(row)}"
         if self._stats:
             values = zip(("mean", "std", "NaNs", "infs"), _stats_cells(row), strict=True)
-            text += "; " + ", ".join(f"{name} {value}" for name, value in values if value)
+            shown = ", ".join(f"{name} {value}" for name, value in values if value)
+            text += f"; {shown}" if shown else ""
         return text
 
 

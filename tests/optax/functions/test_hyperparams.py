@@ -232,6 +232,14 @@ def test_what_an_int_cannot_become(value: Any, shown: str) -> None:
         tko.set_hyperparams(state, n=value)
 
 
+@pytest.mark.parametrize("value", (1e50, -1e50, np.float64(1e50), 10**400))
+def test_a_finite_number_does_not_become_infinite(value: Any) -> None:
+    state = tko.inject_hyperparams(tko.sgd)(0.1).init(jnp.ones(2))
+    with pytest.raises(TypeError, match=r"learning_rate is f32\[\], and cannot become"):
+        tko.set_hyperparams(state, learning_rate=value)
+    assert tko.set_hyperparams(state, learning_rate=np.inf).hyperparams["learning_rate"] == np.inf
+
+
 @pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
 @pytest.mark.parametrize("given", [{"learning_rate": 1.0}, {OTHER: 1.0}], ids=["by_name", "by_key"])
 def test_where_a_schedule_would_overwrite_it(o: Any, given: Any) -> None:
