@@ -21,8 +21,8 @@ LOOKAHEAD = optax.lookahead(optax.sgd(0.1), 5, 0.5)
 NO_LABELS = jax.tree.map(lambda _: None, eqx.filter(MODEL, eqx.is_array))
 
 
-def call(module: Any, name: str, *args: object) -> Any:
-    return getattr(module, name)(*args)
+def call(module: Any, name: str, *args: object, **kwargs: object) -> Any:
+    return getattr(module, name)(*args, **kwargs)
 
 
 def init(name: str) -> Any:
@@ -42,6 +42,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "labels that are all None": (
         lambda: tko.partition({"a": tko.sgd(0.1)}, NO_LABELS).init(MODEL),
         r"^param_labels is a MLP without a leaf.*\nMake param_labels with jax\.tree\.map",
+    ),
+    "None for freeze_mask": (
+        partial(call, tko.transforms, "selective_transform", tko.sgd(0.1), freeze_mask=None),
+        r"^freeze_mask is None, which would freeze nothing",
     ),
     "a function that labels with None": (
         lambda: tko.partition({"a": tko.sgd(0.1)}, lambda m: NO_LABELS).init(MODEL),

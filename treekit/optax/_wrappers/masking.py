@@ -230,7 +230,8 @@ def selective_transform(
     >>> tx.update(params, tx.init(params), params)[0]
     {'b': Array([-1., -1.], dtype=float32), 'w': Array([0., 0.], dtype=float32)}
     """
-
+    if freeze_mask is None:
+        raise TypeError("freeze_mask is None, which would freeze nothing: to do so, use the optimizer alone")
     # Resolved before the labels are, so that an error names the argument that the user wrote.
     return _partition({"train": optimizer, "freeze": optax.set_to_zero()}, _train_or_freeze, freeze_mask)
 
