@@ -1,10 +1,8 @@
 # pyright: strict
-"""`TransformationLike` annotates every optimizer, of treekit or your own. See tests/test_typing.py.
-
-Plain Optax has no types for mypy; with pyright, its optimizers are accepted too.
-"""
+"""`TransformationLike` annotates every optimizer, of treekit, of plain Optax or your own. See tests/test_typing.py."""
 
 import jax
+import optax as plain
 
 from treekit import optax
 from treekit.testing import check_transformation
@@ -52,6 +50,12 @@ def every(params: Params) -> None:
     train(optax.lbfgs(), params)
     train(optax.inject_hyperparams(optax.adam)(1e-3), params)
     train(optax.MultiSteps(optax.adam(1e-3), 2), params)
+    train(plain.adam(1e-3), params)
+    train(plain.chain(plain.clip(1.0), plain.sgd(0.1)), params)
+    train(plain.lbfgs(), params)
+    train(plain.inject_hyperparams(plain.adam)(1e-3), params)
+    train(plain.MultiSteps(plain.adam(1e-3), 2), params)
+    train(plain.MultiSteps(plain.adam(1e-3), 2).gradient_transformation(), params)
     train(Own(), params)
-    for optimizer in wrapped(optax.adam(1e-3)) + wrapped(Own()):
+    for optimizer in wrapped(plain.adam(1e-3)) + wrapped(optax.adam(1e-3)) + wrapped(Own()):
         train(optimizer, params)
