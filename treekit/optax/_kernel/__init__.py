@@ -3,11 +3,10 @@
 1. `transformation`: what is a transformation of treekit, and what is its core?
 2. `boundary`: how does an update get from raw models to trees of arrays, and back? `crossing` has the trees of one
    update in both forms.
-3. `selection`: how does a transformation run on some of the leaves? `resolve_masks` decides on which, and `extra_args`
-   shows it the extra arguments.
+3. `selection`: how does a transformation run on some of the leaves? `resolve_masks` decides on which.
 4. `preserve_dtypes`: how do state and updates keep dtype and structure? `sharding` keeps sharding.
 5. `state_map`: which array of a state belongs to which parameter, and what is it?
-6. `step_if`: how does a step run only if a flag is true? `in_place` has the loops, and `traced` traces it once.
+6. `step_if`: how does a step run only if a flag is true? `in_place` has the loops.
 7. `argument_kind`: is an argument of a factory a mask, a schedule or a number?
 8. `diagnose`: what is wrong with the arguments of an update that failed?
 """

@@ -14,8 +14,8 @@ from treekit._base.predicates import is_parameter
 from treekit._base.types import OptState, Params, Updates
 from treekit.optax._kernel.crossing import NO_UPDATES, Crossing, showing
 from treekit.optax._kernel.diagnose import diagnosing, diagnosing_init
-from treekit.optax._kernel.extra_args import view_extra_args
 from treekit.optax._kernel.preserve_dtypes import preserve_dtypes, step_of
+from treekit.optax._kernel.selection import view_extra_args
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import (
     Apply,

@@ -7,10 +7,13 @@ each call, since it consists of new functions. tests/optax/kernel/test_eager.py 
 `update_if` for the updates of the other wrappers. tests/accelerators and tests/optax/test_cost.py count the memory.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.extend.core
 from jaxtyping import Array, Bool
 
 from treekit._base.dtype import cast_like, strengthen_all
@@ -18,7 +21,6 @@ from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, PyTree, Updates
 from treekit.optax._kernel.in_place import in_place, run_in_place, zero_if
-from treekit.optax._kernel.traced import Traced, trace, zeros
 
 
 def run_step_if(
@@ -159,6 +161,46 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
         return in_place(flag, functools.partial(run, consts), carry)
 
     return with_derivative_of(by_cond, by_loop, traced)(flag, carry, consts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A traced function, which can be called again without running its Python code.
+
+    It does not contain the arrays that the function closes over, since JAX caches it: they are passed in each call.
+
+    Attributes:
+        jaxpr: the traced computation.
+        like: the result, with a shape and a dtype for each array.
+    """
+
+    jaxpr: Any
+    like: Any
+
+    def __call__(self, *args: Any, consts: Any) -> Any:
+        """Compute the result for other arguments, and other arrays instead of those closed over."""
+        closed = jax.extend.core.ClosedJaxpr(self.jaxpr, consts)
+        leaves = untyped.extend.core.jaxpr_as_fun(closed)(*jtu.tree_leaves(args))
+        return jtu.tree_structure(self.like).unflatten(leaves)
+
+
+def trace(f: Callable[..., Any], *args: object) -> tuple[Traced, Any]:
+    """Trace a function, and return it with the arrays that it closes over.
+
+    Under jit, the function is jitted first, so that each call adds only one equation; adding thousands of equations
+    again would take as long as tracing them. Compilers inline the call. Outside of jit, JAX would keep the arrays alive
+    that a jitted function closes over.
+    """
+    under_jit = any(map(is_traced, jtu.tree_leaves(args)))
+    closed, like = untyped.make_jaxpr(untyped.jit(f) if under_jit else f, return_shape=True)(*args)
+    # As of JAX 0.12, a jaxpr contains its constants, and is made again without.
+    jaxpr = jax.extend.core.ClosedJaxpr(closed, []) if closed.jaxpr is closed else closed.jaxpr
+    return Traced(jaxpr, like), closed.consts
+
+
+def zeros(like: PyTree) -> Any:
+    """Make zeros for a tree of shapes, dtypes and, on a mesh with explicit axes, shardings."""
+    return jtu.tree_map(jnp.zeros_like, like)
 
 
 def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any], traced: Traced) -> Callable[..., Any]:

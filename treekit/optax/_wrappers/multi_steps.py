@@ -15,8 +15,7 @@ from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._kernel.boundary import at_boundary, normalize
 from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates, step_of
-from treekit.optax._kernel.step_if import run_if, run_step_if
-from treekit.optax._kernel.traced import zeros
+from treekit.optax._kernel.step_if import run_if, run_step_if, zeros
 from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of
 from treekit.optax._kernel.types import TransformationLike, U
 from treekit.optax._wrappers.round_position import Position, check_k, is_int
