@@ -12,7 +12,7 @@ from jaxtyping import Array, BFloat16, Float, Float32, Shaped, UInt32
 
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.predicates import is_array
+from treekit._base.predicates import is_array, is_narrow
 from treekit._base.types import PyTree
 
 if TYPE_CHECKING:
@@ -91,12 +91,6 @@ def round_by(random_bits: RandomBits, x: Any, dtype: object) -> jax.Array:
         x = _round(x, part, random_bits)
     out: jax.Array = x.astype(dtype)
     return out
-
-
-def is_narrow(x: Any) -> bool:
-    """Whether `x` is an array, or a ShapeDtypeStruct, of floating-point numbers of less than 32 bits."""
-    is_like = is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
-    return is_like and issubdtype(x.dtype, np.floating) and jnp.finfo(x.dtype).bits < 32
 
 
 def widen(tree: PyTree) -> Any:

@@ -137,3 +137,9 @@ def is_real_number(x: Any) -> bool:
 def is_traced(x: object) -> bool:
     """Whether a leaf is a tracer, whose value is not known."""
     return isinstance(x, Tracer)
+
+
+def is_narrow(x: Any) -> bool:
+    """Whether `x` is an array, or a ShapeDtypeStruct, of floating-point numbers of less than 32 bits."""
+    is_like = is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
+    return is_like and issubdtype(x.dtype, np.floating) and jnp.finfo(x.dtype).bits < 32

@@ -9,11 +9,11 @@ import jax
 from treekit._base.describe import describe_error
 from treekit._base.dtype import issubdtype
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.predicates import is_inexact_array
+from treekit._base.predicates import is_inexact_array, is_narrow
 from treekit._base.types import OptState, Params, PyTree
 from treekit._diff.diff import TreeDiff, tree_diff
 from treekit._diff.leaf_diff import STRUCTURE
-from treekit._round import is_narrow, widen
+from treekit._round import widen
 from treekit.check._case import STEPS, Case, Run, by_path, is_jit_argument, listed, split
 from treekit.check._laws import KEEP_WIDE, PRESERVE, Violation
 

@@ -4,8 +4,7 @@ Every update crosses it once, at the outermost transformation. Inside, transform
 cores, are composed.
 """
 
-import contextlib
-from collections.abc import Generator
+from collections.abc import Callable
 from typing import Any
 
 from treekit._base.describe import describe_value
@@ -13,7 +12,7 @@ from treekit._base.jax import jtu
 from treekit._base.predicates import is_parameter
 from treekit._base.types import OptState, Params, Updates
 from treekit.optax._kernel.crossing import NO_UPDATES, Crossing, showing
-from treekit.optax._kernel.diagnose import diagnosing, diagnosing_init
+from treekit.optax._kernel.diagnose import explain_init, explain_update
 from treekit.optax._kernel.preserve_dtypes import preserve_dtypes, step_of
 from treekit.optax._kernel.selection import view_extra_args
 from treekit.optax._kernel.state_map import is_params_placeholder
@@ -53,13 +52,19 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
         _check_has_place_for_params(params)
         crossing = Crossing(NO_UPDATES, params)
         inside_params = crossing.enter_params()
-        with showing(crossing.originals), diagnosing_init(inner_init, inside_params):
-            return inner_init(inside_params)
+        with showing(crossing.originals):
+            try:
+                return inner_init(inside_params)
+            except Exception as error:
+                explain_init(error, inner_init, inside_params)
+                raise
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        def update_inside(updates: Updates, params: Params, extra: dict[str, Any]) -> Any:
+            return inner.update(updates, state, params, **extra)
+
         crossing = Crossing(updates, params, state)
-        with _inside(crossing, inner, updates, state, params, extra) as (inside_updates, inside_params, views):
-            new_updates, new_state = inner.update(inside_updates, state, inside_params, **views)
+        new_updates, new_state = _run_inside(update_inside, crossing, inner, updates, state, params, extra)
         return crossing.leave(new_updates), new_state
 
     return GradientTransformation(init, update, core)
@@ -92,17 +97,28 @@ def whole_step(
     def apply_inside(inside_params: Params, updates: Updates) -> Any:
         return crossing.enter(apply(crossing.restore(inside_params, params), crossing.leave(updates)))
 
-    with _inside(crossing, preserve_dtypes(core), grads, state, params, extra) as (inside_grads, inside_params, views):
-        new_params, new_state = step_of(core)(inside_grads, state, inside_params, views, apply_inside)
+    def step_inside(grads: Updates, params: Params, extra: dict[str, Any]) -> Any:
+        return step_of(core)(grads, state, params, extra, apply_inside)
+
+    new_params, new_state = _run_inside(step_inside, crossing, preserve_dtypes(core), grads, state, params, extra)
     return crossing.restore(new_params, params), new_state
 
 
-@contextlib.contextmanager
-def _inside(
-    crossing: Crossing, inner: Core, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]
-) -> Generator[tuple[Any, Any, dict[str, Any]]]:
-    """Provide updates, params and extra arguments as cores see them; an error in the body is explained."""
+def _run_inside(
+    run: Callable[[Any, Any, dict[str, Any]], tuple[Any, Any]],
+    crossing: Crossing,
+    inner: Core,
+    updates: Updates,
+    state: OptState,
+    params: Params,
+    extra: dict[str, Any],
+) -> tuple[Any, Any]:
+    """Call `run` with updates, params and extra arguments as cores see them, and explain its error."""
     inside_updates, inside_params = crossing.enter_updates(), crossing.enter_params()
     views = view_extra_args(extra, updates, params, inside_params, crossing.enter, crossing.restore)
-    with showing(crossing.originals), diagnosing(inner, inside_updates, state, inside_params, views):
-        yield inside_updates, inside_params, views
+    with showing(crossing.originals):
+        try:
+            return run(inside_updates, inside_params, views)
+        except Exception as error:
+            explain_update(error, inner, inside_updates, state, inside_params, views)
+            raise

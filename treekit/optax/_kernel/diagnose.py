@@ -1,9 +1,8 @@
 """Find out what is wrong with the arguments of an update that failed; only then, since comparing takes time."""
 
-import contextlib
 import functools
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,28 +22,23 @@ from treekit.optax._kernel.crossing import is_array_without_gradient, original
 from treekit.optax._kernel.transformation import Core
 
 
-@contextlib.contextmanager
-def diagnosing_init(init: Callable[[Any], Any], params: Params) -> Generator[None]:
-    """Where `init` fails in the body, say so if some of the params are the reason.
+def explain_init(error: Exception, init: Callable[[Any], Any], params: Params) -> None:
+    """Explain why `init` raised an error, if some of the params are the reason.
 
     Raises:
-        ValueError: they are (a TypeError, if the body raised one); else the error of the body is raised as it is.
+        ValueError: they are (a TypeError, if `error` is one).
     """
-
-    def explain(error: Exception) -> str:
-        return _abstract_leaf(params) or _wrong_leaf(error, params, lambda hide: init(hide(params)))
-
-    with _explaining(explain):
-        yield
+    _explain(error, _abstract_leaf(params) or _wrong_leaf(error, params, lambda hide: init(hide(params))))
 
 
-@contextlib.contextmanager
-def diagnosing(core: Core, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> Generator[None]:
-    """Where `update` fails in the body, say so if an argument is the reason.
+def explain_update(
+    error: Exception, core: Core, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]
+) -> None:
+    """Explain why `update` raised an error, if an argument is the reason.
 
     Raises:
         ValueError: the updates do not fit the params, the state does not fit the optimizer, or some of the params are
-            not for it (a TypeError, if the body raised one). Else the error of the body is raised as it is.
+            not for it (a TypeError, if `error` is one).
     """
     given = updates if params is None else params
 
@@ -56,27 +50,19 @@ def diagnosing(core: Core, updates: Updates, state: OptState, params: Params, ex
         shown = None if params is None else hide(params)
         return _runs(lambda: core.update(hide(updates), state, shown, **extra))
 
-    def explain(error: Exception) -> str:
-        return (
-            _wrong_gradient(updates, given)
-            or _gradient_of_integers(given, works_without)
-            or _wrong_state(core, state, given)
-            or _wrong_leaf(error, given, update)
-        )
-
-    with _explaining(explain):
-        yield
+    _explain(
+        error,
+        _wrong_gradient(updates, given)
+        or _gradient_of_integers(given, works_without)
+        or _wrong_state(core, state, given)
+        or _wrong_leaf(error, given, update),
+    )
 
 
-@contextlib.contextmanager
-def _explaining(explain: Callable[[Exception], str]) -> Generator[None]:
-    try:
-        yield
-    except Exception as error:
-        if found := explain(error):
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"{found}.\nIt led to {describe_error(error)}") from error
-        raise
+def _explain(error: Exception, found: str) -> None:
+    if found:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{found}.\nIt led to {describe_error(error)}") from error
 
 
 def _wrong_gradient(updates: Updates, params: Params) -> str:

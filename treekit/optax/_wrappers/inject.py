@@ -13,9 +13,9 @@ from optax.schedules import InjectStatefulHyperparamsState
 from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of, issubdtype, strengthen
 from treekit._base.jax import jnp, jtu
-from treekit._base.predicates import is_inexact_array
+from treekit._base.predicates import is_inexact_array, is_narrow
 from treekit._base.types import OptState, Params, Updates
-from treekit._round import is_narrow, widen
+from treekit._round import widen
 from treekit.optax._kernel.argument_kind import check_argument
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, describe_call

@@ -6,10 +6,11 @@ import numpy as np
 
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
+from treekit._base.predicates import is_narrow
 from treekit._base.types import PyTree
 from treekit._codes import decode, encode, has_code_dtype
 from treekit._map import dtype_preserving_tree_map
-from treekit._round import RandomBits, bits_like, is_inexact_dtype, is_narrow, round_by, widen
+from treekit._round import RandomBits, bits_like, is_inexact_dtype, round_by, widen
 
 
 class StochasticRoundingState(NamedTuple):
