@@ -33,8 +33,17 @@ def update_without_params(tx: Any) -> Any:
     return tx.update(PARAMS, tx.init(PARAMS))
 
 
+def update_without_value(tx: Any) -> Any:
+    return tx.update(PARAMS, tx.init(PARAMS), PARAMS)
+
+
+SCHEDULED: list[tuple[str, str, list[Any]]] = [
+    ("adam", "learning_rate", [MODEL]),
+    ("adamw", "weight_decay", [0.1, 0.9, 0.999, 1e-8, 0.0, None, MODEL]),
+    ("sgd", "learning_rate", [MODEL]),
+]
 LOOKAHEAD_ERROR = r"apply_gradients does not take a step of optax\.lookahead.*optimizer\.update with the pair"
-NEEDS_PARAMS = r"requires the current value of parameters, but you are not passing `params`"
+NEEDS_PARAMS = r"^the optimizer needs the params, and update was called without: call update\(updates, state, params\)"
 NEEDS_VALUES = (
     r"a ShapeDtypeStruct at layers\.0\.w, and this init computes.*use jax\.eval_shape\(optimizer\.init, params\)"
 )
@@ -61,9 +70,25 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
             "clip_by_global_norm": "max_norm",
             "ema": "decay",
             "scale": "step_size",
+            "scale_by_lbfgs": "memory_size",
             "sm3": "learning_rate",
         }.items()
     },
+    **{
+        f"a model for {name} of {factory}": (
+            partial(call, tko, factory, *args),
+            rf"^{name} of {factory} must be a number or a schedule, found a MLP\. Called with a count, it raised \w+",
+        )
+        for factory, name, args in SCHEDULED
+    },
+    "a model for named_chain": (
+        partial(call, tko, "named_chain", ("first", tko.clip(1.0)), MODEL),
+        r"^args\[1\] of named_chain must be a pair \(name, transformation\), found a MLP",
+    ),
+    "a named link that is a model": (
+        partial(call, tko, "named_chain", ("first", MODEL)),
+        r"args\[0\] of named_chain",
+    ),
     "gradients for max_norm": (partial(call, tko, "clip_by_global_norm", PARAMS), r"max_norm .* found a dict\. "),
     **{
         f"{name} for shapes": (partial(init, name), NEEDS_VALUES)
@@ -83,8 +108,32 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
             "MultiSteps": tko.MultiSteps(tko.lion(0.1), 1),
             "partition": tko.partition({"a": tko.adamw(0.1)}, "a"),
             "apply_if_finite": tko.apply_if_finite(tko.lars(0.1), 2),
+            "novograd": tko.novograd(0.1),
+            "dog": tko.contrib.dog(1.0),
+            "dowg": tko.contrib.dowg(),
+            "scale_by_lbfgs": tko.scale_by_lbfgs(),
+            "schedule_free_sgd": tko.contrib.schedule_free_sgd(),
         }.items()
     },
+    **{
+        f"no value, {name}": (
+            partial(update_without_value, tx),
+            r"^the optimizer needs more arguments: call update\(updates, state, params, value=value\), where value is "
+            "the loss at these params",
+        )
+        for name, tx in {
+            "polyak_sgd": tko.polyak_sgd(),
+            "momo": tko.contrib.momo(),
+            "momo_adam in a chain": tko.chain(tko.clip(1.0), tko.contrib.momo_adam()),
+            "reduce_on_plateau in a mask": tko.masked(tko.contrib.reduce_on_plateau(), True),
+            "reduce_on_plateau in MultiSteps": tko.MultiSteps(tko.contrib.reduce_on_plateau(), 2),
+        }.items()
+    },
+    "no value, grad and value_fn": (
+        lambda: tko.lbfgs().update(PARAMS, tko.lbfgs().init(PARAMS), PARAMS),
+        r"value=value, grad=grad, value_fn=value_fn\), where value is the loss at these params, grad is its gradient, "
+        "value_fn is the function",
+    ),
 }
 
 

@@ -70,6 +70,9 @@ def check_argument(value: Any, parameter: inspect.Parameter, factory: str) -> No
         values = enumerate(value) if parameter.kind is inspect.Parameter.VAR_POSITIONAL else [("", value)]
         for i, x in values:
             check_is_transformation(x, f"{parameter.name}{'' if i == '' else f'[{i}]'} of {factory}")
+    if parameter.annotation == tuple[str, optax.GradientTransformation]:
+        for i, pair in enumerate(value):
+            _check_is_named(pair, f"{parameter.name}[{i}] of {factory}")
     if _takes_arrays(parameter) and not (jtu.all_leaves([value]) or is_variable(value)):
         raise TypeError(
             f"{parameter.name} of {factory} must be a number, found a {type(value).__name__}. Params and gradients are "
@@ -78,8 +81,25 @@ def check_argument(value: Any, parameter: inspect.Parameter, factory: str) -> No
     is_text = isinstance(value, _TEXT) and not _mentions(parameter, str, "str")
     if _takes_schedules(parameter) and (is_text or isinstance(value, _CONTAINERS)):
         raise TypeError(f"{parameter.name} of {factory} must be a number or a schedule, found {describe_value(value)}")
+    if _takes_schedules(parameter) and callable(value) and not jtu.all_leaves([value]):
+        answer, error = _value_at_zero(value, surely=True)
+        if error:  # a model, perhaps
+            raise TypeError(
+                f"{parameter.name} of {factory} must be a number or a schedule, found a {type(value).__name__}. "
+                + _answered(answer, error).rstrip()
+            ) from error
     if is_text and _mentions(parameter, float, "float"):
         raise TypeError(f"{parameter.name} of {factory} must be a number, found {describe_value(value)}")
+
+
+def _check_is_named(pair: Any, where: str) -> None:
+    try:
+        name, tx = pair
+    except (TypeError, ValueError):
+        name, tx = None, None
+    if not isinstance(name, str):
+        raise TypeError(f"{where} must be a pair (name, transformation), found a {type(pair).__name__}")
+    check_is_transformation(tx, where)
 
 
 _TEXT: Any = (str, bytes)
@@ -106,7 +126,15 @@ def _takes_schedules(parameter: inspect.Parameter) -> bool:
 
 
 def _takes_arrays(parameter: inspect.Parameter) -> bool:
-    return parameter.annotation in (float, "float", jax.typing.ArrayLike, "ArrayLike", "jax.typing.ArrayLike")
+    return parameter.annotation in (
+        int,
+        "int",
+        float,
+        "float",
+        jax.typing.ArrayLike,
+        "ArrayLike",
+        "jax.typing.ArrayLike",
+    )
 
 
 def _mentions(parameter: inspect.Parameter, *types: object) -> bool:

@@ -1,6 +1,7 @@
 """Find out what is wrong with the arguments of an update that failed; only then, since comparing takes time."""
 
 import functools
+import re
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -50,9 +51,14 @@ def explain_update(
         shown = None if params is None else hide(params)
         return _runs(lambda: core.update(hide(updates), state, shown, **extra))
 
+    def works_with(params: Params) -> bool:
+        return _runs(lambda: core.update(updates, state, params, **extra))
+
     _explain(
         error,
-        _wrong_gradient(updates, given)
+        _missing_arguments(error)
+        or _missing_params(params, updates, works_with)
+        or _wrong_gradient(updates, given)
         or _gradient_of_integers(given, works_without)
         or _wrong_state(core, state, given)
         or _wrong_leaf(error, given, update),
@@ -63,6 +69,32 @@ def _explain(error: Exception, found: str) -> None:
     if found:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{found}.\nIt led to {describe_error(error)}") from error
+
+
+def _missing_arguments(error: Exception) -> str:
+    """Say which extra arguments an update lacks, which Python's error names."""
+    missing = re.search(r"update\w*\(\) missing \d+ required keyword-only arguments?: (.*)", str(error))
+    if not (isinstance(error, TypeError) and missing):
+        return ""
+    names = re.findall(r"'(\w+)'", missing[1])
+    given = ", ".join(f"{name}={name}" for name in names)
+    meanings = [f"{name} is {meaning}" for name, meaning in _EXTRA_ARGUMENTS.items() if name in names]
+    return f"the optimizer needs more arguments: call update(updates, state, params, {given})" + (
+        f", where {', '.join(meanings)}" if meanings else ""
+    )
+
+
+_EXTRA_ARGUMENTS = {
+    "value": "the loss at these params",
+    "grad": "its gradient",
+    "value_fn": "the function from params to the loss",
+}
+
+
+def _missing_params(params: Params, updates: Updates, works_with: Callable[[Any], bool]) -> str:
+    if params is not None or works_with(None) or not works_with(updates):
+        return ""
+    return "the optimizer needs the params, and update was called without: call update(updates, state, params)"
 
 
 def _wrong_gradient(updates: Updates, params: Params) -> str:
