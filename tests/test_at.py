@@ -437,6 +437,38 @@ def test_what_where_or_replace_fn_raises_goes_through() -> None:
         tk.tree_at(lambda t: t[0], [0], replace_fn=lambda x: 1 / x)
 
 
+NO_FUNCTION: Any = 3
+NAMED: dict[str, Any] = {
+    "functions, in order": (lambda t: [t["a"][1], t["b"]], "a.1"),
+    "functions, not in order": (lambda t: [t["b"], t["a"][1]], "a.1"),
+    "patterns": (["b", "a.1"], "a.1"),
+    "a leaf": ("**.w", "a.1.0.w"),
+    "a class": (dict, "the root"),
+    "a function that returns the root": (lambda t: t, "the root"),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_an_error_of_replace_fn_names_the_node(case: str) -> None:
+    where, name = NAMED[case]
+
+    def fail(node: Any) -> Any:
+        if node == [2]:
+            return node
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine") as caught:
+        tk.tree_at(where, {"a": [1, [{"w": 0}]], "b": [2]}, replace_fn=fail)
+    assert caught.value.__notes__ == [f"the function `replace_fn` of tree_at raised this for {name}"]
+
+
+def test_replace_fn_must_be_a_function() -> None:
+    with pytest.raises(
+        TypeError, match=r"replace_fn must be a function .* found 3\. To put a value there, pass it as re"
+    ):
+        tk.tree_at("a", {"a": 1}, replace_fn=NO_FUNCTION)
+
+
 @given(trees(), st.data())
 def test_a_node_inside_another_one_that_is_named_is_an_error(tree: Any, data: st.DataObject) -> None:
     tree = (tree, 1)

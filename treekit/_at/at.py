@@ -1,6 +1,7 @@
 """`tree_at` and `tree_find`: replace or return leaves and subtrees, selected by a function, by name or by class."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from treekit._at.locate import Marked, Places, Run, check_same, find, hint, is_empty_tuple, locate, mark
@@ -17,6 +18,8 @@ from treekit._at.select import (
     walk,
 )
 from treekit._base.describe import count, describe_value
+from treekit._base.jax import jtu
+from treekit._base.key_path import path_text
 from treekit._base.patterns import listed
 from treekit._base.types import LeafPredicate, PyTree
 
@@ -51,7 +54,7 @@ def tree_at(
     where: Callable[[T], Any] | Selector,
     tree: T,
     replace: Any = _MISSING,
-    replace_fn: Callable[[Any], Any] | _Missing = _MISSING,
+    replace_fn: Any = _MISSING,
     is_leaf: LeafPredicate | None = None,
 ) -> T:
     """Return a copy of a tree with some of its leaves or subtrees replaced.
@@ -82,7 +85,8 @@ def tree_at(
             something that is not a node of the tree, such as a static field, the same node twice, or one of several
             None; it depends on the leaves; `replace` has another length; or you passed both or neither of `replace`
             and `replace_fn`.
-        TypeError: `where` is or returns a sequence, and `replace` is not one; or `where` is something else.
+        TypeError: `where` is or returns a sequence, and `replace` is not one; or `where` or `replace_fn` is something
+            else.
 
     Source: the contract of `equinox.tree_at`, for functions.
 
@@ -95,14 +99,20 @@ def tree_at(
     """
     if (replace is _MISSING) == (replace_fn is _MISSING):
         raise ValueError("tree_at takes exactly one of replace and replace_fn")
+    if not (replace_fn is _MISSING or callable(replace_fn)):
+        raise TypeError(
+            f"replace_fn must be a function of the node that is selected, found {describe_value(replace_fn)}. To put a "
+            "value there, pass it as replace"
+        )
     if is_selector(where):
         return _replace_selected(where, tree, replace, replace_fn, is_leaf)
     function: Any = where
     marked, places = _find_places(function, tree, is_leaf)
     if not (places.nodes or _is_empty(replace)):
         raise ValueError(f"{_NOTHING}. If that is meant, pass replace=[]")
-    if not isinstance(replace_fn, _Missing):
-        replacements = list(map(replace_fn, places.originals(marked)))
+    if replace_fn is not _MISSING:
+        nodes = enumerate(places.originals(marked))
+        replacements = [_call(replace_fn, x, partial(_name, i, marked, places)) for i, x in nodes]
     else:
         replacements = [replace] if places.single else _as_list(replace, len(places.nodes), "returned")
     out: T = places.treedef.unflatten(_exchange(marked.leaves, places.runs, replacements))
@@ -146,20 +156,33 @@ def tree_find(tree: PyTree, where: Where, *, is_leaf: LeafPredicate | None = Non
     return by_name((name, original) for _, name, original in sorted(nodes, key=lambda found: found[0]))
 
 
-def _replace_selected(
-    where: object, tree: T, replace: object, replace_fn: Callable[[Any], Any] | _Missing, is_leaf: LeafPredicate | None
-) -> T:
+def _replace_selected(where: object, tree: T, replace: object, replace_fn: Any, is_leaf: LeafPredicate | None) -> T:
     found = select(where, tree, is_leaf)
     check_apart(found)
-    if not isinstance(replace_fn, _Missing):
-        out: T = replace_at(tree, {place: replace_fn(node) for _, place, node, _ in found})
+    if replace_fn is _MISSING:
+        out: T = replace_at(tree, *_with_values(where, found, replace))
     else:
-        out = replace_at(tree, _by_place(where, found, replace))
+        out = replace_at(tree, found, [_call(replace_fn, x.node, partial(getattr, x, "name")) for x in found])
     return out
 
 
-def _by_place(where: object, found: list[Found], replace: Any) -> dict[tuple[int, ...], Any]:
-    """Return the replacements by place: one for the node of a pattern or a class, or one for each of a list of them."""
+def _call(replace_fn: Callable[[Any], Any], node: object, name: Callable[[], str]) -> Any:
+    try:
+        return replace_fn(node)
+    except Exception as error:
+        error.add_note(f"the function `replace_fn` of tree_at raised this for {name() or 'the root'}")
+        raise
+
+
+def _name(i: int, marked: Marked, places: Places) -> str:
+    """Return the name of the i-th node that a function returned."""
+    marks = [object() for _ in places.nodes]
+    tree = places.treedef.unflatten(_exchange(marked.leaves, places.runs, marks))
+    return next(path_text(path) for path, x in jtu.tree_flatten_with_path(tree)[0] if x is marks[i])
+
+
+def _with_values(where: object, found: list[Found], replace: Any) -> tuple[list[Found], list[Any]]:
+    """Return the nodes with their replacements: one for a pattern or a class, or one for each of a list of them."""
     matched = [[x for x in found if i in x.selectors] for i in range(len(where) if is_several(where) else 1)]
     for nodes in matched:
         if len(nodes) > 1:
@@ -167,11 +190,10 @@ def _by_place(where: object, found: list[Found], replace: Any) -> dict[tuple[int
                 f"where matches {count(len(nodes), 'node')}: {listed([x.name for x in nodes])}. Pass replace_fn, which "
                 "takes each of them, or select one"
             )
-    values = _as_list(replace, len(matched), "has") if is_several(where) else [replace]
-    out = {nodes[0].place: value for nodes, value in zip(matched, values, strict=True)}
-    if len(out) < len(matched):
+    if len(found) < len(matched):
         raise ValueError(f"where selects the same node twice; it selects {listed([x.name for x in found])}")
-    return out
+    values = _as_list(replace, len(matched), "has") if is_several(where) else [replace]
+    return [node for (node,) in matched], values
 
 
 def _find_places(where: Callable[[Any], Any], tree: PyTree, is_leaf: LeafPredicate | None) -> tuple[Marked, Places]:

@@ -27,12 +27,14 @@ class Found(NamedTuple):
     Attributes:
         name: its key path, joined by dots.
         place: the index of each child that leads to it, from the root.
+        start: the number of leaves of the tree before it.
         node: the node.
         selectors: the index of each pattern or class that it matches.
     """
 
     name: str
     place: tuple[int, ...]
+    start: int
     node: Any
     selectors: tuple[int, ...]
 
@@ -71,23 +73,27 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
     used = set[int]()
     found: list[Found] = []
 
-    def visit(x: Any, name: str, place: tuple[int, ...], wanted: list[int]) -> None:
+    start = 0
+    to_visit: list[tuple[str, tuple[int, ...], Any, list[int]]] = [("", (), tree, list(range(len(selectors))))]
+    while to_visit:
+        name, place, x, wanted = to_visit.pop()
         which: tuple[int, ...] = ()
         for i in wanted:  # not a comprehension, since this runs for each node
             if selectors[i].fits(name, x):
                 which += (i,)
         if which:
             used.update(which)
-            found.append(Found(name, place, x, which))
+            found.append(Found(name, place, start, x, which))
             wanted = [i for i in wanted if not (selectors[i].is_class and i in which)]
         if children_or_none(x) is None:  # a leaf, of which there are many
-            return
+            start += 1
+            continue
         wanted = [i for i in wanted if selectors[i].may_be_below(name) or is_variable(x)]
-        if wanted:
-            for i, (below, child) in enumerate(named_children(x, name, is_leaf)):
-                visit(child, below, (*place, i), wanted)
-
-    visit(tree, "", (), list(range(len(selectors))))
+        children = named_children(x, name, is_leaf) if wanted else []
+        if not children:
+            start += jtu.tree_structure(x).num_leaves
+        for i in range(len(children) - 1, -1, -1):  # the first is visited next
+            to_visit.append((children[i][0], (*place, i), children[i][1], wanted))
     for i, selector in enumerate(selectors):
         if i not in used:
             raise ValueError(f"where: {_nothing(selector.given, tree, is_leaf)}")
@@ -190,41 +196,15 @@ def check_apart(found: list[Found]) -> None:
             )
 
 
-def replace_at(tree: PyTree, replacements: dict[tuple[int, ...], Any]) -> Any:
-    """Return a copy of a tree with a replacement at each of these places.
-
-    Args:
-        tree: the tree.
-        replacements: by place, none of which is inside another.
-    """
-    above = {place[:i] for place in replacements for i in range(len(place))}
-    leaves, treedef = jtu.tree_flatten(tree)
-    try:
-        _replace_leaves(tree, (), 0, leaves, replacements, above)
-    except _NotALeafError:
-        return _rebuilt(tree, (), replacements, above)
-    return treedef.unflatten(leaves)
-
-
-class _NotALeafError(Exception):
-    """A node that is to be replaced is not a leaf."""
-
-
-def _replace_leaves(
-    x: Any, place: tuple[int, ...], start: int, leaves: list[Any], replacements: Any, above: set[Any]
-) -> int:
-    """Replace leaves in a list, which is faster than to rebuild nodes; return the index of the leaf after `x`."""
-    children = None if place in above else children_or_none(x)
-    if place in replacements:
-        if children is not None:
-            raise _NotALeafError
-        leaves[start] = replacements[place]
-        return start + 1
-    if place not in above:
-        return start + (1 if children is None else jtu.tree_structure(x).num_leaves)
-    for i, child in enumerate(children_or_none(x) or ()):
-        start = _replace_leaves(child, (*place, i), start, leaves, replacements, above)
-    return start
+def replace_at(tree: PyTree, found: list[Found], values: Iterable[Any]) -> Any:
+    """Return a copy of a tree with other values for nodes that were found in it, none of which is inside another."""
+    if all(children_or_none(x.node) is None for x in found):  # leaves only, which is faster
+        leaves, treedef = jtu.tree_flatten(tree)
+        for x, value in zip(found, values, strict=True):
+            leaves[x.start] = value
+        return treedef.unflatten(leaves)
+    above = {x.place[:i] for x in found for i in range(len(x.place))}
+    return _rebuilt(tree, (), {x.place: value for x, value in zip(found, values, strict=True)}, above)
 
 
 def _rebuilt(x: Any, place: tuple[int, ...], replacements: dict[tuple[int, ...], Any], above: set[Any]) -> Any:
