@@ -81,6 +81,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         )
         for factory, name, args in SCHEDULED
     },
+    "an empty chain": (
+        partial(call, tko, "chain"),
+        r"^chain needs at least one transformation\. To change nothing, use treekit\.optax\.identity\(\)",
+    ),
     "a model for named_chain": (
         partial(call, tko, "named_chain", ("first", tko.clip(1.0)), MODEL),
         r"^args\[1\] of named_chain must be a pair \(name, transformation\), found a MLP",

@@ -100,6 +100,8 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
     @functools.wraps(factory)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         bound = bind(factory, signature, args, kwargs)
+        if factory is optax.chain and not args:  # Optax's own fails in init; an empty named_chain works
+            raise TypeError("chain needs at least one transformation. To change nothing, use treekit.optax.identity()")
         for key, value in bound.arguments.items():
             check_argument(value, signature.parameters[key], name)
             bound.arguments[key] = _wrap_argument(value, signature.parameters[key])
