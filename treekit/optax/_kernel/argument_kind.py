@@ -1,14 +1,12 @@
 """What an argument of a factory is: a mask, a schedule, a number, or something that is passed on unchanged.
 
-The value's own type decides first, then the parameter's name, annotation and default. Only a callable that these do not
+The value's own type decides first, then what the parameter says (`slot`). Only a callable that these do not
 decide is called: with a step count, and with the params.
 """
 
 import enum
-import inspect
-import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -25,6 +23,7 @@ from treekit._filter import TreeSpec, filter
 from treekit._resolve_spec import match_spec, resolve_shown
 from treekit.optax._kernel.resolve_masks import as_arrays
 from treekit.optax._kernel.selection import is_spec_leaf
+from treekit.optax._kernel.slot import Slot
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import check_is_transformation
 
@@ -47,49 +46,49 @@ class Kind(enum.Enum):
     UNDECIDED = "undecided"
 
 
-def kind_of(value: object, parameter: inspect.Parameter) -> Kind:
+def kind_of(value: object, slot: Slot) -> Kind:
     """Return what an argument is, as far as this is known without calling it."""
-    if value is None or parameter.name.endswith("labels"):
+    if value is None or slot.role == "labels":
         return Kind.STATIC
-    if parameter.name.endswith("mask"):
+    if slot.role == "mask":
         return Kind.MASK
     if isinstance(value, (str, type)):
         return Kind.STATIC
     if _is_number(value):
-        return Kind.STATIC if type(value) is int and _is_setting(parameter) else Kind.NUMBER
+        return Kind.STATIC if type(value) is int and slot.is_setting else Kind.NUMBER
     if isinstance(value, optax.schedules.StatefulSchedule):
         return Kind.SCHEDULE
-    if not callable(value) or isinstance(value, TreeSpec) or value is parameter.default:
+    if not callable(value) or isinstance(value, TreeSpec) or value is slot.default:
         return Kind.STATIC
-    return Kind.SCHEDULE if _takes_schedules(parameter) else Kind.UNDECIDED
+    return Kind.SCHEDULE if slot.role == "schedule" else Kind.UNDECIDED
 
 
-def check_argument(value: Any, parameter: inspect.Parameter, factory: str) -> None:
+def check_argument(value: Any, slot: Slot, factory: str) -> None:
     """Raise a TypeError if an argument that must be a transformation, or a number or schedule, is something else."""
-    if parameter.annotation is optax.GradientTransformation:
-        values = enumerate(value) if parameter.kind is inspect.Parameter.VAR_POSITIONAL else [("", value)]
-        for i, x in values:
-            check_is_transformation(x, f"{parameter.name}{'' if i == '' else f'[{i}]'} of {factory}")
-    if parameter.annotation == tuple[str, optax.GradientTransformation]:
-        for i, pair in enumerate(value):
-            _check_is_named(pair, f"{parameter.name}[{i}] of {factory}")
-    if _takes_arrays(parameter) and not (jtu.all_leaves([value]) or is_variable(value)):
+    where = f"{slot.name} of {factory}"
+    is_text = isinstance(value, _TEXT) and "str" not in slot.types
+    if slot.role == "transformation":
+        check_is_transformation(value, where)
+    elif slot.role.endswith("transformations"):
+        for i, each in enumerate(value):
+            check = check_is_transformation if slot.role == "transformations" else _check_is_named
+            check(each, f"{slot.name}[{i}] of {factory}")
+    elif slot.role == "number" and not (jtu.all_leaves([value]) or is_variable(value)):
         raise TypeError(
-            f"{parameter.name} of {factory} must be a number, found a {type(value).__name__}. Params and gradients are "
-            "arguments of init and update"
+            f"{where} must be a number, found a {type(value).__name__}. Params and gradients are arguments of init and "
+            "update"
         )
-    is_text = isinstance(value, _TEXT) and not _mentions(parameter, str, "str")
-    if _takes_schedules(parameter) and (is_text or isinstance(value, _CONTAINERS)):
-        raise TypeError(f"{parameter.name} of {factory} must be a number or a schedule, found {describe_value(value)}")
-    if _takes_schedules(parameter) and callable(value) and not jtu.all_leaves([value]):
+    elif slot.role == "schedule" and (is_text or isinstance(value, _CONTAINERS)):
+        raise TypeError(f"{where} must be a number or a schedule, found {describe_value(value)}")
+    elif slot.role == "schedule" and callable(value) and not jtu.all_leaves([value]):
         answer, error = _value_at_zero(value, surely=True)
         if error:  # a model, perhaps
             raise TypeError(
-                f"{parameter.name} of {factory} must be a number or a schedule, found a {type(value).__name__}. "
+                f"{where} must be a number or a schedule, found a {type(value).__name__}. "
                 + _answered(answer, error).rstrip()
             ) from error
-    if is_text and _mentions(parameter, float, "float"):
-        raise TypeError(f"{parameter.name} of {factory} must be a number, found {describe_value(value)}")
+    if is_text and "float" in slot.types:
+        raise TypeError(f"{where} must be a number, found {describe_value(value)}")
 
 
 def _check_is_named(pair: Any, where: str) -> None:
@@ -104,44 +103,6 @@ def _check_is_named(pair: Any, where: str) -> None:
 
 _TEXT: Any = (str, bytes)
 _CONTAINERS: Any = (list, tuple, Mapping)
-
-
-def takes_only_ints(parameter: inspect.Parameter) -> bool:
-    """Whether a number for this parameter must be an integer: a seed, a size, an interval."""
-    if type(parameter.default) is int or parameter.name.endswith(("key", "seed")):
-        return True
-    return _mentions(parameter, int, "int") and not _mentions(parameter, float, "float")
-
-
-def _is_setting(parameter: inspect.Parameter) -> bool:
-    """Whether an int must stay a Python int, such as the memory size of lbfgs; a seed may be an array."""
-    if type(parameter.default) is int:
-        return True
-    may_be_array = _mentions(parameter, jax.Array, "Array", "ArrayLike")
-    return _mentions(parameter, int, "int") and not _mentions(parameter, float, "float") and not may_be_array
-
-
-def _takes_schedules(parameter: inspect.Parameter) -> bool:
-    return _mentions(parameter, optax.Schedule, "Schedule", "ScalarOrSchedule")
-
-
-def _takes_arrays(parameter: inspect.Parameter) -> bool:
-    return parameter.annotation in (
-        int,
-        "int",
-        float,
-        "float",
-        jax.typing.ArrayLike,
-        "ArrayLike",
-        "jax.typing.ArrayLike",
-    )
-
-
-def _mentions(parameter: inspect.Parameter, *types: object) -> bool:
-    """Whether an annotation is one of these types, or a union with one; a quoted one is compared by its words."""
-    annotation: Any = parameter.annotation
-    members = re.findall(r"\w+", annotation) if isinstance(annotation, str) else [annotation, *get_args(annotation)]
-    return any(member == each for member in members for each in types)
 
 
 def _is_number(value: object) -> bool:
@@ -166,12 +127,12 @@ def stateful(schedule: Any) -> Any:
     return schedule if is_stateful else optax.schedules.WrappedSchedule(schedule)
 
 
-def as_schedule(value: Any, parameter: inspect.Parameter, params: Params) -> Scheduled | None:
+def as_schedule(value: Any, slot: Slot, params: Params) -> Scheduled | None:
     """Return an argument as a schedule, or None if it is another function, such as a mask function.
 
     Args:
         value: a callable that is a schedule or undecided.
-        parameter: its parameter.
+        slot: what its parameter says.
         params: the params, for which it may be a tree or return one.
 
     Raises:
@@ -179,7 +140,7 @@ def as_schedule(value: Any, parameter: inspect.Parameter, params: Params) -> Sch
     """
     if isinstance(value, optax.schedules.StatefulSchedule):
         return Scheduled(value, None)
-    surely = kind_of(value, parameter) is Kind.SCHEDULE
+    surely = kind_of(value, slot) is Kind.SCHEDULE
     if not surely and _fits(value, params):
         return None
     answer, error = _value_at_zero(value, surely)
@@ -189,10 +150,10 @@ def as_schedule(value: Any, parameter: inspect.Parameter, params: Params) -> Sch
     if not surely and (first is not None or is_params_placeholder(params) or _maps_params(value, params)):
         return None
     raise TypeError(
-        f"inject_hyperparams cannot decide what the argument {parameter.name!r} is: {value!r} neither maps a "
+        f"inject_hyperparams cannot decide what the argument {slot.name!r} is: {value!r} neither maps a "
         "step count to one real number, as a schedule does, nor fits the params, as a mask does. "
         + _answered(answer, error)
-        + f"To pass it on unchanged, name it: static_args={parameter.name!r}"
+        + f"To pass it on unchanged, name it: static_args={slot.name!r}"
     ) from error
 
 

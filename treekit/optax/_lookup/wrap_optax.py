@@ -17,6 +17,7 @@ from treekit.optax._kernel.argument_kind import Kind, check_argument, kind_of
 from treekit.optax._kernel.boundary import at_boundary, normalize
 from treekit.optax._kernel.resolve_masks import resolve_mask
 from treekit.optax._kernel.selection import is_spec_leaf
+from treekit.optax._kernel.slot import Slot, slots_of
 from treekit.optax._kernel.transformation import (
     Core,
     GradientTransformation,
@@ -96,6 +97,7 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
         name: its name there.
     """
     signature = inspect.signature(factory)
+    slots = slots_of(signature)
 
     @functools.wraps(factory)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -103,8 +105,8 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
         if factory is optax.chain and not args:  # Optax's own fails in init; an empty named_chain works
             raise TypeError("chain needs at least one transformation. To change nothing, use treekit.optax.identity()")
         for key, value in bound.arguments.items():
-            check_argument(value, signature.parameters[key], name)
-            bound.arguments[key] = _wrap_argument(value, signature.parameters[key])
+            check_argument(value, slots[key], name)
+            bound.arguments[key] = _wrap_argument(value, slots[key])
         made = factory(*bound.args, **bound.kwargs)
         if not (is_ours(made) or type(made) in _TRANSFORMATIONS):
             return made  # not every function without annotations is a factory: sigmoid_binary_cross_entropy is a loss
@@ -120,7 +122,7 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
 _TRANSFORMATIONS = (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
 
 
-def _wrap_argument(argument: object, parameter: inspect.Parameter) -> Any:
+def _wrap_argument(argument: object, slot: Slot) -> Any:
     """Convert an argument to a form that Optax's own functions can use.
 
     A transformation of treekit becomes its core. An argument that may be a function or a tree becomes a function, which
@@ -129,14 +131,14 @@ def _wrap_argument(argument: object, parameter: inspect.Parameter) -> Any:
     x = without_multi_steps(argument)
     if is_ours(x):
         return _link(x)
-    kind = kind_of(x, parameter)
+    kind = kind_of(x, slot)
     if kind is Kind.MASK:
-        return functools.partial(resolve_mask, x, name=parameter.name)
+        return functools.partial(resolve_mask, x, name=slot.name)
     if _is_tuple(x):  # the links of a chain, in a named chain with their names
         items: Any = x
-        return tuple(_wrap_argument(item, parameter) for item in items)
+        return tuple(_wrap_argument(item, slot) for item in items)
     if kind is not Kind.SCHEDULE and callable(x) and not jtu.all_leaves([x]):
-        return functools.partial(_call_or_resolve, x, parameter.name)
+        return functools.partial(_call_or_resolve, x, slot.name)
     return x
 
 

@@ -18,6 +18,7 @@ from treekit._base.types import OptState, Params, Updates
 from treekit._round import widen
 from treekit.optax._kernel.argument_kind import check_argument
 from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.slot import slots_of
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, describe_call
 from treekit.optax._kernel.types import TransformationLike
 from treekit.optax._wrappers.inject_arguments import Arguments
@@ -86,6 +87,7 @@ def inject_hyperparams(
             f"optax.adam(1e-3); found {type(inner_factory).__name__}"
         )
     signature = inspect.signature(inner_factory)
+    slots = slots_of(signature)
     static = _names_of_parameters("static_args", static_args, signature)
     required = None if only is None else _names_of_parameters("only", only, signature)
     if both := sorted(static & (required or set())):
@@ -97,7 +99,7 @@ def inject_hyperparams(
         bound.apply_defaults()
         name = getattr(inner_factory, "__name__", str(inner_factory))
         for key, value in bound.arguments.items():
-            check_argument(value, signature.parameters[key], name)
+            check_argument(value, slots[key], name)
         arguments = Arguments(inner_factory, bound, static, required)
         call = f"inject_hyperparams({name})"
         describe = functools.partial(describe_call, call, signature, args, kwargs)

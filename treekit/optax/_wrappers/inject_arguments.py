@@ -10,8 +10,9 @@ from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of, has_dtype, is_weak, issubdtype
 from treekit._base.jax import jnp, jtu
 from treekit._base.types import OptState, Params
-from treekit.optax._kernel.argument_kind import Kind, Scheduled, as_schedule, kind_of, stateful, takes_only_ints
+from treekit.optax._kernel.argument_kind import Kind, Scheduled, as_schedule, kind_of, stateful
 from treekit.optax._kernel.crossing import original
+from treekit.optax._kernel.slot import Slot
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.types import TransformationLike
 
@@ -44,14 +45,14 @@ class Arguments:
             )
         numbers: dict[str, Any] = {}
         schedules: dict[str, Scheduled] = {}
-        for name, (parameter, value) in arguments.items():
+        for name, (slot, value) in arguments.items():
             is_required = self.required is not None and name in self.required
             if name in self.static or (self.required is not None and not is_required):
                 continue
-            kind = kind_of(value, parameter)
+            kind = kind_of(value, slot)
             if kind is Kind.NUMBER or (is_required and type(value) is int):
                 numbers[name] = value
-            elif kind in _MAY_BE_SCHEDULES and (found := self._as_schedule(value, parameter, params)):
+            elif kind in _MAY_BE_SCHEDULES and (found := self._as_schedule(value, slot, params)):
                 schedules[name] = found
             elif is_required:
                 raise TypeError(
@@ -60,12 +61,12 @@ class Arguments:
                 )
         return schedules, numbers
 
-    def _as_schedule(self, value: object, parameter: inspect.Parameter, params: Params) -> Scheduled | None:
-        if is_params_placeholder(params) and parameter.name in self._scheduled:
+    def _as_schedule(self, value: object, slot: Slot, params: Params) -> Scheduled | None:
+        if is_params_placeholder(params) and slot.name in self._scheduled:
             return Scheduled(stateful(value), 0.0)  # as in the state, whose structure tree_map_params needs
-        found = as_schedule(value, parameter, params)
+        found = as_schedule(value, slot, params)
         if found:
-            self._scheduled.add(parameter.name)
+            self._scheduled.add(slot.name)
         return found
 
     def schedules_of(self, state: OptState) -> dict[str, Any]:
@@ -93,13 +94,13 @@ class Arguments:
         user puts into the state. Other numbers become floats, so that any real number can replace them, except where
         the parameter takes only ints.
         """
-        parameter, argument = self._by_name[name]
+        slot, argument = self._by_name[name]
         dtype = dtype_of(number)
         is_stated = _states_dtype(number) and (
             callable(argument) or _states_dtype(argument) or not issubdtype(dtype, jnp.integer)
         )
         is_real = issubdtype(dtype, jnp.floating) or issubdtype(dtype, jnp.integer) or issubdtype(dtype, jnp.bool_)
-        takes_floats = issubdtype(dtype, jnp.floating) or not takes_only_ints(parameter)
+        takes_floats = issubdtype(dtype, jnp.floating) or not slot.only_ints
         return float_dtype if is_real and takes_floats and not is_stated else dtype
 
     def make(self, hyperparams: dict[str, Any]) -> TransformationLike:
@@ -114,19 +115,19 @@ class Arguments:
         return self.factory(*call.args, **call.kwargs)
 
     @functools.cached_property
-    def _by_name(self) -> dict[str, tuple[inspect.Parameter, Any]]:
-        """Return parameters and arguments by name; those that `**kwargs` gathers have their own names.
+    def _by_name(self) -> dict[str, tuple[Slot, Any]]:
+        """Return what the parameters say, and arguments, by name; those that `**kwargs` gathers have their own names.
 
         One that has the name of a positional-only parameter is static.
         """
-        found: dict[str, tuple[inspect.Parameter, Any]] = {}
+        found: dict[str, tuple[Slot, Any]] = {}
         for name, value in self.bound.arguments.items():
             parameter = self.bound.signature.parameters[name]
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                keyword = inspect.Parameter.KEYWORD_ONLY
-                found |= {key: (inspect.Parameter(key, keyword), x) for key, x in value.items() if key not in found}
+                slots = [Slot.of(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY)) for key in value]
+                found |= {slot.name: (slot, value[slot.name]) for slot in slots if slot.name not in found}
             else:
-                found[name] = (parameter, value)
+                found[name] = (Slot.of(parameter), value)
         return found
 
 
