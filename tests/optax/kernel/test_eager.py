@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax import monitoring
 
@@ -181,3 +182,29 @@ def test_a_leaf_without_an_update_has_none_in_each_step(name: str) -> None:
         updates, state = tx.update(params(), state, params())
         assert updates["b"] is None
         assert updates["w"].any() == (number % 2 == 1)
+
+
+SKIPPING: dict[str, Callable[[Any], Any]] = {
+    "MultiSteps": lambda tx: tko.MultiSteps(tx, 100),
+    "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 100),
+    "conditionally_mask": lambda tx: tko.conditionally_mask(tx, lambda step: step < 0),
+}
+
+
+@pytest.mark.parametrize("name", SKIPPING)
+def test_what_is_not_run_is_traced_once(name: str) -> None:
+    """A step that only accumulates, or is skipped, needs the dtypes of the updates, and not the updates."""
+    calls: list[int] = []
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        calls.append(1)
+        return updates, state
+
+    tx = SKIPPING[name](tko.chain(optax.GradientTransformation(lambda params: (), update)))
+    for dtype in (jnp.float32, jnp.bfloat16):
+        given = params(dtype)
+        state = tx.init(given)
+        for _ in range(4):
+            updates, state = tx.update(jax.tree.map(lambda x: x * jnp.inf, given), state, given)
+            assert {x.dtype for x in jax.tree.leaves(updates)} == {jnp.dtype(dtype)}
+    assert len(calls) == 2

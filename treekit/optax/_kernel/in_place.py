@@ -1,13 +1,17 @@
-"""Loops that run once or zero times, in the memory of what they change."""
+"""Loops that run once or zero times, in the memory of what they change; what they run, traced; their derivative."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.extend.core
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool
 
 from treekit._base.dtype import promoted_dtype
-from treekit._base.jax import jnp, lax, untyped
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, PyTree
 
 
@@ -88,3 +92,59 @@ def _zero(should_step: Bool[Array, ""], x: Array) -> Any:
 
 
 zero_if: Any = untyped.jit(_zero, inline=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A traced function, which can be called again without running its Python code.
+
+    It does not contain the arrays that the function closes over, since JAX caches it: they are passed in each call.
+
+    Attributes:
+        jaxpr: the traced computation.
+        like: the result, with a shape and a dtype for each array.
+    """
+
+    jaxpr: Any
+    like: Any
+
+    def __call__(self, *args: Any, consts: Any) -> Any:
+        """Compute the result for other arguments, and other arrays instead of those closed over."""
+        closed = jax.extend.core.ClosedJaxpr(self.jaxpr, consts)
+        leaves = untyped.extend.core.jaxpr_as_fun(closed)(*jtu.tree_leaves(args))
+        return jtu.tree_structure(self.like).unflatten(leaves)
+
+
+def trace(f: Callable[..., Any], *args: object) -> tuple[Traced, Any]:
+    """Trace a function, and return it with the arrays that it closes over.
+
+    Under jit, the function is jitted first, so that each call adds only one equation; adding thousands of equations
+    again would take as long as tracing them. Compilers inline the call. Outside of jit, JAX would keep the arrays alive
+    that a jitted function closes over.
+    """
+    under_jit = any(map(is_traced, jtu.tree_leaves(args)))
+    closed, like = untyped.make_jaxpr(untyped.jit(f) if under_jit else f, return_shape=True)(*args)
+    # As of JAX 0.12, a jaxpr contains its constants, and is made again without.
+    jaxpr = jax.extend.core.ClosedJaxpr(closed, []) if closed.jaxpr is closed else closed.jaxpr
+    return Traced(jaxpr, like), closed.consts
+
+
+def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
+    """Return `by_loop` with the derivative of `by_cond`, since loops have no derivative in reverse mode.
+
+    Args:
+        by_cond: a differentiable function.
+        by_loop: a function with the same results.
+        traced: the function that both run. If it has effects, such as the debug print of a line search, `by_cond` is
+            returned, since derivative rules cannot have effects.
+    """
+    if traced.jaxpr.effects:
+        return by_cond
+
+    def derivative(primals: PyTree, tangents: PyTree) -> Any:
+        return untyped.jvp(by_cond, primals, tangents)
+
+    form = untyped.custom_jvp(by_loop)
+    form.defjvp(derivative)
+    out: Callable[..., Any] = form
+    return out

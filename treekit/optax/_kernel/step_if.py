@@ -4,23 +4,21 @@ Outside of jit, where the value of the flag is known, each is an `if` of Python:
 each call, since it consists of new functions. tests/optax/kernel/test_eager.py counts what is compiled.
 
 `run_step_if` is for updates of `MultiSteps`, `run_if` for the whole steps of `MultiSteps` and `apply_if_finite`, and
-`update_if` for the updates of the other wrappers. tests/accelerators and tests/optax/test_cost.py count the memory.
+`conditional` for the updates of the other wrappers. tests/accelerators and tests/optax/test_cost.py count the memory.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.extend.core
 from jaxtyping import Array, Bool
 
-from treekit._base.dtype import cast_like, strengthen_all
+from treekit._base.dtype import cast_like, dtype_of, is_weak, shape_of, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_traced
-from treekit._base.types import OptState, PyTree, Updates
-from treekit.optax._kernel.in_place import in_place, run_in_place, zero_if
+from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit.optax._kernel.in_place import in_place, run_in_place, trace, with_derivative_of, zero_if
+from treekit.optax._kernel.transformation import Core
 
 
 def run_step_if(
@@ -29,6 +27,7 @@ def run_step_if(
     inner_step: Callable[..., Any],
     state: OptState,
     acc: list[Any],
+    shapes: Callable[..., Any],
 ) -> tuple[Any, Any, Any]:
     """Accumulate, and run `inner_step` on the accumulated values if `should_step` is true.
 
@@ -39,6 +38,8 @@ def run_step_if(
             updates have an array or None for each array of the accumulator.
         state: the state.
         acc: the arrays of the accumulator before this step.
+        shapes: called with `inner_step`, `state` and `acc` outside of jit, where the step is not run; returns the
+            updates as shapes and dtypes.
 
     Returns:
         The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
@@ -47,8 +48,7 @@ def run_step_if(
         acc = accumulate(acc)
         if should_step:
             return *inner_step(state, acc), zeros(acc)
-        like = untyped.eval_shape(inner_step, state, acc)[0]
-        return list(map(_zeros_at, like, acc)), state, acc
+        return list(map(_zeros_at, shapes(inner_step, state, acc), acc)), state, acc
 
     # Arrays that these functions close over are arguments: JAX cannot differentiate closures of a custom_jvp function.
     add, add_consts = trace(accumulate, acc)
@@ -96,44 +96,49 @@ def run_step_if(
     return updates, new_state, new_acc
 
 
-def update_if(
-    flag: Any,
-    update: Callable[..., Any],
-    updates: Updates,
-    state: OptState,
-    otherwise: Callable[[Any], Any],
-) -> tuple[Any, Any]:
-    """Return `update(state)` if `flag` is true, else `otherwise` of each of the updates and the unchanged state.
+def conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., tuple[Any, Any]]:
+    """Return a function that updates with `core` if a flag is true.
 
     Args:
-        flag: a bool of shape ().
-        update: maps a state to updates and a new state of the same structure and dtypes. It is traced once.
-        updates: the updates that `update` closes over.
-        state: the state.
-        otherwise: maps one of `updates` to its replacement, which is cast to the dtype that `update` returns. If
-            `update` returns None for a leaf, as for a frozen one, the replacement is None.
+        core: a core that preserves dtypes and structure. It is traced once.
+        otherwise: maps an update to its replacement where the flag is false, which is cast to the dtype that the core
+            returns. If that returns None for a leaf, as for a frozen one, the replacement is None.
+
+    Returns:
+        A function of the flag (a bool of shape ()), updates, state, params and the extra arguments. It returns new
+            updates and a new state, which is the old one if the flag is false.
     """
-    state = strengthen_all(state)  # a user may have put a Python number into it, and cond needs equal types
-    treedef = jtu.tree_structure(updates)
+    update, shapes = core.update, UpdateShapes()
 
-    def others(like: Updates) -> Any:
-        pairs = zip(treedef.flatten_up_to(like), jtu.tree_leaves(updates), strict=True)
-        return treedef.unflatten([None if to is None else cast_like(otherwise(x), to) for to, x in pairs])
+    def update_if(
+        flag: Any, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        state = strengthen_all(state)  # a user may have put a Python number into it, and cond needs equal types
+        treedef = jtu.tree_structure(updates)
 
-    if _is_known(flag):
-        return update(state) if flag else (others(untyped.eval_shape(update, state)[0]), state)
+        def run(state: OptState) -> tuple[Any, Any]:
+            return update(updates, state, params, **extra)
 
-    # Arrays that `update` closes over are passed to the branches, since jit would keep them alive in its cache.
-    traced, consts = trace(update, state)
+        def others(like: Updates) -> Any:
+            pairs = zip(treedef.flatten_up_to(like), jtu.tree_leaves(updates), strict=True)
+            return treedef.unflatten([None if to is None else cast_like(otherwise(x), to) for to, x in pairs])
 
-    def run(state: OptState, consts: list[Any]) -> Any:
-        return traced(state, consts=consts)
+        if _is_known(flag):
+            return run(state) if flag else (others(shapes((updates, state, params, extra), run, state)), state)
 
-    def skip(state: OptState, _: list[Any]) -> Any:
-        return others(traced.like[0]), state
+        # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
+        traced, consts = trace(run, state)
 
-    new_updates, new_state = lax.cond(flag, run, skip, state, consts)
-    return new_updates, new_state
+        def run_traced(state: OptState, consts: list[Any]) -> Any:
+            return traced(state, consts=consts)
+
+        def skip(state: OptState, _: list[Any]) -> Any:
+            return others(traced.like[0]), state
+
+        new_updates, new_state = lax.cond(flag, run_traced, skip, state, consts)
+        return new_updates, new_state
+
+    return update_if
 
 
 def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
@@ -163,65 +168,27 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
     return with_derivative_of(by_cond, by_loop, traced)(flag, carry, consts)
 
 
-@dataclasses.dataclass(frozen=True)
-class Traced:
-    """A traced function, which can be called again without running its Python code.
+class UpdateShapes:
+    """The shapes and dtypes of the updates of one transformation, for steps outside of jit that do not run it.
 
-    It does not contain the arrays that the function closes over, since JAX caches it: they are passed in each call.
-
-    Attributes:
-        jaxpr: the traced computation.
-        like: the result, with a shape and a dtype for each array.
+    They are found by tracing a step, once for each structure, shapes and dtypes of what it computes from.
     """
 
-    jaxpr: Any
-    like: Any
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
 
-    def __call__(self, *args: Any, consts: Any) -> Any:
-        """Compute the result for other arguments, and other arrays instead of those closed over."""
-        closed = jax.extend.core.ClosedJaxpr(self.jaxpr, consts)
-        leaves = untyped.extend.core.jaxpr_as_fun(closed)(*jtu.tree_leaves(args))
-        return jtu.tree_structure(self.like).unflatten(leaves)
-
-
-def trace(f: Callable[..., Any], *args: object) -> tuple[Traced, Any]:
-    """Trace a function, and return it with the arrays that it closes over.
-
-    Under jit, the function is jitted first, so that each call adds only one equation; adding thousands of equations
-    again would take as long as tracing them. Compilers inline the call. Outside of jit, JAX would keep the arrays alive
-    that a jitted function closes over.
-    """
-    under_jit = any(map(is_traced, jtu.tree_leaves(args)))
-    closed, like = untyped.make_jaxpr(untyped.jit(f) if under_jit else f, return_shape=True)(*args)
-    # As of JAX 0.12, a jaxpr contains its constants, and is made again without.
-    jaxpr = jax.extend.core.ClosedJaxpr(closed, []) if closed.jaxpr is closed else closed.jaxpr
-    return Traced(jaxpr, like), closed.consts
+    def __call__(self, given: PyTree, step: Callable[..., Any], *args: object) -> Any:
+        """Return the updates that `step(*args)` would return, which computes from the trees `given`."""
+        leaves, treedef = jtu.tree_flatten(given)
+        key = treedef, tuple((shape_of(x), dtype_of(x), is_weak(x)) for x in leaves)
+        if key not in self._known:
+            self._known[key] = untyped.eval_shape(step, *args)[0]
+        return self._known[key]
 
 
 def zeros(like: PyTree) -> Any:
     """Make zeros for a tree of shapes, dtypes and, on a mesh with explicit axes, shardings."""
     return jtu.tree_map(jnp.zeros_like, like)
-
-
-def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
-    """Return `by_loop` with the derivative of `by_cond`, since loops have no derivative in reverse mode.
-
-    Args:
-        by_cond: a differentiable function.
-        by_loop: a function with the same results.
-        traced: the function that both run. If it has effects, such as the debug print of a line search, `by_cond` is
-            returned, since derivative rules cannot have effects.
-    """
-    if traced.jaxpr.effects:
-        return by_cond
-
-    def derivative(primals: PyTree, tangents: PyTree) -> Any:
-        return untyped.jvp(by_cond, primals, tangents)
-
-    form = untyped.custom_jvp(by_loop)
-    form.defjvp(derivative)
-    out: Callable[..., Any] = form
-    return out
 
 
 def _is_known(flag: object) -> bool:

@@ -9,7 +9,7 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve_dtypes import preserve_dtypes, step_of
-from treekit.optax._kernel.step_if import run_if, update_if
+from treekit.optax._kernel.step_if import conditional, run_if
 from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of, described
 from treekit.optax._kernel.types import TransformationLike
 
@@ -43,7 +43,8 @@ def apply_if_finite(
     >>> updates, state.notfinite_count
     (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
     """
-    inner_init, inner_update, inner_step = core_of(inner).init, preserve_dtypes(inner).update, step_of(inner)
+    inner_init, inner_step = core_of(inner).init, step_of(inner)
+    update_if = conditional(preserve_dtypes(inner), jnp.zeros_like)
 
     def init(params: Params) -> optax.ApplyIfFiniteState:
         zero = jnp.zeros([], jnp.int32)
@@ -58,11 +59,7 @@ def apply_if_finite(
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         accept, new_state = check(updates, state)
-
-        def run(inner_state: OptState) -> tuple[Any, Any]:
-            return inner_update(updates, inner_state, params, **extra)
-
-        new_updates, inner_state = update_if(accept, run, updates, state.inner_state, jnp.zeros_like)
+        new_updates, inner_state = update_if(accept, updates, state.inner_state, params, extra)
         return new_updates, new_state._replace(inner_state=inner_state)
 
     def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from treekit._base.jax import jnp
 from treekit._base.types import OptState, Params, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve_dtypes import preserve_dtypes
-from treekit.optax._kernel.step_if import update_if
+from treekit.optax._kernel.step_if import conditional
 from treekit.optax._kernel.transformation import GradientTransformation, core_of, described
 from treekit.optax._kernel.types import TransformationLike
 
@@ -98,17 +98,14 @@ def _run_conditionally(
     state_class: Callable[..., Any],
     otherwise: Callable[[Any], Any],
 ) -> GradientTransformation[Any]:
-    inner_init, inner_update = core_of(inner).init, preserve_dtypes(inner).update
+    inner_init, update_if = core_of(inner).init, conditional(preserve_dtypes(inner), otherwise)
 
     def init(params: Params) -> Any:
         return state_class(inner_state=inner_init(params), step=jnp.zeros([], jnp.int32))
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        def run(inner_state: OptState) -> tuple[Any, Any]:
-            return inner_update(updates, inner_state, params, **extra)
-
         should_transform = should_transform_fn(strengthen(state.step), **(extra if forward_extra_args else {}))
-        new_updates, inner_state = update_if(should_transform, run, updates, state.inner_state, otherwise)
+        new_updates, inner_state = update_if(should_transform, updates, state.inner_state, params, extra)
         return new_updates, state_class(inner_state=inner_state, step=optax.safe_increment(state.step))
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))

@@ -15,7 +15,7 @@ from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._kernel.boundary import at_boundary, normalize
 from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates, step_of
-from treekit.optax._kernel.step_if import run_if, run_step_if, zeros
+from treekit.optax._kernel.step_if import UpdateShapes, run_if, run_step_if, zeros
 from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of
 from treekit.optax._kernel.types import TransformationLike, U
 from treekit.optax._wrappers.round_position import Position, check_k, is_int
@@ -70,7 +70,7 @@ class MultiSteps(_Base):
         if not callable(every_k_schedule) and not (is_int(every_k_schedule) and every_k_schedule >= 1):
             raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
         self._opt = normalize(opt)
-        self._inner = core_of(opt)
+        self._inner, self._shapes = core_of(opt), UpdateShapes()
         self._every_k = every_k_schedule
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
@@ -141,11 +141,11 @@ class MultiSteps(_Base):
         def inner_step(old: OptState, accumulated: list[Any]) -> tuple[list[Any], Any]:
             grads = [x.astype(like.dtype) for like, x in zip(leaves, accumulated, strict=True)]
             new_updates, new = self._inner.update(treedef.unflatten(grads), old, params, **extra)
-            # Loops and cond need state with unchanged dtypes.
-            return keep_updates(grads, treedef, params, new_updates), keep_state(old, params, new)
+            return keep_updates(grads, treedef, params, new_updates), keep_state(old, params, new)  # for the loop
 
         inner_state, acc = _strong_state(state, treedef)
-        news, inner_state, acc = run_step_if(at.should_step, accumulate, inner_step, inner_state, acc)
+        shapes = functools.partial(self._shapes, (updates, inner_state, params, extra))
+        news, inner_state, acc = run_step_if(at.should_step, accumulate, inner_step, inner_state, acc, shapes)
         return treedef.unflatten(news), at.state(inner_state, treedef.unflatten(acc))
 
     def _whole_step(
