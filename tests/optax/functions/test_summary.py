@@ -123,6 +123,16 @@ def test_a_warm_up_is_not_frozen() -> None:
     assert found.totals["frozen"] == 1
 
 
+@pytest.mark.parametrize("wrap", [lambda tx: tx, lambda tx: tko.MultiSteps(tx, 3)], ids=["plain", "rounds"])
+def test_decay_is_that_of_the_first_step_that_is_not_zero(wrap: Callable[[Any], Any]) -> None:
+    mask = {"body": {"w": True, "b": False}, "head": False, "scale": False}
+    tx = wrap(tko.adamw(lambda count: 0.25 * count, weight_decay=0.5, mask=mask))
+    found = of(tko.summary(tx, params()))
+    assert {path: row[:2] for path, row in found.items()} == {
+        path: (0.25, 0.125 if path == "body.w" else 0.0) for path in ("body.b", "body.w", "head", "scale")
+    }
+
+
 @pytest.mark.usefixtures("nans")  # without a gradient, they divide 0 by 0
 @pytest.mark.parametrize("name", ["normalize", "prodigy"])
 def test_a_step_is_known_where_that_without_a_gradient_is_not_finite(name: str) -> None:

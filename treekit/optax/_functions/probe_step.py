@@ -7,7 +7,7 @@ from treekit._base.describe import describe_error
 from treekit._base.jax import jtu
 from treekit._base.predicates import has_gradient, is_array
 from treekit._base.tree import flatten_updates
-from treekit._base.types import OptState, PyTree, Updates
+from treekit._base.types import OptState, PyTree
 from treekit.optax._functions.evaluate import TRACKED, UNKNOWN, Unknown
 from treekit.optax._functions.take_rounds import Rounds, Start, Taken, gradients, sizes, varied_gradients
 from treekit.optax._kernel.state_map import Entry
@@ -56,21 +56,51 @@ def _either(a: Effect, b: Effect) -> Effect:
 
 
 def _effects(start: Start, rounds: Rounds) -> list[Effect]:
-    found = _measure(start, rounds)
-    notes = [f"moves by {abs(x):.2g} without a gradient" if x else "" for x in found.rests]
+    tracks = _Tracks(start, rounds)
+    found = _measure(tracks, 0)
+    steps, decays, rests = list(found.steps), list(found.decays), list(found.rests)
+    zeros = [i for i, x in enumerate(steps) if x == 0]
+    notes = dict.fromkeys(zeros, "")
+    if zeros:
+        second = _measure(tracks, 1)
+        for i in (i for i in zeros if second.steps[i]):
+            steps[i], decays[i], rests[i], notes[i] = second.steps[i], second.decays[i], second.rests[i], _LATER
+        notes |= _explain_zeros(tracks, [i for i in zeros if not notes[i]])
+    moved = [f"moves by {abs(x):.2g} without a gradient" if x else "" for x in rests]
     if (other := start.with_other_keys()) is not None:
-        same = zip(found.sizes, _measure(other, rounds).sizes, notes, strict=True)
-        notes = [note if a == b else "random" for a, b, note in same]
-    steps = list(found.steps)
-    for i, (step, note) in _explain_zeros(start, rounds, found).items():
-        steps[i], notes[i] = step, notes[i] or note
-    return list(map(_effect, jtu.tree_leaves(start.params), steps, found.decays, notes))
+        same = zip(found.sizes, _measure(_Tracks(other, rounds), 0).sizes, moved, strict=True)
+        moved = [note if a == b else "random" for a, b, note in same]
+    notes_of_all = [note or notes.get(i, "") for i, note in enumerate(moved)]
+    return list(map(_effect, jtu.tree_leaves(start.params), steps, decays, notes_of_all))
 
 
 def _effect(param: object, step: float | None, decay: float | None, note: str) -> Effect:
     if not has_gradient(param):
         return Effect(None, None, "has no gradient")
     return Effect(step, None if decay is None else abs(decay), _INFINITE if step is None else note)
+
+
+class _Tracks:
+    """Steps that are taken one after the other: with a gradient of ones, and without one for several params.
+
+    Attributes:
+        start: where they start.
+        rounds: the optimizer.
+    """
+
+    def __init__(self, start: Start, rounds: Rounds) -> None:
+        self.start, self.rounds = start, rounds
+        self._tracks: dict[tuple[float | None, float], tuple[Start, list[Taken]]] = {}
+
+    def take(self, n: int, slope: float, value: float | None = None) -> Taken:
+        """Return the step with number `n`: with gradients of `slope`, for these params, or for `value` everywhere."""
+        if (value, slope) not in self._tracks:
+            self._tracks[value, slope] = self.start if value is None else self.start.with_params(value), []
+        start, taken = self._tracks[value, slope]
+        while len(taken) <= n:
+            state = taken[-1].after if taken else start.state
+            taken.append(self.rounds.take(gradients(start.params, slope), state, start.params))
+        return taken[n]
 
 
 class _Measured(NamedTuple):
@@ -80,70 +110,43 @@ class _Measured(NamedTuple):
         steps: what a gradient of ones adds.
         decays: what params of ones add.
         rests: what the update is for params and gradients of zeros.
-        taken: the step with a gradient of ones, and one with a gradient of zeros if that may have updates.
     """
 
     steps: list[float | None]
     decays: list[float | None]
     rests: list[float | None]
-    taken: tuple[Taken, Taken | None]
 
     @property
     def sizes(self) -> list[tuple[float | None, float | None]]:
         return list(zip(self.steps, self.rests, strict=True))
 
 
-def _measure(start: Start, rounds: Rounds) -> _Measured:
-    def at_rest(value: float) -> Any:
-        alike = start.with_params(value)
-        return rounds.take(gradients(alike.params, 0.0), alike.state, alike.params).updates
-
-    at_one = at_rest(1.0)
+def _measure(tracks: _Tracks, n: int) -> _Measured:
+    """Measure the step with number `n`."""
+    params = tracks.start.params
+    at_one = tracks.take(n, 0.0, 1.0).updates
     decays: list[float | None]
-    decays = rests = sizes(start.params, at_one)
+    decays = rests = sizes(params, at_one)
     moves = any(x != 0 for x in rests)
     if moves:
-        at_zero = at_rest(0.0)
-        decays, rests = sizes(start.params, at_one, at_zero), sizes(start.params, at_zero)
-    if start.has_copies:
+        at_zero = tracks.take(n, 0.0, 0.0).updates
+        decays, rests = sizes(params, at_one, at_zero), sizes(params, at_zero)
+    if tracks.start.has_copies:
         decays = [None for _ in decays]
-    steps, taken = _net(start, rounds, gradients(start.params, 1.0), start.state, start.state if moves else None)
-    return _Measured(steps, decays, rests, taken)
+    still = tracks.take(n, 0.0).updates if moves else None
+    return _Measured(sizes(params, tracks.take(n, 1.0).updates, still), decays, rests)
 
 
-def _net(
-    start: Start, rounds: Rounds, grads: Updates, state: OptState, still_state: OptState
-) -> tuple[list[float | None], tuple[Taken, Taken | None]]:
-    """Return the sizes of what gradients add to the update, and the steps.
-
-    Args:
-        start: the params.
-        rounds: the optimizer.
-        grads: the gradients.
-        state: the state before the step.
-        still_state: the state before the step without a gradient; None if that has no updates.
-    """
-    moved = rounds.take(grads, state, start.params)
-    if still_state is None:
-        return sizes(start.params, moved.updates), (moved, None)
-    still = rounds.take(gradients(start.params, 0.0), still_state, start.params)
-    return sizes(start.params, moved.updates, still.updates), (moved, still)
-
-
-def _explain_zeros(start: Start, rounds: Rounds, found: _Measured) -> dict[int, tuple[float | None, str]]:
-    """Return a step and a note for each leaf whose step is zero, unless no gradient ever reaches its update."""
-    zeros = [i for i, x in enumerate(found.steps) if x == 0]
+def _explain_zeros(tracks: _Tracks, zeros: list[int]) -> dict[int, str]:
+    """Return a note for each of these leaves, whose step is zero, unless no gradient ever reaches its update."""
+    start, rounds, before = tracks.start, tracks.rounds, tracks.take(0, 1.0).before
+    zeros = zeros and _with_effect(start, rounds, before, zeros)
     if not zeros:
         return {}
-    moved, still = found.taken
-    second, _ = _net(start, rounds, gradients(start.params, 1.0), moved.after, still and still.after)
-    explained = {i: (second[i], _LATER) for i in zeros if second[i]}
-    zeros = [i for i in zeros if i not in explained]
-    if not zeros or not (zeros := _with_effect(start, rounds, moved.before, zeros)):
-        return explained
-    not_now = set(zeros).difference(_with_effect(start, rounds, moved.before, zeros, at_this_count=True))
-    varied, _ = _net(start, rounds, varied_gradients(start.params), start.state, still and start.state)
-    return explained | {i: (0.0, _NOW if i in not_now else _VARIED if varied[i] else _TRIED) for i in zeros}
+    not_now = set(zeros).difference(_with_effect(start, rounds, before, zeros, at_this_count=True))
+    moved = rounds.take(varied_gradients(start.params), start.state, start.params).updates
+    varied = sizes(start.params, moved, tracks.take(0, 0.0).updates)
+    return {i: _NOW if i in not_now else _VARIED if varied[i] else _TRIED for i in zeros}
 
 
 def _with_effect(

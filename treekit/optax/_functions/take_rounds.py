@@ -18,8 +18,6 @@ from treekit.optax._kernel.state_map import Entry
 from treekit.optax._kernel.transformation import GradientTransformation
 
 _MOST_MINI_STEPS = 1000
-# An update with such a state has a condition around the whole tree, which XLA would compile outside of jit.
-_WITH_CONDITIONS: Any = (optax.MultiStepsState, optax.ApplyIfFiniteState, optax.transforms.ConditionallyTransformState)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +82,9 @@ class Rounds:
 
     def take(self, grads: Updates, state: OptState, params: Params) -> Taken:
         """Take one step, or the mini-steps of one round of MultiSteps."""
-        has_conditions = any(map(_has_conditions, jtu.tree_leaves(state, is_leaf=_has_conditions)))
-        update = self.program(grads, state, params) if has_conditions else self._update
         rounds = _rounds(state)
         for _ in range(_MOST_MINI_STEPS):
-            before, (updates, state) = state, update(grads, state, params)
+            before, (updates, state) = state, self._update(grads, state, params)
             if all(new > old for new, old in zip(_rounds(state), rounds, strict=True)):
                 return Taken(updates, before, state)
         raise ValueError(f"MultiSteps took no step in {_MOST_MINI_STEPS:,} mini-steps")
@@ -121,10 +117,6 @@ def _with_other_keys(state: OptState) -> Any:
         return untyped.random.wrap_key_data(jax.random.key_data(x) ^ 1, impl=jax.random.key_impl(x))
 
     return jtu.tree_map(other, state)
-
-
-def _has_conditions(x: object) -> bool:
-    return isinstance(x, _WITH_CONDITIONS)
 
 
 def _rounds(state: OptState) -> list[int]:
