@@ -74,13 +74,13 @@ def map_state(state: OptState, params: Params, init: Callable[[Any], Any] | None
             trees like the params are. Without it, these are the trees with the structure of the params; if the params
             are one array, arrays of its shape.
     """
-    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_none)
     known = None if init is None else _paths_of_params(init)
     return list(_entries(state, (), ("", ""), _Params(leaves, treedef.unflatten(range(len(leaves))), known)))
 
 
 class _Params(NamedTuple):
-    leaves: list[Any]
+    leaves: list[tuple[KeyPath, Any]]
     numbered: Any  # the params, each replaced by its number
     paths: set[KeyPath] | None  # of the trees in the state that are like the params, if they are known
 
@@ -96,9 +96,9 @@ def _entries(x: object, path: KeyPath, field: tuple[str, str], params: _Params) 
     """Yield the entries of a part of a state, which is in a field, named by the class of the state and its own name."""
     role = _ROLES.get(field)
     if role not in _SHARED and (pairs := _pairs(x, path, params)) is not None:
-        found = jtu.tree_flatten_with_path(x, is_leaf=is_placeholder)[0]
-        for (below, leaf), (_, numbers) in zip(found, pairs, strict=True):
+        for leaf, numbers in pairs:
             if not is_placeholder(leaf):
+                below, _ = params.leaves[numbers[0]]
                 yield Entry((*path, *below), len(path), *field, numbers[0], role or "moment")
     elif jtu.all_leaves([x]):
         yield Entry(path, len(path), *field, None, role or _role_of_shared(x))
@@ -113,7 +113,7 @@ def _pairs(x: object, path: KeyPath, params: _Params) -> list[tuple[object, list
     """Return what `leaves_by_param` does if `x` is a tree like the params."""
     if params.paths is not None:
         return leaves_by_param(x, params.numbered) if path in params.paths else None
-    if isinstance(params.numbered, int) and not _is_like_array(x, params.leaves[0]):
+    if isinstance(params.numbered, int) and not _is_like_array(x, params.leaves[0][1]):
         return None
     return leaves_by_param(x, params.numbered)
 
@@ -155,7 +155,7 @@ def leaves_by_param(x: object, numbered: PyTree) -> list[tuple[object, list[int]
     pairs = list(zip(leaves, parts, strict=True))
     if not all(isinstance(part, int) or is_placeholder(leaf) for leaf, part in pairs):
         return None
-    return [(leaf, jtu.tree_leaves(part)) for leaf, part in pairs]
+    return [(leaf, [part] if isinstance(part, int) else jtu.tree_leaves(part)) for leaf, part in pairs]
 
 
 def is_placeholder(x: object) -> bool:
