@@ -20,7 +20,8 @@ def shard_alike(state: OptState, params: Params) -> Any:
     """Give the arrays that a state has for each param the sharding of that param.
 
     Most states start from zeros, which do not depend on the params. In a jitted init, the compiler would therefore put
-    all of them on one device, or replicate them.
+    all of them on one device, or replicate them. Outside of jit, other arrays, such as counts, are replicated on the
+    mesh of the params: a jitted step returns them so, and would be compiled again for its own result.
 
     Args:
         state: any state. A subtree with the structure of the params, or of some of them, has one array for each.
@@ -35,7 +36,12 @@ def shard_alike(state: OptState, params: Params) -> Any:
     arrays, treedef = jtu.tree_flatten(state)
     pairs = zip(arrays, map_state(state, params), strict=True)
     flag = functools.cache(_never)  # one for all leaves, if any needs it
-    return treedef.unflatten([x if i.param is None else _shard_leaf_alike(x, leaves[i.param], flag) for x, i in pairs])
+    state = treedef.unflatten([x if i.param is None else _shard_leaf_alike(x, leaves[i.param], flag) for x, i in pairs])
+    meshes = {x.sharding.mesh for x in leaves if not is_traced(x) and _may_be_sharded(x)}
+    if len(meshes) == 1:
+        replicated = NamedSharding(meshes.pop(), untyped.P())
+        state = jtu.tree_map(functools.partial(_on_mesh, replicated), state)
+    return state
 
 
 def _may_be_sharded(param: object) -> bool:
@@ -59,6 +65,12 @@ def _put(x: Any, param: Array) -> Any:
     is_sharded = isinstance(x, jax.Array) and not x.sharding.is_fully_replicated
     sharding = _sharding_like(x, param)
     return x if is_sharded or sharding is None else untyped.device_put(x, sharding)
+
+
+def _on_mesh(replicated: NamedSharding, x: Any) -> Any:
+    """Return an array that no device was chosen for with the sharding `replicated`, and any other leaf unchanged."""
+    is_free = isinstance(x, jax.Array) and not is_traced(x) and not x.committed
+    return untyped.device_put(x, replicated) if is_free else x
 
 
 def _constrain(x: Array, param: Array, flag: Callable[[], Any]) -> Any:
