@@ -36,6 +36,8 @@ def filter(
 ) -> T:
     """Keep the leaves that satisfy a condition, and replace the others by None.
 
+    To train only some leaves of a model, wrap the optimizer in `treekit.optax.filtered` instead.
+
     Args:
         tree: any pytree.
         filter_spec: a predicate on leaves, a `path_mask`, or a prefix tree of `tree` whose leaves are bools or one of
@@ -88,6 +90,8 @@ def partition(
     is_leaf: LeafPredicate | None = None,
 ) -> tuple[T, T]:
     """Split a tree in two: the leaves that satisfy a condition, and the others. `combine` is the inverse.
+
+    `treekit.optax.partition` is another function: it gives each leaf to the transformation with its label.
 
     Args:
         tree: any pytree.

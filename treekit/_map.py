@@ -59,7 +59,7 @@ def dtype_preserving_tree_map(
     is_leaf: LeafPredicate | None = None,
     casting: Casting = "same_kind",
 ) -> T:
-    """Do what `jax.tree.map` does, and cast each result to the dtype of the leaf of `tree` that it came from.
+    """Map over a tree as `jax.tree.map` does, and cast each result to the dtype of the leaf that it came from.
 
     A result that already has the leaf's dtype and weak type is returned unchanged, which adds nothing to the jaxpr. The
     result for a strongly typed leaf is strongly typed. Python numbers have the dtype that JAX gives them, and NumPy's

@@ -16,7 +16,7 @@ from treekit._filter import TreeSpec, filter
 
 
 def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
-    """Return the tree that `spec` is, or, if `spec` is a function of the params, the tree that it returns.
+    """Return `spec` if it is a tree, such as a mask; if it is a function of the params, return its result.
 
     1. A node that is a prefix of the params is returned itself, callable or not. So is a leaf that is not a function:
        it is the value for all params.

@@ -162,8 +162,8 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
 
     Returns:
         The vector, of shape `(n,)` and the widest dtype of the arrays (JAX's default float if it has no arrays), and a
-        function that maps such a vector back to a tree like `tree`. That gives each array its shape and dtype again; in
-        a tree with complex arrays too, real arrays get the real parts. All other leaves are those of `tree`.
+        function that maps such a vector back to a tree like `tree`. It restores the shape and dtype of each array; if
+        the tree has complex arrays too, real arrays get the real parts. All other leaves are those of `tree`.
 
     Raises:
         ValueError: the function is called with an array of another shape.

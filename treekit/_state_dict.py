@@ -22,11 +22,10 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
 
     Returns:
         A dict of the arrays, in the order of the leaves, by their key paths, which are written as in `path_mask`. The
-        arrays are on the host, in NumPy's class and C order, as `safetensors` and `np.savez` need them; a
-        `jax.ShapeDtypeStruct` stays one, and so does an array that is sharded over several processes: none of them has
-        all of its values. Files of arrays have neither Python numbers, functions and strings, nor typed
-        PRNG keys, so these are left out: save `jax.random.key_data` of a key that must go on. A `jax.Ref` is saved as
-        the array that it refers to.
+        arrays are NumPy arrays on the host, in C order, as `safetensors` and `np.savez` need them. An array that is
+        sharded over several processes, none of which has all of its values, is returned unchanged, and so is a
+        `jax.ShapeDtypeStruct`. A `jax.Ref` is saved as the array that it refers to. Python numbers, functions, strings
+        and typed PRNG keys are left out, since files of arrays cannot have them: save `jax.random.key_data` of a key.
 
     Raises:
         TypeError: an array is traced.

@@ -13,18 +13,18 @@ T = TypeVar("T")
 
 
 class Trainable(MaskSpec):
-    """The class of `trainable`."""
+    """A mask function that is True for each leaf that can be trained.
+
+    True for floating-point and complex arrays, except those in a field with `field(trainable=False)`: buffers, such as
+    running statistics or a fixed embedding. False for every other leaf.
+
+    Use it wherever Optax accepts a mask function, and as the `filter_spec` of `treekit.optax.filtered`, `filter` and
+    `partition`. For classes that you did not write, select by name, with `~path_mask("**.running_mean")`. Equinox's own
+    `filter` and `partition` call a function with each leaf, without its field: pass them `trainable(tree)`.
+    """
 
     def __call__(self, tree: T) -> T:
         """Return a tree of bools: whether each leaf can be trained.
-
-        True for floating-point and complex arrays, except those in a field with `field(trainable=False)`: buffers, such
-        as running statistics or a fixed embedding. False for every other leaf.
-
-        Use it wherever Optax accepts a mask function, and as the `filter_spec` of `treekit.optax.filtered`, `filter`
-        and `partition`. For classes that you did not write, select by name, with `~path_mask("**.running_mean")`.
-        Equinox's own `filter` and `partition` call a function with each leaf, which does not know its field: pass them
-        `trainable(tree)`.
 
         Args:
             tree: any pytree. Fields of Equinox modules, and of other registered dataclasses, are excluded by

@@ -80,11 +80,11 @@ def tree_at(
         A tree with the classes and containers of `tree`. `tree` itself is not changed.
 
     Raises:
-        ValueError: nothing is selected (pass `replace=[]` if a function may return an empty sequence); a node and one
-            inside it are; a pattern or a class matches several nodes, and you passed `replace`; a function returns
-            something that is not a node of the tree, such as a static field, the same node twice, or one of several
-            None; it depends on the leaves; `replace` has another length; or you passed both or neither of `replace`
-            and `replace_fn`.
+        ValueError: nothing is selected (pass `replace=[]` if a function may return an empty sequence); both a node and
+            one inside it are selected; a pattern or a class matches several nodes, and you passed `replace`; a function
+            returns something that is not a node of the tree, such as a static field, the same node twice, or one of
+            several None; it depends on the leaves; `replace` has another length; or you passed both or neither of
+            `replace` and `replace_fn`.
         TypeError: `where` is or returns a sequence, and `replace` is not one; or `where` or `replace_fn` is something
             else.
 

@@ -84,7 +84,7 @@ def is_array_like(x: object) -> bool:
 
 
 def is_inexact_array_like(x: object) -> bool:
-    """Return True for floating-point and complex arrays and Python numbers, and objects that stand for such an array.
+    """Return True for array-like objects, as in `is_array_like`, that are floating-point or complex.
 
     Args:
         x: any object.

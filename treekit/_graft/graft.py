@@ -38,8 +38,8 @@ def graft(
     result of `to_state_dict`. Paths are written as in `path_mask`.
 
     In an optimizer state, paths depend on the wrappers. So inside named tuples whose class name ends in `State`, as
-    Optax's do, a leaf is matched by the class of the state, its field and the parameter; and so a parameter that
-    changes its label in a partition keeps its moments. Keys above the outermost state are names like any other.
+    Optax's do, a leaf is matched by the class of the state, its field and the parameter. Therefore, a parameter keeps
+    its moments if its label in a partition changes. Keys above the outermost state are names like any other.
 
     Args:
         new: a tree of the new structure, fresh from its `__init__` or its optimizer's `init`. Leaves may be
@@ -69,7 +69,7 @@ def graft(
         TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; `rename`, `convert` or `resize` has another
             type; or `convert` or `resize` does not return an array.
         ValueError: the trees have no leaf in common, or only one has leaves; with `strict`, a leaf is not kept; several
-            old states could be meant (the message lists them); a pattern decides about no leaf, or its target does not
+            old states are possible (the message lists them); a pattern never applies, or its target does not
             exist; two leaves are renamed to one path; or `resize` returns another shape.
 
     Warns:

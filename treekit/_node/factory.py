@@ -18,8 +18,8 @@ P = ParamSpec("P")
 def node_factory(create: Callable[P, T], /) -> Callable[P, T]:
     """Decorate a function, or a class method, that creates a node: copy its arguments, and check its result.
 
-    Containers among the arguments are copied first. The result is flattened, rebuilt around markers and flattened
-    again, which must give the markers: then `tree_at` and all other ways of rebuilding preserve new leaves.
+    Containers among the arguments are copied first. The result is flattened, rebuilt with markers instead of its
+    leaves, and flattened again: if that returns the markers, `tree_at` and JAX can rebuild it with new leaves.
 
     Args:
         create: the function, which may return an instance of any pytree class. In a class body write `@classmethod`

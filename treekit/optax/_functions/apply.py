@@ -137,7 +137,7 @@ def tree_map_params(
     transform_non_params: Callable[[Any], Any] | None = None,
     is_leaf: LeafPredicate | None = None,
 ) -> State:
-    """Do what `optax.tree_map_params` does, without `is_leaf` even if some params are masked or filtered out.
+    """Map a function over the params in a state: `optax.tree_map_params`, without `is_leaf` for masked params.
 
     Args:
         initable: a transformation, or its init.

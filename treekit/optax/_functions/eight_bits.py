@@ -47,10 +47,10 @@ def decode_state(state: OptState) -> Any:
 
 
 def encode_state(state: OptState, like: T) -> T:
-    """Return a state with 8-bit codes for the numbers of the moments that another state has in codes.
+    """Encode moments of a state in 8 bits: those for which the state `like` has codes. The inverse of `decode_state`.
 
-    Use it to go on in 8 bits after a run in 16 or 32, or to put a state back that you have read with `decode_state`
-    and changed. The numbers are rounded to nearest.
+    Use it to continue in 8 bits after a run in 16 or 32, or after you have changed the numbers that `decode_state`
+    returned. The numbers are rounded to nearest.
 
     Args:
         state: a state of the structure of `like`, with floating-point arrays or codes instead of its codes.

@@ -111,7 +111,7 @@ class Summary:
 
 
 def summary(optimizer: TransformationLike, params: Params, state: OptState = None) -> Summary:
-    """Show what one step of an optimizer does to each leaf, and which state it has for it.
+    """Show what one step of an optimizer does to each leaf, and which state it keeps for that leaf.
 
     Use it to check that masks, labels and rates reach the leaves that they were meant for. It runs the optimizer, so
     the table is right for any optimizer in any wrapper. It takes two steps outside of jit: one with a gradient of ones,

@@ -28,8 +28,9 @@ from treekit.optax._kernel.types import S, TransformationLike
 def filtered(
     inner: GradientTransformation[S] | TransformationLike, filter_spec: FilterSpec = is_inexact_array
 ) -> GradientTransformation[S]:
-    """Run a transformation on some of the leaves of a raw model, and freeze the others.
+    """Run a transformation on some of the leaves of a raw (unfiltered) model, and freeze the others.
 
+    True selects the leaves that are trained, where True in `freeze` means frozen. `treekit.filter` filters a tree.
     The other leaves (functions, strings, integers, …) are None in the state and in the updates, so that
     `treekit.optax.apply_updates` and `equinox.apply_updates` do not change them.
 
@@ -113,6 +114,8 @@ def partition(
 ) -> GradientTransformation[optax.transforms.PartitionState]:
     """Give each leaf to the transformation with its label: `optax.partition` for every label tree and model.
 
+    `treekit.partition` is another function: it splits a tree in two.
+
     Args:
         transforms: maps labels to transformations.
         param_labels: a prefix tree of the params whose leaves are labels, or a function from the params to one. A
@@ -188,6 +191,8 @@ def _groups(cores: Mapping[Any, Core], param_labels: Labels, params: Params, any
 @described
 def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
     """Make updates zero where the mask is True: `optax.freeze` for every mask and model.
+
+    Here True means frozen; in `filtered` it means trained.
 
     Args:
         mask: as in `masked`.

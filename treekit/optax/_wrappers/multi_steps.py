@@ -27,7 +27,7 @@ else:
 
 
 class MultiSteps(_Base):
-    """Accumulate gradients over k steps: an `optax.MultiSteps` that discards a NaN after its round.
+    """Accumulate gradients over rounds of k steps: an `optax.MultiSteps` that discards a NaN after its round.
 
     The inner transformation runs on the k-th step only. The accumulator is then set to zero, not multiplied by zero, so
     a NaN does not survive its round. Steps that only accumulate return exact zeros. Every leaf of the state keeps its
@@ -38,8 +38,9 @@ class MultiSteps(_Base):
         every_k_schedule: the number of steps in a round: an int, or a function from the number of rounds so far to an
             int.
         use_grad_mean: pass the mean of the gradients to `opt`, else their sum.
-        should_skip_update_fn: takes updates, the number of rounds and params, and returns a bool array of shape (),
-            whether to skip this step, and a tree for the state's `skip_state`. See `optax.skip_not_finite`.
+        should_skip_update_fn: takes the updates, the number of rounds so far and the params. It returns two values:
+            whether to skip this step, as a bool array of shape (), and a tree that is stored as the state's
+            `skip_state`. See `optax.skip_not_finite`.
         accumulator_dtype: the dtype in which gradients are accumulated. By default, it is float32 or the dtype of the
             leaf, whichever is wider, and complex for complex leaves. With None, it is the dtype of the leaf.
 

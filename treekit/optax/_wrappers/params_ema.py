@@ -35,10 +35,9 @@ def params_ema(decay: ArrayLike) -> GradientTransformation[ParamsEmaState]:
     After t steps, it is the average of the params after each step, weighted by `decay**(t - i)` for step i. It is
     debiased: these weights are divided by their sum. The params themselves and the updates are not changed.
 
-    It adds the params and their updates in float32 at least. Put it last in its chain: if a later transformation
-    changes the updates, `get_ema` raises. If params of 16 bits are
-    rounded stochastically, their mean is this sum. If they are rounded to nearest, small updates may be lost that the
-    average does not lose.
+    It adds the params and their updates in float32 at least. Put it last in its chain: if another transformation
+    follows, `get_ema` raises. If params of 16 bits are rounded stochastically, their mean is this sum. If they are
+    rounded to nearest, small updates may be lost that the average does not lose.
 
     Args:
         decay: the fraction of the average that remains in each step; at least 0 and less than 1.

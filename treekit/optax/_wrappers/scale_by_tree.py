@@ -44,8 +44,7 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
 
     Returns:
         A transformation; its state is a `ScaleByTreeState` with the number of updates, with which schedules are called.
-        Rates do not reverse the sign: put it after an optimizer, or before
-        `optax.scale_by_learning_rate`.
+        Rates do not reverse the sign: put it after an optimizer, or before `optax.scale_by_learning_rate`.
 
     Raises:
         ValueError: the rates do not fit the params; the message names the first key path that differs.
