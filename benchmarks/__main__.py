@@ -60,7 +60,7 @@ def head() -> str:
 Written by `make bench` on {datetime.date.today()}: {setting(*PACKAGES)}.
 {note}
 Unless a table says otherwise, its figures are ratios of time, *the other / treekit*: above 1, treekit is faster. Both
-run in turn in one process. Each figure is the median of {ROUNDS} rounds, with the quartiles in brackets. The charts
+run alternately in one process. Each figure is the median of {ROUNDS} rounds, with the quartiles in brackets. The charts
 show microseconds; look at their slope. To run one part and print it: `python -m benchmarks.NAME`, where NAME is one of
 {", ".join(map(_name, MODULES))}.
 """

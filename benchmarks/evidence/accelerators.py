@@ -413,22 +413,27 @@ def parts_of(machine: Machine) -> Parts:
 # Read the first paragraph against the figures after each run.
 INTRODUCTION = """# On TPUs and GPUs
 
-A wrapper that adds no arithmetic compiles to Optax's own program, on TPUs and on GPUs; a jitted `init` shards its state
-as the params, where Optax's puts all of it on every device. With params and state donated, a round of
-`MultiSteps(adamw)` moves 1/1.4 to 1/1.9 of the bytes of Optax's, and by `apply_gradients` 1/1.8 to 1/3; without
-donation, use `apply_gradients`, since `update` copies the state. `apply_gradients` gains as much where `MultiSteps` is
-masked or the last link of a chain, and more inside of `apply_if_finite`. Around adamw alone, without donation,
-`apply_if_finite` moves 14 times the bytes of the params on an H100 that way, and 8 by `update`. Stochastic rounding of
-bf16 params moves half the bytes of adamw in f32; with moments in 8 bits, 10 bytes a parameter instead of 28.
+A wrapper that adds no arithmetic compiles to Optax's own program, on TPUs and on GPUs. A jitted `init` shards its state
+like the params, where Optax's puts all of it on every device.
 
-JAX compiles for TPUs and GPUs on a machine that has none. This page says what XLA makes of one step of an optimizer
-for one array of 8192 x 8192, on one chip of a TPU v5e and on one H100: the bytes that the program moves between the
-chip and its memory, which bound its time. In parentheses are the bytes that copies move, which are among them, and the
-temporary memory that the program needs. "Donated" means that the step may overwrite params and state, "kept" that it
-may not. In a cell with "or", the first figure is for a step that takes the params first, the second for one that takes
-the state first. Nothing was timed.
+- With params and state donated, a round of `MultiSteps(adamw)` moves 1/1.4 to 1/1.9 of the bytes of Optax's, and by
+  `apply_gradients` 1/1.8 to 1/3. Without donation, use `apply_gradients`, since `update` copies the state.
+- `apply_gradients` gains as much where `MultiSteps` is masked or the last link of a chain, and more inside
+  `apply_if_finite`. An exception is `apply_if_finite` around adamw alone: on an H100, without donation,
+  `apply_gradients` moves 14 times the bytes of the params, and `update` 8.
+- Stochastic rounding of bf16 params moves half the bytes of adamw in f32; with moments in 8 bits, a step moves 10 bytes
+  a parameter instead of 28.
 
-`make accelerators GPU=1` compiles all of it. Each section says when that was, and with which versions.
+JAX compiles for TPUs and GPUs on a machine that has none. Nothing was timed. This page counts the bytes that the
+program of one step moves between the chip and its memory, which bound its time: for one array of 8192 x 8192, on one
+chip of a TPU v5e and on one H100.
+
+- In parentheses are the bytes that copies move, which are included, and the temporary memory that the program needs.
+- "Donated" means that the step may overwrite params and state; "kept" means that it may not.
+- In a cell with "or", the first figure is for a step that takes the params first, the second for one that takes the
+  state first.
+
+`make accelerators GPU=1` compiles all of it. Each section has the date and the versions.
 """
 
 

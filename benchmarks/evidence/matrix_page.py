@@ -31,14 +31,14 @@ _CONCLUSION = """
 Wherever the bare optimizer of Optax works, the same optimizer of treekit obeys the laws in every wrapper and on every
 kind of params that was tried, unless this page lists a failure. Plain Optax obeys them in two thirds of the
 combinations that were drawn: in none on raw models or with PRNG keys and ints among the params, and in less than half
-with f32 gradients for bf16 params. The exceptions below are due to the optimizer itself, and treekit does not change
-that.
+with f32 gradients for bf16 params. The exceptions below are due to the optimizer itself, which treekit does not
+change.
 """.strip()
 
 _WHAT = """
 A cell is an optimizer in a wrapper on one kind of params. A library *holds* a cell if
 
-- all laws of `check_transformation` hold, except that a moment can decay in 16 bits;
+- all laws of `check_transformation` hold, except the one that moments in 16 bits decay;
 - forty steps of training preserve the dtypes of the params, give no NaN, and reduce the loss as in f32;
 - the results equal those of plain Optax on the same leaves in a list, where plain Optax works.
 
