@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from treekit._base.describe import describe_value
-from treekit._base.first_match import FirstMatch
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_names
+from treekit._base.pattern_set import PatternSet, may_match_below
 from treekit._base.patterns import check_pattern, listed, matches, nearest, pattern_text
 from treekit._base.predicates import is_parameter
 from treekit._base.tree import is_mapping
@@ -158,7 +158,7 @@ def _first_matches(
     """Return the path of every leaf, and the index of the first pattern that matches it."""
     found = flatten_with_names(tree, is_leaf)
     names = [path for path, _ in found]
-    first = list(zip(names, map(FirstMatch(patterns), names), strict=True))
+    first = list(zip(names, map(PatternSet(patterns).first, names), strict=True))
     if len(set(names)) < len(names):
         _check_one_name(name, patterns, names)
     deciding = {i for _, i in first}
@@ -192,7 +192,7 @@ def _may_match_hidden(pattern: str | re.Pattern[str], tree: PyTree, is_leaf: IsL
         return x is None or _is_masked_node(x) or (is_leaf is not None and is_leaf(x))
 
     return any(
-        matches(pattern, name) or (_is_masked_node(x) and _may_match_below(pattern, name))
+        matches(pattern, name) or (_is_masked_node(x) and may_match_below(pattern, name))
         for name, x in flatten_with_names(tree, stop)
         if x is None or _is_masked_node(x)
     )
@@ -201,10 +201,3 @@ def _may_match_hidden(pattern: str | re.Pattern[str], tree: PyTree, is_leaf: IsL
 def _is_masked_node(x: object) -> bool:
     """Whether `x` looks like Optax's MaskedNode, a named tuple without fields; the core does not import Optax."""
     return getattr(type(x), "_fields", None) == ()
-
-
-def _may_match_below(pattern: str | re.Pattern[str], name: str) -> bool:
-    if isinstance(pattern, re.Pattern):
-        return True  # what a regular expression could match below is unknown
-    parts = pattern.split(".")
-    return any(matches(".".join(parts[:i]), name) for i in range(1, len(parts)))

@@ -8,11 +8,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
+from treekit._base.callable import is_truly_callable
 from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
-from treekit._base.key_path import children_or_none, is_variable, named_children
-from treekit._base.patterns import check_pattern, glob_regex, may_match_below, nearest, pattern_text
-from treekit._base.types import IsLeaf, PyTree
+from treekit._base.key_path import children_or_none, is_variable, keyed_children, name_below, named_children
+from treekit._base.pattern_set import PatternSet, Place
+from treekit._base.patterns import check_pattern, nearest, pattern_text
+from treekit._base.types import IsLeaf, PyTree, PyTreeDef
 from treekit._filter import TreeSpec
 
 Pattern: TypeAlias = str | re.Pattern[str]
@@ -47,10 +49,12 @@ def is_selector(where: object) -> TypeGuard[Selector]:
     """
     if isinstance(where, (str, re.Pattern, type)) or is_several(where):
         return True
-    if isinstance(where, TreeSpec) or not callable(where):
+    if isinstance(where, TreeSpec) or not is_truly_callable(where):
+        is_tree = not (isinstance(where, TreeSpec) or jtu.all_leaves([where]))
+        found = f"a {type(where).__name__}. Are the arguments in the right order?" if is_tree else describe_value(where)
         raise TypeError(
             "where must be a function of the tree, a pattern such as '**.weight', a class, or a list of patterns and "
-            f"classes; found {describe_value(where)}"
+            f"classes; found {found}"
         )
     return False
 
@@ -69,36 +73,65 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
         ValueError: one of them matches nothing, two nodes that match a pattern have one name, or `where` is empty.
         TypeError: one of them is neither a pattern nor a class.
     """
-    selectors = list(map(_selector, _checked(where)))
+    selectors = _checked(where)
+    patterns = [(i, x) for i, x in enumerate(selectors) if not isinstance(x, type)]
+    classes = [(i, x) for i, x in enumerate(selectors) if isinstance(x, type)]
+    pattern_set = PatternSet([x for _, x in patterns])
     used = set[int]()
     found: list[Found] = []
 
-    start = 0
-    to_visit: list[tuple[str, tuple[int, ...], Any, list[int]]] = [("", (), tree, list(range(len(selectors))))]
+    def visit(name: str, place: tuple[int, ...], start: int, x: Any, globs: Place, wanted: list[Any]) -> list[Any]:
+        """Note whether a node is selected, and return the classes that are looked for below it."""
+        # The value of a Flax variable has the same name, and is what a name means.
+        matched = () if is_variable(x) else pattern_set.matching(globs, name)
+        instances = [i for i, cls in wanted if isinstance(x, cls)]
+        if not (matched or instances):
+            return wanted
+        which = sorted([*(patterns[i][0] for i in matched), *instances])
+        used.update(which)
+        found.append(Found(name, place, start, x, tuple(which)))
+        return [each for each in wanted if each[0] not in instances]
+
+    wanted = visit("", (), 0, tree, pattern_set.start, classes)
+    to_visit: list[_Node] = [_Node("", (), 0, tree, jtu.tree_structure(tree), pattern_set.start, wanted)]
     while to_visit:
-        name, place, x, wanted = to_visit.pop()
-        which: tuple[int, ...] = ()
-        for i in wanted:  # not a comprehension, since this runs for each node
-            if selectors[i].fits(name, x):
-                which += (i,)
-        if which:
-            used.update(which)
-            found.append(Found(name, place, start, x, which))
-            wanted = [i for i in wanted if not (selectors[i].is_class and i in which)]
-        if children_or_none(x) is None:  # a leaf, of which there are many
-            start += 1
+        name, place, start, x, treedef, globs, wanted = to_visit.pop()
+        if not (globs.goes_on or pattern_set.regexes or wanted or is_variable(x)):
             continue
-        wanted = [i for i in wanted if selectors[i].may_be_below(name) or is_variable(x)]
-        children = named_children(x, name, is_leaf) if wanted else []
-        if not children:
-            start += jtu.tree_structure(x).num_leaves
-        for i in range(len(children) - 1, -1, -1):  # the first is visited next
-            to_visit.append((children[i][0], (*place, i), children[i][1], wanted))
+        children = keyed_children(x, is_leaf)
+        for i, ((text, child), below) in enumerate(zip(children, treedef.children() if children else (), strict=True)):
+            after = globs if text is None else globs.after(text)
+            is_leaf_below = below.num_nodes == below.num_leaves == 1
+            if not is_leaf_below or after.ends or pattern_set.regexes or wanted:  # most leaves are not selected
+                child_name = name_below(name, text)
+                still = visit(child_name, (*place, i), start, child, after, wanted)
+                if not is_leaf_below:
+                    to_visit.append(_Node(child_name, (*place, i), start, child, below, after, still))
+            start += below.num_leaves
+    found.sort(key=lambda each: (each.start, each.place))
     for i, selector in enumerate(selectors):
         if i not in used:
-            raise ValueError(f"where: {_nothing(selector.given, tree, is_leaf)}")
-    by_name((x.name, x.node) for x in found if not all(selectors[i].is_class for i in x.selectors))
+            raise ValueError(f"where: {_nothing(selector, tree, is_leaf)}")
+    by_name((x.name, x.node) for x in found if any(not isinstance(selectors[i], type) for i in x.selectors))
     return found
+
+
+class _Node(NamedTuple):
+    """A node whose children are to be visited; attributes as in `Found`.
+
+    Attributes:
+        treedef: its structure.
+        globs: the place of its name in the globs.
+        wanted: the classes that are looked for below it, with their indices.
+    """
+
+    name: str
+    place: tuple[int, ...]
+    start: int
+    node: Any
+    treedef: PyTreeDef
+    globs: Place
+    wanted: list[tuple[int, type[Any]]]
 
 
 def by_name(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -123,40 +156,6 @@ def _checked(where: Any) -> list[Pattern | type[Any]]:
     if not selectors:
         raise ValueError("where is empty: pass a pattern, a class, several of them, or a function of the tree")
     return [x if isinstance(x, type) else check_pattern(x) for x in selectors]
-
-
-class _Selector(NamedTuple):
-    given: Pattern | type[Any]
-    fits: Callable[[str, Any], bool]  # whether it selects a node with this name
-    may_be_below: Callable[[str], bool]  # whether it may select a node below one with this name
-    is_class: bool = False
-
-
-def _selector(given: Pattern | type[Any]) -> _Selector:
-    if isinstance(given, type):
-        cls: type[Any] = given
-
-        def is_instance(_: str, x: object) -> bool:
-            return isinstance(x, cls)
-
-        return _Selector(given, is_instance, _always, is_class=True)
-    regex = given if isinstance(given, re.Pattern) else glob_regex(given)
-    end = "" if isinstance(given, re.Pattern) else "."
-
-    last = "" if isinstance(given, re.Pattern) else given.rpartition(".")[2]
-    suffix = "" if set(last) & set("*?[") else last  # compared first, since that is fast
-
-    def has_name(name: str, x: object) -> bool:
-        if not name.endswith(suffix) or regex.fullmatch(f"{name}{end}" if name else "") is None:
-            return False
-        return not is_variable(x)  # the value of a Flax variable has the same name, and is what a name means
-
-    is_anywhere = isinstance(given, re.Pattern) or given.startswith("**")
-    return _Selector(given, has_name, _always if is_anywhere else functools.partial(may_match_below, str(given)))
-
-
-def _always(_: str) -> bool:
-    return True
 
 
 def _nothing(given: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:

@@ -64,6 +64,16 @@ def named_children(x: Any, name: str, is_leaf: IsLeaf = None) -> list[tuple[str,
         name: the name of `x`.
         is_leaf: as in `jax.tree.flatten`.
     """
+    return [(name_below(name, text), child) for text, child in keyed_children(x, is_leaf)]
+
+
+def name_below(name: str, text: str | None) -> str:
+    """Return the name of a child, given that of its parent and its key."""
+    return name if text is None else f"{name}.{text}" if name else text
+
+
+def keyed_children(x: Any, is_leaf: IsLeaf = None) -> list[tuple[str | None, Any]]:
+    """Return the children of a node with their keys as text; None for the value of a Flax variable, which has none."""
     if is_leaf is not None and is_leaf(x):
         return []
     if _is_named_tuple(x):
@@ -74,9 +84,8 @@ def named_children(x: Any, name: str, is_leaf: IsLeaf = None) -> list[tuple[str,
         level = _registry.flatten_one_level_with_keys(x)
         children = [] if level is None else level[0]  # None for a leaf
     if is_variable(x):
-        return [(name, child) for _, child in children]
-    start = f"{name}." if name else ""
-    return [(start + key_name(key), child) for key, child in children]
+        return [(None, child) for _, child in children]
+    return [(key_name(key), child) for key, child in children]
 
 
 def children_or_none(x: object) -> Any:

@@ -4,7 +4,7 @@ import difflib
 import fnmatch
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from treekit._base.describe import describe_value
@@ -24,20 +24,14 @@ def match_glob(glob: str, name: str) -> re.Match[str] | None:
     return glob_regex(glob).fullmatch(f"{name}." if name else "")
 
 
-def may_match_below(glob: str, name: str) -> bool:
-    """Whether a glob may match a name that continues this one."""
-    return not name or _start_regex(glob).match(f"{name}.") is not None
+def match_part(part: str, text: str) -> bool:
+    """Whether a part of a glob, other than `**`, matches a part of a name."""
+    return _part_matcher(part)(f"{text}.") is not None
 
 
 @functools.cache
-def _start_regex(glob: str) -> re.Pattern[str]:
-    """Convert a glob to a regular expression for the names whose continuation it may match."""
-    *parts, _ = f"{glob}.".split(".")
-    fixed = parts[: parts.index("**")] if "**" in parts else parts[:-1]
-    regex = "(?:.*)" if "**" in parts else r"\Z"
-    for part in reversed(fixed):
-        regex = rf"(?:\Z|{_part_regex(part)}{regex})"
-    return re.compile(regex)
+def _part_matcher(part: str) -> Callable[[str], object]:
+    return re.compile(_part_regex(part)).fullmatch
 
 
 def pattern_text(pattern: str | re.Pattern[str]) -> str:

@@ -2,14 +2,16 @@
 
 import functools
 import operator
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeGuard
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 
+from treekit._base.describe import describe
+from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
-from treekit._base.types import PyTree, PyTreeDef, Updates
+from treekit._base.key_path import key_name, path_text
+from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
 
 # Faster than a Python function, and called for every node.
 is_none = functools.partial(operator.is_, None)
@@ -38,16 +40,26 @@ def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list
             raise prefix_mismatch("tree", treedef, tree, error, f"rest[{i}]") from None
 
 
-def flatten_updates(treedef: PyTreeDef, updates: Updates) -> list[Any]:
-    """Flatten updates up to the structure of the params; a None in place of a subtree becomes one None per leaf."""
+def flatten_updates(treedef: PyTreeDef, updates: Updates, name: str = "updates") -> list[Any]:
+    """Flatten updates up to the structure of the params; a None in place of a subtree becomes one None per leaf.
+
+    Raises:
+        ValueError: they differ in structure; the message names the first key path.
+    """
     try:
         parts: list[Any] = treedef.flatten_up_to(updates)
-    except ValueError as error:
-        params = treedef.unflatten(range(treedef.num_leaves))
+    except ValueError:
+        params = treedef.unflatten([_LEAF] * treedef.num_leaves)
         try:
             parts = treedef.flatten_up_to(jtu.tree_map(_spread_none, updates, params, is_leaf=is_none))
-        except ValueError:
-            raise prefix_mismatch("the tree of params", treedef, updates, error, "the updates") from None
+        except ValueError as error:
+            found = first_mismatch(params, updates, none_fits=True)
+            where = (
+                f"at {path_text(found.path)}, the params have {found.prefix}, and the {name} {found.tree}"
+                if found
+                else error
+            )
+            raise ValueError(f"the {name} do not fit the params: {where}") from None
     return parts
 
 
@@ -62,11 +74,68 @@ def as_none(_: object) -> None:
 def prefix_mismatch(
     name: str, prefix_treedef: PyTreeDef, tree: PyTree, error: ValueError, whole: str = "the tree it is for"
 ) -> ValueError:
-    """Return an error that says where `name` is not a prefix of `tree`; `error` itself if JAX does not say where."""
-    try:
-        jtu.tree_broadcast(prefix_treedef.unflatten(range(prefix_treedef.num_leaves)), tree)
-    except ValueError as told:
-        error = told
-    text = str(error).replace("broadcast_prefix prefix_tree", name).replace("the prefix pytree ", "")
-    text = re.sub(rf"{re.escape(name)}(\.\w+|\[[^]]+])+", lambda found: re.sub(r"\['?(.*?)'?]", r".\1", found[0]), text)
-    return ValueError(f"{name} does not fit {whole}.\n{text.replace('the full pytree', whole)}")
+    """Return an error that says where `name` is not a prefix of `tree`; with the text of `error` if that is unknown."""
+    found = first_mismatch(prefix_treedef.unflatten([_LEAF] * prefix_treedef.num_leaves), tree)
+    where = (
+        f"at key path {path_text(found.path, name)} it has {found.prefix}, and {whole} {found.tree}" if found else error
+    )
+    return ValueError(f"{name} does not fit {whole}: {where}")
+
+
+class Mismatch(NamedTuple):
+    """Where a tree first differs from a prefix of it, and what each of them has there."""
+
+    path: KeyPath
+    prefix: str
+    tree: str
+
+
+_LEAF: Any = type("leaf", (), {})()  # in a prefix, what every subtree fits
+
+
+def first_mismatch(prefix: PyTree, tree: PyTree, path: KeyPath = (), *, none_fits: bool = False) -> Mismatch | None:
+    """Return where `tree` first differs from a prefix of it, which has leaves that every subtree fits.
+
+    Args:
+        prefix: the prefix.
+        tree: the tree.
+        path: the key path of both.
+        none_fits: whether a None in the tree fits any part of the prefix.
+    """
+    if prefix is _LEAF or (none_fits and tree is None):
+        return None
+    if type(prefix) is not type(tree):
+        return Mismatch(path, *map(_kind, (prefix, tree)))
+    mine, others = children_of(prefix), children_of(tree)
+    if mine.keys() != others.keys():
+        lengths = f"length {len(mine)}", f"length {len(others)}"
+        keys = _keys(mine, others), _keys(others, mine)
+        return Mismatch(path, *(lengths if isinstance(prefix, (list, tuple)) else keys))
+    if _one_level(prefix) != _one_level(tree):
+        return Mismatch(path, f"a {type(prefix).__qualname__}", "one with other static values, or in another order")
+    pairs = ((mine[key], others[key], (*path, key)) for key in mine)
+    return next(filter(None, (first_mismatch(*pair, none_fits=none_fits) for pair in pairs)), None)
+
+
+def _one_level(x: object) -> PyTreeDef:
+    return jtu.tree_structure(x, is_leaf=lambda y: y is not x)
+
+
+def _keys(keys: Collection[Any], others: Collection[Any]) -> str:
+    """List the keys of a node; if there are many, some of those that the other node does not have."""
+    shown = keys if len(keys) <= _LISTED else [key for key in keys if key not in others][:_LISTED]
+    return f"the keys {', '.join(repr(key_name(key)) for key in shown)}" if shown else "no other keys"
+
+
+_LISTED = 8
+
+
+def _kind(x: object) -> str:
+    """Write the class of a node, or a leaf."""
+    return (
+        f"Array {describe(x)}"
+        if isinstance(x, jax.Array)
+        else describe(x)
+        if dtype_of(x) is not None
+        else type(x).__qualname__
+    )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treekit._base.first_match import FirstMatch
+from treekit._base.pattern_set import PatternSet
 from treekit._base.patterns import match_glob, nearest
 from treekit._graft.leaf import Leaf, Renamed, Slice, Stack
 from treekit._graft.states import Names, State, leaves_of
@@ -53,7 +53,7 @@ class RenamedTree:
         self._states: dict[tuple[State, Names], State] = {}
         self._stacks: dict[tuple[str, str], Stack] = {}
         self.patterns: dict[Leaf, str] = {}
-        patterns, first_match = list(rename), FirstMatch(rename)
+        patterns, first_match = list(rename), PatternSet(list(rename)).first
         for leaf in leaves_of(old):
             i = first_match(leaf.name)
             if i is None:

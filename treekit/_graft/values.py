@@ -8,8 +8,8 @@ import numpy as np
 
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
-from treekit._base.first_match import FirstMatch
 from treekit._base.jax import jnp, untyped
+from treekit._base.pattern_set import PatternSet
 from treekit._base.patterns import check_pattern, matches, nearest, pattern_text
 from treekit._base.predicates import is_traced
 from treekit._base.tree import is_mapping
@@ -147,7 +147,7 @@ def functions_of(argument: str, given: Resize | Mapping[Any, Any] | None, names:
     if callable(given) or given is None:
         return dict.fromkeys(names, given)
     patterns = list(map(check_pattern, given))
-    first_match = FirstMatch(patterns)
+    first_match = PatternSet(patterns).first
     chosen = {name: first_match(name) for name in names}
     deciding = set(chosen.values())
     for i, pattern in enumerate(patterns):

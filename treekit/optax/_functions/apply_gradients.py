@@ -11,7 +11,6 @@ from treekit._map import check_shapes
 from treekit._round import Key
 from treekit.optax._functions.apply import apply_updates
 from treekit.optax._kernel.boundary import normalize, whole_step
-from treekit.optax._kernel.selection import updates_mismatch
 from treekit.optax._kernel.types import State, TransformationOf
 
 T = TypeVar("T")
@@ -75,9 +74,9 @@ def _check_grads(grads: Updates, params: Params) -> None:
         raise TypeError("apply_gradients takes (optimizer, grads, state, params), and params is None")
     treedef = jtu.tree_structure(params, is_leaf=is_none)
     try:
-        parts = flatten_updates(treedef, grads)  # a None in place of a subtree becomes one None per param
-    except ValueError:
-        raise _wrong_grads(updates_mismatch(treedef, grads, "grads")) from None
+        parts = flatten_updates(treedef, grads, "grads")  # a None in place of a subtree becomes one None per param
+    except ValueError as error:
+        raise _wrong_grads(str(error).partition(": ")[2]) from None
     try:
         check_shapes(params, treedef.unflatten(parts), is_leaf=is_none)
     except ValueError as error:

@@ -181,7 +181,8 @@ def _flatten_like(tree: PyTree, params: Params) -> list[Any]:
         by_name = dict(flatten_with_names(tree))
         names = [name for name, _ in flatten_with_names(params)]
         if not by_name or not by_name.keys() <= set(names):
-            raise ValueError(str(error).replace("the updates", "the tree that was found in the state")) from None
+            where = str(error).partition(": ")[2].replace("the updates", "that")
+            raise ValueError(f"the tree of params does not fit the tree that was found in the state: {where}") from None
         return list(map(by_name.get, names))
 
 

@@ -15,7 +15,7 @@ from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import path_name
 from treekit._base.predicates import is_array, is_real_number
 from treekit._base.tree import is_mapping
-from treekit._base.types import KeyPath, OptState
+from treekit._base.types import KeyPath, OptState, TransformationLike
 
 S = TypeVar("S")
 
@@ -97,9 +97,12 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         _check_known("key", key, found)
     new = {key: by_name[x.name] for key, x in found.items() if x.name in by_name} | dict(values or {})
     if scheduled := [key for key in new if found[key].scheduled]:
+        others = "".join(
+            f" To set only {key}, use that as the key: {{{key!r}: …}}." for key in new if key not in scheduled
+        )
         raise ValueError(
-            f"{', '.join(scheduled)} follows a schedule, which would overwrite the value in the next update. Pass "
-            "a number to inject_hyperparams instead, or add a factor of your own: "
+            f"{', '.join(scheduled)} follows a schedule, which would overwrite the value in the next update.{others} "
+            "Pass a number to inject_hyperparams instead, or add a factor of your own: "
             "optax.inject_hyperparams(optax.scale)(1.0), after the optimizer in its chain"
         )
     for key, value in new.items():
@@ -147,6 +150,8 @@ def _as_number_like(old: Any, new: Any) -> Any:
 
 
 def _by_key(state: OptState) -> dict[str, _Hyperparam]:
+    if isinstance(state, TransformationLike):
+        raise TypeError("expected the state of an optimizer, found an optimizer: pass optimizer.init(params)")
     treedef = jtu.tree_structure(state)
     found = list(_find((), treedef.unflatten(range(treedef.num_leaves))))
     keys = [path_name(x.path) for x in found]

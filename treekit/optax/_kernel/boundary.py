@@ -67,6 +67,7 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
         new_updates, new_state = _run_inside(update_inside, crossing, inner, updates, state, params, extra)
         return crossing.leave(new_updates), new_state
 
+    init.__qualname__, update.__qualname__ = "init", "update"  # which Python's errors of missing arguments show
     return GradientTransformation(init, update, core)
 
 

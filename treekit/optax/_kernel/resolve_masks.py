@@ -1,16 +1,18 @@
 """Convert filter_specs, masks and labels to selections of leaves."""
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import optax
 
+from treekit._base.describe import describe_value
 from treekit._base.dtype import as_array
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_parameter, is_traced
-from treekit._base.tree import is_none
+from treekit._base.tree import is_mapping, is_none
 from treekit._base.types import FilterSpec, KeyPath, Labels, Mask, Params, PyTree
 from treekit._filter import filter
 from treekit._resolve_spec import match_spec, resolve_shown
@@ -57,6 +59,10 @@ def choose_masked(mask: Mask, params: Params) -> LeafSelection:
 
 def check_labels(transforms: Mapping[Any, object]) -> None:
     """Raise a TypeError unless the labels can be the keys of a dict in a state, which JAX sorts."""
+    if not is_mapping(transforms):
+        raise TypeError(
+            f"transforms must map labels to transformations, {{'decay': tx, …}}, found {describe_value(transforms)}"
+        )
     try:
         sorted(transforms)
     except TypeError:
@@ -78,10 +84,10 @@ def choose_groups(keys: frozenset[Any], param_labels: Labels, params: Params) ->
     prefix_treedef, matches = match_to_params(param_labels, params, is_spec_leaf=is_label, name="param_labels")
     for path, label, part in matches:
         if not is_label(label) and _has_parameters(label, part):
+            used = _names(label for _, label, part in matches if _has_parameters(label, part))
             raise ValueError(
-                f"Some parameters have no corresponding transformation: {path_name(path) or 'all'} have the label "
-                f"{label!r}.\nParameter labels: {_names(x for _, x, part in matches if _has_parameters(x, part))}\n"
-                f"Transforms keys: {_names(keys)}"
+                f"Some parameters have no corresponding transformation: the label of {path_name(path) or 'all'} is "
+                f"{label!r}{_nearest(label, keys)}\nParameter labels: {used}\nTransforms keys: {_names(keys)}"
             )
 
     def selection(key: object) -> LeafSelection:
@@ -101,6 +107,8 @@ def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
         return x is None or _is_bool(x)
 
     prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=is_mask_leaf, name=name)
+    if mask is not None and [found[1] for found in matches] == [None] and _holds_parameters(params):
+        raise TypeError(f"the function given as {name} returned None for all params. Does it lack a return?")
     return prefix_treedef.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
 
 
@@ -163,6 +171,11 @@ def _keep_masked(name: str, path: KeyPath, leaf: object, part: object) -> bool:
             f"{type(leaf).__name__}{hint}"
         )
     return not _holds_parameters(part)  # functions are None in the state, whether the model is raw or filtered
+
+
+def _nearest(label: object, keys: frozenset[Any]) -> str:
+    found = difflib.get_close_matches(str(label), [key for key in keys if isinstance(key, str)], 1)
+    return f". Did you mean {found[0]!r}?" if found else "."
 
 
 def _names(keys: Any) -> str:

@@ -18,7 +18,6 @@ from treekit._base.jax import jtu
 from treekit._base.predicates import is_parameter
 from treekit._base.tree import as_none, flatten_updates
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
-from treekit._diff.diff import tree_diff
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import Apply, Core, SteppingCore, own_step
 
@@ -77,26 +76,11 @@ def update_parts(prefix_treedef: PyTreeDef, tree: PyTree) -> list[Any]:
     """
     try:
         return flatten_updates(prefix_treedef, tree)
-    except ValueError:
+    except ValueError as error:
         raise ValueError(
-            f"the updates do not fit the params: {updates_mismatch(prefix_treedef, tree)}. update takes (updates, "
-            "state, params), in this order, and updates have the structure of the params"
+            f"{error}. update takes (updates, state, params), in this order, and updates have the structure of the "
+            "params"
         ) from None
-
-
-def updates_mismatch(treedef: PyTreeDef, tree: PyTree, name: str = "updates") -> str:
-    """Where updates, or a tree like them, first differ in structure from params; None does not differ from anything."""
-    params = treedef.unflatten([_LEAF] * treedef.num_leaves)
-    differences = tree_diff(params, jtu.tree_map(_as_leaf, tree))
-    first = next((each for each in differences if each.right != "None"), differences[0])
-    return f"at {first.path or 'the root'}, the params have {first.left}, and the {name} {first.right}"
-
-
-_LEAF: Any = type("a leaf", (), {})()  # what any leaf is, where structure alone counts; errors have the class's name
-
-
-def _as_leaf(_: object) -> Any:
-    return _LEAF
 
 
 def apply_to_selection(

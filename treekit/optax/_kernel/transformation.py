@@ -133,10 +133,15 @@ def without_multi_steps(x: object) -> Any:
 def check_is_transformation(tx: object, name: str = "") -> None:
     """Raise a TypeError unless the argument `name` has `init` and `update`."""
     if isinstance(tx, type) or not (hasattr(tx, "init") and hasattr(tx, "update")):
+        several = "To chain several, write optax.chain(*transformations), or optax.named_chain for those with names"
+        advice = (
+            several
+            if isinstance(tx, (list, tuple))
+            else "Are the arguments in the right order? Call a function that returns one first: optax.adam(1e-3), not "
+            "optax.adam"
+        )
         raise TypeError(
-            f"expected a gradient transformation{name and f' for {name}'}, found {describe_value(tx)}. Are the "
-            "arguments in the right order? Call a function that returns one first: optax.adam(1e-3), not optax.adam. "
-            "For a chain with names use optax.named_chain"
+            f"expected a gradient transformation{name and f' for {name}'}, found {describe_value(tx)}. {advice}"
         )
 
 

@@ -56,7 +56,11 @@ def wrap_attribute(module: types.ModuleType, name: str) -> Any:
     Raises:
         AttributeError: Optax does not have this name.
     """
-    value: Any = getattr(module, name)
+    try:
+        value: Any = getattr(module, name)
+    except AttributeError:  # which Python completes with the nearest name
+        message = f"module 'treekit.{module.__name__}' has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=module) from None
     for theirs, ours in REPLACEMENTS:
         if value is theirs:
             return ours

@@ -59,7 +59,7 @@ def check_state_dtype(state_dtype: Any, rounding: str) -> None:
 def _check_dtype(what: str, dtype: object) -> None:
     if not is_inexact_dtype(dtype, jnp.floating):
         cure = f". For 8 bits a number: {EIGHT_BITS}" if is_inexact_dtype(dtype, jnp.integer) else ""
-        raise TypeError(f"{what} must be a floating dtype, found {dtype!r}{cure}")
+        raise TypeError(f"{what} must be a floating dtype such as jnp.bfloat16, found {dtype!r}{cure}")
     if jnp.finfo(dtype).bits < 16:
         raise TypeError(
             f"{what} is {jnp.dtype(dtype)}, in which most second moments are zero, so that updates are many times the "
@@ -218,10 +218,11 @@ def _check_used(dtypes: Mapping[Any, Any], entries: list[Entry], leaves: list[An
     occurring = {path_name((key,)) for entry in floats for key in entry.path[: entry.depth]}
     unused = set(dtypes) - {decision.key for decision in found} - occurring
     if unused and floats:
-        fields = sorted({str(key.name) for x in floats for key in x.path if hasattr(key, "name")})
+        fields = sorted({str(key.name) for x in floats for key in x.path[: x.depth] if hasattr(key, "name")})
         raise ValueError(
             f"state_dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields "
-            f"with floating-point arrays are {', '.join(fields)}"
+            f"with floating-point arrays are {', '.join(fields)}. A pattern matches a whole path of the state, such as "
+            f"{path_text(floats[0].path)!r}"
         )
     for entry, (key, dtype) in zip(entries, found, strict=True):
         if key is not None and dtype is None and key == entry.field:
