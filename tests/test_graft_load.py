@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import treekit as tk
 from treekit import optax as tko
@@ -475,3 +476,44 @@ def test_a_model_that_looks_like_a_state() -> None:
                 same(x, old[name])
         shorter, _ = tk.graft({"opt": tko.adam(1e-3).init(model)}, old)
         same(shorter["opt"][0].count, old["opt.inner_opt_state.0.count"])
+
+
+def test_one_value_for_two_leaves_is_two_arrays() -> None:
+    """So that a step may donate them."""
+    new = {"embed": jnp.zeros(5), "head": jnp.zeros(5)}
+    tree, _ = tk.graft(new, {"wte": jnp.ones(5)}, rename={"wte": ["embed", "head"]}, strict=True)
+    assert tree["embed"] is not tree["head"]
+    jax.jit(lambda tree: jax.tree.map(jnp.negative, tree), donate_argnums=0)(tree)
+
+
+def test_a_reference_is_loaded_as_its_array() -> None:
+    new = {"r": jax.new_ref(jnp.ones(2)), "w": jnp.ones(2)}
+    tree, report = tk.graft(new, {name: 3 * x for name, x in tk.to_state_dict(new).items()}, strict=True)
+    assert isinstance(tree["r"], jax.Ref) and (tree["r"][...] == 3).all() and len(report.kept) == 2
+    assert (new["r"][...] == 1).all()
+
+
+def test_strict_does_not_ask_for_the_counters_of_random_streams() -> None:
+    model = nnx.Dropout(0.1, rngs=nnx.Rngs(0))
+    tree, report = tk.graft({"w": jnp.zeros(2), "drop": model}, {"w": np.ones(2, np.float32)}, strict=True)
+    assert tree["w"].all() and {row.kind for row in report if row.path != "w"} == {"fresh"}
+
+
+CASTS: list[tuple[Any, float, bool]] = [
+    (jnp.float16, 65504.0, True),
+    (jnp.float16, 7e4, False),
+    (jnp.bfloat16, 3.39e38, True),
+    (jnp.bfloat16, np.inf, True),
+    (jnp.float8_e4m3fn, np.nan, True),
+    (jnp.float8_e4m3fn, np.inf, False),
+    (jnp.float8_e4m3fn, 470.0, False),
+    (jnp.float4_e2m1fn, 6.0, True),
+    (jnp.float4_e2m1fn, 100.0, False),
+    (jnp.float4_e2m1fn, np.nan, False),
+]
+
+
+@pytest.mark.parametrize(("dtype", "value", "is_kept"), CASTS)
+def test_a_cast_keeps_what_is_finite_infinite_and_nan(dtype: Any, value: float, is_kept: bool) -> None:
+    _, report = tk.graft({"w": jnp.zeros(1, dtype)}, {"w": np.array([value], np.float32)}, cast=True)
+    assert bool(report.kept) is is_kept and bool(report.refused) is not is_kept

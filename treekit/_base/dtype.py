@@ -77,6 +77,19 @@ def strengthen_all(tree: PyTree) -> Any:
     return tree if have_same_dtypes(leaves, leaves) else jtu.tree_map(strengthen, tree)
 
 
+def unshared(arrays: Iterable[Any], others: Iterable[Any] = ()) -> list[Any]:
+    """Return arrays, with a copy of each that occurs twice or among `others`: JAX can donate an array only once."""
+    seen = set(map(id, others))
+
+    def own(x: object) -> Any:
+        if id(x) in seen and isinstance(x, jax.Array) and not isinstance(x, Tracer):
+            return jnp.copy(x)
+        seen.add(id(x))
+        return x
+
+    return list(map(own, arrays))
+
+
 def as_array(x: object) -> Any:
     """Return a Python number as a strongly typed array, and what stands for one as that array; others unchanged."""
     if has_dtype(x):

@@ -108,6 +108,11 @@ def is_variable(x: object) -> bool:
     return _is_variable_class(cls)
 
 
+def is_rng_variable(x: object) -> bool:
+    """Whether `x` is a variable of Flax that a random stream counts with, or its key."""
+    return is_variable(x) and any(base.__name__ == "RngState" for base in type(x).__mro__)
+
+
 @functools.lru_cache(1_000)  # asked of each node; classes that are not used any more are forgotten
 def _is_variable_class(cls: Any) -> bool:
     return any(base.__name__ in _VARIABLES and base.__module__.startswith("flax.") for base in cls.__mro__)

@@ -3,11 +3,15 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+import jax
+
 from treekit._base.describe import describe, describe_value
-from treekit._base.jax import jtu
+from treekit._base.dtype import unshared
+from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.key_path import is_rng_variable, is_variable
 from treekit._base.patterns import nearest
 from treekit._base.predicates import is_numeric_array
-from treekit._base.types import PyTree
+from treekit._base.types import KeyPath, PyTree
 from treekit._graft.leaf import Leaf, Slice
 from treekit._graft.lengths import warn_of_lengths
 from treekit._graft.match import match_states
@@ -45,8 +49,8 @@ def graft(
         new: a tree of the new structure, fresh from its `__init__` or its optimizer's `init`. Leaves may be
             `jax.ShapeDtypeStruct`; those without an old value stay as they are.
         old: the tree that has the values.
-        strict: raise an error unless every leaf of both trees is kept. Python numbers and typed PRNG keys of `new`
-            need no old value, since no file of arrays has them.
+        strict: raise an error unless every leaf of both trees is kept. Python numbers, typed PRNG keys and the counters
+            of Flax's random streams in `new` need no old value, since no file of weights has them.
         rename: maps old paths to new ones, `{"body.**": "encoder.**"}`; to a list of new ones that share the value; or
             to None, to drop it. `*` and `**` match the same on both sides; the first pattern that matches decides. If
             one side lacks a `*`, arrays are stacked (`{"layers.*.**": "layers.**"}`) or unstacked. A pair that begins
@@ -93,18 +97,25 @@ def graft(
     convert_of, resize_of = functions_of("convert", convert, names), functions_of("resize", resize, names)
     values: dict[Any, Any] = {}
     rows: list[Grafted] = []
+    counters = _paths_of_rngs(new)
     for leaf in matched.new:
         source, f = matched.sources.get(leaf), convert_of[leaf.name]
         value = None if source is None else carry(leaf, source, f, resize_of[leaf.name], cast)
         if value is not None:
             values[leaf.path] = value
-        rows.append(_row(leaf, source, is_kept=value is not None, is_converted=f is not None))
+        is_asked = leaf.path not in counters and is_numeric_array(leaf.value)
+        rows.append(_row(leaf, source, is_kept=value is not None, is_converted=f is not None, is_asked=is_asked))
     report = GraftReport([*rows, *matched.rest])
     if strict:
         check_strict(report)
+    values = dict(zip(values, unshared(values.values()), strict=True))
     flat, treedef = jtu.tree_flatten_with_path(new)
-    out: T = treedef.unflatten([values.get(path, x) for path, x in flat])
+    out: T = treedef.unflatten([_put(values[path], x) if path in values else x for path, x in flat])
     return out, report
+
+
+def _put(value: Any, new: object) -> Any:
+    return untyped.new_ref(jnp.asarray(value)) if isinstance(new, jax.Ref) else value
 
 
 class _Matched(NamedTuple):
@@ -206,9 +217,16 @@ def _nothing_in_common(new: list[Leaf], old: list[Leaf]) -> str:
     )
 
 
-def _row(leaf: Leaf, source: Leaf | None, *, is_kept: bool, is_converted: bool) -> Grafted:
+def _paths_of_rngs(tree: PyTree) -> set[KeyPath]:
+    """Return the key paths of the counters of Flax's random streams, which no file of weights has."""
+    found = jtu.tree_flatten_with_path(tree, is_leaf=is_variable)[0]
+    streams = [(path, x) for path, x in found if is_rng_variable(x)]
+    return {(*path, *below) for path, x in streams for below, _ in jtu.tree_flatten_with_path(x)[0]}
+
+
+def _row(leaf: Leaf, source: Leaf | None, *, is_kept: bool, is_converted: bool, is_asked: bool) -> Grafted:
     if source is None:
-        return Grafted(leaf.name, "fresh", describe(leaf.value), "nothing", is_numeric_array(leaf.value))
+        return Grafted(leaf.name, "fresh", describe(leaf.value), "nothing", is_asked)
     where = f" at {source.source_name}" if source.source_name != leaf.name else ""
     changed = ", converted" if is_converted else ""
     return Grafted(leaf.name, "kept" if is_kept else "refused", describe(leaf.value), f"{source}{where}{changed}")

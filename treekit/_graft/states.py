@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from treekit._base.dtype import dtype_of
+from treekit._base.dtype import dtype_of, resolve_array
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name
 from treekit._base.predicates import is_numeric_array
@@ -152,6 +152,7 @@ class _Walk:
     def _see(self, x: object, path: KeyPath, name: str, below: str, state: State) -> None:
         if below in state.leaves:
             raise ValueError(f"graft needs a different name for each leaf, but two leaves are called {name}")
+        x = resolve_array(x) if isinstance(x, jax.Ref) else x
         value = as_array(x, name) if self._is_old and dtype_of(x) is None else x
         if dtype_of(value) is not None:
             state.leaves[below] = Leaf(name, value, state, below, path)

@@ -11,7 +11,7 @@ from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issu
 from treekit._base.jax import jnp, untyped
 from treekit._base.pattern_set import PatternSet
 from treekit._base.patterns import check_pattern, matches, nearest, pattern_text
-from treekit._base.predicates import is_traced
+from treekit._base.predicates import is_narrow, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.codes import codes_of
@@ -94,14 +94,21 @@ def _dtype_on_host(x: object) -> Any:
 
 
 def _is_finite_where(old: Value, value: Value) -> bool:
-    """Whether a cast has made no finite number infinite or NaN; unknown while tracing, so True."""
+    """Whether a cast has preserved what is infinite, NaN and neither; unknown while tracing, so True.
+
+    Some dtypes of 8 bits and less have no NaN, or no infinity: then large numbers become the largest.
+    """
     have, want = getattr(old, "dtype", None), getattr(value, "dtype", None)
     if have == want or is_traced(old) or not issubdtype(want, jnp.inexact):
         return True
     if issubdtype(have, jnp.inexact) and float(jnp.finfo(want).max) >= float(jnp.finfo(have).max):
         return True
     xp = jnp if isinstance(old, jax.Array) else np
-    return bool(xp.all(xp.isfinite(value) | ~xp.isfinite(old)))
+    wide = value.astype(np.float32) if is_narrow(value) else value
+    has_infinity = not np.isfinite(np.asarray(np.inf, np.float32).astype(want))
+    if not has_infinity and bool((abs(np.asarray(old, float)) > float(jnp.finfo(want).max)).any()):
+        return False
+    return bool(xp.all((xp.isfinite(wide) == xp.isfinite(old)) & (xp.isnan(wide) == xp.isnan(old))))
 
 
 def _converted(leaf: Leaf, old: Value, convert: Convert | None) -> Any:

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import optax
-from jax.core import Tracer
 
 from treekit._base.dtype import (
     dtype_of,
@@ -16,6 +15,7 @@ from treekit._base.dtype import (
     promoted_dtype,
     strengthen,
     strengthen_all,
+    unshared,
 )
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_array
@@ -109,20 +109,9 @@ def _is_lookahead(state: object) -> bool:
 
 
 def _own_arrays(state: OptState, params: Params) -> Any:
-    """Copy arrays of the state that occur twice or are arrays of the params: JAX can donate an array only once."""
-    seen = {id(x) for x in jtu.tree_leaves(params)}
-
-    def own(x: object) -> Any:
-        if id(x) in seen and _is_concrete(x):
-            return jnp.copy(x)
-        seen.add(id(x))
-        return x
-
-    return jtu.tree_map(own, state)
-
-
-def _is_concrete(x: object) -> bool:
-    return isinstance(x, jax.Array) and not isinstance(x, Tracer)
+    """Copy arrays of the state that occur twice or are arrays of the params."""
+    leaves, treedef = jtu.tree_flatten(state)
+    return treedef.unflatten(unshared(leaves, jtu.tree_leaves(params)))
 
 
 def _keep_state_dtypes(new: OptState, old: OptState) -> Any:
