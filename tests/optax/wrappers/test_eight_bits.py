@@ -392,7 +392,17 @@ def test_the_params_in_the_state_are_found() -> None:
         ({"state_dtype": jnp.uint16}, TypeError, "must be a floating dtype, .*For 8 bits a number: "),
         ({"state_dtype": jnp.float8_e4m3fn}, TypeError, "most second moments are zero.* What works in 8 bits: "),
         ({"state_dtype": {"nu": jnp.float8_e5m2}}, TypeError, r"\['nu'\] is float8_e5m2, in which .*'nu': jnp.uint8"),
-        ({"state_dtype": {"mu": jnp.uint8}}, ValueError, r"\['mu'\] is uint8, and this accumulator becomes negative"),
+        (
+            {"state_dtype": {"mu": jnp.uint8}},
+            ValueError,
+            r"\['mu'\] is uint8, and the accumulator 'mu' becomes negative",
+        ),
+        (
+            {"state_dtype": {"nu": jnp.int8}},
+            ValueError,
+            r"\['nu'\] is int8, and the accumulator 'nu' is never negative",
+        ),
+        ({"state_dtype": {"**.nu.**": jnp.int8}}, ValueError, r"\['\*\*.nu.\*\*'\] is int8, .* 'nu' is never negative"),
     ],
 )
 def test_arguments_that_cannot_work(options: Any, error: Any, message: str) -> None:

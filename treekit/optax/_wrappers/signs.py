@@ -1,40 +1,52 @@
-"""Find out whether an accumulator becomes negative, which codes of uint8 cannot represent, by some steps of a trial."""
+"""Find out in which codes of 8 bits an accumulator cannot be stored, by some steps of a trial."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from treekit._base.jax import jnp, jtu
 from treekit._base.tree import is_mapping
 from treekit.optax._kernel.state_map import map_state
 from treekit.optax._kernel.transformation import Core
-from treekit.optax._wrappers.state_dtype import is_of_uint8
+from treekit.optax._wrappers.state_dtype import is_code, key_of
 
 _SLOPES = (1.0, -3.0, 2.0, -0.5)  # of some steps of a trial: an accumulator that has a sign becomes negative
 
 
 def check_signs(inner: Core, state_dtype: Any) -> None:
-    """Raise a ValueError if an accumulator becomes negative in some trial steps, and is to be stored in uint8.
+    """Raise a ValueError if an accumulator is to be stored in uint8 and has a sign, or in int8 and has none.
 
-    The trial has one small array as its params. A transformation that fails on it is not checked; then a negative
-    number is stored as NaN, which is what any array of uint8 does with it.
+    The numbers of int8 begin at 4.7e-9, which is too large for a second moment: small ones would become zero, and
+    updates huge. The trial has one small array as its params. A transformation that fails on it is not checked; then a
+    negative number is stored as NaN, which is what any array of uint8 does with it.
     """
-    if not (is_mapping(state_dtype) and any(map(is_of_uint8, state_dtype.values()))):
+    if not (is_mapping(state_dtype) and any(map(is_code, state_dtype.values()))):
         return
-    for key in _negative(inner, state_dtype):
-        raise ValueError(
-            f"state_dtype[{key!r}] is uint8, and this accumulator becomes negative, which uint8 cannot represent. Use "
-            "jnp.int8"
-        )
-
-
-def _negative(inner: Core, state_dtype: Mapping[Any, Any]) -> list[Any]:
+    smallest: dict[tuple[Any, str], float] = {}
     with contextlib.suppress(Exception):  # it may need other params, a loss, or anything else
-        params = jnp.ones((2, 2))
-        state = inner.init(params)
-        for slope in _SLOPES:
-            _, state = inner.update(jnp.full_like(params, slope), state, params)
-            for entry, x in zip(map_state(state, params), jtu.tree_leaves(state), strict=True):
-                if entry.field in state_dtype and is_of_uint8(state_dtype[entry.field]) and (x < 0).any():
-                    return [entry.field]
-    return []
+        for found, x in _trial(inner, state_dtype):
+            smallest[found] = min(x, smallest.get(found, x))
+    for (key, field), x in smallest.items():
+        dtype = jnp.dtype(state_dtype[key])
+        if x < 0 and dtype == jnp.uint8:
+            raise ValueError(
+                f"state_dtype[{key!r}] is uint8, and the accumulator {field!r} becomes negative, which uint8 cannot "
+                "represent. Use jnp.int8"
+            )
+        if x > 0 and dtype == jnp.int8:
+            raise ValueError(
+                f"state_dtype[{key!r}] is int8, and the accumulator {field!r} is never negative: its numbers below "
+                "4.7e-9 would become zero, and updates huge. Use jnp.uint8"
+            )
+
+
+def _trial(inner: Core, state_dtype: Mapping[Any, Any]) -> Iterator[tuple[tuple[Any, str], float]]:
+    """Yield the key and the field of each accumulator that is to be stored in codes, and its smallest number."""
+    params = jnp.ones((2, 2))
+    state = inner.init(params)
+    for slope in _SLOPES:
+        _, state = inner.update(jnp.full_like(params, slope), state, params)
+        for entry, x in zip(map_state(state, params), jtu.tree_leaves(state), strict=True):
+            key = key_of(state_dtype, entry)
+            if entry.role == "moment" and key is not None and is_code(state_dtype[key]):
+                yield (key, entry.field), float(x.min())

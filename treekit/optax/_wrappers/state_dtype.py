@@ -35,7 +35,7 @@ def check_state_dtype(state_dtype: Any, rounding: str) -> None:
     if state_dtype is None:
         return
     if not is_mapping(state_dtype):
-        if _is_code(state_dtype):
+        if is_code(state_dtype):
             raise TypeError(
                 f"state_dtype={jnp.dtype(state_dtype)} does not say which accumulators are never negative. Name them: "
                 f"{EIGHT_BITS}"
@@ -47,7 +47,7 @@ def check_state_dtype(state_dtype: Any, rounding: str) -> None:
             raise TypeError(
                 f"state_dtype must map names or compiled patterns to dtypes, found the key {describe_value(name)}"
             )
-        if not _is_code(dtype):
+        if not is_code(dtype):
             _check_dtype(f"state_dtype[{name!r}]", dtype)
         elif rounding != "stochastic":
             raise ValueError(
@@ -58,8 +58,9 @@ def check_state_dtype(state_dtype: Any, rounding: str) -> None:
 
 def _check_dtype(what: str, dtype: object) -> None:
     if not is_inexact_dtype(dtype, jnp.floating):
-        cure = f". For 8 bits a number: {EIGHT_BITS}" if is_inexact_dtype(dtype, jnp.integer) else ""
-        raise TypeError(f"{what} must be a floating dtype such as jnp.bfloat16, found {dtype!r}{cure}")
+        is_integer = is_inexact_dtype(dtype, jnp.integer)
+        cure = f". For 8 bits a number: {EIGHT_BITS}" if is_integer else ". jnp.bfloat16 is one"
+        raise TypeError(f"{what} must be a floating dtype, found {dtype!r}{cure}")
     if jnp.finfo(dtype).bits < 16:
         raise TypeError(
             f"{what} is {jnp.dtype(dtype)}, in which most second moments are zero, so that updates are many times the "
@@ -69,15 +70,11 @@ def _check_dtype(what: str, dtype: object) -> None:
 
 def has_codes(state_dtype: Any) -> bool:
     """Whether a state is stored in codes."""
-    return is_mapping(state_dtype) and any(map(_is_code, state_dtype.values()))
+    return is_mapping(state_dtype) and any(map(is_code, state_dtype.values()))
 
 
-def is_of_uint8(dtype: object) -> bool:
-    """Whether this is the dtype of codes that are never negative."""
-    return _is_code(dtype) and jnp.dtype(dtype) == jnp.uint8
-
-
-def _is_code(dtype: object) -> bool:
+def is_code(dtype: object) -> bool:
+    """Whether this is a dtype of codes."""
     return is_inexact_dtype(dtype, jnp.integer) and is_code_dtype(jnp.dtype(dtype))
 
 
@@ -132,7 +129,7 @@ def cast_state(state_dtype: Any, state: OptState, params: Params) -> Any:
 def _cast(x: Any, decision: "_Decision") -> Any:
     if decision.dtype is None:
         return x
-    return encode(x, decision.dtype) if _is_code(decision.dtype) else lax.convert_element_type(x, decision.dtype)
+    return encode(x, decision.dtype) if is_code(decision.dtype) else lax.convert_element_type(x, decision.dtype)
 
 
 def check_state(state: OptState, state_dtype: Any, params: Params) -> None:
@@ -143,7 +140,7 @@ def check_state(state: OptState, state_dtype: Any, params: Params) -> None:
         key, wanted = _Decision.of(state_dtype, entry, x)
         if wanted is not None and x.dtype != wanted:
             what = "state_dtype" if key is None else f"state_dtype[{key!r}]"
-            few = key is not None and _is_code(state_dtype[key]) and not _is_code(wanted)
+            few = key is not None and is_code(state_dtype[key]) and not is_code(wanted)
             cure = "Convert it with optax.encode_state" if has_codes(state_dtype) else "Cast it"
             raise TypeError(
                 f"{what} is {jnp.dtype(wanted)}{f' below {SMALLEST:,} elements' if few else ''}, and this state has "
@@ -168,7 +165,7 @@ class _Decision(NamedTuple):
             return cls(None, None)
         if not is_mapping(state_dtype):
             return cls(None, _held_dtype(_canonical(state_dtype), entry, x))
-        key = _key_of(state_dtype, entry)
+        key = key_of(state_dtype, entry)
         return cls(key, None if key is None else _dtype_by_name(_canonical(state_dtype[key]), entry, x))
 
 
@@ -182,7 +179,7 @@ def _held_dtype(wanted: Any, entry: Entry, x: Array) -> Any:
 
 def _dtype_by_name(wanted: Any, entry: Entry, x: Array) -> Any:
     """Return the dtype in which an array is stored that an entry of the mapping matches; None if it may have any."""
-    if not _is_code(wanted):
+    if not is_code(wanted):
         return None if entry.role in _SUMS and jnp.finfo(wanted).bits < 32 else wanted
     if entry.role in _NO_CODES:
         return None
@@ -198,7 +195,7 @@ def _canonical(dtype: DTypeLike) -> Any:
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
-def _key_of(dtypes: Mapping[Any, Any], entry: Entry) -> Any:
+def key_of(dtypes: Mapping[Any, Any], entry: Entry) -> Any:
     """Return the pattern or the name that decides about a leaf: the first pattern, else the outermost name."""
     parts = [path_name((key,)) for key in entry.path]
     whole = ".".join(parts)
