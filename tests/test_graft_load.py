@@ -480,14 +480,14 @@ def test_a_model_that_looks_like_a_state() -> None:
 
 def test_one_value_for_two_leaves_is_two_arrays() -> None:
     """So that a step may donate them."""
-    new = {"embed": jnp.zeros(5), "head": jnp.zeros(5)}
+    new: dict[str, Any] = {"embed": jnp.zeros(5), "head": jnp.zeros(5)}
     tree, _ = tk.graft(new, {"wte": jnp.ones(5)}, rename={"wte": ["embed", "head"]}, strict=True)
     assert tree["embed"] is not tree["head"]
     jax.jit(lambda tree: jax.tree.map(jnp.negative, tree), donate_argnums=0)(tree)
 
 
 def test_a_reference_is_loaded_as_its_array() -> None:
-    new = {"r": jax.new_ref(jnp.ones(2)), "w": jnp.ones(2)}
+    new: dict[str, Any] = {"r": jax.new_ref(jnp.ones(2)), "w": jnp.ones(2)}
     tree, report = tk.graft(new, {name: 3 * x for name, x in tk.to_state_dict(new).items()}, strict=True)
     assert isinstance(tree["r"], jax.Ref) and (tree["r"][...] == 3).all() and len(report.kept) == 2
     assert (new["r"][...] == 1).all()
@@ -495,7 +495,8 @@ def test_a_reference_is_loaded_as_its_array() -> None:
 
 def test_strict_does_not_ask_for_the_counters_of_random_streams() -> None:
     model = nnx.Dropout(0.1, rngs=nnx.Rngs(0))
-    tree, report = tk.graft({"w": jnp.zeros(2), "drop": model}, {"w": np.ones(2, np.float32)}, strict=True)
+    both: dict[str, Any] = {"w": jnp.zeros(2), "drop": model}
+    tree, report = tk.graft(both, {"w": np.ones(2, np.float32)}, strict=True)
     assert tree["w"].all() and {row.kind for row in report if row.path != "w"} == {"fresh"}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
-from treekit._base.dtype import cast_like, dtype_of, shape_of, stands_for_array
+from treekit._base.dtype import cast_each, dtype_of, shape_of, stands_for_array
 from treekit._base.jax import jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.tree import flatten_up_to_each
@@ -97,22 +97,6 @@ def dtype_preserving_tree_map(
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     results = [f(*xs) for xs in zip(leaves, *flatten_up_to_each(treedef, rest), strict=True)]
     out: T = treedef.unflatten(cast_each(results, leaves, tree, is_leaf, casting))
-    return out
-
-
-def cast_each(
-    results: list[Any],
-    likes: list[Any],
-    tree: PyTree,
-    is_leaf: LeafPredicate | None = None,
-    casting: Literal["same_kind", "unsafe"] = "same_kind",
-) -> list[Any]:
-    """Cast one result for each leaf of `tree` to the dtypes of `likes`; errors name the key paths of `tree`."""
-    out: list[Any] = []
-    try:
-        out.extend(cast_like(result, like, casting) for result, like in zip(results, likes, strict=True))
-    except (TypeError, OverflowError) as error:
-        raise type(error)(f"at {leaf_path_text(tree, len(out), is_leaf)}: {error}") from None
     return out
 
 

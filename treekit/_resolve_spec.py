@@ -12,7 +12,7 @@ from treekit._base.key_path import path_text
 from treekit._base.predicates import is_inexact_array, is_parameter
 from treekit._base.tree import prefix_mismatch
 from treekit._base.types import KeyPath, PyTree
-from treekit._filter import TreeSpec, filter
+from treekit._filter import TreeSpec
 
 
 def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
@@ -53,7 +53,7 @@ def resolve_shown(
     spec: PyTree, tree: PyTree, show: Callable[[Any], Any], *, is_spec_leaf: Callable[[Any], bool], name: str
 ) -> Any:
     """Do what `resolve_spec` does, where a function is called with `show(tree)`."""
-    params = filter(tree, is_parameter)
+    params = jtu.tree_map(_none_unless_parameter, tree)
     if not (callable(spec) and jtu.all_leaves([spec])):
         mismatch = _mismatch(spec, params, is_spec_leaf, name)
         if mismatch is None:
@@ -77,6 +77,10 @@ def resolve_shown(
     match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
     _check_no_predicate(spec, result, shown, is_spec_leaf, name)
     return result
+
+
+def _none_unless_parameter(x: object) -> object:
+    return x if is_parameter(x) else None
 
 
 def _check_no_predicate(

@@ -80,7 +80,7 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
     used = set[int]()
     found: list[Found] = []
 
-    def visit(name: str, place: tuple[int, ...], start: int, x: Any, globs: Place, wanted: list[Any]) -> list[Any]:
+    def visit(name: str, place: tuple[int, ...], start: int, x: object, globs: Place, wanted: _Classes) -> _Classes:
         """Note whether a node is selected, and return the classes that are looked for below it."""
         # The value of a Flax variable has the same name, and is what a name means.
         matched = () if is_variable(x) else pattern_set.matching(globs, name)
@@ -116,6 +116,9 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
     return found
 
 
+_Classes: TypeAlias = list[tuple[int, type[Any]]]
+
+
 class _Node(NamedTuple):
     """A node whose children are to be visited; attributes as in `Found`.
 
@@ -131,7 +134,7 @@ class _Node(NamedTuple):
     node: Any
     treedef: PyTreeDef
     globs: Place
-    wanted: list[tuple[int, type[Any]]]
+    wanted: _Classes
 
 
 def by_name(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:

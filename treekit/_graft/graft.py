@@ -114,7 +114,7 @@ def graft(
     return out, report
 
 
-def _put(value: Any, new: object) -> Any:
+def _put(value: object, new: object) -> Any:
     return untyped.new_ref(jnp.asarray(value)) if isinstance(new, jax.Ref) else value
 
 

@@ -8,6 +8,7 @@ import jax
 import optax
 
 from treekit._base.dtype import (
+    cast_each,
     dtype_of,
     have_same_dtypes,
     is_weak,
@@ -21,7 +22,6 @@ from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_array
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
 from treekit._diff.diff import tree_diff
-from treekit._map import cast_each
 from treekit.optax._kernel.sharding import shard_alike
 from treekit.optax._kernel.transformation import Apply, WholeStep, core_of, own_step
 from treekit.optax._kernel.types import TransformationLike

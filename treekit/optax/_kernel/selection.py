@@ -110,12 +110,16 @@ def apply_to_selection(
             return wrap(inner_init(params))
         return wrap(inner_init(choose(params).inside(params)))
 
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+    def select(updates: Updates, params: Params, extra: dict[str, Any]) -> tuple[LeafSelection, Any, dict[str, Any]]:
+        """Return the selection, the selected params, and the extra arguments for these."""
         selection = choose(updates if params is None else params)
-        inside_params = None if params is None else selection.inside(params)
-        views = view_extra_args(
-            extra, updates, params, inside_params, selection.inside, selection.restore, any_shape=any_shape
-        )
+        inside, restore = selection.inside, selection.restore
+        inside_params = None if params is None else inside(params)
+        views = view_extra_args(extra, updates, params, inside_params, inside, restore, any_shape=any_shape)
+        return selection, inside_params, views
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        selection, inside_params, views = select(updates, params, extra)
         parts = selection.parts(updates)
         new_updates, new_state = inner_update(selection.inside_of(parts), unwrap(state), inside_params, **views)
         return selection.outside(new_updates, parts), wrap(new_state)
@@ -125,16 +129,12 @@ def apply_to_selection(
         return optax.GradientTransformationExtraArgs(init, update)
 
     def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
-        selection = choose(params)
-        inside_params = selection.inside(params)
+        selection, inside_params, views = select(updates, params, extra)
 
         def apply_inside(inside_params: Params, new_updates: Updates) -> Any:
             whole = selection.restore(inside_params, params)
             return selection.inside(apply(whole, selection.only(new_updates, params, selected=True)))
 
-        views = view_extra_args(
-            extra, updates, params, inside_params, selection.inside, selection.restore, any_shape=any_shape
-        )
         inside_updates = selection.inside(updates)
         new_params, new_state = inner_step(inside_updates, unwrap(state), inside_params, views, apply_inside)
         rest = apply(params, selection.only(updates, params, selected=False)) if selection.pass_through else params

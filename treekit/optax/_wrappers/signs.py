@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jaxtyping import Array
+
 from treekit._base.jax import jnp, jtu
 from treekit._base.tree import is_mapping
 from treekit.optax._kernel.state_map import map_state
@@ -22,26 +24,26 @@ def check_signs(inner: Core, state_dtype: Any) -> None:
     """
     if not (is_mapping(state_dtype) and any(map(is_code, state_dtype.values()))):
         return
-    smallest: dict[tuple[Any, str], float] = {}
+    found: dict[tuple[Any, str], list[float]] = {}
     with contextlib.suppress(Exception):  # it may need other params, a loss, or anything else
-        for found, x in _trial(inner, state_dtype):
-            smallest[found] = min(x, smallest.get(found, x))
-    for (key, field), x in smallest.items():
+        for key, field, x in _trial(inner, state_dtype):
+            found.setdefault((key, field), []).extend((float(x.min()), float(x.max())))
+    for (key, field), numbers in found.items():
         dtype = jnp.dtype(state_dtype[key])
-        if x < 0 and dtype == jnp.uint8:
+        if min(numbers) < 0 and dtype == jnp.uint8:
             raise ValueError(
                 f"state_dtype[{key!r}] is uint8, and the accumulator {field!r} becomes negative, which uint8 cannot "
                 "represent. Use jnp.int8"
             )
-        if x > 0 and dtype == jnp.int8:
+        if min(numbers) >= 0 and max(numbers) > 0 and dtype == jnp.int8:
             raise ValueError(
                 f"state_dtype[{key!r}] is int8, and the accumulator {field!r} is never negative: its numbers below "
                 "4.7e-9 would become zero, and updates huge. Use jnp.uint8"
             )
 
 
-def _trial(inner: Core, state_dtype: Mapping[Any, Any]) -> Iterator[tuple[tuple[Any, str], float]]:
-    """Yield the key and the field of each accumulator that is to be stored in codes, and its smallest number."""
+def _trial(inner: Core, state_dtype: Mapping[Any, Any]) -> Iterator[tuple[Any, str, Array]]:
+    """Yield each accumulator that is to be stored in codes, in each step, with its key and its field."""
     params = jnp.ones((2, 2))
     state = inner.init(params)
     for slope in _SLOPES:
@@ -49,4 +51,4 @@ def _trial(inner: Core, state_dtype: Mapping[Any, Any]) -> Iterator[tuple[tuple[
         for entry, x in zip(map_state(state, params), jtu.tree_leaves(state), strict=True):
             key = key_of(state_dtype, entry)
             if entry.role == "moment" and key is not None and is_code(state_dtype[key]):
-                yield (key, entry.field), float(x.min())
+                yield key, entry.field, x
