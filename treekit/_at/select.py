@@ -87,10 +87,10 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
         instances = [i for i, cls in wanted if isinstance(x, cls)]
         if not (matched or instances):
             return wanted
-        which = sorted([*(patterns[i][0] for i in matched), *instances])
+        which = tuple(sorted([*(patterns[i][0] for i in matched), *instances])) if classes else matched
         used.update(which)
-        found.append(Found(name, place, start, x, tuple(which)))
-        return [each for each in wanted if each[0] not in instances]
+        found.append(Found(name, place, start, x, which))
+        return [each for each in wanted if each[0] not in instances] if instances else wanted
 
     wanted = visit("", (), 0, tree, pattern_set.start, classes)
     to_visit: list[_Node] = [_Node("", (), 0, tree, jtu.tree_structure(tree), pattern_set.start, wanted)]
@@ -99,15 +99,19 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
         if not (globs.goes_on or pattern_set.regexes or wanted or is_variable(x)):
             continue
         children = keyed_children(x, is_leaf)
-        for i, ((text, child), below) in enumerate(zip(children, treedef.children() if children else (), strict=True)):
+        treedefs = treedef.children() if children else ()
+        parts = None if pattern_set.regexes or wanted else globs.parts
+        for i, ((text, child), below) in enumerate(zip(children, treedefs, strict=True)):
+            first_leaf, start = start, start + below.num_leaves
+            if parts is not None and text is not None and text not in parts and "." not in text:
+                continue  # as most children are, of one name
             after = globs if text is None else globs.after(text)
-            is_leaf_below = below.num_nodes == below.num_leaves == 1
-            if not is_leaf_below or after.ends or pattern_set.regexes or wanted:  # most leaves are not selected
+            is_node = below.num_nodes > 1 or not below.num_leaves
+            if is_node or after.ends or pattern_set.regexes or wanted:  # most leaves are not selected
                 child_name = name_below(name, text)
-                still = visit(child_name, (*place, i), start, child, after, wanted)
-                if not is_leaf_below:
-                    to_visit.append(_Node(child_name, (*place, i), start, child, below, after, still))
-            start += below.num_leaves
+                still = visit(child_name, (*place, i), first_leaf, child, after, wanted)
+                if is_node:
+                    to_visit.append(_Node(child_name, (*place, i), first_leaf, child, below, after, still))
     found.sort(key=lambda each: (each.start, each.place))
     for i, selector in enumerate(selectors):
         if i not in used:

@@ -33,8 +33,8 @@ class Difference:
         left: a description of what the first tree has there.
         right: the same for the second tree.
         largest_absolute: of the numbers that differ in value, the largest `abs(left - right)`: with this as `atol`, no
-            number would differ. It is inf for NaN or an infinity against another number, and None for other kinds of
-            differences, bools, keys and what is not a number.
+            number would differ, up to rounding. It is inf for NaN or an infinity against another number, and None for
+            other kinds of differences, bools, keys and what is not a number.
         largest_relative: the same of `abs(left - right) / abs(right)`, for `rtol`. It is inf where `right` is 0.
     """
 
@@ -122,7 +122,7 @@ def tree_diff(
     Returns:
         A tuple in the order of `a`. Each difference has a `path` (its name, such as "layers.0.weight"), a `kind`, and a
         description of the `left` and the `right` side; of numbers that differ also the `largest_absolute` and the
-        `largest_relative` difference, which are the `atol` and the `rtol` with which none would differ.
+        `largest_relative` difference: with these as `atol` or `rtol`, none would differ, up to rounding.
 
     >>> import numpy as np
     >>> print(tree_diff({"w": np.ones(2), "b": None}, {"w": np.ones(3), "b": np.zeros(2)}))
