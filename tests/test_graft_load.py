@@ -389,7 +389,7 @@ def test_strict_names_what_is_missing_first() -> None:
 
 def test_strict_lists_ten_of_many() -> None:
     new = {f"w{i}": jnp.zeros(1) for i in range(30)}
-    with pytest.raises(ValueError, match=r"(?s)\n  w0 \(f32\[1\]\)\n.*\n  and 20 more\n1 kept"):
+    with pytest.raises(ValueError, match=r"(?s)\n  w0 \(f32\[1\]\); no name is left over\n.*\n  and 20 more\n1 kept"):
         tk.graft(new | {"x": jnp.zeros(1)}, {"x": array(1)}, strict=True)
 
 

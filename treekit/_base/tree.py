@@ -2,15 +2,15 @@
 
 import functools
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
 import jax
 
-from treekit._base.describe import describe
+from treekit._base.describe import describe, describe_keys
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
-from treekit._base.key_path import key_name, path_text
+from treekit._base.key_path import path_text
 from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
 
 # Faster than a Python function, and called for every node.
@@ -109,8 +109,7 @@ def first_mismatch(prefix: PyTree, tree: PyTree, path: KeyPath = (), *, none_fit
     mine, others = children_of(prefix), children_of(tree)
     if mine.keys() != others.keys():
         lengths = f"length {len(mine)}", f"length {len(others)}"
-        keys = _keys(mine, others), _keys(others, mine)
-        return Mismatch(path, *(lengths if isinstance(prefix, (list, tuple)) else keys))
+        return Mismatch(path, *(lengths if isinstance(prefix, (list, tuple)) else describe_keys(mine, others)))
     if _one_level(prefix) != _one_level(tree):
         return Mismatch(path, f"a {type(prefix).__qualname__}", "one with other static values, or in another order")
     pairs = ((mine[key], others[key], (*path, key)) for key in mine)
@@ -121,21 +120,7 @@ def _one_level(x: object) -> PyTreeDef:
     return jtu.tree_structure(x, is_leaf=lambda y: y is not x)
 
 
-def _keys(keys: Collection[Any], others: Collection[Any]) -> str:
-    """List the keys of a node; if there are many, some of those that the other node does not have."""
-    shown = keys if len(keys) <= _LISTED else [key for key in keys if key not in others][:_LISTED]
-    return f"the keys {', '.join(repr(key_name(key)) for key in shown)}" if shown else "no other keys"
-
-
-_LISTED = 8
-
-
 def _kind(x: object) -> str:
-    """Write the class of a node, or a leaf."""
-    return (
-        f"Array {describe(x)}"
-        if isinstance(x, jax.Array)
-        else describe(x)
-        if dtype_of(x) is not None
-        else type(x).__qualname__
-    )
+    """Write the class of a node, or of a leaf and what it is."""
+    name = type(x).__qualname__
+    return f"{name} {describe(x)}" if isinstance(x, jax.Array) else describe(x) if dtype_of(x) is not None else name

@@ -88,7 +88,7 @@ def check_strict(report: GraftReport) -> None:
         return
     lacking = [row for row in report.fresh if row.strict]
     left = [row.path for row in report.dropped if row.strict]
-    lines = [f"\n  {row.path or '(the root)'} ({row.new}){_nearest(row.path, left)}" for row in lacking[:_LISTED]]
+    lines = [f"\n  {row.path or '(the root)'} ({row.new}); {_nearest(row.path, left)}" for row in lacking[:_LISTED]]
     more = f"\n  and {len(lacking) - _LISTED} more" if len(lacking) > _LISTED else ""
     missing = f" The old tree has no value for:{''.join(lines)}{more}" if lacking else ""
     refused = " Refused leaves need convert, resize, or cast=True for another dtype." if report.refused else ""
@@ -96,4 +96,4 @@ def check_strict(report: GraftReport) -> None:
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
-    return f"; the nearest names left over: {nearest(name, names)}" if names else ""
+    return f"the nearest names left over: {nearest(name, names)}" if names else "no name is left over"

@@ -162,7 +162,7 @@ def test_no_param_and_no_average_changes_its_shape() -> None:
 
 
 def test_updates_of_another_structure_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"(?i)key|structure"):
+    with pytest.raises(ValueError, match="at the root, the params have 1 child: w, and the updates 1 child: v"):
         tko.apply_updates({"w": jnp.ones(2)}, {"v": jnp.ones(2)})
 
 

@@ -132,17 +132,19 @@ def without_multi_steps(x: object) -> Any:
 
 def check_is_transformation(tx: object, name: str = "") -> None:
     """Raise a TypeError unless the argument `name` has `init` and `update`."""
-    if isinstance(tx, type) or not (hasattr(tx, "init") and hasattr(tx, "update")):
-        several = "To chain several, write optax.chain(*transformations), or optax.named_chain for those with names"
+    if not _is_transformation(tx):
         advice = (
-            several
-            if isinstance(tx, (list, tuple))
-            else "Are the arguments in the right order? Call a function that returns one first: optax.adam(1e-3), not "
-            "optax.adam"
+            "Are the arguments in the right order? Call a function that returns one first: optax.adam(1e-3), not "
+            "optax.adam. For a chain with names use optax.named_chain"
         )
-        raise TypeError(
-            f"expected a gradient transformation{name and f' for {name}'}, found {describe_value(tx)}. {advice}"
-        )
+        if isinstance(tx, (list, tuple)) and all(map(_is_transformation, tx)):
+            advice = "To chain several, write optax.chain(*transformations)"
+        where = name and f" for {name}"
+        raise TypeError(f"expected a gradient transformation{where}, found {describe_value(tx)}. {advice}")
+
+
+def _is_transformation(x: object) -> bool:
+    return not isinstance(x, type) and hasattr(x, "init") and hasattr(x, "update")
 
 
 def described(factory: Callable[P, GradientTransformation[S]]) -> Callable[P, GradientTransformation[S]]:

@@ -216,10 +216,11 @@ def _check_used(dtypes: Mapping[Any, Any], entries: list[Entry], leaves: list[An
     unused = set(dtypes) - {decision.key for decision in found} - occurring
     if unused and floats:
         fields = sorted({str(key.name) for x in floats for key in x.path[: x.depth] if hasattr(key, "name")})
+        whole = f". A pattern matches a whole path of the state, such as {path_text(floats[0].path)!r}"
+        hint = whole if any(isinstance(key, re.Pattern) or set(key) & set(".*?[") for key in unused) else ""
         raise ValueError(
             f"state_dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields "
-            f"with floating-point arrays are {', '.join(fields)}. A pattern matches a whole path of the state, such as "
-            f"{path_text(floats[0].path)!r}"
+            f"with floating-point arrays are {', '.join(fields)}{hint}"
         )
     for entry, (key, dtype) in zip(entries, found, strict=True):
         if key is not None and dtype is None and key == entry.field:
