@@ -238,7 +238,7 @@ ERRORS: dict[str, tuple[Any, Any, str]] = {
     "key": (
         {"w": True},
         {"w": jnp.ones(2), "b": jnp.ones(2)},
-        r"at key path mask it has 1 child: w, .* 2 children: b, w$",
+        r"mask it has 1 child: w, .* 2 children: b, w$",
     ),
     "type": ({"w": [True]}, {"w": (jnp.ones(2),)}, r"(?s)mask\.w.*list.*tuple"),
     "length": ([True, [True]], [jnp.ones(2), [jnp.ones(2), jnp.ones(2)]], r"(?s)mask\.1.*length 1.*length 2"),

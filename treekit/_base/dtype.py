@@ -81,14 +81,15 @@ def strengthen_all(tree: PyTree) -> Any:
 def unshared(arrays: Iterable[Any], others: Iterable[Any] = ()) -> list[Any]:
     """Return arrays, with a copy of each that occurs twice or among `others`: JAX can donate an array only once."""
     seen = set(map(id, others))
-
-    def own(x: object) -> Any:
-        if id(x) in seen and isinstance(x, jax.Array) and not isinstance(x, Tracer):
-            return jnp.copy(x)
+    out: list[Any] = []
+    for x in arrays:
+        out.append(jnp.copy(x) if id(x) in seen and _is_concrete(x) else x)
         seen.add(id(x))
-        return x
+    return out
 
-    return list(map(own, arrays))
+
+def _is_concrete(x: object) -> bool:
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer)
 
 
 def as_array(x: object) -> Any:

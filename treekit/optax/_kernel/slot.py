@@ -57,8 +57,15 @@ def _role(parameter: inspect.Parameter, types: frozenset[str]) -> str:
 
 
 _NUMBERS = (int, "int", float, "float", jax.typing.ArrayLike, "ArrayLike", "jax.typing.ArrayLike")
-_TYPES: dict[str, Any] = {"Schedule": optax.Schedule, "ScalarOrSchedule": optax.ScalarOrSchedule, "Array": jax.Array}
-_TYPES |= {"ArrayLike": jax.typing.ArrayLike, "int": int, "float": float, "str": str}
+_TYPES: dict[str, Any] = {
+    "Array": jax.Array,
+    "ArrayLike": jax.typing.ArrayLike,
+    "ScalarOrSchedule": optax.ScalarOrSchedule,
+    "Schedule": optax.Schedule,
+    "float": float,
+    "int": int,
+    "str": str,
+}
 
 
 def _types(annotation: Any) -> frozenset[str]:

@@ -137,10 +137,14 @@ def check_is_transformation(tx: object, name: str = "") -> None:
             "Are the arguments in the right order? Call a function that returns one first: optax.adam(1e-3), not "
             "optax.adam. For a chain with names use optax.named_chain"
         )
-        if isinstance(tx, (list, tuple)) and all(map(_is_transformation, tx)):
+        if _is_several(tx):
             advice = "To chain several, write optax.chain(*transformations)"
         where = name and f" for {name}"
         raise TypeError(f"expected a gradient transformation{where}, found {describe_value(tx)}. {advice}")
+
+
+def _is_several(x: Any) -> bool:
+    return type(x) in (list, tuple) and all(map(_is_transformation, x))
 
 
 def _is_transformation(x: object) -> bool:
