@@ -169,13 +169,19 @@ def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
 
 
 def check_fits(x: object, dtype: object) -> None:
-    """Raise an OverflowError if an array of integers that is not traced has a value that a dtype cannot represent."""
+    """Raise an OverflowError if a number or an integer of an array is out of bounds for a dtype; not while tracing."""
+    if _is_real_on_host(x) and issubdtype(dtype, jnp.floating) and float(jnp.finfo(dtype).max) < abs(float(x)) < np.inf:
+        raise OverflowError(f"{x} is out of bounds for {dtype}")
     if not isinstance(x, ARRAYS) or isinstance(x, Tracer) or _raw_dtype(x) == dtype:
         return
     if issubdtype(_raw_dtype(x), jnp.integer) and issubdtype(dtype, jnp.integer):
         values, info = np.asarray(x), jnp.iinfo(dtype)
         if values.size and not info.min <= values.min() <= values.max() <= info.max:
             raise OverflowError(f"an integer is out of bounds for {dtype}")
+
+
+def _is_real_on_host(x: Any) -> TypeGuard[float]:
+    return isinstance(x, (int, float)) or (type(x) is np.ndarray and x.shape == () and x.dtype.kind in "iuf")
 
 
 def has_dtype(x: object) -> TypeGuard[HasDtype]:

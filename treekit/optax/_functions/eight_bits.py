@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jtu
 from treekit._base.types import OptState
-from treekit._codes import decode, encode, has_code_dtype
+from treekit._codes import encode
 from treekit._diff.diff import tree_diff
 from treekit._map import check_shapes
-from treekit.optax._wrappers.rounding_state import EightBitState, StochasticRoundingState
+from treekit.optax._wrappers.rounding_state import EightBitState, StochasticRoundingState, decoded
 
 T = TypeVar("T")
 
@@ -36,14 +36,10 @@ def decode_state(state: OptState) -> Any:
     (dtype('int8'), dtype('float32'))
     """
 
-    def number(x: Any, is_code: bool) -> Any:
-        return decode(x) if is_code else x
+    def numbers(x: Any) -> Any:
+        return StochasticRoundingState(*decoded(x)) if _is_eight_bit(x) else x
 
-    def without_codes(x: Any) -> Any:
-        return StochasticRoundingState(*x) if _is_eight_bit(x) else x
-
-    numbers = jtu.tree_map(number, state, _are_codes(state))
-    return jtu.tree_map(without_codes, numbers, is_leaf=_is_eight_bit)
+    return jtu.tree_map(numbers, state, is_leaf=_is_eight_bit)
 
 
 def encode_state(state: OptState, like: T) -> T:
@@ -81,25 +77,11 @@ def encode_state(state: OptState, like: T) -> T:
         )
     check_shapes(like_numbers, numbers)
 
-    def stored(like: Any, is_code: bool, x: Any) -> Any:
-        return encode(x, like.dtype) if is_code else cast_like(x, like)
+    def stored(like: Any, like_number: Any, x: Any) -> Any:
+        return cast_like(x, like) if like is like_number else encode(x, like.dtype)
 
-    trees = (like, _are_codes(like), numbers)
-    out: T = treedef.unflatten(map(stored, *map(jtu.tree_leaves, trees)))
+    out: T = treedef.unflatten(map(stored, *map(jtu.tree_leaves, (like, like_numbers, numbers))))
     return out
-
-
-def _are_codes(state: OptState) -> Any:
-    """Return a tree that says of each array of a state whether it contains codes."""
-
-    def are_codes(x: Any) -> Any:
-        return jtu.tree_map(has_code_dtype if isinstance(x, EightBitState) else _never, x)
-
-    return jtu.tree_map(are_codes, state, is_leaf=_is_eight_bit)
-
-
-def _never(_: object) -> bool:
-    return False
 
 
 def _is_eight_bit(x: object) -> bool:

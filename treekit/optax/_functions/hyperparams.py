@@ -10,7 +10,7 @@ import optax
 from jax.core import Tracer
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak, issubdtype, strengthen
+from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak, strengthen
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import path_name
 from treekit._base.predicates import is_array, is_real_number
@@ -210,19 +210,9 @@ def _like(old: Any, value: Any, key: str) -> Any:
         raise TypeError(f"{key} is {describe(old)}, and cannot become {describe(value)}") from None
 
 
-def _becomes_infinite(value: Any, dtype: Any) -> bool:
-    """Whether a finite number on the host, such as 1e50, is out of bounds for a dtype."""
-    is_on_host = is_real_number(value) and not isinstance(value, jax.Array)
-    if not (is_on_host and issubdtype(dtype, jnp.floating) and np.isfinite(value)):
-        return False
-    return bool(abs(float(value)) > float(jnp.finfo(dtype).max))
-
-
 def _cast(old: Any, value: Any) -> Any:
     """Return a value with the dtype, weak type, shape and sharding of an array."""
     check_fits(value, dtype_of(old))
-    if _becomes_infinite(value, dtype_of(old)):
-        raise OverflowError
     new = cast_like(value, old)
     if np.shape(new) != np.shape(old):
         new = jnp.broadcast_to(new, np.shape(old))

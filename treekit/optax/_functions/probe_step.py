@@ -7,9 +7,9 @@ from treekit._base.describe import describe_error
 from treekit._base.jax import jtu
 from treekit._base.predicates import has_gradient, is_array
 from treekit._base.tree import flatten_updates
-from treekit._base.types import OptState, PyTree
+from treekit._base.types import PyTree
 from treekit.optax._functions.evaluate import TRACKED, UNKNOWN, Unknown
-from treekit.optax._functions.take_rounds import Rounds, Start, Taken, gradients, sizes, varied_gradients
+from treekit.optax._functions.take_rounds import Start, Steps, gradients, sizes, varied_gradients
 from treekit.optax._kernel.state_map import Entry
 
 _STEEP, _FLAT = 1e3, 1e-3  # curvatures for which any line search finds different steps
@@ -38,11 +38,11 @@ class Effect(NamedTuple):
 def probe_step(start: Start) -> list[Effect]:
     """Return what one step does to each leaf of the params."""
     try:
-        return _effects(start, Rounds(start.tx))
+        return _effects(Steps(start))
     except Exception as error:  # an optimizer that needs more than gradients may raise anything
         problem = error
     try:
-        steep, flat = (_effects(start, Rounds(start.tx, curvature)) for curvature in (_STEEP, _FLAT))
+        steep, flat = (_effects(Steps(start, curvature)) for curvature in (_STEEP, _FLAT))
     except Exception:
         return [Effect(None, None, f"fails: {describe_error(problem)}")] * len(jtu.tree_leaves(start.params))
     return [_either(*pair) for pair in zip(steep, flat, strict=True)]
@@ -55,20 +55,19 @@ def _either(a: Effect, b: Effect) -> Effect:
     return Effect(a.step, decay, a.note) if is_same else Effect(None, decay, "depends on the loss")
 
 
-def _effects(start: Start, rounds: Rounds) -> list[Effect]:
-    tracks = _Tracks(start, rounds)
-    found = _measure(tracks, 0)
+def _effects(probe: Steps) -> list[Effect]:
+    start, found = probe.start, _measure(probe, 0)
     steps, decays, rests = list(found.steps), list(found.decays), list(found.rests)
     zeros = [i for i, x in enumerate(steps) if x == 0]
     notes = dict.fromkeys(zeros, "")
     if zeros:
-        second = _measure(tracks, 1)
+        second = _measure(probe, 1)
         for i in (i for i in zeros if second.steps[i]):
             steps[i], decays[i], rests[i], notes[i] = second.steps[i], second.decays[i], second.rests[i], _LATER
-        notes |= _explain_zeros(tracks, [i for i in zeros if not notes[i]])
+        notes |= _explain_zeros(probe, [i for i in zeros if not notes[i]])
     moved = [f"moves by {abs(x):.2g} without a gradient" if x else "" for x in rests]
     if (other := start.with_other_keys()) is not None:
-        same = zip(found.sizes, _measure(_Tracks(other, rounds), 0).sizes, moved, strict=True)
+        same = zip(found.sizes, _measure(Steps(other, probe.curvature), 0).sizes, moved, strict=True)
         moved = [note if a == b else "random" for a, b, note in same]
     notes_of_all = [note or notes.get(i, "") for i, note in enumerate(moved)]
     return list(map(_effect, jtu.tree_leaves(start.params), steps, decays, notes_of_all))
@@ -78,29 +77,6 @@ def _effect(param: object, step: float | None, decay: float | None, note: str) -
     if not has_gradient(param):
         return Effect(None, None, "has no gradient")
     return Effect(step, None if decay is None else abs(decay), _INFINITE if step is None else note)
-
-
-class _Tracks:
-    """Steps that are taken one after the other: with a gradient of ones, and without one for several params.
-
-    Attributes:
-        start: where they start.
-        rounds: the optimizer.
-    """
-
-    def __init__(self, start: Start, rounds: Rounds) -> None:
-        self.start, self.rounds = start, rounds
-        self._tracks: dict[tuple[float | None, float], tuple[Start, list[Taken]]] = {}
-
-    def take(self, n: int, slope: float, value: float | None = None) -> Taken:
-        """Return the step with number `n`: with gradients of `slope`, for these params, or for `value` everywhere."""
-        if (value, slope) not in self._tracks:
-            self._tracks[value, slope] = self.start if value is None else self.start.with_params(value), []
-        start, taken = self._tracks[value, slope]
-        while len(taken) <= n:
-            state = taken[-1].after if taken else start.state
-            taken.append(self.rounds.take(gradients(start.params, slope), state, start.params))
-        return taken[n]
 
 
 class _Measured(NamedTuple):
@@ -121,41 +97,40 @@ class _Measured(NamedTuple):
         return list(zip(self.steps, self.rests, strict=True))
 
 
-def _measure(tracks: _Tracks, n: int) -> _Measured:
+def _measure(probe: Steps, n: int) -> _Measured:
     """Measure the step with number `n`."""
-    params = tracks.start.params
-    at_one = tracks.take(n, 0.0, 1.0).updates
+    params = probe.start.params
+    at_one = probe.take(n, 0.0, 1.0).updates
     decays: list[float | None]
     decays = rests = sizes(params, at_one)
     moves = any(x != 0 for x in rests)
     if moves:
-        at_zero = tracks.take(n, 0.0, 0.0).updates
+        at_zero = probe.take(n, 0.0, 0.0).updates
         decays, rests = sizes(params, at_one, at_zero), sizes(params, at_zero)
-    if tracks.start.has_copies:
+    if probe.start.has_copies:
         decays = [None for _ in decays]
-    still = tracks.take(n, 0.0).updates if moves else None
-    return _Measured(sizes(params, tracks.take(n, 1.0).updates, still), decays, rests)
+    still = probe.take(n, 0.0).updates if moves else None
+    return _Measured(sizes(params, probe.take(n, 1.0).updates, still), decays, rests)
 
 
-def _explain_zeros(tracks: _Tracks, zeros: list[int]) -> dict[int, str]:
+def _explain_zeros(probe: Steps, zeros: list[int]) -> dict[int, str]:
     """Return a note for each of these leaves, whose step is zero, unless no gradient ever reaches its update."""
-    start, rounds, before = tracks.start, tracks.rounds, tracks.take(0, 1.0).before
-    zeros = zeros and _with_effect(start, rounds, before, zeros)
+    zeros = zeros and _with_effect(probe, zeros)
     if not zeros:
         return {}
-    not_now = set(zeros).difference(_with_effect(start, rounds, before, zeros, at_this_count=True))
-    moved = rounds.take(varied_gradients(start.params), start.state, start.params).updates
-    varied = sizes(start.params, moved, tracks.take(0, 0.0).updates)
+    not_now = set(zeros).difference(_with_effect(probe, zeros, at_this_count=True))
+    start = probe.start
+    moved = probe.round(varied_gradients(start.params), start.state, start.params).updates
+    varied = sizes(start.params, moved, probe.take(0, 0.0).updates)
     return {i: _NOW if i in not_now else _VARIED if varied[i] else _TRIED for i in zeros}
 
 
-def _with_effect(
-    start: Start, rounds: Rounds, state: OptState, chosen: list[int], *, at_this_count: bool = False
-) -> list[int]:
+def _with_effect(probe: Steps, chosen: list[int], *, at_this_count: bool = False) -> list[int]:
     """Return those of the leaves on whose updates gradients may have an effect: in any step, or in one at this count.
 
     Arrays in the state that are not counts or hyperparameters may come from gradients.
     """
+    start, state = probe.start, probe.take(0, 1.0).before
 
     def hide(x: object, entry: Entry) -> Any:
         if not is_array(x) or entry.role == "hyperparameter" or entry.field == "mini_step":
@@ -166,7 +141,7 @@ def _with_effect(
     with contextlib.suppress(Exception):  # some optimizers cannot be traced
         leaves, treedef = jtu.tree_flatten(state)
         hidden = treedef.unflatten(map(hide, leaves, start.entries))
-        program = rounds.program(grads, state, start.params)
+        program = probe.program(grads, state, start.params)
         updates, _ = program(_hide_all(grads, TRACKED), hidden, _hide_all(start.params, UNKNOWN))
         parts = flatten_updates(jtu.tree_structure(start.params), updates)
         return [i for i in chosen if parts[i] is TRACKED]

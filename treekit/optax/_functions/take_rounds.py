@@ -68,19 +68,30 @@ class Taken(NamedTuple):
     after: OptState
 
 
-class Rounds:
-    """Steps of an optimizer.
+class Steps:
+    """Steps of an optimizer with made-up gradients.
 
     Args:
-        tx: the optimizer.
+        start: where they start.
         curvature: that of the quadratic loss that each step gets; None for steps without a loss.
     """
 
-    def __init__(self, tx: GradientTransformation[Any], curvature: float | None = None) -> None:
-        self._tx, self._curvature = tx, curvature
+    def __init__(self, start: Start, curvature: float | None = None) -> None:
+        self.start, self.curvature = start, curvature
+        self._taken: dict[tuple[float, float | None], tuple[Start, list[Taken]]] = {}
         self._program: Program | None = None
 
-    def take(self, grads: Updates, state: OptState, params: Params) -> Taken:
+    def take(self, n: int, slope: float, value: float | None = None) -> Taken:
+        """Return the step with number `n`: with gradients of `slope`, for these params, or for `value` everywhere."""
+        if (slope, value) not in self._taken:
+            self._taken[slope, value] = self.start if value is None else self.start.with_params(value), []
+        start, taken = self._taken[slope, value]
+        while len(taken) <= n:
+            state = taken[-1].after if taken else start.state
+            taken.append(self.round(gradients(start.params, slope), state, start.params))
+        return taken[n]
+
+    def round(self, grads: Updates, state: OptState, params: Params) -> Taken:
         """Take one step, or the mini-steps of one round of MultiSteps."""
         rounds = _rounds(state)
         for _ in range(_MOST_MINI_STEPS):
@@ -96,8 +107,8 @@ class Rounds:
         return self._program
 
     def _update(self, grads: Updates, state: OptState, params: Params) -> tuple[Any, Any]:
-        extra = {} if self._curvature is None else _loss(params, grads, self._curvature)
-        updates, new_state = self._tx.update(grads, state, params, **extra)
+        extra = {} if self.curvature is None else _loss(params, grads, self.curvature)
+        updates, new_state = self.start.tx.update(grads, state, params, **extra)
         return updates, new_state
 
 

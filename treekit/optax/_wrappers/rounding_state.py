@@ -36,12 +36,16 @@ class EightBitState(StochasticRoundingState):
 
 def inner_numbers(state: StochasticRoundingState) -> Any:
     """Return the inner state with the numbers of its codes, and its narrow arrays in f32."""
-    has_codes = isinstance(state, EightBitState)
+    return widen(decoded(state.inner_state) if isinstance(state, EightBitState) else state.inner_state)
+
+
+def decoded(tree: PyTree) -> Any:
+    """Return a tree with numbers in place of codes."""
 
     def number(x: Any) -> Any:
-        return decode(x) if has_codes and has_code_dtype(x) else x
+        return decode(x) if has_code_dtype(x) else x
 
-    return widen(jtu.tree_map(number, state.inner_state))
+    return jtu.tree_map(number, tree)
 
 
 def with_inner(
