@@ -13,13 +13,12 @@ from treekit._base.dtype import as_array, dtype_of, resolve_array
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import key_name, path_name
 from treekit._base.predicates import is_parameter
-from treekit._base.types import OptState, Params
+from treekit._base.types import OptState, Params, TransformationLike
 from treekit._diff.diff import in_colours
 from treekit.optax._functions.probe_step import probe_step
 from treekit.optax._functions.take_rounds import Start
 from treekit.optax._kernel.boundary import normalize
 from treekit.optax._kernel.state_map import Entry, map_state
-from treekit.optax._kernel.types import TransformationLike
 
 _ROWS = 50  # in str() at most
 _RESET, _BOLD, _YELLOW = "\033[0m", "\033[1m", "\033[33m"

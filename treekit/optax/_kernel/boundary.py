@@ -10,7 +10,7 @@ from typing import Any
 from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_parameter
-from treekit._base.types import OptState, Params, Updates
+from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit.optax._kernel.crossing import NO_UPDATES, Crossing, showing
 from treekit.optax._kernel.diagnose import explain_init, explain_update
 from treekit.optax._kernel.preserve_dtypes import preserve_dtypes, step_of
@@ -25,7 +25,6 @@ from treekit.optax._kernel.transformation import (
     own_step,
     without_multi_steps,
 )
-from treekit.optax._kernel.types import TransformationLike
 
 
 def normalize(tx: TransformationLike) -> GradientTransformation[Any]:

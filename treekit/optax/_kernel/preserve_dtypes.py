@@ -20,11 +20,10 @@ from treekit._base.dtype import (
 )
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_array
-from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
+from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, TransformationLike, Updates
 from treekit._diff.diff import tree_diff
 from treekit.optax._kernel.sharding import shard_alike
 from treekit.optax._kernel.transformation import Apply, WholeStep, core_of, own_step
-from treekit.optax._kernel.types import TransformationLike
 
 
 def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtraArgs:

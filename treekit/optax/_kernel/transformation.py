@@ -10,7 +10,8 @@ from optax import GradientTransformationExtraArgs as _Base
 
 from treekit._base.describe import describe, describe_value
 from treekit._base.predicates import is_array
-from treekit.optax._kernel.types import InitFn, S, State_co, TransformationLike, UpdateFn
+from treekit._base.types import TransformationLike
+from treekit.optax._kernel.types import InitFn, S, State_co, UpdateFn
 
 P = ParamSpec("P")
 _MADE = "treekit_made"  # the attribute of an `init` that has the parts of its transformation

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Protocol, TypeVar, runtime_checkable
 
-from treekit._base.types import TransformationLike as TransformationLike
-
 State = TypeVar("State")
 U = TypeVar("U")
 V_co = TypeVar("V_co", covariant=True)

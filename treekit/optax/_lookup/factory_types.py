@@ -8,8 +8,8 @@ from typing import Any, ParamSpec, Protocol, TypeAlias, cast, runtime_checkable
 
 import optax
 
+from treekit._base.types import TransformationLike
 from treekit.optax._kernel.transformation import GradientTransformation
-from treekit.optax._kernel.types import TransformationLike
 
 P = ParamSpec("P")
 

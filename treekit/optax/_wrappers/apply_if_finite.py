@@ -6,12 +6,11 @@ import optax
 
 from treekit._base.dtype import strengthen_all
 from treekit._base.jax import jnp, jtu
-from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve_dtypes import preserve_dtypes, step_of
 from treekit.optax._kernel.step_if import conditional, run_if
 from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of, described
-from treekit.optax._kernel.types import TransformationLike
 
 
 @described

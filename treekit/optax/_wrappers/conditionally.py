@@ -7,12 +7,11 @@ import optax
 
 from treekit._base.dtype import strengthen
 from treekit._base.jax import jnp
-from treekit._base.types import OptState, Params, Updates
+from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve_dtypes import preserve_dtypes
 from treekit.optax._kernel.step_if import conditional
 from treekit.optax._kernel.transformation import GradientTransformation, core_of, described
-from treekit.optax._kernel.types import TransformationLike
 
 
 @overload

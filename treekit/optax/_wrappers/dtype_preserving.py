@@ -7,13 +7,13 @@ import optax
 from jax.typing import DTypeLike
 
 from treekit._base.jax import jnp
-from treekit._base.types import OptState, Params, Updates
+from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._round import hash_bits, widen
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve_dtypes import like_updates, preserve_dtypes
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, described
-from treekit.optax._kernel.types import S, TransformationLike
+from treekit.optax._kernel.types import S
 from treekit.optax._wrappers.nesting import refuse_nested
 from treekit.optax._wrappers.rounding_state import (
     EightBitState,

@@ -14,13 +14,12 @@ from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of, issubdtype, strengthen
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_inexact_array, is_narrow
-from treekit._base.types import OptState, Params, Updates
+from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._round import widen
 from treekit.optax._kernel.argument_kind import check_argument
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.slot import slots_of
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, describe_call
-from treekit.optax._kernel.types import TransformationLike
 from treekit.optax._wrappers.inject_arguments import Arguments
 
 

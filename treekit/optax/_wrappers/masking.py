@@ -9,7 +9,7 @@ import optax
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_inexact_array
 from treekit._base.tree import is_none
-from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, Updates
+from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.resolve_masks import (
     check_labels,
@@ -21,7 +21,7 @@ from treekit.optax._kernel.resolve_masks import (
 from treekit.optax._kernel.selection import LeafSelection, apply_to_selection
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, described
-from treekit.optax._kernel.types import S, TransformationLike
+from treekit.optax._kernel.types import S
 
 
 @described

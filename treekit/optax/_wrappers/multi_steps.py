@@ -12,12 +12,12 @@ from jaxtyping import Array, Bool, Int, Shaped
 from treekit._base.dtype import dtype_of, promoted_dtype, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_traced
-from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
+from treekit._base.types import OptState, Params, PyTree, PyTreeDef, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary, normalize
 from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates, step_of
 from treekit.optax._kernel.step_if import UpdateShapes, run_if, run_step_if, zeros
 from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of
-from treekit.optax._kernel.types import TransformationLike, U
+from treekit.optax._kernel.types import U
 from treekit.optax._wrappers.round_position import Position, check_k, is_int
 
 if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed

@@ -16,12 +16,11 @@ from treekit._base.key_path import path_name, path_text
 from treekit._base.patterns import matches
 from treekit._base.predicates import is_array
 from treekit._base.tree import is_mapping
-from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._codes import encode, has_code_dtype, is_code_dtype
 from treekit._round import is_inexact_dtype, widen
 from treekit.optax._kernel.state_map import Entry, is_params_placeholder, map_state
 from treekit.optax._kernel.transformation import Core, core_of
-from treekit.optax._kernel.types import TransformationLike
 from treekit.optax._wrappers.nesting import is_nested
 
 SMALLEST = 4096  # an array of fewer elements is not stored in codes: it has little to save, and often a large effect
