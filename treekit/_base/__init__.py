@@ -6,7 +6,7 @@
 - `tree`: how are several trees of one structure walked through?
 - `key_path`: what is a leaf's name?
 - `patterns`: which names does a pattern match, and which names are nearest to it?
-- `first_match`: which of many patterns is the first that matches a name?
+- `pattern_set`: which of many patterns match a name, or a name that continues it?
 - `describe`: how is a value written in a message?
 - `states`: is a named tuple the state of an optimizer?
 - `callable`: is an object a function, or a tree that can be called?

@@ -30,9 +30,8 @@ def filtered(
 ) -> GradientTransformation[S]:
     """Run a transformation on some of the leaves of a raw (unfiltered) model, and freeze the others.
 
-    True selects the leaves that are trained, where True in `freeze` means frozen. `treekit.filter` filters a tree.
-    The other leaves (functions, strings, integers, …) are None in the state and in the updates, so that
-    `treekit.optax.apply_updates` and `equinox.apply_updates` do not change them.
+    True is trained, where True in `freeze` is frozen. `treekit.filter` filters a tree. The other leaves (functions,
+    strings, integers, …) are None in the state and in the updates, so that `apply_updates` does not change them.
 
     Args:
         inner: any transformation.
@@ -43,8 +42,7 @@ def filtered(
         A transformation for the raw model, with the state of `inner`.
 
     Raises:
-        ValueError: raised by `init` and `update` if `filter_spec` does not fit the params (the message names the key
-            path), or is a function that selects no leaf.
+        ValueError: raised by `init` and `update` if `filter_spec` does not fit the params, or selects no leaf.
         TypeError: `inner` is not a transformation, or `filter_spec` is None.
 
     >>> import jax
@@ -60,8 +58,7 @@ def filtered(
     return at_boundary(apply_to_selection(core_of(inner), choose))
 
 
-def _choose_inexact(params: Params) -> LeafSelection:
-    return choose_filtered(is_inexact_array, params)
+_choose_inexact = functools.partial(choose_filtered, is_inexact_array)  # one for all, so that Optimistix compiles once
 
 
 @described
@@ -85,9 +82,8 @@ def masked(
         A transformation; its state is an `optax.MaskedState`.
 
     Raises:
-        ValueError: the mask does not fit the params; the message names the first key path that differs.
-        TypeError: a leaf of the mask is not a bool; the message names its key path. Both are raised by `init` and
-            `update`. Or `inner` is not a transformation.
+        ValueError: raised by `init` and `update` if the mask does not fit the params.
+        TypeError: raised by them if a leaf of the mask is not a bool; or `inner` is not a transformation.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -126,8 +122,7 @@ def partition(
         A transformation; its state is an `optax.transforms.PartitionState`.
 
     Raises:
-        ValueError: raised by `init` and `update` if the labels do not fit the params (the message names the first key
-            path that differs), or a label has no transformation (the message names both sets of keys).
+        ValueError: raised by `init` and `update` if the labels do not fit the params, or one has no transformation.
         TypeError: an item of `transforms` is not a transformation, or its keys cannot be sorted.
 
     >>> import jax.numpy as jnp
