@@ -49,8 +49,8 @@ def graft(
         new: a tree of the new structure, fresh from its `__init__` or its optimizer's `init`. Leaves may be
             `jax.ShapeDtypeStruct`; those without an old value stay as they are.
         old: the tree that has the values.
-        strict: raise an error unless every leaf of both trees is kept. Python numbers, typed PRNG keys and the counters
-            of Flax's random streams in `new` need no old value, since no file of weights has them.
+        strict: raise an error unless every leaf of both trees is kept. Of `new`, Python numbers, typed PRNG keys and
+            Flax's counters of random streams need no old value.
         rename: maps old paths to new ones, `{"body.**": "encoder.**"}`; to a list of new ones that share the value; or
             to None, to drop it. `*` and `**` match the same on both sides; the first pattern that matches decides. If
             one side lacks a `*`, arrays are stacked (`{"layers.*.**": "layers.**"}`) or unstacked. A pair that begins
@@ -92,26 +92,28 @@ def graft(
     body.w  kept     f32[3,2] | f32[2,3] at encoder.w, converted
     """
     check_arguments(rename, convert, resize)
-    matched = _match(new, with_dicts(old), rename or {})
+    matched, counters = _match(new, with_dicts(old), rename or {}), _paths_of_rngs(new)
     names = [leaf.name for leaf in matched.new]
     convert_of, resize_of = functions_of("convert", convert, names), functions_of("resize", resize, names)
-    values: dict[Any, Any] = {}
+    values: dict[KeyPath, Any] = {}
     rows: list[Grafted] = []
-    counters = _paths_of_rngs(new)
     for leaf in matched.new:
         source, f = matched.sources.get(leaf), convert_of[leaf.name]
         value = None if source is None else carry(leaf, source, f, resize_of[leaf.name], cast)
         if value is not None:
             values[leaf.path] = value
-        is_asked = leaf.path not in counters and is_numeric_array(leaf.value)
-        rows.append(_row(leaf, source, is_kept=value is not None, is_converted=f is not None, is_asked=is_asked))
+        rows.append(_row(leaf, source, value is not None, f is not None, leaf.path in counters))
     report = GraftReport([*rows, *matched.rest])
     if strict:
         check_strict(report)
-    values = dict(zip(values, unshared(values.values()), strict=True))
+    return _with_values(new, values), report
+
+
+def _with_values(new: T, values: dict[KeyPath, Any]) -> T:
+    own = dict(zip(values, unshared(values.values()), strict=True))
     flat, treedef = jtu.tree_flatten_with_path(new)
-    out: T = treedef.unflatten([_put(values[path], x) if path in values else x for path, x in flat])
-    return out, report
+    out: T = treedef.unflatten([_put(own[path], x) if path in own else x for path, x in flat])
+    return out
 
 
 def _put(value: object, new: object) -> Any:
@@ -224,8 +226,9 @@ def _paths_of_rngs(tree: PyTree) -> set[KeyPath]:
     return {(*path, *below) for path, x in streams for below, _ in jtu.tree_flatten_with_path(x)[0]}
 
 
-def _row(leaf: Leaf, source: Leaf | None, *, is_kept: bool, is_converted: bool, is_asked: bool) -> Grafted:
+def _row(leaf: Leaf, source: Leaf | None, is_kept: bool, is_converted: bool, is_counter: bool) -> Grafted:
     if source is None:
+        is_asked = is_numeric_array(leaf.value) and not is_counter
         return Grafted(leaf.name, "fresh", describe(leaf.value), "nothing", is_asked)
     where = f" at {source.source_name}" if source.source_name != leaf.name else ""
     changed = ", converted" if is_converted else ""
