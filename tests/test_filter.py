@@ -1,6 +1,7 @@
 """filter, partition and combine agree with Equinox's, whose contract they keep."""
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, assert_type
 
@@ -144,6 +145,24 @@ def test_a_spec_that_does_not_fit_is_an_error_that_says_where(verb: Callable[...
         verb(TREE, spec)
     with pytest.raises(ValueError, match=r"structure error|mismatch|Expected"):  # as the version of JAX has it
         eqx.filter(TREE, spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "tree", "where"),
+    [
+        (OrderedDict(b=True, a=True), OrderedDict(a=1, b=2), "filter_spec it has a OrderedDict"),
+        (
+            {"m": jax.tree.map(lambda _: True, eqx.nn.Linear(2, 2, key=jax.random.key(0)))},
+            {"m": eqx.nn.Linear(2, 3, key=jax.random.key(0))},
+            r"filter_spec\.m it has a Linear",
+        ),
+    ],
+)
+def test_so_are_other_static_values_and_another_order(spec: Any, tree: Any, where: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"at key path {where}, and .* one with other static values, or in another ord"
+    ):
+        tk.filter(tree, spec)
 
 
 @pytest.mark.parametrize("leaf", [0, 1.0, "True", jnp.array(True), np.array([True]), object()])

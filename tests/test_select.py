@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import treekit as tk
 from tests.trees import identical, trees, untyped
+from treekit._base.pattern_set import Place
 
 
 class Pair(NamedTuple):
@@ -148,6 +149,31 @@ def test_what_is_not_a_selector_raises() -> None:
         tk.tree_find(TREE, ["**.bias", 3])
     with pytest.raises(TypeError, match=r"where must be a function of the tree, a pattern.*; found"):
         tk.tree_find(TREE, tk.path_mask("**.bias"))
+
+
+def test_a_model_in_place_of_where_is_not_called() -> None:
+    model: Any = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+    with pytest.raises(TypeError, match=r"found a Linear\. Are the arguments in the right order\?"):
+        tk.tree_at(model, "bias", None)
+    with pytest.raises(TypeError, match=r"found a Linear\. Are the arguments in the right order\?"):
+        tk.tree_find("**.bias", model)
+
+
+@pytest.mark.parametrize("leaves", [1_000, 4_000])
+def test_a_list_of_names_is_looked_up(leaves: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each node is asked for its place in all names, not each name for each node."""
+    asked: list[str] = []
+    after = Place.after
+
+    def counted(self: Place, text: str) -> Place:
+        asked.append(text)
+        return after(self, text)
+
+    monkeypatch.setattr(Place, "after", counted)
+    tree = {"layers": [{"w": i, "b": i} for i in range(leaves // 2)]}
+    names = [f"layers.{i}.w" for i in range(leaves // 2)]
+    assert list(tk.tree_find(tree, names).values()) == list(range(leaves // 2))
+    assert len(asked) <= 2 * leaves
 
 
 def test_a_function_that_returns_nothing_raises() -> None:

@@ -1,5 +1,6 @@
 """What a user reads after a mistake: what is wrong, where, what was found, and what to do."""
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 from flax import nnx
 
 from treekit import optax as tko
+from treekit.optax._kernel.resolve_masks import check_labels
 
 MODEL = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
 PARAMS = {"layers": [{"w": jnp.ones((2, 2))}]}
 SHAPES = jax.eval_shape(lambda: PARAMS)
 PAIR = optax.LookaheadParams.init_synced(PARAMS)
 LOOKAHEAD = optax.lookahead(optax.sgd(0.1), 5, 0.5)
+RATE: Any = tko.inject_hyperparams(tko.sgd)
 NO_LABELS = jax.tree.map(lambda _: None, eqx.filter(MODEL, eqx.is_array))
 
 
@@ -81,6 +84,38 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         )
         for factory, name, args in SCHEDULED
     },
+    "a list of transformations": (
+        partial(call, tko, "chain", [tko.clip(1.0), tko.sgd(0.1)]),
+        r"for args\[0\] of chain, found .* To chain several, write optax\.chain\(\*transformations\)",
+    ),
+    "a list for transforms": (
+        partial(inspect.unwrap(check_labels), [tko.sgd(0.1)]),  # beartype would be the first to say so
+        r"^transforms must map labels to transformations, \{'decay': tx, …\}, found \[sgd",
+    ),
+    "a misspelt label": (
+        lambda: tko.partition({"bias": tko.sgd(0.1)}, "bais").init(PARAMS),
+        r"^Some parameters have no .*: the label of all is 'bais'\. Did you mean 'bias'\?\n",
+    ),
+    "a mask function without a return": (
+        lambda: tko.adamw(0.1, mask=lambda params: None).init(PARAMS),
+        r"^the function given as mask returned None for all params\. Does it lack a return\?",
+    ),
+    "an optimizer for its state": (
+        partial(call, tko, "set_hyperparams", tko.inject_hyperparams(tko.sgd)(0.1), learning_rate=0.1),
+        r"^expected the state of an optimizer, found an optimizer: pass optimizer\.init\(params\)",
+    ),
+    "one of two rates that follows a schedule": (
+        lambda: tko.set_hyperparams(tko.chain(RATE(0.1), RATE(lambda count: 0.1)).init(PARAMS), learning_rate=0.2),
+        r"^1\.learning_rate follows a schedule, .* To set only 0\.learning_rate, use that as the key: ",
+    ),
+    "a pattern for a dtype that matches nothing": (
+        lambda: tko.dtype_preserving(tko.adam(0.1), state_dtype={"layers.0.**": jnp.bfloat16}).init(PARAMS),
+        r"its fields .* are mu, nu\. A pattern matches a whole path of the state, such as '0\.mu\.layers\.0\.w'$",
+    ),
+    "a dtype as a string": (
+        partial(call, tko, "dtype_preserving", tko.adam(0.1), state_dtype="bf16"),
+        r"^state_dtype must be a floating dtype, found 'bf16'\. jnp\.bfloat16 is one$",
+    ),
     "an empty chain": (
         partial(call, tko, "chain"),
         r"^chain needs at least one transformation\. To change nothing, use treekit\.optax\.identity\(\)",
@@ -155,3 +190,9 @@ def test_shapes_are_enough_for_eval_shape() -> None:
 def test_a_variable_of_flax_is_a_number() -> None:
     factor: Any = nnx.Param(jnp.asarray(0.5))
     assert tko.scale(factor).init(PARAMS) == optax.EmptyState()
+
+
+def test_a_misspelt_name_is_reported_for_treekit() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'treekit\.optax' has no attribute 'adamww'$") as found:
+        call(tko, "adamww")
+    assert found.value.name == "adamww" and "adamw" in dir(found.value.obj)  # from which Python finds the nearest
