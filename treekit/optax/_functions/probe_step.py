@@ -8,7 +8,7 @@ from treekit._base.jax import jtu
 from treekit._base.predicates import has_gradient, is_array
 from treekit._base.tree import flatten_updates
 from treekit._base.types import PyTree
-from treekit.optax._functions.evaluate import TRACKED, UNKNOWN, Unknown
+from treekit._jaxpr.evaluate import TRACKED, UNKNOWN, Unknown
 from treekit.optax._functions.take_rounds import Start, Steps, gradients, sizes, varied_gradients
 from treekit.optax._kernel.state_map import Entry
 

@@ -13,7 +13,7 @@ from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import has_gradient, is_parameter
 from treekit._base.tree import flatten_updates, is_none
 from treekit._base.types import OptState, Params, Updates
-from treekit.optax._functions.evaluate import Program, trace_program
+from treekit._jaxpr.evaluate import Program, trace_program
 from treekit.optax._kernel.state_map import Entry
 from treekit.optax._kernel.transformation import GradientTransformation
 

@@ -17,7 +17,7 @@ from treekit._base.dtype import cast_like, dtype_of, is_weak, shape_of, strength
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, PyTree, Updates
-from treekit.optax._kernel.in_place import in_place, run_in_place, trace, with_derivative_of, zero_if
+from treekit._jaxpr.in_place import in_place, run_in_place, trace, with_derivative_of, zero_if
 from treekit.optax._kernel.transformation import Core
 
 

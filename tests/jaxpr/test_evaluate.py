@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from treekit.optax._functions.evaluate import TRACKED, UNKNOWN, is_zero, trace_program
+from treekit._jaxpr.evaluate import TRACKED, UNKNOWN, is_zero, trace_program
 
 X = jnp.arange(3.0)
 TWICE = jax.custom_jvp(lambda x: 2 * x)
