@@ -67,10 +67,16 @@ def _put(x: Any, param: Array) -> Any:
     return x if is_sharded or sharding is None else untyped.device_put(x, sharding)
 
 
-def _on_mesh(replicated: NamedSharding, x: object) -> Any:
-    """Return an array that no device was chosen for with the sharding `replicated`, and any other leaf unchanged."""
-    is_free = isinstance(x, jax.Array) and not is_traced(x) and not x.committed
-    return untyped.device_put(x, replicated) if is_free else x
+def _on_mesh(replicated: NamedSharding, x: Any) -> Any:
+    """Return an array that no device was chosen for with the sharding `replicated`, and any other leaf unchanged.
+
+    Each process copies its own array. `device_put` would compare those of all processes, which waits for the others.
+    """
+    if not isinstance(x, jax.Array) or is_traced(x) or x.committed:
+        return x
+    like: Any = replicated  # JAX's own types of what follows are incomplete
+    copies = [untyped.device_put(x, device) for device in like.addressable_devices_indices_map(x.shape)]
+    return untyped.make_array_from_single_device_arrays(x.shape, replicated, copies)
 
 
 def _constrain(x: Array, param: Array, flag: Callable[[], Any]) -> Any:
