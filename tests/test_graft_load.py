@@ -481,9 +481,11 @@ def test_a_model_that_looks_like_a_state() -> None:
 def test_one_value_for_two_leaves_is_two_arrays() -> None:
     """So that a step may donate them."""
     new: dict[str, Any] = {"embed": jnp.zeros(5), "head": jnp.zeros(5)}
-    tree, _ = tk.graft(new, {"wte": jnp.ones(5)}, rename={"wte": ["embed", "head"]}, strict=True)
-    assert tree["embed"] is not tree["head"]
-    jax.jit(lambda tree: jax.tree.map(jnp.negative, tree), donate_argnums=0)(tree)
+    committed = jax.tree.map(lambda x: jax.device_put(x, jax.devices()[0]), new)
+    for target in (new, committed):
+        tree, _ = tk.graft(target, {"wte": jnp.ones(5)}, rename={"wte": ["embed", "head"]}, strict=True)
+        assert tree["embed"] is not tree["head"]
+        jax.jit(lambda tree: jax.tree.map(jnp.negative, tree), donate_argnums=0)(tree)
 
 
 def test_a_reference_is_loaded_as_its_array() -> None:

@@ -396,3 +396,13 @@ def test_a_number_is_not_taken_for_f64_under_x64() -> None:
             tk.dtype_preserving_tree_map(lambda x: jnp.float64(2.5), {"n": 3})
         flag: Any = tk.dtype_preserving_tree_map(lambda x: jnp.float64(2.5), True)
         assert flag.dtype == jnp.bool_
+
+
+def test_a_class_that_computes_where_it_is_rebuilt_does_not_hide_the_error() -> None:
+    class Scale:
+        def __init__(self, w: Any) -> None:
+            self.w = jnp.asarray(w)
+
+    jax.tree_util.register_pytree_node(Scale, lambda scale: ((scale.w,), None), lambda _, ws: Scale(*ws))
+    with pytest.raises(ValueError, match=r"at key path tree it has 2 children: a, b, and rest\[0\] 2 children: a, c"):
+        tk.dtype_preserving_tree_map(lambda x, _: x, {"a": Scale(1.0), "b": 1.0}, {"a": Scale(1.0), "c": 1.0})

@@ -234,3 +234,9 @@ def test_shapes_and_traced_values() -> None:
         return tk.tree_at("**.weight", params, replace_fn=lambda x: 2 * x)
 
     assert jax.jit(double)({"a": {"weight": 2.0, "bias": 1.0}}) == {"a": {"weight": 4.0, "bias": 1.0}}
+
+
+def test_a_name_begins_again_after_an_empty_key() -> None:
+    tree = {"": {"w": 1}, "b": 2}
+    assert tk.tree_find(tree, "w") == {"w": 1}
+    assert tk.tree_find(tree, "*") == {"w": 1, "b": 2}

@@ -124,7 +124,9 @@ def check_transformation(make: Callable[[Any], Any], on: Sharded) -> None:
     check_shardings(state, wanted, "after a jitted init")
     check_bytes(state, wanted)
     # Counts are on the mesh too, as a jitted step returns them: it would be compiled again for its own result.
-    check_shardings(ours.init(on.params), wanted, "after an eager init")
+    eager = ours.init(on.params)
+    check_shardings(eager, wanted, "after an eager init")
+    jax.jit(ours.update, donate_argnums=1)(on.grads, eager, on.params)  # raises if two arrays share a buffer
 
     step = jax.jit(ours.update).lower(on.grads, state, on.params).compile()
     optaxs = jax.jit(theirs.update).lower(on.grads, state, on.params).compile()

@@ -103,9 +103,9 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
         parts = None if pattern_set.regexes or wanted else globs.parts
         for i, ((text, child), below) in enumerate(zip(children, treedefs, strict=True)):
             first_leaf, start = start, start + below.num_leaves
-            if parts is not None and text is not None and text not in parts and "." not in text:
+            if parts is not None and text and text not in parts and "." not in text:
                 continue  # as most children are, of one name
-            after = globs if text is None else globs.after(text)
+            after = globs if text is None else globs.after(text) if name else pattern_set.place(text)
             is_node = below.num_nodes > 1 or not below.num_leaves
             if is_node or after.ends or pattern_set.regexes or wanted:  # most leaves are not selected
                 child_name = name_below(name, text)

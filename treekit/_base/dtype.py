@@ -12,7 +12,8 @@ from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.types import HasDtype, IsLeaf, PyTree
 
-ARRAYS: Any = (jax.Array, np.ndarray, np.generic)
+_OF_NUMPY: Any = (np.ndarray, np.generic)
+ARRAYS: Any = (jax.Array, *_OF_NUMPY)
 _WITH_DTYPE: Any = (*ARRAYS, jax.ShapeDtypeStruct)
 
 # NumPy's same_kind casts only go up this order. NumPy's own order lacks ml_dtypes (bf16, fp8), hence this one.
@@ -181,7 +182,8 @@ def check_fits(x: object, dtype: object) -> None:
 
 
 def _is_real_on_host(x: Any) -> TypeGuard[float]:
-    return isinstance(x, (int, float)) or (type(x) is np.ndarray and x.shape == () and x.dtype.kind in "iuf")
+    is_scalar = isinstance(x, _OF_NUMPY) and np.shape(x) == () and np.asarray(x).dtype.kind in "iuf"
+    return is_scalar or isinstance(x, (int, float))
 
 
 def has_dtype(x: object) -> TypeGuard[HasDtype]:

@@ -1,5 +1,6 @@
 """Flatten one level of a tree, or several trees with one structure, with errors that say where they differ."""
 
+import contextlib
 import functools
 import operator
 from collections.abc import Iterable, Iterator, Mapping
@@ -49,18 +50,19 @@ def flatten_updates(treedef: PyTreeDef, updates: Updates, name: str = "updates")
     try:
         parts: list[Any] = treedef.flatten_up_to(updates)
     except ValueError:
-        params = treedef.unflatten([_LEAF] * treedef.num_leaves)
+        params = treedef.unflatten(range(treedef.num_leaves))
         try:
             parts = treedef.flatten_up_to(jtu.tree_map(_spread_none, updates, params, is_leaf=is_none))
         except ValueError as error:
-            found = first_mismatch(params, updates, none_fits=True)
-            where = (
-                f"at {path_text(found.path)}, the params have {found.prefix}, and the {name} {found.tree}"
-                if found
-                else error
-            )
+            where = updates_mismatch(treedef, updates, name) or error
             raise ValueError(f"the {name} do not fit the params: {where}") from None
     return parts
+
+
+def updates_mismatch(treedef: PyTreeDef, updates: Updates, name: str) -> str:
+    """Say where updates, which have this name, first differ in structure from params; "" if that is unknown."""
+    found = _mismatch(treedef, updates, are_updates=True)
+    return f"at {path_text(found.path)}, the params have {found.prefix}, and the {name} {found.tree}" if found else ""
 
 
 def _spread_none(x: object, part: object) -> Any:
@@ -75,11 +77,11 @@ def prefix_mismatch(
     name: str, prefix_treedef: PyTreeDef, tree: PyTree, error: ValueError, whole: str = "the tree it is for"
 ) -> ValueError:
     """Return an error that says where `name` is not a prefix of `tree`; with the text of `error` if that is unknown."""
-    found = first_mismatch(prefix_treedef.unflatten([_LEAF] * prefix_treedef.num_leaves), tree)
-    where = (
-        f"at key path {path_text(found.path, name)} it has {found.prefix}, and {whole} {found.tree}" if found else error
-    )
-    return ValueError(f"{name} does not fit {whole}: {where}")
+    found = _mismatch(prefix_treedef, tree)
+    if found is None:
+        return ValueError(f"{name} does not fit {whole}: {error}")
+    where = f"at key path {path_text(found.path, name)}"
+    return ValueError(f"{name} does not fit {whole}: {where} it has {found.prefix}, and {whole} {found.tree}")
 
 
 class Mismatch(NamedTuple):
@@ -90,20 +92,20 @@ class Mismatch(NamedTuple):
     tree: str
 
 
-_LEAF: Any = type("leaf", (), {})()  # in a prefix, what every subtree fits
+def _mismatch(prefix_treedef: PyTreeDef, tree: PyTree, *, are_updates: bool = False) -> Mismatch | None:
+    with contextlib.suppress(Exception):  # classes of users may raise anything where they are rebuilt or compared
+        prefix = prefix_treedef.unflatten(range(prefix_treedef.num_leaves))
+        return _first_mismatch(prefix, tree, (), are_updates)
+    return None
 
 
-def first_mismatch(prefix: PyTree, tree: PyTree, path: KeyPath = (), *, none_fits: bool = False) -> Mismatch | None:
-    """Return where `tree` first differs from a prefix of it, which has leaves that every subtree fits.
-
-    Args:
-        prefix: the prefix.
-        tree: the tree.
-        path: the key path of both.
-        none_fits: whether a None in the tree fits any part of the prefix.
-    """
-    if prefix is _LEAF or (none_fits and tree is None):
+def _first_mismatch(prefix: PyTree, tree: PyTree, path: KeyPath, are_updates: bool) -> Mismatch | None:
+    """Return where `tree` first differs from a prefix of it; None fits anything in updates, where leaves are leaves."""
+    if are_updates and tree is None:
         return None
+    if jtu.all_leaves([prefix]):
+        is_node = are_updates and not jtu.all_leaves([tree])
+        return Mismatch(path, "a leaf", type(tree).__qualname__) if is_node else None
     if type(prefix) is not type(tree):
         return Mismatch(path, *map(_kind, (prefix, tree)))
     mine, others = children_of(prefix), children_of(tree)
@@ -112,8 +114,8 @@ def first_mismatch(prefix: PyTree, tree: PyTree, path: KeyPath = (), *, none_fit
         return Mismatch(path, *(lengths if isinstance(prefix, (list, tuple)) else describe_keys(mine, others)))
     if _one_level(prefix) != _one_level(tree):
         return Mismatch(path, f"a {type(prefix).__qualname__}", "one with other static values, or in another order")
-    pairs = ((mine[key], others[key], (*path, key)) for key in mine)
-    return next(filter(None, (first_mismatch(*pair, none_fits=none_fits) for pair in pairs)), None)
+    found = (_first_mismatch(mine[key], others[key], (*path, key), are_updates) for key in mine)
+    return next(filter(None, found), None)
 
 
 def _one_level(x: object) -> PyTreeDef:

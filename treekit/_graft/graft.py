@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import unshared
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import is_rng_variable, is_variable
 from treekit._base.patterns import nearest
@@ -97,23 +96,20 @@ def graft(
     convert_of, resize_of = functions_of("convert", convert, names), functions_of("resize", resize, names)
     values: dict[KeyPath, Any] = {}
     rows: list[Grafted] = []
+    used: set[int] = set()
     for leaf in matched.new:
         source, f = matched.sources.get(leaf), convert_of[leaf.name]
-        value = None if source is None else carry(leaf, source, f, resize_of[leaf.name], cast)
+        value = None if source is None else carry(leaf, source, f, resize_of[leaf.name], cast, used)
         if value is not None:
             values[leaf.path] = value
-        rows.append(_row(leaf, source, value is not None, f is not None, leaf.path in counters))
+        is_counter = leaf.path in counters
+        rows.append(_row(leaf, source, is_kept=value is not None, is_converted=f is not None, is_counter=is_counter))
     report = GraftReport([*rows, *matched.rest])
     if strict:
         check_strict(report)
-    return _with_values(new, values), report
-
-
-def _with_values(new: T, values: dict[KeyPath, Any]) -> T:
-    own = dict(zip(values, unshared(values.values()), strict=True))
     flat, treedef = jtu.tree_flatten_with_path(new)
-    out: T = treedef.unflatten([_put(own[path], x) if path in own else x for path, x in flat])
-    return out
+    out: T = treedef.unflatten([_put(values[path], x) if path in values else x for path, x in flat])
+    return out, report
 
 
 def _put(value: object, new: object) -> Any:
@@ -226,7 +222,7 @@ def _paths_of_rngs(tree: PyTree) -> set[KeyPath]:
     return {(*path, *below) for path, x in streams for below, _ in jtu.tree_flatten_with_path(x)[0]}
 
 
-def _row(leaf: Leaf, source: Leaf | None, is_kept: bool, is_converted: bool, is_counter: bool) -> Grafted:
+def _row(leaf: Leaf, source: Leaf | None, *, is_kept: bool, is_converted: bool, is_counter: bool) -> Grafted:
     if source is None:
         is_asked = is_numeric_array(leaf.value) and not is_counter
         return Grafted(leaf.name, "fresh", describe(leaf.value), "nothing", is_asked)

@@ -46,8 +46,18 @@ def _is_rule(pattern: object, target: PyTree) -> bool:
     return isinstance(pattern, str) and (target is None or all(isinstance(x, str) for x in targets))
 
 
-def carry(leaf: Leaf, source: Leaf, convert: Convert | None, resize: Resize | None, cast: bool) -> Any:
-    """Return the old value with the shape and dtype of the new leaf, or None if it is refused."""
+def carry(leaf: Leaf, source: Leaf, convert: Convert | None, resize: Resize | None, cast: bool, used: set[int]) -> Any:
+    """Return the old value with the shape and dtype of the new leaf, or None if it is refused.
+
+    Args:
+        leaf: the new leaf.
+        source: the old one.
+        convert: as in `graft`, for this leaf.
+        resize: the same.
+        cast: as in `graft`.
+        used: the ids of the old arrays that other leaves have, to which this one's is added. An array is copied for
+            each leaf after the first, so that a step may donate them all.
+    """
     new = leaf.value
     codes = codes_of(leaf, source)
     if codes is None or (codes.old != codes.new and not cast):
@@ -67,6 +77,9 @@ def carry(leaf: Leaf, source: Leaf, convert: Convert | None, resize: Resize | No
     if not (cast or codes.are_same or dtype_of(old) == dtype_of(new)):
         return None
     old = codes.encoded(old, dtype_of(new))
+    if id(old) in used and isinstance(old, jax.Array) and not is_traced(old):
+        old = jnp.copy(old)
+    used.add(id(old))
     return None if old is None else _cast(old, new)
 
 

@@ -320,3 +320,10 @@ def test_tree_set_does_what_optax_does_with_anything_else() -> None:
         assert found == count and isinstance(found, jax.Array) and not found.weak_type
     with pytest.raises(KeyError, match="rate"):
         tko.tree.set(state, rate=1)
+
+
+@pytest.mark.parametrize("value", [1e6, np.float32(1e6), np.array(1e6), np.int64(2**62), 10**400])
+def test_a_number_that_would_become_infinite_is_refused(value: Any) -> None:
+    state = tko.inject_hyperparams(optax.sgd, hyperparam_dtype=jnp.float16)(0.1).init({"w": jnp.ones(2)})
+    with pytest.raises(TypeError, match=r"learning_rate is f16.*, and cannot become"):
+        tko.set_hyperparams(state, learning_rate=value)

@@ -746,3 +746,10 @@ def test_an_error_of_the_user_is_not_taken_for_one_of_integers() -> None:
     params = {"q": jnp.ones(3, jnp.int8)}
     with pytest.raises(ValueError, match=r"^no loss$"):
         tx.update(params, tx.init(params), loss=1.0)
+
+
+def test_a_node_in_place_of_a_gradient_is_told_beside_a_none() -> None:
+    params = {"a": jnp.ones(2), "b": {"c": jnp.ones(2)}}
+    tx = tko.sgd(0.1)
+    with pytest.raises(ValueError, match="at a, the params have a leaf, and the updates MaskedNode"):
+        tx.update({"a": optax.MaskedNode(), "b": None}, tx.init(params), params)

@@ -208,3 +208,31 @@ def test_what_is_not_run_is_traced_once(name: str) -> None:
             updates, state = tx.update(jax.tree.map(lambda x: x * jnp.inf, given), state, given)
             assert {x.dtype for x in jax.tree.leaves(updates)} == {jnp.dtype(dtype)}
     assert len(calls) == 2
+
+
+def test_a_flag_among_the_extra_arguments_counts() -> None:
+    """What is not an array may decide which leaves have an update."""
+
+    def update(updates: Any, state: Any, params: Any = None, *, train: bool, **extra: Any) -> Any:
+        return updates if train else jax.tree.map(lambda _: None, updates), state
+
+    tx = tko.MultiSteps(optax.GradientTransformationExtraArgs(lambda params: (), update), 9)
+    given = params()
+    state = tx.init(given)
+    for train in (True, False, True):
+        updates, state = tx.update(given, state, given, train=train, seed=2**70)
+        assert bool(jax.tree.leaves(updates)) is train
+
+
+def test_extra_arguments_that_cannot_be_compared_are_traced_again() -> None:
+    class Aux:
+        def __init__(self, x: Any, static: Any) -> None:
+            self.x, self.static = x, static
+
+    jax.tree_util.register_pytree_node(Aux, lambda aux: ((aux.x,), aux.static), lambda static, xs: Aux(xs[0], static))
+    tx = tko.MultiSteps(optax.with_extra_args_support(optax.sgd(0.1)), 9)
+    given = params()
+    state = tx.init(given)
+    for _ in range(3):
+        updates, state = tx.update(given, state, given, model=Aux(jnp.ones(2), np.ones(2)))
+    assert not any(x.any() for x in jax.tree.leaves(updates))

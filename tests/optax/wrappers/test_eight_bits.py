@@ -481,3 +481,23 @@ def test_integers_of_the_transformation_could_be_mistaken_for_codes() -> None:
     tx = eight_bit(optax.GradientTransformation(init, update), {"mu": jnp.int8})
     with pytest.raises(ValueError, match=r"an array of int8 of its own at flags, which could be mistaken"):
         tx.init(params_of())
+
+
+@pytest.mark.parametrize(
+    ("tx", "codes"),
+    [
+        (optax.rprop(0.1), {"prev_updates": jnp.int8}),
+        (optax.sgd(0.1, momentum=0.9), {"trace": jnp.int8}),
+        (optax.amsgrad(0.1), {"mu": jnp.int8, "nu": jnp.uint8, "nu_max": jnp.uint8}),
+        (tko.MultiSteps(optax.adam(0.1), 4), CODES),
+        (optax.scale_by_lbfgs(), {"diff_params_memory": jnp.int8}),
+    ],
+)
+def test_what_has_a_sign_is_accepted_in_int8(tx: Any, codes: Any) -> None:
+    assert tko.dtype_preserving(tx, state_dtype=codes, rounding="stochastic")
+
+
+def test_a_moment_inside_multi_steps_is_looked_at() -> None:
+    with pytest.raises(ValueError, match="'nu' is never negative"):
+        both = {"mu": jnp.int8, "nu": jnp.int8}
+        tko.dtype_preserving(tko.MultiSteps(optax.adam(0.1), 4), state_dtype=both, rounding="stochastic")

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import optax
 
 from treekit._base.jax import jtu
-from treekit._base.tree import flatten_updates, is_none
+from treekit._base.tree import flatten_updates, is_none, updates_mismatch
 from treekit._base.types import Params, Updates
 from treekit._map import check_shapes
 from treekit._round import Key
@@ -76,7 +76,7 @@ def _check_grads(grads: Updates, params: Params) -> None:
     try:
         parts = flatten_updates(treedef, grads, "grads")  # a None in place of a subtree becomes one None per param
     except ValueError as error:
-        raise _wrong_grads(str(error).partition(": ")[2]) from None
+        raise _wrong_grads(updates_mismatch(treedef, grads, "grads") or error) from None
     try:
         check_shapes(params, treedef.unflatten(parts), is_leaf=is_none)
     except ValueError as error:

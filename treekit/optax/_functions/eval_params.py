@@ -8,7 +8,7 @@ import optax
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_names, path_text
 from treekit._base.predicates import has_gradient, is_inexact_array
-from treekit._base.tree import children_of, flatten_updates
+from treekit._base.tree import children_of, flatten_updates, updates_mismatch
 from treekit._base.types import KeyPath, OptState, Params, PyTree, PyTreeDef
 from treekit._map import cast_tree_like
 from treekit.optax._kernel.state_map import is_placeholder
@@ -181,7 +181,7 @@ def _flatten_like(tree: PyTree, params: Params) -> list[Any]:
         by_name = dict(flatten_with_names(tree))
         names = [name for name, _ in flatten_with_names(params)]
         if not by_name or not by_name.keys() <= set(names):
-            where = str(error).partition(": ")[2].replace("the updates", "that")
+            where = updates_mismatch(treedef, tree, "tree in the state") or error
             raise ValueError(f"the tree of params does not fit the tree that was found in the state: {where}") from None
         return list(map(by_name.get, names))
 

@@ -1,6 +1,8 @@
 """Find out what one step of an optimizer does to each leaf, by taking it."""
 
 import contextlib
+import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 from treekit._base.describe import describe_error
@@ -56,21 +58,23 @@ def _either(a: Effect, b: Effect) -> Effect:
 
 
 def _effects(probe: Steps) -> list[Effect]:
-    start, found = probe.start, _measure(probe, 0)
-    steps, decays, rests = list(found.steps), list(found.decays), list(found.rests)
-    zeros = [i for i, x in enumerate(steps) if x == 0]
-    notes = dict.fromkeys(zeros, "")
-    if zeros:
+    first = _measure(probe, 0)
+    measured, notes = [first] * len(first.steps), [""] * len(first.steps)
+    if zeros := [i for i, x in enumerate(first.steps) if x == 0]:
         second = _measure(probe, 1)
         for i in (i for i in zeros if second.steps[i]):
-            steps[i], decays[i], rests[i], notes[i] = second.steps[i], second.decays[i], second.rests[i], _LATER
-        notes |= _explain_zeros(probe, [i for i in zeros if not notes[i]])
-    moved = [f"moves by {abs(x):.2g} without a gradient" if x else "" for x in rests]
-    if (other := start.with_other_keys()) is not None:
-        same = zip(found.sizes, _measure(Steps(other, probe.curvature), 0).sizes, moved, strict=True)
-        moved = [note if a == b else "random" for a, b, note in same]
-    notes_of_all = [note or notes.get(i, "") for i, note in enumerate(moved)]
-    return list(map(_effect, jtu.tree_leaves(start.params), steps, decays, notes_of_all))
+            measured[i], notes[i] = second, _LATER
+        for i, note in _explain_zeros(probe, [i for i in zeros if not notes[i]]).items():
+            notes[i] = note
+    other = probe.start.with_other_keys()
+    others = first if other is None else _measure(Steps(other, probe.curvature), 0)
+    for i, found in enumerate(measured):
+        if rest := found.rests[i]:
+            notes[i] = "; ".join(filter(None, (notes[i], f"moves by {abs(rest):.2g} without a gradient")))
+        if first.sizes[i] != others.sizes[i]:
+            notes[i] = "random"
+    leaves = jtu.tree_leaves(probe.start.params)
+    return [_effect(leaf, measured[i].steps[i], measured[i].decays[i], notes[i]) for i, leaf in enumerate(leaves)]
 
 
 def _effect(param: object, step: float | None, decay: float | None, note: str) -> Effect:
@@ -79,7 +83,8 @@ def _effect(param: object, step: float | None, decay: float | None, note: str) -
     return Effect(step, None if decay is None else abs(decay), _INFINITE if step is None else note)
 
 
-class _Measured(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Measured:
     """Sizes of updates for each leaf, None where they are not finite.
 
     Attributes:
@@ -92,7 +97,7 @@ class _Measured(NamedTuple):
     decays: list[float | None]
     rests: list[float | None]
 
-    @property
+    @functools.cached_property
     def sizes(self) -> list[tuple[float | None, float | None]]:
         return list(zip(self.steps, self.rests, strict=True))
 

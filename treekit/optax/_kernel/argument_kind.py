@@ -5,7 +5,7 @@ decide is called: with a step count, and with the params.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -69,10 +69,9 @@ def check_argument(value: Any, slot: Slot, factory: str) -> None:
     is_text = isinstance(value, _TEXT) and "str" not in slot.types
     if slot.role == "transformation":
         check_is_transformation(value, where)
-    elif slot.role.endswith("transformations"):
+    elif slot.role in _SEVERAL:
         for i, each in enumerate(value):
-            check = check_is_transformation if slot.role == "transformations" else _check_is_named
-            check(each, f"{slot.name}[{i}] of {factory}")
+            _SEVERAL[slot.role](each, f"{slot.name}[{i}] of {factory}")
     elif slot.role == "number" and not (jtu.all_leaves([value]) or is_variable(value)):
         raise TypeError(
             f"{where} must be a number, found a {type(value).__name__}. Params and gradients are arguments of init and "
@@ -101,6 +100,10 @@ def _check_is_named(pair: Any, where: str) -> None:
     check_is_transformation(tx, where)
 
 
+_SEVERAL: dict[str, Callable[[Any, str], None]] = {
+    "transformations": check_is_transformation,
+    "named transformations": _check_is_named,
+}
 _TEXT: Any = (str, bytes)
 _CONTAINERS: Any = (list, tuple, Mapping)
 

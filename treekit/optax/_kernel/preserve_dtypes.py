@@ -44,7 +44,7 @@ def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtra
             raise TypeError(
                 "optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost, from plain Optax"
             )
-        return _own_arrays(shard_alike(state, params), params)
+        return shard_alike(_own_arrays(state, params), params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         new_updates, new_state = inner_update(updates, state, params, **extra)

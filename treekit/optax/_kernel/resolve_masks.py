@@ -107,7 +107,7 @@ def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
         return x is None or _is_bool(x)
 
     prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=is_mask_leaf, name=name)
-    if mask is not None and [found[1] for found in matches] == [None] and _holds_parameters(params):
+    if mask is not None and [found[:2] for found in matches] == [((), None)] and _holds_parameters(params):
         raise TypeError(f"the function given as {name} returned None for all params. Does it lack a return?")
     return prefix_treedef.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
 

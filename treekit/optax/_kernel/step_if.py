@@ -13,9 +13,9 @@ from typing import Any
 
 from jaxtyping import Array, Bool
 
-from treekit._base.dtype import cast_like, dtype_of, is_weak, shape_of, strengthen_all
+from treekit._base.dtype import cast_like, is_weak, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.predicates import is_traced
+from treekit._base.predicates import is_array, is_traced
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit._jaxpr.in_place import in_place, run_in_place, trace, with_derivative_of, zero_if
 from treekit.optax._kernel.transformation import Core
@@ -171,7 +171,8 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
 class UpdateShapes:
     """The shapes and dtypes of the updates of one transformation, for steps outside of jit that do not run it.
 
-    They are found by tracing a step, once for each structure, shapes and dtypes of what it computes from.
+    They are found by tracing a step, once for all steps that compute from arrays of the same structure, shapes and
+    dtypes, and from the same other leaves.
     """
 
     def __init__(self) -> None:
@@ -179,11 +180,25 @@ class UpdateShapes:
 
     def __call__(self, given: PyTree, step: Callable[..., Any], *args: object) -> Any:
         """Return the updates that `step(*args)` would return, which computes from the trees `given`."""
-        leaves, treedef = jtu.tree_flatten(given)
-        key = treedef, tuple((shape_of(x), dtype_of(x), is_weak(x)) for x in leaves)
-        if key not in self._known:
-            self._known[key] = untyped.eval_shape(step, *args)[0]
+        try:
+            leaves, treedef = jtu.tree_flatten(given)
+            key = treedef, tuple(map(_shape_or_value, leaves))
+            if key in self._known:
+                return self._known[key]
+        except Exception:  # static values of users may raise anything where they are hashed or compared
+            return untyped.eval_shape(step, *args)[0]
+        if len(self._known) >= _MOST_KNOWN:  # an int that counts steps, perhaps
+            self._known.clear()
+        self._known[key] = untyped.eval_shape(step, *args)[0]
         return self._known[key]
+
+
+_MOST_KNOWN = 64
+
+
+def _shape_or_value(x: Any) -> Any:
+    """Return what the structure of updates may depend on: of a float, such as a loss, that it is one."""
+    return (x.shape, x.dtype, is_weak(x)) if is_array(x) else float if type(x) is float else (type(x), x)
 
 
 def zeros(like: PyTree) -> Any:

@@ -12,7 +12,8 @@ from treekit.optax._kernel.state_map import map_state
 from treekit.optax._kernel.transformation import Core
 from treekit.optax._wrappers.state_dtype import is_code, key_of
 
-_SLOPES = (1.0, -3.0, 2.0, -0.5)  # of some steps of a trial: an accumulator that has a sign becomes negative
+_TRIAL = ((1.0, -2.0), (-3.0, 4.0))  # params, and gradients up to a factor
+_SLOPES = (1.0, 1.0, -3.0, 2.0)  # that factor: an accumulator that has a sign becomes negative somewhere
 
 
 def check_signs(inner: Core, state_dtype: Any) -> None:
@@ -44,10 +45,10 @@ def check_signs(inner: Core, state_dtype: Any) -> None:
 
 def _trial(inner: Core, state_dtype: Mapping[Any, Any]) -> Iterator[tuple[Any, str, Array]]:
     """Yield each accumulator that is to be stored in codes, in each step, with its key and its field."""
-    params = jnp.ones((2, 2))
+    params = jnp.array(_TRIAL)
     state = inner.init(params)
     for slope in _SLOPES:
-        _, state = inner.update(jnp.full_like(params, slope), state, params)
+        _, state = inner.update(slope * params, state, params)
         for entry, x in zip(map_state(state, params), jtu.tree_leaves(state), strict=True):
             key = key_of(state_dtype, entry)
             if entry.role == "moment" and key is not None and is_code(state_dtype[key]):
