@@ -182,8 +182,9 @@ def check_fits(x: object, dtype: object) -> None:
 
 
 def _is_real_on_host(x: Any) -> TypeGuard[float]:
-    is_scalar = isinstance(x, _OF_NUMPY) and np.shape(x) == () and np.asarray(x).dtype.kind in "iuf"
-    return is_scalar or isinstance(x, (int, float))
+    if isinstance(x, _OF_NUMPY):
+        return np.shape(x) == () and np.asarray(x).dtype.kind in "iuf"
+    return isinstance(x, (int, float))
 
 
 def has_dtype(x: object) -> TypeGuard[HasDtype]:

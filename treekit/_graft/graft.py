@@ -11,7 +11,7 @@ from treekit._base.key_path import is_rng_variable, is_variable
 from treekit._base.patterns import nearest
 from treekit._base.predicates import is_numeric_array
 from treekit._base.types import KeyPath, PyTree
-from treekit._graft.leaf import Leaf, Slice
+from treekit._graft.leaf import Convert, Leaf, Slice
 from treekit._graft.lengths import warn_of_lengths
 from treekit._graft.match import match_states
 from treekit._graft.names import with_dicts
@@ -91,9 +91,26 @@ def graft(
     body.w  kept     f32[3,2] | f32[2,3] at encoder.w, converted
     """
     check_arguments(rename, convert, resize)
-    matched, counters = _match(new, with_dicts(old), rename or {}), _paths_of_rngs(new)
+    matched = _match(new, with_dicts(old), rename or {})
     names = [leaf.name for leaf in matched.new]
-    convert_of, resize_of = functions_of("convert", convert, names), functions_of("resize", resize, names)
+    functions = functions_of("convert", convert, names), functions_of("resize", resize, names)
+    values, rows = _carry_each(matched, *functions, cast, _paths_of_rngs(new))
+    report = GraftReport([*rows, *matched.rest])
+    if strict:
+        check_strict(report)
+    flat, treedef = jtu.tree_flatten_with_path(new)
+    out: T = treedef.unflatten([_put(values[path], x) if path in values else x for path, x in flat])
+    return out, report
+
+
+def _carry_each(
+    matched: "_Matched",
+    convert_of: Mapping[str, Convert | None],
+    resize_of: Mapping[str, Resize | None],
+    cast: bool,
+    counters: set[KeyPath],
+) -> tuple[dict[KeyPath, Any], list[Grafted]]:
+    """Return the values of the new leaves that have one, by key path, and a row for each new leaf."""
     values: dict[KeyPath, Any] = {}
     rows: list[Grafted] = []
     used: set[int] = set()
@@ -104,12 +121,7 @@ def graft(
             values[leaf.path] = value
         is_counter = leaf.path in counters
         rows.append(_row(leaf, source, is_kept=value is not None, is_converted=f is not None, is_counter=is_counter))
-    report = GraftReport([*rows, *matched.rest])
-    if strict:
-        check_strict(report)
-    flat, treedef = jtu.tree_flatten_with_path(new)
-    out: T = treedef.unflatten([_put(values[path], x) if path in values else x for path, x in flat])
-    return out, report
+    return values, rows
 
 
 def _put(value: object, new: object) -> Any:

@@ -235,4 +235,4 @@ def test_extra_arguments_that_cannot_be_compared_are_traced_again() -> None:
     state = tx.init(given)
     for _ in range(3):
         updates, state = tx.update(given, state, given, model=Aux(jnp.ones(2), np.ones(2)))
-    assert not any(x.any() for x in jax.tree.leaves(updates))
+        assert not any(x.any() for x in jax.tree.leaves(updates))

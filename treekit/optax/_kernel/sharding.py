@@ -67,7 +67,7 @@ def _put(x: Any, param: Array) -> Any:
     return x if is_sharded or sharding is None else untyped.device_put(x, sharding)
 
 
-def _on_mesh(replicated: NamedSharding, x: Any) -> Any:
+def _on_mesh(replicated: NamedSharding, x: object) -> Any:
     """Return an array that no device was chosen for with the sharding `replicated`, and any other leaf unchanged.
 
     Each process copies its own array. `device_put` would compare those of all processes, which waits for the others.

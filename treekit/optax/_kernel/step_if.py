@@ -196,7 +196,7 @@ class UpdateShapes:
 _MOST_KNOWN = 64
 
 
-def _shape_or_value(x: Any) -> Any:
+def _shape_or_value(x: object) -> Any:
     """Return what the structure of updates may depend on: of a float, such as a loss, that it is one."""
     return (x.shape, x.dtype, is_weak(x)) if is_array(x) else float if type(x) is float else (type(x), x)
 
