@@ -28,7 +28,8 @@ def check_signs(inner: Core, state_dtype: Any) -> None:
     found: dict[tuple[Any, str], list[float]] = {}
     with contextlib.suppress(Exception):  # it may need other params, a loss, or anything else
         for key, field, x in _trial(inner, state_dtype):
-            found.setdefault((key, field), []).extend((float(x.min()), float(x.max())))
+            smallest, largest = float(x.min()), float(x.max())  # raises while tracing
+            found.setdefault((key, field), []).extend((smallest, largest))
     for (key, field), numbers in found.items():
         dtype = jnp.dtype(state_dtype[key])
         if min(numbers) < 0 and dtype == jnp.uint8:
