@@ -82,9 +82,10 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
 
     def visit(name: str, place: tuple[int, ...], start: int, x: object, globs: Place, wanted: _Classes) -> _Classes:
         """Note whether a node is selected, and return the classes that are looked for below it."""
-        # The value of a Flax variable has the same name, and is what a name means.
-        matched = () if is_variable(x) else pattern_set.matching(globs, name)
-        instances = [i for i, cls in wanted if isinstance(x, cls)]
+        matched = pattern_set.matching(globs, name) if globs.ends or pattern_set.regexes else ()
+        if matched and is_variable(x):  # its value has the same name, and is what a name means
+            matched = ()
+        instances = [i for i, cls in wanted if isinstance(x, cls)] if wanted else ()
         if not (matched or instances):
             return wanted
         which = tuple(sorted([*(patterns[i][0] for i in matched), *instances])) if classes else matched
@@ -93,7 +94,7 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
         return [each for each in wanted if each[0] not in instances] if instances else wanted
 
     wanted = visit("", (), 0, tree, pattern_set.start, classes)
-    to_visit: list[_Node] = [_Node("", (), 0, tree, jtu.tree_structure(tree), pattern_set.start, wanted)]
+    to_visit: list[_Node] = [("", (), 0, tree, jtu.tree_structure(tree), pattern_set.start, wanted)]
     while to_visit:
         name, place, start, x, treedef, globs, wanted = to_visit.pop()
         if not (globs.goes_on or pattern_set.regexes or wanted or is_variable(x)):
@@ -107,12 +108,15 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
                 continue  # as most children are, of one name
             after = globs if text is None else globs.after(text) if name else pattern_set.place(text)
             is_node = below.num_nodes > 1 or not below.num_leaves
-            if is_node or after.ends or pattern_set.regexes or wanted:  # most leaves are not selected
-                child_name = name_below(name, text)
-                still = visit(child_name, (*place, i), first_leaf, child, after, wanted)
-                if is_node:
-                    to_visit.append(_Node(child_name, (*place, i), first_leaf, child, below, after, still))
-    found.sort(key=lambda each: (each.start, each.place))
+            still, may_match = wanted, after.ends or pattern_set.regexes or wanted
+            if not (is_node or may_match):
+                continue  # as most leaves are
+            child_name, child_place = name_below(name, text), (*place, i)
+            if may_match:
+                still = visit(child_name, child_place, first_leaf, child, after, wanted)
+            if is_node:
+                to_visit.append((child_name, child_place, first_leaf, child, below, after, still))
+    found.sort(key=operator.attrgetter("start", "place"))
     for i, selector in enumerate(selectors):
         if i not in used:
             raise ValueError(f"where: {_nothing(selector, tree, is_leaf)}")
@@ -121,24 +125,9 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
 
 
 _Classes: TypeAlias = list[tuple[int, type[Any]]]
-
-
-class _Node(NamedTuple):
-    """A node whose children are to be visited; attributes as in `Found`.
-
-    Attributes:
-        treedef: its structure.
-        globs: the place of its name in the globs.
-        wanted: the classes that are looked for below it, with their indices.
-    """
-
-    name: str
-    place: tuple[int, ...]
-    start: int
-    node: Any
-    treedef: PyTreeDef
-    globs: Place
-    wanted: _Classes
+# A node whose children are to be visited: as in `Found`, and its structure, the place of its name in the globs, and the
+# classes that are looked for below it. A plain tuple, since there are many.
+_Node: TypeAlias = tuple[str, tuple[int, ...], int, Any, PyTreeDef, Place, _Classes]
 
 
 def by_name(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -62,12 +62,11 @@ class Place:
 
     def after(self, text: str) -> "Place":
         """Return the place after more of a name: one part, or several joined by dots."""
-        place = self
-        for part in text.split(".") if "." in text else (text,):
-            found = place._next.get(part)
-            if found is None:
-                found = place._next[part] = place._after_part(part)
-            place = found
+        place = self._next.get(text)
+        if place is None:
+            part, dot, rest = text.partition(".")
+            place = self.after(part).after(rest) if dot else self._after_part(part)
+            self._next[text] = place
         return place
 
     def _after_part(self, part: str) -> "Place":
