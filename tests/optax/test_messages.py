@@ -196,3 +196,8 @@ def test_a_misspelt_name_is_reported_for_treekit() -> None:
     with pytest.raises(AttributeError, match=r"^module 'treekit\.optax' has no attribute 'adamww'$") as found:
         call(tko, "adamww")
     assert found.value.name == "adamww" and "adamw" in dir(found.value.obj)  # from which Python finds the nearest
+
+
+def test_a_mask_tree_of_none_is_not_a_function_without_a_return() -> None:
+    tx: Any = tko.adamw(0.1, mask={"a": None})
+    assert tx.init({"a": jnp.ones(2)})

@@ -349,3 +349,16 @@ def test_show(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("NO_COLOR", "1")
     found.show()
     assert capsys.readouterr().out == TABLE + "\n"
+
+
+def test_a_second_step_that_momentum_moves_says_both() -> None:
+    def rate(count: Any) -> Any:
+        return jnp.where(count < 3, 0.0, 1.0)
+
+    tx = tko.sgd(rate, momentum=0.9)
+    given = {"w": jnp.ones((2, 2))}
+    state = tx.init(given)
+    for _ in range(2):
+        _, state = tx.update(given, state, given)
+    (row,) = tko.summary(tx, given, state).rows
+    assert row.note.startswith("in the second step; 0 in the first; moves by ")
