@@ -29,7 +29,7 @@ slow: .venv/installed ## the tests that `make test` leaves out, since they take 
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 # tests/conftest.py compiles fast rather than well; here the processes that tests start do so too.
-FAST = XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+FAST = XLA_FLAGS="$$($(BIN)/python -m benchmarks.compile_fast)"
 
 # JAX reads these variables. The docstrings' examples print dtypes, and what is left out here has no array in it.
 SETTINGS_TESTS = tests $(addprefix --ignore=tests/,test_docs.py test_package.py test_typing.py)

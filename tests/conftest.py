@@ -14,11 +14,12 @@ import optax
 import pytest
 from jaxtyping import install_import_hook
 
+from benchmarks.compile_fast import COMPILE_FAST
+
 # The programs of the tests are small and run a few times, so they are compiled fast rather than well. XLA reads its
 # flags once, when the first device is asked for. Processes that a test starts do not inherit these, and
 # tests/optax/test_cost.py, which reads compiled programs, overrides them.
-FAST = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
-with mock.patch.dict(os.environ, XLA_FLAGS=f"{FAST} {os.environ.get('XLA_FLAGS', '')}"):
+with mock.patch.dict(os.environ, XLA_FLAGS=f"{COMPILE_FAST} {os.environ.get('XLA_FLAGS', '')}"):
     jax.devices()
 
 # Before anything imports treekit: from here on beartype checks each call of its functions against their annotations.

@@ -32,6 +32,7 @@ import optax as plain_optax
 
 import treekit as tk
 import treekit.optax as treekit_optax
+from benchmarks.compile_fast import COMPILE_FAST
 from benchmarks.evidence.matrix_cells import Factory, Kind, kinds_of_params, optimizers, wrappers
 from benchmarks.evidence.matrix_page import Outcome, page
 from treekit._base.describe import describe_error
@@ -43,10 +44,6 @@ jnp: Any = untyped.numpy
 SEED = int(os.environ.get("SEED", 0))
 BESIDE = 16  # plain Optax is asked for its laws in every sixteenth cell: to ask both takes twice as long
 STEPS = 40
-# The programs are small: compiling them well takes longer than running them.
-COMPILE_FAST = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
-if jax.__version_info__ < (0, 11):  # an end to the process where XLA does not know it
-    COMPILE_FAST += " --xla_cpu_use_fusion_emitters=false"
 COMPARED = 4  # steps after which the numbers are compared: rounding grows with each
 
 

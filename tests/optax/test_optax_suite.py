@@ -9,6 +9,8 @@ from pathlib import Path
 import optax
 import pytest
 
+from benchmarks.compile_fast import COMPILE_FAST
+
 ROOT = Path(__file__).parents[2]
 OPTAX = Path(optax.__file__).parent
 FILES = sorted(path.relative_to(OPTAX).as_posix() for path in OPTAX.rglob("*_test.py"))
@@ -41,8 +43,7 @@ def failures(tests: Iterable[str], file: Path, *options: str) -> set[str]:
     command += ["-c", os.devnull, "--rootdir", str(OPTAX), "--import-mode=importlib", "-p", "no:cacheprovider"]
     command += ["-p", "tests.optax.in_optax_tests", "--failed", str(file), *options]
     command += [str(OPTAX / test) for test in tests]
-    fast = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"  # as in tests/conftest.py
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": f"{fast} {os.environ.get('XLA_FLAGS', '')}"}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": f"{COMPILE_FAST} {os.environ.get('XLA_FLAGS', '')}"}
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode in (0, 1), ran.stdout + ran.stderr  # 1 if a test failed; else pytest itself did
     return set(file.read_text().splitlines())
