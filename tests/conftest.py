@@ -92,6 +92,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep compiled programs in pytest's cache, since the processes and modules of a run need many of them again."""
+    set_option: Any = jax.config.update  # has no types
+    set_option("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
+    set_option("jax_persistent_cache_min_compile_time_secs", 0)
+    set_option("jax_persistent_cache_min_entry_size_bytes", -1)
+    set_option("jax_traceback_in_locations_limit", 0)  # of operations in compiled programs; errors keep their own
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collections pass over what is imported: a million objects that stay."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
     """No implicit promotion of ranks, nor of dtypes outside of tests/optax: Optax's own arithmetic mixes dtypes."""
