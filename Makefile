@@ -25,11 +25,11 @@ $(DEMO)/installed: pyproject.toml
 test: .venv/installed ## run the tests and the examples in docstrings and documentation
 	$(BIN)/python -m pytest -n 2
 
-slow: .venv/installed ## the tests that `make test` leaves out, since they take long and rarely fail
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
-
 # tests/conftest.py compiles fast rather than well; here the processes that tests start do so too.
 FAST = XLA_FLAGS="$$($(BIN)/python -m benchmarks.compile_fast)"
+
+slow: .venv/installed ## the tests that `make test` leaves out, since they take long and rarely fail
+	$(FAST) $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 # JAX reads these variables. The docstrings' examples print dtypes, and what is left out here has no array in it.
 SETTINGS_TESTS = tests $(addprefix --ignore=tests/,test_docs.py test_package.py test_typing.py)

@@ -33,6 +33,9 @@ PARAMS = {
 GRADS = {"w": np.sin(PARAMS["w"] * 9), "b": np.cos(PARAMS["b"] * 9)}
 SPECS = {"w": P("data", "model"), "b": P(("data", "model"))}
 LARGE = [{"w": np.tile(tree["w"], (8, 8))} for tree in (PARAMS, GRADS)]  # smaller ones have no state of 8 bits
+# XLA's threads on a CPU, by default as many as cores. In several processes, each program that waits for the others
+# holds one; on two cores, small programs that follow each other can take all and wait forever, with plain Optax too.
+THREADS = "16"
 LAYERS = {"layers": [PARAMS, GRADS]}
 
 

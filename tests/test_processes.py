@@ -15,9 +15,6 @@ from tests import processes
 SECONDS = 300  # what hangs is killed
 FLAGS = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=2"
 DUMP = "--xla_dump_hlo_as_text --xla_dump_to={}"  # takes as long as several checks
-# XLA's threads on a CPU, by default as many as cores. In several processes, each program that waits for the others
-# holds one; on two cores, small programs that follow each other can take all and wait forever, with plain Optax too.
-THREADS = "16"
 
 
 def run_checks(count: int, dump: str) -> list[dict[str, tuple[str, Any]]]:
@@ -40,7 +37,7 @@ def run_checks(count: int, dump: str) -> list[dict[str, tuple[str, Any]]]:
 
 def start(arguments: list[str], flags: str) -> subprocess.Popen[str]:
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS} {flags}"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PJRT_NPROC": THREADS}
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PJRT_NPROC": processes.THREADS}
     command = [sys.executable, "-W", "error", "-m", processes.__name__, *arguments]
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

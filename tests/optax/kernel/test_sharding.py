@@ -14,6 +14,7 @@ import optax
 import pytest
 
 from tests.optax import cases, sharding_laws
+from tests.processes import THREADS
 from treekit import optax as tko
 
 PIPE = subprocess.PIPE
@@ -23,7 +24,8 @@ SECONDS = 400  # what hangs is killed
 def run_laws(*arguments: list[str], devices: int) -> list[dict[str, str]]:
     """What each process prints; one for each list of arguments."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_NUMPY_RANK_PROMOTION": "raise"}
+    settings = {"JAX_PLATFORMS": "cpu", "JAX_NUMPY_RANK_PROMOTION": "raise", "PJRT_NPROC": THREADS}
+    environment = {**os.environ, "XLA_FLAGS": flags, **settings}
     command = [sys.executable, "-W", "error", "-m", sharding_laws.__name__]
     processes = [
         subprocess.Popen([*command, *each], env=environment, text=True, stdout=PIPE, stderr=PIPE) for each in arguments
