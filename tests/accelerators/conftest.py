@@ -2,8 +2,16 @@
 
 import importlib.util
 import os
+from typing import Any
 
+import jax
 import pytest
+
+
+def pytest_configure() -> None:
+    """Compile anew each time: JAX cannot read a program from its cache for a device that is not there."""
+    set_option: Any = jax.config.update  # has no types
+    set_option("jax_enable_compilation_cache", False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
