@@ -56,7 +56,7 @@ package: .venv/installed ## build sdist and wheel into dist/, and test what is i
 	$(BIN)/python -m pytest -n 2 tests/test_package.py
 
 versions: .venv/installed ## the tests with the lowest and the newest dependencies on each Python here (hours; TESTS=... for some, on two)
-	$(FAST) $(BIN)/python -m tests.versions $(TESTS)
+	$(BIN)/python -m tests.versions $(TESTS)
 
 bench: .venv/installed ## treekit beside its peers, and docs/benchmarks.md (QUICK=1 for a short look, printed only)
 	$(BIN)/python -m pip install --quiet --group bench
