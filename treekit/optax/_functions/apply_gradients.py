@@ -27,8 +27,8 @@ def apply_gradients(
 ) -> tuple[T, State]:
     """Take a whole step of an optimizer: return the new params, or raw model, and the new state.
 
-    The result is that of `optimizer.update` and `treekit.optax.apply_updates`. Steps of `MultiSteps` that only
-    accumulate, and steps that `apply_if_finite` skips, do not touch the params, so they move less memory.
+    The result is that of `optimizer.update` and `treekit.optax.apply_updates`. If the optimizer is a `MultiSteps`, the
+    steps that only accumulate do not touch the params, so they move less memory.
 
     Args:
         optimizer: a transformation, or a `MultiSteps`.

@@ -23,7 +23,7 @@ from treekit._base.predicates import is_array
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, TransformationLike, Updates
 from treekit._diff.diff import tree_diff
 from treekit.optax._kernel.sharding import shard_alike
-from treekit.optax._kernel.transformation import Apply, WholeStep, core_of, own_step
+from treekit.optax._kernel.transformation import core_of
 
 
 def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtraArgs:
@@ -53,30 +53,6 @@ def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtra
         return treedef.unflatten(kept), keep_state(state, params, new_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def step_of(tx: TransformationLike) -> WholeStep:
-    """Return a whole step that preserves dtypes: the core's own, or an update and an add."""
-    core = core_of(tx)
-
-    def update_and_apply(
-        updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply
-    ) -> tuple[Any, Any]:
-        new_updates, new_state = core.update(updates, state, params, **extra)
-        return apply(params, new_updates), new_state
-
-    take_step = own_step(core) or update_and_apply
-
-    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
-        leaves, treedef = jtu.tree_flatten(updates)
-
-        def apply_kept(params: Params, new_updates: Updates) -> Any:
-            return apply(params, treedef.unflatten(keep_updates(leaves, treedef, params, new_updates)))
-
-        new_params, new_state = take_step(updates, state, params, extra, apply_kept)
-        return new_params, keep_state(state, params, new_state)
-
-    return step
 
 
 def keep_updates(leaves: list[Any], treedef: PyTreeDef, params: Params, new_updates: Updates) -> list[Any]:

@@ -16,10 +16,10 @@ import optax
 from treekit._base.dtype import shape_of
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_parameter
-from treekit._base.tree import as_none, flatten_updates
+from treekit._base.tree import flatten_updates
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._kernel.state_map import is_params_placeholder
-from treekit.optax._kernel.transformation import Apply, Core, SteppingCore, own_step
+from treekit.optax._kernel.transformation import Core
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +56,6 @@ class LeafSelection:
         """Return the updates, given those of the inner transformation and the parts of those it was called with."""
         triples = zip(self.keep, self.parts(new), old_parts, strict=True)
         return self.prefix_treedef.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
-
-    def only(self, updates: Updates, params: Params, *, selected: bool) -> Any:
-        """Return the updates of selected leaves, or of unselected ones, with None for the other params."""
-        triples = zip(self.keep, self.parts(updates), self.parts(params), strict=True)
-        return self.prefix_treedef.unflatten([x if k == selected else jtu.tree_map(as_none, p) for k, x, p in triples])
 
     def restore(self, inside_params: Params, params: Params) -> Any:
         """Undo `inside` for params: restore the whole params, with new values for selected leaves."""
@@ -110,37 +105,16 @@ def apply_to_selection(
             return wrap(inner_init(params))
         return wrap(inner_init(choose(params).inside(params)))
 
-    def select(updates: Updates, params: Params, extra: dict[str, Any]) -> tuple[LeafSelection, Any, dict[str, Any]]:
-        """Return the selection, the selected params, and the extra arguments for these."""
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         selection = choose(updates if params is None else params)
         inside, restore = selection.inside, selection.restore
         inside_params = None if params is None else inside(params)
         views = view_extra_args(extra, updates, params, inside_params, inside, restore, any_shape=any_shape)
-        return selection, inside_params, views
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        selection, inside_params, views = select(updates, params, extra)
         parts = selection.parts(updates)
         new_updates, new_state = inner_update(selection.inside_of(parts), unwrap(state), inside_params, **views)
         return selection.outside(new_updates, parts), wrap(new_state)
 
-    inner_step = own_step(inner)
-    if inner_step is None:
-        return optax.GradientTransformationExtraArgs(init, update)
-
-    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
-        selection, inside_params, views = select(updates, params, extra)
-
-        def apply_inside(inside_params: Params, new_updates: Updates) -> Any:
-            whole = selection.restore(inside_params, params)
-            return selection.inside(apply(whole, selection.only(new_updates, params, selected=True)))
-
-        inside_updates = selection.inside(updates)
-        new_params, new_state = inner_step(inside_updates, unwrap(state), inside_params, views, apply_inside)
-        rest = apply(params, selection.only(updates, params, selected=False)) if selection.pass_through else params
-        return selection.restore(new_params, rest), wrap(new_state)
-
-    return SteppingCore(init, update, step)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 # Extra arguments of these types are functions; other callables, such as a model, only if their name ends in _fn.

@@ -21,11 +21,11 @@ WholeStep = Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]]
 
 
 class SteppingCore(optax.GradientTransformationExtraArgs):
-    """A core with its own whole step, so that not every step has to touch the params.
+    """The core of `MultiSteps`, with a whole step of its own that does not touch the params if it only accumulates.
 
     Attributes:
         step: takes updates, state, params, extra arguments, and a function that adds updates to params, and returns
-            new params and a new state.
+            new params and a new state. `apply_gradients` calls it if `MultiSteps` is outermost.
     """
 
     step: WholeStep | None = None  # None after JAX has rebuilt it, since the tuple contains only two functions
@@ -34,11 +34,6 @@ class SteppingCore(optax.GradientTransformationExtraArgs):
         self = super().__new__(cls, init, update)
         self.step = step
         return self
-
-
-def own_step(core: Core) -> WholeStep | None:
-    """Return the core's own whole step, or None."""
-    return core.step if isinstance(core, SteppingCore) else None
 
 
 if TYPE_CHECKING:  # a class for `pyright --verifytypes`, which does not read Optax, as it has no py.typed

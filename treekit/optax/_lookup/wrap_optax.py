@@ -26,7 +26,6 @@ from treekit.optax._kernel.transformation import (
     is_ours,
     without_multi_steps,
 )
-from treekit.optax._lookup.chain import with_last_step
 from treekit.optax._lookup.tree_functions import is_on_trees, on_parameters
 from treekit.optax._wrappers.inject import bind, inject_hyperparams
 
@@ -115,8 +114,6 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
         if not (is_ours(made) or type(made) in _TRANSFORMATIONS):
             return made  # not every function without annotations is a factory: sigmoid_binary_cross_entropy is a loss
         describe = functools.partial(describe_call, name, signature, args, kwargs)
-        if args and factory in (optax.chain, optax.named_chain):
-            made = with_last_step(factory, made, args, bound.args)
         return normalize(made).described_as(describe)
 
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name

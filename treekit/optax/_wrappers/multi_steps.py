@@ -14,7 +14,7 @@ from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary, normalize
-from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates, step_of
+from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates
 from treekit.optax._kernel.step_if import UpdateShapes, run_if, run_step_if, zeros
 from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of
 from treekit.optax._kernel.types import U
@@ -154,14 +154,15 @@ class MultiSteps(_Base):
     ) -> tuple[Any, Any]:
         """Pass the params through the loop with the state, so that a step that only accumulates does not touch them."""
         at = self._position(updates, state, params)
-        inner_step = step_of(self._inner)
         leaves, treedef = jtu.tree_flatten(updates)
 
         def run(carry: PyTree) -> Any:
             params, inner_state, acc = carry
-            accumulated = treedef.unflatten([x.astype(like.dtype) for like, x in zip(leaves, acc, strict=True)])
-            params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
-            return params, inner_state, _clear(at.should_step, acc, treedef.flatten_up_to(params))
+            grads = [x.astype(like.dtype) for like, x in zip(leaves, acc, strict=True)]
+            news, new_inner = self._inner.update(treedef.unflatten(grads), inner_state, params, **extra)
+            new_inner = keep_state(inner_state, params, new_inner)
+            params = apply(params, treedef.unflatten(keep_updates(grads, treedef, params, news)))
+            return params, new_inner, _clear(at.should_step, acc, treedef.flatten_up_to(params))
 
         inner_state, acc = _strong_state(state, treedef)
         carry = params, inner_state, self._accumulate(at, leaves, acc)
