@@ -6,13 +6,13 @@ the placeholder for the other leaves.
 
 import dataclasses
 import functools
-import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import optax
 
+from treekit._base.callable import is_truly_callable
 from treekit._base.dtype import shape_of
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_parameter
@@ -117,10 +117,6 @@ def apply_to_selection(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-# Extra arguments of these types are functions; other callables, such as a model, only if their name ends in _fn.
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
-
-
 def view_extra_args(
     extra: dict[str, Any],
     updates: Updates,
@@ -150,12 +146,13 @@ def view_extra_args(
     def view(name: str, value: Any) -> Any:
         if is_like(name, value):
             return inside(value)
-        if params is None or not _is_function(name, value):
+        # A model may be callable too, and is a tree; as `value_fn` or `obj_fn`, it is meant to be called.
+        if params is None or not (is_truly_callable(value) or (callable(value) and name.endswith("_fn"))):
             return value
 
         @functools.wraps(value)  # line searches inspect the names of its arguments
         def whole(*args: Any, **kwargs: Any) -> Any:
-            if args and jtu.tree_structure(args[0]) == jtu.tree_structure(inside_params):
+            if args and _is_like("grad", args[0], inside_params, any_shape=False):
                 args = (restore(args[0], params), *args[1:])
             result = value(*args, **kwargs)
             return inside(result) if is_like("grad", result) else result
@@ -163,11 +160,6 @@ def view_extra_args(
         return whole
 
     return {name: view(name, value) for name, value in extra.items()}
-
-
-def _is_function(name: str, value: object) -> bool:
-    """Whether an extra argument is a function of the params, by its type or by a name such as value_fn or obj_fn."""
-    return isinstance(value, _FUNCTIONS) or (callable(value) and name.endswith("_fn"))
 
 
 def _is_like(name: str, value: Any, tree: PyTree, *, any_shape: bool) -> bool:
