@@ -11,7 +11,7 @@ from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_parameter
 from treekit._base.types import OptState, Params, TransformationLike, Updates
-from treekit.optax._kernel.crossing import NO_UPDATES, Crossing, showing
+from treekit.optax._kernel.crossing import NO_UPDATES, Crossing
 from treekit.optax._kernel.diagnose import explain_init, explain_update
 from treekit.optax._kernel.preserve_dtypes import keep_state, preserve_dtypes
 from treekit.optax._kernel.selection import view_extra_args
@@ -19,10 +19,11 @@ from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import (
     Apply,
     Core,
+    DeclaringCore,
     GradientTransformation,
-    SteppingCore,
     core_of,
     is_ours,
+    showing,
     without_multi_steps,
 )
 
@@ -64,7 +65,8 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
 
         crossing = Crossing(updates, params, state)
         new_updates, new_state = _run_inside(update_inside, crossing, inner, updates, state, params, extra)
-        return crossing.leave(new_updates), new_state
+        new_state, accumulated = crossing.hold_missing(state, new_state)
+        return crossing.leave(new_updates, accumulated), new_state
 
     init.__qualname__, update.__qualname__ = "init", "update"  # which Python's errors of missing arguments show
     return GradientTransformation(init, update, core)
@@ -90,7 +92,7 @@ def whole_step(
 ) -> tuple[Any, Any]:
     """Take a whole step; that of `MultiSteps` itself, if it is outermost and no param has to be converted."""
     core = core_of(tx)
-    step = core.step if isinstance(core, SteppingCore) else None
+    step = core.step if isinstance(core, DeclaringCore) else None
     if step is None or not (crossing := Crossing(grads, params, state)).is_plain:
         updates, state = tx.update(grads, state, params, **extra)
         return apply(params, updates), state

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import optax
 
 from treekit._base.callable import is_truly_callable
 from treekit._base.dtype import shape_of
@@ -19,7 +18,7 @@ from treekit._base.predicates import is_parameter
 from treekit._base.tree import flatten_updates
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._kernel.state_map import is_params_placeholder
-from treekit.optax._kernel.transformation import Core
+from treekit.optax._kernel.transformation import Core, DeclaringCore, freezes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +113,12 @@ def apply_to_selection(
         new_updates, new_state = inner_update(selection.inside_of(parts), unwrap(state), inside_params, **views)
         return selection.outside(new_updates, parts), wrap(new_state)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    def freezes_all(params: Params) -> bool:
+        selection = choose(params)
+        rest_is_frozen = all(selection.keep) or not selection.pass_through
+        return rest_is_frozen and (not any(selection.keep) or freezes(inner, selection.inside(params)))
+
+    return DeclaringCore(init, update, freezes=freezes_all)
 
 
 def view_extra_args(
@@ -147,7 +151,8 @@ def view_extra_args(
         if is_like(name, value):
             return inside(value)
         # A model may be callable too, and is a tree; as `value_fn` or `obj_fn`, it is meant to be called.
-        if params is None or not (is_truly_callable(value) or (callable(value) and name.endswith("_fn"))):
+        is_function = is_truly_callable(value) or (callable(value) and name.endswith("_fn"))
+        if params is None or not is_function or isinstance(value, type):
             return value
 
         @functools.wraps(value)  # line searches inspect the names of its arguments

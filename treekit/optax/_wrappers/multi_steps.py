@@ -11,12 +11,13 @@ from jaxtyping import Array, Bool, Int, Shaped
 
 from treekit._base.dtype import dtype_of, promoted_dtype, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary, normalize
 from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates
 from treekit.optax._kernel.step_if import UpdateShapes, run_if, run_step_if, zeros
-from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of
+from treekit.optax._kernel.transformation import Apply, DeclaringCore, GradientTransformation, core_of
 from treekit.optax._kernel.types import U
 from treekit.optax._wrappers.round_position import Position, check_k, is_int
 
@@ -76,7 +77,7 @@ class MultiSteps(_Base):
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
         self._accumulator_dtype = accumulator_dtype
-        core = SteppingCore(self._init, self._update, self._whole_step)
+        core = DeclaringCore(self._init, self._update, self._whole_step)
         self._tx = at_boundary(core).described_as(lambda: f"MultiSteps({self._opt!r}, {every_k_schedule!r})")
 
     def __repr__(self) -> str:
@@ -145,6 +146,7 @@ class MultiSteps(_Base):
             return keep_updates(grads, treedef, params, new_updates), keep_state(old, params, new)  # for the loop
 
         inner_state, acc = _strong_state(state, treedef)
+        _check_shapes(leaves, acc, updates)
         shapes = functools.partial(self._shapes, (updates, inner_state, params, extra))
         news, inner_state, acc = run_step_if(at.should_step, accumulate, inner_step, inner_state, acc, shapes)
         return treedef.unflatten(news), at.state(inner_state, treedef.unflatten(acc))
@@ -165,6 +167,7 @@ class MultiSteps(_Base):
             return params, new_inner, _clear(at.should_step, acc, treedef.flatten_up_to(params))
 
         inner_state, acc = _strong_state(state, treedef)
+        _check_shapes(leaves, acc, updates)
         carry = params, inner_state, self._accumulate(at, leaves, acc)
         params, inner_state, acc = run_if(at.should_step, run, carry)
         return params, at.state(inner_state, treedef.unflatten(acc))
@@ -248,3 +251,12 @@ def _strong_state(state: OptState, treedef: PyTreeDef) -> tuple[Any, list[Any]]:
     """Return the inner state and the accumulator's arrays, without weak types, which a loop does not carry."""
     inner_state, acc = strengthen_all((state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
     return inner_state, acc
+
+
+def _check_shapes(leaves: list[Any], acc: list[Any], updates: Updates) -> None:
+    """Raise a ValueError for a gradient of another shape than its accumulator, which would be broadcast."""
+    for i, (grad, place) in enumerate(zip(leaves, acc, strict=True)):
+        if grad.shape != place.shape:
+            raise ValueError(
+                f"the gradient at {leaf_path_text(updates, i)} has shape {grad.shape}, its accumulator {place.shape}"
+            )
