@@ -54,6 +54,7 @@ from treekit.optax._wrappers.masking import selective_transform as selective_tra
 from treekit.optax._wrappers.monitor import monitor as monitor
 from treekit.optax._wrappers.multi_steps import MultiSteps as MultiSteps
 from treekit.optax._wrappers.params_ema import params_ema as params_ema
+from treekit.optax._wrappers.round_position import WeightedMultiStepsState as WeightedMultiStepsState
 from treekit.optax._wrappers.scale_by_tree import scale_by_tree as scale_by_tree
 
 multi_transform = partition

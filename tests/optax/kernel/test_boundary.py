@@ -741,9 +741,7 @@ def test_a_gradient_of_integers_raises_where_it_needs_a_state() -> None:
     params = {"w": jnp.ones(2), "q": jnp.ones(3, jnp.int8)}
     tx = tko.chain(tko.clip(1.0), tko.adam(0.1))
     for given in (params, None):
-        with pytest.raises(
-            TypeError, match=r"\(i8\[3\]\) at q, which is i8\[3\].*Pass None as the gradient"
-        ):
+        with pytest.raises(TypeError, match=r"\(i8\[3\]\) at q, which is i8\[3\].*Pass None as the gradient"):
             tx.update(params, tx.init(params), given)
     updates, _ = tko.clip(1).update(params, tko.clip(1).init(params))
     assert updates["q"].dtype == jnp.int8

@@ -259,9 +259,7 @@ def test_a_state_of_other_shapes_is_an_error(name: str, shapes: Any, jitted: boo
     made_for, given = ({"w": jnp.ones(shape)} for shape in shapes)
     tx = WRAPS[name]()
     update = jax.jit(tx.update) if jitted else tx.update
-    with pytest.raises(
-        (TypeError, ValueError), match=r"state does not fit this optimizer.*At .*w of"
-    ):
+    with pytest.raises((TypeError, ValueError), match=r"state does not fit this optimizer.*At .*w of"):
         update(given, tx.init(made_for), given)
 
 

@@ -11,7 +11,7 @@ from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_parameter
 from treekit._base.types import OptState, Params, TransformationLike, Updates
-from treekit.optax._kernel.crossing import NO_UPDATES, Crossing
+from treekit.optax._kernel.crossing import Crossing
 from treekit.optax._kernel.diagnose import explain_init, explain_update
 from treekit.optax._kernel.preserve_dtypes import keep_state, preserve_dtypes
 from treekit.optax._kernel.selection import view_extra_args
@@ -50,7 +50,7 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
         if is_params_placeholder(params):  # a placeholder for any params
             return inner_init(params)
         _check_has_place_for_params(params)
-        crossing = Crossing(NO_UPDATES, params)
+        crossing = Crossing(None, params, is_init=True)
         inside_params = crossing.enter_params()
         with showing(crossing.originals):
             try:

@@ -31,7 +31,6 @@ from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._kernel.selection import update_parts
 from treekit.optax._kernel.state_map import is_placeholder, leaves_by_param, map_state
 
-NO_UPDATES: Updates = object()
 # Fields with what the last step computed, which the next one replaces.
 _OF_ONE_STEP = {
     ("SAMState", "cache"),
@@ -49,9 +48,10 @@ class Crossing:
     floating-point one, since optimizers compute with those.
 
     Args:
-        updates: the user's updates; in `init`, where nothing has a gradient yet, `NO_UPDATES`.
+        updates: the user's updates; in `init`, where nothing has a gradient yet, None.
         params: the user's params, or None.
         state: the state, which shows for which params it was made; None if for these.
+        is_init: whether `init` is called.
 
     Attributes:
         originals: maps the id of an array that cores see to the array and the user's leaf that it represents; complete
@@ -62,8 +62,7 @@ class Crossing:
             key path.
     """
 
-    def __init__(self, updates: Updates, params: Params, state: OptState = None) -> None:
-        is_init = updates is NO_UPDATES
+    def __init__(self, updates: Updates, params: Params, state: OptState = None, *, is_init: bool = False) -> None:
         given = updates if params is None and not is_init else params
         leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
         parts = [None] * len(leaves) if is_init else update_parts(self._treedef, updates)

@@ -130,7 +130,7 @@ def core_of(tx: TransformationLike) -> Core:
     tx = without_multi_steps(tx)
     if is_ours(tx) and tx.core is not None:
         return tx.core
-    if getattr(tx.update, "__code__", None) is _ZERO_CODE:
+    if getattr(tx.update, "__code__", None) == _ZERO_CODE:  # equal after pickling too
         return SET_TO_ZERO
     return optax.with_extra_args_support(cast(optax.GradientTransformation, tx))  # which accepts any class
 
