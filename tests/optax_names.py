@@ -60,13 +60,10 @@ def _names(module: str, path: str) -> str:
     assigned: list[str] = []
     for name in (name for name in dir(theirs) if not name.startswith("_")):
         value = getattr(theirs, name)
-        replacement = next((new for old, new in REPLACEMENTS if old is value), None)
-        if isinstance(value, types.ModuleType):
-            if value.__name__.startswith("optax."):
-                imports.append(f"from {path if module else 'treekit.optax'} import {name} as {name}")
-        elif name in ours:
+        if name in ours or (isinstance(value, types.ModuleType) and not value.__name__.startswith("optax.")):
             continue
-        elif module == "" and name in TYPES:
+        replacement = next((new for old, new in REPLACEMENTS if old is value), None)
+        if module == "" and name in TYPES:
             imports.append(f"from {TYPES[name]} import {name} as {name}")
         elif value is optax.GradientTransformationExtraArgs:
             assigned.append(f"{name} = GradientTransformation  # ours takes extra arguments")
