@@ -4,6 +4,8 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from typing import Any
 
 import optax
@@ -169,15 +171,9 @@ def _link(tx: GradientTransformation[Any]) -> Core:
 
 def wrap_module(module: types.ModuleType, name: str) -> types.ModuleType:
     """Make a module called `name` with every name of one of Optax's modules."""
-    out = types.ModuleType(name, module.__doc__)
-    get, names, public = attributes_of(module)
-    vars(out).update(__getattr__=get, __dir__=names, __all__=public)
-    return out
-
-
-def attributes_of(
-    module: types.ModuleType,
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a module with every name of one of Optax's."""
+    # A package without a path: an import of what is private in it must not run Optax's file a second time.
+    out = module_from_spec(ModuleSpec(name, None, is_package=True))
+    get = functools.partial(wrap_attribute, module)
     public = [name for name in dir(module) if not name.startswith("_")]
-    return functools.partial(wrap_attribute, module), lambda: dir(module), public
+    vars(out).update(__doc__=module.__doc__, __getattr__=get, __dir__=lambda: dir(module), __all__=public)
+    return out
