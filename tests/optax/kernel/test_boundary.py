@@ -266,7 +266,7 @@ FUNCTIONS: dict[str, Any] = {
     "jitted": jax.jit(Loss().method),
     "filter_jit": eqx.filter_jit(Loss().method),
     "eqx_partial": eqx.Partial(Loss().method),
-    "jax_partial": jax.tree_util.Partial(Loss().method),
+    "jax_partial": untyped.tree_util.Partial(Loss().method),
 }
 
 

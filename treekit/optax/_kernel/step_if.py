@@ -183,8 +183,7 @@ class UpdateShapes:
         """Return the updates that `step(*args)` would return, which computes from `given` and the extra arguments."""
         try:
             leaves, treedef = jtu.tree_flatten(given)
-            kinds = tuple((name, x if isinstance(x, (int, str)) else type(x)) for name, x in extra.items())
-            key = treedef, tuple(map(_shape_or_value, leaves)), kinds
+            key = treedef, tuple(map(_shape_or_value, leaves)), tuple(map(_name_and_kind, extra.items()))
             if key in self._known:
                 return self._known[key]
         except Exception:  # static values of users may raise anything where they are hashed or compared
@@ -201,6 +200,12 @@ _MOST_KNOWN = 64
 def _shape_or_value(x: object) -> Any:
     """Return what the structure of updates may depend on: of a float, such as a loss, that it is one."""
     return (x.shape, x.dtype, is_weak(x)) if is_array(x) else float if type(x) is float else (type(x), x)
+
+
+def _name_and_kind(item: tuple[str, Any]) -> Any:
+    """Return the name of an extra argument with its value, if it is a flag or a number, else with its type."""
+    name, x = item
+    return name, x if isinstance(x, (int, str)) else type(x)
 
 
 def zeros(like: PyTree) -> Any:

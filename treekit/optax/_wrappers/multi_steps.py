@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import jax
 import optax
@@ -22,15 +22,17 @@ from treekit.optax._kernel.types import U
 from treekit.optax._wrappers.round_position import Position, WeightedMultiStepsState, check_k, check_weight, is_int
 
 if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
     _Base = object
+    # To type checkers, `MultiSteps` is one without weights.
+    StepsState = TypeVarWithDefault("StepsState", default=optax.MultiStepsState)
 else:
     _Base = optax.MultiSteps
+    StepsState = TypeVar("StepsState")
 
 
-StepsState = optax.MultiStepsState | WeightedMultiStepsState
-
-
-class MultiSteps(_Base):
+class MultiSteps(Generic[StepsState], _Base):
     """Accumulate gradients over rounds of k steps: an `optax.MultiSteps` that discards a NaN after its round.
 
     The inner transformation runs on the k-th step only. The accumulator is then set to zero, not multiplied by zero, so
@@ -68,6 +70,28 @@ class MultiSteps(_Base):
     (Array([-2., -2.], dtype=float32), True)
     """
 
+    @overload
+    def __init__(
+        self: "MultiSteps[optax.MultiStepsState]",
+        opt: TransformationLike,
+        every_k_schedule: int | Callable[[Any], Any],
+        use_grad_mean: bool = True,
+        should_skip_update_fn: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
+        accumulator_dtype: DTypeLike | None = jnp.float32,
+        *,
+        weighted: Literal[False] = False,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "MultiSteps[WeightedMultiStepsState]",
+        opt: TransformationLike,
+        every_k_schedule: int | Callable[[Any], Any],
+        use_grad_mean: bool = True,
+        should_skip_update_fn: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
+        accumulator_dtype: DTypeLike | None = jnp.float32,
+        *,
+        weighted: Literal[True],
+    ) -> None: ...
     def __init__(
         self,
         opt: TransformationLike,
@@ -134,7 +158,7 @@ class MultiSteps(_Base):
         new_updates, new_state = self._tx.update(updates, state, params, **extra_args)
         return new_updates, new_state
 
-    def has_updated(self, state: StepsState) -> jax.Array:
+    def has_updated(self, state: optax.MultiStepsState | WeightedMultiStepsState) -> jax.Array:
         """Return a bool array of shape (): whether a round ended, and nothing was accumulated since."""
         updated: jax.Array = jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
         return updated
@@ -144,7 +168,7 @@ class MultiSteps(_Base):
         is_subclassed = (type(self).init, type(self).update) != (MultiSteps.init, MultiSteps.update)
         return normalize(optax.GradientTransformationExtraArgs(self.init, self.update)) if is_subclassed else self._tx
 
-    def _init(self, params: Params) -> StepsState:
+    def _init(self, params: Params) -> Any:
         zero = jnp.zeros([], jnp.int32)
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
         state = optax.MultiStepsState(zero, zero, self._inner.init(params), self._zero_accumulator(params), skip_state)
