@@ -16,7 +16,6 @@ from treekit._base.types import PyTreeDef
 from treekit._diff.diff import tree_diff
 from treekit.check._laws import REGISTER, Violation
 from treekit.check._static_laws import has_static_parts_that_are_static, public_attributes, same_treedef
-from treekit.check._treatments import abstract
 
 
 def _flattens_consistently(x: object) -> Iterator[Violation]:
@@ -60,11 +59,12 @@ def _flattens_consistently(x: object) -> Iterator[Violation]:
 def _keeps_new_leaves(x: object) -> Iterator[Violation]:
     """Law: flattening a rebuilt node gives the leaves that it was rebuilt with."""
     leaves, treedef = jtu.tree_flatten(x)
+    shapes = [untyped.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_array(leaf) else leaf for leaf in leaves]
     for what, stand_ins in [
         ("its own leaves", leaves),
         ("objects that are not arrays, as tree_at and vmap do", [object() for _ in leaves]),
         ("None, as filter and partition do", [None for _ in leaves]),
-        ("ShapeDtypeStructs, as eval_shape does", [abstract(leaf) for leaf in leaves]),
+        ("ShapeDtypeStructs, as eval_shape does", shapes),
     ]:
         if violation := _rebuilt_with(treedef, stand_ins, f"it can be rebuilt with {what}"):
             yield violation

@@ -33,7 +33,6 @@ def transformation_laws(
     grads: Updates,
     extra: dict[str, Any],
     laws: Collection[str] | None = None,
-    progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Violation]:
     """Yield the violations of the laws of a gradient transformation.
 
@@ -43,9 +42,7 @@ def transformation_laws(
         grads: gradients; if None, gradients of one, as in `check_transformation`.
         extra: extra arguments of update.
         laws: the laws of `LAWS` to check; by default all of them. Init and update must run in any case.
-        progress: called with the name of each law before it is checked.
     """
-    progress("init and update")
     try:
         grads = default_gradients(params) if grads is None else grads
     except Exception as error:  # the user's code may raise anything
@@ -82,5 +79,4 @@ def transformation_laws(
         return
     for name, law in LAWS.items():
         if laws is None or name in laws:
-            progress(name)
             yield from law(case, run)
