@@ -16,9 +16,10 @@ from jax.core import Tracer
 
 from tests.trees import INT, Twig, untyped
 from treekit import optax as tko
-from treekit.check._laws import LawsBroken
-from treekit.check._transformation_laws import LAWS, transformation_laws
 from treekit.testing import check_transformation
+from treekit.testing._transformation import transformation_laws
+from treekit.testing._transformation_laws import LAWS
+from treekit.testing._violations import LawsBroken
 
 
 @pytest.fixture(autouse=True)

@@ -1,30 +1,40 @@
-"""Check the laws of a gradient transformation: init and update run, then the laws of the state and of the steps."""
+"""`check_transformation`: init and update run, then the laws of the state and of the steps."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from treekit._base.describe import describe_error
 from treekit._base.types import Params, TransformationLike, Updates
 from treekit._diff.diff import tree_diff
-from treekit.check import _state_laws, _step_laws
-from treekit.check._case import Case, Run, default_gradients, rebuilt, run_steps
-from treekit.check._laws import FILTER, REGISTER, Violation
+from treekit.testing._case import Case, default_gradients, rebuilt, run_steps
+from treekit.testing._transformation_laws import LAWS, update_raises
+from treekit.testing._violations import FILTER, REGISTER, Violation, raise_violations
 
-# Traces are counted before other laws trace again.
-LAWS: dict[str, Callable[[Case, Run], Iterator[Violation]]] = {
-    "structure": _state_laws.keeps_structure,
-    "dtype": _state_laws.keeps_dtypes,
-    "weak type": _state_laws.keeps_weak_types,
-    "updates": _step_laws.gives_updates_like_the_gradients,
-    "traces": _step_laws.is_traced_once,
-    "finite": _step_laws.stays_finite,
-    "jitted init": _state_laws.can_be_made_under_jit,
-    "scan": _step_laws.runs_in_scan,
-    "vmap": _step_laws.runs_under_vmap,
-    "donation": _state_laws.can_be_donated,
-    "checkpoint": _state_laws.can_be_pickled,
-    "moment": _state_laws.narrow_state_decays,
-}
+
+def check_transformation(tx: TransformationLike, params: Params, grads: Updates = None, **extra: object) -> None:
+    """Check that a gradient transformation works under every JAX transform, and preserves the types of its state.
+
+    - `init` and `update` accept the params and the gradients; `init` can be jitted.
+    - `update` preserves structure, shapes, dtypes and weak types of the state, and returns updates like the gradients.
+    - `update` is traced once, and runs in `scan` and under `vmap`.
+    - Finite gradients give no NaN. A NaN gradient that is removed from the updates leaves no NaN in the state.
+    - Params and state do not share buffers, so that both can be donated; the state can be pickled.
+    - State of less than 32 bits decays when the gradients do.
+
+    Args:
+        tx: a transformation, with `init` and `update`.
+        params: the params, or the raw model, to check it on.
+        grads: gradients; by default, ones for the inexact arrays of `params` and None for the other leaves.
+        **extra: extra arguments for `update`, such as `value_fn`. Functions among them are called about 100 times.
+
+    Raises:
+        AssertionError: lists each broken law, what goes wrong because of it, and how to fix it.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> check_transformation(optax.adam(1e-3), {"w": jnp.ones(2)})
+    """
+    raise_violations("the transformation", transformation_laws(tx, params, grads, extra))
 
 
 def transformation_laws(
@@ -75,7 +85,7 @@ def transformation_laws(
     try:
         run = run_steps(case, state)
     except Exception as error:
-        yield _step_laws.update_raises(error)
+        yield update_raises(error)
         return
     for name, law in LAWS.items():
         if laws is None or name in laws:
