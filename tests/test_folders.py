@@ -16,6 +16,10 @@ def test_only_optax_imports_optax() -> None:
     assert all(name.startswith("optax") for name in users)
 
 
+def test_only_users_import_testing() -> None:
+    assert not [name for name, below in folders.arrows().items() if "testing" in below]
+
+
 def test_a_circle_is_named() -> None:
     with pytest.raises(ValueError, match="these import from each other: a, b"):
         folders.floors({"a": {"b"}, "b": {"a"}, "c": set()})

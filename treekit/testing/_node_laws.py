@@ -157,7 +157,7 @@ def _keeps_its_attributes(x: object) -> Iterator[Violation]:
     """Law: a rebuilt node has the same attributes, with the same values, and shares no containers with the first."""
     leaves, treedef = jtu.tree_flatten(x)
     try:
-        old, new = public_attributes(x), public_attributes(treedef.unflatten(leaves))
+        old, new = _public_attributes(x), _public_attributes(treedef.unflatten(leaves))
     except Exception:
         return  # `_keeps_new_leaves` reports it
     cached = [name for name in old if hasattr(inspect.getattr_static(x.__class__, name, None), "__set_name__")]
@@ -176,7 +176,7 @@ def _keeps_its_attributes(x: object) -> Iterator[Violation]:
             fix="make it a field, data or static; " + REGISTER,
         )
     shared = [name for name in old if type(old[name]) in (dict, list, set) and old[name] is new.get(name)]
-    if shared and not any(has_static_parts_that_are_static(x)):
+    if shared and not any(_has_static_parts_that_are_static(x)):
         yield Violation(
             "it shares no container with what is rebuilt from it",
             found=f"{', '.join(shared)} {'is' if len(shared) == 1 else 'are'} the same in both",
@@ -206,14 +206,6 @@ def _identical(xs: list[Any], ys: list[Any]) -> bool:
     return len(xs) == len(ys) and all(map(operator.is_, xs, ys))
 
 
-REBUILD_LAWS: tuple[Callable[[Any], Iterator[Violation]], ...] = (
-    _flattens_consistently,
-    _keeps_new_leaves,
-    _is_rebuilt_without_its_code,
-    _keeps_its_attributes,
-)
-
-
 def same_treedef(treedef: PyTreeDef, other: PyTree) -> bool:
     """Whether two treedefs are equal; False if comparing their static parts raises, as arrays do."""
     try:
@@ -222,20 +214,20 @@ def same_treedef(treedef: PyTreeDef, other: PyTree) -> bool:
         return False
 
 
-def public_attributes(x: object) -> dict[str, Any]:
+def _public_attributes(x: object) -> dict[str, Any]:
     """Return the public attributes of an instance with a `__dict__`."""
     attributes: dict[str, Any] = getattr(x, "__dict__", {})
     return {name: value for name, value in attributes.items() if not name.startswith("_")}
 
 
-def has_static_parts_that_are_static(x: object) -> Iterator[Violation]:
+def _has_static_parts_that_are_static(x: object) -> Iterator[Violation]:
     """Law: static parts are hashable and contain no arrays."""
     parts, again = _items(_static_part(x)), _items(_static_part(x))
     wrong = [(part, why) for part in parts if (why := _why_not_static(part, again))]
     if wrong:
         fields = [
             f"{name}, of type {type(value).__qualname__}"
-            for name, value in public_attributes(x).items()
+            for name, value in _public_attributes(x).items()
             if any(value is part for part, _ in wrong)
         ]
         yield Violation(
@@ -304,7 +296,11 @@ def _has_same_structure_with(x: object, name: str, value: object) -> bool:
         return False  # the class does not allow such a copy
 
 
-STATIC_LAWS: tuple[Callable[[Any], Iterator[Violation]], ...] = (
-    has_static_parts_that_are_static,
+NODE_LAWS: tuple[Callable[[Any], Iterator[Violation]], ...] = (
+    _flattens_consistently,
+    _keeps_new_leaves,
+    _is_rebuilt_without_its_code,
+    _keeps_its_attributes,
+    _has_static_parts_that_are_static,
     _distinguishes_numbers,
 )

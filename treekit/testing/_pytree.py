@@ -8,10 +8,8 @@ from treekit._base.describe import describe_error
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
 from treekit._base.types import PyTree
-from treekit.testing._node_laws import REBUILD_LAWS, STATIC_LAWS, same_treedef
+from treekit.testing._node_laws import NODE_LAWS, same_treedef
 from treekit.testing._violations import REGISTER, Violation, raise_violations
-
-_NODE_LAWS = (*REBUILD_LAWS, *STATIC_LAWS)
 
 
 def check_pytree(example: PyTree) -> None:
@@ -88,7 +86,7 @@ def _violations_of_node(x: object) -> Iterator[Violation]:
     except Exception as error:  # the user's code may raise anything
         yield _cannot_be_flattened(describe_error(error))
         return
-    for law in _NODE_LAWS:
+    for law in NODE_LAWS:
         yield from law(x)
 
 
