@@ -60,6 +60,14 @@ def describe_error(error: BaseException) -> str:
     return text if len(text) <= _ERROR_WIDTH else text[: _ERROR_WIDTH - 1] + "…"
 
 
+def refuse_class(x: object, function: str) -> None:
+    """Raise a TypeError if a function that takes a tree is given a class: an instance is meant."""
+    if isinstance(x, type):
+        raise TypeError(
+            f"{function} takes an instance, found the class {x.__qualname__}: write {function}({x.__name__}(...))"
+        )
+
+
 def describe_function(x: object) -> str | None:
     """Return `<function f>`, `<jitted f>` or `<custom_jvp f>` for a function; None for anything else.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, ge
 import jax
 from jaxtyping import AnnotationError
 
-from treekit._base.describe import describe, describe_error, in_columns
+from treekit._base.describe import describe, describe_error, in_columns, refuse_class
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_name
 from treekit._base.types import KeyPath
@@ -36,7 +36,7 @@ def check_types(tree: object) -> None:
 
     Raises:
         TypeError: fields do not match their annotations; the message names each key path. Or an annotation cannot be
-            resolved; the message names class and field.
+            resolved; the message names class and field. Or `tree` is a class.
 
     >>> import jax.numpy as jnp
     >>> from jaxtyping import Array, Float
@@ -52,6 +52,7 @@ def check_types(tree: object) -> None:
     0.bias   float32[9]   is not Float[Array, 'dout']   (dout=5, din=3)
     Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape.
     """
+    refuse_class(tree, "check_types")
     if problem := _explain(_mismatches(_nodes(tree)), tree):
         raise TypeError(
             f"{problem}\n"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.core import Tracer
 
-from treekit._base.describe import count, describe, describe_value
+from treekit._base.describe import count, describe, describe_value, refuse_class
 from treekit._base.dtype import ARRAYS, dtype_of, has_dtype, is_number
 from treekit._base.jax import jtu, untyped
 from treekit._base.key_path import is_variable, named_children
@@ -33,7 +33,7 @@ def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False)
 
     Raises:
         ValueError: `depth` is negative.
-        TypeError: `depth` is neither an integer nor None.
+        TypeError: `depth` is neither an integer nor None, or `tree` is a class.
 
     >>> import jax.numpy as jnp
     >>> tree_summary({"layers": [{"w": jnp.ones((2, 3)), "b": jnp.zeros(3)}], "scale": jnp.ones(())})
@@ -47,6 +47,7 @@ def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False)
     >>> [row.name for row in tree_summary({"a": {"w": 1}, "b": 2}, depth=1).rows]
     ['a', 'b']
     """
+    refuse_class(tree, "tree_summary")
     if depth is not None and operator.index(depth) < 0:
         raise ValueError(f"depth must not be negative, found {depth}")
     named, parts = _walk(tree, depth)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from treekit._base.describe import describe_error
+from treekit._base.describe import describe_error, refuse_class
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
 from treekit._base.types import PyTree
@@ -24,10 +24,12 @@ def check_pytree(example: PyTree) -> None:
 
     Raises:
         AssertionError: lists each broken law, what goes wrong because of it, and how to fix it.
+        TypeError: `example` is a class.
 
     >>> import jax.numpy as jnp
     >>> check_pytree({"w": jnp.ones(2), "b": None})
     """
+    refuse_class(example, "check_pytree")
     raise_violations(f"a pytree of class {type(example).__qualname__}", tree_laws(example))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from treekit._base.describe import describe_error
+from treekit._base.describe import describe_error, describe_value
 from treekit._base.types import Params, TransformationLike, Updates
 from treekit._diff.diff import tree_diff
 from treekit.testing._case import Case, default_gradients, rebuilt, run_steps
@@ -15,7 +15,8 @@ def check_transformation(tx: TransformationLike, params: Params, grads: Updates 
     """Check that a gradient transformation works under every JAX transform, and preserves the types of its state.
 
     - `init` and `update` accept the params and the gradients; `init` can be jitted.
-    - `update` preserves structure, shapes, dtypes and weak types of the state, and returns updates like the gradients.
+    - `update` preserves structure, shapes, dtypes and weak types of the state, and returns updates like the gradients,
+      or None for leaves that it does not train.
     - `update` is traced once, and runs in `scan` and under `vmap`.
     - Finite gradients give no NaN. A NaN gradient that is removed from the updates leaves no NaN in the state.
     - Params and state do not share buffers, so that both can be donated; the state can be pickled.
@@ -29,11 +30,16 @@ def check_transformation(tx: TransformationLike, params: Params, grads: Updates 
 
     Raises:
         AssertionError: lists each broken law, what goes wrong because of it, and how to fix it.
+        TypeError: `tx` has no `init` and `update`, such as `optax.adam` without its call.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax
     >>> check_transformation(optax.adam(1e-3), {"w": jnp.ones(2)})
     """
+    if isinstance(tx, type) or not (hasattr(tx, "init") and hasattr(tx, "update")):
+        name = getattr(tx, "__name__", "")
+        way_out = f": call it, check_transformation({name}(...), params)" if callable(tx) and name else ""
+        raise TypeError(f"check_transformation takes a gradient transformation, found {describe_value(tx)}{way_out}")
     raise_violations("the transformation", transformation_laws(tx, params, grads, extra))
 
 

@@ -9,6 +9,7 @@ import jax
 from treekit._base.describe import describe_error
 from treekit._base.dtype import dtype_of, has_no_update, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.key_path import path_name
 from treekit._base.predicates import is_inexact_array, is_narrow, is_parameter
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, Updates
@@ -206,11 +207,18 @@ def update_raises(error: Exception) -> Violation:
 
 
 def gives_updates_like_the_gradients(case: Case, run: Run) -> Iterator[Violation]:
-    """Law: updates have the structure of the gradients, and the wider dtype of gradient and param."""
-    expected = _expected_updates(case.grads, case.params)
-    if diff := without(tree_diff(expected, run.updates, values=False), "weak type", "sharding"):
+    """Law: updates have the structure of the gradients, and the wider dtype of gradient and param.
+
+    An update may be None where there is a gradient: `filtered` returns it for leaves that are not trained.
+    """
+    leaves = jtu.tree_flatten_with_path(run.updates, is_leaf=is_none)[0]
+    frozen = {path_name(path) for path, update in leaves if update is None}
+    diff = tree_diff(_expected_updates(case.grads, case.params), run.updates, values=False)
+    if diff := TreeDiff(
+        d for d in without(diff, "weak type", "sharding") if not (d.kind == "array against None" and d.path in frozen)
+    ):
         yield Violation(
-            "updates have the structure of the gradients, and the wider of the gradient's and the param's dtype",
+            "updates have the structure of the gradients (or None), and the wider of gradient's and param's dtype",
             found=f"(expected | updates)\n{diff}",
             effect="apply_updates fails or changes the dtypes of the params, and cond rejects the updates",
             fix=PRESERVE,
