@@ -4,5 +4,6 @@
 what goes wrong because of it, and how to fix it.
 """
 
+from treekit.testing._donation import check_donation as check_donation
 from treekit.testing._pytree import check_pytree as check_pytree
 from treekit.testing._transformation import check_transformation as check_transformation

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import jax
 
 from treekit._base.describe import describe_error
-from treekit._base.dtype import dtype_of, has_no_update, issubdtype, promoted_dtype
+from treekit._base.dtype import dtype_of, has_no_update, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import path_name
 from treekit._base.predicates import is_inexact_array, is_narrow, is_parameter
 from treekit._base.tree import is_none
-from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit._base.types import OptState, Params, Updates
 from treekit._diff.diff import TreeDiff, tree_diff
 from treekit._diff.leaf_diff import STRUCTURE
 from treekit._round import widen
@@ -21,6 +21,7 @@ from treekit.testing._case import (
     Case,
     Run,
     all_finite,
+    buffers,
     by_path,
     is_jit_argument,
     listed,
@@ -83,10 +84,10 @@ def can_be_made_under_jit(case: Case, run: Run) -> Iterator[Violation]:
 
 def can_be_donated(case: Case, run: Run) -> Iterator[Violation]:
     """Law: params and state do not share buffers."""
-    owners = {buffer: f"params.{path}" for path, buffer in _buffers(case.params).items()}
+    owners = {buffer: f"params.{path}" for path, buffer in buffers(case.params).items()}
     for function, state in (("init", run.state), ("update", run.second)):
         taken, shared = dict(owners), list[str]()
-        for path, buffer in _buffers(state).items():
+        for path, buffer in buffers(state).items():
             if buffer in taken:
                 shared.append(f"state.{path} is {taken[buffer]}")
             taken.setdefault(buffer, f"state.{path}")
@@ -98,16 +99,6 @@ def can_be_donated(case: Case, run: Run) -> Iterator[Violation]:
                 fix=f"copy the state once, with jax.tree.map(jnp.copy, state), or let {function} copy what it stores",
             )
             return
-
-
-def _buffers(tree: PyTree) -> dict[str, int]:
-    """Return the address of each non-empty array on this host, by key path; for a sharded one, that of a shard."""
-    found: dict[str, int] = {}
-    for path, x in by_path(tree).items():
-        if isinstance(x, jax.Array) and is_jit_argument(x) and x.size and x.is_fully_addressable:
-            data: Any = jax.random.key_data(x) if issubdtype(x.dtype, jax.dtypes.prng_key) else x
-            found[path] = data.addressable_shards[0].data.unsafe_buffer_pointer()
-    return found
 
 
 def can_be_pickled(case: Case, run: Run) -> Iterator[Violation]:
