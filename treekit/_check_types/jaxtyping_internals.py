@@ -6,17 +6,11 @@ them, one for each call of a function under `jaxtyped`. `isinstance` with one of
 
 import functools
 import importlib
-import inspect
-import itertools
-import linecache
-import re
-from types import FrameType
 from typing import Any
 
 import jaxtyping
 
 _public: Any = jaxtyping  # its types are incomplete
-_JAXTYPED = re.compile(r"\s*@[^#]*\bjaxtyped\b")
 
 _storage: Any = importlib.import_module("jaxtyping._storage")
 
@@ -80,19 +74,3 @@ def pytree_of(leaf: object, structure: str | None) -> Any:
 @functools.cache
 def _pytree() -> Any:
     return _public.PyTree  # looked up when first needed, since it imports a type checker
-
-
-def is_jaxtyped_below(cls: type[Any]) -> bool:
-    """Whether the decorator that is being applied to a class is above `@jaxtyped`.
-
-    In that order jaxtyping does nothing, since the class is not a dataclass yet, and leaves no trace. So this reads the
-    source, if the module mentions `jaxtyped`.
-    """
-    frame: FrameType | None = inspect.currentframe()
-    while frame and frame.f_globals.get("__name__") != cls.__module__:
-        frame = frame.f_back
-    if frame is None or "jaxtyped" not in {*frame.f_code.co_names, *frame.f_code.co_varnames}:
-        return False
-    lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)[frame.f_lineno - 1 :]
-    decorators = itertools.takewhile(lambda line: not re.match(r"\s*class\b", line), lines)
-    return next(decorators, "").lstrip().startswith("@") and any(map(_JAXTYPED.match, decorators))
