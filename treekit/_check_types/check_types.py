@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, ge
 import jax
 from jaxtyping import AnnotationError
 
-from treekit._base.describe import describe, describe_error, in_columns, refuse_class
+from treekit._base.describe import describe, describe_error, refuse_class
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_name
+from treekit._base.table import ROWS, in_columns
 from treekit._base.types import KeyPath
 from treekit._check_types.fit import first_misfit, fit
 from treekit._check_types.jaxtyping_internals import Memo, describe_memo, extend, fresh_memo, get_memo
@@ -139,7 +140,7 @@ def _explain(wrong: list[_Mismatch], tree: object) -> str:
         return ""
     paths = _paths(tree)
     rows: list[tuple[str, ...]] = []
-    for x in wrong[:_ROWS]:
+    for x in wrong[:ROWS]:
         _, path = paths.get(id(x.node), (None, type(x.node).__qualname__))  # flattening may create a new node each time
         abstract = "(abstract)" if isinstance(x.value, jax.ShapeDtypeStruct) else ""
         rows.append(
@@ -147,11 +148,8 @@ def _explain(wrong: list[_Mismatch], tree: object) -> str:
         )
     several = f"{len(wrong)} fields are not what their classes say"
     title = several if len(wrong) > 1 else "1 field is not what its class says"
-    more = [f"and {len(wrong) - _ROWS} more"] if len(wrong) > _ROWS else []
+    more = [f"and {len(wrong) - ROWS} more"] if len(wrong) > ROWS else []
     return "\n".join([f"{title}:", *in_columns(rows, "   "), *more])
-
-
-_ROWS = 50  # in a message, as in tree_diff
 
 
 def _paths(tree: object) -> dict[int, tuple[object, str]]:

@@ -1,11 +1,11 @@
 """The table that `tree_summary` returns, as text and as HTML."""
 
 import dataclasses
-import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from treekit._base.describe import count, in_columns
+from treekit._base.describe import count
+from treekit._base.table import as_html, in_columns
 
 _LINES = 500  # in str() at most
 _WIDTH = 40  # columns for a value
@@ -72,13 +72,9 @@ class TreeSummary:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head, *body = self._cells()
         above = {id(row) for row in self.subtrees}
-        lines = [_html_row("th", head)]
-        for row, cells in zip(self._lines, body, strict=False):
-            lines.append(_html_row("th" if id(row) in above else "td", cells))
-        after = html.escape(" ".join([*self._rest(), self._last_line()]))
-        return f"<table>{''.join(lines)}</table><p>{after}</p>"
+        heads = {0} | {i for i, row in enumerate(self._lines, 1) if id(row) in above}
+        return as_html(self._cells(), " ".join([*self._rest(), self._last_line()]), heads)
 
     def _cells(self) -> list[tuple[str, ...]]:
         """Return the table, without columns that are empty."""
@@ -120,10 +116,6 @@ def _stats_cells(row: Row) -> Iterator[str]:
         yield "" if value is None else f"{value:.3g}"
     for number in (row.nans, row.infs):
         yield "" if number is None else f"{number:,}"
-
-
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f'<{tag} style="text-align: left">{html.escape(cell)}</{tag}>' for cell in cells) + "</tr>"
 
 
 def cut(text: str) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 
-from treekit._base.describe import count, describe, in_columns
+from treekit._base.describe import count, describe
 from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.table import in_columns
 from treekit.testing._case import buffers, by_path, is_jit_argument, split
 
 
