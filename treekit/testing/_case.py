@@ -10,7 +10,7 @@ from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array, is_inexact_array
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
-from treekit._diff.diff import TreeDiff, tree_diff
+from treekit._tree_diff import TreeDiff, tree_diff
 
 STEPS = 4  # all with the same arguments, so traced once
 _LISTED = 6  # the number of key paths in one line

@@ -13,9 +13,8 @@ from treekit._base.key_path import is_variable, path_name
 from treekit._base.table import ROWS, as_html, as_table, in_colours, more_rows
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, PyTree
-from treekit._diff.leaf_diff import Kind as Kind
-from treekit._diff.leaf_diff import leaf_differences, plainly_equal, same
-from treekit._diff.on_devices import Compared, compare_on_devices, fetch
+from treekit._leaf_diff import Compared, compare_on_devices, fetch, leaf_differences, plainly_equal, same
+from treekit._leaf_diff import Kind as Kind
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import treekit as tk
 from tests.trees import EXAMPLES, FLOAT, LEAVES, Box, Halved, Point, Twig, follow, is_leaf, places, trees, untyped
-from treekit._diff.diff import Kind, TreeDiff
+from treekit._tree_diff import Kind, TreeDiff
 
 KEY = jax.random.key(0)
 nan = float("nan")
