@@ -10,7 +10,6 @@ from treekit._base.predicates import is_array as is_array
 from treekit._base.predicates import is_array_like as is_array_like
 from treekit._base.predicates import is_inexact_array as is_inexact_array
 from treekit._base.predicates import is_inexact_array_like as is_inexact_array_like
-from treekit._check_types import Typed as Typed
 from treekit._check_types import check_types as check_types
 from treekit._filter import combine as combine
 from treekit._filter import filter as filter
@@ -35,6 +34,7 @@ from treekit._trainable import trainable as trainable
 from treekit._tree_diff import assert_trees_same as assert_trees_same
 from treekit._tree_diff import tree_diff as tree_diff
 from treekit._tree_summary import tree_summary as tree_summary
+from treekit._typed import Typed as Typed
 
 __all__ = [
     "Typed",

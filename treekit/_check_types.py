@@ -1,11 +1,10 @@
-"""`check_types` and `Typed`: check the fields of nodes against the annotations of their classes."""
+"""`check_types`: check the fields of nodes against the annotations of their classes."""
 
 import itertools
-import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import jax
 from jaxtyping import AnnotationError
@@ -16,10 +15,8 @@ from treekit._annotations import (
     bind,
     describe_hint,
     describe_memo,
-    extend,
     fields_of,
     fresh_memo,
-    get_memo,
     has_fields,
     is_jaxtyping,
     pytree_parts,
@@ -29,8 +26,6 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import path_name
 from treekit._base.table import ROWS, in_columns
 from treekit._base.types import KeyPath
-
-T = TypeVar("T")
 
 
 def check_types(tree: object) -> None:
@@ -77,6 +72,16 @@ def check_created(node: object) -> None:
     """Check the fields of a node that is being created, and of the nodes inside it."""
     if problem := _explain(_mismatches(_nodes(node)), node):
         raise TypeError(f"creating {type(node).__qualname__}: {problem}")
+
+
+def explain_misfits(node: object, memo: Memo) -> tuple[str, Memo]:
+    """Say which fields of a node, and of the nodes inside it, are wrong; and extend the memo by the sizes of its own.
+
+    Nodes inside it have sizes of their own.
+    """
+    wrong, after = _check_fields(node, (*memo[:3], memo[3] | {"self": node}))
+    wrong += _mismatches(inner for inner in _nodes(node) if inner is not node)
+    return _explain(wrong, node), after
 
 
 class _Mismatch(NamedTuple):
@@ -281,79 +286,3 @@ def _parts(x: object, hint: object, memo: Memo) -> list[tuple[str, Any, Any]]:
         return []
     leaves = jtu.tree_flatten_with_path(x, is_leaf=lambda part: fit(part, leaf_type, memo) is not None)[0]
     return [(f".{path_name(path)}", leaf, leaf_type) for path, leaf in leaves if path]
-
-
-_CLASS_NAME = re.compile(r"(?!([\w.]+\.)?(Optional|Union)\[)[\w.]+(\[.*\])?")  # a generic class in quotes has brackets
-
-
-class _TypedClass(type):
-    """The class of `Typed[Linear]`, which answers `isinstance`."""
-
-    cls: type[Any] | str = object  # of Typed itself, without a class in brackets
-
-    def __getitem__(cls, node: object) -> "_TypedClass":
-        origin = get_origin(node) or node
-        if not isinstance(origin, (type, str)) or origin in (Union, UnionType, Annotated):
-            raise TypeError(
-                f"Typed takes one class, or its name in quotes, found {node!r}. Write Typed[A] | Typed[B] for a union, "
-                "and the bound of a type variable"
-            )
-        if isinstance(origin, str) and not _CLASS_NAME.fullmatch(origin):
-            raise TypeError(f"Typed takes the name of one class in quotes, found {origin!r}: write Typed[...] | None")
-        # The full name, since beartype treats two types of one name as the same.
-        name = repr(origin) if isinstance(origin, str) else f"{origin.__module__}.{origin.__qualname__}"
-        of = origin.partition("[")[0] if isinstance(origin, str) else origin
-        return _TypedClass(f"Typed[{name}]", (), {"cls": of, "__module__": "treekit"})
-
-    # Lambdas: jaxtyping's import hook, if used on treekit, would bind sizes in a new scope inside functions.
-    __instancecheck_str__: Callable[[Any, Any], str] = lambda cls, x: _mismatch(x, cls.cls, get_memo())  # for beartype
-    _fits: Callable[[Any, Any], bool] = lambda cls, x: not _mismatch(x, cls.cls, get_memo())
-    __instancecheck__: Any = _fits
-
-
-def _mismatch(x: object, cls: type[Any] | str, memo: Memo) -> str:
-    """Say why `x` is not an instance of `cls` with right fields; else return "" and extend the memo."""
-    name = cls if isinstance(cls, str) else cls.__qualname__
-    if not (any(_is_called(base, cls) for base in type(x).__mro__) if isinstance(cls, str) else isinstance(x, cls)):
-        return f"a {type(x).__qualname__} is not a {name}"
-    if not has_fields(x):
-        return f"{type(x).__qualname__} is not a node or dataclass, so it has no fields that Typed could check"
-    wrong, after = _check_fields(x, (*memo[:3], memo[3] | {"self": x}))
-    wrong += _mismatches(node for node in _nodes(x) if node is not x)
-    if wrong:
-        return _explain(wrong, x)
-    extend(memo, after)
-    return ""
-
-
-def _is_called(cls: type[Any], name: str) -> bool:
-    return name in (cls.__name__, cls.__qualname__, f"{cls.__module__}.{cls.__qualname__}")
-
-
-if TYPE_CHECKING:
-    Typed = Annotated[T, "its fields match their annotations"]
-else:
-
-    class Typed(metaclass=_TypedClass):
-        """Annotate an argument so that its fields are checked too: `Typed[Linear]` or `Typed["Linear"]` for `Linear`.
-
-        Under jaxtyping's decorator, a name in a shape is one size in the whole call: in the fields of the argument and
-        in all other arguments. Nodes inside the argument have sizes of their own, as in `check_types`. To type checkers
-        `Typed[Linear]` is `Linear`.
-
-        >>> import beartype
-        >>> import jax.numpy as jnp
-        >>> from jaxtyping import Array, Float, jaxtyped
-        >>> from treekit import node
-        >>> @node
-        ... class Linear:
-        ...     weight: Float[Array, "dout din"]
-        ...     @jaxtyped(typechecker=beartype.beartype)
-        ...     def __call__(self: Typed["Linear"], x: Float[Array, "din"]) -> Float[Array, "dout"]:
-        ...         return self.weight @ x
-        >>> Linear(jnp.ones((5, 3)))(jnp.ones(3)).shape
-        (5,)
-        >>> Linear(jnp.ones((5, 3)))(jnp.ones(4))
-        Traceback (most recent call last):
-        jaxtyping.TypeCheckError: ...
-        """
