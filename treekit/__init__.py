@@ -34,9 +34,11 @@ from treekit._trainable import trainable as trainable
 from treekit._tree_diff import assert_trees_same as assert_trees_same
 from treekit._tree_diff import tree_diff as tree_diff
 from treekit._tree_summary import tree_summary as tree_summary
+from treekit._typed import Batched as Batched
 from treekit._typed import Typed as Typed
 
 __all__ = [
+    "Batched",
     "Typed",
     "assert_trees_same",
     "check_types",
