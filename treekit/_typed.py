@@ -119,7 +119,7 @@ def _is_not_a(x: object, cls: type[Any] | str) -> str:
     if not (any(_is_called(base, cls) for base in type(x).__mro__) if isinstance(cls, str) else isinstance(x, cls)):
         return f"a {type(x).__qualname__} is not a {name}"
     if not has_fields(x):
-        return f"{type(x).__qualname__} is not a node or dataclass, so it has no fields that Typed could check"
+        return f"{type(x).__qualname__} is not a node or dataclass, so it has no fields to check"
     return ""
 
 
