@@ -1,4 +1,4 @@
-"""All benchmarks but `growth`, `matrix` and `checks`: printed, and written as docs/benchmarks.md.
+"""All benchmarks but `growth` and `matrix`: printed, and written as docs/benchmarks.md.
 
 python -m benchmarks             more than half an hour; writes the page and its pictures
 QUICK=1 python -m benchmarks     about two minutes; prints only

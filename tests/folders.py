@@ -9,8 +9,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "treekit"
 DRAWING = ROOT / "docs" / "drawings" / "folders.svg"
 TITLE = "The folders and files of treekit on floors: each imports only from the floors below it"
-# What users import, over all floors, and what type checkers alone read.
-ENTRANCES = ("__init__", "__main__", "testing", "typing", "optax/_names")
+ENTRANCES = ("__init__", "typing", "optax/_names")  # what users import, over all floors, and what checkers alone read
 WIDTH, HEIGHT, GAP = 712, 26, 8  # of the drawing, of a box, between two
 
 

@@ -249,7 +249,7 @@ def one_shard(place: Place, folder: Path) -> str:
 
 def no_array_is_gathered(place: Place, folder: Path) -> None:
     """Devices exchange single numbers, wherever the program that compares is compiled."""
-    from treekit._diff.on_devices import _count, _first
+    from treekit._leaf_diff import _count, _first
 
     x: Any = place.put(np.ones((64, 32), np.float32), SPECS["w"])
     for program in (_count, _first):

@@ -11,9 +11,13 @@ def test_folders_import_in_one_direction_and_the_drawing_shows_it() -> None:
     assert folders.DRAWING.read_text() == folders.drawing(rows), "run python -m tests.folders"
 
 
-def test_only_optax_and_the_checks_import_optax() -> None:
+def test_only_optax_imports_optax() -> None:
     users = {name for name, below in folders.arrows().items() if any(x.startswith("optax") for x in below)}
-    assert all(name.startswith(("optax", "check")) for name in users)
+    assert all(name.startswith("optax") for name in users)
+
+
+def test_only_users_import_testing() -> None:
+    assert not [name for name, below in folders.arrows().items() if "testing" in below]
 
 
 def test_a_circle_is_named() -> None:

@@ -10,10 +10,7 @@ from treekit._base.predicates import is_array as is_array
 from treekit._base.predicates import is_array_like as is_array_like
 from treekit._base.predicates import is_inexact_array as is_inexact_array
 from treekit._base.predicates import is_inexact_array_like as is_inexact_array_like
-from treekit._check_types.check_types import Typed as Typed
-from treekit._check_types.check_types import check_types as check_types
-from treekit._diff.diff import assert_trees_same as assert_trees_same
-from treekit._diff.diff import tree_diff as tree_diff
+from treekit._check_types import check_types as check_types
 from treekit._filter import combine as combine
 from treekit._filter import filter as filter
 from treekit._filter import filter_arrays as filter_arrays
@@ -33,10 +30,15 @@ from treekit._stack import tree_ravel as tree_ravel
 from treekit._stack import tree_stack as tree_stack
 from treekit._stack import tree_unstack as tree_unstack
 from treekit._state_dict import to_state_dict as to_state_dict
-from treekit._summary.summary import tree_summary as tree_summary
 from treekit._trainable import trainable as trainable
+from treekit._tree_diff import assert_trees_same as assert_trees_same
+from treekit._tree_diff import tree_diff as tree_diff
+from treekit._tree_summary import tree_summary as tree_summary
+from treekit._typed import Batched as Batched
+from treekit._typed import Typed as Typed
 
 __all__ = [
+    "Batched",
     "Typed",
     "assert_trees_same",
     "check_types",

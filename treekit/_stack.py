@@ -13,8 +13,8 @@ from treekit._base.dtype import cast_like, dtype_of, is_weak, issubdtype, promot
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
-from treekit._diff.diff import TreeDiff, tree_diff
 from treekit._filter import partition
+from treekit._tree_diff import TreeDiff, tree_diff
 
 T = TypeVar("T")
 

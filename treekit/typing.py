@@ -10,9 +10,19 @@ from treekit._base.types import Labels as Labels
 from treekit._base.types import LeafPredicate as LeafPredicate
 from treekit._base.types import Mask as Mask
 from treekit._base.types import TransformationLike as TransformationLike
-from treekit._check_types.check_types import Typed as Typed
+from treekit._typed import Batched as Batched
+from treekit._typed import Typed as Typed
 
-__all__ = ["FilterSpec", "GradientTransformation", "Labels", "LeafPredicate", "Mask", "TransformationLike", "Typed"]
+__all__ = [
+    "Batched",
+    "FilterSpec",
+    "GradientTransformation",
+    "Labels",
+    "LeafPredicate",
+    "Mask",
+    "TransformationLike",
+    "Typed",
+]
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -4,6 +4,5 @@
   `figures_time` and `figures_types` measure them, and `figures.json` has the last ones recorded. Run `make figures`.
 - `accelerators`: docs/accelerators.md. `compiled` compiles steps for TPUs and GPUs, and `hlo` counts bytes in them.
 - `matrix`: docs/matrix.md. `matrix_cells` has the laws, and `matrix_page` writes the page.
-- `checks`: docs/checks.md.
 - `typed_peers`: a table in docs/versions.md. `checkers` runs mypy and pyright.
 """

@@ -38,7 +38,8 @@ from benchmarks.evidence.matrix_page import Outcome, page
 from treekit._base.describe import describe_error
 from treekit._base.jax import jtu, untyped
 from treekit._base.predicates import is_parameter
-from treekit.check._transformation_laws import LAWS, transformation_laws
+from treekit.testing._transformation import transformation_laws
+from treekit.testing._transformation_laws import LAWS
 
 jnp: Any = untyped.numpy
 SEED = int(os.environ.get("SEED", 0))

@@ -188,3 +188,8 @@ def test_a_shape_that_makes_no_sense_is_an_error_that_names_class_and_field(hint
         check_types(holder(field=hint)(ONES))
     # What it waits for is wrong itself, so that alone is told.
     assert "\nfield" not in refused(holder(first=F, field=Float[Array, "n+1"])("a", ONES))
+
+
+def test_a_class_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^check_types takes an instance, found the class Linear: write check_types"):
+        check_types(Linear)

@@ -153,7 +153,7 @@ def real_hyperparams(case: Case, failure: Failure) -> bool:
 
 @_rule("keeps its state")
 def galore_of_another_dtype(case: Case, failure: Failure) -> bool:
-    """galore raises inside Optax, under jit, where gradients have another dtype than their params (docs/checks.md)."""
+    """galore raises inside Optax, under jit, where gradients have another dtype than their params."""
     return "galore" in str(case.tx) and "cond branches" in failure.message and _has_other_gradients(case)
 
 

@@ -70,10 +70,16 @@ def scale(dense: tk.Typed[Dense], other: tk.Typed["Seeded"]) -> tk.Typed[Dense]:
     return Settings(depth=other.derived)  # E: return-value
 
 
+def members(dense: tk.Batched[Dense, "n"], other: tk.Batched["Seeded", "n m"]) -> tk.Batched[Dense, "n"]:
+    dense.wieght  # E: attr-defined
+    return Settings(depth=other.derived)  # E: return-value
+
+
 def bad(array: jax.Array) -> None:
     model = Dense(array)  # E: call-arg
     Dense(array, "bias")  # E: arg-type
     scale(model, model)  # E: arg-type
+    members(array, Seeded(array, 1, 2, name="name"))  # E: arg-type
     scale(array, Seeded(array, 1, 2, name="name"))  # E: arg-type
     tk.check_types()  # E: call-arg
     tk.check_types(model, Dense)  # E: call-arg

@@ -11,8 +11,8 @@ import treekit as tk
 import treekit.optax.losses
 from treekit import optax
 from treekit.optax import contrib, losses, schedules, transforms
-from treekit.testing import check_pytree, check_transformation
-from treekit.typing import GradientTransformation, TransformationLike, Typed
+from treekit.testing import check_donation, check_pytree, check_transformation
+from treekit.typing import Batched, GradientTransformation, TransformationLike, Typed
 
 T = TypeVar("T")
 
@@ -71,6 +71,7 @@ def nodes(array: jax.Array) -> None:
     assert_type(tk.tree_at(lambda d: d.weight, dense, replace_fn=jax.numpy.sin), Dense)
     assert_type(tk.tree_at(lambda d: d.weight, dense, replace_fn=lambda w: w.T, is_leaf=lambda x: x is None), Dense)
     assert_type(check_pytree(dense), None)
+    assert_type(check_donation(make_pair, 1), None)
 
 
 def shapes(model: Typed[Dense], linear: tk.Typed[Linear[int]], either: Typed["Dense"] | None) -> Typed[Dense]:
@@ -80,6 +81,16 @@ def shapes(model: Typed[Dense], linear: tk.Typed[Linear[int]], either: Typed["De
     assert_type(either, Dense | None)
     assert_type(tk.check_types(model), None)
     return shapes(model, linear, model)
+
+
+def batched(
+    models: Batched[Dense, "batch"], linear: tk.Batched[Linear[int], "batch time"], either: Batched["Dense", "n"] | None
+) -> tk.Batched[Dense, "batch"]:
+    assert_type(models, Dense)
+    assert_type(linear, Linear[int])
+    assert_type(linear(models.weight), int)
+    assert_type(either, Dense | None)
+    return batched(models, linear, models)
 
 
 def leaves(x: object, model: Dense, models: list[Dense], function: Callable[[int], str]) -> None:

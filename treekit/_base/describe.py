@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import re
 import types
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -60,6 +60,14 @@ def describe_error(error: BaseException) -> str:
     return text if len(text) <= _ERROR_WIDTH else text[: _ERROR_WIDTH - 1] + "…"
 
 
+def refuse_class(x: object, function: str) -> None:
+    """Raise a TypeError if a function that takes a tree is given a class: an instance is meant."""
+    if isinstance(x, type):
+        raise TypeError(
+            f"{function} takes an instance, found the class {x.__qualname__}: write {function}({x.__name__}(...))"
+        )
+
+
 def describe_function(x: object) -> str | None:
     """Return `<function f>`, `<jitted f>` or `<custom_jvp f>` for a function; None for anything else.
 
@@ -104,12 +112,6 @@ def _type(x: object) -> type[Any]:
 def count(number: int, noun: str, plural: str = "") -> str:
     """Write a number with its noun, in the plural if needed."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
-def in_columns(rows: Sequence[tuple[str, ...]], gap: str = "  ") -> list[str]:
-    """Write each row on a line, with its cells below those of the row before."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [gap.join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def describe_types(a: object, b: object) -> tuple[str, str]:

@@ -9,9 +9,9 @@ from jax.core import Tracer
 
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp
-from treekit._diff.diff import tree_diff
 from treekit._graft.leaf import Leaf, Value
 from treekit._graft.states import State
+from treekit._tree_diff import tree_diff
 
 Place = tuple[object, object, str]  # the keys above a state, its class, and a path below it
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from treekit._base.patterns import nearest
-from treekit._diff.diff import as_table, in_colours
+from treekit._base.table import as_table, in_colours
 
 _LISTED = 10  # leaves without a value that an error lists, with the nearest names
 

@@ -14,7 +14,7 @@ import wadler_lindig
 from treekit._base.describe import describe_function
 from treekit._base.jax import jtu
 from treekit._base.layouts import layout_of
-from treekit._check_types.check_types import check_created
+from treekit._check_types import check_created
 from treekit._node.codegen import STATIC
 from treekit._node.copy_arguments import copy_arguments
 from treekit._node.layout import Creation, Layout, deepcopy_node

@@ -7,7 +7,6 @@ from types import FunctionType
 from typing import Any, TypeVar, dataclass_transform, overload
 
 from treekit._base.layouts import layout_of
-from treekit._check_types.jaxtyping_internals import is_jaxtyped_below
 from treekit._node.checks import check_fields, check_free, check_names, rollback_on_error
 from treekit._node.create import node_methods, relax_annotations
 from treekit._node.field import field, is_static
@@ -88,11 +87,6 @@ def node(
 
 def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_only: bool, check: bool) -> Any:
     check_free(cls)
-    if is_jaxtyped_below(cls):
-        raise TypeError(
-            f"{cls.__qualname__} has @jaxtyped below @node, where it checks nothing: the class is not a dataclass "
-            "yet. Write it above @node"
-        )
     if not cls.__dictoffset__:
         raise TypeError(f"{cls.__qualname__} has __slots__ and no __dict__, which node needs; use register_node")
     own: dict[str, Any] = dict(cls.__dict__)

@@ -6,8 +6,8 @@ from treekit._base.dtype import cast_like
 from treekit._base.jax import jtu
 from treekit._base.types import OptState
 from treekit._codes import encode
-from treekit._diff.diff import tree_diff
 from treekit._map import check_shapes
+from treekit._tree_diff import tree_diff
 from treekit.optax._wrappers.rounding_state import EightBitState, StochasticRoundingState, decoded
 
 T = TypeVar("T")

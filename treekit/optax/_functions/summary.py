@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from treekit._base.describe import describe, in_columns
+from treekit._base.describe import describe
 from treekit._base.dtype import as_array, dtype_of, resolve_array
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import key_name, path_name
 from treekit._base.predicates import is_parameter
+from treekit._base.table import in_colours, in_columns
 from treekit._base.types import OptState, Params, TransformationLike
-from treekit._diff.diff import in_colours
 from treekit.optax._functions.probe_step import probe_step
 from treekit.optax._functions.take_rounds import Start
 from treekit.optax._kernel.boundary import normalize

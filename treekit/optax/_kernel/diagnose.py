@@ -17,8 +17,8 @@ from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array_without_gradient, is_traced
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
-from treekit._diff.diff import Difference, tree_diff
-from treekit._diff.leaf_diff import STRUCTURE
+from treekit._leaf_diff import STRUCTURE
+from treekit._tree_diff import Difference, tree_diff
 from treekit.optax._kernel.crossing import gradient_of_integers
 from treekit.optax._kernel.transformation import Core, original
 

@@ -23,7 +23,7 @@ from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, TransformationLike, Updates
-from treekit._diff.diff import tree_diff
+from treekit._tree_diff import tree_diff
 from treekit.optax._kernel.sharding import shard_alike
 from treekit.optax._kernel.transformation import core_of
 

@@ -1,26 +1,20 @@
 """`tree_diff`: list every difference between two trees, each with its name."""
 
 import dataclasses
-import os
-import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple, SupportsFloat
 
 import jax
 
-from treekit._base.describe import count, describe, describe_keys, describe_types, describe_values, in_columns
+from treekit._base.describe import count, describe, describe_keys, describe_types, describe_values
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name
+from treekit._base.table import ROWS, as_html, as_table, in_colours, more_rows
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, PyTree
-from treekit._diff.leaf_diff import Kind as Kind
-from treekit._diff.leaf_diff import leaf_differences, plainly_equal, same
-from treekit._diff.on_devices import Compared, compare_on_devices, fetch
-
-_ROWS = 50  # in str() at most
-_RESET, _YELLOW, _RED, _GREEN = "\033[0m", "\033[33m", "\033[31m", "\033[32m"
+from treekit._leaf_diff import Compared, compare_on_devices, fetch, leaf_differences, plainly_equal, same
+from treekit._leaf_diff import Kind as Kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +41,9 @@ class Difference:
 
 
 class TreeDiff(tuple[Difference, ...]):
-    """The differences between two trees: a tuple that is empty if the trees are the same. Its `str()` is a table.
+    """The differences between two trees: a tuple that is empty if the trees are the same.
+
+    Its `str()` is a table, and a notebook shows it as one.
 
     The table ends after fifty rows with a count of the others; the tuple has all of them.
     """
@@ -63,36 +59,23 @@ class TreeDiff(tuple[Difference, ...]):
         """
         print(self._table(in_colours()))
 
+    def _repr_html_(self) -> str:
+        rows = self._rows()
+        if not rows:
+            return "<p>no difference</p>"
+        return as_html([("name", "kind", "left", "right"), *rows[:ROWS]], more_rows(rows))
+
     def _table(self, colours: bool) -> str:
-        rows = [(d.path or "(root)", d.kind, d.left, _right_and_how_far(d)) for d in self]
-        return as_table(rows, colours) or "no difference"
+        return as_table(self._rows(), colours) or "no difference"
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        return [(d.path or "(root)", d.kind, d.left, _right_and_how_far(d)) for d in self]
 
 
 def _right_and_how_far(d: Difference) -> str:
     if d.largest_absolute is None or d.largest_relative is None:
         return d.right
     return f"{d.right}  off by up to {d.largest_absolute:.3g}, relative {d.largest_relative:.3g}"
-
-
-def as_table(rows: Sequence[tuple[str, str, str, str]], colours: bool) -> str:
-    """Align rows of a path, a kind, a left and a right description in columns; at most fifty rows."""
-    yellow, red, green, plain = (_YELLOW, _RED, _GREEN, _RESET) if colours else [""] * 4
-    lines = in_columns(
-        [
-            (path, f"{yellow}{kind}{plain}", f"{red}{left}{plain} | {green}{right}{plain}")
-            for path, kind, left, right in rows[:_ROWS]
-        ]
-    )
-    if len(rows) > _ROWS:
-        kinds = Counter(kind for _, kind, _, _ in rows[_ROWS:])
-        counts = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
-        lines.append(f"… and {len(rows) - _ROWS} more: {counts}")
-    return "\n".join(lines)
-
-
-def in_colours() -> bool:
-    """Whether the output goes to a terminal that shows colours."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def tree_diff(

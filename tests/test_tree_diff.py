@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import treekit as tk
 from tests.trees import EXAMPLES, FLOAT, LEAVES, Box, Halved, Point, Twig, follow, is_leaf, places, trees, untyped
-from treekit._diff.diff import Kind, TreeDiff
+from treekit._tree_diff import Kind, TreeDiff
 
 KEY = jax.random.key(0)
 nan = float("nan")
@@ -654,6 +654,15 @@ def test_colours_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None
     assert plain.getvalue() == asked_not_to.getvalue() == f"{diff}\n"
     assert "\033[" in coloured.getvalue()
     assert re.sub(r"\033\[\d+m", "", coloured.getvalue()) == plain.getvalue()
+
+
+def test_html_is_escaped_and_cut() -> None:
+    page = tk.tree_diff({"<b>": 1, "c": f32}, {"<b>": 2, "c": bf16})._repr_html_()
+    assert "&lt;b&gt;" in page and "<b>" not in page and page.count("<tr>") == 3
+    assert "off by up to 1, relative 0.5" in page and "\033" not in page
+    page = tk.tree_diff([1] * 60, [2] * 60)._repr_html_()
+    assert page.count("<tr>") == 51 and "<p>… and 10 more: 10 of value</p>" in page
+    assert tk.tree_diff(1, 1)._repr_html_() == "<p>no difference</p>"
 
 
 @dataclasses.dataclass(frozen=True)

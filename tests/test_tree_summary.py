@@ -271,3 +271,8 @@ def test_a_tree_that_contains_itself_raises() -> None:
 def test_a_negative_depth_raises() -> None:
     with pytest.raises(ValueError, match="depth must not be negative, found -1"):
         tk.tree_summary(TREE, depth=-1)
+
+
+def test_a_class_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^tree_summary takes an instance, found the class MLP: write tree_summary\("):
+        tk.tree_summary(eqx.nn.MLP)

@@ -1,18 +1,36 @@
-"""Check the laws of a pytree for each node in it."""
+"""`check_pytree`: check the laws of a pytree for each node in it."""
 
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from treekit._base.describe import describe_error
+from treekit._base.describe import describe_error, refuse_class
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
 from treekit._base.types import PyTree
-from treekit.check._laws import REGISTER, Violation
-from treekit.check._rebuild_laws import REBUILD_LAWS
-from treekit.check._static_laws import STATIC_LAWS, same_treedef
+from treekit.testing._node_laws import NODE_LAWS, same_treedef
+from treekit.testing._violations import REGISTER, Violation, raise_violations
 
-_NODE_LAWS = (*REBUILD_LAWS, *STATIC_LAWS)
+
+def check_pytree(example: PyTree) -> None:
+    """Check that a pytree can be flattened, and rebuilt with anything that JAX uses as leaves.
+
+    Every node inside is checked too. Flattening must give the same leaves each time, in order and with key paths.
+    Rebuilding must preserve the new leaves and everything else, and must not run the code that creates an instance.
+    Static parts must be hashable, must not contain arrays, and must distinguish 1, 1.0 and True.
+
+    Args:
+        example: an instance of any pytree class of any library. Only this instance is checked.
+
+    Raises:
+        AssertionError: lists each broken law, what goes wrong because of it, and how to fix it.
+        TypeError: `example` is a class.
+
+    >>> import jax.numpy as jnp
+    >>> check_pytree({"w": jnp.ones(2), "b": None})
+    """
+    refuse_class(example, "check_pytree")
+    raise_violations(f"a pytree of class {type(example).__qualname__}", tree_laws(example))
 
 
 def tree_laws(example: PyTree) -> Iterator[Violation]:
@@ -70,7 +88,7 @@ def _violations_of_node(x: object) -> Iterator[Violation]:
     except Exception as error:  # the user's code may raise anything
         yield _cannot_be_flattened(describe_error(error))
         return
-    for law in _NODE_LAWS:
+    for law in NODE_LAWS:
         yield from law(x)
 
 

@@ -1,23 +1,31 @@
-"""`check_types` and `Typed`: check the fields of nodes against the annotations of their classes."""
+"""`check_types`: check the fields of nodes against the annotations of their classes."""
 
-import re
+import itertools
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import jax
 from jaxtyping import AnnotationError
 
-from treekit._base.describe import describe, describe_error, in_columns
+from treekit._annotations import (
+    Memo,
+    UnresolvedAnnotationError,
+    bind,
+    describe_hint,
+    describe_memo,
+    fields_of,
+    fresh_memo,
+    has_fields,
+    is_jaxtyping,
+    pytree_parts,
+)
+from treekit._base.describe import describe, describe_error, refuse_class
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_name
+from treekit._base.table import ROWS, in_columns
 from treekit._base.types import KeyPath
-from treekit._check_types.fit import first_misfit, fit
-from treekit._check_types.jaxtyping_internals import Memo, describe_memo, extend, fresh_memo, get_memo
-from treekit._check_types.read_annotations import UnresolvedAnnotationError, describe_hint, fields_of, has_fields
-
-T = TypeVar("T")
 
 
 def check_types(tree: object) -> None:
@@ -36,7 +44,7 @@ def check_types(tree: object) -> None:
 
     Raises:
         TypeError: fields do not match their annotations; the message names each key path. Or an annotation cannot be
-            resolved; the message names class and field.
+            resolved; the message names class and field. Or `tree` is a class.
 
     >>> import jax.numpy as jnp
     >>> from jaxtyping import Array, Float
@@ -52,6 +60,7 @@ def check_types(tree: object) -> None:
     0.bias   float32[9]   is not Float[Array, 'dout']   (dout=5, din=3)
     Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape.
     """
+    refuse_class(tree, "check_types")
     if problem := _explain(_mismatches(_nodes(tree)), tree):
         raise TypeError(
             f"{problem}\n"
@@ -63,6 +72,16 @@ def check_created(node: object) -> None:
     """Check the fields of a node that is being created, and of the nodes inside it."""
     if problem := _explain(_mismatches(_nodes(node)), node):
         raise TypeError(f"creating {type(node).__qualname__}: {problem}")
+
+
+def explain_misfits(node: object, memo: Memo) -> tuple[str, Memo]:
+    """Say which fields of a node, and of the nodes inside it, are wrong; and extend the memo by the sizes of its own.
+
+    Nodes inside it have sizes of their own.
+    """
+    wrong, after = _check_fields(node, (*memo[:3], memo[3] | {"self": node}))
+    wrong += _mismatches(inner for inner in _nodes(node) if inner is not node)
+    return _explain(wrong, node), after
 
 
 class _Mismatch(NamedTuple):
@@ -138,7 +157,7 @@ def _explain(wrong: list[_Mismatch], tree: object) -> str:
         return ""
     paths = _paths(tree)
     rows: list[tuple[str, ...]] = []
-    for x in wrong[:_ROWS]:
+    for x in wrong[:ROWS]:
         _, path = paths.get(id(x.node), (None, type(x.node).__qualname__))  # flattening may create a new node each time
         abstract = "(abstract)" if isinstance(x.value, jax.ShapeDtypeStruct) else ""
         rows.append(
@@ -146,11 +165,8 @@ def _explain(wrong: list[_Mismatch], tree: object) -> str:
         )
     several = f"{len(wrong)} fields are not what their classes say"
     title = several if len(wrong) > 1 else "1 field is not what its class says"
-    more = [f"and {len(wrong) - _ROWS} more"] if len(wrong) > _ROWS else []
+    more = [f"and {len(wrong) - ROWS} more"] if len(wrong) > ROWS else []
     return "\n".join([f"{title}:", *in_columns(rows, "   "), *more])
-
-
-_ROWS = 50  # in a message, as in tree_diff
 
 
 def _paths(tree: object) -> dict[int, tuple[object, str]]:
@@ -167,77 +183,106 @@ def _paths(tree: object) -> dict[int, tuple[object, str]]:
     return paths
 
 
-_CLASS_NAME = re.compile(r"(?!([\w.]+\.)?(Optional|Union)\[)[\w.]+(\[.*\])?")  # a generic class in quotes has brackets
+def fit(x: Any, hint: Any, memo: Memo) -> Memo | None:
+    """Return the memo extended by the sizes that `x` binds as an instance of `hint`; None if it is not an instance."""
+    if hint is Any or hint is object:
+        return memo
+    if is_jaxtyping(hint):
+        return bind(x, hint, memo)
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return next((after for each in args if (after := fit(x, each, memo)) is not None), None)
+    if origin is tuple and not args:  # tuple[()]
+        return memo if isinstance(x, tuple) and not x else None
+    if origin is Literal:
+        return memo if any(type(x) is type(value) and x == value for value in args) else None
+    if origin is type:
+        members = get_args(args[0]) if args and get_origin(args[0]) in (Union, UnionType) else args
+        right = isinstance(x, type) and any(_is_subclass(x, get_origin(each) or each) for each in members or [object])
+        return memo if right else None
+    if isinstance(origin or hint, type):
+        return _fit_items(x, hint, memo) if _is_instance(x, origin or hint) else None
+    return fit(x, hint.__value__, memo) if hasattr(hint, "__value__") else memo
 
 
-class _TypedClass(type):
-    """The class of `Typed[Linear]`, which answers `isinstance`."""
-
-    cls: type[Any] | str = object  # of Typed itself, without a class in brackets
-
-    def __getitem__(cls, node: object) -> "_TypedClass":
-        origin = get_origin(node) or node
-        if not isinstance(origin, (type, str)) or origin in (Union, UnionType, Annotated):
-            raise TypeError(
-                f"Typed takes one class, or its name in quotes, found {node!r}. Write Typed[A] | Typed[B] for a union, "
-                "and the bound of a type variable"
-            )
-        if isinstance(origin, str) and not _CLASS_NAME.fullmatch(origin):
-            raise TypeError(f"Typed takes the name of one class in quotes, found {origin!r}: write Typed[...] | None")
-        # The full name, since beartype treats two types of one name as the same.
-        name = repr(origin) if isinstance(origin, str) else f"{origin.__module__}.{origin.__qualname__}"
-        of = origin.partition("[")[0] if isinstance(origin, str) else origin
-        return _TypedClass(f"Typed[{name}]", (), {"cls": of, "__module__": "treekit"})
-
-    # Lambdas: jaxtyping's import hook, if used on treekit, would bind sizes in a new scope inside functions.
-    __instancecheck_str__: Callable[[Any, Any], str] = lambda cls, x: _mismatch(x, cls.cls, get_memo())  # for beartype
-    _fits: Callable[[Any, Any], bool] = lambda cls, x: not _mismatch(x, cls.cls, get_memo())
-    __instancecheck__: Any = _fits
+def _is_subclass(x: type[Any], hint: Any) -> bool:
+    try:
+        return not isinstance(hint, type) or hint is Any or issubclass(x, hint)
+    except TypeError:  # as in _is_instance
+        return True
 
 
-def _mismatch(x: object, cls: type[Any] | str, memo: Memo) -> str:
-    """Say why `x` is not an instance of `cls` with right fields; else return "" and extend the memo."""
-    name = cls if isinstance(cls, str) else cls.__qualname__
-    if not (any(_is_called(base, cls) for base in type(x).__mro__) if isinstance(cls, str) else isinstance(x, cls)):
-        return f"a {type(x).__qualname__} is not a {name}"
-    if not has_fields(x):
-        return f"{type(x).__qualname__} is not a node or dataclass, so it has no fields that Typed could check"
-    wrong, after = _check_fields(x, (*memo[:3], memo[3] | {"self": x}))
-    wrong += _mismatches(node for node in _nodes(x) if node is not x)
-    if wrong:
-        return _explain(wrong, x)
-    extend(memo, after)
-    return ""
+def _is_instance(x: object, cls: Any) -> bool:
+    try:
+        return isinstance(x, cls)
+    except TypeError:  # isinstance does not work with a TypedDict, or a protocol that is not runtime_checkable
+        return True
 
 
-def _is_called(cls: type[Any], name: str) -> bool:
-    return name in (cls.__name__, cls.__qualname__, f"{cls.__module__}.{cls.__qualname__}")
+def _fit_items(x: object, hint: object, memo: Memo) -> Memo | None:
+    """Do the same as `fit` for the items of a built-in container."""
+    items = _items(x, hint)
+    after = None if items is None else memo
+    for _, item, item_hint in items or ():
+        after = after and fit(item, item_hint, after)
+    return after
 
 
-if TYPE_CHECKING:
-    Typed = Annotated[T, "its fields match their annotations"]
-else:
+def _items(x: Any, hint: Any) -> list[tuple[str, Any, Any]] | None:
+    """Return the items of a container, each with its key path and its hint; None for a tuple of another length."""
+    origin, args = get_origin(hint), get_args(hint)
+    if not args or origin.__module__ not in ("builtins", "collections", "collections.abc"):
+        return []
+    if origin is tuple:
+        hints = args[:1] * len(x) if args[1:] == (...,) else args
+        if len(x) != len(hints):
+            return None
+        return [(f".{i}", *pair) for i, pair in enumerate(zip(x, hints, strict=True))]
+    if issubclass(origin, Mapping) and len(args) == 2:
+        pairs = [[(f", key {key!r}", key, args[0]), (f".{key}", value, args[1])] for key, value in x.items()]
+        return list(itertools.chain.from_iterable(pairs))
+    if issubclass(origin, Iterable) and hasattr(x, "__len__"):  # not an iterator, which would be consumed
+        is_indexed = issubclass(type(x), Sequence)  # a set is not
+        return [(f".{i}" if is_indexed else ", an item", item, args[0]) for i, item in enumerate(x)]
+    return []
 
-    class Typed(metaclass=_TypedClass):
-        """Annotate an argument so that its fields are checked too: `Typed[Linear]` or `Typed["Linear"]` for `Linear`.
 
-        Under jaxtyping's decorator, a name in a shape is one size in the whole call: in the fields of the argument and
-        in all other arguments. Nodes inside the argument have sizes of their own, as in `check_types`. To type checkers
-        `Typed[Linear]` is `Linear`.
+def first_misfit(x: object, hint: object, shown: object, memo: Memo) -> tuple[str, object, object, Memo]:
+    """Find the first part of a container that does not fit.
 
-        >>> import beartype
-        >>> import jax.numpy as jnp
-        >>> from jaxtyping import Array, Float, jaxtyped
-        >>> from treekit import node
-        >>> @node
-        ... class Linear:
-        ...     weight: Float[Array, "dout din"]
-        ...     @jaxtyped(typechecker=beartype.beartype)
-        ...     def __call__(self: Typed["Linear"], x: Float[Array, "din"]) -> Float[Array, "dout"]:
-        ...         return self.weight @ x
-        >>> Linear(jnp.ones((5, 3)))(jnp.ones(3)).shape
-        (5,)
-        >>> Linear(jnp.ones((5, 3)))(jnp.ones(4))
-        Traceback (most recent call last):
-        jaxtyping.TypeCheckError: ...
-        """
+    Args:
+        x: a value that does not fit `hint`.
+        hint: its annotation.
+        shown: its annotation, for messages.
+        memo: the sizes bound before it.
+
+    Returns:
+        The key path of the part in `x`, the part, its annotation for messages, and the sizes bound before it.
+    """
+    hint, shown = _container(x, hint), _container(x, shown)
+    bound = memo
+    for (path, part, part_hint), (_, _, part_shown) in zip(_parts(x, hint, memo), _parts(x, shown, memo), strict=False):
+        after = fit(part, part_hint, bound)
+        if after is None:
+            below, innermost, innermost_shown, bound = first_misfit(part, part_hint, part_shown, bound)
+            return path + below, innermost, innermost_shown, bound
+        bound = after
+    return "", x, shown, memo
+
+
+def _container(x: object, hint: object) -> Any:
+    """Return the one container in a union that `x` is an instance of; `hint` itself if there is not exactly one."""
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+    fitting = [each for each in members if get_args(each) and _is_instance(x, get_origin(each))]
+    return fitting[0] if len(fitting) == 1 else hint
+
+
+def _parts(x: object, hint: object, memo: Memo) -> list[tuple[str, Any, Any]]:
+    """Return the items of a container, or the leaves of a `PyTree[...]`, each with its key path and its hint."""
+    if get_args(hint):
+        return (_is_instance(x, get_origin(hint)) and _items(x, hint)) or []
+    leaf_type, structure = pytree_parts(hint) or (None, None)
+    if leaf_type is None or structure is not None:  # with a structure, the shape of a leaf may depend on its place
+        return []
+    leaves = jtu.tree_flatten_with_path(x, is_leaf=lambda part: fit(part, leaf_type, memo) is not None)[0]
+    return [(f".{path_name(path)}", leaf, leaf_type) for path, leaf in leaves if path]

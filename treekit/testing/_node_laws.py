@@ -1,9 +1,12 @@
-"""The laws of flattening and rebuilding a node."""
+"""The laws of a node: how it is flattened and rebuilt, and its static parts."""
 
+import copy
 import dataclasses
 import inspect
+import math
 import operator
 import sys
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -12,11 +15,10 @@ from treekit._base.describe import count, describe, describe_error, describe_val
 from treekit._base.jax import jtu, untyped
 from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array
-from treekit._base.types import PyTreeDef
-from treekit._diff.diff import tree_diff
-from treekit.check._laws import REGISTER, Violation
-from treekit.check._static_laws import has_static_parts_that_are_static, public_attributes, same_treedef
-from treekit.check._treatments import abstract
+from treekit._base.types import PyTree, PyTreeDef
+from treekit._node.static_values import captured_objects
+from treekit._tree_diff import tree_diff
+from treekit.testing._violations import REGISTER, Violation
 
 
 def _flattens_consistently(x: object) -> Iterator[Violation]:
@@ -60,11 +62,12 @@ def _flattens_consistently(x: object) -> Iterator[Violation]:
 def _keeps_new_leaves(x: object) -> Iterator[Violation]:
     """Law: flattening a rebuilt node gives the leaves that it was rebuilt with."""
     leaves, treedef = jtu.tree_flatten(x)
+    shapes = [untyped.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_array(leaf) else leaf for leaf in leaves]
     for what, stand_ins in [
         ("its own leaves", leaves),
         ("objects that are not arrays, as tree_at and vmap do", [object() for _ in leaves]),
         ("None, as filter and partition do", [None for _ in leaves]),
-        ("ShapeDtypeStructs, as eval_shape does", [abstract(leaf) for leaf in leaves]),
+        ("ShapeDtypeStructs, as eval_shape does", shapes),
     ]:
         if violation := _rebuilt_with(treedef, stand_ins, f"it can be rebuilt with {what}"):
             yield violation
@@ -154,7 +157,7 @@ def _keeps_its_attributes(x: object) -> Iterator[Violation]:
     """Law: a rebuilt node has the same attributes, with the same values, and shares no containers with the first."""
     leaves, treedef = jtu.tree_flatten(x)
     try:
-        old, new = public_attributes(x), public_attributes(treedef.unflatten(leaves))
+        old, new = _public_attributes(x), _public_attributes(treedef.unflatten(leaves))
     except Exception:
         return  # `_keeps_new_leaves` reports it
     cached = [name for name in old if hasattr(inspect.getattr_static(x.__class__, name, None), "__set_name__")]
@@ -173,7 +176,7 @@ def _keeps_its_attributes(x: object) -> Iterator[Violation]:
             fix="make it a field, data or static; " + REGISTER,
         )
     shared = [name for name in old if type(old[name]) in (dict, list, set) and old[name] is new.get(name)]
-    if shared and not any(has_static_parts_that_are_static(x)):
+    if shared and not any(_has_static_parts_that_are_static(x)):
         yield Violation(
             "it shares no container with what is rebuilt from it",
             found=f"{', '.join(shared)} {'is' if len(shared) == 1 else 'are'} the same in both",
@@ -203,9 +206,101 @@ def _identical(xs: list[Any], ys: list[Any]) -> bool:
     return len(xs) == len(ys) and all(map(operator.is_, xs, ys))
 
 
-REBUILD_LAWS: tuple[Callable[[Any], Iterator[Violation]], ...] = (
+def same_treedef(treedef: PyTreeDef, other: PyTree) -> bool:
+    """Whether two treedefs are equal; False if comparing their static parts raises, as arrays do."""
+    try:
+        return bool(treedef == other)
+    except Exception:
+        return False
+
+
+def _public_attributes(x: object) -> dict[str, Any]:
+    """Return the public attributes of an instance with a `__dict__`."""
+    attributes: dict[str, Any] = getattr(x, "__dict__", {})
+    return {name: value for name, value in attributes.items() if not name.startswith("_")}
+
+
+def _has_static_parts_that_are_static(x: object) -> Iterator[Violation]:
+    """Law: static parts are hashable and contain no arrays."""
+    parts, again = _items(_static_part(x)), _items(_static_part(x))
+    wrong = [(part, why) for part in parts if (why := _why_not_static(part, again))]
+    if wrong:
+        fields = [
+            f"{name}, of type {type(value).__qualname__}"
+            for name, value in _public_attributes(x).items()
+            if any(value is part for part, _ in wrong)
+        ]
+        yield Violation(
+            "its static parts are hashable and contain no array",
+            found=f"{', '.join(fields) or 'what flatten returns besides the leaves'}: {wrong[0][1]}",
+            effect="jit raises, compiles at each call, or keeps using the old value when it is changed in place",
+            fix="make it a data field, or store a tuple for a list and a frozenset for a set",
+        )
+
+
+def _items(static: object) -> list[Any]:
+    """Return the items of nested tuples."""
+    return jtu.tree_leaves(static, is_leaf=lambda x: not isinstance(x, tuple))
+
+
+def _static_part(x: object) -> Any:
+    """Return the static part in the treedef of a node."""
+    if type(x) in (dict, OrderedDict, defaultdict):
+        return None  # only the keys, in a list of JAX's own
+    return jtu.tree_structure(x).node_data()[1]
+
+
+def _why_not_static(part: object, again: list[Any]) -> str:
+    """Say why this part cannot be static, or return "".
+
+    `again` has the parts from a second flattening: a dict that flatten creates each time cannot be changed in place.
+    """
+    if any(map(is_array, jtu.tree_leaves([part, *captured_objects(part)]))):
+        return "it contains an array"
+    try:
+        hash(part)
+    except Exception as error:
+        return describe_error(error) if any(part is other for other in again) else ""
+    return ""
+
+
+def _distinguishes_numbers(x: object) -> Iterator[Violation]:
+    fields = dataclasses.fields(x) if dataclasses.is_dataclass(x) else ()
+    for name in [field.name for field in fields if _takes_any_number(field.type)]:
+        value = getattr(x, name, None)
+        if not isinstance(value, bool | int | float) or not math.isfinite(value):
+            continue
+        for other in (float(value), int(value), bool(value), -float(value)):
+            if other == value and repr(other) != repr(value) and _has_same_structure_with(x, name, other):
+                yield Violation(
+                    "static values that are equal but not the same are distinguished: 1, 1.0 and True; 0.0 and -0.0",
+                    found=f"{name}={value!r} has the structure of {name}={other!r}",
+                    effect="jit uses a function compiled for one value for the other, with its dtypes and branches",
+                    fix="make the class a treekit.node, or convert the value when you create it and annotate one type",
+                )
+                break
+
+
+def _takes_any_number(annotation: object) -> bool:
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return any(word in text for word in ("Any", "object", "float", "complex"))  # type checkers accept an int as a float
+
+
+def _has_same_structure_with(x: object, name: str, value: object) -> bool:
+    try:
+        other = copy.copy(x)
+        object.__setattr__(other, name, value)
+        is_static = all(leaf is not value for leaf in jtu.tree_leaves(other))
+        return is_static and same_treedef(jtu.tree_structure(other), jtu.tree_structure(x))
+    except Exception:
+        return False  # the class does not allow such a copy
+
+
+NODE_LAWS: tuple[Callable[[Any], Iterator[Violation]], ...] = (
     _flattens_consistently,
     _keeps_new_leaves,
     _is_rebuilt_without_its_code,
     _keeps_its_attributes,
+    _has_static_parts_that_are_static,
+    _distinguishes_numbers,
 )

@@ -440,6 +440,13 @@ def test_tells_what_is_wrong(fault: str) -> None:
     assert told.count("\n  effect: ") == told.count("\n  fix: ") == told.count("\n- ") >= 1
 
 
+def test_a_class_is_refused() -> None:
+    with pytest.raises(
+        TypeError, match=r"takes an instance, found the class Linear: write check_pytree\(Linear\(\.\.\.\)\)"
+    ):
+        check_pytree(eqx.nn.Linear)
+
+
 def test_tells_each_fault_of_a_class_once() -> None:
     layers = [AnyStatic([AnyStatic(ONES, [1]), AnyStatic(ONES, [2])]), Reruns(1)]
     with pytest.raises(AssertionError, match=r"of class list breaks 2 laws:") as caught:

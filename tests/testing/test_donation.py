@@ -1,0 +1,84 @@
+"""check_donation: each leaf that is not usable, and leaves that share a buffer, by name."""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from treekit import optax
+from treekit.testing import check_donation
+
+X, Y = jnp.ones(3, jnp.float32), jnp.zeros(3, jnp.float32)
+MODEL = eqx.nn.MLP(2, 1, 3, depth=1, dtype=jnp.float32, key=jax.random.key(0))
+TX = optax.sgd(1e-3, momentum=0.9)
+BATCH = jnp.ones((4, 2), jnp.float32)
+
+
+def step(model: Any, state: Any, batch: Any) -> Any:
+    grads = eqx.filter_grad(lambda m: jnp.mean(jax.vmap(m)(batch)))(model)
+    return optax.apply_gradients(TX, grads, state, model)
+
+
+def cast(params: Any) -> Any:
+    return {"w": params["w"] + 1, "h": params["h"].astype(jnp.float32)}
+
+
+# function, arguments
+USABLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "each argument comes back": (lambda x, y: (x + 1, y), (X, Y)),
+    "in another order": (lambda x, y: (y + 1, x), (X, Y)),
+    "a step of a whole model": (functools.partial(step, batch=BATCH), (MODEL, TX.init(MODEL))),
+    "jitted already": (jax.jit(lambda x: x + 1, donate_argnums=0), (X,)),
+    "a key": (lambda key: jax.random.split(key)[0], (jax.random.key(0),)),
+    "NumPy and a constant": (lambda x, y: x + y, (np.ones(3, np.float32), 2.0)),
+    "nothing to reuse": (lambda x: x.sum(), (jnp.ones((2, 0)),)),
+}
+
+# function, arguments, the lines of the error
+UNUSABLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
+    "a batch": (step, (MODEL, TX.init(MODEL), BATCH), "batch +f32[4,2] +no result has this shape and dtype"),
+    "another dtype": (cast, ({"w": X, "h": X.astype(jnp.bfloat16)},), "params.h +bf16[3] +no result has this shape"),
+    "two for one result": (
+        lambda x, y: x + y,
+        (X, Y),
+        "1 of 2 donated leaves was.*y +f32[3] +2 leaves have this shape and dtype, and 1 result",
+    ),
+    "not read": (lambda x: jnp.zeros(3, jnp.float32), (X,), "x +f32[3] +f does not read it"),
+    "none of two": (lambda x, y: x[0] * y[0], (X, Y), "2 of 2 donated leaves were not usable.* x .* y "),
+    "positional": (lambda *xs: xs[0], (X, Y), "xs.1 +f32[3]"),
+    "one buffer": (lambda x, y: (x, y), ({"a": X}, X), "share a buffer, which cannot be donated twice.*x.a, y$"),
+}
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_silent_if_all_is_reused(name: str) -> None:
+    f, args = USABLE[name]
+    check_donation(f, *args)
+    assert not any(x.is_deleted() for x in jax.tree.leaves(args) if isinstance(x, jax.Array))
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_what_is_not_usable_is_named(name: str) -> None:
+    f, args, words = UNUSABLE[name]
+    pattern = "(?s)" + re.sub(r"([\[\]])", r"\\\1", words)
+    with pytest.raises(AssertionError, match=pattern):
+        check_donation(f, *args)
+
+
+def test_it_agrees_with_jax() -> None:
+    """The lines are those whose donated buffers JAX does not delete."""
+    params = {"w": X.copy(), "h": X.astype(jnp.bfloat16)}
+    with jax.debug_nans(False):  # with it, JAX donates nothing
+        jax.jit(cast, donate_argnums=0)(params)
+    assert params["w"].is_deleted() and not params["h"].is_deleted()
+
+
+def test_without_an_array_there_is_nothing_to_check() -> None:
+    with pytest.raises(ValueError, match="no array in the arguments"):
+        check_donation(lambda x: x, 1.0)

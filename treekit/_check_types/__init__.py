@@ -1,1 +1,0 @@
-"""Compare the fields of nodes with their annotations."""

@@ -1,0 +1,86 @@
+"""`check_donation`: which donated leaves a jitted function does not use, by name."""
+
+import inspect
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from treekit._base.describe import count, describe
+from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.table import in_columns
+from treekit.testing._case import buffers, by_path, is_jit_argument, split
+
+
+def check_donation(f: Callable[..., object], *args: object) -> None:
+    """Check that a jitted function reuses the memory of all its arguments for its results, if they are donated.
+
+    It runs `jax.jit(f)` once on copies of the arguments, with all of them donated, and looks at which were deleted.
+    Close over what you do not donate, such as a batch: `check_donation(lambda m, s: step(m, s, batch), model, state)`.
+
+    Args:
+        f: a function, such as a training step. It may be jitted already.
+        *args: its arguments: pytrees, such as whole models. Arrays are donated, other leaves are constants.
+
+    Raises:
+        AssertionError: a donated leaf was not usable, since no result is left whose memory it could be; or two leaves
+            share a buffer, which cannot be donated twice. The message lists each by name.
+        ValueError: there is no array in the arguments.
+
+    >>> import jax.numpy as jnp
+    >>> def step(params, batch):
+    ...     return {"w": params["w"] - batch.mean()}
+    >>> check_donation(lambda params: step(params, jnp.ones(5)), {"w": jnp.ones(3)})
+    >>> check_donation(step, {"w": jnp.ones(3)}, jnp.ones(5))
+    Traceback (most recent call last):
+    AssertionError: 1 of 2 donated leaves was not usable:
+      batch  f32[5]  no result has this shape and dtype
+    Return a new value for each, or do not donate it.
+    """
+    named = OrderedDict(inspect.signature(f).bind(*args).arguments)
+    arrays, args_with = split(args)
+    names = [name for name, x in by_path(named).items() if is_jit_argument(x)]
+    if not arrays:
+        raise ValueError("check_donation found no array in the arguments, so there is nothing to donate")
+    results: list[str] = []
+
+    def run(*donated: Any) -> list[Any]:
+        out = [x for x in jtu.tree_leaves(f(*args_with(list(donated)))) if is_jit_argument(x)]
+        results[:] = [describe(x) for x in out]
+        return out
+
+    copies = [jnp.array(x, copy=True) for x in arrays]
+    kinds = [describe(x) for x in copies]
+    with warnings.catch_warnings(), jax.debug_nans(False), jax.debug_infs(False):  # with these, JAX donates nothing
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        untyped.jit(run, donate_argnums=range(len(copies)))(*copies)
+
+    wrong: list[str] = []
+    unusable = [
+        (name, kind) for name, kind, x in zip(names, kinds, copies, strict=True) if x.size and not x.is_deleted()
+    ]
+    if unusable:
+        given, returned = Counter(kinds), Counter(results)
+        rows: list[tuple[str, ...]] = []
+        for name, kind in unusable:
+            why = "no result has this shape and dtype"
+            if 0 < returned[kind] < given[kind]:
+                why = f"{given[kind]} leaves have this shape and dtype, and {count(returned[kind], 'result')}"
+            elif returned[kind]:
+                why = "f does not read it, or the result is sharded in another way"
+            rows.append((name, kind, why))
+        were = "was" if len(unusable) == 1 else "were"
+        wrong.append(f"{len(unusable)} of {len(names)} donated leaves {were} not usable:")
+        wrong += [f"  {line}" for line in in_columns(rows)]
+        wrong.append("Return a new value for each, or do not donate it.")
+    owners: dict[int, list[str]] = {}
+    for name, buffer in buffers(named).items():
+        owners.setdefault(buffer, []).append(name)
+    shared = [sharing for sharing in owners.values() if len(sharing) > 1]
+    if shared:
+        wrong.append("These leaves share a buffer, which cannot be donated twice. Copy all but one with jnp.copy:")
+        wrong += [f"  {', '.join(sharing)}" for sharing in shared]
+    if wrong:
+        raise AssertionError("\n".join(wrong))
