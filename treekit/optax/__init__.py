@@ -25,6 +25,8 @@ from treekit.optax import second_order as second_order
 from treekit.optax import transforms as transforms
 from treekit.optax import tree as tree
 from treekit.optax import tree_utils as tree_utils
+from treekit.optax._average import get_ema as get_ema
+from treekit.optax._average import params_ema as params_ema
 from treekit.optax._functions.apply import apply_updates as apply_updates
 from treekit.optax._functions.apply import tree_map_params as tree_map_params
 from treekit.optax._functions.apply_gradients import apply_gradients as apply_gradients
@@ -32,7 +34,6 @@ from treekit.optax._functions.averages import incremental_update as incremental_
 from treekit.optax._functions.averages import periodic_update as periodic_update
 from treekit.optax._functions.eight_bits import decode_state as decode_state
 from treekit.optax._functions.eight_bits import encode_state as encode_state
-from treekit.optax._functions.eval_params import get_ema as get_ema
 from treekit.optax._functions.hyperparams import get_hyperparams as get_hyperparams
 from treekit.optax._functions.hyperparams import set_hyperparams as set_hyperparams
 from treekit.optax._functions.summary import summary as summary
@@ -53,7 +54,6 @@ from treekit.optax._wrappers.masking import partition as partition
 from treekit.optax._wrappers.masking import selective_transform as selective_transform
 from treekit.optax._wrappers.monitor import monitor as monitor
 from treekit.optax._wrappers.multi_steps import MultiSteps as MultiSteps
-from treekit.optax._wrappers.params_ema import params_ema as params_ema
 from treekit.optax._wrappers.scale_by_tree import scale_by_tree as scale_by_tree
 
 multi_transform = partition
@@ -81,5 +81,5 @@ for _name, _module in list(vars(_optax).items()):
         sys.modules.setdefault(f"{__name__}.{_name}", _wrap_module(_module, f"{__name__}.{_name}"))
 
 # Where the classes of states were before; pickles made then name these modules.
-for _name in ("dtype_preserving", "params_ema", "scale_by_tree"):
+for _name in ("dtype_preserving", "scale_by_tree"):
     sys.modules[f"{__name__}._{_name}"] = sys.modules[f"{__name__}._wrappers.{_name}"]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from treekit.optax._functions.eval_params import schedule_free_eval_params as schedule_free_eval_params
+from treekit.optax._average import schedule_free_eval_params as schedule_free_eval_params
 
 if TYPE_CHECKING:
     from treekit.optax._lookup.names_contrib import *
