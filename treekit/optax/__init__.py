@@ -36,10 +36,10 @@ from treekit.optax._functions.eight_bits import decode_state as decode_state
 from treekit.optax._functions.eight_bits import encode_state as encode_state
 from treekit.optax._functions.hyperparams import get_hyperparams as get_hyperparams
 from treekit.optax._functions.hyperparams import set_hyperparams as set_hyperparams
-from treekit.optax._functions.summary import summary as summary
 from treekit.optax._lookup.wrap_optax import replace as _replace
 from treekit.optax._lookup.wrap_optax import wrap_attribute as _wrap_attribute
 from treekit.optax._lookup.wrap_optax import wrap_module as _wrap_module
+from treekit.optax._summary import summary as summary
 from treekit.optax._wrappers.apply_if_finite import apply_if_finite as apply_if_finite
 from treekit.optax._wrappers.conditionally import conditionally_mask as conditionally_mask
 from treekit.optax._wrappers.conditionally import conditionally_transform as conditionally_transform
