@@ -1,5 +1,6 @@
 """Averages of the params in the state: `params_ema` with `get_ema`, and those of schedule-free optimizers."""
 
+import functools
 from collections import OrderedDict
 from typing import Any, NamedTuple, TypeVar
 
@@ -96,7 +97,7 @@ def params_ema(decay: ArrayLike | optax.Schedule, debias: bool = True) -> Gradie
         if params is None:
             raise ValueError("params_ema averages the params, so update needs them: update(updates, state, params)")
         total, share = _total_and_share(state)
-        average = jtu.tree_map(lambda old, param: _mix(old, param, share), state.params_ema, params)
+        average = jtu.tree_map(functools.partial(_mix, share), state.params_ema, params)
         current: Any = decay(state.ema_count) if callable(decay) else decay
         if not is_real_number(current):
             raise TypeError(f"the schedule of params_ema must return one real number, found {describe_value(current)}")
@@ -117,7 +118,7 @@ def _total_and_share(state: ParamsEmaState) -> tuple[Array, Array]:
     return total, jnp.where(has_weight, weight / jnp.where(has_weight, total, 1), 1)
 
 
-def _mix(average: Any, param: Any, share: Array) -> Array:
+def _mix(share: Array, average: Any, param: Any) -> Array:
     share, param = share.astype(average.dtype), param.astype(average.dtype)
     return jnp.where(share == 1, param, average + share * (param - average))
 
@@ -163,7 +164,7 @@ def get_ema(state: OptState, params: T) -> T:
     leaves, treedef = jtu.tree_flatten(params)
     for i, (path, average) in _by_leaf(averages, params, "averages of the params").items():
         if has_gradient(leaves[i]):
-            leaves[i] = _mix(average, leaves[i], shares[path])
+            leaves[i] = _mix(shares[path], average, leaves[i])
     return cast_tree_like(params, treedef.unflatten(leaves))
 
 

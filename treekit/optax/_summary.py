@@ -78,7 +78,7 @@ class Summary:
     In the table, a subtree whose leaves differ only in their shapes is one row. The table ends after fifty rows.
 
     Attributes:
-        rows: a row for each leaf, in the order of the tree.
+        rows: a row for each leaf that is not a function, in the order of the tree.
         totals: of the leaves that can be parameters, the counts "leaves", "unmoved" (the first step does not change
             them, with a gradient or without) and "elements"; the "bytes" of the params, the "state_bytes", and the
             "shared_bytes" of state that does not belong to one leaf (counts, hyperparameters).
@@ -154,7 +154,7 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     Returns:
         A `Summary`: print it, or read its `rows`. The notes of rows say what two steps do not show: a step depends on a
         loss, as in a line search, or on random numbers; it is not finite; the optimizer fails, or needs other
-        arguments; the leaf is not a parameter, such as a function, or an object of a class that is not a pytree.
+        arguments; the leaf is not a parameter, such as an object of a class that is not a pytree.
 
     Raises:
         TypeError: `optimizer` is not a transformation.
@@ -187,12 +187,16 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     has_copies = state is not None and any(entry.role == "params" for entry in entries)  # of params that are not ones
 
     rows: list[Row] = []
+    keys: list[tuple[str, ...]] = []
     present = [(i, path, x) for i, (path, x) in enumerate(leaves) if x is not None]
     for (i, path, x), effect in zip(present, _effects(tx, ones, start), strict=True):
+        if describe_function(x):
+            continue
         shape, dtype = (np.shape(x), str(dtype_of(x))) if is_parameter(x) else ((), "")
-        kind = describe(untyped.ShapeDtypeStruct(shape, dtype)) if dtype else describe_function(x) or describe(x)
+        kind = describe(untyped.ShapeDtypeStruct(shape, dtype) if dtype else x)
         decay, state_of_leaf = None if has_copies else effect.decay, tuple(owned.get(i, ()))
         rows.append(Row(path_name(path), kind, shape, dtype, effect.step, decay, state_of_leaf, effect.note))
+        keys.append(tuple(map(key_name, path)))
     state_bytes = sum(map(_nbytes, jtu.tree_leaves(start)))
     parameters = [row for row in rows if row.dtype]
     totals = {
@@ -203,7 +207,7 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
         "state_bytes": state_bytes,
         "shared_bytes": state_bytes - sum(row.bytes for row in rows),
     }
-    return Summary(tuple(rows), totals, tuple(tuple(map(key_name, path)) for _, path, _ in present))
+    return Summary(tuple(rows), totals, tuple(keys))
 
 
 def _concrete(x: Any) -> Any:
