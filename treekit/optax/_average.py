@@ -2,7 +2,8 @@
 
 import functools
 from collections import OrderedDict
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import optax
 from jax.core import Tracer
@@ -23,6 +24,10 @@ from treekit.optax._kernel.state_map import is_placeholder
 from treekit.optax._kernel.transformation import GradientTransformation, described
 
 T = TypeVar("T")
+if TYPE_CHECKING:
+    Decay = ArrayLike | Callable[[Any], Any]
+else:  # by which inject_hyperparams sees that a callable is a schedule; checkers that do not read Optax take it for Any
+    Decay = ArrayLike | optax.Schedule
 
 
 class ParamsEmaState(NamedTuple):
@@ -43,7 +48,7 @@ class ParamsEmaState(NamedTuple):
 
 
 @described
-def params_ema(decay: ArrayLike | optax.Schedule, debias: bool = True) -> GradientTransformation[ParamsEmaState]:
+def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[ParamsEmaState]:
     """Keep an exponential moving average of the params in the state; `get_ema` returns it.
 
     After t steps, it is the average of the params after each step, with the weight `decay**(t - i)` for step i. Each

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from treekit._base.describe import describe, describe_error, describe_function, in_columns
-from treekit._base.dtype import as_array, dtype_of, has_no_update, issubdtype, resolve_array
+from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import key_name, path_name
 from treekit._base.predicates import has_gradient, is_parameter
@@ -26,7 +26,10 @@ from treekit.optax._kernel.transformation import GradientTransformation
 _ROWS = 50  # in a table at most
 _MOST_MINI_STEPS = 1000
 _STEEP, _FLAT = 1e3, 1e-3  # curvatures for which any line search finds different steps
-_SAME = 1e-3  # relative; steps that differ by less are one number
+_LAST_LINE = (
+    "leaves: {leaves:,}, unmoved: {unmoved:,}; numbers: {elements:,}, bytes: {bytes:,}; bytes of state: "
+    "{state_bytes:,}, shared by all leaves: {shared_bytes:,}"
+)
 _RESET, _BOLD, _YELLOW = "\033[0m", "\033[1m", "\033[33m"
 
 
@@ -73,9 +76,9 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What the first step of an optimizer does to each leaf. Its `str()` is a table, and a notebook shows it as one.
+    """What the first step of an optimizer does to each leaf. Its `str()` is a table of fifty rows at most.
 
-    In the table, a subtree whose leaves differ only in their shapes is one row. The table ends after fifty rows.
+    In the table, and in a notebook, a subtree whose leaves differ only in their shapes is one row.
 
     Attributes:
         rows: a row for each leaf that is not a function, in the order of the tree.
@@ -127,12 +130,8 @@ class Summary:
         return [head, *(_cells(*group) for group in self._groups()[:_ROWS])]
 
     def _last_lines(self) -> list[str]:
-        more = len(self._groups()) - _ROWS
-        line = (
-            "leaves: {leaves:,}, unmoved: {unmoved:,}; numbers: {elements:,}, bytes: {bytes:,}; "
-            "bytes of state: {state_bytes:,}, shared by all leaves: {shared_bytes:,}"
-        ).format(**self.totals)
-        return [*([f"… and {more} more rows"] if more > 0 else []), line]
+        more, line = len(self._groups()) - _ROWS, _LAST_LINE.format(**self.totals)
+        return [f"… and {more} more rows", line] if more > 0 else [line]
 
 
 def summary(optimizer: TransformationLike, params: Params, state: OptState = None) -> Summary:
@@ -182,10 +181,9 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     owned: dict[int | None, list[Accumulator]] = {}
     for x, entry in zip(jtu.tree_leaves(start), entries, strict=True):
         name = entry.field or path_name(entry.path[: entry.depth])
-        found = Accumulator(name, path_name(entry.path), str(dtype_of(x)), _nbytes(x))
+        found = Accumulator(name, path_name(entry.path), str(dtype_of(x)), int(getattr(x, "nbytes", 0)))
         owned.setdefault(entry.param, []).append(found)
     has_copies = state is not None and any(entry.role == "params" for entry in entries)  # of params that are not ones
-
     rows: list[Row] = []
     keys: list[tuple[str, ...]] = []
     present = [(i, path, x) for i, (path, x) in enumerate(leaves) if x is not None]
@@ -193,17 +191,16 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
         if describe_function(x):
             continue
         shape, dtype = (np.shape(x), str(dtype_of(x))) if is_parameter(x) else ((), "")
-        kind = describe(untyped.ShapeDtypeStruct(shape, dtype) if dtype else x)
-        decay, state_of_leaf = None if has_copies else effect.decay, tuple(owned.get(i, ()))
-        rows.append(Row(path_name(path), kind, shape, dtype, effect.step, decay, state_of_leaf, effect.note))
+        kind, decay = _type(shape, dtype) if dtype else describe(x), None if has_copies else effect.decay
+        rows.append(Row(path_name(path), kind, shape, dtype, effect.step, decay, tuple(owned.get(i, ())), effect.note))
         keys.append(tuple(map(key_name, path)))
-    state_bytes = sum(map(_nbytes, jtu.tree_leaves(start)))
+    state_bytes = sum(x.bytes for found in owned.values() for x in found)
     parameters = [row for row in rows if row.dtype]
     totals = {
         "leaves": len(parameters),
         "unmoved": sum(map(_is_unmoved, parameters)),
-        "elements": sum(_size(row) for row in parameters),
-        "bytes": sum(_size(row) * jnp.dtype(row.dtype).itemsize for row in parameters),
+        "elements": sum(math.prod(row.shape) for row in parameters),
+        "bytes": sum(math.prod(row.shape) * jnp.dtype(row.dtype).itemsize for row in parameters),
         "state_bytes": state_bytes,
         "shared_bytes": state_bytes - sum(row.bytes for row in rows),
     }
@@ -214,19 +211,8 @@ def _concrete(x: Any) -> Any:
     return jnp.ones(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else resolve_array(x)
 
 
-def _nbytes(x: object) -> int:
-    return int(getattr(x, "nbytes", 0))
-
-
-def _size(row: Row) -> int:
-    return math.prod(row.shape)
-
-
 def _is_unmoved(row: Row) -> bool:
     return row.step == 0 and row.decay == 0
-
-
-# ------------------------------------------------------------------------------------------------------- taking steps
 
 
 class _Effect(NamedTuple):
@@ -276,7 +262,7 @@ def _no_effect(x: object) -> _Effect:
 
 def _if_same(first: float | None, *others: float | None) -> float | None:
     """Return a number if the others are about the same."""
-    is_same = all(first is not None and x is not None and math.isclose(first, x, rel_tol=_SAME) for x in others)
+    is_same = all(first is not None and x is not None and math.isclose(first, x, rel_tol=1e-3) for x in others)
     return first if is_same else None
 
 
@@ -286,11 +272,7 @@ def _measure(
     treedef = jtu.tree_structure(params)
     taken = (_take_round(tx, params, state, slope, curvature) for slope in (1.0, 0.0))
     moved, still = (flatten_updates(treedef, updates) for updates in taken)
-
-    def sizes(update: Any, rest: Any) -> tuple[Any, Any]:
-        return (0.0, 0.0) if has_no_update(update) or has_no_update(rest) else _sizes(update, rest)
-
-    measured: list[Any] = jax.device_get(list(map(sizes, moved, still)))  # one transfer for all
+    measured: list[Any] = jax.device_get([_sizes(*pair) for pair in zip(moved, still, strict=True)])
     return [_Effect(*map(_if_finite, pair)) for pair in measured]
 
 
@@ -303,6 +285,8 @@ def _measure_sizes(update: Any, rest: Any) -> tuple[Any, Any]:
 
     Without a gradient, some optimizers divide 0 by 0, so NaN in `rest` counts as 0 in the difference.
     """
+    if update is None or rest is None:
+        return 0.0, 0.0
     wide = jnp.complex64 if jnp.iscomplexobj(update) else jnp.float32
     update, rest = update.astype(wide), rest.astype(wide)
     step = update - jnp.nan_to_num(rest, nan=0, posinf=0, neginf=0)
@@ -317,7 +301,7 @@ def _take_round(
     tx: GradientTransformation[Any], params: Params, state: OptState, slope: float, curvature: float | None
 ) -> Updates:
     """Return the updates of one step for gradients of `slope`; with MultiSteps, the sum of the updates of a round."""
-    grads = jtu.tree_map(_none_without_gradient, params, _filled(params, slope))
+    grads = _filled(params, slope, others=False)
     extra = {} if curvature is None else _made_up_arguments(params, grads, curvature)
     rounds, total = _rounds(state), None
     for _ in range(_MOST_MINI_STEPS):
@@ -337,13 +321,13 @@ def _rounds(state: OptState) -> list[int]:
     return [int(x.gradient_step) for x in jtu.tree_leaves(state, is_leaf=stop) if stop(x)]
 
 
-def _filled(tree: Params, value: float) -> Any:
-    """Replace arrays that can have a gradient by ones that are `value` everywhere. Those that are alike share one."""
+def _filled(tree: Params, value: float, *, others: bool = True) -> Any:
+    """Fill arrays that can have a gradient; those that are alike become one array. Other leaves are kept, or None."""
     made: dict[Any, Any] = {}
 
     def fill(x: Any) -> Any:
         if not has_gradient(x):
-            return x
+            return x if others else None
         key = x.shape, dtype_of(x), getattr(x, "sharding", None)
         if key not in made:
             made[key] = jnp.full_like(x, value)
@@ -352,24 +336,19 @@ def _filled(tree: Params, value: float) -> Any:
     return jtu.tree_map(fill, tree)
 
 
-def _none_without_gradient(param: object, grad: object) -> Any:
-    return grad if has_gradient(param) else None
-
-
 def _made_up_arguments(params: Params, grads: Updates, curvature: float) -> dict[str, Any]:
     """Return the extra arguments for a quadratic loss with these gradients, and the weight of a micro-batch."""
 
     def value_fn(candidate: object, weight: float = 1.0) -> Any:  # line searches pass on what it has a parameter for
+        total: Any = jnp.float32(curvature)
         trees = (jtu.tree_leaves(tree, is_leaf=is_none) for tree in (candidate, params, grads))
-        terms = [_term(x - p, g, curvature) for x, p, g in zip(*trees, strict=True) if has_gradient(p)]
-        return sum(terms, jnp.float32(curvature))
+        for x, param, grad in zip(*trees, strict=True):
+            if has_gradient(param):
+                away, slope = (jnp.ravel(y).real.astype(jnp.float32) for y in (x - param, grad))
+                total += jnp.sum(slope * away + curvature / 2 * away * away)
+        return total
 
     return {"value": jnp.float32(curvature), "grad": grads, "value_fn": value_fn, "weight": 1.0}
-
-
-def _term(away: Any, grad: Any, curvature: float) -> Any:
-    distance, slope = (jnp.ravel(x).real.astype(jnp.float32) for x in (away, grad))
-    return jnp.sum(slope * distance + curvature / 2 * distance * distance)
 
 
 def _with_other_keys(state: OptState) -> Any:
@@ -390,9 +369,6 @@ def _with_other_keys(state: OptState) -> Any:
     return jtu.tree_map(other, state) if any(map(is_key, jtu.tree_leaves(state))) else None
 
 
-# ----------------------------------------------------------------------------------------------------------- the table
-
-
 def _group(rows: Sequence[Row], keys: Sequence[tuple[str, ...]], depth: int) -> Iterator[tuple[str, list[Row]]]:
     """Yield the rows that are printed as one row, with the path of their subtree."""
     if len(set(map(_look, rows))) == 1:
@@ -408,17 +384,17 @@ def _group(rows: Sequence[Row], keys: Sequence[tuple[str, ...]], depth: int) -> 
 
 def _look(row: Row) -> tuple[str, ...]:
     """Return what is printed for a row, without its path, shape and bytes."""
-    state = ", ".join(f"{x.name} {_short(x.dtype)}" for x in row.state)
-    kind = _short(row.dtype) if row.dtype else row.type
+    state = ", ".join(f"{x.name} {_type((), x.dtype).removesuffix('[]')}" for x in row.state)
+    kind = _type((), row.dtype).removesuffix("[]") if row.dtype else row.type
     return kind, *("-" if x is None else f"{x:.3g}" for x in (row.step, row.decay)), state, row.note
 
 
 def _cells(path: str, rows: Sequence[Row]) -> tuple[str, ...]:
     kind, step, decay, state, note = _look(rows[0])
-    numbers = f", {sum(map(_size, rows)):,} numbers" if rows[0].dtype else ""
+    numbers = f", {sum(math.prod(row.shape) for row in rows):,} numbers" if rows[0].dtype else ""
     array = rows[0].type if len(rows) == 1 else f"{kind}, {len(rows)} leaves{numbers}"
     return path or "(all)", array, step, decay, state, f"{sum(row.bytes for row in rows):,}", note
 
 
-def _short(dtype: str) -> str:
-    return describe(untyped.ShapeDtypeStruct((), dtype)).removesuffix("[]")
+def _type(shape: tuple[int, ...], dtype: str) -> str:
+    return describe(untyped.ShapeDtypeStruct(shape, dtype))
