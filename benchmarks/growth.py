@@ -92,7 +92,7 @@ def calls(leaves: int) -> dict[str, Callable[[], Any]]:
         ),
         "get_hyperparams": lambda: optax.get_hyperparams(state),
         "set_hyperparams": lambda: optax.set_hyperparams(state, learning_rate=0.2),
-        "get_ema": lambda: optax.get_ema(averaged),
+        "get_ema": lambda: optax.get_ema(averaged, a),
         "summary of sgd": lambda: optax.summary(optax.sgd(0.1), a),
     }
     for name, tx in optimizers().items():

@@ -44,7 +44,8 @@ SCHEDULE_FREE: dict[str, Callable[[Any], Any]] = {
     "chain": lambda tx: tko.chain(tko.clip(1.0), tx),
     "chain_of_optax": lambda tx: optax.chain(optax.clip(1.0), optax.chain(tx)),
     "named_chain": lambda tx: tko.named_chain(("clip", tko.clip(1.0)), ("tx", tx)),
-    "averaged": lambda tx: tko.chain(tx, tko.params_ema(0.5)),
+    "averaged": lambda tx: tko.chain(tx, tko.params_ema(0.5), tko.monitor({"norm": optax.tree.norm})),
+    "conditional": lambda tx: tko.conditionally_mask(tx, lambda step: step % 2 == 0),
     "rounds": lambda tx: tko.MultiSteps(tx, 2),
     "if_finite": lambda tx: tko.apply_if_finite(tx, 3),
     "injected": lambda tx: tko.inject_hyperparams(lambda scale: tko.chain(tko.scale(scale), tx))(1.0),
@@ -70,10 +71,16 @@ def test_its_state_is_found_in_wrappers(name: str) -> None:
     expected = train(bare, 4)
     if name == "groups":
         expected["b"] = train(plain, 4)["b"]
-    cases.assert_close(train(tx, 8 if name == "rounds" else 4), expected)
+    cases.assert_close(train(tx, 8 if name in ("rounds", "conditional") else 4), expected)
 
 
 FREE = optax.contrib.schedule_free_sgd(0.1)
+
+
+def test_params_of_other_shapes_are_an_error() -> None:
+    state = FREE.init({"w": jnp.ones(2)})
+    with pytest.raises(ValueError, match=r"at w, the params have f32\[3\], and the states of schedule_free f32\[2\]"):
+        tko.contrib.schedule_free_eval_params(state, {"w": jnp.ones(3)})
 
 
 @pytest.mark.parametrize(
@@ -83,13 +90,17 @@ FREE = optax.contrib.schedule_free_sgd(0.1)
             optax.chain(optax.contrib.schedule_free_sgd(0.1), optax.scale(0.5)),
             r"schedule_free is at 0 .* Put it last",
         ),
-        (optax.contrib.mechanize(FREE), r"returns other updates \(MechanicState\)"),
+        (optax.contrib.mechanize(FREE), r"changes its updates \(MechanicState\)"),
+        (
+            tko.conditionally_transform(FREE, lambda step: step > 0),
+            r"schedule_free is at inner_state .* changes its updates \(ConditionallyTransformState\)",
+        ),
         (
             tko.chain(*[tko.masked(FREE, {"w": True, "b": i}) for i in (False, True)]),
             "another transformation follows it",
         ),
     ],
-    ids=["followed", "inside", "two"],
+    ids=["followed", "inside", "conditional", "two"],
 )
 def test_where_other_updates_are_applied_it_is_an_error(tx: Any, message: str) -> None:
     params = {"w": jnp.ones(2), "b": jnp.ones(2)}

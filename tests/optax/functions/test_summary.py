@@ -1,4 +1,4 @@
-"""summary: what one step does to each leaf, as found by taking it."""
+"""summary: what the first step does to each leaf, as found by taking it."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import pytest
 
 from tests.optax import cases
 from treekit import optax as tko
-from treekit.optax._functions.summary import Summary
+from treekit.optax._summary import Summary
 
 PARAMS: Any = {
     "body": {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3, np.float32)},
@@ -50,19 +50,21 @@ GROUPS = {
     "scale": (0.0, 0.0, "", 0),
 }
 TABLE = """\
-leaf   array                     step   decay   state           bytes
+leaf   array                     step   decay   state           bytes  note
 body   f32, 2 leaves, 9 numbers  0.001  0.0001  mu f32, nu f32  72
 head   f32[3]                    0.5    0                       0
-scale  f32[]                     0      0                       0
-leaves: 4, frozen: 1; numbers: 13, bytes: 52; bytes of state: 76, shared by all leaves: 4"""
+scale  f32[]                     0      0                       0      0 in the first step
+leaves: 4, unmoved: 1; numbers: 13, bytes: 52; bytes of state: 76, shared by all leaves: 4"""
 
 
 @pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
-def test_groups_show_their_rates_and_what_is_frozen(o: Any) -> None:
+def test_groups_show_their_rates_and_what_does_not_move(o: Any) -> None:
     found = tko.summary(groups(o), params())
     assert of(found) == GROUPS
     assert found.rows[0].state[0].path == "inner_states.adamw.inner_state.0.mu.body.b"
-    assert (found.rows[0].shape, found.rows[0].dtype) == ((3,), "float32")
+    assert (found.rows[0].type, found.rows[0].shape, found.rows[0].dtype) == ("f32[3]", (3,), "float32")
+    assert [row.note for row in found.rows] == ["", "", "", "0 in the first step"]
+    assert found.totals["unmoved"] == 1
     assert str(found) == TABLE
 
 
@@ -97,8 +99,8 @@ def test_every_kind_of_params(kind: str) -> None:
             assert (row.step, row.decay, row.note) == (0.25, 0.0, "")
             assert [(x.name, x.bytes) for x in row.state] == [("trace", leaf.nbytes)]
         else:
-            assert (row.step, row.decay, row.note) == (None, None, "has no gradient")
-    assert {row.path for row in found.rows} >= {path for path, x in paths.items() if isinstance(x, jax.Array)} - {"key"}
+            assert (row.step, row.decay) == (None, None) and row.note in ("has no gradient", "not a parameter")
+    assert {row.path for row in found.rows} == {path for path, x in paths.items() if not callable(x)}
 
 
 def test_a_mask_of_decay_is_seen_even_where_the_params_are_zero() -> None:
@@ -111,98 +113,72 @@ def test_a_forgotten_minus_shows() -> None:
     assert {row[0] for row in of(tko.summary(tko.scale_by_adam(), params())).values()} == {-1.0}
 
 
-def test_a_warm_up_is_not_frozen() -> None:
-    tx = tko.partition(
-        {"a": tko.sgd(lambda count: 0.25 * count), "b": tko.set_to_zero()},
-        {**LABELS, "body": "a", "head": "a", "scale": "b"},
-    )
-    found = tko.summary(tx, params())
-    assert [(row.step, row.note) for row in found.rows] == [(0.25, "in the second step; 0 in the first")] * 3 + [
-        (0, "")
-    ]
-    assert found.totals["frozen"] == 1
-
-
 @pytest.mark.parametrize("wrap", [lambda tx: tx, lambda tx: tko.MultiSteps(tx, 3)], ids=["plain", "rounds"])
-def test_decay_is_that_of_the_first_step_that_is_not_zero(wrap: Callable[[Any], Any]) -> None:
-    mask = {"body": {"w": True, "b": False}, "head": False, "scale": False}
-    tx = wrap(tko.adamw(lambda count: 0.25 * count, weight_decay=0.5, mask=mask))
-    found = of(tko.summary(tx, params()))
-    assert {path: row[:2] for path, row in found.items()} == {
-        path: (0.25, 0.125 if path == "body.w" else 0.0) for path in ("body.b", "body.w", "head", "scale")
-    }
+def test_a_warm_up_is_zero_in_the_first_step_and_a_later_state_shows_a_later_one(wrap: Callable[[Any], Any]) -> None:
+    tx = wrap(tko.sgd(lambda count: 0.25 * count))
+    state = tx.init(params())
+    for i in range(3):
+        rows = tko.summary(tx, params(), state).rows
+        assert {(row.step, row.note) for row in rows} == {(0.25 * i, "" if i else "0 in the first step")}
+        for _ in range(1 if wrap(tx) is tx else 3):
+            _, state = tx.update(params(), state, params())
 
 
 @pytest.mark.usefixtures("nans")  # without a gradient, they divide 0 by 0
 @pytest.mark.parametrize("name", ["normalize", "prodigy"])
 def test_a_step_is_known_where_that_without_a_gradient_is_not_finite(name: str) -> None:
     tx = {"normalize": optax.chain(optax.contrib.normalize(), optax.sgd(0.1)), "prodigy": optax.contrib.prodigy()}[name]
-    zeros = jax.tree.map(jnp.zeros_like, params())
-    grads = jax.tree.map(jnp.ones_like, zeros)
-    updates, _ = tx.update(grads, tx.init(zeros), zeros)
-    steps = [row.step for row in tko.summary(tx, zeros).rows]
-    assert steps == pytest.approx([-float(jnp.mean(x)) for x in jax.tree.leaves(updates)])
+    ones = jax.tree.map(jnp.ones_like, params())
+    updates, _ = tx.update(ones, tx.init(ones), ones)
+    rows = tko.summary(tx, params()).rows
+    assert [row.step for row in rows] == pytest.approx([-float(jnp.mean(x)) for x in jax.tree.leaves(updates)])
+    assert {(row.decay, row.note) for row in rows} == {(None, "is not finite without a gradient")}
 
 
-@pytest.mark.parametrize("name", ["centralize", "keep_params_nonnegative"])
-def test_a_step_that_is_zero_for_ones_alone_is_not_frozen(name: str) -> None:
-    tx = {
-        "centralize": optax.chain(optax.centralize(), optax.sgd(0.1)),
-        "keep_params_nonnegative": optax.chain(optax.sgd(0.1), optax.keep_params_nonnegative()),
-    }[name]
-    found = tko.summary(tx, {"w": jnp.zeros((2, 3))})
-    assert [(x.step, x.note) for x in found.rows] == [(0.0, "0 for a gradient of ones, but not for others")]
-    assert found.totals["frozen"] == 0
+@pytest.mark.usefixtures("nans")
+def test_a_step_that_is_not_finite_says_so() -> None:
+    (row,) = tko.summary(tko.scale(jnp.inf), {"w": jnp.ones(2)}).rows
+    assert (row.step, row.note) == (None, "is not finite")
 
 
 LATE = optax.join_schedules([optax.constant_schedule(0.0), optax.constant_schedule(0.5)], [5])
-NOW = (0.0, "0 at this count")
-ZERO: dict[str, tuple[Callable[[], Any], tuple[float, str]]] = {
-    "rate": (lambda: tko.sgd(LATE), NOW),
-    "adam": (lambda: tko.adamw(LATE, weight_decay=0.1), NOW),
-    "injected": (lambda: tko.inject_hyperparams(tko.adam)(LATE), NOW),
-    "if_finite": (lambda: tko.apply_if_finite(tko.adam(LATE), 3), NOW),
-    "rounds": (lambda: tko.MultiSteps(tko.adam(LATE), 3), NOW),
-    "rounds_of_optax": (lambda: optax.MultiSteps(optax.adam(LATE), 2).gradient_transformation(), NOW),
-    "apply_every": (lambda: tko.chain(tko.sgd(0.5), optax.apply_every(4)), NOW),
-    "clip": (lambda: tko.clip(0.0), (0.0, "0 for the gradients that were tried")),
-    "zero_rate": (lambda: tko.adam(0.0), (0.0, "")),
-    "zero_injected": (lambda: tko.inject_hyperparams(tko.adam)(0.0), (0.0, "")),
-    "zero_in_tree": (lambda: tko.chain(tko.adam(0.5), tko.scale_by_tree(0.0)), (0.0, "")),
-    "frozen_and_clipped": (lambda: tko.chain(tko.set_to_zero(), tko.clip_by_global_norm(1.0)), (0.0, "")),
-    "frozen_in_rounds": (lambda: tko.MultiSteps(tko.set_to_zero(), 3), (0.0, "")),
-    "frozen_in_rounds_of_optax": (lambda: optax.MultiSteps(optax.set_to_zero(), 2), (0.0, "")),
-    "frozen_if_finite": (lambda: tko.apply_if_finite(tko.chain(tko.trace(0.5), tko.set_to_zero()), 3), (0.0, "")),
-    "frozen_if_finite_of_optax": (lambda: optax.apply_if_finite(optax.set_to_zero(), 3), (0.0, "")),
-    "frozen_or_not": (
-        lambda: tko.conditionally_transform(optax.set_to_zero(), lambda step: step % 4 < 2),
-        (0.0, "0 at this count"),
-    ),
-    "frozen_after_momentum": (lambda: optax.chain(optax.trace(0.5), optax.freeze(True)), (0.0, "")),
-}  # fmt: skip
+ZERO: dict[str, Callable[[], Any]] = {
+    "rate": lambda: tko.sgd(LATE),
+    "adam": lambda: tko.adamw(LATE, weight_decay=0.1),
+    "injected": lambda: tko.inject_hyperparams(tko.adam)(LATE),
+    "if_finite": lambda: tko.apply_if_finite(tko.adam(LATE), 3),
+    "rounds": lambda: tko.MultiSteps(tko.adam(LATE), 3),
+    "rounds_of_optax": lambda: optax.MultiSteps(optax.adam(LATE), 2).gradient_transformation(),
+    "apply_every": lambda: tko.chain(tko.sgd(0.5), optax.apply_every(4)),
+    "clip": lambda: tko.clip(0.0),
+    "zero_rate": lambda: tko.adam(0.0),
+    "zero_in_tree": lambda: tko.chain(tko.adam(0.5), tko.scale_by_tree(0.0)),
+    "frozen": lambda: tko.chain(tko.trace(0.5), tko.set_to_zero()),
+    "frozen_in_rounds": lambda: tko.MultiSteps(tko.set_to_zero(), 3),
+    "frozen_after_momentum": lambda: optax.chain(optax.trace(0.5), optax.freeze(True)),
+}
 
 
 @pytest.mark.parametrize("name", ZERO)
-def test_frozen_is_what_no_gradient_reaches_at_any_count(name: str) -> None:
-    make, expected = ZERO[name]
-    found = tko.summary(make(), params())
-    assert [(row.step, row.note) for row in found.rows] == [expected] * 4
-    assert found.totals["frozen"] == (0 if expected[1] else 4)
+def test_a_step_of_zero_is_called_what_it_is(name: str) -> None:
+    found = tko.summary(ZERO[name](), params())
+    assert [(row.step, row.decay, row.note) for row in found.rows] == [(0, 0, "0 in the first step")] * 4
+    assert found.totals["unmoved"] == 4
 
 
-def test_an_update_that_cannot_be_traced_is_not_certainly_zero() -> None:
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
-        return jax.tree.map(lambda x: x * float(state), updates), state
-
-    tx = optax.GradientTransformation(lambda params: jnp.zeros(()), update)
-    (row,) = tko.summary(tx, jnp.ones(3)).rows
-    assert (row.step, row.note) == (0.0, "0 for the gradients that were tried")
+def test_groups_whose_rounds_have_different_lengths_show_a_step_each() -> None:
+    tx = tko.partition(
+        {"a": tko.MultiSteps(tko.sgd(0.5), 2), "b": tko.MultiSteps(tko.sgd(0.25), 3)}, {"w": "a", "b": "b"}
+    )
+    found = tko.summary(tx, {"w": jnp.ones(2), "b": jnp.ones(2)})
+    assert {row.path: row.step for row in found.rows} == {"w": 0.5, "b": 0.25}
 
 
 @pytest.mark.parametrize("make", [tko.noisy_sgd, optax.noisy_sgd], ids=["ours", "of_optax"])
 def test_noise_is_random_and_not_decay(make: Any) -> None:
-    found = of(tko.summary(make(0.5, key=0), params()))
-    assert {row[:2] for row in found.values()} == {(0.5, 0.0)}
+    found = tko.summary(make(0.5, key=0), params())
+    assert {(row.decay, row.note) for row in found.rows} == {(None, "random")}
+    assert [row.step for row in found.rows] == pytest.approx([0.5] * 4)
     tx = tko.partition(
         {"a": make(0.5, key=jax.random.key(1)), "b": tko.sgd(0.5)},
         {**LABELS, "body": "a"} | dict.fromkeys(["head", "scale"], "b"),
@@ -221,16 +197,11 @@ def test_a_random_share_of_the_gradient_is_random(key: Any) -> None:
     assert (row.decay, row.note) == (0.0, "random")
 
 
-def test_what_moves_without_a_gradient_is_not_decay() -> None:
-    found = tko.summary(tko.yogi(0.5), params())
-    assert {(row.decay, row.note) for row in found.rows} == {(0.0, "moves by 0.00014 without a gradient")}
-    assert str(found).splitlines()[0].endswith("bytes  note")
-    tx = tko.adamw(0.5, weight_decay=0.25)
+def test_what_moves_without_a_gradient_shows_as_decay() -> None:
+    assert {row[1] for row in of(tko.summary(tko.yogi(0.5), params())).values()} == {0.000138}
+    tx = tko.sgd(0.5, momentum=0.5)
     _, state = tx.update(params(), tx.init(params()), params())
-    (row,) = tko.summary(tx, {"w": jnp.ones(3)}, tko.adamw(0.5).init({"w": jnp.ones(3)})).rows
-    assert (row.decay, row.note) == (0.125, "")
-    head = tko.summary(tx, params(), state).rows[2]
-    assert head.decay == pytest.approx(0.125) and head.note.startswith("moves by ")
+    assert of(tko.summary(tx, params(), state))["head"][:2] == (0.5, 0.25)
 
 
 def test_decay_is_unknown_where_a_given_state_has_copies_of_other_params() -> None:
@@ -292,7 +263,7 @@ def test_what_needs_something_else_says_what() -> None:
 
 
 def test_a_round_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treekit.optax._functions.take_rounds._MOST_MINI_STEPS", 4)
+    monkeypatch.setattr("treekit.optax._summary._MOST_MINI_STEPS", 4)
     (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 5), {"w": jnp.ones(2)}).rows
     assert (row.step, row.note) == (None, "fails: ValueError: MultiSteps took no step in 4 mini-steps")
     (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 4), {"w": jnp.ones(2)}).rows
@@ -323,10 +294,34 @@ def test_alike_subtrees_are_one_row() -> None:
     assert str(tko.summary(tko.sgd(0.5), x)).splitlines()[1].startswith("(all)  f32[2]  0.5   0 ")
 
 
+class Config:
+    """Not registered as a pytree."""
+
+    def __init__(self) -> None:
+        self.w = jnp.ones(3)
+
+
+def test_leaves_that_are_not_parameters_are_listed_as_what_they_are() -> None:
+    model = {"c": Config(), "f": jnp.tanh, "i": jnp.arange(3), "k": jax.random.key(0), "n": None, "s": "a", "x": 0.5}
+    found = tko.summary(tko.adam(0.5), {"model": model, "w": jnp.ones(2)})
+    assert [(row.path.removeprefix("model."), row.type, row.note) for row in found.rows] == [
+        ("c", "Config", "not a parameter"),
+        ("i", "i32[3]", "has no gradient"),
+        ("k", "key<fry>[]", "not a parameter"),
+        ("s", "str", "not a parameter"),
+        ("x", "f32[]", "has no gradient"),
+        ("w", "f32[2]", ""),
+    ]
+    assert of(found)["w"] == (0.5, 0.0, "mu nu", 16)  # although a None stands before it
+    assert found.totals["leaves"] == 3 and found.totals["elements"] == 6
+    assert "Config" in str(found)
+
+
 def test_nothing_to_optimize() -> None:
-    found = tko.summary(tko.sgd(0.5), {"f": jnp.tanh})
-    assert found.rows == ()
-    assert str(found).splitlines()[1].startswith("leaves: 0, frozen: 0;")
+    for model in ({}, {"f": jnp.tanh}, {"f": None}):
+        found = tko.summary(tko.sgd(0.5), model)
+        assert found.rows == ()
+        assert str(found).splitlines()[1].startswith("leaves: 0, unmoved: 0;")
 
 
 def test_a_long_table_is_cut() -> None:
@@ -351,14 +346,8 @@ def test_show(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     assert capsys.readouterr().out == TABLE + "\n"
 
 
-def test_a_second_step_that_momentum_moves_says_both() -> None:
-    def rate(count: Any) -> Any:
-        return jnp.where(count < 3, 0.0, 1.0)
-
-    tx = tko.sgd(rate, momentum=0.9)
-    given = {"w": jnp.ones((2, 2))}
-    state = tx.init(given)
-    for _ in range(2):
-        _, state = tx.update(given, state, given)
-    (row,) = tko.summary(tx, given, state).rows
-    assert row.note.startswith("in the second step; 0 in the first; moves by ")
+def test_in_a_notebook_it_is_a_table() -> None:
+    model = {"w": jnp.ones(3, jnp.bfloat16), "c": Config(), "<b>": jnp.ones(2)}
+    html = tko.summary(tko.sgd(0.5), model)._repr_html_()
+    assert html.count("<tr>") == 4 and html.count("<th ") == 7
+    assert ">&lt;b&gt;</td>" in html and ">Config</td>" in html and html.endswith("shared by all leaves: 0</p>")

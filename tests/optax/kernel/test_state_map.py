@@ -40,7 +40,12 @@ CASES: dict[str, tuple[Callable[[], Any], Any, list[tuple[str, int | None, str]]
     "chain": (
         lambda: tko.chain(tko.clip(1.0), tko.trace(0.9), tko.params_ema(0.9)),
         PARAMS,
-        [*each("trace"), *shared("count", "ema_count"), *each("params_ema", "average")],
+        [
+            *each("trace"),
+            *shared("count", "ema_count"),
+            *shared("average", "ema_next_weight", "ema_weight_sum"),
+            *each("params_ema", "average"),
+        ],
     ),
     "params in a tuple, as the states of a chain are": (
         lambda: optax.chain(optax.trace(0.9), optax.scale(1.0)),

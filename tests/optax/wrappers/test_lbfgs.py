@@ -247,3 +247,23 @@ def test_without_params_the_error_says_so() -> None:
     params = jnp.ones(2)
     with pytest.raises(ValueError, match="lbfgs needs the params"):
         tko.lbfgs().update(params, tko.lbfgs().init(params))
+
+
+WRONG_GRADS: dict[str, tuple[Any, str]] = {
+    "other keys": ({"w": jnp.ones(3)}, r"at the root, .* 3 children: b, f, w, and the argument grad 1 child"),
+    "another class": (jnp.ones(3), r"the params have dict, and the argument grad .*f32\[3\]"),
+    "None": (None, "found None"),
+    "another shape": ({"w": jnp.ones(3), "b": jnp.ones(3), "f": None}, r"at b, .* f32\[2\], and grad has f32\[3\]"),
+    "a shape that broadcasts": ({"w": jnp.ones((1, 3)), "b": jnp.ones(2), "f": None}, r"at w, .* grad has f32\[1,3\]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrap", [lambda tx: tx, lambda tx: tko.chain(tko.clip(1.0), tx)], ids=["bare", "chain"])
+@pytest.mark.parametrize("name", WRONG_GRADS)
+def test_a_grad_that_does_not_fit_the_params_is_named(name: str, wrap: Any) -> None:
+    grad, message = WRONG_GRADS[name]
+    params = {"w": jnp.ones(3), "b": jnp.ones(2), "f": jnp.tanh}
+    good = {"w": jnp.ones(3), "b": jnp.ones(2), "f": None}
+    tx = wrap(tko.lbfgs())
+    with pytest.raises(ValueError, match=f"the argument grad of update does not fit the params: .*{message}"):
+        tx.update(good, tx.init(params), params, value=1.0, grad=grad, value_fn=lambda p: jnp.sum(p["w"]))

@@ -197,5 +197,5 @@ def test_an_average_moves_beside_state_in_16_bits() -> None:
     for _ in range(20):
         updates, state = tx.update(params, state, params)
         params = tko.apply_updates(params, updates)
-    found = tko.get_ema(state)["w"]
+    found = tko.get_ema(state, params)["w"]
     assert bool(((found > params["w"]) & (found < 1 - 5e-4)).all())

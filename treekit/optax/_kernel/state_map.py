@@ -50,6 +50,8 @@ _ROLES: dict[tuple[str, str], Role] = {
     ("WeightedMultiStepsState", "acc_grads"): "accumulator",
     ("AccumulateAvgUpdatesState", "avg_grad"): "accumulator",
     ("ParamsEmaState", "params_ema"): "average",
+    ("ParamsEmaState", "ema_next_weight"): "average",  # not below float32
+    ("ParamsEmaState", "ema_weight_sum"): "average",
     ("COCOBState", "init_particles"): "params",
     ("DoGState", "init_params"): "params",
     ("DoWGState", "init_params"): "params",

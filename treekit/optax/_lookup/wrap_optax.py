@@ -13,7 +13,7 @@ import optax
 from treekit._base.jax import jtu
 from treekit._base.types import OptState, Params, Updates
 from treekit._resolve_spec import resolve_spec
-from treekit.optax._functions.eval_params import schedule_free_eval_params
+from treekit.optax._average import schedule_free_eval_params
 from treekit.optax._functions.hyperparams import tree_set
 from treekit.optax._kernel.argument_kind import Kind, check_argument, kind_of
 from treekit.optax._kernel.boundary import at_boundary, normalize

@@ -1,18 +1,19 @@
 """`monitor`: store measurements of the updates in the state."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import optax
 
 from treekit._base.describe import describe_value
-from treekit._base.types import Params
+from treekit._base.types import Params, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import GradientTransformation, described
 
 if TYPE_CHECKING:
-    Measure = Callable[[Any], Any] | optax.GradientTransformationExtraArgs
+    Measure = Callable[[Any], Any] | Callable[[Any, Any], Any] | optax.GradientTransformationExtraArgs
 else:
     Measure = Any  # so that our own error, which names the measure, comes before that of a run-time checker
 
@@ -25,27 +26,34 @@ def monitor(measures: Mapping[str, Measure]) -> GradientTransformation[optax.Mon
 
     Args:
         measures: maps names to functions of the updates whose results are stored, or to `optax.measure_with_ema(...)`.
+            A function that requires two positional arguments receives the updates and the params.
 
     Returns:
         A transformation that does not change the updates; its state is an `optax.MonitorState`.
 
     Raises:
         TypeError: a measure is neither of these; the message names it.
+        ValueError: raised by `update` without the params, if a measure needs them.
 
+    >>> import jax
     >>> import jax.numpy as jnp
     >>> from treekit import optax
-    >>> tx = optax.chain(monitor({"norm": optax.tree.norm}), optax.sgd(0.1))
-    >>> _, state = tx.update(jnp.array([3.0, 4.0]), tx.init(jnp.zeros(2)))
-    >>> optax.tree.get(state, "norm")
-    Array(5., dtype=float32)
+    >>> def ratio(updates, params):
+    ...     return jax.tree.map(lambda u, p: jnp.linalg.norm(u) / jnp.linalg.norm(p), updates, params)
+    >>> tx = optax.chain(optax.sgd(0.5), monitor({"norm": optax.tree.norm, "ratio": ratio}))
+    >>> params = {"w": jnp.array([3.0, 4.0])}
+    >>> _, state = tx.update(params, tx.init(params), params)
+    >>> optax.tree.get(state, "norm"), optax.tree.get(state, "ratio")
+    (Array(2.5, dtype=float32), {'w': Array(0.5, dtype=float32)})
     """
-    for name, measure in measures.items():
+    given: dict[str, Any] = dict(measures)
+    for name, measure in given.items():
         if not (callable(measure) or hasattr(measure, "update")):
             raise TypeError(
                 f"the measure {name!r} must be a function of the updates, or optax.measure_with_ema(...); found "
                 f"{describe_value(measure)}"
             )
-    tx = optax.monitor(dict(measures))
+    tx = optax.monitor({name: _of_params_too(name, x) if _takes_params(x) else x for name, x in given.items()})
 
     def init(params: Params) -> optax.MonitorState:
         state: optax.MonitorState = tx.init(params)
@@ -55,3 +63,26 @@ def monitor(measures: Mapping[str, Measure]) -> GradientTransformation[optax.Mon
         return measured._replace(measure_states=state.measure_states)
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, tx.update))
+
+
+def _takes_params(measure: Measure) -> bool:
+    """Whether a measure is a function that requires two positional arguments; `optax.tree.norm` requires one."""
+    if not callable(measure):
+        return False
+    try:
+        parameters = inspect.signature(measure).parameters.values()
+    except ValueError:  # some functions of C have no signature
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(x.kind in positional and x.default is inspect.Parameter.empty for x in parameters) == 2
+
+
+def _of_params_too(name: str, measure: Callable[[Any, Any], Any]) -> Any:
+    def measured(updates: Updates, params: Params) -> Any:
+        if params is None:
+            raise ValueError(
+                f"the measure {name!r} takes the params, so update needs them: update(updates, state, params)"
+            )
+        return measure(updates, params)
+
+    return optax.stateless(measured)

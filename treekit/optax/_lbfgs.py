@@ -5,9 +5,12 @@ from typing import Any, TypeVar
 
 import optax
 
-from treekit._base.dtype import cast_like
+from treekit._base.describe import describe
+from treekit._base.dtype import cast_like, shape_of
 from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_inexact_array
+from treekit._base.tree import updates_mismatch
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._filter import combine, partition
 from treekit._map import cast_tree_like
@@ -42,7 +45,7 @@ def lbfgs(
         A transformation, whose `update` needs the params, and `value`, `grad` and `value_fn` by name for a line search.
 
     Raises:
-        ValueError: raised by `update` without the params.
+        ValueError: raised by `update` without the params, or if `grad` does not fit them.
         TypeError: `linesearch` is not a transformation.
 
     Source: algorithms 7.4 and 7.5 of Nocedal and Wright, Numerical Optimization.
@@ -73,9 +76,24 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
             raise ValueError(
                 "lbfgs needs the params: update(updates, state, params, value=..., grad=..., value_fn=...)"
             )
+        if "grad" in extra:
+            _check_grad(extra["grad"], params)
         return inner_update(cast_tree_like(params, updates), state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(inner_init, update)
+
+
+def _check_grad(grad: Updates, params: Params) -> None:
+    treedef = jtu.tree_structure(params)
+    if jtu.tree_structure(grad) != treedef:
+        where = updates_mismatch(treedef, grad, "argument grad") or f"found {describe(grad)}"
+        raise ValueError(f"the argument grad of update does not fit the params: {where}")
+    for i, (g, p) in enumerate(zip(jtu.tree_leaves(grad), jtu.tree_leaves(params), strict=True)):
+        if shape_of(g) != shape_of(p):
+            raise ValueError(
+                f"the argument grad of update does not fit the params: at {leaf_path_text(params, i)}, the params have "
+                f"{describe(p)}, and grad has {describe(g)}"
+            )
 
 
 def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:

@@ -1,0 +1,301 @@
+"""Averages of the params in the state: `params_ema` with `get_ema`, and those of schedule-free optimizers."""
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import optax
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from jaxtyping import Array
+
+from treekit._base.describe import describe, describe_value
+from treekit._base.dtype import issubdtype, shape_of
+from treekit._base.jax import jnp, jtu
+from treekit._base.key_path import flatten_with_names, is_variable, leaf_path_text, path_text
+from treekit._base.predicates import has_gradient, is_real_number
+from treekit._base.tree import children_of, flatten_updates
+from treekit._base.types import KeyPath, OptState, Params, PyTree, Updates
+from treekit._map import cast_tree_like
+from treekit._round import widen
+from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.state_map import is_placeholder
+from treekit.optax._kernel.transformation import GradientTransformation, described
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    Decay = ArrayLike | Callable[[Any], Any]
+else:  # by which inject_hyperparams sees that a callable is a schedule; checkers that do not read Optax take it for Any
+    Decay = ArrayLike | optax.Schedule
+
+
+class ParamsEmaState(NamedTuple):
+    """The state of `params_ema`.
+
+    Attributes:
+        ema_count: the number of updates so far; int32, shape ().
+        ema_next_weight: the weight, 1 - decay, that the next params get; 0 before the first update, whose params are
+            the initial ones.
+        ema_weight_sum: the sum of the weights in the average, by which it was divided; 1 without debiasing.
+        params_ema: the average of the params that `update` received, in float32 at least.
+    """
+
+    ema_count: Any  # not `count`, so that optax.tree.get finds only the count of adam
+    ema_next_weight: Any
+    ema_weight_sum: Any
+    params_ema: Any
+
+
+@described
+def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[ParamsEmaState]:
+    """Keep an exponential moving average of the params in the state; `get_ema` returns it.
+
+    After t steps, it is the average of the params after each step, with the weight `decay**(t - i)` for step i. Each
+    update adds the params that it receives, and `get_ema` adds the current ones. So the average is exact anywhere in a
+    chain, inside any wrapper, for frozen params, and if params are rounded or projected after the step. The params
+    themselves and the updates do not change.
+
+    Inside `MultiSteps` or `apply_if_finite`, where params do not change in the other steps, each step that is taken
+    counts once. Inside `conditionally_transform` or `conditionally_mask`, the average has the params before each step
+    that runs it, and the current params: those in between are not counted if something else changes them.
+
+    Args:
+        decay: the fraction of the average that remains in each step, at least 0 and less than 1; or a schedule, which
+            maps the number of the params to it: 0 for those after the first step.
+        debias: divide by the sum of the weights. If False, the average starts from the initial params, as if they had
+            always been the params before.
+
+    Returns:
+        A transformation that does not change the updates; its state is a `ParamsEmaState`.
+
+    Raises:
+        ValueError: `decay` is out of range; or `update` was called without the params.
+        TypeError: `decay` is neither a real number nor a schedule; or the schedule does not return a real number.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> optimizer = optax.chain(optax.params_ema(0.5), optax.sgd(1.0))
+    >>> params = jnp.zeros(2)
+    >>> state = optimizer.init(params)
+    >>> for _ in range(2):
+    ...     updates, state = optimizer.update(-jnp.ones(2), state, params)
+    ...     params = optax.apply_updates(params, updates)
+    >>> params, optax.get_ema(state, params).round(3)  # the params were 1 and then 2, which counts twice as much
+    (Array([2., 2.], dtype=float32), Array([1.667, 1.667], dtype=float32))
+    """
+    if not callable(decay):
+        number: Any = decay
+        if not is_real_number(number):
+            raise TypeError(f"decay must be a real number or a schedule, found {describe_value(decay)}")
+        if not isinstance(number, Tracer) and not 0 <= number < 1:
+            raise ValueError(f"decay must be at least 0 and less than 1, found {decay!r}")
+
+    def init(params: Params) -> ParamsEmaState:
+        def start(x: Any) -> Array:  # a copy, since a NumPy array may change
+            copy: Array = jnp.array(widen(x) if issubdtype(x.dtype, jnp.inexact) else x.astype(float))
+            return copy
+
+        total = jnp.asarray(0.0 if debias else 1.0, float)
+        return ParamsEmaState(jnp.zeros([], jnp.int32), jnp.zeros([], float), total, jtu.tree_map(start, params))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        if params is None:
+            raise ValueError("params_ema averages the params, so update needs them: update(updates, state, params)")
+        total, share = _total_and_share(state)
+        average = jtu.tree_map(functools.partial(_mix, share), state.params_ema, params)
+        current: Any = decay(state.ema_count) if callable(decay) else decay
+        if not is_real_number(current):
+            raise TypeError(f"the schedule of params_ema must return one real number, found {describe_value(current)}")
+        weight = jnp.asarray(1 - current, state.ema_next_weight.dtype)  # cast last: in float32, 1 - 1e-8 is 1
+        return updates, ParamsEmaState(optax.safe_increment(state.ema_count), weight, total, average)
+
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+
+
+def _total_and_share(state: ParamsEmaState) -> tuple[Array, Array]:
+    """Return the sum of the weights including that of the next params, and the fraction that these have of it.
+
+    As long as no params have a weight, the average is those that came last.
+    """
+    weight, total = jtu.tree_leaves((state.ema_next_weight, state.ema_weight_sum))  # in nnx they are inside variables
+    total = total + weight * (1 - total)
+    has_weight = total > 0
+    return total, jnp.where(has_weight, weight / jnp.where(has_weight, total, 1), 1)
+
+
+def _mix(share: Array, average: Any, param: Any) -> Array:
+    share, param = share.astype(average.dtype), param.astype(average.dtype)
+    mixed: Array = jnp.where(share == 1, param, average + share * (param - average))
+    return mixed
+
+
+def get_ema(state: OptState, params: T) -> T:
+    """Return the average of the params that `params_ema` keeps, from anywhere in an optimizer's state.
+
+    Args:
+        state: the state of an optimizer with `params_ema` in it, or with one in each group of a `partition`.
+        params: the current params, or the raw model. They count as the newest of the average.
+
+    Returns:
+        A tree with the structure and dtypes of `params`: it has the averages of floating-point and complex arrays, and
+        everything else, including leaves that `masked` or `filtered` left out, from `params`. For an average of 16-bit
+        params in float32, pass the params in float32. Before the first update, it is `params`.
+
+    Raises:
+        ValueError: the state has no average of the params, or several of one leaf; it is inside `sam`, where the
+            params are not those of this average; or `params` have another structure or other shapes than the average.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> model = {"w": jnp.ones(2, jnp.bfloat16), "activation": jax.nn.relu}
+    >>> state = optax.params_ema(0.999).init(model)
+    >>> optax.get_ema(state, model)["w"]
+    Array([1, 1], dtype=bfloat16)
+    """
+    found = _find(state, ParamsEmaState)
+    if not found:
+        raise ValueError(
+            "the state has no average of the params: optax.chain(optimizer, optax.params_ema(0.999)) has one"
+        )
+    for path in found:
+        for node, _ in _way(state, path):
+            if isinstance(node, optax.contrib.SAMState):
+                raise ValueError(
+                    f"params_ema is at {path_text(path)} of the state, inside sam, which does not give it the params "
+                    "of every step. Put it around sam, or beside it in a chain"
+                )
+    shares = {path: _total_and_share(ema)[1] for path, ema in found.items()}
+    averages = {path: ema.params_ema for path, ema in found.items()}
+    leaves, treedef = jtu.tree_flatten(params)
+    for i, (path, average) in _by_leaf(averages, params, "averages of the params").items():
+        if has_gradient(leaves[i]):
+            leaves[i] = _mix(shares[path], average, leaves[i])
+    return cast_tree_like(params, treedef.unflatten(leaves))
+
+
+# States of wrappers that do not pass on the updates of the transformation inside; a step that
+# `conditionally_transform` skips passes on the gradients.
+_CHANGING: Any = (
+    optax.ConditionallyTransformState,
+    optax.LookaheadState,
+    optax.contrib.GaLoreState,
+    optax.contrib.MechanicState,
+    optax.contrib.SAMState,
+    optax.contrib.ScheduleFreeState,
+    optax.contrib.SplitRealAndImaginaryState,
+)
+_UNCHANGING: Any = (ParamsEmaState, optax.MonitorState)
+
+
+def schedule_free_eval_params(state: OptState, params: T) -> T:
+    """Return the params to evaluate with: `optax.contrib.schedule_free_eval_params` for raw models, preserving dtypes.
+
+    Args:
+        state: the state of an optimizer with `schedule_free`, `schedule_free_adamw` or `schedule_free_sgd` anywhere in
+            it: in a chain, in `MultiSteps`, in groups of a `partition`.
+        params: the params that are trained, or the raw model.
+
+    Returns:
+        A tree with the structure, shapes and dtypes of `params`. Only floating-point and complex arrays differ, in
+        groups only those of `schedule_free`.
+
+    Raises:
+        ValueError: the state has no `ScheduleFreeState`, or several for one leaf; another transformation follows it in
+            its chain, or a wrapper around it changes its updates; or `params` have another structure or other shapes.
+
+    Source: Defazio et al., The Road Less Scheduled, 2024.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> params = {"w": jnp.array([1.0, 2.0]), "name": "scale"}
+    >>> state = optax.chain(optax.clip(1.0), optax.contrib.schedule_free_sgd(0.1)).init(params)
+    >>> optax.contrib.schedule_free_eval_params(state, params)
+    {'name': 'scale', 'w': Array([1., 2.], dtype=float32)}
+    """
+    found = _find(state, optax.contrib.ScheduleFreeState)
+    if not found:
+        raise ValueError(
+            "schedule_free_eval_params requires a ScheduleFreeState as input, or a state that has one, found a "
+            f"{type(state).__name__} without"
+        )
+    for path in found:
+        for node, key in _way(state, path):
+            if isinstance(node, _CHANGING):
+                raise ValueError(
+                    f"schedule_free is at {path_text(path)} of the state, inside a transformation that changes its "
+                    f"updates ({type(node).__name__}). The params then differ from those that schedule_free computes, "
+                    "and its average is not theirs. Put schedule_free around it, or after it in a chain"
+                )
+            children = children_of(node)
+            later = list(children.values())[list(children).index(key) + 1 :]
+            is_chain = type(node) in (tuple, list, OrderedDict)
+            if is_chain and not all(isinstance(x, _UNCHANGING) for x in later):
+                raise ValueError(
+                    f"schedule_free is at {path_text(path)} of the state, and another transformation follows it in its "
+                    "chain and may change its updates. The params then differ from those that schedule_free computes. "
+                    "Put it last"
+                )
+    leaves, treedef = jtu.tree_flatten(params)
+    for i, (path, z) in _by_leaf({path: x.z for path, x in found.items()}, params, "states of schedule_free").items():
+        if has_gradient(leaves[i]):
+            (b1,) = jtu.tree_leaves(found[path].b1)  # in nnx it is inside a variable
+            leaves[i] = (leaves[i] - (1.0 - b1) * z) / b1
+    return cast_tree_like(params, treedef.unflatten(leaves))
+
+
+def _find(state: OptState, kind: type[Any]) -> dict[KeyPath, Any]:
+    """Return the states of one class, by key path."""
+
+    def stop(x: object) -> bool:
+        return isinstance(x, kind)
+
+    return {path: x for path, x in jtu.tree_flatten_with_path(state, is_leaf=stop)[0] if stop(x)}
+
+
+def _way(state: OptState, path: KeyPath) -> list[tuple[Any, Any]]:
+    """Return the nodes above a part of a state, each with the key of its child."""
+    nodes = [state]
+    for key in path:
+        nodes.append(children_of(nodes[-1])[key])
+    return list(zip(nodes, path, strict=False))
+
+
+def _by_leaf(trees: dict[KeyPath, PyTree], params: Params, what: str) -> dict[int, tuple[KeyPath, Any]]:
+    """Return, for each leaf of the params that one of the trees has, the path of that tree and its array."""
+    treedef = jtu.tree_structure(params)
+    found: dict[int, tuple[KeyPath, Any]] = {}
+    for path, tree in trees.items():
+        for i, x in enumerate(_parts(tree, params, f"{what} in the state")):
+            if x is None:
+                continue
+            if i in found:
+                paths = ", ".join(map(path_text, trees))
+                raise ValueError(f"the state has several {what}, at {paths}: pass the part that has the one you mean")
+            found[i] = path, x
+    leaves = treedef.flatten_up_to(params)
+    for i, (_, x) in found.items():
+        if not jtu.all_leaves([x]) or shape_of(x) != shape_of(leaves[i]):
+            raise ValueError(
+                f"the {what} in the state do not fit the params: at {leaf_path_text(params, i)}, the params have "
+                f"{describe(leaves[i])}, and the {what} {describe(x)}. Pass the params that are trained"
+            )
+    return found
+
+
+def _parts(tree: PyTree, params: Params, what: str) -> list[Any]:
+    """Return what a tree like the params has for each of their leaves, None where it leaves them out."""
+
+    def none_for_placeholder(x: object) -> Any:
+        return None if is_placeholder(x) else x
+
+    tree = jtu.tree_map(none_for_placeholder, tree, is_leaf=is_placeholder)
+    try:
+        return flatten_updates(jtu.tree_structure(params), tree, what)
+    except ValueError:  # in Flax, variables of the state and of the model are of other classes
+        by_name = dict(flatten_with_names(tree))
+        names = [name for name, _ in flatten_with_names(params)]
+        if any(map(is_variable, jtu.tree_leaves((tree, params), is_leaf=is_variable))) and by_name.keys() <= set(names):
+            return list(map(by_name.get, names))
+        raise
