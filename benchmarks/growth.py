@@ -85,10 +85,10 @@ def calls(leaves: int) -> dict[str, Callable[[], Any]]:
         "tree_diff, values": lambda: tk.tree_diff(a, b, values=True),
         "tree_summary": lambda: tk.tree_summary(a),
         "to_state_dict": lambda: tk.to_state_dict(a),
-        "graft": lambda: tk.graft(a, b, strict=False),
-        "graft, a state": lambda: tk.graft(state, state, strict=False),
+        "graft": lambda: tk.graft(a, b),
+        "graft, a state": lambda: tk.graft(state, state),
         "graft, a row a layer": lambda: tk.graft(
-            a, b, rename={f"layers.{i}.weight": f"layers.{i}.weight" for i in range(leaves // 2)}, strict=False
+            a, b, rename={f"layers.{i}.weight": f"layers.{i}.weight" for i in range(leaves // 2)}
         ),
         "get_hyperparams": lambda: optax.get_hyperparams(state),
         "set_hyperparams": lambda: optax.set_hyperparams(state, learning_rate=0.2),

@@ -207,7 +207,8 @@ def test_moments_are_stacked_too() -> None:
         _, old = tx.update(params, tx.init(params), params)
     after = tko.MultiSteps(tko.chain(tko.clip(1.0), tx), 2)
     new = after.init({"layers": tk.tree_stack(linears)})
-    stack, unstack = {"**.layers.*.**": "**.layers.**"}, {"**.layers.**": "**.layers.*.**"}
+    stack: Any = {"**.layers.*.**": "**.layers.**"}
+    unstack: Any = {"**.layers.**": "**.layers.*.**"}
     got, _ = tk.graft(new, old, rename=stack, fresh=["acc_grads.**", "*_step"])
     adam = got.inner_opt_state[1][0]
     tk.assert_trees_same(adam.mu["layers"], tk.tree_stack(old[0].mu["layers"]))

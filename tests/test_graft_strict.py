@@ -226,7 +226,7 @@ def test_what_else_the_error_says(name: str, said: str) -> None:
 )
 def test_fresh_keeps_new_values_and_uses_the_old_ones(fresh: Any) -> None:
     """One statement replaces a head, whether or not it has another shape."""
-    new = {"body": zeros(1), "head": {"w": zeros(3), "b": zeros(2)}}
+    new: Any = {"body": zeros(1), "head": {"w": zeros(3), "b": zeros(2)}}
     for old in (
         {"body": ones(1), "head": {"w": ones(2), "b": ones(2)}},
         {"body": ones(1)},

@@ -30,7 +30,7 @@ def graft(
     new: T,
     old: object,
     *,
-    fresh: str | re.Pattern[str] | Sequence[str | re.Pattern[str]] = (),
+    fresh: Pattern | Sequence[Pattern] = (),
     rename: Mapping[str, Targets] | None = None,
     convert: Mapping[Any, Convert] | None = None,
     resize: Resize | Mapping[Any, Resize] | None = None,
@@ -211,7 +211,7 @@ def _is_rule(pattern: object, target: PyTree) -> bool:
     return isinstance(pattern, str) and (target is None or all(isinstance(x, str) for x in targets))
 
 
-def _patterns_of(fresh: PyTree) -> list[Pattern]:
+def _patterns_of(fresh: Pattern | Sequence[Pattern]) -> list[Pattern]:
     if isinstance(fresh, (str, re.Pattern)):
         return [check_pattern(fresh)]
     if not isinstance(fresh, (list, tuple)):

@@ -71,6 +71,7 @@ class Leaf:
         is_asked: whether a strict graft asks for a value.
         pattern: the pattern that renamed it, if any.
         target: the target of that pattern.
+        is_stacked: whether they make a list of an axis, or an axis of a list.
     """
 
     name: str
@@ -83,11 +84,7 @@ class Leaf:
     is_asked: bool = True
     pattern: str | None = None
     target: str = ""
-
-    @property
-    def is_stacked(self) -> bool:
-        """Whether `rename` makes a list of an axis, or an axis of a list."""
-        return False
+    is_stacked: bool = False
 
     @property
     def origins(self) -> "list[Leaf]":
@@ -122,10 +119,6 @@ class Part(Leaf):
     fits: bool = True
 
     @property
-    def is_stacked(self) -> bool:
-        return self.entry is not None
-
-    @property
     def origins(self) -> list[Leaf]:
         return [self.value]
 
@@ -149,10 +142,6 @@ class Stack(Leaf):
     """
 
     source: str = ""
-
-    @property
-    def is_stacked(self) -> bool:
-        return True
 
     @property
     def origins(self) -> list[Leaf]:
@@ -232,9 +221,11 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
 
 def _with_dicts(tree: PyTree) -> PyTree:
     """Return a tree in which mappings that JAX takes for leaves, such as the files of NumPy and h5py, are dicts."""
-    if not any(map(is_mapping, jtu.tree_leaves(tree))):
-        return tree
-    return jtu.tree_map(lambda x: {key: _with_dicts(x[key]) for key in x} if is_mapping(x) else x, tree)
+
+    def with_dicts(x: PyTree) -> Any:
+        return {key: _with_dicts(x[key]) for key in x} if is_mapping(x) else x
+
+    return jtu.tree_map(with_dicts, tree) if any(map(is_mapping, jtu.tree_leaves(tree))) else tree
 
 
 def _as_array(x: object, name: str) -> Any:
@@ -326,6 +317,7 @@ class RenamedTree:
             for leaf, rule in itertools.product(leaves, self._rules[pattern]):
                 for derived in self._derive(rule, leaf):
                     derived.pattern, derived.target, derived.is_code = pattern, rule.target, leaf.is_code
+                    derived.is_stacked = bool(rule.lost) or rule.added is not None
                     self.derived.append(derived)
                     self._place(rule, leaf, derived)
 
@@ -403,11 +395,10 @@ class RenamedTree:
         rest = leaf.name.removeprefix(state.outer).removeprefix(".")
         match = match_glob(rule.pattern, leaf.name)
         kept = (match.groups() or ("",))[-1].removesuffix(".") if match and rule.pattern.endswith("**") else ""
+        is_above = f".{name}".endswith(f".{rest}") and f".{kept}".endswith(f".{rest}")
         target = self._new.get(name)
-        is_there = target is not None and target.state is not None
-        if not (f".{name}".endswith(f".{rest}") and f".{kept}".endswith(f".{rest}")) or (
-            kept == rest and is_there and (target.state.kind, target.below) == (state.kind, leaf.below)
-        ):
+        is_there = target is not None and target.state is not None and target.state.kind == state.kind
+        if not is_above or (kept == rest and is_there and target is not None and target.below == leaf.below):
             self._put_exact(derived)
             return
         above = name.removesuffix(rest).removesuffix(".")

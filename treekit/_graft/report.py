@@ -2,7 +2,6 @@
 
 import dataclasses
 import glob
-import itertools
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -110,7 +109,7 @@ def check_strict(
     near = [f"; the nearest names left over: {nearest(row.path, [*left])}" for row in lacking[:_WITH_NEAREST] if left]
     parts = {
         "The old tree has no value for:": [
-            f"{_named(row)} ({row.new}){more}" for row, more in itertools.zip_longest(lacking, near, fillvalue="")
+            f"{_named(row)} ({row.new}){near[i] if i < len(near) else ''}" for i, row in enumerate(lacking)
         ],
         "Another shape, which needs convert or resize, or another dtype, which needs cast=True (new | old):": [
             f"{_named(row)} ({row.new} | {row.old})" for row in refused
