@@ -24,6 +24,7 @@ from treekit._graft.report import Grafted, GraftReport, check_strict, other_leng
 T = TypeVar("T")
 Resize = Callable[[Any, Any], Any]
 _JAX: Any = (jax.Array, jax.ShapeDtypeStruct)
+_PATTERN: Any = (str, re.Pattern)
 
 
 def graft(
@@ -211,15 +212,14 @@ def _is_rule(pattern: object, target: PyTree) -> bool:
     return isinstance(pattern, str) and (target is None or all(isinstance(x, str) for x in targets))
 
 
-def _patterns_of(fresh: Pattern | Sequence[Pattern]) -> list[Pattern]:
-    if isinstance(fresh, (str, re.Pattern)):
-        return [check_pattern(fresh)]
-    if not isinstance(fresh, (list, tuple)):
+def _patterns_of(fresh: PyTree) -> list[Pattern]:
+    is_one = isinstance(fresh, _PATTERN)
+    if not is_one and type(fresh) not in (list, tuple):
         raise TypeError(
             "fresh must be a pattern of new paths that keep their values, or a list of patterns, ['head.**']; found "
             f"{describe_value(fresh)}"
         )
-    return list(map(check_pattern, fresh))
+    return [check_pattern(x) for x in ([fresh] if is_one else fresh)]
 
 
 def _chosen(argument: str, given: object, names: list[str]) -> dict[str, Any]:

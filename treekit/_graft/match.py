@@ -49,19 +49,21 @@ def _match_states(new: list[Leaf], old: list[Leaf], fresh: Container[Leaf], foun
     """Match the arrays of parameters, such as moments, first; the rest of a state, such as its count, follows them."""
     new_at, old_at = _by_place(leaf for leaf in new if leaf not in found), _by_place(old)
     params: dict[object, set[str]] = defaultdict(set)  # of each state, and of each group of new states
-    sources: dict[object, set[State | None]] = defaultdict(set)  # of their moments
-    moved: set[object] = set()  # groups whose moments have other names
     for leaf in filter(_is_param, [*new, *old]):
         params[leaf.state].add(leaf.below)
     for leaf in filter(_is_param, new):
         params[_group(leaf)].add(leaf.below)
+    numbers: dict[frozenset[str], int] = {}
+    kinds = {key: numbers.setdefault(frozenset(names), len(numbers)) for key, names in params.items()}
     have_params = {leaf.names for leaf in filter(_is_param, old)}
+    sources: dict[object, set[State | None]] = defaultdict(set)  # of their moments
+    moved: set[object] = set()  # groups whose moments have other names
     for leaf in sorted(new, key=_is_param, reverse=True):
         if leaf not in found:
             rivals, candidates = new_at[_place(leaf)], old_at.get(_place(leaf), [])
-            if _is_param(leaf) or not params[_group(leaf)] or leaf.names not in have_params:
+            if _is_param(leaf) or _group(leaf) not in kinds or leaf.names not in have_params:
                 rivals, candidates = _with_its_label(leaf, rivals, candidates)
-            elif params[leaf.state]:
+            elif leaf.state in kinds:
                 rivals, candidates = [leaf], [x for x in candidates if x.state in sources[leaf.state]]
             else:  # a schedule's count follows the moments beside it
                 labels = {state.labels for state in sources[_group(leaf)] if state}
@@ -70,11 +72,8 @@ def _match_states(new: list[Leaf], old: list[Leaf], fresh: Container[Leaf], foun
             if leaf.below.startswith("hyperparams"):  # a group with a new label has its own
                 candidates = [x for x in candidates if _labels(x) == _labels(leaf)]
             if candidates:
-                found[leaf] = (
-                    candidates
-                    if leaf in fresh
-                    else _decide(leaf, rivals, candidates, fresh, None if _group(leaf) in moved else params)
-                )
+                by_name = None if _group(leaf) in moved else kinds
+                found[leaf] = candidates if leaf in fresh else _decide(leaf, rivals, candidates, fresh, by_name)
         if _is_param(leaf):
             for source in found.get(leaf, ()):
                 sources[leaf.state].add(source.state)
@@ -98,16 +97,16 @@ def _decide(
     rivals: list[Leaf],
     candidates: list[Leaf],
     fresh: Container[Leaf],
-    params: Mapping[object, set[str]] | None,
+    kinds: Mapping[object, int] | None,
 ) -> list[Leaf]:
     """Return the source of a leaf: the only one, or that of its name, or several whose values are equal.
 
-    Without `params`, names do not decide.
+    States with the same parameters are of one kind. Without `kinds`, names do not decide.
     """
     named = {x.name: x for x in candidates}
-    if params is not None and len(rivals) == len(candidates) and all(x.name in named for x in rivals):
+    if kinds is not None and len(rivals) == len(candidates) and all(x.name in named for x in rivals):
         # States that have changed places have the names of each other, and tell so by other parameters.
-        pairs = [(params[x.state], params[named[x.name].state]) for x in rivals]
+        pairs = [(kinds.get(x.state), kinds.get(named[x.name].state)) for x in rivals]
         are_alike = all(mine == pairs[0][0] and its == pairs[0][1] for mine, its in pairs)
         if are_alike or all(mine == its for mine, its in pairs):
             return [named[leaf.name]]
@@ -169,8 +168,8 @@ def plain_states(new: Iterable[Leaf], old: Iterable[Leaf]) -> list[str]:
     if any(leaf.state for leaf in old) or not any(leaf.state for leaf in new):
         return []
     return [
-        "The old tree has plain dicts for optimizer states, which are matched by name alone. If wrappers have changed, "
-        "restore it into old_optimizer.init(old_params) first."
+        "If the old tree has plain dicts for optimizer states, they are matched by name alone. If the wrappers have "
+        "changed, restore it into old_optimizer.init(old_params) first."
     ]
 
 
@@ -192,6 +191,6 @@ def nothing_in_common(new: list[Leaf], old: list[Leaf]) -> str:
                 "another, use rename with full paths"
             )
     found = (
-        f"{start}Old: {old[0].name or '(the root)'}. The nearest new paths: {nearest(old[0].name, names)}. Use rename"
+        f"{start}Old: {old[0].name or '(the root)'}. The nearest new paths: {nearest(old[0].name, names)}. Use rename."
     )
     return " ".join([found, *plain_states(new, old)])

@@ -325,23 +325,20 @@ class RenamedTree:
         """Raise a ValueError for a pattern that has no effect; `used` has the old leaves that are matched."""
         for pattern, leaves in self._matched.items():
             if not leaves:
-                raise ValueError(f"rename: {pattern!r} {self._why_unused(pattern)}")
+                earlier = [x for x, xs in self._matched.items() if any(match_glob(pattern, leaf.name) for leaf in xs)]
+                raise ValueError(
+                    f"rename: {pattern!r} decides about no leaf, since earlier patterns match all leaves that it "
+                    f"matches: {', '.join(map(repr, earlier))}. Put it before them"
+                    if earlier
+                    else f"rename: {pattern!r} matches no leaf of the old tree. The nearest paths: "
+                    + nearest(pattern, [leaf.name for leaf in self._old])
+                )
             if self._rules[pattern] and not any(leaf in used for leaf in leaves):
                 name = next(leaf.name for leaf in self.derived if leaf.pattern == pattern)
                 raise ValueError(
                     f"rename: {pattern!r} leads to {name or '(the root)'}, which the new tree does not have. The "
                     f"nearest paths: {nearest(name, list(self._new))}"
                 )
-
-    def _why_unused(self, pattern: str) -> str:
-        earlier = [x for x, found in self._matched.items() if any(match_glob(pattern, leaf.name) for leaf in found)]
-        if not earlier:
-            names = [leaf.name for leaf in self._old]
-            return f"matches no leaf of the old tree. The nearest paths: {nearest(pattern, names)}"
-        return (
-            "decides about no leaf, since earlier patterns match all leaves that it matches: "
-            f"{', '.join(map(repr, earlier))}. Put it before them"
-        )
 
     def _derive(self, rule: Rule, leaf: Leaf) -> Iterator[Leaf]:
         """Make the leaves that an old leaf becomes part of: a renamed one, a stack, or each of its entries."""
@@ -399,7 +396,8 @@ class RenamedTree:
         target = self._new.get(name)
         is_there = target is not None and target.state is not None and target.state.kind == state.kind
         if not is_above or (kept == rest and is_there and target is not None and target.below == leaf.below):
-            self._put_exact(derived)
+            _check_free(self.exact.get(name), derived)
+            self.exact[name] = derived
             return
         above = name.removesuffix(rest).removesuffix(".")
         derived.names = tuple(part for part in above.split(".") if part and not part.isdecimal())
@@ -408,17 +406,14 @@ class RenamedTree:
 
     def _put(self, leaf: Leaf) -> None:
         place = leaf.state, leaf.names, leaf.below
-        self._check_free(self.leaves.get(place), leaf)
+        _check_free(self.leaves.get(place), leaf)
         self.leaves[place] = leaf
 
-    def _put_exact(self, leaf: Leaf) -> None:
-        self._check_free(self.exact.get(leaf.name), leaf)
-        self.exact[leaf.name] = leaf
 
-    def _check_free(self, other: Leaf | None, leaf: Leaf) -> None:
-        if other is not None and other.pattern is not None:
-            names = " and ".join(x.origins[0].name for x in (leaf, other))
-            raise ValueError(f"rename maps {names} to one name: {leaf.name}")
+def _check_free(other: Leaf | None, leaf: Leaf) -> None:
+    if other is not None and other.pattern is not None:
+        names = " and ".join(x.origins[0].name for x in (leaf, other))
+        raise ValueError(f"rename maps {names} to one name: {leaf.name}")
 
 
 def _rules(pattern: str, targets: Targets) -> list[Rule]:
