@@ -52,6 +52,7 @@ PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "another dtype": ({"w": zeros(3), "b": zeros(2)}, {"w": ones(3, dtype=jnp.bfloat16), "b": ones(2)}, {}),
     "the root": (zeros(3), ones(2), {}),
     "wildcards in keys": ({"a[0]": zeros(1), "x*": zeros(1), "b": 0}, {"a0": zeros(1), "q?": ones(1), "b": 0}, {}),
+    "quotes in keys": ({"it's \"ä\"": zeros(1), "b\\": zeros(1), "c": 0}, {"c": 0, "d'": ones(1)}, {}),
     "one name begins with another": ({"a": zeros(1), "a.b": zeros(1)}, {"a": ones(1), "a.c": ones(1)}, {}),
     "Equinox": (DEEPER, MLP, {}),
     "NNX": (nnx.Linear(2, 2, rngs=nnx.Rngs(0)), {"kernel": ones((2, 2)), "scale": ones(2)}, {}),

@@ -268,7 +268,7 @@ def test_fused_and_tied_arrays_and_layers_for_scan(scanned: bool) -> None:
 def test_more_layers_than_the_file_has() -> None:
     new = Text(jnp.zeros((11, 8)), [Block.zeros() for _ in range(4)], jnp.zeros((8, 11)))
     with pytest.raises(
-        ValueError, match=r"(?s)no value for:\n  blocks\.3\.ln_1\.bias \(f32\[8\]\)\n.*fresh=\['blocks\.3\.\*\*'\],$"
+        ValueError, match=r"(?s)no value for:\n  blocks\.3\.ln_1\.bias \(f32\[8\]\)\n.*fresh=\[\"blocks\.3\.\*\*\"\],$"
     ):
         tk.graft(new, TEXT, rename=text_rename("blocks.*"), convert=TEXT_CONVERT)
     stacked = Text(new.embed, tk.tree_stack(new.blocks), new.head)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import glob
+import json
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -9,6 +10,8 @@ from typing import Literal
 
 from treekit._base.pattern_set import Pattern, PatternSet
 from treekit._base.patterns import listed, match_glob, nearest
+from treekit._base.tree import is_mapping
+from treekit._base.types import PyTree
 from treekit._diff.diff import as_table, in_colours
 from treekit._graft.names import Leaf, RenamedTree, Targets
 
@@ -127,14 +130,23 @@ def check_strict(
     lines += ["If a name has changed, pass rename={old: new}. To keep these new values and drop these old ones, pass"]
     keep = cover([row.path for row in (*lacking, *refused)], [row.path for row in report.kept])
     drop = cover([*left], [leaf.name for leaf in old if leaf.name not in left])
-    lines += [f"  fresh={[*fresh, *keep]!r},"] if keep else []
+    lines += [f"  fresh={_literal([*fresh, *keep])},"] if keep else []
     given = _without(renamed, {row.path for row in missing})
-    lines += [f"  rename={dict.fromkeys(drop) | given!r},"] if drop or missing else []
+    lines += [f"  rename={_literal(dict.fromkeys(drop) | given)},"] if drop or missing else []
     raise ValueError("\n".join(lines))
 
 
 def _named(row: Grafted) -> str:
     return row.path or "(the root)"
+
+
+def _literal(x: PyTree) -> str:
+    """Write an argument as one pastes it."""
+    if is_mapping(x):
+        return f"{{{', '.join(f'{_literal(key)}: {_literal(value)}' for key, value in x.items())}}}"
+    if type(x) in (list, tuple):
+        return f"[{', '.join(map(_literal, x))}]"
+    return json.dumps(x, ensure_ascii=False) if isinstance(x, str) else repr(x)
 
 
 def cover(names: Sequence[str], others: Sequence[str]) -> list[str]:
