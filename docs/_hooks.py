@@ -35,7 +35,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """In the code of a table's cell GitHub needs `\\|`, and Python-Markdown prints the backslash."""
+    """Link to the pages of examples; and `\\|` in a table, which GitHub needs, is printed with the backslash."""
+    example = r"\]\(\.\./((?:\.\./)*)(examples/\w+\.py)\)"
+    markdown = re.sub(example, lambda link: f"]({link[1]}{PAGES[link[2]]})", markdown)
     return re.sub(r"^\|.*\|$", lambda row: row[0].replace(r"\|", "|"), markdown, flags=re.MULTILINE)
 
 

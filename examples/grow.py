@@ -76,7 +76,8 @@ def grow(saved: Any) -> tuple[eqx.nn.MLP, optax.GradientTransformationExtraArgs,
     grown, report = treekit.graft(
         {"model": model, "state": optimizer.init(model)},
         saved,
-        rename={"**.layers.1.**": "**.layers.2.**"},  # the output layer; the new one stands before it
+        fresh="**.layers.1.**",  # the new layer, before the output layer
+        rename={"**.layers.1.**": "**.layers.2.**", "state.**.layers.0.**": None},  # the first layer is frozen
         resize={"**.layers.2.*": add_class},
     )
     print("\nThe model and its optimizer, carried over from the checkpoint:")
@@ -97,7 +98,7 @@ def create_optimizer(labels: dict[str, str]) -> optax.GradientTransformationExtr
 def unfreeze(model: eqx.nn.MLP, state: Any) -> tuple[optax.GradientTransformationExtraArgs, Any]:
     """Another optimizer for the same model: the first layer is trained too, at a rate of its own."""
     optimizer = create_optimizer({"layers.0.**": "body", "**": "trained"})
-    state, report = treekit.graft(optimizer.init(model), state)
+    state, report = treekit.graft(optimizer.init(model), state, fresh="inner_states.body.**")
     print(f"Unfrozen: {len(report.kept)} leaves of the state are kept, {len(report.fresh)} are new.")
     return optimizer, state
 

@@ -47,7 +47,7 @@ def same(a: Any, b: Any) -> None:
 def test_convert_is_applied_to_square_arrays_too() -> None:
     old = {"a.weight": array(3, 3), "b.weight": array(2, 3), "b.bias": array(3)}
     new = nested({"a.weight": jnp.zeros((3, 3)), "b.weight": jnp.zeros((3, 2)), "b.bias": jnp.zeros(3)})
-    got, report = tk.graft(new, old, convert={"**.weight": np.transpose}, strict=True)
+    got, report = tk.graft(new, old, convert={"**.weight": np.transpose})
     same(got["a"]["weight"], old["a.weight"].T)
     same(got["b"]["weight"], old["b.weight"].T)
     same(got["b"]["bias"], old["b.bias"])
@@ -61,7 +61,7 @@ def test_convert_is_applied_to_square_arrays_too() -> None:
 def test_convert_is_for_new_names_and_the_first_pattern_decides() -> None:
     old = {"x": array(2, 2), "z": array(2)}
     new = {"y": jnp.zeros((2, 2)), "z": jnp.zeros(2)}
-    got, _ = tk.graft(new, old, rename={"x": "y"}, convert={"y": np.transpose, "**": np.negative})
+    got, _ = tk.graft(new, old, rename={"x": "y"}, convert={"y": np.transpose, "**": np.negative}, strict=False)
     same(got["y"], old["x"].T)
     same(got["z"], -old["z"])
 
@@ -74,7 +74,6 @@ def test_convert_comes_before_resize_and_cast() -> None:
         convert={"w": lambda x: x.T},
         resize=lambda new, old: np.concatenate([old, np.zeros((1, 2), np.float32)]),
         cast=True,
-        strict=True,
     )
     same(got["w"][:3], old["w"].T.astype(jnp.bfloat16))
 
@@ -93,19 +92,21 @@ def test_convert_comes_before_resize_and_cast() -> None:
 )
 def test_what_convert_may_not_do(convert: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
-        tk.graft({"w": jnp.zeros((3, 2))}, {"w": array(2, 3)}, convert=convert)
+        tk.graft({"w": jnp.zeros((3, 2))}, {"w": array(2, 3)}, convert=convert, strict=False)
 
 
 def test_a_conversion_to_another_shape_or_dtype_is_refused() -> None:
     new = {"w": jnp.zeros((3, 2)), "n": jnp.zeros(2)}
-    _, report = tk.graft(new, {"w": array(2, 3), "n": array(2)}, convert={"w": np.ravel, "n": lambda x: x.astype(int)})
+    _, report = tk.graft(
+        new, {"w": array(2, 3), "n": array(2)}, convert={"w": np.ravel, "n": lambda x: x.astype(int)}, strict=False
+    )
     assert [row.path for row in report.refused] == ["n", "w"]
 
 
 def test_convert_may_be_traced_and_keys_be_regular_expressions() -> None:
     old = {"w": array(2, 3)}
     convert = {re.compile("w|v"): jnp.transpose}
-    got = jax.jit(lambda old: tk.graft({"w": jnp.zeros((3, 2))}, old, convert=convert)[0])(old)
+    got = jax.jit(lambda old: tk.graft({"w": jnp.zeros((3, 2))}, old, convert=convert, strict=False)[0])(old)
     same(got["w"], old["w"].T)
 
 
@@ -119,7 +120,7 @@ def test_one_value_for_several_leaves() -> None:
         {"wte.weight": ["embed.weight", "head.weight"]},
         {"wte.**": ("embed.**", "head.**")},
     ):
-        got, report = tk.graft(new, old, rename=rename, strict=True)
+        got, report = tk.graft(new, old, rename=rename)
         same(got["embed"]["weight"], old["wte.weight"])
         same(got["head"]["weight"], old["wte.weight"])
         assert not report.dropped and not report.missing
@@ -129,25 +130,27 @@ def test_a_target_that_is_missing_is_reported() -> None:
     old = {"wte.weight": array(5, 2)}
     new = nested({"embed.weight": jnp.zeros((5, 2))})
     rename = {"wte.weight": ["embed.weight", "haed.weight"]}
-    _, report = tk.graft(new, old, rename=rename)
+    _, report = tk.graft(new, old, rename=rename, strict=False)
     assert report.dropped == () and [row.path for row in report.missing] == ["haed.weight"]
     assert "haed.weight   missing  nothing | f32[5,2](numpy) at wte.weight" in str(report)
-    with pytest.raises(ValueError, match=r"(?s)not every leaf was kept.*1 missing.*haed\.weight"):
-        tk.graft(new, old, rename=rename, strict=True)
+    with pytest.raises(ValueError, match=r"new tree does not have:\n  haed\.weight "):
+        tk.graft(new, old, rename=rename)
     with pytest.raises(ValueError, match=r"rename: 'wte.weight' leads to haed.weight, which the new tree does not"):
-        tk.graft(new, old | {"embed.weight": array(5, 2)}, rename={"wte.weight": ["haed.weight", "x"]})
+        tk.graft(new, old | {"embed.weight": array(5, 2)}, rename={"wte.weight": ["haed.weight", "x"]}, strict=False)
 
 
 def test_none_drops_on_purpose() -> None:
     old = {f"h.{i}.attn.bias": array(1, 1, 4, 4) for i in range(3)} | {"w": array(2)}
     new = {"w": jnp.zeros(2)}
-    _, report = tk.graft(new, old, rename={"**.attn.bias": None}, strict=True)
+    _, report = tk.graft(new, old, rename={"**.attn.bias": None})
     assert len(report.dropped) == 3 and "f32[1,1,4,4](numpy), which rename drops" in str(report)
-    with pytest.raises(ValueError, match=r"(?s)not every leaf was kept.*3 dropped"):
-        tk.graft(new, old, strict=True)
+    with pytest.raises(ValueError, match=r"no place for:(\n  h\.\d\.attn\.bias .*){3}\n"):
+        tk.graft(new, old)
     with pytest.raises(ValueError, match=r"rename: '\*\*.attn.bais' matches no leaf of the old tree. The nearest"):
-        tk.graft(new, old, rename={"**.attn.bais": None})
-    got, _ = tk.graft({"w": jnp.zeros(2), "v": jnp.zeros(2)}, old | {"v": array(2)}, rename={"v": None, "h.**": None})
+        tk.graft(new, old, rename={"**.attn.bais": None}, strict=False)
+    got, _ = tk.graft(
+        {"w": jnp.zeros(2), "v": jnp.zeros(2)}, old | {"v": array(2)}, rename={"v": None, "h.**": None}, strict=False
+    )
     same(got["v"], np.zeros(2))
 
 
@@ -170,11 +173,11 @@ def fresh(names: dict[str, Any]) -> Any:
 
 def test_stacking_and_unstacking_in_the_order_of_integers() -> None:
     shuffled = dict(sorted(LAYERS.items()))  # 0, 1, 10, 11, 2
-    got, report = tk.graft(fresh(STACKED), shuffled, rename=STACK, strict=True)
+    got, report = tk.graft(fresh(STACKED), shuffled, rename=STACK)
     same(got["layers"]["w"], STACKED["layers.w"])
     same(got["layers"]["n"]["b"], STACKED["layers.n.b"])
     assert str(report).splitlines()[2] == ("layers.w    kept  f32[12,2,3] | 12 stacked f32[2,3](numpy) at layers.*.w")
-    back, report = tk.graft(fresh(LAYERS), STACKED, rename=UNSTACK, strict=True)
+    back, report = tk.graft(fresh(LAYERS), STACKED, rename=UNSTACK)
     tk.assert_trees_same(tk.to_state_dict(back), tk.to_state_dict(nested(LAYERS)))
     assert "layers.3.w     kept  f32[2,3] | entry 3 of f32[12,2,3](numpy) at layers.w" in str(report)
 
@@ -186,20 +189,17 @@ def test_a_model_with_a_list_of_layers_and_one_for_scan() -> None:
         jax.tree.map(jnp.zeros_like, {"body": stacked}),
         {"layers": linears},
         rename={"layers.*.**": "body.**"},
-        strict=True,
     )
     tk.assert_trees_same(got["body"], stacked)
     back, _ = tk.graft(
         {"layers": jax.tree.map(jnp.zeros_like, linears)},
         {"body": stacked},
         rename={"body.**": "layers.*.**"},
-        strict=True,
     )
     tk.assert_trees_same(back["layers"], linears)
 
 
-@pytest.mark.parametrize("flat", [False, True])
-def test_moments_are_stacked_too(flat: bool) -> None:
+def test_moments_are_stacked_too() -> None:
     tx = tko.adamw(1e-3)
     linears = [eqx.nn.Linear(3, 3, key=jax.random.key(i)) for i in range(4)]
     params = {"layers": linears}
@@ -207,23 +207,27 @@ def test_moments_are_stacked_too(flat: bool) -> None:
         _, old = tx.update(params, tx.init(params), params)
     after = tko.MultiSteps(tko.chain(tko.clip(1.0), tx), 2)
     new = after.init({"layers": tk.tree_stack(linears)})
-    rename = {"**.layers.*.**": "**.layers.**"}
-    got, report = tk.graft(new, tk.to_state_dict(old) if flat else old, rename=rename)
+    stack: Any = {"**.layers.*.**": "**.layers.**"}
+    unstack: Any = {"**.layers.**": "**.layers.*.**"}
+    got, _ = tk.graft(new, old, rename=stack, fresh=["acc_grads.**", "*_step"])
     adam = got.inner_opt_state[1][0]
     tk.assert_trees_same(adam.mu["layers"], tk.tree_stack(old[0].mu["layers"]))
-    assert int(adam.count) == 1 and not report.dropped and not report.refused
-    back, report = tk.graft(
-        tx.init(params), tk.to_state_dict(got) if flat else got, rename={"**.layers.**": "**.layers.*.**"}
-    )
+    assert int(adam.count) == 1
+    back, _ = tk.graft(tx.init(params), got, rename={"acc_grads.**": None, "*_step": None} | unstack)
+    tk.assert_trees_same(back[0], old[0])
+    # Files have no states: names are those of the same wrappers.
+    inner, _ = tk.graft(new.inner_opt_state[1], tk.to_state_dict(old), rename=stack)
+    tk.assert_trees_same(inner[0], adam)
+    back, _ = tk.graft(tx.init(params), tk.to_state_dict(inner), rename=unstack)
     tk.assert_trees_same(back[0], old[0])
 
 
 def test_convert_runs_on_each_array_before_stacking_and_on_each_part_after_unstacking() -> None:
     turned = {name: x.T for name, x in LAYERS.items()}
-    got, report = tk.graft(fresh(STACKED), turned, rename=STACK, convert={"**.w": np.transpose}, strict=True)
+    got, report = tk.graft(fresh(STACKED), turned, rename=STACK, convert={"**.w": np.transpose})
     same(got["layers"]["w"], STACKED["layers.w"])
     assert "stacked f32[3,2](numpy) at layers.*.w, converted" in str(report)
-    got, _ = tk.graft(fresh(turned), STACKED, rename=UNSTACK, convert={"**.w": np.transpose}, strict=True)
+    got, _ = tk.graft(fresh(turned), STACKED, rename=UNSTACK, convert={"**.w": np.transpose})
     same(got["layers"]["3"]["w"], LAYERS["layers.3.w"].T)
 
 
@@ -243,7 +247,7 @@ def without(*entries: int) -> dict[str, Any]:
     ],
 )
 def test_layers_that_cannot_be_stacked_are_refused_and_named(old: Any, said: str) -> None:
-    _, report = tk.graft(fresh(STACKED), old, rename=STACK)
+    _, report = tk.graft(fresh(STACKED), old, rename=STACK, strict=False)
     assert "layers.w" in [row.path for row in report.refused]
     assert re.search(said, str(report))
 
@@ -251,17 +255,17 @@ def test_layers_that_cannot_be_stacked_are_refused_and_named(old: Any, said: str
 @pytest.mark.parametrize(("wide", "dtype"), [(np.array([2**40]), jnp.int32), (np.array([1e300]), jnp.float32)])
 def test_wide_layers_among_layers_of_jax_are_refused_and_not_wrapped(wide: Any, dtype: Any) -> None:
     old = {"layers.0.w": wide, "layers.1.w": jnp.ones(1, dtype)}
-    _, report = tk.graft(fresh({"layers.w": jnp.ones((2, 1), dtype)}), old, rename=STACK)
+    _, report = tk.graft(fresh({"layers.w": jnp.ones((2, 1), dtype)}), old, rename=STACK, strict=False)
     assert [row.path for row in report.refused] == ["layers.w"]
 
 
 def test_two_layers_of_one_index() -> None:
     with pytest.raises(ValueError, match=r"rename maps layers\.01\.w and layers\.1\.w to one entry of layers\.w"):
-        tk.graft(fresh(STACKED), LAYERS | {"layers.01.w": array(2, 3)}, rename=STACK)
+        tk.graft(fresh(STACKED), LAYERS | {"layers.01.w": array(2, 3)}, rename=STACK, strict=False)
 
 
 def test_the_holes_of_a_huge_index_are_not_all_listed() -> None:
-    _, report = tk.graft(fresh(STACKED), LAYERS | {"layers.1000000000.w": array(2, 3)}, rename=STACK)
+    _, report = tk.graft(fresh(STACKED), LAYERS | {"layers.1000000000.w": array(2, 3)}, rename=STACK, strict=False)
     assert "without 12, 13, 14, 15, 16 at layers.*.w" in str(report)
 
 
@@ -269,7 +273,7 @@ def test_the_holes_of_a_huge_index_are_not_all_listed() -> None:
 def test_another_number_of_layers_is_refused(count: int) -> None:
     new = fresh({f"layers.{i}.w": array(2, 3) for i in range(count)} | {"x": array(1)})
     old = {"layers.w": STACKED["layers.w"], "x": array(1)}
-    got, report = tk.graft(new, old, rename=UNSTACK)
+    got, report = tk.graft(new, old, rename=UNSTACK, strict=False)
     assert [row.path for row in report.kept] == ["x"] and not got["layers"]["0"]["w"].any()
     assert "f32[12,2,3](numpy), which are not as many as in the new tree at layers.w" in str(report)
 
@@ -278,8 +282,8 @@ def test_what_is_not_an_entry_of_a_list_is_not_stacked() -> None:
     old = LAYERS | {"layers.norm.w": array(2, 3)}
     new = fresh(STACKED | {"norm.w": array(2, 3)})
     with pytest.raises(ValueError, match=r"lacks a '\*' of .*integers; at layers.norm.w it matches 'norm'. Put a"):
-        tk.graft(new, old, rename=STACK)
-    got, _ = tk.graft(new, old, rename={"layers.norm.**": "norm.**"} | STACK, strict=True)
+        tk.graft(new, old, rename=STACK, strict=False)
+    got, _ = tk.graft(new, old, rename={"layers.norm.**": "norm.**"} | STACK)
     same(got["norm"]["w"], old["layers.norm.w"])
 
 
@@ -299,12 +303,12 @@ def test_a_file_with_fewer_layers_is_a_warning_unless_rename_names_them(rename: 
     old = {f"model.layers.{i}.w": array(2) for i in range(4)}
     if warns is None:
         with pytest.raises(ValueError, match="needs the same wildcards"):
-            tk.graft(new, old, rename=rename)
+            tk.graft(new, old, rename=rename, strict=False)
     elif warns:
         with pytest.warns(UserWarning, match=r"lengths of lists differ: layers \(new 5, old 4\)\."):
-            tk.graft(new, old, rename=rename)
+            tk.graft(new, old, rename=rename, strict=False)
     else:
-        _, report = tk.graft(new, old, rename=rename)
+        _, report = tk.graft(new, old, rename=rename, strict=False)
         assert len(report.kept) == 4
 
 
@@ -334,19 +338,19 @@ def test_a_file_with_fewer_layers_is_a_warning_unless_rename_names_them(rename: 
 )
 def test_a_finite_value_that_would_become_infinite_is_refused(new: Any, old: Any, is_kept: bool) -> None:
     tree = {"w": jnp.zeros(np.shape(old), new), "x": jnp.zeros(1)}
-    _, report = tk.graft(tree, {"w": old, "x": array(1)}, cast=True)
+    _, report = tk.graft(tree, {"w": old, "x": array(1)}, cast=True, strict=False)
     assert ("w" in [row.path for row in report.kept]) is is_kept
     if np.asarray(old).dtype in (np.float64, np.int64) and new in (jnp.float32, jnp.int32):
-        _, report = tk.graft(tree, {"w": old, "x": array(1)})
+        _, report = tk.graft(tree, {"w": old, "x": array(1)}, strict=False)
         assert ("w" in [row.path for row in report.kept]) is is_kept
 
 
 def test_64_bits_become_the_32_of_jax_and_other_dtypes_need_cast() -> None:
     new = {name: jnp.zeros(1, dtype) for name, dtype in {"f": jnp.float32, "h": jnp.bfloat16, "i": jnp.int32}.items()}
     old = {"f": np.ones(1), "h": np.ones(1), "i": np.ones(1, np.int64)}
-    _, report = tk.graft(new, old)
+    _, report = tk.graft(new, old, strict=False)
     assert [row.path for row in report.refused] == ["h"]
-    tk.graft(new, old, cast=True, strict=True)
+    tk.graft(new, old, cast=True)
 
 
 def test_strict_does_not_ask_for_python_numbers_and_keys() -> None:
@@ -364,33 +368,15 @@ def test_strict_does_not_ask_for_python_numbers_and_keys() -> None:
 
     old = tk.to_state_dict(Model(0))
     assert list(old) == ["linear.weight", "linear.bias"]
-    model, _ = tk.graft(Model(1), old, strict=True)
+    model, _ = tk.graft(Model(1), old)
     same(model.linear.weight, old["linear.weight"])
     # If an old tree has them, they are carried over.
     tree: Any = {"p": 0.5, "x": jnp.zeros(1)}
-    got, report = tk.graft(tree, {"p": 0.25, "x": array(1)}, strict=True)
+    got, report = tk.graft(tree, {"p": 0.25, "x": array(1)})
     assert got["p"] == 0.25 and len(report.kept) == 2
 
 
 # --------------------------------------------------------------------------------------------------------- what is said
-
-
-def test_strict_names_what_is_missing_first() -> None:
-    old = {f"buffer.{i}": array(1) for i in range(400)} | {"encoder.weihgt": array(2)}
-    new = nested({"encoder.weight": jnp.zeros(2), "buffer.0": jnp.zeros(1)})
-    with pytest.raises(ValueError, match="not every leaf was kept") as caught:
-        tk.graft(new, old, strict=True, rename={"buffer.**": "buffer.**"})
-    lines = str(caught.value).splitlines()
-    assert lines[0] == "graft with strict=True: not every leaf was kept. The old tree has no value for:"
-    assert lines[1].startswith("  encoder.weight (f32[2]); the nearest names left over: encoder.weihgt, ")
-    assert lines[2] == "1 kept, 1 fresh, 400 dropped, 0 refused (new | old)"
-    assert "encoder.weight" in lines[3]
-
-
-def test_strict_lists_ten_of_many() -> None:
-    new = {f"w{i}": jnp.zeros(1) for i in range(30)}
-    with pytest.raises(ValueError, match=r"(?s)\n  w0 \(f32\[1\]\); no name is left over\n.*\n  and 20 more\n1 kept"):
-        tk.graft(new | {"x": jnp.zeros(1)}, {"x": array(1)}, strict=True)
 
 
 class Tensor:
@@ -406,25 +392,25 @@ class Tensor:
 
 
 def test_tensors_of_other_libraries() -> None:
-    got, _ = tk.graft({"w": jnp.zeros(2)}, {"w": Tensor(array(2))}, strict=True)
+    got, _ = tk.graft({"w": jnp.zeros(2)}, {"w": Tensor(array(2))})
     assert isinstance(got["w"], jax.Array) and got["w"].any()
     with pytest.raises(TypeError, match=r"(?s)BFloat16.*graft converted the Tensor at a\.w to a NumPy array"):
-        tk.graft({"a": {"w": jnp.zeros(2)}}, {"a": {"w": Tensor(None)}})
+        tk.graft({"a": {"w": jnp.zeros(2)}}, {"a": {"w": Tensor(None)}}, strict=False)
 
 
 def test_mappings_that_are_not_pytrees() -> None:
     """As an h5py file has them, one in another."""
     files = MappingProxyType({"a": MappingProxyType({"w": Tensor(array(2))}), "b": [MappingProxyType({"w": array(3)})]})
     new: Any = {"a": {"w": jnp.zeros(2)}, "b": [{"w": jnp.zeros(3)}]}
-    got, report = tk.graft(new, files, strict=True)
+    got, report = tk.graft(new, files)
     assert got["b"][0]["w"].any() and len(report.kept) == 2
 
 
 def test_bf16_in_npz_is_an_error_that_says_so() -> None:
     raw = np.ones(2, jnp.bfloat16).view("V2")
     with pytest.raises(TypeError, match=r"at w: the old array has the dtype \|V2, .* x\.view\(jnp\.bfloat16\)"):
-        tk.graft({"w": jnp.zeros(2, jnp.bfloat16)}, {"w": raw})
-    tk.graft({"w": jnp.zeros(2, jnp.bfloat16)}, {"w": raw.view(jnp.bfloat16)}, strict=True)
+        tk.graft({"w": jnp.zeros(2, jnp.bfloat16)}, {"w": raw}, strict=False)
+    tk.graft({"w": jnp.zeros(2, jnp.bfloat16)}, {"w": raw.view(jnp.bfloat16)})
 
 
 class CountState(NamedTuple):
@@ -432,27 +418,16 @@ class CountState(NamedTuple):
     mu: Any
 
 
-def test_a_flat_dict_of_another_state_says_why_nothing_fits() -> None:
-    new = (CountState(jnp.zeros(()), {"a": jnp.zeros(2)}),)
-    old = {"0.count": np.ones((), np.float32), "0.mu.a": array(2), "0.nu.a": array(2)}
-    with pytest.raises(
-        ValueError, match=r"Both have 0\.count, but optimizer states are matched by their class \(by the"
-    ):
-        tk.graft(new, old)
-    _, report = tk.graft(new, old, rename={"0.**": "0.**"})
-    assert [row.path for row in report.kept] == ["0.count", "0.mu.a"]
-
-
 def test_a_name_that_begins_with_another() -> None:
     new: Any = {"opt": (CountState(jnp.zeros(()), {"a": jnp.zeros(2)}),), "x": jnp.zeros(1), "x.y": jnp.zeros(2)}
     old = {"x": array(1), "x.y": array(2), "opt.0.count": np.ones((), np.float32), "opt.0.mu.a": array(2)}
     for names in (old, dict(reversed(old.items()))):
-        got, _ = tk.graft(new, names, strict=True)
+        got, _ = tk.graft(new, names)
         same(got["x.y"], old["x.y"])
         same(got["x"], old["x"])
         same(got["opt"][0].mu["a"], old["opt.0.mu.a"])
     z = {"z.y.x": array(1), "z": array(2), "z.y": array(3)}
-    got, _ = tk.graft(new | fresh_like(z), old | z, strict=True)
+    got, _ = tk.graft(new | fresh_like(z), old | z)
     same(got["z.y"], z["z.y"])
 
 
@@ -471,10 +446,11 @@ def test_a_model_that_looks_like_a_state() -> None:
         tree = {"model": model, "opt": tx.init(model)}
         old = {name: array(*x.shape).astype(x.dtype) for name, x in tk.to_state_dict(tree).items()}
         for form in (old, nested(old)):
-            got, _ = tk.graft(tree, form, strict=True)
+            got, _ = tk.graft(tree, form)
             for name, x in tk.to_state_dict(got).items():
                 same(x, old[name])
-        shorter, _ = tk.graft({"opt": tko.adam(1e-3).init(model)}, old)
+        rename = {"opt.inner_opt_state.**": "opt.**", "**": None}
+        shorter, _ = tk.graft({"opt": tko.adam(1e-3).init(model)}, old, rename=rename)
         same(shorter["opt"][0].count, old["opt.inner_opt_state.0.count"])
 
 
@@ -483,14 +459,14 @@ def test_one_value_for_two_leaves_is_two_arrays() -> None:
     new: dict[str, Any] = {"embed": jnp.zeros(5), "head": jnp.zeros(5)}
     committed = jax.tree.map(lambda x: jax.device_put(x, jax.devices()[0]), new)
     for target in (new, committed):
-        tree, _ = tk.graft(target, {"wte": jnp.ones(5)}, rename={"wte": ["embed", "head"]}, strict=True)
+        tree, _ = tk.graft(target, {"wte": jnp.ones(5)}, rename={"wte": ["embed", "head"]})
         assert tree["embed"] is not tree["head"]
         jax.jit(lambda tree: jax.tree.map(jnp.negative, tree), donate_argnums=0)(tree)
 
 
 def test_a_reference_is_loaded_as_its_array() -> None:
     new: dict[str, Any] = {"r": jax.new_ref(jnp.ones(2)), "w": jnp.ones(2)}
-    tree, report = tk.graft(new, {name: 3 * x for name, x in tk.to_state_dict(new).items()}, strict=True)
+    tree, report = tk.graft(new, {name: 3 * x for name, x in tk.to_state_dict(new).items()})
     assert isinstance(tree["r"], jax.Ref) and (tree["r"][...] == 3).all() and len(report.kept) == 2
     assert (new["r"][...] == 1).all()
 
@@ -498,7 +474,7 @@ def test_a_reference_is_loaded_as_its_array() -> None:
 def test_strict_does_not_ask_for_the_counters_of_random_streams() -> None:
     model = nnx.Dropout(0.1, rngs=nnx.Rngs(0))
     both: dict[str, Any] = {"w": jnp.zeros(2), "drop": model}
-    tree, report = tk.graft(both, {"w": np.ones(2, np.float32)}, strict=True)
+    tree, report = tk.graft(both, {"w": np.ones(2, np.float32)})
     assert tree["w"].all() and {row.kind for row in report if row.path != "w"} == {"fresh"}
 
 
@@ -518,5 +494,5 @@ CASTS: list[tuple[Any, float, bool]] = [
 
 @pytest.mark.parametrize(("dtype", "value", "is_kept"), CASTS)
 def test_a_cast_keeps_what_is_finite_infinite_and_nan(dtype: Any, value: float, is_kept: bool) -> None:
-    _, report = tk.graft({"w": jnp.zeros(1, dtype)}, {"w": np.array([value], np.float32)}, cast=True)
+    _, report = tk.graft({"w": jnp.zeros(1, dtype)}, {"w": np.array([value], np.float32)}, cast=True, strict=False)
     assert bool(report.kept) is is_kept and bool(report.refused) is not is_kept

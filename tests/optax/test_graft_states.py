@@ -75,11 +75,15 @@ THROUGH: dict[str, Callable[[Any, Path], Any]] = {
 
 
 def every(tmp_path: Path, but: str = "") -> Iterator[Callable[[Any], Any]]:
-    """Functions that return a tree as it comes back from a file; only pickle and Equinox know its classes."""
+    """Functions that bring a tree back from a file, with its classes; only pickle and Equinox know them themselves."""
     files = itertools.count()
 
     def through(name: str) -> Callable[[Any], Any]:
-        return lambda tree: THROUGH[name](tree, tmp_path / f"{name}{next(files)}")
+        def bring_back(tree: Any) -> Any:
+            restored = THROUGH[name](tree, tmp_path / f"{name}{next(files)}")
+            return tk.graft(jax.tree.map(jnp.zeros_like, tree), restored)[0]
+
+        return bring_back
 
     return map(through, THROUGH.keys() - {but})
 
@@ -130,7 +134,7 @@ def test_the_same_optimizer_goes_on(name: str, tmp_path: Path) -> None:
     for through in every(tmp_path, but="flax" if name == "named" else ""):
         old = through({"params": params, "state": state})
         new = {"params": make(seed=1), "state": tx.init(make(seed=1))}
-        got, report = tk.graft(new, old, strict=True)
+        got, report = tk.graft(new, old)
         same(got, {"params": params, "state": state})
         assert len(report.kept) == len(jax.tree.leaves(new))
 
@@ -161,7 +165,7 @@ def test_a_checkpoint_of_plain_optax_goes_into_a_wrapped_optimizer_and_back(wrap
     plain, wrapped = optax.adamw(SCHEDULE), WRAPPERS[wrapper](tko.adamw(SCHEDULE))
     params, state = train(plain, make())
     for through in every(tmp_path):
-        got, report = tk.graft(wrapped.init(params), through(state))
+        got, report = tk.graft(wrapped.init(params), through(state), strict=False)
         assert report.dropped == () and report.refused == ()
         same(adams(got), adams(state))
         back, report = tk.graft(plain.init(params), through(got), strict=False)
@@ -182,10 +186,10 @@ def test_a_new_label_takes_the_moments_of_its_parameters_along(tmp_path: Path) -
     new_tx = grouped({"head.**": "head", "**.b": "biases", "**": "body"})
     params, state = train(old_tx, make())
     for through in every(tmp_path):
-        got, report = tk.graft(new_tx.init(params), through(state), strict=True)
+        got, report = tk.graft(new_tx.init(params), through(state))
         assert len(report.kept) == len(report) == len(jax.tree.leaves(got))
         same(adams(got)[0].mu["layers"][0]["b"], adams(state)[0].mu["layers"][0]["b"])
-    got, _ = tk.graft(new_tx.init(params), state)
+    got, _ = tk.graft(new_tx.init(params), state, strict=False)
     one, other = (train(tx, params, s, steps=2)[0] for tx, s in ((old_tx, state), (new_tx, got)))
     same(one, other)
 
@@ -195,7 +199,7 @@ def test_a_label_of_new_parameters_begins_anew(tmp_path: Path) -> None:
     params, state = train(grouped({"**": "body"}), make())
     adapter = {**params, "adapter": {"w": jnp.ones((2, 2))}}
     for through in every(tmp_path):
-        got, report = tk.graft(grouped({"adapter.**": "new", "**": "body"}).init(adapter), through(state))
+        got, report = tk.graft(grouped({"adapter.**": "new", "**": "body"}).init(adapter), through(state), strict=False)
         assert {row.path for row in report.fresh} == {
             f"inner_states.new.inner_state.{x}" for x in ("0.count", "0.mu.adapter.w", "0.nu.adapter.w", "2.count")
         }
@@ -210,9 +214,12 @@ def test_a_layer_more_or_fewer(layers: int, tmp_path: Path) -> None:
     new = make(layers, seed=1)
     for through in every(tmp_path):
         with pytest.warns(
-            UserWarning, match=rf"params.layers \(new {layers}, old 2\), acc_grads.layers \(new {layers}, old 2\)"
+            UserWarning,
+            match=rf"params.layers \(new {layers}, old 2\), mu.layers .* acc_grads.layers \(new {layers}, old 2\)\.",
         ):
-            got, report = tk.graft({"params": new, "state": tx.init(new)}, through({"params": params, "state": state}))
+            got, report = tk.graft(
+                {"params": new, "state": tx.init(new)}, through({"params": params, "state": state}), strict=False
+            )
         expected = 2 * 4 if layers == 3 else 0  # w and b in params, accumulated gradients, mu and nu
         assert len(report.fresh) == expected and len(report.dropped) == 8 - expected and not report.refused
         same(got["params"]["layers"][0], params["layers"][0])
@@ -228,6 +235,7 @@ def test_a_layer_inserted_before_the_last(tmp_path: Path) -> None:
             {"params": new, "state": tx.init(new)},
             through({"params": params, "state": state}),
             rename={"**.layers.1.**": "**.layers.2.**"},
+            strict=False,
         )
         assert {row.path for row in report.fresh} == {
             f"{x}.layers.1.{y}" for x in ("params", "state.0.mu", "state.0.nu") for y in "wb"
@@ -246,10 +254,10 @@ def test_another_head(tmp_path: Path) -> None:
     new = make(classes=5, seed=1)
     for through in every(tmp_path):
         fresh, old = {"params": new, "state": tx.init(new)}, through({"params": params, "state": state})
-        got, report = tk.graft(fresh, old)
+        got, report = tk.graft(fresh, old, strict=False)
         assert {row.path.split(".")[-2] for row in report.refused} == {"head"} and len(report.refused) == 6
         same(got["params"]["head"], new["head"])
-        got, report = tk.graft(fresh, old, resize={"**.head.*": grow}, strict=True)
+        got, report = tk.graft(fresh, old, resize={"**.head.*": grow})
         np.testing.assert_array_equal(got["params"]["head"]["w"][:, :3], params["head"]["w"])
         np.testing.assert_array_equal(got["params"]["head"]["w"][:, 3:], new["head"]["w"][:, 3:])
         np.testing.assert_array_equal(got["state"][0].nu["head"]["w"][:, 3:], np.zeros((2, 2)))
@@ -260,24 +268,24 @@ def test_unfreezing_in_the_middle_of_training_keeps_the_moments(tmp_path: Path) 
     params, state = train(frozen_head(tko.adam(0.1)), make())
     thawed = tko.partition({"on": tko.adam(0.1), "off": tko.set_to_zero()}, tk.path_labels({"**": "on"}))
     for through in every(tmp_path):
-        got, report = tk.graft(thawed.init(params), through(state))
+        got, report = tk.graft(thawed.init(params), through(state), strict=False)
         assert {row.path.split(".", 5)[-1] for row in report.fresh} == {"head.w", "head.b"} and len(report.fresh) == 4
         assert report.dropped == () and report.refused == ()
         assert int(adams(got)[0].count) == 3
         same(adams(got)[0].mu["layers"], adams(state)[0].mu["layers"])
         train(thawed, params, got)
-        back, report = tk.graft(frozen_head(tko.adam(0.1)).init(params), through(got))
+        back, report = tk.graft(frozen_head(tko.adam(0.1)).init(params), through(got), strict=False)
         same(back, state)
         assert len(report.dropped) == 4
 
 
-def test_layers_that_are_frozen_do_not_make_lists_shorter() -> None:
+def test_a_layer_that_was_frozen_begins_anew() -> None:
     def frozen(*layers: int) -> Any:
         table = {f"layers.{i}.**": "off" for i in layers}
         return tko.partition({"on": tko.adam(0.1), "off": tko.set_to_zero()}, tk.path_labels(table, default="on"))
 
     params, state = train(frozen(2, 3), make(4))
-    got, report = tk.graft(frozen(3).init(params), state)
+    got, report = tk.graft(frozen(3).init(params), state, fresh="**.layers.2.*")
     assert {row.path.split(".", 5)[-1] for row in report.fresh} == {"layers.2.w", "layers.2.b"}
     same(adams(got)[0].mu["layers"][:2], adams(state)[0].mu["layers"][:2])
 
@@ -285,7 +293,7 @@ def test_layers_that_are_frozen_do_not_make_lists_shorter() -> None:
 def test_a_tuple_of_a_model_and_a_state_is_not_a_list_of_layers() -> None:
     tx = tko.adam(0.1)
     params, state = train(tx, make())
-    got, _ = tk.graft((make(seed=1), tx.init(params)), (params, state, 3))
+    got, _ = tk.graft((make(seed=1), tx.init(params)), (params, state, 3), strict=False)
     same(got[0], params)
 
 
@@ -294,7 +302,7 @@ def test_filtered_and_masked_leave_out_differently_and_fit_all_the_same(tmp_path
     mask = tk.path_mask("**.w")
     params, state = train(tko.filtered(tko.adam(0.1), mask), make())
     for through in every(tmp_path):
-        got, report = tk.graft(tko.masked(tko.adam(0.1), mask).init(params), through(state), strict=True)
+        got, report = tk.graft(tko.masked(tko.adam(0.1), mask).init(params), through(state))
         assert [float(np.abs(x).max()) > 0 for x in jax.tree.leaves(adams(got)[0].mu)] == [True] * 3 and report.kept
 
 
@@ -312,9 +320,9 @@ def test_hyperparameters_are_carried_over_unless_their_group_is_new(tmp_path: Pa
     params, state = train(injected(0.5), make())
     wrapped = tko.MultiSteps(injected(0.1), 2).gradient_transformation()
     for through in every(tmp_path):
-        got, _ = tk.graft(wrapped.init(params), through(state))
+        got, _ = tk.graft(wrapped.init(params), through(state), strict=False)
         assert float(got.inner_opt_state.hyperparams["learning_rate"]) == 0.5
-        split, report = tk.graft(injected(None, head=0.2, body=0.3).init(params), through(state))
+        split, report = tk.graft(injected(None, head=0.2, body=0.3).init(params), through(state), strict=False)
         rates = {k: float(s.inner_state.hyperparams["learning_rate"]) for k, s in split.inner_states.items()}
         assert rates == pytest.approx({"head": 0.2, "body": 0.3})
         assert [int(adam.count) for adam in adams(split)] == [3, 3]
@@ -329,11 +337,12 @@ def test_a_raw_equinox_model_and_its_optimizer(tmp_path: Path) -> None:
 
     tx = tko.MultiSteps(tko.adam(0.1), 1).gradient_transformation()
     model = create(1, 3, 0)
-    saved = through_orbax({"model": tk.filter_arrays(model), "state": tx.init(model)}, tmp_path / "checkpoint")
+    old = {"model": tk.filter_arrays(model), "state": tx.init(model)}
+    saved = through_orbax(old, tmp_path / "checkpoint")
     bigger = create(2, 3, 1)
     rename = {"**.layers.1.**": "**.layers.2.**"}
     refused = "model.layers.1.weight"
-    got, report = tk.graft({"model": bigger, "state": tx.init(bigger)}, saved, rename=rename)
+    got, report = tk.graft({"model": bigger, "state": tx.init(bigger)}, saved, rename=rename, strict=False)
     assert isinstance(got["model"], eqx.nn.MLP) and got["model"].activation is bigger.activation
     same(got["model"].layers[2].weight, model.layers[1].weight)
     assert refused in {row.path for row in report.fresh} and not report.refused and not report.dropped
@@ -374,27 +383,24 @@ NNX: dict[str, Callable[[Any, Any], Any]] = {
 def test_what_orbax_restores_of_nnx_goes_in(name: str, tmp_path: Path) -> None:
     old, new = (NNX[name](*trainer(tko.adam(0.1), steps)) for steps in (3, 0))
     restored = through_orbax(old, tmp_path / "checkpoint")
-    got, _ = tk.graft(new, restored, strict=True)
+    got, _ = tk.graft(new, restored, rename={"**.value": "**"})  # of a variable, Orbax makes a dict
     tk.assert_trees_same(got, old)
-    back, _ = tk.graft(jax.tree.map(jnp.zeros_like, restored), old, strict=True)
-    tk.assert_trees_same(back, jax.tree.map(jnp.asarray, restored))
 
 
 def test_what_orbax_restores_of_a_state_goes_into_the_model(tmp_path: Path) -> None:
     old, new = nnx.state(Net(1)), Net(2)
     for i, tree in enumerate((old, nnx.to_pure_dict(old))):
-        got, _ = tk.graft(new, through_orbax(tree, tmp_path / str(i)), strict=True)
+        rename = {"**.value": "**"} if i == 0 else None
+        got, _ = tk.graft(new, through_orbax(tree, tmp_path / str(i)), rename=rename)
         tk.assert_trees_same(nnx.state(got), old)
 
 
-@pytest.mark.parametrize("saved", ["opt_state", "state of the optimizer"])
-def test_another_wrapper_in_an_optimizer_of_nnx(saved: str, tmp_path: Path) -> None:
-    old = trainer(tko.adam(0.1), 3)
-    model, optimizer = trainer(tko.chain(tko.clip(1.0), tko.adam(0.1)), 0)
-    rename = {"opt_state.**": "**"} if saved == "state of the optimizer" else None
-    for tree in (NNX[saved](*old), through_orbax(NNX[saved](*old), tmp_path / "checkpoint")):
-        optimizer.opt_state, report = tk.graft(optimizer.opt_state, tree, rename=rename)
-        assert report.fresh == report.refused == ()
+def test_another_wrapper_in_an_optimizer_of_nnx(tmp_path: Path) -> None:
+    first, (model, optimizer) = trainer(tko.adam(0.1), 3)[1], trainer(tko.chain(tko.clip(1.0), tko.adam(0.1)), 0)
+    restored = through_orbax(first.opt_state, tmp_path / "checkpoint")
+    old, _ = tk.graft(trainer(tko.adam(0.1), 0)[1].opt_state, restored, rename={"**.value": "**"})
+    for tree in (first.opt_state, old):
+        optimizer.opt_state, _ = tk.graft(optimizer.opt_state, tree)
         optimizer.update(model, nnx.state(model, nnx.Param))
         assert int(adams(optimizer.opt_state)[0].count[...]) == 4
 
@@ -424,7 +430,7 @@ def test_a_named_tuple_of_a_user_that_holds_a_state_is_not_one(optimizer: Any) -
     for cls in (TrainState, LargerState, dict):
         new = cls(params=params, opt_state=optimizer.init(params), step=jnp.int32(0))
         for other in (old, LargerState(*old), old._asdict(), serialization.to_state_dict(old), tk.to_state_dict(old)):
-            got, _ = tk.graft(new, other, strict=True)
+            got, _ = tk.graft(new, other)
             same(got, cls(**old._asdict()))
 
 
@@ -435,5 +441,5 @@ def test_a_wrapper_of_another_library_is_a_state() -> None:
 
     params = make()
     _, state = train(tko.adam(0.1), params)
-    got, _ = tk.graft(OtherState(tko.adam(0.1).init(params), jnp.int32(0)), state)
+    got, _ = tk.graft(OtherState(tko.adam(0.1).init(params), jnp.int32(0)), state, strict=False)
     same(got.inner, state)

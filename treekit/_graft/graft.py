@@ -1,37 +1,42 @@
 """graft: carry the values of one tree over to a tree of another structure."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
 from treekit._base.describe import describe, describe_value
+from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import is_rng_variable, is_variable
-from treekit._base.patterns import nearest
-from treekit._base.predicates import is_numeric_array
-from treekit._base.types import KeyPath, PyTree
-from treekit._graft.leaf import Convert, Leaf, Slice
-from treekit._graft.lengths import warn_of_lengths
-from treekit._graft.match import match_states
-from treekit._graft.names import with_dicts
-from treekit._graft.rename import RenamedTree, Targets
-from treekit._graft.report import Grafted, GraftReport, check_strict
-from treekit._graft.states import State, leaves_of, states_of
-from treekit._graft.values import Resize, carry, check_arguments, functions_of
+from treekit._base.pattern_set import Pattern, PatternSet
+from treekit._base.patterns import check_pattern, matches, nearest, pattern_text
+from treekit._base.predicates import is_narrow, is_traced
+from treekit._base.tree import is_mapping
+from treekit._base.types import PyTree
+from treekit._codes import is_code_dtype
+from treekit._graft.match import match, nothing_in_common, plain_states
+from treekit._graft.names import Convert, Leaf, Part, RenamedTree, Targets, Value, leaves_of
+from treekit._graft.report import Grafted, GraftReport, check_strict, other_lengths
 
 T = TypeVar("T")
+Resize = Callable[[Any, Any], Any]
+_JAX: Any = (jax.Array, jax.ShapeDtypeStruct)
+_PATTERN: Any = (str, re.Pattern)
 
 
 def graft(
     new: T,
     old: object,
     *,
-    strict: bool = False,
+    fresh: Pattern | Sequence[Pattern] = (),
     rename: Mapping[str, Targets] | None = None,
-    convert: Mapping[Any, Callable[[Any], Any]] | None = None,
+    convert: Mapping[Any, Convert] | None = None,
     resize: Resize | Mapping[Any, Resize] | None = None,
     cast: bool = False,
+    strict: bool = True,
 ) -> tuple[T, GraftReport]:
     """Carry the values of a tree over to another one, such as a checkpoint to a model that has changed.
 
@@ -40,16 +45,18 @@ def graft(
     and lists that Orbax or Flax restore, or a flat dict such as a PyTorch state dict, a safetensors or npz file, or the
     result of `to_state_dict`. Paths are written as in `path_mask`.
 
-    In an optimizer state, paths depend on the wrappers. So inside named tuples whose class name ends in `State`, as
-    Optax's do, a leaf is matched by the class of the state, its field and the parameter. Therefore, a parameter keeps
-    its moments if its label in a partition changes. Keys above the outermost state are names like any other.
+    In an optimizer state, paths depend on the wrappers. So between two trees that have states, that is, named tuples
+    whose class name ends in `State`, as Optax's do, a leaf is matched by the class of the state, its field, the
+    parameter, and the label if both trees have it. Therefore, a parameter keeps its moments in another wrapper. Keys
+    above the outermost state are names like any other. A state that was restored as plain dicts is matched by name
+    alone: if wrappers have changed, restore it into `old_optimizer.init(old_params)` first.
 
     Args:
         new: a tree of the new structure, fresh from its `__init__` or its optimizer's `init`. Leaves may be
             `jax.ShapeDtypeStruct`; those without an old value stay as they are.
         old: the tree that has the values.
-        strict: raise an error unless every leaf of both trees is kept. Of `new`, Python numbers, typed PRNG keys and
-            Flax's counters of random streams need no old value.
+        fresh: patterns of new paths that keep the new values, as in `path_mask`; a single pattern too. If the old tree
+            has values for them, these are dropped.
         rename: maps old paths to new ones, `{"body.**": "encoder.**"}`; to a list of new ones that share the value; or
             to None, to drop it. `*` and `**` match the same on both sides; the first pattern that matches decides. If
             one side lacks a `*`, arrays are stacked (`{"layers.*.**": "layers.**"}`) or unstacked. A pair that begins
@@ -60,8 +67,12 @@ def graft(
             leaf and the old one, and returns an array of the new shape, or None to refuse it. Or a dict from patterns
             of new paths to such functions.
         cast: also cast old values of other dtypes, as far as NumPy's same_kind allows: bf16 to f32 and back, but not
-            a float to an int, nor a number to a bool. Without it, only 64-bit values are cast to JAX's 32 bits. A value
-            that would become infinite, and an integer out of bounds, are refused.
+            a float to an int, nor a number to a bool, nor the 8-bit codes of an optimizer's state to anything. Without
+            it, only 64-bit values are cast to JAX's 32 bits. A value that would become infinite, and an integer out of
+            bounds, are refused.
+        strict: raise an error unless each leaf of `new` has an old value or is named in `fresh`, and each leaf of
+            `old` is used or dropped by `rename`. Of `new`, Python numbers, typed PRNG keys and Flax's counters of
+            random streams need no old value. False carries over what fits; the report says what is left.
 
     Returns:
         A tree of the structure, shapes, dtypes and shardings of `new`; and a report with `kept`, `fresh`, `dropped`,
@@ -69,175 +80,273 @@ def graft(
         `new`, and are not in the report.
 
     Raises:
-        TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; `rename`, `convert` or `resize` has another
-            type; or `convert` or `resize` does not return an array.
-        ValueError: the trees have no leaf in common, or only one has leaves; with `strict`, a leaf is not kept; several
-            old states are possible (the message lists them); a pattern never applies, or its target does not
-            exist; two leaves are renamed to one path; or `resize` returns another shape.
+        TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; an argument has another type; or `convert` or
+            `resize` does not return an array.
+        ValueError: with `strict`, a leaf is left: the message lists these leaves, and the `fresh` and `rename` that
+            accept them. The trees have no leaf in common, or only one has leaves; several old states are possible (the
+            message lists them); a pattern never applies, or its target does not exist; two leaves are renamed to one
+            path; or `resize` returns another shape.
 
     Warns:
-        UserWarning: a list has another length than in `old`. Its entries are matched by index, so a layer inserted in
-            the middle would get its neighbour's weights. Silent if `rename` has patterns for an entry and all after it.
+        UserWarning: without `strict`, a list has more entries in one tree. They are matched by index, so a layer
+            inserted in the middle would get its neighbour's weights. With `strict`, the error says so.
 
     >>> import jax.numpy as jnp
     >>> old = {"encoder.w": jnp.ones((2, 3)), "head": jnp.ones(10), "step": jnp.ones(())}
     >>> new = {"body": {"w": jnp.zeros((3, 2))}, "head": jnp.zeros(11), "scale": jnp.zeros(())}
-    >>> tree, report = graft(new, old, rename={"encoder.**": "body.**"}, convert={"body.w": lambda x: x.T})
+    >>> rename = {"encoder.**": "body.**", "step": None}
+    >>> convert = {"body.w": lambda x: x.T}
+    >>> tree, report = graft(new, old, fresh=["head", "scale"], rename=rename, convert=convert)
     >>> print(report)
-    1 kept, 1 fresh, 1 dropped, 1 refused (new | old)
-    head    refused  f32[11] | f32[10]
+    1 kept, 2 fresh, 1 dropped, 0 refused (new | old)
+    head    fresh    f32[11] | f32[10], which is not used
     scale   fresh    f32[] | nothing
-    step    dropped  nothing | f32[]
+    step    dropped  nothing | f32[], which rename drops
     body.w  kept     f32[3,2] | f32[2,3] at encoder.w, converted
     """
-    check_arguments(rename, convert, resize)
-    matched = _match(new, with_dicts(old), rename or {})
-    names = [leaf.name for leaf in matched.new]
-    functions = functions_of("convert", convert, names), functions_of("resize", resize, names)
-    values, rows = _carry_each(matched, *functions, cast, _paths_of_rngs(new))
-    report = GraftReport([*rows, *matched.rest])
-    if strict:
-        check_strict(report)
-    flat, treedef = jtu.tree_flatten_with_path(new)
-    out: T = treedef.unflatten([_put(values[path], x) if path in values else x for path, x in flat])
-    return out, report
+    _check_arguments(rename, convert, resize)
+    keeps = _patterns_of(fresh)
+    new_leaves, old_leaves = leaves_of(new), leaves_of(old, is_old=True)
+    if bool(new_leaves) != bool(old_leaves):
+        side, tree = ("old", old) if new_leaves else ("new", new)
+        raise ValueError(
+            f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}"
+        )
+    names = [leaf.name for leaf in new_leaves]
+    own, converts, resizes = (
+        _chosen("fresh", dict.fromkeys(keeps, True), names),
+        _chosen("convert", convert, names),
+        _chosen("resize", resize, names),
+    )
+    renamed = RenamedTree(new_leaves, old_leaves, rename or {})
+    sources = match(new_leaves, renamed, {leaf for leaf in new_leaves if own[leaf.name]})
+    taken = {x for found in sources.values() for x in found}
+    used = {origin for x in taken for origin in x.origins}
+    renamed.check_used(used)
+    if new_leaves and not sources:
+        raise ValueError(nothing_in_common(new_leaves, old_leaves))
+    _check_entries(taken, renamed.derived)
 
-
-def _carry_each(
-    matched: "_Matched",
-    convert_of: Mapping[str, Convert | None],
-    resize_of: Mapping[str, Resize | None],
-    cast: bool,
-    counters: set[KeyPath],
-) -> tuple[dict[KeyPath, Any], list[Grafted]]:
-    """Return the values of the new leaves that have one, by key path, and a row for each new leaf."""
-    values: dict[KeyPath, Any] = {}
+    values: dict[int, Any] = {}
     rows: list[Grafted] = []
-    used: set[int] = set()
-    for leaf in matched.new:
-        source, f = matched.sources.get(leaf), convert_of[leaf.name]
-        value = None if source is None else carry(leaf, source, f, resize_of[leaf.name], cast, used)
+    ids: set[int] = set()
+    for leaf in new_leaves:
+        f, source = converts[leaf.name], sources[leaf][0] if leaf in sources else None
+        said = "nothing"
+        if source is not None:
+            at = f" at {source.source_name}" if source.source_name != leaf.name else ""
+            said = f"{source}{at}{', which is not used' if own[leaf.name] else ', converted' if f else ''}"
+        if source is None or own[leaf.name]:
+            rows.append(Grafted(leaf.name, "fresh", str(leaf), said, leaf.is_asked and not own[leaf.name]))
+            continue
+        value = _carry(leaf, source, f, resizes[leaf.name], cast, ids)
         if value is not None:
-            values[leaf.path] = value
-        is_counter = leaf.path in counters
-        rows.append(_row(leaf, source, is_kept=value is not None, is_converted=f is not None, is_counter=is_counter))
-    return values, rows
+            values[leaf.index] = value
+        rows.append(Grafted(leaf.name, "refused" if value is None else "kept", str(leaf), said))
+    rows += [
+        Grafted(x.name, "missing", "nothing", f"{x} at {x.source_name}")
+        for x in renamed.derived
+        if x not in taken and not (isinstance(x, Part) and x.is_stacked) and all(y in used for y in x.origins)
+    ]
+    unused = [leaf for leaf in old_leaves if leaf not in used]
+    for leaf in unused:
+        is_dropped = leaf in renamed.excluded
+        said = f"{leaf}{', which rename drops' * is_dropped}"
+        rows.append(Grafted(leaf.name, "dropped", "nothing", said, not is_dropped))
+    report = GraftReport(rows)
+
+    lacking = [leaf for leaf in new_leaves if leaf not in sources and leaf.is_asked and not own[leaf.name]]
+    placed = {origin for x in (*renamed.leaves.values(), *renamed.exact.values()) for origin in x.origins}
+    hint = other_lengths(sources, lacking, [leaf for leaf in unused if leaf in placed])
+    if strict:
+        check_strict(
+            report, old_leaves, keeps, renamed, [f"The {hint}"] * bool(hint) + plain_states(lacking, old_leaves)
+        )
+    elif hint:
+        warnings.warn(f"graft: {hint}", stacklevel=2)
+    leaves, treedef = jtu.tree_flatten(new)
+    out: T = treedef.unflatten([_put(values[i], x) if i in values else x for i, x in enumerate(leaves)])
+    return out, report
 
 
 def _put(value: object, new: object) -> Any:
     return untyped.new_ref(jnp.asarray(value)) if isinstance(new, jax.Ref) else value
 
 
-class _Matched(NamedTuple):
-    """What `graft` has found before it reads a value.
-
-    Attributes:
-        new: the leaves of the new tree.
-        sources: the old leaf that each of them matches, if any.
-        rest: rows for old leaves that match none, and for names in `rename` that the new tree does not have.
-    """
-
-    new: list[Leaf]
-    sources: dict[Leaf, Leaf]
-    rest: list[Grafted]
-
-
-def _match(new: PyTree, old: PyTree, rename: Mapping[str, Targets]) -> _Matched:
-    new_states, old_states = states_of(new, old)
-    new_leaves, old_leaves = leaves_of(new_states), leaves_of(old_states)
-    if bool(new_leaves) != bool(old_leaves):
-        side, tree = ("old", old) if new_leaves else ("new", new)
-        raise ValueError(
-            f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}"
-        )
-    renamed = RenamedTree(new_states, old_states, rename)
-    by_name = {leaf.name: leaf for leaf in leaves_of(renamed.states) if leaf.state.kind is None} | renamed.exact
-    sources = {leaf: by_name[leaf.name] for leaf in new_leaves if leaf.name in renamed.exact}
-    sources |= {leaf: by_name[leaf.name] for leaf in _outside(new_states) if leaf.name in by_name}
-    found = match_states(
-        [x for x in new_states if x.kind is not None], [x for x in renamed.states if x.kind is not None], sources
-    )
-    sources |= {leaf: leaves[0] for leaf, leaves in found.items()}
-    sources |= _by_name(_outside(new_states), leaves_of(renamed.states), sources)
-    warn_of_lengths(sources, old_leaves, renamed.patterns)
-
-    taken = {*sources.values(), *(x for leaves in found.values() for x in leaves)}
-    used = {origin for leaf in taken for origin in leaf.origins}
-    renamed.check_used(used)
-    if new_leaves and not sources:
-        raise ValueError(_nothing_in_common(new_leaves, old_leaves))
-    _check_slices(taken, renamed.derived)
-    rest = [
-        Grafted(x.name, "missing", "nothing", f"{x} at {x.origins[0].name}")
-        for x in renamed.derived
-        if x not in taken and not isinstance(x, Slice) and all(origin in used for origin in x.origins)
-    ]
-    excluded = set(renamed.excluded)
-    rest += [
-        Grafted(x.name, "dropped", "nothing", f"{x}{', which rename drops' * (x in excluded)}", x not in excluded)
-        for x in old_leaves
-        if x not in used
-    ]
-    return _Matched(new_leaves, sources, rest)
-
-
-def _by_name(new: list[Leaf], old: list[Leaf], sources: Mapping[Leaf, Leaf]) -> dict[Leaf, Leaf]:
-    """Match by name the leaves outside of states that are left over: an old dict in a model may look like a state."""
-    taken = set(sources.values())
-    left = {leaf.name: leaf for leaf in old if leaf not in taken}
-    return {leaf: left[leaf.name] for leaf in new if leaf not in sources and leaf.name in left}
-
-
-def _outside(states: list[State]) -> list[Leaf]:
-    return leaves_of(state for state in states if state.kind is None)
-
-
-def _check_slices(taken: set[Leaf], derived: list[Leaf]) -> None:
-    """Refuse the slices of an array unless the new tree has a leaf for each of them, and no more."""
-    groups: dict[Any, list[Slice]] = {}
+def _check_entries(taken: set[Leaf], derived: list[Leaf]) -> None:
+    """Refuse the entries of an array unless the new tree has a leaf for each of them, and no more."""
+    groups: dict[Any, list[Part]] = {}
     for x in derived:
-        if isinstance(x, Slice):
+        if isinstance(x, Part) and x.is_stacked:
             groups.setdefault((x.value, x.pattern, x.target), []).append(x)
-    for slices in groups.values():
-        *entries, beyond = slices
-        if beyond in taken or not all(x in taken for x in entries):
-            for x in slices:
-                x.fits = False
+    for parts in groups.values():
+        *entries, beyond = parts
+        for x in parts:
+            x.fits = beyond not in taken and all(entry in taken for entry in entries)
 
 
-def _nothing_in_common(new: list[Leaf], old: list[Leaf]) -> str:
-    start = "the trees have no leaf in common. "
-    kinds = {leaf.state.kind: leaf.state for leaf in reversed(new) if leaf.state.kind}
-    for leaf in old:
-        state = kinds.get(leaf.state.kind)
-        if state is not None and state.names != leaf.state.names:
-            before, after = (".".join((*x.names, "**")) for x in (leaf.state, state))
-            return (
-                f"{start}Both have optimizer states, but under other keys, which are names: use "
-                f"rename={{{before!r}: {after!r}}}"
-            )
-    names = [leaf.name for leaf in new]
-    if old[0].name in names:
-        return (
-            f"{start}Both have {old[0].name}, but optimizer states are matched by their class (by the names of their "
-            "fields, if one is a dict); from one class to another, use rename with full paths"
+# -------------------------------------------------------------------------------------------------------- the arguments
+
+
+def _check_arguments(rename: object, convert: object, resize: object) -> None:
+    if rename is not None and not (is_mapping(rename) and all(map(_is_rule, rename, rename.values()))):
+        raise TypeError(
+            "rename must be a dict that maps old paths to new ones, {'body.**': 'encoder.**'}, to a list of new ones, "
+            f"or to None; found {describe_value(rename)}"
         )
-    return (
-        f"{start}Old: {old[0].name or '(the root)'}. The nearest new paths: {nearest(old[0].name, names)}. Use rename"
-    )
+    if convert is not None and not (is_mapping(convert) and all(map(callable, convert.values()))):
+        raise TypeError(
+            "convert must be a dict from patterns of new paths to functions of the old array, "
+            f"{{'**.weight': lambda x: x.T}}; found {describe_value(convert)}"
+        )
+    functions = resize.values() if is_mapping(resize) else [resize]
+    if resize is not None and not all(map(callable, functions)):
+        raise TypeError(
+            "resize must be a function of the new leaf and the old one, or a dict from patterns to such functions; "
+            f"found {describe_value(resize)}"
+        )
 
 
-def _paths_of_rngs(tree: PyTree) -> set[KeyPath]:
-    """Return the key paths of the counters of Flax's random streams, which no file of weights has."""
-    found = jtu.tree_flatten_with_path(tree, is_leaf=is_variable)[0]
-    streams = [(path, x) for path, x in found if is_rng_variable(x)]
-    return {(*path, *below) for path, x in streams for below, _ in jtu.tree_flatten_with_path(x)[0]}
+def _is_rule(pattern: object, target: PyTree) -> bool:
+    targets: list[Any] = list(target) if type(target) in (list, tuple) and target else [target]
+    return isinstance(pattern, str) and (target is None or all(isinstance(x, str) for x in targets))
 
 
-def _row(leaf: Leaf, source: Leaf | None, *, is_kept: bool, is_converted: bool, is_counter: bool) -> Grafted:
-    if source is None:
-        is_asked = is_numeric_array(leaf.value) and not is_counter
-        return Grafted(leaf.name, "fresh", describe(leaf.value), "nothing", is_asked)
-    where = f" at {source.source_name}" if source.source_name != leaf.name else ""
-    changed = ", converted" if is_converted else ""
-    return Grafted(leaf.name, "kept" if is_kept else "refused", describe(leaf.value), f"{source}{where}{changed}")
+def _patterns_of(fresh: PyTree) -> list[Pattern]:
+    is_one = isinstance(fresh, _PATTERN)
+    if not is_one and type(fresh) not in (list, tuple):
+        raise TypeError(
+            "fresh must be a pattern of new paths that keep their values, or a list of patterns, ['head.**']; found "
+            f"{describe_value(fresh)}"
+        )
+    return [check_pattern(x) for x in ([fresh] if is_one else fresh)]
+
+
+def _chosen(argument: str, given: object, names: list[str]) -> dict[str, Any]:
+    """Return for each leaf what the first pattern that matches it is mapped to, or None."""
+    if not is_mapping(given):
+        return dict.fromkeys(names, given)
+    patterns = list(map(check_pattern, given))
+    first_match = PatternSet(patterns).first
+    chosen = {name: first_match(name) for name in names}
+    deciding = set(chosen.values())
+    for i, pattern in enumerate(patterns):
+        is_needed = i not in deciding
+        if is_needed and not any(matches(pattern, name) for name in names):
+            text = pattern_text(pattern)
+            raise ValueError(
+                f"{argument}: {text!r} matches no leaf of the new tree. The nearest paths: {nearest(text, names)}"
+            )
+        if is_needed and argument != "fresh":
+            raise ValueError(
+                f"{argument}: {pattern_text(pattern)!r} decides about no leaf, since earlier patterns match all leaves "
+                "that it matches. Put it before them"
+            )
+    return {name: None if i is None else given[patterns[i]] for name, i in chosen.items()}
+
+
+# ----------------------------------------------------------------------------------------------------------- the values
+
+
+def _carry(leaf: Leaf, source: Leaf, convert: Convert | None, resize: Resize | None, cast: bool, used: set[int]) -> Any:
+    """Return the old value with the shape and dtype of the new leaf, or None if it is refused.
+
+    Args:
+        leaf: the new leaf.
+        source: the old one.
+        convert: as in `graft`, for this leaf.
+        resize: the same.
+        cast: as in `graft`.
+        used: the ids of the old arrays that other leaves have, to which this one's is added. An array is copied for
+            each leaf after the first, so that a step may donate them all.
+    """
+    new = leaf.value
+    old = source.read(lambda x: _called("convert", leaf, convert, x) if convert else x)
+    if old is None:
+        return None  # arrays that cannot be stacked or unstacked
+    if np.shape(old) != np.shape(new):
+        if resize is None or (old := _called("resize", leaf, resize, new, old)) is None:
+            return None
+        if np.shape(old) != np.shape(new):
+            raise ValueError(
+                f"at {leaf.name}: resize must return an array of shape {np.shape(new)}, found {np.shape(old)}"
+            )
+    has_codes = any(map(_has_codes, (leaf, *source.origins)))
+    if dtype_of(old) != dtype_of(new) and (has_codes or not cast):
+        return None
+    if id(old) in used and isinstance(old, jax.Array) and not is_traced(old):
+        old = jnp.copy(old)
+    used.add(id(old))
+    return _cast(old, new)
+
+
+def _has_codes(leaf: Leaf) -> bool:
+    """Whether the integers of a leaf are codes of 8 bits, which no cast turns into numbers or into other codes."""
+    return leaf.is_code or (leaf.state is not None and is_code_dtype(dtype_of(leaf.value)))
+
+
+def _called(argument: str, leaf: Leaf, f: Callable[..., Any], *arrays: Value) -> Any:
+    """Call a function of `convert` or `resize`."""
+    try:
+        value = f(*arrays)
+    except Exception as error:
+        error.add_note(f"This happened in the `{argument}` of graft, at {leaf.name}, on {describe(arrays[-1])}")
+        raise
+    if dtype_of(value) is None and not (argument == "resize" and value is None):
+        raise TypeError(f"at {leaf.name}: {argument} must return an array, found {describe_value(value)}")
+    return value
+
+
+def _cast(old: Value, new: Value) -> Any:
+    """Return a value with the dtype, the class and the place of the new leaf, or None if that would change it."""
+    want = _dtype_on_host(new)
+    if issubdtype(want, jnp.bool_) and not issubdtype(dtype_of(old), jnp.bool_):
+        return None  # which number means True is for `convert` to say
+    try:
+        check_fits(old, want)
+        with np.errstate(over="ignore"):  # such values are refused below
+            value = cast_like(old, new)
+            # Values on the host may have 64 bits, and must not be rounded to the 32 bits of JAX.
+            if not (is_traced(old) or isinstance(new, _JAX) or not has_dtype(old)):
+                value = np.asarray(old).astype(want)
+    except (TypeError, OverflowError):  # the cast is not allowed, or a Python int does not fit
+        return None
+    return _placed(value, new) if _is_finite_where(old, value) else None
+
+
+def _dtype_on_host(x: object) -> Any:
+    """Return the dtype of a leaf, which may have 64 bits if it is a Python number or one of NumPy's arrays."""
+    dtype: Any = getattr(x, "dtype", type(x))
+    return dtype_of(x) if isinstance(x, _JAX) else np.dtype(dtype)
+
+
+def _is_finite_where(old: Value, value: Value) -> bool:
+    """Whether a cast has preserved what is infinite, NaN and neither; unknown while tracing, so True.
+
+    Some dtypes of 8 bits and less have no NaN, or no infinity: then large numbers become the largest.
+    """
+    have, want = getattr(old, "dtype", None), getattr(value, "dtype", None)
+    if have == want or is_traced(old) or not issubdtype(want, jnp.inexact):
+        return True
+    if issubdtype(have, jnp.inexact) and float(jnp.finfo(want).max) >= float(jnp.finfo(have).max):
+        return True
+    xp = jnp if isinstance(old, jax.Array) else np
+    wide = value.astype(np.float32) if is_narrow(value) else value
+    has_infinity = not np.isfinite(np.asarray(np.inf, np.float32).astype(want))
+    if not has_infinity and bool((abs(np.asarray(old, float)) > float(jnp.finfo(want).max)).any()):
+        return False
+    return bool(xp.all((xp.isfinite(wide) == xp.isfinite(old)) & (xp.isnan(wide) == xp.isnan(old))))
+
+
+def _placed(value: Value, new: Value) -> Any:
+    """Convert a value to the type of the new leaf: a Python number, a NumPy array, or a JAX array with its sharding."""
+    if is_traced(value):
+        return value
+    if not has_dtype(new):
+        return type(new)(np.asarray(value).item())
+    like: Any = new
+    if not isinstance(new, _JAX):
+        array = np.asarray(value, like.dtype)
+        return array if isinstance(new, np.ndarray) else array[()]
+    has_place = isinstance(new, jax.ShapeDtypeStruct) or (not is_traced(new) and like.committed)
+    return untyped.device_put(value, like.sharding) if has_place and like.sharding else jnp.asarray(value)

@@ -1,14 +1,23 @@
-"""The report of a graft: what became of each leaf."""
+"""The report of a graft: what became of each leaf, and what accepts those that are left."""
 
 import dataclasses
-from collections.abc import Sequence
+import glob
+import json
+import re
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from treekit._base.patterns import nearest
+from treekit._base.pattern_set import Pattern, PatternSet
+from treekit._base.patterns import listed, match_glob, nearest
 from treekit._base.table import as_table, in_colours
+from treekit._base.tree import is_mapping
+from treekit._base.types import PyTree
+from treekit._graft.names import Leaf, RenamedTree, Targets
 
-_LISTED = 10  # leaves without a value that an error lists, with the nearest names
-
+_LISTED = 100  # leaves of one kind that an error lists
+_WITH_NEAREST = 10  # of these, those with the nearest names
+_INDEX = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 
 Kind = Literal["kept", "fresh", "dropped", "refused", "missing"]
 
@@ -82,18 +91,169 @@ class GraftReport(tuple[Grafted, ...]):
         return f"{', '.join(counts)} (new | old)\n{as_table(rows, colours)}".rstrip()
 
 
-def check_strict(report: GraftReport) -> None:
-    """Raise a ValueError unless every leaf is kept; it first lists the leaves that have no old value."""
-    if not any(row.strict and row.kind != "kept" for row in report):
+def check_strict(
+    report: GraftReport, old: Sequence[Leaf], fresh: Sequence[Pattern], renamed: RenamedTree, hints: Sequence[str]
+) -> None:
+    """Raise a ValueError unless every leaf of both trees is used; it lists the others, and what would accept them.
+
+    Args:
+        report: what became of each leaf.
+        old: the leaves of the old tree.
+        fresh: the patterns of new leaves that keep their values.
+        renamed: the old leaves, with the names that `rename` gives them.
+        hints: what else to say.
+    """
+    lacking, refused, unused, missing = (
+        [row for row in rows if row.strict] for rows in (report.fresh, report.refused, report.dropped, report.missing)
+    )
+    if not (lacking or refused or unused or missing):
         return
-    lacking = [row for row in report.fresh if row.strict]
-    left = [row.path for row in report.dropped if row.strict]
-    lines = [f"\n  {row.path or '(the root)'} ({row.new}); {_nearest(row.path, left)}" for row in lacking[:_LISTED]]
-    more = f"\n  and {len(lacking) - _LISTED} more" if len(lacking) > _LISTED else ""
-    missing = f" The old tree has no value for:{''.join(lines)}{more}" if lacking else ""
-    refused = " Refused leaves need convert, resize, or cast=True for another dtype." if report.refused else ""
-    raise ValueError(f"graft with strict=True: not every leaf was kept.{missing}{refused}\n{report}")
+    left = {row.path for row in unused}
+    near = [f"; the nearest names left over: {nearest(row.path, [*left])}" for row in lacking[:_WITH_NEAREST] if left]
+    parts = {
+        "The old tree has no value for:": [
+            f"{_named(row)} ({row.new}){near[i] if i < len(near) else ''}" for i, row in enumerate(lacking)
+        ],
+        "Another shape, which needs convert or resize, or another dtype, which needs cast=True (new | old):": [
+            f"{_named(row)} ({row.new} | {row.old})" for row in refused
+        ],
+        "The new tree has no place for:": [f"{_named(row)} ({row.old})" for row in unused],
+        "rename leads to names that the new tree does not have:": [f"{_named(row)} ({row.old})" for row in missing],
+    }
+    lines = ["graft: leaves are left. Pass strict=False for a report instead of this error."]
+    for title, items in parts.items():
+        lines += [title, *(f"  {item}" for item in items[:_LISTED])] if items else []
+        lines += [f"  and {len(items) - _LISTED} more"] if len(items) > _LISTED else []
+    lines += hints
+    if any(row.path in left for row in lacking):
+        lines += ["A name that both trees have is in states of two classes. From one to another, rename full paths."]
+    lines += ["If a name has changed, pass rename={old: new}. To keep these new values and drop these old ones, pass"]
+    keep = cover([row.path for row in (*lacking, *refused)], [row.path for row in report.kept])
+    drop = cover([*left], [leaf.name for leaf in old if leaf.name not in left])
+    lines += [f"  fresh={_literal([*fresh, *keep])},"] if keep else []
+    given = _without(renamed, {row.path for row in missing})
+    lines += [f"  rename={_literal(dict.fromkeys(drop) | given)},"] if drop or missing else []
+    raise ValueError("\n".join(lines))
 
 
-def _nearest(name: str, names: Sequence[str]) -> str:
-    return f"the nearest names left over: {nearest(name, names)}" if names else "no name is left over"
+def _named(row: Grafted) -> str:
+    return row.path or "(the root)"
+
+
+def _literal(x: PyTree) -> str:
+    """Write an argument as one pastes it."""
+    if is_mapping(x):
+        return f"{{{', '.join(f'{_literal(key)}: {_literal(value)}' for key, value in x.items())}}}"
+    if type(x) in (list, tuple):
+        return f"[{', '.join(map(_literal, x))}]"
+    return json.dumps(x, ensure_ascii=False) if isinstance(x, str) else repr(x)
+
+
+def cover(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Return globs that match all of these names, and none of the others."""
+
+    def above(name: str) -> list[str]:
+        parts = glob.escape(name).split(".")
+        return [".".join((*parts[:i], "**")) for i in range(1, len(parts) + 1)]
+
+    taken, count = (Counter(each for name in xs for each in above(name)) for xs in (others, names))
+    globs: list[str] = []
+    for name in names:
+        widest = next((each for each in above(name) if not taken[each]), "")
+        globs.append(widest if count[widest] > 1 else glob.escape(name) or "**")
+    # One `*` for the layers of a model, if that matches nothing else.
+    starred = [_INDEX.sub("*", each) for each in globs]
+    patterns = PatternSet(starred)
+    wrong = {starred[i] for name in others for i in patterns.matching(patterns.place(name), name)}
+    several = Counter(_INDEX.sub("*", each) for each in set(globs))
+    return list(
+        dict.fromkeys(
+            each if many in wrong or several[many] == 1 else many for each, many in zip(globs, starred, strict=True)
+        )
+    )
+
+
+def _without(renamed: RenamedTree, missing: Container[str]) -> dict[str, Targets]:
+    """Return the argument `rename` without the targets that lead to these names."""
+    there = [leaf for leaf in renamed.derived if leaf.name not in missing]
+    useful = {(leaf.pattern, leaf.target) for leaf in there}
+    special: dict[str, Targets] = {}
+    for leaf in renamed.derived:
+        if leaf.name in missing and (leaf.pattern, leaf.target) in useful:
+            special[leaf.source_name] = [
+                x.name for x in there if (x.pattern, x.source_name) == (leaf.pattern, leaf.source_name)
+            ]
+    useless = {(leaf.pattern, leaf.target) for leaf in renamed.derived if leaf.name in missing} - useful
+    given: dict[str, Targets] = {
+        pattern: targets
+        if targets is None or isinstance(targets, str)
+        else [x for x in targets if (pattern, x) not in useless]
+        for pattern, targets in renamed.rename.items()
+    }
+    return special | {pattern: targets for pattern, targets in given.items() if pattern not in special}
+
+
+def other_lengths(sources: Mapping[Leaf, Sequence[Leaf]], new: Iterable[Leaf], old: Iterable[Leaf]) -> str:
+    """Say which lists end with entries that are left, in one of the trees; "" if there are none.
+
+    Args:
+        sources: the old leaves of new ones.
+        new: the new leaves that are left.
+        old: the old leaves that are left.
+    """
+    # Where `rename` stacks or unstacks, it says which axis is the list.
+    matched = [(leaf, xs[0]) for leaf, xs in sources.items() if not xs[0].is_stacked]
+    longer, shorter = _ends(new, matched), _ends(old, [(x.origins[0], x) for _, x in matched])
+    if not (longer or shorter):
+        return ""
+    lengths = [f"{name or 'the root'} (new {n}, old {end})" for name, (n, end) in longer.items()]
+    lengths += [f"{name or 'the root'} (new {end}, old {n})" for name, (n, end) in shorter.items()]
+    name, (n, end) = next(iter((longer or shorter).items()))
+    start = f"**.{name.rpartition('.')[2]}." if name else ""
+    moved = f"i {'+' if longer else '-'} {n - end}"
+    at_end = f"fresh=[{f'{start}{end}.**'!r}]" if longer else f"rename={{{f'{start}{end}.**'!r}: None}}"
+    return (
+        f"lengths of lists differ: {listed(lengths)}. Their entries are matched by index. If an entry was inserted "
+        "or removed before the end, those after it get wrong values: pass "
+        f"rename={{f'{start}{{i}}.**': f'{start}{{{moved}}}.**' for i in range(k, {end if longer else n})}}, where k "
+        f"is the old index of the first entry that moved. If it was the last, say so with {at_end}"
+    )
+
+
+def _ends(left: Iterable[Leaf], matched: Sequence[tuple[Leaf, Leaf]]) -> dict[str, tuple[int, int]]:
+    """Return the lists of which entries at the end are left: their lengths with these, and without them.
+
+    Args:
+        left: the leaves that are left.
+        matched: the other leaves of the same tree, and where `rename` has put the old leaf of each.
+    """
+    alike = {(where, rest) for leaf, _ in matched for where, _, rest in _entries(leaf)}
+    last: dict[tuple[str, str], tuple[int, bool]] = {}
+    for leaf, source in matched:
+        for position, (where, i, _) in enumerate(_entries(leaf)):
+            last[where] = max((i, _is_named(source, position)), last.get(where, (0, False)))
+    found: dict[str, tuple[int, int]] = {}
+    for leaf in left:
+        for where, i, rest in _entries(leaf):
+            end, is_named = last.get(where, (i, True))
+            if (where, rest) in alike and i > end and not is_named:
+                found[where[1]] = max(i + 1, found.get(where[1], (0, 0))[0]), end + 1
+    return found
+
+
+def _is_named(source: Leaf, position: int) -> bool:
+    """Whether a pattern of `rename` reaches an index of an old leaf: `layers.1.**` or `layers.**` do, `**` does not."""
+    origin = source.origins[0]
+    match = match_glob(source.pattern, origin.name) if source.pattern else None
+    starts = [found.start() for found in _INDEX.finditer(origin.below)]
+    if match is None or position >= len(starts):
+        return False
+    index = starts[position] + len(origin.name) - len(origin.below)
+    return not any(start < index < end for start, end in match.regs[1:])
+
+
+def _entries(leaf: Leaf) -> Iterator[tuple[tuple[str, str], int, str]]:
+    """Return the lists around a leaf in its state, with its index in each, and its name below that."""
+    for match in _INDEX.finditer(leaf.below):
+        list_name = leaf.below[: match.start()].removesuffix(".")
+        yield (leaf.state.name if leaf.state else "", list_name), int(match[0]), leaf.below[match.end() :]

@@ -1,0 +1,297 @@
+"""graft is strict: each leaf of both trees is used, named in `fresh` or dropped; an error says what would accept it."""
+
+import re
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import treekit as tk
+from tests.trees import Twig
+from treekit import optax as tko
+
+zeros, ones = jnp.zeros, jnp.ones
+
+
+def layers(count: int, start: float = 0.0, *names: str) -> Any:
+    return {"layers": [{name: jnp.full(2, start + i) for name in names or ("w", "b")} for i in range(count)]}
+
+
+def moments(tx: Any, params: Any) -> Any:
+    """A state in which no two numbers are equal, but for the counts."""
+    number = iter(range(1, 10_000))
+    return jax.tree.map(lambda x: x + 3 if jnp.ndim(x) == 0 else x + next(number), tx.init(params))
+
+
+PARAMS: Any = {**layers(3), "head": {"w": ones((2, 3)), "b": ones(3)}}
+MASK = tk.path_mask("**.w")
+GROUPS = tko.partition({"a": tko.adam(0.1), "b": tko.sgd(0.1)}, tk.path_labels({"head.**": "b"}, default="a"))
+OTHERS = tko.partition({"a": tko.adam(0.1), "c": tko.adam(0.1)}, tk.path_labels({"head.**": "c"}, default="a"))
+INJECTED = tko.inject_hyperparams(tko.adam)(0.1)
+MLP = eqx.nn.MLP(2, 3, 4, 2, key=jax.random.key(0))
+DEEPER = eqx.nn.MLP(2, 3, 4, 3, key=jax.random.key(1))
+
+# Each has leaves that are left in the new tree, in the old tree, or in both: the trees, and other arguments.
+PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "misspelt": ({"weight": zeros(2), "bias": zeros(2)}, {"weihgt": ones(2), "bias": ones(2)}, {}),
+    "swapped arguments": (layers(3), layers(4, 5.0), {}),
+    "a layer more": (layers(4), layers(3, 5.0), {}),
+    "a scale in each layer": (layers(12, 0.0, "w", "scale"), layers(12, 5.0, "w"), {}),
+    "a scale in some layers": (
+        layers(3) | {"x": [{"scale": zeros(1)}] * 2},
+        layers(3) | {"x": [{"scale": ones(1)}]},
+        {},
+    ),
+    "names in a list": ({"l": {"0": 0, "norm": 0, "1": zeros(1)}}, {"l": {"0": 0, "norm": 0, "2": zeros(1)}}, {}),
+    "another shape": ({"w": zeros(3), "b": zeros(2)}, {"w": ones(2), "b": ones(2)}, {}),
+    "another dtype": ({"w": zeros(3), "b": zeros(2)}, {"w": ones(3, dtype=jnp.bfloat16), "b": ones(2)}, {}),
+    "the root": (zeros(3), ones(2), {}),
+    "wildcards in keys": ({"a[0]": zeros(1), "x*": zeros(1), "b": 0}, {"a0": zeros(1), "q?": ones(1), "b": 0}, {}),
+    "quotes in keys": ({"it's \"ä\"": zeros(1), "b\\": zeros(1), "c": 0}, {"c": 0, "d'": ones(1)}, {}),
+    "one name begins with another": ({"a": zeros(1), "a.b": zeros(1)}, {"a": ones(1), "a.c": ones(1)}, {}),
+    "Equinox": (DEEPER, MLP, {}),
+    "NNX": (nnx.Linear(2, 2, rngs=nnx.Rngs(0)), {"kernel": ones((2, 2)), "scale": ones(2)}, {}),
+    "a node": (Twig(zeros(2), {"a": zeros(1)}), Twig(ones(2), {"b": zeros(1)}), {}),
+    "hundreds": (
+        {f"w{i}": zeros(1) for i in range(300)} | {"x": zeros(1)},
+        {f"v{i}": ones(1) for i in range(300)} | {"x": ones(1)},
+        {},
+    ),
+    "a rename that leaves a buffer": (
+        {"a": {"w": zeros(2)}},
+        {"m.a.w": ones(2), "m.a.mask": ones(3), "m.n": ones(1)},
+        {"rename": {"m.**": "**"}},
+    ),
+    "a rename of some": (
+        {"b": [zeros(1), zeros(1)], "c": zeros(1)},
+        {"a": [ones(1), ones(1)], "b": [ones(1), ones(1), ones(1)]},
+        {"rename": {"a.*": "b.*"}, "fresh": "c"},
+    ),
+    "dropped already": (
+        {"w": zeros(1), "v": zeros(1)},
+        {"w": ones(1), "x": {"a": ones(1)}, "y": {"a": ones(1)}},
+        {"rename": {"x.**": None}, "fresh": [re.compile("v")]},
+    ),
+    "a target that is missing": (
+        {"a": zeros(1), "b": zeros(1)},
+        {"t": ones(1), "b": ones(1)},
+        {"rename": {"t": ["a", "haed"]}},
+    ),
+    "a pattern of targets that is missing": (
+        {"a": {"w": zeros(1), "b": zeros(1)}},
+        {"t": {"w": ones(1), "b": ones(1)}},
+        {"rename": {"t.**": ["a.**", "haed.**"]}},
+    ),
+    "some targets are missing": (
+        {"a": {"w": zeros(1), "b": zeros(1)}, "c": {"w": zeros(1)}},
+        {"t": {"w": ones(1), "b": ones(1)}},
+        {"rename": {"t.**": ["a.**", "c.**"]}},
+    ),
+    "layers that cannot be stacked": (
+        {"layers": {"w": zeros((3, 2)), "b": zeros((3, 2))}},
+        {"layers.0.w": ones(2), "layers.2.w": ones(2)} | {f"layers.{i}.b": ones(2) for i in range(3)},
+        {"rename": {"layers.*.**": "layers.**"}},
+    ),
+    "layers that cannot be unstacked": (
+        layers(4) | {"x": zeros(1)},
+        {"layers": {"w": ones((3, 2)), "b": ones((4, 2))}, "x": ones(1)},
+        {"rename": {"layers.**": "layers.*.**"}},
+    ),
+    "another wrapper": (
+        tko.MultiSteps(tko.adam(0.1), 2).init(PARAMS), moments(tko.adam(0.1), PARAMS), {}
+    ),
+    "a wrapper less": (tko.adam(0.1).init(PARAMS), moments(tko.MultiSteps(tko.adam(0.1), 2), PARAMS), {}),
+    "masked": (tko.masked(tko.adam(0.1), MASK).init(PARAMS), moments(tko.adam(0.1), PARAMS), {}),
+    "partition": (GROUPS.init(PARAMS), moments(tko.adam(0.1), PARAMS), {}),
+    "a new label": (OTHERS.init(PARAMS), moments(GROUPS, PARAMS), {}),
+    "a label less": (GROUPS.init(PARAMS), moments(OTHERS, PARAMS), {}),
+    "hyperparams": (INJECTED.init(PARAMS), moments(tko.adam(0.1), PARAMS), {}),
+    "no hyperparams": (tko.adam(0.1).init(PARAMS), moments(INJECTED, PARAMS), {}),
+    "another class": (
+        tko.chain(tko.scale_by_amsgrad(), tko.ema(0.9)).init(PARAMS),
+        moments(tko.chain(tko.scale_by_adam(), tko.ema(0.9)), PARAMS),
+        {},
+    ),
+    "a state and a layer": (
+        {"params": layers(4), "opt": tko.adam(0.1).init(layers(4))},
+        {"params": layers(3, 5.0), "opt": moments(tko.adam(0.1), layers(3))},
+        {},
+    ),
+    "a state as dicts": (
+        tko.adamw(0.1).init(PARAMS),
+        {"0": {"count": jnp.int32(3), "mu": PARAMS, "nv": PARAMS}},
+        {},
+    ),
+}  # fmt: skip
+
+
+def suggested(error: object) -> dict[str, Any]:
+    """The arguments at the end of the message, as one pastes them."""
+    lines = re.findall(r"^  ((?:fresh|rename)=.*,)$", str(error), re.MULTILINE)
+    pasted: dict[str, Any] = eval(f"dict({' '.join(lines)})", {"re": re})
+    return pasted
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_the_error_suggests_accepts_what_is_left_and_changes_nothing_else(name: str) -> None:
+    new, old, arguments = PAIRS[name]
+    with pytest.raises(ValueError, match=r"^graft: leaves are left\. Pass strict=False for a report") as caught:
+        tk.graft(new, old, **arguments)
+    pasted = suggested(caught.value)
+    assert pasted
+    with warnings.catch_warnings():  # of the lengths of lists
+        warnings.simplefilter("ignore")
+        loose, before = tk.graft(new, old, **arguments, strict=False)
+    got, after = tk.graft(new, old, **arguments | pasted)
+    tk.assert_trees_same(tk.filter_arrays(got), tk.filter_arrays(loose))
+    assert [row.path for row in after.kept] == [row.path for row in before.kept]
+    if len(before) < 100:
+        left = [row.path for row in before if row.strict and row.kind != "kept"]
+        assert all(f"\n  {path or '(the root)'} (" in str(caught.value) for path in left)
+
+
+def test_hundreds_of_leaves_are_not_all_listed() -> None:
+    new, old, _ = PAIRS["hundreds"]
+    with pytest.raises(
+        ValueError, match=r"(?s)\n  w\d+ \(f32\[1\]\)\n  and 200 more\nThe new tree has no place for:\n"
+    ):
+        tk.graft(new, old)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a scale in each layer", {"fresh": ["layers.*.scale"]}),
+        ("a layer more", {"fresh": ["layers.3.**"]}),
+        ("another wrapper", {"fresh": ["mini_step", "gradient_step", "acc_grads.**"]}),
+        ("wildcards in keys", {"fresh": ["a[[]0]", "x[*]"], "rename": {"a0": None, "q[?]": None}}),
+        ("a target that is missing", {"rename": {"t": ["a"]}}),
+        ("a pattern of targets that is missing", {"rename": {"t.**": ["a.**"]}}),
+        ("some targets are missing", {"rename": {"t.b": ["a.b"], "t.**": ["a.**", "c.**"]}}),
+        ("a rename that leaves a buffer", {"rename": {"m.a.mask": None, "m.n": None, "m.**": "**"}}),
+        ("the root", {"fresh": ["**"]}),
+    ],
+)
+def test_what_is_suggested_is_short(name: str, expected: Any) -> None:
+    new, old, arguments = PAIRS[name]
+    with pytest.raises(ValueError, match="leaves are left") as caught:
+        tk.graft(new, old, **arguments)
+    assert suggested(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("misspelt", r"no value for:\n  weight \(f32\[2\]\); the nearest names left over: weihgt\n"),
+        ("a layer more", r"The lengths of lists differ: layers \(new 4, old 3\)\. Their entries are matched by index"),
+        ("swapped arguments", r"The lengths of lists differ: layers \(new 3, old 4\)\."),
+        ("Equinox", r"The lengths of lists differ: layers \(new 4, old 3\)\."),
+        (
+            "another shape",
+            r"needs convert or resize, or another dtype, .* \(new \| old\):\n  w \(f32\[3\] \| f32\[2\]\)\n",
+        ),
+        (
+            "a target that is missing",
+            r"rename leads to names that the new tree does not have:\n  haed \(f32\[1\] at t\)\n",
+        ),
+        ("another class", r"that both trees have is in states of two classes\. From one to another, rename full paths"),
+        (
+            "a state as dicts",
+            r"has plain dicts for optimizer states, .* restore it into old_optimizer\.init\(old_params\)",
+        ),
+    ],
+)
+def test_what_else_the_error_says(name: str, said: str) -> None:
+    new, old, arguments = PAIRS[name]
+    with pytest.raises(ValueError, match=said):
+        tk.graft(new, old, **arguments)
+
+
+# ---------------------------------------------------------------------------------------------------------------- fresh
+
+
+@pytest.mark.parametrize(
+    "fresh",
+    [
+        "head.**",
+        ["head.w", "head.b"],
+        ("**.w", "head.b"),
+        re.compile(r"head\..*"),
+        [re.compile("head.[wb]")],
+    ],
+)
+def test_fresh_keeps_new_values_and_uses_the_old_ones(fresh: Any) -> None:
+    """One statement replaces a head, whether or not it has another shape."""
+    new: Any = {"body": zeros(1), "head": {"w": zeros(3), "b": zeros(2)}}
+    for old in (
+        {"body": ones(1), "head": {"w": ones(2), "b": ones(2)}},
+        {"body": ones(1)},
+    ):
+        got, report = tk.graft(new, old, fresh=fresh)
+        assert got["head"]["w"] is new["head"]["w"] and got["head"]["b"] is new["head"]["b"]
+        assert float(got["body"][0]) == 1
+        assert [row.path for row in report.fresh] == ["head.b", "head.w"] and report.dropped == report.refused == ()
+
+
+@pytest.mark.parametrize(
+    ("fresh", "error", "message"),
+    [
+        ("haed", ValueError, r"^fresh: 'haed' matches no leaf of the new tree\. The nearest paths: head, body"),
+        (["head", "body.w"], ValueError, r"^fresh: 'body\.w' matches no leaf of the new tree"),
+        (re.compile("hea"), ValueError, r"^fresh: 'hea' matches no leaf of the new tree"),  # the whole path
+        ("", ValueError, "a pattern must not be empty"),
+        ({"head": None}, TypeError, r"fresh must be a pattern of new paths .* or a list of patterns, .*found \{'head'"),
+        (None, TypeError, r"fresh must be a pattern .* found None"),
+        (3, TypeError, r"fresh must be a pattern .* found 3"),
+        ([3], TypeError, r"a pattern must be a string such as .* found 3"),
+        (lambda path: True, TypeError, r"fresh must be a pattern .* found <function"),
+    ],
+)
+def test_what_fresh_may_not_be(fresh: Any, error: Any, message: str) -> None:
+    unchecked: Any = tk.graft
+    new = {"body": zeros(1), "head": zeros(1)}
+    for strict in (True, False):
+        with pytest.raises(error, match=message):
+            unchecked.__wrapped__(new, {"body": ones(1)}, fresh=fresh, strict=strict)
+
+
+def test_patterns_of_fresh_may_overlap() -> None:
+    tk.graft({"a": zeros(1), "b": zeros(1)}, {"b": ones(1)}, fresh=["a", "**a", re.compile("a")])
+
+
+def test_fresh_in_a_state() -> None:
+    """The moments of a head begin anew, whatever wrappers there are, and old moments do not go anywhere else."""
+    for tx in (tko.adam(0.1), tko.MultiSteps(tko.chain(tko.clip(1.0), tko.adam(0.1)), 2), OTHERS):
+        got, report = tk.graft(tx.init(PARAMS), moments(tko.adam(0.1), PARAMS), fresh="**.head.**", strict=False)
+        for name, x in tk.to_state_dict(got).items():
+            is_old = ".layers." in name and "acc_grads" not in name
+            assert bool(x.any()) is is_old or name.endswith("count")
+        assert report.dropped == ()
+
+
+def test_fresh_decides_which_of_two_states_is_the_old_one() -> None:
+    two, one = tko.chain(tko.trace(0.9), tko.trace(0.5)), moments(tko.chain(tko.trace(0.9)), {"w": zeros(2)})
+    new = two.init({"w": zeros(2)})
+    with pytest.raises(
+        ValueError, match=r"cannot decide .*\n  0.trace.w\n  1.trace.w\nThe old leaves:\n  0.trace.w\n.*fresh"
+    ):
+        tk.graft(new, one)
+    for i in (0, 1):
+        got, _ = tk.graft(new, one, fresh=f"{i}.**")
+        np.testing.assert_array_equal(got[1 - i].trace["w"], one[0].trace["w"])
+        assert not got[i].trace["w"].any()
+
+
+def test_what_is_exempt() -> None:
+    """Python numbers, typed keys, and the counters of random streams; of the new tree, not of the old one."""
+    new = {"p": 0.5, "k": jax.random.key(0), "rngs": nnx.Rngs(0), "w": zeros(1), "f": jax.nn.relu}
+    got, report = tk.graft(new, {"w": ones(1), "f": "relu"})
+    assert got["p"] == 0.5 and [row.path for row in report.kept] == ["w"]
+    for name, x in {"p": 0.5, "k": jax.random.key(0)}.items():
+        with pytest.raises(ValueError, match=rf"no place for:\n  {name} \("):
+            tk.graft({"w": zeros(1)}, {"w": ones(1), name: x})
