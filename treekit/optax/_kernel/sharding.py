@@ -45,7 +45,14 @@ def shard_alike(state: OptState, params: Params) -> Any:
 
 
 def _may_be_sharded(param: object) -> bool:
-    return is_traced(param) or (isinstance(param, jax.Array) and isinstance(param.sharding, NamedSharding))
+    """Whether an array may be on several devices.
+
+    With one device, a traced array is on that one unless its type names a mesh, as when a host with one CPU compiles
+    for a TPU. So nothing is tied there, which would take as long as making the state.
+    """
+    if is_traced(param):
+        return jax.device_count() > 1 or not untyped.typeof(param).sharding.mesh.empty
+    return isinstance(param, jax.Array) and isinstance(param.sharding, NamedSharding)
 
 
 def _shard_leaf_alike(x: Any, param: Any, flag: Callable[[], Any]) -> Any:
