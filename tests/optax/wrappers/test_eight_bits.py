@@ -17,7 +17,8 @@ import pytest
 import treekit as tk
 from tests.optax import cases
 from treekit import optax as tko
-from treekit.optax._wrappers.rounding_state import EightBitState, StochasticRoundingState
+from treekit._codes import Codes
+from treekit.optax._precision import StochasticRoundingState
 
 orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
 CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}

@@ -1,5 +1,4 @@
 """Functions that take an optimizer, its state or its params: `apply_updates`, `apply_gradients`, `summary` and others.
 
 `probe_step` and `take_rounds` belong to `summary`: what a step does, and steps taken.
-`eight_bits` converts the 8-bit codes in a state to numbers and back.
 """

@@ -141,7 +141,10 @@ def _wrong_state(core: Core, state: OptState, params: Params) -> str:
         "the state does not fit this optimizer and these params. "
         f"At {first.path or 'the root'} of the state, init makes {first.left}, and "
         f"this state has {first.right}{f' (and {len(more)} more)' if more else ''}. "
-        + ((first.kind == "array against None" and _traced_number(params)) or _OTHER_STATE)
+        + (
+            (first.kind == "array against None" and _traced_number(params))
+            or (_CODES if first.right == "Codes" else _OTHER_STATE)
+        )
     )
 
 
@@ -157,6 +160,7 @@ def _differences(core: Core, state: OptState, params: Params) -> list[Difference
 _OTHER_STATE = (
     "It was made by another optimizer, for other params, or with another mask, labels or filter_spec: make it with init"
 )
+_CODES = "It has moments in codes of 8 bits: convert it with optax.decode_state"
 
 
 def _traced_number(params: Params) -> str:
