@@ -143,7 +143,9 @@ def _wrong_state(core: Core, state: OptState, params: Params) -> str:
         f"this state has {first.right}{f' (and {len(more)} more)' if more else ''}. "
         + (
             (first.kind == "array against None" and _traced_number(params))
-            or (_CODES if first.right == "Codes" else _OTHER_STATE)
+            or (first.right == "Codes" and "Convert its codes of 8 bits with optax.decode_state")
+            or (first.left == "Codes" and "Convert it to codes of 8 bits with optax.encode_state")
+            or _OTHER_STATE
         )
     )
 
@@ -160,7 +162,6 @@ def _differences(core: Core, state: OptState, params: Params) -> list[Difference
 _OTHER_STATE = (
     "It was made by another optimizer, for other params, or with another mask, labels or filter_spec: make it with init"
 )
-_CODES = "It has moments in codes of 8 bits: convert it with optax.decode_state"
 
 
 def _traced_number(params: Params) -> str:
