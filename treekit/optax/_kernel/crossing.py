@@ -28,7 +28,8 @@ from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._kernel.selection import update_parts
 from treekit.optax._kernel.state_map import is_placeholder, leaves_by_param
 
-NO_UPDATES: Updates = object()
+# A class, which stays the same one when a function that refers to it is pickled.
+NO_UPDATES: Updates = type("NO_UPDATES", (), {"__module__": __name__})
 
 
 class Crossing:
