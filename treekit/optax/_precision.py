@@ -236,8 +236,8 @@ def _round(inner: Core, state_dtype: StateDtype, seed: int, own: str) -> Core:
                 ", and convert it with optax.encode_state if state_dtype has codes"
             )
         _check_state(state.inner_state, state_dtype, updates if params is None else params)
-        numbers = widen(decode_state(state.inner_state))
-        new_updates, new_state = inner_update(widen(updates), numbers, widen(params), **extra)
+        wide = widen(updates), widen(decode_state(state.inner_state)), widen(params)
+        new_updates, new_state = inner_update(*wide, **extra)
         random_bits = hash_bits(seed % 2**32, seed >> 32 & 0xFFFFFFFF, state.rounding_count)
         like = like_updates(updates, params), state.inner_state
         own_bits = bits_like(like, random_bits, is_leaf=is_codes)  # others for each array
