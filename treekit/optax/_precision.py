@@ -19,7 +19,7 @@ from treekit._base.describe import describe_value
 from treekit._base.dtype import cast_like, dtype_of, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import path_name
-from treekit._base.patterns import check_pattern, matches
+from treekit._base.patterns import matches
 from treekit._base.predicates import is_array, is_narrow
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
@@ -45,7 +45,11 @@ else:
 _SMALLEST = 4096  # an array of fewer elements is not stored in codes: it has little to save, and often a large effect
 _EIGHT_BITS = "state_dtype={'mu': jnp.int8, 'nu': jnp.uint8}, rounding='stochastic'"
 _STORED = "treekit_stored"  # the attribute of an `init` that says how its state is stored
-_SUMS = ("average", "accumulator")  # roles of arrays that change by small amounts, or by few
+_WHY_NOT = {
+    "average": "an average of the params, which needs float32 at least",
+    "accumulator": "an accumulator of gradients, which needs float32 at least",
+}
+_SUMS = tuple(_WHY_NOT)  # roles of arrays that change by small amounts, or by few
 _FLOAT32 = untyped.ShapeDtypeStruct((), jnp.float32)
 
 
@@ -161,21 +165,18 @@ def _check_arguments(state_dtype: StateDtype, rounding: object, seed: object) ->
         raise ValueError(f"rounding must be 'nearest' or 'stochastic', found {rounding!r}")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"seed must be an int, found {seed!r}")
-    if state_dtype is None:
-        return
-    if not is_mapping(state_dtype) and is_code_dtype(state_dtype):
-        raise TypeError(
-            f"state_dtype={jnp.dtype(state_dtype)} does not say which accumulators are never negative. Name them: "
-            f"{_EIGHT_BITS}"
-        )
-    for key, dtype in state_dtype.items() if is_mapping(state_dtype) else [(None, state_dtype)]:
-        what = "state_dtype"
-        if is_mapping(state_dtype):
-            try:
-                what = f"state_dtype[{check_pattern(key)!r}]"
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"a key of state_dtype is neither a field nor a pattern: {error}") from None
+    for key, dtype in (state_dtype if is_mapping(state_dtype) else {None: state_dtype}).items():
+        what = f"state_dtype[{key!r}]" if is_mapping(state_dtype) else "state_dtype"
+        if is_mapping(state_dtype) and not isinstance(key, (str, re.Pattern)):
+            raise TypeError(f"state_dtype must map fields or patterns to dtypes, found the key {describe_value(key)}")
+        if state_dtype is None:
+            continue
         if is_code_dtype(dtype):
+            if not is_mapping(state_dtype):
+                raise TypeError(
+                    f"{what}={jnp.dtype(dtype)} does not say which accumulators are never negative. Name them: "
+                    f"{_EIGHT_BITS}"
+                )
             if rounding != "stochastic":
                 raise ValueError(
                     f"{what} is {jnp.dtype(dtype)}, which needs rounding='stochastic': rounded to nearest, a moment in "
@@ -255,27 +256,34 @@ def _rounded(old: Any, new: Any, random_bits: Any) -> Any:
 
 
 def _stored(state: OptState, state_dtype: StateDtype, params: Params, own: str) -> Any:
-    """Cast a new state to the dtypes in which it is stored."""
+    """Cast a new state to the dtypes in which it is stored.
+
+    Raises:
+        ValueError: an entry of `state_dtype` matches nothing, or nothing that can be stored in that dtype.
+    """
     if any(map(_is_rounding_state, jtu.tree_leaves(state, is_leaf=_is_rounding_state))):
         raise _nested(own, "another one, with rounding='stochastic',")  # in what a factory has made just now
     if state_dtype is None:
         return state
+    plan = _plan(state, state_dtype, params)
+    if is_mapping(state_dtype) and jtu.tree_leaves(params):  # a group of a partition may have none
+        _check_each_key(state_dtype, plan)
 
-    def cast(x: Any, dtype: Any) -> Any:
-        if dtype is None:
-            return x
-        return Codes(encode(x, dtype)) if is_code_dtype(dtype) else lax.convert_element_type(x, dtype)
+    def cast(array: _Array) -> Any:
+        if array.dtype is None:
+            return array.x
+        is_code = is_code_dtype(array.dtype)
+        return Codes(encode(array.x, array.dtype)) if is_code else lax.convert_element_type(array.x, array.dtype)
 
-    leaves, treedef = jtu.tree_flatten(state)
-    dtypes = [array.dtype for array in _plan(state, state_dtype, params)]
-    return treedef.unflatten(map(cast, leaves, dtypes))
+    return jtu.tree_structure(state).unflatten(map(cast, plan))
 
 
 def _check_state(state: OptState, state_dtype: StateDtype, params: Params) -> None:
     """Raise a TypeError where state was made without this `state_dtype`: its dtypes would be kept silently."""
     if state_dtype is None and not any(map(is_codes, jtu.tree_leaves(state, is_leaf=is_codes))):
         return
-    for x, path, key, wanted in _plan(state, {} if state_dtype is None else state_dtype, params):
+    by_key: Mapping[Any, Any] = state_dtype if is_mapping(state_dtype) else {}
+    for x, _, path, key, wanted in _plan(state, by_key if state_dtype is None else state_dtype, params):
         if is_codes(x) and not is_code_dtype(wanted):
             raise TypeError(
                 f"this state has moments in codes of 8 bits, {x.dtype} at {path}, and the state_dtype of this "
@@ -283,16 +291,14 @@ def _check_state(state: OptState, state_dtype: StateDtype, params: Params) -> No
                 "state with optax.decode_state"
             )
         if wanted is not None and x.dtype != wanted:
-            named, what = state_dtype, "state_dtype"
-            if is_mapping(named):
-                is_small = is_code_dtype(named[key]) and not is_code_dtype(wanted)
-                what = f"state_dtype[{key!r}]{f', below {_SMALLEST:,} elements,' if is_small else ''}"
-            advice = "Cast it"
-            if is_mapping(named) and any(map(is_code_dtype, named.values())):
+            what = f"state_dtype[{key!r}]" if by_key else "state_dtype"
+            is_small = by_key and is_code_dtype(by_key[key]) and not is_code_dtype(wanted)
+            advice = "Cast it, or remove a dtype_preserving around this one"
+            if any(map(is_code_dtype, by_key.values())):
                 advice = "Convert it with optax.encode_state(state, optimizer.init(params))"
             raise TypeError(
-                f"{what} is {jnp.dtype(wanted)}, and this state has {x.dtype} at {path}. {advice}, make it again with "
-                "init, or remove a dtype_preserving around this one"
+                f"{what} is {jnp.dtype(wanted)}{f' below {_SMALLEST:,} elements' if is_small else ''}, and this state "
+                f"has {x.dtype} at {path}. {advice}; or make it again with init"
             )
 
 
@@ -304,56 +310,45 @@ class _Array(NamedTuple):
 
     Attributes:
         x: the array, or its `Codes`.
+        entry: what the map of the state says of it.
         path: its key path, without that of the leaf of `Codes`.
         key: the entry of `state_dtype` that decides; None if none does, or there is one dtype for all.
         dtype: the dtype in which it is stored; None if it may have any.
     """
 
     x: Any
+    entry: Entry
     path: str
     key: Any
     dtype: Any
 
 
 def _plan(state: OptState, state_dtype: StateDtype, params: Params) -> list[_Array]:
-    """Return how each array of a state is stored, in order.
-
-    Raises:
-        ValueError: an entry of `state_dtype` matches nothing, or nothing that can be stored in that dtype.
-    """
-    entries = map_state(state, params)
+    """Return how each array of a state is stored, in order."""
     plan: list[_Array] = []
-    for x, entry in zip(jtu.tree_leaves(state, is_leaf=is_codes), entries, strict=True):
+    for x, entry in zip(jtu.tree_leaves(state, is_leaf=is_codes), map_state(state, params), strict=True):
         path = path_name(entry.path[:-1] if is_codes(x) else entry.path)
-        if not is_mapping(state_dtype):
-            plan.append(_Array(x, path, None, _dtype_of_all(_canonical(state_dtype), entry, x)))
-        elif _is_inexact(x):
-            key = _key_of(state_dtype, entry.field, path)
-            plan.append(_Array(x, path, key, None if key is None else _dtype_of_key(state_dtype, key, entry, x, path)))
-        else:
-            plan.append(_Array(x, path, None, None))
-    if is_mapping(state_dtype) and jtu.tree_leaves(params):  # a group of a partition may have none
-        _check_each_key(state_dtype, entries, plan)
+        key = dtype = None
+        if is_mapping(state_dtype):
+            # The first pattern that matches the whole path decides, else the field.
+            patterns = (key for key in state_dtype if key != entry.field and matches(key, path))
+            key = next(patterns, entry.field if entry.field in state_dtype else None) if _is_inexact(x) else None
+            dtype = None if key is None else _dtype_of_key(state_dtype, key, entry, x, path)
+        elif _is_float(x):
+            dtype = _dtype_of_all(_canonical(state_dtype), entry, x)
+        plan.append(_Array(x, entry, path, key, dtype))
     return plan
 
 
 def _dtype_of_all(wanted: np.dtype[Any], entry: Entry, x: Any) -> Any:
     """Return the dtype in which a float is stored: numbers of shape () are not narrowed, as b2 = 0.999 is 1 in bf16."""
-    if is_codes(x) or not _is_float(x):
-        return None
     if entry.role in _SUMS and jnp.finfo(wanted).bits < 32:
         return promoted_dtype(x, _FLOAT32)
     return x.dtype if x.shape == () and jnp.finfo(wanted).bits < jnp.finfo(x.dtype).bits else wanted
 
 
-def _key_of(state_dtype: Mapping[Any, Any], field: str, path: str) -> Any:
-    """Return the entry that decides about an array: the first pattern that matches its path, else its field."""
-    patterns = (key for key in state_dtype if key != field and matches(key, path))
-    return next(patterns, field if field in state_dtype else None)
-
-
 def _dtype_of_key(state_dtype: Mapping[Any, Any], key: Any, entry: Entry, x: Any, path: str) -> Any:
-    """Return the dtype in which an entry stores an array; None if it cannot be stored so."""
+    """Return the dtype in which an entry stores a float, a complex array or codes; None if it cannot."""
     wanted = _canonical(state_dtype[key])
     is_complex = not (is_codes(x) or _is_float(x))
     if not is_code_dtype(wanted):
@@ -382,35 +377,29 @@ def _dtype_of_key(state_dtype: Mapping[Any, Any], key: Any, entry: Entry, x: Any
     return jnp.dtype(jnp.float32) if is_codes(x) else promoted_dtype(x, _FLOAT32)
 
 
-def _check_each_key(state_dtype: Mapping[Any, Any], entries: list[Entry], plan: list[_Array]) -> None:
+def _check_each_key(state_dtype: Mapping[Any, Any], plan: list[_Array]) -> None:
     """Raise a ValueError if an entry of `state_dtype` matches nothing, or nothing that can be stored in that dtype."""
-    inexact = [(array, entry) for array, entry in zip(plan, entries, strict=True) if _is_inexact(array.x)]
-    fields = {entry.field for _, entry in inexact if entry.field}
-    decided = {key: [pair for pair in inexact if pair[0].key == key] for key in state_dtype}
-    if unused := [key for key, pairs in decided.items() if not pairs and key not in fields]:
-        parts = {part for array, _ in inexact for part in array.path.split(".")}
-        is_pattern = any(isinstance(key, re.Pattern) or set(key) & set(".*?[") or key in parts for key in unused)
-        example = f". A pattern matches a whole path of the state, such as {inexact[0][0].path!r}" if inexact else ""
+    inexact = [array for array in plan if _is_inexact(array.x)]
+    fields = sorted({array.entry.field for array in inexact} - {""})
+    decided = {key: [array for array in inexact if array.key == key] for key in state_dtype}
+    if unused := [key for key, arrays in decided.items() if not arrays and key not in fields]:
+        example = f". A pattern matches a whole path of the state, such as {inexact[0].path!r}" if inexact else ""
         raise ValueError(
             f"state_dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields "
-            f"with floating-point arrays are {', '.join(sorted(fields)) or 'none'}{example if is_pattern else ''}"
+            f"with floating-point arrays are {', '.join(fields) or 'none'}{example}"
         )
-    for key, pairs in decided.items():
-        if pairs and all(array.dtype is None for array, _ in pairs):
-            array, entry = pairs[0]
-            why = {
-                "average": "an average of the params, which needs float32 at least",
-                "accumulator": "an accumulator of gradients, which needs float32 at least",
-            }.get(entry.role, f"not a moment, but one of the {entry.role.removesuffix('s')}s")
-            if issubdtype(dtype_of(array.x), jnp.complexfloating):
-                why = f"{dtype_of(array.x)}, and complex numbers are not rounded"
+    for key, arrays in decided.items():
+        if arrays and all(array.dtype is None for array in arrays):
+            x, entry, path, *_ = arrays[0]
+            why = _WHY_NOT.get(entry.role, f"not a moment, but one of the {entry.role.removesuffix('s')}s")
+            why = f"{x.dtype}, and complex numbers are not rounded" if jnp.iscomplexobj(x) else why
             raise ValueError(
-                f"state_dtype[{key!r}] is {jnp.dtype(state_dtype[key])}, and {array.path} is {why}: leave {key!r} out"
+                f"state_dtype[{key!r}] is {jnp.dtype(state_dtype[key])}, and {path} is {why}: leave {key!r} out"
             )
 
 
 def _is_inexact(x: object) -> bool:
-    return is_codes(x) or issubdtype(dtype_of(x), jnp.inexact)
+    return is_codes(x) or (is_array(x) and issubdtype(x.dtype, jnp.inexact))
 
 
 def _is_float(x: object) -> bool:
@@ -450,21 +439,18 @@ def _stored_inside(init: object) -> str:
         if isinstance(x, FunctionType):
             if inside := getattr(x, _STORED, ""):
                 return str(inside)
-            todo += [cell.cell_contents for cell in x.__closure__ or () if cell != _EMPTY]
+            todo += [cell.cell_contents for cell in x.__closure__ or () if cell != CellType()]
         elif isinstance(x, MethodType):
             todo += [x.__func__, x.__self__]
         elif isinstance(x, functools.partial):
-            todo += [x.func, *x.args, *x.keywords.values()]
-        elif isinstance(x, (tuple, list, set)):
+            todo += [x.func, x.args, x.keywords]
+        elif isinstance(x, (tuple, list)):
             todo += x
         elif is_mapping(x):
             todo += x.values()
-        elif hasattr(x, "init") and hasattr(x, "__dict__"):  # an optimizer that is a class
-            todo += vars(x).values()
+        elif hasattr(x, "init"):  # an optimizer that is a class
+            todo += getattr(x, "__dict__", {}).values()
     return ""
-
-
-_EMPTY = CellType()
 
 
 # -------------------------------------------------------------------------------------------------- to read and convert

@@ -482,7 +482,9 @@ def test_a_state_made_with_other_dtypes() -> None:
     other = eight_bit(tko.adam(0.1), {"mu": jnp.int8, "nu": jnp.bfloat16})
     with pytest.raises(TypeError, match=r"0\.nu\..* this state has Codes .*Convert its codes of 8 bits with"):
         other.update(params, codes.init(params), params)
-    with pytest.raises(TypeError, match=r"\['nu'\] is uint8, and this state has bfloat16 at .*nu.*encode_state"):
+    with pytest.raises(
+        TypeError, match=r"\['nu'\] is float32 below 4,096 elements, and this state has bfloat16 at .*nu.*encode_state"
+    ):
         codes.update(params, other.init(params), params)
 
 
