@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow settings check coverage package versions bench types figures accelerators accelerators-test docs matrix fuzz clean
+.PHONY: help demo test slow settings check coverage package versions stubs bench types figures accelerators accelerators-test docs matrix fuzz clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[-.a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
@@ -39,12 +39,14 @@ settings: .venv/installed ## the tests under JAX's own settings
 		env $(FAST) $$setting=1 $(BIN)/python -m pytest -n 2 $(SETTINGS_TESTS) || exit 1; \
 	done
 
-check: .venv/installed ## format, lint and types, and the stubs of Optax against the package
+check: .venv/installed ## format, lint and types, and the stubs of Optax and of treekit.optax against the packages
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/pyright
-	MYPYPATH=typings $(BIN)/python -m mypy.stubtest optax --ignore-missing-stub --ignore-disjoint-bases
+	@# Private modules are left out: they are checked by mypy, or are for type checkers only.
+	echo 'treekit\.optax\._.*' | MYPYPATH=typings $(BIN)/python -m mypy.stubtest optax treekit.optax \
+		--ignore-missing-stub --ignore-disjoint-bases --allowlist /dev/stdin
 
 coverage: .venv/installed ## the tests, which have to reach each line and branch of treekit/
 	$(BIN)/python -m pytest -n 2 --cov
@@ -57,6 +59,9 @@ package: .venv/installed ## build sdist and wheel into dist/, and test what is i
 
 versions: .venv/installed ## the tests with the lowest and the newest dependencies on each Python here (hours; TESTS=... for some, on two)
 	$(BIN)/python -m tests.versions $(TESTS)
+
+stubs: .venv/installed ## write the names of Optax for type checkers, treekit/optax/*/__init__.pyi, from the Optax of .venv
+	$(BIN)/python -m tests.optax_names
 
 bench: .venv/installed ## treekit beside its peers, and docs/benchmarks.md (QUICK=1 for a short look, printed only)
 	$(BIN)/python -m pip install --quiet --group bench

@@ -9,7 +9,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "treekit"
 DRAWING = ROOT / "docs" / "drawings" / "folders.svg"
 TITLE = "The folders and files of treekit on floors: each imports only from the floors below it"
-ENTRANCES = ("__init__", "__main__", "testing", "typing")  # what users import, over all floors
+# What users import, over all floors, and what type checkers alone read.
+ENTRANCES = ("__init__", "__main__", "testing", "typing", "optax/_names")
 WIDTH, HEIGHT, GAP = 712, 26, 8  # of the drawing, of a box, between two
 
 

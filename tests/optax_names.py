@@ -1,10 +1,11 @@
-"""Writes the lists of Optax's names that type checkers read, from Optax itself: `python -m tests.optax_names`.
+"""Writes the stubs of `treekit.optax` from Optax itself: `make stubs`.
 
-Each is Optax's own, or one of ours under Optax's name, or a factory with Optax's parameters and our result.
+A name is Optax's own, or one of ours under Optax's name, or a factory with Optax's parameters and our result.
 """
 
 import inspect
-import textwrap
+import subprocess
+import sys
 import types
 import warnings
 from pathlib import Path
@@ -17,11 +18,16 @@ import treekit.optax
 from treekit.optax._lookup.wrap_optax import NOT_WRAPPED, REPLACEMENTS
 
 FOLDER = Path(treekit.optax.__file__).parent
-OURS = ("", "contrib", "schedules", "transforms")  # modules of ours, which have names of their own as well
-# Optax's other modules: of each the file is made whole.
-THEIRS = tuple(name for name, x in vars(optax).items() if isinstance(x, types.ModuleType) and not name.startswith("_"))
-THEIRS = tuple(sorted(name for name in THEIRS if name not in OURS and getattr(optax, name).__name__ == f"optax.{name}"))
-MODULES = (*OURS, *THEIRS)
+
+
+def is_submodule(name: str) -> bool:
+    """Whether this is the name of one of Optax's public submodules."""
+    value = getattr(optax, name)
+    return isinstance(value, types.ModuleType) and value.__name__ == f"optax.{name}"
+
+
+SUBMODULES = tuple(name for name in dir(optax) if not name.startswith("_") and is_submodule(name))
+MODULES = ("", *SUBMODULES)
 # Optax's types have no room for a model of any class, so in annotations these names mean ours.
 TYPES = {
     "GradientTransformation": "treekit.optax._kernel.transformation",
@@ -33,70 +39,54 @@ KNOWN = {name: f"{name}_like" for name in ("adam", "adamw", "chain", "named_chai
 
 
 def file(module: str) -> Path:
-    """Where the list of a module is."""
-    return FOLDER / (f"{module}.py" if module in THEIRS else f"_lookup/names{module and '_' + module}.py")
+    """The stub of a module. Each has a folder, as in Optax: pyright would miss the source of a file `losses.pyi`."""
+    return FOLDER / (module or "_names") / "__init__.pyi"
 
 
 def text(module: str) -> str:
-    """What is in the file of a module."""
-    names = lists(module)
-    if module not in THEIRS:
-        path = f"optax.{module}" if module else "optax"
-        header = f'"""The names of `{path}` that are not ours, for type checkers. Made by tests/optax_names.py."""'
-        return f"{header}\n\n{names}"
-    return f'''"""Every name of `optax.{module}`, for whole models. Made by tests/optax_names.py."""
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-{textwrap.indent(names, "    ")}
-else:
-    import optax.{module} as _theirs
-
-    from treekit.optax._lookup.wrap_optax import attributes_of as _attributes_of
-
-    __getattr__, __dir__, __all__ = _attributes_of(_theirs)
-'''
-
-
-def lists(module: str) -> str:
-    """The list of the names of one of Optax's modules, but for those that our module of that name has itself."""
-    theirs = getattr(optax, module) if module else optax
-    ours = vars(getattr(treekit.optax, module) if module else treekit.optax) if module in OURS else {}
+    """The stub of a module, as ruff formats it. That of Optax itself has only the names that are not ours."""
     path = f"optax.{module}" if module else "optax"
+    made = f'"""The names of `{path}`, for type checkers. Made by `make stubs`."""\n\n{_names(module, path)}'
+    for command in (["check", "--fix", "--quiet", "--select", "I"], ["format"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(file(module)), "-"]
+        made = subprocess.run(ruff, input=made, capture_output=True, text=True, check=True).stdout
+    return made
+
+
+def _names(module: str, path: str) -> str:
+    theirs = getattr(optax, module) if module else optax
+    ours = {} if module else vars(treekit.optax)
     imports: list[str] = []
     assigned: list[str] = []
-    for name in (name for name in dir(theirs) if not name.startswith("_") and name not in ours):
+    for name in (name for name in dir(theirs) if not name.startswith("_")):
         value = getattr(theirs, name)
-        if isinstance(value, types.ModuleType) and not value.__name__.startswith("optax."):
-            continue
-        if module == "" and name in TYPES:
-            imports.append(f"from {TYPES[name]} import {name} as {name}")
-            continue
-        if value is optax.GradientTransformationExtraArgs:
-            assigned.append(f"{name} = GradientTransformation  # ours takes extra arguments")
+        if name in ours or (isinstance(value, types.ModuleType) and not value.__name__.startswith("optax.")):
             continue
         replacement = next((new for old, new in REPLACEMENTS if old is value), None)
-        if replacement is not None:
+        if module == "" and name in TYPES:
+            imports.append(f"from {TYPES[name]} import {name} as {name}")
+        elif value is optax.GradientTransformationExtraArgs:
+            assigned.append(f"{name} = GradientTransformation  # ours takes extra arguments")
+        elif replacement is not None and replacement.__name__ == name:
+            imports.append(f"from {replacement.__module__} import {name} as {name}")
+        elif replacement is not None:
             package, _, file_name = replacement.__module__.rpartition(".")
             imports.append(f"from {package} import {file_name} as _{file_name}")
             assigned.append(f"{name}: Final = _{file_name}.{replacement.__name__}")
         elif (wrapper := _wrapper(name, value)) is not None:
-            imports += [f"import {path} as _optax", "from treekit.optax._lookup import factory_types as _ours"]
+            imports += [f"import {path} as _optax", "from treekit.optax._names import factories as _ours"]
             assigned.append(f"{name}: Final = _ours.{wrapper}(_optax.{name})")
         else:
             # Optax's `__init__` assigns some of these to variables, which mypy does not take for types.
             is_schedule = getattr(optax.schedules, name, None) is value
             imports.append(f"from {'optax.schedules' if is_schedule else path} import {name} as {name}")
-    lines = ["from typing import Final", ""] if assigned else []
-    for ours_too in (False, True):
-        lines += [*sorted({line for line in imports if ("treekit" in line) is ours_too}), ""]
-    lines += assigned
-    return "\n".join(lines).rstrip() + "\n"
+    if any(": Final" in line for line in assigned):
+        imports.append("from typing import Final")
+    return "\n".join([*sorted(set(imports)), "", *assigned]) + "\n"
 
 
 def _wrapper(name: str, value: Any) -> str | None:
-    """The function of treekit/optax/_factory_types.py for a factory; None for what is not one, or is not wrapped."""
+    """The function of treekit/optax/_names/factories.pyi for a factory; None for others, and if it is not wrapped."""
     is_function = isinstance(value, types.FunctionType) or hasattr(value, "func")
     if not is_function or any(value is known for known in NOT_WRAPPED):
         return None
@@ -119,4 +109,5 @@ def _wrapper(name: str, value: Any) -> str | None:
 
 if __name__ == "__main__":
     for module in MODULES:
-        file(module).write_text(text(module))  # then `ruff check --fix` and `ruff format`
+        file(module).parent.mkdir(exist_ok=True)
+        file(module).write_text(text(module))

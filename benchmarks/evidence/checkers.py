@@ -58,7 +58,8 @@ def check(python: Path, folder: Path, setting: str) -> list[Found]:
 
     checker, _, mode = setting.partition(" ")
     if checker == "pyright":
-        config = {"include": ["."], "typeCheckingMode": mode}
+        # By default a warning, with which editors underline the import of a module that has a stub and no source.
+        config = {"include": ["."], "typeCheckingMode": mode, "reportMissingModuleSource": "error"}
         (folder / "pyrightconfig.json").write_text(json.dumps(config))
         return list(_of_pyright(folder, json.loads(output("pyright", "--outputjson"))))
     cache = ROOT / ".mypy_cache" / setting.replace(" ", "-")

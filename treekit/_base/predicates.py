@@ -123,6 +123,11 @@ def has_gradient(x: object) -> bool:
     return is_array(x) and issubdtype(dtype_of(x), jnp.inexact)
 
 
+def is_array_without_gradient(x: object) -> bool:
+    """Whether `x` is an array of integers or bools, which has no state, since it cannot have a gradient."""
+    return not is_inexact_array(x) and has_dtype(x) and is_parameter(x) and not is_inexact_parameter(x)
+
+
 def is_numeric_array(x: object) -> bool:
     """Whether `x` is an array of numbers or bools, as files have them; a Python number and an array of keys are not."""
     return has_dtype(x) and is_number(x.dtype)

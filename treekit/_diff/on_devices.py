@@ -124,7 +124,8 @@ def _differing(x: jax.Array, y: jax.Array, wide: Wide, rtol: float, atol: float)
 @_jit
 def _count(x: jax.Array, y: jax.Array, wide: Wide, rtol: float, atol: float) -> jax.Array:
     """Return how many elements differ."""
-    return jnp.sum(_differing(x, y, wide, rtol, atol)[2])
+    count: jax.Array = jnp.sum(_differing(x, y, wide, rtol, atol)[2])
+    return count
 
 
 @_jit

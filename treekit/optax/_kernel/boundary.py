@@ -11,18 +11,19 @@ from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_parameter
 from treekit._base.types import OptState, Params, TransformationLike, Updates
-from treekit.optax._kernel.crossing import NO_UPDATES, Crossing, showing
+from treekit.optax._kernel.crossing import Crossing
 from treekit.optax._kernel.diagnose import explain_init, explain_update
-from treekit.optax._kernel.preserve_dtypes import preserve_dtypes, step_of
+from treekit.optax._kernel.preserve_dtypes import keep_state, preserve_dtypes
 from treekit.optax._kernel.selection import view_extra_args
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import (
     Apply,
     Core,
+    DeclaringCore,
     GradientTransformation,
     core_of,
     is_ours,
-    own_step,
+    showing,
     without_multi_steps,
 )
 
@@ -49,7 +50,7 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
         if is_params_placeholder(params):  # a placeholder for any params
             return inner_init(params)
         _check_has_place_for_params(params)
-        crossing = Crossing(NO_UPDATES, params)
+        crossing = Crossing(None, params, is_init=True)
         inside_params = crossing.enter_params()
         with showing(crossing.originals):
             try:
@@ -64,7 +65,8 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
 
         crossing = Crossing(updates, params, state)
         new_updates, new_state = _run_inside(update_inside, crossing, inner, updates, state, params, extra)
-        return crossing.leave(new_updates), new_state
+        new_state, accumulated = crossing.hold_missing(state, new_state)
+        return crossing.leave(new_updates, accumulated), new_state
 
     init.__qualname__, update.__qualname__ = "init", "update"  # which Python's errors of missing arguments show
     return GradientTransformation(init, update, core)
@@ -88,9 +90,10 @@ def whole_step(
     extra: dict[str, Any],
     apply: Apply,
 ) -> tuple[Any, Any]:
-    """Take a whole step, with the core's own whole step if it has one that supports these params."""
+    """Take a whole step; that of `MultiSteps` itself, if it is outermost and no param has to be converted."""
     core = core_of(tx)
-    if own_step(core) is None or not (crossing := Crossing(grads, params, state)).is_plain:
+    step = core.step if isinstance(core, DeclaringCore) else None
+    if step is None or not (crossing := Crossing(grads, params, state)).is_plain:
         updates, state = tx.update(grads, state, params, **extra)
         return apply(params, updates), state
 
@@ -98,7 +101,8 @@ def whole_step(
         return crossing.enter(apply(crossing.restore(inside_params, params), crossing.leave(updates)))
 
     def step_inside(grads: Updates, params: Params, extra: dict[str, Any]) -> Any:
-        return step_of(core)(grads, state, params, extra, apply_inside)
+        new_params, new_state = step(grads, state, params, extra, apply_inside)
+        return new_params, keep_state(state, params, new_state)
 
     new_params, new_state = _run_inside(step_inside, crossing, preserve_dtypes(core), grads, state, params, extra)
     return crossing.restore(new_params, params), new_state

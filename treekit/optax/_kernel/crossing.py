@@ -1,8 +1,6 @@
 """Convert the trees of one update between the user's form and the form that cores see."""
 
-import contextlib
-from collections.abc import Callable, Generator, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +12,6 @@ from treekit._base.dtype import (
     as_array,
     cast_like,
     dtype_of,
-    has_dtype,
     has_no_update,
     issubdtype,
     promoted_dtype,
@@ -22,14 +19,25 @@ from treekit._base.dtype import (
 )
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import leaf_path_text
-from treekit._base.predicates import is_inexact_array, is_inexact_parameter, is_parameter
+from treekit._base.predicates import (
+    has_gradient,
+    is_array_without_gradient,
+    is_inexact_array,
+    is_inexact_parameter,
+    is_parameter,
+)
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._kernel.selection import update_parts
-from treekit.optax._kernel.state_map import is_placeholder, leaves_by_param
+from treekit.optax._kernel.state_map import is_placeholder, leaves_by_param, map_state
 
-# A class, which stays the same one when a function that refers to it is pickled.
-NO_UPDATES: Updates = type("NO_UPDATES", (), {"__module__": __name__})
+# Fields with what the last step computed, which the next one replaces.
+_OF_ONE_STEP = {
+    ("SAMState", "cache"),
+    ("ScaleByBacktrackingLinesearchState", "grad"),
+    ("ScaleByZoomLinesearchState", "grad"),
+    ("ZeroNansState", "found_nan"),
+}
 
 
 class Crossing:
@@ -40,9 +48,10 @@ class Crossing:
     floating-point one, since optimizers compute with those.
 
     Args:
-        updates: the user's updates; in `init`, where nothing has a gradient yet, `NO_UPDATES`.
+        updates: the user's updates; in `init`, where nothing has a gradient yet, None.
         params: the user's params, or None.
         state: the state, which shows for which params it was made; None if for these.
+        is_init: whether `init` is called.
 
     Attributes:
         originals: maps the id of an array that cores see to the array and the user's leaf that it represents; complete
@@ -53,8 +62,7 @@ class Crossing:
             key path.
     """
 
-    def __init__(self, updates: Updates, params: Params, state: OptState = None) -> None:
-        is_init = updates is NO_UPDATES
+    def __init__(self, updates: Updates, params: Params, state: OptState = None, *, is_init: bool = False) -> None:
         given = updates if params is None and not is_init else params
         leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
         parts = [None] * len(leaves) if is_init else update_parts(self._treedef, updates)
@@ -91,10 +99,55 @@ class Crossing:
         """Return a tree like the params, with None for leaves that are not parameters and zeros for missing updates."""
         return self._enter(list(map(_none_if_missing, update_parts(self._treedef, tree))), as_array)
 
-    def leave(self, new_updates: Updates) -> Any:
-        """Return the updates in the user's form: None for leaves that had no update."""
-        pairs = zip(update_parts(self._treedef, new_updates), self._updates, strict=True)
-        return self._treedef.unflatten([None if old is None else new for new, old in pairs])
+    def leave(self, new_updates: Updates, accumulated: Mapping[int, Any] = MappingProxyType({})) -> Any:
+        """Return the updates in the user's form: None for leaves that had no update.
+
+        Args:
+            new_updates: the updates as a core returns them.
+            accumulated: for leaves that had no update, but may have one from earlier steps, whether they do.
+
+        Raises:
+            TypeError: an array of integers had a floating-point gradient, of which a core computed an update.
+        """
+        news = update_parts(self._treedef, new_updates)
+        for i, (new, old) in enumerate(zip(news, self._updates, strict=True)):
+            if new is None or new is old:
+                continue
+            if old is None:
+                news[i] = jnp.where(accumulated[i], new, jnp.zeros_like(new)) if i in accumulated else None
+            elif has_gradient(old) and is_array_without_gradient(self._covered[i]):
+                raise TypeError(gradient_of_integers(self._path(i), old, self._covered[i]))
+        return self._treedef.unflatten(news)
+
+    def hold_missing(self, state: OptState, new_state: OptState) -> tuple[Any, dict[int, Any]]:
+        """Restore the moments of parameters that had no update, from the state before the step.
+
+        Counts and estimates that parameters share advance. An accumulator of `MultiSteps` takes a zero; if it holds
+        gradients of earlier steps, the parameter and its moments may change.
+
+        Returns:
+            The new state; and, for parameters without an update that have an accumulator, whether it holds anything.
+        """
+        missing = [keep and update is None for keep, update in zip(self._keep, self._updates, strict=True)]
+        if not any(missing) or state is None:
+            return new_state, {}
+        covered = zip(self._covered, self._keep, strict=True)
+        params = self._treedef.unflatten([x if keep else None for x, keep in covered])
+        olds, treedef = jtu.tree_flatten(state)
+        news = jtu.tree_leaves(new_state)
+        entries = map_state(state, params)
+        accumulated: dict[int, Any] = {}
+        for old, entry in zip(olds, entries, strict=True):
+            i = entry.param
+            if i is not None and missing[i] and entry.role == "accumulator" and has_gradient(self._covered[i]):
+                accumulated[i] = accumulated.get(i, False) | jnp.array(old != 0).any()
+        for n, (old, entry) in enumerate(zip(olds, entries, strict=True)):
+            i = entry.param
+            if i is None or not missing[i] or entry.role not in ("moment", "params"):
+                continue
+            if (entry.owner, entry.field) not in _OF_ONE_STEP:
+                news[n] = jnp.where(accumulated[i], news[n], old) if i in accumulated else old
+        return treedef.unflatten(news), accumulated
 
     def restore(self, inside_params: Params, params: Params) -> Any:
         """Return the user's params, with the values of `inside_params` for leaves that are trained."""
@@ -139,6 +192,15 @@ class Crossing:
         return leaf_path_text(self._treedef.unflatten(self._covered), i, is_none)
 
 
+def gradient_of_integers(path: str, grad: object, param: object) -> str:
+    """Say that an array of integers has a gradient."""
+    return (
+        f"there is a gradient ({describe(grad)}) at {path}, which is {describe(param)}. Arrays of integers and bools "
+        "cannot be trained, so init makes no state for them. Pass None as the gradient, or make it an array of floats "
+        "before init"
+    )
+
+
 def _none_if_missing(update: object) -> Any:
     """Return None for float0, which means the same: no update."""
     return None if has_no_update(update) else update
@@ -157,11 +219,6 @@ def _as_inexact(param: object) -> Any:
 def _without_gradient(shown: Array) -> Any:
     """Return what a filter by dtype does not select, of the shape of an array: that leaf has no gradient."""
     return np.broadcast_to(0, shown.shape) if shown.ndim else 0.0
-
-
-def is_array_without_gradient(x: object) -> bool:
-    """Whether `x` is an array of integers or bools, which has no state, since it cannot have a gradient."""
-    return not is_inexact_array(x) and has_dtype(x) and is_parameter(x) and not is_inexact_parameter(x)
 
 
 def _is_plain(param: object) -> bool:
@@ -226,25 +283,3 @@ def _covered_leaf(leaf: object, update: object, copies: tuple[Any, ...]) -> Any:
         return None  # left out by init, or by a filter
     # The shape of a param that is masked out and was not passed is unknown, and not needed.
     return 0.0 if leaf is None and any(copy is not None for copy in copies) else leaf
-
-
-_Originals = Mapping[int, tuple[Any, Any]]
-_originals: ContextVar[_Originals] = ContextVar("originals", default=MappingProxyType({}))
-
-
-@contextlib.contextmanager
-def showing(originals: _Originals) -> Generator[None]:
-    token = _originals.set({**_originals.get(), **originals} if originals else _originals.get())
-    try:
-        yield
-    finally:
-        _originals.reset(token)
-
-
-def original(x: object) -> Any:
-    """Return the user's leaf that an array represents: a Python number, an integer array, a `jax.Ref`.
-
-    Masks, labels and filters are written for those.
-    """
-    shown, leaf = _originals.get().get(id(x), (None, None))
-    return leaf if shown is x and x is not None else x

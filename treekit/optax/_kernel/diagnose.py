@@ -14,13 +14,13 @@ from treekit._base.describe import describe, describe_error
 from treekit._base.dtype import is_weak
 from treekit._base.jax import jtu, untyped
 from treekit._base.key_path import path_text
-from treekit._base.predicates import is_traced
+from treekit._base.predicates import is_array_without_gradient, is_traced
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit._diff.diff import Difference, tree_diff
 from treekit._diff.leaf_diff import STRUCTURE
-from treekit.optax._kernel.crossing import is_array_without_gradient, original
-from treekit.optax._kernel.transformation import Core
+from treekit.optax._kernel.crossing import gradient_of_integers
+from treekit.optax._kernel.transformation import Core, original
 
 
 def explain_init(error: Exception, init: Callable[[Any], Any], params: Params) -> None:
@@ -59,7 +59,7 @@ def explain_update(
         _missing_arguments(error)
         or _missing_params(params, updates, works_with)
         or _wrong_gradient(updates, given)
-        or _gradient_of_integers(given, works_without)
+        or _gradient_of_integers(given, updates, works_without)
         or _wrong_state(core, state, given)
         or _wrong_leaf(error, given, update),
     )
@@ -113,27 +113,32 @@ def _wrong_gradient(updates: Updates, params: Params) -> str:
     return ""
 
 
-def _gradient_of_integers(params: Params, works_without: Callable[[Callable[[Any], Any]], bool]) -> str:
-    found = [(path, original(x)) for path, x in jtu.tree_flatten_with_path(params)[0]]
-    found = [(path, x) for path, x in found if is_array_without_gradient(x)]
-    if not found or not works_without(_without_integers):
+def _gradient_of_integers(
+    params: Params, updates: Updates, works_without: Callable[[Callable[[Any], Any]], bool]
+) -> str:
+    pairs = zip(jtu.tree_flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False)
+    found = [(path, original(x), update) for (path, x), update in pairs]
+    found = [(path, x, update) for path, x, update in found if is_array_without_gradient(x)]
+    if not found or not works_without(_without_integers(params)):
         return ""
-    path, x = found[0]
-    return (
-        f"there is a gradient at {path_text(path)}, which is {describe(x)}. Arrays of integers and bools cannot be "
-        "trained, so init makes no state for them. Pass None as the gradient, or make it an array of floats before init"
-    )
+    path, x, update = found[0]
+    return gradient_of_integers(path_text(path), update, x)
 
 
-def _without_integers(tree: PyTree) -> Any:
-    def hide(x: object) -> object:
-        return None if is_array_without_gradient(original(x)) else x
+def _without_integers(params: Params) -> Callable[[Any], Any]:
+    """Return a function that replaces the integer arrays of the params by None, in them or in a tree like them."""
+    leaves, treedef = jtu.tree_flatten(params)
+    hidden = [is_array_without_gradient(original(x)) for x in leaves]
 
-    return untyped.tree.map(hide, tree)
+    def hide(tree: PyTree) -> Any:
+        parts = zip(hidden, treedef.flatten_up_to(tree), strict=True)
+        return treedef.unflatten([None if is_hidden else x for is_hidden, x in parts])
+
+    return hide
 
 
 def _wrong_state(core: Core, state: OptState, params: Params) -> str:
-    found = [_differences(core, state, shown) for shown in (params, _without_integers(params))]
+    found = [_differences(core, state, shown) for shown in (params, _without_integers(params)(params))]
     if not all(found):
         return ""
     first, *more = found[0]

@@ -5,6 +5,7 @@ import functools
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 
 from treekit._base.dtype import (
@@ -19,11 +20,12 @@ from treekit._base.dtype import (
     unshared,
 )
 from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, TransformationLike, Updates
 from treekit._diff.diff import tree_diff
 from treekit.optax._kernel.sharding import shard_alike
-from treekit.optax._kernel.transformation import Apply, WholeStep, core_of, own_step
+from treekit.optax._kernel.transformation import core_of
 
 
 def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtraArgs:
@@ -55,30 +57,6 @@ def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtra
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def step_of(tx: TransformationLike) -> WholeStep:
-    """Return a whole step that preserves dtypes: the core's own, or an update and an add."""
-    core = core_of(tx)
-
-    def update_and_apply(
-        updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply
-    ) -> tuple[Any, Any]:
-        new_updates, new_state = core.update(updates, state, params, **extra)
-        return apply(params, new_updates), new_state
-
-    take_step = own_step(core) or update_and_apply
-
-    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
-        leaves, treedef = jtu.tree_flatten(updates)
-
-        def apply_kept(params: Params, new_updates: Updates) -> Any:
-            return apply(params, treedef.unflatten(keep_updates(leaves, treedef, params, new_updates)))
-
-        new_params, new_state = take_step(updates, state, params, extra, apply_kept)
-        return new_params, keep_state(state, params, new_state)
-
-    return step
-
-
 def keep_updates(leaves: list[Any], treedef: PyTreeDef, params: Params, new_updates: Updates) -> list[Any]:
     """Return new updates, leaf by leaf, each in the wider dtype of its gradient and its param.
 
@@ -90,14 +68,25 @@ def keep_updates(leaves: list[Any], treedef: PyTreeDef, params: Params, new_upda
     """
     updates = treedef.unflatten(leaves)
     news = _parts_of_updates(updates, treedef, new_updates)
+    if list(map(_shape, news)) != list(map(_shape, leaves)):
+        _check_update_shapes(news, leaves, updates)
     if _mixes_complex(updates if params is None else params):
         news = list(map(_real_where_real, leaves, news))
     return cast_each(news, _like_each(leaves, treedef, params), updates)
 
 
 def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
-    """Return a new state in the structure and the dtypes of the one before it."""
-    _check_state(state, new_state)
+    """Return a new state in the structure, shapes and dtypes of the one before it.
+
+    Raises:
+        TypeError: it has another structure or other shapes, or a cast to its dtype would lose values.
+    """
+    olds, news = jtu.tree_leaves(state), jtu.tree_leaves(new_state)
+    if jtu.tree_structure(state) != jtu.tree_structure(new_state) or list(map(_shape, olds)) != list(map(_shape, news)):
+        raise TypeError(
+            "update returned a state of another structure or with other shapes than it received, which scan and cond "
+            f"reject.\nreceived | returned:\n{tree_diff(state, new_state, values=False)}"
+        )
     if _mixes_complex(params):
         new_state = jtu.tree_map(_real_where_real, state, new_state)
     return _keep_state_dtypes(new_state, state)
@@ -187,12 +176,20 @@ def _of_dtype(dtype: object) -> Any:
 _ANY_DTYPE = object()
 
 
-def _check_state(old: OptState, new: OptState) -> None:
-    if jtu.tree_structure(old) != jtu.tree_structure(new):
-        raise TypeError(
-            "update returned a state of another structure than it received, which scan and cond reject.\n"
-            f"received | returned:\n{tree_diff(old, new, values=False)}"
-        )
+def _shape(x: object) -> tuple[int, ...]:
+    """Return the shape of a leaf; the leaves of a state that have none are numbers."""
+    shape: tuple[int, ...] = getattr(x, "shape", ())  # faster than `shape_of`, and called for each leaf of a state
+    return shape
+
+
+def _check_update_shapes(news: list[Any], olds: list[Any], updates: Updates) -> None:
+    """Raise a ValueError for an update that is larger than its gradient; a smaller one is broadcast to its param."""
+    for i, (new, old) in enumerate(zip(news, olds, strict=True)):
+        if new is not None and np.broadcast_shapes(_shape(new), _shape(old)) != _shape(old):
+            raise ValueError(
+                f"update returned an array of shape {_shape(new)} at {leaf_path_text(updates, i)}, where the gradient "
+                f"has shape {_shape(old)}"
+            )
 
 
 def _parts_of_updates(old: Updates, treedef: PyTreeDef, new: Updates) -> list[Any]:

@@ -16,8 +16,8 @@ from treekit._base.tree import is_mapping, is_none
 from treekit._base.types import FilterSpec, KeyPath, Labels, Mask, Params, PyTree
 from treekit._filter import filter
 from treekit._resolve_spec import match_spec, resolve_shown
-from treekit.optax._kernel.crossing import original
 from treekit.optax._kernel.selection import LeafSelection
+from treekit.optax._kernel.transformation import original
 
 
 def choose_filtered(filter_spec: FilterSpec, params: Params) -> LeafSelection:

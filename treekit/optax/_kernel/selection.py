@@ -6,20 +6,19 @@ the placeholder for the other leaves.
 
 import dataclasses
 import functools
-import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import optax
 
+from treekit._base.callable import is_truly_callable
 from treekit._base.dtype import shape_of
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_parameter
-from treekit._base.tree import as_none, flatten_updates
+from treekit._base.tree import flatten_updates
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit.optax._kernel.state_map import is_params_placeholder
-from treekit.optax._kernel.transformation import Apply, Core, SteppingCore, own_step
+from treekit.optax._kernel.transformation import Core, DeclaringCore, freezes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +55,6 @@ class LeafSelection:
         """Return the updates, given those of the inner transformation and the parts of those it was called with."""
         triples = zip(self.keep, self.parts(new), old_parts, strict=True)
         return self.prefix_treedef.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
-
-    def only(self, updates: Updates, params: Params, *, selected: bool) -> Any:
-        """Return the updates of selected leaves, or of unselected ones, with None for the other params."""
-        triples = zip(self.keep, self.parts(updates), self.parts(params), strict=True)
-        return self.prefix_treedef.unflatten([x if k == selected else jtu.tree_map(as_none, p) for k, x, p in triples])
 
     def restore(self, inside_params: Params, params: Params) -> Any:
         """Undo `inside` for params: restore the whole params, with new values for selected leaves."""
@@ -110,41 +104,21 @@ def apply_to_selection(
             return wrap(inner_init(params))
         return wrap(inner_init(choose(params).inside(params)))
 
-    def select(updates: Updates, params: Params, extra: dict[str, Any]) -> tuple[LeafSelection, Any, dict[str, Any]]:
-        """Return the selection, the selected params, and the extra arguments for these."""
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         selection = choose(updates if params is None else params)
         inside, restore = selection.inside, selection.restore
         inside_params = None if params is None else inside(params)
         views = view_extra_args(extra, updates, params, inside_params, inside, restore, any_shape=any_shape)
-        return selection, inside_params, views
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        selection, inside_params, views = select(updates, params, extra)
         parts = selection.parts(updates)
         new_updates, new_state = inner_update(selection.inside_of(parts), unwrap(state), inside_params, **views)
         return selection.outside(new_updates, parts), wrap(new_state)
 
-    inner_step = own_step(inner)
-    if inner_step is None:
-        return optax.GradientTransformationExtraArgs(init, update)
+    def freezes_all(params: Params) -> bool:
+        selection = choose(params)
+        rest_is_frozen = all(selection.keep) or not selection.pass_through
+        return rest_is_frozen and (not any(selection.keep) or freezes(inner, selection.inside(params)))
 
-    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
-        selection, inside_params, views = select(updates, params, extra)
-
-        def apply_inside(inside_params: Params, new_updates: Updates) -> Any:
-            whole = selection.restore(inside_params, params)
-            return selection.inside(apply(whole, selection.only(new_updates, params, selected=True)))
-
-        inside_updates = selection.inside(updates)
-        new_params, new_state = inner_step(inside_updates, unwrap(state), inside_params, views, apply_inside)
-        rest = apply(params, selection.only(updates, params, selected=False)) if selection.pass_through else params
-        return selection.restore(new_params, rest), wrap(new_state)
-
-    return SteppingCore(init, update, step)
-
-
-# Extra arguments of these types are functions; other callables, such as a model, only if their name ends in _fn.
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
+    return DeclaringCore(init, update, freezes=freezes_all)
 
 
 def view_extra_args(
@@ -176,12 +150,14 @@ def view_extra_args(
     def view(name: str, value: Any) -> Any:
         if is_like(name, value):
             return inside(value)
-        if params is None or not _is_function(name, value):
+        # A model may be callable too, and is a tree; as `value_fn` or `obj_fn`, it is meant to be called.
+        is_function = is_truly_callable(value) or (callable(value) and name.endswith("_fn"))
+        if params is None or not is_function or isinstance(value, type):
             return value
 
         @functools.wraps(value)  # line searches inspect the names of its arguments
         def whole(*args: Any, **kwargs: Any) -> Any:
-            if args and jtu.tree_structure(args[0]) == jtu.tree_structure(inside_params):
+            if args and _is_like("grad", args[0], inside_params, any_shape=False):
                 args = (restore(args[0], params), *args[1:])
             result = value(*args, **kwargs)
             return inside(result) if is_like("grad", result) else result
@@ -189,11 +165,6 @@ def view_extra_args(
         return whole
 
     return {name: view(name, value) for name, value in extra.items()}
-
-
-def _is_function(name: str, value: object) -> bool:
-    """Whether an extra argument is a function of the params, by its type or by a name such as value_fn or obj_fn."""
-    return isinstance(value, _FUNCTIONS) or (callable(value) and name.endswith("_fn"))
 
 
 def _is_like(name: str, value: Any, tree: PyTree, *, any_shape: bool) -> bool:

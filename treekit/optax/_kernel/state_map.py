@@ -54,6 +54,7 @@ class Entry(NamedTuple):
 # What the arrays in these fields are. Those of one parameter in any other field are moments.
 _ROLES: dict[tuple[str, str], Role] = {
     ("MultiStepsState", "acc_grads"): "accumulator",
+    ("WeightedMultiStepsState", "acc_grads"): "accumulator",
     ("AccumulateAvgUpdatesState", "avg_grad"): "accumulator",
     ("ParamsEmaState", "params_ema"): "average",
     ("PerElementMeanAndSumSqDiffGradsState", "mean_grads"): "accumulator",

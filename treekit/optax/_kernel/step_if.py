@@ -124,7 +124,7 @@ def conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., tu
             return treedef.unflatten([None if to is None else cast_like(otherwise(x), to) for to, x in pairs])
 
         if _is_known(flag):
-            return run(state) if flag else (others(shapes((updates, state, params, extra), run, state)), state)
+            return run(state) if flag else (others(shapes((updates, state, params), extra, run, state)), state)
 
         # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
         traced, consts = trace(run, state)
@@ -172,17 +172,19 @@ class UpdateShapes:
     """The shapes and dtypes of the updates of one transformation, for steps outside of jit that do not run it.
 
     They are found by tracing a step, once for all steps that compute from arrays of the same structure, shapes and
-    dtypes, and from the same other leaves.
+    dtypes, and from the same other leaves. Of the extra arguments, flags and numbers count, and only the types of the
+    others: if a `value_fn` were kept here, it would keep its batch alive.
     """
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
 
-    def __call__(self, given: PyTree, step: Callable[..., Any], *args: object) -> Any:
-        """Return the updates that `step(*args)` would return, which computes from the trees `given`."""
+    def __call__(self, given: PyTree, extra: dict[str, Any], step: Callable[..., Any], *args: object) -> Any:
+        """Return the updates that `step(*args)` would return, which computes from `given` and the extra arguments."""
         try:
             leaves, treedef = jtu.tree_flatten(given)
-            key = treedef, tuple(map(_shape_or_value, leaves))
+            kinds = tuple((name, x if isinstance(x, (int, str)) else type(x)) for name, x in extra.items())
+            key = treedef, tuple(map(_shape_or_value, leaves)), kinds
             if key in self._known:
                 return self._known[key]
         except Exception:  # static values of users may raise anything where they are hashed or compared

@@ -1,16 +1,20 @@
 """The class of treekit's transformations, which accept raw models and run a core on their arrays."""
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeGuard, cast
 
 import optax
 from optax import GradientTransformationExtraArgs as _Base
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.predicates import is_array
-from treekit._base.types import TransformationLike
+from treekit._base.jax import jnp, jtu
+from treekit._base.predicates import is_array, is_array_without_gradient
+from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit.optax._kernel.types import InitFn, S, State_co, UpdateFn
 
 P = ParamSpec("P")
@@ -20,25 +24,32 @@ Apply = Callable[[Any, Any], Any]  # adds updates to params
 WholeStep = Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]]
 
 
-class SteppingCore(optax.GradientTransformationExtraArgs):
-    """A core with its own whole step, so that not every step has to touch the params.
+class DeclaringCore(optax.GradientTransformationExtraArgs):
+    """A core that declares what its two functions do not show.
+
+    Both attributes are None after JAX has rebuilt it, since the tuple contains only the two functions.
 
     Attributes:
-        step: takes updates, state, params, extra arguments, and a function that adds updates to params, and returns
-            new params and a new state.
+        step: the whole step of `MultiSteps`, which does not touch the params if it only accumulates. Takes updates,
+            state, params, extra arguments, and a function that adds updates to params; returns new params and a new
+            state. `apply_gradients` calls it if `MultiSteps` is outermost.
+        freezes: takes the params, and returns whether it trains none of them.
     """
 
-    step: WholeStep | None = None  # None after JAX has rebuilt it, since the tuple contains only two functions
+    step: WholeStep | None = None
+    freezes: Callable[[Any], bool] | None = None
 
-    def __new__(cls, init: Any, update: Any, step: WholeStep | None = None) -> "SteppingCore":
+    def __new__(
+        cls, init: Any, update: Any, step: WholeStep | None = None, freezes: Callable[[Any], bool] | None = None
+    ) -> "DeclaringCore":
         self = super().__new__(cls, init, update)
-        self.step = step
+        self.step, self.freezes = step, freezes
         return self
 
 
-def own_step(core: Core) -> WholeStep | None:
-    """Return the core's own whole step, or None."""
-    return core.step if isinstance(core, SteppingCore) else None
+def freezes(core: Core, params: Params) -> bool:
+    """Whether a core declares that it trains none of these params."""
+    return isinstance(core, DeclaringCore) and core.freezes is not None and core.freezes(params)
 
 
 if TYPE_CHECKING:  # a class for `pyright --verifytypes`, which does not read Optax, as it has no py.typed
@@ -119,6 +130,8 @@ def core_of(tx: TransformationLike) -> Core:
     tx = without_multi_steps(tx)
     if is_ours(tx) and tx.core is not None:
         return tx.core
+    if getattr(tx.update, "__code__", None) == _ZERO_CODE:  # equal after pickling too
+        return SET_TO_ZERO
     return optax.with_extra_args_support(cast(optax.GradientTransformation, tx))  # which accepts any class
 
 
@@ -197,3 +210,40 @@ def _is_exactly(x: object, kind: type[object]) -> bool:
 
 
 _WIDTH = 80  # columns for an argument
+
+
+_Originals = Mapping[int, tuple[Any, Any]]
+_originals: ContextVar[_Originals] = ContextVar("originals", default=MappingProxyType({}))
+
+
+@contextlib.contextmanager
+def showing(originals: _Originals) -> Generator[None]:
+    token = _originals.set({**_originals.get(), **originals} if originals else _originals.get())
+    try:
+        yield
+    finally:
+        _originals.reset(token)
+
+
+def original(x: object) -> Any:
+    """Return the user's leaf that an array represents: a Python number, an integer array, a `jax.Ref`.
+
+    Masks, labels and filters are written for those.
+    """
+    shown, leaf = _originals.get().get(id(x), (None, None))
+    return leaf if shown is x and x is not None else x
+
+
+def _zero_updates(updates: Updates, state: OptState, params: Params = None, **_: object) -> tuple[Any, Any]:
+    """Return a zero for each update, but None for an array of integers, to which no gradient is added."""
+
+    def zero(update: Any, param: object) -> Any:
+        return None if is_array_without_gradient(original(param)) else jnp.zeros_like(update)
+
+    likes = params if jtu.tree_structure(params) == jtu.tree_structure(updates) else updates
+    return jtu.tree_map(zero, updates, likes), state
+
+
+# All transformations of `optax.set_to_zero` share this core, so that a partition can tell whether it trains anything.
+SET_TO_ZERO: Core = DeclaringCore(optax.set_to_zero().init, _zero_updates, freezes=lambda _: True)
+_ZERO_CODE: Any = getattr(optax.set_to_zero().update, "__code__", None)

@@ -4,6 +4,8 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from typing import Any
 
 import optax
@@ -26,7 +28,6 @@ from treekit.optax._kernel.transformation import (
     is_ours,
     without_multi_steps,
 )
-from treekit.optax._lookup.chain import with_last_step
 from treekit.optax._lookup.tree_functions import is_on_trees, on_parameters
 from treekit.optax._wrappers.inject import bind, inject_hyperparams
 
@@ -115,8 +116,6 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
         if not (is_ours(made) or type(made) in _TRANSFORMATIONS):
             return made  # not every function without annotations is a factory: sigmoid_binary_cross_entropy is a loss
         describe = functools.partial(describe_call, name, signature, args, kwargs)
-        if args and factory in (optax.chain, optax.named_chain):
-            made = with_last_step(factory, made, args, bound.args)
         return normalize(made).described_as(describe)
 
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
@@ -172,15 +171,9 @@ def _link(tx: GradientTransformation[Any]) -> Core:
 
 def wrap_module(module: types.ModuleType, name: str) -> types.ModuleType:
     """Make a module called `name` with every name of one of Optax's modules."""
-    out = types.ModuleType(name, module.__doc__)
-    get, names, public = attributes_of(module)
-    vars(out).update(__getattr__=get, __dir__=names, __all__=public)
-    return out
-
-
-def attributes_of(
-    module: types.ModuleType,
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a module with every name of one of Optax's."""
+    # A package without a path: an import of what is private in it must not run Optax's file a second time.
+    out = module_from_spec(ModuleSpec(name, None, is_package=True))
+    get = functools.partial(wrap_attribute, module)
     public = [name for name in dir(module) if not name.startswith("_")]
-    return functools.partial(wrap_attribute, module), lambda: dir(module), public
+    vars(out).update(__doc__=module.__doc__, __getattr__=get, __dir__=lambda: dir(module), __all__=public)
+    return out

@@ -4,13 +4,12 @@ from typing import Any
 
 import optax
 
-from treekit._base.dtype import strengthen_all
 from treekit._base.jax import jnp, jtu
-from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.preserve_dtypes import preserve_dtypes, step_of
-from treekit.optax._kernel.step_if import conditional, run_if
-from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of, described
+from treekit.optax._kernel.preserve_dtypes import preserve_dtypes
+from treekit.optax._kernel.step_if import conditional
+from treekit.optax._kernel.transformation import GradientTransformation, core_of, described
 
 
 @described
@@ -42,32 +41,18 @@ def apply_if_finite(
     >>> updates, state.notfinite_count
     (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
     """
-    inner_init, inner_step = core_of(inner).init, step_of(inner)
-    update_if = conditional(preserve_dtypes(inner), jnp.zeros_like)
+    inner_init, update_if = core_of(inner).init, conditional(preserve_dtypes(inner), jnp.zeros_like)
 
     def init(params: Params) -> optax.ApplyIfFiniteState:
         zero = jnp.zeros([], jnp.int32)
         return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, inner_init(params))
 
-    def check(updates: Updates, state: OptState) -> tuple[Any, Any]:
-        """Return whether to accept the updates, and the new state without its inner state."""
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         finite = jnp.array([jnp.all(jnp.isfinite(g)) for g in jtu.tree_leaves(updates)], bool).all()
         count = jnp.where(finite, 0, optax.safe_increment(state.notfinite_count))
         total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
-        return finite | (count > max_consecutive_errors), optax.ApplyIfFiniteState(count, finite, total, ())
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        accept, new_state = check(updates, state)
+        accept = finite | (count > max_consecutive_errors)
         new_updates, inner_state = update_if(accept, updates, state.inner_state, params, extra)
-        return new_updates, new_state._replace(inner_state=inner_state)
+        return new_updates, optax.ApplyIfFiniteState(count, finite, total, inner_state)
 
-    def step(updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply) -> tuple[Any, Any]:
-        accept, new_state = check(updates, state)
-
-        def run(carry: PyTree) -> Any:
-            return inner_step(updates, carry[1], carry[0], extra, apply)
-
-        params, inner_state = run_if(accept, run, (params, strengthen_all(state.inner_state)))
-        return params, new_state._replace(inner_state=inner_state)
-
-    return at_boundary(SteppingCore(init, update, step))
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update))

@@ -11,9 +11,9 @@ from treekit._base.dtype import dtype_of, has_dtype, is_weak, issubdtype
 from treekit._base.jax import jnp, jtu
 from treekit._base.types import OptState, Params, TransformationLike
 from treekit.optax._kernel.argument_kind import Kind, Scheduled, as_schedule, kind_of, stateful
-from treekit.optax._kernel.crossing import original
 from treekit.optax._kernel.slot import Slot
 from treekit.optax._kernel.state_map import is_params_placeholder
+from treekit.optax._kernel.transformation import original
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared by identity, since bound arguments are not hashable

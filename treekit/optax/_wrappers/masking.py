@@ -7,7 +7,7 @@ from typing import Any
 import optax
 
 from treekit._base.jax import jtu
-from treekit._base.predicates import is_inexact_array
+from treekit._base.predicates import has_gradient, is_inexact_array
 from treekit._base.tree import is_none
 from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
@@ -20,7 +20,14 @@ from treekit.optax._kernel.resolve_masks import (
 )
 from treekit.optax._kernel.selection import LeafSelection, apply_to_selection
 from treekit.optax._kernel.state_map import is_params_placeholder
-from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, described
+from treekit.optax._kernel.transformation import (
+    Core,
+    DeclaringCore,
+    GradientTransformation,
+    core_of,
+    described,
+    freezes,
+)
 from treekit.optax._kernel.types import S
 
 
@@ -170,7 +177,13 @@ def _partition(
             updates, states[key] = group.update(updates, state.inner_states[key], params, **extra)
         return updates, optax.transforms.PartitionState(states)
 
-    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+    def freezes_all(params: Params) -> bool:
+        groups = choose_groups(frozenset(cores), labels_of(spec, params), params)
+        inside = {key: selection.inside(params) for key, selection in groups.items()}
+        used = [key for key, tree in inside.items() if any(map(has_gradient, jtu.tree_leaves(tree)))]
+        return all(freezes(cores[key], inside[key]) for key in used)
+
+    return at_boundary(DeclaringCore(init, update, freezes=freezes_all))
 
 
 def _groups(cores: Mapping[Any, Core], param_labels: Labels, params: Params, any_shape: bool) -> dict[Any, Core]:

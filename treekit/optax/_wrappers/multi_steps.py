@@ -7,23 +7,27 @@ from typing import TYPE_CHECKING, Any
 import jax
 import optax
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from treekit._base.dtype import dtype_of, promoted_dtype, strengthen, strengthen_all
+from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary, normalize
-from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates, step_of
+from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates
 from treekit.optax._kernel.step_if import UpdateShapes, run_if, run_step_if, zeros
-from treekit.optax._kernel.transformation import Apply, GradientTransformation, SteppingCore, core_of
+from treekit.optax._kernel.transformation import Apply, DeclaringCore, GradientTransformation, core_of
 from treekit.optax._kernel.types import U
-from treekit.optax._wrappers.round_position import Position, check_k, is_int
+from treekit.optax._wrappers.round_position import Position, WeightedMultiStepsState, check_k, check_weight, is_int
 
 if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
     _Base = object
 else:
     _Base = optax.MultiSteps
+
+
+StepsState = optax.MultiStepsState | WeightedMultiStepsState
 
 
 class MultiSteps(_Base):
@@ -43,10 +47,14 @@ class MultiSteps(_Base):
             `skip_state`. See `optax.skip_not_finite`.
         accumulator_dtype: the dtype in which gradients are accumulated. By default, it is float32 or the dtype of the
             leaf, whichever is wider, and complex for complex leaves. With None, it is the dtype of the leaf.
+        weighted: whether `update` takes the `weight` of each step, such as its number of tokens. The mean is then the
+            sum of weight times gradient over the sum of weights, as if all micro-batches were one batch, whatever their
+            sizes. A weight of 0 leaves out its step, and a round whose weights are all 0 is skipped. The state is then
+            a `WeightedMultiStepsState`, which has their sum.
 
     Raises:
         ValueError: `every_k_schedule` is less than 1.
-        TypeError: `opt` is not a transformation.
+        TypeError: `opt` is not a transformation, or `accumulator_dtype` is not floating-point or complex.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -67,16 +75,24 @@ class MultiSteps(_Base):
         use_grad_mean: bool = True,
         should_skip_update_fn: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
         accumulator_dtype: DTypeLike | None = jnp.float32,
+        *,
+        weighted: bool = False,
     ) -> None:
         if not callable(every_k_schedule) and not (is_int(every_k_schedule) and every_k_schedule >= 1):
             raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
+        if accumulator_dtype is not None and not issubdtype(jnp.dtype(accumulator_dtype), jnp.inexact):
+            raise TypeError(
+                f"accumulator_dtype must be floating-point or complex, found {jnp.dtype(accumulator_dtype)}: the mean "
+                "of gradients is not an integer"
+            )
         self._opt = normalize(opt)
         self._inner, self._shapes = core_of(opt), UpdateShapes()
         self._every_k = every_k_schedule
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
         self._accumulator_dtype = accumulator_dtype
-        core = SteppingCore(self._init, self._update, self._whole_step)
+        self._weighted = weighted
+        core = DeclaringCore(self._init, self._update, self._whole_step)
         self._tx = at_boundary(core).described_as(lambda: f"MultiSteps({self._opt!r}, {every_k_schedule!r})")
 
     def __repr__(self) -> str:
@@ -87,25 +103,26 @@ class MultiSteps(_Base):
         """Return the inner transformation."""
         return self._opt
 
-    def init(self, params: Params) -> optax.MultiStepsState:
+    def init(self, params: Params) -> StepsState:
         """Return the state before the first step.
 
         Args:
             params: the params, or a raw model.
         """
-        state: optax.MultiStepsState = self._tx.init(params)
+        state: StepsState = self._tx.init(params)
         return state
 
     def update(
-        self, updates: U, state: optax.MultiStepsState, params: Params = None, **extra_args: object
-    ) -> tuple[U, optax.MultiStepsState]:
+        self, updates: U, state: StepsState, params: Params = None, **extra_args: object
+    ) -> tuple[U, StepsState]:
         """Accumulate; on the k-th step, run the inner transformation on the accumulated gradients.
 
         Args:
             updates: the gradients of this step.
             state: the state.
             params: the params, or a raw model.
-            **extra_args: extra arguments of the inner transformation.
+            **extra_args: extra arguments of the inner transformation; and `weight`, a real number of shape (), if
+                `weighted` is True.
 
         Returns:
             The inner transformation's updates on the k-th step, else zeros; and the new state.
@@ -117,23 +134,24 @@ class MultiSteps(_Base):
         new_updates, new_state = self._tx.update(updates, state, params, **extra_args)
         return new_updates, new_state
 
-    def has_updated(self, state: optax.MultiStepsState) -> jax.Array:
+    def has_updated(self, state: StepsState) -> jax.Array:
         """Return a bool array of shape (): whether a round ended, and nothing was accumulated since."""
         updated: jax.Array = jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
         return updated
 
-    def gradient_transformation(self) -> GradientTransformation[optax.MultiStepsState]:
+    def gradient_transformation(self) -> GradientTransformation[StepsState]:
         """Return a transformation with this `init` and `update`, to use in a chain or a wrapper."""
         is_subclassed = (type(self).init, type(self).update) != (MultiSteps.init, MultiSteps.update)
         return normalize(optax.GradientTransformationExtraArgs(self.init, self.update)) if is_subclassed else self._tx
 
-    def _init(self, params: Params) -> optax.MultiStepsState:
+    def _init(self, params: Params) -> StepsState:
         zero = jnp.zeros([], jnp.int32)
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
-        return optax.MultiStepsState(zero, zero, self._inner.init(params), self._zero_accumulator(params), skip_state)
+        state = optax.MultiStepsState(zero, zero, self._inner.init(params), self._zero_accumulator(params), skip_state)
+        return WeightedMultiStepsState(*state, jnp.zeros([], jnp.float32)) if self._weighted else state
 
     def _update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        at = self._position(updates, state, params)
+        at = self._position(updates, state, params, extra)
         leaves, treedef = jtu.tree_flatten(updates)
 
         def accumulate(acc: list[Any]) -> list[Any]:
@@ -145,7 +163,8 @@ class MultiSteps(_Base):
             return keep_updates(grads, treedef, params, new_updates), keep_state(old, params, new)  # for the loop
 
         inner_state, acc = _strong_state(state, treedef)
-        shapes = functools.partial(self._shapes, (updates, inner_state, params, extra))
+        _check_shapes(leaves, acc, updates)
+        shapes = functools.partial(self._shapes, (updates, inner_state, params), extra)
         news, inner_state, acc = run_step_if(at.should_step, accumulate, inner_step, inner_state, acc, shapes)
         return treedef.unflatten(news), at.state(inner_state, treedef.unflatten(acc))
 
@@ -153,31 +172,43 @@ class MultiSteps(_Base):
         self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply
     ) -> tuple[Any, Any]:
         """Pass the params through the loop with the state, so that a step that only accumulates does not touch them."""
-        at = self._position(updates, state, params)
-        inner_step = step_of(self._inner)
+        at = self._position(updates, state, params, extra)
         leaves, treedef = jtu.tree_flatten(updates)
 
         def run(carry: PyTree) -> Any:
             params, inner_state, acc = carry
-            accumulated = treedef.unflatten([x.astype(like.dtype) for like, x in zip(leaves, acc, strict=True)])
-            params, inner_state = inner_step(accumulated, inner_state, params, extra, apply)
-            return params, inner_state, _clear(at.should_step, acc, treedef.flatten_up_to(params))
+            grads = [x.astype(like.dtype) for like, x in zip(leaves, acc, strict=True)]
+            news, new_inner = self._inner.update(treedef.unflatten(grads), inner_state, params, **extra)
+            new_inner = keep_state(inner_state, params, new_inner)
+            params = apply(params, treedef.unflatten(keep_updates(grads, treedef, params, news)))
+            return params, new_inner, _clear(at.should_step, acc, treedef.flatten_up_to(params))
 
         inner_state, acc = _strong_state(state, treedef)
+        _check_shapes(leaves, acc, updates)
         carry = params, inner_state, self._accumulate(at, leaves, acc)
         params, inner_state, acc = run_if(at.should_step, run, carry)
         return params, at.state(inner_state, treedef.unflatten(acc))
 
-    def _position(self, updates: Updates, state: OptState, params: Params) -> Position:
+    def _position(self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> Position:
+        """Return where in a round this step is, and remove its weight from the extra arguments."""
         mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
         k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
         check_k(k_steps)
         skip, skip_state = self._skip(updates, gradient_step, params)
-        should_step = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
-        return Position(mini_step, gradient_step, skip, skip_state, should_step)
+        is_last = should_step = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
+        weight = weight_sum = None
+        if self._weighted:
+            weight = jnp.where(skip, 0.0, check_weight(extra.pop("weight", None)))
+            weight_sum = strengthen(state.weight_sum) + weight
+            should_step = jnp.logical_and(is_last, weight_sum > 0)
+        elif "weight" in extra:
+            raise TypeError("this MultiSteps has no weights: MultiSteps(optimizer, k, weighted=True) has")
+        return Position(mini_step, gradient_step, skip, skip_state, is_last, weight, weight_sum, should_step)
 
     def _accumulate(self, at: Position, leaves: list[Any], acc: list[Any]) -> list[Any]:
-        return list(map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), leaves, acc))
+        if at.weight is None:
+            return list(map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), leaves, acc))
+        return list(map(functools.partial(_accumulate_weighted, self._mean, at.weight, at.weight_sum), leaves, acc))
 
     def _skip(self, updates: Updates, gradient_step: Any, params: Params) -> tuple[Any, Any]:
         if self._should_skip is None:
@@ -214,7 +245,24 @@ def _accumulate(
     return jnp.where(skip, acc, jnp.where(mini_step == 0, grad, more))
 
 
+def _accumulate_with_weight(
+    mean: bool,
+    weight: Float[Array, ""],
+    weight_sum: Float[Array, ""],
+    update: Shaped[Array, "*shape"],
+    acc: Shaped[Array, "*shape"],
+) -> Any:
+    grad, of_weight = update.astype(acc.dtype), weight.astype(acc.dtype)
+    if mean:
+        first, more = grad, acc + (of_weight / weight_sum.astype(acc.dtype)) * (grad - acc)
+    else:
+        first, more = of_weight * grad, acc + of_weight * grad
+    # If this is all of the weight, the earlier round is discarded; a gradient of weight 0 may be NaN.
+    return jnp.where(weight == 0, acc, jnp.where(weight_sum == weight, first, more))
+
+
 # Traced once for each shape, and inlined, so that the program is that of the function itself.
+_accumulate_weighted: Any = untyped.jit(_accumulate_with_weight, static_argnums=0, inline=True)
 _accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0, inline=True)
 
 
@@ -247,3 +295,12 @@ def _strong_state(state: OptState, treedef: PyTreeDef) -> tuple[Any, list[Any]]:
     """Return the inner state and the accumulator's arrays, without weak types, which a loop does not carry."""
     inner_state, acc = strengthen_all((state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
     return inner_state, acc
+
+
+def _check_shapes(leaves: list[Any], acc: list[Any], updates: Updates) -> None:
+    """Raise a ValueError for a gradient of another shape than its accumulator, which would be broadcast."""
+    for i, (grad, place) in enumerate(zip(leaves, acc, strict=True)):
+        if grad.shape != place.shape:
+            raise ValueError(
+                f"the gradient at {leaf_path_text(updates, i)} has shape {grad.shape}, its accumulator {place.shape}"
+            )

@@ -1,4 +1,4 @@
-"""The names of `optax.contrib` that are not ours, for type checkers. Made by tests/optax_names.py."""
+"""The names of `optax.contrib`, for type checkers. Made by `make stubs`."""
 
 from typing import Final
 
@@ -27,7 +27,8 @@ from optax.contrib import ScheduleFreeState as ScheduleFreeState
 from optax.contrib import SophiaState as SophiaState
 from optax.contrib import SplitRealAndImaginaryState as SplitRealAndImaginaryState
 
-from treekit.optax._lookup import factory_types as _ours
+from treekit.optax._functions.eval_params import schedule_free_eval_params as schedule_free_eval_params
+from treekit.optax._names import factories as _ours
 
 acprop: Final = _ours.chained(_optax.acprop)
 ademamix: Final = _ours.chained(_optax.ademamix)

@@ -1,4 +1,4 @@
-"""The names of `optax` that are not ours, for type checkers. Made by tests/optax_names.py."""
+"""The names of `optax`, for type checkers. Made by `make stubs`."""
 
 from typing import Final
 
@@ -116,7 +116,7 @@ from treekit._base.types import OptState as OptState
 from treekit._base.types import Params as Params
 from treekit._base.types import Updates as Updates
 from treekit.optax._kernel.transformation import GradientTransformation as GradientTransformation
-from treekit.optax._lookup import factory_types as _ours
+from treekit.optax._names import factories as _ours
 from treekit.optax._wrappers import inject as _inject
 
 GradientTransformationExtraArgs = GradientTransformation  # ours takes extra arguments

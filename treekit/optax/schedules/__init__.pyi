@@ -1,4 +1,4 @@
-"""The names of `optax.schedules` that are not ours, for type checkers. Made by tests/optax_names.py."""
+"""The names of `optax.schedules`, for type checkers. Made by `make stubs`."""
 
 from typing import Final
 
@@ -23,5 +23,6 @@ from optax.schedules import warmup_cosine_decay_schedule as warmup_cosine_decay_
 from optax.schedules import warmup_exponential_decay_schedule as warmup_exponential_decay_schedule
 
 from treekit.optax._wrappers import inject as _inject
+from treekit.optax._wrappers.inject import inject_hyperparams as inject_hyperparams
 
 inject_stateful_hyperparams: Final = _inject.inject_hyperparams
