@@ -9,14 +9,14 @@ Neighbouring values are 14 to 25 % apart. Codes have the order of their values, 
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from jaxtyping import Array, Float32, Integer
 
 from treekit._base.jax import jnp, lax, untyped
-from treekit._base.predicates import is_array
-from treekit._round import RandomBits, spread_bits
+from treekit._node.decorator import node
+from treekit._round import RandomBits, is_inexact_dtype, spread_bits
 
 _CUT = 21  # how many bits of an f32 are cut off: 2 of its 23 bits of mantissa remain
 
@@ -52,14 +52,48 @@ _FORMATS = {
 }
 
 
-def has_code_dtype(x: object) -> bool:
-    """Whether `x` is an array of a dtype that codes have."""
-    return is_array(x) and x.dtype in _FORMATS
+@node
+class Codes:
+    """An array of codes in an optimizer's state: a node, so that nothing takes its integers for the numbers.
+
+    Arithmetic with it raises a TypeError. `treekit.optax.decode_state` returns a state with the numbers.
+
+    Attributes:
+        codes: the codes, of int8 or uint8; the only leaf.
+    """
+
+    codes: Any  # anything may stand for the array, such as the spec of its sharding
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        shape: tuple[int, ...] = self.codes.shape
+        return shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype in which the array is stored: int8 or uint8."""
+        return self.codes.dtype
+
+    @property
+    def sharding(self) -> Any:
+        """The sharding of the array."""
+        return self.codes.sharding
+
+    @property
+    def bits(self) -> int:
+        """How many bits store a number."""
+        return int(jnp.iinfo(self.dtype).bits)
+
+
+def is_codes(x: object) -> TypeGuard[Codes]:
+    """Whether `x` is an array of codes."""
+    return isinstance(x, Codes)
 
 
 def is_code_dtype(dtype: object) -> bool:
-    """Whether codes have this dtype."""
-    return dtype in _FORMATS
+    """Whether codes have this dtype, or the dtype that an argument stands for."""
+    return is_inexact_dtype(dtype, jnp.integer) and jnp.dtype(dtype) in _FORMATS
 
 
 def decode(codes: Integer[Array, "*shape"]) -> Float32[Array, "*shape"]:

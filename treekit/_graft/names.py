@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-import treekit._codes
 from treekit._base.describe import describe
 from treekit._base.dtype import dtype_of, resolve_array, stands_for_array
 from treekit._base.jax import jnp, jtu
@@ -20,6 +19,7 @@ from treekit._base.predicates import is_numeric_array, is_traced
 from treekit._base.states import is_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
+from treekit._codes import Codes
 
 if TYPE_CHECKING:
     # An array, a number or a `jax.ShapeDtypeStruct`; type checkers do not know what these have in common.
@@ -32,7 +32,6 @@ Convert = Callable[[Any], Any]
 Targets = str | Sequence[str] | None
 _HOLES = 5  # that a report lists
 # The node of an array of codes. Nothing is an instance of () where treekit does not have that class.
-_CODES: Any = getattr(treekit._codes, "Codes", ())
 # In a path with a dot at its end, as in `glob_regex`. The second alternative is a `*` that is a whole part.
 _WILDCARD = re.compile(r"(?:(?<=\.)|^)\*\*\.|(?:(?<=\.)|^)\*(?=\.)|\*+")
 
@@ -200,7 +199,7 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
             names, outer = (here.state.names, here.state.outer) if here.state else (here.names, here.name)
             labels = here.names[len(names) :]
             here = dataclasses.replace(here, state=State(type(x).__name__, names, labels, here.name, outer), below="")
-        is_code, is_asked = isinstance(x, _CODES), not is_rng_variable(x)
+        is_code, is_asked = isinstance(x, Codes), not is_rng_variable(x)
         has_keys = not (is_in_state or is_variable(x) or type(x) in (list, tuple))
         for text, child in keyed_children(x):
             below = dataclasses.replace(

@@ -21,8 +21,6 @@ from treekit.optax._functions.apply import tree_map_params as tree_map_params
 from treekit.optax._functions.apply_gradients import apply_gradients as apply_gradients
 from treekit.optax._functions.averages import incremental_update as incremental_update
 from treekit.optax._functions.averages import periodic_update as periodic_update
-from treekit.optax._functions.eight_bits import decode_state as decode_state
-from treekit.optax._functions.eight_bits import encode_state as encode_state
 from treekit.optax._functions.hyperparams import get_hyperparams as get_hyperparams
 from treekit.optax._functions.hyperparams import set_hyperparams as set_hyperparams
 from treekit.optax._lbfgs import lbfgs as lbfgs
@@ -31,11 +29,13 @@ from treekit.optax._lookup.wrap_optax import replace as _replace
 from treekit.optax._lookup.wrap_optax import wrap_attribute as _wrap_attribute
 from treekit.optax._lookup.wrap_optax import wrap_module as _wrap_module
 from treekit.optax._monitor import monitor as monitor
+from treekit.optax._precision import decode_state as decode_state
+from treekit.optax._precision import dtype_preserving as dtype_preserving
+from treekit.optax._precision import encode_state as encode_state
 from treekit.optax._summary import summary as summary
 from treekit.optax._wrappers.apply_if_finite import apply_if_finite as apply_if_finite
 from treekit.optax._wrappers.conditionally import conditionally_mask as conditionally_mask
 from treekit.optax._wrappers.conditionally import conditionally_transform as conditionally_transform
-from treekit.optax._wrappers.dtype_preserving import dtype_preserving as dtype_preserving
 from treekit.optax._wrappers.inject import inject_hyperparams as inject_hyperparams
 from treekit.optax._wrappers.masking import filtered as filtered
 from treekit.optax._wrappers.masking import freeze as freeze

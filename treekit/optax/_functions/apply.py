@@ -13,6 +13,7 @@ from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_narrow, is_parameter
 from treekit._base.tree import flatten_updates, is_none
 from treekit._base.types import LeafPredicate, Params, PyTree, TransformationLike, Updates
+from treekit._codes import is_codes
 from treekit._map import cast_tree_like, check_shapes
 from treekit._round import Key, bits_like, bits_of_key, round_by, widen
 
@@ -146,7 +147,7 @@ def tree_map_params(
         *rest: trees with the structure of the params.
         transform_non_params: called with every other leaf of the state.
         is_leaf: as in `jax.tree.map`, for the params in the state. Placeholders in the state (None, MaskedNode) are
-            skipped, unless `is_leaf` selects them.
+            skipped, unless `is_leaf` selects them. `Codes`, an array in 8 bits, counts as one leaf.
 
     Returns:
         The state with its leaves replaced by the results.
@@ -170,7 +171,7 @@ def tree_map_params(
         return x if is_left_out(x) else f(x, *others)
 
     def stop(x: object) -> bool:
-        return is_chosen(x) or is_left_out(x)
+        return is_chosen(x) or is_left_out(x) or is_codes(x)
 
     def transform_each(x: object) -> Any:  # a measurement of a monitor may be a tree
         return x if transform_non_params is None else jtu.tree_map(transform_non_params, x, is_leaf=is_chosen)

@@ -146,7 +146,12 @@ def _wrong_state(core: Core, state: OptState, params: Params) -> str:
         "the state does not fit this optimizer and these params. "
         f"At {first.path or 'the root'} of the state, init makes {first.left}, and "
         f"this state has {first.right}{f' (and {len(more)} more)' if more else ''}. "
-        + ((first.kind == "array against None" and _traced_number(params)) or _OTHER_STATE)
+        + (
+            (first.kind == "array against None" and _traced_number(params))
+            or (first.right == "Codes" and "Convert its codes of 8 bits with optax.decode_state")
+            or (first.left == "Codes" and "Convert it to codes of 8 bits with optax.encode_state")
+            or _OTHER_STATE
+        )
     )
 
 

@@ -16,6 +16,7 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import is_variable
 from treekit._base.tree import children_of, is_none
 from treekit._base.types import KeyPath, OptState, Params, PyTree
+from treekit._codes import is_codes
 
 Role = Literal["moment", "accumulator", "average", "params", "hyperparameter", "count", "other"]
 
@@ -43,6 +44,12 @@ class Entry(NamedTuple):
     param: int | None
     role: Role
 
+    @property
+    def is_never_negative(self) -> bool | None:
+        """Whether a moment is never negative; None if this table does not know, or 8 bits do not suffice."""
+        signed, never_negative = _MOMENTS.get(self.owner, ("", ""))
+        return self.field in never_negative.split() if self.field in f"{signed} {never_negative}".split() else None
+
 
 # What the arrays in these fields are. Those of one parameter in any other field are moments.
 _ROLES: dict[tuple[str, str], Role] = {
@@ -52,6 +59,8 @@ _ROLES: dict[tuple[str, str], Role] = {
     ("ParamsEmaState", "params_ema"): "average",
     ("ParamsEmaState", "ema_next_weight"): "average",  # not below float32
     ("ParamsEmaState", "ema_weight_sum"): "average",
+    ("PerElementMeanAndSumSqDiffGradsState", "mean_grads"): "accumulator",
+    ("PerElementMeanAndSumSqDiffGradsState", "sum_sq_diff_grads"): "accumulator",
     ("COCOBState", "init_particles"): "params",
     ("DoGState", "init_params"): "params",
     ("DoWGState", "init_params"): "params",
@@ -59,6 +68,8 @@ _ROLES: dict[tuple[str, str], Role] = {
     ("MechanicState", "x0"): "params",
     ("ProdigyState", "params0"): "params",
     ("SAMState", "cache"): "params",
+    ("ScaleByDistanceOverGradientsState", "init_params"): "params",
+    ("ScaleByLBFGSState", "params"): "params",
     ("ScheduleFreeState", "z"): "params",
     ("InjectHyperparamsState", "hyperparams"): "hyperparameter",
     ("InjectStatefulHyperparamsState", "hyperparams"): "hyperparameter",
@@ -66,24 +77,56 @@ _ROLES: dict[tuple[str, str], Role] = {
 }
 _SHARED = ("hyperparameter", "other")  # roles of fields that have no arrays of single parameters
 
+# The moments that can be stored in 8 bits, by the class of the state: those with a sign, and those that are never
+# negative. This is read from the update rules of Optax 0.2.8, since names do not say it: `nu` of SM3 has a sign.
+_MOMENTS: dict[str, tuple[str, str]] = {
+    "DAdaptAdamWState": ("exp_avg grad_sum", "exp_avg_sq"),
+    "EmaState": ("ema", ""),
+    "FactoredState": ("", "v_row v_col v"),
+    "MadgradState": ("s", "grad_sum_sq"),
+    "MomoAdamState": ("exp_avg", "exp_avg_sq"),
+    "MomoState": ("exp_avg", ""),
+    "MuonState": ("mu", ""),
+    "PerElementMeanAndVarianceEMAState": ("mean_grads_ema", "variance_grads_ema"),
+    "ProdigyState": ("exp_avg grad_sum", "exp_avg_sq"),
+    "ScaleByAdaDeltaState": ("", "e_g e_x"),
+    "ScaleByAdamState": ("mu", "nu"),
+    "ScaleByAdanState": ("m v g", "n"),
+    "ScaleByAdemamixState": ("m1 m2", "nu"),
+    "ScaleByAmsgradState": ("mu", "nu nu_max"),
+    "ScaleByBeliefState": ("mu", "nu"),
+    "ScaleByLBFGSState": ("diff_params_memory diff_updates_memory", ""),
+    "ScaleByLionState": ("mu", ""),
+    "ScaleByNovogradState": ("mu", "nu"),
+    "ScaleByOptimisticGradientState": ("previous_gradient", ""),
+    "ScaleByRmsState": ("", "nu"),
+    "ScaleByRmsWithCountState": ("", "nu"),
+    "ScaleByRpropState": ("prev_updates", "step_sizes"),
+    "ScaleByRssState": ("", "sum_of_squares"),
+    "ScaleBySM3State": ("nu", "mu"),
+    "ScaleBySimplifiedAdEMAMixState": ("m", "n"),
+    "SophiaState": ("mu nu", ""),
+    "TraceState": ("trace", ""),
+}
+
 
 def map_state(state: OptState, params: Params, init: Callable[[Any], Any] | None = None) -> list[Entry]:
     """Return an entry for each leaf of a state, in order.
 
     Args:
-        state: the state of any optimizer.
+        state: the state of any optimizer; arrays of 8-bit codes are mapped as those of their numbers.
         params: the params for which it was made, or the updates.
         init: the function that made it. Most accept a placeholder for the params, which shows where in the state the
             trees like the params are. Without it, these are the trees with the structure of the params; if the params
             are one array, arrays of its shape.
     """
-    leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_none)
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_none)
     known = None if init is None else _paths_of_params(init)
     return list(_entries(state, (), ("", ""), _Params(leaves, treedef.unflatten(range(len(leaves))), known)))
 
 
 class _Params(NamedTuple):
-    leaves: list[tuple[KeyPath, Any]]
+    leaves: list[Any]
     numbered: Any  # the params, each replaced by its number
     paths: set[KeyPath] | None  # of the trees in the state that are like the params, if they are known
 
@@ -99,12 +142,12 @@ def _entries(x: object, path: KeyPath, field: tuple[str, str], params: _Params) 
     """Yield the entries of a part of a state, which is in a field, named by the class of the state and its own name."""
     role = _ROLES.get(field)
     if role not in _SHARED and (pairs := _pairs(x, path, params)) is not None:
-        for leaf, numbers in pairs:
-            if not is_placeholder(leaf):
-                below, _ = params.leaves[numbers[0]]
-                yield Entry((*path, *below), len(path), *field, numbers[0], role or "moment")
-    elif jtu.all_leaves([x]):
-        yield Entry(path, len(path), *field, None, role or _role_of_shared(x))
+        owners = [numbers[0] for leaf, numbers in pairs if not is_placeholder(leaf)]
+        for (below, _), i in zip(jtu.tree_flatten_with_path(x)[0], owners, strict=True):
+            yield Entry((*path, *below), len(path), *field, i, role or "moment")
+    elif is_codes(x) or jtu.all_leaves([x]):
+        for below, leaf in jtu.tree_flatten_with_path(x)[0]:
+            yield Entry((*path, *below), len(path), *field, None, role or _role_of_shared(leaf))
     else:
         for key, child in children_of(x).items():
             is_field = isinstance(key, jax.tree_util.GetAttrKey) and not is_variable(x)
@@ -116,7 +159,7 @@ def _pairs(x: object, path: KeyPath, params: _Params) -> list[tuple[object, list
     """Return what `leaves_by_param` does if `x` is a tree like the params."""
     if params.paths is not None:
         return leaves_by_param(x, params.numbered) if path in params.paths else None
-    if isinstance(params.numbered, int) and not _is_like_array(x, params.leaves[0][1]):
+    if isinstance(params.numbered, int) and not _is_like_array(x, params.leaves[0]):
         return None
     return leaves_by_param(x, params.numbered)
 
@@ -126,8 +169,9 @@ def _is_like_array(x: object, param: object) -> bool:
 
     L-BFGS stores several arrays for each param, along a first axis.
     """
-    shape, own = shape_of(param), shape_of(x) if jtu.all_leaves([x]) else None
-    is_inexact = own is not None and issubdtype(dtype_of(x), jnp.inexact)
+    leaf = x.codes if is_codes(x) else x
+    shape, own = shape_of(param), shape_of(leaf) if jtu.all_leaves([leaf]) else None
+    is_inexact = own is not None and (is_codes(x) or issubdtype(dtype_of(x), jnp.inexact))
     return is_inexact and (own == shape or bool(shape and own and own[-len(shape) :] == shape))
 
 
@@ -146,11 +190,12 @@ def leaves_by_param(x: object, numbered: PyTree) -> list[tuple[object, list[int]
             error of a tree that does not fit, and copy all of them from their devices for that.
 
     Returns:
-        One pair for each leaf or placeholder of `x`; None if `x` does not have the structure of the params.
+        One pair for each array, also one in `Codes`, and each placeholder of `x`; None if `x` does not have the
+        structure of the params.
     """
     if type(x) is not type(numbered) and not isinstance(numbered, int):
         return None
-    leaves, treedef = jtu.tree_flatten(x, is_leaf=is_placeholder)
+    leaves, treedef = jtu.tree_flatten(x, is_leaf=_is_placeholder_or_codes)
     try:
         parts = treedef.flatten_up_to(numbered)
     except ValueError:
@@ -158,12 +203,19 @@ def leaves_by_param(x: object, numbered: PyTree) -> list[tuple[object, list[int]
     pairs = list(zip(leaves, parts, strict=True))
     if not all(isinstance(part, int) or is_placeholder(leaf) for leaf, part in pairs):
         return None
-    return [(leaf, [part] if isinstance(part, int) else jtu.tree_leaves(part)) for leaf, part in pairs]
+    return [
+        (leaf.codes if is_codes(leaf) else leaf, [part] if isinstance(part, int) else jtu.tree_leaves(part))
+        for leaf, part in pairs
+    ]
 
 
 def is_placeholder(x: object) -> bool:
     """Whether `x` is a placeholder for params that are left out of a state: None or a MaskedNode."""
     return x is None or isinstance(x, optax.MaskedNode)
+
+
+def _is_placeholder_or_codes(x: object) -> bool:
+    return is_placeholder(x) or is_codes(x)
 
 
 def is_params_placeholder(params: Params) -> bool:

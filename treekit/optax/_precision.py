@@ -1,0 +1,526 @@
+"""`dtype_preserving`: preserve dtypes in any transformation, and choose the dtype and rounding of its state.
+
+In which dtypes is state stored, how is it rounded, and what are its 8-bit codes?
+"""
+
+import functools
+import math
+import re
+from collections.abc import Mapping
+from types import CellType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
+
+import jax
+import numpy as np
+import optax
+from jax.typing import DTypeLike
+
+from treekit._base.describe import describe_value
+from treekit._base.dtype import cast_like, dtype_of, issubdtype, promoted_dtype
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.key_path import path_name
+from treekit._base.patterns import matches
+from treekit._base.predicates import is_array, is_narrow
+from treekit._base.tree import is_mapping
+from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._codes import Codes, decode, encode, is_code_dtype, is_codes
+from treekit._map import check_shapes, dtype_preserving_tree_map
+from treekit._round import bits_like, hash_bits, is_inexact_dtype, round_by, widen
+from treekit._tree_diff import tree_diff
+from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.preserve_dtypes import like_updates, preserve_dtypes
+from treekit.optax._kernel.state_map import Entry, is_params_placeholder, map_state
+from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, described
+from treekit.optax._kernel.types import S
+
+T = TypeVar("T")
+
+# One dtype for all floating-point state, or one for each accumulator, by name or by pattern. To mypy, a dict with names
+# and patterns has keys of type object.
+if TYPE_CHECKING:
+    StateDtype = DTypeLike | Mapping[Any, DTypeLike] | None
+else:
+    StateDtype = Any  # so that our own error, which names the entry, precedes that of a run-time checker
+
+_SMALLEST = 4096  # an array of fewer elements is not stored in codes: it has little to save, and often a large effect
+_EIGHT_BITS = "state_dtype={'mu': jnp.int8, 'nu': jnp.uint8}, rounding='stochastic'"
+_STORED = "treekit_stored"  # the attribute of an `init` that says how its state is stored
+_WHY_NOT = {
+    "average": "an average of the params, which needs float32 at least",
+    "accumulator": "an accumulator of gradients, which needs float32 at least",
+}
+_SUMS = tuple(_WHY_NOT)  # roles of arrays that change by small amounts, or by few
+_FLOAT32 = untyped.ShapeDtypeStruct((), jnp.float32)
+
+
+class StochasticRoundingState(NamedTuple):
+    """State that is rounded stochastically.
+
+    Attributes:
+        rounding_count: the number of updates so far, which determines the random bits; uint32, shape ().
+        inner_state: the state of the inner transformation, in which each array of 8-bit codes is a `Codes`.
+    """
+
+    rounding_count: Any  # not `count`, so that optax.tree.get finds only the count of adam
+    inner_state: Any
+
+
+@overload
+def dtype_preserving(
+    inner: TransformationLike, *, state_dtype: StateDtype = None, rounding: Literal["stochastic"], seed: int = 0
+) -> GradientTransformation[StochasticRoundingState]: ...
+@overload
+def dtype_preserving(
+    inner: GradientTransformation[S] | TransformationLike,
+    *,
+    state_dtype: StateDtype = None,
+    rounding: Literal["nearest"] = "nearest",
+    seed: int = 0,
+) -> GradientTransformation[S]: ...
+@overload
+def dtype_preserving(
+    inner: TransformationLike,
+    *,
+    state_dtype: StateDtype = None,
+    rounding: Literal["nearest", "stochastic"],
+    seed: int = 0,
+) -> GradientTransformation[Any]: ...
+@described
+def dtype_preserving(
+    inner: TransformationLike,
+    *,
+    state_dtype: StateDtype = None,
+    rounding: Literal["nearest", "stochastic"] = "nearest",
+    seed: int = 0,
+) -> GradientTransformation[Any]:
+    """Preserve dtypes, weak types and structure of a transformation's state, whatever the dtypes of the gradients.
+
+    `init` makes weak types strong. `update` returns every leaf of the state in the dtype that it had before, and every
+    update in the wider of its gradient's and its param's dtype. So scan and cond accept the state, and jit traces once.
+
+    In bf16, `0.999 * v` rounds to `v`: a second moment that was large once never decays. There are two solutions.
+    `state_dtype=jnp.float32` stores the state in f32. `rounding="stochastic"` stores it in 16 or 8 bits, computes in
+    f32, and rounds at random, without bias.
+
+    In 8 bits, moments are stored as codes: `state_dtype={"mu": jnp.int8, "nu": jnp.uint8}`. A code consists of the
+    upper bits of the f32, so there is no scale. In the state, each array of codes is a node, `Codes`, with one leaf;
+    `treekit.optax.decode_state` returns the numbers. int8 is for moments with a sign, from 4.7e-9 to 14; uint8 for
+    those that are never negative, from 1.7e-17 to 192. Larger numbers are stored as the largest. Inf, NaN, and negative
+    numbers in uint8 become NaN. Arrays of fewer than 4,096 elements are stored in f32.
+
+    Args:
+        inner: any transformation.
+        state_dtype: a floating-point dtype in which all floating-point state is stored, whatever the dtypes of the
+            params. Numbers of shape () are not narrowed, since some are hyperparameters; averages of params and
+            accumulators of gradients are stored in f32 at least, and complex arrays keep their dtype. By default, state
+            has the dtypes that `inner.init` gives it. Or a dtype for each accumulator, `{"mu": jnp.bfloat16, "nu":
+            jnp.float32}`: other state keeps its dtype. A key is the name of a field of the state, or a pattern as in
+            `treekit.path_mask`: a glob such as "**.mu.embed.**", or a compiled regular expression, that matches the
+            whole key path in the state, "0.mu.embed.table". The first pattern that matches decides; without one, the
+            field.
+        rounding: how state and updates of less than 32 bits are rounded. "nearest": `inner` computes in the dtypes
+            that it receives; if there is a `state_dtype`, in f32 and in that dtype at least. "stochastic": it computes
+            in f32 at least, and the results are rounded at random.
+        seed: determines the random bits, together with the numbers of the update and of the leaf. So a run can be
+            repeated, stopped and resumed, on any number of devices. Use another seed for each such transformation.
+
+    Returns:
+        A transformation; its state has the structure of that of `inner`. With rounding="stochastic" it is a
+        `StochasticRoundingState`, a NamedTuple of a count (`rounding_count`) and that state (`inner_state`).
+
+    Raises:
+        TypeError: `state_dtype` is not a floating-point dtype of 16 bits or more, or, by name, int8 or uint8; `seed` is
+            not an int; or `inner` contains another `dtype_preserving` with a `state_dtype` or with stochastic rounding.
+            Or, raised by `update`, `inner` changes the structure of the state or of the updates (the message lists the
+            differences), or the state was made with another `state_dtype`.
+        ValueError: `rounding` has another value, or is "nearest" with int8 or uint8. Or, raised by `init`, an entry of
+            `state_dtype` matches nothing in the state (the message lists its fields), or nothing that can be stored in
+            that dtype: uint8 is only for moments that are never negative, int8 only for others, and neither for those
+            of states that treekit does not know.
+
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> tx = dtype_preserving(optax.radam(1e-3))
+    >>> params = jnp.ones(2, jnp.bfloat16)
+    >>> state = tx.init(params)
+    >>> _, new_state = tx.update(jnp.ones(2, jnp.float32), state, params)
+    >>> state[0].nu.dtype, new_state[0].nu.dtype
+    (dtype(bfloat16), dtype(bfloat16))
+    """
+    _check_arguments(state_dtype, rounding, seed)
+    core = core_of(inner)
+    if state_dtype is None and rounding == "nearest":
+        return at_boundary(core)
+    own = f"dtype_preserving(state_dtype={describe_value(state_dtype)}, rounding={rounding!r})"
+    if inside := _stored_inside(core.init):
+        raise _nested(own, inside)
+    core = _store(core, state_dtype, own) if rounding == "nearest" else _round(core, state_dtype, seed, own)
+    setattr(core.init, _STORED, own)
+    return at_boundary(core)
+
+
+def _check_arguments(state_dtype: StateDtype, rounding: object, seed: object) -> None:
+    """Raise unless `state_dtype` is None, a floating-point dtype, or a mapping to such dtypes and those of codes."""
+    if rounding not in ("nearest", "stochastic"):
+        raise ValueError(f"rounding must be 'nearest' or 'stochastic', found {rounding!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"seed must be an int, found {seed!r}")
+    for key, dtype in (state_dtype if is_mapping(state_dtype) else {None: state_dtype}).items():
+        what = f"state_dtype[{key!r}]" if is_mapping(state_dtype) else "state_dtype"
+        if is_mapping(state_dtype) and not isinstance(key, (str, re.Pattern)):
+            raise TypeError(f"state_dtype must map fields or patterns to dtypes, found the key {describe_value(key)}")
+        if state_dtype is None:
+            continue
+        if is_code_dtype(dtype):
+            if not is_mapping(state_dtype):
+                raise TypeError(
+                    f"{what}={jnp.dtype(dtype)} does not say which accumulators are never negative. Name them: "
+                    f"{_EIGHT_BITS}"
+                )
+            if rounding != "stochastic":
+                raise ValueError(
+                    f"{what} is {jnp.dtype(dtype)}, which needs rounding='stochastic': rounded to nearest, a moment in "
+                    "8 bits does not follow the gradients"
+                )
+        elif not is_inexact_dtype(dtype, jnp.floating):
+            is_integer = is_inexact_dtype(dtype, jnp.integer)
+            advice = f"For 8 bits a number: {_EIGHT_BITS}" if is_integer else "jnp.bfloat16 is one"
+            raise TypeError(f"{what} must be a floating dtype, found {dtype!r}. {advice}")
+        elif jnp.finfo(dtype).bits < 16:
+            raise TypeError(
+                f"{what} is {jnp.dtype(dtype)}, in which most second moments are zero, so that updates are many times "
+                f"the learning rate. What works in 8 bits: {_EIGHT_BITS}"
+            )
+
+
+# -------------------------------------------------------------------------------------- the state is stored and checked
+
+
+def _store(inner: Core, state_dtype: StateDtype, own: str) -> Core:
+    """Return a core that stores the state of `inner` in `state_dtype`, and computes in f32 at least."""
+    inner_init, inner_update = inner
+
+    def wide(tree: PyTree) -> Any:
+        def widened(x: Any) -> Any:
+            wanted = untyped.ShapeDtypeStruct((), jnp.dtype(state_dtype))
+            return lax.convert_element_type(x, promoted_dtype(x, wanted)) if _is_float(x) else x
+
+        return tree if is_mapping(state_dtype) else jtu.tree_map(widened, tree)
+
+    def init(params: Params) -> Any:
+        if is_params_placeholder(params):
+            return inner_init(params)
+        return _stored(inner_init(wide(params)), state_dtype, params, own)
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        _check_state(state, state_dtype, updates if params is None else params)
+        out: tuple[Any, Any] = inner_update(wide(widen(updates)), widen(state), wide(widen(params)), **extra)
+        return out  # the boundary casts them to the dtypes that are preserved
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _round(inner: Core, state_dtype: StateDtype, seed: int, own: str) -> Core:
+    """Return a core that computes in f32, and rounds narrow state and updates stochastically."""
+    inner_init, inner_update = preserve_dtypes(inner)
+
+    def init(params: Params) -> StochasticRoundingState:
+        state = inner_init(params)
+        held = state if is_params_placeholder(params) else _stored(state, state_dtype, params, own)
+        return StochasticRoundingState(jnp.zeros([], jnp.uint32), held)
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        if not isinstance(state, StochasticRoundingState):
+            raise TypeError(
+                "rounding='stochastic' needs the StochasticRoundingState that its init makes, found a "
+                f"{type(state).__name__}. Put one that was made without it into init(params)._replace(inner_state=...)"
+                ", and convert it with optax.encode_state if state_dtype has codes"
+            )
+        _check_state(state.inner_state, state_dtype, updates if params is None else params)
+        wide = widen(updates), widen(decode_state(state.inner_state)), widen(params)
+        new_updates, new_state = inner_update(*wide, **extra)
+        random_bits = hash_bits(seed % 2**32, seed >> 32 & 0xFFFFFFFF, state.rounding_count)
+        like = like_updates(updates, params), state.inner_state
+        own_bits = bits_like(like, random_bits, is_leaf=is_codes)  # others for each array
+        rounded: Any = dtype_preserving_tree_map(_rounded, like, (new_updates, new_state), own_bits, is_leaf=is_codes)
+        return rounded[0], StochasticRoundingState(state.rounding_count + 1, rounded[1])
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _rounded(old: Any, new: Any, random_bits: Any) -> Any:
+    if is_codes(old):
+        return Codes(encode(new, old.dtype, random_bits))
+    is_float = is_narrow(old) and issubdtype(dtype_of(new), jnp.floating)
+    return round_by(random_bits, new, old.dtype) if is_float else new
+
+
+def _stored(state: OptState, state_dtype: StateDtype, params: Params, own: str) -> Any:
+    """Cast a new state to the dtypes in which it is stored.
+
+    Raises:
+        ValueError: an entry of `state_dtype` matches nothing, or nothing that can be stored in that dtype.
+    """
+    if any(map(_is_rounding_state, jtu.tree_leaves(state, is_leaf=_is_rounding_state))):
+        raise _nested(own, "another one, with rounding='stochastic',")  # in what a factory has made just now
+    if state_dtype is None:
+        return state
+    plan = _plan(state, state_dtype, params)
+    if is_mapping(state_dtype) and jtu.tree_leaves(params):  # a group of a partition may have none
+        _check_each_key(state_dtype, plan)
+
+    def cast(array: _Array) -> Any:
+        if array.dtype is None:
+            return array.x
+        is_code = is_code_dtype(array.dtype)
+        return Codes(encode(array.x, array.dtype)) if is_code else lax.convert_element_type(array.x, array.dtype)
+
+    return jtu.tree_structure(state).unflatten(map(cast, plan))
+
+
+def _check_state(state: OptState, state_dtype: StateDtype, params: Params) -> None:
+    """Raise a TypeError where state was made without this `state_dtype`: its dtypes would be kept silently."""
+    if state_dtype is None and not any(map(is_codes, jtu.tree_leaves(state, is_leaf=is_codes))):
+        return
+    by_key: Mapping[Any, Any] = state_dtype if is_mapping(state_dtype) else {}
+    for x, _, path, key, wanted in _plan(state, by_key if state_dtype is None else state_dtype, params):
+        if is_codes(x) and not is_code_dtype(wanted):
+            raise TypeError(
+                f"this state has moments in codes of 8 bits, {x.dtype} at {path}, and the state_dtype of this "
+                "transformation has none there. Use the state_dtype with which the state was made, or convert the "
+                "state with optax.decode_state"
+            )
+        if wanted is not None and x.dtype != wanted:
+            what = f"state_dtype[{key!r}]" if by_key else "state_dtype"
+            is_small = by_key and is_code_dtype(by_key[key]) and not is_code_dtype(wanted)
+            advice = "Cast it, or remove a dtype_preserving around this one"
+            if any(map(is_code_dtype, by_key.values())):
+                advice = "Convert it with optax.encode_state(state, optimizer.init(params))"
+            raise TypeError(
+                f"{what} is {jnp.dtype(wanted)}{f' below {_SMALLEST:,} elements' if is_small else ''}, and this state "
+                f"has {x.dtype} at {path}. {advice}; or make it again with init"
+            )
+
+
+# ---------------------------------------------------------------------------------------------- the dtype of each array
+
+
+class _Array(NamedTuple):
+    """How an array of a state is stored.
+
+    Attributes:
+        x: the array, or its `Codes`.
+        entry: what the map of the state says of it.
+        path: its key path, without that of the leaf of `Codes`.
+        key: the entry of `state_dtype` that decides; None if none does, or there is one dtype for all.
+        dtype: the dtype in which it is stored; None if it may have any.
+    """
+
+    x: Any
+    entry: Entry
+    path: str
+    key: Any
+    dtype: Any
+
+
+def _plan(state: OptState, state_dtype: StateDtype, params: Params) -> list[_Array]:
+    """Return how each array of a state is stored, in order."""
+    plan: list[_Array] = []
+    for x, entry in zip(jtu.tree_leaves(state, is_leaf=is_codes), map_state(state, params), strict=True):
+        path = path_name(entry.path[:-1] if is_codes(x) else entry.path)
+        key = dtype = None
+        if is_mapping(state_dtype):
+            # The first pattern that matches the whole path decides, else the field.
+            patterns = (key for key in state_dtype if key != entry.field and matches(key, path))
+            key = next(patterns, entry.field if entry.field in state_dtype else None) if _is_inexact(x) else None
+            dtype = None if key is None else _dtype_of_key(state_dtype, key, entry, x, path)
+        elif _is_float(x):
+            dtype = _dtype_of_all(_canonical(state_dtype), entry, x)
+        plan.append(_Array(x, entry, path, key, dtype))
+    return plan
+
+
+def _dtype_of_all(wanted: np.dtype[Any], entry: Entry, x: Any) -> Any:
+    """Return the dtype in which a float is stored: numbers of shape () are not narrowed, as b2 = 0.999 is 1 in bf16."""
+    if entry.role in _SUMS and jnp.finfo(wanted).bits < 32:
+        return promoted_dtype(x, _FLOAT32)
+    return x.dtype if x.shape == () and jnp.finfo(wanted).bits < jnp.finfo(x.dtype).bits else wanted
+
+
+def _dtype_of_key(state_dtype: Mapping[Any, Any], key: Any, entry: Entry, x: Any, path: str) -> Any:
+    """Return the dtype in which an entry stores a float, a complex array or codes; None if it cannot."""
+    wanted = _canonical(state_dtype[key])
+    is_complex = not (is_codes(x) or _is_float(x))
+    if not is_code_dtype(wanted):
+        if is_complex:
+            return x.dtype if jnp.finfo(x.dtype).bits <= jnp.finfo(wanted).bits else None
+        return None if entry.role in _SUMS and jnp.finfo(wanted).bits < 32 else wanted
+    if is_complex or entry.role in (*_SUMS, "params", "hyperparameter"):
+        return None
+    what = f"state_dtype[{key!r}] is {wanted}, and the accumulator {entry.field!r}"
+    if entry.is_never_negative is None:
+        raise ValueError(
+            f"{what}{f' of {entry.owner}' if entry.owner else ''}, at {path}, is not among the moments that treekit "
+            "stores in 8 bits, since it does not know whether they are ever negative. Use jnp.bfloat16, or leave it "
+            "out; or, if the transformation is yours, let its init return a state of Optax: an optax.TraceState for a "
+            "moment with a sign, an optax.ScaleByRmsState for one that is never negative"
+        )
+    if wanted == jnp.uint8 and not entry.is_never_negative:
+        raise ValueError(f"{what} becomes negative, which uint8 cannot represent, at {path}. Use jnp.int8")
+    if wanted == jnp.int8 and entry.is_never_negative:
+        raise ValueError(
+            f"{what} is never negative, at {path}: its numbers below 4.7e-9 would become zero, and updates huge. Use "
+            "jnp.uint8"
+        )
+    if math.prod(x.shape) >= _SMALLEST:
+        return wanted
+    return jnp.dtype(jnp.float32) if is_codes(x) else promoted_dtype(x, _FLOAT32)
+
+
+def _check_each_key(state_dtype: Mapping[Any, Any], plan: list[_Array]) -> None:
+    """Raise a ValueError if an entry of `state_dtype` matches nothing, or nothing that can be stored in that dtype."""
+    inexact = [array for array in plan if _is_inexact(array.x)]
+    fields = sorted({array.entry.field for array in inexact} - {""})
+    decided = {key: [array for array in inexact if array.key == key] for key in state_dtype}
+    if unused := [key for key, arrays in decided.items() if not arrays and key not in fields]:
+        example = f". A pattern matches a whole path of the state, such as {inexact[0].path!r}" if inexact else ""
+        raise ValueError(
+            f"state_dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields "
+            f"with floating-point arrays are {', '.join(fields) or 'none'}{example}"
+        )
+    for key, arrays in decided.items():
+        if arrays and all(array.dtype is None for array in arrays):
+            x, entry, path, *_ = arrays[0]
+            why = _WHY_NOT.get(entry.role, f"not a moment, but one of the {entry.role.removesuffix('s')}s")
+            why = f"{x.dtype}, and complex numbers are not rounded" if jnp.iscomplexobj(x) else why
+            raise ValueError(
+                f"state_dtype[{key!r}] is {jnp.dtype(state_dtype[key])}, and {path} is {why}: leave {key!r} out"
+            )
+
+
+def _is_inexact(x: object) -> bool:
+    return is_codes(x) or (is_array(x) and issubdtype(x.dtype, jnp.inexact))
+
+
+def _is_float(x: object) -> bool:
+    return is_array(x) and issubdtype(x.dtype, jnp.floating)
+
+
+def _canonical(dtype: object) -> np.dtype[Any]:
+    """Return the dtype that JAX uses for this one: f32 for f64, unless x64 is enabled when this is called."""
+    return jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
+
+
+# --------------------------------------------------------------------------------------------------- one inside another
+
+
+def _nested(own: str, inside: str) -> TypeError:
+    return TypeError(
+        f"{inside} is inside {own}, and both would decide how one state is stored. Give state_dtype to one of them: to "
+        "the outer one, which may name each accumulator; or to several that are side by side in a chain or a partition"
+    )
+
+
+def _is_rounding_state(x: object) -> bool:
+    return isinstance(x, StochasticRoundingState)
+
+
+def _stored_inside(init: object) -> str:
+    """Return the `dtype_preserving` that an `init` calls, directly or through others; "" if there is none.
+
+    Functions have those that they call in their closures, and methods in the attributes of their objects.
+    """
+    todo, seen = [init], dict[int, object]()
+    while todo:
+        x = todo.pop()
+        if id(x) in seen:
+            continue
+        seen[id(x)] = x  # so that no other object gets its id
+        if isinstance(x, FunctionType):
+            if inside := getattr(x, _STORED, ""):
+                return str(inside)
+            todo += [cell.cell_contents for cell in x.__closure__ or () if cell != CellType()]
+        elif isinstance(x, MethodType):
+            todo += [x.__func__, x.__self__]
+        elif isinstance(x, functools.partial):
+            todo += [x.func, x.args, x.keywords]
+        elif isinstance(x, (tuple, list)):
+            todo += x
+        elif is_mapping(x):
+            todo += x.values()
+        elif hasattr(x, "init"):  # an optimizer that is a class
+            todo += getattr(x, "__dict__", {}).values()
+    return ""
+
+
+# -------------------------------------------------------------------------------------------------- to read and convert
+
+
+def decode_state(state: OptState) -> Any:
+    """Return a state with the numbers that its 8-bit codes stand for, in f32.
+
+    `dtype_preserving(tx, state_dtype={"mu": jnp.int8, "nu": jnp.uint8}, rounding="stochastic")` stores moments in
+    codes. In its state they are `Codes`; everything else is returned unchanged.
+
+    Args:
+        state: the state of an optimizer, or any tree that contains one.
+
+    Returns:
+        A tree of the same containers, with an array instead of each `Codes`. An optimizer without codes can use it.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> names = {"mu": jnp.int8, "nu": jnp.uint8}
+    >>> optimizer = optax.dtype_preserving(optax.adam(0.1), state_dtype=names, rounding="stochastic")
+    >>> params = jnp.ones((64, 64))
+    >>> _, state = optimizer.update(params, optimizer.init(params), params)
+    >>> state.inner_state[0].mu.dtype, optax.decode_state(state).inner_state[0].mu.dtype
+    (dtype('int8'), dtype('float32'))
+    """
+
+    def number(x: Any) -> Any:
+        return decode(x.codes) if is_codes(x) else x
+
+    return jtu.tree_map(number, state, is_leaf=is_codes)
+
+
+def encode_state(state: OptState, like: T) -> T:
+    """Encode moments of a state in 8 bits: those for which the state `like` has codes. The inverse of `decode_state`.
+
+    Use it to continue in 8 bits after a run in 16 or 32, or after you have changed the numbers that `decode_state`
+    returned. The numbers are rounded to nearest.
+
+    Args:
+        state: a state of the structure of `like`, with floating-point arrays or codes instead of its codes.
+        like: the state that the optimizer with 8-bit codes makes: `optimizer.init(params)`.
+
+    Returns:
+        The state with the structure and the dtypes of `like`.
+
+    Raises:
+        ValueError: the structures or the shapes differ; the message lists the differences.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> params = jnp.ones((64, 64))
+    >>> wide = optax.dtype_preserving(optax.adam(0.1), rounding="stochastic")
+    >>> names = {"mu": jnp.int8, "nu": jnp.uint8}
+    >>> narrow = optax.dtype_preserving(optax.adam(0.1), state_dtype=names, rounding="stochastic")
+    >>> _, state = wide.update(params, wide.init(params), params)
+    >>> optax.encode_state(state, narrow.init(params)).inner_state[0].mu.dtype
+    dtype('int8')
+    """
+    numbers, like_numbers = decode_state(state), decode_state(like)
+    if jtu.tree_structure(numbers) != jtu.tree_structure(like_numbers):
+        raise ValueError(
+            "state and like differ in their structure. If state was made without stochastic rounding, encode "
+            "like._replace(inner_state=state) instead.\n"
+            f"state | like:\n{tree_diff(numbers, like_numbers, values=False)}"
+        )
+    check_shapes(like_numbers, numbers)
+
+    def stored(like: Any, x: Any) -> Any:
+        return Codes(encode(x, like.dtype)) if is_codes(like) else cast_like(x, like)
+
+    out: T = jtu.tree_map(stored, like, numbers, is_leaf=is_codes)
+    return out
