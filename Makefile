@@ -4,10 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow settings check coverage package versions bench types figures accelerators accelerators-test docs matrix fuzz clean
+.PHONY: help demo test slow settings check coverage package versions lowest newest bench types figures accelerators accelerators-test docs matrix fuzz clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[-.a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[-. a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
 
 # An environment of its own, since what the tests need is almost twice as large.
 DEMO := .venv-demo
@@ -55,8 +55,11 @@ package: .venv/installed ## build sdist and wheel into dist/, and test what is i
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m pytest -n 2 tests/test_package.py
 
-versions: .venv/installed ## the tests with the lowest and the newest dependencies on each Python here (hours; TESTS=... for some, on two)
-	$(BIN)/python -m tests.versions $(TESTS)
+versions: .venv/installed ## the tests with the lowest and the newest dependencies on each Python here (hours), and docs/versions.md
+	$(BIN)/python -m tests.versions
+
+lowest newest: .venv/installed ## `make test` with these dependencies, on the oldest or the newest Python here (TESTS=... for some)
+	$(BIN)/python -m tests.versions $@ $(TESTS)
 
 bench: .venv/installed ## treekit beside its peers, and docs/benchmarks.md (QUICK=1 for a short look, printed only)
 	$(BIN)/python -m pip install --quiet --group bench
