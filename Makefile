@@ -70,8 +70,8 @@ types: .venv/installed ## what mypy and pyright know of treekit and of its peers
 	$(BIN)/python -m benchmarks.evidence.typed_peers
 
 # With libtpu, where it is installed, for the bytes that compiled steps move.
-figures: .venv/installed ## figures beside their goals and the last recorded; worse is an error (TIMES=1: of time too; TYPES=1: of type checkers; RECORD=1)
-	$(if $(TYPES),$(BIN),$(if $(wildcard $(ACCELERATORS)/installed),$(ACCELERATORS)/bin,$(BIN)))/python -m benchmarks.evidence.figures $(if $(TIMES),--times) $(if $(TYPES),--types) $(if $(RECORD),--record)
+figures: .venv/installed ## figures beside their goals and the last recorded; worse is an error (TIMES=1: of time too; RECORD=1)
+	$(if $(wildcard $(ACCELERATORS)/installed),$(ACCELERATORS)/bin,$(BIN))/python -m benchmarks.evidence.figures $(if $(TIMES),--times) $(if $(RECORD),--record)
 
 # An environment of its own, since JAX looks for a TPU wherever libtpu is installed.
 ACCELERATORS := .venv-accelerators
