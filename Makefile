@@ -4,10 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow settings check coverage package versions stubs bench types figures accelerators accelerators-test docs matrix fuzz clean
+.PHONY: help demo test slow settings check coverage package versions lowest newest stubs bench types figures accelerators accelerators-test docs matrix fuzz clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[-.a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[-. a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
 
 # An environment of its own, since what the tests need is almost twice as large.
 DEMO := .venv-demo
@@ -57,8 +57,11 @@ package: .venv/installed ## build sdist and wheel into dist/, and test what is i
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m pytest -n 2 tests/test_package.py
 
-versions: .venv/installed ## the tests with the lowest and the newest dependencies on each Python here (hours; TESTS=... for some, on two)
-	$(BIN)/python -m tests.versions $(TESTS)
+versions: .venv/installed ## the tests with the lowest and the newest dependencies on each Python here (hours), and docs/versions.md
+	$(BIN)/python -m tests.versions
+
+lowest newest: .venv/installed ## `make test` with these dependencies, on the oldest or the newest Python here (TESTS=... for some)
+	$(BIN)/python -m tests.versions $@ $(TESTS)
 
 stubs: .venv/installed ## write the names of Optax for type checkers, treekit/optax/*/__init__.pyi, from the Optax of .venv
 	$(BIN)/python -m tests.optax_names
@@ -72,8 +75,8 @@ types: .venv/installed ## what mypy and pyright know of treekit and of its peers
 	$(BIN)/python -m benchmarks.evidence.typed_peers
 
 # With libtpu, where it is installed, for the bytes that compiled steps move.
-figures: .venv/installed ## figures beside their goals and the last recorded; worse is an error (TIMES=1: of time too; TYPES=1: of type checkers; RECORD=1)
-	$(if $(TYPES),$(BIN),$(if $(wildcard $(ACCELERATORS)/installed),$(ACCELERATORS)/bin,$(BIN)))/python -m benchmarks.evidence.figures $(if $(TIMES),--times) $(if $(TYPES),--types) $(if $(RECORD),--record)
+figures: .venv/installed ## figures beside their goals and the last recorded; worse is an error (TIMES=1: of time too; RECORD=1)
+	$(if $(wildcard $(ACCELERATORS)/installed),$(ACCELERATORS)/bin,$(BIN))/python -m benchmarks.evidence.figures $(if $(TIMES),--times) $(if $(RECORD),--record)
 
 # An environment of its own, since JAX looks for a TPU wherever libtpu is installed.
 ACCELERATORS := .venv-accelerators

@@ -17,7 +17,6 @@ from benchmarks import (
     mixed_precision,
     multi_steps,
     multi_steps_forms,
-    multi_steps_growth,
     nodes,
     tree_at,
     wrappers,
@@ -35,7 +34,6 @@ MODULES: tuple[ModuleType, ...] = (
     wrappers,
     multi_steps,
     multi_steps_forms,
-    multi_steps_growth,
     import_time,
     mixed_precision,
 )

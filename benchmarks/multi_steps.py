@@ -1,14 +1,11 @@
 """MultiSteps compared with Optax's, and with the least that gradient accumulation can cost.
 
-The least: the gradients are accumulated in place on every step, and the bare inner step runs on each k-th. What grows
-with the number of leaves and of parameters is in `multi_steps_growth`; orders of arguments, donation and other forms of
-a step are in `multi_steps_forms`.
+The least: the gradients are accumulated in place on every step, and the bare inner step runs on each k-th. Orders of
+arguments, donation and other forms of a step are in `multi_steps_forms`; `wrappers` traces and compiles.
 
 Run `python -m benchmarks.multi_steps` for 20M parameters (QUICK=1 for 2M, and a tenth of the arrays).
 """
 
-import math
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -138,57 +135,11 @@ def round_of(way: Accumulation, params: Any) -> Callable[[], object]:
 # --- Memory -----------------------------------------------------------------------------------------------------------
 
 
-class Memory(NamedTuple):
-    """Megabytes, as the compiler counts them.
-
-    Attributes:
-        temporary: what the last step of a round needs besides its arguments and results.
-        donated: the same, where the params and the state are donated.
-        init: what a jitted init needs, with its results.
-        copied: what a step that only accumulates copies, where they are donated.
-    """
-
-    temporary: float
-    donated: float
-    init: float
-    copied: float
-
-
-def memory(way: Accumulation, params: Any) -> Memory:
-    def compiled(step: Step, donated: tuple[int, ...]) -> Any:
-        return jax.jit(step, donate_argnums=donated).lower(params, jax.eval_shape(way.init, params), params).compile()
-
-    kept, donated, held = compiled(way.steps[-1], ()), compiled(way.steps[-1], (0, 1)), compiled(way.steps[0], (0, 1))
-    init: Any = jax.jit(way.init).lower(params).compile().memory_analysis()
-    return Memory(
-        kept.memory_analysis().temp_size_in_bytes / 1e6,
-        donated.memory_analysis().temp_size_in_bytes / 1e6,
-        (init.temp_size_in_bytes + init.output_size_in_bytes) / 1e6,
-        copied_bytes(held.as_text()) / 1e6,
-    )
-
-
-COMPUTATION = re.compile(r"^(ENTRY )?%?(\S+) \(.*?\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
-CALLED = re.compile(r"(?:calls|to_apply|false_computation|branch_computations)=\{?%?([\w.\-]+)")  # the first branch
-COPY = re.compile(r" = (\w+)\[([\d,]*)\]\S* copy\(")
-
-
-def copied_bytes(text: str) -> int:
-    """The bytes that a compiled step copies when it holds: outside of loops and of the branch that runs the inner step.
-
-    Args:
-        text: the optimized HLO.
-    """
-    computations = {name: (bool(entry), body) for entry, name, body in COMPUTATION.findall(text)}
-
-    def copies(body: str) -> Iterator[int]:
-        for dtype, shape in COPY.findall(body):
-            bits = re.search(r"\d+", dtype)  # pred has none, and takes a byte
-            yield math.prod(map(int, filter(None, shape.split(",")))) * (int(bits[0]) if bits else 8) // 8
-        for name in CALLED.findall(body):
-            yield from copies(computations[name][1])
-
-    return sum(sum(copies(body)) for is_entry, body in computations.values() if is_entry)
+def temporary(way: Accumulation, params: Any) -> float:
+    """Megabytes that the last step of a round needs besides its arguments and results, as the compiler counts them."""
+    step = jax.jit(way.steps[-1], donate_argnums=(0, 1))
+    memory: Any = step.lower(params, jax.eval_shape(way.init, params), params).compile().memory_analysis()
+    return float(memory.temp_size_in_bytes / 1e6)
 
 
 def sections() -> Iterator[Section]:
@@ -199,16 +150,12 @@ def sections() -> Iterator[Section]:
         table[title] = {name: times.ratio(name, "treekit") for name in times if name != "treekit"}
     text = f"A round of k = {K} micro-steps, params and state donated; {SIZE:,} parameters for adamw. For CPUs only."
     yield Section("MultiSteps, against Optax's and the lower bound", text, table)
+    columns: dict[str, dict[str, object]] = {}
     for title in MEASURED:
         inner, make = WORKLOADS[title]
-        rows = {name: memory(way, make()) for name, way in ways(inner).items()}
-        columns: dict[str, dict[str, object]] = {
-            "a step's temporary": {name: f"{row.temporary:.0f}" for name, row in rows.items()},
-            "the same, donated": {name: f"{row.donated:.0f}" for name, row in rows.items()},
-            "a jitted init": {name: f"{row.init:.0f}" for name, row in rows.items()},
-            "copied by a step that only accumulates": {name: f"{row.copied:.0f}" for name, row in rows.items()},
-        }
-        yield Section(f"Memory of MultiSteps: {title}", f"Megabytes, for {SIZE:,} parameters.", columns)
+        columns[title] = {name: f"{temporary(way, make()):.0f}" for name, way in ways(inner).items()}
+    text = f"Megabytes that a donated step needs for {SIZE:,} parameters, besides its arguments and results."
+    yield Section("Temporary memory of MultiSteps", text, columns)
 
 
 if __name__ == "__main__":

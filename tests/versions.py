@@ -1,8 +1,8 @@
 """The tests with the lowest and with the newest dependencies, on each Python found: `make versions`.
 
 Each run has an environment of its own with the wheel in it; the tests come from the sdist, and find no other treekit.
-Writes docs/versions.md. With arguments for pytest, as `python -m tests.versions tests/test_map.py`, it prints only, and
-runs the two ends: the lowest on the oldest Python, the newest on the newest.
+Writes docs/versions.md. `python -m tests.versions lowest` prints one run only, of the lowest dependencies on the oldest
+Python, and `newest` of the newest on the newest. Arguments for pytest may follow, such as `tests/test_map.py`.
 """
 
 import itertools
@@ -11,12 +11,13 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "versions.md"
 RESOLUTIONS = ("lowest-direct", "highest")
+NEW_ENOUGH = "import sys; print('yes' * (sys.version_info >= (3, 12)))"  # for JAX 0.12
 SHOWN = ("jax", "jaxtyping", "numpy", "optax")
 
 
@@ -41,7 +42,7 @@ def interpreters() -> Iterator[str]:
         yield from [python for python in candidates if output(python, "-c", "print(1)")][:1]
 
 
-def run_tests(python: str, resolution: str, dist: Path, arguments: list[str]) -> list[str]:
+def run_tests(python: str, resolution: str, dist: Path, arguments: Sequence[str]) -> list[str]:
     """The row of the table: the versions, and what pytest says at the end."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -69,15 +70,26 @@ def table(rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in [header, ["---"] * len(header), *rows])
 
 
-def main(arguments: list[str]) -> None:
+def pairs(which: str) -> list[tuple[str, str]]:
+    """The Pythons and resolutions to run; none where the newest JAX has no Python."""
+    pythons = list(interpreters())
+    if which == "lowest":
+        return [(pythons[0], "lowest-direct")]
+    if which == "newest":
+        return [(pythons[-1], "highest")] if output(pythons[-1], "-c", NEW_ENOUGH).strip() else []
+    return list(itertools.product(pythons, RESOLUTIONS))
+
+
+def main(which: str = "", *arguments: str) -> None:
     with tempfile.TemporaryDirectory() as dist:
+        found = pairs(which)
+        if not found:
+            print("Not run: the newest JAX needs Python 3.12 or later, and there is none here.")
+            return
         subprocess.run([sys.executable, "-m", "build", "--outdir", dist, ROOT], check=True)
-        pythons = list(interpreters())
-        pairs = list(itertools.product(pythons, RESOLUTIONS))
-        ends = list(zip((pythons[0], pythons[-1]), RESOLUTIONS, strict=True))
-        rows = [run_tests(*pair, Path(dist), arguments) for pair in (ends if arguments else pairs)]
+        rows = [run_tests(*pair, Path(dist), arguments) for pair in found]
     print(table(rows))
-    if not arguments:
+    if not which:
         before, after = "<!-- make versions -->\n", "<!-- end -->\n"
         text = PAGE.read_text()
         PAGE.write_text(text[: text.index(before)] + before + table(rows) + text[text.index(after) :])
@@ -86,4 +98,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

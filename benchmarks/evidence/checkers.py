@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("mypy", "mypy that follows", "pyright basic", "pyright strict")
+STRICT = ("mypy", "pyright strict")
+# What pyright says of a line besides a mistake: it is an expression, or a name, that is there for its type only.
+BESIDES = ("reportUnused", "reportUnknown")
 FENCE = re.compile(
     r"^(?:<!-- types: (?P<marker>[^\n]*) -->\n+)?```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
 )
@@ -112,3 +115,13 @@ def write_pages(pages: Iterable[Path], folder: Path) -> None:
 def copy(source: Path, folder: Path) -> None:
     """The Python files of a folder, without what was compiled of them."""
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
+
+
+def is_any(found: Found) -> bool:
+    """Whether a type is Any, or pyright's Unknown, as a whole."""
+    return found.text in ("Any", "Unknown")
+
+
+def caught(found: Iterable[Found]) -> set[tuple[str, int]]:
+    """The file and the line of each error."""
+    return {(Path(x.file).name, x.line) for x in found if x.rule and not x.rule.startswith(BESIDES)}

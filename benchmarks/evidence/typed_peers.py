@@ -12,8 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from textwrap import indent
 
-from benchmarks.evidence.checkers import ROOT, check, environment
-from benchmarks.evidence.figures_types import STRICT, caught, is_any
+from benchmarks.evidence.checkers import ROOT, STRICT, caught, check, environment, is_any
 
 PAGE = ROOT / "docs" / "versions.md"
 BEFORE, AFTER = "<!-- make types -->\n", "<!-- end of make types -->\n"

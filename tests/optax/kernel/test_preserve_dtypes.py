@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from benchmarks.evidence.figures_trace import counting_calls
+from benchmarks.evidence.figures import counting_calls
 from tests.optax import cases
 from tests.trees import FLOAT
 from treekit import optax as tko
