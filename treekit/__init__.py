@@ -3,8 +3,6 @@
 `treekit.optax` trains any pytree with Optax, and `treekit.testing` checks classes and optimizers.
 """
 
-from treekit._at.at import tree_at as tree_at
-from treekit._at.at import tree_find as tree_find
 from treekit._base.callable import is_truly_callable as is_truly_callable
 from treekit._base.predicates import is_array as is_array
 from treekit._base.predicates import is_array_like as is_array_like
@@ -35,6 +33,8 @@ from treekit._stack import tree_unstack as tree_unstack
 from treekit._state_dict import to_state_dict as to_state_dict
 from treekit._summary.summary import tree_summary as tree_summary
 from treekit._trainable import trainable as trainable
+from treekit._tree_at import tree_at as tree_at
+from treekit._tree_at import tree_find as tree_find
 
 __all__ = [
     "Typed",

@@ -1,27 +1,31 @@
 """`tree_at` and `tree_find`: replace or return leaves and subtrees, selected by a function, by name or by class."""
 
-from collections.abc import Callable
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from treekit._at.locate import Marked, Places, Run, check_same, find, hint, is_empty_tuple, locate, mark
-from treekit._at.select import (
+from treekit._base.describe import count, describe_value
+from treekit._base.jax import jtu
+from treekit._base.key_path import children_or_none, path_text
+from treekit._base.patterns import listed
+from treekit._base.types import LeafPredicate, PyTree
+from treekit._where import (
     Found,
+    Marked,
+    Places,
+    Run,
     Selector,
     Where,
     by_name,
-    check_apart,
+    find_places,
     is_selector,
     is_several,
-    replace_at,
     select,
     walk,
 )
-from treekit._base.describe import count, describe_value
-from treekit._base.jax import jtu
-from treekit._base.key_path import path_text
-from treekit._base.patterns import listed
-from treekit._base.types import LeafPredicate, PyTree
 
 T = TypeVar("T")
 
@@ -107,7 +111,7 @@ def tree_at(
     if is_selector(where):
         return _replace_selected(where, tree, replace, replace_fn, is_leaf)
     function: Any = where
-    marked, places = _find_places(function, tree, is_leaf)
+    marked, places = find_places(function, tree, is_leaf)
     if not (places.nodes or _is_empty(replace)):
         raise ValueError(f"{_NOTHING}. If that is meant, pass replace=[]")
     if replace_fn is not _MISSING:
@@ -146,7 +150,7 @@ def tree_find(tree: PyTree, where: Where, *, is_leaf: LeafPredicate | None = Non
     if is_selector(where):
         return by_name((x.name, x.node) for x in select(where, tree, is_leaf))
     function: Any = where
-    marked, places = _find_places(function, tree, is_leaf)
+    marked, places = find_places(function, tree, is_leaf)
     if not places.nodes:
         raise ValueError(_NOTHING)
     names = {id(node): name for name, node in walk(marked.tree)}
@@ -196,18 +200,36 @@ def _with_values(where: object, found: list[Found], replace: Any) -> tuple[list[
     return [node for (node,) in matched], values
 
 
-def _find_places(where: Callable[[Any], Any], tree: PyTree, is_leaf: LeafPredicate | None) -> tuple[Marked, Places]:
-    """Return the tree with marks for leaves, and the places of the nodes that a function returns."""
-    marked = mark(tree, is_leaf)
-    found, plain = find(where, marked), where(tree)
-    if is_empty_tuple(found) or (issubclass(type(found), (tuple, list)) and any(map(is_empty_tuple, found))):
-        marked = mark(tree, lambda x: is_empty_tuple(x) or (is_leaf is not None and is_leaf(x)))
-        found = find(where, marked)
-        if is_empty_tuple(found) and is_empty_tuple(plain):  # not a () of the tree, which is a mark
-            found, plain = list[Any](), list[Any]()
-        elif any(map(is_empty_tuple, found)):
-            raise ValueError(f"where returned (), which is not a node of the tree. {hint(marked, ())}")
-    return marked, locate(found, check_same(plain, found, marked), marked)
+def check_apart(found: list[Found]) -> None:
+    """Raise a ValueError if one of the nodes is inside another, so that its replacement would be lost."""
+    for outer, inner in itertools.pairwise(found):
+        if inner.place[: len(outer.place)] == outer.place:
+            raise ValueError(
+                f"where matches {inner.name!r}, which is inside {outer.name or 'the root'!r}, and where matches that "
+                "too, so one of the replacements would be lost. Match one of them, or call tree_at twice"
+            )
+
+
+def replace_at(tree: PyTree, found: list[Found], values: Iterable[Any]) -> Any:
+    """Return a copy of a tree with other values for nodes that were found in it, none of which is inside another."""
+    if all(children_or_none(x.node) is None for x in found):  # leaves only, which is faster
+        leaves, treedef = jtu.tree_flatten(tree)
+        for x, value in zip(found, values, strict=True):
+            leaves[x.start] = value
+        return treedef.unflatten(leaves)
+    above = {x.place[:i] for x in found for i in range(len(x.place))}
+    return _rebuilt(tree, (), {x.place: value for x, value in zip(found, values, strict=True)}, above)
+
+
+def _rebuilt(x: Any, place: tuple[int, ...], replacements: dict[tuple[int, ...], Any], above: set[Any]) -> Any:
+    if place not in above:
+        return replacements[place] if place in replacements else jtu.tree_map(_same, x)  # a copy, not the same list
+    children, treedef = jtu.tree_flatten(x, is_leaf=functools.partial(operator.is_not, x))
+    return treedef.unflatten(_rebuilt(child, (*place, i), replacements, above) for i, child in enumerate(children))
+
+
+def _same(leaf: object) -> object:
+    return leaf
 
 
 def _is_empty(replace: object) -> bool:
