@@ -13,11 +13,10 @@ from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, keyed_children, name_below, named_children, path_text
 from treekit._base.pattern_set import PatternSet, Place
-from treekit._base.patterns import check_pattern, nearest, pattern_text
+from treekit._base.patterns import Pattern, check_pattern_or_class, nearest, pattern_text
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree, PyTreeDef
 from treekit._filter import TreeSpec
 
-Pattern: TypeAlias = str | re.Pattern[str]
 # What `tree_at` and `tree_find` take: a function that returns nodes of the tree, a pattern or a class, or several.
 Selector: TypeAlias = Pattern | type[Any] | list[Any] | tuple[Any, ...]
 Where: TypeAlias = Callable[[Any], Any] | Selector
@@ -66,16 +65,20 @@ def is_several(where: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
     return type(where) in (list, tuple)
 
 
-def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
+def select(where: object, tree: PyTree, is_leaf: IsLeaf = None, *, strict: bool = True) -> list[Found]:
     """Return the nodes and leaves that match a pattern or a class, or one of several, in the order of the tree.
 
     Of a class, each outermost instance is found.
 
     Raises:
-        ValueError: one of them matches nothing, two nodes that match a pattern have one name, or `where` is empty.
+        ValueError: one of them matches nothing, and `strict` is True; two nodes that match a pattern
+            have one name; or `where` is empty, and `strict` is True.
         TypeError: one of them is neither a pattern nor a class.
     """
-    selectors = _checked(where)
+    given: Any = where if is_several(where) else [where]
+    selectors = list(map(check_pattern_or_class, given))
+    if strict and not selectors:
+        raise ValueError("where is empty: pass a pattern, a class, several of them, or a function of the tree")
     patterns = [(i, x) for i, x in enumerate(selectors) if not isinstance(x, type)]
     classes = [(i, x) for i, x in enumerate(selectors) if isinstance(x, type)]
     pattern_set = PatternSet([x for _, x in patterns])
@@ -120,7 +123,7 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None) -> list[Found]:
                 to_visit.append((child_name, child_place, first_leaf, child, below, after, still))
     found.sort(key=operator.attrgetter("start", "place"))
     for i, selector in enumerate(selectors):
-        if i not in used:
+        if strict and i not in used:
             raise ValueError(f"where: {_nothing(selector, tree, is_leaf)}")
     by_name((x.name, x.node) for x in found if any(not isinstance(selectors[i], type) for i in x.selectors))
     return found
@@ -149,18 +152,10 @@ def by_name(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return nodes
 
 
-def _checked(where: Any) -> list[Pattern | type[Any]]:
-    selectors: list[Any] = list(where) if is_several(where) else [where]
-    if not selectors:
-        raise ValueError("where is empty: pass a pattern, a class, several of them, or a function of the tree")
-    return [x if isinstance(x, type) else check_pattern(x) for x in selectors]
-
-
 def _nothing(given: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
     nodes = list(walk(tree, "", is_leaf))
     if isinstance(given, type):
-        classes = sorted({type(node).__qualname__ for _, node in nodes})
-        return f"the tree has no instance of {given.__qualname__}. It has instances of {', '.join(classes)}"
+        return no_instance(given, (node for _, node in nodes))
     text = pattern_text(given)
     *above, last = text.split(".")
     for name, node in nodes:
@@ -174,6 +169,12 @@ def _nothing(given: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
         f"the pattern {text!r} matches nothing in the tree. The nearest names: {names}. A pattern must match a whole "
         "name: '**.name' matches at any depth"
     )
+
+
+def no_instance(cls: type[Any], nodes: Iterable[object]) -> str:
+    """Say for an error that a tree, which has these nodes and leaves, has no instance of a class."""
+    classes = sorted({type(node).__qualname__ for node in nodes})
+    return f"the tree has no instance of {cls.__qualname__}. It has instances of {', '.join(classes)}"
 
 
 def walk(x: Any, name: str = "", is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
