@@ -14,7 +14,7 @@ WIDTH, HEIGHT, GAP = 712, 26, 8  # of the drawing, of a box, between two
 
 
 def room(module: str) -> str:
-    """The folder or file that a module belongs to: `_node`, `_filter`, `optax/_kernel`, or `optax` for public modules."""
+    """The folder or file that a module belongs to: `_node`, `optax/_kernel`, or `optax` for public modules."""
     _, first, *rest = (*module.split("."), "__init__")
     return f"{first}/{rest[0]}" if first == "optax" and rest[0].startswith("_") and rest[0] != "__init__" else first
 

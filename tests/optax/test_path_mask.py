@@ -184,7 +184,7 @@ def ones_of(tree: Any) -> Any:
 LAYER = Norm(jnp.ones(2), 0.5)  # a Python number, which Optax's functions see as an array or None
 BY_CLASS: dict[str, tuple[Any, Any]] = {
     "eqx": (Norm, {"a": LAYER, "b": [LAYER, jnp.ones(2)], "name": "x"}),
-    "nnx": (nnx.LayerNorm, ones_of(whole())),
+    "nnx": (nnx.LayerNorm, ones_of(Whole())),
     "node": (Twig, {"a": Twig(jnp.ones(2), (jnp.ones(2), jax.nn.relu)), "b": jnp.ones(2)}),
 }
 WRAPPED: dict[str, Callable[[Any, Any, Any], Any]] = {  # for a mask that is True in norms, labels, and rates
