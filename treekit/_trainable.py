@@ -100,7 +100,7 @@ def declared_frozen(tree: PyTree) -> list[bool] | None:
     found: list[bool] = []
     parts: list[object] = jtu.tree_leaves(tree, is_leaf=is_part)
     for x in parts:
-        cls = type(x)
+        cls: Any = type(x)
         if not _declares(cls) or children_or_none(x) is None:  # a leaf, or None
             found.append(False)
         elif getattr(cls, _WHOLE_CLASS, True) is False:
