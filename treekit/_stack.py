@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 
 from treekit._base.dtype import cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import path_text
+from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
 from treekit._diff.diff import TreeDiff, tree_diff
 from treekit._filter import partition
@@ -62,7 +62,7 @@ def tree_stack(trees: Iterable[T]) -> T:
                 f"trees[0] and trees[{i}] cannot be stacked: only the values of arrays may differ.\n"
                 f"trees[0] | trees[{i}]:\n{diff}"
             )
-    paths = [path for path, _ in jtu.tree_flatten_with_path(members[0])[0]]
+    paths = [path for path, _ in flatten_with_path(members[0])[0]]
     columns = zip(*map(jtu.tree_leaves, members), strict=True)
     leaves = [_stack_leaves(*args) for args in zip(paths, columns, strict=True)]
     out: T = jtu.tree_structure(members[0]).unflatten(leaves)
@@ -112,7 +112,7 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
     ({'f': 'relu', 'w': Array(0, dtype=int32)}, {'f': 'relu', 'w': Array(1, dtype=int32)})
     """
     shapes: list[tuple[str, tuple[int, ...]]] = [
-        (path_text(path), x.shape) for path, x in jtu.tree_flatten_with_path(tree)[0] if is_array(x)
+        (path_text(path), x.shape) for path, x in flatten_with_path(tree)[0] if is_array(x)
     ]
     if not shapes:
         raise ValueError("tree_unstack needs a tree with an array: the length of the first axis is the number of trees")

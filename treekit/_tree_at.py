@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 
 from treekit._base.describe import count, describe_value
 from treekit._base.jax import jtu
-from treekit._base.key_path import children_or_none, path_text
+from treekit._base.key_path import children_or_none, flatten_with_path, path_text
 from treekit._base.patterns import listed
 from treekit._base.types import LeafPredicate, PyTree
 from treekit._where import (
@@ -205,7 +205,7 @@ def _name(i: int, marked: Marked, places: Places) -> str:
     """Return the name of the i-th node that a function returned."""
     marks = [object() for _ in places.nodes]
     tree = places.treedef.unflatten(_exchange(marked.leaves, places.runs, marks))
-    return next(path_text(path) for path, x in jtu.tree_flatten_with_path(tree)[0] if x is marks[i])
+    return next(path_text(path) for path, x in flatten_with_path(tree)[0] if x is marks[i])
 
 
 def _with_values(where: object, found: list[Found], replace: Any) -> tuple[list[Found], list[Any]]:

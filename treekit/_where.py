@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard
 from treekit._base.callable import is_truly_callable
 from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
-from treekit._base.key_path import is_variable, keyed_children, name_below, named_children, path_text
+from treekit._base.key_path import flatten_with_path, is_variable, keyed_children, name_below, named_children, path_text
 from treekit._base.pattern_set import PatternSet, Place
 from treekit._base.patterns import Pattern, check_pattern_or_class, nearest, pattern_text
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree, PyTreeDef
@@ -245,7 +245,7 @@ def find(where: Callable[[Any], Any], marked: Marked) -> Any:
         if index is None:
             error.add_note(_RAISED)
             raise
-        paths = [path_text(path) for path, mark in jtu.tree_flatten_with_path(marked.tree)[0] if mark is error.obj]
+        paths = [path_text(path) for path, mark in flatten_with_path(marked.tree)[0] if mark is error.obj]
         kind = type(marked.leaves[index]).__qualname__
         raise ValueError(
             f"where reads .{error.name} of {', '.join(paths)}, a leaf of type {kind}. It must use the structure of "

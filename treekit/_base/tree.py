@@ -11,7 +11,7 @@ import jax
 from treekit._base.describe import describe, describe_keys
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
-from treekit._base.key_path import path_text
+from treekit._base.key_path import is_variable, path_text
 from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
 
 # Faster than a Python function, and called for every node.
@@ -114,7 +114,8 @@ def _first_mismatch(prefix: PyTree, tree: PyTree, path: KeyPath, are_updates: bo
         return Mismatch(path, *(lengths if isinstance(prefix, (list, tuple)) else describe_keys(mine, others)))
     if _one_level(prefix) != _one_level(tree):
         return Mismatch(path, f"a {type(prefix).__qualname__}", "one with other static values, or in another order")
-    found = (_first_mismatch(mine[key], others[key], (*path, key), are_updates) for key in mine)
+    paths = {key: path if is_variable(prefix) else (*path, key) for key in mine}  # as in flatten_with_path
+    found = (_first_mismatch(mine[key], others[key], paths[key], are_updates) for key in mine)
     return next(filter(None, found), None)
 
 
