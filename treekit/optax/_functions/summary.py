@@ -11,7 +11,7 @@ import numpy as np
 from treekit._base.describe import describe, in_columns
 from treekit._base.dtype import as_array, dtype_of, resolve_array
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import key_name, path_name
+from treekit._base.key_path import flatten_with_path, key_name, path_name
 from treekit._base.predicates import is_parameter
 from treekit._base.types import OptState, Params, TransformationLike
 from treekit._diff.diff import in_colours
@@ -149,7 +149,7 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     leaves: 4, frozen: 1; numbers: 13, bytes: 52; bytes of state: 76, shared by all leaves: 4
     """
     tx = normalize(optimizer)
-    leaves, treedef = jtu.tree_flatten_with_path(params)
+    leaves, treedef = flatten_with_path(params)
     real = [_concrete(x) for _, x in leaves]
     tree = treedef.unflatten(real)
     start = jtu.tree_map(as_array, tx.init(tree) if state is None else state)

@@ -13,7 +13,7 @@ import optax
 
 from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import is_variable
+from treekit._base.key_path import flatten_with_path, is_variable
 from treekit._base.tree import children_of, is_none
 from treekit._base.types import KeyPath, OptState, Params, PyTree
 
@@ -74,7 +74,7 @@ def map_state(state: OptState, params: Params, init: Callable[[Any], Any] | None
             trees like the params are. Without it, these are the trees with the structure of the params; if the params
             are one array, arrays of its shape.
     """
-    leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_none)
+    leaves, treedef = flatten_with_path(params, is_none)
     known = None if init is None else _paths_of_params(init)
     return list(_entries(state, (), ("", ""), _Params(leaves, treedef.unflatten(range(len(leaves))), known)))
 
@@ -106,7 +106,8 @@ def _entries(x: object, path: KeyPath, field: tuple[str, str], params: _Params) 
         for key, child in children_of(x).items():
             is_field = isinstance(key, jax.tree_util.GetAttrKey) and not is_variable(x)
             inner = (type(x).__name__, str(key.name)) if is_field else field
-            yield from _entries(child, (*path, key), inner, params)
+            below = path if is_variable(x) else (*path, key)  # as in flatten_with_path
+            yield from _entries(child, below, inner, params)
 
 
 def _pairs(x: object, path: KeyPath, params: _Params) -> list[tuple[object, list[int]]] | None:
