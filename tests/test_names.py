@@ -93,6 +93,21 @@ LISTED: dict[str, Callable[[Any], list[str]]] = {
 }
 
 
+# What raises for a tree whose leaf with this name is wrong, and names it.
+ADAM = tko.adam(0.1)
+MISTAKES: dict[str, Callable[[Any, Any, str], Any]] = {
+    "apply_gradients": lambda tree, wrong, name: tko.apply_gradients(ADAM, wrong, ADAM.init(tree), tree),
+    "update": lambda tree, wrong, name: ADAM.update(wrong, ADAM.init(tree), tree),
+    "apply_updates": lambda tree, wrong, name: tko.apply_updates(tree, wrong),
+    "graft": lambda tree, wrong, name: tk.graft(tree, wrong, strict=True),
+    "tree_stack": lambda tree, wrong, name: tk.tree_stack([tree, wrong]),
+    "partition": lambda tree, wrong, name: tko.partition(
+        {"a": ADAM}, tk.path_labels({name: "b"}, default="a")(tree)
+    ).init(tree),
+    "masked": lambda tree, wrong, name: tko.masked(ADAM, tk.path_labels({name: "x"}, default=True)(tree)).init(tree),
+}
+
+
 @pytest.mark.parametrize("case", VARIABLES)
 def test_a_leaf_of_a_flax_variable_has_one_name(case: str) -> None:
     tree, names = VARIABLES[case]
@@ -108,15 +123,6 @@ def test_a_leaf_of_a_flax_variable_has_one_name(case: str) -> None:
         replaced = jax.tree.leaves(tk.tree_at(name, tree, jnp.zeros(())))
         assert [x.shape == () for x in replaced] == [j == i for j in range(len(names))]
         wrong = tk.tree_at(name, tree, replace_fn=lambda x: jnp.zeros((7, *x.shape)))
-        state, opt = tko.adam(0.1).init(tree), tko.adam(0.1)
-        for message in (
-            lambda wrong=wrong: tko.apply_gradients(opt, wrong, state, tree),
-            lambda wrong=wrong: opt.update(wrong, state, tree),
-            lambda wrong=wrong: tko.apply_updates(tree, wrong),
-            lambda wrong=wrong: tk.graft(tree, wrong, strict=True),
-            lambda wrong=wrong: tk.tree_stack([tree, wrong]),
-            lambda name=name: tko.partition({"a": opt}, tk.path_labels({name: "b"}, default="a")(tree)).init(tree),
-            lambda name=name: tko.masked(opt, tk.path_labels({name: "x"}, default=True)(tree)).init(tree),
-        ):
+        for mistake in MISTAKES.values():
             with pytest.raises((ValueError, TypeError), match=rf"(^|[\s'(]){re.escape(name)}($|[\s,:;'.)](?!value))"):
-                message()
+                mistake(tree, wrong, name)

@@ -16,7 +16,9 @@ from treekit._filter import combine as combine
 from treekit._filter import filter as filter
 from treekit._filter import filter_arrays as filter_arrays
 from treekit._filter import partition as partition
+from treekit._filter_scan import filter_scan as filter_scan
 from treekit._graft.graft import graft as graft
+from treekit._hashable_array import HashableArray as HashableArray
 from treekit._map import dtype_preserving_tree_map as dtype_preserving_tree_map
 from treekit._node.decorator import node as node
 from treekit._node.factory import node_factory as node_factory
@@ -35,8 +37,10 @@ from treekit._summary.summary import tree_summary as tree_summary
 from treekit._trainable import trainable as trainable
 from treekit._tree_at import tree_at as tree_at
 from treekit._tree_at import tree_find as tree_find
+from treekit._tree_shared import tree_shared as tree_shared
 
 __all__ = [
+    "HashableArray",
     "Typed",
     "assert_trees_same",
     "check_types",
@@ -45,6 +49,7 @@ __all__ = [
     "field",
     "filter",
     "filter_arrays",
+    "filter_scan",
     "graft",
     "is_array",
     "is_array_like",
@@ -66,6 +71,7 @@ __all__ = [
     "tree_diff",
     "tree_find",
     "tree_ravel",
+    "tree_shared",
     "tree_stack",
     "tree_summary",
     "tree_unstack",
