@@ -3,6 +3,8 @@
 `treekit.optax` trains any pytree with Optax, and `treekit.testing` checks classes and optimizers.
 """
 
+import typing as _typing
+
 from treekit._base.callable import is_truly_callable as is_truly_callable
 from treekit._base.predicates import is_array as is_array
 from treekit._base.predicates import is_array_like as is_array_like
@@ -38,6 +40,9 @@ from treekit._trainable import trainable as trainable
 from treekit._tree_at import tree_at as tree_at
 from treekit._tree_at import tree_find as tree_find
 from treekit._tree_shared import tree_shared as tree_shared
+
+if not _typing.TYPE_CHECKING:  # to type checkers, a name that is not here is an error
+    from treekit._missing import __getattr__ as __getattr__
 
 __all__ = [
     "HashableArray",

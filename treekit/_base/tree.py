@@ -11,7 +11,8 @@ import jax
 from treekit._base.describe import describe, describe_keys
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
-from treekit._base.key_path import is_variable, path_text
+from treekit._base.key_path import is_variable, leaf_path_text, path_text
+from treekit._base.predicates import has_gradient, is_inexact_array
 from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
 
 # Faster than a Python function, and called for every node.
@@ -82,6 +83,17 @@ def prefix_mismatch(
         return ValueError(f"{name} does not fit {whole}: {error}")
     where = f"at key path {path_text(found.path, name)}"
     return ValueError(f"{name} does not fit {whole}: {where} it has {found.prefix}, and {whole} {found.tree}")
+
+
+def check_no_foreign_floats(tree: PyTree, name: str) -> None:
+    """Raise a TypeError for a NumPy array of bf16 or float8, which `is_inexact_array` does not select."""
+    for i, x in enumerate(jtu.tree_leaves(tree)):
+        if has_gradient(x) and not is_inexact_array(x):
+            raise TypeError(
+                f"{name} would leave out the array at {leaf_path_text(tree, i)}, {describe(x)}: to NumPy, its dtype is "
+                "not a floating-point one, so treekit.is_inexact_array and Equinox's do not select it. Make it an "
+                "array of JAX: jax.numpy.asarray(x)"
+            )
 
 
 class Mismatch(NamedTuple):

@@ -1,18 +1,21 @@
 """`tree_summary`: walk through a tree, and add up what its leaves have."""
 
+import enum
 import functools
 import operator
 import sys
+import types
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax.core import Tracer
 
-from treekit._base.describe import count, describe, describe_value
+from treekit._base.describe import count, describe, describe_function, describe_value
 from treekit._base.dtype import ARRAYS, dtype_of, has_dtype, is_number
 from treekit._base.jax import jtu, untyped
 from treekit._base.key_path import is_variable, named_children
+from treekit._base.predicates import is_parameter
 from treekit._base.types import PyTree
 from treekit._summary.measure import Measured, measure, merge
 from treekit._summary.table import Row, TreeSummary, cut
@@ -33,7 +36,7 @@ def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False)
 
     Raises:
         ValueError: `depth` is negative.
-        TypeError: `depth` is neither an integer nor None.
+        TypeError: `depth` is neither an integer nor None; or `tree` is a class.
 
     >>> import jax.numpy as jnp
     >>> tree_summary({"layers": [{"w": jnp.ones((2, 3)), "b": jnp.zeros(3)}], "scale": jnp.ones(())})
@@ -47,6 +50,8 @@ def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False)
     >>> [row.name for row in tree_summary({"a": {"w": 1}, "b": 2}, depth=1).rows]
     ['a', 'b']
     """
+    if isinstance(tree, type):
+        raise TypeError(f"tree_summary takes a tree, found the class {tree.__qualname__}: pass an instance of it")
     if depth is not None and operator.index(depth) < 0:
         raise ValueError(f"depth must not be negative, found {depth}")
     named, parts = _walk(tree, depth)
@@ -161,7 +166,7 @@ def _stats_fields(found: Measured | None) -> dict[str, Any]:
 
 
 def _with_notes(rows: list[Row], leaves: list[Any]) -> list[Row]:
-    """Say which leaves have a name in common, and which are one array."""
+    """Say which leaves have a name in common, which are one array, and which are objects."""
     first: dict[int, int] = {}
     names: dict[str, int] = {}
     for row in rows:
@@ -171,8 +176,18 @@ def _with_notes(rows: list[Row], leaves: list[Any]) -> list[Row]:
         notes = [f"{count(names[row.name], 'leaf', 'leaves')} of this name"] if names[row.name] > 1 else []
         if isinstance(x, ARRAYS) and first.setdefault(id(x), i) != i:
             notes.append(f"the same array as {rows[first[id(x)]].name}")
+        if _is_object(x):
+            notes.append("not a node: never trained")
         out.append(row._replace(note="; ".join(notes)) if notes else row)
     return out
+
+
+def _is_object(x: object) -> bool:
+    """Whether a leaf is an instance of a class that is not registered, and may have arrays that JAX does not see."""
+    return not (has_dtype(x) or is_parameter(x) or isinstance(x, _KNOWN) or describe_function(x))
+
+
+_KNOWN: Any = (str, bytes, type, enum.Enum, types.BuiltinFunctionType, functools.partial)
 
 
 def _sharding(x: Any) -> Any:

@@ -29,7 +29,8 @@ class Row(NamedTuple):
         std: their standard deviation.
         nans: how many are NaN.
         infs: how many are infinite.
-        note: a remark, such as that an array is also at another place; or "".
+        note: a remark, such as that an array is also at another place, or that the class of an object is not
+            registered, so JAX does not see what is in it; or "".
     """
 
     name: str
