@@ -42,7 +42,7 @@ from treekit._tree_at import tree_find as tree_find
 from treekit._tree_shared import tree_shared as tree_shared
 
 if not _typing.TYPE_CHECKING:  # to type checkers, a name that is not here is an error
-    from treekit._missing import __getattr__ as __getattr__
+    from treekit._base.missing import __getattr__ as __getattr__
 
 __all__ = [
     "HashableArray",
