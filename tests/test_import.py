@@ -86,3 +86,30 @@ def test_the_public_names_are_those_of_the_package() -> None:
 def test_all_lists_every_public_name_of_the_core() -> None:
     public = [name for name, value in vars(treekit).items() if name[0] != "_" and not inspect.ismodule(value)]
     assert treekit.__all__ == sorted(public)
+
+
+NAMES = """
+import treekit as tk
+try:
+    {first}
+    print(tk.{name})
+except AttributeError as error:
+    print(error, error.name, error.obj is tk)
+"""
+MISSING = {
+    (
+        "filtered",
+        "from treekit import optax",
+    ): "module 'treekit' has no attribute 'filtered'. It is in the other module: treekit.optax.filtered filtered True",
+    ("adam", "import treekit.optax"): "module 'treekit' has no attribute 'adam'. It is in the other module: "
+    "treekit.optax.adam adam True",
+    ("filtered", "pass"): "module 'treekit' has no attribute 'filtered' filtered True",
+    ("nothing", "from treekit import optax"): "module 'treekit' has no attribute 'nothing' nothing True",
+    ("__wrapped__", "from treekit import optax"): "module 'treekit' has no attribute '__wrapped__' __wrapped__ True",
+}
+
+
+@pytest.mark.parametrize(("name", "first"), MISSING)
+def test_a_name_of_the_other_module_is_found_there(name: str, first: str) -> None:
+    done = python(NAMES.format(name=name, first=first))
+    assert (done.returncode, done.stdout.strip()) == (0, MISSING[name, first]), done.stderr

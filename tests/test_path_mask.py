@@ -5,17 +5,20 @@ import operator
 import pickle
 import re
 from collections.abc import Callable
-from typing import Any, assert_type
+from typing import Any, NamedTuple, assert_type
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
+from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
 import treekit as tk
 from tests.trees import EXAMPLES, Point, Twig, trees, untyped
+from treekit._base.key_path import flatten_with_names
 
 # pattern, path, whether it matches
 GLOBS = [
@@ -151,7 +154,9 @@ def test_the_first_pattern_decides() -> None:
 # ------------------------------------------------------------------------------------------------ objects of their own
 
 MASKS = [tk.path_mask("a.**"), tk.path_mask("b", re.compile("a.*")), tk.path_mask("a.**", inverse=True)]
+MASKS += [tk.path_mask(Point, "b", strict=False), tk.path_mask(Point, "b"), tk.path_mask(dict)]
 LABELS = [tk.path_labels({"a.**": "x"}, default="y"), tk.path_labels({re.compile("a.*"): 1, "**": None})]
+LABELS += [tk.path_labels({dict: "x"}), tk.path_labels({dict: "x", Point: "y"}, default="y", strict=False)]
 
 
 @pytest.mark.parametrize("spec", [*MASKS, *LABELS], ids=repr)
@@ -159,8 +164,10 @@ def test_values(spec: Any) -> None:
     tree = {"a": {"x": 1}, "b": 2}
     copy = pickle.loads(pickle.dumps(spec))
     assert copy == spec and hash(copy) == hash(spec) and repr(copy) == repr(spec)
-    assert copy(tree) == spec(tree)
-    assert eval(repr(spec), {"path_mask": tk.path_mask, "path_labels": tk.path_labels, "re": re}) == spec
+    if spec != tk.path_mask(Point, "b"):  # there is no Point
+        assert copy(tree) == spec(tree)
+    names = {"path_mask": tk.path_mask, "path_labels": tk.path_labels, "re": re, "Point": Point}
+    assert eval(repr(spec), names) == spec
     assert sum(spec == other for other in [*MASKS, *LABELS]) == 1
     assert tk.is_truly_callable(spec)
     assert jax.tree.leaves(spec) == [spec]
@@ -344,3 +351,107 @@ def test_a_pattern_that_matches_a_key_and_a_path_of_one_name_raises(pattern: str
         tk.path_labels({pattern: 1}, default=2)(DOTTED)
     assert tk.path_mask("c")(DOTTED) == {"a.b": False, "a": {"b": False}, "c": True}
     assert all(jax.tree.leaves(tk.path_mask("**")(DOTTED)))
+
+
+# ----------------------------------------------------------------------------------------------------------- by class
+
+
+@tk.node
+class Affine:
+    weight: Any
+    bias: Any
+    f: Any = None
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+class Block(nnx.Module):
+    def __init__(self) -> None:
+        self.dense = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+        self.norm = nnx.LayerNorm(2, rngs=nnx.Rngs(0))
+
+
+KEY = jax.random.key(0)
+NORM = eqx.nn.LayerNorm(2)
+EQX = {"a": eqx.nn.Linear(2, 2, key=KEY), "b": [NORM, {"c": NORM}], "bias": jnp.ones(2)}
+# For each case: the patterns and classes, a tree, and the names of the leaves that they select.
+BY_CLASS: dict[str, tuple[tuple[Any, ...], Any, list[str]]] = {
+    "Equinox": ((eqx.nn.LayerNorm,), EQX, ["b.0.weight", "b.0.bias", "b.1.c.weight", "b.1.c.bias"]),
+    "and a pattern": ((eqx.nn.LayerNorm, "bias"), {"a": NORM, "bias": 1}, ["a.weight", "a.bias", "bias"]),
+    "two": ((eqx.nn.Linear, dict), {"a": EQX["a"]}, ["a.weight", "a.bias"]),
+    "a base class": ((eqx.Module,), [EQX["a"], 1], ["0.weight", "0.bias"]),
+    "a node of treekit": ((Affine,), [Affine(1, [2, 3]), 4], ["0.weight", "0.bias.0", "0.bias.1"]),
+    "the root": ((Affine,), Affine(1, 2), ["weight", "bias"]),
+    "a namedtuple": ((Pair,), {"a": Pair(1, 2), "b": 3}, ["a.left", "a.right"]),
+    "modules of Flax": ((nnx.LayerNorm,), Block(), ["norm.bias", "norm.scale"]),
+    "variables of Flax": ((nnx.Param,), nnx.state(Block()), ["dense.bias", "dense.kernel", "norm.bias", "norm.scale"]),
+    "leaves": ((str,), {"a": "x", "b": 1, "c": ["y"]}, ["a", "c.0"]),
+    "instances without leaves": ((Affine, "b"), {"a": Affine(None, None), "b": 1}, ["b"]),
+}
+
+
+@pytest.mark.parametrize("case", BY_CLASS)
+def test_a_class_stands_for_all_leaves_in_its_instances(case: str) -> None:
+    selectors, tree, expected = BY_CLASS[case]
+    names = [name for name, _ in flatten_with_names(tree)]
+    mask = tk.path_mask(*selectors)
+    is_in = [name in expected for name in names]
+    assert mask.of_leaves(tree, None) == jax.tree.leaves(mask(tree)) == is_in
+    assert [not x for x in jax.tree.leaves((~mask)(tree))] == is_in
+    assert jax.tree.leaves(tk.path_labels(dict.fromkeys(selectors, 1), default=0)(tree)) == is_in
+    found = tk.tree_find(tree, list(selectors))
+    assert [name for name in names if any(f"{name}.".startswith(f"{x}." if x else x) for x in found)] == expected
+    filtered = tk.filter_arrays(tree)
+    kept = [x for x, leaf in zip(is_in, jax.tree.leaves(tree), strict=True) if tk.is_array(leaf)]
+    assert jax.tree.leaves(tk.path_mask(*selectors, strict=False)(filtered)) == kept
+
+
+def test_classes_combine_with_masks_and_the_first_of_a_table_decides() -> None:
+    norms = tk.path_mask(eqx.nn.LayerNorm)
+    assert jax.tree.leaves((norms | tk.path_mask("**.bias"))(EQX)) == [False, True, True, True, True, True, True]
+    assert jax.tree.leaves((norms & tk.path_mask("**.bias"))(EQX)) == [False, False, False, True, False, True, False]
+    labels = {eqx.nn.LayerNorm: "norm", "**.bias": "bias", dict: "rest"}
+    expected = ["rest", "bias", "norm", "norm", "norm", "norm", "bias"]
+    assert jax.tree.leaves(tk.path_labels(labels)(EQX)) == expected
+    last = {"**.bias": "bias", eqx.nn.LayerNorm: "norm", dict: "rest"}
+    expected = ["rest", "bias", "norm", "bias", "norm", "bias", "bias"]
+    assert jax.tree.leaves(tk.path_labels(last)(EQX)) == expected
+
+
+def test_a_class_without_an_instance_raises_unless_it_may_be_hidden() -> None:
+    message = r"path_mask: the tree has no instance of Dropout\. It has instances of .*LayerNorm, Linear.*dict"
+    with pytest.raises(ValueError, match=message):
+        tk.path_mask("**.bias", eqx.nn.Dropout)(EQX)
+    with pytest.raises(ValueError, match=r"path_labels: the tree has no instance of Dropout"):
+        tk.path_labels({eqx.nn.Dropout: 1}, default=2)(EQX)
+    hidden = {"a": optax.MaskedNode(), "b": 1}
+    assert jax.tree.leaves(tk.path_mask(eqx.nn.Dropout)(hidden)) == [False]
+
+
+NOT_STRICT: dict[str, tuple[Any, Any]] = {
+    "a pattern": (tk.path_mask("nothing", strict=False), [False, False]),
+    "a class": (tk.path_mask(eqx.nn.Dropout, "a", strict=False), [True, False]),
+    "inverse": (~tk.path_mask("nothing", strict=False), [True, True]),
+    "labels": (tk.path_labels({"nothing": 1, eqx.nn.Dropout: 2, "a": 3}, default=4, strict=False), [3, 4]),
+}
+
+
+@pytest.mark.parametrize("case", NOT_STRICT)
+def test_without_strict_what_matches_nothing_is_nothing(case: str) -> None:
+    spec, expected = NOT_STRICT[case]
+    assert jax.tree.leaves(spec({"a": 1, "b": 2})) == expected
+    assert jax.tree.leaves(spec({})) == []
+
+
+def test_without_strict_a_parameter_without_a_label_is_an_error_still() -> None:
+    with pytest.raises(ValueError, match=r"no pattern matches a\. Add a pattern"):
+        tk.path_labels({"b": 1}, strict=False)({"a": 1.0})
+
+
+def test_an_instance_in_place_of_its_class_is_an_error() -> None:
+    unchecked: Any = tk.path_mask
+    with pytest.raises(TypeError, match=r"or a class such as equinox\.nn\.Linear; found LayerNorm"):
+        unchecked.__wrapped__(NORM)

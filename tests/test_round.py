@@ -251,3 +251,9 @@ def test_from_f64_the_mean_holds_down_to_the_smallest_normal_number(dtype: str) 
         for x, mean in ((border, border), (border + unit / 4, border + unit / 4), (border - unit, 0.0), (unit, 0.0)):
             rounded = np.asarray(tk.stochastic_round(jnp.full(N, x, jnp.float64), dtype, KEY)).astype(np.float64)
             assert abs(rounded.mean() - mean) < unit / 20, "what the docstring says no longer holds"
+
+
+def test_the_order_of_the_arguments() -> None:
+    unchecked: Any = tk.stochastic_round
+    with pytest.raises(TypeError, match=r"only those are rounded\. The arguments are \(x, dtype, key\), in this order"):
+        unchecked.__wrapped__(jnp.ones(2), jax.random.key(0), jnp.bfloat16)

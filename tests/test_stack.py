@@ -10,6 +10,7 @@ from typing import Any, assert_type
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -235,6 +236,8 @@ def test_stack_needs_a_tree() -> None:
     [
         ({"a": jnp.ones((2, 3)), "b": jnp.ones(3)}, r"at b found shape \(3,\), at a \(2, 3\)"),
         ({"a": jnp.ones(2), "b": jnp.ones(())}, r"at b found shape \(\)"),
+        ({"a": jnp.ones(3), "b": jnp.ones(2), "c": jnp.ones((2, 1))}, r"at a found shape \(3,\), at b \(2,\)"),
+        ({"a": jnp.ones(()), "b": jnp.ones(2), "c": jnp.ones(2)}, r"at a found shape \(\), at b \(2,\)"),
         (jnp.ones(()), r"at the root found shape \(\), at the root \(\)"),
         ({"a": 1, "f": jax.nn.relu}, "needs a tree with an array"),
         ([], "needs a tree with an array"),
@@ -373,3 +376,11 @@ def test_the_members_of_sharded_arrays_stay_on_their_devices() -> None:
     environ = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     done = subprocess.run([sys.executable, "-c", UNSTACK], capture_output=True, text=True, env=environ)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("dtype", (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn))
+def test_a_numpy_array_of_a_dtype_that_numpy_does_not_know_is_not_left_out_silently(dtype: Any) -> None:
+    tree = {"a": jnp.ones(2), "b": [np.ones(2, dtype)]}
+    with pytest.raises(TypeError, match=r"tree_ravel would leave out the array at b\.0, .*jax\.numpy\.asarray"):
+        tk.tree_ravel(tree)
+    assert tk.tree_ravel(jax.tree.map(jnp.asarray, tree["b"]))[0].shape == (2,)

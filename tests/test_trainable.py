@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import equinox as eqx
+import flax
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import treekit as tk
+from treekit._trainable import declared_frozen
 
 
 @tk.node
@@ -36,6 +38,55 @@ class Registered:
     buffer: Any = dataclasses.field(metadata={"trainable": False})
 
 
+def by_hand(keys: Any) -> Any:
+    """A dataclass that is registered by hand, with these keys."""
+
+    @dataclasses.dataclass
+    class ByHand:
+        weight: Any
+        buffer: Any = dataclasses.field(metadata={"trainable": False})
+
+    def children(x: Any) -> Any:
+        return (x.buffer, x.weight), None
+
+    def rebuild(_: Any, found: Any) -> Any:
+        return ByHand(found[1], found[0])
+
+    if keys is None:
+        jax.tree_util.register_pytree_node(ByHand, children, rebuild)
+    else:
+        jax.tree_util.register_pytree_with_keys(
+            ByHand, lambda x: (tuple(zip(keys, children(x)[0], strict=True)), None), rebuild, children
+        )
+    return ByHand
+
+
+flax_struct: Any = flax.struct  # without types
+
+
+@flax_struct.dataclass
+class OfFlax:
+    weight: Any
+    buffer: Any = flax_struct.field(metadata={"trainable": False})
+    name: Any = flax_struct.field(pytree_node=False, metadata={"trainable": False}, default="x")
+
+
+FLAX: Any = OfFlax
+
+
+class Frozen(eqx.Module):
+    """As paramax's `NonTrainable`: all leaves in an instance are excluded."""
+
+    __treekit_trainable__ = False
+    tree: Any
+
+
+class Thawed(Frozen):
+    __treekit_trainable__ = True
+
+
+ATTRIBUTES = by_hand([jax.tree_util.GetAttrKey("buffer"), jax.tree_util.GetAttrKey("weight")])
+KEYS = by_hand([jax.tree_util.DictKey("buffer"), jax.tree_util.DictKey("weight")])
 ONE = jnp.ones(2)
 CASES: dict[str, tuple[Any, Any]] = {
     "a node": (Norm(ONE, ONE), Norm(True, False)),
@@ -43,6 +94,14 @@ CASES: dict[str, tuple[Any, Any]] = {
     "a subclass": (Deeper(ONE, ONE, Norm(ONE, ONE)), Deeper(True, False, Norm(True, False))),
     "an Equinox module": (Module([Norm(ONE, ONE)], ONE), Module([Norm(True, False)], False)),
     "a registered dataclass": (Registered(ONE, ONE), Registered(True, False)),
+    "registered by hand": (ATTRIBUTES(ONE, {"a": ONE}), ATTRIBUTES(True, {"a": False})),
+    "with keys of a dict": (KEYS([ONE], ONE), KEYS([True], False)),
+    "a dataclass of Flax": (FLAX(ONE, (ONE, ONE)), FLAX(True, (False, False))),
+    "None in and beside buffers": (Norm([None, ONE], [None, ONE]), Norm([None, True], [None, False])),
+    "a class": ([Frozen({"a": ONE, "b": None}), ONE], [Frozen({"a": False, "b": None}), True]),
+    "a subclass that is trained": (Thawed(ONE), Thawed(True)),
+    "a class in a class": (Module(Frozen(ONE), Frozen(ONE)), Module(Frozen(False), Frozen(False))),
+    "nothing in it": (Norm(None, ()), Norm(None, ())),
     "other leaves": (
         {"key": jax.random.key(0), "int": jnp.arange(2), "f": jnp.tanh, "float": 1.0, "name": "a", "none": None},
         {"key": False, "int": False, "f": False, "float": False, "name": False, "none": None},
@@ -72,3 +131,42 @@ def test_under_transformations() -> None:
 def test_a_static_field_is_never_trained_so_it_cannot_be_marked() -> None:
     with pytest.raises(TypeError, match=r"field\(static=True, trainable=False\): a static value is not a leaf"):
         tk.field(static=True, trainable=False)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_classes_declare_is_in_the_order_of_the_leaves_with_none(name: str) -> None:
+    tree, expected = CASES[name]
+    declares = (Norm, Module, Registered, OfFlax, Frozen, ATTRIBUTES, KEYS)
+    declaring = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, declares) and not isinstance(x, Thawed))
+    found = declared_frozen(tree)
+    if not any(isinstance(x, declares) and not isinstance(x, Thawed) for x in declaring):
+        assert found is None
+        return
+    leaves = jax.tree.leaves(expected, is_leaf=lambda x: x is None)
+    assert found is not None and len(found) == len(leaves)
+    assert [frozen for frozen, leaf in zip(found, leaves, strict=True) if leaf is not None] == [
+        not leaf for leaf in leaves if leaf is not None
+    ]
+
+
+def test_an_attribute_that_is_set_later_counts() -> None:
+    class Wrapper(eqx.Module):
+        tree: Any
+
+    assert declared_frozen(Wrapper(ONE)) is None
+    other: Any = Wrapper
+    other.__treekit_trainable__ = False
+    assert declared_frozen([Wrapper(ONE), ONE]) == [True, False]
+
+
+@pytest.mark.parametrize("keys", (None, [jax.tree_util.GetAttrKey("b"), jax.tree_util.GetAttrKey("weight")]))
+def test_a_field_that_is_not_found_among_the_children_raises(keys: Any) -> None:
+    with pytest.raises(TypeError, match=r"ByHand.buffer is declared with .*keys (0, 1|b, weight), and.*register_node"):
+        tk.trainable({"a": by_hand(keys)(ONE, ONE)})
+
+
+def test_is_leaf_is_followed() -> None:
+    tree = [Norm(ONE, ONE), ONE]
+    assert tk.trainable.of_leaves(tree, lambda x: isinstance(x, Norm)) == [False, True]
+    kept = tk.filter(Norm((ONE,), (ONE,)), ~tk.trainable, is_leaf=lambda x: isinstance(x, tuple))
+    assert kept.mean == (ONE,) and kept.scale == (ONE,)

@@ -276,3 +276,27 @@ def test_a_negative_depth_raises() -> None:
 def test_a_class_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^tree_summary takes an instance, found the class MLP: write tree_summary\("):
         tk.tree_summary(eqx.nn.MLP)
+
+
+class Unregistered:
+    def __init__(self) -> None:
+        self.weight = jnp.ones(2)
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.weight
+
+
+def test_an_object_that_is_not_a_node_is_listed_as_that() -> None:
+    tree = {
+        "layer": Unregistered(),
+        "w": jnp.ones(2),
+        "f": jnp.tanh,
+        "g": len,
+        "name": "x",
+        "cls": Unregistered,
+        "n": 1,
+    }
+    rows = {row.name: row for row in tk.tree_summary(tree).rows}
+    assert {name for name, row in rows.items() if row.note} == {"layer"}
+    assert rows["layer"].note == "not a node: never trained" and "Unregistered" in rows["layer"].type
+    assert "not a node: never trained" in str(tk.tree_summary(tree))

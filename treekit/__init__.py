@@ -3,8 +3,8 @@
 `treekit.optax` trains any pytree with Optax, and `treekit.testing` checks classes and optimizers.
 """
 
-from treekit._at.at import tree_at as tree_at
-from treekit._at.at import tree_find as tree_find
+import typing as _typing
+
 from treekit._base.callable import is_truly_callable as is_truly_callable
 from treekit._base.predicates import is_array as is_array
 from treekit._base.predicates import is_array_like as is_array_like
@@ -15,7 +15,9 @@ from treekit._filter import combine as combine
 from treekit._filter import filter as filter
 from treekit._filter import filter_arrays as filter_arrays
 from treekit._filter import partition as partition
+from treekit._filter_scan import filter_scan as filter_scan
 from treekit._graft.graft import graft as graft
+from treekit._hashable_array import HashableArray as HashableArray
 from treekit._map import dtype_preserving_tree_map as dtype_preserving_tree_map
 from treekit._node.decorator import node as node
 from treekit._node.factory import node_factory as node_factory
@@ -31,14 +33,21 @@ from treekit._stack import tree_stack as tree_stack
 from treekit._stack import tree_unstack as tree_unstack
 from treekit._state_dict import to_state_dict as to_state_dict
 from treekit._trainable import trainable as trainable
+from treekit._tree_at import tree_at as tree_at
+from treekit._tree_at import tree_find as tree_find
 from treekit._tree_diff import assert_trees_same as assert_trees_same
 from treekit._tree_diff import tree_diff as tree_diff
+from treekit._tree_shared import tree_shared as tree_shared
 from treekit._tree_summary import tree_summary as tree_summary
 from treekit._typed import Batched as Batched
 from treekit._typed import Typed as Typed
 
+if not _typing.TYPE_CHECKING:  # to type checkers, a name that is not here is an error
+    from treekit._base.missing import __getattr__ as __getattr__
+
 __all__ = [
     "Batched",
+    "HashableArray",
     "Typed",
     "assert_trees_same",
     "check_types",
@@ -47,6 +56,7 @@ __all__ = [
     "field",
     "filter",
     "filter_arrays",
+    "filter_scan",
     "graft",
     "is_array",
     "is_array_like",
@@ -68,6 +78,7 @@ __all__ = [
     "tree_diff",
     "tree_find",
     "tree_ravel",
+    "tree_shared",
     "tree_stack",
     "tree_summary",
     "tree_unstack",

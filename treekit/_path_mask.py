@@ -1,31 +1,31 @@
-"""Select leaves by name: masks and labels made from patterns of key paths."""
+"""Select leaves by name or by class: masks and labels made from patterns of key paths and from classes of nodes."""
 
 import dataclasses
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
 
 from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_names
 from treekit._base.pattern_set import PatternSet, may_match_below
-from treekit._base.patterns import check_pattern, listed, matches, nearest, pattern_text
+from treekit._base.patterns import Pattern, check_pattern_or_class, listed, matches, nearest, pattern_text
 from treekit._base.predicates import is_parameter
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._filter import TreeSpec
 from treekit._mask_spec import MaskSpec
+from treekit._where import no_instance, walk
 
-T = TypeVar("T")
+Selector: TypeAlias = Pattern | type[Any]
 
 
 class NoDefault:
     """The default of `path_labels`, with which a parameter that no pattern matches is an error."""
 
 
-def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathMask":
-    """Return a mask function that is True at every leaf whose key path matches one of the patterns.
+def path_mask(*patterns: Selector, inverse: bool = False, strict: bool = True) -> "PathMask":
+    """Return a mask function that is True at every leaf that one of the patterns or classes selects.
 
     Use it wherever Optax accepts a mask function (`masked`, `adamw(mask=)`, `freeze`, …), and as the `filter_spec` of
     `filter`, `partition` and `filtered`.
@@ -36,11 +36,13 @@ def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathM
     - `*` matches one part, or some of the characters of one; `?` one character; `[abc]` and `[!abc]` as in `fnmatch`;
     - `**` matches any number of parts, including zero: `**.bias` matches `bias` and `layers.0.bias`.
 
-    A compiled `re.Pattern` must match the whole path too (`fullmatch`): write `.*` for any text.
+    A compiled `re.Pattern` must match the whole path too (`fullmatch`): write `.*` for any text. A class, such as
+    `equinox.nn.LayerNorm`, selects all leaves in its instances.
 
     Args:
-        *patterns: globs, or compiled regular expressions.
-        inverse: return a mask that is True where no pattern matches, as `~path_mask(...)` does.
+        *patterns: globs, compiled regular expressions, or classes.
+        inverse: return a mask that is True where nothing matches, as `~path_mask(...)` does.
+        strict: False accepts patterns and classes that match nothing.
 
     Returns:
         A function that maps a tree to a tree of bools with the same structure. `~mask`, `mask | other` and
@@ -48,10 +50,10 @@ def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathM
         patterns give equal masks, which can be hashed and pickled.
 
     Raises:
-        ValueError: you pass no pattern, or an empty one. The mask raises one if a pattern does not match any leaf; the
-            message lists the nearest paths. Patterns that may match a leaf hidden by a `MaskedNode` or None, as inside
-            `masked`, do not raise.
-        TypeError: a pattern is neither a string nor a compiled regular expression.
+        ValueError: you pass no pattern, or an empty one. The mask raises one if a pattern does not match any leaf, or
+            the tree has no instance of a class, unless `strict` is False; the message lists the nearest paths, or the
+            classes. What may match a leaf hidden by a `MaskedNode` or None, as inside `masked`, does not raise.
+        TypeError: a pattern is neither a string, a compiled regular expression nor a class.
 
     >>> import jax.numpy as jnp
     >>> params = {"layers": [{"weight": jnp.ones((2, 2)), "bias": jnp.ones(2)}], "scale": jnp.ones(2)}
@@ -63,27 +65,28 @@ def path_mask(*patterns: str | re.Pattern[str], inverse: bool = False) -> "PathM
     """
     if not patterns:
         raise ValueError("path_mask needs at least one pattern")
-    return PathMask(tuple(map(check_pattern, patterns)), inverse)
+    return PathMask(tuple(map(check_pattern_or_class, patterns)), inverse, strict)
 
 
-def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault) -> "PathLabels":
-    """Return a function that gives every leaf the label of the first pattern that matches its key path.
+def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict: bool = True) -> "PathLabels":
+    """Return a function that gives every leaf the label of the first pattern or class that selects it.
 
     Use it wherever Optax accepts a label function, such as in `treekit.optax.partition`.
 
     Args:
-        table: maps patterns, as in `path_mask`, to labels; their order matters.
-        default: the label of leaves that no pattern matches. Without it, such a parameter is an error, and any other
-            such leaf (a function, a string) gets None.
+        table: maps patterns and classes, as in `path_mask`, to labels; their order matters.
+        default: the label of leaves that nothing matches. Without it, such a parameter is an error, and any other such
+            leaf (a function, a string) gets None.
+        strict: as in `path_mask`.
 
     Returns:
         A function that maps a tree to a tree of labels with the same structure, as `path_mask` does for bools.
 
     Raises:
         ValueError: you pass neither a pattern nor a default, or an empty pattern. The function raises one if a pattern
-            does not match any leaf, as in `path_mask`; and, without a default, if a parameter does not match any
-            pattern. The message lists the paths.
-        TypeError: `table` is not a dict, or a pattern is neither a string nor a compiled regular expression.
+            or a class matches nothing, as in `path_mask`; and, without a default, if nothing matches a parameter. The
+            message lists the paths.
+        TypeError: `table` is not a dict, or a pattern is neither a string, a compiled regular expression nor a class.
 
     >>> import jax.numpy as jnp
     >>> params = {"encoder": {"w": jnp.ones(2)}, "head": {"w": jnp.ones(2), "b": jnp.ones(2)}}
@@ -97,25 +100,26 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault) -> "Pa
         )
     if not table and default is NoDefault:
         raise ValueError("path_labels needs at least one pattern, or a default")
-    return PathLabels(tuple((check_pattern(pattern), label) for pattern, label in table.items()), default)
+    return PathLabels(tuple((check_pattern_or_class(x), label) for x, label in table.items()), default, strict)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PathMask(MaskSpec):
     """The mask function that `path_mask` returns."""
 
-    patterns: tuple[str | re.Pattern[str], ...]
+    patterns: tuple[Selector, ...]
     inverse: bool = False
+    strict: bool = True
 
     def __invert__(self) -> "PathMask":
-        return PathMask(self.patterns, not self.inverse)
+        return dataclasses.replace(self, inverse=not self.inverse)
 
     def __repr__(self) -> str:
-        given = [*map(repr, self.patterns), *(["inverse=True"] if self.inverse else [])]
-        return f"path_mask({', '.join(given)})"
+        options = ["inverse=True"] * self.inverse + ["strict=False"] * (not self.strict)
+        return f"path_mask({', '.join([*map(_written, self.patterns), *options])})"
 
     def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
-        first = _first_matches("path_mask", self.patterns, tree, is_leaf)
+        first = _first_matches("path_mask", self.patterns, tree, is_leaf, self.strict)
         return [(i is None) == self.inverse for _, i in first]
 
 
@@ -123,15 +127,17 @@ class PathMask(MaskSpec):
 class PathLabels(TreeSpec):
     """The label function that `path_labels` returns."""
 
-    table: tuple[tuple[str | re.Pattern[str], Any], ...]
+    table: tuple[tuple[Selector, Any], ...]
     default: Any = NoDefault
+    strict: bool = True
 
     def __call__(self, tree: PyTree) -> Any:
         return jtu.tree_structure(tree).unflatten(self.of_leaves(tree, None))
 
     def __repr__(self) -> str:
-        default = "" if self.default is NoDefault else f", default={self.default!r}"
-        return f"path_labels({dict(self.table)!r}{default})"
+        table = ", ".join(f"{_written(x)}: {label!r}" for x, label in self.table)
+        default = [] if self.default is NoDefault else [f"default={self.default!r}"]
+        return f"path_labels({', '.join(['{' + table + '}', *default, *['strict=False'] * (not self.strict)])})"
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
@@ -140,7 +146,7 @@ class PathLabels(TreeSpec):
         )
 
     def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[Any]:
-        first = _first_matches("path_labels", [pattern for pattern, _ in self.table], tree, is_leaf)
+        first = _first_matches("path_labels", [x for x, _ in self.table], tree, is_leaf, self.strict)
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         default = None if self.default is NoDefault else self.default
         missing = [path for (path, i), x in zip(first, leaves, strict=True) if i is None and is_parameter(x)]
@@ -152,28 +158,57 @@ class PathLabels(TreeSpec):
         return [default if i is None else self.table[i][1] for _, i in first]
 
 
+def _written(x: Selector) -> str:
+    return x.__qualname__ if isinstance(x, type) else repr(x)
+
+
 def _first_matches(
-    name: str, patterns: Sequence[str | re.Pattern[str]], tree: PyTree, is_leaf: IsLeaf
+    name: str, selectors: Sequence[Selector], tree: PyTree, is_leaf: IsLeaf, strict: bool
 ) -> list[tuple[str, int | None]]:
-    """Return the path of every leaf, and the index of the first pattern that matches it."""
-    found = flatten_with_names(tree, is_leaf)
-    names = [path for path, _ in found]
-    first = list(zip(names, map(PatternSet(patterns).first, names), strict=True))
+    """Return the path of every leaf, and the index of the first pattern or class that selects it."""
+    names = [path for path, _ in flatten_with_names(tree, is_leaf)]
+    patterns = {i: x for i, x in enumerate(selectors) if not isinstance(x, type)}
+    which, pattern_set = list(patterns), PatternSet(list(patterns.values()))
+    first = [None if i is None else which[i] for i in map(pattern_set.first, names)]
     if len(set(names)) < len(names):
-        _check_one_name(name, patterns, names)
-    deciding = {i for _, i in first}
-    for i, pattern in enumerate(patterns):
-        if i in deciding or any(matches(pattern, x) for x in names) or _may_match_hidden(pattern, tree, is_leaf):
+        _check_one_name(name, patterns.values(), names)
+    for i, cls in enumerate(selectors):
+        if isinstance(cls, type):
+            below = _below_instances(cls, tree, is_leaf)
+            if below is not None:
+                first = [i if is_in and (j is None or i < j) else j for j, is_in in zip(first, below, strict=True)]
+            elif strict and not any(map(_is_masked_node, jtu.tree_leaves(tree, is_leaf=_is_masked_node))):
+                raise ValueError(f"{name}: {no_instance(cls, (node for _, node in walk(tree, is_leaf=is_leaf)))}")
+    deciding = set(first)
+    for i, pattern in patterns.items():
+        if not strict or i in deciding or any(matches(pattern, x) for x in names):
             continue
-        text = pattern_text(pattern)
-        raise ValueError(
-            f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern must "
-            "match a whole path: '**.name' matches at any depth, and 'name.**' everything below"
-        )
-    return first
+        if not _may_match_hidden(pattern, tree, is_leaf):
+            text = pattern_text(pattern)
+            raise ValueError(
+                f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern "
+                "must match a whole path: '**.name' matches at any depth, and 'name.**' everything below"
+            )
+    return list(zip(names, first, strict=True))
 
 
-def _check_one_name(name: str, patterns: Sequence[str | re.Pattern[str]], names: Sequence[str]) -> None:
+def _below_instances(cls: type[Any], tree: PyTree, is_leaf: IsLeaf) -> list[bool] | None:
+    """Return whether each leaf is in an instance of a class, or is one; None if the tree has no instance."""
+
+    def stop(x: object) -> bool:
+        return isinstance(x, cls) or (is_leaf is not None and is_leaf(x))
+
+    found = jtu.tree_leaves(tree, is_leaf=stop)
+    is_instance = [isinstance(x, cls) for x in found]
+    if not any(is_instance):
+        return None
+    sizes = [
+        len(jtu.tree_leaves(x, is_leaf=is_leaf)) if is_in else 1 for x, is_in in zip(found, is_instance, strict=True)
+    ]
+    return [is_in for is_in, size in zip(is_instance, sizes, strict=True) for _ in range(size)]
+
+
+def _check_one_name(name: str, patterns: Iterable[Pattern], names: Sequence[str]) -> None:
     """Raise a ValueError if a glob matches a name that two leaves have, since it does not say which is meant."""
     shared = [x for x, number in Counter(names).items() if number > 1]
     for pattern in patterns:
@@ -185,7 +220,7 @@ def _check_one_name(name: str, patterns: Sequence[str | re.Pattern[str]], names:
             )
 
 
-def _may_match_hidden(pattern: str | re.Pattern[str], tree: PyTree, is_leaf: IsLeaf) -> bool:
+def _may_match_hidden(pattern: Pattern, tree: PyTree, is_leaf: IsLeaf) -> bool:
     """Whether a pattern may match a leaf that is masked out: None hides one leaf, a MaskedNode also a subtree."""
 
     def stop(x: object) -> bool:

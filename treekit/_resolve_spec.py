@@ -8,7 +8,7 @@ import numpy as np
 from treekit._base.callable import is_truly_callable
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
-from treekit._base.key_path import path_text
+from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_inexact_array, is_parameter
 from treekit._base.tree import prefix_mismatch
 from treekit._base.types import KeyPath, PyTree
@@ -92,7 +92,7 @@ def _check_no_predicate(
     """
     if result is None or not is_spec_leaf(result) or jtu.all_leaves([params]):
         return
-    leaves = jtu.tree_flatten_with_path(params)[0]
+    leaves = flatten_with_path(params)[0]
     kinds: dict[Any, tuple[KeyPath, Any]] = {_kind(x): (path, x) for path, x in leaves}
     for path, leaf in kinds.values():
         try:
@@ -127,7 +127,7 @@ def match_spec(
     Raises:
         ValueError: it is not a prefix of `tree`; the message names the first key path that differs.
     """
-    leaves, prefix_treedef = jtu.tree_flatten_with_path(spec, is_leaf=lambda x: x is None or is_spec_leaf(x))
+    leaves, prefix_treedef = flatten_with_path(spec, lambda x: x is None or is_spec_leaf(x))
     try:
         parts = prefix_treedef.flatten_up_to(tree)
     except ValueError as error:

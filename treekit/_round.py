@@ -64,7 +64,8 @@ def stochastic_round(x: InexactLike, dtype: InexactDtype, key: Key) -> jax.Array
     Array(True, dtype=bool)
     """
     if not is_inexact_dtype(dtype):
-        raise TypeError(f"dtype must be a floating or complex one, found {dtype!r}; only those are rounded")
+        order = ". The arguments are (x, dtype, key), in this order" if is_array(dtype) else ""
+        raise TypeError(f"dtype must be a floating or complex one, found {dtype!r}; only those are rounded{order}")
     have, want = dtype_of(x), jax.dtypes.canonicalize_dtype(dtype)
     if have is None or not issubdtype(have, np.inexact):
         raise TypeError(f"x must be a floating or complex array, found {have or type(x).__name__}")
@@ -77,7 +78,8 @@ def stochastic_round(x: InexactLike, dtype: InexactDtype, key: Key) -> jax.Array
 def is_inexact_dtype(dtype: object, kind: Any = np.inexact) -> bool:
     """Whether an argument is a dtype of floating-point or complex numbers."""
     try:
-        return dtype is not None and issubdtype(jnp.dtype(dtype), kind)  # NumPy takes None for float64
+        # NumPy takes None for float64, and JAX an array for its own dtype.
+        return not (dtype is None or is_array(dtype)) and issubdtype(jnp.dtype(dtype), kind)
     except TypeError:
         return False
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -11,8 +12,9 @@ from jax.sharding import NamedSharding
 
 from treekit._base.dtype import cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import path_text
+from treekit._base.key_path import flatten_with_path, leaf_path_text, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
+from treekit._base.tree import check_no_foreign_floats
 from treekit._filter import partition
 from treekit._tree_diff import TreeDiff, tree_diff
 
@@ -62,7 +64,7 @@ def tree_stack(trees: Iterable[T]) -> T:
                 f"trees[0] and trees[{i}] cannot be stacked: only the values of arrays may differ.\n"
                 f"trees[0] | trees[{i}]:\n{diff}"
             )
-    paths = [path for path, _ in jtu.tree_flatten_with_path(members[0])[0]]
+    paths = [path for path, _ in flatten_with_path(members[0])[0]]
     columns = zip(*map(jtu.tree_leaves, members), strict=True)
     leaves = [_stack_leaves(*args) for args in zip(paths, columns, strict=True)]
     out: T = jtu.tree_structure(members[0]).unflatten(leaves)
@@ -111,20 +113,19 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
     >>> tree_unstack({"w": jnp.arange(2), "f": "relu"})
     ({'f': 'relu', 'w': Array(0, dtype=int32)}, {'f': 'relu', 'w': Array(1, dtype=int32)})
     """
-    shapes: list[tuple[str, tuple[int, ...]]] = [
-        (path_text(path), x.shape) for path, x in jtu.tree_flatten_with_path(tree)[0] if is_array(x)
-    ]
+    leaves, treedef = jtu.tree_flatten(tree)
+    shapes: dict[int, tuple[int, ...]] = {i: x.shape for i, x in enumerate(leaves) if is_array(x)}
     if not shapes:
         raise ValueError("tree_unstack needs a tree with an array: the length of the first axis is the number of trees")
-    where, first = shapes[0]
-    for path, shape in shapes:
-        if not shape or shape[:1] != first[:1]:
+    (usual, _), *_ = Counter(shape[:1] for shape in shapes.values()).most_common()
+    like = next(i for i, shape in shapes.items() if shape[:1] == usual)
+    for i, shape in shapes.items():
+        if not shape or shape[:1] != usual:
             raise ValueError(
                 "tree_unstack needs arrays whose first axes have the same length, the number of trees: at "
-                f"{path} found shape {shape}, at {where} {first}"
+                f"{leaf_path_text(tree, i)} found shape {shape}, at {leaf_path_text(tree, like)} {shapes[like]}"
             )
-    leaves, treedef = jtu.tree_flatten(tree)
-    columns: list[Any] = [_members(x) if is_array(x) else itertools.repeat(x, first[0]) for x in leaves]
+    columns: list[Any] = [_members(x) if is_array(x) else itertools.repeat(x, *usual) for x in leaves]
     return tuple(map(treedef.unflatten, zip(*columns, strict=True)))
 
 
@@ -166,6 +167,7 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
         the tree has complex arrays too, real arrays get the real parts. All other leaves are those of `tree`.
 
     Raises:
+        TypeError: the tree has a NumPy array of bf16 or another dtype that NumPy does not know.
         ValueError: the function is called with an array of another shape.
         TypeError: the function is called with an array that cannot be cast to the dtypes of the leaves, such as a
             complex one for real leaves.
@@ -177,6 +179,7 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
     >>> unravel(flat + 1)
     {'b': Array([1], dtype=bfloat16), 'f': 'relu', 'w': Array([[2., 2.]], dtype=float32)}
     """
+    check_no_foreign_floats(tree, "tree_ravel")
     leaves, treedef = jtu.tree_flatten(tree)
     places = [i for i, x in enumerate(leaves) if is_inexact_array(x)]
     arrays = [leaves[i] for i in places]

@@ -1,15 +1,20 @@
-"""`trainable`: the leaves that can be trained, without the fields that the author of a class excludes."""
+"""`trainable`: the leaves that can be trained, without those that the author of a class excludes."""
 
 import dataclasses
+import functools
 from typing import Any, TypeVar
 
 from treekit._base.dtype import dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, jtu
+from treekit._base.key_path import children_or_none, keyed_children
+from treekit._base.tree import is_none
 from treekit._base.types import IsLeaf, PyTree
 from treekit._mask_spec import MaskSpec
 from treekit._node.field import TRAINABLE
 
 T = TypeVar("T")
+
+_WHOLE_CLASS = "__treekit_trainable__"  # an attribute of a class; False excludes all leaves in its instances
 
 
 class Trainable(MaskSpec):
@@ -19,19 +24,25 @@ class Trainable(MaskSpec):
     running statistics or a fixed embedding. False for every other leaf.
 
     Use it wherever Optax accepts a mask function, and as the `filter_spec` of `treekit.optax.filtered`, `filter` and
-    `partition`. For classes that you did not write, select by name, with `~path_mask("**.running_mean")`. Equinox's own
-    `filter` and `partition` call a function with each leaf, without its field: pass them `trainable(tree)`.
+    `partition`. For classes that you did not write, combine it with a mask by name or by class, such as
+    `trainable & ~path_mask(BatchNorm, "**.running_mean")`; or set the attribute `__treekit_trainable__` of the class to
+    False. Equinox's own `filter` and `partition` call a function with each leaf, without its field: pass them
+    `trainable(tree)`.
     """
 
     def __call__(self, tree: T) -> T:
         """Return a tree of bools: whether each leaf can be trained.
 
         Args:
-            tree: any pytree. Fields of Equinox modules, and of other registered dataclasses, are excluded by
+            tree: any pytree. Fields of other dataclasses, such as Equinox modules, are excluded by
                 `metadata={"trainable": False}`.
 
         Returns:
             A tree of bools with the structure of `tree`.
+
+        Raises:
+            TypeError: a dataclass with such a field is registered without key paths, so which of its children is that
+                field is not known.
 
         >>> import jax
         >>> import jax.numpy as jnp
@@ -52,29 +63,79 @@ class Trainable(MaskSpec):
     def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
         """Return the bools in the order of the leaves."""
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-        excluded = [False] * len(leaves)
-        _exclude(treedef.unflatten(range(len(leaves))), excluded)
-        return [_can_be_trained(x) and not out for x, out in zip(leaves, excluded, strict=True)]
+        numbered = treedef.unflatten(range(len(leaves)))
+        frozen = declared_frozen(numbered) or [False] * len(leaves)
+        numbers = jtu.tree_leaves(numbered, is_leaf=is_none)
+        excluded = {i for i, out in zip(numbers, frozen, strict=False) if out}
+        return [_can_be_trained(x) and i not in excluded for i, x in enumerate(leaves)]
 
 
 trainable: Trainable = Trainable()
 
 
-def _exclude(numbered: Any, excluded: list[bool]) -> None:
-    """Set True in `excluded` for each leaf in a field that is not trained; leaves are replaced by their numbers."""
-    for path, child in jtu.tree_flatten_with_path(numbered, is_leaf=lambda x: x is not numbered)[0]:
-        if not path:  # a leaf
-            return
-        if getattr(path[0], "name", None) in _buffers(type(numbered)):
-            for i in jtu.tree_leaves(child):
-                excluded[i] = True
+def declared_frozen(tree: PyTree) -> list[bool] | None:
+    """Return whether the class around each leaf declares that it is not trained; None if no class does for any leaf.
+
+    A class declares this of a field by `field(trainable=False)` or `metadata={"trainable": False}`, and of all leaves
+    in its instances by `__treekit_trainable__ = False`.
+
+    Returns:
+        One bool for each of `jax.tree.leaves(tree, is_leaf=lambda x: x is None)`.
+
+    Raises:
+        TypeError: which of the children of a dataclass is such a field is not known.
+    """
+    kinds = set[Any]()
+
+    def note_class(x: object) -> bool:
+        kinds.add(type(x))
+        return False
+
+    def is_part(x: object) -> bool:
+        return x is None or _declares(type(x))
+
+    jtu.tree_leaves(tree, is_leaf=note_class)
+    if not any(map(_declares, kinds)):
+        return None
+    found: list[bool] = []
+    parts: list[object] = jtu.tree_leaves(tree, is_leaf=is_part)
+    for x in parts:
+        cls: Any = type(x)
+        if not _declares(cls) or children_or_none(x) is None:  # a leaf, or None
+            found.append(False)
+        elif getattr(cls, _WHOLE_CLASS, True) is False:
+            found += [True] * _size(x)
         else:
-            _exclude(child, excluded)
+            names, keyed = _excluded_fields(cls), keyed_children(x)
+            _check_keys(cls, names, [text for text, _ in keyed])
+            for text, child in keyed:
+                found += [True] * _size(child) if text in names else declared_frozen(child) or [False] * _size(child)
+    return found
 
 
-def _buffers(cls: Any) -> set[str]:
+def _declares(cls: Any) -> bool:
+    return bool(_excluded_fields(cls)) or getattr(cls, _WHOLE_CLASS, True) is False
+
+
+@functools.lru_cache(1_000)  # asked of every class in a tree; classes that are not used any more are forgotten
+def _excluded_fields(cls: Any) -> frozenset[str]:
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-    return {f.name for f in fields if not f.metadata.get(TRAINABLE, True)}
+    return frozenset(f.name for f in fields if not f.metadata.get(TRAINABLE, True))
+
+
+def _check_keys(cls: Any, excluded: frozenset[str], keys: list[str | None]) -> None:
+    """Raise a TypeError if a field that is not trained may be a child whose key is not the name of a field."""
+    unknown = [key for key in keys if key not in {f.name for f in dataclasses.fields(cls)}]
+    if unknown and (missing := sorted(excluded.difference(filter(None, keys)))):
+        raise TypeError(
+            f'{cls.__qualname__}.{missing[0]} is declared with {{"trainable": False}}, but the class is registered so '
+            f"that its children have the keys {', '.join(map(str, keys))}, and which of them is this field is not "
+            "known. Register it with treekit.register_node or jax.tree_util.register_dataclass"
+        )
+
+
+def _size(tree: PyTree) -> int:
+    return len(jtu.tree_leaves(tree, is_leaf=is_none))
 
 
 def _can_be_trained(x: object) -> bool:

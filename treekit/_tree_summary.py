@@ -1,19 +1,22 @@
 """`tree_summary`: walk through a tree, add up what its leaves have, and show it as a table."""
 
 import dataclasses
+import enum
 import functools
 import operator
 import sys
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax.core import Tracer
 
-from treekit._base.describe import count, describe, describe_value, refuse_class
+from treekit._base.describe import count, describe, describe_function, describe_value, refuse_class
 from treekit._base.dtype import ARRAYS, dtype_of, has_dtype, is_number
 from treekit._base.jax import jtu, untyped
 from treekit._base.key_path import is_variable, named_children
+from treekit._base.predicates import is_parameter
 from treekit._base.table import as_html, in_columns
 from treekit._base.types import PyTree
 from treekit._measure import Measured, measure, merge
@@ -40,7 +43,8 @@ class Row(NamedTuple):
         std: their standard deviation.
         nans: how many are NaN.
         infs: how many are infinite.
-        note: a remark, such as that an array is also at another place; or "".
+        note: a remark, such as that an array is also at another place, or that the class of an object is not
+            registered, so JAX does not see what is in it; or "".
     """
 
     name: str
@@ -277,7 +281,7 @@ def _stats_fields(found: Measured | None) -> dict[str, Any]:
 
 
 def _with_notes(rows: list[Row], leaves: list[Any]) -> list[Row]:
-    """Say which leaves have a name in common, and which are one array."""
+    """Say which leaves have a name in common, which are one array, and which are objects."""
     first: dict[int, int] = {}
     names: dict[str, int] = {}
     for row in rows:
@@ -287,8 +291,18 @@ def _with_notes(rows: list[Row], leaves: list[Any]) -> list[Row]:
         notes = [f"{count(names[row.name], 'leaf', 'leaves')} of this name"] if names[row.name] > 1 else []
         if isinstance(x, ARRAYS) and first.setdefault(id(x), i) != i:
             notes.append(f"the same array as {rows[first[id(x)]].name}")
+        if _is_object(x):
+            notes.append("not a node: never trained")
         out.append(row._replace(note="; ".join(notes)) if notes else row)
     return out
+
+
+def _is_object(x: object) -> bool:
+    """Whether a leaf is an instance of a class that is not registered, and may have arrays that JAX does not see."""
+    return not (has_dtype(x) or is_parameter(x) or isinstance(x, _KNOWN) or describe_function(x))
+
+
+_KNOWN: Any = (str, bytes, type, enum.Enum, types.BuiltinFunctionType, functools.partial)
 
 
 def _sharding(x: Any) -> Any:

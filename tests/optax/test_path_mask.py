@@ -163,3 +163,81 @@ def test_in_flax_s_optimizer_a_variable_and_its_value_have_one_path(pattern: Any
     assert (model.layers[0].kernel[...] == before).all()
     with pytest.raises(ValueError, match=r"^path_mask: the pattern '\*\*.bais' matches no leaf.*layers.0.bias"):
         tko.adamw(0.1, mask=tk.path_mask("**.bais")).init(nnx.state(model))
+
+
+class Norm(eqx.Module):
+    weight: Any
+    rate: Any
+    f: Any = jax.nn.relu
+
+
+class Whole(nnx.Module):
+    def __init__(self) -> None:
+        self.dense = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+        self.norm = nnx.LayerNorm(2, rngs=nnx.Rngs(0))
+
+
+def ones_of(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.ones_like(x) if tk.is_inexact_array(x) else x, tree)
+
+
+LAYER = Norm(jnp.ones(2), 0.5)  # a Python number, which Optax's functions see as an array or None
+BY_CLASS: dict[str, tuple[Any, Any]] = {
+    "eqx": (Norm, {"a": LAYER, "b": [LAYER, jnp.ones(2)], "name": "x"}),
+    "nnx": (nnx.LayerNorm, ones_of(Whole())),
+    "node": (Twig, {"a": Twig(jnp.ones(2), (jnp.ones(2), jax.nn.relu)), "b": jnp.ones(2)}),
+}
+WRAPPED: dict[str, Callable[[Any, Any, Any], Any]] = {  # for a mask that is True in norms, labels, and rates
+    "masked": lambda mask, labels, rates: tko.chain(tko.masked(tko.scale(0.0), mask), tko.scale(-1.0)),
+    "filtered": lambda mask, labels, rates: tko.chain(tko.filtered(tko.sgd(1.0), ~mask)),
+    "freeze": lambda mask, labels, rates: tko.chain(tko.freeze(mask), tko.scale(-1.0)),
+    "partition": lambda mask, labels, rates: tko.partition({"norm": tko.set_to_zero(), "rest": tko.sgd(1.0)}, labels),
+    "MultiSteps": lambda mask, labels, rates: tko.MultiSteps(tko.chain(tko.freeze(mask), tko.sgd(1.0)), 1),
+    "mask": lambda mask, labels, rates: tko.chain(tko.scale(0.0), tko.adamw(1.0, weight_decay=1.0, mask=~mask)),
+    "injected": lambda mask, labels, rates: tko.chain(
+        tko.scale(0.0), tko.inject_hyperparams(tko.adamw)(1.0, weight_decay=1.0, mask=~mask)
+    ),
+    "nested": lambda mask, labels, rates: tko.partition(
+        {"norm": tko.freeze(mask), "rest": tko.chain(tko.freeze(mask), tko.sgd(1.0))}, labels
+    ),
+    "rates": lambda mask, labels, rates: tko.chain(tko.sgd(1.0), tko.scale_by_tree(rates)),
+}
+
+
+@pytest.mark.parametrize("kind", BY_CLASS)
+@pytest.mark.parametrize("wrapper", WRAPPED)
+@pytest.mark.parametrize("filtered", (False, True))
+def test_by_class(wrapper: str, kind: str, filtered: bool) -> None:
+    cls, params = BY_CLASS[kind]
+    params = tk.filter_arrays(params) if filtered else params
+    grads = tk.filter(params, tk.is_inexact_array)
+    labels, rates = (tk.path_labels({cls: x}, default=y) for x, y in (("norm", "rest"), (0.0, 1.0)))
+    tx: Any = WRAPPED[wrapper](tk.path_mask(cls), labels, rates)
+    step: Any = jax.jit(lambda g, s: tx.update(g, s, grads)[0]) if filtered else lambda g, s: tx.update(g, s, params)[0]
+    updates = step(grads, tx.init(params))
+    is_in = tk.path_mask(cls)(grads)
+    for x, leaf, norm in zip(
+        *(jax.tree.leaves(t, is_leaf=lambda x: x is None) for t in (updates, grads, is_in)), strict=True
+    ):
+        if leaf is not None:
+            np.testing.assert_array_equal(
+                np.zeros(leaf.shape) if x is None else x, np.full(leaf.shape, 0.0 if norm else -1.0)
+            )
+
+
+def test_a_class_that_is_not_there_raises_in_every_user_unless_told() -> None:
+    params = raw()
+    for strict in (True, False):
+        mask, labels = tk.path_mask(Norm, strict=strict), tk.path_labels({Norm: "a"}, default="a", strict=strict)
+        users: list[Any] = [
+            tko.masked(tko.sgd(1.0), mask),
+            tko.adamw(1.0, mask=mask),
+            tko.filtered(tko.sgd(1.0), ~mask),
+            tko.partition({"a": tko.sgd(1.0)}, labels),
+        ]
+        for tx in users:
+            if strict:
+                with pytest.raises(ValueError, match=r"the tree has no instance of Norm\. It has instances of .*MLP"):
+                    tx.init(params)
+            else:
+                tx.init(params)

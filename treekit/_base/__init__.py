@@ -9,5 +9,6 @@
 - `pattern_set`: which of many patterns match a name, or a name that continues it?
 - `describe`: how is a value written in a message?
 - `states`: is a named tuple the state of an optimizer?
+- `missing`: what does Python say about a name that treekit does not have?
 - `callable`: is an object a function, or a tree that can be called?
 """

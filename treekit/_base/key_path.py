@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from treekit._base.jax import jtu, untyped
-from treekit._base.types import IsLeaf, KeyPath, PyTree
+from treekit._base.types import IsLeaf, KeyPath, PyTree, PyTreeDef
 
 
 def path_text(path: KeyPath, tree: str = "") -> str:
@@ -17,7 +17,7 @@ def path_text(path: KeyPath, tree: str = "") -> str:
 
 def leaf_path_text(tree: PyTree, i: int, is_leaf: IsLeaf = None) -> str:
     """Write the key path of the i-th leaf for an error; only then, since computing paths is slow."""
-    return path_text(jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0][i][0])
+    return path_text(flatten_with_path(tree, is_leaf)[0][i][0])
 
 
 def path_name(path: KeyPath) -> str:
@@ -41,19 +41,34 @@ _TEXT_OF_KEY: dict[Any, str] = {
 
 
 def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:
-    """Flatten a tree, with the name of each leaf. A Flax variable and its value have one name."""
+    """Flatten a tree, with the name of each leaf."""
+    return [(path_name(path), x) for path, x in flatten_with_path(tree, is_leaf)[0]]
+
+
+def flatten_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
+    """Flatten a tree as `jax.tree_util.tree_flatten_with_path` does, with the paths that names are made of.
+
+    They lack the key `value` below a variable of Flax: the variable and its value have one name, since
+    `flax.nnx.Optimizer` shows variables to `init`, and their values to `update`.
+    """
+    found, treedef = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)
+    if not any(_VALUE in path for path, _ in found):  # as in most trees
+        return found, treedef
 
     def stop(x: object) -> bool:
         return is_variable(x) or (is_leaf is not None and is_leaf(x))
 
-    found: list[tuple[str, Any]] = []
+    named: list[tuple[KeyPath, Any]] = []
     for path, x in jtu.tree_flatten_with_path(tree, is_leaf=stop)[0]:
         if is_variable(x) and not (is_leaf is not None and is_leaf(x)):
             inside = jtu.tree_flatten_with_path(x, is_leaf=is_leaf)[0]
-            found += [(path_name((*path, *below[1:])), leaf) for below, leaf in inside]
+            named += [((*path, *below[1:]), leaf) for below, leaf in inside]
         else:
-            found.append((path_name(path), x))
-    return found
+            named.append((path, x))
+    return named, treedef
+
+
+_VALUE = jax.tree_util.GetAttrKey("value")
 
 
 def named_children(x: Any, name: str, is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:

@@ -6,9 +6,7 @@ A table with a pattern a layer takes linear time: a part of a name is looked up,
 import re
 from collections.abc import Callable, Sequence
 
-from treekit._base.patterns import match_part
-
-Pattern = str | re.Pattern[str]
+from treekit._base.patterns import Pattern, match_part
 
 
 class _Globs:

@@ -5,14 +5,15 @@ import fnmatch
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, TypeAlias, cast
 
 from treekit._base.describe import describe_value
 
+Pattern: TypeAlias = str | re.Pattern[str]
 _NEAREST = 5  # the number of paths that an error lists
 
 
-def matches(pattern: str | re.Pattern[str], name: str) -> bool:
+def matches(pattern: Pattern, name: str) -> bool:
     """Whether a pattern matches the whole name of a path."""
     if isinstance(pattern, re.Pattern):
         return pattern.fullmatch(name) is not None
@@ -34,7 +35,7 @@ def _part_matcher(part: str) -> Callable[[str], object]:
     return re.compile(_part_regex(part)).fullmatch
 
 
-def pattern_text(pattern: str | re.Pattern[str]) -> str:
+def pattern_text(pattern: Pattern) -> str:
     """Return a glob, or the source of a regular expression."""
     return pattern.pattern if isinstance(pattern, re.Pattern) else pattern
 
@@ -69,13 +70,21 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(name or "(the root)" for name in names[:_NEAREST]) + more
 
 
-def check_pattern(pattern: object) -> str | re.Pattern[str]:
+def check_pattern_or_class(x: object) -> Pattern | type[Any]:
+    if isinstance(x, type):
+        return x
+    if isinstance(x, (str, re.Pattern)):
+        return check_pattern(cast(object, x))
+    raise TypeError(f"{_MUST_BE}, or a class such as equinox.nn.Linear; found {describe_value(x)}")
+
+
+_MUST_BE = "a pattern must be a string such as '**.bias', or a compiled regular expression over strings"
+
+
+def check_pattern(pattern: object) -> Pattern:
     text: object = getattr(pattern, "pattern", pattern)
     if not isinstance(text, str) or not isinstance(pattern, (str, re.Pattern)):
-        raise TypeError(
-            "a pattern must be a string such as '**.bias', or a compiled regular expression over strings; found "
-            f"{describe_value(pattern)}"
-        )
+        raise TypeError(f"{_MUST_BE}; found {describe_value(pattern)}")
     if pattern == "":
         raise ValueError("a pattern must not be empty; '**' matches every path")
-    return cast("str | re.Pattern[str]", pattern)
+    return cast("Pattern", pattern)

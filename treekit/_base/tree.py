@@ -11,7 +11,8 @@ import jax
 from treekit._base.describe import describe, describe_keys
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
-from treekit._base.key_path import path_text
+from treekit._base.key_path import is_variable, leaf_path_text, path_text
+from treekit._base.predicates import has_gradient, is_inexact_array
 from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
 
 # Faster than a Python function, and called for every node.
@@ -84,6 +85,17 @@ def prefix_mismatch(
     return ValueError(f"{name} does not fit {whole}: {where} it has {found.prefix}, and {whole} {found.tree}")
 
 
+def check_no_foreign_floats(tree: PyTree, name: str) -> None:
+    """Raise a TypeError for a NumPy array of bf16 or float8, which `is_inexact_array` does not select."""
+    for i, x in enumerate(jtu.tree_leaves(tree)):
+        if has_gradient(x) and not is_inexact_array(x):
+            raise TypeError(
+                f"{name} would leave out the array at {leaf_path_text(tree, i)}, {describe(x)}: to NumPy, its dtype is "
+                "not a floating-point one, so treekit.is_inexact_array and Equinox's do not select it. Make it an "
+                "array of JAX: jax.numpy.asarray(x)"
+            )
+
+
 class Mismatch(NamedTuple):
     """Where a tree first differs from a prefix of it, and what each of them has there."""
 
@@ -114,7 +126,8 @@ def _first_mismatch(prefix: PyTree, tree: PyTree, path: KeyPath, are_updates: bo
         return Mismatch(path, *(lengths if isinstance(prefix, (list, tuple)) else describe_keys(mine, others)))
     if _one_level(prefix) != _one_level(tree):
         return Mismatch(path, f"a {type(prefix).__qualname__}", "one with other static values, or in another order")
-    found = (_first_mismatch(mine[key], others[key], (*path, key), are_updates) for key in mine)
+    paths = {key: path if is_variable(prefix) else (*path, key) for key in mine}  # as in flatten_with_path
+    found = (_first_mismatch(mine[key], others[key], paths[key], are_updates) for key in mine)
     return next(filter(None, found), None)
 
 

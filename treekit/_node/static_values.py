@@ -189,5 +189,6 @@ def _static_value_error(cls: type[Any], name: str, value: object, why: str) -> s
     return (
         f"{cls.__qualname__}.{name} is static, and its value, of type {type(value).__qualname__}, {why}. Static values "
         "are compared whenever JAX compares structures: pass a hashable one (a tuple for a list, a frozenset for a "
-        "set), or make the field a data field (without static=True; in data_fields)"
+        "set, a treekit.HashableArray for an array), or make the field a data field (without static=True; in "
+        "data_fields)"
     )

@@ -13,7 +13,7 @@ import numpy as np
 from treekit._base.describe import describe, describe_error, describe_function
 from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import key_name, path_name
+from treekit._base.key_path import flatten_with_path, key_name, path_name
 from treekit._base.predicates import has_gradient, is_parameter
 from treekit._base.table import BOLD, PLAIN, ROWS, YELLOW, as_html, in_colours, in_columns
 from treekit._base.tree import flatten_updates, is_none
@@ -167,7 +167,7 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     tx = normalize(optimizer)
     params = jtu.tree_map(_concrete, params)
     ones = _filled(params, 1.0)
-    leaves = jtu.tree_flatten_with_path(params, is_leaf=is_none)[0]
+    leaves = flatten_with_path(params, is_none)[0]
     start = jtu.tree_map(as_array, tx.init(ones) if state is None else state)
     entries = map_state(start, ones, tx.init)
     owned: dict[int | None, list[Accumulator]] = {}

@@ -12,6 +12,7 @@ import pytest
 
 from tests.optax import cases
 from treekit import optax as tko
+from treekit._base.key_path import flatten_with_names
 from treekit.optax._summary import Summary
 
 PARAMS: Any = {
@@ -88,10 +89,7 @@ def test_wrapped_in_whatever_way(name: str) -> None:
 def test_every_kind_of_params(kind: str) -> None:
     model = cases.make(kind)
     found = tko.summary(tko.chain(tko.trace(0.9), tko.scale(-0.25)), model)
-    paths = {
-        jax.tree_util.keystr(path, simple=True, separator="."): x
-        for path, x in jax.tree_util.tree_leaves_with_path(model)
-    }
+    paths = dict(flatten_with_names(model))
     for row in found.rows:
         leaf = paths[row.path]
         assert row.shape == np.shape(leaf)

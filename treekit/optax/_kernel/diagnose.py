@@ -13,7 +13,7 @@ import optax
 from treekit._base.describe import describe, describe_error
 from treekit._base.dtype import is_weak
 from treekit._base.jax import jtu, untyped
-from treekit._base.key_path import path_text
+from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_array_without_gradient, is_traced
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
@@ -98,7 +98,7 @@ def _missing_params(params: Params, updates: Updates, works_with: Callable[[Any]
 
 
 def _wrong_gradient(updates: Updates, params: Params) -> str:
-    pairs = zip(jtu.tree_flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False)
+    pairs = zip(flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False)
     for (path, param), update in pairs:
         if np.shape(update) != np.shape(param):
             return (
@@ -116,7 +116,7 @@ def _wrong_gradient(updates: Updates, params: Params) -> str:
 def _gradient_of_integers(
     params: Params, updates: Updates, works_without: Callable[[Callable[[Any], Any]], bool]
 ) -> str:
-    pairs = zip(jtu.tree_flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False)
+    pairs = zip(flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False)
     found = [(path, original(x), update) for (path, x), update in pairs]
     found = [(path, x, update) for path, x, update in found if is_array_without_gradient(x)]
     if not found or not works_without(_without_integers(params)):
@@ -171,7 +171,7 @@ _OTHER_STATE = (
 
 def _traced_number(params: Params) -> str:
     """Say what to do if a filter saw a Python number in init, and sees an array in a jitted update; else ""."""
-    for path, x in jtu.tree_flatten_with_path(params)[0]:
+    for path, x in flatten_with_path(params)[0]:
         if is_weak(x) and is_traced(x):
             return (
                 f"At {path_text(path)}, the params have a Python number that jax.jit has made an array: "
@@ -182,7 +182,7 @@ def _traced_number(params: Params) -> str:
 
 
 def _abstract_leaf(params: Params) -> str:
-    for path, x in jtu.tree_flatten_with_path(params)[0]:
+    for path, x in flatten_with_path(params)[0]:
         if isinstance(x, jax.ShapeDtypeStruct):
             return (
                 f"the params have a ShapeDtypeStruct at {path_text(path)}, and this init computes with their values. "
@@ -201,7 +201,7 @@ def _wrong_leaf(error: Exception, params: Params, call: Callable[[Callable[[Any]
     """
     if _is_raised_by_treekit(error) or _runs(functools.partial(call, _hide_nothing)):
         return ""  # it fails for another reason than shapes and structure, such as a lack of memory
-    leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_none)
+    leaves, treedef = flatten_with_path(params, is_none)
     kinds = [None if x is None else np.ndim(x) for _, x in leaves]
     for kind in sorted({*kinds}, key=lambda n: -1 if n is None else n):
         hide = functools.partial(_hide, treedef, [k == kind for k in kinds])

@@ -13,7 +13,7 @@ import optax
 
 from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import is_variable
+from treekit._base.key_path import flatten_with_path, is_variable
 from treekit._base.tree import children_of, is_none
 from treekit._base.types import KeyPath, OptState, Params, PyTree
 from treekit._codes import is_codes
@@ -143,16 +143,17 @@ def _entries(x: object, path: KeyPath, field: tuple[str, str], params: _Params) 
     role = _ROLES.get(field)
     if role not in _SHARED and (pairs := _pairs(x, path, params)) is not None:
         owners = [numbers[0] for leaf, numbers in pairs if not is_placeholder(leaf)]
-        for (below, _), i in zip(jtu.tree_flatten_with_path(x)[0], owners, strict=True):
+        for (below, _), i in zip(flatten_with_path(x)[0], owners, strict=True):
             yield Entry((*path, *below), len(path), *field, i, role or "moment")
     elif is_codes(x) or jtu.all_leaves([x]):
-        for below, leaf in jtu.tree_flatten_with_path(x)[0]:
+        for below, leaf in flatten_with_path(x)[0]:
             yield Entry((*path, *below), len(path), *field, None, role or _role_of_shared(leaf))
     else:
         for key, child in children_of(x).items():
             is_field = isinstance(key, jax.tree_util.GetAttrKey) and not is_variable(x)
             inner = (type(x).__name__, str(key.name)) if is_field else field
-            yield from _entries(child, (*path, key), inner, params)
+            below = path if is_variable(x) else (*path, key)  # as in flatten_with_path
+            yield from _entries(child, below, inner, params)
 
 
 def _pairs(x: object, path: KeyPath, params: _Params) -> list[tuple[object, list[int]]] | None:

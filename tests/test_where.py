@@ -240,3 +240,36 @@ def test_a_name_begins_again_after_an_empty_key() -> None:
     tree = {"": {"w": 1}, "b": 2}
     assert tk.tree_find(tree, "w") == {"w": 1}
     assert tk.tree_find(tree, "*") == {"w": 1, "b": 2}
+
+
+NOWHERE: dict[str, Any] = {
+    "a pattern": "nothing",
+    "a regular expression": re.compile("nothing"),
+    "a class": eqx.nn.Linear,
+    "several": ["nothing", eqx.nn.Linear],
+    "an empty list": [],
+    "a function": lambda t: [],
+}
+
+
+@pytest.mark.parametrize("case", NOWHERE)
+@pytest.mark.parametrize("how", [{"replace_fn": str}, {"replace": [0, 0]}])
+def test_without_strict_what_matches_nothing_is_nothing(case: str, how: dict[str, Any]) -> None:
+    where = NOWHERE[case]
+    assert tk.tree_find(TREE, where, strict=False) == {}
+    many = isinstance(where, list) and "replace" in how
+    out = tk.tree_at(where, TREE, strict=False, **({"replace": [0] * len(where)} if many else how))
+    assert identical(out, TREE) and out is not TREE
+    with pytest.raises(ValueError, match=r"nothing|no instance|where is empty"):
+        tk.tree_at(where, TREE, **how)
+    with pytest.raises(ValueError, match=r"nothing|no instance|where is empty"):
+        tk.tree_find(TREE, where)
+
+
+def test_without_strict_the_others_of_a_list_get_their_replacements() -> None:
+    out: Any = tk.tree_at(["nothing", "layers.1.bias", eqx.nn.Linear, Pair], TREE, [0, 1, 2, 3], strict=False)
+    assert out["layers"][1].bias == 1 and out["head"] == 3 and out["layers"][0].bias == 2
+    with pytest.raises(ValueError, match="matches 3 nodes"):
+        tk.tree_at(["nothing", "**.bias"], TREE, [0, 1], strict=False)
+    with pytest.raises(ValueError, match="the same node twice"):
+        tk.tree_at(["nothing", "head", Pair], TREE, [0, 1, 2], strict=False)

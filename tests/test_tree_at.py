@@ -362,8 +362,20 @@ ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exceptio
         ValueError,
         r"returned \(\), which is not a node",
     ),
-    "no nodes, some replacements": ([1], lambda t: (), {"replace": [1]}, ValueError, r"selects nothing.*replace=\[\]$"),
-    "no nodes, a function": ([1], lambda t: [], {"replace_fn": str}, ValueError, r"selects nothing.*replace=\[\]$"),
+    "no nodes, some replacements": (
+        [1],
+        lambda t: (),
+        {"replace": [1]},
+        ValueError,
+        r"selects nothing.*pass strict=False$",
+    ),
+    "no nodes, a function": (
+        [1],
+        lambda t: [],
+        {"replace_fn": str},
+        ValueError,
+        r"selects nothing.*pass strict=False$",
+    ),
     "into a leaf": (
         {"a": [Undecorated(1)]},
         lambda t: t["a"][0].x,

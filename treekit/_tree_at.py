@@ -1,27 +1,31 @@
 """`tree_at` and `tree_find`: replace or return leaves and subtrees, selected by a function, by name or by class."""
 
-from collections.abc import Callable
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from treekit._at.locate import Marked, Places, Run, check_same, find, hint, is_empty_tuple, locate, mark
-from treekit._at.select import (
+from treekit._base.describe import count, describe_value
+from treekit._base.jax import jtu
+from treekit._base.key_path import children_or_none, flatten_with_path, path_text
+from treekit._base.patterns import listed
+from treekit._base.types import LeafPredicate, PyTree
+from treekit._where import (
     Found,
+    Marked,
+    Places,
+    Run,
     Selector,
     Where,
     by_name,
-    check_apart,
+    find_places,
     is_selector,
     is_several,
-    replace_at,
     select,
     walk,
 )
-from treekit._base.describe import count, describe_value
-from treekit._base.jax import jtu
-from treekit._base.key_path import path_text
-from treekit._base.patterns import listed
-from treekit._base.types import LeafPredicate, PyTree
 
 T = TypeVar("T")
 
@@ -39,16 +43,30 @@ _NOTHING = "where selects nothing: it returned an empty sequence"
 
 # Where `where` may be one of two kinds, pyright does not know the type of a lambda's argument.
 @overload
-def tree_at(where: Selector, tree: T, replace: object, *, is_leaf: LeafPredicate | None = None) -> T: ...
-@overload
 def tree_at(
-    where: Selector, tree: T, *, replace_fn: Callable[[Any], Any], is_leaf: LeafPredicate | None = None
+    where: Selector, tree: T, replace: object, *, is_leaf: LeafPredicate | None = None, strict: bool = True
 ) -> T: ...
 @overload
-def tree_at(where: Callable[[T], Any], tree: T, replace: object, *, is_leaf: LeafPredicate | None = None) -> T: ...
+def tree_at(
+    where: Selector,
+    tree: T,
+    *,
+    replace_fn: Callable[[Any], Any],
+    is_leaf: LeafPredicate | None = None,
+    strict: bool = True,
+) -> T: ...
 @overload
 def tree_at(
-    where: Callable[[T], Any], tree: T, *, replace_fn: Callable[[Any], Any], is_leaf: LeafPredicate | None = None
+    where: Callable[[T], Any], tree: T, replace: object, *, is_leaf: LeafPredicate | None = None, strict: bool = True
+) -> T: ...
+@overload
+def tree_at(
+    where: Callable[[T], Any],
+    tree: T,
+    *,
+    replace_fn: Callable[[Any], Any],
+    is_leaf: LeafPredicate | None = None,
+    strict: bool = True,
 ) -> T: ...
 def tree_at(
     where: Callable[[T], Any] | Selector,
@@ -56,6 +74,8 @@ def tree_at(
     replace: Any = _MISSING,
     replace_fn: Any = _MISSING,
     is_leaf: LeafPredicate | None = None,
+    *,
+    strict: bool = True,
 ) -> T:
     """Return a copy of a tree with some of its leaves or subtrees replaced.
 
@@ -75,12 +95,15 @@ def tree_at(
             order. Each pattern or class must match one node. Pass this or `replace_fn`.
         replace_fn: takes each node that is selected, and returns its replacement.
         is_leaf: as in `jax.tree.flatten`; with `lambda x: x is None` you can replace each None.
+        strict: False skips patterns and classes that match nothing, with their replacements, and accepts a function
+            that returns an empty sequence. If nothing is left to replace, the result is a copy of `tree`.
 
     Returns:
         A tree with the classes and containers of `tree`. `tree` itself is not changed.
 
     Raises:
-        ValueError: nothing is selected (pass `replace=[]` if a function may return an empty sequence); both a node and
+        ValueError: a pattern or a class matches nothing, or a function returns an empty sequence, and `strict` is True
+            and `replace` not `[]`; both a node and
             one inside it are selected; a pattern or a class matches several nodes, and you passed `replace`; a function
             returns something that is not a node of the tree, such as a static field, the same node twice, or one of
             several None; it depends on the leaves; `replace` has another length; or you passed both or neither of
@@ -105,12 +128,18 @@ def tree_at(
             "value there, pass it as replace"
         )
     if is_selector(where):
-        return _replace_selected(where, tree, replace, replace_fn, is_leaf)
+        found = select(where, tree, is_leaf, strict=strict)
+        check_apart(found)
+        if replace_fn is _MISSING:
+            selected: T = replace_at(tree, *_with_values(where, found, replace))
+        else:
+            selected = replace_at(tree, found, [_call(replace_fn, x.node, partial(getattr, x, "name")) for x in found])
+        return selected
     function: Any = where
-    marked, places = _find_places(function, tree, is_leaf)
-    if not (places.nodes or _is_empty(replace)):
-        raise ValueError(f"{_NOTHING}. If that is meant, pass replace=[]")
-    if replace_fn is not _MISSING:
+    marked, places = find_places(function, tree, is_leaf)
+    if strict and not (places.nodes or _is_empty(replace)):
+        raise ValueError(f"{_NOTHING}. If that is meant, pass strict=False")
+    if replace_fn is not _MISSING or not places.nodes:
         nodes = enumerate(places.originals(marked))
         replacements = [_call(replace_fn, x, partial(_name, i, marked, places)) for i, x in nodes]
     else:
@@ -120,22 +149,30 @@ def tree_at(
 
 
 @overload
-def tree_find(tree: PyTree, where: Selector, *, is_leaf: LeafPredicate | None = None) -> dict[str, Any]: ...
+def tree_find(
+    tree: PyTree, where: Selector, *, is_leaf: LeafPredicate | None = None, strict: bool = True
+) -> dict[str, Any]: ...
 @overload
-def tree_find(tree: T, where: Callable[[T], Any], *, is_leaf: LeafPredicate | None = None) -> dict[str, Any]: ...
-def tree_find(tree: PyTree, where: Where, *, is_leaf: LeafPredicate | None = None) -> dict[str, Any]:
+def tree_find(
+    tree: T, where: Callable[[T], Any], *, is_leaf: LeafPredicate | None = None, strict: bool = True
+) -> dict[str, Any]: ...
+def tree_find(
+    tree: PyTree, where: Where, *, is_leaf: LeafPredicate | None = None, strict: bool = True
+) -> dict[str, Any]:
     """Return the leaves and subtrees that `where` selects, by name.
 
     Args:
         tree: any pytree.
         where: as in `tree_at`: a function, a pattern, a class, or a list of patterns and classes.
         is_leaf: as in `jax.tree.flatten`.
+        strict: False returns nothing for a pattern or a class that matches nothing.
 
     Returns:
         The nodes in the order of the tree, by their key paths joined by dots, as in `path_mask`. The root is called "".
 
     Raises:
-        ValueError: nothing is selected; two nodes have one name; or, as in `tree_at`, a function returns something that
+        ValueError: a pattern or a class matches nothing, or a function returns an empty sequence, and `strict` is True;
+            two nodes have one name; or, as in `tree_at`, a function returns something that
             is not a node.
 
     >>> tree_find({"layers": [{"w": 1, "bias": 2}, {"w": 3, "bias": 4}]}, "**.bias")
@@ -144,26 +181,16 @@ def tree_find(tree: PyTree, where: Where, *, is_leaf: LeafPredicate | None = Non
     {'layers.0': {'w': 1}, 'layers.1': {'w': 3}}
     """
     if is_selector(where):
-        return by_name((x.name, x.node) for x in select(where, tree, is_leaf))
+        return by_name((x.name, x.node) for x in select(where, tree, is_leaf, strict=strict))
     function: Any = where
-    marked, places = _find_places(function, tree, is_leaf)
-    if not places.nodes:
-        raise ValueError(_NOTHING)
+    marked, places = find_places(function, tree, is_leaf)
+    if strict and not places.nodes:
+        raise ValueError(f"{_NOTHING}. If that is meant, pass strict=False")
     names = {id(node): name for name, node in walk(marked.tree)}
     pairs = zip(places.nodes, places.originals(marked), strict=True)
     order = {run.which: run.start for run in places.runs}
     nodes = [(order[i], names[id(node)], original) for i, (node, original) in enumerate(pairs)]
     return by_name((name, original) for _, name, original in sorted(nodes, key=lambda found: found[0]))
-
-
-def _replace_selected(where: object, tree: T, replace: object, replace_fn: Any, is_leaf: LeafPredicate | None) -> T:
-    found = select(where, tree, is_leaf)
-    check_apart(found)
-    if replace_fn is _MISSING:
-        out: T = replace_at(tree, *_with_values(where, found, replace))
-    else:
-        out = replace_at(tree, found, [_call(replace_fn, x.node, partial(getattr, x, "name")) for x in found])
-    return out
 
 
 def _call(replace_fn: Callable[[Any], Any], node: object, name: Callable[[], str]) -> Any:
@@ -178,11 +205,14 @@ def _name(i: int, marked: Marked, places: Places) -> str:
     """Return the name of the i-th node that a function returned."""
     marks = [object() for _ in places.nodes]
     tree = places.treedef.unflatten(_exchange(marked.leaves, places.runs, marks))
-    return next(path_text(path) for path, x in jtu.tree_flatten_with_path(tree)[0] if x is marks[i])
+    return next(path_text(path) for path, x in flatten_with_path(tree)[0] if x is marks[i])
 
 
 def _with_values(where: object, found: list[Found], replace: Any) -> tuple[list[Found], list[Any]]:
-    """Return the nodes with their replacements: one for a pattern or a class, or one for each of a list of them."""
+    """Return the nodes with their replacements: one for a pattern or a class, or one for each of a list of them.
+
+    Those that match nothing have been refused before, or are skipped.
+    """
     matched = [[x for x in found if i in x.selectors] for i in range(len(where) if is_several(where) else 1)]
     for nodes in matched:
         if len(nodes) > 1:
@@ -190,24 +220,43 @@ def _with_values(where: object, found: list[Found], replace: Any) -> tuple[list[
                 f"where matches {count(len(nodes), 'node')}: {listed([x.name for x in nodes])}. Pass replace_fn, which "
                 "takes each of them, or select one"
             )
-    if len(found) < len(matched):
+    if len(found) < sum(map(len, matched)):
         raise ValueError(f"where selects the same node twice; it selects {listed([x.name for x in found])}")
     values = _as_list(replace, len(matched), "has") if is_several(where) else [replace]
-    return [node for (node,) in matched], values
+    pairs = [(nodes[0], value) for nodes, value in zip(matched, values, strict=True) if nodes]
+    return [node for node, _ in pairs], [value for _, value in pairs]
 
 
-def _find_places(where: Callable[[Any], Any], tree: PyTree, is_leaf: LeafPredicate | None) -> tuple[Marked, Places]:
-    """Return the tree with marks for leaves, and the places of the nodes that a function returns."""
-    marked = mark(tree, is_leaf)
-    found, plain = find(where, marked), where(tree)
-    if is_empty_tuple(found) or (issubclass(type(found), (tuple, list)) and any(map(is_empty_tuple, found))):
-        marked = mark(tree, lambda x: is_empty_tuple(x) or (is_leaf is not None and is_leaf(x)))
-        found = find(where, marked)
-        if is_empty_tuple(found) and is_empty_tuple(plain):  # not a () of the tree, which is a mark
-            found, plain = list[Any](), list[Any]()
-        elif any(map(is_empty_tuple, found)):
-            raise ValueError(f"where returned (), which is not a node of the tree. {hint(marked, ())}")
-    return marked, locate(found, check_same(plain, found, marked), marked)
+def check_apart(found: list[Found]) -> None:
+    """Raise a ValueError if one of the nodes is inside another, so that its replacement would be lost."""
+    for outer, inner in itertools.pairwise(found):
+        if inner.place[: len(outer.place)] == outer.place:
+            raise ValueError(
+                f"where matches {inner.name!r}, which is inside {outer.name or 'the root'!r}, and where matches that "
+                "too, so one of the replacements would be lost. Match one of them, or call tree_at twice"
+            )
+
+
+def replace_at(tree: PyTree, found: list[Found], values: Iterable[Any]) -> Any:
+    """Return a copy of a tree with other values for nodes that were found in it, none of which is inside another."""
+    if all(children_or_none(x.node) is None for x in found):  # leaves only, which is faster
+        leaves, treedef = jtu.tree_flatten(tree)
+        for x, value in zip(found, values, strict=True):
+            leaves[x.start] = value
+        return treedef.unflatten(leaves)
+    above = {x.place[:i] for x in found for i in range(len(x.place))}
+    return _rebuilt(tree, (), {x.place: value for x, value in zip(found, values, strict=True)}, above)
+
+
+def _rebuilt(x: Any, place: tuple[int, ...], replacements: dict[tuple[int, ...], Any], above: set[Any]) -> Any:
+    if place not in above:
+        return replacements[place] if place in replacements else jtu.tree_map(_same, x)  # a copy, not the same list
+    children, treedef = jtu.tree_flatten(x, is_leaf=functools.partial(operator.is_not, x))
+    return treedef.unflatten(_rebuilt(child, (*place, i), replacements, above) for i, child in enumerate(children))
+
+
+def _same(leaf: object) -> object:
+    return leaf
 
 
 def _is_empty(replace: object) -> bool:

@@ -1,0 +1,179 @@
+"""filter_scan: lax.scan where carry, inputs and outputs are any trees."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, assert_type
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import treekit as tk
+from tests.trees import untyped
+from treekit import optax
+
+EQX: Any = eqx  # of its functions, not all are typed
+KEY = jax.random.key(0)
+
+
+def linear(i: int, n: int = 2) -> Any:
+    return eqx.nn.Linear(n, n, key=jax.random.key(i))
+
+
+def mlp() -> Any:
+    return eqx.nn.MLP(2, 2, 4, depth=1, key=KEY)
+
+
+@tk.node
+class Counter:
+    count: Any
+    f: Any = jnp.tanh
+    name: str = tk.field(default="a", static=True)
+
+
+def count_up(carry: Any, x: Any) -> Any:
+    return tk.replace(carry, count=carry.f(carry.count + (1 if x is None else x))), {"y": carry.count, "f": carry.f}
+
+
+def through_key(key: Any, x: Any) -> Any:
+    key, sub = jax.random.split(key)
+    return key, {"x": jax.random.normal(sub), "of": x}
+
+
+def layer(x: Any, model: Any) -> Any:
+    return model["f"](model["linear"](x)) * model["rate"], jnp.sum(x)
+
+
+def grow(model: Any, scale: Any) -> Any:
+    return jax.tree.map(lambda x: x * scale if eqx.is_array(x) else x, model), model
+
+
+STACKED = tk.tree_stack([{"linear": linear(i), "f": jax.nn.relu, "rate": 2.0} for i in range(3)])
+# f, the first carry, xs and the options
+CASES: dict[str, tuple[Callable[..., Any], Any, Any, dict[str, Any]]] = {
+    "a node": (count_up, Counter(jnp.ones(2)), None, {"length": 3}),
+    "with inputs": (count_up, Counter(jnp.ones(2)), jnp.arange(3.0), {}),
+    "layers": (layer, jnp.ones(2), STACKED, {}),
+    "reverse": (layer, jnp.ones(2), STACKED, {"reverse": True}),
+    "unrolled": (layer, jnp.ones(2), STACKED, {"unroll": 2}),
+    "an Equinox model, as an output too": (grow, mlp(), jnp.arange(1.0, 4.0), {}),
+    "a key": (through_key, KEY, None, {"length": 3}),
+    "keys": (through_key, KEY, {"keys": jax.random.split(KEY, 3), "name": "x"}, {}),
+    "None": (lambda carry, x: (None, None), None, None, {"length": 3}),
+    "NumPy": (lambda carry, x: (carry + x, carry), np.float32(1), np.ones(3, np.float32), {}),
+    "other leaves": (lambda carry, x: (carry, x), {"a": "b", "c": 1, "d": jnp.ones(2)}, [jnp.ones(3), 2.5, len], {}),
+}
+
+
+def by_hand(f: Any, carry: Any, xs: Any, length: Any = None, reverse: bool = False, unroll: int = 1) -> Any:
+    """A loop in Python."""
+    arrays, rest = tk.partition(xs)
+    number = length or len(jax.tree.leaves(arrays)[0])
+    ys: list[Any] = []
+    for i in reversed(range(number)) if reverse else range(number):
+        carry, y = f(carry, tk.combine(jax.tree.map(lambda x, i=i: x[i], arrays), rest))
+        ys.append(jax.tree.map(lambda x: jnp.asarray(x) if tk.is_array(x) else x, y))
+    return carry, tk.tree_stack(ys[::-1] if reverse else ys)
+
+
+def check_close(a: Any, b: Any) -> None:
+    assert untyped.tree.structure(a) == untyped.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if not tk.is_array(x):
+            assert x is y or x == y
+        elif jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            assert (jax.random.key_data(x) == jax.random.key_data(y)).all()
+        else:
+            np.testing.assert_allclose(x, y, rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_a_loop(case: str) -> None:
+    f, init, xs, options = CASES[case]
+    check_close(tk.filter_scan(f, init, xs, **options), by_hand(f, init, xs, **options))
+    jitted: Any = EQX.filter_jit(lambda init, xs: tk.filter_scan(f, init, xs, **options))
+    check_close(jitted(init, xs), by_hand(f, init, xs, **options))
+
+
+def test_what_is_not_an_array_is_the_same_object() -> None:
+    carry, ys = tk.filter_scan(count_up, Counter(jnp.ones(2)), length=3)
+    assert carry.f is jnp.tanh and carry.name == "a" and ys["f"] is jnp.tanh
+
+
+def test_under_grad_and_vmap() -> None:
+    def loss(model: Any, x: Any) -> Any:
+        return jnp.sum(tk.filter_scan(layer, x, model)[0])
+
+    def loop(model: Any, x: Any) -> Any:
+        return jnp.sum(by_hand(layer, x, model)[0])
+
+    x = jnp.ones(2)
+    check_close(EQX.filter_grad(loss)(STACKED, x), EQX.filter_grad(loop)(STACKED, x))
+    xs = jax.random.normal(KEY, (4, 2))
+    each: Any = jax.vmap(functools.partial(loss, STACKED))
+    np.testing.assert_allclose(each(xs), jnp.stack([loop(STACKED, x) for x in xs]), rtol=1e-5)
+
+
+def test_a_training_loop_compiles_one_step() -> None:
+    model, tx = mlp(), optax.sgd(1e-2, momentum=0.9)
+    traces: list[int] = []
+
+    value_and_grad: Any = EQX.filter_value_and_grad(lambda m, x: jnp.sum((m(x) - x) ** 2))
+
+    def step(carry: Any, x: Any) -> Any:
+        traces.append(1)
+        model, state = carry
+        value, grads = value_and_grad(model, x)
+        updates, state = tx.update(grads, state, model)
+        return (optax.apply_updates(model, updates), state), value
+
+    xs = jax.random.normal(KEY, (50, 2))
+    (trained, _), losses = tk.filter_scan(step, (model, tx.init(model)), xs)
+    assert len(traces) == 1 and trained.activation is model.activation
+    assert losses[-10:].mean() < losses[:10].mean()
+
+
+def other(**fields: Any) -> Callable[..., Any]:
+    return lambda carry, _: (tk.replace(carry, **fields), None)
+
+
+START = Counter(jnp.ones(2))
+WRONG: dict[str, tuple[Callable[..., Any], Any, str]] = {
+    "a function": (other(f=jnp.sin), START, r"\bf  value .*tanh.* \| .*sin"),
+    "a static field": (other(name="b"), START, r"name  static value  'a' \| 'b'"),
+    "an array for None": (other(count=None), START, r"count .*f32\[2\] \| None"),
+    "a Python number": (lambda n, _: (n + 1, None), 0, r"start with an array.*\n.*\n.*value +0 \| 1"),
+    "a number that becomes an array": (
+        lambda n, _: (n + jnp.ones(()), None),
+        0.0,
+        r"weak type  weak float 0.0 \| strong f32\[\]",
+    ),
+    "another structure": (lambda x, _: ((x, x), None), jnp.ones(2), "tuple"),
+    "no pair": (lambda x, _: x, START, r"f must return a pair.*found Counter"),
+    "three": (lambda x, _: (x, x, x), jnp.ones(2), "f must return a pair"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_carry_that_changes_raises(case: str) -> None:
+    f, init, message = WRONG[case]
+    with pytest.raises(TypeError, match=f"(?s)filter_scan: .*{message}"):
+        tk.filter_scan(f, init, length=2)
+
+
+def test_what_lax_scan_refuses() -> None:
+    with pytest.raises(TypeError, match=r"carry input and carry output must have equal types"):
+        tk.filter_scan(lambda x, _: (jnp.ones(3), None), jnp.ones(2), length=2)
+    with pytest.raises(ValueError, match="`length` not provided"):
+        tk.filter_scan(lambda x, _: (x, None), jnp.ones(2), {"name": "a"})
+
+
+def test_types() -> None:
+    def f(carry: Counter, x: jax.Array) -> tuple[Counter, str]:
+        return carry, "y"
+
+    carry, ys = tk.filter_scan(f, START, jnp.ones(3))
+    assert_type(carry, Counter)
+    assert_type(ys, str)

@@ -1,0 +1,144 @@
+"""HashableArray: equal by dtype, shape and bytes, so it can be static."""
+
+import copy
+import pickle
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import treekit as tk
+from tests.trees import untyped
+
+NAN = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32)  # two NaN with different bits
+# All of them differ from each other.
+ARRAYS: dict[str, Any] = {
+    "f32": np.ones(2, np.float32),
+    "f64": np.ones(2),
+    "bf16": np.ones(2, ml_dtypes.bfloat16),
+    "fp8": np.ones(2, ml_dtypes.float8_e4m3fn),
+    "int": np.ones(2, np.int32),
+    "bool": np.array([True, False]),
+    "complex": np.ones(2, np.complex64),
+    "another shape": np.ones((2, 1), np.float32),
+    "0-d": np.float32(1),
+    "a number": 1.0,
+    "an int": 1,
+    "a bool": True,
+    "zeros": np.zeros(2, np.float32),
+    "minus zero": -np.zeros(2, np.float32),
+    "NaN": NAN[:1],
+    "another NaN": NAN[1:],
+    "empty": np.zeros((0, 3), np.float32),
+    "empty, another shape": np.zeros((3, 0), np.float32),
+    "a list": [1, 2],
+    "of JAX": jnp.arange(4.0),
+    "of JAX, bf16": jnp.arange(4, dtype=jnp.bfloat16),
+    "a transposed one": np.arange(6.0).reshape(2, 3).T,
+}
+SAME: list[Any] = [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x)), tk.HashableArray]
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_equal_by_dtype_shape_and_bytes(name: str) -> None:
+    x = ARRAYS[name]
+    mine = tk.HashableArray(x)
+    assert [other for other, y in ARRAYS.items() if tk.HashableArray(y) == mine] == [name]
+    for make in (*SAME, lambda mine: tk.HashableArray(np.asarray(mine))):
+        again = make(mine)
+        assert again == mine and hash(again) == hash(mine) and type(again) is tk.HashableArray
+    want = np.asarray(x)
+    assert (mine.dtype, mine.shape) == (want.dtype, want.shape)
+    np.testing.assert_array_equal(np.asarray(mine), want)
+    assert repr(mine) == f"HashableArray({want!r})"
+    assert mine != want.tolist() and (mine == 3) is False
+
+
+def test_the_byte_order_is_that_of_jax() -> None:
+    assert tk.HashableArray(np.ones(2, ">f4")) == tk.HashableArray(jnp.ones(2))
+
+
+@pytest.mark.parametrize("x", (np.ones(3), jnp.ones(3)), ids=("NumPy", "JAX"))
+def test_a_read_only_copy(x: Any) -> None:
+    mine = tk.HashableArray(x)
+    if isinstance(x, np.ndarray):
+        x[0] = 5
+    assert np.asarray(mine).tolist() == [1, 1, 1]
+    with pytest.raises(ValueError, match="read-only"):
+        np.asarray(mine)[0] = 5
+    with pytest.raises(ValueError, match="cannot set WRITEABLE"):
+        np.asarray(mine).setflags(write=True)
+    np.array(mine)[0] = 5  # a copy
+    unchecked: Any = mine
+    with pytest.raises(AttributeError, match="a HashableArray cannot change"):
+        unchecked.shape = (3, 1)
+    assert np.asarray(mine, np.float16).dtype == np.float16 and jnp.asarray(mine).dtype == jnp.float32
+    with pytest.raises(ValueError, match="without a copy"):
+        np.asarray(mine, np.float16, copy=False)
+
+
+@tk.node
+class Stencil:
+    scale: Any
+    weights: tk.HashableArray = tk.field(static=True, converter=tk.HashableArray)
+
+
+class Module(eqx.Module):
+    scale: Any
+    weights: tk.HashableArray = eqx.field(static=True, converter=tk.HashableArray)
+
+
+@pytest.mark.parametrize("cls", (Stencil, Module))
+def test_jit_compiles_once_for_equal_arrays(cls: Any) -> None:
+    traces: list[int] = []
+
+    @jax.jit
+    def f(x: Any) -> Any:
+        traces.append(1)
+        return x.scale * jnp.asarray(x.weights).sum()
+
+    assert f(cls(2.0, jnp.ones(3))) == f(cls(2.0, np.ones(3, np.float32))) == 6
+    assert f(cls(2.0, jnp.zeros(3))) == 0
+    assert len(traces) == 2
+    assert "static value" in str(tk.tree_diff(cls(2.0, jnp.ones(3)), cls(2.0, jnp.zeros(3))))
+    g = jax.jit(lambda x, table: x * jnp.asarray(table), static_argnums=1)
+    assert g(2.0, tk.HashableArray(np.float32(3))) == 6
+
+
+def test_a_static_field_that_gets_an_array_names_it() -> None:
+    @tk.node
+    class Table:
+        values: Any = tk.field(static=True)
+
+    for value in (jnp.ones(2), np.ones(2), (np.ones(2),)):
+        with pytest.raises(TypeError, match=r"Table.values is static.*a treekit\.HashableArray for an array"):
+            Table(value)
+    assert Table((tk.HashableArray(np.ones(2)), "x")).values[1] == "x"
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "objects": (np.array([None]), "an array of objects"),
+    "None": (None, "found None, an array of objects"),
+    "a function": (len, "an array of objects"),
+    "a shape": (untyped.ShapeDtypeStruct((2,), jnp.float32), "an array of objects"),
+    "keys": (jax.random.key(0), r"pass jax\.random\.key_data\(key\)"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str) -> None:
+    x, message = REFUSED[case]
+    with pytest.raises(TypeError, match=message):
+        tk.HashableArray(x)
+
+
+@pytest.mark.parametrize("transform", (jax.jit, jax.vmap, jax.grad))
+def test_a_traced_array_is_refused(transform: Any) -> None:
+    with pytest.raises(TypeError, match="not known while JAX traces a function"):
+        transform(lambda x: tk.HashableArray(x))(jnp.ones(2))
+    with pytest.raises(TypeError, match="not known while JAX traces a function"):
+        transform(lambda x: tk.HashableArray([1.0, x]))(jnp.ones(2))

@@ -1,1 +1,0 @@
-"""`tree_at` and `tree_find`: `locate` finds the nodes that a function returns, `select` those of a name or a class."""

@@ -1,0 +1,115 @@
+"""`filter_scan`: `jax.lax.scan` whose carry, inputs and outputs are whole models."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from treekit._base.describe import describe_value
+from treekit._base.jax import jtu, lax, untyped
+from treekit._base.predicates import is_array
+from treekit._base.types import PyTree
+from treekit._filter import combine, filter_arrays, partition
+from treekit._tree_diff import TreeDiff, tree_diff
+
+Carry = TypeVar("Carry")
+X = TypeVar("X")
+Y = TypeVar("Y")
+
+_OF_ARRAYS = ("shape", "dtype", "weak type", "sharding")
+
+
+@overload
+def filter_scan(
+    f: Callable[[Carry, X], tuple[Carry, Y]],
+    init: Carry,
+    xs: X,
+    length: int | None = None,
+    *,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+) -> tuple[Carry, Y]: ...
+@overload
+def filter_scan(
+    f: Callable[[Carry, None], tuple[Carry, Y]],
+    init: Carry,
+    xs: None = None,
+    length: int | None = None,
+    *,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+) -> tuple[Carry, Y]: ...
+def filter_scan(
+    f: Callable[..., Any],
+    init: PyTree,
+    xs: PyTree = None,
+    length: int | None = None,
+    *,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+) -> tuple[Any, Any]:
+    """Scan as `jax.lax.scan` does, where carry, inputs and outputs may have functions, strings and Python numbers.
+
+    With a model stacked by `tree_stack` as `xs`, this applies its layers one after the other, and compiles one layer
+    only. With a model as the carry, it is a training loop. Call it in a jitted function: outside of one, each call
+    compiles again.
+
+    Args:
+        f: takes a carry like `init` and an entry of `xs`, and returns the next carry and an output.
+        init: the first carry, any pytree. Its leaves that are not arrays must not change, and neither may its
+            structure with all static fields. For a number that changes, pass an array.
+        xs: any pytree, whose arrays have a first axis of one length: each step receives one entry of each array, and
+            all other leaves unchanged.
+        length: the number of steps, needed if `xs` has no arrays.
+        reverse: start from the last entry.
+        unroll: as in `jax.lax.scan`.
+
+    Returns:
+        The last carry, and the outputs: an array of each output has the steps along a new first axis; other leaves of
+        an output are those of the step that was traced.
+
+    Raises:
+        TypeError: a leaf of the carry that is not an array changes, or its structure does; the message lists the
+            differences. Or `f` does not return a pair.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from treekit import tree_stack
+    >>> layers = tree_stack([{"w": jnp.full((2, 2), scale), "f": jnp.tanh} for scale in (0.1, 0.2, 0.3)])
+    >>> def apply(x, layer):
+    ...     x = layer["f"](layer["w"] @ x)
+    ...     return x, jnp.linalg.norm(x)
+    >>> out, norms = filter_scan(apply, jnp.ones(2), layers)
+    >>> out.shape, norms.shape
+    ((2,), (3,))
+    """
+    arrays, rest = partition(init)
+    x_arrays, x_rest = partition(xs)
+    y_rest: PyTree = None
+
+    def step(arrays: Any, x: Any) -> tuple[Any, Any]:
+        nonlocal y_rest
+        pair: Any = f(combine(arrays, rest), combine(x, x_rest))
+        kind: type[object] = pair.__class__
+        if not (issubclass(kind, (tuple, list)) and len(pair) == 2):
+            raise TypeError(
+                f"filter_scan: f must return a pair, the next carry and an output; found {describe_value(pair)}"
+            )
+        carry, y = pair
+        new_arrays = filter_arrays(carry)
+        # lax.scan checks arrays against arrays: it promotes weak types, and names key paths.
+        ignored = _OF_ARRAYS if jtu.tree_structure(new_arrays) == jtu.tree_structure(arrays) else ()
+        found = tree_diff(jtu.tree_map(_shape_of_array, init), jtu.tree_map(_shape_of_array, carry))
+        if diff := TreeDiff(dict.fromkeys(d for d in found if d.kind not in ignored)):
+            raise TypeError(
+                "filter_scan: f must return a carry like the one that it takes, in which only the values of arrays "
+                f"differ. If a Python number changes, start with an array: jax.numpy.asarray(0.0).\n"
+                f"carry | the carry that f returns:\n{diff}"
+            )
+        y_arrays, y_rest = partition(y)
+        return new_arrays, y_arrays
+
+    carry, ys = lax.scan(step, arrays, x_arrays, length, reverse, unroll)
+    return combine(carry, rest), combine(ys, y_rest)
+
+
+def _shape_of_array(x: Any) -> Any:
+    return untyped.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
