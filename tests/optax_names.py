@@ -79,8 +79,9 @@ def lists(module: str) -> str:
         replacement = next((new for old, new in REPLACEMENTS if old is value), None)
         if replacement is not None:
             package, _, file_name = replacement.__module__.rpartition(".")
-            imports.append(f"from {package} import {file_name} as _{file_name}")
-            assigned.append(f"{name}: Final = _{file_name}.{replacement.__name__}")
+            alias = "_" + file_name.lstrip("_")
+            imports.append(f"from {package} import {file_name} as {alias}")
+            assigned.append(f"{name}: Final = {alias}.{replacement.__name__}")
         elif (wrapper := _wrapper(name, value)) is not None:
             imports += [f"import {path} as _optax", "from treekit.optax._lookup import factory_types as _ours"]
             assigned.append(f"{name}: Final = _ours.{wrapper}(_optax.{name})")

@@ -33,17 +33,18 @@ from treekit.optax._functions.averages import periodic_update as periodic_update
 from treekit.optax._functions.eight_bits import decode_state as decode_state
 from treekit.optax._functions.eight_bits import encode_state as encode_state
 from treekit.optax._functions.eval_params import get_ema as get_ema
-from treekit.optax._functions.hyperparams import get_hyperparams as get_hyperparams
-from treekit.optax._functions.hyperparams import set_hyperparams as set_hyperparams
 from treekit.optax._functions.summary import summary as summary
+from treekit.optax._hyperparams import get_hyperparams as get_hyperparams
+from treekit.optax._hyperparams import set_hyperparams as set_hyperparams
+from treekit.optax._inject import inject_hyperparams as inject_hyperparams
 from treekit.optax._lookup.wrap_optax import replace as _replace
 from treekit.optax._lookup.wrap_optax import wrap_attribute as _wrap_attribute
 from treekit.optax._lookup.wrap_optax import wrap_module as _wrap_module
+from treekit.optax._scale_by_tree import scale_by_tree as scale_by_tree
 from treekit.optax._wrappers.apply_if_finite import apply_if_finite as apply_if_finite
 from treekit.optax._wrappers.conditionally import conditionally_mask as conditionally_mask
 from treekit.optax._wrappers.conditionally import conditionally_transform as conditionally_transform
 from treekit.optax._wrappers.dtype_preserving import dtype_preserving as dtype_preserving
-from treekit.optax._wrappers.inject import inject_hyperparams as inject_hyperparams
 from treekit.optax._wrappers.lbfgs import lbfgs as lbfgs
 from treekit.optax._wrappers.lbfgs import value_and_grad_from_state as value_and_grad_from_state
 from treekit.optax._wrappers.masking import filtered as filtered
@@ -54,7 +55,6 @@ from treekit.optax._wrappers.masking import selective_transform as selective_tra
 from treekit.optax._wrappers.monitor import monitor as monitor
 from treekit.optax._wrappers.multi_steps import MultiSteps as MultiSteps
 from treekit.optax._wrappers.params_ema import params_ema as params_ema
-from treekit.optax._wrappers.scale_by_tree import scale_by_tree as scale_by_tree
 
 multi_transform = partition
 _replace(globals())
@@ -81,5 +81,5 @@ for _name, _module in list(vars(_optax).items()):
         sys.modules.setdefault(f"{__name__}.{_name}", _wrap_module(_module, f"{__name__}.{_name}"))
 
 # Where the classes of states were before; pickles made then name these modules.
-for _name in ("dtype_preserving", "params_ema", "scale_by_tree"):
+for _name in ("dtype_preserving", "params_ema"):
     sys.modules[f"{__name__}._{_name}"] = sys.modules[f"{__name__}._wrappers.{_name}"]

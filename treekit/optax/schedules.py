@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from treekit.optax._wrappers.inject import inject_hyperparams as inject_hyperparams
+from treekit.optax._inject import inject_hyperparams as inject_hyperparams
 
 if TYPE_CHECKING:
     from treekit.optax._lookup.names_schedules import *

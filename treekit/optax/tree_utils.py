@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from optax.tree_utils import tree_where as tree_where
     from optax.tree_utils import tree_zeros_like as tree_zeros_like
 
+    from treekit.optax import _hyperparams as _hyperparams
     from treekit.optax._functions import apply as _apply
-    from treekit.optax._functions import hyperparams as _hyperparams
 
     tree_map_params: Final = _apply.tree_map_params
     tree_set: Final = _hyperparams.tree_set

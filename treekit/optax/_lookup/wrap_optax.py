@@ -12,7 +12,8 @@ from treekit._base.jax import jtu
 from treekit._base.types import OptState, Params, Updates
 from treekit._resolve_spec import resolve_spec
 from treekit.optax._functions.eval_params import schedule_free_eval_params
-from treekit.optax._functions.hyperparams import tree_set
+from treekit.optax._hyperparams import tree_set
+from treekit.optax._inject import bind, inject_hyperparams
 from treekit.optax._kernel.argument_kind import Kind, check_argument, kind_of
 from treekit.optax._kernel.boundary import at_boundary, normalize
 from treekit.optax._kernel.resolve_masks import resolve_mask
@@ -28,7 +29,6 @@ from treekit.optax._kernel.transformation import (
 )
 from treekit.optax._lookup.chain import with_last_step
 from treekit.optax._lookup.tree_functions import is_on_trees, on_parameters
-from treekit.optax._wrappers.inject import bind, inject_hyperparams
 
 # Wherever Optax has the function on the left, under any name, treekit has the one on the right.
 REPLACEMENTS: list[tuple[Any, Any]] = [
