@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState, StatefulSchedule, WrappedSchedule
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen
+from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen, unshared
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_inexact_array, is_narrow
 from treekit._base.types import OptState, Params, TransformationLike, Updates
@@ -235,7 +235,9 @@ def _injected(arguments: _Arguments, hyperparam_dtype: object) -> Core:
             values = {**numbers, **dict.fromkeys(states, 0)}
         else:
             values = {**arguments.numbers, **{name: _first_value(arguments, name, x) for name, x in states.items()}}
-        hyperparams = {name: _store(arguments, name, x, dtype) for name, x in values.items()}
+        stored = [_store(arguments, name, x, dtype) for name, x in values.items()]
+        # A donated step deletes the arrays of the state, so none of them may be the user's own.
+        hyperparams = dict(zip(values, unshared(stored, values.values()), strict=True))
         inner_state = make(hyperparams, params).init(params)
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
@@ -313,7 +315,7 @@ def _store(arguments: _Arguments, name: str, x: Any, float_dtype: Any) -> Any:
     stated = _states_dtype(x) and (not is_integer or callable(argument) or _states_dtype(argument))
     keeps = stated or not is_real or (is_integer and says.keeps_ints)
     dtype = dtype if keeps else float_dtype
-    if not _fits(x, dtype):
+    if not fits(x, dtype):
         raise TypeError(
             f"the hyperparameter {name!r} of {arguments.name} is {describe(x)}, which {jnp.dtype(dtype)} cannot hold. "
             f"Pass it on unchanged, static_args={name!r}, or as an array of a dtype that holds it"
@@ -325,7 +327,7 @@ def _states_dtype(x: object) -> bool:
     return has_dtype(x) and not is_weak(x)
 
 
-def _fits(x: Any, dtype: Any) -> bool:
+def fits(x: Any, dtype: Any) -> bool:
     """Whether an array of this dtype holds an int exactly, and any other number without becoming infinite."""
     try:
         check_fits(x, dtype)
