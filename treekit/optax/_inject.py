@@ -16,7 +16,7 @@ from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen, unshared
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_inexact_array, is_narrow
-from treekit._base.types import OptState, Params, TransformationLike, Updates
+from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._round import widen
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.state_map import is_params_placeholder
@@ -224,8 +224,9 @@ def _sort(
 def _injected(arguments: _Arguments, hyperparam_dtype: object) -> Core:
     def make(hyperparams: dict[str, Any], *trees: object) -> Core:
         """Make the core with these hyperparameters, for trees like these."""
-        must_widen = _must_widen(jtu.tree_leaves((hyperparams, trees)))
-        return _in_float32(arguments.make(widen(hyperparams))) if must_widen else arguments.make(hyperparams)
+        if _must_widen(trees, hyperparams):
+            return _in_float32(arguments.make(widen(hyperparams)))
+        return arguments.make(hyperparams)
 
     def init(params: Params) -> optax.InjectStatefulHyperparamsState:
         dtype = _float_dtype(hyperparam_dtype, params)
@@ -331,10 +332,13 @@ def fits(x: Any, dtype: Any) -> bool:
     """Whether an array of this dtype holds an int exactly, and any other number without becoming infinite."""
     try:
         check_fits(x, dtype)
-        is_int = isinstance(x, (int, np.integer)) and not isinstance(x, bool)
-        return not is_int or int(np.asarray(int(x)).astype(dtype).real) == int(x)
+        is_int = isinstance(x, _INTS) and not isinstance(x, bool)
+        return not is_int or int(np.real(np.asarray(int(x)).astype(dtype))) == int(x)
     except OverflowError:
         return False
+
+
+_INTS: Any = (int, np.integer)
 
 
 def _float_dtype(stated: object, params: Params) -> Any:
@@ -345,13 +349,14 @@ def _float_dtype(stated: object, params: Params) -> Any:
     return jnp.float64 if wide else jnp.float32
 
 
-def _must_widen(arrays: list[Any]) -> bool:
-    """Whether JAX refuses to multiply arrays, since one is a float8, or since it is strict and their dtypes differ."""
+def _must_widen(trees: PyTree, hyperparams: dict[str, Any]) -> bool:
+    """Whether JAX refuses to multiply arrays: a float8 by another dtype, or any two dtypes if it is strict."""
+    is_strict = untyped.config.jax_numpy_dtype_promotion == "strict"
+    arrays = jtu.tree_leaves((trees, hyperparams) if is_strict else trees)
     narrow = {x.dtype for x in arrays if is_narrow(x)}
-    if not narrow or any(dtype.itemsize == 1 for dtype in narrow):
-        return bool(narrow)
-    floats = {dtype_of(x) for x in arrays if issubdtype(dtype_of(x), jnp.floating)}
-    return len(floats) > 1 and untyped.config.jax_numpy_dtype_promotion == "strict"
+    if not (narrow and is_strict):
+        return any(dtype.itemsize == 1 for dtype in narrow)
+    return len({dtype_of(x) for x in arrays if issubdtype(dtype_of(x), jnp.floating)}) > 1
 
 
 def _in_float32(inner: Core) -> Core:

@@ -3,7 +3,6 @@
 The type of the value, and the name, annotation and default of its parameter decide. Nothing is called to find out.
 """
 
-import collections.abc
 import contextlib
 import enum
 import inspect
@@ -123,6 +122,7 @@ _TYPES: dict[str, Any] = {
     "object": object,
     "str": str,
 }
+_FUNCTION = typing.get_origin(Callable[[], None])
 
 
 def _types(annotation: Any) -> frozenset[str]:
@@ -138,7 +138,7 @@ def _types(annotation: Any) -> frozenset[str]:
     members = typing.get_args(annotation) if is_union else (annotation,)
     found = {next((name for name, each in _TYPES.items() if member == each), "another") for member in members}
     for member in members:
-        takes = typing.get_args(member)[0] if typing.get_origin(member) is collections.abc.Callable else ...
+        takes = typing.get_args(member)[0] if typing.get_origin(member) is _FUNCTION else ...
         if takes == [optax.Params] or (takes is not ... and len(takes) == 1 and found & {"Any", "object"}):
             found.add("params")
     return frozenset(found)

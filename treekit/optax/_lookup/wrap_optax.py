@@ -133,13 +133,14 @@ def _wrap_argument(argument: object, says: Parameter, name: str, factory: str) -
     A transformation of treekit becomes its core. An argument that may be a function or a tree becomes a function, which
     decides when it is called with the params; so Optax's own `callable(mask)` is right.
     """
-    x: Any = without_multi_steps(argument)
+    x = without_multi_steps(argument)
     if is_ours(x):
         return _link(x)
     if says.role == "mask" and x is not None:
         return functools.partial(resolve_mask, x, name=name)
     if _is_tuple(x):  # the links of a chain, in a named chain with their names
-        return tuple(_wrap_argument(item, says, name, factory) for item in x)
+        items: Any = x
+        return tuple(_wrap_argument(item, says, name, factory) for item in items)
     if callable(x) and not jtu.all_leaves([x]):
         if says.role == "params":
             return functools.partial(_call_or_resolve, x, name)
