@@ -293,9 +293,10 @@ def _first_value(arguments: _Arguments, name: str, state: object) -> object:
 
 
 def _not_a_schedule(arguments: _Arguments, name: str, found: str) -> TypeError:
-    value = describe_value(arguments.by_name[name][1])
+    value = arguments.by_name[name][1]
+    shown = describe_value(value) if jtu.all_leaves([value]) else f"a {type(value).__name__}"  # a model, perhaps
     return TypeError(
-        f"the argument {name!r} of {arguments.name} is {value}, which inject_hyperparams uses as a schedule. {found}. "
+        f"the argument {name!r} of {arguments.name} is {shown}, which inject_hyperparams uses as a schedule. {found}. "
         f"To pass it on unchanged, name it: static_args={name!r}"
     )
 
@@ -329,16 +330,20 @@ def _states_dtype(x: object) -> bool:
 
 
 def fits(x: Any, dtype: Any) -> bool:
-    """Whether an array of this dtype holds an int exactly, and any other number without becoming infinite."""
+    """Whether an array of this dtype holds an int exactly, and any other number without becoming infinite or an int."""
     try:
         check_fits(x, dtype)
-        is_int = isinstance(x, _INTS) and not isinstance(x, bool)
-        return not is_int or int(np.real(np.asarray(int(x)).astype(dtype))) == int(x)
-    except OverflowError:
+        if isinstance(x, bool) or not isinstance(x, _ON_HOST):
+            return True
+        if issubdtype(dtype, jnp.integer):
+            return bool(int(x) == x and jnp.iinfo(dtype).min <= int(x) <= jnp.iinfo(dtype).max)
+        return not isinstance(x, _INTS) or int(np.real(np.asarray(float(x)).astype(dtype))) == int(x)
+    except (OverflowError, ValueError):  # ValueError for the int of a NaN
         return False
 
 
 _INTS: Any = (int, np.integer)
+_ON_HOST: Any = (*_INTS, float, np.floating)
 
 
 def _float_dtype(stated: object, params: Params) -> Any:

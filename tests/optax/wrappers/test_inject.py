@@ -356,6 +356,13 @@ def test_a_function_that_is_not_a_schedule_is_an_error_that_says_static_args(val
     assert sort(value, static_args=["x"]) == ("static", value)
 
 
+def test_a_model_for_a_rate_is_not_written_out() -> None:
+    tx = tko.inject_hyperparams(tko.adam)(cases.model().mlp)
+    with pytest.raises(TypeError, match=r"^the argument 'learning_rate' of adam is a \w+, which .*it raised") as caught:
+        tx.init(cases.arrays())
+    assert len(str(caught.value)) < 700
+
+
 def test_a_schedule_that_changes_what_it_returns_is_an_error_in_update() -> None:
     answers = iter([0.1, None])
     tx = tko.inject_hyperparams(any_factory)(lambda count: next(answers))
@@ -932,6 +939,9 @@ UNFIT: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "with a dtype": (optax.sgd, {"learning_rate": 257}, jnp.bfloat16),
     "a seed": (lambda seed: optax.noisy_sgd(0.1, key=seed), {"seed": 2**40}, None),
     "a float that is infinite": (optax.sgd, {"learning_rate": 1e50}, None),
+    "with a dtype, a longer one": (optax.sgd, {"learning_rate": 2**70 + 1}, jnp.bfloat16),
+    "a fraction for an int": (optax.sgd, {"learning_rate": 0.5}, jnp.int32),
+    "nan for an int": (optax.sgd, {"learning_rate": float("nan")}, jnp.int32),
     "with a dtype, a float": (optax.sgd, {"learning_rate": 1e6}, jnp.float16),
 }
 
