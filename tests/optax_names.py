@@ -71,8 +71,9 @@ def _names(module: str, path: str) -> str:
             imports.append(f"from {replacement.__module__} import {name} as {name}")
         elif replacement is not None:
             package, _, file_name = replacement.__module__.rpartition(".")
-            imports.append(f"from {package} import {file_name} as _{file_name}")
-            assigned.append(f"{name}: Final = _{file_name}.{replacement.__name__}")
+            alias = "_" + file_name.lstrip("_")
+            imports.append(f"from {package} import {file_name} as {alias}")
+            assigned.append(f"{name}: Final = {alias}.{replacement.__name__}")
         elif (wrapper := _wrapper(name, value)) is not None:
             imports += [f"import {path} as _optax", "from treekit.optax._names import factories as _ours"]
             assigned.append(f"{name}: Final = _ours.{wrapper}(_optax.{name})")

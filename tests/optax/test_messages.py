@@ -40,6 +40,12 @@ def update_without_value(tx: Any) -> Any:
     return tx.update(PARAMS, tx.init(PARAMS), PARAMS)
 
 
+def step(factory: str, args: list[Any]) -> Any:
+    """A schedule is called when its value is needed, and not before."""
+    tx = call(tko, factory, *args)
+    return tx.update(PARAMS, tx.init(PARAMS), PARAMS)
+
+
 SCHEDULED: list[tuple[str, str, list[Any]]] = [
     ("adam", "learning_rate", [MODEL]),
     ("adamw", "weight_decay", [0.1, 0.9, 0.999, 1e-8, 0.0, None, MODEL]),
@@ -79,7 +85,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     },
     **{
         f"a model for {name} of {factory}": (
-            partial(call, tko, factory, *args),
+            partial(step, factory, args),
             rf"^{name} of {factory} must be a number or a schedule, found a MLP\. Called with a count, it raised \w+",
         )
         for factory, name, args in SCHEDULED

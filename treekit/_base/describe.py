@@ -21,6 +21,7 @@ _ONE_LINE = 10**9  # columns
 _WIDTH = 60  # columns for a value
 _ERROR_WIDTH = 300
 _KEYS = 24  # listed at most
+_BITS = 128  # of an int that is written digit by digit
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
 _SHOW_ADDRESSES: frozenset[Any] = frozenset({object.__repr__})
 _JITTED: Any = untyped.jit(len).__class__
@@ -38,6 +39,8 @@ def describe(x: object, *, short: bool = True) -> str:
         return f"{name}[{','.join(map(str, x.shape))}]{numpy}{'(deleted)' if is_deleted(x) else ''}"
     if dtype_of(x) is None:
         return "None" if x is None else type(x).__name__
+    if isinstance(x, int) and x.bit_length() > _BITS:  # Python refuses to write the longest
+        return f"{type(x).__name__} of {x.bit_length():,} bits"
     return f"{type(x).__name__} {x!r}"
 
 

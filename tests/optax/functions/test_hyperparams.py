@@ -232,10 +232,21 @@ def test_what_an_int_cannot_become(value: Any, shown: str) -> None:
         tko.set_hyperparams(state, n=value)
 
 
-@pytest.mark.parametrize("value", (1e50, -1e50, np.float64(1e50), 10**400))
-def test_a_finite_number_does_not_become_infinite(value: Any) -> None:
+@pytest.mark.parametrize(
+    "value, shown",
+    [
+        (1e50, r"float 1e\+50"),
+        (-1e50, r"float -1e\+50"),
+        (np.float64(1e50), r"f64\[\]\(numpy\)"),
+        pytest.param(10**400, "int of 1,329 bits", id="long"),
+        pytest.param(-(10**5000), "int of 16,610 bits", id="longer than Python writes"),
+        (2**24 + 1, "int 16777217"),
+        (np.int32(2**24 + 1), r"i32\[\]\(numpy\)"),
+    ],
+)
+def test_a_number_that_the_dtype_cannot_hold_is_refused_and_shown_in_short(value: Any, shown: str) -> None:
     state = tko.inject_hyperparams(tko.sgd)(0.1).init(jnp.ones(2))
-    with pytest.raises(TypeError, match=r"learning_rate is f32\[\], and cannot become"):
+    with pytest.raises(TypeError, match=rf"^learning_rate is f32\[\], and cannot become {shown}$"):
         tko.set_hyperparams(state, learning_rate=value)
     assert tko.set_hyperparams(state, learning_rate=np.inf).hyperparams["learning_rate"] == np.inf
 
@@ -275,10 +286,92 @@ def test_a_state_without_hyperparameters() -> None:
         tko.set_hyperparams(state, learning_rate=0.1)
 
 
-def test_params_with_such_a_name_are_no_hyperparameters() -> None:
-    params = {"hyperparams": {"scale": jnp.ones(2)}, "inner_state": jnp.ones(2)}
-    state = tko.inject_hyperparams(tko.sgd)(0.1, momentum=0.9).init(params)
-    assert sorted(rates(state)) == ["learning_rate", "momentum"]
+def look_alike(count: Any) -> Any:
+    """Params with the names of an injected state."""
+    hyperparams = {"learning_rate": jnp.ones(()), "scale": jnp.ones(())}
+    return {"count": count, "hyperparams": hyperparams, "inner_state": jnp.ones(2)}
+
+
+def pure(x: Any) -> Any:
+    """A state as Orbax and Flax restore it: dicts, without what is empty."""
+    if hasattr(x, "_asdict"):
+        x = x._asdict()
+    elif isinstance(x, tuple):
+        x = {str(i): each for i, each in enumerate(x)}
+    if not isinstance(x, dict):
+        return x
+    return {key: each for key, value in x.items() if (each := pure(value)) is not None and len(jax.tree.leaves(each))}
+
+
+NOT_INJECTED: dict[str, Callable[[Any], Any]] = {
+    "adam": lambda params: tko.adam(0.1).init(params),
+    "of optax": lambda params: optax.adam(0.1).init(params),
+    "masked": lambda params: tko.masked(tko.adam(0.1), True).init(params),
+    "MultiSteps": lambda params: tko.MultiSteps(tko.adam(0.1), 2).init(params),
+    "params_ema": lambda params: tko.params_ema(0.9).init(params),
+    "in a dict with the params": lambda params: {"params": params, "state": tko.adam(0.1).init(params)},
+    "restored": lambda params: pure(optax.adam(0.1).init(params)),
+}
+
+
+@pytest.mark.parametrize("make", NOT_INJECTED.values(), ids=NOT_INJECTED)
+@pytest.mark.parametrize("count", [jnp.ones(2), jnp.ones(())], ids=["vector", "number"])
+def test_params_with_such_names_are_not_hyperparameters(make: Any, count: Any) -> None:
+    state = make(look_alike(count))
+    assert rates(state) == {}
+    with pytest.raises(ValueError, match="the state has no hyperparameters"):
+        tko.set_hyperparams(state, learning_rate=0.5)
+
+
+def test_an_integer_param_count_is_not_a_count() -> None:
+    state = tko.adam(0.1).init(look_alike(jnp.array(3)))
+    assert rates(state) == {}
+
+
+@pytest.mark.parametrize("restore", [lambda state: state, pure], ids=["by class", "restored"])
+@pytest.mark.parametrize("factory", [tko.sgd, tko.adam], ids=["sgd", "adam"])
+def test_only_those_of_the_optimizer_are_found_beside_such_params(factory: Any, restore: Any) -> None:
+    params = look_alike(jnp.ones(()))
+    state = restore(tko.chain(tko.clip(1.0), tko.inject_hyperparams(factory, only="learning_rate")(0.25)).init(params))
+    assert rates(state) == {"1.learning_rate": 0.25}
+    new = tko.set_hyperparams(state, learning_rate=0.5)
+    changed = [x for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True) if not (x == y).all()]
+    assert [float(x) for x in changed] == [0.25]
+    assert rates(new) == {"1.learning_rate": 0.5}
+
+
+def test_a_scheduled_one_is_known_in_a_restored_state() -> None:
+    state = pure(tko.inject_hyperparams(tko.sgd)(cases.schedule).init(cases.arrays()))
+    with pytest.raises(ValueError, match=r"^learning_rate follows a schedule"):
+        tko.set_hyperparams(state, learning_rate=0.5)
+
+
+RATE = jnp.float32(0.125)
+# States in which one array was given for two of their leaves.
+SHARED: dict[str, Callable[[Any], Any]] = {
+    "given to init": lambda tx: tx.init(cases.arrays()),
+    "by name": lambda tx: tko.set_hyperparams(tx.init(cases.arrays()), learning_rate=RATE),
+    "by key": lambda tx: tko.set_hyperparams(tx.init(cases.arrays()), {KEYS[0]: RATE, OTHER: RATE}),
+    "one for the other": lambda tx: tko.set_hyperparams(
+        (state := tx.init(cases.arrays())), {OTHER: tko.get_hyperparams(state)[KEYS[0]]}
+    ),
+    "committed": lambda tx: tko.set_hyperparams(
+        jax.device_put(tx.init(cases.arrays()), jax.devices()[0]), learning_rate=RATE
+    ),
+    "inside jit": lambda tx: jax.jit(tko.set_hyperparams)(tx.init(cases.arrays()), learning_rate=RATE),
+    "tree.set": lambda tx: tko.tree.set(tx.init(cases.arrays()), learning_rate=RATE),
+}
+
+
+@pytest.mark.parametrize("make", SHARED.values(), ids=SHARED)
+def test_a_state_can_be_donated_and_the_array_is_still_there(make: Any) -> None:
+    tx = tko.partition({name: tko.inject_hyperparams(tko.sgd)(RATE) for name in "ab"}, {"w": "a", "b": "b"})
+    params = cases.arrays()
+    state = make(tx)
+    expected = rates(state)
+    _, after = jax.jit(lambda state: tx.update(params, state, params), donate_argnums=0)(state)
+    assert rates(after) == expected
+    assert float(RATE) == 0.125
 
 
 def test_values_that_are_not_a_mapping_are_an_error() -> None:

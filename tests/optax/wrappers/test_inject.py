@@ -3,6 +3,7 @@
 import functools
 import inspect
 import pickle
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 import optax
 import pytest
 
+import treekit as tk
+import treekit.typing
 from tests.optax import cases
 from tests.trees import FLOAT
 from treekit import optax as tko
@@ -67,11 +70,11 @@ def test_on_plain_params_it_is_optax(name: str, kind: str) -> None:
     cases.same_as_optax(FACTORIES[name](tko), FACTORIES[name](optax), kind)
 
 
-# -------------------------------------------------------------------------------------------------- classification
+# ------------------------------------------------------------------------------------------------------- classification
 
 
 def any_factory(x: Any, static: Callable[[Any], Any] = len, count: int = 3, named: "int" = 1) -> Any:
-    """A factory that says what it was handed."""
+    """A factory that says what it was handed, and nothing of `x`."""
     handed.append(x)
     return optax.identity()
 
@@ -79,14 +82,28 @@ def any_factory(x: Any, static: Callable[[Any], Any] = len, count: int = 3, name
 handed: list[Any] = []
 
 
-def sort(value: Any, params: Any = None, **kwargs: Any) -> tuple[str, Any]:
-    """What an argument is taken for, and what the factory is handed."""
+def sort(value: Any, params: Any = None, factory: Any = any_factory, **kwargs: Any) -> tuple[str, Any]:
+    """What the first argument is taken for, and what the factory is handed."""
     handed.clear()
-    tx = tko.inject_hyperparams(any_factory, **kwargs)(value)
+    name = next(iter(inspect.signature(factory).parameters))
+    tx = tko.inject_hyperparams(factory, **kwargs)(value)
     state = tx.init(cases.arrays() if params is None else params)
-    if "x" in state.hyperparams_states:
+    if name in state.hyperparams_states:
         return "schedule", handed[-1]
-    return ("number" if "x" in state.hyperparams else "static"), handed[-1]
+    return ("number" if name in state.hyperparams else "static"), handed[-1]
+
+
+def factory_of(name: str, annotation: Any = inspect.Parameter.empty, default: Any = inspect.Parameter.empty) -> Any:
+    """A factory of one parameter, which has this name, annotation and default."""
+
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        handed.extend((*args, *kwargs.values()))
+        return optax.identity()
+
+    keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameter = inspect.Parameter(name, keyword, annotation=annotation, default=default)
+    vars(factory)["__signature__"] = inspect.Signature([parameter])
+    return factory
 
 
 class Named(eqx.Module):
@@ -121,6 +138,13 @@ class Stateful(optax.schedules.StatefulSchedule):
         return state["value"]
 
 
+class StatefulVector(Stateful):
+    """One that does not return one number."""
+
+    def init(self) -> Any:
+        return {"value": jnp.ones(2)}
+
+
 SCHEDULES = {
     "def": cases.schedule,
     "lambda": lambda count: 0.1,
@@ -130,8 +154,7 @@ SCHEDULES = {
     "Partial": cases.Partial(lambda rate, count: rate / (1 + count), jnp.array(0.1)),
     "jit": jax.jit(cases.schedule),
     "method": Named(jnp.array(0.1)).__call__,
-    "Module": Named(jnp.array(0.1)),
-    "numbers": Warmup(0.1, 4),
+    "filter_jit": eqx.filter_jit(Named(jnp.array(0.1))),
     "branching": lambda count: 0.1 if count < 10 else 0.01,
     "piecewise": optax.piecewise_constant_schedule(0.1, {5: 0.5}),
     "cosine": optax.cosine_decay_schedule(0.1, 10),
@@ -165,30 +188,107 @@ STATIC = {
     "numpy_type": np.float32,
     "default": len,
     "mask_tree": {"w": True, "b": False},
-    "mask_function": lambda params: jax.tree.map(lambda x: x.ndim > 1, params),
-    "mask_prefix_function": lambda params: True,
-    "label_function": lambda params: jax.tree.map(lambda x: "a", params),
-    "int_label_function": lambda params: jax.tree.map(lambda x: 1, params),
+    "path_mask": tk.path_mask("**.w"),
+    "path_labels": tk.path_labels({"**": 1}),
+    "bytes": b"adam",
+    "array_of_objects": np.array(["a", None], object),
+    "model": cases.model().mlp,
+    "callable_mask": jax.tree.map(lambda x: eqx.is_array(x) and x.ndim > 1, cases.model().mlp),
+    "callable_labels": jax.tree.map(lambda x: 1, cases.model().mlp),
     "transformation": optax.sgd(0.1),
     "tuple": (0.9, 0.999),
     "list": ["a", "b"],
-    "Partial_mask_function": cases.Partial(lambda n, params: jax.tree.map(lambda x: x.ndim > 1, params), jnp.array(2)),
 }
 
 
 @pytest.mark.parametrize("name", [name for name in STATIC if name != "default"])
 def test_what_is_handed_on_as_it_is(name: str) -> None:
-    assert sort(STATIC[name]) == ("static", STATIC[name])
+    found, value = sort(STATIC[name])
+    assert found == "static" and value is STATIC[name]
 
 
-def test_a_callable_mask_made_from_a_model_is_static() -> None:
-    model = cases.model().mlp
-    mask = jax.tree.map(lambda x: eqx.is_array(x) and x.ndim > 1, model)
-    assert callable(mask)
-    assert sort(mask, model) == ("static", mask)
-    # A callable tree that maps the params to one fitting them.
-    found, value = sort(cases.Partial(lambda _: mask), model)
-    assert found == "static" and callable(value)
+def never(_: Any) -> Any:
+    """A function that must not be called."""
+    raise AssertionError
+
+
+MASK: Any = functools.partial(never)
+PARAMS = optax.Params
+TYPED = tk.typing
+# What a parameter is called, and how it is annotated; a function, and an int, that are passed for it.
+SAYS: dict[str, tuple[Any, str, str]] = {
+    "nothing": (factory_of("x"), "schedule", "number"),
+    "a mask by name": (factory_of("decay_mask"), "static", "static"),
+    "labels by name": (factory_of("param_labels"), "static", "static"),
+    "a mask": (factory_of("x", TYPED.Mask), "static", "static"),
+    "labels": (factory_of("x", TYPED.Labels), "static", "static"),
+    "a mask, quoted": (factory_of("x", "Mask | None"), "static", "static"),
+    "rates": (factory_of("x", inspect.signature(tko.scale_by_tree).parameters["rates"].annotation), "static", "static"),
+    "optax's mask": (factory_of("x", inspect.signature(optax.adamw).parameters["mask"].annotation), "static", "static"),
+    "a function of the params": (factory_of("x", Callable[[PARAMS], Any]), "static", "static"),
+    "or None": (factory_of("x", Callable[[PARAMS], Any] | None), "static", "static"),
+    "of typing": (factory_of("x", typing.Callable[[PARAMS], Any] | None), "static", "static"),
+    "quoted": (factory_of("x", "Callable[[optax.Params], PyTree]"), "static", "static"),
+    "a tree or a function": (factory_of("x", Callable[[Any], Any] | object), "static", "static"),
+    "of two arguments": (factory_of("x", Callable[[PARAMS, Any], Any]), "schedule", "number"),
+    "of any arguments": (factory_of("x", Callable[..., Any]), "schedule", "number"),
+    "of anything": (factory_of("x", Callable[[Any], Any]), "schedule", "number"),
+    "Any": (factory_of("x", Any), "schedule", "number"),
+    "a schedule": (factory_of("x", optax.Schedule), "schedule", "number"),
+    "a rate": (factory_of("x", optax.ScalarOrSchedule), "schedule", "number"),
+    "a float": (factory_of("x", float), "schedule", "number"),
+    "a float, by default an int": (factory_of("x", float, 2), "schedule", "number"),
+    "nothing, by default an int": (factory_of("x", default=2), "schedule", "number"),
+    "an array, by default an int": (factory_of("x", jax.typing.ArrayLike, 2), "schedule", "number"),
+    "an int": (factory_of("x", int), "schedule", "static"),
+    "an int or None": (factory_of("x", int | None), "schedule", "static"),
+    "an optional int": (factory_of("x", typing.Optional[int]), "schedule", "static"),  # noqa: UP045
+    "an int, quoted": (factory_of("x", "int"), "schedule", "static"),
+    "an int or None, quoted": (factory_of("x", "int | None"), "schedule", "static"),
+    "an optional int, quoted": (factory_of("x", "typing.Optional[int]"), "schedule", "static"),
+    "an int or a float": (factory_of("x", int | float), "schedule", "number"),
+    "an int or an array": (factory_of("x", int | jax.Array), "schedule", "number"),
+    "an int or a string": (factory_of("x", int | str), "schedule", "number"),
+}
+
+
+@pytest.mark.parametrize("factory, of_function, of_int", SAYS.values(), ids=SAYS)
+def test_the_parameter_says_what_a_function_and_an_int_are(factory: Any, of_function: str, of_int: str) -> None:
+    function: Any = cases.schedule if of_function == "schedule" else never
+    assert sort(function, factory=factory)[0] == of_function
+    for value in (2, np.int64(2)):
+        assert sort(value, factory=factory)[0] == of_int
+    assert sort(True, factory=factory)[0] == "static"
+    assert sort(0.5, factory=factory)[0] == ("static" if of_function == "static" else "number")
+
+
+@pytest.mark.parametrize("rate", [Named(jnp.array(0.1)), Warmup(0.1, 4)], ids=["Module", "numbers"])
+def test_a_callable_pytree_is_a_schedule_for_a_rate_and_static_for_another_parameter(rate: Any) -> None:
+    """Its parameter says that it is one; else a model, or a mask made from one, would be called."""
+    ours, plain = tko.inject_hyperparams(optax.sgd)(rate), optax.inject_hyperparams(optax.sgd)(lambda n: rate(n))
+    params = cases.arrays()
+    (updates, state), (expected, _) = (tx.update(params, tx.init(params), params) for tx in (ours, plain))
+    cases.assert_close(updates, expected)
+    assert list(state.hyperparams_states) == ["learning_rate"]
+    assert sort(rate) == ("static", rate)
+
+
+def test_no_function_is_called_to_find_out_what_it_is() -> None:
+    """Making it calls nothing; init calls schedules, once, and nothing else."""
+    calls: list[str] = []
+
+    def schedule(count: Any) -> Any:
+        calls.append("schedule")
+        return 0.1 + 0 * count
+
+    def mask(params: Any) -> Any:
+        calls.append("mask")
+        return matrices(params)
+
+    tx = tko.inject_hyperparams(lambda rate, mask: tko.adamw(rate, mask=mask))(schedule, mask)
+    assert not calls
+    tx.init(cases.arrays())
+    assert calls == ["schedule", "mask"]
 
 
 @pytest.mark.parametrize(
@@ -207,13 +307,23 @@ def test_numbers_are_hyperparameters(value: Any, dtype: str) -> None:
     assert isinstance(handed_on, jax.Array) and handed_on.dtype == dtype
 
 
-def test_ints_are_static_where_the_default_or_the_annotation_is_an_int() -> None:
+def test_ints_are_static_where_the_annotation_is_an_int() -> None:
     def factory(plain: Any, annotated: int, quoted: "int", default: Any = 3, either: "int | None" = None) -> Any:
         return optax.identity()
 
     state = tko.inject_hyperparams(factory)(1, 2, 3, default=4, either=5).init(jnp.ones(2))
-    assert "plain" in state.hyperparams
-    assert set(state.hyperparams) <= {"plain", "either"}
+    assert set(state.hyperparams) == {"plain", "default"}
+
+
+@pytest.mark.parametrize("make", [lambda lr=2, wd=1: optax.chain(optax.add_decayed_weights(wd), optax.sgd(lr))])
+def test_ints_by_default_are_injected_as_optax_does(make: Any) -> None:
+    params = jnp.ones(2)
+    for given in ({}, {"lr": 2, "wd": 1}):
+        ours, theirs = (o.inject_hyperparams(make)(**given) for o in (tko, optax))
+        state, expected = ours.init(params), theirs.init(params)
+        assert state.hyperparams.keys() == expected.hyperparams.keys() == {"lr", "wd"}
+        assert {x.dtype for x in state.hyperparams.values()} == {jnp.dtype(jnp.float32)}
+        cases.assert_close(ours.update(params, state, params)[0], theirs.update(params, expected, params)[0])
 
 
 def test_a_callable_left_at_the_default_is_static() -> None:
@@ -223,28 +333,42 @@ def test_a_callable_left_at_the_default_is_static() -> None:
     assert set(tko.inject_hyperparams(factory)(0.1).init(jnp.array(1.0)).hyperparams) == {"rate"}
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        pytest.param(lambda a, b: 0.1, id="two_arguments"),
-        pytest.param(lambda count: jnp.array([0.1, 0.2]), id="vector"),
-        pytest.param(lambda count: jnp.array(0.1j), id="complex"),
-    ],
-)
-def test_what_it_cannot_decide_is_an_error_that_says_static_args(value: Any) -> None:
+NOT_SCHEDULES: dict[str, tuple[Any, str]] = {
+    "of two arguments": (lambda a, b: 0.1, "it raised TypeError: .*missing 1 required"),
+    "a vector": (lambda count: jnp.array([0.1, 0.2]), r"it returned f32\[2\], but a schedule returns a real number"),
+    "complex": (lambda count: jnp.array(0.1j), r"it returned c64\[\], but"),
+    "a mask function": (matrices, "it returned False, but"),
+    "a prefix of a mask": (lambda params: True, "it returned True, but"),
+    "a label function": (lambda params: jax.tree.map(lambda x: "a", params), "it returned 'a', but"),
+    "a path_mask in a function": (lambda params: tk.path_mask("**")(params), "it returned True, but"),
+    "a Partial": (cases.Partial(lambda n, params: matrices(params), jnp.array(2)), "it returned False, but"),
+    "None": (lambda count: None, "it returned None, but"),
+    "a stateful one": (StatefulVector(), r"it returned f32\[2\], but"),
+}
+
+
+@pytest.mark.parametrize("value, found", NOT_SCHEDULES.values(), ids=NOT_SCHEDULES)
+def test_a_function_that_is_not_a_schedule_is_an_error_that_says_static_args(value: Any, found: str) -> None:
     tx = tko.inject_hyperparams(any_factory)(value)
-    with pytest.raises(TypeError, match=r"(?s)'x'.*static_args"):
+    with pytest.raises(TypeError, match=rf"^the argument 'x' of any_factory is .*{found}.* static_args='x'$"):
         tx.init(cases.arrays())
     assert sort(value, static_args="x") == ("static", value)
     assert sort(value, static_args=["x"]) == ("static", value)
 
 
-def test_a_mask_of_another_model_is_an_error_and_is_not_called() -> None:
-    """A mask made from a callable model is callable; it is neither a schedule nor a function of the params."""
-    mask = jax.tree.map(lambda x: eqx.is_array(x) and x.ndim > 1, cases.model().mlp)
-    assert callable(mask)
-    with pytest.raises(TypeError, match=r"(?s)'x' is: .* fits the params, as a mask does\. To pass it on"):
-        sort(mask, cases.arrays())
+def test_a_model_for_a_rate_is_not_written_out() -> None:
+    tx = tko.inject_hyperparams(tko.adam)(cases.model().mlp)
+    with pytest.raises(TypeError, match=r"^the argument 'learning_rate' of adam is a \w+, which .*it raised") as caught:
+        tx.init(cases.arrays())
+    assert len(str(caught.value)) < 700
+
+
+def test_a_schedule_that_changes_what_it_returns_is_an_error_in_update() -> None:
+    answers = iter([0.1, None])
+    tx = tko.inject_hyperparams(any_factory)(lambda count: next(answers))
+    state = tx.init(cases.arrays())
+    with pytest.raises(TypeError, match=r"'x' of any_factory is .* it returned None, but"):
+        tx.update(cases.arrays(), state)
 
 
 def test_static_args_that_name_no_parameter_are_an_error() -> None:
@@ -259,7 +383,7 @@ def test_a_string_of_static_args_is_one_name() -> None:
     assert "b1" not in state.hyperparams and "b2" in state.hyperparams
 
 
-# -------------------------------------------------------------------------------------------------------- the cases
+# ------------------------------------------------------------------------------------------------------------ the cases
 
 
 def test_the_mask_of_a_callable_model_decays_what_it_says() -> None:
@@ -362,7 +486,7 @@ def test_the_caller_s_state_is_not_written_to() -> None:
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if name not in ("branching", "stateful")])
 def test_schedules_are_followed_as_optax_follows_them(name: str) -> None:
     schedule = SCHEDULES[name]
-    plain = (lambda count: schedule(count)) if name in ("Module", "numbers", "Partial") else schedule
+    plain = (lambda count: schedule(count)) if name in ("filter_jit", "Partial") else schedule
     params = cases.arrays()
     a, b = tko.inject_hyperparams(optax.sgd)(schedule), optax.inject_hyperparams(optax.sgd)(plain)
     state_a, state_b = a.init(params), b.init(params)
@@ -583,15 +707,6 @@ def test_a_stateful_schedule_is_called_as_often() -> None:
     assert (Noted.calls, float(state.hyperparams["learning_rate"])) == (2, 1.0)
 
 
-def test_a_function_over_leaves_that_returns_numbers_is_not_a_schedule() -> None:
-    """Given a count it returns a number, as a schedule does."""
-
-    def of_ones(params: Any) -> Any:
-        return jax.tree.map(lambda _: 1.0, params)
-
-    assert sort(of_ones) == ("static", of_ones)
-
-
 def test_the_params_in_a_state_are_found_where_there_is_a_mask_function_and_a_schedule() -> None:
     params = cases.arrays()
     for rate in (cases.schedule, lambda count: 0.1):
@@ -613,7 +728,7 @@ def test_the_state_of_a_number_is_not_that_of_a_schedule(then: Any, now: Any) ->
         tko.inject_hyperparams(tko.sgd)(now).update(params, state, params)
 
 
-# --------------------------------------------------------------------------------------------------------------- only
+# ----------------------------------------------------------------------------------------------------------------- only
 
 
 @pytest.mark.parametrize("rate", [1e-3, cases.schedule], ids=["number", "schedule"])
@@ -667,12 +782,17 @@ def test_only_names_parameters(kwargs: Any, message: str) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("mask", None), ("mask", matrices), ("nesterov", True)])
 def test_only_names_what_can_be_a_hyperparameter(name: str, value: Any) -> None:
-    tx = tko.inject_hyperparams(optax.adamw, only=("learning_rate", name))(0.1, **{name: value})
+    make = tko.inject_hyperparams(optax.adamw, only=("learning_rate", name))
     with pytest.raises(TypeError, match=f"names '{name}', which is neither a number nor a schedule: "):
-        tx.init(cases.arrays())
+        make(0.1, **{name: value})
 
 
-# ------------------------------------------------------------------------------------------------------------- float8
+@pytest.mark.parametrize("annotation", [int, TYPED.Labels, "int | None"])
+def test_only_makes_any_number_a_hyperparameter(annotation: Any) -> None:
+    assert sort(2, factory=factory_of("x", annotation), only="x")[0] == "number"
+
+
+# --------------------------------------------------------------------------------------------------------------- float8
 
 
 @pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2], ids=lambda d: jnp.dtype(d).name)
@@ -757,7 +877,7 @@ def test_each_argument_that_stars_gather_is_injected() -> None:
     only = tko.inject_hyperparams(factory, only="b2")(learning_rate=0.1, b2=0.9)
     assert set(only.init(params).hyperparams) == {"b2"}
     with pytest.raises(TypeError, match="names rate, which was not passed; the arguments are learning_rate, b2"):
-        tko.inject_hyperparams(factory, only="rate")(learning_rate=0.1, b2=0.9).init(params)
+        tko.inject_hyperparams(factory, only="rate")(learning_rate=0.1, b2=0.9)
 
 
 def test_a_keyword_with_the_name_of_a_positional_only_parameter_is_static() -> None:
@@ -802,5 +922,139 @@ def test_the_annotation_decides_before_the_value_is_called() -> None:
     state = tko.inject_hyperparams(optax.adamw)(rate, mask=lambda params: True).init(Rate(2.0))
     assert "mask" not in state.hyperparams and float(state.hyperparams["learning_rate"]) == 0.5
     wrong = tko.inject_hyperparams(optax.adamw)(matrices)
-    with pytest.raises(TypeError, match=r"'learning_rate' is: .*Called with a count, it "):
+    with pytest.raises(TypeError, match=r"'learning_rate' of adamw is .*Called with a count, it returned False"):
         wrong.init(cases.arrays())
+
+
+# --------------------------------------------------------------------------------------------- what a dtype cannot hold
+
+
+UNFIT: dict[str, tuple[Any, dict[str, Any], Any]] = {
+    "an int that f32 rounds": (optax.sgd, {"learning_rate": 2**24 + 1}, None),
+    "a negative one": (optax.sgd, {"learning_rate": -(2**24) - 1}, None),
+    "of NumPy": (optax.sgd, {"learning_rate": np.int64(2**31)}, None),
+    "an int that is infinite in f32": (optax.sgd, {"learning_rate": 10**400}, None),
+    "by a schedule": (optax.sgd, {"learning_rate": lambda count: 2**24 + 1}, None),
+    "by keyword": (lambda **kwargs: optax.sgd(**kwargs), {"learning_rate": 2**24 + 1}, None),
+    "with a dtype": (optax.sgd, {"learning_rate": 257}, jnp.bfloat16),
+    "a seed": (lambda seed: optax.noisy_sgd(0.1, key=seed), {"seed": 2**40}, None),
+    "a float that is infinite": (optax.sgd, {"learning_rate": 1e50}, None),
+    "with a dtype, a longer one": (optax.sgd, {"learning_rate": 2**70 + 1}, jnp.bfloat16),
+    "a fraction for an int": (optax.sgd, {"learning_rate": 0.5}, jnp.int32),
+    "nan for an int": (optax.sgd, {"learning_rate": float("nan")}, jnp.int32),
+    "with a dtype, a float": (optax.sgd, {"learning_rate": 1e6}, jnp.float16),
+}
+
+
+@pytest.mark.parametrize("factory, arguments, dtype", UNFIT.values(), ids=UNFIT)
+def test_a_number_that_its_dtype_cannot_hold_is_named(factory: Any, arguments: Any, dtype: Any) -> None:
+    (name,) = arguments
+    tx = tko.inject_hyperparams(factory, hyperparam_dtype=dtype)(**arguments)
+    with pytest.raises(TypeError, match=rf"'{name}' of .*, which \w+ cannot hold.*static_args='{name}'") as caught:
+        tx.init(cases.arrays())
+    assert len(str(caught.value)) < 300
+
+
+def test_what_f32_holds_exactly_and_what_f64_does() -> None:
+    params = cases.arrays()
+    for value in (2**24, 2**40, 3 * 2**30):
+        state = tko.inject_hyperparams(optax.sgd)(value).init(params)
+        assert float(state.hyperparams["learning_rate"]) == value
+    with jax.enable_x64(True):
+        tx = tko.inject_hyperparams(optax.sgd)(2**24 + 1)
+        state = tx.init({"w": jnp.ones(2, jnp.float64)})
+        assert int(state.hyperparams["learning_rate"]) == 2**24 + 1
+        assert cases.structure(tko.tree_map_params(tx, lambda x: x, state)) == cases.structure(state)
+
+
+# ------------------------------------------------------------------------------------ what has no name cannot be stored
+
+
+def gathers(*args: Any) -> Any:
+    return optax.sgd(*args)
+
+
+def gathers_more(rate: Any, *names: Any) -> Any:
+    return optax.sgd(rate)
+
+
+@pytest.mark.parametrize(
+    "factory, args",
+    [
+        (gathers, (0.1,)),
+        (gathers, (cases.schedule,)),
+        (gathers, ("a",)),
+        (gathers_more, (0.1, 0.2)),
+        (gathers_more, (0.1, "a", cases.schedule)),
+        (optax.chain, (optax.sgd(0.1),)),
+        (tko.chain, (tko.sgd(0.1),)),
+    ],
+)
+def test_numbers_that_stars_gather_have_no_names(factory: Any, args: Any) -> None:
+    """Optax raises too."""
+    with pytest.raises(TypeError, match=r"stores arguments by name, and \*\w+ of \w+ gathers them without names"):
+        tko.inject_hyperparams(factory)(*args)
+    with pytest.raises(TypeError, match=r"unexpected keyword argument|takes [01] positional"):
+        optax.inject_hyperparams(factory)(*args).init(cases.arrays())
+
+
+def test_what_stars_gather_is_passed_on_where_it_is_named() -> None:
+    params = cases.arrays()
+    for kwargs in ({"static_args": "args"}, {"only": ()}):
+        state = tko.inject_hyperparams(gathers, **kwargs)(0.1).init(params)
+        assert not state.hyperparams
+
+
+def test_a_default_need_not_fit_its_annotation() -> None:
+    state = tko.inject_hyperparams(factory_of("x", float, None))().init(cases.arrays())
+    assert state.hyperparams == {}
+
+
+def test_each_item_that_stars_gather_may_be_annotated() -> None:
+    def factory(*sizes: int, **rates: float) -> Any:
+        assert sizes == (1, 2)
+        return optax.sgd(rates["learning_rate"])
+
+    state = tko.inject_hyperparams(factory)(1, 2, learning_rate=1).init(cases.arrays())
+    assert set(state.hyperparams) == {"learning_rate"}
+
+
+# ----------------------------------------------------------------------------------------------------- strict promotion
+
+
+STRICT: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: tko.inject_hyperparams(tko.sgd)(0.5),
+    "momentum": lambda: tko.inject_hyperparams(tko.sgd)(0.5, momentum=0.9),
+    "of optax": lambda: tko.inject_hyperparams(optax.sgd)(0.5, momentum=0.9),
+    "a schedule": lambda: tko.inject_hyperparams(tko.sgd)(lambda count: 0.5 ** count.astype(jnp.float32)),
+    "two dtypes": lambda: tko.inject_hyperparams(tko.sgd)(jnp.bfloat16(0.5), momentum=0.9),
+    "stated": lambda: tko.inject_hyperparams(tko.sgd, hyperparam_dtype=jnp.bfloat16)(0.5, momentum=0.5),
+    "decay": lambda: tko.inject_hyperparams(
+        lambda rate, decay: tko.chain(tko.add_decayed_weights(decay), tko.scale(rate))
+    )(0.5, 0.125),
+    "MultiSteps": lambda: tko.MultiSteps(tko.inject_hyperparams(tko.sgd)(0.5), 2).gradient_transformation(),
+    "masked": lambda: tko.masked(tko.inject_hyperparams(tko.sgd)(0.5), matrices),
+}
+
+
+@pytest.mark.parametrize("make", STRICT.values(), ids=STRICT)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32], ids=lambda d: jnp.dtype(d).name)
+def test_strict_promotion(make: Any, dtype: Any) -> None:
+    """What treekit promotes itself, it casts: the results are those of standard promotion."""
+    params = cases.arrays(dtype)
+    tx = make()
+
+    def run() -> Any:
+        state = tx.init(params)
+        out = []
+        for _ in range(2):
+            updates, state = jax.jit(tx.update)(params, state, params)
+            out.append(updates)
+        return out, state
+
+    expected = run()
+    with jax.numpy_dtype_promotion("strict"):
+        found = run()
+    assert cases.signature(found) == cases.signature(expected)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(x, y)

@@ -12,6 +12,7 @@ import pytest
 import treekit as tk
 from tests.optax import cases
 from treekit import optax as tko
+from treekit.optax._scale_by_tree import Rates
 
 
 def by_rank(params: Any) -> Any:
@@ -112,8 +113,33 @@ def test_one_number_for_all() -> None:
     cases.assert_close(updates, jax.tree.map(lambda x: 0.5 * x, params))
 
 
-def test_injected() -> None:
-    tx = tko.inject_hyperparams(lambda rate, rates: tko.chain(tko.sgd(rate), tko.scale_by_tree(rates)))(1.0, by_rank)
+INJECTED: dict[str, Any] = {
+    **{name: rates for name, rates in RATES.items() if name != "schedules"},
+    "one number": lambda params: 0.5,
+    "decays": lambda params: lambda params: jax.tree.map(lambda x: jnp.where(x.ndim > 1, 0.5, 0.25), params),
+    "of arrays": lambda params: lambda params: jnp.float32(0.5),
+    "by_name": lambda params: tk.path_labels({"**": 0.5}, default=0.25),
+}
+
+
+@pytest.mark.parametrize("rates", INJECTED.values(), ids=INJECTED)
+@pytest.mark.parametrize("kind", ["f32", "eqx_raw"])
+def test_injected_rates_are_passed_on(rates: Any, kind: str) -> None:
+    """Their parameter says that they are a tree or a function of the params, so no function of them is a schedule."""
+    params = cases.make(kind)
+    grads = cases.grads_of(kind, params)
+    plain = tko.scale_by_tree(rates(params))
+    tx = tko.inject_hyperparams(tko.scale_by_tree)(rates(params))
+    state = tx.init(params)
+    assert tko.get_hyperparams(state) == {}
+    cases.assert_close(tx.update(grads, state, params)[0], plain.update(grads, plain.init(params), params)[0])
+
+
+def test_injected_in_a_factory_whose_parameter_has_its_type() -> None:
+    def factory(rate: float, rates: Rates) -> Any:
+        return tko.chain(tko.sgd(rate), tko.scale_by_tree(rates))
+
+    tx = tko.inject_hyperparams(factory)(1.0, by_rank)
     params = cases.arrays()
     updates, state = tx.update(params, tx.init(params), params)
     assert list(tko.get_hyperparams(state)) == ["rate"]

@@ -7,6 +7,5 @@
 4. `preserve_dtypes`: how do state and updates keep dtype and structure? `sharding` keeps sharding.
 5. `state_map`: which array of a state belongs to which parameter, and what is it?
 6. `step_if`: how does a step run only if a flag is true? `treekit/_jaxpr/in_place.py` has the loops.
-7. `argument_kind`: is an argument of a factory a mask, a schedule or a number? `slot` has what its parameter says.
-8. `diagnose`: what is wrong with the arguments of an update that failed?
+7. `diagnose`: what is wrong with the arguments of an update that failed?
 """

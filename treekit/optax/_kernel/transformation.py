@@ -167,18 +167,18 @@ def _is_transformation(x: object) -> bool:
 
 def described(factory: Callable[P, GradientTransformation[S]]) -> Callable[P, GradientTransformation[S]]:
     """Decorate a function that returns transformations, so that their `repr` is the call that made them."""
-    signature = inspect.signature(factory)
 
     @functools.wraps(factory)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> GradientTransformation[S]:
-        describe = functools.partial(describe_call, factory.__name__, signature, args, kwargs)
+        describe = functools.partial(describe_call, factory.__name__, factory, args, kwargs)
         return factory(*args, **kwargs).described_as(describe)
 
     return wrapped
 
 
-def describe_call(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Write a call as a user would, with each argument by name: `adam(learning_rate=0.001)`."""
+def describe_call(name: str, f: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Write a call of `f` as a user would, with each argument by name: `adam(learning_rate=0.001)`."""
+    signature = inspect.signature(f)
     parts: list[str] = []
     for key, value in signature.bind(*args, **kwargs).arguments.items():
         kind = signature.parameters[key].kind

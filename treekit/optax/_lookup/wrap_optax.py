@@ -10,16 +10,16 @@ from typing import Any
 
 import optax
 
+from treekit._base.callable import is_truly_callable
 from treekit._base.jax import jtu
 from treekit._base.types import OptState, Params, Updates
 from treekit._resolve_spec import resolve_spec
 from treekit.optax._average import schedule_free_eval_params
-from treekit.optax._functions.hyperparams import tree_set
-from treekit.optax._kernel.argument_kind import Kind, check_argument, kind_of
+from treekit.optax._hyperparams import tree_set
+from treekit.optax._inject import inject_hyperparams
 from treekit.optax._kernel.boundary import at_boundary, normalize
 from treekit.optax._kernel.resolve_masks import resolve_mask
 from treekit.optax._kernel.selection import is_spec_leaf
-from treekit.optax._kernel.slot import Slot, slots_of
 from treekit.optax._kernel.transformation import (
     Core,
     GradientTransformation,
@@ -29,7 +29,7 @@ from treekit.optax._kernel.transformation import (
     without_multi_steps,
 )
 from treekit.optax._lookup.tree_functions import is_on_trees, on_parameters
-from treekit.optax._wrappers.inject import bind, inject_hyperparams
+from treekit.optax._signature import PLAIN_NUMBERS, Parameter, bind, call_schedule, check_argument, read_signature
 
 # Wherever Optax has the function on the left, under any name, treekit has the one on the right.
 REPLACEMENTS: list[tuple[Any, Any]] = [
@@ -101,8 +101,7 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
         module: the module from which pickle can import it.
         name: its name there.
     """
-    signature = inspect.signature(factory)
-    slots = slots_of(signature)
+    signature, parameters = read_signature(factory)
 
     @functools.wraps(factory)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -110,12 +109,14 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
         if factory is optax.chain and not args:  # Optax's own fails in init; an empty named_chain works
             raise TypeError("chain needs at least one transformation. To change nothing, use treekit.optax.identity()")
         for key, value in bound.arguments.items():
-            check_argument(value, slots[key], name)
-            bound.arguments[key] = _wrap_argument(value, slots[key])
+            says = parameters[key]
+            if not (says.takes_numbers and isinstance(value, PLAIN_NUMBERS)):
+                check_argument(value, says, key, name)
+                bound.arguments[key] = _wrap_argument(value, says, key, name)
         made = factory(*bound.args, **bound.kwargs)
         if not (is_ours(made) or type(made) in _TRANSFORMATIONS):
             return made  # not every function without annotations is a factory: sigmoid_binary_cross_entropy is a loss
-        describe = functools.partial(describe_call, name, signature, args, kwargs)
+        describe = functools.partial(describe_call, name, factory, args, kwargs)
         return normalize(made).described_as(describe)
 
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
@@ -125,7 +126,7 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
 _TRANSFORMATIONS = (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
 
 
-def _wrap_argument(argument: object, slot: Slot) -> Any:
+def _wrap_argument(argument: object, says: Parameter, name: str, factory: str) -> Any:
     """Convert an argument to a form that Optax's own functions can use.
 
     A transformation of treekit becomes its core. An argument that may be a function or a tree becomes a function, which
@@ -134,15 +135,21 @@ def _wrap_argument(argument: object, slot: Slot) -> Any:
     x = without_multi_steps(argument)
     if is_ours(x):
         return _link(x)
-    kind = kind_of(x, slot)
-    if kind is Kind.MASK:
-        return functools.partial(resolve_mask, x, name=slot.name)
+    if says.role == "mask" and x is not None:
+        return functools.partial(resolve_mask, x, name=name)
     if _is_tuple(x):  # the links of a chain, in a named chain with their names
         items: Any = x
-        return tuple(_wrap_argument(item, slot) for item in items)
-    if kind is not Kind.SCHEDULE and callable(x) and not jtu.all_leaves([x]):
-        return functools.partial(_call_or_resolve, x, slot.name)
+        return tuple(_wrap_argument(item, says, name, factory) for item in items)
+    if callable(x) and not jtu.all_leaves([x]):
+        if says.role == "params":
+            return functools.partial(_call_or_resolve, x, name)
+        if says.role == "schedule" and not is_truly_callable(x):  # a model, perhaps
+            return functools.partial(call_schedule, x, functools.partial(_not_a_rate, x, f"{name} of {factory}"))
     return x
+
+
+def _not_a_rate(x: object, where: str, found: str) -> TypeError:
+    return TypeError(f"{where} must be a number or a schedule, found a {type(x).__name__}. {found}")
 
 
 def _is_tuple(x: object) -> bool:

@@ -115,9 +115,9 @@ from optax.schedules import warmup_exponential_decay_schedule as warmup_exponent
 from treekit._base.types import OptState as OptState
 from treekit._base.types import Params as Params
 from treekit._base.types import Updates as Updates
+from treekit.optax import _inject as _inject
 from treekit.optax._kernel.transformation import GradientTransformation as GradientTransformation
 from treekit.optax._names import factories as _ours
-from treekit.optax._wrappers import inject as _inject
 
 GradientTransformationExtraArgs = GradientTransformation  # ours takes extra arguments
 adabelief: Final = _ours.chained(_optax.adabelief)

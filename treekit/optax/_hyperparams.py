@@ -1,7 +1,8 @@
 """Read and change hyperparameters in a state while training: `get_hyperparams`, `set_hyperparams`, `tree_set`."""
 
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -10,18 +11,18 @@ import optax
 from jax.core import Tracer
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak, strengthen
+from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak, issubdtype, strengthen, unshared
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import path_name
 from treekit._base.predicates import is_array, is_real_number
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike
+from treekit.optax._inject import fits
 
 S = TypeVar("S")
 
 _optax_tree_set = optax.tree.set
 
-_INJECTED = set(optax.InjectStatefulHyperparamsState._fields)
 _LISTED = 8  # the number of names or keys in an error
 
 
@@ -44,7 +45,9 @@ def get_hyperparams(state: OptState) -> dict[str, Any]:
 
     Args:
         state: the state of an optimizer of treekit or plain Optax, in any wrapper; also inside jit. It may be Flax's
-            `nnx.Optimizer.opt_state`, or a tree of dicts that was restored from it.
+            `nnx.Optimizer.opt_state`, or a tree of dicts that was restored from one. A state that
+            `inject_hyperparams` made is known by its class; if no class of Optax is left, dicts are, by their keys:
+            `count`, an integer, and `hyperparams`, one array for each name.
 
     Returns:
         The arrays by key, in the order of the state; empty if nothing was injected. Under a schedule, a value is the
@@ -76,7 +79,7 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         ValueError: no hyperparameter has this key or name (the message lists the nearest ones); or it follows a
             schedule, which would overwrite the value in the next update.
         TypeError: a value is not a number, has another shape, or cannot be represented (a float for an int, or an int
-            that is too large); or `values` is not a mapping.
+            that the dtype cannot hold exactly); or `values` is not a mapping.
 
     >>> from treekit import optax
     >>> optimizer = optax.inject_hyperparams(optax.sgd)(0.1)
@@ -107,7 +110,8 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         )
     for key, value in new.items():
         place = found[key].leaf
-        leaves[place] = _like(leaves[place], value, key)
+        (own,) = unshared([value], [value])  # a copy: a donated step deletes the arrays of the state, each only once
+        leaves[place] = _like(leaves[place], own, key)
     out: S = treedef.unflatten(leaves)
     return out
 
@@ -136,7 +140,8 @@ def tree_set(tree: S, filtering: Callable[[Any, Any], bool] | None = None, /, **
     olds, treedef = jtu.tree_flatten(tree)
     news, new_treedef = jtu.tree_flatten(out)
     if treedef == new_treedef:  # else a subtree was replaced by one of another structure
-        out = treedef.unflatten(map(_as_number_like, olds, news))
+        stored = unshared(map(_as_number_like, olds, news), jtu.tree_leaves(kwargs))  # for a step that donates them
+        out = treedef.unflatten(stored)
     return out
 
 
@@ -152,38 +157,55 @@ def _as_number_like(old: Any, new: Any) -> Any:
 def _by_key(state: OptState) -> dict[str, _Hyperparam]:
     if isinstance(state, TransformationLike):
         raise TypeError("expected the state of an optimizer, found an optimizer: pass optimizer.init(params)")
-    treedef = jtu.tree_structure(state)
-    found = list(_find((), treedef.unflatten(range(treedef.num_leaves))))
+    leaves, treedef = jtu.tree_flatten(state)
+    has_classes = any(map(_is_of_optax, jtu.tree_leaves(state, is_leaf=_is_of_optax)))
+    is_injected = _is_injected if has_classes else functools.partial(_is_restored, leaves)
+    found = list(_find((), treedef.unflatten(range(treedef.num_leaves)), is_injected))
     keys = [path_name(x.path) for x in found]
     if len(set(keys)) < len(keys):  # one label is 1, another is "1"
         keys = [jtu.keystr(x.path) for x in found]
     return dict(zip(keys, found, strict=True))
 
 
-def _find(path: KeyPath, state: OptState) -> Iterator[_Hyperparam]:
+def _find(path: KeyPath, state: OptState, is_injected: Callable[[Any], bool]) -> Iterator[_Hyperparam]:
     """Yield the hyperparameters in a state whose leaves are replaced by their indices."""
-    for below, node in jtu.tree_flatten_with_path(state, is_leaf=_is_injected)[0]:
-        if _is_injected(node):
+    for below, node in jtu.tree_flatten_with_path(state, is_leaf=is_injected)[0]:
+        if is_injected(node):
             here = (*path, *below)
-            fields = _fields(node)
+            fields: Mapping[str, Any] = node if is_mapping(node) else node._asdict()
             for name, value in fields["hyperparams"].items():
                 (leaf,) = jtu.tree_leaves(value)  # in nnx it is inside a variable
                 scheduled = name in fields.get("hyperparams_states", {})
                 yield _Hyperparam((*here, jax.tree_util.GetAttrKey(name)), name, leaf, scheduled)
-            yield from _find((*here, jax.tree_util.GetAttrKey("inner_state")), fields.get("inner_state"))
+            inner = (*here, jax.tree_util.GetAttrKey("inner_state"))
+            yield from _find(inner, fields.get("inner_state"), is_injected)
+
+
+_INJECTED = (optax.InjectStatefulHyperparamsState, optax.InjectHyperparamsState)
 
 
 def _is_injected(x: object) -> bool:
-    """Whether `inject_hyperparams` made this state. Flax and Orbax make it a mapping, without empty entries."""
-    return {"count", "hyperparams"} <= _fields(x).keys() <= _INJECTED
+    """Whether `inject_hyperparams` made this state."""
+    return isinstance(x, _INJECTED)
 
 
-def _fields(x: object) -> Mapping[Any, Any]:
-    """Return the children of a NamedTuple or a mapping by name."""
-    if is_mapping(x):
-        return x
-    fields: dict[str, Any] = getattr(x, "_asdict", dict[str, Any])()
-    return fields
+def _is_of_optax(x: object) -> bool:
+    """Whether `x` is a state of a class of Optax or treekit: then the class of an injected one is known too."""
+    return hasattr(x, "_fields") and type(x).__module__.partition(".")[0] in ("optax", "treekit")
+
+
+def _is_restored(leaves: Sequence[object], x: object) -> bool:
+    """Whether `x` is an injected state that was restored as a mapping, as Flax and Orbax do, without empty entries.
+
+    It has the names of the fields, an integer for `count`, and one array for each of `hyperparams`. Params or moments
+    in a restored state do not, unless they have the same names and an integer parameter `count`.
+    """
+    if not (is_mapping(x) and {"count", "hyperparams"} <= x.keys() <= set(_INJECTED[0]._fields)):
+        return False
+    counts, hyperparams = jtu.tree_leaves(x["count"]), x["hyperparams"]
+    is_count = len(counts) == 1 and issubdtype(dtype_of(leaves[counts[0]]), jnp.integer)
+    has_one_each = is_mapping(hyperparams) and all(len(jtu.tree_leaves(each)) == 1 for each in hyperparams.values())
+    return is_count and has_one_each and {*x.get("hyperparams_states", {})} <= {*hyperparams}
 
 
 def _check_known(what: str, asked: str, known: Collection[str]) -> None:
@@ -205,6 +227,8 @@ def _like(old: Any, value: Any, key: str) -> Any:
     if np.shape(value) not in ((), np.shape(old)):
         raise TypeError(f"{key} has the shape {np.shape(old)}, found {describe(value)}")
     try:
+        if not fits(value, dtype_of(old)):
+            raise OverflowError
         return _cast(old, value)
     except (TypeError, OverflowError):
         raise TypeError(f"{key} is {describe(old)}, and cannot become {describe(value)}") from None

@@ -16,7 +16,8 @@ from treekit.optax._kernel.resolve_masks import match_to_params
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import GradientTransformation, described
 
-# A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one.
+# A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one. It
+# also tells inject_hyperparams that a function of the params is not a schedule.
 Rates = Callable[[Any], Any] | float | object
 
 

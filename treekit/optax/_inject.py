@@ -1,0 +1,375 @@
+"""`inject_hyperparams`: store hyperparameters in the state, where you can read and change them while training."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.typing import DTypeLike
+from optax.schedules import InjectStatefulHyperparamsState, StatefulSchedule, WrappedSchedule
+
+from treekit._base.describe import describe, describe_value
+from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen, unshared
+from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.predicates import is_inexact_array, is_narrow
+from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._round import widen
+from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.state_map import is_params_placeholder
+from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, describe_call
+from treekit.optax._signature import (
+    PLAIN_NUMBERS,
+    Kind,
+    Parameter,
+    bind,
+    call_schedule,
+    check_argument,
+    check_value,
+    is_number,
+    kind_of,
+    read_signature,
+)
+
+
+def inject_hyperparams(
+    inner_factory: Callable[..., TransformationLike],
+    static_args: str | Iterable[str] = (),
+    hyperparam_dtype: DTypeLike | None = None,
+    *,
+    only: str | Iterable[str] | None = None,
+) -> Callable[..., GradientTransformation[InjectStatefulHyperparamsState]]:
+    """Store the hyperparameters of an optimizer in its state, without `static_args` for masks and other trees.
+
+    The first of these rules that applies to an argument decides what it is:
+
+    1. static: arguments that `static_args` names, or that `only` does not name;
+    2. static: None, bools, strings, classes, dtypes;
+    3. static: any argument of a parameter whose name ends in "mask" or "labels", or whose annotation says that it is a
+       tree or a function of the params: `treekit.typing.Mask` or `Labels`, a `Callable[[optax.Params], …]`, or a union
+       of a function of one argument and `Any` or `object`;
+    4. a hyperparameter: a number or an array, except that an int is static if the annotation is `int` or `int | None`;
+    5. a schedule: a stateful schedule;
+    6. static: a callable that is the parameter's default, and a `treekit.path_mask`;
+    7. a schedule: any callable for a parameter that is annotated like Optax's learning rates, and any function, in the
+       sense of `treekit.is_truly_callable`, for another parameter, as in Optax;
+    8. static: anything else (models, masks made from them, transformations, tuples of settings).
+
+    What `**kwargs` gathers are arguments too. A schedule is called once in `init` and once in each update. So `init`
+    raises for a function of the params whose parameter does not say what it is: annotate it, or name it in
+    `static_args`.
+
+    Args:
+        inner_factory: a function of hyperparameters that returns a transformation, such as `optax.adam`.
+        static_args: the name, or names, of parameters to pass on unchanged.
+        hyperparam_dtype: the dtype in which Python numbers are stored. By default it is float32 at least (float64 for
+            float64 params), for ints too, so that any real number can replace a hyperparameter. An array keeps its
+            dtype. Ints stay integers if the name of the parameter ends in "key" or "seed", its annotation is an int or
+            an array of them, or its default is an int and its annotation `ArrayLike`.
+        only: the name, or names, of the parameters that become hyperparameters, even if they are ints; all others are
+            static. By default, every parameter that can.
+
+    Returns:
+        A function with the signature of `inner_factory`; the state of the transformation that it returns is an
+        `optax.InjectStatefulHyperparamsState`. `treekit.optax.get_hyperparams` and `set_hyperparams` read and change
+        its hyperparameters. If `jax_numpy_dtype_promotion` is "strict" and the dtypes of hyperparameters and params
+        differ, those of less than 32 bits are cast to float32 for the update, and so are the gradients and the state.
+
+    Raises:
+        ValueError: `static_args` or `only` names a parameter that `inner_factory` does not have, or both name the same
+            parameter.
+        TypeError: `inner_factory` is not a function; or `static_args` or `only` is not a name, or names. Or, raised by
+            the function that is returned: a learning rate is neither a number nor a schedule, `only` names an argument
+            that is neither, or `*args` gathers some, which have no names. Or, raised by `init`: a schedule does not
+            return one real number, or a number does not fit its dtype, such as an int that float32 cannot hold. Or,
+            raised by `update`: the state was made with a number for an argument that is now a schedule, or the reverse.
+            Each message names the argument.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> tx = inject_hyperparams(optax.adamw)(1e-3, mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params))
+    >>> state = tx.init({"w": jnp.ones((2, 2)), "b": jnp.ones(2)})
+    >>> state.hyperparams["learning_rate"], "mask" in state.hyperparams
+    (Array(0.001, dtype=float32), False)
+    >>> list(inject_hyperparams(optax.adam, only="learning_rate")(1e-3).init(jnp.ones(2)).hyperparams)
+    ['learning_rate']
+    """
+    if not callable(inner_factory):
+        raise TypeError(
+            f"inner_factory must be a function that returns a transformation, such as optax.adam, not "
+            f"optax.adam(1e-3); found {type(inner_factory).__name__}"
+        )
+    signature, parameters = read_signature(inner_factory)
+    static = _names_of_parameters("static_args", static_args, signature)
+    required = None if only is None else _names_of_parameters("only", only, signature)
+    if both := sorted(static & (required or set())):
+        raise ValueError(f"`static_args` and `only` both name {', '.join(both)}")
+
+    @functools.wraps(inner_factory)
+    def factory(*args: object, **kwargs: object) -> GradientTransformation[InjectStatefulHyperparamsState]:
+        bound = bind(inner_factory, signature, args, kwargs)
+        bound.apply_defaults()
+        name = getattr(inner_factory, "__name__", str(inner_factory))
+        for key, value in bound.arguments.items():
+            if not (parameters[key].takes_numbers and isinstance(value, PLAIN_NUMBERS)):
+                check_argument(value, parameters[key], key, name)
+        arguments = _sort(inner_factory, name, bound, parameters, static, required)
+        describe = functools.partial(describe_call, f"inject_hyperparams({name})", inner_factory, args, kwargs)
+        return at_boundary(_injected(arguments, hyperparam_dtype)).described_as(describe)
+
+    return factory
+
+
+def _names_of_parameters(what: str, given: Any, signature: inspect.Signature) -> set[str]:
+    is_several = hasattr(given, "__iter__") and not isinstance(given, str)
+    names: list[Any] = list(given) if is_several else [given]
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"`{what}` must be the name, or names, of parameters of `inner_factory`, found {describe_value(given)}. "
+            "Hyperparameters are arguments of the function that is returned: inject_hyperparams(optax.adamw)(1e-3)"
+        )
+    takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in signature.parameters.values())
+    if not takes_any and not set(names) <= signature.parameters.keys():
+        raise ValueError(
+            f"`{what}` must specify a subset of `inner_factory`'s parameters. "
+            f"Given `{what}`: {sorted(names)}. `inner_factory` parameters: {sorted(signature.parameters)}"
+        )
+    return set(names)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # compared by identity, since bound arguments are not hashable
+class _Arguments:
+    """The arguments of a factory, sorted.
+
+    Attributes:
+        factory: the factory.
+        name: its name.
+        bound: all of its arguments, with defaults.
+        by_name: each argument with what its parameter says; those that `**kwargs` gathers have their own names.
+        numbers: those that are hyperparameters.
+        schedules: those that are schedules, as stateful ones.
+    """
+
+    factory: Callable[..., TransformationLike]
+    name: str
+    bound: inspect.BoundArguments
+    by_name: Mapping[str, tuple[Parameter, Any]]
+    numbers: Mapping[str, Any]
+    schedules: Mapping[str, Any]
+
+    def make(self, hyperparams: Mapping[str, Any]) -> Core:
+        """Make the transformation with these hyperparameters."""
+        call = inspect.BoundArguments(self.bound.signature, self.bound.arguments.copy())
+        for name, value in self.bound.arguments.items():
+            if self.bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+                found = hyperparams.keys() & value.keys() - self.bound.arguments.keys()
+                call.arguments[name] = {**value, **{key: hyperparams[key] for key in found}}
+            else:
+                call.arguments[name] = hyperparams.get(name, value)
+        return core_of(self.factory(*call.args, **call.kwargs))
+
+
+def _sort(
+    factory: Callable[..., TransformationLike],
+    name: str,
+    bound: inspect.BoundArguments,
+    parameters: Mapping[str, Parameter],
+    static: set[str],
+    required: set[str] | None,
+) -> _Arguments:
+    """Sort the arguments of a factory into numbers, schedules and static ones."""
+    by_name: dict[str, tuple[Parameter, Any]] = {}
+    for key, value in bound.arguments.items():
+        parameter = bound.signature.parameters[key]
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:  # an argument that shares a positional-only name is static
+            each = {k: parameter.replace(name=k, kind=inspect.Parameter.KEYWORD_ONLY) for k in value}
+            by_name |= {k: (Parameter.of(each[k]), value[k]) for k in each if k not in by_name}
+        else:
+            by_name[key] = (parameters[key], value)
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL and required is None and key not in static:
+            item = Parameter.of(parameter.replace(kind=inspect.Parameter.POSITIONAL_ONLY))
+            if value and (len(bound.arguments) == 1 or any(kind_of(x, item) is not Kind.STATIC for x in value)):
+                raise TypeError(
+                    f"inject_hyperparams stores arguments by name, and *{key} of {name} gathers them without names: "
+                    f"{describe_value(value)}. Inject a function that names them: lambda learning_rate: "
+                    f"{name}(learning_rate). To pass them on unchanged: static_args={key!r}"
+                )
+    if missing := sorted((required or set()) - by_name.keys()):  # possible only with `**kwargs`
+        raise TypeError(
+            f"inject_hyperparams(..., only=...) names {', '.join(missing)}, which was not passed; the arguments "
+            f"are {', '.join(by_name)}"
+        )
+    numbers: dict[str, Any] = {}
+    schedules: dict[str, Any] = {}
+    for key, (says, value) in by_name.items():
+        if key in static or (required is not None and key not in required):
+            continue
+        kind = kind_of(value, says)
+        if kind is Kind.NUMBER or (required is not None and is_number(value)):
+            numbers[key] = value
+        elif kind is Kind.SCHEDULE:
+            schedules[key] = value if isinstance(value, StatefulSchedule) else WrappedSchedule(value)
+        elif required is not None:
+            raise TypeError(
+                f"inject_hyperparams(..., only=...) names {key!r}, which is neither a number nor a schedule: "
+                f"{describe_value(value)}"
+            )
+    return _Arguments(factory, name, bound, by_name, numbers, schedules)
+
+
+def _injected(arguments: _Arguments, hyperparam_dtype: object) -> Core:
+    def make(hyperparams: dict[str, Any], *trees: object) -> Core:
+        """Make the core with these hyperparameters, for trees like these."""
+        if _must_widen(trees, hyperparams):
+            return _in_float32(arguments.make(widen(hyperparams)))
+        return arguments.make(hyperparams)
+
+    def init(params: Params) -> optax.InjectStatefulHyperparamsState:
+        dtype = _float_dtype(hyperparam_dtype, params)
+        states = {name: jtu.tree_map(strengthen, schedule.init()) for name, schedule in arguments.schedules.items()}
+        if is_params_placeholder(params):  # only the structure of the state matters
+            numbers = {name: 0 if isinstance(x, int) else x for name, x in arguments.numbers.items()}
+            values = {**numbers, **dict.fromkeys(states, 0)}
+        else:
+            values = {**arguments.numbers, **{name: _first_value(arguments, name, x) for name, x in states.items()}}
+        stored = [_store(arguments, name, x, dtype) for name, x in values.items()]
+        # A donated step deletes the arrays of the state, so none of them may be the user's own.
+        hyperparams = dict(zip(values, unshared(stored, values.values()), strict=True))
+        inner_state = make(hyperparams, params).init(params)
+        return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        _check_state(arguments, state)
+        dtype = _float_dtype(hyperparam_dtype, updates if params is None else params)
+        schedules = {name: arguments.schedules[name] for name in state.hyperparams_states}
+        hyperparams: dict[str, Any] = {}
+        stored: dict[str, Any] = {}
+        for name, old in state.hyperparams.items():
+            if name in schedules:
+                value = schedules[name](state.hyperparams_states[name], **extra)
+                check_value(value, functools.partial(_not_a_schedule, arguments, name))
+                stored[name] = hyperparams[name] = _store(arguments, name, value, dtype)
+            else:
+                new = hyperparams[name] = _store(arguments, name, old, dtype)
+                # An int that the user put into the state stays one there: scan and cond need a state of equal dtypes.
+                stored[name] = new if new is old or issubdtype(dtype_of(old), jnp.inexact) else strengthen(old)
+        states = {name: x.update(state.hyperparams_states[name], **extra) for name, x in schedules.items()}
+        inner = make(hyperparams, updates, params)
+        updates, inner_state = inner.update(updates, state.inner_state, params, **extra)
+        count = optax.safe_increment(state.count)
+        return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _check_state(arguments: _Arguments, state: OptState) -> None:
+    if unknown := sorted(state.hyperparams.keys() - arguments.by_name.keys()):
+        raise TypeError(
+            f"the state's hyperparams have {', '.join(unknown)}, which is not an argument of the function that was "
+            f"injected; its arguments are {', '.join(arguments.by_name)}"
+        )
+    for name in state.hyperparams:
+        is_schedule = name in arguments.schedules
+        if is_schedule != (name in state.hyperparams_states):
+            was, now = ("a number", "a schedule") if is_schedule else ("a schedule", "a number")
+            raise TypeError(
+                f"the state was made with {was} for {name!r}, and the optimizer now has {now}: "
+                f"{describe_value(arguments.by_name[name][1])}. Make the state with init, or pass the argument that it "
+                "was made with"
+            )
+
+
+def _first_value(arguments: _Arguments, name: str, state: object) -> object:
+    schedule, refuse = arguments.schedules[name], functools.partial(_not_a_schedule, arguments, name)
+    if not isinstance(schedule, WrappedSchedule):
+        return check_value(schedule(state), refuse)
+    # The count is concrete, since a schedule may branch on it, and needs no transfer, which users may forbid.
+    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
+        return call_schedule(schedule.schedule_fn, refuse, jnp.zeros([], jnp.int32))
+
+
+def _not_a_schedule(arguments: _Arguments, name: str, found: str) -> TypeError:
+    value = arguments.by_name[name][1]
+    shown = describe_value(value) if jtu.all_leaves([value]) else f"a {type(value).__name__}"  # a model, perhaps
+    return TypeError(
+        f"the argument {name!r} of {arguments.name} is {shown}, which inject_hyperparams uses as a schedule. {found}. "
+        f"To pass it on unchanged, name it: static_args={name!r}"
+    )
+
+
+def _store(arguments: _Arguments, name: str, x: Any, float_dtype: Any) -> Any:
+    """Return a hyperparameter as it is stored.
+
+    An array that states its dtype keeps it: as the argument, as the result of a schedule, and as a float that a user
+    puts into the state. Other numbers become floats, so that any real number can replace them, except where the
+    parameter keeps ints.
+    """
+    if isinstance(x, jax.Array) and x.dtype == float_dtype and not is_weak(x):
+        return x  # what follows agrees, and takes longer
+    says, argument = arguments.by_name[name]
+    dtype = dtype_of(x)
+    is_integer = issubdtype(dtype, jnp.integer)
+    is_real = issubdtype(dtype, jnp.floating) or is_integer or issubdtype(dtype, jnp.bool_)
+    stated = _states_dtype(x) and (not is_integer or callable(argument) or _states_dtype(argument))
+    keeps = stated or not is_real or (is_integer and says.keeps_ints)
+    dtype = dtype if keeps else float_dtype
+    if not fits(x, dtype):
+        raise TypeError(
+            f"the hyperparameter {name!r} of {arguments.name} is {describe(x)}, which {jnp.dtype(dtype)} cannot hold. "
+            f"Pass it on unchanged, static_args={name!r}, or as an array of a dtype that holds it"
+        )
+    return jnp.asarray(x, dtype)
+
+
+def _states_dtype(x: object) -> bool:
+    return has_dtype(x) and not is_weak(x)
+
+
+def fits(x: Any, dtype: Any) -> bool:
+    """Whether an array of this dtype holds an int exactly, and any other number without becoming infinite or an int."""
+    try:
+        check_fits(x, dtype)
+        if isinstance(x, bool) or not isinstance(x, _ON_HOST):
+            return True
+        if issubdtype(dtype, jnp.integer):
+            return bool(int(x) == x and jnp.iinfo(dtype).min <= int(x) <= jnp.iinfo(dtype).max)
+        return not isinstance(x, _INTS) or int(np.real(np.asarray(float(x)).astype(dtype))) == int(x)
+    except (OverflowError, ValueError):  # ValueError for the int of a NaN
+        return False
+
+
+_INTS: Any = (int, np.integer)
+_ON_HOST: Any = (*_INTS, float, np.floating)
+
+
+def _float_dtype(stated: object, params: Params) -> Any:
+    """Return the dtype in which Python numbers are stored: float32 at least, since b2 = 0.999 is 1 in bf16."""
+    if stated is not None:
+        return stated
+    wide = any(x.dtype.itemsize // (1 + np.iscomplexobj(x)) > 4 for x in jtu.tree_leaves(params) if is_inexact_array(x))
+    return jnp.float64 if wide else jnp.float32
+
+
+def _must_widen(trees: PyTree, hyperparams: dict[str, Any]) -> bool:
+    """Whether JAX refuses to multiply arrays: a float8 by another dtype, or any two dtypes if it is strict."""
+    is_strict = untyped.config.jax_numpy_dtype_promotion == "strict"
+    arrays = jtu.tree_leaves((trees, hyperparams) if is_strict else trees)
+    narrow = {x.dtype for x in arrays if is_narrow(x)}
+    if not (narrow and is_strict):
+        return any(dtype.itemsize == 1 for dtype in narrow)
+    return len({dtype_of(x) for x in arrays if issubdtype(dtype_of(x), jnp.floating)}) > 1
+
+
+def _in_float32(inner: Core) -> Core:
+    """Return a core that computes in float32."""
+    inner_init, inner_update = inner
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        new_updates, new_state = inner_update(widen(updates), widen(state), widen(params), **extra)
+        return new_updates, new_state
+
+    return optax.GradientTransformationExtraArgs(inner_init, update)
