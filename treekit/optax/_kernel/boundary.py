@@ -52,7 +52,7 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
         _check_has_place_for_params(params)
         crossing = Crossing(None, params, is_init=True)
         inside_params = crossing.enter_params()
-        with showing(crossing.originals):
+        with showing(crossing.originals, params):
             try:
                 return inner_init(inside_params)
             except Exception as error:
@@ -120,7 +120,7 @@ def _run_inside(
     """Call `run` with updates, params and extra arguments as cores see them, and explain its error."""
     inside_updates, inside_params = crossing.enter_updates(), crossing.enter_params()
     views = view_extra_args(extra, updates, params, inside_params, crossing.enter, crossing.restore)
-    with showing(crossing.originals):
+    with showing(crossing.originals, updates if params is None else params):
         try:
             return run(inside_updates, inside_params, views)
         except Exception as error:

@@ -28,6 +28,7 @@ from treekit._base.predicates import (
 )
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit._trainable import declared_frozen
 from treekit.optax._kernel.selection import update_parts
 from treekit.optax._kernel.state_map import is_placeholder, leaves_by_param, map_state
 
@@ -66,6 +67,10 @@ class Crossing:
         given = updates if params is None and not is_init else params
         leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
         parts = [None] * len(leaves) if is_init else update_parts(self._treedef, updates)
+        frozen = declared_frozen(given)
+        if frozen is not None:  # what its class declares not to be trained has no state, and no update
+            leaves = [None if is_frozen else x for is_frozen, x in zip(frozen, leaves, strict=True)]
+            parts = [None if is_frozen else x for is_frozen, x in zip(frozen, parts, strict=True)]
         self._params = None if params is None else leaves
         self._updates = list(map(_none_if_missing, parts))
         self._covered = _covered_leaves(state, given, self._updates if params is None else leaves, self._updates)

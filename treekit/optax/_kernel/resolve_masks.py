@@ -1,5 +1,6 @@
 """Convert filter_specs, masks and labels to selections of leaves."""
 
+import contextlib
 import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,15 +8,18 @@ from typing import Any
 import numpy as np
 import optax
 
+from treekit._base.callable import is_truly_callable
 from treekit._base.describe import describe_value
 from treekit._base.dtype import as_array
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_parameter, is_traced
-from treekit._base.tree import is_mapping, is_none
+from treekit._base.tree import check_no_foreign_floats, is_mapping, is_none
 from treekit._base.types import FilterSpec, KeyPath, Labels, Mask, Params, PyTree
 from treekit._filter import filter
+from treekit._path_mask import WHOLE_TREE
 from treekit._resolve_spec import match_spec, resolve_shown
+from treekit._trainable import declared_frozen
 from treekit.optax._kernel.selection import LeafSelection
 from treekit.optax._kernel.transformation import original
 
@@ -27,7 +31,12 @@ def choose_filtered(filter_spec: FilterSpec, params: Params) -> LeafSelection:
             "filter_spec must be a predicate or a tree of bools, not None. To freeze everything, pass False"
         )
     leaves, treedef = jtu.tree_flatten(params)
-    kept = treedef.flatten_up_to(filter(jtu.tree_map(original, params), _none_as_false(filter_spec)))
+    originals = jtu.tree_map(original, params)
+    if filter_spec is is_inexact_array:
+        check_no_foreign_floats(originals, "filtered")
+    else:
+        _check_declared(filter_spec, _is_true, is_spec_leaf=_is_bool, name="filter_spec")
+    kept = treedef.flatten_up_to(filter(originals, _none_as_false(filter_spec)))
     keep = tuple(x is not None for x in kept)
     # A model of integers has no inexact leaves. Any other function was written to select some.
     if leaves and not any(keep) and callable(filter_spec) and filter_spec is not is_inexact_array:
@@ -50,8 +59,13 @@ def _none_as_false(filter_spec: FilterSpec) -> Any:
     return jtu.tree_map(as_false, filter_spec, is_leaf=is_none)
 
 
-def choose_masked(mask: Mask, params: Params) -> LeafSelection:
-    prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=_is_bool, name="mask")
+def choose_masked(mask: Mask, trains: bool, params: Params) -> LeafSelection:
+    """Select the leaves whose mask is True; `trains` says whether these are trained."""
+
+    def chooses(leaf: object) -> bool:
+        return trains and _is_true(leaf)
+
+    prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=_is_bool, chooses=chooses, name="mask")
     return LeafSelection(
         prefix_treedef, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True
     )
@@ -72,8 +86,10 @@ def check_labels(transforms: Mapping[Any, object]) -> None:
         ) from None
 
 
-def choose_groups(keys: frozenset[Any], param_labels: Labels, params: Params) -> dict[Any, LeafSelection]:
-    """Select the leaves that have each label."""
+def choose_groups(
+    keys: frozenset[Any], frozen: frozenset[Any], param_labels: Labels, params: Params
+) -> dict[Any, LeafSelection]:
+    """Select the leaves that have each label; those with a label in `frozen` are not trained."""
 
     def is_label(x: object) -> bool:
         try:
@@ -81,7 +97,12 @@ def choose_groups(keys: frozenset[Any], param_labels: Labels, params: Params) ->
         except TypeError:  # unhashable, so not a key
             return False
 
-    prefix_treedef, matches = match_to_params(param_labels, params, is_spec_leaf=is_label, name="param_labels")
+    def trains(label: object) -> bool:
+        return is_label(label) and label not in frozen
+
+    prefix_treedef, matches = match_to_params(
+        param_labels, params, is_spec_leaf=is_label, chooses=trains, name="param_labels"
+    )
     for path, label, part in matches:
         if not is_label(label) and _has_parameters(label, part):
             used = _names(label for _, label, part in matches if _has_parameters(label, part))
@@ -97,8 +118,8 @@ def choose_groups(keys: frozenset[Any], param_labels: Labels, params: Params) ->
     return {key: selection(key) for key in keys}
 
 
-def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
-    """Return a mask that Optax itself can use: a bool for each leaf of the params.
+def resolve_mask(mask: Mask, params: Params, name: str, trains: bool = True) -> Any:
+    """Return a mask that Optax itself can use: a bool for each leaf of the params; `trains` says what True means.
 
     None is False, as in `filtered`: it stands for a number of the raw model, which is an array here.
     """
@@ -106,7 +127,10 @@ def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
     def is_mask_leaf(x: object) -> bool:
         return x is None or _is_bool(x)
 
-    prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=is_mask_leaf, name=name)
+    def chooses(leaf: object) -> bool:
+        return trains and _is_true(leaf)
+
+    prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=is_mask_leaf, chooses=chooses, name=name)
     if mask is not None and [found[:2] for found in matches] == [((), None)] and _holds_parameters(params):
         raise TypeError(f"the function given as {name} returned None for all params. Does it lack a return?")
     return prefix_treedef.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
@@ -117,8 +141,24 @@ def as_arrays(params: Params) -> Any:
     return jtu.tree_map(as_array, params)
 
 
-def match_to_params(spec: object, params: Params, *, is_spec_leaf: Callable[[Any], bool], name: str) -> tuple[Any, Any]:
-    """Resolve a spec for the user's own leaves; a function sees Python numbers as arrays."""
+def match_to_params(
+    spec: object,
+    params: Params,
+    *,
+    is_spec_leaf: Callable[[Any], bool],
+    chooses: Callable[[Any], bool] = lambda _: False,
+    name: str,
+) -> tuple[Any, Any]:
+    """Resolve a spec for the user's own leaves; a function sees Python numbers as arrays.
+
+    Args:
+        spec: a tree, or a function from the params to one.
+        params: the params as cores see them.
+        is_spec_leaf: whether an object is a leaf of the spec.
+        chooses: whether a leaf of the spec trains what it covers; by default, none does.
+        name: what the user calls the spec.
+    """
+    _check_declared(spec, chooses, is_spec_leaf=is_spec_leaf, name=name)
     params = jtu.tree_map(original, params)
     try:
         resolved = resolve_shown(spec, params, as_arrays, is_spec_leaf=is_spec_leaf, name=name)
@@ -138,6 +178,30 @@ def match_to_params(spec: object, params: Params, *, is_spec_leaf: Callable[[Any
                 f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
             )
         raise ValueError(f"{error}\n{hint}") from None
+
+
+def _check_declared(
+    spec: object, chooses: Callable[[Any], bool], *, is_spec_leaf: Callable[[Any], bool], name: str
+) -> None:
+    """Raise a ValueError if a leaf of a tree chooses exactly one leaf, which its class declares not to be trained."""
+    whole = WHOLE_TREE.get()
+    frozen = None if whole is None or is_truly_callable(spec) else declared_frozen(whole)
+    if frozen is None:
+        return
+    flags = jtu.tree_structure(whole, is_leaf=is_none).unflatten(frozen)
+    with contextlib.suppress(ValueError):  # the spec is for a part of the params
+        _, matches = match_spec(spec, flags, is_spec_leaf=is_spec_leaf, name=name)
+        chosen = [path for path, leaf, flag in matches if flag is True and chooses(leaf)]
+        if not chosen:
+            return
+        raise TypeError(
+            f"{name} selects {path_name(chosen[0])}, which its class declares not to be trained (trainable=False). "
+            "Leave it out; or, to train it, declare so at the class"
+        )
+
+
+def _is_true(leaf: object) -> bool:
+    return _is_bool(leaf) and bool(leaf)
 
 
 def _has_variables(tree: PyTree) -> bool:

@@ -15,6 +15,7 @@ from treekit._base.describe import describe, describe_value
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_array, is_array_without_gradient
 from treekit._base.types import OptState, Params, TransformationLike, Updates
+from treekit._path_mask import WHOLE_TREE
 from treekit.optax._kernel.types import InitFn, S, State_co, UpdateFn
 
 P = ParamSpec("P")
@@ -217,12 +218,15 @@ _originals: ContextVar[_Originals] = ContextVar("originals", default=MappingProx
 
 
 @contextlib.contextmanager
-def showing(originals: _Originals) -> Generator[None]:
+def showing(originals: _Originals, whole: Params) -> Generator[None]:
+    """Let `original` and masks by path know the user's leaves, and all of the user's params, while a core runs."""
     token = _originals.set({**_originals.get(), **originals} if originals else _originals.get())
+    outer = WHOLE_TREE.set(whole if WHOLE_TREE.get() is None else WHOLE_TREE.get())
     try:
         yield
     finally:
         _originals.reset(token)
+        WHOLE_TREE.reset(outer)
 
 
 def original(x: object) -> Any:
