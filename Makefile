@@ -9,15 +9,16 @@ BIN := .venv/bin
 help: ## list the commands
 	@awk -F ':.*## ' '/^[-. a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
 
-# An environment of its own, since what the tests need is almost twice as large.
+# An environment of its own, since the tests need almost twice as much.
 DEMO := .venv-demo
+EXAMPLE ?= digits
 
-demo: $(DEMO)/installed ## train on handwritten digits: plain Optax beside treekit, and a picture of the loss
-	$(DEMO)/bin/python examples/digits.py
+demo: $(DEMO)/installed ## train on handwritten digits, with plain Optax and with treekit (EXAMPLE=grow, neural_ode or sharded)
+	$(DEMO)/bin/python examples/$(EXAMPLE).py
 
 $(DEMO)/installed: pyproject.toml
 	@$(DEMO)/bin/python -m pip --version >/dev/null 2>&1 || { python=$$($(FIND_PYTHON)) && "$$python" -m venv --clear $(DEMO); }
-	@echo "Installing treekit and what the examples use into $(DEMO): about 0.8 GB."
+	@echo "Installing treekit and what the examples use into $(DEMO): about 0.9 GB."
 	@$(DEMO)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	@$(DEMO)/bin/python -m pip install --quiet --editable ".[optax]" --group examples
 	@touch $@
@@ -66,7 +67,7 @@ lowest newest: .venv/installed ## `make test` with these dependencies, on the ol
 stubs: .venv/installed ## write the names of Optax for type checkers, treekit/optax/*/__init__.pyi, from the Optax of .venv
 	$(BIN)/python -m tests.optax_names
 
-bench: .venv/installed ## treekit beside its peers, and docs/benchmarks.md (QUICK=1 for a short look, printed only)
+bench: .venv/installed ## treekit beside its peers, and benchmarks/results/benchmarks.md (QUICK=1 for a short look, printed only)
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
 
@@ -81,7 +82,7 @@ figures: .venv/installed ## figures beside their goals and the last recorded; wo
 # An environment of its own, since JAX looks for a TPU wherever libtpu is installed.
 ACCELERATORS := .venv-accelerators
 
-accelerators: $(ACCELERATORS)/installed$(if $(GPU),-gpu) ## compile for TPUs (GPU=1: for GPUs too), and write docs/accelerators.md
+accelerators: $(ACCELERATORS)/installed$(if $(GPU),-gpu) ## compile for TPUs (GPU=1: for GPUs too), and write benchmarks/results/accelerators.md
 	$(ACCELERATORS)/bin/python -m benchmarks.evidence.accelerators
 
 accelerators-test: $(ACCELERATORS)/installed ## the tests that compile for TPUs, on a machine that needs none

@@ -1,6 +1,6 @@
 """Handwritten digits: a trained model grows by a layer and a class, and its optimizer keeps its state.
 
-    python examples/grow.py
+    make demo EXAMPLE=grow, or: python examples/grow.py
 
 1. A small network learns to read the digits 0 to 8, and model and optimizer are saved with Orbax.
 2. A new network has another layer, and is for ten digits. `treekit.graft` carries over what was saved: the

@@ -1,6 +1,6 @@
 """Lynx and hare: a neural ODE fitted to 21 years of furs with L-BFGS, on a raw Equinox model.
 
-    python examples/neural_ode.py
+    make demo EXAMPLE=neural_ode, or: python examples/neural_ode.py
 
 The Hudson Bay Company kept a record of the pelts that it bought. Those of the snowshoe hare, and of the Canada lynx
 that lives on hares, rise and fall every ten years or so, the lynx after the hare. A small network learns how fast.

@@ -1,6 +1,6 @@
 """Handwritten digits on a mesh: the batch sharded over four groups of devices, the weights over two and four.
 
-    python examples/sharded.py
+    make demo EXAMPLE=sharded, or: python examples/sharded.py
 
 There are 8 virtual devices in this process. On a cluster, leave out the line that makes them, and call
 `jax.distributed.initialize()` before anything else: the rest is the same.
