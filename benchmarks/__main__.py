@@ -1,4 +1,4 @@
-"""All benchmarks but `growth` and `matrix`: printed, and written as docs/benchmarks.md.
+"""All benchmarks but `growth` and `matrix`: printed, and written as results/benchmarks.md.
 
 python -m benchmarks             more than half an hour; writes the page and its pictures
 QUICK=1 python -m benchmarks     about two minutes; prints only
@@ -84,5 +84,5 @@ def _name(module: ModuleType) -> str:
 
 
 if __name__ == "__main__":
-    default = None if QUICK else Path(__file__).parent.parent / "docs"
+    default = None if QUICK else Path(__file__).with_name("results")
     main(Path(sys.argv[1]) if len(sys.argv) > 1 else default)

@@ -1,4 +1,4 @@
-"""What the site needs beyond its pages: pages made of files at the root, tables that fit, and search in files."""
+"""What the site needs beyond its pages: pages made of other files, tables that fit, and search in files."""
 
 import itertools
 import json
@@ -9,6 +9,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -21,7 +22,7 @@ PAGES = {
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add these pages, with links between the files changed to links between the pages."""
+    """Add these pages, with links between the files changed to links between the pages, and the benchmarks' results."""
     for source, page in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         if source.endswith(".py"):
@@ -31,13 +32,21 @@ def on_files(files: Files, config: Any) -> Files:
         if page == "index.md":
             text = "---\nhide: [navigation]\n---\n\n" + text  # the navigation would list this page only
         files.append(File.generated(config, page, content=text))
+    for path in RESULTS.rglob("*.*"):
+        page = f"results/{path.relative_to(RESULTS).as_posix()}"
+        if path.suffix == ".md":
+            text = path.read_text(encoding="utf-8")
+            files.append(File.generated(config, page, content=f"---\nsearch: {{ exclude: true }}\n---\n\n{text}"))
+        else:
+            files.append(File.generated(config, page, abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Link to the pages of examples; and `\\|` in a table, which GitHub needs, is printed with the backslash."""
+    """Link to the pages of examples and results; and `\\|` in a table, which GitHub needs, is printed with the backslash."""
     example = r"\]\(\.\./((?:\.\./)*)(examples/\w+\.py)\)"
     markdown = re.sub(example, lambda link: f"]({link[1]}{PAGES[link[2]]})", markdown)
+    markdown = re.sub(r"\]\(\.\./((?:\.\./)*)benchmarks/(results/)", r"](\1\2", markdown)
     return re.sub(r"^\|.*\|$", lambda row: row[0].replace(r"\|", "|"), markdown, flags=re.MULTILINE)
 
 

@@ -125,7 +125,7 @@ def check_mistakes(found: list[Found], checker: str) -> None:
 
 def test_blocks_of_pages_are_marked_with_known_words() -> None:
     markers = {block["marker"] for page in PAGES for block in FENCE.finditer(page.read_text(encoding="utf-8"))}
-    assert markers == {None, "plain Optax", "pyright only, since mypy knows no converters"}
+    assert markers <= {None, "pyright only, since mypy knows no converters"}
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """What XLA makes of a step for TPUs and GPUs: the bytes it moves and the memory it needs, of treekit and of Optax.
 
-Nothing runs here but the compiler. `make accelerators` writes the sections for TPUs of docs/accelerators.md, and with
-GPU=1 those for GPUs too. `python -m benchmarks.evidence.accelerators H100 transformer` compiles only those with one of
+Only the compiler runs. `make accelerators` writes the sections for TPUs of results/accelerators.md, and with GPU=1
+those for GPUs too. `python -m benchmarks.evidence.accelerators H100 transformer` compiles only those with one of
 these words in their title; all others stay as they are.
 """
 
@@ -35,7 +35,7 @@ from benchmarks.evidence.compiled import (
 from benchmarks.evidence.hlo import bytes_copied, bytes_moved, bytes_moved_inside, collectives, difference
 from treekit._base.jax import untyped
 
-PAGE = Path(__file__).parents[2] / "docs" / "accelerators.md"
+PAGE = Path(__file__).parents[1] / "results" / "accelerators.md"
 SIZE = 8192  # a square array that does not fit into the memory of a chip itself; the page says so
 K = 8
 

@@ -105,7 +105,7 @@ def write_pages(pages: Iterable[Path], folder: Path) -> None:
         text = page.read_text(encoding="utf-8")
         lines = [NOTEBOOK.strip()]
         for block in FENCE.finditer(text):
-            if block["language"] == "python" and block["marker"] != "plain Optax":
+            if block["language"] == "python":
                 before = text.count("\n", 0, block.start("code"))
                 lines += [""] * (before - len(lines)) + block["code"].splitlines()
         if len(lines) > 1:

@@ -1,8 +1,8 @@
 """Every optimizer, wrapped in every way, on every kind of params: do the laws hold? treekit and plain Optax.
 
-A cell is one (optimizer, wrapper, kind of params). `run_cell` says what is asked of it, docs/matrix.md how it came out.
+A cell is one (optimizer, wrapper, kind of params). `run_cell` says what is asked of it, results/matrix.md the outcome.
 
-    python -m benchmarks.evidence.matrix                   the whole matrix, into docs/matrix.md (more than an hour)
+    python -m benchmarks.evidence.matrix                   the whole matrix, into results/matrix.md (more than an hour)
     MINUTES=30 python -m benchmarks.evidence.matrix        as many cells, drawn at random, as that allows
     SEED=1 MINUTES=30 python -m benchmarks.evidence.matrix other cells
     QUICK=1 python -m benchmarks.evidence.matrix           the same for three minutes, printed
@@ -316,7 +316,7 @@ def main() -> None:
     if quick:
         print(text)
     else:
-        Path("docs/matrix.md").write_text(text)
+        (Path(__file__).parents[1] / "results" / "matrix.md").write_text(text)
 
 
 if __name__ == "__main__":

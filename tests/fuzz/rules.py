@@ -46,7 +46,7 @@ def _is_about_numbers(failure: Failure) -> bool:
 
 @_rule("equals plain Optax")
 def complex_multi_steps(case: Case, failure: Failure) -> bool:
-    """MultiSteps accumulates complex gradients whole; Optax drops their imaginary parts (docs/upstream.md)."""
+    """MultiSteps accumulates complex gradients whole; Optax drops imaginary parts (benchmarks/results/upstream.md)."""
     return "MultiSteps" in str(case.tx) and any(jnp.iscomplexobj(x) for _, x in _leaves(case))
 
 

@@ -1,7 +1,7 @@
 """What treekit mends in Optax, one law each: it holds here and fails there, with the error that is named.
 
 Where one of the expected failures passes, Optax has mended it: the test goes red and names what may become an alias.
-docs/upstream.md has the threads. What the five systems show, tests/optax/test_five_systems.py expects to fail.
+benchmarks/results/upstream.md has the threads. tests/optax/test_five_systems.py has the failures of the five systems.
 """
 
 from collections.abc import Callable
@@ -199,7 +199,7 @@ def test_treekit(fix: Fix) -> None:
 
 
 def expected(fix: Fix) -> Any:
-    reason = f"Optax breaks it; when it does not, treekit.optax.{fix.alias} may become an alias (docs/upstream.md)"
+    reason = f"Optax breaks it; when fixed, treekit.optax.{fix.alias} may be an alias (benchmarks/results/upstream.md)"
     return pytest.param(
         fix, id=fix.law.__name__, marks=pytest.mark.xfail(strict=True, raises=fix.raises, reason=reason)
     )

@@ -20,7 +20,7 @@ def in_place(flag: Bool[Array, ""], f: Callable[..., Any], x: object) -> Any:
 
     This is a loop that runs once or zero times: XLA updates the carry of a loop in place, and does not touch it if the
     loop runs zero times. That is so with JAX 0.10.2, on CPUs (tests/optax/test_cost.py), on TPU v5e and on H100
-    (tests/accelerators/test_multi_steps.py, docs/accelerators.md).
+    (tests/accelerators/test_multi_steps.py, benchmarks/results/accelerators.md).
     """
 
     def cond(carry: PyTree) -> Any:
