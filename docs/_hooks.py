@@ -43,7 +43,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Link to the pages of examples and results; and `\\|` in a table, which GitHub needs, is printed with the backslash."""
+    """Link to the pages of examples and results. `\\|` in a table, which GitHub needs, would show its backslash."""
     example = r"\]\(\.\./((?:\.\./)*)(examples/\w+\.py)\)"
     markdown = re.sub(example, lambda link: f"]({link[1]}{PAGES[link[2]]})", markdown)
     markdown = re.sub(r"\]\(\.\./((?:\.\./)*)benchmarks/(results/)", r"](\1\2", markdown)
