@@ -259,7 +259,7 @@ for wrap in (
     lambda tx: o.conditionally_transform(tx, lambda step: step > 1),
     lambda tx: o.apply_if_finite(tx, 3),
     lambda tx: o.filtered(tx),
-    lambda tx: o.dtype_preserving(tx, state_dtype=jnp.bfloat16),
+    lambda tx: o.dtype_preserving(tx),
     lambda tx: o.dtype_preserving(tx, state_dtype=jnp.bfloat16, rounding="stochastic"),
 ):
     tx = o.scale_by_adam()

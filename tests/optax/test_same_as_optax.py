@@ -17,7 +17,10 @@ import pytest
 from tests.optax import cases
 from treekit import optax as tko
 
-MODULES = ("", *(name for name, x in vars(tko).items() if isinstance(x, types.ModuleType) and hasattr(optax, name)))
+MODULES = (
+    "",
+    *sorted(name for name, x in vars(tko).items() if isinstance(x, types.ModuleType) and hasattr(optax, name)),
+)
 
 
 def names() -> dict[str, Any]:

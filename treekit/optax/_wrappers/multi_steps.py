@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
 import optax
@@ -52,7 +52,8 @@ class MultiSteps(Generic[StepsState], _Base):
         weighted: whether `update` takes the `weight` of each step, such as its number of tokens. The mean is then the
             sum of weight times gradient over the sum of weights, as if all micro-batches were one batch, whatever their
             sizes. A weight of 0 leaves out its step, and a round whose weights are all 0 is skipped. The state is then
-            a `WeightedMultiStepsState`, which has their sum.
+            a `WeightedMultiStepsState`, which has their sum; for type checkers, write
+            `MultiSteps[WeightedMultiStepsState](…, weighted=True)`.
 
     Raises:
         ValueError: `every_k_schedule` is less than 1.
@@ -70,28 +71,6 @@ class MultiSteps(Generic[StepsState], _Base):
     (Array([-2., -2.], dtype=float32), True)
     """
 
-    @overload
-    def __init__(
-        self: "MultiSteps[optax.MultiStepsState]",
-        opt: TransformationLike,
-        every_k_schedule: int | Callable[[Any], Any],
-        use_grad_mean: bool = True,
-        should_skip_update_fn: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
-        accumulator_dtype: DTypeLike | None = jnp.float32,
-        *,
-        weighted: Literal[False] = False,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "MultiSteps[WeightedMultiStepsState]",
-        opt: TransformationLike,
-        every_k_schedule: int | Callable[[Any], Any],
-        use_grad_mean: bool = True,
-        should_skip_update_fn: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
-        accumulator_dtype: DTypeLike | None = jnp.float32,
-        *,
-        weighted: Literal[True],
-    ) -> None: ...
     def __init__(
         self,
         opt: TransformationLike,
