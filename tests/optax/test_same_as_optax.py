@@ -215,9 +215,9 @@ STRUCTURES: dict[str, tuple[Any, Any, Any, str]] = {
         lambda o: o.sgd(0.1),
         flax.core.freeze(PAIR),
         PAIR,
-        "params have dict, and the updates FrozenDict",
+        "params have a dict, and the updates a FrozenDict",
     ),
-    "a list": (lambda o: o.sgd(0.1), [jnp.ones(2)], (jnp.ones(2),), "params have tuple, and the updates list"),
+    "a list": (lambda o: o.sgd(0.1), [jnp.ones(2)], (jnp.ones(2),), "params have a tuple, and the updates a list"),
     "None to an array": (
         lambda o: o.chain(another_state({"m": None}, {"m": jnp.ones(2)})),
         PAIR,

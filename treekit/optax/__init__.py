@@ -1,7 +1,6 @@
 """Every name of `optax`, for whole models and with dtypes preserved: `from treekit import optax`."""
 
 import sys
-from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -70,10 +69,18 @@ else:  # so that type checkers report misspelt names
             _path = f"{__name__}.{_name}"
             globals()[_name] = sys.modules.setdefault(_path, _wrap_module(_module, _path))
 
-    __getattr__ = partial(_wrap_attribute, _optax)
+    def __getattr__(name: str) -> object:
+        """Return a name of Optax; one that neither has may be a name of `treekit`."""
+        try:
+            return _wrap_attribute(_optax, name)
+        except AttributeError as error:
+            if name not in sys.modules["treekit"].__all__:
+                raise
+            hint = f"{error}. It is in the other module: treekit.{name}"
+            raise AttributeError(hint, name=name, obj=sys.modules[__name__]) from None
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *dir(_optax)} - _OF_PYTHON)
 
-    _OF_PYTHON = {"ModuleType", "TYPE_CHECKING", "partial", "sys"}  # imported by this module, and not of Optax
+    _OF_PYTHON = {"ModuleType", "TYPE_CHECKING", "sys"}  # imported by this module, and not of Optax
     __all__ = [name for name in __dir__() if not name.startswith("_")]

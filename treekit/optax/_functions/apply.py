@@ -11,10 +11,11 @@ from treekit._base.dtype import as_array, has_no_update, issubdtype, promoted_dt
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_narrow, is_parameter
-from treekit._base.tree import flatten_updates, is_none
+from treekit._base.tree import is_none
 from treekit._base.types import LeafPredicate, Params, PyTree, TransformationLike, Updates
 from treekit._codes import is_codes
 from treekit._map import cast_tree_like, check_shapes
+from treekit._mismatch import flatten_updates
 from treekit._round import Key, bits_like, bits_of_key, round_by, widen
 
 T = TypeVar("T")

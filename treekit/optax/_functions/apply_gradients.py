@@ -7,9 +7,10 @@ import optax
 from treekit._base.dtype import has_no_update
 from treekit._base.jax import jtu
 from treekit._base.predicates import has_gradient
-from treekit._base.tree import flatten_updates, is_none, updates_mismatch
+from treekit._base.tree import is_none
 from treekit._base.types import Params, Updates
 from treekit._map import check_shapes
+from treekit._mismatch import flatten_updates, updates_mismatch
 from treekit._round import Key
 from treekit.optax._functions.apply import apply_updates
 from treekit.optax._kernel.boundary import normalize, whole_step

@@ -57,7 +57,7 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
 
 
 def _none_for_number(old: object) -> Any:
-    """Return None for a Python number, which has the average of any shape."""
+    """Return None for a Python number, which may become an average of any shape."""
     return None if isinstance(old, (int, float, complex)) else old
 
 

@@ -186,7 +186,7 @@ class Crossing:
                 why = (
                     "the state does not cover it, since this leaf was None in the params that init received"
                     if is_parameter(param)
-                    else f"the params have a {describe(param)} there, which cannot be a parameter"
+                    else f"the params have {describe(param)} there, which cannot be a parameter"
                 )
                 raise TypeError(
                     f"there is a gradient ({describe(update)}) at {self._path(i)}, and {why}. It would be lost: pass "
@@ -214,7 +214,7 @@ def _none_if_missing(update: object) -> Any:
 def _as_inexact(param: object) -> Any:
     """Return a number as an array, and an integer as an array of JAX's default float."""
     if is_inexact_array(param):
-        return param  # what follows agrees, and takes longer
+        return param  # the code below returns the same, but takes longer
     x = as_array(param)
     if issubdtype(dtype_of(x), jnp.inexact):  # dtype_of, since to NumPy and Equinox an array in bf16 is not inexact
         return x
@@ -222,7 +222,7 @@ def _as_inexact(param: object) -> Any:
 
 
 def _without_gradient(shown: Array) -> Any:
-    """Return what a filter by dtype does not select, of the shape of an array: that leaf has no gradient."""
+    """Return integers of the shape of an array: filters by dtype then leave out this leaf, which has no gradient."""
     return np.broadcast_to(0, shown.shape) if shown.ndim else 0.0
 
 

@@ -72,7 +72,7 @@ def keep_updates(leaves: list[Any], treedef: PyTreeDef, params: Params, new_upda
         _check_update_shapes(news, leaves, updates)
     if _mixes_complex(updates if params is None else params):
         news = list(map(_real_where_real, leaves, news))
-    return cast_each(news, _like_each(leaves, treedef, params), updates)
+    return cast_each(news, _dtypes_of_updates(leaves, treedef, params), updates)
 
 
 def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
@@ -126,7 +126,7 @@ def _like_of_state(old: object, new: object) -> Any:
     state a dtype; traced, it is a weakly typed array.
     """
     if isinstance(old, jax.Array) and not is_weak(old) and old.dtype == getattr(new, "dtype", None):
-        return old  # what follows agrees, and takes longer
+        return old  # the code below returns the same, but takes longer
     becomes_float = issubdtype(dtype_of(old), jnp.integer) and issubdtype(dtype_of(new), jnp.floating)
     return old if is_array(old) and not is_weak(old) and not becomes_float else strengthen(new)
 
@@ -154,10 +154,10 @@ def like_updates(updates: Updates, params: Params) -> Any:
     An integer without a param has no such dtype: its update keeps the dtype that the transformation returns.
     """
     leaves, treedef = jtu.tree_flatten(updates)
-    return treedef.unflatten(_like_each(leaves, treedef, params))
+    return treedef.unflatten(_dtypes_of_updates(leaves, treedef, params))
 
 
-def _like_each(updates: list[Any], treedef: PyTreeDef, params: Params) -> list[Any]:
+def _dtypes_of_updates(updates: list[Any], treedef: PyTreeDef, params: Params) -> list[Any]:
     if params is None or jtu.tree_structure(params) != treedef:
         dtypes = [promoted_dtype(x) for x in updates]
         return [_of_dtype(dtype) if issubdtype(dtype, jnp.inexact) else _ANY_DTYPE for dtype in dtypes]

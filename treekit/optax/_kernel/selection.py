@@ -15,8 +15,8 @@ from treekit._base.callable import is_truly_callable
 from treekit._base.dtype import shape_of
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_parameter
-from treekit._base.tree import flatten_updates
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
+from treekit._mismatch import flatten_updates
 from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import Core, DeclaringCore, freezes
 

@@ -35,8 +35,10 @@ def shard_alike(state: OptState, params: Params) -> Any:
         return state
     arrays, treedef = jtu.tree_flatten(state)
     pairs = zip(arrays, map_state(state, params), strict=True)
-    flag = functools.cache(_never)  # one for all leaves, if any needs it
-    state = treedef.unflatten([x if i.param is None else _shard_leaf_alike(x, leaves[i.param], flag) for x, i in pairs])
+    make_false = functools.cache(_hidden_false)  # one for all leaves, if any needs it
+    state = treedef.unflatten(
+        [x if i.param is None else _shard_leaf_alike(x, leaves[i.param], make_false) for x, i in pairs]
+    )
     meshes = {x.sharding.mesh for x in leaves if not is_traced(x) and _may_be_sharded(x)}
     if len(meshes) == 1:
         replicated = NamedSharding(meshes.pop(), untyped.P())
@@ -48,17 +50,17 @@ def _may_be_sharded(param: object) -> bool:
     """Whether an array may be on several devices.
 
     With one device, a traced array is on that one unless its type names a mesh, as when a host with one CPU compiles
-    for a TPU. So nothing is tied there, which would take as long as making the state.
+    for a TPU. So nothing is added there, which would take as long as making the state.
     """
     if is_traced(param):
         return jax.device_count() > 1 or not untyped.typeof(param).sharding.mesh.empty
     return isinstance(param, jax.Array) and isinstance(param.sharding, NamedSharding)
 
 
-def _shard_leaf_alike(x: Any, param: Any, flag: Callable[[], Any]) -> Any:
+def _shard_leaf_alike(x: Any, param: Any, make_false: Callable[[], Any]) -> Any:
     if not _has_shape_of(x, param):
         return x
-    return _constrain(x, param, flag) if is_traced(x) or is_traced(param) else _put(x, param)
+    return _constrain(x, param, make_false) if is_traced(x) or is_traced(param) else _put(x, param)
 
 
 def _has_shape_of(x: object, param: object) -> bool:
@@ -75,18 +77,18 @@ def _put(x: Any, param: Array) -> Any:
 
 
 def _on_mesh(replicated: NamedSharding, x: object) -> Any:
-    """Return an array that no device was chosen for with the sharding `replicated`, and any other leaf unchanged.
+    """Replicate an array that is not committed to a device, as `replicated` says; return any other leaf unchanged.
 
     Each process copies its own array. `device_put` would compare those of all processes, which waits for the others.
     """
     if not isinstance(x, jax.Array) or is_traced(x) or x.committed:
         return x
-    like: Any = replicated  # JAX's own types of what follows are incomplete
+    like: Any = replicated  # JAX's own types are incomplete here
     copies = [untyped.device_put(x, device) for device in like.addressable_devices_indices_map(x.shape)]
     return untyped.make_array_from_single_device_arrays(x.shape, replicated, copies)
 
 
-def _constrain(x: Array, param: Array, flag: Callable[[], Any]) -> Any:
+def _constrain(x: Array, param: Array, make_false: Callable[[], Any]) -> Any:
     explicit = untyped.typeof(param).sharding  # for explicit axes of a mesh; for all others, specs consist of None
     spec, own_spec = _spec(x, param, explicit), untyped.typeof(x).sharding.spec
     if own_spec != spec:
@@ -94,7 +96,7 @@ def _constrain(x: Array, param: Array, flag: Callable[[], Any]) -> Any:
             return x
         x = untyped.sharding.reshard(x, NamedSharding(explicit.mesh, spec))
     if is_traced(param):
-        return _tie(flag(), x, param)
+        return _share_sharding(make_false(), x, param)
     sharding = _sharding_like(x, param)
     is_done = sharding is None or AxisType.Explicit in sharding.mesh.axis_types
     return x if is_done else lax.with_sharding_constraint(x, sharding)
@@ -114,7 +116,7 @@ def _spec(x: Array, param: Array, sharding: Any) -> Any:
     return untyped.P(*[None] * own_axes, *sharding.spec, *[None] * axes)
 
 
-def _tie(never: Bool[Array, ""], x: Array, param: Array) -> Any:
+def _share_sharding(false: Bool[Array, ""], x: Array, param: Array) -> Any:
     """Return `x` from a select that never returns the param, so that the compiler shards both in the same way.
 
     No operation is added that does nothing: this is done for each leaf, which takes as long as making the zeros.
@@ -125,23 +127,23 @@ def _tie(never: Bool[Array, ""], x: Array, param: Array) -> Any:
         like = untyped.device_put(like, space)
     if like.dtype != x.dtype:
         like = lax.convert_element_type(like, x.dtype)
-    return lax.select(never, like if like.shape == x.shape else jnp.broadcast_to(like, x.shape), x)
-
-
-def _never() -> Any:
-    """Return False as the flag of a select, which the compiler must not know before it has sharded the select.
-
-    For TPUs and GPUs a barrier hides it. For CPUs a bitcast does, which XLA computes after sharding: it then removes
-    the selects, so that compiling takes half as long. All of this is so with JAX 0.10.2:
-    tests/optax/kernel/test_sharding.py and tests/accelerators/test_init.py check the shardings, and `make figures
-    TIMES=1` measures the time.
-    """
-    return lax.platform_dependent(cpu=_bitcast_false, default=_hidden_false)
-
-
-def _bitcast_false() -> Any:
-    return lax.bitcast_convert_type(jnp.zeros((), np.int8), np.uint8) > 0
+    return lax.select(false, like if like.shape == x.shape else jnp.broadcast_to(like, x.shape), x)
 
 
 def _hidden_false() -> Any:
+    """Return False as the predicate of a select, which the compiler must not know before it has sharded the select.
+
+    For TPUs and GPUs a barrier hides it. For CPUs a bitcast does, which XLA computes after sharding: it then removes
+    the selects, so that compiling takes half as long. This holds with JAX 0.10.2:
+    tests/optax/kernel/test_sharding.py and tests/accelerators/test_init.py check the shardings, and `make figures
+    TIMES=1` measures the time.
+    """
+    return lax.platform_dependent(cpu=_false_from_bits, default=_false_behind_barrier)
+
+
+def _false_from_bits() -> Any:
+    return lax.bitcast_convert_type(jnp.zeros((), np.int8), np.uint8) > 0
+
+
+def _false_behind_barrier() -> Any:
     return lax.optimization_barrier(jnp.zeros((), bool))

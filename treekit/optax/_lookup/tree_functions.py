@@ -36,7 +36,7 @@ def is_on_trees(x: object) -> bool:
     return any(function is known for known in ON_TREES)
 
 
-def on_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
+def apply_to_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
     """Apply one of these functions to the leaves that can be parameters; other leaves do not count and do not change.
 
     Python numbers stay such, as in Optax, except in `cast` and `random_like`, which Optax has for arrays only.

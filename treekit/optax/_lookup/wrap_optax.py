@@ -11,6 +11,7 @@ from typing import Any
 import optax
 
 from treekit._base.callable import is_truly_callable
+from treekit._base.describe import with_article
 from treekit._base.jax import jtu
 from treekit._base.types import OptState, Params, Updates
 from treekit._resolve_spec import resolve_spec
@@ -28,7 +29,7 @@ from treekit.optax._kernel.transformation import (
     is_ours,
     without_multi_steps,
 )
-from treekit.optax._lookup.tree_functions import is_on_trees, on_parameters
+from treekit.optax._lookup.tree_functions import apply_to_parameters, is_on_trees
 from treekit.optax._signature import PLAIN_NUMBERS, Parameter, bind, call_schedule, check_argument, read_signature
 
 # Wherever Optax has the function on the left, under any name, treekit has the one on the right.
@@ -71,7 +72,7 @@ def wrap_attribute(module: types.ModuleType, name: str) -> Any:
     if not on_trees and not _makes_transformations(value):
         return value
     if value not in _wrapped:
-        wrap = on_parameters if on_trees else wrap_factory
+        wrap = apply_to_parameters if on_trees else wrap_factory
         _wrapped[value] = wrap(value, f"treekit.{module.__name__}", name)
     return _wrapped[value]
 
@@ -149,7 +150,7 @@ def _wrap_argument(argument: object, says: Parameter, name: str, factory: str) -
 
 
 def _not_a_rate(x: object, where: str, found: str) -> TypeError:
-    return TypeError(f"{where} must be a number or a schedule, found a {type(x).__name__}. {found}")
+    return TypeError(f"{where} must be a number or a schedule, found {with_article(type(x).__name__)}. {found}")
 
 
 def _is_tuple(x: object) -> bool:

@@ -272,8 +272,8 @@ _accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0, inline=True
 def _clear(should_step: Bool[Array, ""], acc: list[Any], params: list[Any]) -> list[Any]:
     """Zeros for what is accumulated, after the step that reads it.
 
-    CPUs run operations in the order in which they depend on each other. What reads the new params comes after all that
-    reads the accumulator, so it needs no copy of that, as of JAX 0.10.2: tests/optax/test_cost.py.
+    The zeros depend on the new params. So a CPU writes them after every operation that reads the accumulator, and does
+    not have to copy it first, as of JAX 0.10.2: tests/optax/test_cost.py.
     """
 
     if not is_traced(should_step):
