@@ -20,9 +20,9 @@ from treekit._base.types import KeyPath, OptState, Params, PyTree, Updates
 from treekit._map import cast_tree_like
 from treekit._mismatch import flatten_updates
 from treekit._round import widen
-from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.state_map import is_placeholder
-from treekit.optax._kernel.transformation import GradientTransformation, described
+from treekit.optax._boundary import at_boundary
+from treekit.optax._state_map import is_placeholder
+from treekit.optax._transformation import GradientTransformation, described
 
 T = TypeVar("T")
 if TYPE_CHECKING:

@@ -18,9 +18,7 @@ from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_inexact_array, is_narrow
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._round import widen
-from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.state_map import is_params_placeholder
-from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, describe_call
+from treekit.optax._boundary import at_boundary
 from treekit.optax._signature import (
     PLAIN_NUMBERS,
     Kind,
@@ -33,6 +31,8 @@ from treekit.optax._signature import (
     kind_of,
     read_signature,
 )
+from treekit.optax._state_map import is_params_placeholder
+from treekit.optax._transformation import Core, GradientTransformation, core_of, describe_call
 
 
 def inject_hyperparams(

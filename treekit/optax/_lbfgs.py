@@ -14,9 +14,8 @@ from treekit._base.types import OptState, Params, PyTree, TransformationLike, Up
 from treekit._filter import combine, partition
 from treekit._map import cast_tree_like
 from treekit._mismatch import updates_mismatch
-from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.transformation import GradientTransformation, core_of, described
-from treekit.optax._kernel.types import ValueAndGradFn
+from treekit.optax._boundary import at_boundary
+from treekit.optax._transformation import GradientTransformation, ValueAndGradFn, core_of, described
 
 V = TypeVar("V")
 

@@ -25,7 +25,7 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable
 from treekit._base.predicates import is_array, is_real_number
 from treekit._filter import TreeSpec
-from treekit.optax._kernel.transformation import check_is_transformation
+from treekit.optax._transformation import check_is_transformation
 
 
 class Kind(enum.Enum):

@@ -19,9 +19,9 @@ from treekit._base.table import BOLD, PLAIN, ROWS, YELLOW, as_html, in_colours, 
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._mismatch import flatten_updates
-from treekit.optax._kernel.boundary import normalize
-from treekit.optax._kernel.state_map import map_state
-from treekit.optax._kernel.transformation import GradientTransformation
+from treekit.optax._boundary import normalize
+from treekit.optax._state_map import map_state
+from treekit.optax._transformation import GradientTransformation
 
 _MOST_MINI_STEPS = 1000
 _STEEP, _FLAT = 1e3, 1e-3  # curvatures for which any line search finds different steps
