@@ -12,11 +12,10 @@ from typing import Any
 import jax
 import optax
 
-from treekit._base.callable import is_truly_callable
 from treekit._base.describe import with_article
 from treekit._base.dtype import as_array, resolve_array
 from treekit._base.jax import jtu
-from treekit._base.predicates import is_inexact_parameter, is_parameter
+from treekit._base.predicates import is_inexact_parameter, is_parameter, is_truly_callable
 from treekit._base.types import OptState, Params, Updates
 from treekit._filter import combine, partition
 from treekit._resolve_spec import resolve_spec
