@@ -6,12 +6,12 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import jax
 
-from treekit._base.describe import count, describe, describe_keys, describe_types, describe_values
+from treekit._base.describe import count, describe, describe_types, describe_values
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name
 from treekit._base.table import ROWS, as_html, as_table, in_colours, more_rows
-from treekit._base.tree import children_of
+from treekit._base.tree import children_of, describe_keys
 from treekit._base.types import KeyPath, PyTree
 from treekit._leaf_diff import Compared, compare_on_devices, fetch, leaf_differences, plainly_equal, same
 from treekit._leaf_diff import Kind as Kind
@@ -196,11 +196,11 @@ def _node_differences(
         yield Difference(path_name(path), "structure", *describe_keys(a_children, b_children))
         if isinstance(a, dict):  # the static part of a dict is its keys
             return
-    for field, sides in _static_differences(a, b, a_children):
+    for field, sides in static_differences(a, b, a_children):
         yield Difference(path_name((*path, *field)), "static value", *sides)
 
 
-def _static_differences(a: object, b: object, children: dict[Any, Any]) -> Iterator[tuple[KeyPath, tuple[str, str]]]:
+def static_differences(a: object, b: object, children: dict[Any, Any]) -> Iterator[tuple[KeyPath, tuple[str, str]]]:
     """Yield the keys of the fields that differ, if the class has named fields; else the whole static part."""
     a_static, b_static = _static(a), _static(b)
     if same(a_static, b_static):

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import re
 import types
-from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -14,7 +13,6 @@ from jax.core import Tracer
 
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import untyped
-from treekit._base.key_path import key_name
 from treekit._base.predicates import is_array
 
 _ONE_LINE = 10**9  # columns
@@ -23,6 +21,7 @@ _ERROR_WIDTH = 300
 _KEYS = 24  # listed at most
 _BITS = 128  # of an int that is written digit by digit
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
+_AN = re.compile(r"_*(?:[AEIOaeio]|[Uu](?!ni|s)[a-z]|[FHLMNRSX][A-Z]|nd)")
 _SHOW_ADDRESSES: frozenset[Any] = frozenset({object.__repr__})
 _JITTED: Any = untyped.jit(len).__class__
 _pretty: Any = wadler_lindig  # its keyword arguments have no types
@@ -117,28 +116,17 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def with_article(name: str) -> str:
+    """Write the name of a class with "a" or "an", as it is spoken: an Optimizer, an MLP, a UNet, a Linear."""
+    return f"an {name}" if _AN.match(name) else f"a {name}"
+
+
 def describe_types(a: object, b: object) -> tuple[str, str]:
     """Return the names of two types; if they are equal, with their modules, and if those are too, with their ids."""
     for name in (_type_name, _full_type_name):
         if name(a) != name(b):
             return name(a), name(b)
     return f"{_full_type_name(a)} at {id(type(a)):#x}", f"{_full_type_name(b)} at {id(type(b)):#x}"
-
-
-def describe_keys(a: Collection[Any], b: Collection[Any]) -> tuple[str, str]:
-    """List the keys of the children of two nodes; if there are many, those that the other node does not have."""
-    return _describe_keys(a, b), _describe_keys(b, a)
-
-
-def _describe_keys(keys: Collection[Any], others: Collection[Any]) -> str:
-    if not keys:
-        return "no children"
-    children = count(len(keys), "child", "children")
-    if len(keys) <= _KEYS:
-        return f"{children}: {', '.join(map(key_name, keys))}"
-    own = [key_name(key) for key in keys if key not in others]
-    rest = f" and {len(own) - _KEYS} more" if len(own) > _KEYS else ""
-    return children + (f", among them {', '.join(own[:_KEYS])}{rest}" if own else "")
 
 
 def describe_values(a: object, b: object) -> tuple[str, str]:

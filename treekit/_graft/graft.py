@@ -11,8 +11,7 @@ import numpy as np
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.pattern_set import PatternSet
-from treekit._base.patterns import Pattern, check_pattern, matches, nearest, pattern_text
+from treekit._base.key_path import Pattern, PatternSet, check_pattern, matches, nearest, pattern_text
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
@@ -301,7 +300,7 @@ def _cast(old: Value, new: Value) -> Any:
     """Return a value with the dtype, the class and the place of the new leaf, or None if that would change it."""
     want = _dtype_on_host(new)
     if issubdtype(want, jnp.bool_) and not issubdtype(dtype_of(old), jnp.bool_):
-        return None  # which number means True is for `convert` to say
+        return None  # only `convert` can decide which numbers mean True
     try:
         check_fits(old, want)
         with np.errstate(over="ignore"):  # such values are refused below

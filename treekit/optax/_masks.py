@@ -1,6 +1,7 @@
-"""Convert filter_specs, masks and labels to selections of leaves."""
+"""Which leaves does a filter, a mask or a label select, and how does a transformation run on these?"""
 
 import contextlib
+import dataclasses
 import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,20 +9,110 @@ from typing import Any
 import numpy as np
 import optax
 
-from treekit._base.callable import is_truly_callable
 from treekit._base.describe import describe_value
 from treekit._base.dtype import as_array
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name, path_text
-from treekit._base.predicates import is_array, is_inexact_array, is_parameter, is_traced
+from treekit._base.predicates import is_array, is_inexact_array, is_parameter, is_traced, is_truly_callable
 from treekit._base.tree import check_no_foreign_floats, is_mapping, is_none
-from treekit._base.types import FilterSpec, KeyPath, Labels, Mask, Params, PyTree
+from treekit._base.types import FilterSpec, KeyPath, Labels, Mask, OptState, Params, PyTree, Updates
 from treekit._filter import filter
 from treekit._path_mask import WHOLE_TREE
 from treekit._resolve_spec import match_spec, resolve_shown
 from treekit._trainable import declared_frozen
-from treekit.optax._kernel.selection import LeafSelection
-from treekit.optax._kernel.transformation import original
+from treekit.optax._boundary import update_parts, view_extra_args
+from treekit.optax._state_map import is_params_placeholder
+from treekit.optax._transformation import Core, DeclaringCore, freezes, original
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafSelection:
+    """A selection of leaves or subtrees of a tree.
+
+    Attributes:
+        prefix_treedef: a prefix of the structure of the tree, whose leaves are selected or not.
+        keep: one bool for each leaf of `prefix_treedef`.
+        placeholder: the placeholder for unselected leaves.
+        pass_through: whether updates of unselected leaves are returned unchanged, as in `masked`; else they are None,
+            which freezes the leaves.
+    """
+
+    prefix_treedef: Any
+    keep: tuple[bool, ...]
+    placeholder: Any
+    pass_through: bool
+
+    def parts(self, tree: PyTree) -> list[Any]:
+        """Return the leaf or subtree of `tree` at each leaf of `prefix_treedef`."""
+        return update_parts(self.prefix_treedef, tree)
+
+    def inside(self, tree: PyTree) -> Any:
+        """Return a tree like the params as the inner transformation sees it."""
+        return self.inside_of(self.parts(tree))
+
+    def inside_of(self, parts: list[Any]) -> Any:
+        """Do what `inside` does, for a tree with these parts."""
+        pairs = zip(self.keep, parts, strict=True)
+        return self.prefix_treedef.unflatten([x if keep else self.placeholder for keep, x in pairs])
+
+    def outside(self, new: Updates, old_parts: list[Any]) -> Any:
+        """Return the updates, given those of the inner transformation and the parts of those it was called with."""
+        triples = zip(self.keep, self.parts(new), old_parts, strict=True)
+        return self.prefix_treedef.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
+
+    def restore(self, inside_params: Params, params: Params) -> Any:
+        """Undo `inside` for params: restore the whole params, with new values for selected leaves."""
+        triples = zip(self.keep, self.parts(inside_params), self.parts(params), strict=True)
+        return self.prefix_treedef.unflatten([x if keep else y for keep, x, y in triples])
+
+
+def apply_to_selection(
+    inner: Core,
+    choose: Callable[[Any], LeafSelection],
+    *,
+    any_shape: bool = False,
+    wrap: Callable[[Any], Any] = lambda state: state,
+    unwrap: Callable[[Any], Any] = lambda state: state,
+) -> Core:
+    """Run a core on the leaves that `choose` selects.
+
+    The same leaves are selected from params, updates and extra arguments that are like them. A function among the extra
+    arguments is called with the whole params when the core calls it with selected ones.
+
+    Args:
+        inner: the core.
+        choose: maps the params, or the updates if params were not passed, to a selection.
+        any_shape: whether extra arguments with the structure of params or updates are like them, whatever their shapes.
+        wrap: maps the inner state to the state.
+        unwrap: maps the state to the inner state.
+    """
+    inner_init, inner_update = inner
+
+    def init(params: Params) -> Any:
+        if is_params_placeholder(params):  # a placeholder for any params
+            return wrap(inner_init(params))
+        return wrap(inner_init(choose(params).inside(params)))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        selection = choose(updates if params is None else params)
+        inside, restore = selection.inside, selection.restore
+        inside_params = None if params is None else inside(params)
+        views = view_extra_args(extra, updates, params, inside_params, inside, restore, any_shape=any_shape)
+        parts = selection.parts(updates)
+        new_updates, new_state = inner_update(selection.inside_of(parts), unwrap(state), inside_params, **views)
+        return selection.outside(new_updates, parts), wrap(new_state)
+
+    def freezes_all(params: Params) -> bool:
+        selection = choose(params)
+        rest_is_frozen = all(selection.keep) or not selection.pass_through
+        return rest_is_frozen and (not any(selection.keep) or freezes(inner, selection.inside(params)))
+
+    return DeclaringCore(init, update, freezes=freezes_all)
+
+
+def is_spec_leaf(x: object) -> bool:
+    """Whether `x` is a leaf of a mask, a label tree or a tree of dimension numbers; None is."""
+    return x is None or isinstance(x, (bool, np.bool_, str)) or type(x).__name__.endswith("DimensionNumbers")
 
 
 def choose_filtered(filter_spec: FilterSpec, params: Params) -> LeafSelection:

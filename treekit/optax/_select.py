@@ -10,26 +10,27 @@ from treekit._base.jax import jtu
 from treekit._base.predicates import has_gradient, is_inexact_array
 from treekit._base.tree import is_none
 from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, TransformationLike, Updates
-from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.resolve_masks import (
+from treekit.optax._boundary import at_boundary
+from treekit.optax._masks import (
+    LeafSelection,
+    apply_to_selection,
     check_labels,
     choose_filtered,
     choose_groups,
     choose_masked,
     resolve_mask,
 )
-from treekit.optax._kernel.selection import LeafSelection, apply_to_selection
-from treekit.optax._kernel.state_map import is_params_placeholder
-from treekit.optax._kernel.transformation import (
+from treekit.optax._state_map import is_params_placeholder
+from treekit.optax._transformation import (
     SET_TO_ZERO,
     Core,
     DeclaringCore,
     GradientTransformation,
+    S,
     core_of,
     described,
     freezes,
 )
-from treekit.optax._kernel.types import S
 
 
 @described
