@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 import treekit.optax
-from treekit.optax._lookup.wrap_optax import NOT_WRAPPED, REPLACEMENTS
+from treekit.optax._lookup import NOT_WRAPPED, REPLACEMENTS
 
 FOLDER = Path(treekit.optax.__file__).parent
 
@@ -30,7 +30,7 @@ SUBMODULES = tuple(name for name in dir(optax) if not name.startswith("_") and i
 MODULES = ("", *SUBMODULES)
 # Optax's types have no room for a model of any class, so in annotations these names mean ours.
 TYPES = {
-    "GradientTransformation": "treekit.optax._kernel.transformation",
+    "GradientTransformation": "treekit.optax._transformation",
     "OptState": "treekit._base.types",
     "Params": "treekit._base.types",
     "Updates": "treekit._base.types",

@@ -132,8 +132,8 @@ MISFITS: dict[str, tuple[Any, str]] = {
         r"(?s)filter_spec.*filter_spec\.a\.1.*dict.*float",
     ),
     "below a module": ({"a": True, "b": Point(Box([True]), True)}, r"(?s)filter_spec\.b\.x\.value.*list.*int"),
-    "None for a tree": (None, r"(?s)filter_spec.*NoneType.*dict"),
-    "None for a leaf": ({"a": [None, True], "b": True}, r"(?s)filter_spec\.a\.0.*NoneType.*int"),
+    "None for a tree": (None, r"(?s)filter_spec.*None.*a dict"),
+    "None for a leaf": ({"a": [None, True], "b": True}, r"(?s)filter_spec\.a\.0.*None.*int"),
 }
 
 
@@ -150,18 +150,20 @@ def test_a_spec_that_does_not_fit_is_an_error_that_says_where(verb: Callable[...
 @pytest.mark.parametrize(
     ("spec", "tree", "where"),
     [
-        (OrderedDict(b=True, a=True), OrderedDict(a=1, b=2), "filter_spec it has a OrderedDict"),
+        (
+            OrderedDict(b=True, a=True),
+            OrderedDict(a=1, b=2),
+            "filter_spec it has an OrderedDict with static .*b.*a.*, and .* one with static .*a.*b",
+        ),
         (
             {"m": jax.tree.map(lambda _: True, eqx.nn.Linear(2, 2, key=jax.random.key(0)))},
             {"m": eqx.nn.Linear(2, 3, key=jax.random.key(0))},
-            r"filter_spec\.m it has a Linear",
+            r"filter_spec\.m it has a Linear with out_features 2, and .* one with out_features 3",
         ),
     ],
 )
 def test_so_are_other_static_values_and_another_order(spec: Any, tree: Any, where: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"at key path {where}, and .* one with other static values, or in another ord"
-    ):
+    with pytest.raises(ValueError, match=rf"at key path {where}"):
         tk.filter(tree, spec)
 
 

@@ -92,9 +92,9 @@ NAMES = """
 import treekit as tk
 try:
     {first}
-    print(tk.{name})
+    print({module}.{name})
 except AttributeError as error:
-    print(error, error.name, error.obj is tk)
+    print(error, error.name, error.obj is {module})
 """
 MISSING = {
     (
@@ -103,6 +103,10 @@ MISSING = {
     ): "module 'treekit' has no attribute 'filtered'. It is in the other module: treekit.optax.filtered filtered True",
     ("adam", "import treekit.optax"): "module 'treekit' has no attribute 'adam'. It is in the other module: "
     "treekit.optax.adam adam True",
+    (
+        "graft",
+        "from treekit import optax",
+    ): "module 'treekit.optax' has no attribute 'graft'. It is in the other module: treekit.graft graft True",
     ("filtered", "pass"): "module 'treekit' has no attribute 'filtered' filtered True",
     ("nothing", "from treekit import optax"): "module 'treekit' has no attribute 'nothing' nothing True",
     ("__wrapped__", "from treekit import optax"): "module 'treekit' has no attribute '__wrapped__' __wrapped__ True",
@@ -111,5 +115,6 @@ MISSING = {
 
 @pytest.mark.parametrize(("name", "first"), MISSING)
 def test_a_name_of_the_other_module_is_found_there(name: str, first: str) -> None:
-    done = python(NAMES.format(name=name, first=first))
+    module = "optax" if name == "graft" else "tk"
+    done = python(NAMES.format(name=name, first=first, module=module))
     assert (done.returncode, done.stdout.strip()) == (0, MISSING[name, first]), done.stderr

@@ -85,5 +85,5 @@ def test_mypy_knows_that_factories_make_transformations(project: Path) -> None:
     (project / "plain.py").write_text("from treekit import optax\nreveal_type(optax.sgd)\nreveal_type(optax.lbfgs)\n")
     output = run(*command, "plain.py", cwd=project)
     sgd, lbfgs = (line.split("Revealed type is ")[1] for line in output.splitlines()[:2])
-    assert sgd.startswith('"def (*Any, **Any) -> treekit.optax._kernel.transformation.GradientTransformation[')
-    assert lbfgs.startswith('"def (learning_rate: ') and "-> treekit.optax._kernel.transformation.Grad" in lbfgs
+    assert sgd.startswith('"def (*Any, **Any) -> treekit.optax._transformation.GradientTransformation[')
+    assert lbfgs.startswith('"def (learning_rate: ') and "-> treekit.optax._transformation.Grad" in lbfgs

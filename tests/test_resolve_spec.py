@@ -242,17 +242,17 @@ ERRORS: dict[str, tuple[Any, Any, str]] = {
     ),
     "type": ({"w": [True]}, {"w": (jnp.ones(2),)}, r"(?s)mask\.w.*list.*tuple"),
     "length": ([True, [True]], [jnp.ones(2), [jnp.ones(2), jnp.ones(2)]], r"(?s)mask\.1.*length 1.*length 2"),
-    "too deep": ({"w": {"x": True}}, {"w": jnp.ones(2)}, r"(?s)mask\.w.*dict.*Array"),
-    "None for a parameter": ({"w": None}, {"w": jnp.ones(2)}, r"(?s)mask\.w.*None.*Array"),
+    "too deep": ({"w": {"x": True}}, {"w": jnp.ones(2)}, r"(?s)mask\.w.*dict.*an array"),
+    "None for a parameter": ({"w": None}, {"w": jnp.ones(2)}, r"(?s)mask\.w.*None.*an array"),
     "below a module": (
         eqx.tree_at(lambda m: m.layers[1].bias, jax.tree.map(lambda _: True, MLP), [True]),
         MLP,
-        r"(?s)mask\.layers\.1\.bias.*list.*Array",
+        r"(?s)mask\.layers\.1\.bias.*list.*an array",
     ),
     "another module": (jax.tree.map(lambda _: True, MLP), {"w": jnp.ones(2)}, "(?s)mask.*MLP.*dict"),
     "list of functions": ([len, len], {"w": jnp.ones(2)}, "(?s)mask.*list.*dict"),
     "function": (lambda p: [True], {"w": jnp.ones(2)}, "(?s)mask.*list.*dict"),
-    "function, deeper": (lambda p: {"w": [True]}, {"w": jnp.ones(2)}, r"(?s)mask.*\bw\b.*list.*Array"),
+    "function, deeper": (lambda p: {"w": [True]}, {"w": jnp.ones(2)}, r"(?s)mask.*\bw\b.*list.*an array"),
 }
 
 

@@ -114,7 +114,7 @@ _union: Any = Union  # of a tuple of types, which `|` does not take
 _NUMBERS: dict[Any, Any] = {kind: _union[allowed] for kind, allowed in _ALLOWED.items()}
 # The arguments of these are not the types of what is in the field, so they are not simplified.
 _OPAQUE: tuple[Any, ...] = (Literal, Callable, type)
-# What a slip puts in place of a type: `jnp.array` for `jax.Array`, `any` for `Any`, `[int]` for `list[int]`.
+# Written instead of a type by mistake: `jnp.array` for `jax.Array`, `any` for `Any`, `[int]` for `list[int]`.
 _NOT_TYPES: Any = (FunctionType, BuiltinFunctionType, EllipsisType, int, float, list, tuple, dict)
 _SCALARS: Any = untyped.numpy.float32.__class__  # of jnp.int32 and all others too
 # Module names before a name, outside quotes.

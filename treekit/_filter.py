@@ -13,8 +13,9 @@ from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array, is_traced
-from treekit._base.tree import flatten_up_to_each, is_none, prefix_mismatch
+from treekit._base.tree import is_none
 from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
+from treekit._mismatch import flatten_up_to_each, prefix_mismatch
 
 T = TypeVar("T")
 

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 
 from treekit._base.callable import is_truly_callable
+from treekit._base.describe import with_article
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_inexact_array, is_parameter
-from treekit._base.tree import prefix_mismatch
 from treekit._base.types import KeyPath, PyTree
 from treekit._filter import TreeSpec
+from treekit._mismatch import describe_kind, prefix_mismatch
 
 
 def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
@@ -68,11 +69,12 @@ def resolve_shown(
             raise
         if not (jtu.all_leaves([spec]) or jtu.tree_leaves(spec)):
             raise ValueError(
-                f"{name} is a {type(spec).__name__} without a leaf, such as one in which each is None"
+                f"{name} is {with_article(type(spec).__name__)} without a leaf, such as one in which each is None"
             ) from None
         raise ValueError(
             f"the function given as {name} raised {type(error).__name__}: {error}. It is called once, with all of the "
-            f"params (here a {type(tree).__name__}), and returns a tree: {name}=lambda params: jax.tree.map(f, params)"
+            f"params (here {with_article(type(tree).__name__)}), and returns a tree: {name}=lambda params: "
+            "jax.tree.map(f, params)"
         ) from error
     match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
     _check_no_predicate(spec, result, shown, is_spec_leaf, name)
@@ -102,8 +104,9 @@ def _check_no_predicate(
         if is_spec_leaf(answer) and answer is not None and bool(answer != result):
             raise ValueError(
                 f"the function given as {name} is a predicate on leaves: it returned {result!r} for all of the params "
-                f"(here a {type(params).__name__}), and {answer!r} for the leaf at {path_text(path)}. {name} is called "
-                f"once, with all of the params. Write {name}=lambda params: jax.tree.map(predicate, params), or select "
+                f"(here {with_article(type(params).__name__)}), and {answer!r} for the leaf at {path_text(path)}. "
+                f"{name} is called once, with all of the params. Write "
+                f"{name}=lambda params: jax.tree.map(predicate, params), or select "
                 "by key path, with treekit.path_mask or treekit.path_labels"
             )
 
@@ -135,8 +138,8 @@ def match_spec(
     for (path, leaf), part in zip(leaves, parts, strict=True):
         if leaf is None and not is_spec_leaf(None) and any(map(is_inexact_array, jtu.tree_leaves(part))):
             raise ValueError(
-                f"{name} does not fit the tree it is for: at {path_text(path, name)} it has NoneType, where the tree "
-                f"has {type(part).__name__}"
+                f"{name} does not fit the tree it is for: at key path {path_text(path, name)} it has None, and the "
+                f"tree it is for {describe_kind(part)}"
             )
     return prefix_treedef, [(path, leaf, part) for (path, leaf), part in zip(leaves, parts, strict=True)]
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from treekit._base.describe import with_article
 from treekit._base.dtype import cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import flatten_with_path, leaf_path_text, path_text
@@ -52,7 +53,9 @@ def tree_stack(trees: Iterable[T]) -> T:
     kind: type[object] = type(trees)
     is_node = kind not in (list, tuple) and not jtu.all_leaves([trees])
     if is_node or issubclass(kind, (Mapping, str, np.ndarray, jax.Array)):
-        raise TypeError(f"tree_stack takes a list of trees, found a {kind.__name__}: write tree_stack([tree])")
+        raise TypeError(
+            f"tree_stack takes a list of trees, found {with_article(kind.__name__)}: write tree_stack([tree])"
+        )
     members = list(trees)
     if not members:
         raise ValueError("tree_stack needs at least one tree")

@@ -196,11 +196,11 @@ def _node_differences(
         yield Difference(path_name(path), "structure", *describe_keys(a_children, b_children))
         if isinstance(a, dict):  # the static part of a dict is its keys
             return
-    for field, sides in _static_differences(a, b, a_children):
+    for field, sides in static_differences(a, b, a_children):
         yield Difference(path_name((*path, *field)), "static value", *sides)
 
 
-def _static_differences(a: object, b: object, children: dict[Any, Any]) -> Iterator[tuple[KeyPath, tuple[str, str]]]:
+def static_differences(a: object, b: object, children: dict[Any, Any]) -> Iterator[tuple[KeyPath, tuple[str, str]]]:
     """Yield the keys of the fields that differ, if the class has named fields; else the whole static part."""
     a_static, b_static = _static(a), _static(b)
     if same(a_static, b_static):

@@ -9,7 +9,7 @@ from itertools import compress
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from treekit._base.callable import is_truly_callable
-from treekit._base.describe import describe_value
+from treekit._base.describe import describe_value, with_article
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, is_variable, keyed_children, name_below, named_children, path_text
 from treekit._base.pattern_set import PatternSet, Place
@@ -52,7 +52,11 @@ def is_selector(where: object) -> TypeGuard[Selector]:
         return True
     if isinstance(where, TreeSpec) or not is_truly_callable(where):
         is_tree = not (isinstance(where, TreeSpec) or jtu.all_leaves([where]))
-        found = f"a {type(where).__name__}. Are the arguments in the right order?" if is_tree else describe_value(where)
+        found = (
+            f"{with_article(type(where).__name__)}. Are the arguments in the right order?"
+            if is_tree
+            else describe_value(where)
+        )
         raise TypeError(
             "where must be a function of the tree, a pattern such as '**.weight', a class, or a list of patterns and "
             f"classes; found {found}"

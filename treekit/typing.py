@@ -27,8 +27,8 @@ __all__ = [
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from treekit.optax._kernel.transformation import GradientTransformation as _GradientTransformation
-    from treekit.optax._kernel.types import S as _S
+    from treekit.optax._transformation import GradientTransformation as _GradientTransformation
+    from treekit.optax._transformation import S as _S
 
     # An alias, since `pyright --verifytypes` does not know a class whose base is in a package without py.typed.
     GradientTransformation: TypeAlias = _GradientTransformation[_S]
@@ -36,7 +36,7 @@ else:
 
     def __getattr__(name: str) -> type:
         if name == "GradientTransformation":
-            from treekit.optax._kernel.transformation import GradientTransformation
+            from treekit.optax._transformation import GradientTransformation
 
             return GradientTransformation
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

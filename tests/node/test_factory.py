@@ -75,7 +75,7 @@ class NoNode(Rerun): ...
 @pytest.mark.parametrize(
     "cls, message",
     [
-        (Overwrites, r"rebuilding a Overwrites overwrote its leaf 0.*register_node"),
+        (Overwrites, r"rebuilding an Overwrites overwrote its leaf 0.*register_node"),
         (Computes, "rebuilding a Computes around other leaves raised TypeError: unsupported operand"),
         (Restructures, r"rebuilding a Restructures overwrote its leaf 0\.0"),
         (ForgetsStatic, "rebuilding a ForgetsStatic changed its static parts"),
@@ -90,7 +90,7 @@ def test_node_factory_refuses_what_tree_at_would_break(cls: type[Any], message: 
 
 def test_the_error_names_the_class_inside_a_container() -> None:
     make = node_factory(lambda x: {"a": [Overwrites(x)], "b": None})
-    with pytest.raises(TypeError, match=r"rebuilding a Overwrites overwrote its leaf a\.0\.0"):
+    with pytest.raises(TypeError, match=r"rebuilding an Overwrites overwrote its leaf a\.0\.0"):
         make(1)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from treekit.optax._lookup.wrap_optax import wrap_attribute
+from treekit.optax._lookup import wrap_attribute
 
 _import: Any = builtins.__import__
 

@@ -259,8 +259,7 @@ for wrap in (
     lambda tx: o.conditionally_transform(tx, lambda step: step > 1),
     lambda tx: o.apply_if_finite(tx, 3),
     lambda tx: o.filtered(tx),
-    lambda tx: o.dtype_preserving(tx, state_dtype=jnp.bfloat16),
-    lambda tx: o.dtype_preserving(tx, state_dtype=jnp.bfloat16, rounding="stochastic"),
+    lambda tx: o.dtype_preserving(tx),
 ):
     tx = o.scale_by_adam()
     for _ in range(5):
@@ -277,7 +276,7 @@ def test_optimistix_sees_at_most_twice_as_many_functions_for_each_wrapper() -> N
     # In a process of its own, since here the import hook wraps each function in several.
     printed = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True).stdout
     counts = [list(map(int, line.split())) for line in printed.splitlines()]
-    assert len(counts) == 10
+    assert len(counts) == 9
     for each in counts:
         assert each[0] > 5
         assert all(after <= 2 * before + 15 for before, after in itertools.pairwise(each)), counts

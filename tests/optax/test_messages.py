@@ -13,7 +13,8 @@ import pytest
 from flax import nnx
 
 from treekit import optax as tko
-from treekit.optax._kernel.resolve_masks import check_labels
+from treekit._base.describe import with_article
+from treekit.optax._masks import check_labels
 
 MODEL = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
 PARAMS = {"layers": [{"w": jnp.ones((2, 2))}]}
@@ -59,7 +60,7 @@ NEEDS_VALUES = (
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "labels that are all None": (
         lambda: tko.partition({"a": tko.sgd(0.1)}, NO_LABELS).init(MODEL),
-        r"^param_labels is a MLP without a leaf.*\nMake param_labels with jax\.tree\.map",
+        r"^param_labels is an MLP without a leaf.*\nMake param_labels with jax\.tree\.map",
     ),
     "None for freeze_mask": (
         partial(call, tko.transforms, "selective_transform", tko.sgd(0.1), freeze_mask=None),
@@ -72,7 +73,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     **{
         f"a model for {name} of {factory}": (
             partial(call, tko, factory, MODEL),
-            rf"^{name} of {factory} must be a number, found a MLP\. Params and gradients are arguments",
+            rf"^{name} of {factory} must be a number, found an MLP\. Params and gradients are arguments",
         )
         for factory, name in {
             "clip": "max_delta",
@@ -86,7 +87,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     **{
         f"a model for {name} of {factory}": (
             partial(step, factory, args),
-            rf"^{name} of {factory} must be a number or a schedule, found a MLP\. Called with a count, it raised \w+",
+            rf"^{name} of {factory} must be a number or a schedule, found an MLP\. Called with a count, it raised \w+",
         )
         for factory, name, args in SCHEDULED
     },
@@ -128,7 +129,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a model for named_chain": (
         partial(call, tko, "named_chain", ("first", tko.clip(1.0)), MODEL),
-        r"^args\[1\] of named_chain must be a pair \(name, transformation\), found a MLP",
+        r"^args\[1\] of named_chain must be a pair \(name, transformation\), found an MLP",
     ),
     "a named link that is a model": (
         partial(call, tko, "named_chain", ("first", MODEL)),
@@ -196,6 +197,39 @@ def test_shapes_are_enough_for_eval_shape() -> None:
 def test_a_variable_of_flax_is_a_number() -> None:
     factor: Any = nnx.Param(jnp.asarray(0.5))
     assert tko.scale(factor).init(PARAMS) == optax.EmptyState()
+
+
+WIDER = eqx.nn.MLP(2, 2, 8, 1, key=jax.random.key(0))
+OF_WIDER = jax.tree.map(lambda _: True, WIDER)
+ADAM: Any = tko.adam(0.1)
+VALUES = {"value": 1.0, "value_fn": jnp.sum}
+OTHER_MODEL: dict[str, Callable[[], Any]] = {
+    "gradients": lambda: ADAM.update(eqx.filter(WIDER, eqx.is_array), ADAM.init(MODEL), MODEL),
+    "gradients of apply_gradients": lambda: tko.apply_gradients(ADAM, OF_WIDER, ADAM.init(MODEL), MODEL),
+    "updates": lambda: tko.apply_updates(MODEL, OF_WIDER),
+    "a mask": lambda: tko.masked(ADAM, OF_WIDER).init(MODEL),
+    "labels": lambda: tko.partition({True: ADAM}, OF_WIDER).init(MODEL),
+    "rates": lambda: tko.scale_by_tree(jax.tree.map(float, OF_WIDER)).init(MODEL),
+    "params of get_ema": lambda: tko.get_ema(tko.params_ema(0.9).init(WIDER), MODEL),
+    "the argument grad": lambda: tko.lbfgs().update(MODEL, tko.lbfgs().init(MODEL), MODEL, grad=WIDER, **VALUES),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_MODEL)
+def test_what_differs_from_the_model_is_said(name: str) -> None:
+    with pytest.raises(ValueError, match=r"an MLP with width_size [48], and .* one with width_size [48]"):
+        OTHER_MODEL[name]()
+
+
+@pytest.mark.parametrize(
+    ("article", "names"),
+    [
+        ("an", ["MLP", "LSTMCell", "RMSNorm", "SGD", "OrderedDict", "int", "ndarray", "Upsample"]),
+        ("a", ["Linear", "GRUCell", "UNet", "Unit", "User", "dict", "NoneType", "Sequential"]),
+    ],
+)
+def test_the_article_is_that_of_the_spoken_name(article: str, names: list[str]) -> None:
+    assert list(map(with_article, names)) == [f"{article} {name}" for name in names]
 
 
 def test_a_misspelt_name_is_reported_for_treekit() -> None:

@@ -241,3 +241,13 @@ def test_a_class_that_is_not_there_raises_in_every_user_unless_told() -> None:
                     tx.init(params)
             else:
                 tx.init(params)
+
+
+def test_a_misspelt_pattern_inside_a_partition_raises() -> None:
+    """The optimizer of a group sees only its own params, but the names of all are known."""
+    params = {"a": {"weight": jnp.ones(2), "bias": jnp.ones(2)}, "b": {"weight": jnp.ones(2)}}
+    labels = tk.path_labels({"a.**": "a"}, default="b")
+    rates = {"a": tko.adamw(0.1, mask=tk.path_mask("**.wieght")), "b": tko.sgd(0.1)}
+    with pytest.raises(ValueError, match=r"pattern '\*\*\.wieght' matches no leaf\. The nearest paths: .*weight"):
+        tko.partition(rates, labels).init(params)
+    tko.partition({**rates, "a": tko.adamw(0.1, mask=tk.path_mask("b.weight"))}, labels).init(params)

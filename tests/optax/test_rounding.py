@@ -89,7 +89,7 @@ def test_a_line_search_sees_what_it_computes_with() -> None:
         cases.check_laws(stochastic(cases.OPTIMIZERS[name](optax)), "bf16", steps=2)
 
 
-# -------------------------------------------------------------------------------------------------------- the cures
+# -------------------------------------------------------------------------------------------------------- the solutions
 
 
 @pytest.mark.parametrize("name", ["adam", "radam", "amsgrad", "lamb"])
@@ -371,8 +371,8 @@ def test_state_that_was_made_otherwise_is_an_error() -> None:
     plain = optax.adam(0.1).init(params)
     with pytest.raises(TypeError, match=r"needs the StochasticRoundingState that its init makes, found a tuple"):
         stochastic(optax.adam(0.1)).update(params, plain, params)
-    cures: list[Any] = [{}, {"rounding": "stochastic"}]
-    for options in cures:
+    choices: list[Any] = [{}, {"rounding": "stochastic"}]
+    for options in choices:
         tx: Any = tko.dtype_preserving(optax.adam(0.1), state_dtype=F32, **options)
         made = tx.init(params)
         older: Any = made._replace(inner_state=plain) if options else plain

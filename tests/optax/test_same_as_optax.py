@@ -17,7 +17,10 @@ import pytest
 from tests.optax import cases
 from treekit import optax as tko
 
-MODULES = ("", *(name for name, x in vars(tko).items() if isinstance(x, types.ModuleType) and hasattr(optax, name)))
+MODULES = (
+    "",
+    *sorted(name for name, x in vars(tko).items() if isinstance(x, types.ModuleType) and hasattr(optax, name)),
+)
 
 
 def names() -> dict[str, Any]:
@@ -212,9 +215,9 @@ STRUCTURES: dict[str, tuple[Any, Any, Any, str]] = {
         lambda o: o.sgd(0.1),
         flax.core.freeze(PAIR),
         PAIR,
-        "params have dict, and the updates FrozenDict",
+        "params have a dict, and the updates a FrozenDict",
     ),
-    "a list": (lambda o: o.sgd(0.1), [jnp.ones(2)], (jnp.ones(2),), "params have tuple, and the updates list"),
+    "a list": (lambda o: o.sgd(0.1), [jnp.ones(2)], (jnp.ones(2),), "params have a tuple, and the updates a list"),
     "None to an array": (
         lambda o: o.chain(another_state({"m": None}, {"m": jnp.ones(2)})),
         PAIR,

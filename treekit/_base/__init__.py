@@ -3,7 +3,7 @@
 - `types`, `jax`: which names do types have, and how do type checkers see JAX?
 - `dtype`: which dtype does a leaf have, and may it be cast to another?
 - `predicates`: what is a leaf: an array, a parameter, a traced value?
-- `tree`: how are several trees of one structure walked through?
+- `tree`: which children does a node have, and what are its leaves?
 - `key_path`: what is a leaf's name?
 - `patterns`: which names does a pattern match, and which names are nearest to it?
 - `pattern_set`: which of many patterns match a name, or a name that continues it?

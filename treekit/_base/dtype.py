@@ -53,16 +53,16 @@ def is_weak(x: object) -> bool:
 def strengthen(x: object) -> Any:
     """Return a number or an array as a strongly typed array of the dtype that JAX gives it; anything else unchanged."""
     if isinstance(x, jax.Array) and not is_weak(x):
-        return x  # what follows agrees, and takes longer
+        return x  # the code below returns the same, but takes longer
     if is_weak(x) and has_dtype(x):
         return lax.convert_element_type(x, dtype_of(x))
     return as_array(x) if dtype_of(x) is None or dtype_of(x) == _raw_dtype(x) else jnp.asarray(x, dtype_of(x))
 
 
 def have_same_dtypes(xs: Iterable[object], ys: Iterable[object]) -> bool:
-    """Whether these are JAX's arrays, and each of `xs` has the dtype of its own of `ys`, both strongly typed.
+    """Whether all are strongly typed arrays of JAX, and each of `xs` has the dtype of its counterpart in `ys`.
 
-    Then there is nothing to strengthen and nothing to cast, which takes less time to find out for all of them at once.
+    Then nothing has to be cast. To test all of them at once is faster than to test each.
     """
     return all(
         isinstance(x, jax.Array)
@@ -94,7 +94,7 @@ def _is_concrete(x: object) -> bool:
 
 
 def as_array(x: object) -> Any:
-    """Return a Python number as a strongly typed array, and what stands for one as that array; others unchanged."""
+    """Return a Python number as a strongly typed array, and the array that a leaf stands for; others unchanged."""
     if has_dtype(x):
         return x
     if isinstance(x, (bool, int, float, complex)):
@@ -121,7 +121,7 @@ def stands_for_array(x: object) -> bool:
 
 
 def promoted_dtype(*leaves: object) -> Any:
-    """Return a dtype that can represent the values of all of these leaves: numbers, arrays, and what stands for one."""
+    """Return a dtype that can represent the values of all of these leaves: numbers, arrays, and objects for arrays."""
     dtypes = set(map(dtype_of, leaves))
     if None in dtypes:
         dtypes = {dtype_of(as_array(x)) for x in leaves}
@@ -150,7 +150,7 @@ def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
     """Cast `result` to the dtype of `leaf`, unless it has it; raise a TypeError if the cast is not allowed."""
     if isinstance(result, jax.Array) and result.dtype == getattr(leaf, "dtype", ()):  # NumPy takes None for float64
         if not getattr(result, "weak_type", False):
-            return result  # what follows agrees, and takes longer
+            return result  # the code below returns the same, but takes longer
     want, have = dtype_of(leaf), dtype_of(result)
     if want is None or result is None:
         return result
@@ -209,7 +209,7 @@ def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
 
 @functools.cache  # called several times for each leaf
 def issubdtype(dtype: object, kind: object) -> bool:
-    """Do what `jax.numpy.issubdtype` does, which takes a microsecond, once for each dtype and kind."""
+    """Return the result of `jax.numpy.issubdtype`, cached, since that takes a microsecond."""
     return dtype is not None and bool(jnp.issubdtype(dtype, kind))  # NumPy takes None for float64
 
 

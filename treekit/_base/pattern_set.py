@@ -10,13 +10,13 @@ from treekit._base.patterns import Pattern, match_part
 
 
 class _Globs:
-    """Globs that have begun alike.
+    """Globs with the same beginning.
 
     Attributes:
         ends: the indices of those that end here.
-        literal: how the others go on, by their next part, if that has no wildcard.
-        wild: how they go on after other parts.
-        deep: how they go on after a `**`.
+        literal: the rest of the others, by their next part, if that has no wildcard.
+        wild: the rest of those whose next part has one.
+        deep: the rest of those whose next part is a `**`.
         is_deep: whether the part before this was a `**`, which any number of parts match.
     """
 

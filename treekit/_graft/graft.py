@@ -301,7 +301,7 @@ def _cast(old: Value, new: Value) -> Any:
     """Return a value with the dtype, the class and the place of the new leaf, or None if that would change it."""
     want = _dtype_on_host(new)
     if issubdtype(want, jnp.bool_) and not issubdtype(dtype_of(old), jnp.bool_):
-        return None  # which number means True is for `convert` to say
+        return None  # only `convert` can decide which numbers mean True
     try:
         check_fits(old, want)
         with np.errstate(over="ignore"):  # such values are refused below

@@ -105,7 +105,7 @@ def _decide(
     """
     named = {x.name: x for x in candidates}
     if kinds is not None and len(rivals) == len(candidates) and all(x.name in named for x in rivals):
-        # States that have changed places have the names of each other, and tell so by other parameters.
+        # States that were swapped have each other's names; that their parameters differ shows it.
         pairs = [(kinds.get(x.state), kinds.get(named[x.name].state)) for x in rivals]
         are_alike = all(mine == pairs[0][0] and its == pairs[0][1] for mine, its in pairs)
         if are_alike or all(mine == its for mine, its in pairs):

@@ -8,6 +8,7 @@ import types
 from collections.abc import Collection, Generator, Iterable
 from typing import Any
 
+from treekit._base.describe import with_article
 from treekit._base.jax import jtu
 from treekit._base.layouts import LAYOUT
 
@@ -76,7 +77,9 @@ def check_fields(cls: type[Any], names: Collection[str], *, slots: bool) -> None
         where = f"field {name!r} of {cls.__qualname__}"
         attribute: object = inspect.getattr_static(cls, name, None)
         if hasattr(type(attribute), "__set__") and not isinstance(attribute, types.MemberDescriptorType):
-            raise TypeError(f"{where} is a {type(attribute).__name__}; name the attribute that it stores its value in")
+            raise TypeError(
+                f"{where} is {with_article(type(attribute).__name__)}; name the attribute that it stores its value in"
+            )
         if isinstance(attribute, types.MemberDescriptorType) and not slots:
             raise TypeError(f"{where} is one of its __slots__, and node stores fields in a __dict__; use register_node")
         if not cls.__dictoffset__ and not isinstance(attribute, types.MemberDescriptorType):

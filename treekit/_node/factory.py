@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
+from treekit._base.describe import with_article
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
 from treekit._base.tree import children_of
@@ -76,7 +77,8 @@ def _check_rebuilt(tree: PyTree, above: KeyPath = ()) -> None:
     name = type(tree).__qualname__
     if tree is None or jtu.all_leaves([tree]):
         raise TypeError(
-            f"a node_factory returned a {name}, which is not a pytree node: use node or register_node on the class"
+            f"a node_factory returned {with_article(name)}, which is not a pytree node: use node or "
+            "register_node on the class"
         )
     if fault := _fault_of_rebuilding(tree, above):
         for key, child in children_of(tree).items():  # the class at fault may be that of a node inside
@@ -84,8 +86,8 @@ def _check_rebuilt(tree: PyTree, above: KeyPath = ()) -> None:
                 _check_rebuilt(child, (*above, key))
         text, cause = fault
         raise TypeError(
-            f"rebuilding a {name} {text}. The class runs its own code when JAX rebuilds it. Register it with "
-            "treekit.register_node instead, or move that code into this factory"
+            f"rebuilding {with_article(name)} {text}. The class runs its own code when JAX rebuilds it. Register it "
+            "with treekit.register_node instead, or move that code into this factory"
         ) from cause
 
 

@@ -92,8 +92,8 @@ def field(
             a tuple. Other values are compared by type and `==`.
         converter: called once with the value of the field, or its default, after `__init__`.
         copy: False passes a container for this field to `__init__` uncopied.
-        trainable: False marks a buffer, such as running statistics: `treekit.trainable` leaves its arrays out, so
-            `treekit.optax.filtered(tx, treekit.trainable)` has no state for them and does not change them.
+        trainable: False declares a buffer, such as running statistics: every optimizer of `treekit.optax` leaves its
+            arrays out, so they have no state, no update and no weight decay. `treekit.trainable` is False for them.
 
     Returns:
         A dataclass field.

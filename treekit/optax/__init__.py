@@ -1,7 +1,6 @@
 """Every name of `optax`, for whole models and with dtypes preserved: `from treekit import optax`."""
 
 import sys
-from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -14,37 +13,37 @@ except ModuleNotFoundError as _error:
         "treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"
     ) from _error
 
+from treekit.optax._accumulate import MultiSteps as MultiSteps
+from treekit.optax._accumulate import WeightedMultiStepsState as WeightedMultiStepsState
+from treekit.optax._apply import apply_gradients as apply_gradients
+from treekit.optax._apply import apply_updates as apply_updates
+from treekit.optax._apply import incremental_update as incremental_update
+from treekit.optax._apply import periodic_update as periodic_update
+from treekit.optax._apply import tree_map_params as tree_map_params
 from treekit.optax._average import get_ema as get_ema
 from treekit.optax._average import params_ema as params_ema
-from treekit.optax._functions.apply import apply_updates as apply_updates
-from treekit.optax._functions.apply import tree_map_params as tree_map_params
-from treekit.optax._functions.apply_gradients import apply_gradients as apply_gradients
-from treekit.optax._functions.averages import incremental_update as incremental_update
-from treekit.optax._functions.averages import periodic_update as periodic_update
 from treekit.optax._hyperparams import get_hyperparams as get_hyperparams
 from treekit.optax._hyperparams import set_hyperparams as set_hyperparams
 from treekit.optax._inject import inject_hyperparams as inject_hyperparams
 from treekit.optax._lbfgs import lbfgs as lbfgs
 from treekit.optax._lbfgs import value_and_grad_from_state as value_and_grad_from_state
-from treekit.optax._lookup.wrap_optax import replace as _replace
-from treekit.optax._lookup.wrap_optax import wrap_attribute as _wrap_attribute
-from treekit.optax._lookup.wrap_optax import wrap_module as _wrap_module
+from treekit.optax._lookup import replace as _replace
+from treekit.optax._lookup import wrap_attribute as _wrap_attribute
+from treekit.optax._lookup import wrap_module as _wrap_module
 from treekit.optax._monitor import monitor as monitor
 from treekit.optax._precision import decode_state as decode_state
 from treekit.optax._precision import dtype_preserving as dtype_preserving
 from treekit.optax._precision import encode_state as encode_state
+from treekit.optax._run_if import apply_if_finite as apply_if_finite
+from treekit.optax._run_if import conditionally_mask as conditionally_mask
+from treekit.optax._run_if import conditionally_transform as conditionally_transform
 from treekit.optax._scale_by_tree import scale_by_tree as scale_by_tree
+from treekit.optax._select import filtered as filtered
+from treekit.optax._select import freeze as freeze
+from treekit.optax._select import masked as masked
+from treekit.optax._select import partition as partition
+from treekit.optax._select import selective_transform as selective_transform
 from treekit.optax._summary import summary as summary
-from treekit.optax._wrappers.apply_if_finite import apply_if_finite as apply_if_finite
-from treekit.optax._wrappers.conditionally import conditionally_mask as conditionally_mask
-from treekit.optax._wrappers.conditionally import conditionally_transform as conditionally_transform
-from treekit.optax._wrappers.masking import filtered as filtered
-from treekit.optax._wrappers.masking import freeze as freeze
-from treekit.optax._wrappers.masking import masked as masked
-from treekit.optax._wrappers.masking import partition as partition
-from treekit.optax._wrappers.masking import selective_transform as selective_transform
-from treekit.optax._wrappers.multi_steps import MultiSteps as MultiSteps
-from treekit.optax._wrappers.round_position import WeightedMultiStepsState as WeightedMultiStepsState
 
 multi_transform = partition
 _replace(globals())
@@ -70,10 +69,18 @@ else:  # so that type checkers report misspelt names
             _path = f"{__name__}.{_name}"
             globals()[_name] = sys.modules.setdefault(_path, _wrap_module(_module, _path))
 
-    __getattr__ = partial(_wrap_attribute, _optax)
+    def __getattr__(name: str) -> object:
+        """Return a name of Optax; one that neither has may be a name of `treekit`."""
+        try:
+            return _wrap_attribute(_optax, name)
+        except AttributeError as error:
+            if name not in sys.modules["treekit"].__all__:
+                raise
+            hint = f"{error}. It is in the other module: treekit.{name}"
+            raise AttributeError(hint, name=name, obj=sys.modules[__name__]) from None
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *dir(_optax)} - _OF_PYTHON)
 
-    _OF_PYTHON = {"ModuleType", "TYPE_CHECKING", "partial", "sys"}  # imported by this module, and not of Optax
+    _OF_PYTHON = {"ModuleType", "TYPE_CHECKING", "sys"}  # imported by this module, and not of Optax
     __all__ = [name for name in __dir__() if not name.startswith("_")]

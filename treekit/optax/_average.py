@@ -10,18 +10,19 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from treekit._base.describe import describe, describe_value
+from treekit._base.describe import describe, describe_value, with_article
 from treekit._base.dtype import issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import flatten_with_names, is_variable, leaf_path_text, path_text
 from treekit._base.predicates import has_gradient, is_real_number
-from treekit._base.tree import children_of, flatten_updates
+from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree, Updates
 from treekit._map import cast_tree_like
+from treekit._mismatch import flatten_updates
 from treekit._round import widen
-from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.state_map import is_placeholder
-from treekit.optax._kernel.transformation import GradientTransformation, described
+from treekit.optax._boundary import at_boundary
+from treekit.optax._state_map import is_placeholder
+from treekit.optax._transformation import GradientTransformation, described
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -217,8 +218,8 @@ def schedule_free_eval_params(state: OptState, params: T) -> T:
     found = _find(state, optax.contrib.ScheduleFreeState)
     if not found:
         raise ValueError(
-            "schedule_free_eval_params requires a ScheduleFreeState as input, or a state that has one, found a "
-            f"{type(state).__name__} without"
+            "schedule_free_eval_params requires a ScheduleFreeState as input, or a state that has one, found "
+            f"{with_article(type(state).__name__)} without one"
         )
     for path in found:
         for node, key in _way(state, path):
@@ -226,7 +227,7 @@ def schedule_free_eval_params(state: OptState, params: T) -> T:
                 raise ValueError(
                     f"schedule_free is at {path_text(path)} of the state, inside a transformation that changes its "
                     f"updates ({type(node).__name__}). The params then differ from those that schedule_free computes, "
-                    "and its average is not theirs. Put schedule_free around it, or after it in a chain"
+                    "and it averages other params. Put schedule_free around it, or after it in a chain"
                 )
             children = children_of(node)
             later = list(children.values())[list(children).index(key) + 1 :]

@@ -12,15 +12,13 @@ import optax
 from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState, StatefulSchedule, WrappedSchedule
 
-from treekit._base.describe import describe, describe_value
+from treekit._base.describe import describe, describe_value, with_article
 from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen, unshared
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_inexact_array, is_narrow
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._round import widen
-from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.state_map import is_params_placeholder
-from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, describe_call
+from treekit.optax._boundary import at_boundary
 from treekit.optax._signature import (
     PLAIN_NUMBERS,
     Kind,
@@ -33,6 +31,8 @@ from treekit.optax._signature import (
     kind_of,
     read_signature,
 )
+from treekit.optax._state_map import is_params_placeholder
+from treekit.optax._transformation import Core, GradientTransformation, core_of, describe_call
 
 
 def inject_hyperparams(
@@ -294,7 +294,7 @@ def _first_value(arguments: _Arguments, name: str, state: object) -> object:
 
 def _not_a_schedule(arguments: _Arguments, name: str, found: str) -> TypeError:
     value = arguments.by_name[name][1]
-    shown = describe_value(value) if jtu.all_leaves([value]) else f"a {type(value).__name__}"  # a model, perhaps
+    shown = describe_value(value) if jtu.all_leaves([value]) else with_article(type(value).__name__)  # a model, perhaps
     return TypeError(
         f"the argument {name!r} of {arguments.name} is {shown}, which inject_hyperparams uses as a schedule. {found}. "
         f"To pass it on unchanged, name it: static_args={name!r}"
@@ -309,7 +309,7 @@ def _store(arguments: _Arguments, name: str, x: Any, float_dtype: Any) -> Any:
     parameter keeps ints.
     """
     if isinstance(x, jax.Array) and x.dtype == float_dtype and not is_weak(x):
-        return x  # what follows agrees, and takes longer
+        return x  # the code below returns the same, but takes longer
     says, argument = arguments.by_name[name]
     dtype = dtype_of(x)
     is_integer = issubdtype(dtype, jnp.integer)

@@ -10,13 +10,12 @@ from treekit._base.dtype import cast_like, shape_of
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_inexact_array
-from treekit._base.tree import updates_mismatch
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._filter import combine, partition
 from treekit._map import cast_tree_like
-from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.transformation import GradientTransformation, core_of, described
-from treekit.optax._kernel.types import ValueAndGradFn
+from treekit._mismatch import updates_mismatch
+from treekit.optax._boundary import at_boundary
+from treekit.optax._transformation import GradientTransformation, ValueAndGradFn, core_of, described
 
 V = TypeVar("V")
 

@@ -8,9 +8,9 @@ import optax
 
 from treekit._base.describe import describe_value
 from treekit._base.types import Params, Updates
-from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.state_map import is_params_placeholder
-from treekit.optax._kernel.transformation import GradientTransformation, described
+from treekit.optax._boundary import at_boundary
+from treekit.optax._state_map import is_params_placeholder
+from treekit.optax._transformation import GradientTransformation, described
 
 if TYPE_CHECKING:
     Measure = Callable[[Any], Any] | Callable[[Any, Any], Any] | optax.GradientTransformationExtraArgs

@@ -27,11 +27,10 @@ from treekit._codes import Codes, decode, encode, is_code_dtype, is_codes
 from treekit._map import check_shapes, dtype_preserving_tree_map
 from treekit._round import bits_like, hash_bits, is_inexact_dtype, round_by, widen
 from treekit._tree_diff import tree_diff
-from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.preserve_dtypes import like_updates, preserve_dtypes
-from treekit.optax._kernel.state_map import Entry, is_params_placeholder, map_state
-from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of, described
-from treekit.optax._kernel.types import S
+from treekit.optax._boundary import at_boundary
+from treekit.optax._preserve import like_updates, preserve_dtypes
+from treekit.optax._state_map import Entry, is_params_placeholder, map_state
+from treekit.optax._transformation import Core, GradientTransformation, S, core_of, described
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import path_text
 from treekit._base.predicates import is_parameter, is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
-from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.resolve_masks import match_to_params
-from treekit.optax._kernel.state_map import is_params_placeholder
-from treekit.optax._kernel.transformation import GradientTransformation, described
+from treekit.optax._boundary import at_boundary
+from treekit.optax._masks import match_to_params
+from treekit.optax._state_map import is_params_placeholder
+from treekit.optax._transformation import GradientTransformation, described
 
 # A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one. It
 # also tells inject_hyperparams that a function of the params is not a schedule.

@@ -19,13 +19,13 @@ import optax
 from optax.schedules import StatefulSchedule
 
 from treekit._base.callable import is_truly_callable
-from treekit._base.describe import describe, describe_error, describe_value
+from treekit._base.describe import describe, describe_error, describe_value, with_article
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable
 from treekit._base.predicates import is_array, is_real_number
 from treekit._filter import TreeSpec
-from treekit.optax._kernel.transformation import check_is_transformation
+from treekit.optax._transformation import check_is_transformation
 
 
 class Kind(enum.Enum):
@@ -191,8 +191,8 @@ def check_argument(value: Any, says: Parameter, name: str, factory: str) -> None
             _SEVERAL[says.role](each, f"{name}[{i}] of {factory}")
     elif says.role == "number" and not (jtu.all_leaves([value]) or is_variable(value)):
         raise TypeError(
-            f"{where} must be a number, found a {type(value).__name__}. Params and gradients are arguments of init and "
-            "update"
+            f"{where} must be a number, found {with_article(type(value).__name__)}. Params and gradients are "
+            "arguments of init and update"
         )
     elif says.role == "schedule" and (is_text or isinstance(value, _CONTAINERS)):
         raise TypeError(f"{where} must be a number or a schedule, found {describe_value(value)}")
@@ -206,7 +206,7 @@ def _check_is_named(pair: Any, where: str) -> None:
     except (TypeError, ValueError):
         name, tx = None, None
     if not isinstance(name, str):
-        raise TypeError(f"{where} must be a pair (name, transformation), found a {type(pair).__name__}")
+        raise TypeError(f"{where} must be a pair (name, transformation), found {with_article(type(pair).__name__)}")
     check_is_transformation(tx, where)
 
 

@@ -16,11 +16,12 @@ from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, key_name, path_name
 from treekit._base.predicates import has_gradient, is_parameter
 from treekit._base.table import BOLD, PLAIN, ROWS, YELLOW, as_html, in_colours, in_columns
-from treekit._base.tree import flatten_updates, is_none
+from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, TransformationLike, Updates
-from treekit.optax._kernel.boundary import normalize
-from treekit.optax._kernel.state_map import map_state
-from treekit.optax._kernel.transformation import GradientTransformation
+from treekit._mismatch import flatten_updates
+from treekit.optax._boundary import normalize
+from treekit.optax._state_map import map_state
+from treekit.optax._transformation import GradientTransformation
 
 _MOST_MINI_STEPS = 1000
 _STEEP, _FLAT = 1e3, 1e-3  # curvatures for which any line search finds different steps

@@ -234,7 +234,7 @@ def test_gradients_that_do_not_fit_are_named_with_their_key_path() -> None:
     with pytest.raises(ValueError, match=r"grads do not fit params: at w: shape \(3, 2\) for a leaf of shape \(2, 3\)"):
         tko.apply_gradients(optimizer, {**params, "w": jnp.ones((3, 2))}, state, params)
     with pytest.raises(
-        ValueError, match=r"^grads .*the root, the params have dict, and the grads tuple.*in this order"
+        ValueError, match=r"^grads .*the root, the params have a dict, and the grads a tuple.*in this order"
     ):
         tko.apply_gradients(optimizer, state, params, params)
     with pytest.raises(ValueError, match=r"(?s)grads.*in this order"):

@@ -14,7 +14,7 @@ from tests.optax import cases
 from tests.trees import FLOAT
 from treekit import optax as tko
 from treekit._base.jax import untyped
-from treekit.optax._kernel.preserve_dtypes import preserve_dtypes
+from treekit.optax._preserve import preserve_dtypes
 
 
 def returning(updates: Any, state: Any, initial: Any) -> optax.GradientTransformation:
@@ -227,7 +227,7 @@ def test_each_gradient_is_cast_once_however_deep_the_wrappers_are(name: str, tim
     grads, state = jax.tree.map(jnp.float32, params), tx.init(params)
     with counting_calls() as calls:
         jax.eval_shape(tx.update, grads, state, params)
-    assert calls["optax/_kernel/preserve_dtypes.py", "keep_updates"] == times
+    assert calls["optax/_preserve.py", "keep_updates"] == times
 
 
 def test_updates_of_real_params_stay_real_without_params() -> None:

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import treekit.optax as tko
-from treekit.optax._kernel.state_map import Entry, map_state
+from treekit.optax._state_map import Entry, map_state
 
 PARAMS = {"b": jnp.ones(2), "w": jnp.ones((2, 3))}
 EACH = (0, 1)

@@ -12,7 +12,7 @@ import optax.contrib as contrib
 import pytest
 
 from treekit import optax as tko
-from treekit.optax._kernel.state_map import map_state
+from treekit.optax._state_map import map_state
 
 SHAPE = (64, 80)
 PARAMS = {"b": jnp.ones(3), "w": jax.random.normal(jax.random.key(1), SHAPE)}

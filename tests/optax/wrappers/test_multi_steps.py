@@ -592,7 +592,7 @@ def test_weights_are_those_of_micro_batches(name: str, mean: bool, whole: bool, 
     rng = np.random.default_rng(0)
     grads = rng.normal(size=(3, 4)).astype(np.float32)
     expected = (np.array(weights) @ grads) / (sum(weights) if mean else 1)
-    ms = tko.MultiSteps(tko.sgd(1.0), 3, use_grad_mean=mean, weighted=True)
+    ms: Any = tko.MultiSteps(tko.sgd(1.0), 3, use_grad_mean=mean, weighted=True)
     params: Any = {"w": jnp.zeros(4, dtype)}
     state: Any = ms.init(params)
     assert isinstance(state, tko.WeightedMultiStepsState)

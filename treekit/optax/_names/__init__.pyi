@@ -116,8 +116,8 @@ from treekit._base.types import OptState as OptState
 from treekit._base.types import Params as Params
 from treekit._base.types import Updates as Updates
 from treekit.optax import _inject as _inject
-from treekit.optax._kernel.transformation import GradientTransformation as GradientTransformation
 from treekit.optax._names import factories as _ours
+from treekit.optax._transformation import GradientTransformation as GradientTransformation
 
 GradientTransformationExtraArgs = GradientTransformation  # ours takes extra arguments
 adabelief: Final = _ours.chained(_optax.adabelief)

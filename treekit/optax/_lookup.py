@@ -3,24 +3,30 @@
 import functools
 import inspect
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from typing import Any
 
+import jax
 import optax
 
 from treekit._base.callable import is_truly_callable
+from treekit._base.describe import with_article
+from treekit._base.dtype import as_array, resolve_array
 from treekit._base.jax import jtu
+from treekit._base.predicates import is_inexact_parameter, is_parameter
 from treekit._base.types import OptState, Params, Updates
+from treekit._filter import combine, partition
 from treekit._resolve_spec import resolve_spec
 from treekit.optax._average import schedule_free_eval_params
+from treekit.optax._boundary import at_boundary, normalize
 from treekit.optax._hyperparams import tree_set
 from treekit.optax._inject import inject_hyperparams
-from treekit.optax._kernel.boundary import at_boundary, normalize
-from treekit.optax._kernel.resolve_masks import resolve_mask
-from treekit.optax._kernel.selection import is_spec_leaf
-from treekit.optax._kernel.transformation import (
+from treekit.optax._masks import is_spec_leaf, resolve_mask
+from treekit.optax._signature import PLAIN_NUMBERS, Parameter, bind, call_schedule, check_argument, read_signature
+from treekit.optax._transformation import (
     Core,
     GradientTransformation,
     core_of,
@@ -28,8 +34,6 @@ from treekit.optax._kernel.transformation import (
     is_ours,
     without_multi_steps,
 )
-from treekit.optax._lookup.tree_functions import is_on_trees, on_parameters
-from treekit.optax._signature import PLAIN_NUMBERS, Parameter, bind, call_schedule, check_argument, read_signature
 
 # Wherever Optax has the function on the left, under any name, treekit has the one on the right.
 REPLACEMENTS: list[tuple[Any, Any]] = [
@@ -71,7 +75,7 @@ def wrap_attribute(module: types.ModuleType, name: str) -> Any:
     if not on_trees and not _makes_transformations(value):
         return value
     if value not in _wrapped:
-        wrap = on_parameters if on_trees else wrap_factory
+        wrap = apply_to_parameters if on_trees else wrap_factory
         _wrapped[value] = wrap(value, f"treekit.{module.__name__}", name)
     return _wrapped[value]
 
@@ -149,7 +153,7 @@ def _wrap_argument(argument: object, says: Parameter, name: str, factory: str) -
 
 
 def _not_a_rate(x: object, where: str, found: str) -> TypeError:
-    return TypeError(f"{where} must be a number or a schedule, found a {type(x).__name__}. {found}")
+    return TypeError(f"{where} must be a number or a schedule, found {with_article(type(x).__name__)}. {found}")
 
 
 def _is_tuple(x: object) -> bool:
@@ -184,3 +188,71 @@ def wrap_module(module: types.ModuleType, name: str) -> types.ModuleType:
     public = [name for name in dir(module) if not name.startswith("_")]
     vars(out).update(__doc__=module.__doc__, __getattr__=get, __dir__=lambda: dir(module), __all__=public)
     return out
+
+
+_OF_TREE = """
+    add add_scale allclose batch_shape bias_correction cast cast_like clip conj div dtype full_like max min mul norm
+    ones_like random_like real scale size sub sum update_infinity_moment update_moment update_moment_per_elem_norm vdot
+    where zeros_like
+"""
+
+# The functions of Optax that compute with all leaves of their arguments; the others of optax.tree take states and keys.
+ON_TREES: tuple[Callable[..., Any], ...] = (
+    optax.global_norm,
+    optax.per_example_global_norm_clip,
+    optax.per_example_layer_norm_clip,
+    *(getattr(optax.tree, name) for name in _OF_TREE.split() if hasattr(optax.tree, name)),
+)
+
+
+def is_on_trees(x: object) -> bool:
+    """Whether `x` is one of these functions, or a partial of one, such as `optax.tree_utils.tree_l1_norm`."""
+    function = x.func if isinstance(x, functools.partial) else x
+    return any(function is known for known in ON_TREES)
+
+
+def apply_to_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
+    """Apply one of these functions to the leaves that can be parameters; other leaves do not count and do not change.
+
+    Python numbers stay such, as in Optax, except in `cast` and `random_like`, which Optax has for arrays only.
+
+    A result that consists of a tree and something else, such as the number of clipped examples, has None for them.
+    `random_like` draws normal numbers by default, so integers and bools do not change either.
+
+    Args:
+        f: the function.
+        module: the module from which pickle can import it.
+        name: its name there.
+    """
+
+    signature = inspect.signature(f)
+    as_leaf = as_array if f in (optax.tree.cast, optax.tree.random_like) else resolve_array
+
+    @functools.wraps(f)
+    def wrapped(*args: object, **kwargs: object) -> Any:
+        draws_normal = f is optax.tree.random_like and _draws_normal(signature, args, kwargs)
+        is_counted = is_inexact_parameter if draws_normal else is_parameter
+        # For each tree, its structure without the leaves left out, and those leaves.
+        left_out: list[tuple[Any, Any]] = []
+
+        def parameters(x: object) -> Any:
+            if jtu.all_leaves([x]):  # an array, or another argument: a dtype, a decay, a sampler
+                return x
+            kept, others = partition(x, is_counted)
+            left_out.append((jtu.tree_structure(kept), others))
+            return jtu.tree_map(as_leaf, kept)
+
+        bound = bind(f, signature, args, kwargs)
+        given = bound.arguments.items()
+        bound.arguments = OrderedDict((name, x if name == "shape" else parameters(x)) for name, x in given)
+        result = f(*bound.args, **bound.kwargs)
+        structure = jtu.tree_structure(result)
+        return next((combine(result, others) for kept, others in left_out if kept == structure), result)
+
+    wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
+    return wrapped
+
+
+def _draws_normal(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    given = signature.bind_partial(*args, **kwargs).arguments
+    return given.get("dtype") is None and given.get("sampler", jax.random.normal) is jax.random.normal

@@ -19,8 +19,7 @@ from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
 from treekit._leaf_diff import STRUCTURE
 from treekit._tree_diff import Difference, tree_diff
-from treekit.optax._kernel.crossing import gradient_of_integers
-from treekit.optax._kernel.transformation import Core, original
+from treekit.optax._transformation import Core, original
 
 
 def explain_init(error: Exception, init: Callable[[Any], Any], params: Params) -> None:
@@ -241,3 +240,12 @@ def _runs(f: Callable[[], Any]) -> bool:
     except Exception:  # whatever a transformation raises
         return False
     return True
+
+
+def gradient_of_integers(path: str, grad: object, param: object) -> str:
+    """Say that an array of integers has a gradient."""
+    return (
+        f"there is a gradient ({describe(grad)}) at {path}, which is {describe(param)}. Arrays of integers and bools "
+        "cannot be trained, so init makes no state for them. Pass None as the gradient, or make it an array of floats "
+        "before init"
+    )

@@ -1,25 +1,26 @@
 """`MultiSteps`: accumulate gradients, and run the inner transformation on every k-th step."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import jax
+import numpy as np
 import optax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import leaf_path_text
-from treekit._base.predicates import is_traced
+from treekit._base.predicates import is_real_number, is_traced
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, TransformationLike, Updates
-from treekit.optax._kernel.boundary import at_boundary, normalize
-from treekit.optax._kernel.preserve_dtypes import keep_state, keep_updates
-from treekit.optax._kernel.step_if import UpdateShapes, run_if, run_step_if, zeros
-from treekit.optax._kernel.transformation import Apply, DeclaringCore, GradientTransformation, core_of
-from treekit.optax._kernel.types import U
-from treekit.optax._wrappers.round_position import Position, WeightedMultiStepsState, check_k, check_weight, is_int
+from treekit.optax._boundary import at_boundary, normalize
+from treekit.optax._preserve import keep_state, keep_updates
+from treekit.optax._run_if import UpdateShapes, run_if, run_step_if, zeros
+from treekit.optax._transformation import Apply, DeclaringCore, GradientTransformation, U, core_of
 
 if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -30,6 +31,68 @@ if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is
 else:
     _Base = optax.MultiSteps
     StepsState = TypeVar("StepsState")
+
+
+class WeightedMultiStepsState(NamedTuple):
+    """The state of `MultiSteps(..., weighted=True)`: that of Optax, and the sum of the weights in this round.
+
+    Attributes:
+        mini_step: the number of earlier steps in the round.
+        gradient_step: the number of earlier rounds.
+        inner_opt_state: the state of the inner transformation.
+        acc_grads: the accumulated gradients.
+        skip_state: what `should_skip_update_fn` returned last.
+        weight_sum: the sum of the weights of the gradients in `acc_grads`, a float32 array of shape ().
+    """
+
+    mini_step: Any
+    gradient_step: Any
+    inner_opt_state: Any
+    acc_grads: Any
+    skip_state: Any = ()
+    weight_sum: Any = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """The position of a step in a round.
+
+    Attributes:
+        mini_step: the number of earlier steps in the round.
+        gradient_step: the number of earlier rounds.
+        skip: whether the step is skipped.
+        skip_state: the state of the skip function.
+        is_last: whether the step ends the round.
+        weight: the weight of the gradients; None without weights.
+        weight_sum: the sum of the weights in the round, this one included; None without weights.
+        should_step: whether the inner transformation runs: at the end of a round in which there is something to step
+            with.
+    """
+
+    mini_step: Any
+    gradient_step: Any
+    skip: Any
+    skip_state: Any
+    is_last: Any
+    weight: Any
+    weight_sum: Any
+    should_step: Any
+
+    def state(self, inner_state: OptState, acc: Updates) -> Any:
+        """Return the state after the step."""
+        next_step = jnp.where(self.is_last, 0, optax.safe_increment(self.mini_step))
+        state = optax.MultiStepsState(
+            mini_step=jnp.where(self.skip, self.mini_step, next_step),
+            gradient_step=jnp.where(self.should_step, optax.safe_increment(self.gradient_step), self.gradient_step),
+            inner_opt_state=inner_state,
+            acc_grads=acc,
+            skip_state=self.skip_state,
+        )
+        if self.weight is None:
+            return state
+        return WeightedMultiStepsState(
+            *state, jnp.where(self.is_last, jnp.zeros_like(self.weight_sum), self.weight_sum)
+        )
 
 
 class MultiSteps(Generic[StepsState], _Base):
@@ -52,7 +115,8 @@ class MultiSteps(Generic[StepsState], _Base):
         weighted: whether `update` takes the `weight` of each step, such as its number of tokens. The mean is then the
             sum of weight times gradient over the sum of weights, as if all micro-batches were one batch, whatever their
             sizes. A weight of 0 leaves out its step, and a round whose weights are all 0 is skipped. The state is then
-            a `WeightedMultiStepsState`, which has their sum.
+            a `WeightedMultiStepsState`, which has their sum; for type checkers, write
+            `MultiSteps[WeightedMultiStepsState](…, weighted=True)`.
 
     Raises:
         ValueError: `every_k_schedule` is less than 1.
@@ -70,28 +134,6 @@ class MultiSteps(Generic[StepsState], _Base):
     (Array([-2., -2.], dtype=float32), True)
     """
 
-    @overload
-    def __init__(
-        self: "MultiSteps[optax.MultiStepsState]",
-        opt: TransformationLike,
-        every_k_schedule: int | Callable[[Any], Any],
-        use_grad_mean: bool = True,
-        should_skip_update_fn: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
-        accumulator_dtype: DTypeLike | None = jnp.float32,
-        *,
-        weighted: Literal[False] = False,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: "MultiSteps[WeightedMultiStepsState]",
-        opt: TransformationLike,
-        every_k_schedule: int | Callable[[Any], Any],
-        use_grad_mean: bool = True,
-        should_skip_update_fn: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
-        accumulator_dtype: DTypeLike | None = jnp.float32,
-        *,
-        weighted: Literal[True],
-    ) -> None: ...
     def __init__(
         self,
         opt: TransformationLike,
@@ -293,8 +335,8 @@ _accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0, inline=True
 def _clear(should_step: Bool[Array, ""], acc: list[Any], params: list[Any]) -> list[Any]:
     """Zeros for what is accumulated, after the step that reads it.
 
-    CPUs run operations in the order in which they depend on each other. What reads the new params comes after all that
-    reads the accumulator, so it needs no copy of that, as of JAX 0.10.2: tests/optax/test_cost.py.
+    The zeros depend on the new params. So a CPU writes them after every operation that reads the accumulator, and does
+    not have to copy it first, as of JAX 0.10.2: tests/optax/test_cost.py.
     """
 
     if not is_traced(should_step):
@@ -328,3 +370,32 @@ def _check_shapes(leaves: list[Any], acc: list[Any], updates: Updates) -> None:
             raise ValueError(
                 f"the gradient at {leaf_path_text(updates, i)} has shape {grad.shape}, its accumulator {place.shape}"
             )
+
+
+def is_int(x: Any) -> bool:
+    return np.shape(x) == () and issubdtype(dtype_of(x), np.integer)
+
+
+def check_k(k_steps: Any) -> None:
+    """Raise unless the result of a schedule can be a number of steps."""
+    if not is_int(k_steps):
+        raise TypeError(
+            f"every_k_schedule must return an int of shape (), the number of steps in the next round; it returned "
+            f"{describe_value(k_steps)}. Pass a schedule of learning rates to the inner transformation instead"
+        )
+    if not is_traced(k_steps) and k_steps < 1:
+        raise ValueError(f"every_k_schedule must return at least 1, but returned {k_steps}")
+
+
+def check_weight(weight: Any) -> Any:
+    """Return the weight of a step as a float32 array; raise unless it can be one."""
+    if weight is None:
+        raise TypeError(
+            "MultiSteps(..., weighted=True) needs the weight of each step, such as its number of tokens: "
+            "update(grads, state, params, weight=n)"
+        )
+    if not is_real_number(weight):
+        raise TypeError(f"weight must be a real number of shape (), found {describe_value(weight)}")
+    if not is_traced(weight) and not 0 <= float(weight) < np.inf:
+        raise ValueError(f"weight must be finite and not negative, found {weight}")
+    return jnp.asarray(weight, jnp.float32)

@@ -10,25 +10,27 @@ from treekit._base.jax import jtu
 from treekit._base.predicates import has_gradient, is_inexact_array
 from treekit._base.tree import is_none
 from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, TransformationLike, Updates
-from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.resolve_masks import (
+from treekit.optax._boundary import at_boundary
+from treekit.optax._masks import (
+    LeafSelection,
+    apply_to_selection,
     check_labels,
     choose_filtered,
     choose_groups,
     choose_masked,
     resolve_mask,
 )
-from treekit.optax._kernel.selection import LeafSelection, apply_to_selection
-from treekit.optax._kernel.state_map import is_params_placeholder
-from treekit.optax._kernel.transformation import (
+from treekit.optax._state_map import is_params_placeholder
+from treekit.optax._transformation import (
+    SET_TO_ZERO,
     Core,
     DeclaringCore,
     GradientTransformation,
+    S,
     core_of,
     described,
     freezes,
 )
-from treekit.optax._kernel.types import S
 
 
 @described
@@ -102,10 +104,13 @@ def masked(
     Array([0., 0.], dtype=float32)
     """
 
-    def choose(params: Params) -> LeafSelection:
-        return choose_masked(mask, params)
+    core = core_of(inner)
+    trains = core is not SET_TO_ZERO
 
-    return at_boundary(_select_masked(core_of(inner), choose, mask_compatible_extra_args))
+    def choose(params: Params) -> LeafSelection:
+        return choose_masked(mask, trains, params)
+
+    return at_boundary(_select_masked(core, choose, mask_compatible_extra_args))
 
 
 @described
@@ -159,13 +164,14 @@ def _partition(
     """
     check_labels(transforms)
     cores = {key: core_of(tx) for key, tx in transforms.items()}
+    frozen = frozenset(key for key, core in cores.items() if core is SET_TO_ZERO)
     inits = {key: core.init for key, core in cores.items()}  # `init` closes over these alone: see `at_boundary`
 
     def init(params: Params) -> Any:
         if is_params_placeholder(params):
             inside = dict.fromkeys(inits, params)
         else:
-            groups = choose_groups(frozenset(inits), labels_of(spec, params), params)
+            groups = choose_groups(frozenset(inits), frozen, labels_of(spec, params), params)
             inside = {key: selection.inside(params) for key, selection in groups.items()}
         states = {key: optax.MaskedState(inits[key](inside[key])) for key in inits}
         return optax.transforms.PartitionState(states)
@@ -173,12 +179,12 @@ def _partition(
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         given = updates if params is None else params
         states: dict[Any, Any] = {}
-        for key, group in _groups(cores, labels_of(spec, given), given, any_shape).items():
+        for key, group in _groups(cores, frozen, labels_of(spec, given), given, any_shape).items():
             updates, states[key] = group.update(updates, state.inner_states[key], params, **extra)
         return updates, optax.transforms.PartitionState(states)
 
     def freezes_all(params: Params) -> bool:
-        groups = choose_groups(frozenset(cores), labels_of(spec, params), params)
+        groups = choose_groups(frozenset(cores), frozen, labels_of(spec, params), params)
         inside = {key: selection.inside(params) for key, selection in groups.items()}
         used = [key for key, tree in inside.items() if any(map(has_gradient, jtu.tree_leaves(tree)))]
         return all(freezes(cores[key], inside[key]) for key in used)
@@ -186,9 +192,11 @@ def _partition(
     return at_boundary(DeclaringCore(init, update, freezes=freezes_all))
 
 
-def _groups(cores: Mapping[Any, Core], param_labels: Labels, params: Params, any_shape: bool) -> dict[Any, Core]:
+def _groups(
+    cores: Mapping[Any, Core], frozen: frozenset[Any], param_labels: Labels, params: Params, any_shape: bool
+) -> dict[Any, Core]:
     """Return each core, applied to the params with its label."""
-    selections = choose_groups(frozenset(cores), param_labels, params)
+    selections = choose_groups(frozenset(cores), frozen, param_labels, params)
 
     def group(key: object) -> Core:
         return _select_masked(cores[key], lambda _: selections[key], any_shape)
@@ -253,7 +261,7 @@ def _train_or_freeze(freeze_mask: Mask, params: Params) -> Any:
     def label(frozen: bool | None) -> str | None:
         return None if frozen is None else "freeze" if frozen else "train"
 
-    return jtu.tree_map(label, resolve_mask(freeze_mask, params, "freeze_mask"), is_leaf=is_none)
+    return jtu.tree_map(label, resolve_mask(freeze_mask, params, "freeze_mask", trains=False), is_leaf=is_none)
 
 
 def _select_masked(core: Core, choose: Callable[[Any], LeafSelection], any_shape: bool) -> Core:

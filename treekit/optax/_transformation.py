@@ -6,7 +6,19 @@ import inspect
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeGuard, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeGuard,
+    TypeVar,
+    cast,
+    runtime_checkable,
+)
 
 import optax
 from optax import GradientTransformationExtraArgs as _Base
@@ -15,7 +27,56 @@ from treekit._base.describe import describe, describe_value
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_array, is_array_without_gradient
 from treekit._base.types import OptState, Params, TransformationLike, Updates
-from treekit.optax._kernel.types import InitFn, S, State_co, UpdateFn
+from treekit._path_mask import WHOLE_TREE
+
+State = TypeVar("State")
+U = TypeVar("U")
+V_co = TypeVar("V_co", covariant=True)
+S_co = TypeVar("S_co", covariant=True)
+
+if TYPE_CHECKING:
+    # To type checkers, `GradientTransformation` is `GradientTransformation[Any]`. Python has defaults from 3.13 on.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    S = TypeVarWithDefault("S", default=Any)
+    # The parameter of `GradientTransformation`. Covariant, although `update` takes a state, since mypy would otherwise
+    # infer a dict of objects for a dict of transformations of several kinds.
+    State_co = TypeVarWithDefault("State_co", default=Any, covariant=True)
+else:
+    S = TypeVar("S")
+    State_co = TypeVar("State_co", covariant=True)
+
+
+@runtime_checkable
+class TransformationOf(Protocol[State]):
+    """A `TransformationLike` whose state has this type; invariant, so that the state of another one is an error."""
+
+    @property
+    def init(self) -> Callable[[Any], State]: ...
+    @property
+    def update(self) -> Callable[Concatenate[Any, State, ...], tuple[Any, State]]: ...
+
+
+@runtime_checkable
+class InitFn(Protocol[S_co]):
+    """The `init` of a transformation, which takes params, or a raw model, and returns a state."""
+
+    def __call__(self, params: Any) -> S_co: ...
+
+
+@runtime_checkable
+class UpdateFn(Protocol[S]):
+    """The `update` of a transformation, which returns updates like those it receives, and a new state."""
+
+    def __call__(self, updates: U, state: S, params: Any = None, **extra_args: Any) -> tuple[U, S]: ...
+
+
+@runtime_checkable
+class ValueAndGradFn(Protocol[V_co]):
+    """What `value_and_grad_from_state` returns: takes params, returns a value and a gradient like the params."""
+
+    def __call__(self, params: U, *args: Any, state: Any, **kwargs: Any) -> tuple[V_co, U]: ...
+
 
 P = ParamSpec("P")
 _MADE = "treekit_made"  # the attribute of an `init` that has the parts of its transformation
@@ -217,12 +278,15 @@ _originals: ContextVar[_Originals] = ContextVar("originals", default=MappingProx
 
 
 @contextlib.contextmanager
-def showing(originals: _Originals) -> Generator[None]:
+def showing(originals: _Originals, whole: Params) -> Generator[None]:
+    """Let `original` and masks by path know the user's leaves, and all of the user's params, while a core runs."""
     token = _originals.set({**_originals.get(), **originals} if originals else _originals.get())
+    outer = WHOLE_TREE.set(whole if WHOLE_TREE.get() is None else WHOLE_TREE.get())
     try:
         yield
     finally:
         _originals.reset(token)
+        WHOLE_TREE.reset(outer)
 
 
 def original(x: object) -> Any:

@@ -1,5 +1,9 @@
-"""Convert the trees of one update between the user's form and the form that cores see."""
+"""The boundary of a transformation: raw models and missing gradients outside, trees of arrays inside.
 
+Every update crosses it once, at the outermost transformation. Inside, transformations without a boundary, called
+cores, are composed."""
+
+import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -7,7 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
-from treekit._base.describe import describe
+from treekit._base.callable import is_truly_callable
+from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import (
     as_array,
     cast_like,
@@ -27,17 +32,103 @@ from treekit._base.predicates import (
     is_parameter,
 )
 from treekit._base.tree import is_none
-from treekit._base.types import OptState, Params, PyTree, Updates
-from treekit.optax._kernel.selection import update_parts
-from treekit.optax._kernel.state_map import is_placeholder, leaves_by_param, map_state
+from treekit._base.types import OptState, Params, PyTree, PyTreeDef, TransformationLike, Updates
+from treekit._mismatch import flatten_updates
+from treekit._trainable import declared_frozen
+from treekit.optax._preserve import keep_state, preserve_dtypes
+from treekit.optax._state_map import is_params_placeholder, is_placeholder, leaves_by_param, map_state
+from treekit.optax._transformation import (
+    Apply,
+    Core,
+    DeclaringCore,
+    GradientTransformation,
+    core_of,
+    is_ours,
+    showing,
+    without_multi_steps,
+)
 
-# Fields with what the last step computed, which the next one replaces.
-_OF_ONE_STEP = {
-    ("SAMState", "cache"),
-    ("ScaleByBacktrackingLinesearchState", "grad"),
-    ("ScaleByZoomLinesearchState", "grad"),
-    ("ZeroNansState", "found_nan"),
-}
+
+def normalize(tx: TransformationLike) -> GradientTransformation[Any]:
+    """Return a transformation that accepts raw models and preserves dtypes; one of treekit's is returned unchanged."""
+    tx = without_multi_steps(tx)
+    if is_ours(tx) and tx.core is not None:
+        return tx
+    return at_boundary(core_of(tx))
+
+
+def at_boundary(core: Core) -> GradientTransformation[Any]:
+    """Wrap a core so that it sees only the leaves that can be parameters, and dtypes are preserved.
+
+    `init` and `update` close over transformations only, so that Equinox's `closure_to_pytree`, which Optimistix applies
+    to optimizers, finds the arrays among their hyperparameters. It follows every path to a function, so here, as in
+    every core, `init` closes over the inner `init` alone: else their number would double with each wrapper.
+    """
+    inner = preserve_dtypes(core)
+    inner_init = inner.init
+
+    def init(params: Params) -> Any:
+        if is_params_placeholder(params):  # a placeholder for any params
+            return inner_init(params)
+        _check_has_place_for_params(params)
+        crossing = Crossing(None, params, is_init=True)
+        inside_params = crossing.enter_params()
+        with showing(crossing.originals, params):
+            try:
+                return inner_init(inside_params)
+            except Exception as error:
+                from treekit.optax._explain import explain_init
+
+                explain_init(error, inner_init, inside_params)
+                raise
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        def update_inside(updates: Updates, params: Params, extra: dict[str, Any]) -> Any:
+            return inner.update(updates, state, params, **extra)
+
+        crossing = Crossing(updates, params, state)
+        new_updates, new_state = _run_inside(update_inside, crossing, inner, updates, state, params, extra)
+        new_state, accumulated = crossing.hold_missing(state, new_state)
+        return crossing.leave(new_updates, accumulated), new_state
+
+    init.__qualname__, update.__qualname__ = "init", "update"  # which Python's errors of missing arguments show
+    return GradientTransformation(init, update, core)
+
+
+def _check_has_place_for_params(params: Params) -> None:
+    """Raise a TypeError for a leaf that cannot be a parameter: a class, a function, a string, a key."""
+    if params is not None and jtu.all_leaves([params]) and not is_parameter(params):
+        advice = "an instance of this class" if isinstance(params, type) else "a pytree with arrays"
+        raise TypeError(
+            f"init takes the params, or a model, and received {describe_value(params)}, which has no parameters. Pass "
+            f"{advice}; a class of your own must be registered, with treekit.node or treekit.register_node"
+        )
+
+
+def whole_step(
+    tx: GradientTransformation[Any],
+    grads: Updates,
+    state: OptState,
+    params: Params,
+    extra: dict[str, Any],
+    apply: Apply,
+) -> tuple[Any, Any]:
+    """Take a whole step; that of `MultiSteps` itself, if it is outermost and no param has to be converted."""
+    core = core_of(tx)
+    step = core.step if isinstance(core, DeclaringCore) else None
+    if step is None or not (crossing := Crossing(grads, params, state)).is_plain:
+        updates, state = tx.update(grads, state, params, **extra)
+        return apply(params, updates), state
+
+    def apply_inside(inside_params: Params, updates: Updates) -> Any:
+        return crossing.enter(apply(crossing.restore(inside_params, params), crossing.leave(updates)))
+
+    def step_inside(grads: Updates, params: Params, extra: dict[str, Any]) -> Any:
+        new_params, new_state = step(grads, state, params, extra, apply_inside)
+        return new_params, keep_state(state, params, new_state)
+
+    new_params, new_state = _run_inside(step_inside, crossing, preserve_dtypes(core), grads, state, params, extra)
+    return crossing.restore(new_params, params), new_state
 
 
 class Crossing:
@@ -66,6 +157,10 @@ class Crossing:
         given = updates if params is None and not is_init else params
         leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
         parts = [None] * len(leaves) if is_init else update_parts(self._treedef, updates)
+        frozen = declared_frozen(given)
+        if frozen is not None:  # what its class declares not to be trained has no state, and no update
+            leaves = [None if is_frozen else x for is_frozen, x in zip(frozen, leaves, strict=True)]
+            parts = [None if is_frozen else x for is_frozen, x in zip(frozen, parts, strict=True)]
         self._params = None if params is None else leaves
         self._updates = list(map(_none_if_missing, parts))
         self._covered = _covered_leaves(state, given, self._updates if params is None else leaves, self._updates)
@@ -100,6 +195,8 @@ class Crossing:
         return self._enter(list(map(_none_if_missing, update_parts(self._treedef, tree))), as_array)
 
     def leave(self, new_updates: Updates, accumulated: Mapping[int, Any] = MappingProxyType({})) -> Any:
+        from treekit.optax._explain import gradient_of_integers
+
         """Return the updates in the user's form: None for leaves that had no update.
 
         Args:
@@ -181,7 +278,7 @@ class Crossing:
                 why = (
                     "the state does not cover it, since this leaf was None in the params that init received"
                     if is_parameter(param)
-                    else f"the params have a {describe(param)} there, which cannot be a parameter"
+                    else f"the params have {describe(param)} there, which cannot be a parameter"
                 )
                 raise TypeError(
                     f"there is a gradient ({describe(update)}) at {self._path(i)}, and {why}. It would be lost: pass "
@@ -192,13 +289,35 @@ class Crossing:
         return leaf_path_text(self._treedef.unflatten(self._covered), i, is_none)
 
 
-def gradient_of_integers(path: str, grad: object, param: object) -> str:
-    """Say that an array of integers has a gradient."""
-    return (
-        f"there is a gradient ({describe(grad)}) at {path}, which is {describe(param)}. Arrays of integers and bools "
-        "cannot be trained, so init makes no state for them. Pass None as the gradient, or make it an array of floats "
-        "before init"
-    )
+def _run_inside(
+    run: Callable[[Any, Any, dict[str, Any]], tuple[Any, Any]],
+    crossing: Crossing,
+    inner: Core,
+    updates: Updates,
+    state: OptState,
+    params: Params,
+    extra: dict[str, Any],
+) -> tuple[Any, Any]:
+    """Call `run` with updates, params and extra arguments as cores see them, and explain its error."""
+    inside_updates, inside_params = crossing.enter_updates(), crossing.enter_params()
+    views = view_extra_args(extra, updates, params, inside_params, crossing.enter, crossing.restore)
+    with showing(crossing.originals, updates if params is None else params):
+        try:
+            return run(inside_updates, inside_params, views)
+        except Exception as error:
+            from treekit.optax._explain import explain_update
+
+            explain_update(error, inner, inside_updates, state, inside_params, views)
+            raise
+
+
+# Fields with what the last step computed, which the next one replaces.
+_OF_ONE_STEP = {
+    ("SAMState", "cache"),
+    ("ScaleByBacktrackingLinesearchState", "grad"),
+    ("ScaleByZoomLinesearchState", "grad"),
+    ("ZeroNansState", "found_nan"),
+}
 
 
 def _none_if_missing(update: object) -> Any:
@@ -209,7 +328,7 @@ def _none_if_missing(update: object) -> Any:
 def _as_inexact(param: object) -> Any:
     """Return a number as an array, and an integer as an array of JAX's default float."""
     if is_inexact_array(param):
-        return param  # what follows agrees, and takes longer
+        return param  # the code below returns the same, but takes longer
     x = as_array(param)
     if issubdtype(dtype_of(x), jnp.inexact):  # dtype_of, since to NumPy and Equinox an array in bf16 is not inexact
         return x
@@ -217,7 +336,7 @@ def _as_inexact(param: object) -> Any:
 
 
 def _without_gradient(shown: Array) -> Any:
-    """Return what a filter by dtype does not select, of the shape of an array: that leaf has no gradient."""
+    """Return integers of the shape of an array: filters by dtype then leave out this leaf, which has no gradient."""
     return np.broadcast_to(0, shown.shape) if shown.ndim else 0.0
 
 
@@ -283,3 +402,79 @@ def _covered_leaf(leaf: object, update: object, copies: tuple[Any, ...]) -> Any:
         return None  # left out by init, or by a filter
     # The shape of a param that is masked out and was not passed is unknown, and not needed.
     return 0.0 if leaf is None and any(copy is not None for copy in copies) else leaf
+
+
+def update_parts(prefix_treedef: PyTreeDef, tree: PyTree) -> list[Any]:
+    """Flatten updates, or a tree like them, up to a structure of params.
+
+    Raises:
+        ValueError: they differ in structure; the message names the first key path.
+    """
+    try:
+        return flatten_updates(prefix_treedef, tree)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. update takes (updates, state, params), in this order, and updates have the structure of the "
+            "params"
+        ) from None
+
+
+def view_extra_args(
+    extra: dict[str, Any],
+    updates: Updates,
+    params: Params,
+    inside_params: Params,
+    inside: Callable[[Any], Any],
+    restore: Callable[[Any, Any], Any],
+    *,
+    any_shape: bool = False,
+) -> dict[str, Any]:
+    """Convert extra arguments to the form that an inner transformation sees.
+
+    Args:
+        extra: the arguments by name.
+        updates: the updates outside.
+        params: the params outside, or None.
+        inside_params: the params inside, or None.
+        inside: maps a tree like the params to the form that the inner transformation sees.
+        restore: maps params inside and params outside to whole params.
+        any_shape: as in `apply_to_selection`.
+    """
+
+    def is_like(name: str, value: object) -> bool:
+        trees = [updates] if params is None else [updates, params]
+        return any(_is_like(name, value, tree, any_shape=any_shape) for tree in trees)
+
+    def view(name: str, value: Any) -> Any:
+        if is_like(name, value):
+            return inside(value)
+        # A model may be callable too, and is a tree; as `value_fn` or `obj_fn`, it is meant to be called.
+        is_function = is_truly_callable(value) or (callable(value) and name.endswith("_fn"))
+        if params is None or not is_function or isinstance(value, type):
+            return value
+
+        @functools.wraps(value)  # line searches inspect the names of its arguments
+        def whole(*args: Any, **kwargs: Any) -> Any:
+            if args and _is_like("grad", args[0], inside_params, any_shape=False):
+                args = (restore(args[0], params), *args[1:])
+            result = value(*args, **kwargs)
+            return inside(result) if is_like("grad", result) else result
+
+        return whole
+
+    return {name: view(name, value) for name, value in extra.items()}
+
+
+def _is_like(name: str, value: Any, tree: PyTree, *, any_shape: bool) -> bool:
+    """Whether the argument `name` has the structure and the shapes of `tree`.
+
+    By structure alone, a batch (x, y) would be like params (w, b). If the params are a number, only the argument "grad"
+    is like them: any other number is a loss, a step or a rate.
+    """
+    if jtu.tree_structure(value) != jtu.tree_structure(tree):
+        return False
+    if jtu.all_leaves([value]):
+        same_shape = is_parameter(value) and shape_of(value) == shape_of(tree)
+        return same_shape and (shape_of(value) != () or name == "grad" or any_shape)
+    pairs = zip(jtu.tree_leaves(value), jtu.tree_leaves(tree), strict=True)
+    return any_shape or all(not is_parameter(a) or shape_of(a) == shape_of(b) for a, b in pairs)

@@ -1,0 +1,114 @@
+"""What a class declares not to be trained has no state and no update, in every optimizer of treekit.optax."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import treekit as tk
+from treekit import optax as tko
+
+
+@tk.node
+class Normed:
+    weight: jax.Array
+    mean: jax.Array = tk.field(trainable=False)
+
+
+class Module(eqx.Module):
+    weight: jax.Array
+    mean: jax.Array = eqx.field(metadata={"trainable": False})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Registered:
+    weight: jax.Array
+    mean: jax.Array = dataclasses.field(metadata={"trainable": False})
+
+
+CLASSES: dict[str, Any] = {"node": Normed, "equinox": Module, "register_dataclass": Registered}
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "adamw": lambda: tko.adamw(0.1, weight_decay=0.5),
+    "sgd": lambda: tko.sgd(0.1, momentum=0.9),
+    "optax": lambda: tko.chain(optax.adamw(0.1, weight_decay=0.5)),
+    "filtered": lambda: tko.filtered(tko.adamw(0.1)),
+    "masked": lambda: tko.masked(tko.adamw(0.1), True),
+    "partition": lambda: tko.partition({"a": tko.adamw(0.1)}, "a"),
+    "inject": lambda: tko.inject_hyperparams(tko.adamw)(0.1),
+    "MultiSteps": lambda: tko.MultiSteps(tko.adamw(0.1), 1),
+    "finite": lambda: tko.apply_if_finite(tko.adamw(0.1), 2),
+    "average": lambda: tko.chain(tko.adamw(0.1), tko.params_ema(0.5)),
+    "mask by path": lambda: tko.adamw(0.1, mask=tk.path_mask("**.weight")),
+    "8 bits": lambda: tko.dtype_preserving(tko.adamw(0.1), state_dtype={"mu": jnp.bfloat16}),
+}
+
+
+def model(kind: str) -> Any:
+    return {"layer": CLASSES[kind](jnp.ones((2, 3)), jnp.ones(3)), "head": jnp.ones(3)}
+
+
+@pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_it_has_no_state_and_no_update(name: str, kind: str, jitted: bool) -> None:
+    tx, params = OPTIMIZERS[name](), model(kind)
+    state = tx.init(params)
+    assert not [x for x in tk.to_state_dict(state) if x.endswith("mean")]
+
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        updates, state = tx.update(grads, state, params)
+        assert updates["layer"].mean is None
+        return tko.apply_updates(params, updates), state
+
+    step = jax.jit(step) if jitted else step
+    for _ in range(2):
+        after, state = step(params, state, params)
+        assert (after["layer"].mean == 1).all() and (after["layer"].weight != 1).all()
+    after, _ = tko.apply_gradients(tx, params, tx.init(params), params)
+    assert (after["layer"].mean == 1).all() and (after["layer"].weight != 1).all()
+
+
+def test_it_does_not_count_in_global_norms_and_the_average_has_its_current_value() -> None:
+    params = {"layer": Normed(jnp.ones(4), jnp.full(3, 100.0))}
+    tx = tko.chain(tko.clip_by_global_norm(1.0), tko.sgd(1.0), tko.params_ema(0.5))
+    updates, state = tx.update(params, tx.init(params), params)
+    assert jnp.allclose(updates["layer"].weight, -0.5)
+    now = {"layer": Normed(jnp.zeros(4), jnp.full(3, 7.0))}
+    assert (tko.get_ema(state, now)["layer"].mean == 7).all()
+
+
+TREES: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    "filtered, a tree": (lambda mask: tko.filtered(tko.adam(0.1), mask), True),
+    "masked, a tree": (lambda mask: tko.masked(tko.adam(0.1), mask), True),
+    "adamw, a tree": (lambda mask: tko.adamw(0.1, mask=mask), True),
+    "labels": (lambda mask: tko.partition({True: tko.adam(0.1), False: optax.set_to_zero()}, mask), True),
+    "freeze": (lambda mask: tko.freeze(mask), False),
+    "selective_transform": (lambda mask: tko.selective_transform(tko.adam(0.1), freeze_mask=mask), False),
+    "a function": (lambda mask: tko.masked(tko.adam(0.1), lambda p: jax.tree.map(lambda _: True, p)), False),
+}
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+@pytest.mark.parametrize("name", TREES)
+def test_a_tree_that_selects_exactly_this_leaf_raises(name: str, chosen: bool) -> None:
+    make, raises = TREES[name]
+    params = model("node")
+    mask: Any = jax.tree.map(lambda _: True, params)
+    tx = make({**mask, "layer": tk.replace(mask["layer"], mean=chosen)})
+    if raises and chosen:
+        with pytest.raises(TypeError, match=r"selects layer\.mean, which its class declares not to be trained"):
+            tx.init(params)
+    else:
+        tx.init(params)
+
+
+def test_a_tree_that_covers_it_from_above_does_not_raise() -> None:
+    params = model("node")
+    for tx in (tko.filtered(tko.adam(0.1), {"layer": True, "head": False}), tko.masked(tko.adam(0.1), True)):
+        assert not [x for x in tk.to_state_dict(tx.init(params)) if x.endswith("mean")]

@@ -1,0 +1,372 @@
+"""Apply updates, take whole steps, keep averages, and map over the params in a state."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar, cast, overload
+
+import jax
+import optax
+from jax.typing import ArrayLike
+
+from treekit._base.describe import describe
+from treekit._base.dtype import as_array, cast_like, dtype_of, has_no_update, issubdtype, promoted_dtype, resolve_array
+from treekit._base.jax import jnp, jtu
+from treekit._base.key_path import leaf_path_text
+from treekit._base.predicates import has_gradient, is_array, is_inexact_parameter, is_narrow, is_parameter
+from treekit._base.tree import is_none
+from treekit._base.types import LeafPredicate, Params, PyTree, TransformationLike, Updates
+from treekit._codes import is_codes
+from treekit._map import cast_tree_like, check_shapes
+from treekit._mismatch import flatten_updates, updates_mismatch
+from treekit._round import Key, bits_like, bits_of_key, round_by, widen
+from treekit.optax._boundary import normalize, whole_step
+from treekit.optax._transformation import State, TransformationOf, core_of, freezes
+
+T = TypeVar("T")
+MappedState = TypeVar("MappedState")
+
+_optax_tree_map_params = optax.tree_map_params
+
+
+def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
+    """Add updates to params, or to a raw model, preserving the dtype of every leaf.
+
+    Leaves whose update is None or float0 are not changed, and neither are leaves that cannot be parameters: functions,
+    strings, PRNG keys.
+
+    Args:
+        params: any tree.
+        updates: a tree of updates, with None or float0 for leaves without one. A None in place of a subtree counts for
+            all of its leaves.
+        key: a PRNG key; use another one for each step. Updates to params of less than 32 bits (bf16, f16, float8) are
+            then added in f32, and the result is rounded by `treekit.stochastic_round`, with different random bits for
+            each leaf, so that small updates are not lost. By default params are rounded to nearest.
+
+    Returns:
+        A tree of the structure, shapes and dtypes of `params`.
+
+    Raises:
+        TypeError: an update is complex and its param is not; there is an update for a leaf that cannot be a parameter,
+            such as a function, a PRNG key or a `jax.Ref`; an update is not an array, as when the arguments are
+            swapped; or `key` is not a key. The message names the key path.
+        ValueError: an update cannot be broadcast to the shape of its param; the message names the key path.
+
+    >>> import jax.numpy as jnp
+    >>> apply_updates({"w": jnp.ones(2, jnp.bfloat16), "f": "relu", "n": 3}, {"w": jnp.ones(2), "f": None, "n": None})
+    {'f': 'relu', 'n': 3, 'w': Array([2, 2], dtype=bfloat16)}
+    """
+
+    def apply(param: Any, update: Any, random_bits: Any) -> Any:
+        if has_no_update(update) or not is_parameter(param):
+            return param
+        param, update = as_array(param), resolve_array(update)
+        rounds = key is not None and is_narrow(param)
+        x, dx = widen((param, update)) if is_narrow(param) else (param, update)
+        total = jnp.asarray(x, promoted_dtype(x, dx)) + jnp.asarray(dx, promoted_dtype(x, dx))
+        if rounds and issubdtype(total.dtype, jnp.floating):
+            return round_by(random_bits, total, param.dtype)
+        return total
+
+    def like(param: object, total: object) -> Any:
+        return param if total is param else resolve_array(param)  # what has `__jax_array__` may not have a dtype
+
+    treedef = jtu.tree_structure(params, is_leaf=is_none)
+    parts = flatten_updates(treedef, updates)
+    _check_can_be_updated(params, parts)
+    updates = treedef.unflatten(parts)
+    check_shapes(params, updates, is_leaf=is_none, broadcast=True)
+    random_bits = None if key is None else bits_of_key(key)
+    own_bits = params if random_bits is None else bits_like(params, random_bits, is_leaf=is_none)
+    totals = jtu.tree_map(apply, params, updates, own_bits, is_leaf=is_none)
+    likes: T = jtu.tree_map(like, params, totals, is_leaf=is_none)
+    return cast_tree_like(likes, totals, is_leaf=is_none, casting="unsafe")
+
+
+def _check_can_be_updated(params: Params, updates: list[Any]) -> None:
+    """Raise a TypeError if an update is not an array, or is for a leaf that cannot be a parameter."""
+    pairs = zip(jtu.tree_leaves(params, is_leaf=is_none), updates, strict=True)
+    for i, (param, update) in enumerate(pairs):
+        if has_no_update(update) or update is param:
+            continue
+        if isinstance(param, jax.Ref):
+            advice = "Update a reference in place, ref[...] += update; or pass the arrays that references refer to"
+        elif not is_parameter(update) or not (param is None or is_parameter(param)):
+            advice = "apply_updates takes (params, updates); updates are arrays, or None for leaves without an update"
+        else:
+            continue
+        path = leaf_path_text(params, i, is_none)
+        raise TypeError(f"at {path}: an update ({describe(update)}) for {describe(param)}. {advice}")
+
+
+Initable: TypeAlias = TransformationLike | Callable[[Any], Any]
+
+
+@overload
+def tree_map_params(
+    initable: Initable,
+    f: Callable[[Any], Any],
+    state: MappedState,
+    /,
+    *,
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: LeafPredicate | None = None,
+) -> MappedState: ...
+@overload
+def tree_map_params(
+    initable: Initable,
+    f: Callable[[Any, Any], Any],
+    state: MappedState,
+    other: PyTree,
+    /,
+    *,
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: LeafPredicate | None = None,
+) -> MappedState: ...
+@overload
+def tree_map_params(
+    initable: Initable,
+    f: Callable[..., Any],
+    state: MappedState,
+    other: PyTree,
+    another: PyTree,
+    /,
+    *rest: PyTree,
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: LeafPredicate | None = None,
+) -> MappedState: ...
+def tree_map_params(
+    initable: Initable,
+    f: Callable[..., Any],
+    state: MappedState,
+    /,
+    *rest: PyTree,
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: LeafPredicate | None = None,
+) -> MappedState:
+    """Map a function over the params in a state: `optax.tree_map_params`, without `is_leaf` for masked params.
+
+    Args:
+        initable: a transformation, or its init.
+        f: called with a leaf of the state that belongs to a param, and the leaves of `rest` for that param.
+        state: a state of the transformation.
+        *rest: trees with the structure of the params.
+        transform_non_params: called with every other leaf of the state.
+        is_leaf: as in `jax.tree.map`, for the params in the state. Placeholders in the state (None, MaskedNode) are
+            skipped, unless `is_leaf` selects them. `Codes`, an array in 8 bits, counts as one leaf.
+
+    Returns:
+        The state with its leaves replaced by the results.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit.optax import adam, masked
+    >>> params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    >>> tx = masked(adam(1e-3), {"w": True, "b": False})
+    >>> specs = tree_map_params(tx, lambda _, name: name, tx.init(params), {"w": "W", "b": "B"})
+    >>> specs.inner_state[0].mu
+    {'b': MaskedNode(), 'w': 'W'}
+    """
+
+    def is_chosen(x: object) -> bool:
+        return is_leaf is not None and is_leaf(x)
+
+    def is_left_out(x: object) -> bool:
+        return not is_chosen(x) and (x is None or isinstance(x, optax.MaskedNode))
+
+    def f_or_left_out(x: object, *others: object) -> Any:
+        return x if is_left_out(x) else f(x, *others)
+
+    def stop(x: object) -> bool:
+        return is_chosen(x) or is_left_out(x) or is_codes(x)
+
+    def transform_each(x: object) -> Any:  # a measurement of a monitor may be a tree
+        return x if transform_non_params is None else jtu.tree_map(transform_non_params, x, is_leaf=is_chosen)
+
+    out: MappedState = _optax_tree_map_params(
+        cast(Any, initable),
+        f_or_left_out,
+        state,
+        *rest,
+        transform_non_params=transform_each,
+        is_leaf=stop,
+    )
+    return out
+
+
+def apply_gradients(
+    optimizer: TransformationOf[State],
+    grads: Updates,
+    state: State,
+    params: T,
+    *,
+    key: Key | None = None,
+    **extra_args: object,
+) -> tuple[T, State]:
+    """Take a whole step of an optimizer: return the new params, or raw model, and the new state.
+
+    The result is that of `optimizer.update` and `treekit.optax.apply_updates`. If the optimizer is a `MultiSteps`, the
+    steps that only accumulate do not touch the params, so they move less memory.
+
+    Args:
+        optimizer: a transformation, or a `MultiSteps`.
+        grads: the gradients; None or float0 for a leaf without one.
+        state: the state of the optimizer, made by its `init`.
+        params: any tree.
+        key: as in `apply_updates`, to round params of less than 32 bits stochastically; use another one for each step.
+        **extra_args: extra arguments of `optimizer.update`, such as `value`.
+
+    Returns:
+        The new params, with the structure, shapes and dtypes of `params`; and the new state.
+
+    Raises:
+        TypeError: `params` is None; or the optimizer is `lookahead`.
+        ValueError: `grads` do not have the structure or the shapes of `params`; the message names the first key path.
+            Or no leaf has a gradient, and the optimizer would train some.
+        ValueError, TypeError: the optimizer fails, and `state` is not a state of this optimizer for these params; the
+            message names the key path.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> params, grads = {"w": jnp.ones(2), "name": "scale"}, {"w": jnp.ones(2), "name": None}
+    >>> optimizer = optax.sgd(0.5)
+    >>> state = optimizer.init(params)
+    >>> params, state = optax.apply_gradients(optimizer, grads, state, params)
+    >>> params
+    {'name': 'scale', 'w': Array([0.5, 0.5], dtype=float32)}
+    """
+    if isinstance(params, optax.LookaheadParams) or isinstance(state, optax.LookaheadState):
+        raise TypeError(
+            "apply_gradients does not take a step of optax.lookahead, whose params are a pair, fast and slow: call "
+            "optimizer.update with the pair, and optax.apply_updates"
+        )
+
+    def apply(params: Params, updates: Updates) -> Any:
+        return apply_updates(params, updates, key=key)
+
+    tx = normalize(optimizer)
+    parts = _check_grads(grads, params)
+    if all(map(has_no_update, parts)) and any(map(has_gradient, jtu.tree_leaves(params))):
+        if not freezes(core_of(tx), params):
+            raise ValueError(
+                "grads has no gradient: each leaf is None or float0, so nothing would be trained. If you have "
+                "partitioned the model, pass the gradients of the part that is trained. To freeze all of it, use "
+                "treekit.optax.filtered(optimizer, False)"
+            )
+    return whole_step(tx, grads, state, params, extra_args, apply)
+
+
+def _check_grads(grads: Updates, params: Params) -> list[Any]:
+    """Return the gradient of each leaf, None included; raise unless they fit the params."""
+    if params is None:
+        raise TypeError("apply_gradients takes (optimizer, grads, state, params), and params is None")
+    treedef = jtu.tree_structure(params, is_leaf=is_none)
+    try:
+        parts = flatten_updates(treedef, grads, "grads")  # a None in place of a subtree becomes one None per param
+    except ValueError as error:
+        raise _wrong_grads(updates_mismatch(treedef, grads, "grads") or error) from None
+    try:
+        check_shapes(params, treedef.unflatten(parts), is_leaf=is_none)
+    except ValueError as error:
+        raise _wrong_grads(error) from None
+    return parts
+
+
+def _wrong_grads(found: object) -> ValueError:
+    return ValueError(
+        f"grads do not fit params: {found}. apply_gradients takes (optimizer, grads, state, params), in this order, "
+        "and gradients have the structure and the shapes of the params"
+    )
+
+
+def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> T:
+    """Take a step of Polyak averaging, `step_size * new + (1 - step_size) * old`, preserving the dtypes of the average.
+
+    Leaves without an average are taken from the new tree: functions, strings, PRNG keys, and counters, that is, arrays
+    of integers or bools in both trees. A Python number is averaged, so that an average may start from 0.
+
+    Args:
+        new_tensors: the latest params, or raw model.
+        old_tensors: the average so far.
+        step_size: the weight of the new tree, a real number or array of shape ().
+
+    Returns:
+        The new average, with the structure, the shapes and the floating-point and complex dtypes of `old_tensors`;
+        where that has a Python number or integers, the average is floating-point, as in Optax.
+
+    Raises:
+        ValueError: the trees differ in structure or shapes; the message names the key path.
+
+    >>> import jax.numpy as jnp
+    >>> incremental_update(jnp.ones(2), jnp.zeros(2, jnp.bfloat16), 0.25)
+    Array([0.25, 0.25], dtype=bfloat16)
+    """
+
+    def average(new: Any, old: Any) -> Any:
+        new, old = resolve_array(new), resolve_array(old)
+        if not _have_average(new, old):
+            return new
+        keeps_dtype = is_array(old) and is_inexact_parameter(old)
+        if not any(isinstance(x, jax.Array) for x in (new, old, step_size)):  # Python or NumPy computes, as in Optax
+            total = step_size * new + (1 - step_size) * old
+            return total.astype(old.dtype) if keeps_dtype else total
+        dtype = promoted_dtype(new, old) if is_array(old) else jnp.result_type(new, old, 0.0)
+        step = jnp.asarray(step_size, dtype)
+        total = step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype)
+        return cast_like(total, old) if keeps_dtype else total
+
+    check_shapes(jtu.tree_map(_none_for_number, old_tensors, is_leaf=is_none), new_tensors, is_leaf=is_none)
+    out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=is_none)
+    return out
+
+
+def _none_for_number(old: object) -> Any:
+    """Return None for a Python number, which may become an average of any shape."""
+    return None if isinstance(old, (int, float, complex)) else old
+
+
+def _have_average(new: object, old: object) -> bool:
+    """Whether a leaf is averaged; a counter, which is an integer in both trees, is taken from the new one."""
+    if new is None or not is_parameter(old):
+        return False
+    if isinstance(old, int) and not isinstance(old, bool):
+        return is_parameter(new) and (is_array(new) or new != old)
+    return is_inexact_parameter(old) or is_inexact_parameter(new)
+
+
+def periodic_update(new_tensors: PyTree, old_tensors: T, steps: ArrayLike, update_period: ArrayLike) -> T:
+    """Refresh a copy of the params, such as a target network, on every `update_period`-th step.
+
+    Leaves without a dtype (functions, strings) are taken from the new tree; a Python number that is equal in both trees
+    stays a Python number.
+
+    Args:
+        new_tensors: the latest params, or raw model.
+        old_tensors: the copy so far.
+        steps: the number of steps so far, an int or int array of shape ().
+        update_period: the number of steps between refreshes, an int or int array of shape ().
+
+    Returns:
+        The new tree if `steps` is a multiple of `update_period`, else the old one, with the structure and dtypes of
+        `old_tensors`.
+
+    Raises:
+        TypeError: a new leaf cannot be cast to the dtype of the old one; the message names the key path.
+        ValueError: the trees differ in structure or shapes; the message names the key path.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> old, new = {"w": jnp.zeros(2), "f": jax.nn.relu}, {"w": jnp.ones(2), "f": jax.nn.relu}
+    >>> [periodic_update(new, old, steps, update_period=2)["w"] for steps in (1, 2)]
+    [Array([0., 0.], dtype=float32), Array([1., 1.], dtype=float32)]
+    """
+    renew = jnp.mod(steps, update_period) == 0
+
+    def choose(new: object, old: object) -> Any:
+        if dtype_of(new) is None or dtype_of(old) is None:
+            return new
+        same_number = not is_array(new) and not is_array(old) and new == old
+        return new if same_number else jnp.where(renew, new, old)
+
+    new, old = (jtu.tree_map(resolve_array, tree, is_leaf=is_none) for tree in (new_tensors, old_tensors))
+    new = cast_tree_like(old, new, is_leaf=is_none)
+    check_shapes(old, new, is_leaf=is_none)
+    out: T = jtu.tree_map(choose, new, old, is_leaf=is_none)
+    return out
