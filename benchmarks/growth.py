@@ -1,7 +1,8 @@
 """How the time of each public function grows with the number of leaves: python -m benchmarks.growth
 
 The exponent is that of a power law between the smallest and the largest tree: 1 is linear. What training calls in jit
-is traced here, not run; everything else is called outside of jit. The table of docs/costs.md is what this prints.
+is traced here, not run; everything else is called outside of jit. This prints the table of
+benchmarks/results/growth.md.
 """
 
 import math
