@@ -29,7 +29,7 @@ def as_table(rows: Sequence[tuple[str, str, str, str]], colours: bool) -> str:
 
 
 def more_rows(rows: Sequence[tuple[str, str, str, str]]) -> str:
-    """Count the rows after the first fifty by their kinds; "" if there are none."""
+    """Count the rows after the first fifty by their kinds; "" for fifty rows or fewer."""
     kinds = Counter(kind for _, kind, _, _ in rows[ROWS:])
     counts = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
     return f"… and {len(rows) - ROWS} more: {counts}" if kinds else ""

@@ -65,7 +65,7 @@ def _match_states(new: list[Leaf], old: list[Leaf], fresh: Container[Leaf], foun
                 rivals, candidates = _with_its_label(leaf, rivals, candidates)
             elif leaf.state in kinds:
                 rivals, candidates = [leaf], [x for x in candidates if x.state in sources[leaf.state]]
-            else:  # a schedule's count follows the moments beside it
+            else:  # a schedule's count follows the moments next to it
                 labels = {state.labels for state in sources[_group(leaf)] if state}
                 rivals = [x for x in rivals if _group(x) == _group(leaf)]
                 candidates = [x for x in candidates if _labels(x) in labels]

@@ -193,7 +193,7 @@ def _without(renamed: RenamedTree, missing: Container[str]) -> dict[str, Targets
 
 
 def other_lengths(sources: Mapping[Leaf, Sequence[Leaf]], new: Iterable[Leaf], old: Iterable[Leaf]) -> str:
-    """Say which lists end with entries that are left, in one of the trees; "" if there are none.
+    """Say which lists end with entries that are left, in one of the trees; "" if no list does.
 
     Args:
         sources: the old leaves of new ones.

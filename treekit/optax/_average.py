@@ -165,7 +165,7 @@ def get_ema(state: OptState, params: T) -> T:
             if isinstance(node, optax.contrib.SAMState):
                 raise ValueError(
                     f"params_ema is at {path_text(path)} of the state, inside sam, which does not give it the params "
-                    "of every step. Put it around sam, or beside it in a chain"
+                    "of every step. Put it around sam, or next to it in a chain"
                 )
     shares = {path: _total_and_share(ema)[1] for path, ema in found.items()}
     averages = {path: ema.params_ema for path, ema in found.items()}

@@ -424,7 +424,7 @@ def _is_rounding_state(x: object) -> bool:
 
 
 def _stored_inside(init: object) -> str:
-    """Return the `dtype_preserving` that an `init` calls, directly or through others; "" if there is none.
+    """Return the `dtype_preserving` that an `init` calls, directly or through others; "" if it calls none.
 
     Functions have those that they call in their closures, and methods in the attributes of their objects.
     """
