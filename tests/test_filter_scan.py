@@ -145,6 +145,7 @@ WRONG: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "a static field": (other(name="b"), START, r"name  static value  'a' \| 'b'"),
     "an array for None": (other(count=None), START, r"count .*f32\[2\] \| None"),
     "a Python number": (lambda n, _: (n + 1, None), 0, r"start with an array.*\n.*\n.*value +0 \| 1"),
+    "an int that becomes a float": (lambda n, _: (n + 1.5, None), 1, r"dtype +int 1 \| float 2\.5"),
     "a number that becomes an array": (
         lambda n, _: (n + jnp.ones(()), None),
         0.0,

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treekit._base import pattern_set
-from treekit._base.pattern_set import PatternSet, may_match_below
-from treekit._base.patterns import match_part, matches
+from treekit._base import key_path as pattern_set
+from treekit._base.key_path import PatternSet, match_part, matches, may_match_below
 
 PARTS = st.sampled_from(["a", "b", "0", "1", "12", "ab", ""])
 NAMES = st.lists(PARTS, max_size=4).map(".".join)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import treekit as tk
 from tests.trees import identical, trees, untyped
-from treekit._base.pattern_set import Place
+from treekit._base.key_path import Place
 
 
 class Pair(NamedTuple):

@@ -5,11 +5,11 @@
 
 import typing as _typing
 
-from treekit._base.callable import is_truly_callable as is_truly_callable
 from treekit._base.predicates import is_array as is_array
 from treekit._base.predicates import is_array_like as is_array_like
 from treekit._base.predicates import is_inexact_array as is_inexact_array
 from treekit._base.predicates import is_inexact_array_like as is_inexact_array_like
+from treekit._base.predicates import is_truly_callable as is_truly_callable
 from treekit._check_types import check_types as check_types
 from treekit._filter import combine as combine
 from treekit._filter import filter as filter
@@ -19,9 +19,9 @@ from treekit._filter_scan import filter_scan as filter_scan
 from treekit._graft.graft import graft as graft
 from treekit._hashable_array import HashableArray as HashableArray
 from treekit._map import dtype_preserving_tree_map as dtype_preserving_tree_map
+from treekit._node.decorator import field as field
 from treekit._node.decorator import node as node
 from treekit._node.factory import node_factory as node_factory
-from treekit._node.field import field as field
 from treekit._node.register import register_node as register_node
 from treekit._node.replace import replace as replace
 from treekit._path_mask import path_labels as path_labels

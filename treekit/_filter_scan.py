@@ -14,8 +14,6 @@ Carry = TypeVar("Carry")
 X = TypeVar("X")
 Y = TypeVar("Y")
 
-_OF_ARRAYS = ("shape", "dtype", "weak type", "sharding")
-
 
 @overload
 def filter_scan(
@@ -96,9 +94,9 @@ def filter_scan(
         carry, y = pair
         new_arrays = filter_arrays(carry)
         # lax.scan checks arrays against arrays: it promotes weak types, and names key paths.
-        ignored = _OF_ARRAYS if jtu.tree_structure(new_arrays) == jtu.tree_structure(arrays) else ()
-        found = tree_diff(jtu.tree_map(_shape_of_array, init), jtu.tree_map(_shape_of_array, carry))
-        if diff := TreeDiff(dict.fromkeys(d for d in found if d.kind not in ignored)):
+        is_like = jtu.tree_structure(new_arrays) == jtu.tree_structure(arrays)
+        shown = (jtu.tree_map(_any_array if is_like else _shape_of_array, tree) for tree in (init, carry))
+        if diff := TreeDiff(dict.fromkeys(tree_diff(*shown))):
             raise TypeError(
                 "filter_scan: f must return a carry like the one that it takes, in which only the values of arrays "
                 f"differ. If a Python number changes, start with an array: jax.numpy.asarray(0.0).\n"
@@ -113,3 +111,7 @@ def filter_scan(
 
 def _shape_of_array(x: Any) -> Any:
     return untyped.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
+
+
+def _any_array(x: Any) -> Any:
+    return untyped.ShapeDtypeStruct((), bool) if is_array(x) else x

@@ -14,7 +14,7 @@ from treekit._base.describe import describe, describe_types, describe_values, is
 from treekit._base.dtype import dtype_of, is_number, is_weak, issubdtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.types import PyTree
-from treekit._node.static_values import exact_key
+from treekit._node.static import exact_key
 
 if TYPE_CHECKING:
     NumPyArray = np.ndarray[Any, Any]

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
-from treekit._base.dtype import cast_each, dtype_of, shape_of, stands_for_array
+from treekit._base.dtype import dtype_of, shape_of, stands_for_array
 from treekit._base.jax import jtu
 from treekit._base.key_path import leaf_path_text
+from treekit._base.tree import cast_each
 from treekit._base.types import LeafPredicate, PyTree
 from treekit._mismatch import flatten_up_to_each
 

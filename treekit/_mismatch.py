@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-from treekit._base.describe import describe, describe_keys, describe_types, with_article
+from treekit._base.describe import describe, describe_types, with_article
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name, path_text
-from treekit._base.tree import as_none, children_of, is_none
+from treekit._base.tree import as_none, children_of, describe_keys, is_none
 from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
 from treekit._tree_diff import static_differences
 

@@ -8,9 +8,17 @@ from typing import Any, NoReturn, TypeAlias
 
 from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
-from treekit._base.key_path import flatten_with_names
-from treekit._base.pattern_set import PatternSet, may_match_below
-from treekit._base.patterns import Pattern, check_pattern_or_class, listed, matches, nearest, pattern_text
+from treekit._base.key_path import (
+    Pattern,
+    PatternSet,
+    check_pattern_or_class,
+    flatten_with_names,
+    listed,
+    matches,
+    may_match_below,
+    nearest,
+    pattern_text,
+)
 from treekit._base.predicates import is_parameter
 from treekit._base.tree import is_mapping, is_none
 from treekit._base.types import IsLeaf, PyTree

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from treekit._base.callable import is_truly_callable
 from treekit._base.describe import with_article
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
-from treekit._base.predicates import is_inexact_array, is_parameter
+from treekit._base.predicates import is_inexact_array, is_parameter, is_truly_callable
 from treekit._base.types import KeyPath, PyTree
 from treekit._filter import TreeSpec
 from treekit._mismatch import describe_kind, prefix_mismatch

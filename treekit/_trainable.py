@@ -10,7 +10,7 @@ from treekit._base.key_path import children_or_none, keyed_children
 from treekit._base.tree import is_none
 from treekit._base.types import IsLeaf, PyTree
 from treekit._mask_spec import MaskSpec
-from treekit._node.field import TRAINABLE
+from treekit._node.decorator import TRAINABLE
 
 T = TypeVar("T")
 

@@ -9,8 +9,7 @@ from typing import Any, TypeVar, overload
 
 from treekit._base.describe import count, describe_value
 from treekit._base.jax import jtu
-from treekit._base.key_path import children_or_none, flatten_with_path, path_text
-from treekit._base.patterns import listed
+from treekit._base.key_path import children_or_none, flatten_with_path, listed, path_text
 from treekit._base.types import LeafPredicate, PyTree
 from treekit._where import (
     Found,

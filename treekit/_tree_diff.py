@@ -6,12 +6,12 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import jax
 
-from treekit._base.describe import count, describe, describe_keys, describe_types, describe_values
+from treekit._base.describe import count, describe, describe_types, describe_values
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name
 from treekit._base.table import ROWS, as_html, as_table, in_colours, more_rows
-from treekit._base.tree import children_of
+from treekit._base.tree import children_of, describe_keys
 from treekit._base.types import KeyPath, PyTree
 from treekit._leaf_diff import Compared, compare_on_devices, fetch, leaf_differences, plainly_equal, same
 from treekit._leaf_diff import Kind as Kind

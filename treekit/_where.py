@@ -8,12 +8,23 @@ from functools import partial
 from itertools import compress
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
-from treekit._base.callable import is_truly_callable
 from treekit._base.describe import describe_value, with_article
 from treekit._base.jax import jtu
-from treekit._base.key_path import flatten_with_path, is_variable, keyed_children, name_below, named_children, path_text
-from treekit._base.pattern_set import PatternSet, Place
-from treekit._base.patterns import Pattern, check_pattern_or_class, nearest, pattern_text
+from treekit._base.key_path import (
+    Pattern,
+    PatternSet,
+    Place,
+    check_pattern_or_class,
+    flatten_with_path,
+    is_variable,
+    keyed_children,
+    name_below,
+    named_children,
+    nearest,
+    path_text,
+    pattern_text,
+)
+from treekit._base.predicates import is_truly_callable
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree, PyTreeDef
 from treekit._filter import TreeSpec
 

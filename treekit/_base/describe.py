@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import re
 import types
-from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -14,7 +13,6 @@ from jax.core import Tracer
 
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import untyped
-from treekit._base.key_path import key_name
 from treekit._base.predicates import is_array
 
 _ONE_LINE = 10**9  # columns
@@ -129,22 +127,6 @@ def describe_types(a: object, b: object) -> tuple[str, str]:
         if name(a) != name(b):
             return name(a), name(b)
     return f"{_full_type_name(a)} at {id(type(a)):#x}", f"{_full_type_name(b)} at {id(type(b)):#x}"
-
-
-def describe_keys(a: Collection[Any], b: Collection[Any]) -> tuple[str, str]:
-    """List the keys of the children of two nodes; if there are many, those that the other node does not have."""
-    return _describe_keys(a, b), _describe_keys(b, a)
-
-
-def _describe_keys(keys: Collection[Any], others: Collection[Any]) -> str:
-    if not keys:
-        return "no children"
-    children = count(len(keys), "child", "children")
-    if len(keys) <= _KEYS:
-        return f"{children}: {', '.join(map(key_name, keys))}"
-    own = [key_name(key) for key in keys if key not in others]
-    rest = f" and {len(own) - _KEYS} more" if len(own) > _KEYS else ""
-    return children + (f", among them {', '.join(own[:_KEYS])}{rest}" if own else "")
 
 
 def describe_values(a: object, b: object) -> tuple[str, str]:

@@ -9,8 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import leaf_path_text
-from treekit._base.types import HasDtype, IsLeaf, PyTree
+from treekit._base.types import HasDtype, PyTree
 
 _OF_NUMPY: Any = (np.ndarray, np.generic)
 ARRAYS: Any = (jax.Array, *_OF_NUMPY)
@@ -232,19 +231,3 @@ def _is_known(dtype: object) -> bool:
 
 def _kind(dtype: object) -> int:
     return next(i for i, kind in enumerate(_KINDS) if issubdtype(dtype, kind))
-
-
-def cast_each(
-    results: list[Any],
-    likes: list[Any],
-    tree: PyTree,
-    is_leaf: IsLeaf = None,
-    casting: str = "same_kind",
-) -> list[Any]:
-    """Cast one result for each leaf of `tree` to the dtypes of `likes`; errors name the key paths of `tree`."""
-    out: list[Any] = []
-    try:
-        out.extend(cast_like(result, like, casting) for result, like in zip(results, likes, strict=True))
-    except (TypeError, OverflowError) as error:
-        raise type(error)(f"at {leaf_path_text(tree, len(out), is_leaf)}: {error}") from None
-    return out

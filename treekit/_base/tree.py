@@ -1,17 +1,18 @@
-"""Flatten one level of a tree, and tell what its leaves and nodes are."""
+"""Flatten one level of a tree, or several trees with one structure, with errors that say where they differ."""
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeGuard
 
 import jax
 
-from treekit._base.describe import describe
+from treekit._base.describe import _KEYS, count, describe
+from treekit._base.dtype import cast_like
 from treekit._base.jax import jtu
-from treekit._base.key_path import leaf_path_text
+from treekit._base.key_path import key_name, leaf_path_text
 from treekit._base.predicates import has_gradient, is_inexact_array
-from treekit._base.types import PyTree
+from treekit._base.types import IsLeaf, PyTree
 
 # Faster than a Python function, and called for every node.
 is_none = functools.partial(operator.is_, None)
@@ -44,3 +45,35 @@ def check_no_foreign_floats(tree: PyTree, name: str) -> None:
                 "not a floating-point one, so treekit.is_inexact_array and Equinox's do not select it. Make it an "
                 "array of JAX: jax.numpy.asarray(x)"
             )
+
+
+def cast_each(
+    results: list[Any],
+    likes: list[Any],
+    tree: PyTree,
+    is_leaf: IsLeaf = None,
+    casting: str = "same_kind",
+) -> list[Any]:
+    """Cast one result for each leaf of `tree` to the dtypes of `likes`; errors name the key paths of `tree`."""
+    out: list[Any] = []
+    try:
+        out.extend(cast_like(result, like, casting) for result, like in zip(results, likes, strict=True))
+    except (TypeError, OverflowError) as error:
+        raise type(error)(f"at {leaf_path_text(tree, len(out), is_leaf)}: {error}") from None
+    return out
+
+
+def describe_keys(a: Collection[Any], b: Collection[Any]) -> tuple[str, str]:
+    """List the keys of the children of two nodes; if there are many, those that the other node does not have."""
+    return _describe_keys(a, b), _describe_keys(b, a)
+
+
+def _describe_keys(keys: Collection[Any], others: Collection[Any]) -> str:
+    if not keys:
+        return "no children"
+    children = count(len(keys), "child", "children")
+    if len(keys) <= _KEYS:
+        return f"{children}: {', '.join(map(key_name, keys))}"
+    own = [key_name(key) for key in keys if key not in others]
+    rest = f" and {len(own) - _KEYS} more" if len(own) > _KEYS else ""
+    return children + (f", among them {', '.join(own[:_KEYS])}{rest}" if own else "")

@@ -11,8 +11,7 @@ import numpy as np
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.pattern_set import PatternSet
-from treekit._base.patterns import Pattern, check_pattern, matches, nearest, pattern_text
+from treekit._base.key_path import Pattern, PatternSet, check_pattern, matches, nearest, pattern_text
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree

@@ -12,7 +12,7 @@ import numpy as np
 
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp
-from treekit._base.patterns import nearest
+from treekit._base.key_path import nearest
 from treekit._base.predicates import is_traced
 from treekit._graft.names import Leaf, Names, RenamedTree, State
 from treekit._tree_diff import tree_diff

@@ -12,11 +12,16 @@ import numpy as np
 from treekit._base.describe import describe
 from treekit._base.dtype import dtype_of, resolve_array, stands_for_array
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, name_below
-from treekit._base.pattern_set import PatternSet
-from treekit._base.patterns import match_glob, nearest
-from treekit._base.predicates import is_numeric_array, is_traced
-from treekit._base.states import is_state
+from treekit._base.key_path import (
+    PatternSet,
+    is_rng_variable,
+    is_variable,
+    keyed_children,
+    match_glob,
+    name_below,
+    nearest,
+)
+from treekit._base.predicates import is_numeric_array, is_state, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._codes import Codes

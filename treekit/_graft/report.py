@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from treekit._base.pattern_set import PatternSet
-from treekit._base.patterns import Pattern, listed, match_glob, nearest
+from treekit._base.key_path import Pattern, PatternSet, listed, match_glob, nearest
 from treekit._base.table import as_table, in_colours
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree

@@ -1,21 +1,23 @@
-"""Flatten and rebuild the instances of every class that treekit registers.
+"""Flatten and rebuild the instances of every class that treekit registers."""
 
-None of the class's own code runs here, and leaves are not inspected: instances are created by `object.__new__`, and
-attributes are set without `__setattr__`.
-"""
-
+import contextlib
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+import keyword
+import textwrap
+import threading
+import types
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
+import jax
+
+from treekit._base.describe import with_article
 from treekit._base.jax import jtu
 from treekit._base.layouts import LAYOUT, layout_of
-from treekit._node.checks import already_a_node, registering
-from treekit._node.codegen import STATIC, generate_flatten, generate_rebuild
-from treekit._node.intern import Interned, StaticFields
+from treekit._node.static import STATIC, Interned, StaticFields
 
 COPY = "treekit.copy"  # the key in a field's metadata
 _DEEPCOPY = "__deepcopy__"
@@ -156,3 +158,190 @@ def _attributes(x: object) -> dict[str, Any]:
     state = object.__getstate__(x)
     in_dict, in_slots = cast(tuple[Any, Any], state if isinstance(state, tuple) else (state, None))
     return {**(in_dict or {}), **(in_slots or {})}
+
+
+registering = threading.RLock()
+
+
+@contextlib.contextmanager
+def rollback_on_error(cls: type[Any]) -> Generator[None]:
+    """Undo all changes to a class if making it a node fails; only one thread runs this at a time."""
+    with registering:
+        before = dict(vars(cls))
+        try:
+            yield
+        except BaseException:
+            for name in vars(cls).keys() - before.keys():
+                type.__delattr__(cls, name)
+            for name, value in before.items():
+                if vars(cls).get(name) is not value:
+                    type.__setattr__(cls, name, value)
+            raise
+
+
+def check_free(cls: object) -> None:
+    """Raise a TypeError unless a class can become a node: it is not one yet, and `object.__new__` can create it."""
+    if not inspect.isclass(cls):
+        raise TypeError(f"only a class can become a node, found {cls!r}")
+    if LAYOUT in vars(cls):
+        raise already_a_node(cls, "treekit")
+    if inspect.isabstract(cls):
+        return  # an abstract class has no instances to test
+    try:
+        blank = object.__new__(cls)
+    except TypeError as error:
+        raise TypeError(
+            f"{cls.__qualname__} cannot be a node: it extends a class written in C, which must create its instances "
+            f"itself ({error}). Store such an object in a field instead"
+        ) from error
+    if not jtu.all_leaves([blank]):  # this does not call a flatten function
+        raise already_a_node(cls, "JAX")
+
+
+def already_a_node(cls: type[Any], by: str) -> TypeError:
+    return TypeError(
+        f"{cls.__qualname__} is a pytree node already, registered with {by}. A class can be registered only once: "
+        "remove the other registration, or the base class that does it"
+    )
+
+
+def check_names(cls: type[Any], names: Iterable[object]) -> None:
+    """Raise a TypeError for a name that cannot be an attribute, since the names are written into code."""
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise TypeError(f"field {name!r} of {cls.__qualname__} is not a valid attribute name")
+
+
+def check_fields(cls: type[Any], names: Collection[str], *, slots: bool) -> None:
+    """Raise a TypeError unless every field can be read and set without running code of the class.
+
+    Args:
+        cls: the class.
+        names: the names of its fields.
+        slots: whether a field may be one of the class's `__slots__`.
+    """
+    check_names(cls, names)
+    for name in names:
+        where = f"field {name!r} of {cls.__qualname__}"
+        attribute: object = inspect.getattr_static(cls, name, None)
+        if hasattr(type(attribute), "__set__") and not isinstance(attribute, types.MemberDescriptorType):
+            raise TypeError(
+                f"{where} is {with_article(type(attribute).__name__)}; name the attribute that it stores its value in"
+            )
+        if isinstance(attribute, types.MemberDescriptorType) and not slots:
+            raise TypeError(f"{where} is one of its __slots__, and node stores fields in a __dict__; use register_node")
+        if not cls.__dictoffset__ and not isinstance(attribute, types.MemberDescriptorType):
+            raise TypeError(f"{where} is not one of its __slots__, and its instances have no __dict__")
+
+
+Function = Callable[..., Any]
+
+
+@runtime_checkable
+class Fields(Protocol):
+    """The parts of a `Layout`, whose module imports this one, from which the functions are generated."""
+
+    cls: type[Any]
+    data: tuple[str, ...]
+    meta: tuple[str, ...]
+    remembers: bool
+
+    def intern(self, values: tuple[Any, ...]) -> Any: ...
+    def read_static(self, x: object) -> Any: ...
+    def freeze_attributes(self, x: object) -> Any: ...
+    def check_fields_are_set(self, x: object, error: AttributeError) -> None: ...
+
+
+_FLATTEN = """
+def flatten(self):
+    try:
+{read_static}
+        return ({children}), static
+    except AttributeError as error:
+        check_fields_are_set(self, error)
+        raise
+"""
+
+# The cached static part is used unless the instance was changed through `object.__setattr__`.
+_READ_REMEMBERED = """
+static = self.{STATIC}
+values = static.values
+if {changed}:
+    static = freeze_attributes(self)
+"""
+
+_REBUILD_WITH_DICT = """
+def rebuild(static, children):
+    self = new(cls)
+    attributes = static.template.copy()
+    ({into_attributes}) = children
+    {remember}
+    set_dict(self, attributes)
+    return self
+"""
+
+
+def generate_flatten(fields: Fields) -> tuple[Function, Function]:
+    """Generate `flatten`, from an instance to (children, static), and `flatten_with_keys`."""
+    scope: dict[str, Any] = {
+        "keys": tuple(jax.tree_util.GetAttrKey(name) for name in fields.data),
+        "check_fields_are_set": fields.check_fields_are_set,
+        "read_static": fields.read_static,
+        "freeze_attributes": fields.freeze_attributes,
+    }
+    if fields.remembers:
+        changed = " or ".join(f"values[{i}] is not self.{name}" for i, name in enumerate(fields.meta))
+        read_static = _READ_REMEMBERED.format(STATIC=STATIC, changed=changed)
+    elif fields.meta:
+        read_static = "static = read_static(self)"
+    else:
+        read_static = "static = empty"
+        scope["empty"] = fields.intern(())
+
+    def generate(*children: str) -> Function:
+        lines = textwrap.indent(read_static, " " * 8)
+        source = _FLATTEN.format(read_static=lines, children="".join(f"{child}, " for child in children))
+        flatten: Function = _run(source, fields.cls, scope)["flatten"]
+        return flatten
+
+    children = [f"self.{name}" for name in fields.data]
+    return generate(*children), generate(*(f"(keys[{i}], {child})" for i, child in enumerate(children)))
+
+
+def generate_rebuild(fields: Fields) -> Function:
+    """Generate `rebuild`, from (static, children) to an instance."""
+    cls = fields.cls
+    if not cls.__dictoffset__ or any(_is_slot(cls, name) for name in (*fields.data, *fields.meta)):
+        return _rebuild_with_slots(fields)
+    source = _REBUILD_WITH_DICT.format(
+        into_attributes="".join(f"attributes[{name!r}], " for name in fields.data),
+        remember=f"attributes[{STATIC!r}] = static" if fields.remembers else "",
+    )
+    # Not through `object.__setattr__`, which would first look the name up in the class.
+    set_dict = next(vars(base)["__dict__"].__set__ for base in cls.__mro__ if "__dict__" in vars(base))
+    rebuild: Function = _run(source, cls, {"cls": cls, "new": object.__new__, "set_dict": set_dict})["rebuild"]
+    return rebuild
+
+
+def _is_slot(cls: type[Any], name: str) -> bool:
+    return isinstance(inspect.getattr_static(cls, name, None), types.MemberDescriptorType)
+
+
+def _rebuild_with_slots(fields: Fields) -> Function:
+    """Make `rebuild` for a class that has fields in `__slots__`, for which a loop is as fast as generated code."""
+    cls, names = fields.cls, (*fields.data, *fields.meta)
+
+    def rebuild(static: Any, children: Any) -> Any:
+        self = object.__new__(cls)
+        for name, value in zip(names, (*children, *static.values), strict=True):
+            object.__setattr__(self, name, value)
+        return self
+
+    return rebuild
+
+
+def _run(source: str, cls: type[Any], scope: dict[str, Any]) -> dict[str, Any]:
+    """Execute a source and return the names that it defines and those of `scope`; tracebacks name the class."""
+    names = dict(scope)
+    exec(compile(source, f"<treekit layout of {cls.__qualname__}>", "exec"), names)
+    return names

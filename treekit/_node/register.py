@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast, overload
 
 from treekit._base.layouts import layout_of
-from treekit._node.checks import check_fields, check_free, rollback_on_error
-from treekit._node.field import is_static
-from treekit._node.layout import register
+from treekit._node.decorator import is_static
+from treekit._node.layout import check_fields, check_free, register, rollback_on_error
 
 T = TypeVar("T")
 

@@ -1,4 +1,9 @@
-"""Every name of `optax`, for whole models and with dtypes preserved: `from treekit import optax`."""
+"""Every name of `optax`, for whole models and with dtypes preserved: `from treekit import optax`.
+
+A treekit transformation is an ordinary Optax transformation whose `init` and `update` accept any tree. Around Optax's
+function it replaces what cannot be a parameter by None, runs it, casts back and puts back. What the arguments do not
+decide raises an error: nothing is found out by trying. docs/design.md says which file answers which question.
+"""
 
 import sys
 from types import ModuleType

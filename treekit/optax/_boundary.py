@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
-from treekit._base.callable import is_truly_callable
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import (
     as_array,
@@ -30,6 +29,7 @@ from treekit._base.predicates import (
     is_inexact_array,
     is_inexact_parameter,
     is_parameter,
+    is_truly_callable,
 )
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, TransformationLike, Updates

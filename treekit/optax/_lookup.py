@@ -12,12 +12,12 @@ from typing import Any
 import jax
 import optax
 
-from treekit._base.callable import is_truly_callable
 from treekit._base.describe import with_article
 from treekit._base.dtype import as_array, resolve_array
 from treekit._base.jax import jtu
-from treekit._base.predicates import is_inexact_parameter, is_parameter
+from treekit._base.predicates import is_inexact_parameter, is_parameter, is_truly_callable
 from treekit._base.types import OptState, Params, Updates
+from treekit._codes import is_codes
 from treekit._filter import combine, partition
 from treekit._resolve_spec import resolve_spec
 from treekit.optax._average import schedule_free_eval_params
@@ -238,6 +238,8 @@ def apply_to_parameters(f: Callable[..., Any], module: str, name: str) -> Callab
         def parameters(x: object) -> Any:
             if jtu.all_leaves([x]):  # an array, or another argument: a dtype, a decay, a sampler
                 return x
+            if any(map(is_codes, jtu.tree_leaves(x, is_leaf=is_codes))):
+                raise TypeError(f"{name} received 8-bit codes, which are not numbers: convert them with decode_state")
             kept, others = partition(x, is_counted)
             left_out.append((jtu.tree_structure(kept), others))
             return jtu.tree_map(as_leaf, kept)

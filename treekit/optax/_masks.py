@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import optax
 
-from treekit._base.callable import is_truly_callable
 from treekit._base.describe import describe_value
 from treekit._base.dtype import as_array
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name, path_text
-from treekit._base.predicates import is_array, is_inexact_array, is_parameter, is_traced
+from treekit._base.predicates import is_array, is_inexact_array, is_parameter, is_traced, is_truly_callable
 from treekit._base.tree import check_no_foreign_floats, is_mapping, is_none
 from treekit._base.types import FilterSpec, KeyPath, Labels, Mask, OptState, Params, PyTree, Updates
 from treekit._filter import filter

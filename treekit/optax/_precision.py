@@ -18,8 +18,7 @@ from jax.typing import DTypeLike
 from treekit._base.describe import describe_value
 from treekit._base.dtype import cast_like, dtype_of, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import path_name
-from treekit._base.patterns import matches
+from treekit._base.key_path import matches, path_name
 from treekit._base.predicates import is_array, is_narrow
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates

@@ -12,7 +12,6 @@ from jax.sharding import AxisType, NamedSharding
 from jaxtyping import Array, Bool
 
 from treekit._base.dtype import (
-    cast_each,
     dtype_of,
     have_same_dtypes,
     is_weak,
@@ -25,7 +24,7 @@ from treekit._base.dtype import (
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array, is_parameter, is_traced
-from treekit._base.tree import is_none
+from treekit._base.tree import cast_each, is_none
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, TransformationLike, Updates
 from treekit._tree_diff import tree_diff
 from treekit.optax._state_map import map_state

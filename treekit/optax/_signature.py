@@ -18,12 +18,11 @@ import numpy as np
 import optax
 from optax.schedules import StatefulSchedule
 
-from treekit._base.callable import is_truly_callable
 from treekit._base.describe import describe, describe_error, describe_value, with_article
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable
-from treekit._base.predicates import is_array, is_real_number
+from treekit._base.predicates import is_array, is_real_number, is_truly_callable
 from treekit._filter import TreeSpec
 from treekit.optax._transformation import check_is_transformation
 

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import operator
 import os
 import pickle
 import re
@@ -586,3 +587,12 @@ def test_codes_are_sharded_as_their_params_on_8_devices() -> None:
     settings = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", SHARDED], env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["global_norm", "tree.sum", "tree.norm", "tree.cast"])
+def test_functions_of_trees_refuse_codes(name: str) -> None:
+    _, state = run(eight_bit(tko.adam(0.1)), params_of(), params_of(), 1)
+    function = operator.attrgetter(name)(tko)
+    moments = optax.tree.get(state, "mu")
+    with pytest.raises(TypeError, match=r"received 8-bit codes, which are not numbers: convert them with decode_state"):
+        function(moments, jnp.float32) if name == "tree.cast" else function(moments)
