@@ -73,7 +73,7 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
         _check_has_place_for_params(params)
         crossing = Crossing(None, params, is_init=True)
         inside_params = crossing.enter_params()
-        with showing(crossing.originals, params):
+        with showing(crossing.originals, params, crossing.frozen):
             try:
                 return inner_init(inside_params)
             except Exception as error:
@@ -147,6 +147,7 @@ class Crossing:
     Attributes:
         originals: maps the id of an array that cores see to the array and the user's leaf that it represents; complete
             after `enter_params` and `enter_updates`.
+        frozen: which leaves are declared not to be trained, as `declared_frozen` returns it.
 
     Raises:
         TypeError: a leaf that cannot be a parameter has a gradient, or is an array of objects; the message names the
@@ -157,7 +158,7 @@ class Crossing:
         given = updates if params is None and not is_init else params
         leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
         parts = [None] * len(leaves) if is_init else update_parts(self._treedef, updates)
-        frozen = declared_frozen(given)
+        self.frozen = frozen = declared_frozen(given)
         if frozen is not None:  # what its class declares not to be trained has no state, and no update
             leaves = [None if is_frozen else x for is_frozen, x in zip(frozen, leaves, strict=True)]
             parts = [None if is_frozen else x for is_frozen, x in zip(frozen, parts, strict=True)]
@@ -301,7 +302,7 @@ def _run_inside(
     """Call `run` with updates, params and extra arguments as cores see them, and explain its error."""
     inside_updates, inside_params = crossing.enter_updates(), crossing.enter_params()
     views = view_extra_args(extra, updates, params, inside_params, crossing.enter, crossing.restore)
-    with showing(crossing.originals, updates if params is None else params):
+    with showing(crossing.originals, updates if params is None else params, crossing.frozen):
         try:
             return run(inside_updates, inside_params, views)
         except Exception as error:

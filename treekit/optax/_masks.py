@@ -19,10 +19,9 @@ from treekit._base.types import FilterSpec, KeyPath, Labels, Mask, OptState, Par
 from treekit._filter import filter
 from treekit._path_mask import WHOLE_TREE
 from treekit._resolve_spec import match_spec, resolve_shown
-from treekit._trainable import declared_frozen
 from treekit.optax._boundary import update_parts, view_extra_args
 from treekit.optax._state_map import is_params_placeholder
-from treekit.optax._transformation import Core, DeclaringCore, freezes, original
+from treekit.optax._transformation import FROZEN, Core, DeclaringCore, freezes, original
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,11 +274,10 @@ def _check_declared(
     spec: object, chooses: Callable[[Any], bool], *, is_spec_leaf: Callable[[Any], bool], name: str
 ) -> None:
     """Raise a ValueError if a leaf of a tree chooses exactly one leaf, which its class declares not to be trained."""
-    whole = WHOLE_TREE.get()
-    frozen = None if whole is None or is_truly_callable(spec) else declared_frozen(whole)
-    if frozen is None:
+    frozen = FROZEN.get()
+    if frozen is None or is_truly_callable(spec):
         return
-    flags = jtu.tree_structure(whole, is_leaf=is_none).unflatten(frozen)
+    flags = jtu.tree_structure(WHOLE_TREE.get(), is_leaf=is_none).unflatten(frozen)
     with contextlib.suppress(ValueError):  # the spec is for a part of the params
         _, matches = match_spec(spec, flags, is_spec_leaf=is_spec_leaf, name=name)
         chosen = [path for path, leaf, flag in matches if flag is True and chooses(leaf)]

@@ -277,16 +277,29 @@ _Originals = Mapping[int, tuple[Any, Any]]
 _originals: ContextVar[_Originals] = ContextVar("originals", default=MappingProxyType({}))
 
 
+# Which leaves of `WHOLE_TREE` their classes declare not to be trained.
+FROZEN: ContextVar[list[bool] | None] = ContextVar("frozen", default=None)
+
+
 @contextlib.contextmanager
-def showing(originals: _Originals, whole: Params) -> Generator[None]:
-    """Let `original` and masks by path know the user's leaves, and all of the user's params, while a core runs."""
+def showing(originals: _Originals, whole: Params, frozen: list[bool] | None) -> Generator[None]:
+    """Let cores know the user's leaves, and masks all of the user's params, while a core runs.
+
+    Args:
+        originals: maps the id of an array that cores see to the array and the user's leaf.
+        whole: the user's params; the outermost ones count.
+        frozen: which of their leaves are declared not to be trained, as `declared_frozen` returns it.
+    """
+    is_outermost = WHOLE_TREE.get() is None
     token = _originals.set({**_originals.get(), **originals} if originals else _originals.get())
-    outer = WHOLE_TREE.set(whole if WHOLE_TREE.get() is None else WHOLE_TREE.get())
+    outer = WHOLE_TREE.set(whole if is_outermost else WHOLE_TREE.get())
+    outer_frozen = FROZEN.set(frozen if is_outermost else FROZEN.get())
     try:
         yield
     finally:
         _originals.reset(token)
         WHOLE_TREE.reset(outer)
+        FROZEN.reset(outer_frozen)
 
 
 def original(x: object) -> Any:
