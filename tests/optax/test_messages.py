@@ -68,7 +68,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a function that labels with None": (
         lambda: tko.partition({"a": tko.sgd(0.1)}, lambda m: NO_LABELS).init(MODEL),
-        r"at param_labels\(params\)\.layers\.0\.weight it has NoneType",
+        r"param_labels\(params\)\.layers\.0\.weight it has None",
     ),
     **{
         f"a model for {name} of {factory}": (

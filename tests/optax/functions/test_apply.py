@@ -157,7 +157,7 @@ def test_no_param_and_no_average_changes_its_shape() -> None:
     np.testing.assert_array_equal(average(0, jnp.ones(3)), [0.5, 0.5, 0.5])  # as in Optax, an average may start from 0
     with pytest.raises(ValueError, match=r"\bw\b.*\(1, 3\) for a leaf of shape \(2, 3\)"):
         average({"w": more}, {"w": one})  # another model's
-    with pytest.raises(ValueError, match=r"(?s)does not fit.*\bw\b.*dict.*NoneType"):
+    with pytest.raises(ValueError, match=r"(?s)does not fit.*\bw\b.*dict.*None"):
         average({"w": {"x": one}}, {"w": None})
 
 

@@ -790,5 +790,5 @@ def test_an_error_of_the_user_is_not_taken_for_one_of_integers() -> None:
 def test_a_node_in_place_of_a_gradient_is_told_beside_a_none() -> None:
     params = {"a": jnp.ones(2), "b": {"c": jnp.ones(2)}}
     tx = tko.sgd(0.1)
-    with pytest.raises(ValueError, match="at a, the params have a leaf, and the updates MaskedNode"):
+    with pytest.raises(ValueError, match="at a, the params have a leaf, and the updates a MaskedNode"):
         tx.update({"a": optax.MaskedNode(), "b": None}, tx.init(params), params)
