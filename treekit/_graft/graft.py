@@ -11,13 +11,13 @@ import numpy as np
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import Pattern, PatternSet, check_pattern, matches, nearest, pattern_text
+from treekit._base.key_path import Pattern, check_pattern
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._codes import is_code_dtype
 from treekit._graft.match import match, nothing_in_common, plain_states
-from treekit._graft.names import Convert, Leaf, Part, RenamedTree, Targets, Value, leaves_of
+from treekit._graft.names import Convert, Leaf, Part, RenamedTree, Targets, Value, first_matches, leaves_of
 from treekit._graft.report import Grafted, GraftReport, check_strict, other_lengths
 
 T = TypeVar("T")
@@ -112,11 +112,8 @@ def graft(
             f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}"
         )
     names = [leaf.name for leaf in new_leaves]
-    own, converts, resizes = (
-        _chosen("fresh", dict.fromkeys(keeps, True), names),
-        _chosen("convert", convert, names),
-        _chosen("resize", resize, names),
-    )
+    own = _chosen("fresh", dict.fromkeys(keeps, True), names)
+    converts, resizes = _chosen("convert", convert, names), _chosen("resize", resize, names)
     renamed = RenamedTree(new_leaves, old_leaves, rename or {})
     sources = match(new_leaves, renamed, {leaf for leaf in new_leaves if own[leaf.name]})
     taken = {x for found in sources.values() for x in found}
@@ -124,7 +121,11 @@ def graft(
     renamed.check_used(used)
     if new_leaves and not sources:
         raise ValueError(nothing_in_common(new_leaves, old_leaves))
-    _check_entries(taken, renamed.derived)
+    for parts in renamed.unstacked:
+        *entries, beyond = parts
+        fits = beyond not in taken and taken.issuperset(entries)
+        for x in parts:
+            x.fits = fits
 
     values: dict[int, Any] = {}
     rows: list[Grafted] = []
@@ -133,7 +134,7 @@ def graft(
         f, source = converts[leaf.name], sources[leaf][0] if leaf in sources else None
         said = "nothing"
         if source is not None:
-            at = f" at {source.source_name}" if source.source_name != leaf.name else ""
+            at = f" at {source.source}" if source.source != leaf.name else ""
             said = f"{source}{at}{', which is not used' if own[leaf.name] else ', converted' if f else ''}"
         if source is None or own[leaf.name]:
             rows.append(Grafted(leaf.name, "fresh", str(leaf), said, leaf.is_asked and not own[leaf.name]))
@@ -143,7 +144,7 @@ def graft(
             values[leaf.index] = value
         rows.append(Grafted(leaf.name, "refused" if value is None else "kept", str(leaf), said))
     rows += [
-        Grafted(x.name, "missing", "nothing", f"{x} at {x.source_name}")
+        Grafted(x.name, "missing", "nothing", f"{x} at {x.source}")
         for x in renamed.derived
         if x not in taken and not (isinstance(x, Part) and x.is_stacked) and all(y in used for y in x.origins)
     ]
@@ -164,24 +165,10 @@ def graft(
     elif hint:
         warnings.warn(f"graft: {hint}", stacklevel=2)
     leaves, treedef = jtu.tree_flatten(new)
-    out: T = treedef.unflatten([_put(values[i], x) if i in values else x for i, x in enumerate(leaves)])
+    for i, value in values.items():
+        leaves[i] = untyped.new_ref(jnp.asarray(value)) if isinstance(leaves[i], jax.Ref) else value
+    out: T = treedef.unflatten(leaves)
     return out, report
-
-
-def _put(value: object, new: object) -> Any:
-    return untyped.new_ref(jnp.asarray(value)) if isinstance(new, jax.Ref) else value
-
-
-def _check_entries(taken: set[Leaf], derived: list[Leaf]) -> None:
-    """Refuse the entries of an array unless the new tree has a leaf for each of them, and no more."""
-    groups: dict[Any, list[Part]] = {}
-    for x in derived:
-        if isinstance(x, Part) and x.is_stacked:
-            groups.setdefault((x.value, x.pattern, x.target), []).append(x)
-    for parts in groups.values():
-        *entries, beyond = parts
-        for x in parts:
-            x.fits = beyond not in taken and all(entry in taken for entry in entries)
 
 
 # -------------------------------------------------------------------------------------------------------- the arguments
@@ -226,22 +213,8 @@ def _chosen(argument: str, given: object, names: list[str]) -> dict[str, Any]:
     if not is_mapping(given):
         return dict.fromkeys(names, given)
     patterns = list(map(check_pattern, given))
-    first_match = PatternSet(patterns).first
-    chosen = {name: first_match(name) for name in names}
-    deciding = set(chosen.values())
-    for i, pattern in enumerate(patterns):
-        is_needed = i not in deciding
-        if is_needed and not any(matches(pattern, name) for name in names):
-            text = pattern_text(pattern)
-            raise ValueError(
-                f"{argument}: {text!r} matches no leaf of the new tree. The nearest paths: {nearest(text, names)}"
-            )
-        if is_needed and argument != "fresh":
-            raise ValueError(
-                f"{argument}: {pattern_text(pattern)!r} decides about no leaf, since earlier patterns match all leaves "
-                "that it matches. Put it before them"
-            )
-    return {name: None if i is None else given[patterns[i]] for name, i in chosen.items()}
+    found = first_matches(argument, patterns, names, "new")
+    return {name: None if i is None else given[patterns[i]] for name, i in zip(names, found, strict=True)}
 
 
 # ----------------------------------------------------------------------------------------------------------- the values

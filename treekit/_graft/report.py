@@ -4,7 +4,7 @@ import dataclasses
 import glob
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -174,22 +174,22 @@ def cover(names: Sequence[str], others: Sequence[str]) -> list[str]:
 
 def _without(renamed: RenamedTree, missing: Container[str]) -> dict[str, Targets]:
     """Return the argument `rename` without the targets that lead to these names."""
-    there = [leaf for leaf in renamed.derived if leaf.name not in missing]
-    useful = {(leaf.pattern, leaf.target) for leaf in there}
-    special: dict[str, Targets] = {}
+    there: dict[str, list[str]] = defaultdict(list)
     for leaf in renamed.derived:
-        if leaf.name in missing and (leaf.pattern, leaf.target) in useful:
-            special[leaf.source_name] = [
-                x.name for x in there if (x.pattern, x.source_name) == (leaf.pattern, leaf.source_name)
-            ]
-    useless = {(leaf.pattern, leaf.target) for leaf in renamed.derived if leaf.name in missing} - useful
+        if leaf.name not in missing:
+            there[leaf.source].append(leaf.name)
+    useful = {leaf.rule for leaf in renamed.derived if leaf.name not in missing}
+    useless = {leaf.rule[:2] for leaf in renamed.derived if leaf.rule and leaf.rule not in useful}
     given: dict[str, Targets] = {
         pattern: targets
         if targets is None or isinstance(targets, str)
         else [x for x in targets if (pattern, x) not in useless]
         for pattern, targets in renamed.rename.items()
     }
-    return special | {pattern: targets for pattern, targets in given.items() if pattern not in special}
+    special: dict[str, Targets] = {
+        leaf.source: there[leaf.source] for leaf in renamed.derived if leaf.name in missing and leaf.rule in useful
+    }
+    return special | given | special
 
 
 def other_lengths(sources: Mapping[Leaf, Sequence[Leaf]], new: Iterable[Leaf], old: Iterable[Leaf]) -> str:
@@ -243,7 +243,7 @@ def _ends(left: Iterable[Leaf], matched: Sequence[tuple[Leaf, Leaf]]) -> dict[st
 def _is_named(source: Leaf, position: int) -> bool:
     """Whether a pattern of `rename` reaches an index of an old leaf: `layers.1.**` or `layers.**` do, `**` does not."""
     origin = source.origins[0]
-    match = match_glob(source.pattern, origin.name) if source.pattern else None
+    match = match_glob(source.rule.pattern, origin.name) if source.rule else None
     starts = [found.start() for found in _INDEX.finditer(origin.below)]
     if match is None or position >= len(starts):
         return False
