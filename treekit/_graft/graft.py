@@ -11,13 +11,12 @@ import numpy as np
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import Pattern, check_pattern
+from treekit._base.key_path import Pattern, PatternSet, check_pattern, matches, nearest, pattern_text
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
-from treekit._codes import is_code_dtype
 from treekit._graft.match import match, nothing_in_common, plain_states
-from treekit._graft.names import Convert, Leaf, Part, RenamedTree, Targets, Value, first_matches, leaves_of
+from treekit._graft.names import Convert, Leaf, Part, RenamedTree, Targets, Value, leaves_of
 from treekit._graft.report import Grafted, GraftReport, check_strict, other_lengths
 
 T = TypeVar("T")
@@ -114,11 +113,19 @@ def graft(
     names = [leaf.name for leaf in new_leaves]
     own = _chosen("fresh", dict.fromkeys(keeps, True), names)
     converts, resizes = _chosen("convert", convert, names), _chosen("resize", resize, names)
-    renamed = RenamedTree(new_leaves, old_leaves, rename or {})
+    rename = rename or {}
+    firsts = _first_matches("rename", list(rename), [leaf.name for leaf in old_leaves], "old")
+    renamed = RenamedTree(new_leaves, old_leaves, rename, firsts)
     sources = match(new_leaves, renamed, {leaf for leaf in new_leaves if own[leaf.name]})
     taken = {x for found in sources.values() for x in found}
     used = {origin for x in taken for origin in x.origins}
-    renamed.check_used(used)
+    useful = {x.rule.pattern for x in renamed.derived if x.rule and not used.isdisjoint(x.origins)}
+    for x in renamed.derived:
+        if x.rule and x.rule.pattern not in useful:
+            raise ValueError(
+                f"rename: {x.rule.pattern!r} leads to {x.name or '(the root)'}, which the new tree does not have. The "
+                f"nearest paths: {nearest(x.name, names)}"
+            )
     if new_leaves and not sources:
         raise ValueError(nothing_in_common(new_leaves, old_leaves))
     for parts in renamed.unstacked:
@@ -213,8 +220,31 @@ def _chosen(argument: str, given: object, names: list[str]) -> dict[str, Any]:
     if not is_mapping(given):
         return dict.fromkeys(names, given)
     patterns = list(map(check_pattern, given))
-    found = first_matches(argument, patterns, names, "new")
+    found = _first_matches(argument, patterns, names, "new")
     return {name: None if i is None else given[patterns[i]] for name, i in zip(names, found, strict=True)}
+
+
+def _first_matches(argument: str, patterns: Sequence[Pattern], names: Sequence[str], side: str) -> list[int | None]:
+    """Return for each name the index of the first pattern that matches it, or None.
+
+    Raises:
+        ValueError: a pattern matches no name, or decides about none. Patterns of `fresh` may overlap.
+    """
+    found = list(map(PatternSet(patterns).first, names))
+    for i in sorted(set(range(len(patterns))).difference(found)):
+        text = pattern_text(patterns[i])
+        earlier = {first for first, name in zip(found, names, strict=True) if matches(patterns[i], name)}
+        if not earlier:
+            raise ValueError(
+                f"{argument}: {text!r} matches no leaf of the {side} tree. The nearest paths: {nearest(text, names)}"
+            )
+        if argument != "fresh":
+            listed = ", ".join(repr(pattern_text(pattern)) for j, pattern in enumerate(patterns) if j in earlier)
+            raise ValueError(
+                f"{argument}: {text!r} decides about no leaf, since earlier patterns match all leaves that it matches: "
+                f"{listed}. Put it before them"
+            )
+    return found
 
 
 # ----------------------------------------------------------------------------------------------------------- the values
@@ -243,18 +273,12 @@ def _carry(leaf: Leaf, source: Leaf, convert: Convert | None, resize: Resize | N
             raise ValueError(
                 f"at {leaf.name}: resize must return an array of shape {np.shape(new)}, found {np.shape(old)}"
             )
-    has_codes = any(map(_has_codes, (leaf, *source.origins)))
-    if dtype_of(old) != dtype_of(new) and (has_codes or not cast):
+    if dtype_of(old) != dtype_of(new) and (not cast or any(x.is_code for x in (leaf, *source.origins))):
         return None
     if id(old) in used and isinstance(old, jax.Array) and not is_traced(old):
         old = jnp.copy(old)
     used.add(id(old))
     return _cast(old, new)
-
-
-def _has_codes(leaf: Leaf) -> bool:
-    """Whether the integers of a leaf are codes of 8 bits, which no cast turns into numbers or into other codes."""
-    return leaf.is_code or (leaf.state is not None and is_code_dtype(dtype_of(leaf.value)))
 
 
 def _called(argument: str, leaf: Leaf, f: Callable[..., Any], *arrays: Value) -> Any:
@@ -271,7 +295,8 @@ def _called(argument: str, leaf: Leaf, f: Callable[..., Any], *arrays: Value) ->
 
 def _cast(old: Value, new: Value) -> Any:
     """Return a value with the dtype, the class and the place of the new leaf, or None if that would change it."""
-    want = _dtype_on_host(new)
+    raw: Any = getattr(new, "dtype", new.__class__)  # a Python number or a NumPy array may have 64 bits
+    want: Any = dtype_of(new) if isinstance(new, _JAX) else np.dtype(raw)
     if issubdtype(want, jnp.bool_) and not issubdtype(dtype_of(old), jnp.bool_):
         return None  # only `convert` can decide which numbers mean True
     try:
@@ -284,12 +309,6 @@ def _cast(old: Value, new: Value) -> Any:
     except (TypeError, OverflowError):  # the cast is not allowed, or a Python int does not fit
         return None
     return _placed(value, new) if _is_finite_where(old, value) else None
-
-
-def _dtype_on_host(x: object) -> Any:
-    """Return the dtype of a leaf, which may have 64 bits if it is a Python number or one of NumPy's arrays."""
-    dtype: Any = getattr(x, "dtype", type(x))
-    return dtype_of(x) if isinstance(x, _JAX) else np.dtype(dtype)
 
 
 def _is_finite_where(old: Value, value: Value) -> bool:

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
@@ -13,16 +13,11 @@ from treekit._base.describe import describe
 from treekit._base.dtype import dtype_of, resolve_array, stands_for_array
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import (
-    Pattern,
-    PatternSet,
     is_rng_variable,
     is_variable,
     keyed_children,
     match_glob,
-    matches,
     name_below,
-    nearest,
-    pattern_text,
 )
 from treekit._base.predicates import is_numeric_array, is_state, is_traced
 from treekit._base.tree import is_mapping
@@ -35,7 +30,6 @@ Names = tuple[str, ...]
 Place = TypeVar("Place")
 Convert = Callable[[Any], Any]
 Targets = str | Sequence[str] | None
-_HOLES = 5  # that a report lists
 # In a path with a dot at its end, as in `glob_regex`. The group is a `*` that is a whole part.
 _WILDCARD = re.compile(r"(?<![^.])\*\*\.|(?<![^.])(\*)(?=\.)|\*+")
 
@@ -90,6 +84,7 @@ class Leaf:
         is_asked: whether a strict graft asks for a value.
         rule: the rule that renamed it, if any.
         source: its name in the old tree; with a `*`, that of several leaves.
+        is_stacked: whether it is made of several leaves, or an entry of one.
     """
 
     name: str
@@ -102,16 +97,12 @@ class Leaf:
     is_asked: bool = True
     rule: Rule | None = None
     source: str = ""
+    is_stacked: bool = False
 
     @property
     def origins(self) -> "list[Leaf]":
         """The leaves of the old tree that this one is made of."""
         return [self]
-
-    @property
-    def is_stacked(self) -> bool:
-        """Whether `rename` makes it a list of an axis, or an axis of a list."""
-        return self.rule is not None and (bool(self.rule.lost) or self.rule.added is not None)
 
     def read(self, convert: Convert) -> Any:
         """Return its value, with each array of the old tree converted; None if its arrays do not fit each other."""
@@ -161,7 +152,7 @@ class Stack(Leaf):
     @property
     def holes(self) -> list[int]:
         """The indices from 0 to the last that no leaf has; the first few of them."""
-        return list(itertools.islice((i for i in range(max(self.value)) if i not in self.value), _HOLES))
+        return list(itertools.islice((i for i in range(max(self.value)) if i not in self.value), 5))
 
     def read(self, convert: Convert) -> Any:
         arrays = [leaf.read(convert) for leaf in self.origins]
@@ -187,8 +178,6 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
 
     def visit(x: Any, here: Leaf) -> None:
         """Collect the leaves of `x`; `here` has what all of them share."""
-        if x is None:
-            return
         if jtu.all_leaves([x]):
             if is_old and is_mapping(x):  # such as the files of NumPy and h5py
                 visit({key: x[key] for key in x}, here)
@@ -201,8 +190,10 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
                 raise ValueError(
                     f"graft needs a different name for each leaf, but two leaves are called {here.name or '(the root)'}"
                 )
-            is_asked = here.is_asked and is_numeric_array(value)
-            found[here.name] = dataclasses.replace(here, value=value, index=index, is_asked=is_asked, source=here.name)
+            here = dataclasses.replace(here, value=value, index=index, source=here.name)
+            here.names = here.state.names if here.state else ()
+            here.is_asked &= is_numeric_array(value)
+            found[here.name] = here
             return
         is_in_state = is_state(type(x)) and (here.state is not None or _is_outermost(x))
         if is_in_state:
@@ -223,8 +214,6 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
             visit(child, below)
 
     visit(tree, Leaf("", None))
-    for leaf in found.values():
-        leaf.names = leaf.state.names if leaf.state else ()
     return list(found.values())
 
 
@@ -267,29 +256,6 @@ def _is_outermost(x: Any) -> bool:
 # ------------------------------------------------------------------------------------------------ the argument `rename`
 
 
-def first_matches(argument: str, patterns: Sequence[Pattern], names: Sequence[str], side: str) -> list[int | None]:
-    """Return for each name the index of the first pattern that matches it, or None.
-
-    Raises:
-        ValueError: a pattern matches no name, or decides about none. Patterns of `fresh` may overlap.
-    """
-    found = list(map(PatternSet(patterns).first, names))
-    for i in sorted(set(range(len(patterns))).difference(found)):
-        text = pattern_text(patterns[i])
-        earlier = {first for first, name in zip(found, names, strict=True) if matches(patterns[i], name)}
-        if not earlier:
-            raise ValueError(
-                f"{argument}: {text!r} matches no leaf of the {side} tree. The nearest paths: {nearest(text, names)}"
-            )
-        if argument != "fresh":
-            listed = ", ".join(repr(pattern_text(pattern)) for j, pattern in enumerate(patterns) if j in earlier)
-            raise ValueError(
-                f"{argument}: {text!r} decides about no leaf, since earlier patterns match all leaves that it matches: "
-                f"{listed}. Put it before them"
-            )
-    return found
-
-
 class RenamedTree:
     """The old leaves under the names by which they are matched.
 
@@ -300,9 +266,13 @@ class RenamedTree:
         derived: the leaves that it makes.
         unstacked: of these, the entries of each array, and one more.
         rename: the argument.
+
+    `firsts` has for each old leaf the index of the first pattern that matches it, or None.
     """
 
-    def __init__(self, new: list[Leaf], old: list[Leaf], rename: Mapping[str, Targets]) -> None:
+    def __init__(
+        self, new: list[Leaf], old: list[Leaf], rename: Mapping[str, Targets], firsts: Sequence[int | None]
+    ) -> None:
         self.rename = rename
         self.leaves: dict[tuple[State | None, Names, str], Leaf] = {}
         self.exact: dict[str, Leaf] = {}
@@ -311,33 +281,20 @@ class RenamedTree:
         self.unstacked: list[list[Part]] = []
         self._new = {leaf.name: leaf for leaf in new}
         self._stacks: dict[tuple[str, str], Stack] = {}
-        patterns = list(rename)
         rules = [_rules(pattern, targets) for pattern, targets in rename.items()]
-        matched: list[list[Leaf]] = [[] for _ in rules]
-        for leaf, i in zip(old, first_matches("rename", patterns, [leaf.name for leaf in old], "old"), strict=True):
+        pairs: list[tuple[Leaf, Rule]] = []
+        for leaf, i in zip(old, firsts, strict=True):
             if i is None:
                 _put(self.leaves, (leaf.state, leaf.names, leaf.below), leaf)
-            else:
-                matched[i].append(leaf)
-        # Afterwards, so that they displace leaves that have these names already.
-        for leaves, each in zip(matched, rules, strict=True):
-            self.excluded.update(() if each else leaves)
-            for leaf, rule in itertools.product(leaves, each):
-                match = match_glob(rule.pattern, leaf.name)
-                for derived in self._derive(rule, leaf, match) if match else ():
+                continue
+            pairs += [(leaf, rule) for rule in rules[i]]
+            self.excluded.update(() if rules[i] else [leaf])
+        for leaf, rule in pairs:  # afterwards, so that they displace leaves that have these names already
+            if match := match_glob(rule.pattern, leaf.name):
+                for derived in self._derive(rule, leaf, match):
                     derived.rule = rule
                     self.derived.append(derived)
                     self._place(rule, leaf, match, derived)
-
-    def check_used(self, used: Container[Leaf]) -> None:
-        """Raise a ValueError for a pattern whose targets do not exist; `used` has the old leaves that are matched."""
-        useful = {x.rule.pattern for x in self.derived if x.rule and any(y in used for y in x.origins)}
-        for x in self.derived:
-            if x.rule and x.rule.pattern not in useful:
-                raise ValueError(
-                    f"rename: {x.rule.pattern!r} leads to {x.name or '(the root)'}, which the new tree does not have. "
-                    f"The nearest paths: {nearest(x.name, list(self._new))}"
-                )
 
     def _derive(self, rule: Rule, leaf: Leaf, match: re.Match[str]) -> Iterator[Leaf]:
         """Make the leaves that an old leaf becomes part of: a renamed one, a stack, or each of its entries."""
@@ -357,7 +314,7 @@ class RenamedTree:
             if stack is None:
                 start, end = match.span(integers[0] + 1)
                 source = f"{leaf.name[:start]}*{leaf.name[end:]}"
-                stack = self._stacks[pattern, name] = Stack(name, {}, leaf.state, source=source)
+                stack = self._stacks[pattern, name] = Stack(name, {}, leaf.state, source=source, is_stacked=True)
                 yield stack
             other = stack.value.setdefault(int(index), leaf)
             if other is not leaf:
@@ -372,7 +329,9 @@ class RenamedTree:
                 _substitute(target, [*groups[:added], str(i), *groups[added:]])
                 for i in range(np.shape(leaf.value)[0] + 1)
             )
-            parts = [Part(name, leaf, leaf.state, source=leaf.name, entry=i) for i, name in enumerate(names)]
+            parts = [
+                Part(name, leaf, leaf.state, source=leaf.name, is_stacked=True, entry=i) for i, name in enumerate(names)
+            ]
             self.unstacked.append(parts)
             yield from parts
         else:
@@ -390,9 +349,9 @@ class RenamedTree:
             rest = leaf.name.removeprefix(state.outer).removeprefix(".")
             kept = match[match.re.groups].removesuffix(".") if rule.pattern.endswith("**") else ""
             is_above = f".{name}".endswith(f".{rest}") and f".{kept}".endswith(f".{rest}")
-            same = self._new.get(name)
-            is_there = same is not None and same.state is not None and same.state.kind == state.kind
-            if not is_above or (kept == rest and is_there and same is not None and same.below == leaf.below):
+            there = self._new.get(name)
+            has_place = there and there.state and (there.state.kind, there.below) == (state.kind, leaf.below)
+            if not is_above or (kept == rest and has_place):
                 _put(self.exact, name, derived)
                 return
             above = name.removesuffix(rest).removesuffix(".")
@@ -413,9 +372,9 @@ def _rules(pattern: str, targets: Targets) -> list[Rule]:
     """Compare the wildcards of both sides: they are the same, or one side lacks one `*` that is a whole part."""
     rules: list[Rule] = []
     for target in [targets] if isinstance(targets, str) else targets or []:
-        have, want = ([(x[0], x[1]) for x in _WILDCARD.finditer(f"{side}.")] for side in (pattern, target))
+        have, want = (list(_WILDCARD.finditer(f"{side}.")) for side in (pattern, target))
         lost, added = _extra(have, want), _extra(want, have)
-        if [text for text, _ in have] == [text for text, _ in want]:
+        if [x[0] for x in have] == [x[0] for x in want]:
             rules.append(Rule(pattern, target))
         elif lost or len(added) == 1:
             rules.append(Rule(pattern, target, tuple(lost), *added))
@@ -428,12 +387,10 @@ def _rules(pattern: str, targets: Targets) -> list[Rule]:
     return rules
 
 
-def _extra(more: list[tuple[str, str | None]], fewer: list[tuple[str, str | None]]) -> list[int]:
+def _extra(more: list[re.Match[str]], fewer: list[re.Match[str]]) -> list[int]:
     """Return the whole-part `*` of the one list without which it has the wildcards of the other."""
-    texts = [text for text, _ in fewer]
-    return [
-        i for i, (_, part) in enumerate(more) if part and [text for text, _ in (*more[:i], *more[i + 1 :])] == texts
-    ]
+    texts, wanted = [x[0] for x in more], [x[0] for x in fewer]
+    return [i for i, x in enumerate(more) if x[1] and texts[:i] + texts[i + 1 :] == wanted]
 
 
 def _substitute(target: str, groups: Sequence[str]) -> str:
