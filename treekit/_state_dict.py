@@ -49,12 +49,12 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
                 "that has a dot"
             )
         found[name] = x
-    arrays = {name: x for name, x in found.items() if _is_on_this_host(x)}
+    # An array over several processes is whole on none of them; a `jax.ShapeDtypeStruct` has no values.
+    arrays = {
+        name: x
+        for name, x in found.items()
+        if not isinstance(x, jax.ShapeDtypeStruct)
+        and (not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated)
+    }
     # All at once, so that the copies from the devices overlap. safetensors writes other orders than C wrongly.
     return found | {name: np.asarray(x, order="C") for name, x in untyped.device_get(arrays).items()}
-
-
-def _is_on_this_host(x: object) -> bool:
-    if isinstance(x, jax.Array):
-        return x.is_fully_addressable or x.is_fully_replicated
-    return not isinstance(x, jax.ShapeDtypeStruct)

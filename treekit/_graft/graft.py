@@ -15,7 +15,6 @@ from treekit._base.key_path import Pattern, PatternSet, check_pattern, matches, 
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
-from treekit._codes import is_code_dtype
 from treekit._graft.match import match, nothing_in_common, plain_states
 from treekit._graft.names import Convert, Leaf, Part, RenamedTree, Targets, Value, leaves_of
 from treekit._graft.report import Grafted, GraftReport, check_strict, other_lengths
@@ -112,19 +111,28 @@ def graft(
             f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}"
         )
     names = [leaf.name for leaf in new_leaves]
-    own, converts, resizes = (
-        _chosen("fresh", dict.fromkeys(keeps, True), names),
-        _chosen("convert", convert, names),
-        _chosen("resize", resize, names),
-    )
-    renamed = RenamedTree(new_leaves, old_leaves, rename or {})
+    own = _chosen("fresh", dict.fromkeys(keeps, True), names)
+    converts, resizes = _chosen("convert", convert, names), _chosen("resize", resize, names)
+    rename = rename or {}
+    firsts = _first_matches("rename", list(rename), [leaf.name for leaf in old_leaves], "old")
+    renamed = RenamedTree(new_leaves, old_leaves, rename, firsts)
     sources = match(new_leaves, renamed, {leaf for leaf in new_leaves if own[leaf.name]})
     taken = {x for found in sources.values() for x in found}
     used = {origin for x in taken for origin in x.origins}
-    renamed.check_used(used)
+    useful = {x.rule.pattern for x in renamed.derived if x.rule and not used.isdisjoint(x.origins)}
+    for x in renamed.derived:
+        if x.rule and x.rule.pattern not in useful:
+            raise ValueError(
+                f"rename: {x.rule.pattern!r} leads to {x.name or '(the root)'}, which the new tree does not have. The "
+                f"nearest paths: {nearest(x.name, names)}"
+            )
     if new_leaves and not sources:
         raise ValueError(nothing_in_common(new_leaves, old_leaves))
-    _check_entries(taken, renamed.derived)
+    for parts in renamed.unstacked:
+        *entries, beyond = parts
+        fits = beyond not in taken and taken.issuperset(entries)
+        for x in parts:
+            x.fits = fits
 
     values: dict[int, Any] = {}
     rows: list[Grafted] = []
@@ -133,7 +141,7 @@ def graft(
         f, source = converts[leaf.name], sources[leaf][0] if leaf in sources else None
         said = "nothing"
         if source is not None:
-            at = f" at {source.source_name}" if source.source_name != leaf.name else ""
+            at = f" at {source.source}" if source.source != leaf.name else ""
             said = f"{source}{at}{', which is not used' if own[leaf.name] else ', converted' if f else ''}"
         if source is None or own[leaf.name]:
             rows.append(Grafted(leaf.name, "fresh", str(leaf), said, leaf.is_asked and not own[leaf.name]))
@@ -143,7 +151,7 @@ def graft(
             values[leaf.index] = value
         rows.append(Grafted(leaf.name, "refused" if value is None else "kept", str(leaf), said))
     rows += [
-        Grafted(x.name, "missing", "nothing", f"{x} at {x.source_name}")
+        Grafted(x.name, "missing", "nothing", f"{x} at {x.source}")
         for x in renamed.derived
         if x not in taken and not (isinstance(x, Part) and x.is_stacked) and all(y in used for y in x.origins)
     ]
@@ -164,24 +172,10 @@ def graft(
     elif hint:
         warnings.warn(f"graft: {hint}", stacklevel=2)
     leaves, treedef = jtu.tree_flatten(new)
-    out: T = treedef.unflatten([_put(values[i], x) if i in values else x for i, x in enumerate(leaves)])
+    for i, value in values.items():
+        leaves[i] = untyped.new_ref(jnp.asarray(value)) if isinstance(leaves[i], jax.Ref) else value
+    out: T = treedef.unflatten(leaves)
     return out, report
-
-
-def _put(value: object, new: object) -> Any:
-    return untyped.new_ref(jnp.asarray(value)) if isinstance(new, jax.Ref) else value
-
-
-def _check_entries(taken: set[Leaf], derived: list[Leaf]) -> None:
-    """Refuse the entries of an array unless the new tree has a leaf for each of them, and no more."""
-    groups: dict[Any, list[Part]] = {}
-    for x in derived:
-        if isinstance(x, Part) and x.is_stacked:
-            groups.setdefault((x.value, x.pattern, x.target), []).append(x)
-    for parts in groups.values():
-        *entries, beyond = parts
-        for x in parts:
-            x.fits = beyond not in taken and all(entry in taken for entry in entries)
 
 
 # -------------------------------------------------------------------------------------------------------- the arguments
@@ -226,22 +220,31 @@ def _chosen(argument: str, given: object, names: list[str]) -> dict[str, Any]:
     if not is_mapping(given):
         return dict.fromkeys(names, given)
     patterns = list(map(check_pattern, given))
-    first_match = PatternSet(patterns).first
-    chosen = {name: first_match(name) for name in names}
-    deciding = set(chosen.values())
-    for i, pattern in enumerate(patterns):
-        is_needed = i not in deciding
-        if is_needed and not any(matches(pattern, name) for name in names):
-            text = pattern_text(pattern)
+    found = _first_matches(argument, patterns, names, "new")
+    return {name: None if i is None else given[patterns[i]] for name, i in zip(names, found, strict=True)}
+
+
+def _first_matches(argument: str, patterns: Sequence[Pattern], names: Sequence[str], side: str) -> list[int | None]:
+    """Return for each name the index of the first pattern that matches it, or None.
+
+    Raises:
+        ValueError: a pattern matches no name, or decides about none. Patterns of `fresh` may overlap.
+    """
+    found = list(map(PatternSet(patterns).first, names))
+    for i in sorted(set(range(len(patterns))).difference(found)):
+        text = pattern_text(patterns[i])
+        earlier = {first for first, name in zip(found, names, strict=True) if matches(patterns[i], name)}
+        if not earlier:
             raise ValueError(
-                f"{argument}: {text!r} matches no leaf of the new tree. The nearest paths: {nearest(text, names)}"
+                f"{argument}: {text!r} matches no leaf of the {side} tree. The nearest paths: {nearest(text, names)}"
             )
-        if is_needed and argument != "fresh":
+        if argument != "fresh":
+            listed = ", ".join(repr(pattern_text(pattern)) for j, pattern in enumerate(patterns) if j in earlier)
             raise ValueError(
-                f"{argument}: {pattern_text(pattern)!r} decides about no leaf, since earlier patterns match all leaves "
-                "that it matches. Put it before them"
+                f"{argument}: {text!r} decides about no leaf, since earlier patterns match all leaves that it matches: "
+                f"{listed}. Put it before them"
             )
-    return {name: None if i is None else given[patterns[i]] for name, i in chosen.items()}
+    return found
 
 
 # ----------------------------------------------------------------------------------------------------------- the values
@@ -270,18 +273,12 @@ def _carry(leaf: Leaf, source: Leaf, convert: Convert | None, resize: Resize | N
             raise ValueError(
                 f"at {leaf.name}: resize must return an array of shape {np.shape(new)}, found {np.shape(old)}"
             )
-    has_codes = any(map(_has_codes, (leaf, *source.origins)))
-    if dtype_of(old) != dtype_of(new) and (has_codes or not cast):
+    if dtype_of(old) != dtype_of(new) and (not cast or any(x.is_code for x in (leaf, *source.origins))):
         return None
     if id(old) in used and isinstance(old, jax.Array) and not is_traced(old):
         old = jnp.copy(old)
     used.add(id(old))
     return _cast(old, new)
-
-
-def _has_codes(leaf: Leaf) -> bool:
-    """Whether the integers of a leaf are codes of 8 bits, which no cast turns into numbers or into other codes."""
-    return leaf.is_code or (leaf.state is not None and is_code_dtype(dtype_of(leaf.value)))
 
 
 def _called(argument: str, leaf: Leaf, f: Callable[..., Any], *arrays: Value) -> Any:
@@ -298,7 +295,8 @@ def _called(argument: str, leaf: Leaf, f: Callable[..., Any], *arrays: Value) ->
 
 def _cast(old: Value, new: Value) -> Any:
     """Return a value with the dtype, the class and the place of the new leaf, or None if that would change it."""
-    want = _dtype_on_host(new)
+    raw: Any = getattr(new, "dtype", new.__class__)  # a Python number or a NumPy array may have 64 bits
+    want: Any = dtype_of(new) if isinstance(new, _JAX) else np.dtype(raw)
     if issubdtype(want, jnp.bool_) and not issubdtype(dtype_of(old), jnp.bool_):
         return None  # only `convert` can decide which numbers mean True
     try:
@@ -311,12 +309,6 @@ def _cast(old: Value, new: Value) -> Any:
     except (TypeError, OverflowError):  # the cast is not allowed, or a Python int does not fit
         return None
     return _placed(value, new) if _is_finite_where(old, value) else None
-
-
-def _dtype_on_host(x: object) -> Any:
-    """Return the dtype of a leaf, which may have 64 bits if it is a Python number or one of NumPy's arrays."""
-    dtype: Any = getattr(x, "dtype", type(x))
-    return dtype_of(x) if isinstance(x, _JAX) else np.dtype(dtype)
 
 
 def _is_finite_where(old: Value, value: Value) -> bool:

@@ -33,7 +33,7 @@ def match(new: list[Leaf], old: RenamedTree, fresh: Container[Leaf]) -> dict[Lea
     Raises:
         ValueError: several old leaves could be meant; the message lists them.
     """
-    by_name = {leaf.name: leaf for leaf in sorted(old.leaves.values(), key=lambda leaf: leaf.pattern is not None)}
+    by_name = {leaf.name: leaf for leaf in sorted(old.leaves.values(), key=lambda leaf: leaf.rule is not None)}
     found: dict[Leaf, list[Leaf]] = {}
     for leaf in new:
         same = by_name.get(leaf.name)

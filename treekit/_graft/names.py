@@ -3,8 +3,8 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -13,32 +13,25 @@ from treekit._base.describe import describe
 from treekit._base.dtype import dtype_of, resolve_array, stands_for_array
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import (
-    PatternSet,
     is_rng_variable,
     is_variable,
     keyed_children,
     match_glob,
     name_below,
-    nearest,
 )
 from treekit._base.predicates import is_numeric_array, is_state, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._codes import Codes
 
-if TYPE_CHECKING:
-    # An array, a number or a `jax.ShapeDtypeStruct`; type checkers do not know what these have in common.
-    Value: TypeAlias = Any
-else:
-    Value = object
-
+# An array, a number or a `jax.ShapeDtypeStruct`; type checkers do not know what these have in common.
+Value: TypeAlias = Any
 Names = tuple[str, ...]
+Place = TypeVar("Place")
 Convert = Callable[[Any], Any]
 Targets = str | Sequence[str] | None
-_HOLES = 5  # that a report lists
-# The node of an array of codes. Nothing is an instance of () where treekit does not have that class.
-# In a path with a dot at its end, as in `glob_regex`. The second alternative is a `*` that is a whole part.
-_WILDCARD = re.compile(r"(?:(?<=\.)|^)\*\*\.|(?:(?<=\.)|^)\*(?=\.)|\*+")
+# In a path with a dot at its end, as in `glob_regex`. The group is a `*` that is a whole part.
+_WILDCARD = re.compile(r"(?<![^.])\*\*\.|(?<![^.])(\*)(?=\.)|\*+")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,6 +53,22 @@ class State:
     outer: str
 
 
+class Rule(NamedTuple):
+    """A pattern of old names in `rename`, and one of its targets.
+
+    Attributes:
+        pattern: the pattern.
+        target: the target.
+        lost: which wildcards of the pattern the target may lack: what one of them matches is stacked.
+        added: which wildcard of the target the pattern lacks: what it matches is unstacked.
+    """
+
+    pattern: str
+    target: str
+    lost: tuple[int, ...] = ()
+    added: int | None = None
+
+
 @dataclasses.dataclass(eq=False)
 class Leaf:
     """An array or a number in a tree.
@@ -73,9 +82,9 @@ class Leaf:
         index: its position among the leaves of the tree.
         is_code: whether its array has codes, not numbers.
         is_asked: whether a strict graft asks for a value.
-        pattern: the pattern that renamed it, if any.
-        target: the target of that pattern.
-        is_stacked: whether they make a list of an axis, or an axis of a list.
+        rule: the rule that renamed it, if any.
+        source: its name in the old tree; with a `*`, that of several leaves.
+        is_stacked: whether it is made of several leaves, or an entry of one.
     """
 
     name: str
@@ -86,19 +95,14 @@ class Leaf:
     index: int = 0
     is_code: bool = False
     is_asked: bool = True
-    pattern: str | None = None
-    target: str = ""
+    rule: Rule | None = None
+    source: str = ""
     is_stacked: bool = False
 
     @property
     def origins(self) -> "list[Leaf]":
         """The leaves of the old tree that this one is made of."""
         return [self]
-
-    @property
-    def source_name(self) -> str:
-        """Its name in the old tree; with a `*`, that of several leaves."""
-        return self.origins[0].name
 
     def read(self, convert: Convert) -> Any:
         """Return its value, with each array of the old tree converted; None if its arrays do not fit each other."""
@@ -139,26 +143,16 @@ class Part(Leaf):
 
 @dataclasses.dataclass(eq=False)
 class Stack(Leaf):
-    """Old leaves that become one, with a leading axis; `value` maps the index of each to the leaf.
-
-    Attributes:
-        source: their name, with a `*` in place of the index.
-    """
-
-    source: str = ""
+    """Old leaves that become one, with a leading axis; `value` maps the index of each to the leaf."""
 
     @property
     def origins(self) -> list[Leaf]:
         return [self.value[i] for i in sorted(self.value)]
 
     @property
-    def source_name(self) -> str:
-        return self.source
-
-    @property
     def holes(self) -> list[int]:
         """The indices from 0 to the last that no leaf has; the first few of them."""
-        return list(itertools.islice((i for i in range(max(self.value)) if i not in self.value), _HOLES))
+        return list(itertools.islice((i for i in range(max(self.value)) if i not in self.value), 5))
 
     def read(self, convert: Convert) -> Any:
         arrays = [leaf.read(convert) for leaf in self.origins]
@@ -184,20 +178,22 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
 
     def visit(x: Any, here: Leaf) -> None:
         """Collect the leaves of `x`; `here` has what all of them share."""
-        if x is None:
-            return
         if jtu.all_leaves([x]):
+            if is_old and is_mapping(x):  # such as the files of NumPy and h5py
+                visit({key: x[key] for key in x}, here)
+                return
             index = next(positions)
-            value = resolve_array(x) if isinstance(x, jax.Ref) else x
-            value = _as_array(value, here.name) if is_old and dtype_of(value) is None else value
+            value = _as_array(x, here.name) if is_old or isinstance(x, jax.Ref) else x
             if dtype_of(value) is None:
                 return
             if here.name in found:
                 raise ValueError(
                     f"graft needs a different name for each leaf, but two leaves are called {here.name or '(the root)'}"
                 )
-            is_asked = here.is_asked and is_numeric_array(value)
-            found[here.name] = dataclasses.replace(here, value=value, index=index, is_asked=is_asked)
+            here = dataclasses.replace(here, value=value, index=index, source=here.name)
+            here.names = here.state.names if here.state else ()
+            here.is_asked &= is_numeric_array(value)
+            found[here.name] = here
             return
         is_in_state = is_state(type(x)) and (here.state is not None or _is_outermost(x))
         if is_in_state:
@@ -217,24 +213,13 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
             )
             visit(child, below)
 
-    visit(_with_dicts(tree) if is_old else tree, Leaf("", None))
-    for leaf in found.values():
-        leaf.names = leaf.state.names if leaf.state else ()
+    visit(tree, Leaf("", None))
     return list(found.values())
-
-
-def _with_dicts(tree: PyTree) -> PyTree:
-    """Return a tree in which mappings that JAX takes for leaves, such as the files of NumPy and h5py, are dicts."""
-
-    def with_dicts(x: PyTree) -> Any:
-        return {key: _with_dicts(x[key]) for key in x} if is_mapping(x) else x
-
-    return jtu.tree_map(with_dicts, tree) if any(map(is_mapping, jtu.tree_leaves(tree))) else tree
 
 
 def _as_array(x: object, name: str) -> Any:
     """Return what stands for an array as that array, and the tensor of another library as a NumPy array."""
-    if stands_for_array(x) or not hasattr(x, "__array__"):
+    if dtype_of(x) is not None or stands_for_array(x) or not hasattr(x, "__array__"):
         return resolve_array(x)
     try:
         array: Any = np.asarray(x)
@@ -256,35 +241,19 @@ def _is_outermost(x: Any) -> bool:
     """
     if type(x).__module__.partition(".")[0] in ("optax", "treekit"):
         return True
-    holders = [name for name, field in zip(x._fields, x, strict=True) if _holds_state(field)]
+
+    def may_be_state(y: object) -> bool:
+        return is_state(type(y)) or type(y).__name__ == "EmptyState"
+
+    holders = [
+        name
+        for name, field in zip(x._fields, x, strict=True)
+        if any(map(may_be_state, jtu.tree_leaves(field, is_leaf=may_be_state)))
+    ]
     return not holders or any(name.startswith("inner") for name in holders)
 
 
-def _holds_state(x: PyTree) -> bool:
-    return any(map(_may_be_state, jtu.tree_leaves(x, is_leaf=_may_be_state)))
-
-
-def _may_be_state(x: object) -> bool:
-    return is_state(type(x)) or type(x).__name__ == "EmptyState"
-
-
 # ------------------------------------------------------------------------------------------------ the argument `rename`
-
-
-class Rule(NamedTuple):
-    """A pattern of old names, and one of its targets.
-
-    Attributes:
-        pattern: the pattern.
-        target: the target.
-        lost: which wildcards of the pattern the target may lack: what one of them matches is stacked.
-        added: which wildcard of the target the pattern lacks: what it matches is unstacked.
-    """
-
-    pattern: str
-    target: str
-    lost: tuple[int, ...] = ()
-    added: int | None = None
 
 
 class RenamedTree:
@@ -295,138 +264,117 @@ class RenamedTree:
         exact: the leaves that were renamed to a full path of the new tree, by that path.
         excluded: the leaves that `rename` maps to None.
         derived: the leaves that it makes.
+        unstacked: of these, the entries of each array, and one more.
         rename: the argument.
+
+    `firsts` has for each old leaf the index of the first pattern that matches it, or None.
     """
 
-    def __init__(self, new: list[Leaf], old: list[Leaf], rename: Mapping[str, Targets]) -> None:
+    def __init__(
+        self, new: list[Leaf], old: list[Leaf], rename: Mapping[str, Targets], firsts: Sequence[int | None]
+    ) -> None:
         self.rename = rename
         self.leaves: dict[tuple[State | None, Names, str], Leaf] = {}
         self.exact: dict[str, Leaf] = {}
         self.excluded: set[Leaf] = set()
         self.derived: list[Leaf] = []
-        self._new, self._old = {leaf.name: leaf for leaf in new}, old
-        self._rules = {pattern: _rules(pattern, targets) for pattern, targets in rename.items()}
-        self._matched: dict[str, list[Leaf]] = {pattern: [] for pattern in rename}
+        self.unstacked: list[list[Part]] = []
+        self._new = {leaf.name: leaf for leaf in new}
         self._stacks: dict[tuple[str, str], Stack] = {}
-        patterns, first_match = list(rename), PatternSet(list(rename)).first
-        for leaf in old:
-            i = first_match(leaf.name)
+        rules = [_rules(pattern, targets) for pattern, targets in rename.items()]
+        pairs: list[tuple[Leaf, Rule]] = []
+        for leaf, i in zip(old, firsts, strict=True):
             if i is None:
-                self._put(leaf)
-            else:
-                self._matched[patterns[i]].append(leaf)
-        # Afterwards, so that they displace leaves that have these names already.
-        for pattern, leaves in self._matched.items():
-            self.excluded.update(() if self._rules[pattern] else leaves)
-            for leaf, rule in itertools.product(leaves, self._rules[pattern]):
-                for derived in self._derive(rule, leaf):
-                    derived.pattern, derived.target, derived.is_code = pattern, rule.target, leaf.is_code
-                    derived.is_stacked = bool(rule.lost) or rule.added is not None
+                _put(self.leaves, (leaf.state, leaf.names, leaf.below), leaf)
+                continue
+            pairs += [(leaf, rule) for rule in rules[i]]
+            self.excluded.update(() if rules[i] else [leaf])
+        for leaf, rule in pairs:  # afterwards, so that they displace leaves that have these names already
+            if match := match_glob(rule.pattern, leaf.name):
+                for derived in self._derive(rule, leaf, match):
+                    derived.rule = rule
                     self.derived.append(derived)
-                    self._place(rule, leaf, derived)
+                    self._place(rule, leaf, match, derived)
 
-    def check_used(self, used: Container[Leaf]) -> None:
-        """Raise a ValueError for a pattern that has no effect; `used` has the old leaves that are matched."""
-        for pattern, leaves in self._matched.items():
-            if not leaves:
-                earlier = [x for x, xs in self._matched.items() if any(match_glob(pattern, leaf.name) for leaf in xs)]
-                raise ValueError(
-                    f"rename: {pattern!r} decides about no leaf, since earlier patterns match all leaves that it "
-                    f"matches: {', '.join(map(repr, earlier))}. Put it before them"
-                    if earlier
-                    else f"rename: {pattern!r} matches no leaf of the old tree. The nearest paths: "
-                    + nearest(pattern, [leaf.name for leaf in self._old])
-                )
-            if self._rules[pattern] and not any(leaf in used for leaf in leaves):
-                name = next(leaf.name for leaf in self.derived if leaf.pattern == pattern)
-                raise ValueError(
-                    f"rename: {pattern!r} leads to {name or '(the root)'}, which the new tree does not have. The "
-                    f"nearest paths: {nearest(name, list(self._new))}"
-                )
-
-    def _derive(self, rule: Rule, leaf: Leaf) -> Iterator[Leaf]:
+    def _derive(self, rule: Rule, leaf: Leaf, match: re.Match[str]) -> Iterator[Leaf]:
         """Make the leaves that an old leaf becomes part of: a renamed one, a stack, or each of its entries."""
-        pattern, target = rule.pattern, rule.target
-        match = match_glob(pattern, leaf.name)
-        groups = list(match.groups()) if match else []
-        if rule.lost:
-            integers = [i for i in rule.lost if groups[i].isdecimal()]
+        pattern, target, lost, added = rule
+        groups = list(match.groups())
+        if lost:
+            integers = [i for i in lost if groups[i].isdecimal()]
             if len(integers) != 1:
                 raise ValueError(
                     f"rename: {target!r} lacks a '*' of {pattern!r}, so what it matches is stacked in the order of "
-                    f"integers; at {leaf.name} it matches {' or '.join(repr(groups[i]) for i in rule.lost)}. Put a "
+                    f"integers; at {leaf.name} it matches {' or '.join(repr(groups[i]) for i in lost)}. Put a "
                     "pattern for that leaf before this one, or write '**' for the other '*'"
                 )
             index = groups.pop(integers[0])
             name = _substitute(target, groups)
             stack = self._stacks.get((pattern, name))
             if stack is None:
-                start, end = match.span(integers[0] + 1) if match else (0, 0)
+                start, end = match.span(integers[0] + 1)
                 source = f"{leaf.name[:start]}*{leaf.name[end:]}"
-                stack = self._stacks[pattern, name] = Stack(name, {}, leaf.state, source=source)
+                stack = self._stacks[pattern, name] = Stack(name, {}, leaf.state, source=source, is_stacked=True)
                 yield stack
             other = stack.value.setdefault(int(index), leaf)
             if other is not leaf:
                 raise ValueError(f"rename maps {other.name} and {leaf.name} to one entry of {name}")
-        elif rule.added is not None:
+        elif added is not None:
             if not np.shape(leaf.value):
                 raise ValueError(
                     f"rename: {pattern!r} lacks a '*' of {target!r}, so what it matches is unstacked; {leaf.name} has "
                     "no axes. Put a pattern for it before this one"
                 )
-            for i in range(np.shape(leaf.value)[0] + 1):  # one more, to see whether the new tree has more
-                name = _substitute(target, [*groups[: rule.added], str(i), *groups[rule.added :]])
-                yield Part(name, leaf, leaf.state, entry=i)
+            names = (  # one more, to see whether the new tree has more
+                _substitute(target, [*groups[:added], str(i), *groups[added:]])
+                for i in range(np.shape(leaf.value)[0] + 1)
+            )
+            parts = [
+                Part(name, leaf, leaf.state, source=leaf.name, is_stacked=True, entry=i) for i, name in enumerate(names)
+            ]
+            self.unstacked.append(parts)
+            yield from parts
         else:
-            yield Part(_substitute(target, groups), leaf, leaf.state)
+            yield Part(_substitute(target, groups), leaf, leaf.state, source=leaf.name)
 
-    def _place(self, rule: Rule, leaf: Leaf, derived: Leaf) -> None:
+    def _place(self, rule: Rule, leaf: Leaf, match: re.Match[str], derived: Leaf) -> None:
         """Put a leaf where it is matched: at a full path of the new tree, or at a place in a state."""
         state, name = leaf.state, derived.name
-        if state is None:
-            derived.below = name
-            self._put(derived)
-            return
-        start = f"{state.name}." if state.name else ""
-        if rule.pattern.startswith("**") and rule.target.startswith("**") and name.startswith(start):
+        start = f"{state.name}." if state and state.name else ""
+        is_inside = rule.pattern.startswith("**") and rule.target.startswith("**") and name.startswith(start)
+        if state is None or is_inside:
             derived.below, derived.names = name.removeprefix(start), leaf.names
-            self._put(derived)
-            return
-        # What is below the outermost state keeps its names: `rename` is about the keys above it.
-        rest = leaf.name.removeprefix(state.outer).removeprefix(".")
-        match = match_glob(rule.pattern, leaf.name)
-        kept = (match.groups() or ("",))[-1].removesuffix(".") if match and rule.pattern.endswith("**") else ""
-        is_above = f".{name}".endswith(f".{rest}") and f".{kept}".endswith(f".{rest}")
-        target = self._new.get(name)
-        is_there = target is not None and target.state is not None and target.state.kind == state.kind
-        if not is_above or (kept == rest and is_there and target is not None and target.below == leaf.below):
-            _check_free(self.exact.get(name), derived)
-            self.exact[name] = derived
-            return
-        above = name.removesuffix(rest).removesuffix(".")
-        derived.names = tuple(part for part in above.split(".") if part and not part.isdecimal())
-        derived.below = leaf.below
-        self._put(derived)
-
-    def _put(self, leaf: Leaf) -> None:
-        place = leaf.state, leaf.names, leaf.below
-        _check_free(self.leaves.get(place), leaf)
-        self.leaves[place] = leaf
+        else:
+            # What is below the outermost state keeps its names: `rename` is about the keys above it.
+            rest = leaf.name.removeprefix(state.outer).removeprefix(".")
+            kept = match[match.re.groups].removesuffix(".") if rule.pattern.endswith("**") else ""
+            is_above = f".{name}".endswith(f".{rest}") and f".{kept}".endswith(f".{rest}")
+            there = self._new.get(name)
+            has_place = there and there.state and (there.state.kind, there.below) == (state.kind, leaf.below)
+            if not is_above or (kept == rest and has_place):
+                _put(self.exact, name, derived)
+                return
+            above = name.removesuffix(rest).removesuffix(".")
+            derived.names = tuple(part for part in above.split(".") if part and not part.isdecimal())
+            derived.below = leaf.below
+        _put(self.leaves, (state, derived.names, derived.below), derived)
 
 
-def _check_free(other: Leaf | None, leaf: Leaf) -> None:
-    if other is not None and other.pattern is not None:
+def _put(places: dict[Place, Leaf], place: Place, leaf: Leaf) -> None:
+    other = places.get(place)
+    if other is not None and other.rule is not None:
         names = " and ".join(x.origins[0].name for x in (leaf, other))
         raise ValueError(f"rename maps {names} to one name: {leaf.name}")
+    places[place] = leaf
 
 
 def _rules(pattern: str, targets: Targets) -> list[Rule]:
     """Compare the wildcards of both sides: they are the same, or one side lacks one `*` that is a whole part."""
     rules: list[Rule] = []
     for target in [targets] if isinstance(targets, str) else targets or []:
-        have, want = _wildcards(pattern), _wildcards(target)
+        have, want = (list(_WILDCARD.finditer(f"{side}.")) for side in (pattern, target))
         lost, added = _extra(have, want), _extra(want, have)
-        if [text for text, _ in have] == [text for text, _ in want]:
+        if [x[0] for x in have] == [x[0] for x in want]:
             rules.append(Rule(pattern, target))
         elif lost or len(added) == 1:
             rules.append(Rule(pattern, target, tuple(lost), *added))
@@ -439,23 +387,10 @@ def _rules(pattern: str, targets: Targets) -> list[Rule]:
     return rules
 
 
-def _extra(more: list[tuple[str, bool]], fewer: list[tuple[str, bool]]) -> list[int]:
+def _extra(more: list[re.Match[str]], fewer: list[re.Match[str]]) -> list[int]:
     """Return the whole-part `*` of the one list without which it has the wildcards of the other."""
-    texts = [text for text, _ in fewer]
-    return [
-        i
-        for i, (text, is_part) in enumerate(more)
-        if text == "*" and is_part and [x for j, (x, _) in enumerate(more) if j != i] == texts
-    ]
-
-
-def _wildcards(pattern: str) -> list[tuple[str, bool]]:
-    """Return the wildcards of a glob, and whether each is a whole part."""
-    text = f"{pattern}."
-    return [
-        (match[0], text[match.start() - 1 : match.start()] in ("", ".") and text.startswith(".", match.end()))
-        for match in _WILDCARD.finditer(text)
-    ]
+    texts, wanted = [x[0] for x in more], [x[0] for x in fewer]
+    return [i for i, x in enumerate(more) if x[1] and texts[:i] + texts[i + 1 :] == wanted]
 
 
 def _substitute(target: str, groups: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import glob
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -19,6 +19,12 @@ _WITH_NEAREST = 10  # of these, those with the nearest names
 _INDEX = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 
 Kind = Literal["kept", "fresh", "dropped", "refused", "missing"]
+_TITLES: dict[str, str] = {
+    "fresh": "The old tree has no value for:",
+    "refused": "Another shape, which needs convert or resize, or another dtype, which needs cast=True (new | old):",
+    "dropped": "The new tree has no place for:",
+    "missing": "rename leads to names that the new tree does not have:",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,41 +108,30 @@ def check_strict(
         renamed: the old leaves, with the names that `rename` gives them.
         hints: what else to say.
     """
-    lacking, refused, unused, missing = (
-        [row for row in rows if row.strict] for rows in (report.fresh, report.refused, report.dropped, report.missing)
-    )
-    if not (lacking or refused or unused or missing):
+    left = {kind: [row for row in report if row.kind == kind and row.strict] for kind in _TITLES}
+    if not any(left.values()):
         return
-    left = {row.path for row in unused}
-    near = [f"; the nearest names left over: {nearest(row.path, [*left])}" for row in lacking[:_WITH_NEAREST] if left]
-    parts = {
-        "The old tree has no value for:": [
-            f"{_named(row)} ({row.new}){near[i] if i < len(near) else ''}" for i, row in enumerate(lacking)
-        ],
-        "Another shape, which needs convert or resize, or another dtype, which needs cast=True (new | old):": [
-            f"{_named(row)} ({row.new} | {row.old})" for row in refused
-        ],
-        "The new tree has no place for:": [f"{_named(row)} ({row.old})" for row in unused],
-        "rename leads to names that the new tree does not have:": [f"{_named(row)} ({row.old})" for row in missing],
-    }
+    lacking, refused, unused = ([row.path for row in left[kind]] for kind in ("fresh", "refused", "dropped"))
     lines = ["graft: leaves are left. Pass strict=False for a report instead of this error."]
-    for title, items in parts.items():
-        lines += [title, *(f"  {item}" for item in items[:_LISTED])] if items else []
-        lines += [f"  and {len(items) - _LISTED} more"] if len(items) > _LISTED else []
+    for kind, rows in left.items():
+        lines += [_TITLES[kind]] * bool(rows)
+        for i, row in enumerate(rows[:_LISTED]):
+            sides = " | ".join(side for side in (row.new, row.old) if side != "nothing")
+            is_near = kind == "fresh" and unused and i < _WITH_NEAREST
+            near = f"; the nearest names left over: {nearest(row.path, unused)}" if is_near else ""
+            lines.append(f"  {row.path or '(the root)'} ({sides}){near}")
+        lines += [f"  and {len(rows) - _LISTED} more"] * (len(rows) > _LISTED)
     lines += hints
-    if any(row.path in left for row in lacking):
+    there = set(unused)
+    if there.intersection(lacking):
         lines += ["A name that both trees have is in states of two classes. From one to another, rename full paths."]
     lines += ["If a name has changed, pass rename={old: new}. To keep these new values and drop these old ones, pass"]
-    keep = cover([row.path for row in (*lacking, *refused)], [row.path for row in report.kept])
-    drop = cover([*left], [leaf.name for leaf in old if leaf.name not in left])
-    lines += [f"  fresh={_literal([*fresh, *keep])},"] if keep else []
-    given = _without(renamed, {row.path for row in missing})
-    lines += [f"  rename={_literal(dict.fromkeys(drop) | given)},"] if drop or missing else []
+    keep = cover([*lacking, *refused], [row.path for row in report.kept])
+    drop = cover(unused, [leaf.name for leaf in old if leaf.name not in there])
+    lines += [f"  fresh={_literal([*fresh, *keep])},"] * bool(keep)
+    given = _without(renamed, {row.path for row in left["missing"]})
+    lines += [f"  rename={_literal(dict.fromkeys(drop) | given)},"] * bool(drop or left["missing"])
     raise ValueError("\n".join(lines))
-
-
-def _named(row: Grafted) -> str:
-    return row.path or "(the root)"
 
 
 def _literal(x: PyTree) -> str:
@@ -163,7 +158,7 @@ def cover(names: Sequence[str], others: Sequence[str]) -> list[str]:
     # One `*` for the layers of a model, if that matches nothing else.
     starred = [_INDEX.sub("*", each) for each in globs]
     patterns = PatternSet(starred)
-    wrong = {starred[i] for name in others for i in patterns.matching(patterns.place(name), name)}
+    wrong = {starred[i] for name in others for i in patterns.place(name).ends}
     several = Counter(_INDEX.sub("*", each) for each in set(globs))
     return list(
         dict.fromkeys(
@@ -174,22 +169,22 @@ def cover(names: Sequence[str], others: Sequence[str]) -> list[str]:
 
 def _without(renamed: RenamedTree, missing: Container[str]) -> dict[str, Targets]:
     """Return the argument `rename` without the targets that lead to these names."""
-    there = [leaf for leaf in renamed.derived if leaf.name not in missing]
-    useful = {(leaf.pattern, leaf.target) for leaf in there}
-    special: dict[str, Targets] = {}
+    there: dict[str, list[str]] = defaultdict(list)
     for leaf in renamed.derived:
-        if leaf.name in missing and (leaf.pattern, leaf.target) in useful:
-            special[leaf.source_name] = [
-                x.name for x in there if (x.pattern, x.source_name) == (leaf.pattern, leaf.source_name)
-            ]
-    useless = {(leaf.pattern, leaf.target) for leaf in renamed.derived if leaf.name in missing} - useful
+        if leaf.name not in missing:
+            there[leaf.source].append(leaf.name)
+    useful = {leaf.rule for leaf in renamed.derived if leaf.name not in missing}
+    useless = {leaf.rule[:2] for leaf in renamed.derived if leaf.rule and leaf.rule not in useful}
     given: dict[str, Targets] = {
         pattern: targets
         if targets is None or isinstance(targets, str)
         else [x for x in targets if (pattern, x) not in useless]
         for pattern, targets in renamed.rename.items()
     }
-    return special | {pattern: targets for pattern, targets in given.items() if pattern not in special}
+    special: dict[str, Targets] = {
+        leaf.source: there[leaf.source] for leaf in renamed.derived if leaf.name in missing and leaf.rule in useful
+    }
+    return special | given | special
 
 
 def other_lengths(sources: Mapping[Leaf, Sequence[Leaf]], new: Iterable[Leaf], old: Iterable[Leaf]) -> str:
@@ -226,11 +221,19 @@ def _ends(left: Iterable[Leaf], matched: Sequence[tuple[Leaf, Leaf]]) -> dict[st
         left: the leaves that are left.
         matched: the other leaves of the same tree, and where `rename` has put the old leaf of each.
     """
-    alike = {(where, rest) for leaf, _ in matched for where, _, rest in _entries(leaf)}
+    alike: set[tuple[tuple[str, str], str]] = set()
     last: dict[tuple[str, str], tuple[int, bool]] = {}
     for leaf, source in matched:
-        for position, (where, i, _) in enumerate(_entries(leaf)):
-            last[where] = max((i, _is_named(source, position)), last.get(where, (0, False)))
+        origin = source.origins[0]
+        match = match_glob(source.rule.pattern, origin.name) if source.rule else None
+        spans = match.regs[1:] if match else ()
+        starts = [x.start() + len(origin.name) - len(origin.below) for x in _INDEX.finditer(origin.below)]
+        for position, (where, i, rest) in enumerate(_entries(leaf)):
+            # Whether `rename` reaches the index: `layers.1.**` and `layers.**` do, `**` does not.
+            start = starts[position] if match and position < len(starts) else None
+            is_named = start is not None and not any(begin < start < end for begin, end in spans)
+            alike.add((where, rest))
+            last[where] = max((i, is_named), last.get(where, (0, False)))
     found: dict[str, tuple[int, int]] = {}
     for leaf in left:
         for where, i, rest in _entries(leaf):
@@ -238,17 +241,6 @@ def _ends(left: Iterable[Leaf], matched: Sequence[tuple[Leaf, Leaf]]) -> dict[st
             if (where, rest) in alike and i > end and not is_named:
                 found[where[1]] = max(i + 1, found.get(where[1], (0, 0))[0]), end + 1
     return found
-
-
-def _is_named(source: Leaf, position: int) -> bool:
-    """Whether a pattern of `rename` reaches an index of an old leaf: `layers.1.**` or `layers.**` do, `**` does not."""
-    origin = source.origins[0]
-    match = match_glob(source.pattern, origin.name) if source.pattern else None
-    starts = [found.start() for found in _INDEX.finditer(origin.below)]
-    if match is None or position >= len(starts):
-        return False
-    index = starts[position] + len(origin.name) - len(origin.below)
-    return not any(start < index < end for start, end in match.regs[1:])
 
 
 def _entries(leaf: Leaf) -> Iterator[tuple[tuple[str, str], int, str]]:
