@@ -343,7 +343,7 @@ TREES: dict[str, Any] = {
 @pytest.mark.parametrize("name", TREES)
 def test_a_tree_in_the_place_of_a_list_of_trees_is_an_error(name: str) -> None:
     stack = inspect.unwrap(tk.tree_stack)  # beartype would be the first to say so
-    with pytest.raises(TypeError, match=rf"found an? \w+.*: write tree_stack\(\[tree\]\)"):
+    with pytest.raises(TypeError, match=r"found an? \w+.*: write tree_stack\(\[tree\]\)"):
         stack(TREES[name])
 
 
