@@ -4,8 +4,8 @@
     python -m tests.optax.sharding_laws quick                 the same, with a few cases
     python -m tests.optax.sharding_laws 127.0.0.1:1234 0      4 of them in this one, process 0 of 2
 
-Prints, as JSON in its last line, what went wrong with each case: an empty string where nothing did. `test_sharding.py`
-runs both.
+Prints, as JSON in its last line, what went wrong with each case: an empty string where nothing did.
+`test_preserve_sharding.py` runs both.
 """
 
 import contextlib

@@ -27,21 +27,22 @@ def expected(history: list[Any], decay: Decay, debias: bool = True) -> Any:
     return total / weights
 
 
-def train(tx: Any, params: Any, steps: int, kind: str = "f32", **extra: Any) -> tuple[list[Any], Any]:
-    """The initial params and those after each step, and the state."""
+def train(tx: Any, params: Any, steps: int, kind: str = "f32") -> tuple[list[Any], list[Any]]:
+    """The initial params and state, and those after each step."""
 
     @eqx.filter_jit
     def step(params: Any, state: Any) -> Any:
         grads = cases.grads_of(kind, params)
-        updates, state = tx.update(grads, state, params, **extra)
+        updates, state = tx.update(grads, state, params)
         return tko.apply_updates(params, updates), state
 
     state = tx.init(params)
-    history = [params]
+    history, states = [params], [state]
     for _ in range(steps):
         params, state = step(params, state)
         history.append(params)
-    return history, state
+        states.append(state)
+    return history, states
 
 
 KINDS = ["f32", "c64", "none", "bare", "namedtuple", "eqx_raw", "node", "legacy", "nnx", "linen", "int_key"]
@@ -56,11 +57,17 @@ DECAYS: dict[str, Decay] = {
 }
 
 
-@pytest.mark.parametrize("debias", [True, False])
-@pytest.mark.parametrize(("kind", "name"), [*[(kind, "0.5") for kind in KINDS], *[("f32", name) for name in DECAYS]])
+@pytest.mark.parametrize(
+    ("kind", "name", "debias"),
+    [
+        *[(kind, "0.5", i % 2 == 0) for i, kind in enumerate(KINDS)],
+        *[("f32", name, debias) for name in DECAYS if name != "0.5" for debias in (True, False)],
+        ("f32", "0.5", False),
+    ],
+)
 def test_it_is_the_weighted_mean_of_the_params_after_each_step(kind: str, name: str, debias: bool) -> None:
     params, decay = cases.make(kind), DECAYS[name]
-    history, state = train(tko.chain(tko.sgd(0.1), tko.params_ema(decay, debias)), params, 4, kind)
+    history, (*_, state) = train(tko.chain(tko.sgd(0.1), tko.params_ema(decay, debias)), params, 4, kind)
     average = tko.get_ema(state, history[-1])
     assert cases.signature(average)[0] == cases.signature(history[-1])[0]
     for x, *xs in zip(jax.tree.leaves(average), *map(jax.tree.leaves, history), strict=True):
@@ -108,19 +115,18 @@ PLACES: dict[str, Around] = {
 def test_it_is_exact_wherever_it_is(place: str, debias: bool, name: str) -> None:
     decay = DECAYS[name]
     params = {"w": jnp.linspace(0.5, 2.0, 6).reshape(2, 3), "b": jnp.ones(3)}
-    tx = PLACES[place](tko.params_ema(decay, debias))
-    for steps in (1, 4):
-        history, state = train(tx, params, steps)
-        average = tko.get_ema(state, history[-1])
+    history, states = train(PLACES[place](tko.params_ema(decay, debias)), params, 4)
+    for n in (1, 4):
+        average, seen = tko.get_ema(states[n], history[n]), history[: n + 1]
         for key in params:
-            np.testing.assert_allclose(average[key], expected([p[key] for p in history], decay, debias), rtol=2e-6)
+            np.testing.assert_allclose(average[key], expected([p[key] for p in seen], decay, debias), rtol=2e-6)
 
 
 @pytest.mark.parametrize("place", ["last", "first"])
 @pytest.mark.parametrize("in_round", [0, 1, 2])
 def test_inside_multi_steps_it_counts_rounds_also_in_the_middle_of_one(place: str, in_round: int) -> None:
     tx = tko.MultiSteps(PLACES[place](tko.params_ema(0.5)), 3)
-    history, state = train(tx, cases.arrays(), 6 + in_round)
+    history, (*_, state) = train(tx, cases.arrays(), 6 + in_round)
     assert int(optax.tree.get(state, "ema_count")) == 2
     for key in ("w", "b"):
         average = tko.get_ema(state, history[-1])[key]
@@ -130,7 +136,7 @@ def test_inside_multi_steps_it_counts_rounds_also_in_the_middle_of_one(place: st
 @pytest.mark.parametrize("wrap", [tko.conditionally_transform, tko.conditionally_mask])
 def test_inside_a_conditional_wrapper_it_has_the_params_before_steps_that_run_it(wrap: Any) -> None:
     tx = wrap(tko.chain(tko.params_ema(0.5), tko.sgd(0.1)), lambda step: step % 2 == 0)
-    history, state = train(tx, jnp.arange(3.0), 6)
+    history, (*_, state) = train(tx, jnp.arange(3.0), 6)
     seen = [history[0], history[2], history[4], history[6]]
     np.testing.assert_allclose(tko.get_ema(state, history[-1]), expected(seen, 0.5), rtol=2e-6)
 
@@ -205,9 +211,9 @@ def test_the_first_params_that_count_replace_what_was_there(initial: float) -> N
 def test_a_schedule_that_begins_with_1_leaves_the_average_finite() -> None:
     decay = lambda t: jnp.where(t < 2, 1.0, 0.5)  # noqa: E731
     with jax.debug_nans(True):
-        history, state = train(tko.chain(tko.params_ema(decay), tko.sgd(0.1)), jnp.arange(1.0, 4.0), 4)
+        history, (*_, state) = train(tko.chain(tko.params_ema(decay), tko.sgd(0.1)), jnp.arange(1.0, 4.0), 4)
     np.testing.assert_allclose(tko.get_ema(state, history[-1]), (history[3] + 2 * history[4]) / 3, rtol=2e-6)
-    history, state = train(tko.chain(tko.params_ema(decay), tko.sgd(0.1)), jnp.arange(1.0, 4.0), 2)
+    history, (*_, state) = train(tko.chain(tko.params_ema(decay), tko.sgd(0.1)), jnp.arange(1.0, 4.0), 2)
     np.testing.assert_array_equal(tko.get_ema(state, history[-1]), history[-1])
 
 
@@ -215,7 +221,7 @@ def test_a_schedule_that_begins_with_1_leaves_the_average_finite() -> None:
 def test_the_decay_may_be_injected(name: str) -> None:
     decay = DECAYS[name]
     tx = tko.chain(tko.sgd(0.1), tko.inject_hyperparams(tko.params_ema)(decay))
-    history, state = train(tx, cases.arrays(), 3)
+    history, (*_, state) = train(tx, cases.arrays(), 3)
     found = tko.get_ema(state, history[-1])["w"]
     np.testing.assert_allclose(found, expected([p["w"] for p in history], decay), rtol=2e-6)
 
@@ -241,7 +247,7 @@ def test_with_warm_up_and_without_debiasing_it_is_kauldron_s() -> None:
 def test_what_masked_leaves_out_is_taken_from_the_params() -> None:
     model = cases.model()
     tx = tko.chain(tko.sgd(0.1), tko.masked(tko.params_ema(0.5), lambda p: jax.tree.map(lambda x: x.ndim > 1, p)))
-    history, state = train(tx, model, 3)
+    history, (*_, state) = train(tx, model, 3)
     average = tko.get_ema(state, history[-1])
     assert average.mlp.layers[0].bias is history[-1].mlp.layers[0].bias
     weights = [m.mlp.layers[0].weight for m in history]

@@ -1,6 +1,6 @@
 """schedule_free_eval_params: for raw models, with dtypes preserved, wherever in a state it is.
 
-get_ema, which searches in the same way, is in test_params_ema.py.
+get_ema, which searches in the same way, is in test_average.py.
 """
 
 import types

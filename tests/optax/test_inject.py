@@ -358,7 +358,7 @@ def test_a_function_that_is_not_a_schedule_is_an_error_that_says_static_args(val
 
 def test_a_model_for_a_rate_is_not_written_out() -> None:
     tx = tko.inject_hyperparams(tko.adam)(cases.model().mlp)
-    with pytest.raises(TypeError, match=r"^the argument 'learning_rate' of adam is an? \w+, .*it raised") as caught:
+    with pytest.raises(TypeError, match=r"^the argument 'learning_rate' of adam is an MLP, .*it raised") as caught:
         tx.init(cases.arrays())
     assert len(str(caught.value)) < 700
 
