@@ -279,7 +279,11 @@ def _replace(params: T, trees: dict[KeyPath, PyTree], what: str, value: Callable
 
 def _parts(tree: PyTree, params: Params, what: str) -> list[Any]:
     """Return what a tree like the params has for each of their leaves, None where it leaves them out."""
-    tree = jtu.tree_map(lambda x: None if is_placeholder(x) else x, tree, is_leaf=is_placeholder)
+
+    def none_for_placeholder(x: object) -> Any:
+        return None if is_placeholder(x) else x
+
+    tree = jtu.tree_map(none_for_placeholder, tree, is_leaf=is_placeholder)
     try:
         return flatten_updates(jtu.tree_structure(params), tree, what)
     except ValueError:  # in Flax, variables of the state and of the model are of other classes
