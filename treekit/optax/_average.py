@@ -93,9 +93,8 @@ def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[Para
             raise ValueError(f"decay must be at least 0 and less than 1, found {decay!r}")
 
     def init(params: Params) -> ParamsEmaState:
-        def start(x: Any) -> Array:  # a copy, since a NumPy array may change
-            copy: Array = jnp.array(widen(x) if issubdtype(x.dtype, jnp.inexact) else x.astype(float))
-            return copy
+        def start(x: Any) -> Any:  # a copy, since a NumPy array may change
+            return jnp.array(widen(x) if issubdtype(x.dtype, jnp.inexact) else x.astype(float))
 
         total = jnp.asarray(0.0 if debias else 1.0, float)
         return ParamsEmaState(jnp.zeros([], jnp.int32), jnp.zeros([], float), total, jtu.tree_map(start, params))
@@ -125,10 +124,9 @@ def _total_and_share(state: ParamsEmaState) -> tuple[Array, Array]:
     return total, jnp.where(has_weight, weight / jnp.where(has_weight, total, 1), 1)
 
 
-def _mix(share: Array, average: Any, param: Any) -> Array:
+def _mix(share: Array, average: Any, param: Any) -> Any:
     share, param = share.astype(average.dtype), param.astype(average.dtype)
-    mixed: Array = jnp.where(share == 1, param, average + share * (param - average))
-    return mixed
+    return jnp.where(share == 1, param, average + share * (param - average))
 
 
 def get_ema(state: OptState, params: T) -> T:
@@ -169,11 +167,7 @@ def get_ema(state: OptState, params: T) -> T:
                 )
     shares = {path: _total_and_share(ema)[1] for path, ema in found.items()}
     averages = {path: ema.params_ema for path, ema in found.items()}
-    leaves, treedef = jtu.tree_flatten(params)
-    for i, (path, average) in _by_leaf(averages, params, "averages of the params").items():
-        if has_gradient(leaves[i]):
-            leaves[i] = _mix(shares[path], average, leaves[i])
-    return cast_tree_like(params, treedef.unflatten(leaves))
+    return _replace(params, averages, "averages of the params", lambda path, x, param: _mix(shares[path], x, param))
 
 
 # States of wrappers that do not pass on the updates of the transformation inside; a step that
@@ -238,21 +232,18 @@ def schedule_free_eval_params(state: OptState, params: T) -> T:
                     "chain and may change its updates. The params then differ from those that schedule_free computes. "
                     "Put it last"
                 )
-    leaves, treedef = jtu.tree_flatten(params)
-    for i, (path, z) in _by_leaf({path: x.z for path, x in found.items()}, params, "states of schedule_free").items():
-        if has_gradient(leaves[i]):
-            (b1,) = jtu.tree_leaves(found[path].b1)  # in nnx it is inside a variable
-            leaves[i] = (leaves[i] - (1.0 - b1) * z) / b1
-    return cast_tree_like(params, treedef.unflatten(leaves))
+
+    def evaluated(path: KeyPath, z: Any, param: Any) -> Any:
+        (b1,) = jtu.tree_leaves(found[path].b1)  # in nnx it is inside a variable
+        return (param - (1.0 - b1) * z) / b1
+
+    return _replace(params, {path: x.z for path, x in found.items()}, "states of schedule_free", evaluated)
 
 
 def _find(state: OptState, kind: type[Any]) -> dict[KeyPath, Any]:
     """Return the states of one class, by key path."""
-
-    def stop(x: object) -> bool:
-        return isinstance(x, kind)
-
-    return {path: x for path, x in jtu.tree_flatten_with_path(state, is_leaf=stop)[0] if stop(x)}
+    leaves = jtu.tree_flatten_with_path(state, is_leaf=lambda x: isinstance(x, kind))[0]
+    return {path: x for path, x in leaves if isinstance(x, kind)}
 
 
 def _way(state: OptState, path: KeyPath) -> list[tuple[Any, Any]]:
@@ -263,9 +254,9 @@ def _way(state: OptState, path: KeyPath) -> list[tuple[Any, Any]]:
     return list(zip(nodes, path, strict=False))
 
 
-def _by_leaf(trees: dict[KeyPath, PyTree], params: Params, what: str) -> dict[int, tuple[KeyPath, Any]]:
-    """Return, for each leaf of the params that one of the trees has, the path of that tree and its array."""
-    treedef = jtu.tree_structure(params)
+def _replace(params: T, trees: dict[KeyPath, PyTree], what: str, value: Callable[[KeyPath, Any, Any], Any]) -> T:
+    """Replace each param of which one of the trees has an array by `value(path of that tree, array, param)`."""
+    leaves, treedef = jtu.tree_flatten(params)
     found: dict[int, tuple[KeyPath, Any]] = {}
     for path, tree in trees.items():
         for i, x in enumerate(_parts(tree, params, f"{what} in the state")):
@@ -275,14 +266,15 @@ def _by_leaf(trees: dict[KeyPath, PyTree], params: Params, what: str) -> dict[in
                 paths = ", ".join(map(path_text, trees))
                 raise ValueError(f"the state has several {what}, at {paths}: pass the part that has the one you mean")
             found[i] = path, x
-    leaves = treedef.flatten_up_to(params)
-    for i, (_, x) in found.items():
+    for i, (path, x) in found.items():
         if not jtu.all_leaves([x]) or shape_of(x) != shape_of(leaves[i]):
             raise ValueError(
                 f"the {what} in the state do not fit the params: at {leaf_path_text(params, i)}, the params have "
                 f"{describe(leaves[i])}, and the {what} {describe(x)}. Pass the params that are trained"
             )
-    return found
+        if has_gradient(leaves[i]):
+            leaves[i] = value(path, x, leaves[i])
+    return cast_tree_like(params, treedef.unflatten(leaves))
 
 
 def _parts(tree: PyTree, params: Params, what: str) -> list[Any]:

@@ -5,11 +5,9 @@ cores, are composed."""
 
 import functools
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array
 
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import (
@@ -35,6 +33,7 @@ from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, TransformationLike, Updates
 from treekit._mismatch import flatten_updates
 from treekit._trainable import declared_frozen
+from treekit.optax._explain import explain_init, explain_update, gradient_of_integers
 from treekit.optax._preserve import keep_state, preserve_dtypes
 from treekit.optax._state_map import is_params_placeholder, is_placeholder, leaves_by_param, map_state
 from treekit.optax._transformation import (
@@ -70,15 +69,18 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
     def init(params: Params) -> Any:
         if is_params_placeholder(params):  # a placeholder for any params
             return inner_init(params)
-        _check_has_place_for_params(params)
-        crossing = Crossing(None, params, is_init=True)
+        if params is not None and jtu.all_leaves([params]) and not is_parameter(params):
+            advice = "an instance of this class" if isinstance(params, type) else "a pytree with arrays"
+            raise TypeError(
+                f"init takes the params, or a model, and received {describe_value(params)}, which has no parameters. "
+                f"Pass {advice}; a class of your own must be registered, with treekit.node or treekit.register_node"
+            )
+        crossing = Crossing(None, params)
         inside_params = crossing.enter_params()
         with showing(crossing.originals, params, crossing.frozen):
             try:
                 return inner_init(inside_params)
             except Exception as error:
-                from treekit.optax._explain import explain_init
-
                 explain_init(error, inner_init, inside_params)
                 raise
 
@@ -87,22 +89,12 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
             return inner.update(updates, state, params, **extra)
 
         crossing = Crossing(updates, params, state)
-        new_updates, new_state = _run_inside(update_inside, crossing, inner, updates, state, params, extra)
+        new_updates, new_state = crossing.run(update_inside, inner, extra)
         new_state, accumulated = crossing.hold_missing(state, new_state)
         return crossing.leave(new_updates, accumulated), new_state
 
     init.__qualname__, update.__qualname__ = "init", "update"  # which Python's errors of missing arguments show
     return GradientTransformation(init, update, core)
-
-
-def _check_has_place_for_params(params: Params) -> None:
-    """Raise a TypeError for a leaf that cannot be a parameter: a class, a function, a string, a key."""
-    if params is not None and jtu.all_leaves([params]) and not is_parameter(params):
-        advice = "an instance of this class" if isinstance(params, type) else "a pytree with arrays"
-        raise TypeError(
-            f"init takes the params, or a model, and received {describe_value(params)}, which has no parameters. Pass "
-            f"{advice}; a class of your own must be registered, with treekit.node or treekit.register_node"
-        )
 
 
 def whole_step(
@@ -121,13 +113,13 @@ def whole_step(
         return apply(params, updates), state
 
     def apply_inside(inside_params: Params, updates: Updates) -> Any:
-        return crossing.enter(apply(crossing.restore(inside_params, params), crossing.leave(updates)))
+        return crossing.enter(apply(crossing.restore(inside_params, params), crossing.leave(updates, {})))
 
     def step_inside(grads: Updates, params: Params, extra: dict[str, Any]) -> Any:
         new_params, new_state = step(grads, state, params, extra, apply_inside)
         return new_params, keep_state(state, params, new_state)
 
-    new_params, new_state = _run_inside(step_inside, crossing, preserve_dtypes(core), grads, state, params, extra)
+    new_params, new_state = crossing.run(step_inside, preserve_dtypes(core), extra)
     return crossing.restore(new_params, params), new_state
 
 
@@ -142,11 +134,10 @@ class Crossing:
         updates: the user's updates; in `init`, where nothing has a gradient yet, None.
         params: the user's params, or None.
         state: the state, which shows for which params it was made; None if for these.
-        is_init: whether `init` is called.
 
     Attributes:
         originals: maps the id of an array that cores see to the array and the user's leaf that it represents; complete
-            after `enter_params` and `enter_updates`.
+            when params and updates have been entered.
         frozen: which leaves are declared not to be trained, as `declared_frozen` returns it.
 
     Raises:
@@ -154,14 +145,15 @@ class Crossing:
             key path.
     """
 
-    def __init__(self, updates: Updates, params: Params, state: OptState = None, *, is_init: bool = False) -> None:
-        given = updates if params is None and not is_init else params
+    def __init__(self, updates: Updates, params: Params, state: OptState = None) -> None:
+        given = updates if params is None else params
         leaves, self._treedef = jtu.tree_flatten(given, is_leaf=is_none)
-        parts = [None] * len(leaves) if is_init else update_parts(self._treedef, updates)
+        parts = [None] * len(leaves) if updates is None else update_parts(self._treedef, updates)
         self.frozen = frozen = declared_frozen(given)
         if frozen is not None:  # what its class declares not to be trained has no state, and no update
             leaves = [None if is_frozen else x for is_frozen, x in zip(frozen, leaves, strict=True)]
             parts = [None if is_frozen else x for is_frozen, x in zip(frozen, parts, strict=True)]
+        self._outside, self._state = (updates, params), state
         self._params = None if params is None else leaves
         self._updates = list(map(_none_if_missing, parts))
         self._covered = _covered_leaves(state, given, self._updates if params is None else leaves, self._updates)
@@ -179,25 +171,35 @@ class Crossing:
         """
         trios = zip(self._keep, self._params or self._covered, self._updates, strict=True)
         return all(
-            _is_plain(param) and update is not None if keep else not isinstance(param, (np.ndarray, np.generic))
+            isinstance(param, untyped.Array) and is_inexact_parameter(param) and update is not None
+            if keep
+            else not isinstance(param, (np.ndarray, np.generic))
             for keep, param, update in trios
         )
+
+    def run(
+        self, step: Callable[[Any, Any, dict[str, Any]], tuple[Any, Any]], inner: Core, extra: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        """Call `step` with updates, params and extra arguments as cores see them, and explain its error by `inner`."""
+        updates, params = self._outside
+        inside_updates, inside_params = self._enter(self._updates, as_array), self.enter_params()
+        views = view_extra_args(extra, updates, params, inside_params, self.enter, self.restore)
+        with showing(self.originals, updates if params is None else params, self.frozen):
+            try:
+                return step(inside_updates, inside_params, views)
+            except Exception as error:
+                explain_update(error, inner, inside_updates, self._state, inside_params, views)
+                raise
 
     def enter_params(self) -> Any:
         """Return the params as cores see them, or None."""
         return None if self._params is None else self._enter(self._params, _as_inexact)
 
-    def enter_updates(self) -> Any:
-        """Return the updates as cores see them."""
-        return self._enter(self._updates, as_array)
-
     def enter(self, tree: PyTree) -> Any:
         """Return a tree like the params, with None for leaves that are not parameters and zeros for missing updates."""
         return self._enter(list(map(_none_if_missing, update_parts(self._treedef, tree))), as_array)
 
-    def leave(self, new_updates: Updates, accumulated: Mapping[int, Any] = MappingProxyType({})) -> Any:
-        from treekit.optax._explain import gradient_of_integers
-
+    def leave(self, new_updates: Updates, accumulated: Mapping[int, Any]) -> Any:
         """Return the updates in the user's form: None for leaves that had no update.
 
         Args:
@@ -233,18 +235,15 @@ class Crossing:
         params = self._treedef.unflatten([x if keep else None for x, keep in covered])
         olds, treedef = jtu.tree_flatten(state)
         news = jtu.tree_leaves(new_state)
-        entries = map_state(state, params)
+        found = [(n, x.param, x) for n, x in enumerate(map_state(state, params)) if x.param is not None]
+        found = [(n, i, x) for n, i, x in found if missing[i]]
         accumulated: dict[int, Any] = {}
-        for old, entry in zip(olds, entries, strict=True):
-            i = entry.param
-            if i is not None and missing[i] and entry.role == "accumulator" and has_gradient(self._covered[i]):
-                accumulated[i] = accumulated.get(i, False) | jnp.array(old != 0).any()
-        for n, (old, entry) in enumerate(zip(olds, entries, strict=True)):
-            i = entry.param
-            if i is None or not missing[i] or entry.role not in ("moment", "params"):
-                continue
-            if (entry.owner, entry.field) not in _OF_ONE_STEP:
-                news[n] = jnp.where(accumulated[i], news[n], old) if i in accumulated else old
+        for n, i, x in found:
+            if x.role == "accumulator" and has_gradient(self._covered[i]):
+                accumulated[i] = accumulated.get(i, False) | jnp.array(olds[n] != 0).any()
+        for n, i, x in found:
+            if x.role in ("moment", "params") and (x.owner, x.field) not in _OF_ONE_STEP:
+                news[n] = jnp.where(accumulated[i], news[n], olds[n]) if i in accumulated else olds[n]
         return treedef.unflatten(news), accumulated
 
     def restore(self, inside_params: Params, params: Params) -> Any:
@@ -261,8 +260,10 @@ class Crossing:
             if not keep:
                 return None
             shown = jnp.zeros_like(_as_inexact(leaf)) if x is None else as_leaf(x)
+            if x is None:  # integers of this shape, which filters by dtype leave out, since they have no gradient
+                x = np.broadcast_to(0, shown.shape) if shown.ndim else 0.0
             if shown is not x:
-                self.originals[id(shown)] = (shown, _without_gradient(shown) if x is None else x)
+                self.originals[id(shown)] = (shown, x)
             return shown
 
         return self._treedef.unflatten(map(convert, self._keep, parts, self._covered))
@@ -290,28 +291,6 @@ class Crossing:
         return leaf_path_text(self._treedef.unflatten(self._covered), i, is_none)
 
 
-def _run_inside(
-    run: Callable[[Any, Any, dict[str, Any]], tuple[Any, Any]],
-    crossing: Crossing,
-    inner: Core,
-    updates: Updates,
-    state: OptState,
-    params: Params,
-    extra: dict[str, Any],
-) -> tuple[Any, Any]:
-    """Call `run` with updates, params and extra arguments as cores see them, and explain its error."""
-    inside_updates, inside_params = crossing.enter_updates(), crossing.enter_params()
-    views = view_extra_args(extra, updates, params, inside_params, crossing.enter, crossing.restore)
-    with showing(crossing.originals, updates if params is None else params, crossing.frozen):
-        try:
-            return run(inside_updates, inside_params, views)
-        except Exception as error:
-            from treekit.optax._explain import explain_update
-
-            explain_update(error, inner, inside_updates, state, inside_params, views)
-            raise
-
-
 # Fields with what the last step computed, which the next one replaces.
 _OF_ONE_STEP = {
     ("SAMState", "cache"),
@@ -334,15 +313,6 @@ def _as_inexact(param: object) -> Any:
     if issubdtype(dtype_of(x), jnp.inexact):  # dtype_of, since to NumPy and Equinox an array in bf16 is not inexact
         return x
     return cast_like(x, untyped.ShapeDtypeStruct((), promoted_dtype(x, 0.0)))
-
-
-def _without_gradient(shown: Array) -> Any:
-    """Return integers of the shape of an array: filters by dtype then leave out this leaf, which has no gradient."""
-    return np.broadcast_to(0, shown.shape) if shown.ndim else 0.0
-
-
-def _is_plain(param: object) -> bool:
-    return isinstance(param, untyped.Array) and is_inexact_parameter(param)
 
 
 def _is_of_objects(param: object) -> bool:

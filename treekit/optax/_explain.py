@@ -46,19 +46,17 @@ def explain_update(
         shown = None if params is None else hide(params)
         return core.update(hide(updates), core.init(hide(given)), shown, **extra)
 
-    def works_without(hide: Callable[[Any], Any]) -> bool:
-        shown = None if params is None else hide(params)
-        return _runs(lambda: core.update(hide(updates), state, shown, **extra))
-
-    def works_with(params: Params) -> bool:
+    def works(updates: Updates, params: Params) -> bool:
         return _runs(lambda: core.update(updates, state, params, **extra))
+
+    def works_without(hide: Callable[[Any], Any]) -> bool:
+        return works(hide(updates), None if params is None else hide(params))
 
     _explain(
         error,
         _missing_arguments(error)
-        or _missing_params(params, updates, works_with)
-        or _wrong_gradient(updates, given)
-        or _gradient_of_integers(given, updates, works_without)
+        or (params is None and not works(updates, None) and works(updates, updates) and _NEEDS_PARAMS)
+        or _wrong_gradient(updates, given, works_without)
         or _wrong_state(core, state, given)
         or _wrong_leaf(error, given, update),
     )
@@ -90,14 +88,11 @@ _EXTRA_ARGUMENTS = {
 }
 
 
-def _missing_params(params: Params, updates: Updates, works_with: Callable[[Any], bool]) -> str:
-    if params is not None or works_with(None) or not works_with(updates):
-        return ""
-    return "the optimizer needs the params, and update was called without: call update(updates, state, params)"
+_NEEDS_PARAMS = "the optimizer needs the params, and update was called without: call update(updates, state, params)"
 
 
-def _wrong_gradient(updates: Updates, params: Params) -> str:
-    pairs = zip(flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False)
+def _wrong_gradient(updates: Updates, params: Params, works_without: Callable[[Callable[[Any], Any]], bool]) -> str:
+    pairs = list(zip(flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False))
     for (path, param), update in pairs:
         if np.shape(update) != np.shape(param):
             return (
@@ -109,31 +104,22 @@ def _wrong_gradient(updates: Updates, params: Params) -> str:
                 f"the gradient at {path_text(path)} is {describe(update)}, and its parameter {describe(param)}: the "
                 "gradient of a real parameter is real. Pass its real part to update"
             )
+    for (path, param), update in pairs:
+        if is_array_without_gradient(original(param)):
+            is_reason = works_without(_without_integers(params))
+            return gradient_of_integers(path_text(path), update, original(param)) if is_reason else ""
     return ""
-
-
-def _gradient_of_integers(
-    params: Params, updates: Updates, works_without: Callable[[Callable[[Any], Any]], bool]
-) -> str:
-    pairs = zip(flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False)
-    found = [(path, original(x), update) for (path, x), update in pairs]
-    found = [(path, x, update) for path, x, update in found if is_array_without_gradient(x)]
-    if not found or not works_without(_without_integers(params)):
-        return ""
-    path, x, update = found[0]
-    return gradient_of_integers(path_text(path), update, x)
 
 
 def _without_integers(params: Params) -> Callable[[Any], Any]:
     """Return a function that replaces the integer arrays of the params by None, in them or in a tree like them."""
     leaves, treedef = jtu.tree_flatten(params)
-    hidden = [is_array_without_gradient(original(x)) for x in leaves]
+    return functools.partial(_hide, treedef, [is_array_without_gradient(original(x)) for x in leaves], None)
 
-    def hide(tree: PyTree) -> Any:
-        parts = zip(hidden, treedef.flatten_up_to(tree), strict=True)
-        return treedef.unflatten([None if is_hidden else x for is_hidden, x in parts])
 
-    return hide
+def _hide(treedef: PyTreeDef, hidden: list[bool], placeholder: object, tree: PyTree) -> Any:
+    parts = zip(hidden, treedef.flatten_up_to(tree), strict=True)
+    return treedef.unflatten([placeholder if is_hidden else x for is_hidden, x in parts])
 
 
 def _wrong_state(core: Core, state: OptState, params: Params) -> str:
@@ -198,12 +184,14 @@ def _wrong_leaf(error: Exception, params: Params, call: Callable[[Callable[[Any]
         params: the params.
         call: what failed; it is given a function that masks them out, in a tree like the params.
     """
-    if _is_raised_by_treekit(error) or _runs(functools.partial(call, _hide_nothing)):
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    is_ours = frame.f_globals.get("__name__", "").startswith("treekit.")
+    if is_ours or _runs(lambda: call(lambda tree: tree)):
         return ""  # it fails for another reason than shapes and structure, such as a lack of memory
     leaves, treedef = flatten_with_path(params, is_none)
     kinds = [None if x is None else np.ndim(x) for _, x in leaves]
     for kind in sorted({*kinds}, key=lambda n: -1 if n is None else n):
-        hide = functools.partial(_hide, treedef, [k == kind for k in kinds])
+        hide = functools.partial(_hide, treedef, [k == kind for k in kinds], optax.MaskedNode())
         if jtu.tree_leaves(hide(params)) and _runs(functools.partial(call, hide)):
             hidden = [(path, x) for (path, x), k in zip(leaves, kinds, strict=True) if k == kind]
             where = f"{describe(hidden[0][1])} at {path_text(hidden[0][0])}"
@@ -212,26 +200,10 @@ def _wrong_leaf(error: Exception, params: Params, call: Callable[[Callable[[Any]
     return ""
 
 
-def _hide_nothing(tree: PyTree) -> Any:
-    return tree
-
-
-def _hide(treedef: PyTreeDef, hidden: list[bool], tree: PyTree) -> Any:
-    parts = zip(hidden, treedef.flatten_up_to(tree), strict=True)
-    return treedef.unflatten([optax.MaskedNode() if is_hidden else x for is_hidden, x in parts])
-
-
 _WITHOUT = {
     True: "Do so: treekit.optax.masked(optimizer, jax.tree.map(treekit.is_array, params, is_leaf=lambda x: x is None))",
     False: "Give such params to another optimizer by treekit.optax.partition, or freeze them by treekit.optax.filtered",
 }
-
-
-def _is_raised_by_treekit(error: Exception) -> bool:
-    module = ""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        module = frame.f_globals.get("__name__", "")
-    return module.startswith("treekit.")
 
 
 def _runs(f: Callable[[], Any]) -> bool:

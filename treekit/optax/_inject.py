@@ -222,12 +222,6 @@ def _sort(
 
 
 def _injected(arguments: _Arguments, hyperparam_dtype: object) -> Core:
-    def make(hyperparams: dict[str, Any], *trees: object) -> Core:
-        """Make the core with these hyperparameters, for trees like these."""
-        if _must_widen(trees, hyperparams):
-            return _in_float32(arguments.make(widen(hyperparams)))
-        return arguments.make(hyperparams)
-
     def init(params: Params) -> optax.InjectStatefulHyperparamsState:
         dtype = _float_dtype(hyperparam_dtype, params)
         states = {name: jtu.tree_map(strengthen, schedule.init()) for name, schedule in arguments.schedules.items()}
@@ -239,7 +233,7 @@ def _injected(arguments: _Arguments, hyperparam_dtype: object) -> Core:
         stored = [_store(arguments, name, x, dtype) for name, x in values.items()]
         # A donated step deletes the arrays of the state, so none of them may be the user's own.
         hyperparams = dict(zip(values, unshared(stored, values.values()), strict=True))
-        inner_state = make(hyperparams, params).init(params)
+        inner_state = arguments.make(_widening(params, hyperparams)(hyperparams)).init(params)
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
@@ -258,8 +252,9 @@ def _injected(arguments: _Arguments, hyperparam_dtype: object) -> Core:
                 # An int that the user put into the state stays one there: scan and cond need a state of equal dtypes.
                 stored[name] = new if new is old or issubdtype(dtype_of(old), jnp.inexact) else strengthen(old)
         states = {name: x.update(state.hyperparams_states[name], **extra) for name, x in schedules.items()}
-        inner = make(hyperparams, updates, params)
-        updates, inner_state = inner.update(updates, state.inner_state, params, **extra)
+        wide = _widening((updates, params), hyperparams)
+        inner = arguments.make(wide(hyperparams))
+        updates, inner_state = inner.update(*wide((updates, state.inner_state, params)), **extra)
         count = optax.safe_increment(state.count)
         return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)
 
@@ -354,22 +349,15 @@ def _float_dtype(stated: object, params: Params) -> Any:
     return jnp.float64 if wide else jnp.float32
 
 
-def _must_widen(trees: PyTree, hyperparams: dict[str, Any]) -> bool:
-    """Whether JAX refuses to multiply arrays: a float8 by another dtype, or any two dtypes if it is strict."""
+def _widening(trees: PyTree, hyperparams: dict[str, Any]) -> Callable[[Any], Any]:
+    """Return a function that casts narrow leaves to f32 if JAX refuses to multiply these arrays, and no leaf otherwise.
+
+    It refuses to multiply a float8 by another dtype, and any two dtypes if promotion is strict.
+    """
     is_strict = untyped.config.jax_numpy_dtype_promotion == "strict"
     arrays = jtu.tree_leaves((trees, hyperparams) if is_strict else trees)
     narrow = {x.dtype for x in arrays if is_narrow(x)}
-    if not (narrow and is_strict):
-        return any(dtype.itemsize == 1 for dtype in narrow)
-    return len({dtype_of(x) for x in arrays if issubdtype(dtype_of(x), jnp.floating)}) > 1
-
-
-def _in_float32(inner: Core) -> Core:
-    """Return a core that computes in float32."""
-    inner_init, inner_update = inner
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        new_updates, new_state = inner_update(widen(updates), widen(state), widen(params), **extra)
-        return new_updates, new_state
-
-    return optax.GradientTransformationExtraArgs(inner_init, update)
+    is_refused = any(dtype.itemsize == 1 for dtype in narrow)
+    if narrow and is_strict:
+        is_refused = len({dtype_of(x) for x in arrays if issubdtype(dtype_of(x), jnp.floating)}) > 1
+    return widen if is_refused else lambda tree: tree

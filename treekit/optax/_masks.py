@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import difflib
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -47,16 +48,12 @@ class LeafSelection:
 
     def inside(self, tree: PyTree) -> Any:
         """Return a tree like the params as the inner transformation sees it."""
-        return self.inside_of(self.parts(tree))
-
-    def inside_of(self, parts: list[Any]) -> Any:
-        """Do what `inside` does, for a tree with these parts."""
-        pairs = zip(self.keep, parts, strict=True)
+        pairs = zip(self.keep, self.parts(tree), strict=True)
         return self.prefix_treedef.unflatten([x if keep else self.placeholder for keep, x in pairs])
 
-    def outside(self, new: Updates, old_parts: list[Any]) -> Any:
-        """Return the updates, given those of the inner transformation and the parts of those it was called with."""
-        triples = zip(self.keep, self.parts(new), old_parts, strict=True)
+    def outside(self, new: Updates, old: Updates) -> Any:
+        """Return the updates, given those of the inner transformation and those it was called for."""
+        triples = zip(self.keep, self.parts(new), self.parts(old), strict=True)
         return self.prefix_treedef.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
 
     def restore(self, inside_params: Params, params: Params) -> Any:
@@ -97,9 +94,8 @@ def apply_to_selection(
         inside, restore = selection.inside, selection.restore
         inside_params = None if params is None else inside(params)
         views = view_extra_args(extra, updates, params, inside_params, inside, restore, any_shape=any_shape)
-        parts = selection.parts(updates)
-        new_updates, new_state = inner_update(selection.inside_of(parts), unwrap(state), inside_params, **views)
-        return selection.outside(new_updates, parts), wrap(new_state)
+        new_updates, new_state = inner_update(inside(updates), unwrap(state), inside_params, **views)
+        return selection.outside(new_updates, updates), wrap(new_state)
 
     def freezes_all(params: Params) -> bool:
         selection = choose(params)
@@ -126,7 +122,12 @@ def choose_filtered(filter_spec: FilterSpec, params: Params) -> LeafSelection:
         check_no_foreign_floats(originals, "filtered")
     else:
         _check_declared(filter_spec, _is_true, is_spec_leaf=_is_bool, name="filter_spec")
-    kept = treedef.flatten_up_to(filter(originals, _none_as_false(filter_spec)))
+
+    def false_for_none(x: object) -> Any:  # so that a spec made from a filtered model fits the raw one
+        return False if x is None else x
+
+    spec = jtu.tree_map(false_for_none, filter_spec, is_leaf=is_none)
+    kept = treedef.flatten_up_to(filter(originals, spec))
     keep = tuple(x is not None for x in kept)
     # A model of integers has no inexact leaves. Any other function was written to select some.
     if leaves and not any(keep) and callable(filter_spec) and filter_spec is not is_inexact_array:
@@ -140,21 +141,9 @@ def choose_filtered(filter_spec: FilterSpec, params: Params) -> LeafSelection:
     return LeafSelection(treedef, keep, None, pass_through=False)
 
 
-def _none_as_false(filter_spec: FilterSpec) -> Any:
-    """Replace None by False in a spec made from a filtered model, so that it fits the raw model."""
-
-    def as_false(x: object) -> Any:
-        return False if x is None else x
-
-    return jtu.tree_map(as_false, filter_spec, is_leaf=is_none)
-
-
 def choose_masked(mask: Mask, trains: bool, params: Params) -> LeafSelection:
     """Select the leaves whose mask is True; `trains` says whether these are trained."""
-
-    def chooses(leaf: object) -> bool:
-        return trains and _is_true(leaf)
-
+    chooses = _is_true if trains else None
     prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=_is_bool, chooses=chooses, name="mask")
     return LeafSelection(
         prefix_treedef, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True
@@ -217,18 +206,11 @@ def resolve_mask(mask: Mask, params: Params, name: str, trains: bool = True) -> 
     def is_mask_leaf(x: object) -> bool:
         return x is None or _is_bool(x)
 
-    def chooses(leaf: object) -> bool:
-        return trains and _is_true(leaf)
-
+    chooses = _is_true if trains else None
     prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=is_mask_leaf, chooses=chooses, name=name)
     if mask is not None and [found[:2] for found in matches] == [((), None)] and _holds_parameters(params):
         raise TypeError(f"the function given as {name} returned None for all params. Does it lack a return?")
     return prefix_treedef.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
-
-
-def as_arrays(params: Params) -> Any:
-    """Return the params as functions of them see them: with numbers as arrays."""
-    return jtu.tree_map(as_array, params)
 
 
 def match_to_params(
@@ -236,7 +218,7 @@ def match_to_params(
     params: Params,
     *,
     is_spec_leaf: Callable[[Any], bool],
-    chooses: Callable[[Any], bool] = lambda _: False,
+    chooses: Callable[[Any], bool] | None = None,
     name: str,
 ) -> tuple[Any, Any]:
     """Resolve a spec for the user's own leaves; a function sees Python numbers as arrays.
@@ -245,11 +227,13 @@ def match_to_params(
         spec: a tree, or a function from the params to one.
         params: the params as cores see them.
         is_spec_leaf: whether an object is a leaf of the spec.
-        chooses: whether a leaf of the spec trains what it covers; by default, none does.
+        chooses: whether a leaf of the spec trains what it covers; None if none does.
         name: what the user calls the spec.
     """
-    _check_declared(spec, chooses, is_spec_leaf=is_spec_leaf, name=name)
+    if chooses is not None:
+        _check_declared(spec, chooses, is_spec_leaf=is_spec_leaf, name=name)
     params = jtu.tree_map(original, params)
+    as_arrays = functools.partial(jtu.tree_map, as_array)
     try:
         resolved = resolve_shown(spec, params, as_arrays, is_spec_leaf=is_spec_leaf, name=name)
         return match_spec(resolved, params, is_spec_leaf=is_spec_leaf, name=name)

@@ -163,12 +163,12 @@ def _check_arguments(state_dtype: StateDtype, rounding: object, seed: object) ->
         raise ValueError(f"rounding must be 'nearest' or 'stochastic', found {rounding!r}")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"seed must be an int, found {seed!r}")
+    if state_dtype is None:
+        return
     for key, dtype in (state_dtype if is_mapping(state_dtype) else {None: state_dtype}).items():
         what = f"state_dtype[{key!r}]" if is_mapping(state_dtype) else "state_dtype"
         if is_mapping(state_dtype) and not isinstance(key, (str, re.Pattern)):
             raise TypeError(f"state_dtype must map fields or patterns to dtypes, found the key {describe_value(key)}")
-        if state_dtype is None:
-            continue
         if is_code_dtype(dtype):
             if not is_mapping(state_dtype):
                 raise TypeError(
@@ -206,8 +206,6 @@ def _store(inner: Core, state_dtype: StateDtype, own: str) -> Core:
         return tree if is_mapping(state_dtype) else jtu.tree_map(widened, tree)
 
     def init(params: Params) -> Any:
-        if is_params_placeholder(params):
-            return inner_init(params)
         return _stored(inner_init(wide(params)), state_dtype, params, own)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
@@ -223,9 +221,8 @@ def _round(inner: Core, state_dtype: StateDtype, seed: int, own: str) -> Core:
     inner_init, inner_update = preserve_dtypes(inner)
 
     def init(params: Params) -> StochasticRoundingState:
-        state = inner_init(params)
-        held = state if is_params_placeholder(params) else _stored(state, state_dtype, params, own)
-        return StochasticRoundingState(jnp.zeros([], jnp.uint32), held)
+        state = _stored(inner_init(params), state_dtype, params, own)
+        return StochasticRoundingState(jnp.zeros([], jnp.uint32), state)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         if not isinstance(state, StochasticRoundingState):
@@ -259,7 +256,10 @@ def _stored(state: OptState, state_dtype: StateDtype, params: Params, own: str) 
     Raises:
         ValueError: an entry of `state_dtype` matches nothing, or nothing that can be stored in that dtype.
     """
-    if any(map(_is_rounding_state, jtu.tree_leaves(state, is_leaf=_is_rounding_state))):
+    if is_params_placeholder(params):  # only the structure of the state matters
+        return state
+    leaves, treedef = jtu.tree_flatten(state, is_leaf=lambda x: isinstance(x, StochasticRoundingState))
+    if any(isinstance(x, StochasticRoundingState) for x in leaves):
         raise _nested(own, "another one, with rounding='stochastic',")  # in what a factory has made just now
     if state_dtype is None:
         return state
@@ -273,7 +273,7 @@ def _stored(state: OptState, state_dtype: StateDtype, params: Params, own: str) 
         is_code = is_code_dtype(array.dtype)
         return Codes(encode(array.x, array.dtype)) if is_code else lax.convert_element_type(array.x, array.dtype)
 
-    return jtu.tree_structure(state).unflatten(map(cast, plan))
+    return treedef.unflatten(map(cast, plan))
 
 
 def _check_state(state: OptState, state_dtype: StateDtype, params: Params) -> None:
@@ -417,10 +417,6 @@ def _nested(own: str, inside: str) -> TypeError:
         f"{inside} is inside {own}, and both would decide how one state is stored. Give state_dtype to one of them: to "
         "the outer one, which may name each accumulator; or to several that are side by side in a chain or a partition"
     )
-
-
-def _is_rounding_state(x: object) -> bool:
-    return isinstance(x, StochasticRoundingState)
 
 
 def _stored_inside(init: object) -> str:

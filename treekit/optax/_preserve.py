@@ -45,11 +45,13 @@ def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtra
 
     def init(params: Params) -> Any:
         state = strengthen_all(inner_init(params))
-        if any(map(_is_lookahead, jtu.tree_leaves(state, is_leaf=_is_lookahead))):
+        leaves, treedef = jtu.tree_flatten(state, is_leaf=lambda x: isinstance(x, optax.LookaheadState))
+        if any(isinstance(x, optax.LookaheadState) for x in leaves):
             raise TypeError(
                 "optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost, from plain Optax"
             )
-        return shard_alike(_own_arrays(state, params), params)
+        state = treedef.unflatten(unshared(leaves, jtu.tree_leaves(params)))
+        return shard_alike(state, params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         new_updates, new_state = inner_update(updates, state, params, **extra)
@@ -72,7 +74,12 @@ def keep_updates(leaves: list[Any], treedef: PyTreeDef, params: Params, new_upda
     updates = treedef.unflatten(leaves)
     news = _parts_of_updates(updates, treedef, new_updates)
     if list(map(_shape, news)) != list(map(_shape, leaves)):
-        _check_update_shapes(news, leaves, updates)
+        for i, (new, old) in enumerate(zip(news, leaves, strict=True)):  # one that is smaller is broadcast to its param
+            if new is not None and np.broadcast_shapes(_shape(new), _shape(old)) != _shape(old):
+                raise ValueError(
+                    f"update returned an array of shape {_shape(new)} at {leaf_path_text(updates, i)}, where the "
+                    f"gradient has shape {_shape(old)}"
+                )
     if _mixes_complex(updates if params is None else params):
         news = list(map(_real_where_real, leaves, news))
     return cast_each(news, _dtypes_of_updates(leaves, treedef, params), updates)
@@ -84,35 +91,20 @@ def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
     Raises:
         TypeError: it has another structure or other shapes, or a cast to its dtype would lose values.
     """
-    olds, news = jtu.tree_leaves(state), jtu.tree_leaves(new_state)
-    if jtu.tree_structure(state) != jtu.tree_structure(new_state) or list(map(_shape, olds)) != list(map(_shape, news)):
+    olds, treedef = jtu.tree_flatten(state)
+    news, new_treedef = jtu.tree_flatten(new_state)
+    if treedef != new_treedef or list(map(_shape, olds)) != list(map(_shape, news)):
         raise TypeError(
             "update returned a state of another structure or with other shapes than it received, which scan and cond "
             f"reject.\nreceived | returned:\n{tree_diff(state, new_state, values=False)}"
         )
     if _mixes_complex(params):
-        new_state = jtu.tree_map(_real_where_real, state, new_state)
-    return _keep_state_dtypes(new_state, state)
-
-
-def _is_lookahead(state: object) -> bool:
-    return isinstance(state, optax.LookaheadState)
-
-
-def _own_arrays(state: OptState, params: Params) -> Any:
-    """Copy arrays of the state that occur twice or are arrays of the params."""
-    leaves, treedef = jtu.tree_flatten(state)
-    return treedef.unflatten(unshared(leaves, jtu.tree_leaves(params)))
-
-
-def _keep_state_dtypes(new: OptState, old: OptState) -> Any:
-    leaves, treedef = jtu.tree_flatten(old)
-    news = jtu.tree_leaves(new)
-    if have_same_dtypes(news, leaves):
+        news = list(map(_real_where_real, olds, news))
+    if have_same_dtypes(news, olds):
         return treedef.unflatten(news)
-    likes = list(map(_like_of_state, leaves, news))
+    likes = list(map(_like_of_state, olds, news))
     try:
-        return treedef.unflatten(cast_each(news, likes, old))
+        return treedef.unflatten(cast_each(news, likes, state))
     except TypeError as error:
         found = str(error).partition(";")[0]
         raise TypeError(
@@ -183,16 +175,6 @@ def _shape(x: object) -> tuple[int, ...]:
     """Return the shape of a leaf; the leaves of a state that have none are numbers."""
     shape: tuple[int, ...] = getattr(x, "shape", ())  # faster than `shape_of`, and called for each leaf of a state
     return shape
-
-
-def _check_update_shapes(news: list[Any], olds: list[Any], updates: Updates) -> None:
-    """Raise a ValueError for an update that is larger than its gradient; a smaller one is broadcast to its param."""
-    for i, (new, old) in enumerate(zip(news, olds, strict=True)):
-        if new is not None and np.broadcast_shapes(_shape(new), _shape(old)) != _shape(old):
-            raise ValueError(
-                f"update returned an array of shape {_shape(new)} at {leaf_path_text(updates, i)}, where the gradient "
-                f"has shape {_shape(old)}"
-            )
 
 
 def _parts_of_updates(old: Updates, treedef: PyTreeDef, new: Updates) -> list[Any]:

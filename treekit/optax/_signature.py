@@ -148,7 +148,7 @@ Signature = tuple[inspect.Signature, Mapping[str, Parameter]]
 
 def read_signature(factory: Callable[..., Any]) -> Signature:
     """Return a factory's signature, and what each of its parameters says; both are read once for each function."""
-    function = inspect.unwrap(factory, stop=_has_own_signature)
+    function = inspect.unwrap(factory, stop=lambda f: hasattr(f, "__signature__"))
     try:
         return _READ[function]
     except (KeyError, TypeError):  # it is new, or cannot be a key
@@ -160,10 +160,6 @@ def read_signature(factory: Callable[..., Any]) -> Signature:
 
 
 _READ: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()
-
-
-def _has_own_signature(function: object) -> bool:
-    return hasattr(function, "__signature__")
 
 
 def bind(
@@ -185,9 +181,10 @@ def check_argument(value: Any, says: Parameter, name: str, factory: str) -> None
     is_text = isinstance(value, _TEXT) and "str" not in says.types
     if says.role == "transformation":
         check_is_transformation(value, where)
-    elif says.role in _SEVERAL:
+    elif says.role in ("transformations", "named transformations"):
+        check = _check_is_named if says.role == "named transformations" else check_is_transformation
         for i, each in enumerate(value):
-            _SEVERAL[says.role](each, f"{name}[{i}] of {factory}")
+            check(each, f"{name}[{i}] of {factory}")
     elif says.role == "number" and not (jtu.all_leaves([value]) or is_variable(value)):
         raise TypeError(
             f"{where} must be a number, found {with_article(type(value).__name__)}. Params and gradients are "
@@ -209,10 +206,6 @@ def _check_is_named(pair: Any, where: str) -> None:
     check_is_transformation(tx, where)
 
 
-_SEVERAL: dict[str, Callable[[Any, str], None]] = {
-    "transformations": check_is_transformation,
-    "named transformations": _check_is_named,
-}
 _TEXT: Any = (str, bytes)
 _CONTAINERS: Any = (list, tuple, Mapping)
 

@@ -212,14 +212,11 @@ def check_is_transformation(tx: object, name: str = "") -> None:
             "Are the arguments in the right order? Call a function that returns one first: optax.adam(1e-3), not "
             "optax.adam. For a chain with names use optax.named_chain"
         )
-        if _is_several(tx):
+        several: Any = tx
+        if type(tx) in (list, tuple) and all(map(_is_transformation, several)):
             advice = "To chain several, write optax.chain(*transformations)"
         where = name and f" for {name}"
         raise TypeError(f"expected a gradient transformation{where}, found {describe_value(tx)}. {advice}")
-
-
-def _is_several(x: Any) -> bool:
-    return type(x) in (list, tuple) and all(map(_is_transformation, x))
 
 
 def _is_transformation(x: object) -> bool:
@@ -258,20 +255,15 @@ def _describe_argument(x: object) -> str:
         return describe(x)
     if isinstance(x, optax.GradientTransformation) and not is_ours(x):
         return "GradientTransformation(init, update)"  # the repr of Optax's own has the addresses of functions
-    if _is_exactly(x, tuple):
+    if type(x) is tuple:
         return "(" + ", ".join(map(_describe_argument, items)) + ("," if len(items) == 1 else "") + ")"
-    if _is_exactly(x, dict):
+    if type(x) is dict:
         return "{" + ", ".join(f"{key!r}: {_describe_argument(value)}" for key, value in items.items()) + "}"
     text = getattr(x, "__qualname__", None) or describe_value(x)
     return text if len(text) <= _WIDTH or is_ours(x) else text[:_WIDTH] + "…"
 
 
-def _is_exactly(x: object, kind: type[object]) -> bool:
-    return type(x) is kind
-
-
 _WIDTH = 80  # columns for an argument
-
 
 _Originals = Mapping[int, tuple[Any, Any]]
 _originals: ContextVar[_Originals] = ContextVar("originals", default=MappingProxyType({}))
