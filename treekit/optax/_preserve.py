@@ -227,7 +227,7 @@ def _may_be_sharded(param: object) -> bool:
     for a TPU. So nothing is added there, which would take as long as making the state.
     """
     if is_traced(param):
-        return jax.device_count() > 1 or not untyped.typeof(param).sharding.mesh.empty
+        return untyped.device_count() > 1 or not untyped.typeof(param).sharding.mesh.empty
     return isinstance(param, jax.Array) and isinstance(param.sharding, NamedSharding)
 
 
