@@ -238,12 +238,12 @@ GOALS: dict[tuple[str, bool], dict[str, float]] = {
     ("bfloat16", True): {"treekit": 7, "apply_gradients": 5},
     ("bfloat16", False): {"treekit": 15, "apply_gradients": 11},
 }
-# Whole steps that do not touch the params, as of MultiSteps alone; apply_if_finite reads the gradients first.
+# Nested, `apply_gradients` is `update` and `apply_updates`.
 GOALS_OF_NESTED = {
-    "clip, MultiSteps": 3,
-    "masked MultiSteps": 3,
-    "apply_if_finite of MultiSteps": 4,
-    "apply_if_finite of adamw": 8,
+    "clip, MultiSteps": 7,
+    "masked MultiSteps": 5,
+    "apply_if_finite of MultiSteps": 8,
+    "apply_if_finite of adamw": 11,
 }
 EIGHT_BITS = {"mu int8, nu uint8, bfloat16": 10.1, "mu int8, nu uint8, float32": 16.1}
 WAYS = {"treekit": "update", "apply_gradients": "apply_gradients"}

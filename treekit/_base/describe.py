@@ -18,7 +18,7 @@ from treekit._base.predicates import is_array
 _ONE_LINE = 10**9  # columns
 _WIDTH = 60  # columns for a value
 _ERROR_WIDTH = 300
-_KEYS = 24  # listed at most
+KEYS = 24  # listed at most
 _BITS = 128  # of an int that is written digit by digit
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
 _AN = re.compile(r"_*(?:[AEIOaeio]|[Uu](?!ni|s)[a-z]|[FHLMNRSX][A-Z]|nd)")

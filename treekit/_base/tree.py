@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 import jax
 
-from treekit._base.describe import _KEYS, count, describe
+from treekit._base.describe import KEYS, count, describe
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jtu
 from treekit._base.key_path import key_name, leaf_path_text
@@ -72,8 +72,8 @@ def _describe_keys(keys: Collection[Any], others: Collection[Any]) -> str:
     if not keys:
         return "no children"
     children = count(len(keys), "child", "children")
-    if len(keys) <= _KEYS:
+    if len(keys) <= KEYS:
         return f"{children}: {', '.join(map(key_name, keys))}"
     own = [key_name(key) for key in keys if key not in others]
-    rest = f" and {len(own) - _KEYS} more" if len(own) > _KEYS else ""
-    return children + (f", among them {', '.join(own[:_KEYS])}{rest}" if own else "")
+    rest = f" and {len(own) - KEYS} more" if len(own) > KEYS else ""
+    return children + (f", among them {', '.join(own[:KEYS])}{rest}" if own else "")
