@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import equinox as eqx
-import flax
+import flax.struct
 import jax
 import jax.numpy as jnp
 import ml_dtypes

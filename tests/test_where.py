@@ -258,7 +258,8 @@ def test_without_strict_what_matches_nothing_is_nothing(case: str, how: dict[str
     where = NOWHERE[case]
     assert tk.tree_find(TREE, where, strict=False) == {}
     many = isinstance(where, list) and "replace" in how
-    out = tk.tree_at(where, TREE, strict=False, **({"replace": [0] * len(where)} if many else how))
+    replaced: dict[str, Any] = {"replace": [0] * len(where)} if many else how
+    out = tk.tree_at(where, TREE, strict=False, **replaced)
     assert identical(out, TREE) and out is not TREE
     with pytest.raises(ValueError, match=r"nothing|no instance|where is empty"):
         tk.tree_at(where, TREE, **how)

@@ -15,7 +15,7 @@ import optax
 import pytest
 
 import treekit as tk
-import treekit.typing
+import treekit.typing as typed
 from tests.optax import cases
 from tests.trees import FLOAT
 from treekit import optax as tko
@@ -214,7 +214,7 @@ def never(_: Any) -> Any:
 
 MASK: Any = functools.partial(never)
 PARAMS = optax.Params
-TYPED = tk.typing
+TYPED = typed
 # What a parameter is called, and how it is annotated; a function, and an int, that are passed for it.
 SAYS: dict[str, tuple[Any, str, str]] = {
     "nothing": (factory_of("x"), "schedule", "number"),
@@ -1000,7 +1000,8 @@ def test_numbers_that_stars_gather_have_no_names(factory: Any, args: Any) -> Non
 
 def test_what_stars_gather_is_passed_on_where_it_is_named() -> None:
     params = cases.arrays()
-    for kwargs in ({"static_args": "args"}, {"only": ()}):
+    ways: list[dict[str, Any]] = [{"static_args": "args"}, {"only": ()}]
+    for kwargs in ways:
         state = tko.inject_hyperparams(gathers, **kwargs)(0.1).init(params)
         assert not state.hyperparams
 
