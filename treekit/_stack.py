@@ -83,6 +83,8 @@ def _stack_leaves(path: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
     first = leaves[0]
     if not _has_new_axis(first):
         return first
+    if any(isinstance(x, np.ma.MaskedArray) for x in leaves):
+        raise ValueError(f"at {path_text(path)}: masked arrays are not supported, since JAX has no masks")
     # tree_diff compares the dtypes that JAX gives NumPy arrays, and shapes alike with and without values.
     if len({(x.dtype, isinstance(x, jax.ShapeDtypeStruct)) for x in leaves}) > 1:
         found = ", ".join(f"{type(x).__name__} of dtype {x.dtype}" for x in leaves)
@@ -93,7 +95,7 @@ def _stack_leaves(path: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
     if isinstance(first, jax.ShapeDtypeStruct):
         weak = all(map(is_weak, leaves))
         return untyped.ShapeDtypeStruct((len(leaves), *first.shape), first.dtype, weak_type=weak)
-    if all(isinstance(x, _NUMPY) and not isinstance(x, np.ma.MaskedArray) for x in leaves):
+    if all(isinstance(x, _NUMPY) for x in leaves):
         return np.stack(leaves, dtype=first.dtype)  # with a dtype, as NumPy would change the byte order
     return jnp.stack(leaves)
 
@@ -140,7 +142,8 @@ def _members(x: Any) -> Iterable[Any]:
     if isinstance(sharding, NamedSharding):
         first, rest = sharding.spec[:1], sharding.spec[1:]
         if first != (None,):  # on explicit axes, JAX takes no entry out of a sharded axis
-            x = untyped.device_put(x, _with_spec(sharding, None, *rest))
+            # Not by device_put, which goes over the host as of JAX 0.12.
+            x = untyped.jit(_same, out_shardings=_with_spec(sharding, None, *rest))(x)
         sharding = _with_spec(sharding, *rest)
     else:
         sharding = None  # the compiler chooses
@@ -150,6 +153,10 @@ def _members(x: Any) -> Iterable[Any]:
 
 def _with_spec(sharding: NamedSharding, *spec: Any) -> NamedSharding:
     return NamedSharding(sharding.mesh, untyped.P(*spec), memory_kind=sharding.memory_kind)
+
+
+def _same(x: Any) -> Any:
+    return x
 
 
 def _member(x: Any, i: Any) -> Any:
