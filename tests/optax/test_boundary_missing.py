@@ -133,3 +133,14 @@ def test_params_without_arrays_have_no_gradient_to_miss() -> None:
     tx = tko.sgd(0.1)
     for params in ({}, {"rate": 0.5}):
         assert tko.apply_gradients(tx, None, tx.init(params), params)[0] == params
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["params", "without"])
+def test_multi_steps_moves_a_parameter_of_earlier_gradients_and_never_a_number(given: bool) -> None:
+    tx = tko.MultiSteps(tko.sgd(1.0), 2)
+    params = {"w": jnp.ones(2), "rate": 0.5}
+    state = tx.init(params)
+    updates: Any = None
+    for w in (jnp.ones(2), None):
+        updates, state = tx.update({"w": w, "rate": None}, state, params if given else None)
+    assert (updates["w"] == -0.5).all() and updates["rate"] is None
