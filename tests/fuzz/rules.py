@@ -192,3 +192,9 @@ def strong_numbers_beside_float8(case: Case, failure: Failure) -> bool:
 def compiled_in_16_bits(case: Case, failure: Failure) -> bool:
     """Muon computes in the gradients' dtype; in 16 bits plain Optax's rounds otherwise, too, if it is compiled."""
     return "muon" in str(case.tx) and _has_other_gradients(case) and _is_about_numbers(failure)
+
+
+@_rule("a raw model, filtered, equals its arrays")
+def filtered_numpy_bf16(case: Case, failure: Failure) -> bool:
+    """To NumPy and Equinox an array in bf16 or float8 is not floating-point: `filtered` refuses it, and says so."""
+    return "filtered would leave out the array" in failure.message
