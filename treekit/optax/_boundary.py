@@ -237,7 +237,7 @@ class Crossing:
         news = jtu.tree_leaves(new_state)
         found = [(n, x.param, x) for n, x in enumerate(map_state(state, params)) if x.param is not None]
         found = [(n, i, x) for n, i, x in found if missing[i]]
-        # A Python number never has a gradient. Without params, it cannot be told from an array of shape ().
+        # A Python number never has a gradient. Without params, an array of shape () looks the same.
         leaves = [x if np.ndim(x) else None for x in self._covered] if self._params is None else self._params
         accumulated: dict[int, Any] = {}
         for n, i, x in found:
