@@ -320,7 +320,8 @@ def _accumulate_with_weight(
 ) -> Any:
     grad, of_weight = update.astype(acc.dtype), weight.astype(acc.dtype)
     if mean:
-        first, more = grad, acc + (of_weight / weight_sum.astype(acc.dtype)) * (grad - acc)
+        total = jnp.where(weight_sum > 0, weight_sum, 1.0).astype(acc.dtype)  # no 0 / 0, of which a derivative is NaN
+        first, more = grad, acc + of_weight / total * (grad - acc)
     else:
         first, more = of_weight * grad, acc + of_weight * grad
     # If this is all of the weight, the earlier round is discarded; a gradient of weight 0 may be NaN.

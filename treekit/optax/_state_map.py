@@ -224,10 +224,5 @@ def is_params_placeholder(params: Params) -> bool:
     return type(params) is type(_PLACEHOLDER[0])
 
 
-def params_placeholder() -> Any:
-    """Return such a placeholder."""
-    return _PLACEHOLDER[0]
-
-
 _PLACEHOLDER: list[Any] = []
 optax.tree_map_params(_PLACEHOLDER.append, jtu.tree_leaves, None)
