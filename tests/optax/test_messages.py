@@ -14,7 +14,7 @@ from flax import nnx
 
 from treekit import optax as tko
 from treekit._base.describe import with_article
-from treekit.optax._masks import check_labels
+from treekit.optax._select import check_labels
 
 MODEL = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
 PARAMS = {"layers": [{"w": jnp.ones((2, 2))}]}

@@ -12,7 +12,7 @@ import pytest
 
 from tests.optax import cases
 from treekit import optax as tko
-from treekit.optax._signature import read_signature
+from treekit.optax._inject import read_signature
 
 
 class Factory:

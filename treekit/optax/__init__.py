@@ -20,6 +20,9 @@ except ModuleNotFoundError as _error:
 
 from treekit.optax._accumulate import MultiSteps as MultiSteps
 from treekit.optax._accumulate import WeightedMultiStepsState as WeightedMultiStepsState
+from treekit.optax._accumulate import apply_if_finite as apply_if_finite
+from treekit.optax._accumulate import conditionally_mask as conditionally_mask
+from treekit.optax._accumulate import conditionally_transform as conditionally_transform
 from treekit.optax._apply import apply_gradients as apply_gradients
 from treekit.optax._apply import apply_updates as apply_updates
 from treekit.optax._apply import incremental_update as incremental_update
@@ -39,9 +42,6 @@ from treekit.optax._monitor import monitor as monitor
 from treekit.optax._precision import decode_state as decode_state
 from treekit.optax._precision import dtype_preserving as dtype_preserving
 from treekit.optax._precision import encode_state as encode_state
-from treekit.optax._run_if import apply_if_finite as apply_if_finite
-from treekit.optax._run_if import conditionally_mask as conditionally_mask
-from treekit.optax._run_if import conditionally_transform as conditionally_transform
 from treekit.optax._scale_by_tree import scale_by_tree as scale_by_tree
 from treekit.optax._select import filtered as filtered
 from treekit.optax._select import freeze as freeze

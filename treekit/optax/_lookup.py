@@ -23,9 +23,16 @@ from treekit._resolve_spec import resolve_spec
 from treekit.optax._average import schedule_free_eval_params
 from treekit.optax._boundary import at_boundary, normalize
 from treekit.optax._hyperparams import tree_set
-from treekit.optax._inject import inject_hyperparams
-from treekit.optax._masks import is_spec_leaf, resolve_mask
-from treekit.optax._signature import PLAIN_NUMBERS, Parameter, bind, call_schedule, check_argument, read_signature
+from treekit.optax._inject import (
+    PLAIN_NUMBERS,
+    Parameter,
+    bind,
+    call_schedule,
+    check_argument,
+    inject_hyperparams,
+    read_signature,
+)
+from treekit.optax._select import is_spec_leaf, resolve_mask
 from treekit.optax._transformation import (
     Core,
     GradientTransformation,

@@ -12,7 +12,7 @@ from treekit._base.key_path import path_text
 from treekit._base.predicates import is_parameter, is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary
-from treekit.optax._masks import match_to_params
+from treekit.optax._select import match_to_params
 from treekit.optax._state_map import is_params_placeholder
 from treekit.optax._transformation import GradientTransformation, described
 

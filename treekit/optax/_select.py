@@ -1,27 +1,36 @@
-"""`filtered`, `masked`, `partition` and similar: run transformations on selected leaves."""
+"""`filtered`, `masked`, `partition` and similar: which leaves are meant, and how a transformation runs on these."""
 
+import contextlib
+import dataclasses
+import difflib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import optax
 
+from treekit._base.describe import describe_value
+from treekit._base.dtype import as_array
 from treekit._base.jax import jtu
-from treekit._base.predicates import has_gradient, is_inexact_array
-from treekit._base.tree import is_none
-from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, TransformationLike, Updates
-from treekit.optax._boundary import at_boundary
-from treekit.optax._masks import (
-    LeafSelection,
-    apply_to_selection,
-    check_labels,
-    choose_filtered,
-    choose_groups,
-    choose_masked,
-    resolve_mask,
+from treekit._base.key_path import is_variable, path_name, path_text
+from treekit._base.predicates import (
+    has_gradient,
+    is_array,
+    is_inexact_array,
+    is_parameter,
+    is_traced,
+    is_truly_callable,
 )
+from treekit._base.tree import check_no_foreign_floats, is_mapping, is_none
+from treekit._base.types import FilterSpec, KeyPath, Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
+from treekit._filter import filter
+from treekit._path_mask import WHOLE_TREE
+from treekit._resolve_spec import match_spec, resolve_shown
+from treekit.optax._boundary import at_boundary, update_parts, view_extra_args
 from treekit.optax._state_map import is_params_placeholder
 from treekit.optax._transformation import (
+    FROZEN,
     SET_TO_ZERO,
     Core,
     DeclaringCore,
@@ -30,6 +39,7 @@ from treekit.optax._transformation import (
     core_of,
     described,
     freezes,
+    original,
 )
 
 
@@ -65,9 +75,6 @@ def filtered(
     # function closes over. It does not open a partial.
     choose = _choose_inexact if filter_spec is is_inexact_array else functools.partial(choose_filtered, filter_spec)
     return at_boundary(apply_to_selection(core_of(inner), choose))
-
-
-_choose_inexact = functools.partial(choose_filtered, is_inexact_array)  # one for all, so that Optimistix compiles once
 
 
 @described
@@ -264,8 +271,305 @@ def _train_or_freeze(freeze_mask: Mask, params: Params) -> Any:
     return jtu.tree_map(label, resolve_mask(freeze_mask, params, "freeze_mask", trains=False), is_leaf=is_none)
 
 
+@dataclasses.dataclass(frozen=True)
+class LeafSelection:
+    """A selection of leaves or subtrees of a tree.
+
+    Attributes:
+        prefix_treedef: a prefix of the structure of the tree, whose leaves are selected or not.
+        keep: one bool for each leaf of `prefix_treedef`.
+        placeholder: the placeholder for unselected leaves.
+        pass_through: whether updates of unselected leaves are returned unchanged, as in `masked`; else they are None,
+            which freezes the leaves.
+    """
+
+    prefix_treedef: Any
+    keep: tuple[bool, ...]
+    placeholder: Any
+    pass_through: bool
+
+    def parts(self, tree: PyTree) -> list[Any]:
+        """Return the leaf or subtree of `tree` at each leaf of `prefix_treedef`."""
+        return update_parts(self.prefix_treedef, tree)
+
+    def inside(self, tree: PyTree) -> Any:
+        """Return a tree like the params as the inner transformation sees it."""
+        pairs = zip(self.keep, self.parts(tree), strict=True)
+        return self.prefix_treedef.unflatten([x if keep else self.placeholder for keep, x in pairs])
+
+    def outside(self, new: Updates, old: Updates) -> Any:
+        """Return the updates, given those of the inner transformation and those it was called for."""
+        triples = zip(self.keep, self.parts(new), self.parts(old), strict=True)
+        return self.prefix_treedef.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
+
+    def restore(self, inside_params: Params, params: Params) -> Any:
+        """Undo `inside` for params: restore the whole params, with new values for selected leaves."""
+        triples = zip(self.keep, self.parts(inside_params), self.parts(params), strict=True)
+        return self.prefix_treedef.unflatten([x if keep else y for keep, x, y in triples])
+
+
+def apply_to_selection(
+    inner: Core,
+    choose: Callable[[Any], LeafSelection],
+    *,
+    any_shape: bool = False,
+    wrap: Callable[[Any], Any] = lambda state: state,
+    unwrap: Callable[[Any], Any] = lambda state: state,
+) -> Core:
+    """Run a core on the leaves that `choose` selects.
+
+    The same leaves are selected from params, updates and extra arguments that are like them. A function among the extra
+    arguments is called with the whole params when the core calls it with selected ones.
+
+    Args:
+        inner: the core.
+        choose: maps the params, or the updates if params were not passed, to a selection.
+        any_shape: whether extra arguments with the structure of params or updates are like them, whatever their shapes.
+        wrap: maps the inner state to the state.
+        unwrap: maps the state to the inner state.
+    """
+    inner_init, inner_update = inner
+
+    def init(params: Params) -> Any:
+        if is_params_placeholder(params):  # a placeholder for any params
+            return wrap(inner_init(params))
+        return wrap(inner_init(choose(params).inside(params)))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        selection = choose(updates if params is None else params)
+        inside, restore = selection.inside, selection.restore
+        inside_params = None if params is None else inside(params)
+        views = view_extra_args(extra, updates, params, inside_params, inside, restore, any_shape=any_shape)
+        new_updates, new_state = inner_update(inside(updates), unwrap(state), inside_params, **views)
+        return selection.outside(new_updates, updates), wrap(new_state)
+
+    def freezes_all(params: Params) -> bool:
+        selection = choose(params)
+        rest_is_frozen = all(selection.keep) or not selection.pass_through
+        return rest_is_frozen and (not any(selection.keep) or freezes(inner, selection.inside(params)))
+
+    return DeclaringCore(init, update, freezes=freezes_all)
+
+
 def _select_masked(core: Core, choose: Callable[[Any], LeafSelection], any_shape: bool) -> Core:
     """Apply a core as Optax's masked does: with MaskedNode for other leaves, and a MaskedState."""
     return apply_to_selection(
         core, choose, any_shape=any_shape, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state
     )
+
+
+def is_spec_leaf(x: object) -> bool:
+    """Whether `x` is a leaf of a mask, a label tree or a tree of dimension numbers; None is."""
+    return x is None or isinstance(x, (bool, np.bool_, str)) or type(x).__name__.endswith("DimensionNumbers")
+
+
+def choose_filtered(filter_spec: FilterSpec, params: Params) -> LeafSelection:
+    """Select the leaves that satisfy a filter_spec, which is called with the user's own leaves."""
+    if filter_spec is None:
+        raise TypeError(
+            "filter_spec must be a predicate or a tree of bools, not None. To freeze everything, pass False"
+        )
+    leaves, treedef = jtu.tree_flatten(params)
+    originals = jtu.tree_map(original, params)
+    if filter_spec is is_inexact_array:
+        check_no_foreign_floats(originals, "filtered")
+    else:
+        _check_declared(filter_spec, _is_true, is_spec_leaf=_is_bool, name="filter_spec")
+
+    def false_for_none(x: object) -> Any:  # so that a spec made from a filtered model fits the raw one
+        return False if x is None else x
+
+    spec = jtu.tree_map(false_for_none, filter_spec, is_leaf=is_none)
+    kept = treedef.flatten_up_to(filter(originals, spec))
+    keep = tuple(x is not None for x in kept)
+    # A model of integers has no inexact leaves. Any other function was written to select some.
+    if leaves and not any(keep) and callable(filter_spec) and filter_spec is not is_inexact_array:
+        if jtu.all_leaves([filter_spec]):
+            raise ValueError(
+                "filter_spec selects no leaf, so nothing would be trained. It is a function, which is called with each "
+                "leaf: filtered(tx, lambda leaf: treekit.is_array(leaf) and leaf.ndim > 1). To decide by key path, "
+                "pass treekit.path_mask, or a tree of bools: filtered(tx, jax.tree_util.tree_map_with_path(f, params))."
+                " To freeze everything, pass False"
+            )
+    return LeafSelection(treedef, keep, None, pass_through=False)
+
+
+_choose_inexact = functools.partial(choose_filtered, is_inexact_array)  # one for all, so that Optimistix compiles once
+
+
+def choose_masked(mask: Mask, trains: bool, params: Params) -> LeafSelection:
+    """Select the leaves whose mask is True; `trains` says whether these are trained."""
+    chooses = _is_true if trains else None
+    prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=_is_bool, chooses=chooses, name="mask")
+    return LeafSelection(
+        prefix_treedef, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True
+    )
+
+
+def check_labels(transforms: Mapping[Any, object]) -> None:
+    """Raise a TypeError unless the labels can be the keys of a dict in a state, which JAX sorts."""
+    if not is_mapping(transforms):
+        raise TypeError(
+            f"transforms must map labels to transformations, {{'decay': tx, …}}, found {describe_value(transforms)}"
+        )
+    try:
+        sorted(transforms)
+    except TypeError:
+        raise TypeError(
+            f"the labels of transforms are the keys of a dict in the state, which JAX sorts, but it cannot sort "
+            f"{_names(transforms)}. Use strings, or an enum.StrEnum"
+        ) from None
+
+
+def choose_groups(
+    keys: frozenset[Any], frozen: frozenset[Any], param_labels: Labels, params: Params
+) -> dict[Any, LeafSelection]:
+    """Select the leaves that have each label; those with a label in `frozen` are not trained."""
+
+    def is_label(x: object) -> bool:
+        try:
+            return x in keys
+        except TypeError:  # unhashable, so not a key
+            return False
+
+    def trains(label: object) -> bool:
+        return is_label(label) and label not in frozen
+
+    prefix_treedef, matches = match_to_params(
+        param_labels, params, is_spec_leaf=is_label, chooses=trains, name="param_labels"
+    )
+    for path, label, part in matches:
+        if not is_label(label) and _has_parameters(label, part):
+            used = _names(label for _, label, part in matches if _has_parameters(label, part))
+            raise ValueError(
+                f"Some parameters have no corresponding transformation: the label of {path_name(path) or 'all'} is "
+                f"{label!r}{_nearest(label, keys)}\nParameter labels: {used}\nTransforms keys: {_names(keys)}"
+            )
+
+    def selection(key: object) -> LeafSelection:
+        keep = (bool(label == key) if is_label(label) else not _holds_parameters(part) for _, label, part in matches)
+        return LeafSelection(prefix_treedef, tuple(keep), optax.MaskedNode(), pass_through=True)
+
+    return {key: selection(key) for key in keys}
+
+
+def resolve_mask(mask: Mask, params: Params, name: str, trains: bool = True) -> Any:
+    """Return a mask that Optax itself can use: a bool for each leaf of the params; `trains` says what True means.
+
+    None is False, as in `filtered`: it stands for a number of the raw model, which is an array here.
+    """
+
+    def is_mask_leaf(x: object) -> bool:
+        return x is None or _is_bool(x)
+
+    chooses = _is_true if trains else None
+    prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=is_mask_leaf, chooses=chooses, name=name)
+    if mask is not None and [found[:2] for found in matches] == [((), None)] and _holds_parameters(params):
+        raise TypeError(f"the function given as {name} returned None for all params. Does it lack a return?")
+    return prefix_treedef.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
+
+
+def match_to_params(
+    spec: object,
+    params: Params,
+    *,
+    is_spec_leaf: Callable[[Any], bool],
+    chooses: Callable[[Any], bool] | None = None,
+    name: str,
+) -> tuple[Any, Any]:
+    """Resolve a spec for the user's own leaves; a function sees Python numbers as arrays.
+
+    Args:
+        spec: a tree, or a function from the params to one.
+        params: the params as cores see them.
+        is_spec_leaf: whether an object is a leaf of the spec.
+        chooses: whether a leaf of the spec trains what it covers; None if none does.
+        name: what the user calls the spec.
+    """
+    if chooses is not None:
+        _check_declared(spec, chooses, is_spec_leaf=is_spec_leaf, name=name)
+    params = jtu.tree_map(original, params)
+    as_arrays = functools.partial(jtu.tree_map, as_array)
+    try:
+        resolved = resolve_shown(spec, params, as_arrays, is_spec_leaf=is_spec_leaf, name=name)
+        return match_spec(resolved, params, is_spec_leaf=is_spec_leaf, name=name)
+    except ValueError as error:
+        if not str(error).startswith(name):  # an error of the user's own function
+            raise
+        if _has_variables(spec):  # nnx.Optimizer passes variables to init, and their values to update
+            hint = f"{name} contains variables of Flax: pass flax.nnx.as_pure({name})"
+        elif _has_variables(params):
+            hint = (
+                f"The params are variables of Flax: make {name} with treekit.path_mask or path_labels, or pass a "
+                "function that uses jax.tree.map"
+            )
+        else:
+            hint = (
+                f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
+            )
+        raise ValueError(f"{error}\n{hint}") from None
+
+
+def _check_declared(
+    spec: object, chooses: Callable[[Any], bool], *, is_spec_leaf: Callable[[Any], bool], name: str
+) -> None:
+    """Raise a ValueError if a leaf of a tree chooses exactly one leaf, which its class declares not to be trained."""
+    frozen = FROZEN.get()
+    if frozen is None or is_truly_callable(spec):
+        return
+    flags = jtu.tree_structure(WHOLE_TREE.get(), is_leaf=is_none).unflatten(frozen)
+    with contextlib.suppress(ValueError):  # the spec is for a part of the params
+        _, matches = match_spec(spec, flags, is_spec_leaf=is_spec_leaf, name=name)
+        chosen = [path for path, leaf, flag in matches if flag is True and chooses(leaf)]
+        if not chosen:
+            return
+        raise TypeError(
+            f"{name} selects {path_name(chosen[0])}, which its class declares not to be trained (trainable=False). "
+            "Leave it out; or, to train it, declare so at the class"
+        )
+
+
+def _is_true(leaf: object) -> bool:
+    return _is_bool(leaf) and bool(leaf)
+
+
+def _has_variables(tree: PyTree) -> bool:
+    return any(map(is_variable, jtu.tree_leaves(tree, is_leaf=is_variable)))
+
+
+def _has_parameters(spec_leaf: object, part: object) -> bool:
+    """Whether this spec leaf covers any parameter; other spec leaves are remnants of the model it was made from."""
+    return spec_leaf is not None and _holds_parameters(part)
+
+
+def _holds_parameters(part: object) -> bool:
+    return any(map(is_parameter, jtu.tree_leaves(part)))
+
+
+def _is_bool(x: object) -> bool:
+    if isinstance(x, (bool, np.bool_)):
+        return True
+    return is_array(x) and not is_traced(x) and x.dtype == np.bool_ and x.shape == ()
+
+
+def _keep_masked(name: str, path: KeyPath, leaf: object, part: object) -> bool:
+    if _is_bool(leaf):
+        return bool(leaf)
+    if _has_parameters(leaf, part):
+        hint = ", which is traced: make it outside of jit, or from shapes and dtypes" if is_traced(leaf) else ""
+        if isinstance(leaf, str):
+            hint = ". To select by key path, use treekit.path_mask"
+        raise TypeError(
+            f"{name} must have bools at its leaves; at {path_text(path)} it has {leaf!r} of type "
+            f"{type(leaf).__name__}{hint}"
+        )
+    return not _holds_parameters(part)  # functions are None in the state, whether the model is raw or filtered
+
+
+def _nearest(label: object, keys: frozenset[Any]) -> str:
+    found = difflib.get_close_matches(str(label), [key for key in keys if isinstance(key, str)], 1)
+    return f". Did you mean {found[0]!r}?" if found else "."
+
+
+def _names(keys: Any) -> str:
+    return "{" + ", ".join(sorted({repr(key) for key in keys})) + "}"

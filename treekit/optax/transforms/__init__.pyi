@@ -28,11 +28,11 @@ from optax.transforms import unitwise_clip as unitwise_clip
 from optax.transforms import unitwise_norm as unitwise_norm
 
 from treekit.optax._accumulate import MultiSteps as MultiSteps
+from treekit.optax._accumulate import apply_if_finite as apply_if_finite
+from treekit.optax._accumulate import conditionally_mask as conditionally_mask
+from treekit.optax._accumulate import conditionally_transform as conditionally_transform
 from treekit.optax._monitor import monitor as monitor
 from treekit.optax._names import factories as _ours
-from treekit.optax._run_if import apply_if_finite as apply_if_finite
-from treekit.optax._run_if import conditionally_mask as conditionally_mask
-from treekit.optax._run_if import conditionally_transform as conditionally_transform
 from treekit.optax._select import freeze as freeze
 from treekit.optax._select import masked as masked
 from treekit.optax._select import partition as partition
