@@ -184,32 +184,6 @@ def test_a_leaf_without_an_update_has_none_in_each_step(name: str) -> None:
         assert updates["w"].any() == (number % 2 == 1)
 
 
-SKIPPING: dict[str, Callable[[Any], Any]] = {
-    "MultiSteps": lambda tx: tko.MultiSteps(tx, 100),
-    "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 100),
-    "conditionally_mask": lambda tx: tko.conditionally_mask(tx, lambda step: step < 0),
-}
-
-
-@pytest.mark.parametrize("name", SKIPPING)
-def test_what_is_not_run_is_traced_once(name: str) -> None:
-    """A step that only accumulates, or is skipped, needs the dtypes of the updates, and not the updates."""
-    calls: list[int] = []
-
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
-        calls.append(1)
-        return updates, state
-
-    tx = SKIPPING[name](tko.chain(optax.GradientTransformation(lambda params: (), update)))
-    for dtype in (jnp.float32, jnp.bfloat16):
-        given = params(dtype)
-        state = tx.init(given)
-        for _ in range(4):
-            updates, state = tx.update(jax.tree.map(lambda x: x * jnp.inf, given), state, given)
-            assert {x.dtype for x in jax.tree.leaves(updates)} == {jnp.dtype(dtype)}
-    assert len(calls) == 2
-
-
 def test_a_flag_among_the_extra_arguments_counts() -> None:
     """What is not an array may decide which leaves have an update."""
 
@@ -222,17 +196,3 @@ def test_a_flag_among_the_extra_arguments_counts() -> None:
     for train in (True, False, True):
         updates, state = tx.update(given, state, given, train=train, seed=2**70)
         assert bool(jax.tree.leaves(updates)) is train
-
-
-def test_extra_arguments_that_cannot_be_compared_are_traced_again() -> None:
-    class Aux:
-        def __init__(self, x: Any, static: Any) -> None:
-            self.x, self.static = x, static
-
-    jax.tree_util.register_pytree_node(Aux, lambda aux: ((aux.x,), aux.static), lambda static, xs: Aux(xs[0], static))
-    tx = tko.MultiSteps(optax.with_extra_args_support(optax.sgd(0.1)), 9)
-    given = params()
-    state = tx.init(given)
-    for _ in range(3):
-        updates, state = tx.update(given, state, given, model=Aux(jnp.ones(2), np.ones(2)))
-        assert not any(x.any() for x in jax.tree.leaves(updates))

@@ -3,19 +3,19 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 import optax
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Shaped
 
 from treekit._base.describe import describe_value
-from treekit._base.dtype import cast_like, dtype_of, is_weak, issubdtype, promoted_dtype, strengthen, strengthen_all
+from treekit._base.dtype import cast_like, dtype_of, issubdtype, promoted_dtype, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import leaf_path_text
-from treekit._base.predicates import is_array, is_real_number, is_traced
+from treekit._base.predicates import is_real_number, is_traced
 from treekit._base.types import OptState, Params, PyTree, PyTreeDef, TransformationLike, Updates
 from treekit._in_place import in_place, run_in_place, trace, with_derivative_of, zero_if
 from treekit.optax._boundary import at_boundary, normalize
@@ -54,7 +54,7 @@ class WeightedMultiStepsState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Position:
+class _Position:
     """The position of a step in a round.
 
     Attributes:
@@ -63,8 +63,9 @@ class Position:
         skip: whether the step is skipped.
         skip_state: the state of the skip function.
         is_last: whether the step ends the round.
-        weight: the weight of the gradients; None without weights.
-        weight_sum: the sum of the weights in the round, this one included; None without weights.
+        weighted: whether steps have weights.
+        weight: the weight of the gradients, 0 if they are skipped; 1 without weights.
+        weight_sum: the sum of the weights in the round, this one included.
         should_step: whether the inner transformation runs: at the end of a round in which there is something to step
             with.
     """
@@ -74,6 +75,7 @@ class Position:
     skip: Any
     skip_state: Any
     is_last: Any
+    weighted: bool
     weight: Any
     weight_sum: Any
     should_step: Any
@@ -88,10 +90,8 @@ class Position:
             acc_grads=acc,
             skip_state=self.skip_state,
         )
-        if self.weight is None:
-            return state
-        return WeightedMultiStepsState(
-            *state, jnp.where(self.is_last, jnp.zeros_like(self.weight_sum), self.weight_sum)
+        return (
+            WeightedMultiStepsState(*state, jnp.where(self.is_last, 0.0, self.weight_sum)) if self.weighted else state
         )
 
 
@@ -144,7 +144,7 @@ class MultiSteps(Generic[StepsState], _Base):
         *,
         weighted: bool = False,
     ) -> None:
-        if not callable(every_k_schedule) and not (is_int(every_k_schedule) and every_k_schedule >= 1):
+        if not callable(every_k_schedule) and not (_is_int(every_k_schedule) and every_k_schedule >= 1):
             raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
         if accumulator_dtype is not None and not issubdtype(jnp.dtype(accumulator_dtype), jnp.inexact):
             raise TypeError(
@@ -152,7 +152,7 @@ class MultiSteps(Generic[StepsState], _Base):
                 "of gradients is not an integer"
             )
         self._opt = normalize(opt)
-        self._inner, self._shapes = core_of(opt), UpdateShapes()
+        self._inner = core_of(opt)
         self._every_k = every_k_schedule
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
@@ -230,8 +230,7 @@ class MultiSteps(Generic[StepsState], _Base):
 
         inner_state, acc = _strong_state(state, treedef)
         _check_shapes(leaves, acc, updates)
-        shapes = functools.partial(self._shapes, (updates, inner_state, params), extra)
-        news, inner_state, acc = run_step_if(at.should_step, accumulate, inner_step, inner_state, acc, shapes)
+        news, inner_state, acc = _run_step_if(at.should_step, accumulate, inner_step, inner_state, acc)
         return treedef.unflatten(news), at.state(inner_state, treedef.unflatten(acc))
 
     def _whole_step(
@@ -252,29 +251,29 @@ class MultiSteps(Generic[StepsState], _Base):
         inner_state, acc = _strong_state(state, treedef)
         _check_shapes(leaves, acc, updates)
         carry = params, inner_state, self._accumulate(at, leaves, acc)
-        params, inner_state, acc = run_if(at.should_step, run, carry)
+        params, inner_state, acc = _run_if(at.should_step, run, carry)
         return params, at.state(inner_state, treedef.unflatten(acc))
 
-    def _position(self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> Position:
+    def _position(self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> _Position:
         """Return where in a round this step is, and remove its weight from the extra arguments."""
         mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
         k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
-        check_k(k_steps)
+        _check_k(k_steps)
         skip, skip_state = self._skip(updates, gradient_step, params)
         is_last = should_step = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
-        weight = weight_sum = None
-        if self._weighted:
-            weight = jnp.where(skip, 0.0, check_weight(extra.pop("weight", None)))
-            weight_sum = strengthen(state.weight_sum) + weight
-            should_step = jnp.logical_and(is_last, weight_sum > 0)
-        elif "weight" in extra:
+        if not self._weighted and "weight" in extra:
             raise TypeError("this MultiSteps has no weights: MultiSteps(optimizer, k, weighted=True) has")
-        return Position(mini_step, gradient_step, skip, skip_state, is_last, weight, weight_sum, should_step)
+        given = _check_weight(extra.pop("weight", None) if self._weighted else 1)
+        weight = jnp.where(skip, jnp.zeros_like(given), given)
+        weight_sum = weight + (strengthen(state.weight_sum) if self._weighted else mini_step.astype(weight.dtype))
+        if self._weighted:
+            should_step = jnp.logical_and(is_last, weight_sum > 0)
+        return _Position(
+            mini_step, gradient_step, skip, skip_state, is_last, self._weighted, weight, weight_sum, should_step
+        )
 
-    def _accumulate(self, at: Position, leaves: list[Any], acc: list[Any]) -> list[Any]:
-        if at.weight is None:
-            return list(map(functools.partial(_accumulate_jitted, self._mean, at.mini_step, at.skip), leaves, acc))
-        return list(map(functools.partial(_accumulate_weighted, self._mean, at.weight, at.weight_sum), leaves, acc))
+    def _accumulate(self, at: _Position, leaves: list[Any], acc: list[Any]) -> list[Any]:
+        return list(map(functools.partial(_accumulate_jitted, self._mean, at.weight, at.weight_sum), leaves, acc))
 
     def _skip(self, updates: Updates, gradient_step: Any, params: Params) -> tuple[Any, Any]:
         if self._should_skip is None:
@@ -299,37 +298,26 @@ class MultiSteps(Generic[StepsState], _Base):
 
 def _accumulate(
     mean: bool,
-    mini_step: Int[Array, ""],
-    skip: Bool[Array, ""],
-    update: Shaped[Array, "*shape"],
-    acc: Shaped[Array, "*shape"],
-) -> Any:
-    grad = update.astype(acc.dtype)
-    # Welford's update of the mean, which never needs a sum that is k times as large.
-    more = acc + (grad - acc) / (mini_step + 1).astype(acc.dtype) if mean else acc + grad
-    # This discards the earlier round, and -0.0 is preserved, as 0 + -0.0 would not.
-    return jnp.where(skip, acc, jnp.where(mini_step == 0, grad, more))
-
-
-def _accumulate_with_weight(
-    mean: bool,
     weight: Float[Array, ""],
     weight_sum: Float[Array, ""],
     update: Shaped[Array, "*shape"],
     acc: Shaped[Array, "*shape"],
 ) -> Any:
-    grad, of_weight = update.astype(acc.dtype), weight.astype(acc.dtype)
+    grad = update.astype(acc.dtype)
     if mean:
-        total = jnp.where(weight_sum > 0, weight_sum, 1.0).astype(acc.dtype)  # no 0 / 0, of which a derivative is NaN
-        first, more = grad, acc + of_weight / total * (grad - acc)
+        # Welford's update of the mean, which never needs a sum that is k times as large.
+        wide = promoted_dtype(weight, acc)  # float16 cannot represent 100,000 tokens
+        parts = weight_sum.astype(wide) / jnp.where(weight == 0, 1, weight).astype(wide)  # a derivative of 0 / 0 is NaN
+        first, more = grad, acc + (grad - acc) / parts.astype(acc.dtype)
     else:
-        first, more = of_weight * grad, acc + of_weight * grad
-    # If this is all of the weight, the earlier round is discarded; a gradient of weight 0 may be NaN.
+        first = weight.astype(acc.dtype) * grad
+        more = acc + first
+    # If this is all of the weight, the earlier round is discarded, and -0.0 is preserved, as 0 + -0.0 would not. A
+    # gradient of weight 0 may be NaN.
     return jnp.where(weight == 0, acc, jnp.where(weight_sum == weight, first, more))
 
 
 # Traced once for each shape, and inlined, so that the program is that of the function itself.
-_accumulate_weighted: Any = untyped.jit(_accumulate_with_weight, static_argnums=0, inline=True)
 _accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0, inline=True)
 
 
@@ -341,13 +329,13 @@ def _clear(should_step: Bool[Array, ""], acc: list[Any], params: list[Any]) -> l
     """
 
     if not is_traced(should_step):
-        return list(map(zeros, acc))
+        return list(map(_zeros, acc))
 
     def after(acc: list[Any], params: list[Any]) -> Any:
         return [_zero_after(should_step, x, p) for x, p in zip(acc, params, strict=True)]
 
     def at_any_time(acc: list[Any], _: list[Any]) -> Any:
-        return zeros(acc)
+        return _zeros(acc)
 
     cleared: list[Any] = lax.platform_dependent(*lax.stop_gradient((acc, params)), cpu=after, default=at_any_time)
     return cleared
@@ -373,13 +361,13 @@ def _check_shapes(leaves: list[Any], acc: list[Any], updates: Updates) -> None:
             )
 
 
-def is_int(x: Any) -> bool:
+def _is_int(x: Any) -> bool:
     return np.shape(x) == () and issubdtype(dtype_of(x), np.integer)
 
 
-def check_k(k_steps: Any) -> None:
+def _check_k(k_steps: Any) -> None:
     """Raise unless the result of a schedule can be a number of steps."""
-    if not is_int(k_steps):
+    if not _is_int(k_steps):
         raise TypeError(
             f"every_k_schedule must return an int of shape (), the number of steps in the next round; it returned "
             f"{describe_value(k_steps)}. Pass a schedule of learning rates to the inner transformation instead"
@@ -388,7 +376,7 @@ def check_k(k_steps: Any) -> None:
         raise ValueError(f"every_k_schedule must return at least 1, but returned {k_steps}")
 
 
-def check_weight(weight: Any) -> Any:
+def _check_weight(weight: Any) -> Any:
     """Return the weight of a step as a float32 array; raise unless it can be one."""
     if weight is None:
         raise TypeError(
@@ -431,7 +419,7 @@ def apply_if_finite(
     >>> updates, state.notfinite_count
     (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
     """
-    inner_init, update_if = core_of(inner).init, conditional(preserve_dtypes(inner), jnp.zeros_like)
+    inner_init, update_if = core_of(inner).init, _conditional(preserve_dtypes(inner), jnp.zeros_like)
 
     def init(params: Params) -> optax.ApplyIfFiniteState:
         zero = jnp.zeros([], jnp.int32)
@@ -448,14 +436,6 @@ def apply_if_finite(
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
 
 
-@overload
-def conditionally_transform(
-    inner: TransformationLike, should_transform_fn: Callable[[Any], Any], forward_extra_args: Literal[False] = False
-) -> GradientTransformation[optax.ConditionallyTransformState]: ...
-@overload
-def conditionally_transform(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool
-) -> GradientTransformation[optax.ConditionallyTransformState]: ...
 @described
 def conditionally_transform(
     inner: TransformationLike,
@@ -486,14 +466,6 @@ def conditionally_transform(
     return _run_conditionally(inner, should_transform_fn, forward_extra_args, optax.ConditionallyTransformState, _same)
 
 
-@overload
-def conditionally_mask(
-    inner: TransformationLike, should_transform_fn: Callable[[Any], Any], forward_extra_args: Literal[False] = False
-) -> GradientTransformation[optax.ConditionallyMaskState]: ...
-@overload
-def conditionally_mask(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool
-) -> GradientTransformation[optax.ConditionallyMaskState]: ...
 @described
 def conditionally_mask(
     inner: TransformationLike,
@@ -531,7 +503,7 @@ def _run_conditionally(
     state_class: Callable[..., Any],
     otherwise: Callable[[Any], Any],
 ) -> GradientTransformation[Any]:
-    inner_init, update_if = core_of(inner).init, conditional(preserve_dtypes(inner), otherwise)
+    inner_init, update_if = core_of(inner).init, _conditional(preserve_dtypes(inner), otherwise)
 
     def init(params: Params) -> Any:
         return state_class(inner_state=inner_init(params), step=jnp.zeros([], jnp.int32))
@@ -548,13 +520,12 @@ def _same(x: object) -> Any:
     return x
 
 
-def run_step_if(
+def _run_step_if(
     should_step: Any,
     accumulate: Callable[..., Any],
     inner_step: Callable[..., Any],
     state: OptState,
     acc: list[Any],
-    shapes: Callable[..., Any],
 ) -> tuple[Any, Any, Any]:
     """Accumulate, and run `inner_step` on the accumulated values if `should_step` is true.
 
@@ -565,8 +536,6 @@ def run_step_if(
             updates have an array or None for each array of the accumulator.
         state: the state.
         acc: the arrays of the accumulator before this step.
-        shapes: called with `inner_step`, `state` and `acc` outside of jit, where the step is not run; returns the
-            updates as shapes and dtypes.
 
     Returns:
         The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
@@ -574,8 +543,8 @@ def run_step_if(
     if _is_known(should_step):
         acc = accumulate(acc)
         if should_step:
-            return *inner_step(state, acc), zeros(acc)
-        return list(map(_zeros_at, shapes(inner_step, state, acc), acc)), state, acc
+            return *inner_step(state, acc), _zeros(acc)
+        return list(map(_zeros_at, untyped.eval_shape(inner_step, state, acc)[0], acc)), state, acc
 
     # Arrays that these functions close over are arguments: JAX cannot differentiate closures of a custom_jvp function.
     add, add_consts = trace(accumulate, acc)
@@ -585,10 +554,10 @@ def run_step_if(
         should_step: Bool[Array, ""], state: OptState, acc: list[Any], add_consts: list[Any], step_consts: list[Any]
     ) -> Any:
         def run(state: OptState, acc: list[Any]) -> Any:
-            return *step(state, acc, consts=step_consts), zeros(acc)
+            return *step(state, acc, consts=step_consts), _zeros(acc)
 
         def wait(state: OptState, acc: list[Any]) -> Any:
-            return zeros(step.like[0]), state, acc
+            return _zeros(step.like[0]), state, acc
 
         return lax.cond(should_step, run, wait, state, add(acc, consts=add_consts))
 
@@ -623,7 +592,7 @@ def run_step_if(
     return updates, new_state, new_acc
 
 
-def conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., tuple[Any, Any]]:
+def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., tuple[Any, Any]]:
     """Return a function that updates with `core` if a flag is true.
 
     Args:
@@ -635,7 +604,7 @@ def conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., tu
         A function of the flag (a bool of shape ()), updates, state, params and the extra arguments. It returns new
             updates and a new state, which is the old one if the flag is false.
     """
-    update, shapes = core.update, UpdateShapes()
+    update = core.update
 
     def update_if(
         flag: Any, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]
@@ -651,7 +620,7 @@ def conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., tu
             return treedef.unflatten([None if to is None else cast_like(otherwise(x), to) for to, x in pairs])
 
         if _is_known(flag):
-            return run(state) if flag else (others(shapes((updates, state, params), extra, run, state)), state)
+            return run(state) if flag else (others(untyped.eval_shape(run, state)[0]), state)
 
         # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
         traced, consts = trace(run, state)
@@ -668,7 +637,7 @@ def conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., tu
     return update_if
 
 
-def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
+def _run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
     """Return `f(carry)` if `flag` is true, else `carry`, in the memory of `carry`, and differentiable.
 
     Args:
@@ -695,47 +664,7 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
     return with_derivative_of(by_cond, by_loop, traced)(flag, carry, consts)
 
 
-class UpdateShapes:
-    """The shapes and dtypes of the updates of one transformation, for steps outside of jit that do not run it.
-
-    They are found by tracing a step, once for all steps that compute from arrays of the same structure, shapes and
-    dtypes, and from the same other leaves. Of the extra arguments, flags and numbers count, and only the types of the
-    others: if a `value_fn` were kept here, it would keep its batch alive.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[Any, Any] = {}
-
-    def __call__(self, given: PyTree, extra: dict[str, Any], step: Callable[..., Any], *args: object) -> Any:
-        """Return the updates that `step(*args)` would return, which computes from `given` and the extra arguments."""
-        try:
-            leaves, treedef = jtu.tree_flatten(given)
-            key = treedef, tuple(map(_shape_or_value, leaves)), tuple(map(_name_and_kind, extra.items()))
-            if key in self._known:
-                return self._known[key]
-        except Exception:  # static values of users may raise anything where they are hashed or compared
-            return untyped.eval_shape(step, *args)[0]
-        if len(self._known) >= _MOST_KNOWN:  # an int that counts steps, perhaps
-            self._known.clear()
-        self._known[key] = untyped.eval_shape(step, *args)[0]
-        return self._known[key]
-
-
-_MOST_KNOWN = 64
-
-
-def _shape_or_value(x: object) -> Any:
-    """Return what the structure of updates may depend on: of a float, such as a loss, that it is one."""
-    return (x.shape, x.dtype, is_weak(x)) if is_array(x) else float if type(x) is float else (type(x), x)
-
-
-def _name_and_kind(item: tuple[str, Any]) -> Any:
-    """Return the name of an extra argument with its value, if it is a flag or a number, else with its type."""
-    name, x = item
-    return name, x if isinstance(x, (int, str)) else type(x)
-
-
-def zeros(like: PyTree) -> Any:
+def _zeros(like: PyTree) -> Any:
     """Make zeros for a tree of shapes, dtypes and, on a mesh with explicit axes, shardings."""
     return jtu.tree_map(jnp.zeros_like, like)
 
@@ -748,7 +677,7 @@ def _is_known(flag: object) -> bool:
 def _zeros_at(like: Any, place: Array) -> Any:
     """Return zeros of the dtype and shape of an update, which may be None, with the sharding of its accumulator."""
     if like is None or like.shape != place.shape:
-        return zeros(like)
+        return _zeros(like)
     return jnp.zeros_like(place, dtype=like.dtype)
 
 
