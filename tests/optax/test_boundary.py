@@ -551,65 +551,6 @@ def test_the_first_difference_in_structure_is_not_a_none() -> None:
         tx.update({"a": None, "b": {"x": jnp.ones(2)}}, tx.init(params), params)
 
 
-SCALAR = {"s": jnp.ones([]), "t": jnp.ones([]), "w": jnp.ones((2, 3))}
-WITH_NONE = {"n": None, "w": jnp.ones((3, 2))}
-REFUSED: dict[str, tuple[Any, Any, str]] = {
-    "sm3": (tko.sm3(0.1), SCALAR, r"fails on f32\[\] at s and 1 more like it, .*partition"),
-    "sm3 in wrappers": (tko.chain(tko.clip(1.0), tko.inject_hyperparams(tko.sm3)(0.1)), SCALAR, r"f32\[\] at s"),
-    "galore": (
-        tko.contrib.galore(0.1),
-        WITH_NONE,
-        r"fails on None at n, and works if that is masked out.*masked",
-    ),
-    "galore of a raw model": (tko.contrib.galore(0.1), {"f": jax.nn.relu, "w": jnp.ones((3, 2))}, r"None at f"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_an_optimizer_cannot_take_is_named_with_its_key_path(name: str) -> None:
-    tx, params, message = REFUSED[name]
-    grads = jax.tree.map(lambda x: jnp.ones_like(x) if eqx.is_array(x) else None, params)
-    with pytest.raises(ValueError, match=message) as caught:
-        tx.update(grads, tx.init(params), params)
-    assert isinstance(caught.value.__cause__, (IndexError, AttributeError))
-
-
-def test_the_advice_for_what_an_optimizer_cannot_take_is_right() -> None:
-    groups = {"sm3": tko.sm3(0.1), "sgd": tko.sgd(0.1)}
-    split = tko.partition(groups, {"s": "sgd", "t": "sgd", "w": "sm3"})
-    assert split.update(SCALAR, split.init(SCALAR), SCALAR)[0]["w"].any()
-    for params in (WITH_NONE, {"n": jax.nn.relu, "w": jnp.ones((3, 2))}):
-        mask = jax.tree.map(tk.is_array, params, is_leaf=lambda x: x is None)
-        tx = tko.masked(tko.contrib.galore(0.1), mask)
-        updates: Any
-        updates, _ = tx.update({"n": None, "w": jnp.ones((3, 2))}, tx.init(params), params)
-        assert updates["n"] is None and updates["w"].any()
-
-
-def test_an_error_that_is_not_of_one_kind_of_params_goes_through() -> None:
-    def init(params: Any) -> Any:
-        return jax.tree.map(lambda x: 1 / 0, params)
-
-    tx = tko.filtered(optax.GradientTransformation(init, optax.identity().update))
-    for params in (SCALAR, WITH_NONE, jnp.ones([])):
-        with pytest.raises(ZeroDivisionError):
-            tx.init(params)
-
-
-def test_a_lack_of_memory_is_not_explained_by_the_params() -> None:
-    runs: list[Any] = []
-
-    def init(params: Any) -> Any:
-        runs.append(params)
-        if len(runs) == 1:  # where it is traced, nothing is allocated
-            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory")
-        return optax.EmptyState()
-
-    tx = tko.chain(optax.GradientTransformation(init, optax.identity().update))
-    with pytest.raises(RuntimeError, match=r"^RESOURCE_EXHAUSTED: Out of memory$"):
-        tx.init({"w": jnp.ones((2, 2)), "b": jnp.ones(2)})
-
-
 class Loud:
     """Stands for an array, and says when it is written as text, which copies an array from its device."""
 

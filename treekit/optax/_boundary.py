@@ -81,7 +81,7 @@ def at_boundary(core: Core) -> GradientTransformation[Any]:
             try:
                 return inner_init(inside_params)
             except Exception as error:
-                explain_init(error, inner_init, inside_params)
+                explain_init(error, inside_params)
                 raise
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:

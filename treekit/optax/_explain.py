@@ -1,34 +1,30 @@
 """Find out what is wrong with the arguments of an update that failed; only then, since comparing takes time."""
 
-import functools
 import re
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from treekit._base.describe import describe, describe_error
 from treekit._base.dtype import is_weak
 from treekit._base.jax import jtu, untyped
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_array_without_gradient, is_traced
-from treekit._base.tree import is_none
-from treekit._base.types import OptState, Params, PyTree, PyTreeDef, Updates
+from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit._leaf_diff import STRUCTURE
 from treekit._tree_diff import Difference, tree_diff
 from treekit.optax._transformation import Core, original
 
 
-def explain_init(error: Exception, init: Callable[[Any], Any], params: Params) -> None:
+def explain_init(error: Exception, params: Params) -> None:
     """Explain why `init` raised an error, if some of the params are the reason.
 
     Raises:
         ValueError: they are (a TypeError, if `error` is one).
     """
-    _explain(error, _abstract_leaf(params) or _wrong_leaf(error, params, lambda hide: init(hide(params))))
+    _explain(error, _abstract_leaf(params))
 
 
 def explain_update(
@@ -37,17 +33,17 @@ def explain_update(
     """Explain why `update` raised an error, if an argument is the reason.
 
     Raises:
-        ValueError: the updates do not fit the params, the state does not fit the optimizer, or some of the params are
-            not for it (a TypeError, if `error` is one).
+        ValueError: the updates do not fit the params, or the state does not fit the optimizer (a TypeError, if `error`
+            is one).
     """
     given = updates if params is None else params
 
-    def update(hide: Callable[[Any], Any]) -> Any:
-        shown = None if params is None else hide(params)
-        return core.update(hide(updates), core.init(hide(given)), shown, **extra)
-
     def works(updates: Updates, params: Params) -> bool:
-        return _runs(lambda: core.update(updates, state, params, **extra))
+        try:
+            untyped.eval_shape(lambda: core.update(updates, state, params, **extra))
+        except Exception:  # whatever a transformation raises
+            return False
+        return True
 
     def works_without(hide: Callable[[Any], Any]) -> bool:
         return works(hide(updates), None if params is None else hide(params))
@@ -57,8 +53,7 @@ def explain_update(
         _missing_arguments(error)
         or (params is None and not works(updates, None) and works(updates, updates) and _NEEDS_PARAMS)
         or _wrong_gradient(updates, given, works_without)
-        or _wrong_state(core, state, given)
-        or _wrong_leaf(error, given, update),
+        or _wrong_state(core, state, given),
     )
 
 
@@ -113,13 +108,16 @@ def _wrong_gradient(updates: Updates, params: Params, works_without: Callable[[C
 
 def _without_integers(params: Params) -> Callable[[Any], Any]:
     """Return a function that replaces the integer arrays of the params by None, in them or in a tree like them."""
-    leaves, treedef = jtu.tree_flatten(params)
-    return functools.partial(_hide, treedef, [is_array_without_gradient(original(x)) for x in leaves], None)
+    treedef, hidden = (
+        jtu.tree_structure(params),
+        [is_array_without_gradient(original(x)) for x in jtu.tree_leaves(params)],
+    )
 
+    def hide(tree: PyTree) -> Any:
+        parts = zip(hidden, treedef.flatten_up_to(tree), strict=True)
+        return treedef.unflatten([None if is_hidden else x for is_hidden, x in parts])
 
-def _hide(treedef: PyTreeDef, hidden: list[bool], placeholder: object, tree: PyTree) -> Any:
-    parts = zip(hidden, treedef.flatten_up_to(tree), strict=True)
-    return treedef.unflatten([placeholder if is_hidden else x for is_hidden, x in parts])
+    return hide
 
 
 def _wrong_state(core: Core, state: OptState, params: Params) -> str:
@@ -174,44 +172,6 @@ def _abstract_leaf(params: Params) -> str:
                 "For the shapes of the state, use jax.eval_shape(optimizer.init, params)"
             )
     return ""
-
-
-def _wrong_leaf(error: Exception, params: Params, call: Callable[[Callable[[Any], Any]], Any]) -> str:
-    """Say which params are the reason, if the call works where all that have None, or as many axes, are masked out.
-
-    Args:
-        error: what was raised.
-        params: the params.
-        call: what failed; it is given a function that masks them out, in a tree like the params.
-    """
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    is_ours = frame.f_globals.get("__name__", "").startswith("treekit.")
-    if is_ours or _runs(lambda: call(lambda tree: tree)):
-        return ""  # it fails for another reason than shapes and structure, such as a lack of memory
-    leaves, treedef = flatten_with_path(params, is_none)
-    kinds = [None if x is None else np.ndim(x) for _, x in leaves]
-    for kind in sorted({*kinds}, key=lambda n: -1 if n is None else n):
-        hide = functools.partial(_hide, treedef, [k == kind for k in kinds], optax.MaskedNode())
-        if jtu.tree_leaves(hide(params)) and _runs(functools.partial(call, hide)):
-            hidden = [(path, x) for (path, x), k in zip(leaves, kinds, strict=True) if k == kind]
-            where = f"{describe(hidden[0][1])} at {path_text(hidden[0][0])}"
-            more = f" and {len(hidden) - 1} more like it" if len(hidden) > 1 else ""
-            return f"the optimizer fails on {where}{more}, and works if that is masked out. {_WITHOUT[kind is None]}"
-    return ""
-
-
-_WITHOUT = {
-    True: "Do so: treekit.optax.masked(optimizer, jax.tree.map(treekit.is_array, params, is_leaf=lambda x: x is None))",
-    False: "Give such params to another optimizer by treekit.optax.partition, or freeze them by treekit.optax.filtered",
-}
-
-
-def _runs(f: Callable[[], Any]) -> bool:
-    try:
-        untyped.eval_shape(f)
-    except Exception:  # whatever a transformation raises
-        return False
-    return True
 
 
 def gradient_of_integers(path: str, grad: object, param: object) -> str:
