@@ -5,15 +5,13 @@ parameter decide. Nothing is called to find out."""
 
 import contextlib
 import dataclasses
-import enum
 import functools
 import inspect
-import re
 import typing
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -140,25 +138,23 @@ def _names_of_parameters(what: str, given: Any, signature: inspect.Signature) ->
     return set(names)
 
 
-class Kind(enum.Enum):
-    """What an argument of a factory is: passed on unchanged, a number or an array, or a schedule."""
-
-    STATIC = "static"
-    NUMBER = "number"
-    SCHEDULE = "schedule"
+Kind: TypeAlias = Literal["static", "number", "schedule"]
 
 
 def kind_of(value: object, says: "Parameter") -> Kind:
-    """Return what an argument is, by its type and what its parameter says. The first rule that applies decides."""
+    """Return whether an argument is passed on unchanged, a number or an array, or a schedule.
+
+    Its type decides, and what its parameter says: the first rule that applies.
+    """
     if value is None or isinstance(value, _STATIC) or says.role in ("mask", "labels", "params"):
-        return Kind.STATIC
+        return "static"
     if is_number(value):
-        return Kind.STATIC if says.is_int and isinstance(value, (int, np.integer)) else Kind.NUMBER
+        return "static" if says.is_int and isinstance(value, (int, np.integer)) else "number"
     if isinstance(value, StatefulSchedule):
-        return Kind.SCHEDULE
+        return "schedule"
     if not callable(value) or value is says.default or isinstance(value, TreeSpec):
-        return Kind.STATIC
-    return Kind.SCHEDULE if says.role == "schedule" or is_truly_callable(value) else Kind.STATIC
+        return "static"
+    return "schedule" if says.role == "schedule" or is_truly_callable(value) else "static"
 
 
 _STATIC: Any = (bool, np.bool_, str, type)
@@ -182,7 +178,7 @@ class Parameter(NamedTuple):
 
     Attributes:
         default: its default, or `inspect.Parameter.empty`.
-        types: the names of its types.
+        types: its annotation, or the members of that union.
         role: what it is, by its name or its annotation: a "mask"; "labels"; "params" for another tree, or function, of
             the params; a "transformation", several or "named" ones; a "schedule" or a number; a "number" or an array.
             "" if these do not say it.
@@ -192,7 +188,7 @@ class Parameter(NamedTuple):
     """
 
     default: Any
-    types: frozenset[str]
+    types: tuple[Any, ...]
     role: str
     is_int: bool
     keeps_ints: bool
@@ -201,15 +197,18 @@ class Parameter(NamedTuple):
     @classmethod
     def of(cls, parameter: inspect.Parameter) -> "Parameter":
         """Return what a parameter says."""
-        name, default, types = parameter.name, parameter.default, _types(parameter.annotation)
+        default, annotation = parameter.default, parameter.annotation
+        is_union = typing.get_origin(annotation) in (typing.Union, UnionType)
+        types = typing.get_args(annotation) if is_union else (annotation,)
         role = _role(parameter, types)
-        is_int = "int" in types and types <= {"int", "None", "Optional", "Union", "typing"}
-        is_count = type(default) is int and role != "schedule" and bool(types & {"Array", "ArrayLike"})
-        keeps_ints = name.endswith(("key", "seed")) or is_count or ("int" in types and "float" not in types)
+        is_int = int in types and all(x in (int, type(None)) for x in types)
+        is_count = type(default) is int and role != "schedule" and jax.Array in types
+        is_drawn = parameter.name.endswith(("key", "seed"))
+        keeps_ints = is_drawn or is_count or (int in types and float not in types)
         return cls(default, types, role, is_int, keeps_ints, role in ("schedule", "number", ""))
 
 
-def _role(parameter: inspect.Parameter, types: frozenset[str]) -> str:
+def _role(parameter: inspect.Parameter, types: tuple[Any, ...]) -> str:
     name, annotation = parameter.name, parameter.annotation
     is_several = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if annotation is optax.GradientTransformation:
@@ -220,48 +219,12 @@ def _role(parameter: inspect.Parameter, types: frozenset[str]) -> str:
         return ""
     if name.endswith(("mask", "labels")):
         return "mask" if name.endswith("mask") else "labels"
-    if "params" in types:
-        return "params"
-    if types & {"Schedule", "ScalarOrSchedule"}:
+    for takes in (typing.get_args(x)[0] for x in types if typing.get_origin(x) is Callable):
+        if takes == [optax.Params] or (takes is not ... and len(takes) == 1 and (Any in types or object in types)):
+            return "params"
+    if optax.Schedule in types:
         return "schedule"
-    return "number" if any(annotation == each for each in _OF_NUMBERS) else ""
-
-
-_OF_NUMBERS = (int, "int", float, "float", jax.typing.ArrayLike, "ArrayLike", "jax.typing.ArrayLike")
-
-
-_TYPES: dict[str, Any] = {
-    "Any": Any,
-    "Array": jax.Array,
-    "None": type(None),
-    "Schedule": optax.Schedule,
-    "float": float,
-    "int": int,
-    "object": object,
-    "str": str,
-}
-
-
-_FUNCTION = typing.get_origin(Callable[[], None])
-
-
-def _types(annotation: Any) -> frozenset[str]:
-    """Return the names of a type, or of those in a union, and "params" if it says a tree or a function of the params.
-
-    A quoted annotation is read word by word.
-    """
-    if isinstance(annotation, str):
-        words = frozenset(re.findall(r"\w+", annotation))
-        is_of_params = words & {"Mask", "Labels"} or ("Callable" in words and words & {"ArrayTree", "Params", "PyTree"})
-        return words | {"params"} if is_of_params else words
-    is_union = typing.get_origin(annotation) in (typing.Union, UnionType)
-    members = typing.get_args(annotation) if is_union else (annotation,)
-    found = {next((name for name, each in _TYPES.items() if member == each), "another") for member in members}
-    for member in members:
-        takes = typing.get_args(member)[0] if typing.get_origin(member) is _FUNCTION else ...
-        if takes == [optax.Params] or (takes is not ... and len(takes) == 1 and found & {"Any", "object"}):
-            found.add("params")
-    return frozenset(found)
+    return "number" if annotation in (int, float, jax.typing.ArrayLike) else ""
 
 
 Signature = tuple[inspect.Signature, Mapping[str, Parameter]]
@@ -273,11 +236,18 @@ def read_signature(factory: Callable[..., Any]) -> Signature:
     try:
         return _READ[function]
     except (KeyError, TypeError):  # it is new, or cannot be a key
-        signature = inspect.signature(factory)
+        signature = _signature(factory)
     read = signature, {name: Parameter.of(x) for name, x in signature.parameters.items()}
     with contextlib.suppress(TypeError):
         _READ[function] = read
     return read
+
+
+def _signature(factory: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(factory, eval_str=True)
+    except Exception:  # a quoted annotation that only type checkers know says nothing
+        return inspect.signature(factory)
 
 
 _READ: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()
@@ -332,14 +302,13 @@ def _sort(
             by_name |= {k: (Parameter.of(each[k]), value[k]) for k in each if k not in by_name}
         else:
             by_name[key] = (parameters[key], value)
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL and required is None and key not in static:
-            item = Parameter.of(parameter.replace(kind=inspect.Parameter.POSITIONAL_ONLY))
-            if value and (len(bound.arguments) == 1 or any(kind_of(x, item) is not Kind.STATIC for x in value)):
-                raise TypeError(
-                    f"inject_hyperparams stores arguments by name, and *{key} of {name} gathers them without names: "
-                    f"{describe_value(value)}. Inject a function that names them: lambda learning_rate: "
-                    f"{name}(learning_rate). To pass them on unchanged: static_args={key!r}"
-                )
+        is_unnamed = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        if is_unnamed and value and required is None and key not in static:
+            raise TypeError(
+                f"inject_hyperparams stores arguments by name, and *{key} of {name} gathers them without names: "
+                f"{describe_value(value)}. Inject a function that names them: lambda learning_rate: "
+                f"{name}(learning_rate). To pass them on unchanged: static_args={key!r}"
+            )
     if missing := sorted((required or set()) - by_name.keys()):  # possible only with `**kwargs`
         raise TypeError(
             f"inject_hyperparams(..., only=...) names {', '.join(missing)}, which was not passed; the arguments "
@@ -351,9 +320,9 @@ def _sort(
         if key in static or (required is not None and key not in required):
             continue
         kind = kind_of(value, says)
-        if kind is Kind.NUMBER or (required is not None and is_number(value)):
+        if kind == "number" or (required is not None and is_number(value)):
             numbers[key] = value
-        elif kind is Kind.SCHEDULE:
+        elif kind == "schedule":
             schedules[key] = value if isinstance(value, StatefulSchedule) else WrappedSchedule(value)
         elif required is not None:
             raise TypeError(
@@ -523,7 +492,7 @@ def check_argument(value: Any, says: Parameter, name: str, factory: str) -> None
     if value is says.default:
         return
     where = f"{name} of {factory}"
-    is_text = isinstance(value, _TEXT) and "str" not in says.types
+    is_text = isinstance(value, _TEXT) and str not in says.types
     if says.role == "transformation":
         check_is_transformation(value, where)
     elif says.role in ("transformations", "named transformations"):
@@ -537,7 +506,7 @@ def check_argument(value: Any, says: Parameter, name: str, factory: str) -> None
         )
     elif says.role == "schedule" and (is_text or isinstance(value, _CONTAINERS)):
         raise TypeError(f"{where} must be a number or a schedule, found {describe_value(value)}")
-    if is_text and "float" in says.types:
+    if is_text and float in says.types:
         raise TypeError(f"{where} must be a number, found {describe_value(value)}")
 
 
