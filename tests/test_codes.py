@@ -131,3 +131,8 @@ def test_linear_codes_would_fail() -> None:
     ours = decode(encode(x, "int8"))
     assert (jnp.abs(ours / x - 1) < 0.15).all()
     assert not (jnp.abs(linear / x - 1) < 0.15).all()
+
+
+def test_codes_that_were_cast_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"codes are arrays of int8 or uint8, found float32: a cast .*decode_state"):
+        decode(jnp.ones(2))

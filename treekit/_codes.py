@@ -12,7 +12,7 @@ import functools
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
-from jaxtyping import Array, Float32, Integer
+from jaxtyping import Array, Float32, Integer, Shaped
 
 from treekit._base.jax import jnp, lax, untyped
 from treekit._node.decorator import node
@@ -96,12 +96,20 @@ def is_code_dtype(dtype: object) -> bool:
     return is_inexact_dtype(dtype, jnp.integer) and jnp.dtype(dtype) in _FORMATS
 
 
-def decode(codes: Integer[Array, "*shape"]) -> Float32[Array, "*shape"]:
+def decode(codes: Shaped[Array, "*shape"]) -> Float32[Array, "*shape"]:
     """Return the numbers that codes stand for, in f32.
 
     Args:
         codes: an array of int8 or uint8.
+
+    Raises:
+        TypeError: it has another dtype.
     """
+    if not is_code_dtype(codes.dtype):
+        raise TypeError(
+            f"codes are arrays of int8 or uint8, found {codes.dtype}: to cast a state, as by jax.tree.map, loses "
+            "what its codes stand for. Convert them with treekit.optax.decode_state first"
+        )
     form = _FORMATS[np.dtype(codes.dtype)]
     number = codes.astype(jnp.int32)
     size = jnp.abs(number) if form.is_signed else number

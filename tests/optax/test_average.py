@@ -290,6 +290,11 @@ def test_the_state_can_be_donated() -> None:
 def test_a_decay_out_of_range(decay: Any) -> None:
     with pytest.raises(ValueError, match=r"decay must be at least 0 and less than 1, found \S"):
         tko.params_ema(decay)
+    tx = tko.params_ema(lambda t: 1.5 * decay)
+    with pytest.raises(
+        ValueError, match=r"the schedule of params_ema must return at least 0 and less than 1, found \S"
+    ):
+        tx.update(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2))
 
 
 @pytest.mark.parametrize("decay", [jnp.ones(2), jnp.array(0.5j)])

@@ -81,6 +81,13 @@ def test_it_does_not_count_in_global_norms_and_the_average_has_its_current_value
     assert jnp.allclose(updates["layer"].weight, -0.5)
     now = {"layer": Normed(jnp.zeros(4), jnp.full(3, 7.0))}
     assert (tko.get_ema(state, now)["layer"].mean == 7).all()
+    assert (tko.incremental_update(now, params, 0.5)["layer"].mean == 7).all()
+    assert (tko.incremental_update(now, params, 0.5)["layer"].weight == 0.5).all()
+
+
+def test_the_summary_says_so() -> None:
+    notes = {row.path: row.note for row in tko.summary(tko.adamw(0.1), model("node")).rows}
+    assert notes == {"layer.weight": "", "layer.mean": "trainable=False", "head": ""}
 
 
 TREES: dict[str, tuple[Callable[[Any], Any], bool]] = {

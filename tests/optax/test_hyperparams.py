@@ -206,6 +206,7 @@ def test_the_sharding_is_kept() -> None:
         ),
         ({KEYS[0]: "a"}, {}, TypeError, f"{KEYS[0]} must be a number, found 'a'"),
         ({KEYS[0]: None}, {}, TypeError, f"{KEYS[0]} must be a number, found None"),
+        ({KEYS[0]: True}, {}, TypeError, f"{KEYS[0]} must be a number, found True"),
         ({KEYS[0]: 1j}, {}, TypeError, rf"{KEYS[0]} is f32\[\], and cannot become complex 1j"),
         ({KEYS[0]: np.ones(2)}, {}, TypeError, rf"{KEYS[0]} has the shape \(\), found f64\[2\]"),
     ],

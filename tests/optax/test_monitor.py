@@ -37,6 +37,9 @@ def test_what_is_no_measure_is_an_error_that_names_it() -> None:
     wrong: Any = {"norm": 3}
     with pytest.raises(TypeError, match=r"the measure 'norm' must be a .*found 3"):
         tko.monitor(wrong)
+    alone: Any = optax.tree.norm
+    with pytest.raises(TypeError, match=r"measures must map names to functions of the updates, .* found <function"):
+        tko.monitor(alone)
 
 
 def ratio(updates: Any, params: Any) -> Any:

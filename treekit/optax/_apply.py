@@ -18,6 +18,7 @@ from treekit._codes import is_codes
 from treekit._map import cast_tree_like, check_shapes
 from treekit._mismatch import flatten_updates, updates_mismatch
 from treekit._round import Key, bits_like, bits_of_key, round_by, widen
+from treekit._trainable import declared_frozen
 from treekit.optax._boundary import normalize, whole_step
 from treekit.optax._transformation import State, TransformationOf, core_of, freezes
 
@@ -279,8 +280,9 @@ def _wrong_grads(found: object) -> ValueError:
 def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> T:
     """Take a step of Polyak averaging, `step_size * new + (1 - step_size) * old`, preserving the dtypes of the average.
 
-    Leaves without an average are taken from the new tree: functions, strings, PRNG keys, and counters, that is, arrays
-    of integers or bools in both trees. A Python number is averaged, so that an average may start from 0.
+    Leaves without an average are taken from the new tree: functions, strings, PRNG keys, fields that their class
+    declares not to be trained, and counters, that is, arrays of integers or bools in both trees. A Python number is
+    averaged, so that an average may start from 0.
 
     Args:
         new_tensors: the latest params, or raw model.
@@ -299,9 +301,9 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
     Array([0.25, 0.25], dtype=bfloat16)
     """
 
-    def average(new: Any, old: Any) -> Any:
+    def average(new: Any, old: Any, is_frozen: bool) -> Any:
         new, old = resolve_array(new), resolve_array(old)
-        if not _have_average(new, old):
+        if is_frozen or not _have_average(new, old):
             return new
         keeps_dtype = is_array(old) and is_inexact_parameter(old)
         if not any(isinstance(x, jax.Array) for x in (new, old, step_size)):  # Python or NumPy computes, as in Optax
@@ -313,7 +315,9 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
         return cast_like(total, old) if keeps_dtype else total
 
     check_shapes(jtu.tree_map(_none_for_number, old_tensors, is_leaf=is_none), new_tensors, is_leaf=is_none)
-    out: T = jtu.tree_map(average, new_tensors, old_tensors, is_leaf=is_none)
+    treedef = jtu.tree_structure(new_tensors, is_leaf=is_none)
+    frozen = treedef.unflatten(declared_frozen(new_tensors) or [False] * treedef.num_leaves)
+    out: T = jtu.tree_map(average, new_tensors, old_tensors, frozen, is_leaf=is_none)
     return out
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import optax
-from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
@@ -14,7 +13,7 @@ from treekit._base.describe import describe, describe_value, with_article
 from treekit._base.dtype import issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import flatten_with_names, is_variable, leaf_path_text, path_text
-from treekit._base.predicates import has_gradient, is_real_number
+from treekit._base.predicates import has_gradient, is_real_number, is_traced
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree, Updates
 from treekit._map import cast_tree_like
@@ -71,7 +70,8 @@ def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[Para
         A transformation that does not change the updates; its state is a `ParamsEmaState`.
 
     Raises:
-        ValueError: `decay` is out of range; or `update` was called without the params.
+        ValueError: `decay`, or outside of jit what the schedule returns, is out of range; or `update` was called
+            without the params.
         TypeError: `decay` is neither a real number nor a schedule; or the schedule does not return a real number.
 
     >>> import jax.numpy as jnp
@@ -86,11 +86,7 @@ def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[Para
     (Array([2., 2.], dtype=float32), Array([1.667, 1.667], dtype=float32))
     """
     if not callable(decay):
-        number: Any = decay
-        if not is_real_number(number):
-            raise TypeError(f"decay must be a real number or a schedule, found {describe_value(decay)}")
-        if not isinstance(number, Tracer) and not 0 <= number < 1:
-            raise ValueError(f"decay must be at least 0 and less than 1, found {decay!r}")
+        _check_decay(decay, "decay must be", "a real number or a schedule", may_be_one=False)
 
     def init(params: Params) -> ParamsEmaState:
         def start(x: Any) -> Any:  # a copy, since a NumPy array may change
@@ -104,13 +100,21 @@ def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[Para
             raise ValueError("params_ema averages the params, so update needs them: update(updates, state, params)")
         total, share = _total_and_share(state)
         average = jtu.tree_map(functools.partial(_mix, share), state.params_ema, params)
-        current: Any = decay(state.ema_count) if callable(decay) else decay
-        if not is_real_number(current):
-            raise TypeError(f"the schedule of params_ema must return one real number, found {describe_value(current)}")
+        current: Any = decay
+        if callable(decay):
+            current = decay(state.ema_count)
+            _check_decay(current, "the schedule of params_ema must return", "one real number", may_be_one=True)
         weight = jnp.asarray(1 - current, state.ema_next_weight.dtype)  # cast last: in float32, 1 - 1e-8 is 1
         return updates, ParamsEmaState(optax.safe_increment(state.ema_count), weight, total, average)
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+
+
+def _check_decay(decay: Any, must: str, kind: str, *, may_be_one: bool) -> None:
+    if not is_real_number(decay):
+        raise TypeError(f"{must} {kind}, found {describe_value(decay)}")
+    if not is_traced(decay) and not (0 <= decay < 1 or (may_be_one and decay == 1)):
+        raise ValueError(f"{must} at least 0 and less than 1, found {decay!r}")
 
 
 def _total_and_share(state: ParamsEmaState) -> tuple[Array, Array]:

@@ -222,7 +222,7 @@ def _check_known(what: str, asked: str, known: Collection[str]) -> None:
 
 
 def _like(old: Any, value: Any, key: str) -> Any:
-    if dtype_of(value) is None:
+    if dtype_of(value) is None or (isinstance(value, bool) and dtype_of(old) != jnp.bool_):
         raise TypeError(f"{key} must be a number, found {describe_value(value)}")
     if np.shape(value) not in ((), np.shape(old)):
         raise TypeError(f"{key} has the shape {np.shape(old)}, found {describe(value)}")

@@ -504,7 +504,7 @@ def check_argument(value: Any, says: Parameter, name: str, factory: str) -> None
             f"{where} must be a number, found {with_article(type(value).__name__)}. Params and gradients are "
             "arguments of init and update"
         )
-    elif says.role == "schedule" and (is_text or isinstance(value, _CONTAINERS)):
+    elif says.role == "schedule" and (is_text or isinstance(value, _NO_RATE)):
         raise TypeError(f"{where} must be a number or a schedule, found {describe_value(value)}")
     if is_text and float in says.types:
         raise TypeError(f"{where} must be a number, found {describe_value(value)}")
@@ -523,7 +523,7 @@ def _check_is_named(pair: Any, where: str) -> None:
 _TEXT: Any = (str, bytes)
 
 
-_CONTAINERS: Any = (list, tuple, Mapping)
+_NO_RATE: Any = (list, tuple, Mapping, complex)
 
 
 def call_schedule(schedule: Callable[[Any], object], refuse: Callable[[str], TypeError], count: object) -> object:

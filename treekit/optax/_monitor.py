@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 import optax
 
 from treekit._base.describe import describe_value
+from treekit._base.tree import is_mapping
 from treekit._base.types import Params, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._state_map import is_params_placeholder
 from treekit.optax._transformation import GradientTransformation, described
 
 if TYPE_CHECKING:
-    Measure = Callable[[Any], Any] | Callable[[Any, Any], Any] | optax.GradientTransformationExtraArgs
+    Measures = Mapping[str, Callable[[Any], Any] | Callable[[Any, Any], Any] | optax.GradientTransformationExtraArgs]
 else:
-    Measure = Any  # so that our own error, which names the measure, comes before that of a run-time checker
+    Measures = Any  # so that our own error, which names the measure, comes before that of a run-time checker
 
 
 @described
-def monitor(measures: Mapping[str, Measure]) -> GradientTransformation[optax.MonitorState]:
+def monitor(measures: Measures) -> GradientTransformation[optax.MonitorState]:
     """Store measurements of the updates in the state: `optax.monitor`, which also runs in scan and is traced once.
 
     The state has the measurements from `init` on. Before the first update they are measurements of the params.
@@ -32,7 +33,7 @@ def monitor(measures: Mapping[str, Measure]) -> GradientTransformation[optax.Mon
         A transformation that does not change the updates; its state is an `optax.MonitorState`.
 
     Raises:
-        TypeError: a measure is neither of these; the message names it.
+        TypeError: `measures` is not a mapping, or a measure is neither of these; the message names it.
         ValueError: raised by `update` without the params, if a measure needs them.
 
     >>> import jax
@@ -46,6 +47,11 @@ def monitor(measures: Mapping[str, Measure]) -> GradientTransformation[optax.Mon
     >>> optax.tree.get(state, "norm"), optax.tree.get(state, "ratio")
     (Array(2.5, dtype=float32), {'w': Array(0.5, dtype=float32)})
     """
+    if not is_mapping(measures):
+        raise TypeError(
+            f"measures must map names to functions of the updates, {{'norm': optax.tree.norm}}, found "
+            f"{describe_value(measures)}"
+        )
     given: dict[str, Any] = dict(measures)
     for name, measure in given.items():
         if not (callable(measure) or hasattr(measure, "update")):
@@ -65,7 +71,7 @@ def monitor(measures: Mapping[str, Measure]) -> GradientTransformation[optax.Mon
     return at_boundary(optax.GradientTransformationExtraArgs(init, tx.update))
 
 
-def _takes_params(measure: Measure) -> bool:
+def _takes_params(measure: object) -> bool:
     """Whether a measure is a function that requires two positional arguments; `optax.tree.norm` requires one."""
     if not callable(measure):
         return False

@@ -19,6 +19,7 @@ from treekit._base.table import BOLD, PLAIN, ROWS, YELLOW, as_html, in_colours, 
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._mismatch import flatten_updates
+from treekit._trainable import declared_frozen
 from treekit.optax._boundary import normalize
 from treekit.optax._state_map import map_state
 from treekit.optax._transformation import GradientTransformation
@@ -180,12 +181,14 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     rows: list[Row] = []
     keys: list[tuple[str, ...]] = []
     present = [(i, path, x) for i, (path, x) in enumerate(leaves) if x is not None]
+    frozen = declared_frozen(params) or [False] * len(leaves)
     for (i, path, x), effect in zip(present, _effects(tx, ones, start), strict=True):
         if describe_function(x):
             continue
         shape, dtype = (np.shape(x), str(dtype_of(x))) if is_parameter(x) else ((), "")
         kind, decay = _type(shape, dtype) if dtype else describe(x), None if has_copies else effect.decay
-        rows.append(Row(path_name(path), kind, shape, dtype, effect.step, decay, tuple(owned.get(i, ())), effect.note))
+        note = "trainable=False" if frozen[i] else effect.note
+        rows.append(Row(path_name(path), kind, shape, dtype, effect.step, decay, tuple(owned.get(i, ())), note))
         keys.append(tuple(map(key_name, path)))
     state_bytes = sum(x.bytes for found in owned.values() for x in found)
     parameters = [row for row in rows if row.dtype]
@@ -219,43 +222,40 @@ class _Effect(NamedTuple):
 def _effects(tx: GradientTransformation[Any], params: Params, state: OptState) -> list[_Effect]:
     """Return what the first step does to each leaf of the params.
 
-    An optimizer that fails with a gradient alone may need a loss. Then it gets two, of different curvatures: what they
-    change depends on the loss. In the same way, what other PRNG keys change is random.
+    An optimizer that fails with a gradient alone may need a loss. Then it gets two, of different curvatures, and where
+    the state has PRNG keys, others in a second measurement: what differs depends on the loss, or is random.
     """
-    leaves, curvature = jtu.tree_leaves(params), None
+    leaves, other_state = jtu.tree_leaves(params), _with_other_keys(state)
     try:
-        found = others = _measure(tx, params, state, None)
+        found, why = _measure(tx, params, state, None), "random"
+        others = found if other_state is None else _measure(tx, params, other_state, None)
     except Exception as problem:  # an optimizer that needs more than gradients may raise anything
-        curvature = _STEEP
         try:
-            found, others = (_measure(tx, params, state, each) for each in (_STEEP, _FLAT))
+            found, why = _measure(tx, params, state, _STEEP), "depends on the loss"
+            others = _measure(tx, params, state if other_state is None else other_state, _FLAT)
         except Exception:
             note = f"fails: {describe_error(problem)}"
             return [_Effect(None, None, note) if has_gradient(x) else _no_effect(x) for x in leaves]
-    other_keys = _with_other_keys(state)
-    redrawn = found if other_keys is None else _measure(tx, params, other_keys, curvature)
 
-    def effect(x: object, one: _Effect, other: _Effect, random: _Effect) -> _Effect:
+    def effect(x: object, one: _Effect, other: _Effect) -> _Effect:
         if not has_gradient(x):
             return _no_effect(x)
-        step, decay = (_if_same(*numbers) for numbers in zip(one[:2], other[:2], random[:2], strict=True))
         if one != other:
-            return _Effect(step, decay, "depends on the loss")
-        if one != random:
-            return _Effect(step, decay, "random")
-        not_finite = "is not finite" if step is None else "is not finite without a gradient" if decay is None else ""
-        return _Effect(step, decay, not_finite or ("0 in the first step" if step == 0 else ""))
+            return _Effect(_if_same(one.step, other.step), _if_same(one.decay, other.decay), why)
+        if one.step is None or one.decay is None:
+            return one._replace(note="is not finite" if one.step is None else "is not finite without a gradient")
+        return one._replace(note="0 in the first step" if one.step == 0 else "")
 
-    return list(map(effect, leaves, found, others, redrawn))
+    return list(map(effect, leaves, found, others))
 
 
 def _no_effect(x: object) -> _Effect:
     return _Effect(None, None, "has no gradient" if is_parameter(x) else "not a parameter")
 
 
-def _if_same(first: float | None, *others: float | None) -> float | None:
-    """Return a number if the others are about the same."""
-    is_same = all(first is not None and x is not None and math.isclose(first, x, rel_tol=1e-3) for x in others)
+def _if_same(first: float | None, second: float | None) -> float | None:
+    """Return a number if another one is about the same."""
+    is_same = first is not None and second is not None and math.isclose(first, second, rel_tol=1e-3)
     return first if is_same else None
 
 
