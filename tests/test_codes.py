@@ -134,5 +134,5 @@ def test_linear_codes_would_fail() -> None:
 
 
 def test_codes_that_were_cast_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"codes are arrays of int8 or uint8, found float32: a cast .*decode_state"):
+    with pytest.raises(TypeError, match=r"codes are arrays of int8 or uint8, found float32: to cast .*decode_state"):
         decode(jnp.ones(2))
