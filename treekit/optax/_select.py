@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import optax
@@ -41,6 +41,8 @@ from treekit.optax._transformation import (
     freezes,
     original,
 )
+
+T = TypeVar("T")
 
 
 @described
@@ -152,11 +154,11 @@ def partition(
     >>> updates["w"], updates["b"]
     (Array([-1., -1.], dtype=float32), Array([0., 0.], dtype=float32))
     """
-    return _partition(transforms, _given_labels, param_labels, mask_compatible_extra_args)
+    return _partition(transforms, _first, param_labels, mask_compatible_extra_args)
 
 
-def _given_labels(param_labels: Labels, _: Params) -> Labels:
-    return param_labels
+def _first(x: T, _: Params) -> T:
+    return x
 
 
 def _partition(
@@ -185,8 +187,10 @@ def _partition(
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         given = updates if params is None else params
+        groups = choose_groups(frozenset(cores), frozen, labels_of(spec, given), given)
         states: dict[Any, Any] = {}
-        for key, group in _groups(cores, frozen, labels_of(spec, given), given, any_shape).items():
+        for key, selection in groups.items():
+            group = _select_masked(cores[key], functools.partial(_first, selection), any_shape)
             updates, states[key] = group.update(updates, state.inner_states[key], params, **extra)
         return updates, optax.transforms.PartitionState(states)
 
@@ -197,18 +201,6 @@ def _partition(
         return all(freezes(cores[key], inside[key]) for key in used)
 
     return at_boundary(DeclaringCore(init, update, freezes=freezes_all))
-
-
-def _groups(
-    cores: Mapping[Any, Core], frozen: frozenset[Any], param_labels: Labels, params: Params, any_shape: bool
-) -> dict[Any, Core]:
-    """Return each core, applied to the params with its label."""
-    selections = choose_groups(frozenset(cores), frozen, param_labels, params)
-
-    def group(key: object) -> Core:
-        return _select_masked(cores[key], lambda _: selections[key], any_shape)
-
-    return {key: group(key) for key in cores}
 
 
 @described
