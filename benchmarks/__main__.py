@@ -16,7 +16,6 @@ from benchmarks import (
     mapping,
     mixed_precision,
     multi_steps,
-    multi_steps_forms,
     nodes,
     tree_at,
     wrappers,
@@ -33,7 +32,6 @@ MODULES: tuple[ModuleType, ...] = (
     tree_at,
     wrappers,
     multi_steps,
-    multi_steps_forms,
     import_time,
     mixed_precision,
 )

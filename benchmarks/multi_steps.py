@@ -1,7 +1,6 @@
 """MultiSteps compared with Optax's, and with the least that gradient accumulation can cost.
 
-The least: the gradients are accumulated in place on every step, and the bare inner step runs on each k-th. Orders of
-arguments, donation and other forms of a step are in `multi_steps_forms`; `wrappers` traces and compiles.
+The least: the gradients are accumulated in place on every step, and the bare inner step runs on each k-th.
 
 Run `python -m benchmarks.multi_steps` for 20M parameters (QUICK=1 for 2M, and a tenth of the arrays).
 """
