@@ -1,7 +1,7 @@
 """All benchmarks but `growth` and `matrix`: printed, and written as results/benchmarks.md.
 
-python -m benchmarks             more than half an hour; writes the page
-QUICK=1 python -m benchmarks     about two minutes; prints only
+python -m benchmarks             more than an hour; writes the page
+QUICK=1 python -m benchmarks     some minutes; prints only
 """
 
 import datetime
