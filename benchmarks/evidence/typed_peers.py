@@ -22,7 +22,7 @@ PACKAGES = ("mypy", "pyright", "jax", "equinox", "flax", "jax_dataclasses", "che
 
 
 class Word(str):
-    """A word of a library. In a line, `{replace:name="out"}` puts what follows the colon in the place of its `{}`."""
+    """A word of a library. In a line, `{replace:name="out"}` puts what follows the colon where its `{}` is."""
 
     def __format__(self, inside: str) -> str:
         return self.replace("{}", inside)
