@@ -101,9 +101,7 @@ def mapping(tree_map: Map) -> Calls:
     return {
         "f gives the leaf": lambda: tree_map(lambda x: x, xs),
         "f gives f32 for bf16": lambda: untyped.block_until_ready(widen(xs)),
-        "that, traced": lambda: jax.make_jaxpr(lambda xs: widen(xs))(
-            xs
-        ),  # a new function: JAX keeps what it has traced
+        "that, traced": lambda: jax.make_jaxpr(lambda xs: widen(xs))(xs),  # a new f: JAX keeps what it has traced
         "that, jitted": lambda: untyped.block_until_ready(jitted(xs)),
     }
 
