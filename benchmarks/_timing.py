@@ -1,4 +1,8 @@
-"""Timing side by side: what is compared runs in turn within one process, so a busy machine slows all of it alike."""
+"""Timing side by side, and the tables of what it finds.
+
+What is compared runs in turn within one process, so a busy machine slows all of it alike. A module of benchmarks/ has
+`sections()`, which measures and yields one `Section` after the other.
+"""
 
 import gc
 import importlib.metadata
@@ -6,7 +10,7 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple, TypeVar
@@ -19,6 +23,9 @@ SECONDS = 0.002  # that one measurement takes, about: so short that most are not
 TRIES = 3
 
 
+# --- Time -------------------------------------------------------------------------------------------------------------
+
+
 class Ratio(NamedTuple):
     """Another's time divided by the base's: the median over the rounds, and the quartiles."""
 
@@ -26,8 +33,14 @@ class Ratio(NamedTuple):
     low: float
     high: float
 
+    @classmethod
+    def of(cls, ratios: Iterable[float]) -> "Ratio":
+        """From the ratio of each round."""
+        low, median, high = statistics.quantiles(ratios, n=4)
+        return cls(median, low, high)
+
     def __str__(self) -> str:
-        return f"{self.median:5.2f} ({self.low:.2f}-{self.high:.2f})"
+        return f"{self.median:.2f} ({self.low:.2f}\N{EN DASH}{self.high:.2f})"
 
 
 class Times(dict[K, list[float]]):
@@ -35,12 +48,7 @@ class Times(dict[K, list[float]]):
 
     def ratio(self, name: K, base: K) -> Ratio:
         """Of two calls: one ratio a round, so that what changes from round to round (the clock, a neighbour) is out."""
-        low, median, high = statistics.quantiles([x / y for x, y in zip(self[name], self[base], strict=True)], n=4)
-        return Ratio(median, low, high)
-
-    def median(self, name: K) -> float:
-        """The seconds of a call: for a look at its growth, since on another day all of them may differ."""
-        return statistics.median(self[name])
+        return Ratio.of(x / y for x, y in zip(self[name], self[base], strict=True))
 
 
 def measure(calls: Mapping[K, Callable[[], object]], rounds: int = ROUNDS, tries: int = TRIES) -> Times[K]:
@@ -59,52 +67,10 @@ def measure(calls: Mapping[K, Callable[[], object]], rounds: int = ROUNDS, tries
     return times
 
 
-def measure_once_each(prepare: Mapping[K, Callable[[], Callable[[], object]]], rounds: int) -> Times[K]:
-    """Time calls that do their work only once, such as compiling: each is made again before it is timed.
-
-    Args:
-        prepare: by name, a function that returns the call to time.
-        rounds: how many; one more, which is not counted, comes first.
-    """
-    times = Times[K]({name: [] for name in prepare})
-    for number in range(rounds + 1):
-        for name in list(prepare) if number % 2 == 0 else list(prepare)[::-1]:
-            seconds = _time(prepare[name](), 1)
-            if number:
-                times[name].append(seconds)
-    return times
-
-
 def compare(calls: Mapping[K, Callable[[], object]], base: K) -> dict[K, Ratio]:
-    """The ratio of each call's time to that of one of them; above 1 where that one is faster."""
+    """The ratio of each other call's time to that of one of them; above 1 where that one is faster."""
     times = measure(calls)
-    return {name: times.ratio(name, base) for name in calls}
-
-
-def table(columns: Mapping[str, Mapping[str, object]]) -> str:
-    """A table in text: one column an operation, one row a name; a cell may be missing."""
-    names = list(dict.fromkeys(name for column in columns.values() for name in column))
-    width = max(map(len, names))
-    widths = {title: max(19, len(title), *(len(str(x)) for x in column.values())) for title, column in columns.items()}
-    lines = [" " * width + "".join(f"  {title:>{widths[title]}}" for title in columns)]
-    lines += [
-        f"{name:{width}}" + "".join(f"  {column.get(name, '')!s:>{widths[title]}}" for title, column in columns.items())
-        for name in names
-    ]
-    return "\n".join(lines)
-
-
-def setting(*packages: str) -> str:
-    """The versions and the machine that figures belong to, in one line."""
-    versions = [f"{name} {_version(name)}" for name in packages]
-    return ", ".join([*versions, f"Python {platform.python_version()}", f"{_cpu()}, {os.cpu_count()} cores"])
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"  # a checkout that is run in place
+    return {name: times.ratio(name, base) for name in calls if name != base}
 
 
 def _repeats(call: Callable[[], object]) -> int:
@@ -126,6 +92,56 @@ def _time(call: Callable[[], object], repeats: int) -> float:
     finally:
         if was_enabled:
             gc.enable()
+
+
+# --- Tables -----------------------------------------------------------------------------------------------------------
+
+
+class Section(NamedTuple):
+    """One thing that was measured. As text, a section of a page in Markdown.
+
+    Attributes:
+        title: of the section.
+        text: what the figures are.
+        table: by the column's title, then by the row's name; a cell may be missing.
+    """
+
+    title: str
+    text: str
+    table: Mapping[str, Mapping[str, object]]
+
+    def __str__(self) -> str:
+        names = dict.fromkeys(name for column in self.table.values() for name in column)
+        rows = [[name, *(column.get(name, "") for column in self.table.values())] for name in names]
+        return f"## {self.title}\n\n{self.text}\n\n{markdown(['', *self.table], rows)}\n"
+
+
+def markdown(titles: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """A table that can be read in a terminal too."""
+    cells = [[str(x).replace("|", "\\|") for x in line] for line in (titles, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    first, *others = ([x.ljust(width) for x, width in zip(line, widths, strict=True)] for line in cells)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (first, ["-" * width for width in widths], *others))
+
+
+def show(sections: Iterable[Section], *packages: str) -> None:
+    """Print sections as they come, after the versions of packages and the machine."""
+    print(setting(*packages))
+    for section in sections:
+        print(f"\n{section}", end="", flush=True)
+
+
+def setting(*packages: str) -> str:
+    """The versions and the machine that figures belong to, in one line."""
+    versions = [f"{name} {_version(name)}" for name in packages]
+    return ", ".join([*versions, f"Python {platform.python_version()}", f"{_cpu()}, {os.cpu_count()} cores"])
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"  # a checkout that is run in place
 
 
 def _cpu() -> str:

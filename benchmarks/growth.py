@@ -1,13 +1,13 @@
-"""How the time of each public function grows with the number of leaves: python -m benchmarks.growth
+"""How the time of each public function grows with the number of leaves: the table of results/growth.md.
 
-The exponent is that of a power law between the smallest and the largest tree: 1 is linear. What training calls in jit
-is traced here, not run; everything else is called outside of jit. This prints the table of
-benchmarks/results/growth.md.
+The exponent is that of a power law between the two sizes: 1 is linear. What training calls in jit is traced here, not
+run; everything else is called outside of jit.
+
+Run `python -m benchmarks.growth` (QUICK=1 for a short look).
 """
 
 import math
-from collections.abc import Callable
-from time import perf_counter
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import optax as plain
 
 import treekit as tk
-from benchmarks._timing import setting
+from benchmarks._timing import QUICK, Section, measure, show
 from treekit import optax
-from treekit._base.jax import untyped
 
-SIZES = (1_000, 4_000, 16_000)  # leaves
-LONGEST = 20.0  # seconds; a larger tree is left out if the one before took longer
+SIZES = (100, 400) if QUICK else (1_000, 16_000)  # leaves
+LABELLED = 100 if QUICK else 4_000  # leaves of what is labelled
+
+Calls = dict[str, Callable[[], Any]]
 
 
 class Layer(NamedTuple):
@@ -34,50 +35,44 @@ def tree(leaves: int, value: float = 1.0) -> Any:
     return {"layers": [Layer(x, x) for _ in range(leaves // 2)]}
 
 
-def rows(leaves: int, value: object) -> dict[str, Any]:
-    """A table with a pattern for each layer."""
-    return {f"layers.{i}.**": value for i in range(leaves // 2)}
-
-
 def traced(f: Callable[..., Any], *args: Any) -> Callable[[], Any]:
     return lambda: jax.eval_shape(lambda *args: f(*args), *args)  # a new function, so that it is traced each time
 
 
-def optimizers() -> dict[str, Any]:
-    def matrices(params: Any) -> Any:
-        return jax.tree.map(lambda x: x.ndim > 1, params)
-
-    labels = tk.path_labels({"**.bias": "b"}, default="a")
-    adam = optax.adam(0.1)
-    return {
-        "adam of plain Optax": plain.adam(0.1),
-        "adam": adam,
-        "filtered": optax.filtered(adam),
-        "masked": optax.masked(adam, matrices),
-        "partition": optax.partition({"a": adam, "b": optax.sgd(0.1)}, labels),
-        "inject_hyperparams": optax.inject_hyperparams(optax.adamw)(0.1, mask=matrices),
-        "MultiSteps": optax.MultiSteps(adam, 2),
-        "apply_if_finite": optax.apply_if_finite(adam, 2),
-        "params_ema": optax.chain(adam, optax.params_ema(0.9)),
-        "dtype_preserving, 8 bits": optax.dtype_preserving(
-            adam, state_dtype={"mu": jnp.int8, "nu": jnp.uint8}, rounding="stochastic"
-        ),
-    }
+def matrices(params: Any) -> Any:
+    return jax.tree.map(lambda x: x.ndim > 1, params)
 
 
-def calls(leaves: int) -> dict[str, Callable[[], Any]]:
+ADAM = optax.adam(0.1)
+CODES = {"mu": jnp.int8, "nu": jnp.uint8}
+OPTIMIZERS: dict[str, Any] = {
+    "adam of plain Optax": plain.adam(0.1),
+    "adam": ADAM,
+    "filtered": optax.filtered(ADAM),
+    "masked": optax.masked(ADAM, matrices),
+    "partition": optax.partition({"a": ADAM, "b": optax.sgd(0.1)}, tk.path_labels({"**.bias": "b"}, default="a")),
+    "inject_hyperparams": optax.inject_hyperparams(optax.adamw)(0.1, mask=matrices),
+    "MultiSteps": optax.MultiSteps(ADAM, 2),
+    "apply_if_finite": optax.apply_if_finite(ADAM, 2),
+    "params_ema": optax.chain(ADAM, optax.params_ema(0.9)),
+    "dtype_preserving, 8 bits": optax.dtype_preserving(ADAM, state_dtype=CODES, rounding="stochastic"),
+}
+
+
+def calls(leaves: int) -> Calls:
     """Each call by name."""
     a, b = tree(leaves), tree(leaves, 2.0)
     mask = tk.path_mask("**.bias")(a)
     state = optax.inject_hyperparams(optax.adam)(0.1).init(a)
     averaged = optax.params_ema(0.9).init(a)
-    eager: dict[str, Callable[[], Any]] = {
+    layers = range(leaves // 2)
+    each: Calls = {
         "filter": lambda: tk.filter(a, mask),
         "partition, combine": lambda: tk.combine(*tk.partition(a, mask)),
         "resolve_spec": lambda: tk.resolve_spec(mask, a, is_spec_leaf=lambda x: isinstance(x, bool), name="mask"),
         "dtype_preserving_tree_map": lambda: tk.dtype_preserving_tree_map(lambda x: x, a),
         "path_mask": lambda: tk.path_mask("**.bias")(a),
-        "path_labels, a row a layer": lambda: tk.path_labels(rows(leaves, "x"), default="y")(a),
+        "path_labels, a row a layer": lambda: tk.path_labels({f"layers.{i}.**": "x" for i in layers}, default="y")(a),
         "trainable": lambda: tk.trainable(a),
         "tree_find": lambda: tk.tree_find(a, "**.bias"),
         "tree_at, a function": lambda: tk.tree_at(lambda t: t["layers"][3].bias, a, None),
@@ -89,69 +84,54 @@ def calls(leaves: int) -> dict[str, Callable[[], Any]]:
         "graft": lambda: tk.graft(a, b),
         "graft, a state": lambda: tk.graft(state, state),
         "graft, a row a layer": lambda: tk.graft(
-            a, b, rename={f"layers.{i}.weight": f"layers.{i}.weight" for i in range(leaves // 2)}
+            a, b, rename={f"layers.{i}.weight": f"layers.{i}.weight" for i in layers}
         ),
         "get_hyperparams": lambda: optax.get_hyperparams(state),
         "set_hyperparams": lambda: optax.set_hyperparams(state, learning_rate=0.2),
         "get_ema": lambda: optax.get_ema(averaged, a),
         "summary of sgd": lambda: optax.summary(optax.sgd(0.1), a),
+        "tree_stack, traced": traced(lambda x, y: tk.tree_stack([x, y]), a, b),
+        "tree_unstack, traced": traced(tk.tree_unstack, a),
+        "tree_ravel, traced": traced(lambda x: tk.tree_ravel(x)[0], a),
+        "apply_gradients, traced": traced(
+            lambda grads, state, params: optax.apply_gradients(ADAM, grads, state, params),
+            *(a, jax.eval_shape(ADAM.init, a), a),
+        ),
     }
-    for name, tx in optimizers().items():
-        eager[f"{name}: init, traced"] = traced(tx.init, a)
-        shapes = jax.eval_shape(tx.init, a)
-        eager[f"{name}: update, traced"] = traced(tx.update, a, shapes, a)
-    adam: Any = optax.adam(0.1)
-    eager["apply_gradients, traced"] = traced(
-        lambda grads, state, params: optax.apply_gradients(adam, grads, state, params),
-        *(a, jax.eval_shape(adam.init, a), a),
-    )
-    eager["tree_stack, traced"] = traced(lambda x, y: tk.tree_stack([x, y]), a, b)
-    eager["tree_unstack, traced"] = traced(tk.tree_unstack, a)
-    eager["tree_ravel, traced"] = traced(lambda x: tk.tree_ravel(x)[0], a)
-    return eager
+    for name, tx in OPTIMIZERS.items():
+        each[f"{name}: init, traced"] = traced(tx.init, a)
+        each[f"{name}: update, traced"] = traced(tx.update, a, jax.eval_shape(tx.init, a), a)
+    return each
 
 
-def with_many_labels(module: Any, leaves: int, labels: int) -> Callable[[], Any]:
+def labelled(library: Any, labels: int) -> Callable[[], Any]:
     """Trace the init of a `partition`, which shows the whole tree to each of its transformations."""
-    kinds = {str(i): module.sgd(0.1, 0.9) for i in range(labels)}
-    params = tree(leaves)
-    of_layers = [Layer(str(i % labels), str(i % labels)) for i in range(leaves // 2)]
-    return traced(module.partition(kinds, {"layers": of_layers}).init, params)
+    kinds = {str(i): library.sgd(0.1, 0.9) for i in range(labels)}
+    of_layers = [Layer(str(i % labels), str(i % labels)) for i in range(LABELLED // 2)]
+    return traced(library.partition(kinds, {"layers": of_layers}).init, tree(LABELLED))
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    """Return the shorter time of two calls, after one that warms up; of one call, if it is long."""
-    start = perf_counter()
-    call()
-    first = perf_counter() - start
-    if first > LONGEST / 4:
-        return first
-    times: list[float] = []
-    for _ in range(2):
-        start = perf_counter()
-        call()
-        times.append(perf_counter() - start)
-    return min(times)
+def seconds(calls: Calls) -> dict[str, float]:
+    times = measure(calls, rounds=2, tries=1)
+    return {name: min(times[name]) for name in times}
 
 
-def main() -> None:
-    untyped.config.update("jax_platforms", "cpu")
-    print(setting("treekit-jax", "jax", "optax"))
-    print(f"| | {' | '.join(f'{n:,} leaves' for n in SIZES)} | exponent |\n|---|{'---|' * (len(SIZES) + 1)}")
-    found: dict[str, list[float]] = {}
-    for leaves in SIZES:
-        for name, call in calls(leaves).items():
-            before = found.setdefault(name, [])
-            if not before or before[-1] * 4 < LONGEST:
-                before.append(seconds(call))
-    for name, times in found.items():
-        exponent = math.log(times[-1] / times[0]) / math.log(SIZES[len(times) - 1] / SIZES[0])
-        cells = [f"{1e3 * x:,.3g} ms" for x in times] + ["-"] * (len(SIZES) - len(times))
-        print(f"| {name} | {' | '.join(cells)} | {exponent:.2f} |", flush=True)
-    for labels in (5, 20):
-        ours, theirs = (seconds(with_many_labels(module, 4_000, labels)) for module in (optax, plain))
-        print(f"partition with {labels} labels, 4,000 leaves: {ours:.1f} s, {ours / theirs:.2f} of Optax's", flush=True)
+def sections() -> Iterator[Section]:
+    few, many = (seconds(calls(leaves)) for leaves in SIZES)
+    columns: dict[str, dict[str, str]] = {
+        f"{leaves:,} leaves": {name: f"{1e3 * x:,.3g} ms" for name, x in found.items()}
+        for leaves, found in zip(SIZES, (few, many), strict=True)
+    }
+    steps = math.log(SIZES[1] / SIZES[0])
+    columns["exponent"] = {name: f"{math.log(many[name] / few[name]) / steps:.2f}" for name in few}
+    yield Section("Growth with the number of leaves", "The time of a call.", columns)
+
+    found = {
+        name: seconds({str(i): labelled(o, i) for i in (5, 20)}) for name, o in (("treekit", optax), ("Optax", plain))
+    }
+    table = {name: {f"{i} labels": f"{x:.2f} s" for i, x in each.items()} for name, each in found.items()}
+    yield Section("Labels of partition", f"The time to trace init on {LABELLED:,} leaves.", table)
 
 
 if __name__ == "__main__":
-    main()
+    show(sections(), "treekit-jax", "jax", "optax")

@@ -4,13 +4,11 @@ Run `python -m benchmarks.import_time` (QUICK=1 for a short look).
 """
 
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 
-from benchmarks._page import Section, show
-from benchmarks._timing import QUICK, Ratio
+from benchmarks._timing import QUICK, Ratio, Section, show
 
 PROCESSES = 3 if QUICK else 30
 # By name, what is imported and what it needs, which is imported first: the ratio is of times in one process.
@@ -44,19 +42,12 @@ def ratio(name: str, needs: str) -> float:
 def sections() -> Iterator[Section]:
     for names in IMPORTS.values():
         ratio(*names)  # so that what Python compiles, and what the system reads from the disk, is there
-    ratios: dict[str, list[float]] = {name: [] for name in IMPORTS}
-    for _ in range(PROCESSES):
-        for name, imports in IMPORTS.items():
-            ratios[name].append(ratio(*imports))
-    found: dict[str, Ratio] = {}
-    for name, values in ratios.items():
-        low, median, high = statistics.quantiles(values, n=4)
-        found[name] = Ratio(median, low, high)
+    rounds = [{name: ratio(*names) for name, names in IMPORTS.items()} for _ in range(PROCESSES)]
     yield Section(
         "Import time",
         "The time of an import, divided by that of its dependencies: JAX and jaxtyping, and Optax for "
         f"`treekit.optax`. Each runs in a new process, {PROCESSES} times, in turn.",
-        {"of its dependencies": found},
+        {"of its dependencies": {name: Ratio.of(each[name] for each in rounds) for name in IMPORTS}},
     )
 
 

@@ -1,7 +1,7 @@
 """MultiSteps compared with Optax's, and with the least that gradient accumulation can cost.
 
-The least: the gradients are accumulated in place on every step, and the bare inner step runs on each k-th. Orders of
-arguments, donation and other forms of a step are in `multi_steps_forms`; `wrappers` traces and compiles.
+The least: the gradients are accumulated in place on every step, and the bare inner step runs on each k-th. All add what
+a step returns to the params, as programs do, also where it is zero.
 
 Run `python -m benchmarks.multi_steps` for 20M parameters (QUICK=1 for 2M, and a tenth of the arrays).
 """
@@ -14,148 +14,124 @@ import jax.numpy as jnp
 import optax
 
 import treekit.optax as tko
-from benchmarks._page import Section, show
-from benchmarks._timing import QUICK, measure
+from benchmarks._timing import QUICK, Ratio, Section, measure, show
 
 K = 8
 SIZE = 2_000_000 if QUICK else 20_000_000
 ARRAYS = 20 if QUICK else 200
 MATRICES = 10 if QUICK else 100
-NEWTON_SCHULZ = 10 if QUICK else 100  # steps, which make an inner step costly
 ROUNDS = 2 if QUICK else 12
 
-Step = Any  # a function from params, state and gradients to new params and a new state
-Transformation = optax.GradientTransformation
+Step = Callable[[Any, Any, Any], tuple[Any, Any]]  # from params, state and gradients to new params and a new state
 
 
 class Accumulation(NamedTuple):
-    """A way to accumulate.
-
-    Attributes:
-        init: makes the state from params.
-        steps: one round of K steps.
-    """
+    """What makes the state from params, a step that only accumulates, and the last step of a round of K."""
 
     init: Callable[[Any], Any]
-    steps: list[Step]
+    hold: Step
+    run: Step
 
 
-def least(inner: Transformation, adds: bool) -> Accumulation:
-    """K steps that accumulate, the last of which runs the inner step too.
-
-    Args:
-        inner: the inner transformation.
-        adds: whether the others add updates too, as a program does that applies what each step returns. These are zero,
-            which the compiler is not to know.
-    """
+def least(inner: optax.GradientTransformation) -> Accumulation:
+    """The least that a round can do. The compiler is not to know that what it adds in other steps is zero."""
 
     def init(params: Any) -> Any:
         return inner.init(params), jax.tree.map(jnp.zeros_like, params), jnp.array(False)
 
-    def accumulate(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+    def mean(acc: Any, grads: Any) -> Any:
+        return jax.tree.map(lambda a, g: a + (g - a) / K, acc, grads)
+
+    def hold(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
         inner_state, acc, never = state
-        acc = jax.tree.map(lambda a, g: a + (g - a) / K, acc, grads)
-        if adds:
-            params = jax.tree.map(lambda p, a: p + jnp.where(never, a, 0), params, acc)
-        return params, (inner_state, acc, never)
+        acc = mean(acc, grads)
+        return jax.tree.map(lambda p, a: p + jnp.where(never, a, 0), params, acc), (inner_state, acc, never)
 
     def run(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
         inner_state, acc, never = state
-        acc = jax.tree.map(lambda a, g: a + (g - a) / K, acc, grads)
+        acc = mean(acc, grads)
         updates, inner_state = inner.update(acc, inner_state, params)
         return optax.apply_updates(params, updates), (inner_state, acc, never)
 
-    return Accumulation(init, [accumulate] * (K - 1) + [run])
+    return Accumulation(init, hold, run)
 
 
-def multi_steps(library: Any, inner: Transformation, adds: bool) -> Accumulation:
-    """As a MultiSteps does it.
+def by_update(library: Any, optimizer: Any) -> Step:
+    """A step in two calls."""
 
-    Args:
-        library: whose MultiSteps.
-        inner: the inner transformation.
-        adds: whether the zeros of steps that only accumulate are added. A program that counts the steps can drop them.
-    """
-    wrapped = library.MultiSteps(inner, K)
+    def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+        updates, state = optimizer.update(grads, state, params)
+        return library.apply_updates(params, updates), state
 
-    def run(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
-        updates, state = wrapped.update(grads, state, params)
-        return optax.apply_updates(params, updates), state
-
-    def hold(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
-        _, state = wrapped.update(grads, state, params)
-        return params, state
-
-    return Accumulation(wrapped.init, [run if adds else hold] * (K - 1) + [run])
+    return step
 
 
-def ways(inner: Transformation) -> dict[str, Accumulation]:
-    return {
-        "treekit": multi_steps(tko, inner, adds=True),
-        "treekit, without adding zeros": multi_steps(tko, inner, adds=False),
-        "Optax": multi_steps(optax, inner, adds=True),
-        "the lower bound": least(inner, adds=True),
-        "the lower bound, without adding zeros": least(inner, adds=False),
+def by_apply_gradients(optimizer: Any) -> Step:
+    """A step of treekit's in one call."""
+
+    def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+        return tko.apply_gradients(optimizer, grads, state, params)
+
+    return step
+
+
+def ways(inner: optax.GradientTransformation) -> dict[str, Accumulation]:
+    ours, theirs = (library.MultiSteps(inner, K) for library in (tko, optax))
+    steps = {
+        "treekit": (ours, by_update(tko, ours)),
+        "treekit, apply_gradients": (ours, by_apply_gradients(ours)),
+        "Optax": (theirs, by_update(optax, theirs)),
     }
+    found = {name: Accumulation(optimizer.init, step, step) for name, (optimizer, step) in steps.items()}
+    return {**found, "the lower bound": least(inner)}
 
 
 def arrays(number: int, *shape: int) -> list[jax.Array]:
     return [jnp.ones(shape) for _ in range(number)]
 
 
-WORKLOADS: dict[str, tuple[Transformation, Callable[[], Any]]] = {
+WORKLOADS: dict[str, tuple[optax.GradientTransformation, Callable[[], Any]]] = {
     "adamw, 1 array": (optax.adamw(1e-3), lambda: arrays(1, SIZE)),
     f"adamw, {ARRAYS} arrays": (optax.adamw(1e-3), lambda: arrays(ARRAYS, SIZE // ARRAYS)),
     f"muon, {MATRICES} matrices": (optax.contrib.muon(1e-3), lambda: arrays(MATRICES, 128, 128)),
-    "a costly step": (optax.contrib.muon(1e-3, ns_steps=NEWTON_SCHULZ), lambda: arrays(5, 128, 128)),
 }
-MEASURED = list(WORKLOADS)[:2]  # of which the memory is
-
-
-# --- Time -------------------------------------------------------------------------------------------------------------
 
 
 def round_of(way: Accumulation, params: Any) -> Callable[[], object]:
     """A call that runs a round of K steps, with the params and the state donated."""
-    compiled = {step: jax.jit(step, donate_argnums=(0, 1)) for step in way.steps}
+    hold, run = (jax.jit(step, donate_argnums=(0, 1)) for step in (way.hold, way.run))
     grads = jax.tree.map(lambda x: x * 0.1, params)
     carry: list[Any] = [jax.tree.map(jnp.copy, params), way.init(params)]
 
-    def run() -> object:
-        for step in way.steps:
-            carry[:] = compiled[step](*carry, grads)
+    def call() -> None:
+        for step in [hold] * (K - 1) + [run]:
+            carry[:] = step(*carry, grads)
         for x in jax.tree.leaves(carry):
             x.block_until_ready()
-        return carry
 
-    run()
-    return run
-
-
-# --- Memory -----------------------------------------------------------------------------------------------------------
+    call()
+    return call
 
 
 def temporary(way: Accumulation, params: Any) -> float:
     """Megabytes that the last step of a round needs besides its arguments and results, as the compiler counts them."""
-    step = jax.jit(way.steps[-1], donate_argnums=(0, 1))
+    step = jax.jit(way.run, donate_argnums=(0, 1))
     memory: Any = step.lower(params, jax.eval_shape(way.init, params), params).compile().memory_analysis()
     return float(memory.temp_size_in_bytes / 1e6)
 
 
 def sections() -> Iterator[Section]:
-    table: dict[str, dict[str, object]] = {}
+    table: dict[str, dict[str, Ratio]] = {}
+    megabytes: dict[str, dict[str, str]] = {}
     for title, (inner, make) in WORKLOADS.items():
         params = make()
         times = measure({name: round_of(way, params) for name, way in ways(inner).items()}, rounds=ROUNDS, tries=1)
         table[title] = {name: times.ratio(name, "treekit") for name in times if name != "treekit"}
+        megabytes[title] = {name: f"{temporary(way, params):.0f}" for name, way in ways(inner).items()}
     text = f"A round of k = {K} micro-steps, params and state donated; {SIZE:,} parameters for adamw. For CPUs only."
     yield Section("MultiSteps, against Optax's and the lower bound", text, table)
-    columns: dict[str, dict[str, object]] = {}
-    for title in MEASURED:
-        inner, make = WORKLOADS[title]
-        columns[title] = {name: f"{temporary(way, make()):.0f}" for name, way in ways(inner).items()}
-    text = f"Megabytes that a donated step needs for {SIZE:,} parameters, besides its arguments and results."
-    yield Section("Temporary memory of MultiSteps", text, columns)
+    text = f"Megabytes that a donated step needs, besides its arguments and results; {SIZE:,} parameters for adamw."
+    yield Section("Temporary memory of MultiSteps", text, megabytes)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Optimizers and wrappers of treekit and of Optax in one run: tracing and lowering, compiling, a step.
+"""Optimizers and wrappers of treekit and of Optax in one run: tracing and lowering, and a step.
 
 The params are many small arrays, so that what is done for each leaf in Python is all that counts.
 
@@ -6,8 +6,7 @@ The params are many small arrays, so that what is done for each leaf in Python i
     QUICK=1 python -m benchmarks.wrappers     20 and 100
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -15,12 +14,10 @@ import jax.numpy as jnp
 import optax
 
 import treekit.optax as tko
-from benchmarks._page import Chart, Section, show
-from benchmarks._timing import QUICK, Ratio, measure, measure_once_each
+from benchmarks._timing import QUICK, Ratio, Section, measure, show
 from treekit._base.jax import untyped
 
-LEAVES = (20, 100) if QUICK else (100, 1_000, 5_000)  # of which tracing and lowering is measured
-COMPILED = 20 if QUICK else 100  # leaves of what is compiled and run: compiling 1,000 takes a quarter of a minute
+LEAVES = (20, 100) if QUICK else (100, 1_000, 5_000)  # the fewest are run: compiling 1,000 takes a quarter of a minute
 WORK = 60 if QUICK else 6_000  # leaves times rounds, about
 
 Make = Callable[[Any, int], optax.GradientTransformation]  # from the module, Optax's or ours, and the number of leaves
@@ -32,6 +29,13 @@ def _bare(o: Any, _: int) -> Any:
     return tx if o is optax else tko.dtype_preserving(tko.filtered(tx))
 
 
+def _stack(o: Any, n: int) -> Any:
+    """All of them around one optimizer."""
+    masked = o.masked(o.inject_hyperparams(o.adamw)(1e-3), [i % 2 == 0 for i in range(n)])
+    return o.MultiSteps(masked, 4).gradient_transformation()
+
+
+STACK = "MultiSteps(masked(inject_hyperparams(adamw)))"
 # Half of the leaves are masked; a tree, since what a function of the user's costs is not ours.
 PAIRS: dict[str, Make] = {
     "adam": lambda o, n: o.adam(1e-3),
@@ -41,73 +45,39 @@ PAIRS: dict[str, Make] = {
     "inject_hyperparams": lambda o, n: o.inject_hyperparams(o.adam)(1e-3),
     "apply_if_finite": lambda o, n: o.apply_if_finite(o.adam(1e-3), 3),
     "MultiSteps": lambda o, n: o.MultiSteps(o.adam(1e-3), 4).gradient_transformation(),
+    STACK: _stack,
 }
 
 
-def arguments(tx: optax.GradientTransformation, leaves: int) -> tuple[Any, Any, Any]:
-    """Gradients, state and params for an update."""
+def ways(tx: optax.GradientTransformation, leaves: int) -> dict[str, Callable[[], object]]:
+    """What is timed, by name. JAX keeps what it has traced, so what is traced each time is a new function."""
     params = [jnp.full(2, 0.5, jnp.float32) for _ in range(leaves)]  # without a dtype, their type would be weak
-    return params, tx.init(params), params
+    args = params, tx.init(params), params
+    jitted = jax.jit(tx.update)
+    return {
+        "trace and lower": lambda: jax.jit(lambda *args: tx.update(*args)).lower(*args),
+        "jitted init": lambda: jax.jit(lambda params: tx.init(params)).lower(params),
+        "eager init": lambda: untyped.block_until_ready(tx.init(params)),
+        "eager update": lambda: untyped.block_until_ready(tx.update(*args)),
+        "a step": lambda: untyped.block_until_ready(jitted(*args)),
+    }
 
 
-def lowering(tx: optax.GradientTransformation, leaves: int) -> Callable[[], object]:
-    """A call that traces and lowers an update."""
-    args = arguments(tx, leaves)
-    return lambda: lower(tx, args)
-
-
-def lower(tx: optax.GradientTransformation, args: tuple[Any, Any, Any]) -> Any:
-    """An update, traced and lowered: in a function of its own, since JAX keeps what it has traced."""
-
-    def update(grads: Any, state: Any, params: Any) -> Any:
-        return tx.update(grads, state, params)
-
-    return jax.jit(update).lower(*args)
-
-
-def compiling(tx: optax.GradientTransformation, leaves: int) -> Callable[[], object]:
-    """A call that compiles an update that has been lowered; only the first call does, since JAX keeps the result."""
-    lowered = lower(tx, arguments(tx, leaves))
-    return lambda: lowered.compile()
-
-
-def compile_ratios(leaves: int, rounds: int) -> dict[str, Ratio]:
-    """Treekit's time to compile divided by Optax's, for each pair."""
+def ratios(way: str, leaves: int) -> dict[str, Ratio]:
+    """Treekit's time divided by Optax's, for each pair."""
+    rounds = max(2, min(10, WORK // leaves))
     out: dict[str, Ratio] = {}
     for name, make in PAIRS.items():
-        prepare = {o.__name__: partial(compiling, make(o, leaves), leaves) for o in (optax, tko)}
-        out[name] = measure_once_each(prepare, rounds).ratio(tko.__name__, optax.__name__)
-    return out
-
-
-def stepping(tx: optax.GradientTransformation, leaves: int) -> Callable[[], object]:
-    """A call that runs an update, and waits for it."""
-    args = arguments(tx, leaves)
-    compiled = lower(tx, args).compile()
-    return lambda: untyped.block_until_ready(compiled(*args))
-
-
-def ratios(
-    prepare: Callable[[Any, int], Callable[[], object]], leaves: int, names: Sequence[str] = tuple(PAIRS)
-) -> dict[str, Ratio]:
-    """Treekit's time divided by Optax's, for each pair."""
-    out: dict[str, Ratio] = {}
-    for name in names:
-        calls = {o.__name__: prepare(PAIRS[name](o, leaves), leaves) for o in (optax, tko)}
-        times = measure(calls, rounds=max(2, min(10, WORK // leaves)), tries=1)
+        times = measure({o.__name__: ways(make(o, leaves), leaves)[way] for o in (optax, tko)}, rounds, tries=1)
         out[name] = times.ratio(tko.__name__, optax.__name__)
     return out
 
 
 def sections() -> Iterator[Section]:
-    traced = {leaves: ratios(lowering, leaves) for leaves in LEAVES}
-    lines = {name: {leaves: row[name].median for leaves, row in traced.items()} for name in PAIRS}
-    columns = {f"trace and lower, {leaves:,} leaves": row for leaves, row in traced.items()}
-    columns[f"compile, {COMPILED} leaves"] = compile_ratios(COMPILED, 2 if QUICK else 10)
-    columns[f"a step, {COMPILED} leaves"] = ratios(stepping, COMPILED)
+    shown = [*(("trace and lower", leaves) for leaves in LEAVES), ("a step", LEAVES[0])]
     text = "treekit's time / Optax's, on many small arrays, where the time in Python counts most."
-    chart = Chart("leaves", "treekit's time / Optax's", {"trace and lower": lines})
-    yield Section("Optimizers and wrappers, against Optax's own", text, columns, chart)
+    columns = {f"{way}, {leaves:,} leaves": ratios(way, leaves) for way, leaves in shown}
+    yield Section("Optimizers and wrappers, against Optax's own", text, columns)
 
 
 if __name__ == "__main__":

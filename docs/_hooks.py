@@ -32,13 +32,10 @@ def on_files(files: Files, config: Any) -> Files:
         if page == "index.md":
             text = "---\nhide: [navigation]\n---\n\n" + text  # the navigation would list this page only
         files.append(File.generated(config, page, content=text))
-    for path in RESULTS.rglob("*.*"):
-        page = f"results/{path.relative_to(RESULTS).as_posix()}"
-        if path.suffix == ".md":
-            text = path.read_text(encoding="utf-8")
-            files.append(File.generated(config, page, content=f"---\nsearch: {{ exclude: true }}\n---\n\n{text}"))
-        else:
-            files.append(File.generated(config, page, abs_src_path=str(path)))
+    for path in RESULTS.glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        content = f"---\nsearch: {{ exclude: true }}\n---\n\n{text}"
+        files.append(File.generated(config, f"results/{path.name}", content=content))
     return files
 
 

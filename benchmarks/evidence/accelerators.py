@@ -6,42 +6,41 @@ these words in their title; all others stay as they are.
 """
 
 import datetime
-import functools
 import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import optax
 from jax.sharding import Mesh
 
 import treekit.optax as tko
-from benchmarks._page import Section, as_markdown, as_text
-from benchmarks._timing import setting
+from benchmarks._timing import Section, setting
 from benchmarks.evidence.compiled import (
-    Step,
-    can_compile_for_gpus,
-    can_compile_for_tpus,
+    GPU,
+    TPU,
+    Machine,
     compile_sharded,
     compile_step,
-    h100s,
     mesh_of,
     sharded_state,
     tpus,
     unit_of,
 )
-from benchmarks.evidence.hlo import bytes_copied, bytes_moved, bytes_moved_inside, collectives, difference
+from benchmarks.evidence.hlo import bytes_copied, bytes_moved, bytes_moved_inside, collectives, difference, of_accepted
+from benchmarks.multi_steps import K, Step, by_apply_gradients, by_update
 from treekit._base.jax import untyped
 
 PAGE = Path(__file__).parents[1] / "results" / "accelerators.md"
 SIZE = 8192  # a square array that does not fit into the memory of a chip itself; the page says so
-K = 8
 
 Make = Callable[[Any], Any]  # from a module with Optax's names to a transformation
+Wrappers = Mapping[str, Make]
 Table = dict[str, dict[str, object]]  # by the column's title, then by the row's name
-WRAPPERS: dict[str, Make] = {
+Count = Callable[[str], int]  # of the bytes that a program moves
+WRAPPERS: Wrappers = {
     "adamw": lambda o: o.chain(o.adamw(1e-3)),
     "clip, adamw": lambda o: o.chain(o.clip_by_global_norm(1.0), o.adamw(1e-3)),
     "masked": lambda o: o.masked(o.adamw(1e-3), [True]),
@@ -50,20 +49,25 @@ WRAPPERS: dict[str, Make] = {
     "apply_if_finite": lambda o: o.apply_if_finite(o.adamw(1e-3), 3),
     "lbfgs": lambda o: o.lbfgs(1e-3, linesearch=None),
 }
-ACCUMULATED: dict[str, Callable[[], Any]] = {
-    "adamw": lambda: optax.adamw(1e-3),
-    "clip, adamw": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)),
+ACCUMULATED: Wrappers = {
+    "adamw": lambda o: o.MultiSteps(optax.adamw(1e-3), K),
+    "clip, adamw": lambda o: o.MultiSteps(optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)), K),
 }
+COSTLY: Wrappers = {"muon": lambda o: o.MultiSteps(optax.contrib.muon(1e-3), K)}  # compiles for a minute
 # MultiSteps inside of other wrappers; and apply_if_finite, which runs a loop or a branch where it accepts a step.
-NESTED: dict[str, Make] = {
+NESTED: Wrappers = {
     "clip, MultiSteps": lambda o: o.chain(o.clip(1.0), accumulating_adamw(o)),
     "masked MultiSteps": lambda o: o.masked(accumulating_adamw(o), [True]),
 }
-FINITE: dict[str, Make] = {
+FINITE: Wrappers = {
     "apply_if_finite of MultiSteps": lambda o: o.apply_if_finite(accumulating_adamw(o), 3),
     "apply_if_finite of adamw": lambda o: o.apply_if_finite(o.adamw(1e-3), 3),
 }
-COSTLY: dict[str, Callable[[], Any]] = {"muon": lambda: optax.contrib.muon(1e-3)}  # takes a minute each to compile
+
+
+def accumulating_adamw(library: Any) -> Any:
+    return ACCUMULATED["adamw"](library).gradient_transformation()
+
 
 # The layers of a transformer, stacked: 32 of them, 4,096 wide, of 11,008 hidden units.
 TRANSFORMER = {
@@ -73,49 +77,10 @@ TRANSFORMER = {
 }
 
 
-class Machine(NamedTuple):
-    """What steps are compiled for.
-
-    Attributes:
-        name: as the page calls it.
-        is_possible: whether what compiles for it is installed.
-        device: returns one of its devices.
-        mesh: returns eight of them.
-    """
-
-    name: str
-    is_possible: Callable[[], bool]
-    device: Callable[[], Any]
-    mesh: Callable[[], Mesh]
-
-
-TPU = Machine("TPU v5e", can_compile_for_tpus, lambda: tpus("v5e:2x2")[0], lambda: mesh_of(tpus("v5e:2x4")))
-GPU = Machine("H100", can_compile_for_gpus, lambda: h100s(1)[0], lambda: mesh_of(h100s(8)))
-
-
 # --- Steps ------------------------------------------------------------------------------------------------------------
 
 
-def by_update(library: Any, optimizer: Any) -> Step:
-    """A step in two calls."""
-
-    def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
-        updates, state = optimizer.update(grads, state, params)
-        return library.apply_updates(params, updates), state
-
-    return step
-
-
-def by_apply_gradients(optimizer: Any) -> Step:
-    """A step in one call."""
-
-    def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
-        return tko.apply_gradients(optimizer, grads, state, params)
-
-    return step
-
-
-def steps(wrappers: Mapping[str, Make]) -> dict[str, dict[str, tuple[Any, Step]]]:
+def steps(wrappers: Wrappers) -> dict[str, dict[str, tuple[Any, Step]]]:
     """For each wrapper, by column: an optimizer, and its step."""
     found: dict[str, dict[str, tuple[Any, Step]]] = {}
     for name, make in wrappers.items():
@@ -126,15 +91,6 @@ def steps(wrappers: Mapping[str, Make]) -> dict[str, dict[str, tuple[Any, Step]]
             "apply_gradients": (ours, by_apply_gradients(ours)),
         }
     return found
-
-
-def multi_steps(make: Callable[[], Any]) -> Make:
-    return lambda o: o.MultiSteps(make(), K)
-
-
-def accumulating_adamw(library: Any) -> Any:
-    """MultiSteps of adamw, to nest in other wrappers."""
-    return multi_steps(ACCUMULATED["adamw"])(library).gradient_transformation()
 
 
 def by_rounding(optimizer: Any) -> Step:
@@ -149,26 +105,18 @@ def by_rounding(optimizer: Any) -> Step:
 
 def rounded() -> dict[str, tuple[str, Any, Step]]:
     """Ways to train in 8, 16 and 32 bits: the dtype of params and gradients, an optimizer, and its step."""
-    adamw = optax.adamw(1e-3)
-    stochastic = tko.dtype_preserving(adamw, rounding="stochastic")
-    in_float32 = tko.dtype_preserving(adamw, state_dtype="float32")
-    return {
-        "Optax, float32": ("float32", adamw, by_update(optax, optax.with_extra_args_support(adamw))),
-        "Optax, bfloat16": ("bfloat16", adamw, by_update(optax, optax.with_extra_args_support(adamw))),
-        'rounding="stochastic", bfloat16': ("bfloat16", stochastic, by_rounding(stochastic)),
-        "state_dtype=float32, bfloat16": ("bfloat16", in_float32, by_apply_gradients(in_float32)),
-        **eight_bit_rows(),
-    }
-
-
-def eight_bit_rows() -> dict[str, tuple[str, Any, Step]]:
-    """The same with moments in 8 bits."""
-    codes = {"mu": untyped.numpy.int8, "nu": untyped.numpy.uint8}
-    eight = tko.dtype_preserving(optax.adamw(1e-3), state_dtype=codes, rounding="stochastic")
-    quieter = tko.dtype_preserving(
-        optax.adamw(1e-3), state_dtype={**codes, "nu": untyped.numpy.bfloat16}, rounding="stochastic"
+    jnp = untyped.numpy
+    adamw = optax.with_extra_args_support(optax.adamw(1e-3))
+    in_float32 = tko.dtype_preserving(adamw, state_dtype=jnp.float32)
+    stochastic, eight, quieter = (
+        tko.dtype_preserving(adamw, state_dtype=dtypes, rounding="stochastic")
+        for dtypes in (None, {"mu": jnp.int8, "nu": jnp.uint8}, {"mu": jnp.int8, "nu": jnp.bfloat16})
     )
     return {
+        "Optax, float32": ("float32", adamw, by_update(optax, adamw)),
+        "Optax, bfloat16": ("bfloat16", adamw, by_update(optax, adamw)),
+        'rounding="stochastic", bfloat16': ("bfloat16", stochastic, by_rounding(stochastic)),
+        "state_dtype=float32, bfloat16": ("bfloat16", in_float32, by_apply_gradients(in_float32)),
         "mu int8, nu uint8, bfloat16": ("bfloat16", eight, by_rounding(eight)),
         "mu int8, nu uint8, bfloat16, params to nearest": ("bfloat16", eight, by_apply_gradients(eight)),
         "mu int8, nu uint8, float32": ("float32", eight, by_apply_gradients(eight)),
@@ -184,28 +132,15 @@ def square(dtype: str) -> list[Any]:
     return [untyped.ShapeDtypeStruct((SIZE, SIZE), dtype)]
 
 
-def of_accepted(text: str) -> int:
-    """What a step moves that `apply_if_finite` accepts, which then runs the branch, or the turn of its loop."""
-    return bytes_moved(text) + bytes_moved_inside(text)
-
-
 def cell(
-    device: Any,
-    optimizer: Any,
-    step: Step,
-    dtype: str,
-    donated: bool,
-    *,
-    unit: float,
-    both: bool = True,
-    count: Callable[[str], int] = bytes_moved,
+    device: Any, optimizer: Any, step: Step, dtype: str, donated: bool, unit: float, both: bool, count: Count
 ) -> str:
     """The bytes moved, those that copies move and the temporary memory.
 
     Args:
         device: what to compile for.
-        optimizer: has `init`.
-        step: a step of it.
+        optimizer: whose step it is.
+        step: the step.
         dtype: of params and gradients.
         donated: whether params and state are.
         unit: what to count in, in bytes.
@@ -224,21 +159,14 @@ def cell(
     return " or ".join(dict.fromkeys(cells))
 
 
-def columns(
-    device: Any,
-    wrappers: Mapping[str, Make],
-    dtype: str,
-    *,
-    both: bool = True,
-    count: Callable[[str], int] = bytes_moved,
-) -> Table:
+def columns(device: Any, wrappers: Wrappers, dtype: str, *, both: bool = True, count: Count = bytes_moved) -> Table:
     table: Table = {}
     for name, ways in steps(wrappers).items():
         for column, (optimizer, step) in ways.items():
             for donated in (True, False):
                 title = f"{column}, {'donated' if donated else 'kept'}"
                 unit = unit_of(square(dtype))
-                found = cell(device, optimizer, step, dtype, donated, unit=unit, both=both, count=count)
+                found = cell(device, optimizer, step, dtype, donated, unit, both, count)
                 table.setdefault(title, {})[name] = found
     return table
 
@@ -255,37 +183,31 @@ def rounded_columns(device: Any) -> Table:
     table: Table = {}
     for name, (dtype, optimizer, step) in rounded().items():
         for donated in (True, False):
-            found = cell(device, optimizer, step, dtype, donated, unit=SIZE * SIZE)
+            found = cell(device, optimizer, step, dtype, donated, SIZE * SIZE, both=True, count=bytes_moved)
             table.setdefault("donated" if donated else "kept", {})[name] = found
     return table
 
 
-def of_round(device: Any, optimizer: Any, step: Step, dtype: str) -> float:
-    """What a round of K steps moves, the last of which runs the inner transformation, in a loop of one turn."""
-    compiled = compile_step(step, optimizer.init, square(dtype), donated=True, state_first=False, device=device)
-    text = compiled.as_text()
-    return (K * bytes_moved(text) + bytes_moved_inside(text)) / unit_of(square(dtype))
-
-
 def round_columns(device: Any) -> Table:
+    """What a round of K steps moves, the last of which runs the inner transformation, in a loop of one turn."""
     table: Table = {}
     for dtype in ("float32", "bfloat16"):
-        ways = steps({"adamw": multi_steps(ACCUMULATED["adamw"])})["adamw"]
-        moved = {column: of_round(device, *way, dtype) for column, way in ways.items()}
+        moved: dict[str, float] = {}
+        for column, (optimizer, step) in steps(ACCUMULATED)["adamw"].items():
+            text = compile_step(step, optimizer.init, square(dtype), donated=True, device=device).as_text()
+            moved[column] = (K * bytes_moved(text) + bytes_moved_inside(text)) / unit_of(square(dtype))
         for column, found in moved.items():
             less = "" if column == "Optax" else f" (Optax's / {moved['Optax'] / found:.3g})"
             table.setdefault(column, {})[f"adamw, {dtype}"] = f"{found:.3g}{less}"
     return table
 
 
-def differences(device: Any, wrappers: Mapping[str, Make]) -> dict[str, object]:
+def differences(device: Any, wrappers: Wrappers) -> dict[str, object]:
     """For each wrapper, which operations its program has and Optax's has not, and the other way round."""
     found: dict[str, object] = {}
     for name, ways in steps(wrappers).items():
         texts = [
-            compile_step(
-                step, optimizer.init, square("float32"), donated=True, state_first=False, device=device
-            ).as_text()
+            compile_step(step, optimizer.init, square("float32"), donated=True, device=device).as_text()
             for optimizer, step in (ways["treekit"], ways["Optax"])
         ]
         found[name] = difference(*texts) or "none"
@@ -299,7 +221,7 @@ def counted(text: str) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in collectives(text).items()) or "none"
 
 
-def sharded_columns(mesh: Mesh, wrappers: Mapping[str, Make]) -> Table:
+def sharded_columns(mesh: Mesh, wrappers: Wrappers) -> Table:
     """The collectives of a step, and how much of the state a jitted init shards."""
     table: Table = {}
     for name, ways in steps(wrappers).items():
@@ -318,7 +240,7 @@ def transformer_columns() -> Table:
     mesh = mesh_of(tpus("v5e:16x16"), along_model=16)
     params = {name: untyped.ShapeDtypeStruct(shape, "bfloat16") for name, shape in TRANSFORMER.items()}
     mask = dict.fromkeys(params, True)
-    wrappers: dict[str, Make] = {
+    wrappers: Wrappers = {
         "adamw": WRAPPERS["adamw"],
         "clip, masked adamw in MultiSteps": lambda o: o.MultiSteps(
             o.chain(o.clip_by_global_norm(1.0), o.masked(o.adamw(1e-3), mask)), K
@@ -342,74 +264,67 @@ def transformer_columns() -> Table:
 # --- The page ---------------------------------------------------------------------------------------------------------
 
 UNIT = "In units of the bytes of the params."
-Parts = dict[str, Callable[[], Section]]  # by title
+ACCUMULATING = f"A step that only accumulates, params and gradients in {{}}, the accumulator in float32. {UNIT}"
+OF_NESTED = (
+    "A step that only accumulates, in {}, the accumulator in float32. For apply_if_finite, a step that it accepts, "
+    f"with what its loop or branch moves; adamw accumulates nothing. {UNIT}"
+)
+OF_WRAPPERS = (
+    "Outside of loops and branches: what apply_if_finite and lbfgs do inside of them is not counted. The last column "
+    "has the operations that treekit's program has more or fewer of than Optax's, donated, in all of the program. "
+    f"{UNIT}"
+)
+OF_SHARDED = (
+    "How often a step communicates, params, gradients and state sharded over both axes of a mesh, donated; and how "
+    "many of the arrays of the state that have the shape of the params a jitted init shards as the params."
+)
+OF_TRANSFORMER = (
+    f"{sum(map(math.prod, TRANSFORMER.values())) / 1e9:.1f} billion params in seven stacked arrays, in bfloat16, on a "
+    "TPU v5e 16x16, each matrix sharded over both axes of the mesh, donated. What one chip moves and needs."
+)
+Parts = dict[str, tuple[str, Callable[[], Table]]]  # by title: the text, and what compiles the table
 
 
 def parts() -> Parts:
-    """What compiles each section of the page, in its order."""
-    billions = sum(map(math.prod, TRANSFORMER.values())) / 1e9
-    text = (
-        f"{billions:.1f} billion params in seven stacked arrays, in bfloat16, on a TPU v5e 16x16, each matrix sharded "
-        "over both axes of the mesh, donated. What one chip moves and needs."
-    )
-    title = f"{TPU.name}: a transformer on 256 chips"
-    return {**parts_of(TPU), **parts_of(GPU), title: lambda: Section(title, text, transformer_columns())}
+    """The sections of the page, in its order."""
+    transformer = (OF_TRANSFORMER, transformer_columns)
+    return {**parts_of(TPU), **parts_of(GPU), f"{TPU.name}: a transformer on 256 chips": transformer}
 
 
 def parts_of(machine: Machine) -> Parts:
     """Those of one machine."""
-    accumulated = {title: multi_steps(make) for title, make in ACCUMULATED.items()}
-    costly = {title: multi_steps(make) for title, make in COSTLY.items()}
-
-    def accumulating(title: str, dtype: str, wrappers: Mapping[str, Make], both: bool) -> Section:
-        text = f"A step that only accumulates, params and gradients in {dtype}, the accumulator in float32. {UNIT}"
-        return Section(title, text, columns(machine.device(), wrappers, dtype, both=both))
-
-    def rounds(title: str) -> Section:
-        text = f"{K} steps, the last of which runs adamw, donated. {UNIT}"
-        return Section(title, text, round_columns(machine.device()))
-
-    def nested(title: str, dtype: str) -> Section:
-        text = (
-            f"A step that only accumulates, in {dtype}, the accumulator in float32. For apply_if_finite, a step that "
-            f"it accepts, with what its loop or branch moves; adamw accumulates nothing. {UNIT}"
-        )
-        return Section(title, text, nested_columns(machine.device(), dtype))
-
-    def wrapped(title: str) -> Section:
-        device = machine.device()
-        text = (
-            "Outside of loops and branches: what apply_if_finite and lbfgs do inside of them is not counted. The last "
-            "column has the operations that treekit's program has more or fewer of than Optax's, donated, in all of "
-            f"the program. {UNIT}"
-        )
-        table = {**columns(device, WRAPPERS, "float32"), "operations": differences(device, WRAPPERS)}
-        return Section(title, text, table)
-
-    def in_few_bits(title: str) -> Section:
-        text = "Bytes per parameter of one step of adamw; dtype_preserving, with a key where it rounds stochastically."
-        return Section(title, text, rounded_columns(machine.device()))
-
-    def sharded(title: str) -> Section:
-        text = (
-            "How often a step communicates, params, gradients and state sharded over both axes of a mesh, donated; and "
-            "how many of the arrays of the state that have the shape of the params a jitted init shards as the params."
-        )
-        wrappers = {**WRAPPERS, **{f"MultiSteps, {wrapper}": make for wrapper, make in accumulated.items()}}
-        return Section(title, text, sharded_columns(machine.mesh(), wrappers))
-
-    made: dict[str, Callable[[str], Section]] = {
-        "MultiSteps, float32": lambda title: accumulating(title, "float32", accumulated, both=True),
-        "MultiSteps, bfloat16": lambda title: accumulating(title, "bfloat16", accumulated, both=True),
-        "MultiSteps of muon, float32": lambda title: accumulating(title, "float32", costly, both=False),
-        "MultiSteps, a round": rounds,
-        "nested, float32": lambda title: nested(title, "float32"),
-        "nested, bfloat16": lambda title: nested(title, "bfloat16"),
-        "wrappers, float32": wrapped,
-        "16 and 8 bits": in_few_bits,
-        "sharded over eight": sharded,
+    device = machine.device
+    accumulated = {f"MultiSteps, {name}": make for name, make in ACCUMULATED.items()}
+    found: Parts = {
+        "MultiSteps, float32": (
+            ACCUMULATING.format("float32"),
+            lambda: columns(device(), ACCUMULATED, "float32"),
+        ),
+        "MultiSteps, bfloat16": (
+            ACCUMULATING.format("bfloat16"),
+            lambda: columns(device(), ACCUMULATED, "bfloat16"),
+        ),
+        "MultiSteps of muon, float32": (
+            ACCUMULATING.format("float32"),
+            lambda: columns(device(), COSTLY, "float32", both=False),
+        ),
+        "MultiSteps, a round": (
+            f"{K} steps, the last of which runs adamw, donated. {UNIT}",
+            lambda: round_columns(device()),
+        ),
+        "nested, float32": (OF_NESTED.format("float32"), lambda: nested_columns(device(), "float32")),
+        "nested, bfloat16": (OF_NESTED.format("bfloat16"), lambda: nested_columns(device(), "bfloat16")),
+        "wrappers, float32": (
+            OF_WRAPPERS,
+            lambda: {**columns(device(), WRAPPERS, "float32"), "operations": differences(device(), WRAPPERS)},
+        ),
+        "16 and 8 bits": (
+            "Bytes per parameter of one step of adamw; dtype_preserving, with a key where it rounds stochastically.",
+            lambda: rounded_columns(device()),
+        ),
+        "sharded over eight": (OF_SHARDED, lambda: sharded_columns(machine.mesh(), {**WRAPPERS, **accumulated})),
     }
-    return {(title := f"{machine.name}: {part}"): functools.partial(make, title) for part, make in made.items()}
+    return {f"{machine.name}: {title}": part for title, part in found.items()}
 
 
 # Read the first paragraph against the figures after each run.
@@ -442,15 +357,14 @@ def main(words: Sequence[str]) -> None:
     """Compile the sections with one of `words` in their title, or all, as far as this Python can; keep the others."""
     found = re.findall(r"^## (.*?)\n+(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     page = {title: f"## {title}\n\n{rest.rstrip()}\n" for title, rest in found}
-    possible = tuple(machine.name for machine in (TPU, GPU) if machine.is_possible())
+    possible = tuple(machine.name for machine in (TPU, GPU) if machine.is_possible)
     versions = setting("optax", "jax", "libtpu", "jax-cuda12-plugin").partition(", Python")[0]
     everything = parts()
-    for title, compiled in everything.items():
+    for title, (text, table) in everything.items():
         if title.startswith(possible) and (not words or any(word in title for word in words)):
-            section = compiled()
-            print(as_text(section), flush=True)
-            text = f"{section.text} Compiled on {datetime.date.today()}, {versions}."
-            page[title] = as_markdown(section._replace(text=text), PAGE.with_suffix("") / "unused.svg")
+            text = f"{text} Compiled on {datetime.date.today()}, {versions}."
+            page[title] = str(Section(title, text, table()))
+            print(page[title], flush=True)
             PAGE.write_text("\n".join([INTRODUCTION, *(page[x] for x in everything if x in page)]))
 
 

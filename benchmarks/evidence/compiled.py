@@ -5,7 +5,7 @@ import importlib.util
 import math
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,9 +13,8 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from benchmarks.evidence.hlo import bytes_moved
+from benchmarks.multi_steps import Step
 from treekit._base.jax import untyped
-
-Step = Callable[[Any, Any, Any], tuple[Any, Any]]  # from params, state and gradients to new params and a new state
 
 ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else a second process that loads libtpu aborts
@@ -39,23 +38,9 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 """
 
 
-def can_compile_for_tpus() -> bool:
-    """Whether libtpu is installed: `make accelerators` does so."""
-    return importlib.util.find_spec("libtpu") is not None
-
-
-def can_compile_for_gpus() -> bool:
-    """Whether JAX's CUDA plugin is installed: `make accelerators GPU=1` does so."""
-    return importlib.util.find_spec("jax_cuda12_plugin") is not None
-
-
 @functools.cache
 def h100s(number: int) -> list[Any]:
-    """NVIDIA H100s, for which JAX can compile.
-
-    Args:
-        number: how many, all of one machine.
-    """
+    """So many NVIDIA H100s of one machine, for which JAX can compile."""
     untyped.config.update("jax_platforms", "cpu")
     find: Any = topologies.get_topology_desc
     return list(find("h100", "cuda", target_config=H100, topology=f"1x1x{number}").devices)
@@ -63,11 +48,7 @@ def h100s(number: int) -> list[Any]:
 
 @functools.cache
 def tpus(topology: str) -> list[Any]:
-    """The devices of a topology such as "v5e:2x4", for which JAX can compile.
-
-    Args:
-        topology: the kind of TPU, and how many of them along each axis.
-    """
+    """The devices of a topology, such as "v5e:2x4", for which JAX can compile."""
     untyped.config.update("jax_platforms", "cpu")  # with libtpu installed, JAX would look for a TPU to run on
     os.environ.update(ENVIRONMENT)
     return list(topologies.get_topology_desc(platform="tpu", topology_name=topology).devices)
@@ -80,19 +61,38 @@ def mesh_of(
     return Mesh(np.array(devices).reshape(-1, along_model), ("data", "model"), axis_types=axis_types)
 
 
-def shapes_on(sharding: Any, tree: Any) -> Any:
-    """The shapes and dtypes of a tree of arrays, for arrays of one sharding, to compile for.
+class Machine(NamedTuple):
+    """What steps are compiled for.
 
-    Args:
-        sharding: a sharding, or a tree of them.
-        tree: a tree of arrays, or of shapes and dtypes.
+    Attributes:
+        name: as the page calls it.
+        package: compiles for it; `make accelerators` installs that for TPUs, and with GPU=1 that for GPUs.
+        device: returns one of its devices.
+        mesh: returns eight of them.
     """
+
+    name: str
+    package: str
+    device: Callable[[], Any]
+    mesh: Callable[[], Mesh]
+
+    @property
+    def is_possible(self) -> bool:
+        return importlib.util.find_spec(self.package) is not None
+
+
+TPU = Machine("TPU v5e", "libtpu", lambda: tpus("v5e:2x2")[0], lambda: mesh_of(tpus("v5e:2x4")))
+GPU = Machine("H100", "jax_cuda12_plugin", lambda: h100s(1)[0], lambda: mesh_of(h100s(8)))
+
+
+def shapes_on(sharding: Any, tree: Any) -> Any:
+    """The shapes and dtypes of a tree of arrays, with a sharding or a tree of these, to compile for."""
     shardings = jax.tree.map(lambda _: sharding, tree) if isinstance(sharding, Sharding) else sharding
     return jax.tree.map(lambda x, s: untyped.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
 
 
 def compile_step(
-    step: Step, init: Callable[[Any], Any], params: Any, *, donated: bool, state_first: bool, device: Any = None
+    step: Step, init: Callable[[Any], Any], params: Any, *, donated: bool, state_first: bool = False, device: Any = None
 ) -> Any:
     """Compile a step on one device.
 
@@ -104,7 +104,7 @@ def compile_step(
         state_first: whether the state is the first of the arguments and the results, else the params are.
         device: where it would run. The default means one chip of a TPU v5e.
     """
-    chip = SingleDeviceSharding(device or tpus("v5e:2x2")[0])
+    chip = SingleDeviceSharding(device or TPU.device())
     params, state = shapes_on(chip, (params, jax.eval_shape(init, params)))
 
     def state_first_step(state: Any, params: Any, grads: Any) -> tuple[Any, Any]:
@@ -125,7 +125,7 @@ def compile_sharded(step: Step, init: Callable[[Any], Any], params: Any, mesh: M
             rest replicated.
         mesh: the devices. The default means eight chips of a TPU v5e.
     """
-    mesh = mesh or mesh_of(tpus("v5e:2x4"))
+    mesh = mesh or TPU.mesh()
     shapes = {x.shape for x in jax.tree.leaves(params)}
 
     def sharding(x: Any) -> NamedSharding:
@@ -147,13 +147,7 @@ _spec: Any = PartitionSpec  # which has no types
 
 
 def sharded_state(init: Callable[[Any], Any], params: Any, mesh: Mesh) -> tuple[int, int]:
-    """How many arrays of a state a jitted init shards as the params, and how many have their shape.
-
-    Args:
-        init: maps params to a state.
-        params: shapes and dtypes of matrices, which are sharded over both axes of the mesh.
-        mesh: the devices.
-    """
+    """How many arrays of a state a jitted init shards as the params, over both axes, and how many have their shape."""
     placed = jax.tree.map(lambda x: untyped.ShapeDtypeStruct(x.shape, x.dtype, sharding=by_matrix(mesh, x)), params)
     compiled: Any = jax.jit(init).lower(placed).compile()
     state = jax.tree.leaves(jax.eval_shape(init, params))

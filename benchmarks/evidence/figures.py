@@ -23,32 +23,21 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import monitoring
 
 import treekit
 import treekit.optax as tko
 from benchmarks import wrappers
-from benchmarks._timing import QUICK, Times, measure, setting
-from benchmarks.evidence.accelerators import (
-    ACCUMULATED,
-    FINITE,
-    GPU,
-    NESTED,
-    TPU,
-    WRAPPERS,
-    eight_bit_rows,
-    multi_steps,
-    of_accepted,
-    square,
-    steps,
-)
-from benchmarks.evidence.compiled import Step, compile_step, in_units, unit_of
-from benchmarks.evidence.hlo import bytes_moved
+from benchmarks._timing import QUICK, setting
+from benchmarks.evidence.accelerators import ACCUMULATED, FINITE, NESTED, WRAPPERS, rounded, square, steps
+from benchmarks.evidence.compiled import GPU, TPU, compile_step, in_units, unit_of
+from benchmarks.evidence.hlo import bytes_moved, of_accepted
+from benchmarks.multi_steps import Step
 from treekit._base.jax import untyped
 
 RECORD = Path(__file__).parent / "figures.json"
 PACKAGE = Path(treekit.__file__).parent
+ROOT = Path(__file__).parents[2]
 WIDTH = 86  # of a name
 Recorded = Mapping[str, float]
 
@@ -101,6 +90,14 @@ def of_source(folder: Path = PACKAGE) -> Iterator[Figure]:
     yield Figure("annotated parameters that are a bare Any, in percent", percent, 8, note=note)
 
 
+def of_lines() -> Iterator[Figure]:
+    """All lines of the Python files that are not in the package, as `wc -l` counts them."""
+    for folder, most_lines in (("benchmarks", 3200), ("tests", 20000)):
+        files = (ROOT / folder).rglob("*.py")
+        lines = Counter({str(path.relative_to(ROOT)): path.read_bytes().count(b"\n") for path in files})
+        yield Figure(f"lines of {folder}", lines.total(), most_lines, note=shown(lines))
+
+
 def code_lines(source: str) -> int:
     """The lines that are neither empty nor in a comment or a docstring."""
     documented = {
@@ -121,7 +118,6 @@ def shown(counts: Counter[str]) -> str:
 
 # --- Work in Python ---------------------------------------------------------------------------------------------------
 
-STACK = "MultiSteps(masked(inject_hyperparams(adamw)))"
 COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # Python 3.12 inlines most, so none counts
 Calls = Counter[tuple[str, str]]  # by file and qualified name
 
@@ -157,8 +153,8 @@ def of_trace() -> Iterator[Figure]:
     trace()  # what is done once only, such as imports, is not counted
     with counting_calls() as calls:
         trace()
-    yield Figure(f"{STACK}, made and traced: calls of treekit's functions", calls.total(), 450)
-    yield Figure(f"{STACK}, made and traced: files of treekit", len({file for file, _ in calls}), 14)
+    yield Figure(f"{wrappers.STACK}, made and traced: calls of treekit's functions", calls.total(), 450)
+    yield Figure(f"{wrappers.STACK}, made and traced: files of treekit", len({file for file, _ in calls}), 14)
 
 
 @contextmanager
@@ -230,13 +226,13 @@ def stepping(optimizer: Any) -> Callable[[], object]:
 
 # --- Bytes that compiled steps move -----------------------------------------------------------------------------------
 
-# By dtype and whether the arguments are donated: of an update, and of a whole step, which does not touch the params.
-# In bytes of the params.
-GOALS: dict[tuple[str, bool], dict[str, float]] = {
-    ("float32", True): {"treekit": 5, "apply_gradients": 3},
-    ("float32", False): {"treekit": 11, "apply_gradients": 9},
-    ("bfloat16", True): {"treekit": 7, "apply_gradients": 5},
-    ("bfloat16", False): {"treekit": 15, "apply_gradients": 11},
+# In bytes of the params, by dtype and whether the arguments are donated: of `update`, and of `apply_gradients`, which
+# does not touch the params.
+GOALS: dict[tuple[str, bool], tuple[float, float]] = {
+    ("float32", True): (5, 3),
+    ("float32", False): (11, 9),
+    ("bfloat16", True): (7, 5),
+    ("bfloat16", False): (15, 11),
 }
 # Nested, `apply_gradients` is `update` and `apply_updates`.
 GOALS_OF_NESTED = {
@@ -252,14 +248,14 @@ WAYS = {"treekit": "update", "apply_gradients": "apply_gradients"}
 def of_bytes() -> Iterator[Figure]:
     """Of each machine that JAX can compile for here."""
     for machine, target in (("TPU", TPU), ("H100", GPU)):
-        if not target.is_possible():
+        if not target.is_possible:
             print(f"{machine} bytes: not measured, since what compiles for it is not installed (make accelerators)")
             continue
         device = target.device()
-        accumulating = steps({"MultiSteps(adamw)": multi_steps(ACCUMULATED["adamw"])})["MultiSteps(adamw)"]
+        accumulating = steps(ACCUMULATED)["adamw"]
         for (dtype, donated), goals in GOALS.items():
-            for way, goal in goals.items():
-                name = f"{machine} bytes, MultiSteps(adamw), {dtype}, {'donated' if donated else 'kept'}, {WAYS[way]}"
+            for (way, title), goal in zip(WAYS.items(), goals, strict=True):
+                name = f"{machine} bytes, MultiSteps(adamw), {dtype}, {'donated' if donated else 'kept'}, {title}"
                 yield Figure(name, moved(device, *accumulating[way], dtype, donated), goal)
         for wrapper, ways in steps({**NESTED, **FINITE}).items():
             name = f"{machine} bytes, {wrapper}, float32, donated, apply_gradients"
@@ -271,9 +267,9 @@ def of_bytes() -> Iterator[Figure]:
                 name = f"{machine} bytes, {wrapper}, float32, donated, {title}"
                 yield Figure(name, moved(device, *ways[way]), of_optax, note="goal: Optax's own")
         for name, goal in EIGHT_BITS.items():
-            dtype, optimizer, step = eight_bit_rows()[name]
+            dtype, optimizer, step = rounded()[name]
             params = square(dtype) * 2
-            compiled = compile_step(step, optimizer.init, params, donated=True, state_first=False, device=device)
+            compiled = compile_step(step, optimizer.init, params, donated=True, device=device)
             each, temporary = (round(x * params[0].dtype.itemsize, 2) for x in in_units(params, compiled))
             yield Figure(f"{machine} bytes a parameter, adamw, {name}", each, goal)
             yield Figure(f"{machine} temporary bytes a parameter, adamw, {name}", temporary, 0.01)
@@ -285,55 +281,32 @@ def moved(
     step: Step,
     dtype: str = "float32",
     donated: bool = True,
-    *,
     count: Callable[[str], int] = bytes_moved,
 ) -> float:
     """What one step moves, params first, of one large array."""
     params = square(dtype)
-    compiled = compile_step(step, optimizer.init, params, donated=donated, state_first=False, device=device)
+    compiled = compile_step(step, optimizer.init, params, donated=donated, device=device)
     return round(count(compiled.as_text()) / unit_of(params), 2)
 
 
 # --- Time -------------------------------------------------------------------------------------------------------------
 
-LEAVES, FEW = 100 if QUICK else 1_000, 4
-ROUNDS = 3 if QUICK else 6
+LEAVES, FEW = 100 if QUICK else 1_000, 4  # many, and so few that each call is all overhead
+TIMES = [
+    ("trace and lower", LEAVES, 1.1),
+    ("jitted init", LEAVES, 1.2),
+    ("trace and lower", FEW, 1.15),
+    ("eager init", FEW, 1.15),
+    ("eager update", FEW, 1.15),
+]
 
 
 def of_times() -> Iterator[Figure]:
-    """Treekit's time divided by Optax's: with many leaves, and with few, where each call is all overhead."""
-    for name, make in {**wrappers.PAIRS, STACK: stack}.items():
-        for leaves, ways in ((LEAVES, {"trace and lower": 1.1, "jitted init": 1.2}), (FEW, SMALL)):
-            pairs = {library: make(library, leaves) for library in (optax, tko)}
-            for way, goal in ways.items():
-                calls = {library.__name__: prepared(way, tx, leaves) for library, tx in pairs.items()}
-                times: Times[str] = measure(calls, ROUNDS if leaves > FEW else 5 * ROUNDS, tries=1)
-                ratio = times.ratio(tko.__name__, optax.__name__)
-                title = f"{way}, {leaves:,} leaves, treekit / Optax: {name}"
-                note = f"{ratio.low:.2f} to {ratio.high:.2f}"
-                yield Figure(title, round(ratio.median, 2), goal, of_time=True, note=note)
-
-
-SMALL = dict.fromkeys(("trace and lower", "eager init", "eager update"), 1.15)
-
-
-def prepared(way: str, tx: Any, leaves: int) -> Callable[[], object]:
-    """A call to time."""
-    grads, state, params = wrappers.arguments(tx, leaves)
-    calls: dict[str, Callable[[], object]] = {
-        "trace and lower": lambda: wrappers.lower(tx, (grads, state, params)),
-        # A function of its own, since JAX keeps what it has traced.
-        "jitted init": lambda: jax.jit(lambda params: tx.init(params)).lower(params),
-        "eager init": lambda: untyped.block_until_ready(tx.init(params)),
-        "eager update": lambda: untyped.block_until_ready(tx.update(grads, state, params)),
-    }
-    return calls[way]
-
-
-def stack(library: Any, leaves: int) -> Any:
-    """All of them around one optimizer; every second leaf is masked."""
-    masked = library.masked(library.inject_hyperparams(library.adamw)(1e-3), [i % 2 == 0 for i in range(leaves)])
-    return library.MultiSteps(masked, 4).gradient_transformation()
+    """Treekit's time divided by Optax's."""
+    for way, leaves, goal in TIMES:
+        for name, ratio in wrappers.ratios(way, leaves).items():
+            title = f"{way}, {leaves:,} leaves, treekit / Optax: {name}"
+            yield Figure(title, round(ratio.median, 2), goal, of_time=True, note=f"{ratio.low:.2f} to {ratio.high:.2f}")
 
 
 # --- The table --------------------------------------------------------------------------------------------------------
@@ -341,7 +314,7 @@ def stack(library: Any, leaves: int) -> Any:
 
 def figures(times: bool) -> Iterator[Figure]:
     """Each when it is measured."""
-    for of in (of_source, of_trace, of_eager, of_bytes, *([of_times] if times else [])):
+    for of in (of_source, of_lines, of_trace, of_eager, of_bytes, *([of_times] if times else [])):
         yield from of()
 
 

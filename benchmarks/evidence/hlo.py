@@ -4,7 +4,6 @@ import collections
 import math
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*?\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 OPERATION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)", re.MULTILINE)
@@ -22,66 +21,39 @@ SILENT = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "whi
 COPIES = {"copy", "copy-start"}
 
 
-class Operation(NamedTuple):
-    """One operation of a computation that moves memory.
-
-    Attributes:
-        kind: its name in HLO, such as "fusion".
-        arrays: the shapes of its results and operands, as text.
-    """
-
-    kind: str
-    arrays: list[str]
-
-
 def bytes_moved(text: str) -> int:
-    """The bytes that a program reads from memory and writes to it, outside of its loops and branches.
-
-    Args:
-        text: the optimized HLO.
-    """
-    return sum(_bytes(x) for operation in _operations(_entry(text)) for x in operation.arrays)
+    """The bytes that a program reads from memory and writes to it, outside of its loops and branches."""
+    return _moved(_entry(text))
 
 
 def bytes_moved_inside(text: str) -> int:
     """The same for one turn of each of its loops, and for the branches that it takes where a flag is true.
 
     Without the loops and branches inside of these.
-
-    Args:
-        text: the optimized HLO.
     """
     bodies = {name: body for _, name, body in COMPUTATION.findall(text)}
     inside = ["".join(names) for names in INSIDE.findall(_entry(text))]
-    return sum(_bytes(x) for name in inside for operation in _operations(bodies[name]) for x in operation.arrays)
+    return sum(_moved(bodies[name]) for name in inside)
+
+
+def of_accepted(text: str) -> int:
+    """Both together: what a step moves that `apply_if_finite` accepts, which then runs its loop or branch."""
+    return bytes_moved(text) + bytes_moved_inside(text)
 
 
 def bytes_copied(text: str) -> int:
-    """Those of `bytes_moved` that copies move from one place in memory to another.
-
-    Args:
-        text: the optimized HLO.
-    """
-    copies = [x.arrays for x in _operations(_entry(text)) if x.kind in COPIES]
+    """Those of `bytes_moved` that copies move from one place in memory to another."""
+    copies = [arrays for kind, arrays in _operations(_entry(text)) if kind in COPIES]
     return sum(sum(map(_bytes, arrays)) for arrays in copies if not any("S(" in array for array in arrays))
 
 
 def collectives(text: str) -> dict[str, int]:
-    """How often a program communicates between devices, by the kind of communication.
-
-    Args:
-        text: the optimized HLO.
-    """
+    """How often a program communicates between devices, by the kind of communication."""
     return dict(sorted(collections.Counter(COLLECTIVE.findall(text)).items()))
 
 
 def difference(text: str, other: str) -> str:
-    """Which operations two programs do not have in common, by kind; "" where they have the same.
-
-    Args:
-        text: the optimized HLO of one program.
-        other: that of the other.
-    """
+    """Which operations two programs do not have in common, by kind; "" where they have the same."""
     one, two = (collections.Counter(kind for _, _, kind, _ in OPERATION.findall(x)) for x in (text, other))
     changes = {kind: one[kind] - two[kind] for kind in sorted({*one, *two} - SILENT)}
     return ", ".join(f"{count:+} {kind}" for kind, count in changes.items() if count)
@@ -93,7 +65,12 @@ def _entry(text: str) -> str:
     return entry
 
 
-def _operations(body: str) -> Iterator[Operation]:
+def _moved(body: str) -> int:
+    return sum(_bytes(x) for _, arrays in _operations(body) for x in arrays)
+
+
+def _operations(body: str) -> Iterator[tuple[str, list[str]]]:
+    """The kind of each that moves memory, such as "fusion", and the shapes of its results and operands."""
     shapes: dict[str, str] = {}
     for name, shape, kind, rest in OPERATION.findall(body):
         shapes[name] = shape
@@ -101,11 +78,11 @@ def _operations(body: str) -> Iterator[Operation]:
             continue
         if kind == "slice-start":  # its result is its operand, all of it, and the slice, of which alone it moves
             dtype, lengths, layout = ARRAY.findall(shape)[1]
-            yield Operation(kind, [f"{dtype}[{lengths}]", f"{dtype}[{lengths}]{layout}"])
+            yield kind, [f"{dtype}[{lengths}]", f"{dtype}[{lengths}]{layout}"]
             continue
         result = shape.partition("}")[0] + "}" if kind.endswith("-start") else shape  # it repeats its operand
         operands = NAME.findall(rest.partition("), ")[0])
-        yield Operation(kind, [result, *(shapes[x] for x in operands)])
+        yield kind, [result, *(shapes[x] for x in operands)]
 
 
 def _bytes(shape: str) -> int:

@@ -33,7 +33,7 @@ import optax as plain_optax
 import treekit as tk
 import treekit.optax as treekit_optax
 from benchmarks.compile_fast import COMPILE_FAST
-from benchmarks.evidence.matrix_cells import Factory, Kind, kinds_of_params, optimizers, wrappers
+from benchmarks.evidence.matrix_cells import KINDS_OF_PARAMS, OPTIMIZERS, WRAPPERS, Factory, Kind, Wrapper
 from benchmarks.evidence.matrix_page import Outcome, page
 from treekit._base.describe import describe_error
 from treekit._base.jax import jtu, untyped
@@ -48,13 +48,7 @@ STEPS = 40
 COMPARED = 4  # steps after which the numbers are compared: rounding grows with each
 
 
-class Cell(NamedTuple):
-    """What is asked: the names of optimizer, wrapper and kind of params, and whether plain Optax is asked too."""
-
-    optimizer: str
-    wrapper: str
-    params: str
-    beside: bool
+Cell = tuple[str, str, str, bool]  # optimizer, wrapper and kind of params, and whether plain Optax is asked too
 
 
 class Problem(NamedTuple):
@@ -97,6 +91,12 @@ class Problem(NamedTuple):
     def extra(self, value: Any, grads: Any) -> dict[str, Any]:
         """What line searches and the like ask for."""
         return {"value": value, "grad": grads, "value_fn": self.loss, "obj_fn": self.loss}
+
+    def step(self, o: Any, tx: Any, params: Any, state: Any) -> tuple[Any, Any, Any]:
+        """The loss before, the new params and the new state."""
+        value, grads = self.value_and_grads(params)
+        updates, state = tx.update(grads, state, params, **self.extra(value, grads))
+        return value, o.apply_updates(params, updates), state
 
 
 def problem_of(kind: Kind) -> Problem:
@@ -146,10 +146,8 @@ def train(o: Any, tx: Any, problem: Problem, keep: Callable[[Any], Any] = lambda
 
     def step(carry: Any, _: Any) -> tuple[Any, Trained]:
         arrays, state = carry
-        params = tk.combine(arrays, static)
-        value, grads = problem.value_and_grads(params)
-        updates, state = tx.update(grads, state, params, **problem.extra(value, grads))
-        new = keep(o.apply_updates(params, updates))
+        value, new, state = problem.step(o, tx, tk.combine(arrays, static), state)
+        new = keep(new)
         return (tk.filter_arrays(new), state), Trained(problem.trained_leaves(new), value)
 
     _, trained = jax.lax.scan(step, (arrays, tx.init(problem.params)), length=STEPS)
@@ -164,7 +162,7 @@ def broken_law(tx: Any, problem: Problem) -> str | None:
     return next((f"{law.law}: {' '.join(law.found.split())}" for law in broken), None)
 
 
-def attempt(o: Any, make: Factory, wrap: Callable[[Any, Factory], Any], problem: Problem) -> tuple[str | None, Any]:
+def attempt(o: Any, make: Factory, wrap: Wrapper, problem: Problem) -> tuple[str | None, Any]:
     """Why a cell is not held, whatever it may raise; or what became of training."""
     try:
         if reason := broken_law(wrap(o, make), problem):
@@ -178,7 +176,7 @@ def attempt(o: Any, make: Factory, wrap: Callable[[Any, Factory], Any], problem:
 
 
 def trained_by_optax(
-    make: Factory, wrap: Callable[[Any, Factory], Any], problem: Listed, keep: Callable[[Any], Any] = lambda new: new
+    make: Factory, wrap: Wrapper, problem: Listed, keep: Callable[[Any], Any] = lambda new: new
 ) -> Trained | None:
     """What becomes of training with plain Optax, where that is possible without dropping imaginary parts."""
     try:
@@ -205,7 +203,7 @@ def differ(ours: Trained, theirs: Trained) -> str | None:
     return None
 
 
-def falls_less(ours: Trained, make: Factory, wrap: Callable[[Any, Factory], Any], problem: Problem) -> str | None:
+def falls_less(ours: Trained, make: Factory, wrap: Wrapper, problem: Problem) -> str | None:
     """Whether the loss falls by less than half of what it does when all is f32 but the params between two steps."""
     narrow = listed(problem)
     if all(x.dtype.itemsize >= 4 for x in jax.tree.leaves(narrow.params)):
@@ -231,7 +229,7 @@ def falls_less(ours: Trained, make: Factory, wrap: Callable[[Any, Factory], Any]
 def run_cell(cell: Cell) -> Outcome:
     """What becomes of one cell, with treekit and, where asked for, with plain Optax."""
     optimizer, wrapper, params, beside = cell
-    make, wrap, kind = optimizers()[optimizer], wrappers()[wrapper], kinds_of_params()[params]
+    make, wrap, kind = OPTIMIZERS[optimizer], WRAPPERS[wrapper], KINDS_OF_PARAMS[params]
     with warnings.catch_warnings(), jax.enable_x64(kind.x64):
         warnings.simplefilter("ignore")
         problem = problem_of(kind)
@@ -251,9 +249,9 @@ def bare_failure(make: Factory, problem: Problem) -> str | None:
     tx = plain_optax.with_extra_args_support(make(plain_optax))
     try:
         params, state = bare.params, tx.init(bare.params)
-        step = jax.jit(lambda params, state: _step(tx, bare, params, state))
+        step = jax.jit(lambda params, state: bare.step(plain_optax, tx, params, state))
         for _ in range(STEPS):
-            params, state = step(params, state)
+            _, params, state = step(params, state)
     except Exception as error:
         return describe_error(error)
     if any(bool(jnp.isnan(x).any()) for x in jax.tree.leaves(params)):
@@ -261,17 +259,11 @@ def bare_failure(make: Factory, problem: Problem) -> str | None:
     return None
 
 
-def _step(tx: Any, problem: Problem, params: Any, state: Any) -> tuple[Any, Any]:
-    value, grads = problem.value_and_grads(params)
-    updates, state = tx.update(grads, state, params, **problem.extra(value, grads))
-    return plain_optax.apply_updates(params, updates), state
-
-
 def all_cells() -> list[Cell]:
     """Every (optimizer, wrapper, kind of params), in an order that only the seed decides."""
-    cells = list(itertools.product(optimizers(), wrappers(), kinds_of_params()))
+    cells = list(itertools.product(OPTIMIZERS, WRAPPERS, KINDS_OF_PARAMS))
     random.Random(SEED).shuffle(cells)
-    return [Cell(*cell, beside=i % BESIDE == 0) for i, cell in enumerate(cells)]
+    return [(*cell, i % BESIDE == 0) for i, cell in enumerate(cells)]
 
 
 def measure(cells: Iterable[Cell], minutes: float, jobs: int) -> list[Outcome]:

@@ -20,14 +20,12 @@ _BY_LEARNING_RATE = (
     "adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad fromage lamb lars lion nadam nadamw "
     "noisy_sgd novograd optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop sgd sign_sgd signum sm3 yogi"
 )
-_CONTRIB = (
-    "acprop ademamix adopt dadapt_adamw dog dowg madgrad momo momo_adam muon prodigy schedule_free_adamw "
-    "schedule_free_sgd simplified_ademamix galore cocob"
-)
+_CONTRIB_BY_LEARNING_RATE = "acprop ademamix adopt galore madgrad muon simplified_ademamix sophia"
+_CONTRIB = "cocob dadapt_adamw dog dowg momo momo_adam prodigy schedule_free_adamw schedule_free_sgd"
 
 
-def _alias(name: str, *args: Any, contrib: bool = False, **kwargs: Any) -> Factory:
-    return lambda o: getattr(o.contrib if contrib else o, name)(*args, **kwargs)
+def _alias(name: str, *args: float, contrib: bool = False) -> Factory:
+    return lambda o: getattr(o.contrib if contrib else o, name)(*args)
 
 
 class CountingState(NamedTuple):
@@ -52,36 +50,31 @@ def _counting(o: Any) -> Any:
     return tx if o is plain_optax else treekit_optax.dtype_preserving(tx)
 
 
-def optimizers() -> dict[str, Factory]:
-    """The optimizers, by name."""
-    schedule = plain_optax.linear_schedule(1e-2, 1e-3, 10)
-    out: dict[str, Factory] = {name: _alias(name, 1e-2) for name in _BY_LEARNING_RATE.split()}
-    out |= {name: _alias(name, contrib=True) for name in _CONTRIB.split()}
-    for name in ("acprop", "ademamix", "adopt", "madgrad", "muon", "galore", "simplified_ademamix"):
-        out[name] = _alias(name, 1e-2, contrib=True)
-    out |= {
-        "sgd, momentum": _alias("sgd", 1e-2, momentum=0.9),
-        "sgd, nesterov, schedule": _alias("sgd", schedule, momentum=0.9, nesterov=True),
-        "adam, schedule": _alias("adam", schedule),
-        "adam, mu_dtype": _alias("adam", 1e-2, mu_dtype=jnp.bfloat16),
-        "zero_nans, adam": lambda o: o.chain(o.zero_nans(), o.adam(1e-2)),
-        "clip_by_global_norm, adam": lambda o: o.chain(o.clip_by_global_norm(1.0), o.adam(1e-2)),
-        "adaptive_grad_clip, sgd": lambda o: o.chain(o.adaptive_grad_clip(0.1), o.sgd(1e-2)),
-        "add_noise, sgd": lambda o: o.chain(o.add_noise(0.01, 0.5, 0), o.sgd(1e-2)),
-        "ema, sgd": lambda o: o.chain(o.ema(0.9), o.sgd(1e-2)),
-        "apply_every, sgd": lambda o: o.chain(o.apply_every(2), o.sgd(1e-2)),
-        "centralize, sgd": lambda o: o.chain(o.centralize(), o.sgd(1e-2)),
-        "flatten, adam": lambda o: o.flatten(o.adam(1e-2)),
-        "mechanize, sgd": lambda o: o.contrib.mechanize(o.sgd(1e-2)),
-        "sgd, reduce_on_plateau": lambda o: o.chain(o.sgd(1e-2), o.contrib.reduce_on_plateau()),
-        "polyak_sgd": lambda o: o.polyak_sgd(1e-2),
-        "lbfgs": lambda o: o.lbfgs(),
-        "lbfgs, no line search": lambda o: o.lbfgs(1e-2, linesearch=None),
-        "sgd, backtracking": lambda o: o.chain(o.sgd(1.0), o.scale_by_backtracking_linesearch(5)),
-        "sophia": _alias("sophia", 1e-2, contrib=True),
-        "state of Python numbers": _counting,
-    }
-    return out
+_SCHEDULE = plain_optax.linear_schedule(1e-2, 1e-3, 10)
+OPTIMIZERS: dict[str, Factory] = {
+    **{name: _alias(name, 1e-2) for name in _BY_LEARNING_RATE.split()},
+    **{name: _alias(name, contrib=True) for name in _CONTRIB.split()},
+    **{name: _alias(name, 1e-2, contrib=True) for name in _CONTRIB_BY_LEARNING_RATE.split()},
+    "sgd, momentum": lambda o: o.sgd(1e-2, momentum=0.9),
+    "sgd, nesterov, schedule": lambda o: o.sgd(_SCHEDULE, momentum=0.9, nesterov=True),
+    "adam, schedule": lambda o: o.adam(_SCHEDULE),
+    "adam, mu_dtype": lambda o: o.adam(1e-2, mu_dtype=jnp.bfloat16),
+    "zero_nans, adam": lambda o: o.chain(o.zero_nans(), o.adam(1e-2)),
+    "clip_by_global_norm, adam": lambda o: o.chain(o.clip_by_global_norm(1.0), o.adam(1e-2)),
+    "adaptive_grad_clip, sgd": lambda o: o.chain(o.adaptive_grad_clip(0.1), o.sgd(1e-2)),
+    "add_noise, sgd": lambda o: o.chain(o.add_noise(0.01, 0.5, 0), o.sgd(1e-2)),
+    "ema, sgd": lambda o: o.chain(o.ema(0.9), o.sgd(1e-2)),
+    "apply_every, sgd": lambda o: o.chain(o.apply_every(2), o.sgd(1e-2)),
+    "centralize, sgd": lambda o: o.chain(o.centralize(), o.sgd(1e-2)),
+    "flatten, adam": lambda o: o.flatten(o.adam(1e-2)),
+    "mechanize, sgd": lambda o: o.contrib.mechanize(o.sgd(1e-2)),
+    "sgd, reduce_on_plateau": lambda o: o.chain(o.sgd(1e-2), o.contrib.reduce_on_plateau()),
+    "polyak_sgd": lambda o: o.polyak_sgd(1e-2),
+    "lbfgs": lambda o: o.lbfgs(),
+    "lbfgs, no line search": lambda o: o.lbfgs(1e-2, linesearch=None),
+    "sgd, backtracking": lambda o: o.chain(o.sgd(1.0), o.scale_by_backtracking_linesearch(5)),
+    "state of Python numbers": _counting,
+}
 
 
 def _all_true(params: Any) -> Any:
@@ -92,48 +85,36 @@ def _all_labelled(params: Any) -> Any:
     return jax.tree.map(lambda _: "a", params)
 
 
-def wrappers() -> dict[str, Callable[[Any, Factory], Any]]:
-    """Ways to wrap an optimizer, by name."""
+def _inject(o: Any, make: Factory) -> Any:
+    def factory(rate: float) -> Any:
+        return o.chain(o.masked(o.scale(rate), _all_true), make(o))
 
-    def plain(o: Any, make: Factory) -> Any:
-        tx = make(o)
-        return tx if o is plain_optax else o.dtype_preserving(o.filtered(tx))
+    return o.inject_hyperparams(factory)(0.5)
 
-    def masked(o: Any, make: Factory) -> Any:
-        return o.masked(make(o), _all_true)
 
-    def partition(o: Any, make: Factory) -> Any:
-        return o.partition({"a": make(o), "b": o.set_to_zero()}, _all_labelled)
+Wrapper = Callable[[Any, Factory], Any]  # from the module and what makes the optimizer
+_SIMPLE: dict[str, Wrapper] = {
+    "plain": lambda o, make: make(o) if o is plain_optax else o.dtype_preserving(o.filtered(make(o))),
+    "masked": lambda o, make: o.masked(make(o), _all_true),
+    "partition": lambda o, make: o.partition({"a": make(o), "b": o.set_to_zero()}, _all_labelled),
+    "inject_hyperparams": _inject,
+    "MultiSteps": lambda o, make: o.MultiSteps(make(o), 2).gradient_transformation(),
+    "apply_if_finite": lambda o, make: o.apply_if_finite(make(o), 2),
+}
 
-    def inject(o: Any, make: Factory) -> Any:
-        def factory(rate: float) -> Any:
-            return o.chain(o.masked(o.scale(rate), _all_true), make(o))
 
-        return o.inject_hyperparams(factory)(0.5)
+def _nested(outer: str, inner: str) -> Wrapper:
+    return lambda o, make: _SIMPLE[outer](o, lambda o: _SIMPLE[inner](o, make))
 
-    def multi_steps(o: Any, make: Factory) -> Any:
-        return o.MultiSteps(make(o), 2).gradient_transformation()
 
-    def apply_if_finite(o: Any, make: Factory) -> Any:
-        return o.apply_if_finite(make(o), 2)
-
-    def nested(outer: Any, inner: Any) -> Any:
-        return lambda o, make: outer(o, lambda o: inner(o, make))
-
-    return {
-        "plain": plain,
-        "masked": masked,
-        "partition": partition,
-        "inject_hyperparams": inject,
-        "MultiSteps": multi_steps,
-        "apply_if_finite": apply_if_finite,
-        "MultiSteps of masked": nested(multi_steps, masked),
-        "inject of MultiSteps": nested(inject, multi_steps),
-        "masked of masked": nested(masked, masked),
-        "partition of apply_if_finite": nested(partition, apply_if_finite),
-        "apply_if_finite of MultiSteps": nested(apply_if_finite, multi_steps),
-    }
-
+WRAPPERS: dict[str, Wrapper] = {
+    **_SIMPLE,
+    "MultiSteps of masked": _nested("MultiSteps", "masked"),
+    "inject of MultiSteps": _nested("inject_hyperparams", "MultiSteps"),
+    "masked of masked": _nested("masked", "masked"),
+    "partition of apply_if_finite": _nested("partition", "apply_if_finite"),
+    "apply_if_finite of MultiSteps": _nested("apply_if_finite", "MultiSteps"),
+}
 
 # The leaves are alike and in one order wherever they can be, so that XLA compiles one program for many kinds.
 
@@ -176,7 +157,6 @@ class Model(eqx.Module):
     name: str
 
     def __call__(self, x: Any) -> Any:
-        """As a layer does."""
         return self.activation(self.layer(x))
 
 
@@ -206,31 +186,25 @@ def _nnx_state() -> Any:
     return flax.nnx.state(flax.nnx.Linear(3, 4, rngs=flax.nnx.Rngs(0)), flax.nnx.Param)
 
 
-def _linen() -> Any:
-    return flax.linen.Dense(4).init(jax.random.key(0), jnp.ones((1, 3)))
-
-
-def kinds_of_params() -> dict[str, Kind]:
-    """Kinds of params, by name; made when asked for, since some want x64."""
-    f32, bf16 = jnp.float32, jnp.bfloat16
-    return {
-        "dict f32": Kind(_dict_of(f32)),
-        "dict bf16": Kind(_dict_of(bf16)),
-        "dict f16": Kind(_dict_of(jnp.float16)),
-        "dict f64": Kind(_dict_of("float64"), x64=True),
-        "dict complex64": Kind(_dict_of(jnp.complex64)),
-        "mixed bf16, f32": Kind(_dict_of(bf16, f32)),
-        "bf16, f32 gradients": Kind(_dict_of(bf16), grad_dtype=f32),
-        "None leaves": Kind(lambda: {**_dict_of(f32)(), "n": None}),
-        "empty subtrees": Kind(lambda: {**_dict_of(f32)(), "e": {}, "t": ()}),
-        "bare array": Kind(lambda: _leaves(f32)[1]),
-        "named tuple": Kind(lambda: Pair(*_leaves(f32))),
-        "Equinox raw": Kind(_model),
-        "Equinox filtered": Kind(lambda: eqx.filter(_model(), eqx.is_inexact_array)),
-        "Equinox raw bf16": Kind(lambda: _model(bf16)),
-        "NNX state": Kind(_nnx_state),
-        "Linen dict": Kind(_linen),
-        "treekit node": Kind(lambda: Dense(*_leaves(f32), name="d")),
-        "legacy class": Kind(lambda: Legacy(*_leaves(f32))),
-        "ints and keys": Kind(lambda: {**_dict_of(f32)(), "i": jnp.arange(3), "k": jax.random.key(0)}),
-    }
+_F32, _BF16 = jnp.float32, jnp.bfloat16
+KINDS_OF_PARAMS = {
+    "dict f32": Kind(_dict_of(_F32)),
+    "dict bf16": Kind(_dict_of(_BF16)),
+    "dict f16": Kind(_dict_of(jnp.float16)),
+    "dict f64": Kind(_dict_of("float64"), x64=True),
+    "dict complex64": Kind(_dict_of(jnp.complex64)),
+    "mixed bf16, f32": Kind(_dict_of(_BF16, _F32)),
+    "bf16, f32 gradients": Kind(_dict_of(_BF16), grad_dtype=_F32),
+    "None leaves": Kind(lambda: {**_dict_of(_F32)(), "n": None}),
+    "empty subtrees": Kind(lambda: {**_dict_of(_F32)(), "e": {}, "t": ()}),
+    "bare array": Kind(lambda: _leaves(_F32)[1]),
+    "named tuple": Kind(lambda: Pair(*_leaves(_F32))),
+    "Equinox raw": Kind(_model),
+    "Equinox filtered": Kind(lambda: eqx.filter(_model(), eqx.is_inexact_array)),
+    "Equinox raw bf16": Kind(lambda: _model(_BF16)),
+    "NNX state": Kind(_nnx_state),
+    "Linen dict": Kind(lambda: flax.linen.Dense(4).init(jax.random.key(0), jnp.ones((1, 3)))),
+    "treekit node": Kind(lambda: Dense(*_leaves(_F32), name="d")),
+    "legacy class": Kind(lambda: Legacy(*_leaves(_F32))),
+    "ints and keys": Kind(lambda: {**_dict_of(_F32)(), "i": jnp.arange(3), "k": jax.random.key(0)}),
+}

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from benchmarks._timing import setting
+from benchmarks._timing import markdown, setting
 
 
 class Outcome(NamedTuple):
@@ -73,16 +73,11 @@ def page(outcomes: Sequence[Outcome], cells: int, seed: int) -> str:
         "## The exceptions",
         _exceptions(exceptions) if exceptions else "None.",
         "## Failures of treekit",
-        _reasons((o, o.treekit) for o in failures) if failures else "None.",
+        _reasons(failures, lambda o: o.treekit),
         "## Failures of plain Optax",
-        _reasons((o, o.optax) for o in of_optax) if of_optax else "None.",
+        _reasons(of_optax, lambda o: o.optax),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join(f"| {' | '.join(str(x).replace('|', chr(92) + '|') for x in line)} |" for line in lines)
 
 
 def _grouped(outcomes: Iterable[Outcome], key: Callable[[Outcome], str]) -> dict[str, list[Outcome]]:
@@ -104,7 +99,7 @@ def _held(title: str, outcomes: Iterable[Outcome], key: Callable[[Outcome], str]
         )
         for name, group in _grouped(outcomes, key).items()
     ]
-    return _table((title, "cells", "treekit holds", "exceptions", "Optax holds"), rows)
+    return markdown((title, "cells", "treekit holds", "exceptions", "Optax holds"), rows)
 
 
 def _exceptions(exceptions: Iterable[Outcome]) -> str:
@@ -113,19 +108,15 @@ def _exceptions(exceptions: Iterable[Outcome]) -> str:
         (*name.split(" / "), len(group), f"`{_short(group[0].bare or '')}`")
         for name, group in _grouped(exceptions, lambda o: f"{o.optimizer} / {o.params}").items()
     ]
-    return _table(("optimizer", "params", "cells", "bare Optax"), rows)
+    return markdown(("optimizer", "params", "cells", "bare Optax"), rows)
 
 
-def _reasons(failures: Iterable[tuple[Outcome, str | None]]) -> str:
+def _reasons(failures: Sequence[Outcome], reason: Callable[[Outcome], str | None]) -> str:
     """Each reason, how often, and one cell that has it; the commonest first."""
-    groups: dict[str, list[Outcome]] = defaultdict(list)
-    for outcome, reason in failures:
-        groups[_short(reason or "")].append(outcome)
-    rows = [
-        (len(group), f"`{reason}`", " / ".join(group[0][:3]))
-        for reason, group in sorted(groups.items(), key=lambda item: -len(item[1]))
-    ]
-    return _table(("cells", "reason", "such as"), rows)
+    groups = _grouped(failures, lambda o: _short(reason(o) or ""))
+    commonest = sorted(groups.items(), key=lambda item: -len(item[1]))
+    rows = [(len(group), f"`{name}`", " / ".join(group[0][:3])) for name, group in commonest]
+    return markdown(("cells", "reason", "such as"), rows) if failures else "None."
 
 
 def _short(reason: str) -> str:

@@ -4,87 +4,113 @@
 that it has no words for is left out and not counted.
 """
 
+import contextlib
 import datetime
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from textwrap import indent
+from typing import NamedTuple
 
+from benchmarks._timing import markdown
 from benchmarks.evidence.checkers import ROOT, STRICT, caught, check, environment, is_any
 
 PAGE = ROOT / "docs" / "versions.md"
 BEFORE, AFTER = "<!-- make types -->\n", "<!-- end of make types -->\n"
 PACKAGES = ("mypy", "pyright", "jax", "equinox", "flax", "jax_dataclasses", "chex", "optax")
-Words = Mapping[str, str]
 
-# How each library says it.
-NODES: Mapping[str, Words] = {
-    "treekit": {
-        "import": "import treekit as tk",
-        "node": "@tk.node",
-        "options": "@tk.node(kwonly=True)",
-        "static": "tk.field(static=True, default={})",
-        "replace": "tk.replace(linear, {})",
-        "filter": "tk.filter",
-        "partition": "tk.partition",
-        "combine": "tk.combine",
-        "tree_at": "tk.tree_at",
-        "is_array": "tk.is_array",
+
+class Word(str):
+    """A word of a library. In a line, `{replace:name="out"}` puts what follows the colon where its `{}` is."""
+
+    def __format__(self, inside: str) -> str:
+        return self.replace("{}", inside)
+
+
+class Program(NamedTuple):
+    """Lines that need the words in their braces.
+
+    Attributes:
+        libraries: the words of each.
+        head: comes before; a library may leave words out that `DEFAULTS` has.
+        arguments: of a function around each line.
+        local: a line before each, in that function.
+        expressions: a line each.
+        mistakes: a line each.
+    """
+
+    libraries: Mapping[str, Mapping[str, str]]
+    head: str
+    arguments: str
+    local: str
+    expressions: str
+    mistakes: str
+
+
+DEFAULTS = {"node": "", "base": "", "name": 'name: str = "linear"'}
+CLASSES = Program(
+    {
+        "treekit": {
+            "import": "import treekit as tk",
+            "node": "@tk.node",
+            "options": "tk.node(kwonly=True)",
+            "name": 'name: str = tk.field(static=True, default="linear")',
+            "field": "tk.field(static=True, {})",
+            "replace": "tk.replace(linear, {})",
+            **{name: f"tk.{name}" for name in ("filter", "partition", "combine", "tree_at", "is_array")},
+        },
+        "Equinox": {
+            "import": "import dataclasses, equinox as eqx",
+            "base": "eqx.Module, ",
+            "name": 'name: str = eqx.field(static=True, default="linear")',
+            "field": "eqx.field(static=True, {})",
+            "replace": "dataclasses.replace(linear, {})",
+            **{name: f"eqx.{name}" for name in ("filter", "partition", "combine", "tree_at", "is_array")},
+        },
+        "flax.struct": {
+            "import": "import flax.struct",
+            "base": "flax.struct.PyTreeNode, ",
+            "options": "flax.struct.dataclass(kwonly=True)",
+            "name": 'name: str = flax.struct.field(pytree_node=False, default="linear")',
+            "field": "flax.struct.field(pytree_node=False, {})",
+            "replace": "linear.replace({})",
+        },
+        "jax_dataclasses": {
+            "import": "import jax_dataclasses as jdc",
+            "node": "@jdc.pytree_dataclass",
+            "options": "jdc.pytree_dataclass(kwonly=True)",
+            "name": 'name: jdc.Static[str] = "linear"',
+            "replace": "jdc.replace(linear, {})",
+        },
+        "chex": {
+            "import": "import chex",
+            "node": "@chex.dataclass",
+            "options": "chex.dataclass(kwonly=True)",
+            "replace": "linear.replace({})",
+        },
     },
-    "Equinox": {
-        "import": "import dataclasses\nimport equinox as eqx",
-        "base": "eqx.Module",
-        "static": "eqx.field(static=True, default={})",
-        "replace": "dataclasses.replace(linear, {})",
-        "filter": "eqx.filter",
-        "partition": "eqx.partition",
-        "combine": "eqx.combine",
-        "tree_at": "eqx.tree_at",
-        "is_array": "eqx.is_array",
-    },
-    "flax.struct": {
-        "import": "import flax.struct",
-        "base": "flax.struct.PyTreeNode",
-        "options": "@flax.struct.dataclass(kwonly=True)",
-        "static": "flax.struct.field(pytree_node=False, default={})",
-        "replace": "linear.replace({})",
-    },
-    "jax_dataclasses": {
-        "import": "import jax_dataclasses as jdc",
-        "node": "@jdc.pytree_dataclass",
-        "options": "@jdc.pytree_dataclass(kwonly=True)",
-        "static_type": "jdc.Static[str]",
-        "replace": "jdc.replace(linear, {})",
-    },
-    "chex": {
-        "import": "import chex",
-        "node": "@chex.dataclass",
-        "options": "@chex.dataclass(kwonly=True)",
-        "replace": "linear.replace({})",
-    },
-}
-# Classes, then expressions, then mistakes; a line needs the words that are in its braces.
-CLASSES = """\
+    head="""\
 from typing import Generic, TypeVar, reveal_type
 import jax
 {import}
 T = TypeVar("T")
 {node}
-class Linear{of_base}:
+class Linear({base}object):
     weight: jax.Array
     bias: jax.Array | None = None
-    name: {type} = {name}
+    {name}
 {node}
 class Deep(Linear):
     depth: int = 1
 {node}
-class Pair({base_and}Generic[T]):
+class Pair({base}Generic[T]):
     left: T
     right: T
-"""
-EXPRESSIONS = """\
+""",
+    arguments="linear: Linear, weight: jax.Array",
+    local="pass",
+    expressions="""\
 Linear(weight=weight)
 linear.weight
 linear.bias
@@ -96,8 +122,8 @@ Pair(left=weight, right=weight).right
 {filter}(linear, {is_array})
 {partition}(linear, {is_array})
 {combine}(linear, linear)
-{tree_at}(lambda x: x.weight, linear, weight)"""
-MISTAKES = """\
+{tree_at}(lambda x: x.weight, linear, weight)""",
+    mistakes="""\
 Linear()
 Linear(weight="w")
 Linear(wieght=weight)
@@ -118,22 +144,28 @@ partitioned: Linear = {partition}(linear, {is_array})
 {tree_at}(lambda x: x.wieght, linear, weight)
 {tree_at}(linear, lambda x: x.weight, weight)
 {tree_at}(lambda x: x.weight, linear, weight).wieght
-{static_option}
-{options} class Options: x: int"""
+name: str = {field:defualt="a"}
+{options}(Linear)""",
+)
 
-OPTIMIZERS: Mapping[str, Words] = {
-    "treekit": {"import": "from treekit import optax", "params": "Params = dict[str, jax.Array]"},
-    "Optax": {"import": "import optax", "params": "Params = dict[str, jax.Array]"},
-    "treekit, a class": {"import": "from treekit import optax", "params": "class Params: weight: jax.Array"},
-    "Optax, a class": {"import": "import optax", "params": "class Params: weight: jax.Array"},
-}
-OPTIMIZER_CLASSES = """\
+OURS, THEIRS = "from treekit import optax", "import optax"
+DICT, CLASS = "Params = dict[str, jax.Array]", "class Params: weight: jax.Array"
+OPTIMIZERS = Program(
+    {
+        "treekit": {"import": OURS, "params": DICT},
+        "Optax": {"import": THEIRS, "params": DICT},
+        "treekit, a class": {"import": OURS, "params": CLASS},
+        "Optax, a class": {"import": THEIRS, "params": CLASS},
+    },
+    head="""\
 from typing import reveal_type
 import jax
 {import}
 {params}
-"""
-OPTIMIZER_EXPRESSIONS = """\
+""",
+    arguments="params: Params",
+    local="adam = optax.adam(1e-3); masked = optax.masked(adam, True)",
+    expressions="""\
 optax.adam(1e-3)
 adam.init(params)
 adam.init(params)[0]
@@ -143,14 +175,14 @@ optax.apply_updates(params, params)
 optax.chain(optax.clip(1.0), adam).init(params)
 optax.masked(adam, True)
 masked.init(params)
-optax.partition({"a": adam}, "a").init(params)
+optax.partition({{"a": adam}}, "a").init(params)
 optax.MultiSteps(adam, 2).init(params)
 optax.inject_hyperparams(optax.adam)(1e-3).init(params)
 optax.inject_hyperparams(optax.adam)(1e-3)
 optax.apply_if_finite(adam, 3).init(params)
 optax.incremental_update(params, params, 0.5)
-optax.cosine_decay_schedule(1e-3, 10)"""
-OPTIMIZER_MISTAKES = """\
+optax.cosine_decay_schedule(1e-3, 10)""",
+    mistakes="""\
 optax.adamm(1e-3)
 optax.adamw(1e-3, wieght_decay=0.1)
 optax.adamw("1e-3")
@@ -160,7 +192,7 @@ optax.masked(adam)
 optax.masked(optax.adam, True)
 optax.masked(True, adam)
 optax.partition([adam], "a")
-optax.partition({"a": optax.adam}, "a")
+optax.partition({{"a": optax.adam}}, "a")
 optax.MultiSteps(4, adam)
 optax.MultiSteps(optax.adam, 4)
 optax.inject_hyperparams(adam)
@@ -175,126 +207,62 @@ adam.init(params)[0].muu
 updates: Params = masked.update(params, masked.init(params), params)
 optax.apply_updates(params)
 other: list[int] = optax.apply_updates(params, params)
-optax.losses.l2_los(1.0)"""
+optax.losses.l2_los(1.0)""",
+)
+PROGRAMS = {"Classes": CLASSES, "Optimizers": OPTIMIZERS}
 
 
-class _Missing(Exception):
-    """A library has no word for it."""
+def write(folder: Path, library: str, program: Program) -> tuple[Path, Path]:
+    """Two files of a library; each line has a function of its own, so that none hides another."""
+    words = {name: Word(word) for name, word in {**DEFAULTS, **program.libraries[library]}.items()}
+
+    def functions(text: str, around: str) -> Iterator[str]:
+        for i, line in enumerate(text.splitlines()):
+            with contextlib.suppress(KeyError):  # the library has no word for it
+                said = around.format(line.format_map(words))
+                yield f"def f{i}({program.arguments}) -> None:\n    {program.local}\n    {said}\n"
+
+    name = re.sub(r"\W+", "_", library).lower()
+    files = folder / f"{name}_expressions.py", folder / f"{name}_mistakes.py"
+    texts = functions(program.expressions, "reveal_type({})"), functions(program.mistakes, "{}  # mistake")
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(program.head.format_map(words) + "".join(text))
+    return files
 
 
-def lines_of(text: str, words: Words) -> Iterator[str]:
-    """The lines of a text in a library's words, but for those that it has no words for."""
-    for line in text.splitlines():
-        try:
-            yield _in_words(line, words)
-        except _Missing:
-            continue
-
-
-def _in_words(line: str, words: Words) -> str:
-    out = line
-    for name in ("filter", "partition", "combine", "tree_at", "is_array", "options", "static_option", "replace"):
-        while (start := out.find("{" + name)) >= 0 and out[start + 1 + len(name)] in ":}":
-            end = out.index("}", start)
-            if name not in words:
-                raise _Missing
-            argument = out[start + 2 + len(name) : end]
-            out = out[:start] + words[name].replace("{}", argument) + out[end + 1 :]
-    return out
-
-
-def program(words: Words) -> tuple[str, str, str]:
-    """The head, the expressions and the mistakes of classes of nodes."""
-    base = words.get("base", "")
-    static = words.get("static", "{}").replace
-    said = {
-        **words,
-        **({"static_option": "x: str = " + static("default={}", 'defualt="a"')} if "static" in words else {}),
-    }
-    head = CLASSES.replace("{import}", words["import"]).replace("{node}", words.get("node", ""))
-    head = head.replace("{of_base}", f"({base})" if base else "").replace("{base_and}", f"{base}, " if base else "")
-    head = head.replace("{name}", static("{}", '"linear"')).replace("{type}", words.get("static_type", "str"))
-    return head, "\n".join(lines_of(EXPRESSIONS, said)), "\n".join(lines_of(MISTAKES, said))
-
-
-def optimizer_program(words: Words) -> tuple[str, str, str]:
-    """The same of optimizers."""
-    head = OPTIMIZER_CLASSES.replace("{import}", words["import"]).replace("{params}", words["params"])
-    return head, OPTIMIZER_EXPRESSIONS, OPTIMIZER_MISTAKES
-
-
-def file_name(library: str) -> str:
-    """What its files are called."""
-    return re.sub(r"\W+", "_", library).lower()
-
-
-def write(folder: Path, library: str, parts: tuple[str, str, str], arguments: str, local: str) -> None:
-    """Two files of a library; each line has a function or a class of its own, so that none hides another."""
-    head, expressions, mistakes = parts
-    name = file_name(library)
-    revealed = [f"reveal_type({line})" for line in expressions.splitlines()]
-    functions = [f"def f{i}({arguments}) -> None:\n{indent(local + line, '    ')}\n" for i, line in enumerate(revealed)]
-    (folder / f"{name}_expressions.py").write_text(head + "".join(functions))
-    text = head
-    for i, line in enumerate(mistakes.splitlines()):
-        if line.startswith("@"):
-            decorator, _, rest = line.partition(" class ")
-            text += f"{decorator}  # mistake\nclass {rest}\n"
-        elif line.startswith("x: str"):
-            text += f"class C{i}:\n    {line}  # mistake\n"
-        else:
-            text += f"def f{i}({arguments}) -> None:\n{indent(local, '    ')}    {line}  # mistake\n"
-    (folder / f"{name}_mistakes.py").write_text(text)
-
-
-def rows(libraries: Mapping[str, Words], of_nodes: bool, python: Path, folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """For each library, what is Any and what is caught, by mypy and by pyright."""
+def rows(title: str, python: Path, folder: Path) -> Iterator[list[str]]:
+    """For each library, what is Any, what is refused and what is caught, by mypy and by pyright."""
+    program = PROGRAMS[title]
     folder.mkdir()
-    for library, words in libraries.items():
-        if of_nodes:
-            write(folder, library, program(words), "linear: Linear, weight: jax.Array", "")
-        else:
-            local = "adam = optax.adam(1e-3)\nmasked = optax.masked(adam, True)\n"
-            write(folder, library, optimizer_program(words), "params: Params", local)
+    files = {library: write(folder, library, program) for library in program.libraries}
     found = {setting: check(python, folder, setting) for setting in STRICT}
-    for library in libraries:
-        name = file_name(library)
+    for library, (expressions, mistakes) in files.items():
+        number = expressions.read_text().count("reveal_type(")
+        lines = enumerate(mistakes.read_text().splitlines(), 1)
+        places = {(mistakes.name, i) for i, line in lines if line.endswith("# mistake")}
         cells: list[str] = []
         for setting in STRICT:
-            revealed = [x for x in found[setting] if x.file == f"{name}_expressions.py" and not x.rule]
-            text = (folder / f"{name}_mistakes.py").read_text().splitlines()
-            places = {(f"{name}_mistakes.py", i) for i, line in enumerate(text, 1) if line.endswith("# mistake")}
+            known = [x for x in found[setting] if x.file == expressions.name and not x.rule and not is_any(x)]
             errors = caught(found[setting])
-            refused = {line for file, line in errors if file == f"{name}_expressions.py"}
-            number = (folder / f"{name}_expressions.py").read_text().count("reveal_type(")
+            refused = [line for file, line in errors if file == expressions.name]
             cells += [
-                f"{number - sum(not is_any(x) for x in revealed)} of {number}",
+                f"{number - len(known)} of {number}",
                 str(len(refused)),
                 f"{len(errors & places)} of {len(places)}",
             ]
-        yield library, cells
-
-
-def table() -> str:
-    """As Markdown."""
-    lines = [
-        "| | mypy: Any | refused | caught | pyright: Any | refused | caught |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    with tempfile.TemporaryDirectory() as name:
-        python = environment(Path(name))
-        for title, libraries in (("Classes", NODES), ("Optimizers", OPTIMIZERS)):
-            for library, cells in rows(libraries, libraries is NODES, python, Path(name, title)):
-                lines.append(f"| {title}: {library} | {' | '.join(cells)} |")
-    versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    return "\n".join([*lines, "", f"With {versions}, on {datetime.date.today()}."]) + "\n"
+        yield [f"{title}: {library}", *cells]
 
 
 def main() -> None:
+    titles = ["", "mypy: Any", "refused", "caught", "pyright: Any", "refused", "caught"]
+    with tempfile.TemporaryDirectory() as name:
+        python = environment(Path(name))
+        table = markdown(titles, [row for title in PROGRAMS for row in rows(title, python, Path(name, title))])
+    versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
+    found = f"{table}\n\nWith {versions}, on {datetime.date.today()}.\n"
+    print(found)
     text = PAGE.read_text()
     start, end = text.index(BEFORE) + len(BEFORE), text.index(AFTER)
-    found = table()
-    print(found)
     PAGE.write_text(text[:start] + found + text[end:])
 
 

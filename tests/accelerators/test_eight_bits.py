@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from benchmarks.evidence.accelerators import SIZE, by_update
+from benchmarks.evidence.accelerators import SIZE
 from benchmarks.evidence.compiled import compile_sharded, compile_step, in_units, mesh_of, sharded_state, tpus
 from benchmarks.evidence.hlo import collectives
+from benchmarks.multi_steps import by_update
 from treekit import optax as tko
 from treekit._base.jax import untyped
 
