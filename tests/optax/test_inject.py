@@ -6,6 +6,7 @@ import itertools
 import pickle
 import typing
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -110,7 +111,7 @@ SCHEDULES: dict[str, Any] = {
     "lambda": lambda count: 0.1,
     "array": lambda count: jnp.array(0.1),
     "int": lambda count: 3,
-    "partial": functools.partial(lambda rate, count: rate / (1 + count), 0.1),
+    "partial": partial(lambda rate, count: rate / (1 + count), 0.1),
     "Partial": cases.Partial(lambda rate, count: rate / (1 + count), jnp.array(0.1)),
     "jit": jax.jit(cases.schedule),
     "method": Named(jnp.array(0.1)).__call__,
@@ -793,7 +794,7 @@ def takes_more(**kwargs: Any) -> Any:
     return told(learning_rate=kwargs["learning_rate"])
 
 
-MAKERS = (tko.adam, inject(tko.adam), inject(optax.adam))
+MAKERS: Any = (tko.adam, inject(tko.adam), inject(optax.adam))
 NOT_NAMES = r"must be the name, .* inject_hyperparams\(optax.adamw\)\(1e-3\)"
 NUMBER_LIKE = (1e-3, [1e-3], cases.schedule)
 # The words of an error, and what raises it.
@@ -812,20 +813,20 @@ REFUSED: dict[str, list[Callable[[], Any]]] = {
     "names rate, which was not passed; the arguments are learning_rate, b2": [
         lambda: inject(by_keyword, only="rate")(learning_rate=0.1, b2=0.9),
     ],
-    f"`static_args` {NOT_NAMES}": [lambda x=x: unchecked(optax.adamw, static_args=x) for x in NUMBER_LIKE],
-    f"`only` {NOT_NAMES}": [lambda x=x: unchecked(optax.adamw, only=x) for x in NUMBER_LIKE],
+    f"`static_args` {NOT_NAMES}": [partial(unchecked, optax.adamw, static_args=x) for x in NUMBER_LIKE],
+    f"`only` {NOT_NAMES}": [partial(unchecked, optax.adamw, only=x) for x in NUMBER_LIKE],
     "names 'mask', which is neither a number nor a schedule: ": [
-        lambda x=x: inject(optax.adamw, only=(RATE, "mask"))(0.1, mask=x) for x in (None, matrices)
+        partial(inject(optax.adamw, only=(RATE, "mask")), 0.1, mask=x) for x in (None, matrices)
     ],
     "names 'nesterov', which is neither a number nor a schedule: ": [
         lambda: inject(optax.adamw, only=(RATE, "nesterov"))(0.1, nesterov=True),
     ],
     "learning_rate of adam must be a number or a schedule, found ": [
-        lambda f=f, x=x: f(x) for f in MAKERS for x in ("1e-3", b"1e-3", {"rate": 1e-3}, [1e-3])
+        partial(f, x) for f in MAKERS for x in ("1e-3", b"1e-3", {"rate": 1e-3}, [1e-3])
     ],
-    "b1 of adam must be a number, found ": [lambda f=f: f(1e-3, b1="0.9") for f in MAKERS],
+    "b1 of adam must be a number, found ": [partial(f, 1e-3, b1="0.9") for f in MAKERS],
     "missing 1 required positional argument: 'learning_rate'": [lambda: inject(tko.adamw)()],
-    r"adam\(\) got an unexpected keyword argument 'learnin_rate'": [lambda f=f: f(learnin_rate=0.1) for f in MAKERS],
+    r"adam\(\) got an unexpected keyword argument 'learnin_rate'": [partial(f, learnin_rate=0.1) for f in MAKERS],
     "unexpected keyword argument 'rate'": [lambda: inject(takes_more)(learning_rate=0.1, rate=0.2)],
     "hyperparams have learning_rat, .* its arguments are learning_rate, b1": [update_misspelt],
     "'learning_rate' of adamw is .*Called with a count, it returned False": [
