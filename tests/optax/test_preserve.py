@@ -172,7 +172,17 @@ def test_strict_promotion_does_not_get_in_the_way() -> None:
     assert {u.dtype for u in jax.tree.leaves(updates)} == {jnp.dtype(FLOAT)}
 
 
-@pytest.mark.parametrize("make", [tko.lbfgs, tko.contrib.prodigy, tko.contrib.dog, lambda: tko.contrib.madgrad(0.1)])
+FIRST_STATES: dict[str, Callable[[], Any]] = {
+    "lbfgs": tko.lbfgs,
+    "prodigy": tko.contrib.prodigy,
+    "dog": tko.contrib.dog,
+    "madgrad": lambda: tko.contrib.madgrad(0.1),
+    "MultiSteps": lambda: tko.MultiSteps(optax.adam(0.1), 2),
+    "apply_if_finite": lambda: tko.apply_if_finite(optax.adam(0.1), 2),
+}
+
+
+@pytest.mark.parametrize("make", FIRST_STATES.values(), ids=FIRST_STATES)
 def test_the_first_state_can_be_donated(make: Callable[[], Any]) -> None:
     """No array stands in it twice, and none of the params."""
     params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
