@@ -136,20 +136,6 @@ def test_the_params_in_the_state_are_found() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ({"mu": jnp.int32}, r"state_dtype\['mu'\] must be a floating dtype, found"),
-        ({"mu": None}, r"state_dtype\['mu'\] must be a floating dtype, found None"),
-        ({0: jnp.float32}, "state_dtype must map fields or patterns to dtypes, found the key 0"),
-        ({None: jnp.float32}, "state_dtype must map fields or patterns to dtypes, found the key None"),
-    ],
-)
-def test_what_is_no_such_mapping(names: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        tko.dtype_preserving(optax.adam(0.1), state_dtype=names)
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
         # Part of a path is neither a field nor a pattern: the error says how a pattern is written.
         ({"0": jnp.bfloat16}, r"names '0', which matches nothing .* A pattern matches a whole path .*'0\.mu\.w'"),
         ({re.compile("mu"): jnp.bfloat16}, r"which matches nothing .* A pattern matches a whole path"),
@@ -221,10 +207,16 @@ OPTIMIZERS: Any = {
 }
 
 
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-@pytest.mark.parametrize("state_dtype", [jnp.float32, jnp.bfloat16, "by name"])
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+CHOICES = [jnp.float32, jnp.bfloat16, "by name"]
+# Each optimizer with each dtype, and some of the dtypes of the state.
+STRICT = [
+    (name, dtype, CHOICES[(i + j) % 3], ("nearest", "stochastic")[(i + j) % 2])
+    for i, name in enumerate(OPTIMIZERS)
+    for j, dtype in enumerate([jnp.bfloat16, jnp.float16, jnp.float32])
+]
+
+
+@pytest.mark.parametrize("name, dtype, state_dtype, rounding", STRICT)
 def test_it_computes_under_strict_promotion(name: str, dtype: Any, state_dtype: Any, rounding: Any) -> None:
     """What it widens itself is cast explicitly, and the results are those of the usual promotion."""
     make, by_name = OPTIMIZERS[name]
@@ -239,9 +231,7 @@ def test_it_computes_under_strict_promotion(name: str, dtype: Any, state_dtype: 
     expected = two_steps()
     with jax.numpy_dtype_promotion("strict"):
         found = two_steps()
-    assert cases.signature(found) == cases.signature(expected)
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(x, y)
+    assert cases.same_bits(found, expected)
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
@@ -255,13 +245,6 @@ def test_by_name_it_computes_in_f32_too(names: Any, rounding: Any) -> None:
     np.testing.assert_allclose(
         found, 0.1 * grads.astype(jnp.float32), rtol=2**-7 if rounding == "stochastic" else 2**-8
     )
-
-
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_a_name_that_is_nowhere(rounding: Any) -> None:
-    tx = tko.dtype_preserving(optax.adam(0.1), state_dtype={"mu": jnp.bfloat16, "v": jnp.float32}, rounding=rounding)
-    with pytest.raises(ValueError, match=r"names 'v', which matches nothing in the state; its fields .* are mu, nu\."):
-        tx.init(cases.arrays())
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])

