@@ -75,7 +75,6 @@ TABLES = {
     "test_training_is_that_of_f32",
     "test_training_is_that_of_f32_anywhere",
     "test_value_and_grad_come_from_the_state_on_raw_models",
-    "test_value_and_grad_have_the_dtypes_of_the_params",
     "test_weights_are_those_of_micro_batches",
     "test_with_a_key_it_rounds_as_apply_updates_does",
     "test_wrapped_in_whatever_way",

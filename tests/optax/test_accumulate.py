@@ -158,15 +158,6 @@ def test_accumulators_have_f32_at_least_and_are_wider_where_the_leaf_is() -> Non
     assert float(updates[-1][0]) == 260
 
 
-def test_a_complex_gradient_keeps_its_imaginary_part() -> None:
-    grads = [jnp.array([1 + 2j]), jnp.array([3 + 4j])]
-    _, _, updates = run(tko.MultiSteps(optax.identity(), 2), grads, jnp.zeros(1, jnp.complex64))
-    np.testing.assert_allclose(updates[-1], [2 + 3j])
-    theirs = optax.MultiSteps(optax.identity(), 2)
-    state = theirs.init(grads[0])
-    assert state.acc_grads.dtype == jnp.float32, "strict: plain Optax drops it, or ours can become an alias"
-
-
 # -------------------------------------------------------------------------------------------------- schedules, skips
 
 

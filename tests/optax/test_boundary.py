@@ -16,8 +16,8 @@ from flax import nnx
 
 import treekit as tk
 from tests.optax import cases
+from tests.trees import untyped
 from treekit import optax as tko
-from treekit._base.jax import untyped
 
 # ------------------------------------------------------------------------------------------------ what is a parameter
 

@@ -23,7 +23,6 @@ from tests.optax import cases
 from tests.optax.cases import run, same_bits
 from treekit import optax as tko
 from treekit._codes import Codes, decode, is_codes
-from treekit.optax._precision import StochasticRoundingState
 
 orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
 CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
@@ -44,6 +43,8 @@ def dtype_of(state: Any, name: str, key: str = "w") -> Any:
     found = [value[key] for _, value in optax.tree.get_all_with_path(state, name)]  # muon has one group for each kind
     return next(str(x.dtype) for x in found if hasattr(x, "dtype"))
 
+
+StochasticRoundingState: Any = type(eight_bit(tko.adam(0.1)).init(jnp.ones(1)))
 
 # ------------------------------------------------------------------------------------------------------------- laws
 
