@@ -59,7 +59,6 @@ TABLES = {
     "test_law",
     "test_laws",
     "test_laws_in_x64",
-    "test_masks_and_labels_on_every_kind_of_model",
     "test_multi_steps_counts_a_missing_gradient_as_zero",
     "test_multi_steps_needs_no_more_memory_than_optax",
     "test_no_array_is_written_as_text",

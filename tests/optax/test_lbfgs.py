@@ -108,22 +108,6 @@ def test_f64() -> None:
         assert (after["w"].dtype, after["b"].dtype) == (jnp.float64, jnp.float32)
 
 
-def test_bf16_params_with_f32_gradients_and_value() -> None:
-    params = cases.arrays(jnp.bfloat16)
-    tx = tko.lbfgs()
-    state = before = tx.init(params)
-    value, first = cases.loss(params), float(cases.loss(params))
-    for _ in range(3):
-        grads = cases.cast(cases.gradient(params), jnp.float32)
-        extra = {"value": value, "grad": grads, "value_fn": cases.loss}
-        updates, state = jax.jit(lambda g, s, p, extra=extra: tx.update(g, s, p, **extra))(grads, state, params)
-        assert {u.dtype for u in jax.tree.leaves(updates)} == {jnp.dtype(jnp.float32)}
-        params = tko.apply_updates(params, updates)
-        value = cases.loss(params)
-    assert float(value) < first
-    assert cases.signature(state) == cases.signature(before)
-
-
 @pytest.mark.usefixtures("nans")  # Optax divides 0 by 0 in the first step, and does not use it
 def test_a_value_in_another_dtype_than_the_state_s_is_cast() -> None:
     params = cases.arrays()
@@ -133,32 +117,6 @@ def test_a_value_in_another_dtype_than_the_state_s_is_cast() -> None:
     extra = {"value": value, "grad": grads, "value_fn": lambda p: cases.loss(p).astype(jnp.float16)}
     _, state = tx.update(grads, tx.init(params), params, **extra)
     assert cases.signature(state) == cases.signature(tx.init(params))
-
-
-def test_in_a_scan_and_traced_once() -> None:
-    model = cases.model()
-    dynamic, static = eqx.partition(model, eqx.is_array)
-    tx = tko.lbfgs()
-    traces = 0
-
-    @jax.jit
-    def run(dynamic: Any, state: Any) -> Any:
-        nonlocal traces
-        traces += 1
-
-        def body(carry: Any, _: None) -> Any:
-            dynamic, state = carry
-            model = eqx.combine(dynamic, static)
-            value, grad = eqx.filter_value_and_grad(fit)(model)
-            updates, state = tx.update(grad, state, model, value=value, grad=grad, value_fn=fit)
-            return (cases.arrays_of(tko.apply_updates(model, updates)), state), value
-
-        return jax.lax.scan(body, (dynamic, state), None, 4)
-
-    (dynamic, state), losses = run(dynamic, tx.init(model))
-    run(dynamic, state)
-    assert traces == 1
-    assert losses[-1] < losses[0]
 
 
 # --------------------------------------------------------------------------------------- value_and_grad_from_state

@@ -46,23 +46,6 @@ def test_bf16_params_with_f32_gradients_keep_their_state(name: str) -> None:
         assert cases.signature(state) != cases.signature(after)
 
 
-@pytest.mark.parametrize("name", ["adam", "sgd", "clipped"])
-def test_state_of_16_bit_params_may_be_held_in_f32(name: str) -> None:
-    """And is computed in it: the numbers are those of f32 params, rounded once."""
-    tx = tko.dtype_preserving(cases.OPTIMIZERS[name](optax), state_dtype=jnp.float32)
-    params = cases.arrays(jnp.bfloat16)
-    state = tx.init(params)
-    floats = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
-    assert floats and {x.dtype for x in floats} == {jnp.dtype(jnp.float32)}
-    grads = cases.gradient(params)
-    updates, state = jax.jit(tx.update)(grads, state, params)
-    wide, wide_grads = cases.cast(params, jnp.float32), cases.cast(grads, jnp.float32)
-    plain = cases.OPTIMIZERS[name](optax)
-    expected, _ = plain.update(wide_grads, plain.init(wide), wide)
-    cases.assert_close(updates, cases.cast(expected, jnp.bfloat16))
-    assert cases.signature(state) == cases.signature(tx.init(params))
-
-
 def test_state_dtype_leaves_ints_bools_and_keys_alone() -> None:
     tx = tko.dtype_preserving(optax.chain(cases.of_numbers(), optax.add_noise(0.1, 0.5, 0)), state_dtype=jnp.float32)
     params = cases.arrays(jnp.bfloat16)
@@ -100,20 +83,3 @@ def test_arguments_that_cannot_work(message: str) -> None:
     for options in ARGUMENTS[message]:
         with pytest.raises((TypeError, ValueError), match=message):
             anything(optax.adam(0.1), **{"rounding": "stochastic", **options})
-
-
-def test_it_takes_raw_models_and_keeps_extra_arguments() -> None:
-    model = cases.model()
-    tx = tko.dtype_preserving(optax.lbfgs())
-    grads = cases.gradient(model)
-    _, state = tx.update(grads, tx.init(model), model, **cases.extra_for(model, grads))
-    assert cases.signature(state) == cases.signature(tx.init(model))
-
-
-def test_a_state_that_changes_its_structure_is_an_error() -> None:
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
-        return updates, {**state, "extra": jnp.ones(1)}
-
-    tx = tko.dtype_preserving(optax.GradientTransformation(lambda params: {"x": jnp.ones(1)}, update))
-    with pytest.raises(TypeError, match=r"(?s)state.*2 children: extra, x"):
-        tx.update(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2))

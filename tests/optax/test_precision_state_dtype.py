@@ -56,12 +56,6 @@ def test_by_name_or_by_pattern(names: Any, mu: str, nu: str, trace: str) -> None
     assert cases.signature(after) == cases.signature(state)
 
 
-def test_the_accumulator_s_name_comes_before_a_param_s() -> None:
-    params = {"mu": jnp.ones(2), "nu": jnp.ones(2)}
-    state: Any = tko.dtype_preserving(optax.scale_by_adam(), state_dtype=MU_NU).init(params)
-    assert (state.mu["nu"].dtype, state.nu["mu"].dtype) == (jnp.bfloat16, jnp.float32)
-
-
 @jax.tree_util.register_pytree_node_class
 class Unnamed:
     """A class that has no key paths."""
@@ -121,13 +115,6 @@ def test_in_a_group_of_a_partition() -> None:
     state = tx.init(params)
     _, after = tx.update(params, state, params)
     assert cases.signature(after) == cases.signature(state)
-
-
-def test_the_params_in_the_state_are_found() -> None:
-    for rounding in ("nearest", "stochastic"):
-        tx = tko.dtype_preserving(tko.adam(0.1), state_dtype=MU_NU, rounding=rounding)
-        state = tx.init(cases.arrays())
-        assert cases.signature(tko.tree_map_params(tx, lambda x: x, state)) == cases.signature(state)
 
 
 # ------------------------------------------------------------------------------------------------------------ errors
@@ -232,19 +219,6 @@ def test_it_computes_under_strict_promotion(name: str, dtype: Any, state_dtype: 
     with jax.numpy_dtype_promotion("strict"):
         found = two_steps()
     assert cases.same_bits(found, expected)
-
-
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-@pytest.mark.parametrize("names", [{"mu": jnp.bfloat16}, {"mu": jnp.float32, "nu": jnp.bfloat16}])
-def test_by_name_it_computes_in_f32_too(names: Any, rounding: Any) -> None:
-    """Of gradients in bf16: their squares are those of f32, rounded once."""
-    grads = jnp.linspace(0.1, 1, 64).astype(jnp.bfloat16)
-    tx = tko.dtype_preserving(optax.scale_by_adam(), state_dtype=names, rounding=rounding)
-    _, state = tx.update(grads, tx.init(grads), grads)
-    found = optax.tree.get(state, "mu").astype(jnp.float32)
-    np.testing.assert_allclose(
-        found, 0.1 * grads.astype(jnp.float32), rtol=2**-7 if rounding == "stochastic" else 2**-8
-    )
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
