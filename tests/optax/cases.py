@@ -255,6 +255,26 @@ def signature(tree: Any) -> Any:
     return structure(tree), list(map(of, jax.tree.leaves(tree)))
 
 
+def same_bits(a: Any, b: Any) -> bool:
+    """Whether two trees have one signature and, in each array, the same bits."""
+    assert signature(a) == signature(b)
+    pairs = zip(*map(jax.tree.leaves, (a, b)), strict=True)
+    return all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)
+
+
+def run(tx: Any, params: Any, grads: Any, steps: int, state: Any = None) -> tuple[Any, Any]:
+    """The updates of the last step and the state after it, on the same params."""
+
+    def body(carry: Any, _: None) -> Any:
+        return tx.update(grads, carry[1], params), None
+
+    state = tx.init(params) if state is None else state
+    shapes = jax.eval_shape(tx.update, grads, state, params)[0]
+    start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), state
+    end: tuple[Any, Any] = jax.jit(lambda carry: jax.lax.scan(body, carry, None, steps)[0])(start)
+    return end
+
+
 def wider(g: Any, p: Any) -> Any:
     with jax.numpy_dtype_promotion("standard"):
         return jnp.promote_types(g.dtype, p.dtype)

@@ -223,28 +223,43 @@ def test_members_under_vmap_keep_counts_of_their_own() -> None:
     assert state.mini_step.tolist() == [1, 0]
 
 
-def test_gradients_that_do_not_fit_are_named_with_their_key_path() -> None:
-    params: Any = {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}
-    optimizer = tko.adam(0.1)
-    state = optimizer.init(params)
-    with pytest.raises(
-        ValueError, match=r"^grads .*params have 2 children.* takes \(optimizer, grads, state, params\)"
-    ):
-        tko.apply_gradients(optimizer, {"w": jnp.ones((2, 3))}, state, params)
-    with pytest.raises(ValueError, match=r"grads do not fit params: at w: shape \(3, 2\) for a leaf of shape \(2, 3\)"):
-        tko.apply_gradients(optimizer, {**params, "w": jnp.ones((3, 2))}, state, params)
-    with pytest.raises(
-        ValueError, match=r"^grads .*the root, the params have a dict, and the grads a tuple.*in this order"
-    ):
-        tko.apply_gradients(optimizer, state, params, params)
-    with pytest.raises(ValueError, match=r"(?s)grads.*in this order"):
-        tko.apply_gradients(optimizer, params, params, state)
+PARAMS: Any = {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}
+ADAM = tko.adam(0.1)
+ROUNDS = tko.MultiSteps(ADAM, 2)
+STATE: Any = ADAM.init(PARAMS)
+SMALLER: Any = {**PARAMS, "w": jnp.ones((2, 2))}
+# The words of an error, and the arguments.
+WRONG: dict[str, tuple[Any, Any, Any, Any]] = {
+    r"^grads .*params have 2 children.* takes \(optimizer, grads, state, params\)": (
+        ADAM,
+        {"w": PARAMS["w"]},
+        STATE,
+        PARAMS,
+    ),
+    r"grads do not fit params: at w: shape \(2, 2\) for a leaf of shape \(2, 3\)": (ADAM, SMALLER, STATE, PARAMS),
+    "^grads .*the root, the params have a dict, and the grads a tuple.*in this order": (ADAM, STATE, PARAMS, PARAMS),
+    "(?s)grads.*in this order": (ADAM, PARAMS, PARAMS, STATE),
+    "params is None": (ADAM, PARAMS, STATE, None),
+    "the state does not fit this optimizer.*At 0 of the state.*TraceState": (
+        ADAM,
+        PARAMS,
+        tko.sgd(0.1, momentum=0.9).init(PARAMS),
+        PARAMS,
+    ),
+    r"the state does not fit.*At 0\.mu\.w of the state": (ADAM, PARAMS, ADAM.init(SMALLER), PARAMS),
+    r"the state does not fit.*At inner_opt_state\.0\.mu\.w of the state": (
+        ROUNDS,
+        PARAMS,
+        ROUNDS.init(SMALLER),
+        PARAMS,
+    ),
+}
 
 
-def test_params_are_not_optional() -> None:
-    tx = tko.adam(0.1)
-    with pytest.raises(TypeError, match="params is None"):
-        tko.apply_gradients(tx, cases.arrays(), tx.init(cases.arrays()), None)
+@pytest.mark.parametrize("message", WRONG)
+def test_what_does_not_fit_is_named_with_its_key_path(message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        tko.apply_gradients(*WRONG[message])
 
 
 def test_integers_of_numpy_are_converted_as_by_apply_updates() -> None:
@@ -254,23 +269,6 @@ def test_integers_of_numpy_are_converted_as_by_apply_updates() -> None:
     in_two = tko.apply_updates(params, tx.update(grads, tx.init(params), params)[0])
     assert cases.signature(whole) == cases.signature(in_two)
     assert isinstance(whole["n"], jax.Array)
-
-
-def test_the_state_of_another_optimizer_is_named_with_its_key_path() -> None:
-    params = {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}
-    with pytest.raises(
-        (TypeError, ValueError), match=r"the state does not fit this optimizer.*At 0 of the state.*TraceState"
-    ):
-        of_another: Any = tko.sgd(0.1, momentum=0.9).init(params)
-        tko.apply_gradients(tko.adam(0.1), params, of_another, params)
-    smaller = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
-    with pytest.raises((TypeError, ValueError), match=r"the state does not fit.*At 0\.mu\.w of the state"):
-        tko.apply_gradients(tko.adam(0.1), params, tko.adam(0.1).init(smaller), params)
-    with pytest.raises(
-        (TypeError, ValueError), match=r"the state does not fit.*At inner_opt_state\.0\.mu\.w of the state"
-    ):
-        multi_steps = tko.MultiSteps(tko.adam(0.1), 2)
-        tko.apply_gradients(multi_steps, params, multi_steps.init(smaller), params)
 
 
 def test_an_error_of_the_optimizer_itself_is_raised_as_it_is() -> None:

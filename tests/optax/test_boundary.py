@@ -1,7 +1,6 @@
 """What crosses the boundary: which leaves are parameters, missing gradients, specs made from a filtered model."""
 
 import functools
-import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,8 +16,8 @@ from flax import nnx
 
 import treekit as tk
 from tests.optax import cases
+from tests.trees import untyped
 from treekit import optax as tko
-from treekit._base.jax import untyped
 
 # ------------------------------------------------------------------------------------------------ what is a parameter
 
@@ -63,32 +62,15 @@ PARAMETERS: dict[str, Callable[[], Any]] = {
 def test_whatever_stands_for_an_array_is_trained(kind: str, name: str) -> None:
     params = {"w": PARAMETERS[kind]()}
     grads = jax.tree.map(lambda x: jnp.ones(jnp.shape(x)), params)
-    tx = getattr(tko, name)(0.1)
-    updates, state = tx.update(grads, tx.init(params), params if kind != "shape" else grads)
+    tx, given = getattr(tko, name)(0.1), grads if kind == "shape" else params
+    updates, state = tx.update(grads, tx.init(params), given)
     assert all(bool((x < 0).all()) for x in jax.tree.leaves(updates))
     assert cases.structure(updates) == cases.structure(grads)
-    tx.update(grads, state, params if kind != "shape" else grads)
-
-
-@pytest.mark.parametrize("kind", ["array", "numpy", "__jax_array__", "number", "node"])
-def test_apply_updates_adds_to_whatever_stands_for_an_array(kind: str) -> None:
-    params = {"w": PARAMETERS[kind]()}
-    updates = jax.tree.map(lambda x: jnp.ones(jnp.shape(x)), params)
-    for new, update in zip(jax.tree.leaves(tko.apply_updates(params, updates)), jax.tree.leaves(updates), strict=True):
-        assert isinstance(new, jax.Array)
-        assert (new == 1 + update).all()
-
-
-def test_a_ref_has_to_be_updated_in_place() -> None:
-    params = {"w": jax.new_ref(jnp.ones(2))}
-    with pytest.raises(TypeError, match=r"at w: an update \(f32\[2\]\) for Ref.*ref\[\.\.\.\] \+= update"):
-        tko.apply_updates(params, {"w": jnp.ones(2)})
-
-
-def test_an_array_of_objects_is_an_error_with_its_key_path() -> None:
-    params = {"w": jnp.ones(2), "o": np.array([1.0, None], object)}
-    with pytest.raises(TypeError, match=r"array of Python objects at o"):
-        tko.adam(0.1).init(params)
+    tx.update(grads, state, given)
+    if kind not in ("shape", "ref"):
+        moved = tko.apply_updates(params, updates)
+        assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(moved))
+        cases.assert_close(jax.tree.leaves(moved), [1 + x for x in jax.tree.leaves(updates)])
 
 
 @pytest.mark.parametrize("defaults", [{"hijax": True}, {"ref": True}])
@@ -107,22 +89,6 @@ def test_nnx_optimizer_trains_mutable_variables(defaults: dict[str, bool]) -> No
     assert bool((model.kernel[...] != kernel).all())
 
 
-@pytest.mark.parametrize("leaf", [jnp.tanh, "name", jax.random.key(0)], ids=["function", "string", "key"])
-def test_a_gradient_for_what_cannot_be_a_parameter_is_an_error(leaf: Any) -> None:
-    params = {"w": jnp.ones(2), "x": leaf}
-    tx = tko.sgd(0.1)
-    with pytest.raises(TypeError, match=r"a gradient \(f32\[\]\) at x.*cannot be a parameter"):
-        tx.update({"w": jnp.ones(2), "x": jnp.ones([])}, tx.init(params), params)
-
-
-def test_a_gradient_for_a_leaf_that_the_state_has_no_place_for_is_an_error() -> None:
-    raw = {"w": jnp.ones(2), "rate": 0.5, "other": None}
-    tx = tko.adam(0.1)
-    state = tx.init({"w": jnp.ones(2), "rate": None, "other": None})
-    with pytest.raises((TypeError, ValueError), match="rate"):
-        tx.update({"w": jnp.ones(2), "rate": jnp.ones([]), "other": None}, state, raw)
-
-
 @pytest.mark.parametrize("outer", ["MultiSteps", "params_ema"])
 def test_an_array_like_leaf_may_have_no_gradient_where_a_part_of_the_state_leaves_it_out(outer: str) -> None:
     inner = tko.filtered(tko.adam(0.1), {"a": False, "b": True})
@@ -134,16 +100,6 @@ def test_an_array_like_leaf_may_have_no_gradient_where_a_part_of_the_state_leave
     assert updates["a"] is None and bool((updates["b"] < 0).all())
 
 
-@pytest.mark.parametrize("dtype", ["int2", "uint2", "int4", "uint4"])
-@pytest.mark.parametrize("wrap", [lambda tx: tx, tko.filtered, lambda tx: tko.MultiSteps(tx, 1)])
-def test_quantized_weights_are_left_as_they_are(wrap: Callable[[Any], Any], dtype: str) -> None:
-    params = {"q": jnp.ones(2, dtype), "s": jnp.ones(2)}
-    tx = wrap(tko.adam(0.1))
-    updates, _ = tx.update({"q": None, "s": jnp.ones(2)}, tx.init(params), params)
-    assert updates["q"] is None and bool((updates["s"] < 0).all())
-    assert tko.apply_updates(params, updates)["q"].dtype == dtype
-
-
 # ------------------------------------------------------------------------ masks and labels of a filtered model
 
 
@@ -152,9 +108,6 @@ class Model(eqx.Module):
     dropout: eqx.nn.Dropout
     steps: jax.Array
     flag: bool = True
-
-
-live_arrays: Callable[[], list[jax.Array]] = jax.live_arrays
 
 
 def raw() -> Model:
@@ -192,9 +145,12 @@ SPECS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("made_of", [raw, filtered_model])
-@pytest.mark.parametrize("given", [raw, filtered_model])
-@pytest.mark.parametrize("init_of", [raw, filtered_model])
+# Which of the models init, update and the spec are given: each pair of two choices is there.
+RAW_OR_FILTERED = [(raw, raw, raw), (raw, filtered_model, filtered_model), (filtered_model, raw, filtered_model)]
+RAW_OR_FILTERED += [(filtered_model, filtered_model, raw)]
+
+
+@pytest.mark.parametrize("init_of, given, made_of", RAW_OR_FILTERED)
 @pytest.mark.parametrize("name", SPECS)
 def test_specs_params_and_states_of_raw_and_filtered_models_go_together(
     name: str, init_of: Callable[[], Any], given: Callable[[], Any], made_of: Callable[[], Any]
@@ -205,13 +161,27 @@ def test_specs_params_and_states_of_raw_and_filtered_models_go_together(
     updates: Any = None
     for _ in range(2):
         updates, new_state = tx.update(grads, state, given())
+        cases.assert_close((updates, new_state), tx.update(grads, state, init_of()))
+        whole, whole_state = tko.apply_gradients(tx, grads, state, given())
+        cases.assert_close(cases.inexact(whole), cases.inexact(tko.apply_updates(given(), updates)))
+        assert cases.signature(whole_state) == cases.signature(new_state) == cases.signature(state)
         assert cases.structure(updates) == cases.structure(grads)
-        assert cases.structure(new_state) == cases.structure(state)
         state = new_state
     moved = jax.tree.map(lambda u: bool((u != 0).any()), updates)
-    frozen = name in ("freeze", "selective_transform")
-    assert moved.mlp.layers[0].weight == (not frozen)
+    assert moved.mlp.layers[0].weight == (name not in ("freeze", "selective_transform"))
     assert moved.mlp.layers[0].bias
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_float0_beside_a_state_of_filtered_params_means_none(name: str) -> None:
+    params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2), "n": jnp.arange(2)}
+    spec = {"w": True, "b": False}
+    tx = SPECS[name]({**spec, "n": False}, {"w": "a", "b": "b", "n": "b"})
+    state = tx.init(eqx.filter(params, eqx.is_inexact_array))
+    for missing in (None, np.zeros(2, jax.dtypes.float0)):
+        updates, new_state = tx.update({"w": jnp.ones((2, 2)), "b": jnp.ones(2), "n": missing}, state, params)
+        assert updates["n"] is None
+        assert cases.signature(new_state) == cases.signature(state)
 
 
 # ---------------------------------------------------------------------------------------------- functions as arguments
@@ -321,28 +291,6 @@ def test_an_integer_without_an_update_where_params_are_not_passed(missing: Any, 
     assert cases.structure(new_state) == cases.structure(state)
 
 
-@pytest.mark.parametrize("wrap", ["apply_if_finite", "conditionally_transform", "MultiSteps"])
-def test_an_eager_update_keeps_no_array_alive(wrap: str) -> None:
-    """JAX keeps what a jitted function closes over; so these close over no array."""
-    size = 1013  # that no other test has
-
-    def count() -> int:
-        return sum(x.shape == (size,) for x in live_arrays())
-
-    argument = {"apply_if_finite": 3, "conditionally_transform": lambda step: step > 0, "MultiSteps": 2}[wrap]
-    tx: Any = getattr(tko, wrap)(tko.sgd(0.1), argument)
-    params: Any = {"w": jnp.ones(size)}
-    state = tx.init(params)
-    counts: list[int] = []
-    for _ in range(6):
-        updates, state = tx.update(params, state, params)
-        params = tko.apply_updates(params, updates)
-        del updates
-        gc.collect()
-        counts.append(count())
-    assert counts[-1] == counts[1]
-
-
 @pytest.mark.parametrize("name", ["dadapt_adamw", "prodigy", "momo"])
 def test_an_estimated_rate_stays_real_beside_complex_params(name: str) -> None:
     params = {"w": jnp.ones(2), "c": jnp.full(2, 1 + 0.5j, jnp.complex64)}
@@ -361,74 +309,104 @@ def test_an_estimated_rate_stays_real_beside_complex_params(name: str) -> None:
 # --------------------------------------------------------------------------------------------------------- diagnosis
 
 
-@pytest.mark.parametrize("name", ["adam", "lion", "adamw"])
-def test_a_complex_gradient_of_a_real_parameter_is_named(name: str) -> None:
-    tx, params = getattr(tko, name)(0.1), {"w": jnp.ones(2)}
-    with pytest.raises(TypeError, match=r"gradient at w is c64\[2\], and its parameter f32\[2\].*real part"):
-        tx.update({"w": jnp.ones(2, jnp.complex64)}, tx.init(params), params)
-
-
 PAIR = {"a": jnp.ones((2, 2)), "b": jnp.ones(2)}
-
-FOREIGN: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
-    "optimizer": (lambda: tko.sgd(0.1, momentum=0.9), lambda: tko.adam(0.1), r"At 0 of.*TraceState.*AdamState"),
-    "labels": (
-        lambda: tko.partition({"x": tko.adam(0.1), "b": tko.sgd(0.1)}, {"a": "x", "b": "b"}),
-        lambda: tko.partition({"x": tko.adam(0.1)}, "x"),
-        r"At inner_states of the state.*2 children.*1 child",
-    ),
-    "filter_spec": (
-        lambda: tko.filtered(tko.adam(0.1), {"a": True, "b": False}),
-        lambda: tko.filtered(tko.adam(0.1), {"a": False, "b": True}),
-        r"At 0\.mu\.a of the state.*f32\[2,2\].*None",
-    ),
-    "MultiSteps": (
-        lambda: tko.MultiSteps(tko.adam(0.1), 2).gradient_transformation(),
-        lambda: tko.adam(0.1),
-        "MultiStepsState.*tuple",
-    ),
-    "params": (lambda: tko.chain(tko.adam(0.1)), lambda: tko.chain(tko.sgd(0.1), tko.adam(0.1)), "state"),
-}  # fmt: skip
+NESTED = {"a": jnp.ones(2), "b": {"x": jnp.ones(2), "y": jnp.ones(2)}}
+COMPLEX = {"w": jnp.ones(2, jnp.complex64)}
+QUANTIZED = {"w": jnp.ones(2), "q": jnp.ones(3, jnp.int8)}
+ADAM: Any = tko.adam(0.1)
+ANY: Any = None
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_a_state_that_does_not_fit_is_named_by_its_first_difference(name: str) -> None:
-    make, other, message = FOREIGN[name]
-    tx = make()
+def step(tx: Any, grads: Any, params: Any, *, state: Any = None, without_params: bool = False) -> Any:
+    return tx.update(grads, tx.init(params) if state is None else state, None if without_params else params)
+
+
+def leaf_without_gradient(leaf: Any) -> Any:
+    return step(ADAM, {"w": jnp.ones(2), "x": jnp.ones([])}, {"w": jnp.ones(2), "x": leaf})
+
+
+def halves(*groups: str) -> Any:
+    return tko.partition({name: tko.adam(0.1) for name in groups}, dict(zip("ab", 2 * groups, strict=False)))
+
+
+def one_of_two(kept: str) -> Any:
+    return tko.filtered(ADAM, {name: name == kept for name in "ab"})
+
+
+# The words of the error, and what is called.
+MISTAKES: dict[str, Callable[[], Any]] = {
+    # A leaf of the params.
+    r"at w: an update \(f32\[2\]\) for Ref.*ref\[\.\.\.\] \+= update": lambda: tko.apply_updates(
+        {"w": jax.new_ref(jnp.ones(2))}, {"w": jnp.ones(2)}
+    ),
+    "array of Python objects at o": lambda: ADAM.init({"w": jnp.ones(2), "o": np.array([1.0, None], object)}),
+    r"a gradient \(f32\[\]\) at x.*Function.* cannot be a parameter": lambda: leaf_without_gradient(jnp.tanh),
+    r"a gradient \(f32\[\]\) at x.*str.* cannot be a parameter": lambda: leaf_without_gradient("name"),
+    r"a gradient \(f32\[\]\) at x.*key.* cannot be a parameter": lambda: leaf_without_gradient(jax.random.key(0)),
+    # Gradients.
+    r"gradient at w is c64\[2\], and its parameter f32\[2\].*real part": lambda: step(
+        ADAM, COMPLEX, {"w": jnp.ones(2)}
+    ),
+    r"gradient at w is c64\[2\], and its parameter f32\[2\]": lambda: step(tko.lion(0.1), COMPLEX, {"w": jnp.ones(2)}),
+    r"\(i8\[3\]\) at q, which is i8\[3\].*Pass None as the gradient": lambda: step(ADAM, QUANTIZED, QUANTIZED),
+    r"\(i8\[3\]\) at q, which is i8\[3\].*Pass None": lambda: step(ADAM, QUANTIZED, QUANTIZED, without_params=True),
+    r"gradient at a has shape \(3, 2\), and its parameter \(2, 2\)": lambda: step(
+        ADAM, {**PAIR, "a": jnp.ones((3, 2))}, PAIR
+    ),
+    "params have 2 children: a, b": lambda: step(ADAM, {"z": jnp.ones(2)}, PAIR),
+    r"at b, the params have 2 children.*the updates 1 child: x": lambda: step(
+        ADAM, {"a": None, "b": {"x": jnp.ones(2)}}, NESTED
+    ),
+    "at a, the params have a leaf, and the updates a MaskedNode": lambda: step(
+        ADAM, {"a": optax.MaskedNode(), "b": None}, NESTED
+    ),
+    r"at f: an update .*apply_updates takes \(params, updates\)": lambda: tko.apply_updates(
+        {"w": jnp.ones(2), "f": None}, {"w": jnp.ones(2), "f": jnp.tanh}
+    ),
+    # The state.
+    "rate": lambda: step(
+        ADAM,
+        {"w": jnp.ones(2), "rate": jnp.ones([])},
+        {"w": jnp.ones(2), "rate": 0.5},
+        state=ADAM.init({"w": jnp.ones(2), "rate": None}),
+    ),
+    r"At 0 of.*TraceState.*AdamState": lambda: step(tko.sgd(0.1, momentum=0.9), PAIR, PAIR, state=ADAM.init(PAIR)),
+    r"At inner_states of the state.*2 children.*1 child": lambda: step(
+        halves("x", "y"), PAIR, PAIR, state=halves("x").init(PAIR)
+    ),
+    r"At 0\.mu\.a of the state.*f32\[2,2\].*None": lambda: step(
+        one_of_two("a"), PAIR, PAIR, state=one_of_two("b").init(PAIR)
+    ),
+    r"(?s)At 0\.mu\.a of the state.*f32\[2,2\].*None": lambda: step(
+        ADAM, PAIR, PAIR, state=ADAM.init({**PAIR, "a": None}), without_params=True
+    ),
+    "MultiStepsState.*tuple": lambda: step(tko.MultiSteps(ADAM, 2), PAIR, PAIR, state=ADAM.init(PAIR)),
+    "number of updates and states": lambda: step(
+        tko.chain(ADAM), PAIR, PAIR, state=tko.chain(tko.sgd(0.1), ADAM).init(PAIR)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_what_does_not_fit_is_named_with_its_key_path(message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message) as caught:
-        tx.update(PAIR, other().init(PAIR), PAIR)
-    assert caught.value.__cause__ is not None or "number of updates and states" in str(caught.value)
+        MISTAKES[message]()
+    assert len(str(caught.value).partition("\n")[0]) < 500
 
 
-def test_a_gradient_of_another_shape_is_named_with_its_key_path() -> None:
-    tx = tko.adam(0.1)
-    with pytest.raises((TypeError, ValueError), match=r"gradient at a has shape \(3, 2\), and its parameter \(2, 2\)"):
-        tx.update({**PAIR, "a": jnp.ones((3, 2))}, tx.init(PAIR), PAIR)
+@pytest.mark.parametrize("at", ["init", "update"])
+@pytest.mark.parametrize("error", [KeyError, ZeroDivisionError, ValueError])
+def test_an_error_of_the_transformation_itself_goes_through(error: type[Exception], at: str) -> None:
+    """It is not explained by the params, be they scalars, integers or None."""
 
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error("mine")
 
-def test_an_error_of_the_transformation_itself_goes_through() -> None:
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
-        raise KeyError("mine")
-
-    tx = tko.filtered(optax.GradientTransformation(lambda params: (), update))
-    for params in (PAIR, None):
-        with pytest.raises(KeyError, match="mine"):
-            tx.update(PAIR, (), params)
-
-
-def test_gradients_of_another_model_are_told_in_a_sentence() -> None:
-    tx = tko.adam(0.1)
-    with pytest.raises(ValueError, match=r"params have 2 children: a, b") as caught:
-        tx.update({"z": jnp.ones(2)}, tx.init(PAIR), PAIR)
-    assert len(str(caught.value)) < 300
-
-
-def test_updates_and_params_in_the_wrong_order_are_an_error() -> None:
-    model = raw()
-    tx = tko.adam(0.1)
-    updates, _ = tx.update(jax.tree.map(jnp.ones_like, filtered_model()), tx.init(model), model)
-    with pytest.raises(TypeError, match=r"at mlp\.activation: an update .*apply_updates takes \(params, updates\)"):
-        tko.apply_updates(updates, model)
+    broken = optax.GradientTransformation(*((fail, ANY) if at == "init" else (lambda params: (), fail)))
+    for wrap in (tko.filtered, tko.chain):
+        for params in (PAIR, {"n": None, "w": jnp.ones((3, 2))}, jnp.ones([]), {"q": jnp.ones(3, jnp.int8)}):
+            with pytest.raises(error, match="mine"):
+                step(wrap(broken), params, params)
 
 
 def test_a_mask_of_nnx_variables_says_how_to_make_one() -> None:
@@ -526,12 +504,6 @@ def test_a_key_in_the_state_beside_complex_params() -> None:
         assert updates[0].dtype == jnp.complex64 and updates[1].dtype == jnp.float32
 
 
-def test_a_state_that_does_not_fit_is_named_without_params_too() -> None:
-    tx = tko.adam(0.1)
-    with pytest.raises((TypeError, ValueError), match=r"At 0\.mu\.a of the state.*f32\[2,2\].*None"):
-        tx.update(PAIR, tx.init({**PAIR, "a": None}))
-
-
 def test_a_number_that_jit_has_made_an_array_is_named() -> None:
     params = {"rate": 0.5, "w": jnp.ones(3)}
     grads = {"rate": None, "w": jnp.ones(3)}
@@ -542,13 +514,6 @@ def test_a_number_that_jit_has_made_an_array_is_named() -> None:
     assert "another optimizer" not in str(caught.value)
     array = {**params, "rate": jnp.asarray(0.5)}
     update(grads, steps.init(array), array)
-
-
-def test_the_first_difference_in_structure_is_not_a_none() -> None:
-    params = {"a": jnp.ones(2), "b": {"x": jnp.ones(2), "y": jnp.ones(2)}}
-    tx = tko.adam(0.1)
-    with pytest.raises(ValueError, match=r"at b, the params have 2 children.*the updates 1 child: x"):
-        tx.update({"a": None, "b": {"x": jnp.ones(2)}}, tx.init(params), params)
 
 
 class Loud:
@@ -592,21 +557,16 @@ INTEGERS: dict[str, Any] = {
     "bool": jnp.array([True, False]),
     "uint32": jnp.array(3, jnp.uint32),
     "NumPy": np.arange(3),
+    **{f"quantized {dtype}": jnp.ones(2, dtype) for dtype in ("int2", "uint2", "int4", "uint4")},
 }
 
 
-@pytest.mark.parametrize("jitted", (True, False), ids=("jitted", "eager"))
 @pytest.mark.parametrize("wrap", ("adam", "chain", "masked", "MultiSteps", "apply_gradients"))
 @pytest.mark.parametrize("kind", INTEGERS)
-def test_what_has_no_gradient_has_no_state(kind: str, wrap: str, jitted: bool) -> None:
+def test_what_has_no_gradient_has_no_state(kind: str, wrap: str) -> None:
     """Quantized weights would otherwise have moments of four times their bytes, though they can never be trained."""
-    adam = tko.adam(0.1)
-    wrapped = {
-        "chain": tko.chain(tko.clip(1.0), adam),
-        "masked": tko.masked(adam, True),
-        "MultiSteps": tko.MultiSteps(adam, 1),
-    }
-    tx: Any = wrapped.get(wrap, adam)
+    wrapped = {"chain": tko.chain(tko.clip(1.0), ADAM), "masked": tko.masked(ADAM, True)}
+    tx: Any = tko.MultiSteps(ADAM, 1) if wrap == "MultiSteps" else wrapped.get(wrap, ADAM)
     params = {"w": jnp.ones(2), "q": INTEGERS[kind], "rate": 0.5}
     state = tx.init(params)
     assert optax.tree.get(state, "mu")["q"] is None and optax.tree.get(state, "mu")["rate"].shape == ()
@@ -620,14 +580,14 @@ def test_what_has_no_gradient_has_no_state(kind: str, wrap: str, jitted: bool) -
             updates, state = tx.update(grads, state, whole)
             assert updates["q"] is None
             new = tko.apply_updates(whole, updates)
+        assert new["q"].dtype == jnp.asarray(params["q"]).dtype
         return new["w"], state
 
-    step = jax.jit(step) if jitted else step
-    for _ in range(2):
-        w, new_state = step(params["w"], state)
-        assert cases.signature(new_state) == cases.signature(state)
-        state, params = new_state, {**params, "w": w}
-    assert jnp.all(jnp.asarray(params["w"]) < 1)
+    w = params["w"]
+    for take in (step, step, jax.jit(step)):
+        before, (w, new_state) = w, take(w, state)
+        assert cases.signature(new_state) == cases.signature(state) and (w < before).all()
+        state = new_state
 
 
 def test_an_earlier_state_of_integers_is_kept() -> None:
@@ -666,26 +626,13 @@ PARAMS: tuple[Any, ...] = (None, {}, [], 1.5, jnp.ones(2), untyped.ShapeDtypeStr
 
 
 @pytest.mark.parametrize("params", PARAMS)
-def test_trees_without_leaves_and_single_parameters_are_params(params: Any) -> None:
-    tko.adam(0.1).init(params)
-
-
-@pytest.mark.parametrize("params", (None, {}, []))
-def test_params_without_leaves_are_trained_as_by_optax(params: Any) -> None:
+def test_trees_without_leaves_and_single_parameters_are_params_as_in_optax(params: Any) -> None:
     for o in (optax, tko):
         tx = o.adam(0.1)
-        updates, state = tx.update(params, tx.init(params), params)
-        assert updates == params and optax.tree.get(state, "mu") == params
-
-
-def test_a_gradient_of_integers_raises_where_it_needs_a_state() -> None:
-    params = {"w": jnp.ones(2), "q": jnp.ones(3, jnp.int8)}
-    tx = tko.chain(tko.clip(1.0), tko.adam(0.1))
-    for given in (params, None):
-        with pytest.raises(TypeError, match=r"\(i8\[3\]\) at q, which is i8\[3\].*Pass None as the gradient"):
-            tx.update(params, tx.init(params), given)
-    updates, _ = tko.clip(1).update(params, tko.clip(1).init(params))
-    assert updates["q"].dtype == jnp.int8
+        state = tx.init(params)
+        if not jax.tree.leaves(params):
+            updates, state = tx.update(params, state, params)
+            assert updates == params and optax.tree.get(state, "mu") == params
 
 
 WITH_INTEGERS: dict[str, Callable[[Any], Any]] = {
@@ -716,20 +663,3 @@ def test_a_floating_point_gradient_of_integers_never_reaches_an_update_rule(name
     else:
         with pytest.raises((TypeError, ValueError), match=r"a gradient \(f32\[3\]\) at n, which is i32\[3\].*integers"):
             update(grads, tx.init(params), params)
-
-
-def test_an_error_of_the_user_is_not_taken_for_one_of_integers() -> None:
-    def update(updates: Any, state: Any, params: Any = None, *, loss: float) -> Any:
-        raise ValueError("no loss")
-
-    tx: Any = tko.chain(optax.GradientTransformationExtraArgs(lambda params: params, update))
-    params = {"q": jnp.ones(3, jnp.int8)}
-    with pytest.raises(ValueError, match=r"^no loss$"):
-        tx.update(params, tx.init(params), loss=1.0)
-
-
-def test_a_node_in_place_of_a_gradient_is_told_beside_a_none() -> None:
-    params = {"a": jnp.ones(2), "b": {"c": jnp.ones(2)}}
-    tx = tko.sgd(0.1)
-    with pytest.raises(ValueError, match="at a, the params have a leaf, and the updates a MaskedNode"):
-        tx.update({"a": optax.MaskedNode(), "b": None}, tx.init(params), params)

@@ -14,6 +14,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from tests.trees import identical
 from treekit import optax as tko
 
 orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
@@ -163,18 +164,24 @@ def test_the_parts_of_a_named_chain_are_found_by_their_names() -> None:
 
 
 @pytest.mark.parametrize("kind", ["eqx_raw", "int_key"])
-@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("wrapper", [*WRAPPERS, "schedule_free"])
 def test_params_in_the_state_are_mapped_beside_a_second_tree(wrapper: str, kind: str) -> None:
-    """What belongs to a param meets what the second tree has for that param, here its shape."""
+    """What belongs to a param meets what the second tree has for that param, here its shape; the rest, a function."""
     params = cases.make(kind)
-    tx = WRAPPERS[wrapper](optax.adam(0.1))
+    tx = WRAPPERS[wrapper](optax.adam(0.1)) if wrapper in WRAPPERS else tko.contrib.schedule_free_adamw(0.1)
     state = tx.init(params)
-    seen = []
+    seen, others = [], []
 
     def meet(x: Any, shape: Any) -> Any:
         seen.append(x.shape == shape)
         return x + 1
 
-    mapped = tko.tree_map_params(tx, meet, state, jax.tree.map(np.shape, params))
+    def other(x: Any) -> Any:
+        others.append(x)
+        return x
+
+    mapped = tko.tree_map_params(tx, meet, state, jax.tree.map(np.shape, params), transform_non_params=other)
     assert cases.structure(mapped) == cases.structure(state)
     assert len(seen) > 1 and all(seen)
+    assert len(seen) + len(others) == len(jax.tree.leaves(state))
+    assert identical(tko.tree_map_params(tx, lambda x: x, state), state)

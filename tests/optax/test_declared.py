@@ -45,6 +45,8 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "finite": lambda: tko.apply_if_finite(tko.adamw(0.1), 2),
     "average": lambda: tko.chain(tko.adamw(0.1), tko.params_ema(0.5)),
     "mask by path": lambda: tko.adamw(0.1, mask=tk.path_mask("**.weight")),
+    "filtered by trainable": lambda: tko.filtered(tko.adamw(0.1, weight_decay=0.5), tk.trainable),
+    "decay of trainable": lambda: tko.chain(tko.sgd(0.1), tko.adamw(1.0, weight_decay=1.0, mask=tk.trainable)),
     "8 bits": lambda: tko.dtype_preserving(tko.adamw(0.1), state_dtype={"mu": jnp.bfloat16}),
 }
 

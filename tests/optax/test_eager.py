@@ -16,8 +16,8 @@ from jax import monitoring
 
 import treekit as tk
 from tests.optax import cases
+from tests.trees import untyped
 from treekit import optax as tko
-from treekit._base.jax import untyped
 
 WARM = 8  # steps, among them a round of MultiSteps, and one that skips
 STEPS = 12

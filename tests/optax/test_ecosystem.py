@@ -54,7 +54,6 @@ OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
         tko.partition({True: optax.contrib.muon(0.05), False: optax.adam(0.05)}, matrices), 2
     ),
 }
-optimizers = pytest.mark.parametrize("name", OPTIMIZERS)
 
 # --------------------------------------------------------------------------------------------------------- Equinox
 
@@ -79,10 +78,9 @@ class Network(eqx.Module):
         return self.out(self.dropout(hidden, key=key)), state
 
 
-@optimizers
-def test_equinox_with_dropout_and_batch_norm(name: str) -> None:
+def test_equinox_with_dropout_and_batch_norm() -> None:
     model, norm = eqx.nn.make_with_state(Network)(jax.random.key(0))
-    tx = OPTIMIZERS[name]()
+    tx = OPTIMIZERS["nested"]()
 
     def loss(model: Any, norm: Any, key: Any) -> Any:
         batched = jax.vmap(model, axis_name="batch", in_axes=(0, None, 0), out_axes=(0, None))
@@ -116,7 +114,7 @@ class Net(nnx.Module):
         return self.outer(self.dropout(nnx.gelu(self.norm(self.inner(x)))))
 
 
-@optimizers
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_flax_nnx_optimizer(name: str) -> None:
     net = Net()
     optimizer = nnx.Optimizer(net, OPTIMIZERS[name](), wrt=nnx.Param)
@@ -130,30 +128,10 @@ def test_flax_nnx_optimizer(name: str) -> None:
     check_falls(lambda: (update(net, optimizer),))
 
 
-def test_flax_nnx_state() -> None:
-    """A state of nnx.Param for params; what is none is held apart."""
-    split: Any = nnx.split
-    graph, params, rest = split(Net(), nnx.Param, ...)
-    tx = OPTIMIZERS["nested"]()
-
-    @jax.jit
-    def update(params: Any, rest: Any, state: Any) -> Any:
-        def loss(params: Any) -> Any:
-            net = nnx.merge(graph, params, rest, copy=True)
-            return error(net(X)), nnx.state(net, nnx.Not(nnx.Param))
-
-        (value, rest), grads = jax.value_and_grad(loss, has_aux=True)(params)
-        updates, state = tx.update(grads, state, params)
-        return tko.apply_updates(params, updates), rest, state, value
-
-    check_falls(update, params, rest, tx.init(params))
-
-
-@optimizers
-def test_flax_linen_train_state(name: str) -> None:
+def test_flax_linen_train_state() -> None:
     net = flax.linen.Sequential([flax.linen.Dense(16), flax.linen.gelu, flax.linen.Dense(1)])
     create: Any = TrainState.create
-    state = create(apply_fn=net.apply, params=net.init(jax.random.key(0), X)["params"], tx=OPTIMIZERS[name]())
+    state = create(apply_fn=net.apply, params=net.init(jax.random.key(0), X)["params"], tx=OPTIMIZERS["partition"]())
 
     @jax.jit
     def update(state: Any) -> Any:
@@ -280,17 +258,6 @@ def test_optimistix_sees_at_most_twice_as_many_functions_for_each_wrapper() -> N
     for each in counts:
         assert each[0] > 5
         assert all(after <= 2 * before + 15 for before, after in itertools.pairwise(each)), counts
-
-
-def test_optimistix_polishes_a_model() -> None:
-    """Its y is arrays only, by its own rules, so what is none goes to `args`."""
-    arrays, rest = eqx.partition(cases.model(), eqx.is_inexact_array)
-
-    def loss(arrays: Any, rest: Any) -> jax.Array:
-        return error(jax.vmap(eqx.combine(arrays, rest))(X))
-
-    after = minimise(loss, tko.lbfgs(), arrays, rest).value
-    assert float(loss(after, rest)) < float(loss(arrays, rest)) / 4
 
 
 # ---------------------------------------------------------------------------------------------------------- dtypes

@@ -56,12 +56,6 @@ def test_by_name_or_by_pattern(names: Any, mu: str, nu: str, trace: str) -> None
     assert cases.signature(after) == cases.signature(state)
 
 
-def test_the_accumulator_s_name_comes_before_a_param_s() -> None:
-    params = {"mu": jnp.ones(2), "nu": jnp.ones(2)}
-    state: Any = tko.dtype_preserving(optax.scale_by_adam(), state_dtype=MU_NU).init(params)
-    assert (state.mu["nu"].dtype, state.nu["mu"].dtype) == (jnp.bfloat16, jnp.float32)
-
-
 @jax.tree_util.register_pytree_node_class
 class Unnamed:
     """A class that has no key paths."""
@@ -123,28 +117,7 @@ def test_in_a_group_of_a_partition() -> None:
     assert cases.signature(after) == cases.signature(state)
 
 
-def test_the_params_in_the_state_are_found() -> None:
-    for rounding in ("nearest", "stochastic"):
-        tx = tko.dtype_preserving(tko.adam(0.1), state_dtype=MU_NU, rounding=rounding)
-        state = tx.init(cases.arrays())
-        assert cases.signature(tko.tree_map_params(tx, lambda x: x, state)) == cases.signature(state)
-
-
 # ------------------------------------------------------------------------------------------------------------ errors
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        ({"mu": jnp.int32}, r"state_dtype\['mu'\] must be a floating dtype, found"),
-        ({"mu": None}, r"state_dtype\['mu'\] must be a floating dtype, found None"),
-        ({0: jnp.float32}, "state_dtype must map fields or patterns to dtypes, found the key 0"),
-        ({None: jnp.float32}, "state_dtype must map fields or patterns to dtypes, found the key None"),
-    ],
-)
-def test_what_is_no_such_mapping(names: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        tko.dtype_preserving(optax.adam(0.1), state_dtype=names)
 
 
 @pytest.mark.parametrize(
@@ -221,10 +194,16 @@ OPTIMIZERS: Any = {
 }
 
 
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-@pytest.mark.parametrize("state_dtype", [jnp.float32, jnp.bfloat16, "by name"])
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+CHOICES = [jnp.float32, jnp.bfloat16, "by name"]
+# Each optimizer with each dtype, and some of the dtypes of the state.
+STRICT = [
+    (name, dtype, CHOICES[(i + j) % 3], ("nearest", "stochastic")[(i + j) % 2])
+    for i, name in enumerate(OPTIMIZERS)
+    for j, dtype in enumerate([jnp.bfloat16, jnp.float16, jnp.float32])
+]
+
+
+@pytest.mark.parametrize("name, dtype, state_dtype, rounding", STRICT)
 def test_it_computes_under_strict_promotion(name: str, dtype: Any, state_dtype: Any, rounding: Any) -> None:
     """What it widens itself is cast explicitly, and the results are those of the usual promotion."""
     make, by_name = OPTIMIZERS[name]
@@ -239,29 +218,7 @@ def test_it_computes_under_strict_promotion(name: str, dtype: Any, state_dtype: 
     expected = two_steps()
     with jax.numpy_dtype_promotion("strict"):
         found = two_steps()
-    assert cases.signature(found) == cases.signature(expected)
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-@pytest.mark.parametrize("names", [{"mu": jnp.bfloat16}, {"mu": jnp.float32, "nu": jnp.bfloat16}])
-def test_by_name_it_computes_in_f32_too(names: Any, rounding: Any) -> None:
-    """Of gradients in bf16: their squares are those of f32, rounded once."""
-    grads = jnp.linspace(0.1, 1, 64).astype(jnp.bfloat16)
-    tx = tko.dtype_preserving(optax.scale_by_adam(), state_dtype=names, rounding=rounding)
-    _, state = tx.update(grads, tx.init(grads), grads)
-    found = optax.tree.get(state, "mu").astype(jnp.float32)
-    np.testing.assert_allclose(
-        found, 0.1 * grads.astype(jnp.float32), rtol=2**-7 if rounding == "stochastic" else 2**-8
-    )
-
-
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_a_name_that_is_nowhere(rounding: Any) -> None:
-    tx = tko.dtype_preserving(optax.adam(0.1), state_dtype={"mu": jnp.bfloat16, "v": jnp.float32}, rounding=rounding)
-    with pytest.raises(ValueError, match=r"names 'v', which matches nothing in the state; its fields .* are mu, nu\."):
-        tx.init(cases.arrays())
+    assert cases.same_bits(found, expected)
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])

@@ -1,7 +1,5 @@
 """State and params in 16 bits, rounded stochastically: they move where to nearest they stand still."""
 
-import inspect
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -17,6 +15,7 @@ import pytest
 
 import treekit as tk
 from tests.optax import cases
+from tests.optax.cases import same_bits
 from treekit import optax as tko
 
 BF16 = jnp.dtype(jnp.bfloat16)
@@ -31,19 +30,9 @@ def float_dtypes(tree: Any) -> set[Any]:
     return {x.dtype for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)}
 
 
-def same_bits(a: Any, b: Any) -> bool:
-    assert cases.signature(a) == cases.signature(b)
-    pairs = zip(*map(jax.tree.leaves, (a, b)), strict=True)
-    return all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)
-
-
-def run(tx: Any, params: Any, grads: Any, steps: int, state: Any = None) -> Any:
+def run(*args: Any) -> Any:
     """The state after some steps on the same params."""
-
-    def body(state: Any, _: None) -> tuple[Any, None]:
-        return tx.update(grads, state, params)[1], None
-
-    return jax.jit(lambda state: jax.lax.scan(body, state, None, steps)[0])(tx.init(params) if state is None else state)
+    return cases.run(*args)[1]
 
 
 def mean_of(state: Any, name: str) -> float:
@@ -217,14 +206,6 @@ def test_a_seed_makes_a_run_and_another_makes_another() -> None:
     assert not any(same_bits(runs[i], runs[j]) for i in range(2, 5) for j in range(i))
 
 
-def test_a_run_resumed_from_a_pickle_ends_bit_equal() -> None:
-    params = cases.arrays(jnp.bfloat16)
-    tx = tko.MultiSteps(stochastic(optax.adamw(0.01)), 3).gradient_transformation()
-    through = run(tx, params, params, 50)
-    half = pickle.loads(pickle.dumps(jax.device_get(run(tx, params, params, 25))))
-    assert same_bits(run(tx, params, params, 25, jax.tree.map(jnp.asarray, half)), through)
-
-
 def test_one_device_and_eight_end_bit_equal() -> None:
     """In a process of its own, since the number of devices is settled when JAX starts."""
     code = """
@@ -292,18 +273,6 @@ def test_optax_finds_its_way_in_the_state() -> None:
     assert mean_of(zeroed, "mu") == 0
 
 
-def test_extra_arguments_reach_the_inner_transformation() -> None:
-    def init(params: Any) -> optax.EmptyState:
-        return optax.EmptyState()
-
-    def update(updates: Any, state: Any, params: Any = None, *, gain: Any) -> tuple[Any, Any]:
-        return jax.tree.map(lambda g: gain * g, updates), state
-
-    tx = stochastic(optax.GradientTransformationExtraArgs(init, update))
-    updates, _ = tx.update(jnp.ones(2, jnp.bfloat16), tx.init(jnp.ones(2, jnp.bfloat16)), gain=3.0)
-    assert (updates.dtype, updates.tolist()) == (BF16, [3, 3])
-
-
 def test_f32_state_is_not_touched() -> None:
     params = cases.arrays()
     assert same_bits(
@@ -348,22 +317,12 @@ def test_it_rounds_as_stochastic_round_does() -> None:
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_bad_arguments_are_errors_that_say_so() -> None:
-    anything = inspect.unwrap(tko.dtype_preserving)  # beartype would be the first to say so
-    with pytest.raises(ValueError, match="rounding must be 'nearest' or 'stochastic', found 'up'"):
-        anything(optax.adam(0.1), rounding="up")
-    with pytest.raises(TypeError, match=r"state_dtype must be a floating dtype, found .*int32"):
-        anything(optax.adam(0.1), rounding="stochastic", state_dtype=jnp.int32)
-    with pytest.raises(TypeError, match="seed must be an int, found"):
-        anything(optax.adam(0.1), rounding="stochastic", seed=jax.random.key(0))
+def test_a_bad_key_and_a_complex_update_are_errors_that_say_so() -> None:
     wrong: Any = 0
     with pytest.raises(TypeError, match=r"key must be one key, such as jax\.random\.key\(0\); found 0"):
         tko.apply_updates(jnp.ones(2), jnp.ones(2), key=wrong)
     with pytest.raises(TypeError, match=r"complex64 for a leaf of dtype bfloat16"):
         tko.apply_updates(jnp.ones(2, BF16), jnp.ones(2, jnp.complex64), key=jax.random.key(0))
-    for dtype in ("bf16", 3, complex):
-        with pytest.raises(Exception, match="state_dtype"):
-            anything(optax.adam(0.1), state_dtype=dtype)
 
 
 def test_state_that_was_made_otherwise_is_an_error() -> None:

@@ -68,19 +68,9 @@ def follow(o: Any, values: list[float], most: int) -> list[tuple[float, int, int
 @pytest.mark.parametrize("most", [0, 1, 2, 5])
 def test_what_is_skipped_and_counted_is_what_optax_skips_and_counts(most: int) -> None:
     values = [1.0, NAN, 1.0, INF, -INF, NAN, NAN, 1.0, NAN]
-    assert follow(tko, values, most) == follow(optax, values, most)
-
-
-@pytest.mark.usefixtures("nans")
-def test_a_bad_update_leaves_the_inner_state_and_gives_zeros() -> None:
-    seen = follow(tko, [1.0, NAN, INF, 1.0], 5)
-    assert [(update, trace) for update, *_, trace in seen] == [(1, 1), (0, 1), (0, 1), (2, 2)]
-
-
-@pytest.mark.usefixtures("nans")
-def test_after_too_many_bad_updates_in_a_row_one_is_let_through() -> None:
-    seen = follow(tko, [NAN] * 3, 1)
-    assert [update for update, *_ in seen] == [0, 1, 2]
+    seen = follow(tko, values, most)
+    assert seen == follow(optax, values, most)
+    assert (seen[1][0], seen[1][-1]) == ((0, 1) if most else (2, 2))
 
 
 @pytest.mark.usefixtures("nans")
@@ -126,14 +116,6 @@ def test_extra_arguments_reach_the_inner_transformation() -> None:
     updates, _ = tx.update(grads, tx.init(params), params, value=cases.loss(params))
     expected, _ = bare.update(grads, bare.init(params), params, value=cases.loss(params))
     cases.assert_close(updates, expected)
-
-
-def test_plain_optax_raises_on_bf16_params_with_f32_gradients() -> None:
-    """Strict: if this fails, Optax has mended it."""
-    params = cases.arrays(jnp.bfloat16)
-    tx = optax.apply_if_finite(optax.adam(0.1), 3)
-    with pytest.raises(TypeError, match="cond"):
-        tx.update(cases.cast(params, jnp.float32), tx.init(params), params)
 
 
 @pytest.mark.usefixtures("nans")

@@ -15,8 +15,8 @@ import optax
 import pytest
 
 from tests.optax import cases
+from tests.trees import untyped
 from treekit import optax as tko
-from treekit._base.jax import untyped
 
 
 def test_repr_is_the_call_that_made_it() -> None:
@@ -57,7 +57,7 @@ def test_replace_drops_the_core(field: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["adam", "nadamw", "masked", "chain", "lbfgs", "global_norm", "contrib.muon", "tree.norm"]
+    "name", ["adam", "nadamw", "masked", "chain", "lbfgs", "contrib.muon", "tree.norm", "losses.l2_loss"]
 )
 def test_what_makes_transformations_can_be_pickled(name: str) -> None:
     factory: Any = functools.reduce(getattr, name.split("."), tko)

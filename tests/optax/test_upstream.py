@@ -170,6 +170,11 @@ def an_optimizer_takes_a_raw_model(o: Any) -> None:
     o.adam(0.1).init(cases.model())
 
 
+def apply_if_finite_takes_two_dtypes(o: Any) -> None:
+    params = cases.arrays(jnp.bfloat16)
+    step(o.apply_if_finite(o.adam(0.1), 3), params, cases.cast(params, jnp.float32))
+
+
 FIXES = [
     Fix(a_partial_is_a_mask_function, "masked", ValueError),
     Fix(state_keeps_its_dtype, "dtype_preserving", AssertionError),
@@ -182,6 +187,7 @@ FIXES = [
     Fix(multi_steps_keeps_imaginary_parts, "MultiSteps", DeprecationWarning),
     Fix(updates_apply_to_a_raw_model, "apply_updates", TypeError),
     Fix(updates_apply_beside_keys, "apply_updates", TypeError),
+    Fix(apply_if_finite_takes_two_dtypes, "apply_if_finite", TypeError),
     Fix(an_average_keeps_its_dtype, "incremental_update", AssertionError),
     Fix(a_copy_of_a_raw_model_is_renewed, "periodic_update", TypeError),
     Fix(a_raw_model_can_be_evaluated_with, "contrib.schedule_free_eval_params", TypeError),
