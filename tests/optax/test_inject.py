@@ -275,11 +275,6 @@ def gathers_names(rate: float, *names: str, flag: bool = False) -> Any:
     return optax.sgd(rate)
 
 
-def gathers_ints(*sizes: int, **rates: float) -> Any:
-    assert sizes == (1, 2)
-    return optax.sgd(rates["learning_rate"])
-
-
 RATE, GIVEN = "learning_rate", {"learning_rate": 0.1, "b1": 0.5, "b2": 0.9, "mask": matrices, "nesterov": True}
 # What is made, with inject_hyperparams or without, and the names of what is injected.
 INJECTED: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
@@ -294,8 +289,10 @@ INJECTED: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "not a keyword named as a positional-only parameter": (lambda f: f(positional_only)(0.5, rate=0.25), {"rate"}),
     "not what stars gather, if static_args names them": (lambda f: f(gathers, static_args="args")(0.1), set()),
     "not what stars gather, if only names others": (lambda f: f(gathers, only=())(0.1), set()),
-    "not strings that stars gather": (lambda f: f(gathers_names)(0.5, "a", "b", flag=True), {"rate"}),
-    "not ints that stars gather as ints": (lambda f: f(gathers_ints)(1, 2, learning_rate=1), {RATE}),
+    "not strings that stars gather, if named": (
+        lambda f: f(gathers_names, static_args="names")(0.5, "a", "b", flag=True),
+        {"rate"},
+    ),
     "not a default, which need not fit its annotation": (lambda f: f(factory_of("x", float, None))(), set()),
 }
 

@@ -55,7 +55,7 @@ results = {{name: two_steps(optimizer) for name, optimizer in made.items()}}
 for name, optimizer in made.items():
     check_same(two_steps(cloudpickle.loads(cloudpickle.dumps(optimizer))), results[name])
 try:
-    optax.dtype_preserving(cloudpickle.loads(cloudpickle.dumps(made["f32"])), state_dtype=jnp.bfloat16)
+    optax.dtype_preserving(cloudpickle.loads(cloudpickle.dumps(made["f32"])), state_dtype=jnp.bfloat16).init(params)
 except TypeError as error:
     assert "is inside dtype_preserving" in str(error)
 else:

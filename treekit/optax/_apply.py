@@ -1,7 +1,7 @@
 """Apply updates, take whole steps, keep averages, and map over the params in a state."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, cast, overload
+from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
 import jax
 import optax
@@ -15,8 +15,8 @@ from treekit._base.predicates import has_gradient, is_array, is_inexact_paramete
 from treekit._base.tree import is_none
 from treekit._base.types import LeafPredicate, Params, PyTree, TransformationLike, Updates
 from treekit._codes import is_codes
-from treekit._map import cast_tree_like, check_shapes
-from treekit._mismatch import flatten_updates, updates_mismatch
+from treekit._map import cast_tree_like, check_shapes, dtype_preserving_tree_map
+from treekit._mismatch import flatten_updates
 from treekit._round import Key, bits_like, bits_of_key, round_by, widen
 from treekit._trainable import declared_frozen
 from treekit.optax._boundary import normalize, whole_step
@@ -59,16 +59,14 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
     def apply(param: Any, update: Any, random_bits: Any) -> Any:
         if has_no_update(update) or not is_parameter(param):
             return param
-        param, update = as_array(param), resolve_array(update)
-        rounds = key is not None and is_narrow(param)
-        x, dx = widen((param, update)) if is_narrow(param) else (param, update)
+        array, update = as_array(param), resolve_array(update)
+        rounds = key is not None and is_narrow(array)
+        x, dx = widen((array, update)) if is_narrow(array) else (array, update)
         total = jnp.asarray(x, promoted_dtype(x, dx)) + jnp.asarray(dx, promoted_dtype(x, dx))
         if rounds and issubdtype(total.dtype, jnp.floating):
-            return round_by(random_bits, total, param.dtype)
-        return total
-
-    def like(param: object, total: object) -> Any:
-        return param if total is param else resolve_array(param)  # what has `__jax_array__` may not have a dtype
+            return round_by(random_bits, total, array.dtype)
+        # What has `__jax_array__` may not have a dtype, to which the map below casts.
+        return cast_like(total, array, "unsafe") if dtype_of(param) is None else total
 
     treedef = jtu.tree_structure(params, is_leaf=is_none)
     parts = flatten_updates(treedef, updates)
@@ -77,9 +75,7 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
     check_shapes(params, updates, is_leaf=is_none, broadcast=True)
     random_bits = None if key is None else bits_of_key(key)
     own_bits = params if random_bits is None else bits_like(params, random_bits, is_leaf=is_none)
-    totals = jtu.tree_map(apply, params, updates, own_bits, is_leaf=is_none)
-    likes: T = jtu.tree_map(like, params, totals, is_leaf=is_none)
-    return cast_tree_like(likes, totals, is_leaf=is_none, casting="unsafe")
+    return dtype_preserving_tree_map(apply, params, updates, own_bits, is_leaf=is_none, casting="unsafe")
 
 
 def _check_can_be_updated(params: Params, updates: list[Any]) -> None:
@@ -101,38 +97,23 @@ def _check_can_be_updated(params: Params, updates: list[Any]) -> None:
 Initable: TypeAlias = TransformationLike | Callable[[Any], Any]
 
 
+class _Options(TypedDict, total=False):
+    transform_non_params: Callable[[Any], Any] | None
+    is_leaf: LeafPredicate | None
+
+
+# With `Callable[..., Any]` alone, pyright does not know the types of the parameters of a lambda.
 @overload
 def tree_map_params(
-    initable: Initable,
-    f: Callable[[Any], Any],
-    state: MappedState,
-    /,
-    *,
-    transform_non_params: Callable[[Any], Any] | None = None,
-    is_leaf: LeafPredicate | None = None,
+    initable: Initable, f: Callable[[Any], Any], state: MappedState, /, **options: Unpack[_Options]
 ) -> MappedState: ...
 @overload
 def tree_map_params(
-    initable: Initable,
-    f: Callable[[Any, Any], Any],
-    state: MappedState,
-    other: PyTree,
-    /,
-    *,
-    transform_non_params: Callable[[Any], Any] | None = None,
-    is_leaf: LeafPredicate | None = None,
+    initable: Initable, f: Callable[[Any, Any], Any], state: MappedState, other: PyTree, /, **options: Unpack[_Options]
 ) -> MappedState: ...
 @overload
 def tree_map_params(
-    initable: Initable,
-    f: Callable[..., Any],
-    state: MappedState,
-    other: PyTree,
-    another: PyTree,
-    /,
-    *rest: PyTree,
-    transform_non_params: Callable[[Any], Any] | None = None,
-    is_leaf: LeafPredicate | None = None,
+    initable: Initable, f: Callable[..., Any], state: MappedState, /, *rest: PyTree, **options: Unpack[_Options]
 ) -> MappedState: ...
 def tree_map_params(
     initable: Initable,
@@ -261,20 +242,14 @@ def _check_grads(grads: Updates, params: Params) -> list[Any]:
     treedef = jtu.tree_structure(params, is_leaf=is_none)
     try:
         parts = flatten_updates(treedef, grads, "grads")  # a None in place of a subtree becomes one None per param
-    except ValueError as error:
-        raise _wrong_grads(updates_mismatch(treedef, grads, "grads") or error) from None
-    try:
         check_shapes(params, treedef.unflatten(parts), is_leaf=is_none)
     except ValueError as error:
-        raise _wrong_grads(error) from None
+        found = str(error).removeprefix("the grads do not fit the params: ")
+        raise ValueError(
+            f"grads do not fit params: {found}. apply_gradients takes (optimizer, grads, state, params), in this "
+            "order, and gradients have the structure and the shapes of the params"
+        ) from None
     return parts
-
-
-def _wrong_grads(found: object) -> ValueError:
-    return ValueError(
-        f"grads do not fit params: {found}. apply_gradients takes (optimizer, grads, state, params), in this order, "
-        "and gradients have the structure and the shapes of the params"
-    )
 
 
 def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> T:

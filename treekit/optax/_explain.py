@@ -45,14 +45,14 @@ def explain_update(
             return False
         return True
 
-    def works_without(hide: Callable[[Any], Any]) -> bool:
-        return works(hide(updates), None if params is None else hide(params))
+    def works_without_integers() -> bool:
+        return works(_without_integers(given, updates), None if params is None else _without_integers(given, params))
 
     _explain(
         error,
         _missing_arguments(error)
         or (params is None and not works(updates, None) and works(updates, updates) and _NEEDS_PARAMS)
-        or _wrong_gradient(updates, given, works_without)
+        or _wrong_gradient(updates, given, works_without_integers)
         or _wrong_state(core, state, given),
     )
 
@@ -86,7 +86,7 @@ _EXTRA_ARGUMENTS = {
 _NEEDS_PARAMS = "the optimizer needs the params, and update was called without: call update(updates, state, params)"
 
 
-def _wrong_gradient(updates: Updates, params: Params, works_without: Callable[[Callable[[Any], Any]], bool]) -> str:
+def _wrong_gradient(updates: Updates, params: Params, works_without_integers: Callable[[], bool]) -> str:
     pairs = list(zip(flatten_with_path(params)[0], jtu.tree_leaves(updates), strict=False))
     for (path, param), update in pairs:
         if np.shape(update) != np.shape(param):
@@ -101,27 +101,22 @@ def _wrong_gradient(updates: Updates, params: Params, works_without: Callable[[C
             )
     for (path, param), update in pairs:
         if is_array_without_gradient(original(param)):
-            is_reason = works_without(_without_integers(params))
-            return gradient_of_integers(path_text(path), update, original(param)) if is_reason else ""
+            found = gradient_of_integers(path_text(path), update, original(param))
+            return found if works_without_integers() else ""
     return ""
 
 
-def _without_integers(params: Params) -> Callable[[Any], Any]:
-    """Return a function that replaces the integer arrays of the params by None, in them or in a tree like them."""
-    treedef, hidden = (
-        jtu.tree_structure(params),
-        [is_array_without_gradient(original(x)) for x in jtu.tree_leaves(params)],
-    )
+def _without_integers(params: Params, tree: PyTree) -> Any:
+    """Return a tree like the params with None where these have an array of integers."""
 
-    def hide(tree: PyTree) -> Any:
-        parts = zip(hidden, treedef.flatten_up_to(tree), strict=True)
-        return treedef.unflatten([None if is_hidden else x for is_hidden, x in parts])
+    def hide(param: object, x: object) -> Any:
+        return None if is_array_without_gradient(original(param)) else x
 
-    return hide
+    return jtu.tree_map(hide, params, tree)
 
 
 def _wrong_state(core: Core, state: OptState, params: Params) -> str:
-    found = [_differences(core, state, shown) for shown in (params, _without_integers(params)(params))]
+    found = [_differences(core, state, shown) for shown in (params, _without_integers(params, params))]
     if not all(found):
         return ""
     first, *more = found[0]

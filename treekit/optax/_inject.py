@@ -146,7 +146,7 @@ def kind_of(value: object, says: "Parameter") -> Kind:
 
     Its type decides, and what its parameter says: the first rule that applies.
     """
-    if value is None or isinstance(value, _STATIC) or says.role in ("mask", "labels", "params"):
+    if value is None or isinstance(value, (bool, np.bool_, str, type)) or says.role in ("mask", "labels", "params"):
         return "static"
     if is_number(value):
         return "static" if says.is_int and isinstance(value, (int, np.integer)) else "number"
@@ -157,18 +157,12 @@ def kind_of(value: object, says: "Parameter") -> Kind:
     return "schedule" if says.role == "schedule" or is_truly_callable(value) else "static"
 
 
-_STATIC: Any = (bool, np.bool_, str, type)
-
-
-_NUMBERS: Any = (int, float, complex)
-
-
 PLAIN_NUMBERS: Any = (int, float, jax.Array)  # as most arguments are
 
 
 def is_number(value: object) -> bool:
     """Whether an argument is a number or an array, also one of keys; bools are not numbers, arrays of them are."""
-    if isinstance(value, _NUMBERS):
+    if isinstance(value, (int, float, complex)):
         return not isinstance(value, bool)
     return is_array(value) and not isinstance(value, np.bool_) and dtype_of(value) is not None
 
@@ -236,18 +230,15 @@ def read_signature(factory: Callable[..., Any]) -> Signature:
     try:
         return _READ[function]
     except (KeyError, TypeError):  # it is new, or cannot be a key
-        signature = _signature(factory)
+        pass
+    try:
+        signature = inspect.signature(factory, eval_str=True)
+    except Exception:  # a quoted annotation that only type checkers know says nothing
+        signature = inspect.signature(factory)
     read = signature, {name: Parameter.of(x) for name, x in signature.parameters.items()}
     with contextlib.suppress(TypeError):
         _READ[function] = read
     return read
-
-
-def _signature(factory: Callable[..., Any]) -> inspect.Signature:
-    try:
-        return inspect.signature(factory, eval_str=True)
-    except Exception:  # a quoted annotation that only type checkers know says nothing
-        return inspect.signature(factory)
 
 
 _READ: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()
@@ -492,7 +483,7 @@ def check_argument(value: Any, says: Parameter, name: str, factory: str) -> None
     if value is says.default:
         return
     where = f"{name} of {factory}"
-    is_text = isinstance(value, _TEXT) and str not in says.types
+    is_text = isinstance(value, (str, bytes)) and str not in says.types
     if says.role == "transformation":
         check_is_transformation(value, where)
     elif says.role in ("transformations", "named transformations"):
@@ -510,17 +501,13 @@ def check_argument(value: Any, says: Parameter, name: str, factory: str) -> None
         raise TypeError(f"{where} must be a number, found {describe_value(value)}")
 
 
+_PAIR: Any = (tuple, list)
+
+
 def _check_is_named(pair: Any, where: str) -> None:
-    try:
-        name, tx = pair
-    except (TypeError, ValueError):
-        name, tx = None, None
-    if not isinstance(name, str):
+    if not (isinstance(pair, _PAIR) and len(pair) == 2 and isinstance(pair[0], str)):
         raise TypeError(f"{where} must be a pair (name, transformation), found {with_article(type(pair).__name__)}")
-    check_is_transformation(tx, where)
-
-
-_TEXT: Any = (str, bytes)
+    check_is_transformation(pair[1], where)
 
 
 _NO_RATE: Any = (list, tuple, Mapping, complex)

@@ -6,13 +6,12 @@ from typing import Any, TypeVar
 import optax
 
 from treekit._base.describe import describe
-from treekit._base.dtype import cast_like, shape_of
+from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_inexact_array
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._filter import combine, partition
-from treekit._map import cast_tree_like
+from treekit._map import cast_tree_like, check_shapes
 from treekit._mismatch import updates_mismatch
 from treekit.optax._boundary import at_boundary
 from treekit.optax._transformation import GradientTransformation, ValueAndGradFn, core_of, described
@@ -84,15 +83,12 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
 
 def _check_grad(grad: Updates, params: Params) -> None:
     treedef = jtu.tree_structure(params)
-    if jtu.tree_structure(grad) != treedef:
-        where = updates_mismatch(treedef, grad, "argument grad") or f"found {describe(grad)}"
-        raise ValueError(f"the argument grad of update does not fit the params: {where}")
-    for i, (g, p) in enumerate(zip(jtu.tree_leaves(grad), jtu.tree_leaves(params), strict=True)):
-        if shape_of(g) != shape_of(p):
-            raise ValueError(
-                f"the argument grad of update does not fit the params: at {leaf_path_text(params, i)}, the params have "
-                f"{describe(p)}, and grad has {describe(g)}"
-            )
+    try:
+        if jtu.tree_structure(grad) != treedef:
+            raise ValueError(updates_mismatch(treedef, grad, "argument grad") or f"found {describe(grad)}")
+        check_shapes(params, grad)
+    except ValueError as error:
+        raise ValueError(f"the argument grad of update does not fit the params: {error}") from None
 
 
 def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:

@@ -82,8 +82,8 @@ def wrap_attribute(module: types.ModuleType, name: str) -> Any:
     if not on_trees and not _makes_transformations(value):
         return value
     if value not in _wrapped:
-        wrap = apply_to_parameters if on_trees else wrap_factory
-        _wrapped[value] = wrap(value, f"treekit.{module.__name__}", name)
+        wrapped = _wrapped[value] = (apply_to_parameters if on_trees else wrap_factory)(value, name)
+        wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = f"treekit.{module.__name__}", name, name
     return _wrapped[value]
 
 
@@ -104,12 +104,11 @@ def _makes_transformations(x: object) -> bool:
     )
 
 
-def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
+def wrap_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Wrap a function that returns transformations, so that they accept raw models.
 
     Args:
         factory: one of Optax's functions.
-        module: the module from which pickle can import it.
         name: its name there.
     """
     signature, parameters = read_signature(factory)
@@ -130,7 +129,6 @@ def wrap_factory(factory: Callable[..., Any], module: str, name: str) -> Callabl
         describe = functools.partial(describe_call, name, factory, args, kwargs)
         return normalize(made).described_as(describe)
 
-    wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
     return wrapped
 
 
@@ -218,7 +216,7 @@ def is_on_trees(x: object) -> bool:
     return any(function is known for known in ON_TREES)
 
 
-def apply_to_parameters(f: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
+def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Apply one of these functions to the leaves that can be parameters; other leaves do not count and do not change.
 
     Python numbers stay such, as in Optax, except in `cast` and `random_like`, which Optax has for arrays only.
@@ -228,7 +226,6 @@ def apply_to_parameters(f: Callable[..., Any], module: str, name: str) -> Callab
 
     Args:
         f: the function.
-        module: the module from which pickle can import it.
         name: its name there.
     """
 
@@ -237,7 +234,10 @@ def apply_to_parameters(f: Callable[..., Any], module: str, name: str) -> Callab
 
     @functools.wraps(f)
     def wrapped(*args: object, **kwargs: object) -> Any:
-        draws_normal = f is optax.tree.random_like and _draws_normal(signature, args, kwargs)
+        bound = bind(f, signature, args, kwargs)
+        given = bound.arguments
+        samples_normal = given.get("dtype") is None and given.get("sampler", jax.random.normal) is jax.random.normal
+        draws_normal = f is optax.tree.random_like and samples_normal
         is_counted = is_inexact_parameter if draws_normal else is_parameter
         # For each tree, its structure without the leaves left out, and those leaves.
         left_out: list[tuple[Any, Any]] = []
@@ -251,17 +251,9 @@ def apply_to_parameters(f: Callable[..., Any], module: str, name: str) -> Callab
             left_out.append((jtu.tree_structure(kept), others))
             return jtu.tree_map(as_leaf, kept)
 
-        bound = bind(f, signature, args, kwargs)
-        given = bound.arguments.items()
-        bound.arguments = OrderedDict((name, x if name == "shape" else parameters(x)) for name, x in given)
+        bound.arguments = OrderedDict((name, x if name == "shape" else parameters(x)) for name, x in given.items())
         result = f(*bound.args, **bound.kwargs)
         structure = jtu.tree_structure(result)
         return next((combine(result, others) for kept, others in left_out if kept == structure), result)
 
-    wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
     return wrapped
-
-
-def _draws_normal(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    given = signature.bind_partial(*args, **kwargs).arguments
-    return given.get("dtype") is None and given.get("sampler", jax.random.normal) is jax.random.normal

@@ -3,11 +3,10 @@
 In which dtypes is state stored, how is it rounded, and what are its 8-bit codes?
 """
 
-import functools
 import math
 import re
 from collections.abc import Mapping
-from types import CellType, FunctionType, MethodType
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 import jax
@@ -42,7 +41,7 @@ else:
 
 _SMALLEST = 4096  # an array of fewer elements is not stored in codes: it has little to save, and often a large effect
 _EIGHT_BITS = "state_dtype={'mu': jnp.int8, 'nu': jnp.uint8}, rounding='stochastic'"
-_STORED = "treekit_stored"  # the attribute of an `init` that says how its state is stored
+_OUTER: ContextVar[str] = ContextVar("outer", default="")  # the one whose init is running
 _WHY_NOT = {
     "average": "an average of the params, which needs float32 at least",
     "accumulator": "an accumulator of gradients, which needs float32 at least",
@@ -128,9 +127,9 @@ def dtype_preserving(
 
     Raises:
         TypeError: `state_dtype` is not a floating-point dtype of 16 bits or more, or, by name, int8 or uint8; `seed` is
-            not an int; or `inner` contains another `dtype_preserving` with a `state_dtype` or with stochastic rounding.
-            Or, raised by `update`, `inner` changes the structure of the state or of the updates (the message lists the
-            differences), or the state was made with another `state_dtype`.
+            not an int. Or, raised by `init`, `inner` contains another `dtype_preserving` with a `state_dtype` or with
+            stochastic rounding. Or, raised by `update`, `inner` changes the structure of the state or of the updates
+            (the message lists the differences), or the state was made with another `state_dtype`.
         ValueError: `rounding` has another value, or is "nearest" with int8 or uint8. Or, raised by `init`, an entry of
             `state_dtype` matches nothing in the state (the message lists its fields), or nothing that can be stored in
             that dtype: uint8 is only for moments that are never negative, int8 only for others, and neither for those
@@ -150,11 +149,9 @@ def dtype_preserving(
     if state_dtype is None and rounding == "nearest":
         return at_boundary(core)
     own = f"dtype_preserving(state_dtype={describe_value(state_dtype)}, rounding={rounding!r})"
-    if inside := _stored_inside(core.init):
-        raise _nested(own, inside)
-    core = _store(core, state_dtype, own) if rounding == "nearest" else _round(core, state_dtype, seed, own)
-    setattr(core.init, _STORED, own)
-    return at_boundary(core)
+    if rounding == "nearest":
+        return at_boundary(_store(core, state_dtype, own))
+    return at_boundary(_round(core, {} if state_dtype is None else state_dtype, seed, own))
 
 
 def _check_arguments(state_dtype: StateDtype, rounding: object, seed: object) -> None:
@@ -206,7 +203,7 @@ def _store(inner: Core, state_dtype: StateDtype, own: str) -> Core:
         return tree if is_mapping(state_dtype) else jtu.tree_map(widened, tree)
 
     def init(params: Params) -> Any:
-        return _stored(inner_init(wide(params)), state_dtype, params, own)
+        return _stored(_init_inside(inner_init, wide(params), own), state_dtype, params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         _check_state(state, state_dtype, updates if params is None else params)
@@ -221,7 +218,7 @@ def _round(inner: Core, state_dtype: StateDtype, seed: int, own: str) -> Core:
     inner_init, inner_update = preserve_dtypes(inner)
 
     def init(params: Params) -> StochasticRoundingState:
-        state = _stored(inner_init(params), state_dtype, params, own)
+        state = _stored(_init_inside(inner_init, params, own), state_dtype, params)
         return StochasticRoundingState(jnp.zeros([], jnp.uint32), state)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
@@ -250,18 +247,13 @@ def _rounded(old: Any, new: Any, random_bits: Any) -> Any:
     return round_by(random_bits, new, old.dtype) if is_float else new
 
 
-def _stored(state: OptState, state_dtype: StateDtype, params: Params, own: str) -> Any:
+def _stored(state: OptState, state_dtype: StateDtype, params: Params) -> Any:
     """Cast a new state to the dtypes in which it is stored.
 
     Raises:
         ValueError: an entry of `state_dtype` matches nothing, or nothing that can be stored in that dtype.
     """
     if is_params_placeholder(params):  # only the structure of the state matters
-        return state
-    leaves, treedef = jtu.tree_flatten(state, is_leaf=lambda x: isinstance(x, StochasticRoundingState))
-    if any(isinstance(x, StochasticRoundingState) for x in leaves):
-        raise _nested(own, "another one, with rounding='stochastic',")  # in what a factory has made just now
-    if state_dtype is None:
         return state
     plan = _plan(state, state_dtype, params)
     if is_mapping(state_dtype) and jtu.tree_leaves(params):  # a group of a partition may have none
@@ -273,7 +265,7 @@ def _stored(state: OptState, state_dtype: StateDtype, params: Params, own: str) 
         is_code = is_code_dtype(array.dtype)
         return Codes(encode(array.x, array.dtype)) if is_code else lax.convert_element_type(array.x, array.dtype)
 
-    return treedef.unflatten(map(cast, plan))
+    return jtu.tree_structure(state).unflatten(map(cast, plan))
 
 
 def _check_state(state: OptState, state_dtype: StateDtype, params: Params) -> None:
@@ -419,32 +411,15 @@ def _nested(own: str, inside: str) -> TypeError:
     )
 
 
-def _stored_inside(init: object) -> str:
-    """Return the `dtype_preserving` that an `init` calls, directly or through others; "" if it calls none.
-
-    Functions have those that they call in their closures, and methods in the attributes of their objects.
-    """
-    todo, seen = [init], dict[int, object]()
-    while todo:
-        x = todo.pop()
-        if id(x) in seen:
-            continue
-        seen[id(x)] = x  # so that no other object gets its id
-        if isinstance(x, FunctionType):
-            if inside := getattr(x, _STORED, ""):
-                return str(inside)
-            todo += [cell.cell_contents for cell in x.__closure__ or () if cell != CellType()]
-        elif isinstance(x, MethodType):
-            todo += [x.__func__, x.__self__]
-        elif isinstance(x, functools.partial):
-            todo += [x.func, x.args, x.keywords]
-        elif isinstance(x, (tuple, list)):
-            todo += x
-        elif is_mapping(x):
-            todo += x.values()
-        elif hasattr(x, "init"):  # an optimizer that is a class
-            todo += getattr(x, "__dict__", {}).values()
-    return ""
+def _init_inside(init: Any, params: Params, own: str) -> Any:
+    """Call the `init` inside; raise a TypeError if another `dtype_preserving`, named by `_OUTER`, called this one."""
+    if outer := _OUTER.get():
+        raise _nested(outer, own)
+    token = _OUTER.set(own)
+    try:
+        return init(params)
+    finally:
+        _OUTER.reset(token)
 
 
 # -------------------------------------------------------------------------------------------------- to read and convert
