@@ -59,9 +59,8 @@ def test_convert_is_applied_to_square_arrays_too() -> None:
 
 
 def test_convert_is_for_new_names_and_the_first_pattern_decides() -> None:
-    old = {"x": array(2, 2), "z": array(2)}
-    new = {"y": jnp.zeros((2, 2)), "z": jnp.zeros(2)}
-    got, _ = tk.graft(new, old, rename={"x": "y"}, convert={"y": np.transpose, "**": np.negative}, strict=False)
+    old, new = {"x": array(2, 2), "z": array(2)}, {"y": jnp.zeros((2, 2)), "z": jnp.zeros(2)}
+    got, _ = tk.graft(new, old, rename={"x": "y"}, convert={"y": np.transpose, "**": np.negative})
     same(got["y"], old["x"].T)
     same(got["z"], -old["z"])
 
@@ -78,23 +77,6 @@ def test_convert_comes_before_resize_and_cast() -> None:
     same(got["w"][:3], old["w"].T.astype(jnp.bfloat16))
 
 
-@pytest.mark.parametrize(
-    ("convert", "error", "message"),
-    [
-        ({"v": np.transpose}, ValueError, r"^convert: 'v' matches no leaf of the new tree. The nearest paths: w"),
-        ({"**": np.transpose, "w": np.transpose}, ValueError, r"convert: 'w' decides about no leaf, since earlier"),
-        ({"w": lambda x: x.nothing}, AttributeError, r"(?s)nothing.*`convert` of graft, at w, on f32\[2,3\]\(numpy\)"),
-        ({"w": lambda x: None}, TypeError, r"at w: convert must return an array, found None"),
-        ({"w": lambda x: "x"}, TypeError, r"at w: convert must return an array, found 'x'"),
-        ({2: np.transpose}, TypeError, r"a pattern must be a string such as"),
-        ({"": np.transpose}, ValueError, r"a pattern must not be empty"),
-    ],
-)
-def test_what_convert_may_not_do(convert: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        tk.graft({"w": jnp.zeros((3, 2))}, {"w": array(2, 3)}, convert=convert, strict=False)
-
-
 def test_a_conversion_to_another_shape_or_dtype_is_refused() -> None:
     new = {"w": jnp.zeros((3, 2)), "n": jnp.zeros(2)}
     _, report = tk.graft(
@@ -106,7 +88,7 @@ def test_a_conversion_to_another_shape_or_dtype_is_refused() -> None:
 def test_convert_may_be_traced_and_keys_be_regular_expressions() -> None:
     old = {"w": array(2, 3)}
     convert = {re.compile("w|v"): jnp.transpose}
-    got = jax.jit(lambda old: tk.graft({"w": jnp.zeros((3, 2))}, old, convert=convert, strict=False)[0])(old)
+    got = jax.jit(lambda old: tk.graft({"w": jnp.zeros((3, 2))}, old, convert=convert)[0])(old)
     same(got["w"], old["w"].T)
 
 
@@ -127,16 +109,19 @@ def test_one_value_for_several_leaves() -> None:
 
 
 def test_a_target_that_is_missing_is_reported() -> None:
-    old = {"wte.weight": array(5, 2)}
-    new = nested({"embed.weight": jnp.zeros((5, 2))})
+    """It is a mistake if nothing of it exists."""
+    old, new = {"wte.weight": array(5, 2)}, nested({"embed.weight": jnp.zeros((5, 2))})
     rename = {"wte.weight": ["embed.weight", "haed.weight"]}
     _, report = tk.graft(new, old, rename=rename, strict=False)
     assert report.dropped == () and [row.path for row in report.missing] == ["haed.weight"]
     assert "haed.weight   missing  nothing | f32[5,2](numpy) at wte.weight" in str(report)
-    with pytest.raises(ValueError, match=r"new tree does not have:\n  haed\.weight "):
-        tk.graft(new, old, rename=rename)
     with pytest.raises(ValueError, match=r"rename: 'wte.weight' leads to haed.weight, which the new tree does not"):
-        tk.graft(new, old | {"embed.weight": array(5, 2)}, rename={"wte.weight": ["haed.weight", "x"]}, strict=False)
+        tk.graft(new, old, rename=rename)
+    tree = {"w": jnp.ones(2), "b": jnp.ones(3)}
+    got, report = tk.graft(
+        {"a": fresh_like(tree), "c": {"w": jnp.zeros(2)}}, {"t": tree}, rename={"t.**": ["a.**", "c.**"]}
+    )
+    assert [row.path for row in report.missing] == ["c.b"] and all(map(jnp.all, jax.tree.leaves(got)))
 
 
 def test_none_drops_on_purpose() -> None:
@@ -147,10 +132,9 @@ def test_none_drops_on_purpose() -> None:
     with pytest.raises(ValueError, match=r"no place for:(\n  h\.\d\.attn\.bias .*){3}\n"):
         tk.graft(new, old)
     with pytest.raises(ValueError, match=r"rename: '\*\*.attn.bais' matches no leaf of the old tree. The nearest"):
-        tk.graft(new, old, rename={"**.attn.bais": None}, strict=False)
-    got, _ = tk.graft(
-        {"w": jnp.zeros(2), "v": jnp.zeros(2)}, old | {"v": array(2)}, rename={"v": None, "h.**": None}, strict=False
-    )
+        tk.graft(new, old, rename={"**.attn.bais": None})
+    dropped = {"v": None, "h.**": None}
+    got, _ = tk.graft(new | {"v": jnp.zeros(2)}, old | {"v": array(2)}, rename=dropped, strict=False)
     same(got["v"], np.zeros(2))
 
 
@@ -244,29 +228,15 @@ def without(*entries: int) -> dict[str, Any]:
         (LAYERS | {"layers.12.w": array(2, 3)}, r"f32\[12,2,3\] \| 13 stacked f32\[2,3\]\(numpy\) at layers\.\*\.w"),
         (LAYERS | {"layers.3.w": array(3, 3)}, r"12 stacked f32\[2,3\]\(numpy\) and f32\[3,3\]\(numpy\) at layers"),
         (LAYERS | {"layers.3.w": array(2, 3, dtype=np.float16)}, r"12 stacked f32\[2,3\]\(numpy\) and f16\[2,3\]"),
+        (LAYERS | {"layers.1000000000.w": array(2, 3)}, r"13 stacked .*, without 12, 13, 14, 15, 16 at layers"),
+        # NumPy's wide numbers among layers of JAX are not wrapped.
+        ({f"layers.{i}.w": np.full((2, 3), 1e300) if i else jnp.ones((2, 3)) for i in range(12)}, "layers.w +refused"),
     ],
 )
 def test_layers_that_cannot_be_stacked_are_refused_and_named(old: Any, said: str) -> None:
     _, report = tk.graft(fresh(STACKED), old, rename=STACK, strict=False)
     assert "layers.w" in [row.path for row in report.refused]
     assert re.search(said, str(report))
-
-
-@pytest.mark.parametrize(("wide", "dtype"), [(np.array([2**40]), jnp.int32), (np.array([1e300]), jnp.float32)])
-def test_wide_layers_among_layers_of_jax_are_refused_and_not_wrapped(wide: Any, dtype: Any) -> None:
-    old = {"layers.0.w": wide, "layers.1.w": jnp.ones(1, dtype)}
-    _, report = tk.graft(fresh({"layers.w": jnp.ones((2, 1), dtype)}), old, rename=STACK, strict=False)
-    assert [row.path for row in report.refused] == ["layers.w"]
-
-
-def test_two_layers_of_one_index() -> None:
-    with pytest.raises(ValueError, match=r"rename maps layers\.01\.w and layers\.1\.w to one entry of layers\.w"):
-        tk.graft(fresh(STACKED), LAYERS | {"layers.01.w": array(2, 3)}, rename=STACK, strict=False)
-
-
-def test_the_holes_of_a_huge_index_are_not_all_listed() -> None:
-    _, report = tk.graft(fresh(STACKED), LAYERS | {"layers.1000000000.w": array(2, 3)}, rename=STACK, strict=False)
-    assert "without 12, 13, 14, 15, 16 at layers.*.w" in str(report)
 
 
 @pytest.mark.parametrize("count", [11, 13])
@@ -278,79 +248,21 @@ def test_another_number_of_layers_is_refused(count: int) -> None:
     assert "f32[12,2,3](numpy), which are not as many as in the new tree at layers.w" in str(report)
 
 
+def test_two_layers_of_one_index() -> None:
+    with pytest.raises(ValueError, match=r"rename maps layers\.01\.w and layers\.1\.w to one entry of layers\.w"):
+        tk.graft(fresh(STACKED), LAYERS | {"layers.01.w": array(2, 3)}, rename=STACK)
+
+
 def test_what_is_not_an_entry_of_a_list_is_not_stacked() -> None:
     old = LAYERS | {"layers.norm.w": array(2, 3)}
     new = fresh(STACKED | {"norm.w": array(2, 3)})
     with pytest.raises(ValueError, match=r"lacks a '\*' of .*integers; at layers.norm.w it matches 'norm'. Put a"):
-        tk.graft(new, old, rename=STACK, strict=False)
+        tk.graft(new, old, rename=STACK)
     got, _ = tk.graft(new, old, rename={"layers.norm.**": "norm.**"} | STACK)
     same(got["norm"]["w"], old["layers.norm.w"])
 
 
-@pytest.mark.parametrize(
-    ("rename", "warns"),
-    [
-        ({"model.**": "**"}, True),
-        ({"model.layers.**": "layers.**"}, False),
-        ({"model.layers.*.**": "layers.*.**"}, False),
-        ({"**.layers.**": "layers.**"}, None),
-        ({"model.layers.0.**": "layers.0.**", "model.**": "**"}, True),
-        ({"model.layers.3.**": "layers.4.**", "model.**": "**"}, False),
-    ],
-)
-def test_a_file_with_fewer_layers_is_a_warning_unless_rename_names_them(rename: Any, warns: bool | None) -> None:
-    new = {"layers": [{"w": jnp.zeros(2)} for _ in range(5)]}
-    old = {f"model.layers.{i}.w": array(2) for i in range(4)}
-    if warns is None:
-        with pytest.raises(ValueError, match="needs the same wildcards"):
-            tk.graft(new, old, rename=rename, strict=False)
-    elif warns:
-        with pytest.warns(UserWarning, match=r"lengths of lists differ: layers \(new 5, old 4\)\."):
-            tk.graft(new, old, rename=rename, strict=False)
-    else:
-        _, report = tk.graft(new, old, rename=rename, strict=False)
-        assert len(report.kept) == 4
-
-
 # ------------------------------------------------------------------------------------------------------ dtypes, numbers
-
-
-@pytest.mark.parametrize(
-    ("new", "old", "is_kept"),
-    [
-        (jnp.float32, np.array([1e300]), False),
-        (jnp.float32, np.array([1.5]), True),
-        (jnp.float32, np.array([np.inf, -np.inf, np.nan, 1.0]), True),
-        (jnp.float32, 1e300, False),
-        (jnp.float32, float("inf"), True),
-        (jnp.complex64, np.array([1e300j]), False),
-        (jnp.int32, np.array([2**40]), False),
-        (jnp.int32, np.array([7]), True),
-        (jnp.float16, np.array([1e10], np.float32), False),
-        (jnp.float16, jnp.array([1e10]), False),
-        (jnp.float16, jnp.array([jnp.inf, jnp.nan]), True),
-        (jnp.float16, np.array([100_000]), False),
-        (jnp.bfloat16, np.array([3.4e38], np.float32), False),
-        (jnp.bfloat16, np.array([1e38], np.float32), True),
-        (jnp.float8_e4m3fn, np.array([1e4], np.float32), False),
-        (jnp.float32, jnp.array([1e4], jnp.float16), True),
-    ],
-)
-def test_a_finite_value_that_would_become_infinite_is_refused(new: Any, old: Any, is_kept: bool) -> None:
-    tree = {"w": jnp.zeros(np.shape(old), new), "x": jnp.zeros(1)}
-    _, report = tk.graft(tree, {"w": old, "x": array(1)}, cast=True, strict=False)
-    assert ("w" in [row.path for row in report.kept]) is is_kept
-    if np.asarray(old).dtype in (np.float64, np.int64) and new in (jnp.float32, jnp.int32):
-        _, report = tk.graft(tree, {"w": old, "x": array(1)}, strict=False)
-        assert ("w" in [row.path for row in report.kept]) is is_kept
-
-
-def test_64_bits_become_the_32_of_jax_and_other_dtypes_need_cast() -> None:
-    new = {name: jnp.zeros(1, dtype) for name, dtype in {"f": jnp.float32, "h": jnp.bfloat16, "i": jnp.int32}.items()}
-    old = {"f": np.ones(1), "h": np.ones(1), "i": np.ones(1, np.int64)}
-    _, report = tk.graft(new, old, strict=False)
-    assert [row.path for row in report.refused] == ["h"]
-    tk.graft(new, old, cast=True)
 
 
 def test_strict_does_not_ask_for_python_numbers_and_keys() -> None:
@@ -395,7 +307,7 @@ def test_tensors_of_other_libraries() -> None:
     got, _ = tk.graft({"w": jnp.zeros(2)}, {"w": Tensor(array(2))})
     assert isinstance(got["w"], jax.Array) and got["w"].any()
     with pytest.raises(TypeError, match=r"(?s)BFloat16.*graft converted the Tensor at a\.w to a NumPy array"):
-        tk.graft({"a": {"w": jnp.zeros(2)}}, {"a": {"w": Tensor(None)}}, strict=False)
+        tk.graft({"a": {"w": jnp.zeros(2)}}, {"a": {"w": Tensor(None)}})
 
 
 def test_mappings_that_are_not_pytrees() -> None:
@@ -409,7 +321,7 @@ def test_mappings_that_are_not_pytrees() -> None:
 def test_bf16_in_npz_is_an_error_that_says_so() -> None:
     raw = np.ones(2, jnp.bfloat16).view("V2")
     with pytest.raises(TypeError, match=r"at w: the old array has the dtype \|V2, .* x\.view\(jnp\.bfloat16\)"):
-        tk.graft({"w": jnp.zeros(2, jnp.bfloat16)}, {"w": raw}, strict=False)
+        tk.graft({"w": jnp.zeros(2, jnp.bfloat16)}, {"w": raw})
     tk.graft({"w": jnp.zeros(2, jnp.bfloat16)}, {"w": raw.view(jnp.bfloat16)})
 
 
@@ -476,23 +388,3 @@ def test_strict_does_not_ask_for_the_counters_of_random_streams() -> None:
     both: dict[str, Any] = {"w": jnp.zeros(2), "drop": model}
     tree, report = tk.graft(both, {"w": np.ones(2, np.float32)})
     assert tree["w"].all() and {row.kind for row in report if row.path != "w"} == {"fresh"}
-
-
-CASTS: list[tuple[Any, float, bool]] = [
-    (jnp.float16, 65504.0, True),
-    (jnp.float16, 7e4, False),
-    (jnp.bfloat16, 3.39e38, True),
-    (jnp.bfloat16, np.inf, True),
-    (jnp.float8_e4m3fn, np.nan, True),
-    (jnp.float8_e4m3fn, np.inf, False),
-    (jnp.float8_e4m3fn, 470.0, False),
-    (jnp.float4_e2m1fn, 6.0, True),
-    (jnp.float4_e2m1fn, 100.0, False),
-    (jnp.float4_e2m1fn, np.nan, False),
-]
-
-
-@pytest.mark.parametrize(("dtype", "value", "is_kept"), CASTS)
-def test_a_cast_keeps_what_is_finite_infinite_and_nan(dtype: Any, value: float, is_kept: bool) -> None:
-    _, report = tk.graft({"w": jnp.zeros(1, dtype)}, {"w": np.array([value], np.float32)}, cast=True, strict=False)
-    assert bool(report.kept) is is_kept and bool(report.refused) is not is_kept
