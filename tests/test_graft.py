@@ -219,7 +219,8 @@ def test_which_dtypes_are_cast(new: Any, old: Any, is_kept: bool, is_cast: bool)
         assert kinds == ({"kept": "w x"} if expected else {"refused": "w", "kept": "x"})
         assert got["w"].dtype == new.dtype and (expected or got["w"] is new)
         if expected and new.dtype != KEY.dtype:
-            np.testing.assert_array_equal(*(np.asarray(x).astype(new.dtype).astype(complex) for x in (got["w"], old)))
+            values, want = (np.asarray(x).astype(new.dtype).astype(complex) for x in (got["w"], old))
+            np.testing.assert_array_equal(values, want)
 
 
 def test_shapes_and_dtypes_will_do_for_new() -> None:
@@ -334,7 +335,7 @@ SHAPED = {"w": ones(3)}
 EMPTY: dict[str, Any] = {r"\{\}": {}, "None": None, "'ckpt": "ckpt/step_3", r"\(EmptyState": optax.sgd(0.1).init({})}
 NO_ARRAYS = r"tree must be a pytree with arrays or numbers; found"
 # What is wrong: the trees, other arguments, the error, and what it says.
-MISTAKES: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
+MISTAKES: list[tuple[Any, ...]] = [
     *(({"a": 1}, x, {}, ValueError, f"the old {NO_ARRAYS} {text}") for text, x in EMPTY.items()),
     *((x, {"a": 1}, {}, ValueError, f"the new {NO_ARRAYS} {text}") for text, x in EMPTY.items()),
     (
@@ -613,7 +614,7 @@ STATES: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("name", STATES)
 def test_states_are_matched_by_class_field_and_parameter(name: str) -> None:
     new, old, expected, *others = STATES[name]
-    dropped, rename = (*others, *("", None)[len(others) :])
+    dropped, rename = others[0] if others else "", others[1] if others[1:] else None
     got, kinds = loose(new, old, rename=rename)
     assert numbers(got) == expected
     assert kinds.get("dropped", "") == dropped and "refused" not in kinds

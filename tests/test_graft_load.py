@@ -262,30 +262,30 @@ def test_what_is_not_an_entry_of_a_list_is_not_stacked() -> None:
     same(got["norm"]["w"], old["layers.norm.w"])
 
 
-# ------------------------------------------------------------------------------------------------------ dtypes, numbers
+# ------------------------------------------------------------------------------------------------------ numbers, keys
 
 
-def test_strict_does_not_ask_for_python_numbers_and_keys() -> None:
-    class Model(eqx.Module):
-        linear: eqx.nn.Linear
-        dropout: eqx.nn.Dropout
-        pool: eqx.nn.MaxPool1d
-        key: Any
+class Model(eqx.Module):
+    linear: eqx.nn.Linear
+    dropout: eqx.nn.Dropout
+    key: Any
 
-        def __init__(self, seed: int) -> None:
-            self.linear = eqx.nn.Linear(2, 2, key=jax.random.key(seed))
-            self.dropout = eqx.nn.Dropout(0.1)
-            self.pool = eqx.nn.MaxPool1d(2)
-            self.key = jax.random.key(seed)
+    def __init__(self, rate: float, seed: int) -> None:
+        self.linear = eqx.nn.Linear(2, 2, key=jax.random.key(seed))
+        self.dropout = eqx.nn.Dropout(rate)
+        self.key = jax.random.key(seed)
 
-    old = tk.to_state_dict(Model(0))
-    assert list(old) == ["linear.weight", "linear.bias"]
-    model, _ = tk.graft(Model(1), old)
-    same(model.linear.weight, old["linear.weight"])
-    # If an old tree has them, they are carried over.
-    tree: Any = {"p": 0.5, "x": jnp.zeros(1)}
-    got, report = tk.graft(tree, {"p": 0.25, "x": array(1)})
-    assert got["p"] == 0.25 and len(report.kept) == 2
+
+@pytest.mark.parametrize(
+    ("through", "fresh", "expected"),
+    [(lambda x: x, (), 0.5), (lambda x: x, "**.p", 0.1), (tk.to_state_dict, (), 0.1)],
+)
+def test_settings_are_values_that_files_do_not_have(through: Any, fresh: Any, expected: float) -> None:
+    old, new = Model(0.5, 0), Model(0.1, 1)
+    got, report = tk.graft(new, through(old), fresh=fresh)
+    assert got.dropout.p == expected and bool(got.key == (new if through is tk.to_state_dict else old).key)
+    same(got.linear.weight, old.linear.weight)
+    assert report.dropped == ()
 
 
 # --------------------------------------------------------------------------------------------------------- what is said

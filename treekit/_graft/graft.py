@@ -49,6 +49,10 @@ def graft(
     above the outermost state are names like any other. A state that was restored as plain dicts is matched by name
     alone: if wrappers have changed, restore it into `old_optimizer.init(old_params)` first.
 
+    Python numbers are values like any other: the new tree gets the rate of a Dropout or a count of steps if the old one
+    has it, as from `equinox.tree_deserialise_leaves`. To keep a setting of the new model, name it in `fresh`. The
+    result of `to_state_dict` has no Python numbers, so with it the new tree keeps its own.
+
     Args:
         new: a tree of the new structure, fresh from its `__init__` or its optimizer's `init`. Leaves may be
             `jax.ShapeDtypeStruct`; those without an old value stay as they are.
@@ -82,8 +86,8 @@ def graft(
             `resize` does not return an array.
         ValueError: with `strict`, a leaf is left: the message lists these leaves, and the `fresh` and `rename` that
             accept them. The trees have no leaf in common, or only one has leaves; several old states are possible (the
-            message lists them); a pattern never applies, or its target does not exist; two leaves are renamed to one
-            path; or `resize` returns another shape.
+            message lists them); a pattern never applies, or its target does not exist (with `strict`, each of several;
+            else, all of them); two leaves are renamed to one path; or `resize` returns another shape.
 
     Warns:
         UserWarning: without `strict`, a list has more entries in one tree. They are matched by index, so a layer

@@ -236,7 +236,7 @@ def _is_outermost(x: Any) -> bool:
         return True
 
     def may_be_state(y: object) -> bool:  # Optax's EmptyState too, which has no fields
-        return isinstance(y, tuple) and type(y).__name__.endswith("State")
+        return issubclass(type(y), tuple) and type(y).__name__.endswith("State")
 
     fields = zip(x._fields, x, strict=True)
     holders = [name for name, y in fields if any(map(may_be_state, jtu.tree_leaves(y, is_leaf=may_be_state)))]
