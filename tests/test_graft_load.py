@@ -249,7 +249,7 @@ def test_another_number_of_layers_is_refused(count: int) -> None:
 
 
 def test_two_layers_of_one_index() -> None:
-    with pytest.raises(ValueError, match=r"rename maps layers\.01\.w and layers\.1\.w to one entry of layers\.w"):
+    with pytest.raises(ValueError, match=r"rename maps layers\.1\.w and layers\.01\.w to one name: layers\.w"):
         tk.graft(fresh(STACKED), LAYERS | {"layers.01.w": array(2, 3)}, rename=STACK)
 
 

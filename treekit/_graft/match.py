@@ -62,7 +62,9 @@ def _match_states(
         if leaf not in found:
             rivals, candidates = new_at[leaf.place], old_at.get(leaf.place, [])
             if _is_param(leaf) or _group(leaf) not in kinds or _keys(leaf) not in have_params:
-                labels = _comparable(_labels(leaf), set(map(_labels, rivals)), set(map(_labels, candidates)))
+                # Those with its label if both trees have that; else those with labels that only one tree has.
+                ours, theirs = set(map(_labels, rivals)), set(map(_labels, candidates))
+                labels = {_labels(leaf)} if _labels(leaf) in ours & theirs else ours ^ theirs
                 rivals = [x for x in rivals if _labels(x) in labels]
                 candidates = [x for x in candidates if _labels(x) in labels]
             elif leaf.state in kinds:
@@ -81,11 +83,6 @@ def _match_states(
                 sources[leaf.state].add(source.state)
                 sources[_group(leaf)].add(source.state)
                 moved.update([_group(leaf)] * (source.name != leaf.name))
-
-
-def _comparable(label: Names, new: set[Names], old: set[Names]) -> set[Names]:
-    """Return the label itself if both trees have it; else those that only one tree has."""
-    return {label} if label in new & old else new ^ old
 
 
 def _decide(

@@ -298,13 +298,11 @@ def sources_of(
             other = found.get(x.name)
             if other is None or other.rule is None:
                 found[x.name] = x
-            elif not (rule.lost and other.rule == rule):
-                raise ValueError(f"rename maps {leaf.name} and {other.origins[0].name} to one name: {x.name}")
-            elif clash := other.leaves.keys() & x.leaves.keys():
-                first = other.leaves[clash.pop()]
-                raise ValueError(f"rename maps {first.name} and {leaf.name} to one entry of {x.name}")
-            else:
+            elif rule.lost and other.rule == rule and other.leaves.keys().isdisjoint(x.leaves):
                 other.leaves |= x.leaves
+            else:
+                clash = next((other.leaves[i] for i in x.leaves if i in other.leaves), other.origins[0])
+                raise ValueError(f"rename maps {leaf.name} and {clash.name} to one name: {x.name}")
     return found
 
 
