@@ -691,7 +691,10 @@ def test_plain_dicts_for_states_are_matched_by_name_alone() -> None:
         assert not any(numbers(back))
 
 
-def test_a_class_that_both_trees_have_under_one_name_only() -> None:
+def test_states_of_two_classes_do_not_match() -> None:
+    other = {"a": OtherState(1.0, {"w": 1.0}), "b": state(1, "w")}
+    with pytest.raises(ValueError, match=r"'a\.\*\*' leads to b.count, which the new tree has in a state of another"):
+        tk.graft(other, other, rename={"a.**": "b.**"})
     with pytest.raises(ValueError, match=r"no leaf in common.* is in states of two classes\. .* rename full paths"):
         tk.graft(OtherState(jnp.float32(0), {"a": jnp.float32(0)}), state(1, "a"))
 

@@ -126,9 +126,10 @@ def graft(
     useful = {rule if strict else rule.pattern for rule, x in renamed if x in taken}
     for rule, x in renamed:
         if (rule if strict else rule.pattern) not in useful:
+            lacks = "has in a state of another class" if x.name in names else "does not have"
             raise ValueError(
-                f"rename: {rule.pattern!r} leads to {x.name or '(the root)'}, which the new tree does not have. The "
-                f"nearest paths: {nearest(x.name, names)}"
+                f"rename: {rule.pattern!r} leads to {x.name or '(the root)'}, which the new tree {lacks}. The nearest "
+                f"paths: {nearest(x.name, names)}"
             )
 
     values: dict[int, Any] = {}
