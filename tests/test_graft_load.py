@@ -331,10 +331,3 @@ def test_one_value_for_two_leaves_is_two_arrays() -> None:
         tree, _ = tk.graft(target, {"wte": jnp.ones(5)}, rename={"wte": ["embed", "head"]})
         assert tree["embed"] is not tree["head"]
         jax.jit(lambda tree: jax.tree.map(jnp.negative, tree), donate_argnums=0)(tree)
-
-
-def test_a_reference_is_loaded_as_its_array() -> None:
-    new: dict[str, Any] = {"r": jax.new_ref(jnp.ones(2)), "w": jnp.ones(2)}
-    tree, report = tk.graft(new, {name: 3 * x for name, x in tk.to_state_dict(new).items()})
-    assert isinstance(tree["r"], jax.Ref) and (tree["r"][...] == 3).all() and len(report.kept) == 2
-    assert (new["r"][...] == 1).all()
