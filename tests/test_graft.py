@@ -4,8 +4,9 @@ import io
 import re
 import subprocess
 import sys
+from collections import namedtuple
 from collections.abc import Callable
-from typing import Any, NamedTuple, assert_type
+from typing import Any, assert_type
 
 import equinox as eqx
 import jax
@@ -511,41 +512,14 @@ def test_the_warning_names_the_line_that_calls_graft() -> None:
 # ------------------------------------------------------------------------ states, as the core sees them: named tuples
 
 
-class CountState(NamedTuple):
-    count: Any
-    mu: Any
-
-
-class OtherState(NamedTuple):
-    count: Any
-    mu: Any
-
-
-class WrapState(NamedTuple):
-    steps: Any
-    inner_state: Any
-
-
-class StepsState(NamedTuple):
-    mini_step: Any
-    acc_grads: Any
-    inner_state: Any
-
-
-class CounterState(NamedTuple):
-    count: Any
-
-
-class GroupState(NamedTuple):
-    inner_states: Any
-
-
-class TraceState(NamedTuple):
-    trace: Any
-
-
-class ScaleState(NamedTuple):
-    scale: Any
+CountState = namedtuple("CountState", ("count", "mu"))
+OtherState = namedtuple("OtherState", ("count", "mu"))
+WrapState = namedtuple("WrapState", ("steps", "inner_state"))
+StepsState = namedtuple("StepsState", ("mini_step", "acc_grads", "inner_state"))
+CounterState = namedtuple("CounterState", ("count",))
+GroupState = namedtuple("GroupState", ("inner_states",))
+TraceState = namedtuple("TraceState", ("trace",))
+ScaleState = namedtuple("ScaleState", ("scale",))
 
 
 def state(by: float, *names: str) -> Any:
