@@ -86,8 +86,8 @@ def graft(
             `resize` does not return an array.
         ValueError: with `strict`, a leaf is left: the message lists these leaves, and the `fresh` and `rename` that
             accept them. The trees have no leaf in common, or only one has leaves; several old states are possible (the
-            message lists them); a pattern never applies, or its target does not exist (with `strict`, each of several;
-            else, all of them); two leaves are renamed to one path; or `resize` returns another shape.
+            message lists them); a pattern never applies, or none of its targets exists (with `strict`, one of them does
+            not); two leaves are renamed to one path; or `resize` returns another shape.
 
     Warns:
         UserWarning: without `strict`, a list has more entries in one tree. They are matched by index, so a layer
@@ -182,28 +182,26 @@ def graft(
 # -------------------------------------------------------------------------------------------------------- the arguments
 
 
+_MUST_BE = {
+    "fresh": "a pattern of new paths that keep their values, or a list of patterns, ['head.**']",
+    "rename": "a dict that maps old paths to new ones, {'body.**': 'encoder.**'}, to a list of new ones, or to None",
+    "convert": "a dict from patterns of new paths to functions of the old array, {'**.weight': lambda x: x.T}",
+    "resize": "a function of the new leaf and the old one, or a dict from patterns to such functions",
+}
+
+
 def _check_arguments(fresh: PyTree, rename: object, convert: object, resize: object) -> list[Pattern]:
     """Raise a TypeError if an argument has another type; return the patterns of `fresh`."""
-    if not isinstance(fresh, _PATTERN) and type(fresh) not in (list, tuple):
-        raise TypeError(
-            "fresh must be a pattern of new paths that keep their values, or a list of patterns, ['head.**']; found "
-            f"{describe_value(fresh)}"
-        )
-    if rename is not None and not (is_mapping(rename) and all(map(_is_rule, rename, rename.values()))):
-        raise TypeError(
-            "rename must be a dict that maps old paths to new ones, {'body.**': 'encoder.**'}, to a list of new ones, "
-            f"or to None; found {describe_value(rename)}"
-        )
-    if convert is not None and not (is_mapping(convert) and all(map(callable, convert.values()))):
-        raise TypeError(
-            "convert must be a dict from patterns of new paths to functions of the old array, "
-            f"{{'**.weight': lambda x: x.T}}; found {describe_value(convert)}"
-        )
-    if resize is not None and not all(map(callable, resize.values() if is_mapping(resize) else [resize])):
-        raise TypeError(
-            "resize must be a function of the new leaf and the old one, or a dict from patterns to such functions; "
-            f"found {describe_value(resize)}"
-        )
+    given = {"fresh": fresh, "rename": rename, "convert": convert, "resize": resize}
+    is_right = {
+        "fresh": isinstance(fresh, _PATTERN) or type(fresh) in (list, tuple),
+        "rename": rename is None or (is_mapping(rename) and all(map(_is_rule, rename, rename.values()))),
+        "convert": convert is None or (is_mapping(convert) and all(map(callable, convert.values()))),
+        "resize": resize is None or all(map(callable, resize.values() if is_mapping(resize) else [resize])),
+    }
+    for name, wanted in _MUST_BE.items():
+        if not is_right[name]:
+            raise TypeError(f"{name} must be {wanted}; found {describe_value(given[name])}")
     return list(map(check_pattern, [fresh] if isinstance(fresh, _PATTERN) else fresh))
 
 

@@ -38,7 +38,7 @@ class Grafted:
         new: a description of what the new tree has there.
         old: a description of what the old tree has, with its path if that differs, and how it was changed.
         strict: whether `strict=True` asks for it: neither for a Python number or a PRNG key that only the new tree has,
-            nor for a leaf that `rename` drops.
+            nor for a leaf that `rename` drops or carries over under other names.
     """
 
     path: str
