@@ -42,11 +42,7 @@ PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "swapped arguments": (layers(3), layers(4, 5.0), {}),
     "a layer more": (layers(4), layers(3, 5.0), {}),
     "a scale in each layer": (layers(12, 0.0, "w", "scale"), layers(12, 5.0, "w"), {}),
-    "a scale in some layers": (
-        layers(3) | {"x": [{"scale": zeros(1)}] * 2},
-        layers(3) | {"x": [{"scale": ones(1)}]},
-        {},
-    ),
+    "a scale in some": (layers(3) | {"x": [{"s": zeros(1)}] * 2}, layers(3) | {"x": [{"s": ones(1)}]}, {}),
     "names in a list": ({"l": {"0": 0, "norm": 0, "1": zeros(1)}}, {"l": {"0": 0, "norm": 0, "2": zeros(1)}}, {}),
     "another shape": ({"w": zeros(3), "b": zeros(2)}, {"w": ones(2), "b": ones(2)}, {}),
     "another dtype": ({"w": zeros(3), "b": zeros(2)}, {"w": ones(3, dtype=jnp.bfloat16), "b": ones(2)}, {}),
@@ -76,21 +72,6 @@ PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {"w": zeros(1), "v": zeros(1)},
         {"w": ones(1), "x": {"a": ones(1)}, "y": {"a": ones(1)}},
         {"rename": {"x.**": None}, "fresh": [re.compile("v")]},
-    ),
-    "a target that is missing": (
-        {"a": zeros(1), "b": zeros(1)},
-        {"t": ones(1), "b": ones(1)},
-        {"rename": {"t": ["a", "haed"]}},
-    ),
-    "a pattern of targets that is missing": (
-        {"a": {"w": zeros(1), "b": zeros(1)}},
-        {"t": {"w": ones(1), "b": ones(1)}},
-        {"rename": {"t.**": ["a.**", "haed.**"]}},
-    ),
-    "some targets are missing": (
-        {"a": {"w": zeros(1), "b": zeros(1)}, "c": {"w": zeros(1)}},
-        {"t": {"w": ones(1), "b": ones(1)}},
-        {"rename": {"t.**": ["a.**", "c.**"]}},
     ),
     "layers that cannot be stacked": (
         {"layers": {"w": zeros((3, 2)), "b": zeros((3, 2))}},
@@ -155,58 +136,27 @@ def test_what_the_error_suggests_accepts_what_is_left_and_changes_nothing_else(n
         assert all(f"\n  {path or '(the root)'} (" in str(caught.value) for path in left)
 
 
-def test_hundreds_of_leaves_are_not_all_listed() -> None:
-    new, old, _ = PAIRS["hundreds"]
-    with pytest.raises(
-        ValueError, match=r"(?s)\n  w\d+ \(f32\[1\]\)\n  and 200 more\nThe new tree has no place for:\n"
-    ):
-        tk.graft(new, old)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("a scale in each layer", {"fresh": ["layers.*.scale"]}),
-        ("a layer more", {"fresh": ["layers.3.**"]}),
-        ("another wrapper", {"fresh": ["mini_step", "gradient_step", "acc_grads.**"]}),
-        ("wildcards in keys", {"fresh": ["a[[]0]", "x[*]"], "rename": {"a0": None, "q[?]": None}}),
-        ("a target that is missing", {"rename": {"t": ["a"]}}),
-        ("a pattern of targets that is missing", {"rename": {"t.**": ["a.**"]}}),
-        ("some targets are missing", {"rename": {"t.b": ["a.b"], "t.**": ["a.**", "c.**"]}}),
-        ("a rename that leaves a buffer", {"rename": {"m.a.mask": None, "m.n": None, "m.**": "**"}}),
-        ("the root", {"fresh": ["**"]}),
-    ],
-)
-def test_what_is_suggested_is_short(name: str, expected: Any) -> None:
-    new, old, arguments = PAIRS[name]
-    with pytest.raises(ValueError, match="leaves are left") as caught:
-        tk.graft(new, old, **arguments)
-    assert suggested(caught.value) == expected
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         ("misspelt", r"no value for:\n  weight \(f32\[2\]\); the nearest names left over: weihgt\n"),
+        ("hundreds", r"(?s)\n  w\d+ \(f32\[1\]\)\n  and 200 more\nThe new tree has no place for:\n"),
         ("a layer more", r"The lengths of lists differ: layers \(new 4, old 3\)\. Their entries are matched by index"),
         ("swapped arguments", r"The lengths of lists differ: layers \(new 3, old 4\)\."),
         ("Equinox", r"The lengths of lists differ: layers \(new 4, old 3\)\."),
-        (
-            "another shape",
-            r"needs convert or resize, or another dtype, .* \(new \| old\):\n  w \(f32\[3\] \| f32\[2\]\)\n",
-        ),
-        (
-            "a target that is missing",
-            r"rename leads to names that the new tree does not have:\n  haed \(f32\[1\] at t\)\n",
-        ),
-        ("another class", r"that both trees have is in states of two classes\. From one to another, rename full paths"),
-        (
-            "a state as dicts",
-            r"has plain dicts for optimizer states, .* restore it into old_optimizer\.init\(old_params\)",
-        ),
+        ("another shape", r"another dtype, which needs cast=True \(new \| old\):\n  w \(f32\[3\] \| f32\[2\]\)\n"),
+        ("another class", r"both trees have is in states of two classes\. From one to another, rename full paths"),
+        ("a state as dicts", r"has plain dicts for optimizer states, .* restore it into old_optimizer\.init\(old_pa"),
+        # What is suggested is short.
+        ("a scale in each layer", r'pass\n  fresh=\["layers\.\*\.scale"\],$'),
+        ("a layer more", r'pass\n  fresh=\["layers\.3\.\*\*"\],$'),
+        ("another wrapper", r'pass\n  fresh=\["mini_step", "gradient_step", "acc_grads\.\*\*"\],$'),
+        ("wildcards in keys", r'\n  fresh=\["a\[\[\]0\]", "x\[\*\]"\],\n  rename=\{"a0": None, "q\[\?\]": None\},$'),
+        ("a rename that leaves a buffer", r'  rename=\{"m\.a\.mask": None, "m\.n": None, "m\.\*\*": "\*\*"\},$'),
+        ("the root", r'pass\n  fresh=\["\*\*"\],$'),
     ],
 )
-def test_what_else_the_error_says(name: str, said: str) -> None:
+def test_what_the_error_says(name: str, said: str) -> None:
     new, old, arguments = PAIRS[name]
     with pytest.raises(ValueError, match=said):
         tk.graft(new, old, **arguments)
@@ -217,51 +167,17 @@ def test_what_else_the_error_says(name: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     "fresh",
-    [
-        "head.**",
-        ["head.w", "head.b"],
-        ("**.w", "head.b"),
-        re.compile(r"head\..*"),
-        [re.compile("head.[wb]")],
-    ],
+    # Patterns may overlap.
+    ["head.**", ["head.w", "head.b", "**.w"], ("**.w", "head.b"), re.compile(r"head\..*"), [re.compile("head.[wb]")]],
 )
 def test_fresh_keeps_new_values_and_uses_the_old_ones(fresh: Any) -> None:
     """One statement replaces a head, whether or not it has another shape."""
     new: Any = {"body": zeros(1), "head": {"w": zeros(3), "b": zeros(2)}}
-    for old in (
-        {"body": ones(1), "head": {"w": ones(2), "b": ones(2)}},
-        {"body": ones(1)},
-    ):
+    for old in ({"body": ones(1), "head": {"w": ones(2), "b": ones(2)}}, {"body": ones(1)}):
         got, report = tk.graft(new, old, fresh=fresh)
         assert got["head"]["w"] is new["head"]["w"] and got["head"]["b"] is new["head"]["b"]
         assert float(got["body"][0]) == 1
         assert [row.path for row in report.fresh] == ["head.b", "head.w"] and report.dropped == report.refused == ()
-
-
-@pytest.mark.parametrize(
-    ("fresh", "error", "message"),
-    [
-        ("haed", ValueError, r"^fresh: 'haed' matches no leaf of the new tree\. The nearest paths: head, body"),
-        (["head", "body.w"], ValueError, r"^fresh: 'body\.w' matches no leaf of the new tree"),
-        (re.compile("hea"), ValueError, r"^fresh: 'hea' matches no leaf of the new tree"),  # the whole path
-        ("", ValueError, "a pattern must not be empty"),
-        ({"head": None}, TypeError, r"fresh must be a pattern of new paths .* or a list of patterns, .*found \{'head'"),
-        (None, TypeError, r"fresh must be a pattern .* found None"),
-        (3, TypeError, r"fresh must be a pattern .* found 3"),
-        ([3], TypeError, r"a pattern must be a string such as .* found 3"),
-        (lambda path: True, TypeError, r"fresh must be a pattern .* found <function"),
-    ],
-)
-def test_what_fresh_may_not_be(fresh: Any, error: Any, message: str) -> None:
-    unchecked: Any = tk.graft
-    new = {"body": zeros(1), "head": zeros(1)}
-    for strict in (True, False):
-        with pytest.raises(error, match=message):
-            unchecked.__wrapped__(new, {"body": ones(1)}, fresh=fresh, strict=strict)
-
-
-def test_patterns_of_fresh_may_overlap() -> None:
-    tk.graft({"a": zeros(1), "b": zeros(1)}, {"b": ones(1)}, fresh=["a", "**a", re.compile("a")])
 
 
 def test_fresh_in_a_state() -> None:

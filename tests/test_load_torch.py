@@ -156,21 +156,6 @@ def test_convolutions_and_batch_norms_in_nnx() -> None:
     close(evaluated(FILE["conv.images"].transpose(0, 2, 3, 1)), FILE["conv.out"])
 
 
-@pytest.mark.parametrize("forgotten", ["fc.kernel", "**.kernel"])
-def test_a_forgotten_transpose_of_a_square_array_is_the_readers_own_mistake(forgotten: str) -> None:
-    """Shapes do not show it; those that are not square do."""
-    convert: dict[str, Any] = {"fc.kernel": np.transpose, "**.kernel": lambda x: x.transpose(2, 3, 1, 0)}
-    del convert[forgotten]
-    new = ConvNNX()
-    if forgotten == "fc.kernel":
-        with pytest.raises(ValueError, match=r"`convert` of graft, at fc.kernel|axes don't match") as caught:
-            tk.graft(new, CONV, rename=NNX, convert=convert, strict=False)
-        assert "at fc.kernel, on f32[4,4](numpy)" in caught.value.__notes__[0]
-    else:
-        _, report = tk.graft(new, CONV, rename=NNX, convert=convert, strict=False)
-        assert [row.path for row in report.refused] == ["conv1.kernel", "down.0.kernel"]
-
-
 # ------------------------------------------------------------ fused and tied arrays, a list of layers: a node, for scan
 
 

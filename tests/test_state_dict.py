@@ -130,11 +130,14 @@ def test_what_files_do_not_have_is_left_out() -> None:
 
 
 def test_a_reference_is_the_array_that_it_refers_to() -> None:
-    found = tk.to_state_dict({"count": jax.new_ref(jnp.arange(3.0)), "w": jnp.ones(2)})
-    np.testing.assert_array_equal(found["count"], np.arange(3.0))
-    new = {"count": jnp.zeros(3), "w": jnp.zeros(2)}
-    got, _ = tk.graft(new, {"count": jax.new_ref(jnp.arange(3.0)), "w": jnp.ones(2)})
-    np.testing.assert_array_equal(got["count"], np.arange(3.0))
+    tree: dict[str, Any] = {"r": jax.new_ref(jnp.arange(3.0)), "w": jnp.ones(2)}
+    for old in (tree, tk.to_state_dict(tree)):
+        news: list[Any] = [{"r": x, "w": jnp.zeros(2)} for x in (jnp.zeros(3), jax.new_ref(jnp.zeros(3)))]
+        for new in news:
+            got, report = tk.graft(new, old)
+            assert type(got["r"]) is type(new["r"]) and len(report.kept) == 2
+            np.testing.assert_array_equal(got["r"][...], np.arange(3.0))
+            assert not new["r"][...].any()
 
 
 def test_values_must_not_be_traced() -> None:

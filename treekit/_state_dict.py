@@ -25,7 +25,8 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
         arrays are NumPy arrays on the host, in C order, as `safetensors` and `np.savez` need them. An array that is
         sharded over several processes, none of which has all of its values, is returned unchanged, and so is a
         `jax.ShapeDtypeStruct`. A `jax.Ref` is saved as the array that it refers to. Python numbers, functions, strings
-        and typed PRNG keys are left out, since files of arrays cannot have them: save `jax.random.key_data` of a key.
+        and typed PRNG keys are left out, since files of arrays cannot have them; `graft` keeps those of the new tree.
+        Save a number as an array, and `jax.random.key_data` of a key.
 
     Raises:
         TypeError: an array is traced.

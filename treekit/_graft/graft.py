@@ -15,8 +15,8 @@ from treekit._base.key_path import Pattern, PatternSet, check_pattern, matches, 
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
-from treekit._graft.match import match, nothing_in_common, plain_states
-from treekit._graft.names import Convert, Leaf, Part, RenamedTree, Targets, Value, leaves_of
+from treekit._graft.match import hints, match
+from treekit._graft.names import Convert, Leaf, Source, Targets, Value, leaves_of, rules_of, sources_of
 from treekit._graft.report import Grafted, GraftReport, check_strict, other_lengths
 
 T = TypeVar("T")
@@ -48,6 +48,10 @@ def graft(
     parameter, and the label if both trees have it. Therefore, a parameter keeps its moments in another wrapper. Keys
     above the outermost state are names like any other. A state that was restored as plain dicts is matched by name
     alone: if wrappers have changed, restore it into `old_optimizer.init(old_params)` first.
+
+    Python numbers are values like any other: the new tree gets the rate of a Dropout or a count of steps if the old one
+    has it, as from `equinox.tree_deserialise_leaves`. To keep a setting of the new model, name it in `fresh`. The
+    result of `to_state_dict` has no Python numbers, so with it the new tree keeps its own.
 
     Args:
         new: a tree of the new structure, fresh from its `__init__` or its optimizer's `init`. Leaves may be
@@ -82,8 +86,8 @@ def graft(
             `resize` does not return an array.
         ValueError: with `strict`, a leaf is left: the message lists these leaves, and the `fresh` and `rename` that
             accept them. The trees have no leaf in common, or only one has leaves; several old states are possible (the
-            message lists them); a pattern never applies, or its target does not exist; two leaves are renamed to one
-            path; or `resize` returns another shape.
+            message lists them); a pattern never applies, or none of its targets exists (with `strict`, one of them does
+            not); two leaves are renamed to one path; or `resize` returns another shape.
 
     Warns:
         UserWarning: without `strict`, a list has more entries in one tree. They are matched by index, so a layer
@@ -102,75 +106,72 @@ def graft(
     step    dropped  nothing | f32[], which rename drops
     body.w  kept     f32[3,2] | f32[2,3] at encoder.w, converted
     """
-    _check_arguments(rename, convert, resize)
-    keeps = _patterns_of(fresh)
+    patterns = _check_arguments(fresh, rename, convert, resize)
     new_leaves, old_leaves = leaves_of(new), leaves_of(old, is_old=True)
     if bool(new_leaves) != bool(old_leaves):
         side, tree = ("old", old) if new_leaves else ("new", new)
         raise ValueError(
             f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}"
         )
-    names = [leaf.name for leaf in new_leaves]
-    own = _chosen("fresh", dict.fromkeys(keeps, True), names)
+    names, old_names = ([leaf.name for leaf in leaves] for leaves in (new_leaves, old_leaves))
+    own = _chosen("fresh", dict.fromkeys(patterns, True), names)
     converts, resizes = _chosen("convert", convert, names), _chosen("resize", resize, names)
     rename = rename or {}
-    firsts = _first_matches("rename", list(rename), [leaf.name for leaf in old_leaves], "old")
-    renamed = RenamedTree(new_leaves, old_leaves, rename, firsts)
-    sources = match(new_leaves, renamed, {leaf for leaf in new_leaves if own[leaf.name]})
-    taken = {x for found in sources.values() for x in found}
-    used = {origin for x in taken for origin in x.origins}
-    useful = {x.rule.pattern for x in renamed.derived if x.rule and not used.isdisjoint(x.origins)}
-    for x in renamed.derived:
-        if x.rule and x.rule.pattern not in useful:
+    rules = _chosen("rename", {x: rules_of(x, targets) for x, targets in rename.items()}, old_names, "old")
+    sources = sources_of(old_leaves, rules, new_leaves)
+    found = match(new_leaves, sources, {leaf for leaf in new_leaves if own[leaf.name]})
+    taken = {x for xs in found.values() for x in xs}
+    used = {leaf for x in taken for leaf in x.origins}
+    renamed = [(x.rule, x) for x in sources.values() if x.rule]
+    useful = {rule if strict else rule.pattern for rule, x in renamed if x in taken}
+    for rule, x in renamed:
+        if (rule if strict else rule.pattern) not in useful:
+            lacks = "has in a state of another class" if x.name in names else "does not have"
             raise ValueError(
-                f"rename: {x.rule.pattern!r} leads to {x.name or '(the root)'}, which the new tree does not have. The "
-                f"nearest paths: {nearest(x.name, names)}"
+                f"rename: {rule.pattern!r} leads to {x.name or '(the root)'}, which the new tree {lacks}. The nearest "
+                f"paths: {nearest(x.name, names)}"
             )
-    if new_leaves and not sources:
-        raise ValueError(nothing_in_common(new_leaves, old_leaves))
-    for parts in renamed.unstacked:
-        *entries, beyond = parts
-        fits = beyond not in taken and taken.issuperset(entries)
-        for x in parts:
-            x.fits = fits
 
     values: dict[int, Any] = {}
     rows: list[Grafted] = []
     ids: set[int] = set()
     for leaf in new_leaves:
-        f, source = converts[leaf.name], sources[leaf][0] if leaf in sources else None
+        f, source, is_own = converts[leaf.name], found.get(leaf, [None])[0], own[leaf.name]
         said = "nothing"
         if source is not None:
-            at = f" at {source.source}" if source.source != leaf.name else ""
-            said = f"{source}{at}{', which is not used' if own[leaf.name] else ', converted' if f else ''}"
-        if source is None or own[leaf.name]:
-            rows.append(Grafted(leaf.name, "fresh", str(leaf), said, leaf.is_asked and not own[leaf.name]))
+            at = f" at {source.path}" if source.path != leaf.name else ""
+            said = f"{source}{at}{', which is not used' if is_own else ', converted' if f else ''}"
+        if source is None or is_own:
+            rows.append(Grafted(leaf.name, "fresh", str(leaf), said, leaf.is_asked and not is_own))
             continue
         value = _carry(leaf, source, f, resizes[leaf.name], cast, ids)
         if value is not None:
             values[leaf.index] = value
         rows.append(Grafted(leaf.name, "refused" if value is None else "kept", str(leaf), said))
     rows += [
-        Grafted(x.name, "missing", "nothing", f"{x} at {x.source}")
-        for x in renamed.derived
-        if x not in taken and not (isinstance(x, Part) and x.is_stacked) and all(y in used for y in x.origins)
+        Grafted(x.name, "missing", "nothing", f"{x} at {x.path}", strict=False)
+        for x in sources.values()
+        if x not in taken and x.entry is None and used.issuperset(x.origins)
     ]
     unused = [leaf for leaf in old_leaves if leaf not in used]
     for leaf in unused:
-        is_dropped = leaf in renamed.excluded
+        is_dropped = rules[leaf.name] == []
         said = f"{leaf}{', which rename drops' * is_dropped}"
         rows.append(Grafted(leaf.name, "dropped", "nothing", said, not is_dropped))
     report = GraftReport(rows)
 
-    lacking = [leaf for leaf in new_leaves if leaf not in sources and leaf.is_asked and not own[leaf.name]]
-    placed = {origin for x in (*renamed.leaves.values(), *renamed.exact.values()) for origin in x.origins}
-    hint = other_lengths(sources, lacking, [leaf for leaf in unused if leaf in placed])
+    lacking = [leaf for leaf in new_leaves if leaf not in found and leaf.is_asked and not own[leaf.name]]
+    placed = {leaf for x in sources.values() for leaf in x.origins}
+    unused = [leaf for leaf in unused if leaf in placed]
+    more = hints(lacking, unused, any(leaf.state for leaf in old_leaves))
+    if new_leaves and not found:
+        near = f"{old_names[0] or '(the root)'}. The nearest new paths: {nearest(old_names[0], names)}. Use rename."
+        raise ValueError(" ".join(["the trees have no leaf in common. Old:", near, *more]))
+    lengths = other_lengths(found, lacking, used, unused)
     if strict:
-        check_strict(
-            report, old_leaves, keeps, renamed, [f"The {hint}"] * bool(hint) + plain_states(lacking, old_leaves)
-        )
-    elif hint:
-        warnings.warn(f"graft: {hint}", stacklevel=2)
+        check_strict(report, old_names, patterns, rename, [*[f"The {lengths}"] * bool(lengths), *more])
+    elif lengths:
+        warnings.warn(f"graft: {lengths}", stacklevel=2)
     leaves, treedef = jtu.tree_flatten(new)
     for i, value in values.items():
         leaves[i] = untyped.new_ref(jnp.asarray(value)) if isinstance(leaves[i], jax.Ref) else value
@@ -181,23 +182,27 @@ def graft(
 # -------------------------------------------------------------------------------------------------------- the arguments
 
 
-def _check_arguments(rename: object, convert: object, resize: object) -> None:
-    if rename is not None and not (is_mapping(rename) and all(map(_is_rule, rename, rename.values()))):
-        raise TypeError(
-            "rename must be a dict that maps old paths to new ones, {'body.**': 'encoder.**'}, to a list of new ones, "
-            f"or to None; found {describe_value(rename)}"
-        )
-    if convert is not None and not (is_mapping(convert) and all(map(callable, convert.values()))):
-        raise TypeError(
-            "convert must be a dict from patterns of new paths to functions of the old array, "
-            f"{{'**.weight': lambda x: x.T}}; found {describe_value(convert)}"
-        )
-    functions = resize.values() if is_mapping(resize) else [resize]
-    if resize is not None and not all(map(callable, functions)):
-        raise TypeError(
-            "resize must be a function of the new leaf and the old one, or a dict from patterns to such functions; "
-            f"found {describe_value(resize)}"
-        )
+_MUST_BE = {
+    "fresh": "a pattern of new paths that keep their values, or a list of patterns, ['head.**']",
+    "rename": "a dict that maps old paths to new ones, {'body.**': 'encoder.**'}, to a list of new ones, or to None",
+    "convert": "a dict from patterns of new paths to functions of the old array, {'**.weight': lambda x: x.T}",
+    "resize": "a function of the new leaf and the old one, or a dict from patterns to such functions",
+}
+
+
+def _check_arguments(fresh: PyTree, rename: object, convert: object, resize: object) -> list[Pattern]:
+    """Raise a TypeError if an argument has another type; return the patterns of `fresh`."""
+    given = {"fresh": fresh, "rename": rename, "convert": convert, "resize": resize}
+    is_right = {
+        "fresh": isinstance(fresh, _PATTERN) or type(fresh) in (list, tuple),
+        "rename": rename is None or (is_mapping(rename) and all(map(_is_rule, rename, rename.values()))),
+        "convert": convert is None or (is_mapping(convert) and all(map(callable, convert.values()))),
+        "resize": resize is None or all(map(callable, resize.values() if is_mapping(resize) else [resize])),
+    }
+    for name, wanted in _MUST_BE.items():
+        if not is_right[name]:
+            raise TypeError(f"{name} must be {wanted}; found {describe_value(given[name])}")
+    return list(map(check_pattern, [fresh] if isinstance(fresh, _PATTERN) else fresh))
 
 
 def _is_rule(pattern: object, target: PyTree) -> bool:
@@ -205,35 +210,19 @@ def _is_rule(pattern: object, target: PyTree) -> bool:
     return isinstance(pattern, str) and (target is None or all(isinstance(x, str) for x in targets))
 
 
-def _patterns_of(fresh: PyTree) -> list[Pattern]:
-    is_one = isinstance(fresh, _PATTERN)
-    if not is_one and type(fresh) not in (list, tuple):
-        raise TypeError(
-            "fresh must be a pattern of new paths that keep their values, or a list of patterns, ['head.**']; found "
-            f"{describe_value(fresh)}"
-        )
-    return [check_pattern(x) for x in ([fresh] if is_one else fresh)]
-
-
-def _chosen(argument: str, given: object, names: list[str]) -> dict[str, Any]:
-    """Return for each leaf what the first pattern that matches it is mapped to, or None."""
-    if not is_mapping(given):
-        return dict.fromkeys(names, given)
-    patterns = list(map(check_pattern, given))
-    found = _first_matches(argument, patterns, names, "new")
-    return {name: None if i is None else given[patterns[i]] for name, i in zip(names, found, strict=True)}
-
-
-def _first_matches(argument: str, patterns: Sequence[Pattern], names: Sequence[str], side: str) -> list[int | None]:
-    """Return for each name the index of the first pattern that matches it, or None.
+def _chosen(argument: str, given: object, names: Sequence[str], side: str = "new") -> dict[str, Any]:
+    """Return for each leaf what the first pattern that matches it is mapped to, or None.
 
     Raises:
         ValueError: a pattern matches no name, or decides about none. Patterns of `fresh` may overlap.
     """
-    found = list(map(PatternSet(patterns).first, names))
-    for i in sorted(set(range(len(patterns))).difference(found)):
+    if not is_mapping(given):
+        return dict.fromkeys(names, given)
+    patterns = list(map(check_pattern, given))
+    found = dict(zip(names, map(PatternSet(patterns).first, names), strict=True))
+    for i in sorted(set(range(len(patterns))).difference(found.values())):
         text = pattern_text(patterns[i])
-        earlier = {first for first, name in zip(found, names, strict=True) if matches(patterns[i], name)}
+        earlier = {first for name, first in found.items() if matches(patterns[i], name)}
         if not earlier:
             raise ValueError(
                 f"{argument}: {text!r} matches no leaf of the {side} tree. The nearest paths: {nearest(text, names)}"
@@ -244,13 +233,15 @@ def _first_matches(argument: str, patterns: Sequence[Pattern], names: Sequence[s
                 f"{argument}: {text!r} decides about no leaf, since earlier patterns match all leaves that it matches: "
                 f"{listed}. Put it before them"
             )
-    return found
+    return {name: None if i is None else given[patterns[i]] for name, i in found.items()}
 
 
 # ----------------------------------------------------------------------------------------------------------- the values
 
 
-def _carry(leaf: Leaf, source: Leaf, convert: Convert | None, resize: Resize | None, cast: bool, used: set[int]) -> Any:
+def _carry(
+    leaf: Leaf, source: Source, convert: Convert | None, resize: Resize | None, cast: bool, used: set[int]
+) -> Any:
     """Return the old value with the shape and dtype of the new leaf, or None if it is refused.
 
     Args:

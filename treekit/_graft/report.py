@@ -4,15 +4,15 @@ import dataclasses
 import glob
 import json
 import re
-from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from treekit._base.key_path import Pattern, PatternSet, listed, match_glob, nearest
+from treekit._base.key_path import Pattern, PatternSet, listed, nearest
 from treekit._base.table import as_table, in_colours
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
-from treekit._graft.names import Leaf, RenamedTree, Targets
+from treekit._graft.names import Leaf, State, Targets
 
 _LISTED = 100  # leaves of one kind that an error lists
 _WITH_NEAREST = 10  # of these, those with the nearest names
@@ -23,7 +23,6 @@ _TITLES: dict[str, str] = {
     "fresh": "The old tree has no value for:",
     "refused": "Another shape, which needs convert or resize, or another dtype, which needs cast=True (new | old):",
     "dropped": "The new tree has no place for:",
-    "missing": "rename leads to names that the new tree does not have:",
 }
 
 
@@ -39,7 +38,7 @@ class Grafted:
         new: a description of what the new tree has there.
         old: a description of what the old tree has, with its path if that differs, and how it was changed.
         strict: whether `strict=True` asks for it: neither for a Python number or a PRNG key that only the new tree has,
-            nor for a leaf that `rename` drops.
+            nor for a leaf that `rename` drops or carries over under other names.
     """
 
     path: str
@@ -97,21 +96,25 @@ class GraftReport(tuple[Grafted, ...]):
 
 
 def check_strict(
-    report: GraftReport, old: Sequence[Leaf], fresh: Sequence[Pattern], renamed: RenamedTree, hints: Sequence[str]
+    report: GraftReport,
+    old: Iterable[str],
+    fresh: Sequence[Pattern],
+    rename: Mapping[str, Targets],
+    hints: Sequence[str],
 ) -> None:
     """Raise a ValueError unless every leaf of both trees is used; it lists the others, and what would accept them.
 
     Args:
         report: what became of each leaf.
-        old: the leaves of the old tree.
+        old: the names of the leaves of the old tree.
         fresh: the patterns of new leaves that keep their values.
-        renamed: the old leaves, with the names that `rename` gives them.
+        rename: as in `graft`.
         hints: what else to say.
     """
     left = {kind: [row for row in report if row.kind == kind and row.strict] for kind in _TITLES}
     if not any(left.values()):
         return
-    lacking, refused, unused = ([row.path for row in left[kind]] for kind in ("fresh", "refused", "dropped"))
+    lacking, refused, unused = ([row.path for row in rows] for rows in left.values())
     lines = ["graft: leaves are left. Pass strict=False for a report instead of this error."]
     for kind, rows in left.items():
         lines += [_TITLES[kind]] * bool(rows)
@@ -122,15 +125,11 @@ def check_strict(
             lines.append(f"  {row.path or '(the root)'} ({sides}){near}")
         lines += [f"  and {len(rows) - _LISTED} more"] * (len(rows) > _LISTED)
     lines += hints
-    there = set(unused)
-    if there.intersection(lacking):
-        lines += ["A name that both trees have is in states of two classes. From one to another, rename full paths."]
     lines += ["If a name has changed, pass rename={old: new}. To keep these new values and drop these old ones, pass"]
     keep = cover([*lacking, *refused], [row.path for row in report.kept])
-    drop = cover(unused, [leaf.name for leaf in old if leaf.name not in there])
+    drop = cover(unused, set(old).difference(unused))
     lines += [f"  fresh={_literal([*fresh, *keep])},"] * bool(keep)
-    given = _without(renamed, {row.path for row in left["missing"]})
-    lines += [f"  rename={_literal(dict.fromkeys(drop) | given)},"] * bool(drop or left["missing"])
+    lines += [f"  rename={_literal(dict.fromkeys(drop) | dict(rename))},"] * bool(drop)
     raise ValueError("\n".join(lines))
 
 
@@ -143,61 +142,36 @@ def _literal(x: PyTree) -> str:
     return json.dumps(x, ensure_ascii=False) if isinstance(x, str) else repr(x)
 
 
-def cover(names: Sequence[str], others: Sequence[str]) -> list[str]:
+def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
     """Return globs that match all of these names, and none of the others."""
 
-    def above(name: str) -> list[str]:
+    def wider(name: str) -> list[str]:
+        """Return globs that match a name and others, the widest first; a `*` stands for the layers of a model."""
         parts = glob.escape(name).split(".")
-        return [".".join((*parts[:i], "**")) for i in range(1, len(parts) + 1)]
+        above = [".".join((*parts[:i], "**")) for i in range(len(parts) + 1)]
+        globs = [x for each in above[:-1] for x in (each, _INDEX.sub("*", each))]
+        return [*globs, _INDEX.sub("*", ".".join(parts)), above[-1]]
 
-    taken, count = (Counter(each for name in xs for each in above(name)) for xs in (others, names))
-    globs: list[str] = []
+    globs = list(dict.fromkeys(each for name in names for each in wider(name)))
+    patterns = PatternSet(globs)
+    wrong, count = (Counter(globs[i] for name in xs for i in patterns.place(name).ends) for xs in (others, names))
+    found: dict[str, None] = {}
     for name in names:
-        widest = next((each for each in above(name) if not taken[each]), "")
-        globs.append(widest if count[widest] > 1 else glob.escape(name) or "**")
-    # One `*` for the layers of a model, if that matches nothing else.
-    starred = [_INDEX.sub("*", each) for each in globs]
-    patterns = PatternSet(starred)
-    wrong = {starred[i] for name in others for i in patterns.place(name).ends}
-    several = Counter(_INDEX.sub("*", each) for each in set(globs))
-    return list(
-        dict.fromkeys(
-            each if many in wrong or several[many] == 1 else many for each, many in zip(globs, starred, strict=True)
-        )
-    )
+        useful = (each for each in wider(name) if count[each] > 1 and not wrong[each])
+        found[next(useful, glob.escape(name) or "**")] = None
+    return list(found)
 
 
-def _without(renamed: RenamedTree, missing: Container[str]) -> dict[str, Targets]:
-    """Return the argument `rename` without the targets that lead to these names."""
-    there: dict[str, list[str]] = defaultdict(list)
-    for leaf in renamed.derived:
-        if leaf.name not in missing:
-            there[leaf.source].append(leaf.name)
-    useful = {leaf.rule for leaf in renamed.derived if leaf.name not in missing}
-    useless = {leaf.rule[:2] for leaf in renamed.derived if leaf.rule and leaf.rule not in useful}
-    given: dict[str, Targets] = {
-        pattern: targets
-        if targets is None or isinstance(targets, str)
-        else [x for x in targets if (pattern, x) not in useless]
-        for pattern, targets in renamed.rename.items()
-    }
-    special: dict[str, Targets] = {
-        leaf.source: there[leaf.source] for leaf in renamed.derived if leaf.name in missing and leaf.rule in useful
-    }
-    return special | given | special
-
-
-def other_lengths(sources: Mapping[Leaf, Sequence[Leaf]], new: Iterable[Leaf], old: Iterable[Leaf]) -> str:
+def other_lengths(new: Iterable[Leaf], lacking: Iterable[Leaf], old: Iterable[Leaf], unused: Iterable[Leaf]) -> str:
     """Say which lists end with entries that are left, in one of the trees; "" if no list does.
 
     Args:
-        sources: the old leaves of new ones.
-        new: the new leaves that are left.
-        old: the old leaves that are left.
+        new: the new leaves that have old values.
+        lacking: the new leaves that are left.
+        old: the old leaves that are used.
+        unused: the old leaves that are left.
     """
-    # Where `rename` stacks or unstacks, it says which axis is the list.
-    matched = [(leaf, xs[0]) for leaf, xs in sources.items() if not xs[0].is_stacked]
-    longer, shorter = _ends(new, matched), _ends(old, [(x.origins[0], x) for _, x in matched])
+    longer, shorter = _ends(lacking, new), _ends(unused, old)
     if not (longer or shorter):
         return ""
     lengths = [f"{name or 'the root'} (new {n}, old {end})" for name, (n, end) in longer.items()]
@@ -214,37 +188,23 @@ def other_lengths(sources: Mapping[Leaf, Sequence[Leaf]], new: Iterable[Leaf], o
     )
 
 
-def _ends(left: Iterable[Leaf], matched: Sequence[tuple[Leaf, Leaf]]) -> dict[str, tuple[int, int]]:
-    """Return the lists of which entries at the end are left: their lengths with these, and without them.
-
-    Args:
-        left: the leaves that are left.
-        matched: the other leaves of the same tree, and where `rename` has put the old leaf of each.
-    """
-    alike: set[tuple[tuple[str, str], str]] = set()
-    last: dict[tuple[str, str], tuple[int, bool]] = {}
-    for leaf, source in matched:
-        origin = source.origins[0]
-        match = match_glob(source.rule.pattern, origin.name) if source.rule else None
-        spans = match.regs[1:] if match else ()
-        starts = [x.start() + len(origin.name) - len(origin.below) for x in _INDEX.finditer(origin.below)]
-        for position, (where, i, rest) in enumerate(_entries(leaf)):
-            # Whether `rename` reaches the index: `layers.1.**` and `layers.**` do, `**` does not.
-            start = starts[position] if match and position < len(starts) else None
-            is_named = start is not None and not any(begin < start < end for begin, end in spans)
-            alike.add((where, rest))
-            last[where] = max((i, is_named), last.get(where, (0, False)))
+def _ends(left: Iterable[Leaf], matched: Iterable[Leaf]) -> dict[str, tuple[int, int]]:
+    """Return the lists of which entries at the end are left: their lengths with these, and without them."""
+    alike: set[tuple[State | None, str, str]] = set()
+    last: dict[tuple[State | None, str], int] = {}
+    for leaf in matched:
+        for name, i, rest in _entries(leaf):
+            alike.add((leaf.state, name, rest))
+            last[leaf.state, name] = max(i, last.get((leaf.state, name), 0))
     found: dict[str, tuple[int, int]] = {}
     for leaf in left:
-        for where, i, rest in _entries(leaf):
-            end, is_named = last.get(where, (i, True))
-            if (where, rest) in alike and i > end and not is_named:
-                found[where[1]] = max(i + 1, found.get(where[1], (0, 0))[0]), end + 1
+        for name, i, rest in _entries(leaf):
+            if (leaf.state, name, rest) in alike and i > last[leaf.state, name]:
+                found[name] = max(i + 1, found.get(name, (0, 0))[0]), last[leaf.state, name] + 1
     return found
 
 
-def _entries(leaf: Leaf) -> Iterator[tuple[tuple[str, str], int, str]]:
+def _entries(leaf: Leaf) -> Iterator[tuple[str, int, str]]:
     """Return the lists around a leaf in its state, with its index in each, and its name below that."""
     for match in _INDEX.finditer(leaf.below):
-        list_name = leaf.below[: match.start()].removesuffix(".")
-        yield (leaf.state.name if leaf.state else "", list_name), int(match[0]), leaf.below[match.end() :]
+        yield leaf.below[: match.start()].removesuffix("."), int(match[0]), leaf.below[match.end() :]
