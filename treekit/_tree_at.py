@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
-from treekit._base.describe import count, describe_value
+from treekit._base.describe import check_bool, count, describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import listed
 from treekit._base.types import LeafPredicate, PyTree
@@ -91,8 +91,8 @@ def tree_at(
             nodes, and you passed `replace`; a function returns something that is not a node of the tree, such as a
             static field, the same node twice, or one of several None; it depends on the leaves; `replace` has another
             length; or you passed both or neither of `replace` and `replace_fn`.
-        TypeError: `where` is or returns a sequence, and `replace` is not one; or `where` or `replace_fn` is something
-            else.
+        TypeError: `where` is or returns a sequence, and `replace` is not one; or `where`, `replace_fn` or `strict` is
+            something else.
 
     Source: the contract of `equinox.tree_at`, for functions.
 
@@ -103,6 +103,7 @@ def tree_at(
     >>> tree_at("**.bias", {"layers": [{"bias": 1}, {"bias": 2}]}, replace_fn=lambda bias: 10 * bias)
     {'layers': [{'bias': 10}, {'bias': 20}]}
     """
+    check_bool("strict", strict)
     if (replace is _MISSING) == (replace_fn is _MISSING):
         raise ValueError("tree_at takes exactly one of replace and replace_fn")
     if not (replace_fn is _MISSING or callable(replace_fn)):
@@ -165,6 +166,7 @@ def tree_find(
     >>> tree_find({"layers": [{"w": 1}, {"w": 3}]}, "layers.*")
     {'layers.0': {'w': 1}, 'layers.1': {'w': 3}}
     """
+    check_bool("strict", strict)
     if is_selector(where):
         return by_name((x.name, x.node) for x in select(where, tree, is_leaf, strict=strict))
     function: Any = where

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
+import jax
+
 from treekit._base.describe import describe_value, with_article
 from treekit._base.jax import jtu
 from treekit._base.key_path import (
@@ -159,8 +161,9 @@ def _nothing(given: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
 
 def no_instance(cls: type[Any], nodes: Iterable[object]) -> str:
     """Say for an error that a tree, which has these nodes and leaves, has no instance of a class."""
-    classes = sorted({type(node).__qualname__ for node in nodes})
-    return f"the tree has no instance of {cls.__qualname__}. It has instances of {', '.join(classes)}"
+    kinds = {"jax.Array" if isinstance(x, jax.Array) else type(x).__qualname__ for x in nodes if x is not None}
+    found = f"It has instances of {', '.join(sorted(kinds))}" if kinds else "It is empty"
+    return f"the tree has no instance of {cls.__qualname__}. {found}"
 
 
 def walk(x: Any, name: str = "", is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
