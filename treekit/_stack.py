@@ -50,9 +50,9 @@ def tree_stack(trees: Iterable[T]) -> T:
     >>> stacked["w"].shape, stacked["f"]
     ((2, 2), 'relu')
     """
-    kind: type[object] = type(trees)
+    kind: Any = type(trees)
     is_node = kind not in (list, tuple) and not jtu.all_leaves([trees])
-    if is_node or issubclass(kind, (Mapping, str, type, np.ndarray, jax.Array)) or not issubclass(kind, Iterable):
+    if is_node or issubclass(kind, (Mapping, str, type, np.ndarray, jax.Array)) or not hasattr(trees, "__iter__"):
         raise TypeError(f"tree_stack takes a list of trees, found {describe_kind(trees)}: write tree_stack([tree])")
     members = list(trees)
     if not members:
