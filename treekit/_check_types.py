@@ -25,9 +25,8 @@ from treekit._annotations import (
 )
 from treekit._base.describe import describe, describe_error, refuse_class
 from treekit._base.jax import jtu
-from treekit._base.key_path import path_name
+from treekit._base.key_path import path_name, walk
 from treekit._base.table import ROWS, in_columns
-from treekit._base.types import KeyPath
 
 _union: Any = Union  # of a tuple of types, which `|` does not take
 
@@ -145,7 +144,7 @@ def _check_fields(node: object, memo: Memo) -> tuple[list[Misfit], Memo]:
             ) from error
         tries = len(waiting)
         if isinstance(after, Misfit):
-            wrong.append(after._replace(path=f".{field.name}{after.path}"))
+            wrong.append(after._replace(path=f"{field.name}{after.path}"))
         else:
             memo = after
     return wrong, memo
@@ -164,31 +163,20 @@ def _explain(wrong: list[tuple[object, Misfit]], tree: object) -> str:
     """Write a line for each wrong field, with its key path; "" if every field is right."""
     if not wrong:
         return ""
-    paths = _paths(tree)
+    # The first name of each node; the nodes are kept, and with them their ids, since flattening may create new ones.
+    names: dict[int, tuple[object, str]] = {}
+    for name, x in walk(tree):
+        names.setdefault(id(x), (x, name and f"{name}."))
     rows: list[tuple[str, ...]] = []
     for node, x in wrong[:ROWS]:
-        _, path = paths.get(id(node), (None, type(node).__qualname__))  # flattening may create a new node each time
+        _, name = names.get(id(node), (None, f"{type(node).__qualname__}."))
         found = describe(x.part, short=False) + "(abstract)" * isinstance(x.part, jax.ShapeDtypeStruct)
         is_not = f"is not {describe_hint(x.hint)}"
-        rows.append(((path + x.path).removeprefix("."), found, is_not, describe_memo(x.bound)))
+        rows.append((name + x.path, found, is_not, describe_memo(x.bound)))
     several = f"{len(wrong)} fields are not what their classes say"
     title = several if len(wrong) > 1 else "1 field is not what its class says"
     more = [f"and {len(wrong) - ROWS} more"] if len(wrong) > ROWS else []
     return "\n".join([f"{title}:", *in_columns(rows, "   "), *more])
-
-
-def _paths(tree: object) -> dict[int, tuple[object, str]]:
-    """Map the id of everything in a tree to the object, which keeps the id in use, and its first key path."""
-    paths: dict[int, tuple[object, str]] = {}
-
-    def walk(x: object, path: KeyPath) -> None:
-        paths.setdefault(id(x), (x, path_name(path)))
-        for keys, child in jtu.tree_flatten_with_path(x, is_leaf=lambda child: child is not x)[0]:
-            if child is not x:
-                walk(child, (*path, *keys))
-
-    walk(tree, ())
-    return paths
 
 
 def fit(x: Any, hint: Any, memo: Memo) -> Memo | Misfit:

@@ -18,12 +18,13 @@ from treekit._base.key_path import (
     may_match_below,
     nearest,
     pattern_text,
+    walk,
 )
 from treekit._base.predicates import is_parameter
 from treekit._base.tree import is_mapping, is_none
 from treekit._base.types import IsLeaf, PyTree
 from treekit._filter import TreeSpec
-from treekit._where import no_instance, walk
+from treekit._where import no_instance
 
 Selector: TypeAlias = Pattern | type[Any]
 

@@ -5,7 +5,7 @@ import functools
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import jax
@@ -20,11 +20,11 @@ from treekit._base.key_path import (
     is_variable,
     keyed_children,
     name_below,
-    named_children,
     nearest,
     path_name,
     path_text,
     pattern_text,
+    walk,
 )
 from treekit._base.predicates import is_truly_callable
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree, PyTreeDef
@@ -164,13 +164,6 @@ def no_instance(cls: type[Any], nodes: Iterable[object]) -> str:
     kinds = {"jax.Array" if isinstance(x, jax.Array) else type(x).__qualname__ for x in nodes if x is not None}
     found = f"It has instances of {', '.join(sorted(kinds))}" if kinds else "It is empty"
     return f"the tree has no instance of {cls.__qualname__}. {found}"
-
-
-def walk(x: Any, name: str = "", is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
-    """Yield each node of a tree with its name, before the nodes in it."""
-    yield name, x
-    for below, child in named_children(x, name, is_leaf):
-        yield from walk(child, below, is_leaf)
 
 
 # -------------------------------------------------------------------------------------------------------- by a function

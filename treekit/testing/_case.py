@@ -1,16 +1,18 @@
 """The arguments with which the laws of a gradient transformation are checked, and a few steps with them."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import jax
 
-from treekit._base.dtype import dtype_of, issubdtype
+from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array, is_inexact_array
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._tree_diff import TreeDiff, tree_diff
+from treekit._tree_shared import tree_shared
 
 STEPS = 4  # all with the same arguments, so traced once
 AFTER = 40  # steps within which a NaN must disappear from the state; longer than a round of accumulation
@@ -127,14 +129,9 @@ def by_path(tree: PyTree) -> dict[str, Any]:
     return {path_text(path): x for path, x in jtu.tree_flatten_with_path(tree)[0]}
 
 
-def buffers(tree: PyTree) -> dict[str, int]:
-    """Return the address of each non-empty array on this host, by key path; for a sharded one, that of a shard."""
-    found: dict[str, int] = {}
-    for path, x in by_path(tree).items():
-        if isinstance(x, jax.Array) and is_jit_argument(x) and x.size and x.is_fully_addressable:
-            data: Any = jax.random.key_data(x) if issubdtype(x.dtype, jax.dtypes.prng_key) else x
-            found[path] = data.addressable_shards[0].data.unsafe_buffer_pointer()
-    return found
+def shared_buffers(tree: PyTree) -> dict[str, list[str]]:
+    """Return which arrays of JAX share a buffer, by key path, as `tree_shared` does."""
+    return tree_shared(OrderedDict((path, x) for path, x in by_path(tree).items() if isinstance(x, jax.Array)))
 
 
 def all_finite(tree: PyTree) -> Any:

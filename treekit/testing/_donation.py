@@ -11,7 +11,7 @@ import jax
 from treekit._base.describe import count, describe
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.table import in_columns
-from treekit.testing._case import buffers, by_path, is_jit_argument, listed, split
+from treekit.testing._case import by_path, is_jit_argument, listed, shared_buffers, split
 
 
 def check_donation(f: Callable[..., object], *args: object) -> None:
@@ -85,12 +85,8 @@ def check_donation(f: Callable[..., object], *args: object) -> None:
         wrong.append(f"{len(unusable)} of {len(names)} donated leaves {were} not usable:")
         wrong += [f"  {line}" for line in in_columns(list(rows))]
         wrong.append("Return a new value for each, or do not donate it.")
-    owners: dict[int, list[str]] = {}
-    for name, buffer in buffers(named).items():
-        owners.setdefault(buffer, []).append(name)
-    shared = [sharing for sharing in owners.values() if len(sharing) > 1]
-    if shared:
+    if shared := shared_buffers(named):
         wrong.append("These leaves share a buffer, which cannot be donated twice. Copy all but one with jnp.copy:")
-        wrong += [f"  {', '.join(sharing)}" for sharing in shared]
+        wrong += [f"  {', '.join([first, *others])}" for first, others in shared.items()]
     if wrong:
         raise AssertionError("\n".join(wrong))

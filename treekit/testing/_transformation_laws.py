@@ -21,11 +21,11 @@ from treekit.testing._case import (
     Case,
     Run,
     all_finite,
-    buffers,
     by_path,
     is_jit_argument,
     listed,
     nan_paths,
+    shared_buffers,
     split,
     without,
 )
@@ -158,15 +158,11 @@ def _close(x: Any, y: Any) -> bool:
 
 
 def _shared_buffers(case: Case, run: Run) -> str:
-    owners = {buffer: f"params.{path}" for path, buffer in buffers(case.params).items()}
     for function, state in (("init", run.state), ("update", run.second)):
-        taken, shared = dict(owners), list[str]()
-        for path, buffer in buffers(state).items():
-            if buffer in taken:
-                shared.append(f"state.{path} is {taken[buffer]}")
-            taken.setdefault(buffer, f"state.{path}")
-        if shared:
-            return f"after {function}, {listed(shared)}"
+        shared = shared_buffers({"params": case.params, "state": state})
+        pairs = [f"{other} is {first}" for first, others in shared.items() for other in others]
+        if of_state := [pair for pair in pairs if pair.startswith("state")]:
+            return f"after {function}, {listed(of_state)}"
     return ""
 
 
