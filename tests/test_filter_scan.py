@@ -151,6 +151,12 @@ WRONG: dict[str, tuple[Callable[..., Any], Any, str]] = {
         0.0,
         r"weak type  weak float 0.0 \| strong f32\[\]",
     ),
+    "a dtype": (
+        lambda c, _: ({"a": c["a"].astype(jnp.bfloat16)}, None),
+        {"a": jnp.ones((), jnp.float32)},
+        r"\na  dtype  f32\[\] \| bf16\[\]",
+    ),
+    "a shape": (lambda x, _: (jnp.ones(3), None), jnp.ones(2), r"\(root\)  shape  f32\[2\] \| f32\[3\]"),
     "another structure": (lambda x, _: ((x, x), None), jnp.ones(2), "tuple"),
     "no pair": (lambda x, _: x, START, r"f must return a pair.*found Counter"),
     "three": (lambda x, _: (x, x, x), jnp.ones(2), "f must return a pair"),
@@ -164,9 +170,17 @@ def test_a_carry_that_changes_raises(case: str) -> None:
         tk.filter_scan(f, init, length=2)
 
 
-def test_what_lax_scan_refuses() -> None:
-    with pytest.raises(TypeError, match=r"carry input and carry output must have equal types"):
-        tk.filter_scan(lambda x, _: (jnp.ones(3), None), jnp.ones(2), length=2)
+def test_a_weak_dtype_of_the_first_carry_is_promoted_as_by_lax_scan() -> None:
+    def f(x: Any, _: Any) -> Any:
+        return x + jnp.ones((), jnp.float32), None
+
+    assert tk.filter_scan(f, jnp.asarray(1.0), length=2)[0] == jax.lax.scan(f, jnp.asarray(1.0), length=2)[0] == 3
+
+
+def test_what_the_inputs_must_have() -> None:
+    for xs, where in ((jnp.ones(()), "xs"), ({"a": jnp.ones(3), "b": jnp.ones(())}, r"xs\.b")):
+        with pytest.raises(ValueError, match=rf"must have a first axis, .* found f32\[\] at {where}$"):
+            tk.filter_scan(lambda x, _: (x, None), jnp.ones(2), xs)
     with pytest.raises(ValueError, match="`length` not provided"):
         tk.filter_scan(lambda x, _: (x, None), jnp.ones(2), {"name": "a"})
 

@@ -125,6 +125,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "None": (None, "found None, an array of objects"),
     "a function": (len, "an array of objects"),
     "a shape": (untyped.ShapeDtypeStruct((2,), jnp.float32), "an array of objects"),
+    "a string": ("abc", "found 'abc', an array of dtype <U3"),
+    "strings": (np.array(["a", "bc"]), "an array of dtype <U2"),
     "keys": (jax.random.key(0), r"pass jax\.random\.key_data\(key\)"),
 }
 

@@ -1,6 +1,7 @@
 """path_mask and path_labels: globs and regular expressions over key paths, wherever masks, labels and filters go."""
 
 import fnmatch
+import inspect
 import operator
 import pickle
 import re
@@ -455,3 +456,27 @@ def test_an_instance_in_place_of_its_class_is_an_error() -> None:
     unchecked: Any = tk.path_mask
     with pytest.raises(TypeError, match=r"or a class such as equinox\.nn\.Linear; found LayerNorm"):
         unchecked.__wrapped__(NORM)
+
+
+CLASS_OR_BOOL: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a mask of a class": (lambda _: tk.path_mask("**")(eqx.nn.MLP), r"found the class MLP: write .*\(MLP\(\.\.\.\)\)"),
+    "labels of a class": (lambda _: tk.path_labels({"**": 1})(eqx.nn.MLP), "takes an instance, found the class MLP"),
+    "trainable of a class": (lambda _: tk.trainable(eqx.nn.MLP), "^treekit.trainable takes an instance"),
+    "strict": (lambda f: f(tk.path_mask)("a", strict="no"), "strict must be True or False, found 'no'"),
+    "strict labels": (lambda f: f(tk.path_labels)({"a": 1}, strict=0), "strict must be True or False, found 0"),
+    "inverse": (lambda f: f(tk.path_mask)("a", inverse=None), "inverse must be True or False, found None"),
+}
+
+
+@pytest.mark.parametrize("case", CLASS_OR_BOOL)
+def test_a_class_in_place_of_a_tree_and_other_options_are_errors(case: str) -> None:
+    call, message = CLASS_OR_BOOL[case]
+    with pytest.raises(TypeError, match=message):
+        call(inspect.unwrap)  # beartype would be the first to say so
+
+
+def test_the_kinds_of_a_tree_are_listed_by_their_public_names() -> None:
+    with pytest.raises(ValueError, match=r"no instance of int\. It has instances of dict, jax\.Array, str$"):
+        tk.path_mask(int)({"a": jnp.ones(2), "b": None, "c": "x"})
+    with pytest.raises(ValueError, match=r"no instance of int\. It is empty$"):
+        tk.path_mask(int)(None)

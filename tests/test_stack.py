@@ -238,7 +238,8 @@ def test_stack_needs_a_tree() -> None:
         ({"a": jnp.ones(2), "b": jnp.ones(())}, r"at b found shape \(\)"),
         ({"a": jnp.ones(3), "b": jnp.ones(2), "c": jnp.ones((2, 1))}, r"at a found shape \(3,\), at b \(2,\)"),
         ({"a": jnp.ones(()), "b": jnp.ones(2), "c": jnp.ones(2)}, r"at a found shape \(\), at b \(2,\)"),
-        (jnp.ones(()), r"at the root found shape \(\), at the root \(\)"),
+        (jnp.ones(()), r"at the root found shape \(\)$"),
+        (None, "needs a tree with an array, whose first axis .*; found None"),
         ({"a": 1, "f": jax.nn.relu}, "needs a tree with an array"),
         ([], "needs a tree with an array"),
     ],
@@ -337,13 +338,15 @@ TREES: dict[str, Any] = {
     "node": Twig(1),
     "named tuple": Point(jnp.ones(2), jnp.ones(2)),
     "None": None,
+    "number": 3,
+    "class": Point,
 }
 
 
 @pytest.mark.parametrize("name", TREES)
 def test_a_tree_in_the_place_of_a_list_of_trees_is_an_error(name: str) -> None:
     stack = inspect.unwrap(tk.tree_stack)  # beartype would be the first to say so
-    with pytest.raises(TypeError, match=r"found an? \w+.*: write tree_stack\(\[tree\]\)"):
+    with pytest.raises(TypeError, match=r"found (an? \w+.*|None|int 3): write tree_stack\(\[tree\]\)"):
         stack(TREES[name])
 
 

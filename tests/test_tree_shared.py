@@ -59,6 +59,11 @@ def test_deleted_arrays_share_nothing_and_traced_ones_raise() -> None:
         jax.jit(lambda x: tk.tree_shared({"a": x}))(jnp.ones(2))
 
 
+def test_a_class_in_place_of_an_instance_is_an_error() -> None:
+    with pytest.raises(TypeError, match=r"^tree_shared takes an instance, found the class MLP: write tree_shared\(MLP"):
+        tk.tree_shared(eqx.nn.MLP)
+
+
 def test_several_devices() -> None:
     devices = jax.devices()
     mesh = jax.sharding.Mesh(np.array(devices), ("x",))

@@ -1,5 +1,6 @@
 """`tree_find`, and `tree_at` by name and by class: which nodes are found, and what they are called."""
 
+import inspect
 import re
 from collections import OrderedDict
 from typing import Any, NamedTuple
@@ -105,7 +106,7 @@ WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a class that is not there": (
         eqx.nn.Linear,
         {"replace": 0},
-        "instance of Linear.*Layer, NoneType, Pair, dict",
+        r"instance of Linear\. It has instances of Layer, Pair, dict, int, list, tuple$",
     ),
     "one of several": (["**.bias", "nothing"], {"replace_fn": str}, "'nothing' matches nothing"),
     "one replacement for several": ("**.bias", {"replace": 0}, "matches 3 nodes: head.left.bias.*replace_fn"),
@@ -149,6 +150,14 @@ def test_what_is_not_a_selector_raises() -> None:
         tk.tree_find(TREE, ["**.bias", 3])
     with pytest.raises(TypeError, match=r"where must be a function of the tree, a pattern.*; found"):
         tk.tree_find(TREE, tk.path_mask("**.bias"))
+
+
+def test_strict_is_a_bool() -> None:
+    find, at = inspect.unwrap(tk.tree_find), inspect.unwrap(tk.tree_at)  # beartype would be the first to say so
+    with pytest.raises(TypeError, match="strict must be True or False, found 'no'"):
+        find(TREE, "head", strict="no")
+    with pytest.raises(TypeError, match="strict must be True or False, found 'no'"):
+        at("head", TREE, 0, strict="no")
 
 
 def test_a_model_in_place_of_where_is_not_called() -> None:

@@ -103,15 +103,14 @@ def _pytree() -> Any:
     return _public.PyTree  # looked up when first needed, since it imports a type checker
 
 
-# What type checkers accept for each kind of number, and the arrays that jit turns such numbers into.
-_ALLOWED: dict[Any, tuple[Any, ...]] = {
+# What type checkers accept for each kind of number, and the arrays of shape () that jit turns such numbers into.
+NUMBERS: dict[Any, tuple[Any, ...]] = {
     bool: (bool, Bool[Any, ""]),
     int: (int, Bool[Any, ""], Integer[Any, ""]),
     float: (int, float, Bool[Any, ""], Real[Any, ""]),
     complex: (int, float, complex, Bool[Any, ""], Num[Any, ""]),
 }
 _union: Any = Union  # of a tuple of types, which `|` does not take
-_NUMBERS: dict[Any, Any] = {kind: _union[allowed] for kind, allowed in _ALLOWED.items()}
 # The arguments of these are not the types of what is in the field, so they are not simplified.
 _OPAQUE: tuple[Any, ...] = (Literal, Callable, type)
 # Written instead of a type by mistake: `jnp.array` for `jax.Array`, `any` for `Any`, `[int]` for `list[int]`.
@@ -134,12 +133,10 @@ class Field(NamedTuple):
 
     Attributes:
         name: the name of the field.
-        shown: its annotation, for messages.
-        hint: its annotation in the form that is checked, where a number may also be an array of shape ().
+        hint: its annotation, without type variables, aliases and wrappers such as Final.
     """
 
     name: str
-    shown: Any
     hint: Any
 
 
@@ -190,8 +187,7 @@ def _field(
     if isinstance(hint, _NOT_TYPES):
         raise UnresolvedAnnotationError(f"{what} is a value of type {type(hint).__name__}, not a type")
     with _explained(what, owner):
-        shown = _simplify(hint, owner, known, numbers=False)
-        return Field(name, shown, _simplify(hint, owner, known, numbers=True))
+        return Field(name, _simplify(hint, owner, known))
 
 
 @contextlib.contextmanager
@@ -267,16 +263,16 @@ def _type_arguments(cls: type[Any]) -> dict[type[Any], _Arguments]:
             origin = get_origin(alias)
             if isinstance(origin, type) and origin not in (Generic, Protocol):
                 with _explained(f"the base {alias} of {base.__qualname__}", base):
-                    arguments = [_simplify(_resolve(x, base), base, known, numbers=False) for x in get_args(alias)]
+                    arguments = [_simplify(_resolve(x, base), base, known) for x in get_args(alias)]
                 found[origin] = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
     return found
 
 
-def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any], *, numbers: bool) -> Any:
-    """Replace type variables, aliases and wrappers such as Final; with `numbers`, let arrays of shape () be numbers."""
+def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any]) -> Any:
+    """Replace type variables, aliases and wrappers such as Final."""
     origin: Any = get_origin(hint)
     args = get_args(hint)
-    go = functools.partial(_simplify, owner=owner, known=known, numbers=numbers)
+    go = functools.partial(_simplify, owner=owner, known=known)
     if isinstance(hint, str):  # in PyTree["Linear"]
         return go(_resolve(hint, owner))
     if isinstance(hint, TypeVar):
@@ -290,14 +286,12 @@ def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any], *, numbers:
         if hint in known:
             return hint
         arguments = zip(getattr(origin, "__type_params__", ()), map(go, args), strict=False)
-        return _simplify(
-            _resolve(hint.__value__, owner), owner, {**known, **dict(arguments), hint: hint}, numbers=numbers
-        )
+        return _simplify(_resolve(hint.__value__, owner), owner, {**known, **dict(arguments), hint: hint})
     if (parts := pytree_parts(hint)) is not None:
         leaf, structure = parts
         return pytree_of(go(leaf), structure)
     if isinstance(hint, type) and origin is None:
-        return _NUMBERS.get(hint, hint) if numbers else hint
+        return hint
     if origin in (Annotated, Final):
         return go(args[0])
     if origin in (Union, UnionType):

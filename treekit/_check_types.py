@@ -10,6 +10,7 @@ import jax
 from jaxtyping import AnnotationError
 
 from treekit._annotations import (
+    NUMBERS,
     Memo,
     UnresolvedAnnotationError,
     bind,
@@ -19,13 +20,15 @@ from treekit._annotations import (
     fresh_memo,
     has_fields,
     is_jaxtyping,
+    pytree_of,
     pytree_parts,
 )
 from treekit._base.describe import describe, describe_error, refuse_class
 from treekit._base.jax import jtu
-from treekit._base.key_path import path_name
+from treekit._base.key_path import path_name, walk
 from treekit._base.table import ROWS, in_columns
-from treekit._base.types import KeyPath
+
+_union: Any = Union  # of a tuple of types, which `|` does not take
 
 
 def check_types(tree: object) -> None:
@@ -61,7 +64,7 @@ def check_types(tree: object) -> None:
     Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape.
     """
     refuse_class(tree, "check_types")
-    if problem := _explain(_mismatches(_nodes(tree)), tree):
+    if problem := _explain(_misfits(_nodes(tree)), tree):
         raise TypeError(
             f"{problem}\n"
             "Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape."
@@ -70,7 +73,7 @@ def check_types(tree: object) -> None:
 
 def check_created(node: object) -> None:
     """Check the fields of a node that is being created, and of the nodes inside it."""
-    if problem := _explain(_mismatches(_nodes(node)), node):
+    if problem := _explain(_misfits(_nodes(node)), node):
         raise TypeError(f"creating {type(node).__qualname__}: {problem}")
 
 
@@ -79,24 +82,30 @@ def explain_misfits(node: object, memo: Memo) -> tuple[str, Memo]:
 
     Nodes inside it have sizes of their own.
     """
-    wrong, after = _check_fields(node, (*memo[:3], memo[3] | {"self": node}))
-    wrong += _mismatches(inner for inner in _nodes(node) if inner is not node)
-    return _explain(wrong, node), after
+    own, after = _check_fields(node, (*memo[:3], memo[3] | {"self": node}))
+    inner = _misfits(x for x in _nodes(node) if x is not node)
+    return _explain([*((node, wrong) for wrong in own), *inner], node), after
 
 
-class _Mismatch(NamedTuple):
-    """A field, or a part of it, that does not match its annotation, and the sizes that were bound before it."""
+class Misfit(NamedTuple):
+    """A value, or a part of it, that is not an instance of its annotation.
 
-    node: object
+    Attributes:
+        path: the key path of the part, with a dot before it; "" for the value itself.
+        part: the part.
+        hint: its annotation.
+        bound: the sizes that were bound before it.
+    """
+
     path: str
-    value: object
-    hint: str
-    bound: str
+    part: object
+    hint: Any
+    bound: Memo
 
 
-def _mismatches(nodes: Iterable[object]) -> list[_Mismatch]:
+def _misfits(nodes: Iterable[object]) -> list[tuple[object, Misfit]]:
     """Return the wrong fields of these nodes, each of which binds sizes of its own."""
-    return [wrong for node in nodes for wrong in _check_fields(node, fresh_memo(node))[0]]
+    return [(node, wrong) for node in nodes for wrong in _check_fields(node, fresh_memo(node))[0]]
 
 
 def _nodes(tree: object) -> list[object]:
@@ -112,9 +121,9 @@ def _nodes(tree: object) -> list[object]:
     return list(nodes.values())
 
 
-def _check_fields(node: object, memo: Memo) -> tuple[list[_Mismatch], Memo]:
+def _check_fields(node: object, memo: Memo) -> tuple[list[Misfit], Memo]:
     """Return the wrong fields of one node, and the memo extended by the sizes that the others bind."""
-    wrong: list[_Mismatch] = []
+    wrong: list[Misfit] = []
     waiting = deque(field for field in fields_of(node) if hasattr(node, field.name))  # not if field(init=False)
     tries = len(waiting)  # that are left until none of the waiting fields can bind a name that another one needs
     while waiting:
@@ -129,14 +138,13 @@ def _check_fields(node: object, memo: Memo) -> tuple[list[_Mismatch], Memo]:
                 continue
             if wrong:
                 continue  # a wrong field might have bound n
-            hint = describe_hint(field.shown)
+            hint = describe_hint(field.hint)
             raise UnresolvedAnnotationError(
                 f"{type(node).__qualname__}.{field.name} cannot be checked against {hint}: {_reason(error, hint)}"
             ) from error
         tries = len(waiting)
-        if after is None:
-            path, part, shown, bound = first_misfit(value, field.hint, field.shown, memo)
-            wrong.append(_Mismatch(node, f".{field.name}{path}", part, describe_hint(shown), describe_memo(bound)))
+        if isinstance(after, Misfit):
+            wrong.append(after._replace(path=f"{field.name}{after.path}"))
         else:
             memo = after
     return wrong, memo
@@ -151,58 +159,77 @@ def _reason(error: Exception, hint: str) -> str:
     return f"{describe_error(error)}. A size in braces must be a Python number: inside jit, make its field static"
 
 
-def _explain(wrong: list[_Mismatch], tree: object) -> str:
+def _explain(wrong: list[tuple[object, Misfit]], tree: object) -> str:
     """Write a line for each wrong field, with its key path; "" if every field is right."""
     if not wrong:
         return ""
-    paths = _paths(tree)
+    # The first name of each node; the nodes are kept, and with them their ids, since flattening may create new ones.
+    names: dict[int, tuple[object, str]] = {}
+    for name, x in walk(tree):
+        names.setdefault(id(x), (x, name and f"{name}."))
     rows: list[tuple[str, ...]] = []
-    for x in wrong[:ROWS]:
-        _, path = paths.get(id(x.node), (None, type(x.node).__qualname__))  # flattening may create a new node each time
-        abstract = "(abstract)" if isinstance(x.value, jax.ShapeDtypeStruct) else ""
-        rows.append(
-            ((path + x.path).removeprefix("."), describe(x.value, short=False) + abstract, f"is not {x.hint}", x.bound)
-        )
+    for node, x in wrong[:ROWS]:
+        _, name = names.get(id(node), (None, f"{type(node).__qualname__}."))
+        found = describe(x.part, short=False) + "(abstract)" * isinstance(x.part, jax.ShapeDtypeStruct)
+        is_not = f"is not {describe_hint(x.hint)}"
+        rows.append((name + x.path, found, is_not, describe_memo(x.bound)))
     several = f"{len(wrong)} fields are not what their classes say"
     title = several if len(wrong) > 1 else "1 field is not what its class says"
     more = [f"and {len(wrong) - ROWS} more"] if len(wrong) > ROWS else []
     return "\n".join([f"{title}:", *in_columns(rows, "   "), *more])
 
 
-def _paths(tree: object) -> dict[int, tuple[object, str]]:
-    """Map the id of everything in a tree to the object, which keeps the id in use, and its first key path."""
-    paths: dict[int, tuple[object, str]] = {}
-
-    def walk(x: object, path: KeyPath) -> None:
-        paths.setdefault(id(x), (x, path_name(path)))
-        for keys, child in jtu.tree_flatten_with_path(x, is_leaf=lambda child: child is not x)[0]:
-            if child is not x:
-                walk(child, (*path, *keys))
-
-    walk(tree, ())
-    return paths
-
-
-def fit(x: Any, hint: Any, memo: Memo) -> Memo | None:
-    """Return the memo extended by the sizes that `x` binds as an instance of `hint`; None if it is not an instance."""
+def fit(x: Any, hint: Any, memo: Memo) -> Memo | Misfit:
+    """Return the memo extended by the sizes that `x` binds as an instance of `hint`; or the first part that misfits."""
+    misfit = Misfit("", x, hint, memo)
     if hint is Any or hint is object:
         return memo
     if is_jaxtyping(hint):
-        return bind(x, hint, memo)
+        leaf, structure = pytree_parts(hint) or (None, None)
+        if leaf is None or structure is not None:  # with a structure, the shape of a leaf may depend on its place
+            numbers = isinstance(leaf, type) and NUMBERS.get(leaf)
+            return bind(x, pytree_of(_union[numbers], structure) if numbers else hint, memo) or misfit
+        leaves = jtu.tree_flatten_with_path(x, is_leaf=lambda y: not isinstance(fit(y, leaf, memo), Misfit))[0]
+        return _fit_parts([(f".{path_name(path)}" if path else "", y, leaf) for path, y in leaves], misfit)
+    if isinstance(hint, type) and hint in NUMBERS:
+        return memo if isinstance(x, NUMBERS[hint]) else misfit
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return next((after for each in args if (after := fit(x, each, memo)) is not None), None)
+        inside: list[Misfit] = []  # of the containers that `x` is an instance of
+        for each in args:
+            after = fit(x, each, memo)
+            if not isinstance(after, Misfit):
+                return after
+            if get_args(each) and _is_instance(x, get_origin(each)):
+                inside.append(after)
+        return inside[0] if len(inside) == 1 else misfit
     if origin is tuple and not args:  # tuple[()]
-        return memo if isinstance(x, tuple) and not x else None
+        return memo if isinstance(x, tuple) and not x else misfit
     if origin is Literal:
-        return memo if any(type(x) is type(value) and x == value for value in args) else None
+        return memo if any(type(x) is type(value) and x == value for value in args) else misfit
     if origin is type:
         members = get_args(args[0]) if args and get_origin(args[0]) in (Union, UnionType) else args
         right = isinstance(x, type) and any(_is_subclass(x, get_origin(each) or each) for each in members or [object])
-        return memo if right else None
+        return memo if right else misfit
     if isinstance(origin or hint, type):
-        return _fit_items(x, hint, memo) if _is_instance(x, origin or hint) else None
-    return fit(x, hint.__value__, memo) if hasattr(hint, "__value__") else memo
+        items = _items(x, hint) if _is_instance(x, origin or hint) else None
+        return misfit if items is None else _fit_parts(items, misfit)
+    if not hasattr(hint, "__value__"):
+        return memo
+    alias: Any = hint
+    after = fit(x, alias.__value__, memo)
+    return misfit if isinstance(after, Misfit) and not after.path else after  # an alias is shown by its name
+
+
+def _fit_parts(parts: Iterable[tuple[str, Any, Any]], whole: Misfit) -> Memo | Misfit:
+    """Do the same as `fit` for parts of a value, each with its key path and its annotation."""
+    memo = whole.bound
+    for path, part, hint in parts:
+        after = fit(part, hint, memo)
+        if isinstance(after, Misfit):
+            return after._replace(path=path + after.path) if path else whole
+        memo = after
+    return memo
 
 
 def _is_subclass(x: type[Any], hint: Any) -> bool:
@@ -217,15 +244,6 @@ def _is_instance(x: object, cls: Any) -> bool:
         return isinstance(x, cls)
     except TypeError:  # isinstance does not work with a TypedDict, or a protocol that is not runtime_checkable
         return True
-
-
-def _fit_items(x: object, hint: object, memo: Memo) -> Memo | None:
-    """Do the same as `fit` for the items of a built-in container."""
-    items = _items(x, hint)
-    after = None if items is None else memo
-    for _, item, item_hint in items or ():
-        after = after and fit(item, item_hint, after)
-    return after
 
 
 def _items(x: Any, hint: Any) -> list[tuple[str, Any, Any]] | None:
@@ -245,44 +263,3 @@ def _items(x: Any, hint: Any) -> list[tuple[str, Any, Any]] | None:
         is_indexed = issubclass(type(x), Sequence)  # a set is not
         return [(f".{i}" if is_indexed else ", an item", item, args[0]) for i, item in enumerate(x)]
     return []
-
-
-def first_misfit(x: object, hint: object, shown: object, memo: Memo) -> tuple[str, object, object, Memo]:
-    """Find the first part of a container that does not fit.
-
-    Args:
-        x: a value that does not fit `hint`.
-        hint: its annotation.
-        shown: its annotation, for messages.
-        memo: the sizes bound before it.
-
-    Returns:
-        The key path of the part in `x`, the part, its annotation for messages, and the sizes bound before it.
-    """
-    hint, shown = _container(x, hint), _container(x, shown)
-    bound = memo
-    for (path, part, part_hint), (_, _, part_shown) in zip(_parts(x, hint, memo), _parts(x, shown, memo), strict=False):
-        after = fit(part, part_hint, bound)
-        if after is None:
-            below, innermost, innermost_shown, bound = first_misfit(part, part_hint, part_shown, bound)
-            return path + below, innermost, innermost_shown, bound
-        bound = after
-    return "", x, shown, memo
-
-
-def _container(x: object, hint: object) -> Any:
-    """Return the one container in a union that `x` is an instance of; `hint` itself if there is not exactly one."""
-    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
-    fitting = [each for each in members if get_args(each) and _is_instance(x, get_origin(each))]
-    return fitting[0] if len(fitting) == 1 else hint
-
-
-def _parts(x: object, hint: object, memo: Memo) -> list[tuple[str, Any, Any]]:
-    """Return the items of a container, or the leaves of a `PyTree[...]`, each with its key path and its hint."""
-    if get_args(hint):
-        return (_is_instance(x, get_origin(hint)) and _items(x, hint)) or []
-    leaf_type, structure = pytree_parts(hint) or (None, None)
-    if leaf_type is None or structure is not None:  # with a structure, the shape of a leaf may depend on its place
-        return []
-    leaves = jtu.tree_flatten_with_path(x, is_leaf=lambda part: fit(part, leaf_type, memo) is not None)[0]
-    return [(f".{path_name(path)}", leaf, leaf_type) for path, leaf in leaves if path]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from treekit._base.describe import describe, describe_value
+from treekit._base.describe import describe, describe_value, refuse_class
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import leaf_path_text
@@ -22,6 +22,12 @@ T = TypeVar("T")
 
 class TreeSpec(abc.ABC):
     """A function of a whole tree. As a filter_spec it is called once; any other function is called with each leaf."""
+
+    def __call__(self, tree: T) -> T:
+        """Return a tree of the same structure, with a value for each leaf."""
+        refuse_class(tree, repr(self))
+        out: T = jtu.tree_structure(tree).unflatten(self.of_leaves(tree, None))
+        return out
 
     @abc.abstractmethod
     def of_leaves(self, tree: PyTree, is_leaf: LeafPredicate | None) -> list[Any]:

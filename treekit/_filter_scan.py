@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from treekit._base.describe import describe_value
-from treekit._base.jax import jtu, lax, untyped
+from treekit._base.describe import describe, describe_value
+from treekit._base.dtype import is_weak
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_array
 from treekit._base.types import PyTree
 from treekit._filter import combine, filter_arrays, partition
@@ -66,7 +68,8 @@ def filter_scan(
 
     Raises:
         TypeError: a leaf of the carry that is not an array changes, or its structure does; the message lists the
-            differences. Or `f` does not return a pair.
+            differences. So does an array whose shape or dtype changes. Or `f` does not return a pair.
+        ValueError: an array of `xs` has no axis; the message names its key path.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -81,6 +84,12 @@ def filter_scan(
     """
     arrays, rest = partition(init)
     x_arrays, x_rest = partition(xs)
+    for path, x in flatten_with_path(x_arrays)[0]:
+        if not x.shape:
+            raise ValueError(
+                "filter_scan: the arrays of xs must have a first axis, with an entry for each step; found "
+                f"{describe(x)} at {path_text(path, 'xs')}"
+            )
     y_rest: PyTree = None
 
     def step(arrays: Any, x: Any) -> tuple[Any, Any]:
@@ -93,14 +102,15 @@ def filter_scan(
             )
         carry, y = pair
         new_arrays = filter_arrays(carry)
-        # lax.scan checks arrays against arrays: it promotes weak types, and names key paths.
-        is_like = jtu.tree_structure(new_arrays) == jtu.tree_structure(arrays)
-        shown = (jtu.tree_map(_any_array if is_like else _shape_of_array, tree) for tree in (init, carry))
+        before: Any = arrays
+        if jtu.tree_structure(new_arrays) == jtu.tree_structure(arrays):
+            before = jtu.tree_map(_promoted, arrays, new_arrays)
+        shown = (jtu.tree_map(_shape_of_array, tree) for tree in (combine(before, rest), carry))
         if diff := TreeDiff(dict.fromkeys(tree_diff(*shown))):
             raise TypeError(
                 "filter_scan: f must return a carry like the one that it takes, in which only the values of arrays "
-                f"differ. If a Python number changes, start with an array: jax.numpy.asarray(0.0).\n"
-                f"carry | the carry that f returns:\n{diff}"
+                "differ. Cast an array whose dtype changes. If a Python number changes, start with an array: "
+                f"jax.numpy.asarray(0.0).\ncarry | the carry that f returns:\n{diff}"
             )
         y_arrays, y_rest = partition(y)
         return new_arrays, y_arrays
@@ -113,5 +123,6 @@ def _shape_of_array(x: Any) -> Any:
     return untyped.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
 
 
-def _any_array(x: Any) -> Any:
-    return untyped.ShapeDtypeStruct((), bool) if is_array(x) else x
+def _promoted(x: Any, y: Any) -> Any:
+    """Return `y` if `lax.scan` would promote the array `x` of the first carry, whose dtype is weak, to its dtype."""
+    return y if is_weak(x) and x.shape == y.shape and jnp.result_type(x, y) == y.dtype else x

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from treekit._base.describe import describe_value
-from treekit._base.dtype import issubdtype
+from treekit._base.dtype import is_number, issubdtype
 from treekit._base.predicates import is_traced
 
 
@@ -25,7 +25,8 @@ class HashableArray:
         x: an array, a number, a list of numbers, or a `HashableArray`. It is copied to the host.
 
     Raises:
-        TypeError: `x` is traced, so its values are not known; or its dtype is that of Python objects or PRNG keys.
+        TypeError: `x` is traced, so its values are not known; or it is not an array of numbers or bools: a string, an
+            object, an array of PRNG keys.
 
     >>> import jax.numpy as jnp
     >>> from treekit import field, node
@@ -54,8 +55,9 @@ class HashableArray:
         if any(isinstance(leaf, jax.Array) and issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves):
             raise TypeError("HashableArray does not take PRNG keys: pass jax.random.key_data(key)")
         array: NDArray[np.generic] = np.asarray(x)
-        if array.dtype.hasobject:
-            raise TypeError(f"HashableArray takes arrays of numbers, found {describe_value(x)}, an array of objects")
+        if not is_number(array.dtype):
+            kind = "objects" if array.dtype.hasobject else f"dtype {array.dtype}"
+            raise TypeError(f"HashableArray takes arrays of numbers, found {describe_value(x)}, an array of {kind}")
         array = array.astype(array.dtype.newbyteorder("="), copy=False)  # JAX's arrays have no other byte order
         content = array.tobytes()
         # Unlike a flag, a buffer of `bytes` makes the array read-only for good.

@@ -2,9 +2,9 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsInt
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -57,18 +57,15 @@ def largest_distances(x: NumPyArray, y: NumPyArray, dtype: object) -> tuple[floa
     wide = wide_dtype(dtype)
     if wide is None:
         return None, None
-    if x.size == 1 and not issubdtype(wide, np.inexact):
-        return _integer_distances(int(x.item()), int(y.item()))  # integers of Python may have any number of bits
+    if x.size == 1 and not issubdtype(wide, np.inexact):  # integers of Python may have any number of bits
+        left, right = int(x.item()), int(y.item())
+        try:
+            return float(abs(left - right)), abs(left - right) / abs(right) if right else np.inf
+        except OverflowError:
+            return np.inf, np.inf
     with np.errstate(all="ignore"):
         absolute, relative = distances(x.astype(wide), y.astype(wide), np)
     return float(absolute.max()), float(relative.max())
-
-
-def _integer_distances(x: int, y: int) -> tuple[float, float]:
-    try:
-        return float(abs(x - y)), abs(x - y) / abs(y) if y else np.inf
-    except OverflowError:
-        return np.inf, np.inf
 
 
 def describe_first(x: PyTree, y: PyTree, place: tuple[int, ...], others: int) -> tuple[str, str]:
@@ -84,27 +81,33 @@ def place_of(index: object, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(map(int, _unravel_index(index, shape))) if shape else ()
 
 
-Pair = tuple[PyTree, PyTree]
+Kind = Literal[
+    "type", "structure", "static value", "array against None", "shape", "dtype", "weak type", "sharding", "value",
+]  # fmt: skip
+STRUCTURE: tuple[Kind, ...] = ("type", "structure", "static value", "array against None", "shape")
 
 
-class Unequal(NamedTuple):
-    """How the values of two leaves differ: the first values that do, and how far they differ at most."""
+class Found(NamedTuple):
+    """What differs, descriptions of the two leaves, and how far their values differ."""
 
+    kind: Kind
     left: str
     right: str
     largest_absolute: float | None = None
     largest_relative: float | None = None
 
 
-Compared = tuple[Unequal, ...]  # empty if the values are equal
+Pair = tuple[PyTree, PyTree]
+Compared = tuple[Found, ...]  # how the values of two leaves differ; empty if they are equal
 
 
-class _First(NamedTuple):
-    """The flat index and the two values of the first elements that differ, and how far elements differ at most."""
+class _Result(NamedTuple):
+    """How many elements differ, the flat index and the two values of the first, and how far they differ at most."""
 
-    flat_index: jax.Array
-    values: list[jax.Array]
-    largest: list[jax.Array]
+    count: Any
+    flat_index: Any
+    values: list[Any]
+    largest: list[Any]
 
 
 def fetch(pairs: Sequence[Pair]) -> None:
@@ -128,32 +131,22 @@ def compare_on_devices(pairs: Sequence[Pair], rtol: float, atol: float) -> list[
 
     Every process has to call this with the same pairs, and gets the same answer.
 
-    The programs, one or two for each shape, dtype and sharding, communicate a few numbers. Most pairs are equal, which
-    a first program finds out. All results are copied at once.
+    The programs, one for each shape, dtype and sharding, communicate a few numbers. All results are copied at once.
     """
-    asked = {i: pair for i, pair in enumerate(pairs) if any(map(_is_sharded, pair)) and _may_be_equal(*pair)}
+
+    def may_be_equal(a: PyTree, b: PyTree) -> bool:
+        are_known = not any(isinstance(x, (Tracer, jax.ShapeDtypeStruct)) or is_deleted(x) for x in (a, b))
+        return are_known and np.shape(a) == np.shape(b) and dtype_of(a) == dtype_of(b)
+
+    asked = {i: pair for i, pair in enumerate(pairs) if any(map(_is_sharded, pair)) and may_be_equal(*pair)}
     if not asked:
         return [None] * len(pairs)
-
-    def run(program: Callable[..., Any], asked: dict[int, Pair]) -> dict[int, Any]:
-        # In a traced function, these arrays are constants. Results of 64 bits are those of NumPy on the host.
-        with jax.ensure_compile_time_eval(), jax.enable_x64(True), jax.debug_nans(False):
-            found: dict[int, Any] = untyped.device_get(
-                {
-                    i: program(*_side_by_side(*pair), wide_dtype(dtype_of(pair[0])), rtol, atol)
-                    for i, pair in asked.items()
-                }
-            )
-        return found
-
-    counts = run(_count, asked)
-    firsts = run(_first, {i: pair for i, pair in asked.items() if counts[i]})
-    return [_describe(pairs[i][0], counts[i], firsts.get(i)) if i in asked else None for i in range(len(pairs))]
-
-
-def _may_be_equal(a: PyTree, b: PyTree) -> bool:
-    are_known = not any(isinstance(x, (Tracer, jax.ShapeDtypeStruct)) or is_deleted(x) for x in (a, b))
-    return are_known and np.shape(a) == np.shape(b) and dtype_of(a) == dtype_of(b)
+    # In a traced function, these arrays are constants. Results of 64 bits are those of NumPy on the host.
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True), jax.debug_nans(False):
+        results: dict[int, _Result] = untyped.device_get(
+            {i: _compare(*_side_by_side(*pair), wide_dtype(dtype_of(pair[0])), rtol, atol) for i, pair in asked.items()}
+        )
+    return [_describe(a, results[i]) if i in results else None for i, (a, _) in enumerate(pairs)]
 
 
 def _side_by_side(a: PyTree, b: PyTree) -> Pair:
@@ -180,65 +173,30 @@ def _put(x: PyTree, dtype: np.dtype[Any], sharding: jax.sharding.Sharding) -> An
     return untyped.make_array_from_callback(values.shape, sharding, values.__getitem__)
 
 
-_jit = functools.partial(untyped.jit, static_argnums=(2, 3, 4))
-
-
-def _differing_on_devices(x: jax.Array, y: jax.Array, wide: Wide, rtol: float, atol: float) -> tuple[jax.Array, ...]:
-    """Return two arrays of a wide dtype, and where they differ."""
-    dtype: Any = wide or np.int64
-    x, y = x.astype(dtype), y.astype(dtype)
-    return x, y, ~is_close(x, y, rtol, atol, jax.numpy) if issubdtype(dtype, np.inexact) else x != y
-
-
-@_jit
-def _count(x: jax.Array, y: jax.Array, wide: Wide, rtol: float, atol: float) -> jax.Array:
-    """Return how many elements differ."""
-    count: jax.Array = jnp.sum(_differing_on_devices(x, y, wide, rtol, atol)[2])
-    return count
-
-
-@_jit
-def _first(x: jax.Array, y: jax.Array, wide: Wide, rtol: float, atol: float) -> _First:
-    """Return the place and the values of the first elements that differ, and how far elements differ at most.
-
-    All of these are single numbers, so the devices exchange nothing else.
-    """
+@functools.partial(untyped.jit, static_argnums=(2, 3, 4))
+def _compare(x: jax.Array, y: jax.Array, wide: Wide, rtol: float, atol: float) -> _Result:
+    """Compare two arrays of one sharding. The results are single numbers, so the devices exchange nothing else."""
     dtypes = x.dtype, y.dtype
-    x, y, differ = _differing_on_devices(x, y, wide, rtol, atol)
+    x, y = x.astype(wide or np.int64), y.astype(wide or np.int64)
+    differ = ~is_close(x, y, rtol, atol, jax.numpy) if issubdtype(x.dtype, np.inexact) else x != y
     index = jnp.zeros(x.shape, np.int64)
     for axis, length in enumerate(x.shape):
         index = index * length + lax.broadcasted_iota(np.int64, x.shape, axis)
-    first = jnp.min(jnp.where(differ, index, x.size))
+    first = jnp.min(index, where=differ, initial=x.size)
     values = [
         jnp.sum(jnp.where(differ & (index == first), z, 0)).astype(dtype)
         for z, dtype in zip((x, y), dtypes, strict=True)
     ]
-    largest = [jnp.max(jnp.where(differ, z, 0)) for z in distances(x, y, jax.numpy)] if wide else []
-    return _First(first, values, largest)
+    largest = [jnp.max(z, where=differ, initial=0) for z in distances(x, y, jax.numpy)] if wide else []
+    return _Result(jnp.sum(differ), first, values, largest)
 
 
-def _describe(a: PyTree, count: SupportsInt, found: _First | None) -> Compared:
-    if found is None:
+def _describe(a: PyTree, result: _Result) -> Compared:
+    if not result.count:
         return ()
-    x, y = (value[()] for value in found.values)
-    texts = describe_first(x, y, place_of(found.flat_index, np.shape(data_of(a))), int(count) - 1)
-    return (Unequal(*texts, *map(float, found.largest)),)
-
-
-Kind = Literal[
-    "type", "structure", "static value", "array against None", "shape", "dtype", "weak type", "sharding", "value",
-]  # fmt: skip
-STRUCTURE: tuple[Kind, ...] = ("type", "structure", "static value", "array against None", "shape")
-
-
-class Found(NamedTuple):
-    """What differs, descriptions of the two leaves, and how far their values differ."""
-
-    kind: Kind
-    left: str
-    right: str
-    largest_absolute: float | None = None
-    largest_relative: float | None = None
+    x, y = (value[()] for value in result.values)
+    texts = describe_first(x, y, place_of(result.flat_index, np.shape(data_of(a))), int(result.count) - 1)
+    return (Found("value", *texts, *map(float, result.largest)),)
 
 
 _NUMPY: Any = (np.ndarray, np.generic)
@@ -277,11 +235,11 @@ def leaf_differences(
     kinds = {each.kind for each in found}
     if "type" in kinds or "shape" in kinds:
         return
-    if are_arrays:
-        yield from _sharding_differences(a, b)
+    if are_arrays and not (isinstance(a, Tracer) or isinstance(b, Tracer) or a.sharding == b.sharding):
+        if not a.sharding.is_equivalent_to(b.sharding, a.ndim):
+            yield Found("sharding", *describe_values(a.sharding, b.sharding))
     if values and "dtype" not in kinds:
-        for unequal in _value_differences(a, b, rtol, atol) if compared is None else compared:
-            yield Found("value", *unequal)
+        yield from _value_differences(a, b, rtol, atol) if compared is None else compared
 
 
 def _type_differences(a: PyTree, b: PyTree) -> Iterator[Found]:
@@ -309,22 +267,14 @@ def _strength(x: object) -> str:
     return "weak" if is_weak(x) else "strong"
 
 
-def _sharding_differences(a: PyTree, b: PyTree) -> Iterator[Found]:
-    """Yield a difference in the sharding of two arrays, unless they are tracers."""
-    if isinstance(a, Tracer) or isinstance(b, Tracer) or a.sharding == b.sharding:
-        return
-    if not a.sharding.is_equivalent_to(b.sharding, a.ndim):
-        yield Found("sharding", *describe_values(a.sharding, b.sharding))
-
-
 def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Compared:
     """Compare two leaves of equal type, shape and dtype on the host, if their values are known."""
     if isinstance(a, _ABSTRACT) or isinstance(b, _ABSTRACT):
         return ()
     if _dtypes(a, b)[0] is None:
-        return () if same(a, b) else (Unequal(*describe_values(a, b)),)
+        return () if same(a, b) else (Found("value", *describe_values(a, b)),)
     if is_deleted(a) or is_deleted(b):
-        return (Unequal(describe(a), describe(b)),)
+        return (Found("value", describe(a), describe(b)),)
     x, y, dtype = np.asarray(data_of(a)), np.asarray(data_of(b)), dtype_of(a)
     if isinstance(a, jax.Array) != isinstance(b, jax.Array) and issubdtype(dtype, np.inexact):
         with np.errstate(all="ignore"):  # JAX makes an infinity of a large number too
@@ -334,7 +284,7 @@ def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Compar
         return ()
     place = place_of(differ.argmax(), differ.shape)
     texts = describe_first(x[place], y[place], place, int(differ.sum()) - 1)
-    return (Unequal(*texts, *largest_distances(x[differ], y[differ], dtype)),)
+    return (Found("value", *texts, *largest_distances(x[differ], y[differ], dtype)),)
 
 
 def _differing(x: NumPyArray, y: NumPyArray, dtype: object, rtol: float, atol: float) -> NumPyArray:

@@ -1,6 +1,5 @@
 """Mean, standard deviation, NaNs and infinities of arrays, computed where they are."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,18 +16,16 @@ class Measured(NamedTuple):
     """What is known of the numbers of an array.
 
     Attributes:
-        finite: how many are finite.
+        mean: of the finite ones; None without one.
+        std: of the finite ones; None without one.
         nans: how many are NaN.
         infs: how many are infinite.
-        mean: of the finite ones.
-        std: of the finite ones.
     """
 
-    finite: int
+    mean: float | complex | None
+    std: float | None
     nans: int
     infs: int
-    mean: float | complex
-    std: float
 
 
 def measure(leaves: Sequence[object]) -> list[Measured | None]:
@@ -51,20 +48,6 @@ def _measure_leaf(x: Any) -> tuple[Any, Any] | None:
         found: tuple[Any, Any] = _moments_on_devices(x, jnp, jax.dtypes.canonicalize_dtype(float))
         return found
     return _moments(np.asarray(x), np, np.float64)
-
-
-def merge(parts: Sequence[Measured]) -> Measured | None:
-    """Return what is known of several arrays together."""
-    if not parts:
-        return None
-    finite = sum(part.finite for part in parts)
-    known = [part for part in parts if part.finite]
-    mean = sum(part.mean * (part.finite / finite) for part in known)
-    # hypot does not overflow where a square would.
-    std = math.hypot(
-        *(length * math.sqrt(part.finite / finite) for part in known for length in (part.std, abs(part.mean - mean)))
-    )
-    return Measured(finite, sum(part.nans for part in parts), sum(part.infs for part in parts), mean, std)
 
 
 def _moments(x: Any, xp: Any, real: Any) -> tuple[Any, Any]:
@@ -105,4 +88,6 @@ def _as_measured(x: Any, found: tuple[Any, Any] | None) -> Measured | None:
         return None
     nans, infs = map(int, found[0])
     std, *means = map(float, found[1])
-    return Measured(x.size - nans - infs, nans, infs, complex(*means) if len(means) > 1 else means[0], std)
+    if x.size == nans + infs:
+        return Measured(None, None, nans, infs)
+    return Measured(complex(*means) if len(means) > 1 else means[0], std, nans, infs)

@@ -4,9 +4,9 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, cast
 
-from treekit._base.describe import describe_value
+from treekit._base.describe import check_bool, describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import (
     Pattern,
@@ -18,13 +18,13 @@ from treekit._base.key_path import (
     may_match_below,
     nearest,
     pattern_text,
+    walk,
 )
 from treekit._base.predicates import is_parameter
 from treekit._base.tree import is_mapping, is_none
 from treekit._base.types import IsLeaf, PyTree
 from treekit._filter import TreeSpec
-from treekit._mask_spec import MaskSpec
-from treekit._where import no_instance, walk
+from treekit._where import no_instance
 
 Selector: TypeAlias = Pattern | type[Any]
 
@@ -38,7 +38,7 @@ class NoDefault:
 WHOLE_TREE: ContextVar[Any] = ContextVar("whole_tree", default=None)
 
 
-def path_mask(*patterns: Selector, inverse: bool = False, strict: bool = True) -> "PathMask":
+def path_mask(*patterns: Selector, inverse: bool = False, strict: bool = True) -> "MaskSpec":
     """Return a mask function that is True at every leaf that one of the patterns or classes selects.
 
     Use it wherever Optax accepts a mask function (`masked`, `adamw(mask=)`, `freeze`, …), and as the `filter_spec` of
@@ -67,7 +67,8 @@ def path_mask(*patterns: Selector, inverse: bool = False, strict: bool = True) -
         ValueError: you pass no pattern, or an empty one. The mask raises one if a pattern does not match any leaf, or
             the tree has no instance of a class, unless `strict` is False; the message lists the nearest paths, or the
             classes. What may match a leaf hidden by a `MaskedNode` or None, as inside `masked`, does not raise.
-        TypeError: a pattern is neither a string, a compiled regular expression nor a class.
+        TypeError: a pattern is neither a string, a compiled regular expression nor a class, or an option is not a bool.
+            The mask raises one if it is called with a class.
 
     >>> import jax.numpy as jnp
     >>> params = {"layers": [{"weight": jnp.ones((2, 2)), "bias": jnp.ones(2)}], "scale": jnp.ones(2)}
@@ -79,7 +80,8 @@ def path_mask(*patterns: Selector, inverse: bool = False, strict: bool = True) -
     """
     if not patterns:
         raise ValueError("path_mask needs at least one pattern")
-    return PathMask(tuple(map(check_pattern_or_class, patterns)), inverse, strict)
+    mask = PathMask(tuple(map(check_pattern_or_class, patterns)), check_bool("strict", strict))
+    return ~mask if check_bool("inverse", inverse) else mask
 
 
 def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict: bool = True) -> "PathLabels":
@@ -100,7 +102,8 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict
         ValueError: you pass neither a pattern nor a default, or an empty pattern. The function raises one if a pattern
             or a class matches nothing, as in `path_mask`; and, without a default, if nothing matches a parameter. The
             message lists the paths.
-        TypeError: `table` is not a dict, or a pattern is neither a string, a compiled regular expression nor a class.
+        TypeError: `table` is not a dict, a pattern is neither a string, a compiled regular expression nor a class, or
+            `strict` is not a bool. The function raises one if it is called with a class.
 
     >>> import jax.numpy as jnp
     >>> params = {"encoder": {"w": jnp.ones(2)}, "head": {"w": jnp.ones(2), "b": jnp.ones(2)}}
@@ -114,7 +117,58 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict
         )
     if not table and default is NoDefault:
         raise ValueError("path_labels needs at least one pattern, or a default")
-    return PathLabels(tuple((check_pattern_or_class(x), label) for x, label in table.items()), default, strict)
+    rows = tuple((check_pattern_or_class(x), label) for x, label in table.items())
+    return PathLabels(rows, default, check_bool("strict", strict))
+
+
+class MaskSpec(TreeSpec):
+    """A function that maps a tree to a tree of bools with the same structure; `|`, `&` and `~` make others."""
+
+    def __or__(self, other: "MaskSpec") -> "MaskSpec":
+        return Combined("|", (self, other)) if isinstance(cast(object, other), MaskSpec) else NotImplemented
+
+    def __and__(self, other: "MaskSpec") -> "MaskSpec":
+        return Combined("&", (self, other)) if isinstance(cast(object, other), MaskSpec) else NotImplemented
+
+    def __invert__(self) -> "MaskSpec":
+        return Inverse(self)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} is a function of a tree, which has no truth value: combine masks by ~mask, mask | other and "
+            "mask & other, not by `not`, `or` and `and`"
+        )
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Combined(MaskSpec):
+    """True where one of the masks is, for "|", or all of them, for "&"."""
+
+    operator: str
+    masks: tuple[MaskSpec, ...]
+
+    def __repr__(self) -> str:
+        return f"({f' {self.operator} '.join(map(repr, self.masks))})"
+
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
+        decide = any if self.operator == "|" else all
+        return list(map(decide, zip(*(mask.of_leaves(tree, is_leaf) for mask in self.masks), strict=True)))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Inverse(MaskSpec):
+    """True where the mask is False."""
+
+    mask: MaskSpec
+
+    def __invert__(self) -> MaskSpec:
+        return self.mask
+
+    def __repr__(self) -> str:
+        return f"~{self.mask!r}"
+
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
+        return [not x for x in self.mask.of_leaves(tree, is_leaf)]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -122,19 +176,15 @@ class PathMask(MaskSpec):
     """The mask function that `path_mask` returns."""
 
     patterns: tuple[Selector, ...]
-    inverse: bool = False
     strict: bool = True
 
-    def __invert__(self) -> "PathMask":
-        return dataclasses.replace(self, inverse=not self.inverse)
-
     def __repr__(self) -> str:
-        options = ["inverse=True"] * self.inverse + ["strict=False"] * (not self.strict)
+        options = ["strict=False"] * (not self.strict)
         return f"path_mask({', '.join([*map(_written, self.patterns), *options])})"
 
     def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
         first = _first_matches("path_mask", self.patterns, tree, is_leaf, self.strict)
-        return [(i is None) == self.inverse for _, i in first]
+        return [i is not None for _, i in first]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -144,9 +194,6 @@ class PathLabels(TreeSpec):
     table: tuple[tuple[Selector, Any], ...]
     default: Any = NoDefault
     strict: bool = True
-
-    def __call__(self, tree: PyTree) -> Any:
-        return jtu.tree_structure(tree).unflatten(self.of_leaves(tree, None))
 
     def __repr__(self) -> str:
         table = ", ".join(f"{_written(x)}: {label!r}" for x, label in self.table)

@@ -11,7 +11,7 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_inexact_array, is_parameter, is_truly_callable
 from treekit._base.types import KeyPath, PyTree
-from treekit._filter import TreeSpec
+from treekit._filter import TreeSpec, filter
 from treekit._mismatch import describe_kind, prefix_mismatch
 
 
@@ -53,13 +53,15 @@ def resolve_shown(
     spec: PyTree, tree: PyTree, show: Callable[[Any], Any], *, is_spec_leaf: Callable[[Any], bool], name: str
 ) -> Any:
     """Do what `resolve_spec` does, where a function is called with `show(tree)`."""
-    params = jtu.tree_map(_none_unless_parameter, tree)
+    params = filter(tree, is_parameter)
     if not (callable(spec) and jtu.all_leaves([spec])):
-        mismatch = _mismatch(spec, params, is_spec_leaf, name)
-        if mismatch is None:
+        try:
+            match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
             return spec
-        if not (is_truly_callable(spec) or (callable(spec) and not _all_spec_leaves(spec, is_spec_leaf))):
-            raise mismatch
+        except ValueError:
+            is_tree = all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
+            if not (is_truly_callable(spec) or (callable(spec) and not is_tree)):
+                raise
     shown = show(params)
     try:
         result = spec(shown)
@@ -78,10 +80,6 @@ def resolve_shown(
     match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
     _check_no_predicate(spec, result, shown, is_spec_leaf, name)
     return result
-
-
-def _none_unless_parameter(x: object) -> object:
-    return x if is_parameter(x) else None
 
 
 def _check_no_predicate(
@@ -141,16 +139,3 @@ def match_spec(
                 f"tree it is for {describe_kind(part)}"
             )
     return prefix_treedef, [(path, leaf, part) for (path, leaf), part in zip(leaves, parts, strict=True)]
-
-
-def _mismatch(spec: PyTree, tree: PyTree, is_spec_leaf: Callable[[Any], bool], name: str) -> ValueError | None:
-    """Return the error of `match_spec`, if it raises one."""
-    try:
-        match_spec(spec, tree, is_spec_leaf=is_spec_leaf, name=name)
-    except ValueError as error:
-        return error
-    return None
-
-
-def _all_spec_leaves(spec: object, is_spec_leaf: Callable[[Any], bool]) -> bool:
-    return all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))

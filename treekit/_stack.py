@@ -10,13 +10,13 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from treekit._base.describe import with_article
 from treekit._base.dtype import cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import flatten_with_path, leaf_path_text, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
 from treekit._base.tree import check_no_foreign_floats
 from treekit._filter import partition
+from treekit._mismatch import describe_kind
 from treekit._tree_diff import TreeDiff, tree_diff
 
 T = TypeVar("T")
@@ -50,12 +50,10 @@ def tree_stack(trees: Iterable[T]) -> T:
     >>> stacked["w"].shape, stacked["f"]
     ((2, 2), 'relu')
     """
-    kind: type[object] = type(trees)
+    kind: Any = type(trees)
     is_node = kind not in (list, tuple) and not jtu.all_leaves([trees])
-    if is_node or issubclass(kind, (Mapping, str, np.ndarray, jax.Array)):
-        raise TypeError(
-            f"tree_stack takes a list of trees, found {with_article(kind.__name__)}: write tree_stack([tree])"
-        )
+    if is_node or issubclass(kind, (Mapping, str, type, np.ndarray, jax.Array)) or not hasattr(trees, "__iter__"):
+        raise TypeError(f"tree_stack takes a list of trees, found {describe_kind(trees)}: write tree_stack([tree])")
     members = list(trees)
     if not members:
         raise ValueError("tree_stack needs at least one tree")
@@ -121,14 +119,18 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
     leaves, treedef = jtu.tree_flatten(tree)
     shapes: dict[int, tuple[int, ...]] = {i: x.shape for i, x in enumerate(leaves) if is_array(x)}
     if not shapes:
-        raise ValueError("tree_unstack needs a tree with an array: the length of the first axis is the number of trees")
+        raise ValueError(
+            "tree_unstack needs a tree with an array, whose first axis has an entry for each member; found "
+            f"{describe_kind(tree)}"
+        )
     (usual, _), *_ = Counter(shape[:1] for shape in shapes.values()).most_common()
     like = next(i for i, shape in shapes.items() if shape[:1] == usual)
     for i, shape in shapes.items():
         if not shape or shape[:1] != usual:
+            other = f", at {leaf_path_text(tree, like)} {shapes[like]}" if usual else ""
             raise ValueError(
                 "tree_unstack needs arrays whose first axes have the same length, the number of trees: at "
-                f"{leaf_path_text(tree, i)} found shape {shape}, at {leaf_path_text(tree, like)} {shapes[like]}"
+                f"{leaf_path_text(tree, i)} found shape {shape}{other}"
             )
     columns: list[Any] = [_members(x) if is_array(x) else itertools.repeat(x, *usual) for x in leaves]
     return tuple(map(treedef.unflatten, zip(*columns, strict=True)))

@@ -9,8 +9,8 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import children_or_none, keyed_children
 from treekit._base.tree import is_none
 from treekit._base.types import IsLeaf, PyTree
-from treekit._mask_spec import MaskSpec
 from treekit._node.decorator import TRAINABLE
+from treekit._path_mask import MaskSpec
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Trainable(MaskSpec):
 
         Raises:
             TypeError: a dataclass with such a field is registered without key paths, so which of its children is that
-                field is not known.
+                field is not known; or `tree` is a class.
 
         >>> import jax
         >>> import jax.numpy as jnp
@@ -54,8 +54,7 @@ class Trainable(MaskSpec):
         >>> filter(Scale(jnp.ones(2), jnp.zeros(2)), trainable)
         Scale(factor=f32[2], mean=None)
         """
-        out: T = jtu.tree_structure(tree).unflatten(self.of_leaves(tree, None))
-        return out
+        return super().__call__(tree)
 
     def __repr__(self) -> str:
         return "treekit.trainable"

@@ -3,28 +3,14 @@
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
-from treekit._base.describe import count, describe_value
+from treekit._base.describe import check_bool, count, describe_value
 from treekit._base.jax import jtu
-from treekit._base.key_path import children_or_none, flatten_with_path, listed, path_text
+from treekit._base.key_path import listed
 from treekit._base.types import LeafPredicate, PyTree
-from treekit._where import (
-    Found,
-    Marked,
-    Places,
-    Run,
-    Selector,
-    Where,
-    by_name,
-    find_places,
-    is_selector,
-    is_several,
-    select,
-    walk,
-)
+from treekit._where import Found, Selector, Where, by_name, is_selector, is_several, locate, select
 
 T = TypeVar("T")
 
@@ -37,7 +23,6 @@ class _Missing:
 
 
 _MISSING = _Missing()
-_NOTHING = "where selects nothing: it returned an empty sequence"
 
 
 # Where `where` may be one of two kinds, pyright does not know the type of a lambda's argument.
@@ -102,13 +87,12 @@ def tree_at(
 
     Raises:
         ValueError: a pattern or a class matches nothing, or a function returns an empty sequence, and `strict` is True
-            and `replace` not `[]`; both a node and
-            one inside it are selected; a pattern or a class matches several nodes, and you passed `replace`; a function
-            returns something that is not a node of the tree, such as a static field, the same node twice, or one of
-            several None; it depends on the leaves; `replace` has another length; or you passed both or neither of
-            `replace` and `replace_fn`.
-        TypeError: `where` is or returns a sequence, and `replace` is not one; or `where` or `replace_fn` is something
-            else.
+            and `replace` not `[]`; both a node and one inside it are selected; a pattern or a class matches several
+            nodes, and you passed `replace`; a function returns something that is not a node of the tree, such as a
+            static field, the same node twice, or one of several None; it depends on the leaves; `replace` has another
+            length; or you passed both or neither of `replace` and `replace_fn`.
+        TypeError: `where` is or returns a sequence, and `replace` is not one; or `where`, `replace_fn` or `strict` is
+            something else.
 
     Source: the contract of `equinox.tree_at`, for functions.
 
@@ -119,6 +103,7 @@ def tree_at(
     >>> tree_at("**.bias", {"layers": [{"bias": 1}, {"bias": 2}]}, replace_fn=lambda bias: 10 * bias)
     {'layers': [{'bias': 10}, {'bias': 20}]}
     """
+    check_bool("strict", strict)
     if (replace is _MISSING) == (replace_fn is _MISSING):
         raise ValueError("tree_at takes exactly one of replace and replace_fn")
     if not (replace_fn is _MISSING or callable(replace_fn)):
@@ -130,20 +115,22 @@ def tree_at(
         found = select(where, tree, is_leaf, strict=strict)
         check_apart(found)
         if replace_fn is _MISSING:
-            selected: T = replace_at(tree, *_with_values(where, found, replace))
+            found, values = _with_values(where, found, replace)
         else:
-            selected = replace_at(tree, found, [_call(replace_fn, x.node, partial(getattr, x, "name")) for x in found])
-        return selected
+            values = _call_each(replace_fn, [x.node for x in found], lambda: [x.name for x in found])
+        copy: T = replace_at(tree, found, values)
+        return copy
     function: Any = where
-    marked, places = find_places(function, tree, is_leaf)
-    if strict and not (places.nodes or _is_empty(replace)):
-        raise ValueError(f"{_NOTHING}. If that is meant, pass strict=False")
-    if replace_fn is not _MISSING or not places.nodes:
-        nodes = enumerate(places.originals(marked))
-        replacements = [_call(replace_fn, x, partial(_name, i, marked, places)) for i, x in nodes]
+    is_meant = not strict or (type(replace) in (list, tuple) and not replace)
+    located = locate(function, tree, is_leaf, strict=not is_meant)
+    if replace_fn is not _MISSING:
+        names = located.names
+        values = _call_each(replace_fn, located.nodes.values(), lambda: [names()[key] for key in located.nodes])
+    elif located.is_one:
+        values = [replace]
     else:
-        replacements = [replace] if places.single else _as_list(replace, len(places.nodes), "returned")
-    out: T = places.treedef.unflatten(_exchange(marked.leaves, places.runs, replacements))
+        values = _as_list(replace, len(located.nodes), "returned") if located.nodes else []
+    out: T = located.replace(values)
     return out
 
 
@@ -179,32 +166,26 @@ def tree_find(
     >>> tree_find({"layers": [{"w": 1}, {"w": 3}]}, "layers.*")
     {'layers.0': {'w': 1}, 'layers.1': {'w': 3}}
     """
+    check_bool("strict", strict)
     if is_selector(where):
         return by_name((x.name, x.node) for x in select(where, tree, is_leaf, strict=strict))
     function: Any = where
-    marked, places = find_places(function, tree, is_leaf)
-    if strict and not places.nodes:
-        raise ValueError(f"{_NOTHING}. If that is meant, pass strict=False")
-    names = {id(node): name for name, node in walk(marked.tree)}
-    pairs = zip(places.nodes, places.originals(marked), strict=True)
-    order = {run.which: run.start for run in places.runs}
-    nodes = [(order[i], names[id(node)], original) for i, (node, original) in enumerate(pairs)]
-    return by_name((name, original) for _, name, original in sorted(nodes, key=lambda found: found[0]))
+    located = locate(function, tree, is_leaf, strict=strict)
+    return by_name((name, located.nodes[key]) for key, name in located.names().items())
 
 
-def _call(replace_fn: Callable[[Any], Any], node: object, name: Callable[[], str]) -> Any:
-    try:
-        return replace_fn(node)
-    except Exception as error:
-        error.add_note(f"the function `replace_fn` of tree_at raised this for {name() or 'the root'}")
-        raise
-
-
-def _name(i: int, marked: Marked, places: Places) -> str:
-    """Return the name of the i-th node that a function returned."""
-    marks = [object() for _ in places.nodes]
-    tree = places.treedef.unflatten(_exchange(marked.leaves, places.runs, marks))
-    return next(path_text(path) for path, x in flatten_with_path(tree)[0] if x is marks[i])
+def _call_each(
+    replace_fn: Callable[[Any], Any], nodes: Iterable[object], names: Callable[[], Sequence[str]]
+) -> list[Any]:
+    out: list[Any] = []
+    for node in nodes:
+        try:
+            out.append(replace_fn(node))
+        except Exception as error:
+            name = names()[len(out)] or "the root"
+            error.add_note(f"the function `replace_fn` of tree_at raised this for {name}")
+            raise
+    return out
 
 
 def _with_values(where: object, found: list[Found], replace: Any) -> tuple[list[Found], list[Any]]:
@@ -236,41 +217,24 @@ def check_apart(found: list[Found]) -> None:
             )
 
 
-def replace_at(tree: PyTree, found: list[Found], values: Iterable[Any]) -> Any:
+def replace_at(tree: PyTree, found: Iterable[Found], values: Iterable[Any]) -> Any:
     """Return a copy of a tree with other values for nodes that were found in it, none of which is inside another."""
-    if all(children_or_none(x.node) is None for x in found):  # leaves only, which is faster
-        leaves, treedef = jtu.tree_flatten(tree)
-        for x, value in zip(found, values, strict=True):
-            leaves[x.start] = value
-        return treedef.unflatten(leaves)
-    above = {x.place[:i] for x in found for i in range(len(x.place))}
-    return _rebuilt(tree, (), {x.place: value for x, value in zip(found, values, strict=True)}, above)
+    replacements = {x.place: value for x, value in zip(found, values, strict=True)}
+    above = {place[:i] for place in replacements for i in range(len(place))}
 
+    def rebuilt(x: PyTree, place: tuple[int, ...]) -> Any:
+        if place in replacements:
+            return replacements[place]
+        if place not in above:
+            return jtu.tree_map(_same, x)  # a copy, so that the trees share no container
+        children, treedef = jtu.tree_flatten(x, is_leaf=functools.partial(operator.is_not, x))
+        return treedef.unflatten([rebuilt(child, (*place, i)) for i, child in enumerate(children)])
 
-def _rebuilt(x: Any, place: tuple[int, ...], replacements: dict[tuple[int, ...], Any], above: set[Any]) -> Any:
-    if place not in above:
-        return replacements[place] if place in replacements else jtu.tree_map(_same, x)  # a copy, not the same list
-    children, treedef = jtu.tree_flatten(x, is_leaf=functools.partial(operator.is_not, x))
-    return treedef.unflatten(_rebuilt(child, (*place, i), replacements, above) for i, child in enumerate(children))
+    return rebuilt(tree, ())
 
 
 def _same(leaf: object) -> object:
     return leaf
-
-
-def _is_empty(replace: object) -> bool:
-    return type(replace) in (list, tuple) and not replace
-
-
-def _exchange(leaves: list[Any], runs: list[Run], replacements: list[Any]) -> list[Any]:
-    """Return the leaves, with one replacement for each run."""
-    out: list[Any] = []
-    end = 0
-    for run in runs:
-        out += leaves[end : run.start]
-        out.append(replacements[run.which])
-        end = run.stop
-    return out + leaves[end:]
 
 
 def _as_list(replace: Any, length: int, verb: str) -> list[Any]:

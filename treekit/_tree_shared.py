@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from treekit._base.describe import is_deleted
+from treekit._base.describe import is_deleted, refuse_class
 from treekit._base.dtype import issubdtype
 from treekit._base.key_path import flatten_with_names
 from treekit._base.predicates import is_traced
@@ -30,13 +30,14 @@ def tree_shared(tree: PyTree) -> dict[str, list[str]]:
         share the memory of a NumPy array that it was made from. Empty arrays and leaves that are not arrays share none.
 
     Raises:
-        TypeError: an array is traced, so it has no memory yet.
+        TypeError: an array is traced, so it has no memory yet; or `tree` is a class.
 
     >>> import jax.numpy as jnp
     >>> table = jnp.ones((4, 2))
     >>> tree_shared({"embed": table, "bias": jnp.ones(2), "head": {"weight": table}})
     {'embed': ['head.weight']}
     """
+    refuse_class(tree, "tree_shared")
     named = flatten_with_names(tree)
     spans = sorted(span for i, (name, x) in enumerate(named) for span in _spans(i, name, x))
     group = list(range(len(named)))  # for each leaf, the first one that it shares memory with, perhaps through others

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import functools
+import math
 import operator
 import sys
 import types
@@ -19,7 +20,7 @@ from treekit._base.key_path import is_variable, named_children
 from treekit._base.predicates import is_parameter
 from treekit._base.table import as_html, in_columns
 from treekit._base.types import PyTree
-from treekit._measure import Measured, measure, merge
+from treekit._measure import measure
 
 _LINES = 500  # in str() at most
 _WIDTH = 40  # columns for a value
@@ -173,21 +174,19 @@ def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False)
     values = [x for _, x in named]
     leaves = [_leaf(name, x) for name, x in named]
     if stats:
-        measured = measure(values)
-        leaves = [leaf._replace(**_stats_fields(found)) for leaf, found in zip(leaves, measured, strict=True)]
-    else:
-        measured = [None] * len(leaves)
+        measured = zip(leaves, measure(values), strict=True)
+        leaves = [leaf if found is None else leaf._replace(**found._asdict()) for leaf, found in measured]
     leaves = _with_notes(leaves, values)
 
     lines: list[Row] = []
     rows: list[Row] = []
     for part in parts:
         below = leaves[part.start : part.stop]
-        row = below[0] if part.type is None else _total(part.name, part.type, below, measured[part.start : part.stop])
+        row = below[0] if part.type is None else _total(part.name, part.type, below)
         lines.append(row)
         if part.is_row:
             rows.append(row)
-    total = _total("", type(tree).__qualname__, leaves, measured)
+    total = _total("", type(tree).__qualname__, leaves)
     shown = set(map(id, rows))
     subtrees = tuple(row for row in lines if id(row) not in shown)
     return TreeSummary(tuple(rows), subtrees, total, tuple(lines), stats)
@@ -250,7 +249,7 @@ def _leaf(name: str, x: Any) -> Row:
     )
 
 
-def _total(name: str, kind: str, leaves: Sequence[Row], measured: Sequence[Measured | None]) -> Row:
+def _total(name: str, kind: str, leaves: Sequence[Row]) -> Row:
     """Return the row of a subtree."""
     dtypes = dict.fromkeys(leaf.dtype for leaf in leaves if leaf.shape is not None and leaf.dtype is not None)
     shardings = [leaf.sharding for leaf in leaves if leaf.shape is not None]
@@ -265,19 +264,19 @@ def _total(name: str, kind: str, leaves: Sequence[Row], measured: Sequence[Measu
         bytes=sum(leaf.bytes for leaf in leaves),
         sharding=shardings[0] if is_one else None,
     )
-    return row._replace(**_stats_fields(merge([found for found in measured if found is not None])))
-
-
-def _stats_fields(found: Measured | None) -> dict[str, Any]:
-    if found is None:
-        return {}
-    is_empty = found.finite == 0
-    return {
-        "mean": None if is_empty else found.mean,
-        "std": None if is_empty else found.std,
-        "nans": found.nans,
-        "infs": found.infs,
-    }
+    measured: list[Any] = [leaf for leaf in leaves if leaf.nans is not None]
+    if not measured:
+        return row
+    row = row._replace(nans=sum(leaf.nans for leaf in measured), infs=sum(leaf.infs for leaf in measured))
+    finite = [(leaf, leaf.numbers - leaf.nans - leaf.infs) for leaf in measured]
+    number = sum(count for _, count in finite)
+    if not number:
+        return row
+    parts = [(leaf, count / number) for leaf, count in finite if count]
+    mean = sum(leaf.mean * share for leaf, share in parts)
+    # hypot does not overflow where a square would.
+    distances = [length * math.sqrt(share) for leaf, share in parts for length in (leaf.std, abs(leaf.mean - mean))]
+    return row._replace(mean=mean, std=math.hypot(*distances))
 
 
 def _with_notes(rows: list[Row], leaves: list[Any]) -> list[Row]:

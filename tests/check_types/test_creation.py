@@ -97,3 +97,10 @@ def test_jaxtyped_above_node_checks_arguments() -> None:
 
     with pytest.raises(TypeCheckError, match="Above"):
         Above(WORD)
+
+    @tk.node
+    @jaxtyped(typechecker=beartype.beartype)
+    class Below:
+        x: int
+
+    assert Below(WORD).x is WORD  # jaxtyping gets a class that is not a dataclass yet

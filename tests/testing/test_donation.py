@@ -47,7 +47,12 @@ UNUSABLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "two for one result": (
         lambda x, y: x + y,
         (X, Y),
-        "1 of 2 donated leaves was.*y +f32[3] +2 leaves have this shape and dtype, and 1 result",
+        "1 of 2 donated leaves was.*x, y +f32[3] +2 leaves have this shape and dtype, and 1 result",
+    ),
+    "another dtype, beside one that comes back": (
+        lambda p: {"a": p["a"].astype(jnp.bfloat16), "b": p["b"]},
+        ({"a": X, "b": Y},),
+        "1 of 2 donated leaves was not usable:\n  p.a +f32[3] +the result at its place is bf16[3]\nReturn",
     ),
     "not read": (lambda x: jnp.zeros(3, jnp.float32), (X,), "x +f32[3] +f does not read it"),
     "none of two": (lambda x, y: x[0] * y[0], (X, Y), "2 of 2 donated leaves were not usable.* x .* y "),

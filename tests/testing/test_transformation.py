@@ -292,7 +292,7 @@ WORDS = {
     "give no NaN": "finite",
     "init can be jitted": "jitted init",
     "update runs in scan": "scan",
-    "leaves no NaN in the state": "scan",
+    "leaves no NaN in the state": "NaN",
     "under vmap each member": "vmap",
     "shares no buffer": "donation",
     "can be pickled": "checkpoint",

@@ -70,6 +70,13 @@ def refuse_class(x: object, function: str) -> None:
         )
 
 
+def check_bool(name: str, x: object) -> bool:
+    """Return an option; raise a TypeError if it is not a bool, since "no" would be true."""
+    if not isinstance(x, bool):
+        raise TypeError(f"{name} must be True or False, found {describe_value(x)}")
+    return x
+
+
 def describe_function(x: object) -> str | None:
     """Return `<function f>`, `<jitted f>` or `<custom_jvp f>` for a function; None for anything else.
 

@@ -5,7 +5,7 @@ import fnmatch
 import functools
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
 import jax
@@ -85,6 +85,13 @@ def named_children(x: Any, name: str, is_leaf: IsLeaf = None) -> list[tuple[str,
         is_leaf: as in `jax.tree.flatten`.
     """
     return [(name_below(name, text), child) for text, child in keyed_children(x, is_leaf)]
+
+
+def walk(x: Any, name: str = "", is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
+    """Yield each node of a tree with its name, before the nodes in it."""
+    yield name, x
+    for below, child in named_children(x, name, is_leaf):
+        yield from walk(child, below, is_leaf)
 
 
 def name_below(name: str, text: str | None) -> str:

@@ -168,6 +168,9 @@ def node(
     then the `__check_init__` of each class that has one. Rebuilding (unflatten, copy, pickle, `replace`) runs none of
     it.
 
+    jaxtyping's `@jaxtyped` belongs above `@node`: below, it gets a class that is not a dataclass yet, and silently
+    checks nothing.
+
     Args:
         cls: the class, if the decorator is used without arguments.
         init: whether to generate `__init__`; one in the class body is kept either way. A class that declares no fields
@@ -183,8 +186,8 @@ def node(
         The class itself.
 
     Raises:
-        TypeError: when decorating, if the class is already a node or cannot be one, or has `@jaxtyped` below `@node`;
-            the class is left unchanged. When creating an instance, if a field is not set, an attribute is not a field,
+        TypeError: when decorating, if the class is already a node or cannot be one; the class is left unchanged. When
+            creating an instance, if a field is not set, an attribute is not a field,
             a static value is not hashable or contains an array, a subclass is not decorated itself, or, with
             `check=True`, a field does not match its annotation; the message names class and field.
         dataclasses.FrozenInstanceError: an attribute of a finished instance is set or deleted.

@@ -96,7 +96,7 @@ def _fault_of_rebuilding(tree: PyTree, above: KeyPath) -> tuple[str, Exception |
     before, treedef = jtu.tree_flatten_with_path(tree)
     markers = [object() for _ in before]
     try:
-        after, rebuilt = jtu.tree_flatten_with_path(jtu.tree_unflatten(treedef, markers))
+        after, rebuilt = jtu.tree_flatten_with_path(treedef.unflatten(markers))
     except Exception as error:
         return f"around other leaves raised {type(error).__name__}: {error}", error
     leaves = {path: leaf for path, leaf in after}

@@ -10,7 +10,7 @@ import threading
 import types
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import jax
 
@@ -224,32 +224,15 @@ def check_fields(cls: type[Any], names: Collection[str], *, slots: bool) -> None
     for name in names:
         where = f"field {name!r} of {cls.__qualname__}"
         attribute: object = inspect.getattr_static(cls, name, None)
-        if hasattr(type(attribute), "__set__") and not isinstance(attribute, types.MemberDescriptorType):
+        is_slot = _is_slot(cls, name)
+        if hasattr(type(attribute), "__set__") and not is_slot:
             raise TypeError(
                 f"{where} is {with_article(type(attribute).__name__)}; name the attribute that it stores its value in"
             )
-        if isinstance(attribute, types.MemberDescriptorType) and not slots:
+        if is_slot and not slots:
             raise TypeError(f"{where} is one of its __slots__, and node stores fields in a __dict__; use register_node")
-        if not cls.__dictoffset__ and not isinstance(attribute, types.MemberDescriptorType):
+        if not (is_slot or cls.__dictoffset__):
             raise TypeError(f"{where} is not one of its __slots__, and its instances have no __dict__")
-
-
-Function = Callable[..., Any]
-
-
-@runtime_checkable
-class Fields(Protocol):
-    """The parts of a `Layout`, whose module imports this one, from which the functions are generated."""
-
-    cls: type[Any]
-    data: tuple[str, ...]
-    meta: tuple[str, ...]
-    remembers: bool
-
-    def intern(self, values: tuple[Any, ...]) -> Any: ...
-    def read_static(self, x: object) -> Any: ...
-    def freeze_attributes(self, x: object) -> Any: ...
-    def check_fields_are_set(self, x: object, error: AttributeError) -> None: ...
 
 
 _FLATTEN = """
@@ -281,67 +264,60 @@ def rebuild(static, children):
 """
 
 
-def generate_flatten(fields: Fields) -> tuple[Function, Function]:
+def generate_flatten(layout: Layout) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Generate `flatten`, from an instance to (children, static), and `flatten_with_keys`."""
     scope: dict[str, Any] = {
-        "keys": tuple(jax.tree_util.GetAttrKey(name) for name in fields.data),
-        "check_fields_are_set": fields.check_fields_are_set,
-        "read_static": fields.read_static,
-        "freeze_attributes": fields.freeze_attributes,
+        "keys": tuple(jax.tree_util.GetAttrKey(name) for name in layout.data),
+        "check_fields_are_set": layout.check_fields_are_set,
+        "read_static": layout.read_static,
+        "freeze_attributes": layout.freeze_attributes,
     }
-    if fields.remembers:
-        changed = " or ".join(f"values[{i}] is not self.{name}" for i, name in enumerate(fields.meta))
+    if layout.remembers:
+        changed = " or ".join(f"values[{i}] is not self.{name}" for i, name in enumerate(layout.meta))
         read_static = _READ_REMEMBERED.format(STATIC=STATIC, changed=changed)
-    elif fields.meta:
+    elif layout.meta:
         read_static = "static = read_static(self)"
     else:
         read_static = "static = empty"
-        scope["empty"] = fields.intern(())
+        scope["empty"] = layout.intern(())
 
-    def generate(*children: str) -> Function:
+    def generate(*children: str) -> Callable[..., Any]:
         lines = textwrap.indent(read_static, " " * 8)
         source = _FLATTEN.format(read_static=lines, children="".join(f"{child}, " for child in children))
-        flatten: Function = _run(source, fields.cls, scope)["flatten"]
-        return flatten
+        return _run(source, "flatten", layout.cls, scope)
 
-    children = [f"self.{name}" for name in fields.data]
+    children = [f"self.{name}" for name in layout.data]
     return generate(*children), generate(*(f"(keys[{i}], {child})" for i, child in enumerate(children)))
 
 
-def generate_rebuild(fields: Fields) -> Function:
+def generate_rebuild(layout: Layout) -> Callable[..., Any]:
     """Generate `rebuild`, from (static, children) to an instance."""
-    cls = fields.cls
-    if not cls.__dictoffset__ or any(_is_slot(cls, name) for name in (*fields.data, *fields.meta)):
-        return _rebuild_with_slots(fields)
+    cls, names = layout.cls, (*layout.data, *layout.meta)
+    if not cls.__dictoffset__ or any(_is_slot(cls, name) for name in names):
+
+        def rebuild(static: Any, children: Any) -> Any:  # a loop is as fast as generated code here
+            self = object.__new__(cls)
+            for name, value in zip(names, (*children, *static.values), strict=True):
+                object.__setattr__(self, name, value)
+            return self
+
+        return rebuild
     source = _REBUILD_WITH_DICT.format(
-        into_attributes="".join(f"attributes[{name!r}], " for name in fields.data),
-        remember=f"attributes[{STATIC!r}] = static" if fields.remembers else "",
+        into_attributes="".join(f"attributes[{name!r}], " for name in layout.data),
+        remember=f"attributes[{STATIC!r}] = static" if layout.remembers else "",
     )
     # Not through `object.__setattr__`, which would first look the name up in the class.
     set_dict = next(vars(base)["__dict__"].__set__ for base in cls.__mro__ if "__dict__" in vars(base))
-    rebuild: Function = _run(source, cls, {"cls": cls, "new": object.__new__, "set_dict": set_dict})["rebuild"]
-    return rebuild
+    return _run(source, "rebuild", cls, {"cls": cls, "new": object.__new__, "set_dict": set_dict})
 
 
 def _is_slot(cls: type[Any], name: str) -> bool:
     return isinstance(inspect.getattr_static(cls, name, None), types.MemberDescriptorType)
 
 
-def _rebuild_with_slots(fields: Fields) -> Function:
-    """Make `rebuild` for a class that has fields in `__slots__`, for which a loop is as fast as generated code."""
-    cls, names = fields.cls, (*fields.data, *fields.meta)
-
-    def rebuild(static: Any, children: Any) -> Any:
-        self = object.__new__(cls)
-        for name, value in zip(names, (*children, *static.values), strict=True):
-            object.__setattr__(self, name, value)
-        return self
-
-    return rebuild
-
-
-def _run(source: str, cls: type[Any], scope: dict[str, Any]) -> dict[str, Any]:
-    """Execute a source and return the names that it defines and those of `scope`; tracebacks name the class."""
+def _run(source: str, name: str, cls: type[Any], scope: dict[str, Any]) -> Callable[..., Any]:
+    """Execute a source that defines a function of this name, and return it; tracebacks name the class."""
     names = dict(scope)
     exec(compile(source, f"<treekit layout of {cls.__qualname__}>", "exec"), names)
-    return names
+    out: Callable[..., Any] = names[name]
+    return out

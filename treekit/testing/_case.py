@@ -1,18 +1,21 @@
 """The arguments with which the laws of a gradient transformation are checked, and a few steps with them."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import jax
 
-from treekit._base.dtype import dtype_of, issubdtype
-from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.dtype import dtype_of
+from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array, is_inexact_array
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._tree_diff import TreeDiff, tree_diff
+from treekit._tree_shared import tree_shared
 
 STEPS = 4  # all with the same arguments, so traced once
+AFTER = 40  # steps within which a NaN must disappear from the state; longer than a round of accumulation
 _LISTED = 6  # the number of key paths in one line
 
 
@@ -33,6 +36,7 @@ class Case:
         self.arrays = Arrays(of_params, of_grads)
         self.traces = 0
         self.jitted = untyped.jit(self.update)
+        self._jitted_scan = untyped.jit(self._scan)
 
     def update(self, arrays: Arrays, state: OptState) -> tuple[Any, Any]:
         """Return the updates and the new state."""
@@ -44,6 +48,27 @@ class Case:
     def arrays_with_grads(self, f: Callable[[Any], Any]) -> Arrays:
         """Return the arrays, with `f` applied to the inexact gradients."""
         return self.arrays._replace(grads=[f(x) if is_inexact_array(x) else x for x in self.arrays.grads])
+
+    def scan(self, state: OptState, poisoned: bool) -> "Scanned":
+        """Run steps in scan, all with finite gradients, or the second with NaN gradients."""
+        with jax.debug_nans(False):  # this NaN is intended
+            return Scanned(*self._jitted_scan(state, jnp.zeros(AFTER + 2, bool).at[1].set(poisoned)))
+
+    def _scan(self, state: OptState, is_nan: Any) -> Any:
+        def step(carry: tuple[Any, Any], is_nan: object) -> tuple[Any, None]:
+            state, finite = carry
+            arrays = self.arrays_with_grads(lambda g: jnp.where(is_nan, jnp.full_like(g, jnp.nan), g))
+            updates, state = self.update(arrays, state)
+            return (state, finite & all_finite(updates)), None
+
+        return lax.scan(step, (state, jnp.array(True)), is_nan)[0]
+
+
+class Scanned(NamedTuple):
+    """The state after a scan, and whether all updates in it were finite."""
+
+    state: Any
+    finite: Any
 
 
 class Run(NamedTuple):
@@ -104,14 +129,9 @@ def by_path(tree: PyTree) -> dict[str, Any]:
     return {path_text(path): x for path, x in jtu.tree_flatten_with_path(tree)[0]}
 
 
-def buffers(tree: PyTree) -> dict[str, int]:
-    """Return the address of each non-empty array on this host, by key path; for a sharded one, that of a shard."""
-    found: dict[str, int] = {}
-    for path, x in by_path(tree).items():
-        if isinstance(x, jax.Array) and is_jit_argument(x) and x.size and x.is_fully_addressable:
-            data: Any = jax.random.key_data(x) if issubdtype(x.dtype, jax.dtypes.prng_key) else x
-            found[path] = data.addressable_shards[0].data.unsafe_buffer_pointer()
-    return found
+def shared_buffers(tree: PyTree) -> dict[str, list[str]]:
+    """Return which arrays of JAX share a buffer, by key path, as `tree_shared` does."""
+    return tree_shared(OrderedDict((path, x) for path, x in by_path(tree).items() if isinstance(x, jax.Array)))
 
 
 def all_finite(tree: PyTree) -> Any:

@@ -11,7 +11,7 @@ import jax
 from treekit._base.describe import count, describe
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.table import in_columns
-from treekit.testing._case import buffers, by_path, is_jit_argument, split
+from treekit.testing._case import by_path, is_jit_argument, listed, shared_buffers, split
 
 
 def check_donation(f: Callable[..., object], *args: object) -> None:
@@ -45,11 +45,17 @@ def check_donation(f: Callable[..., object], *args: object) -> None:
     if not arrays:
         raise ValueError("check_donation found no array in the arguments, so there is nothing to donate")
     results: list[str] = []
+    own: list[str] = []  # of each leaf, the result at its place, if the results have the structure of the arguments
 
     def run(*donated: Any) -> list[Any]:
-        out = [x for x in jtu.tree_leaves(f(*args_with(list(donated)))) if is_jit_argument(x)]
-        results[:] = [describe(x) for x in out]
-        return out
+        out = f(*args_with(list(donated)))
+        leaves = jtu.tree_leaves(out)
+        results[:] = [describe(x) for x in leaves if is_jit_argument(x)]
+        given = args[0] if len(args) == 1 else args
+        if jtu.tree_structure(out) == jtu.tree_structure(given):
+            pairs = zip(jtu.tree_leaves(given), leaves, strict=True)
+            own[:] = [describe(y) for x, y in pairs if is_jit_argument(x)]
+        return [x for x in leaves if is_jit_argument(x)]
 
     copies = [jnp.array(x, copy=True) for x in arrays]
     kinds = [describe(x) for x in copies]
@@ -63,24 +69,24 @@ def check_donation(f: Callable[..., object], *args: object) -> None:
     ]
     if unusable:
         given, returned = Counter(kinds), Counter(results)
-        rows: list[tuple[str, ...]] = []
+        rows: dict[tuple[str, str, str], None] = {}
         for name, kind in unusable:
-            why = "no result has this shape and dtype"
-            if 0 < returned[kind] < given[kind]:
+            alike = [i for i, other in enumerate(kinds) if other == kind]
+            changed = [i for i in alike if own and own[i] != kind]
+            if not 0 < returned[kind] < given[kind]:
+                read = "f does not read it, or the result is sharded in another way"
+                rows[name, kind, read if returned[kind] else "no result has this shape and dtype"] = None
+            elif changed:
+                rows |= {(names[i], kind, f"the result at its place is {own[i]}"): None for i in changed}
+            else:  # JAX chooses which of them to reuse
                 why = f"{given[kind]} leaves have this shape and dtype, and {count(returned[kind], 'result')}"
-            elif returned[kind]:
-                why = "f does not read it, or the result is sharded in another way"
-            rows.append((name, kind, why))
+                rows[listed(names[i] for i in alike), kind, why] = None
         were = "was" if len(unusable) == 1 else "were"
         wrong.append(f"{len(unusable)} of {len(names)} donated leaves {were} not usable:")
-        wrong += [f"  {line}" for line in in_columns(rows)]
+        wrong += [f"  {line}" for line in in_columns(list(rows))]
         wrong.append("Return a new value for each, or do not donate it.")
-    owners: dict[int, list[str]] = {}
-    for name, buffer in buffers(named).items():
-        owners.setdefault(buffer, []).append(name)
-    shared = [sharing for sharing in owners.values() if len(sharing) > 1]
-    if shared:
+    if shared := shared_buffers(named):
         wrong.append("These leaves share a buffer, which cannot be donated twice. Copy all but one with jnp.copy:")
-        wrong += [f"  {', '.join(sharing)}" for sharing in shared]
+        wrong += [f"  {', '.join([first, *others])}" for first, others in shared.items()]
     if wrong:
         raise AssertionError("\n".join(wrong))

@@ -95,4 +95,4 @@ def transformation_laws(
         return
     for name, law in LAWS.items():
         if laws is None or name in laws:
-            yield from law(case, run)
+            yield from law.violations(case, run)

@@ -1,9 +1,9 @@
 """Violations of laws, and the error that lists all of them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from treekit._base.describe import count
+from treekit._base.describe import count, describe_error
 
 # Fixes that several laws suggest.
 REGISTER = "make the class a treekit.node, or register it with treekit.register_node"
@@ -23,6 +23,26 @@ class Violation(NamedTuple):
     def __str__(self) -> str:
         found = self.found.replace("\n", "\n    ")
         return f"- {self.law}\n  found: {found}\n  effect: {self.effect}\n  fix: {self.fix}"
+
+
+class Law(NamedTuple):
+    """A law: what it demands, what goes wrong if it is broken, how to fix it, and how to find out.
+
+    `found` says what was found instead, or returns "" if the law holds. An error that it raises breaks the law too.
+    """
+
+    law: str
+    effect: str
+    fix: str
+    found: Callable[..., str]
+
+    def violations(self, *args: object) -> list[Violation]:
+        """Return the violation of this law, if there is one."""
+        try:
+            found = self.found(*args)
+        except Exception as error:  # the user's code may raise anything
+            found = describe_error(error)
+        return [Violation(self.law, found, self.effect, self.fix)] if found else []
 
 
 class LawsBroken(AssertionError):
