@@ -1,4 +1,4 @@
-"""apply_if_finite: updates that are not finite are skipped, in every mix of dtypes."""
+"""apply_if_finite and the conditional wrappers: steps that are skipped, in every mix of dtypes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -139,3 +139,15 @@ def test_the_count_is_read_and_reset_by_name_and_nothing_is_traced_again() -> No
             state = tko.tree.set(state, notfinite_count=jnp.zeros([], jnp.int32))
     assert int(tko.tree.get(state, "total_notfinite")) == 4
     assert traces == 1
+
+
+@pytest.mark.parametrize("wrap", ["conditionally_transform", "conditionally_mask"])
+def test_conditionally_with_gradients_narrower_than_their_params(wrap: str) -> None:
+    given, grads = {"w": jnp.ones(2)}, {"w": jnp.ones(2, jnp.bfloat16)}
+    tx = getattr(tko, wrap)(tko.adam(0.1), lambda step: step >= 1)
+    update = jax.jit(tx.update)
+    held, state = update(grads, tx.init(given), given)
+    run, _ = update(grads, state, given)
+    assert held["w"].dtype == run["w"].dtype == jnp.float32
+    assert (held["w"] == (1 if wrap == "conditionally_transform" else 0)).all()
+    assert (run["w"] < 0).all()
