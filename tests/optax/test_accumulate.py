@@ -351,16 +351,6 @@ def test_one_of_optax_receives_extra_arguments_too() -> None:
         assert (new == 0.5).all()
 
 
-def test_int_leaves_and_float0_gradients() -> None:
-    params = cases.PARAMS["int_key"]()
-    ms = tko.MultiSteps(optax.adam(0.1), 2)
-    _, state = ms.update(cases.grads_of("int_key", params), ms.init(params), params)
-    updates, _ = ms.update(cases.grads_of("int_key", params), state, params)
-    assert updates["n"] is None and updates["key"] is None
-    after = tko.apply_updates(params, updates)
-    assert (after["n"] == params["n"]).all() and bool((after["w"] != params["w"]).all())
-
-
 def test_state_that_holds_ints_bools_and_keys_is_chosen_not_averaged() -> None:
     tx = optax.chain(cases.of_numbers(), optax.add_noise(0.1, 0.5, 0))
     ms = tko.MultiSteps(tx, 2)

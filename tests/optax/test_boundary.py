@@ -471,15 +471,10 @@ NUMBERS = {"rate": 0.5, "w": jnp.ones(3), "b": jnp.ones(2), "activation": jax.nn
 ONE_ARRAY = {"rate": False, "w": True, "b": False, "activation": False}
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(lambda a, b: tko.chain(a, b), id="array_then_none"),
-        pytest.param(lambda a, b: tko.chain(b, a), id="none_then_array"),
-    ],
-)
-def test_a_number_that_one_link_of_a_chain_has_state_for_and_another_has_not(make: Any) -> None:
-    tx = make(tko.scale_by_adam(), tko.masked(tko.filtered(tko.trace(0.9), ONE_ARRAY), True))
+@pytest.mark.parametrize("order", [1, -1], ids=["array_then_none", "none_then_array"])
+def test_a_number_that_one_link_of_a_chain_has_state_for_and_another_has_not(order: int) -> None:
+    links = [tko.scale_by_adam(), tko.masked(tko.filtered(tko.trace(0.9), ONE_ARRAY), True)]
+    tx = tko.chain(*links[::order])
     state = tx.init(NUMBERS)
     grads = jax.tree.map(lambda x: jnp.ones_like(x) if eqx.is_array(x) else None, NUMBERS)
     updates, new_state = tx.update(grads, state, NUMBERS)
@@ -563,29 +558,6 @@ def test_a_lack_of_memory_is_not_explained_by_the_params() -> None:
     tx = tko.chain(optax.GradientTransformation(init, optax.identity().update))
     with pytest.raises(RuntimeError, match=r"^RESOURCE_EXHAUSTED: Out of memory$"):
         tx.init({"w": jnp.ones((2, 2)), "b": jnp.ones(2)})
-
-
-class Loud:
-    """Stands for an array, and says when it is written as text, which copies an array from its device."""
-
-    def __init__(self, written: list[object]) -> None:
-        self._written = written
-
-    def __jax_array__(self) -> jax.Array:
-        return jnp.ones(2)
-
-    def __repr__(self) -> str:
-        self._written.append(self)
-        return "Loud"
-
-
-def test_params_are_not_written_as_text() -> None:
-    """The state of a chain is a tuple too, and JAX writes the tree that does not fit into its error."""
-    written: list[object] = []
-    params, grads = (Loud(written), jnp.ones(2), jnp.tanh), (jnp.ones(2), jnp.ones(2), None)
-    tx = tko.chain(tko.clip(1.0), tko.chain(tko.adam(0.1), tko.trace(0.9)))
-    updates, _ = tx.update(grads, tx.init(params), params)
-    assert updates[2] is None and not written
 
 
 def test_a_state_with_an_array_for_each_block_is_not_like_the_params() -> None:
