@@ -23,16 +23,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def cells() -> list[Any]:
-    return [
-        pytest.param(wrap, *cell, id="-".join((name, *cell)))
-        for i, (name, wrap) in enumerate(WRAPPERS.items())
-        for j, cell in enumerate(cases.sample(i + 6))
-        if cell not in cases.NOT_OPTAX and (name == "finite" or j % 4 == i)
-    ]
-
-
-@pytest.mark.parametrize("wrap, name, kind", cells())
+@pytest.mark.parametrize("wrap, name, kind", cases.cells(WRAPPERS, 6, whole=("finite",), every=4))
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     # Optax's own lbfgs writes f32 gradients into a bf16 memory, which JAX announces to refuse.
     cases.check_laws(wrap(cases.OPTIMIZERS[name](tko if name.startswith("lbfgs") else optax)), kind)

@@ -35,16 +35,9 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def cells() -> list[Any]:
-    return [
-        pytest.param(wrap, *cell, id="-".join((name, *cell)))
-        for i, (name, wrap) in enumerate(WRAPPERS.items())
-        for j, cell in enumerate(cases.sample(i))
-        if cell not in cases.NOT_OPTAX and (name in ("filtered", "masked", "partition") or j % 3 == 0)
-    ]
-
-
-@pytest.mark.parametrize("wrap, name, kind", cells())
+@pytest.mark.parametrize(
+    "wrap, name, kind", cases.cells(WRAPPERS, 0, whole=("filtered", "masked", "partition"), every=3)
+)
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     """Of *plain* Optax's transformation inside: the wrapper alone has to do it."""
     cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
