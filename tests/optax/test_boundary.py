@@ -560,6 +560,29 @@ def test_a_lack_of_memory_is_not_explained_by_the_params() -> None:
         tx.init({"w": jnp.ones((2, 2)), "b": jnp.ones(2)})
 
 
+class Loud:
+    """Stands for an array, and says when it is written as text, which copies an array from its device."""
+
+    def __init__(self, written: list[object]) -> None:
+        self._written = written
+
+    def __jax_array__(self) -> jax.Array:
+        return jnp.ones(2)
+
+    def __repr__(self) -> str:
+        self._written.append(self)
+        return "Loud"
+
+
+def test_params_are_not_written_as_text() -> None:
+    """The state of a chain is a tuple too, and JAX writes the tree that does not fit into its error."""
+    written: list[object] = []
+    params, grads = (Loud(written), jnp.ones(2), jnp.tanh), (jnp.ones(2), jnp.ones(2), None)
+    tx = tko.chain(tko.clip(1.0), tko.chain(tko.adam(0.1), tko.trace(0.9)))
+    updates, _ = tx.update(grads, tx.init(params), params)
+    assert updates[2] is None and not written
+
+
 def test_a_state_with_an_array_for_each_block_is_not_like_the_params() -> None:
     def init(params: Any) -> dict[str, jax.Array]:
         return {name: jnp.zeros(()) for name in params}

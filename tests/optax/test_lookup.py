@@ -314,6 +314,13 @@ def test_every_factory_takes_every_mask(name: str) -> None:
         cases.assert_close(jax.tree.leaves(updates), list(expected.values()))
 
 
+@pytest.mark.parametrize("name", sorted(MASKED.keys() - {"transforms.freeze"}))
+def test_a_mask_of_a_tuple_is_a_tree(name: str) -> None:
+    params = (jnp.ones((2, 2)), {"a": jnp.ones(2)})
+    got, expected = (MASKED[name](o, (True, {"a": False})).init(params) for o in (tko, optax))
+    assert cases.structure(got) == cases.structure(expected)
+
+
 @pytest.mark.parametrize("name", ["adamw", "lars", "muon_decay", "add_decayed_weights"])
 def test_a_mask_made_from_the_filtered_model_fits_the_raw_one(name: str) -> None:
     """Where that has None, the raw model has Python numbers, which hold shows as arrays."""

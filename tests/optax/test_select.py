@@ -324,6 +324,13 @@ def test_labels_that_jax_cannot_sort_are_an_error_that_says_so() -> None:
     assert float(updates["w"].ravel()[0]) == -float(cases.arrays()["w"].ravel()[0])
 
 
+def test_a_callable_label_tree_with_a_label_without_a_transformation_shows_both_sets_of_keys() -> None:
+    model = cases.model()
+    labels = jax.tree.map(lambda x: "a" if np.ndim(x) > 1 else "typo", model)
+    with pytest.raises(ValueError, match=r"(?s)'a', 'typo'.*'a', 'b'"):
+        tko.partition({"a": optax.sgd(0.1), "b": optax.adam(0.1)}, labels).init(model)
+
+
 @pytest.mark.parametrize("labels", ["raw", "filtered", "function", "prefix"])
 def test_labels_of_every_sort_on_a_raw_model(labels: str) -> None:
     model = cases.model()
