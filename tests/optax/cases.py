@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from flax import nnx
 
 import treekit as tk
@@ -241,6 +242,16 @@ def sample(offset: int) -> list[tuple[str, str]]:
     """Every kind of params with one of eight optimizers; another one for another offset."""
     names = ["adamw", "sgd", "lbfgs_no_search", "named_chain", "radam", "schedule_free", "numbers", "muon"]
     return [(names[(i + offset) % len(names)], kind) for i, kind in enumerate(PARAMS)]
+
+
+def cells(wrappers: dict[str, Any], offset: int, *, whole: tuple[str, ...], every: int) -> list[Any]:
+    """Wrappers with an optimizer and a kind of params: all kinds for those in `whole`, one of `every` for others."""
+    return [
+        pytest.param(wrap, *cell, id="-".join((name, *cell)))
+        for i, (name, wrap) in enumerate(wrappers.items())
+        for j, cell in enumerate(sample(i + offset))
+        if cell not in NOT_OPTAX and (name in whole or j % every == i % every)
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------------ laws

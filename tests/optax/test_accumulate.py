@@ -69,16 +69,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def cells() -> list[Any]:
-    return [
-        pytest.param(wrap, *cell, id="-".join((name, *cell)))
-        for i, (name, wrap) in enumerate(WRAPPERS.items())
-        for j, cell in enumerate(cases.sample(i + 2))
-        if cell not in cases.NOT_OPTAX and (name == "multi_steps" or j % 6 == i % 6)
-    ]
-
-
-@pytest.mark.parametrize("wrap, name, kind", cells())
+@pytest.mark.parametrize("wrap, name, kind", cases.cells(WRAPPERS, 2, whole=("multi_steps",), every=6))
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     # Optax's own lbfgs writes f32 gradients into a bf16 memory, which JAX announces to refuse.
     cases.check_laws(wrap(cases.OPTIMIZERS[name](tko if name.startswith("lbfgs") else optax)), kind)
@@ -349,16 +340,6 @@ def test_one_of_optax_receives_extra_arguments_too() -> None:
     for tx in transformations:
         new, _ = tko.apply_gradients(tx, params, tx.init(params), params, value=jnp.array(1.0))
         assert (new == 0.5).all()
-
-
-def test_int_leaves_and_float0_gradients() -> None:
-    params = cases.PARAMS["int_key"]()
-    ms = tko.MultiSteps(optax.adam(0.1), 2)
-    _, state = ms.update(cases.grads_of("int_key", params), ms.init(params), params)
-    updates, _ = ms.update(cases.grads_of("int_key", params), state, params)
-    assert updates["n"] is None and updates["key"] is None
-    after = tko.apply_updates(params, updates)
-    assert (after["n"] == params["n"]).all() and bool((after["w"] != params["w"]).all())
 
 
 def test_state_that_holds_ints_bools_and_keys_is_chosen_not_averaged() -> None:

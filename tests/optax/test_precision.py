@@ -20,16 +20,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def cells() -> list[Any]:
-    return [
-        pytest.param(wrap, *cell, id="-".join((name, *cell)))
-        for i, (name, wrap) in enumerate(WRAPPERS.items())
-        for j, cell in enumerate(cases.sample(i + 1))
-        if cell not in cases.NOT_OPTAX and (name == "dtype_preserving" or j % 3 == i)
-    ]
-
-
-@pytest.mark.parametrize("wrap, name, kind", cells())
+@pytest.mark.parametrize("wrap, name, kind", cases.cells(WRAPPERS, 1, whole=("dtype_preserving",), every=3))
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
 

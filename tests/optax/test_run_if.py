@@ -1,4 +1,4 @@
-"""apply_if_finite: updates that are not finite are skipped, in every mix of dtypes."""
+"""apply_if_finite and the conditional wrappers: steps that are skipped, in every mix of dtypes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,16 +23,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def cells() -> list[Any]:
-    return [
-        pytest.param(wrap, *cell, id="-".join((name, *cell)))
-        for i, (name, wrap) in enumerate(WRAPPERS.items())
-        for j, cell in enumerate(cases.sample(i + 6))
-        if cell not in cases.NOT_OPTAX and (name == "finite" or j % 4 == i)
-    ]
-
-
-@pytest.mark.parametrize("wrap, name, kind", cells())
+@pytest.mark.parametrize("wrap, name, kind", cases.cells(WRAPPERS, 6, whole=("finite",), every=4))
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     # Optax's own lbfgs writes f32 gradients into a bf16 memory, which JAX announces to refuse.
     cases.check_laws(wrap(cases.OPTIMIZERS[name](tko if name.startswith("lbfgs") else optax)), kind)
@@ -139,3 +130,15 @@ def test_the_count_is_read_and_reset_by_name_and_nothing_is_traced_again() -> No
             state = tko.tree.set(state, notfinite_count=jnp.zeros([], jnp.int32))
     assert int(tko.tree.get(state, "total_notfinite")) == 4
     assert traces == 1
+
+
+@pytest.mark.parametrize("wrap", ["conditionally_transform", "conditionally_mask"])
+def test_conditionally_with_gradients_narrower_than_their_params(wrap: str) -> None:
+    given, grads = {"w": jnp.ones(2)}, {"w": jnp.ones(2, jnp.bfloat16)}
+    tx = getattr(tko, wrap)(tko.adam(0.1), lambda step: step >= 1)
+    update = jax.jit(tx.update)
+    held, state = update(grads, tx.init(given), given)
+    run, _ = update(grads, state, given)
+    assert held["w"].dtype == run["w"].dtype == jnp.float32
+    assert (held["w"] == (1 if wrap == "conditionally_transform" else 0)).all()
+    assert (run["w"] < 0).all()

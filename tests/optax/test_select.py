@@ -35,16 +35,9 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def cells() -> list[Any]:
-    return [
-        pytest.param(wrap, *cell, id="-".join((name, *cell)))
-        for i, (name, wrap) in enumerate(WRAPPERS.items())
-        for j, cell in enumerate(cases.sample(i))
-        if cell not in cases.NOT_OPTAX and (name in ("filtered", "masked", "partition") or j % 3 == 0)
-    ]
-
-
-@pytest.mark.parametrize("wrap, name, kind", cells())
+@pytest.mark.parametrize(
+    "wrap, name, kind", cases.cells(WRAPPERS, 0, whole=("filtered", "masked", "partition"), every=3)
+)
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     """Of *plain* Optax's transformation inside: the wrapper alone has to do it."""
     cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
@@ -53,22 +46,19 @@ def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
 SAME = ["sgd", "adamw", "adafactor", "numbers", "clipped", "flatten", "schedule_free", "muon"]
 
 
+ON_PLAIN: dict[str, Callable[[Any, Any], Any]] = {
+    "masked": lambda o, tx: o.masked(tx, {"w": True, "b": False}),
+    "partition": lambda o, tx: o.partition(
+        {"a": tx, "b": optax.sgd(0.1, momentum=0.9), "unused": optax.adam(0.1)}, {"w": "a", "b": "b"}
+    ),
+}
+
+
+@pytest.mark.parametrize("wrapper", ON_PLAIN)
 @pytest.mark.parametrize("name", SAME)
-def test_masked_is_optax_on_plain_params(name: str) -> None:
-    mask = {"w": True, "b": False}
+def test_on_plain_params_they_are_optax(name: str, wrapper: str) -> None:
     tx = cases.OPTIMIZERS[name](optax)
-    cases.same_as_optax(tko.masked(tx, mask), optax.masked(tx, mask), "f32")
-
-
-@pytest.mark.parametrize("name", SAME)
-def test_partition_is_optax_on_plain_params(name: str) -> None:
-    labels = {"w": "a", "b": "b"}
-    transforms: dict[Any, Any] = {
-        "a": cases.OPTIMIZERS[name](optax),
-        "b": optax.sgd(0.1, momentum=0.9),
-        "unused": optax.adam(0.1),
-    }
-    cases.same_as_optax(tko.partition(transforms, labels), optax.partition(transforms, labels), "f32")
+    cases.same_as_optax(ON_PLAIN[wrapper](tko, tx), ON_PLAIN[wrapper](optax, tx), "f32")
 
 
 @pytest.mark.parametrize("kind", ["none", "empty", "namedtuple", "nnx", "linen"])
@@ -334,6 +324,13 @@ def test_labels_that_jax_cannot_sort_are_an_error_that_says_so() -> None:
     assert float(updates["w"].ravel()[0]) == -float(cases.arrays()["w"].ravel()[0])
 
 
+def test_a_callable_label_tree_with_a_label_without_a_transformation_shows_both_sets_of_keys() -> None:
+    model = cases.model()
+    labels = jax.tree.map(lambda x: "a" if np.ndim(x) > 1 else "typo", model)
+    with pytest.raises(ValueError, match=r"(?s)'a', 'typo'.*'a', 'b'"):
+        tko.partition({"a": optax.sgd(0.1), "b": optax.adam(0.1)}, labels).init(model)
+
+
 @pytest.mark.parametrize("labels", ["raw", "filtered", "function", "prefix"])
 def test_labels_of_every_sort_on_a_raw_model(labels: str) -> None:
     model = cases.model()
@@ -355,18 +352,6 @@ def test_labels_that_are_no_strings(one: Any, two: Any) -> None:
     tx = tko.partition({one: optax.scale(2.0), two: optax.scale(3.0)}, {"a": one, "b": (two, one)})
     updates, _ = tx.update(params, tx.init(params), params)
     assert [float(x[0]) for x in jax.tree.leaves(updates)] == [2.0, 3.0, 2.0]
-
-
-def test_partition_with_set_to_zero_freezes_and_masked_does_not() -> None:
-    model = cases.model()
-    labels = jax.tree.map(lambda x: "train" if np.ndim(x) == 2 else "freeze", model)
-    tx = tko.partition({"train": tko.adamw(0.1), "freeze": tko.set_to_zero()}, labels)
-    state, before = tx.init(model), model
-    for _ in range(3):
-        updates, state = tx.update(cases.gradient(model), state, model)
-        model = tko.apply_updates(model, updates)
-    for old, new in zip(*(jax.tree.leaves(eqx.filter(m, eqx.is_inexact_array)) for m in (before, model)), strict=True):
-        assert bool((old == new).all()) == (old.ndim == 1)
 
 
 def test_a_dict_of_labels_is_mapped_like_optax_in_a_jitted_step_and_a_scan() -> None:
