@@ -614,6 +614,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "partial": (functools.partial(jax.nn.relu, 1), "partial(<custom_jvp relu>, 1)"),
     "tuple": ((jax.nn.relu, "a"), "(<custom_jvp relu>, 'a')"),
     "dataclass": (Settings((jax.nn.silu, None)), "Settings(activation=(<jitted silu>, None), size=1)"),
+    "class": ((Settings, 1), f"({__name__}.Settings, 1)"),
     "dataclass with its own repr": (Quiet(jax.nn.silu), "quiet"),
 }
 
