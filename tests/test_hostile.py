@@ -89,9 +89,7 @@ class Refusing:
 
 VERBS: dict[str, Any] = {
     "filter": lambda x: tk.filter([x, 1], [True, False])[0],
-    "partition": lambda x: tk.combine(*tk.partition([x, 1], tk.is_array))[0],
     "map": lambda x: tk.dtype_preserving_tree_map(lambda leaf: leaf, [x])[0],
-    "tree_at, it": lambda x: tk.tree_at(lambda tree: tree[0], [0, 1], x)[0],
     "tree_at, beside it": lambda x: tk.tree_at(lambda tree: tree[1], [x, 1], 2)[0],
     "tree_diff": lambda x: x if not tk.tree_diff([x], [x]) else None,
 }

@@ -191,16 +191,14 @@ def equality_and_getattr_of_the_class_are_never_asked(way: Way) -> None:
 
         return method
 
-    methods = {
-        "__slots__": (),
+    methods: dict[str, Any] = {
         "__eq__": asking("eq", lambda: jnp.zeros(3) == 1),
         "__hash__": asking("hash", lambda: [][0]),
         "__bool__": asking("bool", lambda: [][0]),
         "__getattr__": asking("getattr", lambda: 3),
     }
-    if way.cls is not Slotted:
-        del methods["__slots__"]
-    Odd: Any = type("Odd", (way.local(),), methods)
+    slots = {"__slots__": ()} if way.cls is Slotted else {}
+    Odd: Any = type("Odd", (way.local(),), methods | slots)
     register: Any = node if way.cls in (Made, MadeByInit) else lambda c: register_node(c, ["weight", "bias"], ["name"])
     register(Odd)
     x = Odd(jnp.ones(3), jnp.ones(3), "n")

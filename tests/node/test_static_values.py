@@ -146,13 +146,6 @@ def one_trace_for_equal_statics_and_for_rebuilt_instances(way: Way) -> None:
     assert len(traced) == 5
 
 
-@every_way
-def test_nan_equals_any_nan_of_its_type(way: Way) -> None:
-    for one, two in ((float("nan"), -float("nan")), (np.float32("nan"), np.float32("nan") + 0)):
-        x, y = structure(way.make(1, 2, one)), structure(way.make(1, 2, two))
-        assert one is not two and x == y and hash(x) == hash(y)
-
-
 atoms = st.sampled_from([0, 0.0, -0.0, False, 1, 1.0, True, float("nan"), None, "", "1"])
 static_values = st.recursive(atoms, lambda s: st.lists(s, max_size=2).map(tuple) | st.frozensets(s, max_size=2))
 
@@ -244,10 +237,6 @@ class Money(numbers.Number):
         return hash(self.amount)
 
 
-class Huge(int):
-    pass
-
-
 def test_static_values_of_other_classes_are_compared_by_their_own_eq_too() -> None:
     unit = Unit()
     proxy: Any = types.MappingProxyType
@@ -260,7 +249,6 @@ def test_static_values_of_other_classes_are_compared_by_their_own_eq_too() -> No
         (Strict([1]), Strict([1]), Strict([2])),
         (Strict(1), Strict(1), Strict(1.0)),
         (Money(1), Money(1), Money(2)),
-        (Huge(10**5000), Huge(10**5000), Huge(10**5000 + 1)),
         (HashableDict(a=[1]), HashableDict(a=[1]), HashableDict(a=[2])),
         (HashableDict(a=[1]), HashableDict(a=[1]), HashableDict(a=[1.0])),
         (frozen(a=1), frozen(a=1), HashableDict(a=1)),
@@ -278,13 +266,9 @@ def test_static_values_of_other_classes_are_compared_by_their_own_eq_too() -> No
 
 STATIC_MISTAKES: dict[str, tuple[Any, str]] = {
     "list": ([1], "list, is not hashable.* tuple for a list"),
-    "dict": ({"a": 1}, "dict, is not hashable"),
-    "set": ({1}, "set, is not hashable"),
     "list in a tuple": (("a", [1]), "tuple, is not hashable"),
     "array": (jnp.ones(2), "ArrayImpl, is not hashable"),
-    "array of numpy": (np.ones(2), "ndarray, is not hashable"),
     "array in a partial": (functools.partial(abs, jnp.ones(2)), "partial, holds an array"),
-    "array in a node": (Holder(jnp.ones(2)), "Holder, holds an array"),
     "array in a node in a tuple": ((Holder(np.ones(2)),), "tuple, holds an array"),
 }
 
@@ -317,7 +301,6 @@ TOO_DEEP = {
     "5,000 tuples": nested(5_000),
     "100,000 tuples": nested(100_000),
     "frozensets": nested(5_000, frozenset),
-    "slices of tuples": slice(nested(5_000)),
     "endless": Endless(),
 }
 
