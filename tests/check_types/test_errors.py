@@ -67,6 +67,7 @@ PARTS: dict[str, tuple[Any, Any, str]] = {
     "optional": (list[float] | None, [1.0, WORD], ".1   str   is not float"),
     "an item of a set": (set[int], {WORD}, ", an item   str   is not int"),
     "another container": (dict[str, int], [1], "   list   is not dict[str, int]"),
+    "another length": (tuple[int, int], (1, 2, 3), "   tuple   is not tuple[int, int]"),
     "leaf": (
         PyTree[Float[Array, "n"]],
         {"a": [ONES, FIVE]},

@@ -1,4 +1,4 @@
-"""A random program: what it is made of, and how a seed makes it."""
+"""A random program: what it is made of, and how it is drawn."""
 
 import dataclasses
 import random
@@ -39,9 +39,8 @@ OTHER_LAWS = (
 )
 
 
-def case_of(seed: int) -> Case:
-    """The program of a seed."""
-    rng = random.Random(seed)
+def case_of(rng: random.Random) -> Case:
+    """A program, drawn at random."""
     dtype = rng.choice(["None", "None", "None", "'float32'", "'bfloat16'"])
     missing = rng.choice(["'None'", "'None'", "'zeros'", "'zeros'", "'float0'"])
     special = rng.choice(["0.0"] * 6 + ["jnp.nan", "jnp.inf"])

@@ -26,16 +26,6 @@ class Expr:
     def __str__(self) -> str:
         return self.head + ", ".join(map(str, self.parts)) + self.tail
 
-    def smaller(self) -> Iterator["Expr"]:
-        """Expressions of the same sort with one piece less, the smallest first."""
-        yield from (part for part in self.descendants() if part.sort == self.sort and self.sort != "item")
-        for i, part in enumerate(self.parts):
-            before, after = self.parts[:i], self.parts[i + 1 :]
-            if len(self.parts) > 1:
-                yield dataclasses.replace(self, parts=before + after)
-            for less in part.smaller():
-                yield dataclasses.replace(self, parts=(*before, less, *after))
-
     def wrapped(self, wrapper: str, place: int) -> "Expr":
         """The expression with a wrapper around one of the transformations in it; around all of it at place 0."""
         inside = [part for part in self.descendants() if part.sort == "tx"]

@@ -198,3 +198,10 @@ def compiled_in_16_bits(case: Case, failure: Failure) -> bool:
 def filtered_numpy_bf16(case: Case, failure: Failure) -> bool:
     """To NumPy and Equinox an array in bf16 or float8 is not floating-point: `filtered` refuses it, and says so."""
     return "filtered would leave out the array" in failure.message
+
+
+@_rule("a raw model equals its parameters")
+@_rule("a raw model, filtered, equals its arrays")
+def one_leaf_that_is_no_parameter(case: Case, failure: Failure) -> bool:
+    """A key, a function or another single leaf in place of a model is a mistake, and `init` says so."""
+    return "which has no parameters. Pass a pytree" in failure.message
