@@ -14,6 +14,7 @@ register_node: Any = tk.register_node
 node: Any = tk.node  # of a class that is made here no checker knows what it takes
 
 NAMES = ("self", "cls", "é", "values", "__init__", "__eq__", "__hash__", "__module__", "__getattribute__", "__slots__")
+NAMES += ("data", "aux", "children", "leaves", "fields", "static", "attributes")
 
 NO_NAMES = ("x: int = print('run')\n", "x;import os", "a b", "1x", "class", "None", "")
 
@@ -36,6 +37,7 @@ def test_a_field_may_have_any_name_that_an_attribute_can_have(way: str, name: st
     assert type(made) is type(treedef.unflatten([4]))
     assert object.__getattribute__(treedef.unflatten([4]), name) == 4
     assert object.__getattribute__(tk.replace(made, **{name: 5}), name) == 5
+    assert [tree_util.keystr(path) for path, _ in tree_util.tree_leaves_with_path(made)] == [f".{name}"]
 
 
 @pytest.mark.parametrize("name", NO_NAMES)

@@ -74,15 +74,6 @@ def test_the_submodule_is_imported_on_demand() -> None:
     assert (done.returncode, done.stdout) == (0, "True treekit.optax\n"), done.stderr
 
 
-def test_the_public_names_are_those_of_the_package() -> None:
-    names = "is_array is_array_like is_inexact_array is_inexact_array_like"
-    names += " is_truly_callable resolve_spec filter filter_arrays partition combine"
-    names += " dtype_preserving_tree_map node field register_node node_factory replace tree_at tree_diff"
-    names += " assert_trees_same"
-    done = python(f"import treekit; print([n for n in {names.split()} if not callable(getattr(treekit, n, None))])")
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
-
-
 def test_all_lists_every_public_name_of_the_core() -> None:
     public = [name for name, value in vars(treekit).items() if name[0] != "_" and not inspect.ismodule(value)]
     assert treekit.__all__ == sorted(public)

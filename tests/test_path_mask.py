@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import treekit as tk
 from tests.trees import EXAMPLES, Point, Twig, untyped
-from treekit._base.key_path import flatten_with_names
+from treekit._base import key_path
+from treekit._base.key_path import flatten_with_names, match_part
 
 # pattern, path, whether it matches
 GLOBS = [
@@ -50,14 +51,11 @@ GLOBS = [
 
 @pytest.mark.parametrize(("pattern", "path", "expected"), GLOBS)
 def test_globs(pattern: str, path: str, expected: bool) -> None:
-    tree: Any = 1
-    for part in reversed(path.split(".") if path else []):
-        tree = {part: tree}
     if expected:
-        assert jax.tree.leaves(tk.path_mask(pattern)(tree)) == [True]
+        assert jax.tree.leaves(tk.path_mask(pattern)(nested(path))) == [True]
     else:
         with pytest.raises(ValueError, match="matches no leaf"):
-            tk.path_mask(pattern)(tree)
+            tk.path_mask(pattern)(nested(path))
 
 
 ALPHABET = "az*?[]!^-+(\\"
@@ -109,10 +107,46 @@ def test_an_attribute_a_key_and_an_index_are_written_alike() -> None:
     assert mask({"left": {"x": {0: 1}}}) == {"left": {"x": {0: True}}}
 
 
-def test_the_first_pattern_decides() -> None:
-    tree = {"a": 1, "b": 2, "c": 3}
-    assert tk.path_labels({"a": 1, "*": 2})(tree) == {"a": 1, "b": 2, "c": 2}
-    assert tk.path_labels({"*": 2, "a": 1})(tree) == {"a": 2, "b": 2, "c": 2}
+PARTS = st.sampled_from(["a", "b", "0", "12", "ab"])
+NAMES = st.lists(PARTS, min_size=1, max_size=4).map(".".join)
+WORDS = st.lists(PARTS | st.sampled_from(["*", "**", "a*", "?", "[01]"]), min_size=1, max_size=4).map(".".join)
+PATTERNS = st.lists(WORDS | st.sampled_from(["a.*", ".*b", "[01]"]).map(re.compile), max_size=6, unique=True)
+
+
+def nested(name: str) -> Any:
+    """A tree with one leaf of this name."""
+    tree: Any = 1
+    for part in reversed(name.split(".") if name else []):
+        tree = {part: tree}
+    return tree
+
+
+@given(PATTERNS, NAMES)
+def test_the_first_pattern_that_matches_decides(patterns: list[Any], name: str) -> None:
+    tree = nested(name)
+    masks = [jax.tree.leaves(tk.path_mask(pattern, strict=False)(tree)) for pattern in patterns]
+    first = masks.index([True]) if [True] in masks else -1
+    labels = tk.path_labels({pattern: i for i, pattern in enumerate(patterns)}, default=-1, strict=False)
+    assert jax.tree.leaves(labels(tree)) == [first]
+    for pattern, is_in in zip(patterns, masks, strict=True):
+        assert (name in tk.tree_find(tree, pattern, strict=False)) == is_in[0]
+
+
+def test_a_table_with_a_pattern_a_layer_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patterns without wildcards that the name's own parts rule out are not tried one by one."""
+    tried: list[tuple[str, str]] = []
+
+    def counted(part: str, text: str) -> bool:
+        tried.append((part, text))
+        return match_part(part, text)
+
+    monkeypatch.setattr(key_path, "match_part", counted)
+    table = {f"**.layers.{i}.*": i for i in range(1000)} | {"**.[ab]": 1000}
+    labels = tk.path_labels(table, default=-1, strict=False)
+    assert labels({"layers": {"7": {"w": 1}, "1000": {"w": 1, "a": 1}}}) == {
+        "layers": {"7": {"w": 7}, "1000": {"w": -1, "a": 1000}}
+    }
+    assert {part for part, _ in tried} == {"[ab]"} and len(tried) <= 16
 
 
 # ------------------------------------------------------------------------------------------------ objects of their own
@@ -287,9 +321,6 @@ def test_classes_combine_with_masks_and_the_first_of_a_table_decides() -> None:
     labels = {eqx.nn.LayerNorm: "norm", "**.bias": "bias", dict: "rest"}
     expected = ["rest", "bias", "norm", "norm", "norm", "norm", "bias"]
     assert jax.tree.leaves(tk.path_labels(labels)(EQX)) == expected
-    last = {"**.bias": "bias", eqx.nn.LayerNorm: "norm", dict: "rest"}
-    expected = ["rest", "bias", "norm", "bias", "norm", "bias", "bias"]
-    assert jax.tree.leaves(tk.path_labels(last)(EQX)) == expected
 
 
 def test_a_class_may_be_hidden() -> None:

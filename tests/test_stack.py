@@ -1,9 +1,6 @@
 """tree_stack, tree_unstack and tree_ravel: whole models, and the functions, strings and static fields in them."""
 
 import inspect
-import os
-import subprocess
-import sys
 from collections import deque
 from typing import Any
 
@@ -290,31 +287,6 @@ def test_any_iterable_of_trees_is_stacked() -> None:
     trees = [Twig(jnp.ones(2)), Twig(jnp.zeros(2))]
     for given in (tuple(trees), iter(trees), deque(trees), (tree for tree in trees), dict(enumerate(trees)).values()):
         assert tk.tree_stack(given).left.shape == (2, 2)
-
-
-UNSTACK = """
-import jax, jax.numpy as jnp, numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-import treekit as tk
-
-jax.config.update("jax_transfer_guard_device_to_host", "disallow")  # nothing is copied to the host
-for kind in (AxisType.Auto, AxisType.Explicit):
-    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind, kind))
-    for spec in (P(None, "a"), P("a", "b"), P(None, None, "b"), P("a"), P()):
-        x = jax.device_put(np.arange(6 * 8 * 4.0).reshape(6, 8, 4), NamedSharding(mesh, spec))
-        members = tk.tree_unstack({"x": x, "f": 1})
-        assert len(members) == 6 and all(member["f"] == 1 for member in members)
-        for i, member in enumerate(members):
-            assert member["x"].sharding.is_equivalent_to(NamedSharding(mesh, P(*spec[1:])), 2), (kind, spec)
-            with jax.transfer_guard("allow"):
-                np.testing.assert_array_equal(member["x"], np.asarray(x)[i])
-"""
-
-
-def test_the_members_of_sharded_arrays_stay_on_their_devices() -> None:
-    environ = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    done = subprocess.run([sys.executable, "-c", UNSTACK], capture_output=True, text=True, env=environ)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("dtype", (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn))

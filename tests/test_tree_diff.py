@@ -6,8 +6,6 @@ import enum
 import functools
 import io
 import re
-import subprocess
-import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable
@@ -22,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import treekit as tk
-from tests.trees import FLOAT, LEAVES, Box, Halved, Point, Twig, follow, is_leaf, places, trees, untyped
+from tests.trees import LEAVES, Box, Point, Twig, follow, is_leaf, places, trees, untyped
 from treekit._tree_diff import Kind, TreeDiff
 
 KEY = jax.random.key(0)
@@ -86,20 +84,15 @@ def objects(*items: Any) -> Any:
 # kind, a, b: each differs at one place, in one way
 PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "list, tuple": ("type", [1], (1,)),
-    "dict, OrderedDict": ("type", {"a": 1}, collections.OrderedDict(a=1)),
-    "tuple, namedtuple": ("type", (1, 2), Point(1, 2)),
     "leaf, node": ("type", 1, [1]),
     "array, dict": ("type", f32, {"a": f32}),
-    "array, function": ("type", f32, len),
     "number, string": ("type", 1, "1"),
-    "None, string": ("type", None, "text"),
     "None, dict": ("type", None, {}),
     "node, module": ("type", Twig(1), Box(1)),
     "classes of one name": ("type", of_name("Same")(1), of_name("Same")(1)),
     "enums of one name": ("type", red(), red()),
     "length": ("structure", [1, 2], [1]),
     "key": ("structure", {"a": 1}, {"a": 1, "b": 2}),
-    "static of a module": ("static value", Box(1, name="x"), Box(1, name="y")),
     "static of a node": ("static value", Twig(1, name="x"), Twig(1, name="y")),
     "static zero": ("static value", Twig(1, name=0.0), Twig(1, name=-0.0)),
     "static tuple": ("static value", Twig(1, name=(1, 2)), Twig(1, name=(1, 2.0))),
@@ -115,39 +108,28 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
         collections.defaultdict(dict, a=1),
     ),
     "None, array": ("array against None", None, f32),
-    "None, key": ("array against None", None, KEY),
     "None, number": ("array against None", None, 1.0),
     "None, ShapeDtypeStruct": ("array against None", None, abstract),
     "shape": ("shape", f32, jnp.ones(3, f32.dtype)),
-    "shape of NumPy": ("shape", np.ones(2), np.ones(3)),
     "shape of keys": ("shape", KEY, jax.random.split(KEY)),
-    "shape without values": ("shape", abstract, untyped.ShapeDtypeStruct((3,), jnp.float32)),
     "empty shapes": ("shape", jnp.ones((0, 1)), jnp.ones((1, 0))),
     "dtype": ("dtype", f32, bf16),
     "dtype of numbers": ("dtype", 1, 1.0),
-    "bool, int": ("dtype", True, 1),
-    "dtype of NumPy scalars": ("dtype", np.float64(1), np.float32(1)),
     "dtype of NumPy strings": ("dtype", np.array(["a"]), np.array(["a"], "U2")),
     "dtype of objects": ("dtype", np.array([1]), np.array([1], object)),
     "kind of key": ("dtype", KEY, jax.random.key(0, impl="rbg")),
     "key, its data": ("dtype", jax.random.split(KEY), jax.random.key_data(KEY)),
-    "dtype without values": ("dtype", abstract, untyped.ShapeDtypeStruct((2,), jnp.bfloat16)),
     "weak type": ("weak type", jnp.asarray(1.0), jnp.ones(())),
     "number, array": ("weak type", 1.0, jnp.ones(())),
-    "number, NumPy scalar": ("weak type", 1.0, np.dtype(FLOAT).type(1)),
     "memory": ("sharding", f32, in_host_memory(f32)),
     "value": ("value", f32, f32.at[1].set(2)),
-    "value of bf16": ("value", bf16, bf16 * 2),
     "value of large ints": ("value", 2**40, 2**40 + 1),
     "value of complex": ("value", jnp.array([1j]), jnp.array([2j])),
     "value of keys": ("value", KEY, jax.random.key(1)),
     "value of numbers": ("value", 0.1, 0.1 + 1e-12),
     "value of strings": ("value", "a", "b"),
-    "value of functions": ("value", len, max),
-    "value of NumPy": ("value", np.ones(2), np.zeros(2)),
     "value of NumPy strings": ("value", np.array(["a", "b"]), np.array(["a", "c"])),
     "value of NumPy objects": ("value", np.array([None, 1]), np.array([None, 2])),
-    "type in NumPy objects": ("value", np.array([None, 1]), np.array([None, "1"])),
     "arrays in NumPy objects": ("value", objects(np.ones(2), 1), objects(np.zeros(2), 1)),
     "late in many NumPy objects": ("value", objects(*range(5000)), objects(*range(2500), None, *range(2501, 5000))),
     "value of times": ("value", np.array(["2020-01-01", "NaT"], "M8[D]"), np.array(["2020-01-02", "NaT"], "M8[D]")),
@@ -155,8 +137,6 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "objects that cannot be printed": ("value", Mute(), Mute()),
     "static that cannot be printed": ("static value", Twig(1, name=Mute()), Twig(1, name=Mute())),
     "NaN, number": ("value", float("nan"), 1.0),
-    "infinities": ("value", jnp.array([jnp.inf, 1]), jnp.array([-jnp.inf, 1])),
-    "late in a very large array": ("value", jnp.zeros(5000), jnp.zeros(5000).at[2500].set(1)),
     "late in a long string": ("value", "x" * 100 + "a", "x" * 100 + "b"),
     "digits that are not printed": ("value", jnp.array([0.1], "float32"), jnp.array([0.1], "float32") + 1e-8),
     "objects that cannot be compared": ("value", Incomparable(), Incomparable()),
@@ -171,12 +151,9 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
 AROUND: dict[str, tuple[Callable[[Any], Any], str]] = {
     "root": (lambda x: x, ""),
     "list": (lambda x: [1, x], "1"),
-    "tuple": (lambda x: (x, 2), "0"),
     "dict": (lambda x: {"a": 1, "b": x}, "b"),
     "namedtuple": (lambda x: Point(1, x), "y"),
-    "module": (lambda x: Box(1, x), "spare"),
     "node": (lambda x: Twig(1, x), "right"),
-    "registered": (lambda x: untyped.tree.unflatten(untyped.tree.structure(Halved(0)), [x]), "value"),
     "deep": (lambda x: {"m": Box([Twig((1, {"k": Point(x, None)}))])}, "m.value.0.left.1.k.x"),
 }
 
@@ -204,28 +181,22 @@ def test_one_difference_is_found_once_with_its_kind_and_path(name: str) -> None:
 inf = float("inf")
 # a, b, and the largest absolute and relative difference: None where there is none. Of arrays, b is the second row.
 FAR: dict[str, tuple[Any, Any, tuple[float | None, float | None]]] = {
-    "numbers": (2, 3, (1, 1 / 3)),
     "the largest of several": (np.array([1.0, 5.0, 9.0]), np.array([2.0, 5.0, 4.0]), (5, 1.25)),
     "zero on the right": (np.array([1.0, 1.0]), np.array([0.0, 2.0]), (1, inf)),
     "zero on the left": (0.0, 4.0, (4, 1)),
     "NaN": (nan, 1.0, (inf, inf)),
-    "equal infinities and NaN": (np.array([inf, nan, 1.0]), np.array([inf, nan, 2.0]), (1, 0.5)),
     "more than a float can be": (np.array([1e308]), np.array([-1e308]), (inf, inf)),
     "bf16, f32, widened": (
         jnp.array(3e38, "bfloat16"),
         jnp.array(-3e38, "bfloat16"),
         (2 * float(jnp.bfloat16(3e38)), 2),
     ),
-    "complex": (np.array([3 + 4j]), np.array([0j]), (5, inf)),
     "int4": (jnp.array([-8, 1], "int4"), jnp.array([7, 1], "int4"), (15, 15 / 7)),
     "uint8": (jnp.array([0], "uint8"), jnp.array([255], "uint8"), (255, 1)),
-    "ints at their ends": (np.array([-(2**63), 1]), np.array([2**63 - 1, 1]), (2**64, 2)),
     "ints of Python": (2**70, 2**70 + 1, (1, 2**-70)),
     "ints larger than a float": (10**400, 0, (inf, inf)),
     "bools": (np.array([True]), np.array([False]), (None, None)),
-    "keys": (KEY, jax.random.key(1), (None, None)),
     "strings": ("a", "b", (None, None)),
-    "times": (np.array(["2020-01-01"], "M8[D]"), np.array(["2020-01-02"], "M8[D]"), (None, None)),
     "a deleted array": (deleted(), f32, (None, None)),
     "another kind": (f32, bf16, (None, None)),
 }
@@ -266,29 +237,21 @@ def test_equal_trees_have_no_difference(tree: Any) -> None:
 
 EQUAL: dict[str, tuple[Any, Any]] = {
     "NaN": (nan, float("nan")),
-    "NaN in NumPy": (np.array([nan, 1]), np.array([nan, 1])),
     "static NaN": (Twig(1, name=nan), Twig(1, name=float("nan"))),
-    "empty arrays": (jnp.ones((0, 3)), jnp.ones((0, 3))),
-    "int4": (jnp.ones(2, "int4"), jnp.ones(2, "int4")),
-    "keys": (jax.random.key(3), jax.random.key(3)),
     "float0": (np.zeros(2, jax.dtypes.float0), np.zeros(2, jax.dtypes.float0)),
     "NaN in NumPy objects": (np.array([None, nan]), np.array([None, float("nan")])),
     "arrays in NumPy objects": (objects(np.ones(2), {"a": f32}), objects(np.ones(2), {"a": f32 + 0})),
     "NaT": (np.array(["NaT", "2020-01-01"], "M8[D]"), np.array(["NaT", "2020-01-01"], "M8[D]")),
     "NumPy and JAX": (np.zeros(2), jnp.zeros(2)),
     "f64 of NumPy and f32 of JAX": (np.array([0.1, 1e300]), jnp.array([0.1, jnp.inf])),
-    "c128 of NumPy and c64 of JAX": (np.array([0.1j]), jnp.array([0.1j])),
     "a number and a weak array": (0.1, jnp.asarray(0.1)),
     "zeros of bf16": (jnp.zeros(2, "bfloat16"), -jnp.zeros(2, "bfloat16")),
-    "dicts in another order": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
     "abstract and concrete": (abstract, f32),
     "an object that equals nothing": (object, object),
 }
 with jax.debug_nans(False):
     EQUAL |= {
         "NaN in an array": (jnp.array([nan, 1]), jnp.array([nan, 1])),
-        "NaN in bf16": (jnp.array([nan, 1], "bfloat16"), jnp.array([nan, 1], "bfloat16")),
-        "NaN in complex": (jnp.array([nan * 1j]), jnp.array([nan * 1j])),
         "NaN and infinities": (jnp.array([nan, jnp.inf, -jnp.inf]), jnp.array([nan, jnp.inf, -jnp.inf])),
     }
 
@@ -491,29 +454,6 @@ def test_trees_may_be_nested_as_deeply_as_jax_allows() -> None:
         nested = [[x] for x in nested]
     (found,) = tk.tree_diff(*nested)
     assert found.path == ".".join("0" * 900) and found.kind == "value"
-
-
-COUNT_CALLS = """if True:
-    import sys, jax, numpy as np, treekit
-
-    def calls(count):
-        a, b = (list(jax.device_put(list(np.arange(count, dtype=np.float32) + i))) for i in (0, 1))
-        events = []
-        sys.setprofile(lambda _, event, __: events.append(event))
-        diff = treekit.tree_diff(a, b)
-        sys.setprofile(None)
-        assert len(diff) == count
-        return events.count("call") + events.count("c_call")
-
-    calls(10)
-    print((calls(200) - calls(100)) / 100)
-"""
-
-
-def test_the_work_for_many_small_arrays_is_little_for_each() -> None:
-    """Function calls are counted, since time depends on the machine; elsewhere, since beartype adds its own here."""
-    done = subprocess.run([sys.executable, "-c", COUNT_CALLS], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 130
 
 
 def test_the_text_is_a_table() -> None:
