@@ -6,7 +6,7 @@ import treekit as tk
 from treekit import optax
 from treekit.testing import check_pytree, check_transformation
 
-from . import layers, models, optimizers, train
+from . import models, optimizers, train
 from .layers import Config
 from .models import Model
 
@@ -29,11 +29,6 @@ def main() -> None:
     average = optax.get_ema(train.fit(optimizers.averaged(3), model, data)[0].optimizer_state, model)
     tk.check_types(models.in_half(average, key).config)
     print(models.size(model), models.describe(model.head.weight), models.describe(jax.nn.relu))
-
-    layers.look(key)
-    models.look(model, key)
-    optimizers.look(model)
-    train.look(model, data[0])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Layers: generic nodes, inheritance, converters, static fields and factories."""
 
 from collections.abc import Callable, Sequence
-from typing import Generic, Self, TypeVar, reveal_type
+from typing import Generic, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -109,16 +109,3 @@ class Noise:
 @tk.node_factory
 def hidden(key: PRNGKeyArray, width: int) -> Residual[Linear]:
     return Residual(Linear.create(key, width, width), jax.nn.relu, name="hidden")
-
-
-def look(key: PRNGKeyArray) -> None:
-    linear = reveal_type(Linear.create(key, 2, 8))
-    reveal_type(linear.weight)
-    print(linear.named("first"))
-    block = reveal_type(hidden(key, 8))
-    reveal_type(block.inner)
-    reveal_type(block.scale)
-    reveal_type(Sequential([linear, block]).layers)
-    scaler = Scaler(jnp.zeros(2), jnp.ones(2), ["a.csv", "b.csv"])
-    reveal_type(scaler.source)
-    reveal_type(Noise(5.0).rate)

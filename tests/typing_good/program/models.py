@@ -1,7 +1,5 @@
 """The model, and the edits, filters and comparisons of it that a project needs."""
 
-from typing import reveal_type
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
@@ -51,26 +49,7 @@ def size(model: Model) -> int:
 
 def describe(leaf: object) -> str:
     if tk.is_array(leaf):
-        return str(reveal_type(leaf).dtype)
+        return str(leaf.dtype)
     if tk.is_truly_callable(leaf):
         return str(leaf)
     return type(leaf).__name__
-
-
-def look(model: Model, key: PRNGKeyArray) -> None:
-    reveal_type(tk.replace(model.head, bias=None))
-    reveal_type(tk.tree_at(lambda m: m.head.weight, model, jnp.zeros((1, 8))))
-    reveal_type(tk.filter(model, tk.is_inexact_array))
-    arrays, others = reveal_type(tk.partition(model))
-    tk.assert_trees_same(tk.combine(arrays, others), model)
-    reveal_type(tk.dtype_preserving_tree_map(lambda a, b: (a + b) / 2, arrays, arrays))
-    reveal_type(tk.stochastic_round(jnp.ones(2), jnp.bfloat16, key))
-    stacked = reveal_type(tk.tree_stack([arrays, halved(arrays)]))
-    reveal_type(tk.tree_unstack(stacked))
-    flat, unravel = tk.tree_ravel(arrays)
-    reveal_type(unravel(flat))
-    reveal_type(tk.path_mask("**.bias")(arrays))
-    reveal_type(tk.tree_diff(arrays, halved(arrays))[0].path)
-    grafted, report = tk.graft(model, halved(model))
-    reveal_type(grafted)
-    print(report.kept)

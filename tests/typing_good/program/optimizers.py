@@ -1,6 +1,6 @@
 """Optimizers: factories of Optax's, wrappers, schedules and labels."""
 
-from typing import Any, reveal_type
+from typing import Any
 
 import jax
 
@@ -50,19 +50,3 @@ def accumulated(steps: int, every: int) -> optax.MultiSteps:
 
 def averaged(steps: int) -> GradientTransformation[tuple[Any, ...]]:
     return optax.chain(usual(steps), optax.params_ema(0.99))
-
-
-def look(model: Model) -> None:
-    adamw = optax.adamw(1e-3, mask=decays)
-    reveal_type(adamw)
-    reveal_type(adamw.init(model))
-    reveal_type(adamw.init(model)[0].count)  # Optax's
-    reveal_type(adamw.update(model, adamw.init(model), model))
-    reveal_type(optax.filtered(adamw).init(model))
-    reveal_type(optax.dtype_preserving(adamw).init(model))
-    reveal_type(optax.masked(adamw, tk.path_mask("**.bias", inverse=True)).init(model))  # Optax's
-    reveal_type(by_part(10).init(model))  # Optax's
-    reveal_type(accumulated(10, 2).init(model))  # Optax's
-    reveal_type(optax.inject_hyperparams(optax.adamw)(rate(10)).init(model))  # Optax's
-    reveal_type(rate(10))  # Optax's
-    reveal_type(optax.summary(adamw, model).totals)

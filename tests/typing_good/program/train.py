@@ -2,7 +2,7 @@
 
 import pickle
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, reveal_type
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -90,22 +90,3 @@ def slower(state: TrainState[S], factor: float) -> TrainState[S]:
 
 def save(state: TrainState[Any], path: Path) -> None:
     path.write_bytes(pickle.dumps(tk.filter_arrays(state)))
-
-
-def look(model: Model, batch: Batch) -> None:
-    optimizer = optax.adam(1e-3)
-    state = reveal_type(start(model, optimizer))
-    grads = gradients(model, batch)[1]
-    reveal_type(optimizer.update(grads, state.optimizer_state, model)[0])
-    reveal_type(optax.apply_updates(model, grads))
-    reveal_type(optax.apply_gradients(optimizer, grads, state.optimizer_state, model))
-    reveal_type(slower(state, 0.5))
-    reveal_type(optax.get_hyperparams(state.optimizer_state))
-    averages = optax.params_ema(0.9)
-    reveal_type(averages.init(model).params_ema)
-    reveal_type(optax.get_ema(averages.init(model), model))
-    reveal_type(optax.value_and_grad_from_state(loss)(model, batch, state=optax.lbfgs().init(model)))
-    steps = optax.MultiSteps(optimizer, 2)
-    reveal_type(steps.has_updated(steps.init(model)))
-    reveal_type(optax.tree_map_params(optimizer, lambda leaf: leaf, state.optimizer_state))
-    reveal_type(optax.losses.l2_loss(batch.y))  # Optax's
