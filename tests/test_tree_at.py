@@ -5,7 +5,7 @@ import inspect
 import operator
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from typing import Any, assert_type
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -374,12 +374,3 @@ def test_under_transformations() -> None:
     gradient_of: Any = eqx.filter_grad(call)
     np.testing.assert_allclose(gradient, gradient_of(MLP).layers[0].weight, rtol=1e-6)
     assert jax.vmap(lambda x: tk.tree_at(lambda t: t[0], [x, 1.0], x + 1))(jnp.zeros(3))[0].tolist() == [1.0] * 3
-
-
-def test_types() -> None:
-    assert_type(tk.tree_at(lambda p: p.x, Point(1, 2), 3), Point)
-    assert_type(tk.tree_at(lambda t: t.left, Twig(1), replace_fn=str), Twig)
-    assert_type(tk.tree_at("left", Twig(1), 2), Twig)
-    assert_type(tk.tree_at(["left", Point], Twig(1, Point(2, 3)), (2, 3)), Twig)
-    assert_type(tk.tree_at(int, Twig(1), replace_fn=str), Twig)
-    assert_type(tk.tree_find(Twig(1), lambda t: t.left), dict[str, Any])

@@ -7,8 +7,6 @@ Each wrong line of typing_bad/mistakes ends in the checkers that catch it, in th
 import ast
 import importlib.util
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -111,11 +109,6 @@ def check_mistakes(found: list[Found], checker: str) -> None:
 def test_blocks_of_pages_are_marked_with_known_words() -> None:
     markers = {block["marker"] for page in PAGES for block in FENCE.finditer(page.read_text(encoding="utf-8"))}
     assert markers <= {None, "pyright only, since mypy knows no converters"}
-
-
-@pytest.mark.slow
-def test_the_program_runs() -> None:
-    subprocess.run([sys.executable, "-m", "tests.typing_good.program"], cwd=ROOT, capture_output=True, check=True)
 
 
 @pytest.mark.parametrize("library", typed_peers.NODES)
