@@ -13,7 +13,18 @@ tree_util: Any = untyped.tree_util
 register_node: Any = tk.register_node
 node: Any = tk.node  # of a class that is made here no checker knows what it takes
 
-NAMES = ("self", "cls", "é", "values", "__init__", "__eq__", "__hash__", "__module__", "__getattribute__", "__slots__")
+NAMES: tuple[str, ...] = (
+    "self",
+    "cls",
+    "é",
+    "values",
+    "__init__",
+    "__eq__",
+    "__hash__",
+    "__module__",
+    "__getattribute__",
+    "__slots__",
+)
 NAMES += ("data", "aux", "children", "leaves", "fields", "static", "attributes")
 
 NO_NAMES = ("x: int = print('run')\n", "x;import os", "a b", "1x", "class", "None", "")

@@ -203,7 +203,8 @@ def test_the_derivative_is_that_of_a_cast(dtype: str) -> None:
 
 
 X = jnp.ones(2)
-MISTAKES: dict[str, tuple[str, list[tuple[Any, Any, Any]]]] = {
+# words of the message, and the arguments of which it is true
+MISTAKES: dict[str, list[tuple[Any, Any, Any]]] = {
     r"key must be one key, such as jax\.random\.key\(0\); found": [
         (X, jnp.bfloat16, key)
         for key in (None, 0, "key", 1.5, X, jnp.ones((2, 2), jnp.uint32), jax.random.split(KEY, 2))

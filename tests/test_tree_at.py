@@ -217,8 +217,10 @@ class Measured:
 
 tk.register_node(Measured, ["x"], [])
 
-ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], type[Exception], str]] = {
+# a tree, `where`, the other arguments, and words of the message of the ValueError
+ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], str]] = {
     "neither": ([1], lambda t: t[0], {}, "exactly one of replace and replace_fn"),
+    "both": ([1], lambda t: t[0], {"replace": 1, "replace_fn": str}, "exactly one"),
     "too many": ([1, 2], lambda t: (t[0], t[1]), {"replace": [1, 2, 3]}, "returned 2 nodes.*has 3 values"),
     "static field": (
         MLP,

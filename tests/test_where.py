@@ -124,7 +124,8 @@ WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
 def test_a_list_takes_a_list_of_replacements_in_its_order() -> None:
     out: Any = tk.tree_at(["layers.1.bias", Pair, "layers.0"], TREE, [0, 1, 2])
     assert tk.tree_find(out, "**.bias") == {"layers.1.bias": 0} and out["head"] == 1 and out["layers"][0] == 2
-    assert tk.tree_at(["head"], TREE, [1])["head"] == 1
+    out = tk.tree_at(["head"], TREE, [1])
+    assert out["head"] == 1
 
 
 @pytest.mark.parametrize("name", WRONG)

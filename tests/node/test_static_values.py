@@ -228,6 +228,10 @@ class Money(numbers.Number):
         return hash(self.amount)
 
 
+class Huge(int):
+    """Too long to be written."""
+
+
 def test_static_values_of_other_classes_are_compared_by_their_own_eq_too() -> None:
     unit = Unit()
     proxy: Any = types.MappingProxyType
@@ -240,6 +244,7 @@ def test_static_values_of_other_classes_are_compared_by_their_own_eq_too() -> No
         (Strict([1]), Strict([1]), Strict([2])),
         (Strict(1), Strict(1), Strict(1.0)),
         (Money(1), Money(1), Money(2)),
+        (Huge(10**5000), Huge(10**5000), Huge(10**5000 + 1)),
         (HashableDict(a=[1]), HashableDict(a=[1]), HashableDict(a=[2])),
         (HashableDict(a=[1]), HashableDict(a=[1]), HashableDict(a=[1.0])),
         (frozen(a=1), frozen(a=1), HashableDict(a=1)),
@@ -292,6 +297,7 @@ TOO_DEEP = {
     "5,000 tuples": nested(5_000),
     "100,000 tuples": nested(100_000),
     "frozensets": nested(5_000, frozenset),
+    "slices of tuples": slice(nested(5_000)),
     "endless": Endless(),
 }
 
