@@ -204,7 +204,7 @@ def test_is_leaf_is_followed() -> None:
         tk.filter(tree, tk.path_mask("a.0"), is_leaf=lambda x: isinstance(x, tuple))
 
 
-# -------------------------------------------------------------------------------------------------------- bad input
+# ------------------------------------------------------------------------------------- None, and several masks at once
 
 
 def test_where_none_stands_for_a_leaf_a_pattern_may_name_it() -> None:

@@ -160,34 +160,16 @@ def test_silent_about_what_is_right(kind: str) -> None:
 # What is wrong, one thing a class.
 
 
-@register_dataclass
-@dataclasses.dataclass
-class Reruns:
-    """Each rebuilding counts as a creation."""
+def with_post_init(prepare: Callable[[Any], Any]) -> Any:
+    """A dataclass `Prepares` whose `__post_init__` stores what this function makes of its only field."""
 
-    x: Any
-    made = 0
+    def __post_init__(self: Any) -> None:
+        self.x = prepare(self.x)
 
-    def __post_init__(self) -> None:
-        type(self).made += 1
+    return register_dataclass(dataclasses.make_dataclass("Prepares", ["x"], namespace={"__post_init__": __post_init__}))
 
 
-@register_dataclass
-@dataclasses.dataclass
-class Prepares:
-    x: Any
-
-    def __post_init__(self) -> None:
-        self.x = 2 * self.x
-
-
-@register_dataclass
-@dataclasses.dataclass
-class Replaces:
-    x: Any
-
-    def __post_init__(self) -> None:
-        self.x = 42
+RERUNS = with_post_init(lambda x: x)
 
 
 @register_dataclass
@@ -232,16 +214,7 @@ class HidesArray:
 jax.tree_util.register_dataclass(HidesArray, ["x"], [])
 
 
-@register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TwinA:
-    x: Any
-
-
-@register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TwinB:
-    x: Any
+TWINS = [register_dataclass(dataclasses.make_dataclass(name, ["x"], frozen=True))(1) for name in ("TwinA", "TwinB")]
 
 
 class Plain:
@@ -268,9 +241,12 @@ KEY: Any = jax.tree_util.GetAttrKey
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no node": (lambda: Plain(1), r"it is a pytree node\n.*a leaf of type Plain"),
-    "counts": (lambda: Reruns(ONES), r"does not run the code that creates it\n.*Reruns: __post_init__ ran"),
-    "prepares": (lambda: Prepares(ONES), r"rebuilt with its own leaves, and keeps them"),
-    "replaces": (lambda: Replaces(42), r"not arrays.*, and keeps them\n.*: x is int 42: not what was put there"),
+    "counts": (lambda: RERUNS(ONES), r"does not run the code that creates it\n.*Prepares: __post_init__ ran"),
+    "prepares": (lambda: with_post_init(lambda x: 2 * x)(ONES), r"rebuilt with its own leaves, and keeps them"),
+    "replaces": (
+        lambda: with_post_init(lambda _: 42)(42),
+        r"not arrays.*, and keeps them\n.*: x is int 42: not what was put there",
+    ),
     "wants more": (lambda: WantsMore(ONES, 1), r"rebuilt with its own leaves\n.*WantsMore: TypeError.*'more'"),
     "validates": (lambda: Validates(ONES), r"rebuilt with objects that are not arrays(?s:.*)Validates: AttributeError"),
     "inside": (
@@ -289,7 +265,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "raises": (lambda: by_hand(lambda t: t.forgotten, lambda cls, _, xs: cls(*xs), lambda t: ((), None)), "flattened"),
     "1 for 1.0": (lambda: AnyStatic(ONES, 1), r"are distinguished.*\n.*value=1 has the structure of value=1\.0"),
     "0.0": (lambda: AnyModule(ONES, 0.0), r"are distinguished.*\n.*value=0\.0 has the structure of value="),
-    "two classes": (lambda: [TwinA(1), TwinB(1)], "TwinA and TwinB have equal structures"),
+    "two classes": (lambda: TWINS, "TwinA and TwinB have equal structures"),
     "computed leaves": (
         lambda: by_hand(lambda t: ((t.x + 1, t.y), None), lambda cls, _, xs: Plain(*xs)),
         "flattening it twice gives the same leaves\n.*: Odd: other objects the second time",
@@ -383,7 +359,7 @@ def test_a_class_is_refused() -> None:
 
 
 def test_tells_each_fault_of_a_class_once() -> None:
-    layers = [AnyStatic([AnyStatic(ONES, [1]), AnyStatic(ONES, [2])]), Reruns(1)]
+    layers = [AnyStatic([AnyStatic(ONES, [1]), AnyStatic(ONES, [2])]), RERUNS(1)]
     with pytest.raises(AssertionError, match=r"of class list breaks 2 laws:") as caught:
         check_pytree(layers)
-    assert "AnyStatic at 0.x.0: value" in str(caught.value) and "Reruns at 1" in str(caught.value)
+    assert "AnyStatic at 0.x.0: value" in str(caught.value) and "Prepares at 1" in str(caught.value)
