@@ -323,9 +323,24 @@ def test_classes_combine_with_masks_and_the_first_of_a_table_decides() -> None:
     assert jax.tree.leaves(tk.path_labels(labels)(EQX)) == expected
 
 
-def test_a_class_may_be_hidden() -> None:
-    hidden = {"a": optax.MaskedNode(), "b": 1}
-    assert jax.tree.leaves(tk.path_mask(eqx.nn.Dropout)(hidden)) == [False]
+@pytest.mark.parametrize(
+    ("selector", "may_be_there"),
+    [
+        *(
+            (selector, True)
+            for selector in (eqx.nn.Dropout, "a", "a.b", "a.*", "a.**", "**.b", "?.b.c", re.compile("b"))
+        ),
+        *((selector, False) for selector in ("b", "b.c", "ab.*", "*b.c")),
+    ],
+)
+def test_what_is_masked_out_may_be_what_matches(selector: Any, may_be_there: bool) -> None:
+    """As in the params that the inner transformation of `masked` sees."""
+    hidden = {"a": optax.MaskedNode(), "z": 1}
+    if may_be_there:
+        assert jax.tree.leaves(tk.path_mask(selector)(hidden)) == [False]
+    else:
+        with pytest.raises(ValueError, match="matches no leaf"):
+            tk.path_mask(selector)(hidden)
 
 
 NOT_STRICT: dict[str, tuple[Any, Any]] = {

@@ -34,6 +34,8 @@ def copies_are_the_same_node(way: Way) -> None:
             assert structure(y) == structure(x) and hash(structure(y)) == hash(structure(x)), how
             assert [type(leaf) for leaf in jax.tree.leaves(same(y))] == [int] * 3, how
     assert copy.deepcopy([x, x])[0].bias is not x.bias
+    local = way.local()(1, 2, "n")
+    assert type(COPIES["cloudpickle"](local)) is type(local), "by value, in the same process"
     twins = copy.deepcopy([x, x])
     assert twins[0] is twins[1]
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.node.ways import COPIES, RUNS, Holder, Made, MadeByInit, Way, arrays, created, parts, same
+from tests.node.ways import COPIES, RUNS, Holder, Made, MadeByInit, Way, arrays, created, parts, same, structure
 from tests.trees import FLOAT
 from treekit import field, node, node_factory, replace
 
@@ -292,6 +292,7 @@ def test_repr() -> None:
 
     x = Dense(jnp.ones((64, 10), jnp.float32), jnp.ones(10, jnp.bfloat16))
     assert repr(x).endswith("Dense(weight=f32[64,10], bias=bf16[10], name='out')")
+    assert "name='out'" in str(structure(x))
     held: list[Dense] = []
     jax.jit(lambda v: held.append(Dense(v, jax.nn.relu)))(jnp.float32(1))
     assert "weight=f32[]" in repr(held[0])
