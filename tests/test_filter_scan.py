@@ -95,11 +95,6 @@ def test_it_is_a_loop(case: str) -> None:
     check_close(jitted(init, xs), by_hand(f, init, xs, **options))
 
 
-def test_what_is_not_an_array_is_the_same_object() -> None:
-    carry, ys = tk.filter_scan(count_up, Counter(jnp.ones(2)), length=3)
-    assert carry.f is jnp.tanh and carry.name == "a" and ys["f"] is jnp.tanh
-
-
 def test_under_grad_and_vmap() -> None:
     def loss(model: Any, x: Any) -> Any:
         return jnp.sum(tk.filter_scan(layer, x, model)[0])

@@ -61,15 +61,6 @@ def test_unstack_undoes_stack(name: str) -> None:
         tk.assert_trees_same(tk.filter_arrays(got), jax.tree.map(jnp.asarray, tk.filter_arrays(tree)))
 
 
-def test_leaves_that_are_not_arrays_stay_as_they_are() -> None:
-    marker = object()
-    tree = {"a": 1, "b": 2.5, "c": "text", "d": jax.nn.relu, "e": marker, "f": None, "w": np.ones(2, np.float32)}
-    stacked = tk.tree_stack([tree, dict(tree)])
-    assert {k: stacked[k] for k in "abcdef"} == {k: tree[k] for k in "abcdef"}
-    assert tk.tree_unstack(stacked)[1]["e"] is marker
-    assert tk.tree_stack([{"a": 1}]) == {"a": 1}
-
-
 def _wide(dtype: str) -> Any:
     with jax.enable_x64(True):
         return jnp.ones(2, dtype)

@@ -153,17 +153,6 @@ def test_many_nodes_in_any_order() -> None:
         assert seen == where(tree), "in the order of where"
 
 
-def test_equinox_modules() -> None:
-    new = jnp.zeros((3, 5))
-    ours = tk.tree_at(lambda m: (m.layers[0].weight, m.layers[1].bias), MLP, (new, None))
-    assert ours.layers[0].weight is new and ours.layers[1].bias is None
-    assert ours.layers[0].bias is MLP.layers[0].bias
-    assert identical(ours, eqx.tree_at(lambda m: (m.layers[0].weight, m.layers[1].bias), MLP, (new, None)))
-    back = tk.tree_at(lambda m: m.layers[1].bias, ours, jnp.ones(1), is_leaf=is_none)
-    assert back.layers[1].bias.tolist() == [1.0]
-    assert tk.tree_at(lambda m: m.activation, MLP, len).activation is len
-
-
 def test_a_registered_class_is_rebuilt_without_its_init() -> None:
     """A class whose `__init__` prepares what it is given, where JAX's usual registration runs it again."""
     halved = Halved(4.0)

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import treekit as tk
-from tests.trees import LEAVES, Box, Point, Twig, follow, is_leaf, places, trees, untyped
+from tests.trees import Box, Point, Twig, follow, is_leaf, places, trees, untyped
 from treekit._tree_diff import Kind, TreeDiff
 
 KEY = jax.random.key(0)
@@ -598,9 +598,3 @@ def test_assert_trees_same_takes_the_same_options() -> None:
     tk.assert_trees_same(f32, f32 * 2, values=False)
     tk.assert_trees_same(f32, f32 * 1.01, rtol=0.1)
     tk.assert_trees_same(f32, f32 * 1.01, atol=0.1)
-
-
-@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: type(leaf).__name__)
-def test_a_leaf_differs_from_nothing_but_other_leaves(leaf: Any) -> None:
-    for other in LEAVES:
-        assert bool(tk.tree_diff(leaf, other)) == (leaf is not other)

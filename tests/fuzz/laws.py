@@ -50,9 +50,9 @@ def evaluate(text: str, library: Any, tree: Any) -> Any:
 
 def run(case: Case, library: Any, *, tx: str = "", only: Callable[[Any], Any] = lambda tree: tree) -> Run:
     """Three steps of a program, with params and gradients as `only` leaves them."""
-    whole = evaluate(str(case.params), library, None)
+    whole = evaluate(case.params, library, None)
     tree = only(whole)
-    optimizer = plain.with_extra_args_support(evaluate(tx or str(case.tx), library, tree))
+    optimizer = plain.with_extra_args_support(evaluate(tx or case.tx, library, tree))
     state = optimizer.init(tree)
     out = Run([state], [], [tree])
     for step in range(STEPS):
@@ -151,13 +151,13 @@ def keeps_state(case: Case, mine: Run | Exception) -> str | None:
     for i, state in enumerate(mine.states[1:]):
         if difference := tk.tree_diff(mine.states[0], state, values=False):
             return f"after {i + 1} steps: {difference}"
-    tree = evaluate(str(case.params), ours, None)
+    tree = evaluate(case.params, ours, None)
     if any(map(prelude.is_ref, jax.tree.leaves(tree))):  # JAX traces them as arguments of their own only
         return None
     grads = evaluate(f"gradients(params, 0, {case.gradients})", ours, tree)
     try:
         updates, state = prelude.traced_update(
-            evaluate(str(case.tx), ours, tree), grads, mine.states[0], evaluate(case.updated_with, ours, tree)
+            evaluate(case.tx, ours, tree), grads, mine.states[0], evaluate(case.updated_with, ours, tree)
         )
     except Exception as error:
         return f"traced, it raises {describe(error)}"
@@ -176,7 +176,7 @@ def equals_parameters(case: Case, mine: Run | Exception) -> str | None:
 
 
 def _equals_part(case: Case, mine: Run | Exception, only: Callable[[Any], Any]) -> str | None:
-    tree = evaluate(str(case.params), ours, None)
+    tree = evaluate(case.params, ours, None)
     if jtu.tree_structure(only(tree)) == jtu.tree_structure(tree):
         return None
     theirs = attempt(case, ours, only=only)
@@ -195,7 +195,7 @@ def equals_wrapped(case: Case, mine: Run | Exception) -> str | None:
     """A wrapper that must change nothing changes nothing."""
     if isinstance(mine, Exception):
         return None
-    theirs = attempt(case, ours, tx=str(case.tx.wrapped(case.wrapper, case.place)))
+    theirs = attempt(case, ours, tx=case.wrapped)
     if isinstance(theirs, Exception):
         return f"{case.wrapper} raises {describe(theirs)}"
     alike = functools.partial(same_trees, eps=coarsest(mine.states, mine.params))

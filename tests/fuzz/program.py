@@ -44,5 +44,5 @@ def program(case: Case, failure: Failure) -> str:
         gradients=case.gradients,
         disable_jit=case.disable_jit,
         updated_with=case.updated_with,
-        runs=runs.replace("WRAPPED", str(case.tx.wrapped(case.wrapper, case.place))),
+        runs=runs.replace("WRAPPED", case.wrapped),
     )
