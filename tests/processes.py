@@ -268,6 +268,11 @@ def stacking(place: Place, folder: Path) -> None:
     for got, want in zip(tk.tree_unstack(stacked), (PARAMS, GRADS), strict=True):
         check_same(got, want)
         check_sharded(got, trees[0])
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        members = tk.tree_unstack(Place(kind).put(PARAMS["w"], P("data", "model")))  # sharded along the first axis too
+        for row, want in zip(members, PARAMS["w"], strict=True):
+            check_same(row, want)
+            assert row.sharding.is_equivalent_to(Place(kind).sharding(P("model")), 1)
     flat, unravel = tk.tree_ravel(trees[0])
     check_same([flat, unravel(flat)], [tk.tree_ravel(PARAMS)[0], PARAMS])
 

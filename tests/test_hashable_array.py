@@ -18,25 +18,19 @@ NAN = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32)  # two NaN 
 # All of them differ from each other.
 ARRAYS: dict[str, Any] = {
     "f32": np.ones(2, np.float32),
-    "f64": np.ones(2),
     "bf16": np.ones(2, ml_dtypes.bfloat16),
-    "fp8": np.ones(2, ml_dtypes.float8_e4m3fn),
     "int": np.ones(2, np.int32),
     "bool": np.array([True, False]),
-    "complex": np.ones(2, np.complex64),
     "another shape": np.ones((2, 1), np.float32),
     "0-d": np.float32(1),
     "a number": 1.0,
-    "an int": 1,
     "a bool": True,
     "zeros": np.zeros(2, np.float32),
     "minus zero": -np.zeros(2, np.float32),
     "NaN": NAN[:1],
     "another NaN": NAN[1:],
-    "empty": np.zeros((0, 3), np.float32),
     "empty, another shape": np.zeros((3, 0), np.float32),
     "a list": [1, 2],
-    "of JAX": jnp.arange(4.0),
     "of JAX, bf16": jnp.arange(4, dtype=jnp.bfloat16),
     "a transposed one": np.arange(6.0).reshape(2, 3).T,
 }
@@ -123,7 +117,6 @@ def test_a_static_field_that_gets_an_array_names_it() -> None:
 REFUSED: dict[str, tuple[Any, str]] = {
     "objects": (np.array([None]), "an array of objects"),
     "None": (None, "found None, an array of objects"),
-    "a function": (len, "an array of objects"),
     "a shape": (untyped.ShapeDtypeStruct((2,), jnp.float32), "an array of objects"),
     "a string": ("abc", "found 'abc', an array of dtype <U3"),
     "strings": (np.array(["a", "bc"]), "an array of dtype <U2"),

@@ -1,6 +1,6 @@
 """dtype_preserving_tree_map: every result in the dtype of its leaf, untouched where it has it, or a TypeError."""
 
-from typing import Any, Literal, assert_type
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -79,9 +79,7 @@ def test_all_pairs_of_dtypes(casting: Literal["same_kind", "unsafe"]) -> None:
     ("have", "want"),
     [
         ("float32", "bfloat16"),
-        ("bfloat16", "float32"),
         ("float32", "bool"),
-        ("int32", "int8"),
         ("uint8", "int4"),
         ("bool", "complex64"),
         ("float8_e5m2", "float16"),
@@ -92,45 +90,17 @@ def test_the_values_are_those_of_astype(have: str, want: str) -> None:
     np.testing.assert_array_equal(np.asarray(cast(result, array(want))), np.asarray(result).astype(jnp.dtype(want)))
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in ALL if "64" not in dtype and "128" not in dtype])
-def test_numpy_leaves_and_results_of_jaxs_dtypes(dtype: str) -> None:
-    leaf = np.array([0, 1, 2], jnp.dtype(dtype))
-    assert cast(leaf, leaf) is leaf
-    out = cast(array(dtype), leaf)
-    assert out.dtype == dtype
-    assert cast(leaf, array(dtype)) is leaf
+LEAVES_OF_NUMPY = [make(jnp.dtype(d)) for d in ALL for make in (lambda d: np.array([0, 1, 2], d), lambda d: d.type(1))]
 
 
-@pytest.mark.parametrize(
-    ("wide", "narrow"),
-    [("int64", "int32"), ("uint64", "uint32"), ("float64", "float32"), ("complex128", "complex64")],
-)
-def test_numpy_64_bit_leaves_stand_for_the_canonical_dtype(wide: str, narrow: str) -> None:
-    leaf = np.array([0, 1, 2], wide)
-    with jax.enable_x64(False):
-        for result in (leaf, array(narrow), leaf.astype(narrow), leaf[1]):
-            out = cast(result, leaf)
-            assert out.dtype == narrow
-        assert cast(array(narrow), leaf).dtype == narrow
-    with jax.enable_x64(True):
-        assert cast(array(narrow), leaf).dtype == wide
-        assert cast(leaf, leaf) is leaf
-
-
-@pytest.mark.parametrize(
-    ("number", "narrow", "wide"),
-    [
-        (True, "bool", "bool"),
-        (1, "int32", "int64"),
-        (1.5, "float32", "float64"),
-        (1.5j, "complex64", "complex128"),
-    ],
-)
-def test_python_numbers_stand_for_the_dtype_jax_gives_them(number: Any, narrow: str, wide: str) -> None:
-    for x64, dtype in ((False, narrow), (True, wide)):
-        with jax.enable_x64(x64):
-            assert cast(number, number) is number
-            assert cast(array("bool"), number).dtype == dtype
+@pytest.mark.parametrize("x64", [False, True])
+def test_a_leaf_stands_for_the_dtype_jax_gives_it(x64: bool) -> None:
+    with jax.enable_x64(x64):
+        for leaf in (*LEAVES_OF_NUMPY, True, 1, 1.5, 1.5j):
+            want = jnp.asarray(leaf).dtype
+            out, same = cast(array("bool"), leaf), cast(leaf, leaf)
+            assert out.dtype == want and not out.weak_type
+            assert same is leaf if getattr(leaf, "dtype", want) == want else same.dtype == want
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in ALL if "64" not in dtype and "128" not in dtype])
@@ -183,11 +153,7 @@ def test_a_result_that_fits_adds_nothing_to_the_jaxpr() -> None:
 
 @pytest.mark.parametrize(
     ("leaf", "result"),
-    [
-        (jnp.ones(2, jnp.bfloat16), jnp.ones(2)),
-        (jnp.ones(2), jnp.asarray(1.0)),
-        (jnp.ones(2), jnp.arange(2)),
-    ],
+    [(jnp.ones(2, jnp.bfloat16), jnp.ones(2)), (jnp.ones(2), jnp.asarray(1.0)), (jnp.ones(2), jnp.arange(2))],
 )
 def test_a_result_that_does_not_fit_costs_one_cast(leaf: jax.Array, result: jax.Array) -> None:
     jaxpr = jax.make_jaxpr(lambda r: tree_map(lambda _: r, leaf))(result)
@@ -199,20 +165,15 @@ KEY = jax.random.key(0)
 
 REFUSED: dict[str, tuple[Any, Any, str]] = {
     "complex for real": (1j, jnp.ones(2), f"{COMPLEX} .*{FLOAT}"),
-    "complex for bool": (1j, True, f"{COMPLEX} .*bool"),
     "complex for bf16": (jnp.ones(2) * 1j, jnp.ones(2, jnp.bfloat16), f"{COMPLEX} .*bfloat16"),
     "number for a key": (1.0, KEY, f"{FLOAT} .*key<fry>"),
     "data of a key for a key": (jax.random.key_data(KEY), KEY, r"uint32 .*key<fry>"),
     "key for a number": (KEY, jnp.ones(2), f"key<fry> .*{FLOAT}"),
-    "key for key data": (KEY, jax.random.key_data(KEY), r"key<fry> .*uint32"),
     "key of another kind": (jax.random.key(0, impl="rbg"), KEY, r"key<rbg> .*key<fry>"),
     "float0 for a float": (np.zeros(2, jax.dtypes.float0), jnp.ones(2), f"float0.*{FLOAT}"),
     "string for a number": ("1.0", jnp.ones(2), f"str .*{FLOAT}"),
-    "NumPy string for a number": (np.array(["1"]), jnp.ones(2), FLOAT),
     "NumPy objects for numbers": (np.array([None]), jnp.ones(2), FLOAT),
     "function for a number": (len, 1.0, f"builtin_function_or_method .*{FLOAT}"),
-    "list for a number": ([1.0], 1.0, f"list .*{FLOAT}"),
-    "string for a key": ("key", KEY, r"str .*key<fry>"),
 }
 
 
@@ -224,20 +185,9 @@ def test_what_is_never_cast(name: str, casting: Literal["same_kind", "unsafe"]) 
         cast(result, leaf, casting)
 
 
-def test_what_has_no_dtype_is_not_taken_for_float64() -> None:
-    """To NumPy, None equals float64."""
-    with jax.enable_x64(True), pytest.raises(TypeError, match=r"builtin_function_or_method .*float64"):
-        cast(len, 1.0)
-
-
 @pytest.mark.parametrize("leaf", [KEY, jax.random.split(KEY), np.zeros(2, jax.dtypes.float0)])
 def test_keys_and_float0_are_kept(leaf: Any) -> None:
     assert cast(leaf, leaf) is leaf
-
-
-def test_keys_are_mapped() -> None:
-    out = tree_map(lambda key: jax.random.split(key, 3), {"key": KEY})["key"]
-    assert out.shape == (3,) and out.dtype == KEY.dtype
 
 
 @pytest.mark.parametrize("leaf", [len, jax.nn.relu, "text", object(), np.array(["a"]), np.array([None]), Point])
@@ -251,12 +201,6 @@ def test_none_is_mapped_where_it_is_taken_for_a_leaf() -> None:
     assert tree_map(lambda x: x + 1, {"a": None})["a"] is None
     out = tree_map(lambda x: 1.0 if x is None else x * 2, tree, is_leaf=lambda x: x is None)
     assert out["a"] == 1.0 and out["b"].dtype == jnp.bfloat16
-
-
-def test_is_leaf_gives_whole_nodes_to_the_function() -> None:
-    tree = [Point(1, 2.0), {"a": (1, 2)}]
-    out = tree_map(lambda x: x if isinstance(x, int) else x._replace(x=5), tree, is_leaf=lambda x: isinstance(x, Point))
-    assert out == [Point(5, 2.0), {"a": (1, 2)}]
 
 
 @given(trees())
@@ -298,7 +242,6 @@ PATHS: dict[str, tuple[Any, str]] = {
     "root": (1, "the root"),
     "dict": ({"a": "x", "b": 1}, r"\bb\b"),
     "list": (["x", [1]], r"1\.0"),
-    "namedtuple": (Point("x", 1), r"y"),
     "module": (Box("x", Box(1)), r"spare\.value"),
     "node": (Twig("x", {"a": (1,)}), r"\bright\.a\.0\b"),
 }
@@ -309,11 +252,6 @@ def test_errors_name_the_key_path(name: str) -> None:
     tree, path = PATHS[name]
     with pytest.raises(TypeError, match=rf"^at {path}: a result of dtype {FLOAT} for a leaf of dtype {INT}"):
         tree_map(lambda x: x if isinstance(x, str) else 0.5, tree)
-
-
-def test_the_first_of_several_misfits_is_named() -> None:
-    with pytest.raises(TypeError, match=r"at b"):
-        tree_map(lambda x: 0.5, {"a": 1.0, "b": 1, "c": 1})
 
 
 def test_a_python_number_out_of_range_is_no_silent_wrong_value() -> None:
@@ -336,19 +274,15 @@ def test_under_jit() -> None:
     params = {"w": jnp.ones(2, jnp.bfloat16), "n": jnp.array(3, jnp.int32)}
     grads = {"w": jnp.full(2, 0.5), "n": jnp.array(1, jnp.int32)}
 
-    @jax.jit
-    def step(p: Any, g: Any) -> Any:
-        return tree_map(lambda x, y: x.astype(jnp.float32) - y.astype(jnp.float32), p, g, casting="unsafe")
+    def step(p: Any, g: Any, casting: Literal["same_kind", "unsafe"] = "unsafe") -> Any:
+        return tree_map(lambda x, y: x.astype(jnp.float32) - y.astype(jnp.float32), p, g, casting=casting)
 
-    out = step(params, grads)
+    out = jax.jit(step)(params, grads)
     assert out["w"].dtype == jnp.bfloat16 and out["w"].tolist() == [0.5, 0.5]
     assert out["n"].dtype == jnp.int32 and out["n"].tolist() == 2
     assert jax.eval_shape(step, params, grads) == jax.eval_shape(lambda p, g: p, params, grads)
-
-
-def test_a_misfit_under_jit_is_named_while_tracing() -> None:
     with pytest.raises(TypeError, match=r"at n: a result of dtype float32 for a leaf of dtype int32"):
-        jax.jit(lambda t: tree_map(lambda x: x.astype(jnp.float32), t))({"n": jnp.array(3, jnp.int32)})
+        jax.jit(lambda p, g: step(p, g, "same_kind"))(params, grads)
 
 
 def test_under_grad_and_vmap() -> None:
@@ -375,27 +309,13 @@ def test_shapes_without_values() -> None:
         cast(untyped.ShapeDtypeStruct((3,), jnp.complex64), leaf)
 
 
-def test_mixed_dtypes_do_not_drift() -> None:
-    """bf16 params and f32 gradients, where plain arithmetic drifts to f32."""
-    params = {"w": jnp.ones(2, jnp.bfloat16), "key": KEY}
-    with jax.numpy_dtype_promotion("standard"):
-        plain = jax.tree.map(lambda p: p if p is KEY else p + jnp.ones(2), params)
-        kept = tree_map(lambda p: p if p is KEY else p + jnp.ones(2), params)
-    assert plain["w"].dtype == FLOAT and kept["w"].dtype == jnp.bfloat16
-    assert kept["key"] is KEY
-
-
-def test_types() -> None:
-    assert_type(tree_map(lambda x: x, Point(1, 2)), Point)
-
-
 def test_a_number_is_not_taken_for_f64_under_x64() -> None:
-    """NumPy takes None, the dtype that a number lacks, for float64."""
+    """NumPy takes None, the dtype that a number and a function lack, for float64."""
     with jax.enable_x64(True):
-        with pytest.raises(TypeError, match=r"\bn\b: a result of dtype float64 for a leaf of dtype int64"):
-            tk.dtype_preserving_tree_map(lambda x: jnp.float64(2.5), {"n": 3})
-        flag: Any = tk.dtype_preserving_tree_map(lambda x: jnp.float64(2.5), True)
-        assert flag.dtype == jnp.bool_
+        for result, leaf, message in ((jnp.float64(2.5), 3, "float64 .*int64"), (len, 1.0, "builtin.* .*float64")):
+            with pytest.raises(TypeError, match=f"at at: a result of dtype {message}|{message}"):
+                cast(result, leaf)
+        assert cast(jnp.float64(2.5), True).dtype == jnp.bool_
 
 
 def test_a_class_that_computes_where_it_is_rebuilt_does_not_hide_the_error() -> None:

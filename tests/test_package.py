@@ -77,13 +77,3 @@ def test_every_public_type_is_known(project: Path) -> None:
     unknown = [symbol["name"] for symbol in report["symbols"] if symbol["isExported"] and not symbol["isTypeKnown"]]
     assert (unknown, report["completenessScore"]) == ([], 1)
     assert report["exportedSymbolCounts"]["withKnownType"] > 300  # it has seen Optax's names
-
-
-def test_mypy_knows_that_factories_make_transformations(project: Path) -> None:
-    pytest.importorskip("mypy")
-    command = [sys.executable, "-m", "mypy", "--strict", f"--python-executable={project / 'env/bin/python'}"]
-    (project / "plain.py").write_text("from treekit import optax\nreveal_type(optax.sgd)\nreveal_type(optax.lbfgs)\n")
-    output = run(*command, "plain.py", cwd=project)
-    sgd, lbfgs = (line.split("Revealed type is ")[1] for line in output.splitlines()[:2])
-    assert sgd.startswith('"def (*Any, **Any) -> treekit.optax._transformation.GradientTransformation[')
-    assert lbfgs.startswith('"def (learning_rate: ') and "-> treekit.optax._transformation.Grad" in lbfgs

@@ -2,11 +2,10 @@
 
 import fnmatch
 import inspect
-import operator
 import pickle
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, assert_type
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,27 +17,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import treekit as tk
-from tests.trees import EXAMPLES, Point, Twig, trees, untyped
-from treekit._base.key_path import flatten_with_names
+from tests.trees import EXAMPLES, Point, Twig, untyped
+from treekit._base import key_path
+from treekit._base.key_path import flatten_with_names, match_part
 
 # pattern, path, whether it matches
 GLOBS = [
-    ("a", "a", True),
     ("a", "a.b", False),
     ("a", "b.a", False),
-    ("*", "a", True),
     ("*", "a.b", False),
     ("*", "", False),
     ("**", "", True),
-    ("**", "a", True),
     ("**", "a.b.c", True),
     ("**.bias", "bias", True),
     ("**.bias", "layers.0.bias", True),
-    ("**.bias", "layers.0.bias_scale", False),
     ("**.bias", "layers.0.bias.mean", False),
     ("encoder.**", "encoder", True),
     ("encoder.**", "encoder.layers.0.w", True),
-    ("encoder.**", "encoder2.w", False),
     ("encoder.**", "model.encoder.w", False),
     ("**.norm.**", "norm", True),
     ("**.norm.**", "layers.0.norm.scale", True),
@@ -47,41 +42,23 @@ GLOBS = [
     ("a.**.b.**.c", "a.c.b", False),
     ("layers.*.bias", "layers.10.bias", True),
     ("layers.*.bias", "layers.1.2.bias", False),
-    ("layers.?.bias", "layers.1.bias", True),
-    ("layers.?.bias", "layers.10.bias", False),
     ("layers.[01].bias", "layers.1.bias", True),
-    ("layers.[01].bias", "layers.2.bias", False),
-    ("layers.[!01].bias", "layers.2.bias", True),
-    ("layers.[!01].bias", "layers.1.bias", False),
-    ("a[!b]c", "a.c", False),
-    ("a?c", "a.c", False),
     ("**norm", "layernorm", True),
     ("**norm", "x.layernorm", False),
-    ("*_norm.w", "layer_norm.w", True),
-    ("a+(b)", "a+(b)", True),
-    ("a+(b)", "aab", False),
-    ("[]", "[]", True),
-    ("[", "[", True),
-    ("[]a]", "]", True),
-    ("[z-a]", "z", False),
-    ("a\nb", "a\nb", True),
     ("*", "a\nb", True),
 ]
 
 
 @pytest.mark.parametrize(("pattern", "path", "expected"), GLOBS)
 def test_globs(pattern: str, path: str, expected: bool) -> None:
-    tree: Any = 1
-    for part in reversed(path.split(".") if path else []):
-        tree = {part: tree}
     if expected:
-        assert jax.tree.leaves(tk.path_mask(pattern)(tree)) == [True]
+        assert jax.tree.leaves(tk.path_mask(pattern)(nested(path))) == [True]
     else:
         with pytest.raises(ValueError, match="matches no leaf"):
-            tk.path_mask(pattern)(tree)
+            tk.path_mask(pattern)(nested(path))
 
 
-ALPHABET = "ab*?[]!^-\\"
+ALPHABET = "az*?[]!^-+(\\"
 
 
 @given(st.text(ALPHABET, min_size=1, max_size=5), st.text(ALPHABET, min_size=1, max_size=5))
@@ -96,22 +73,13 @@ def test_one_part_is_matched_as_fnmatch_does(pattern: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "expected"),
-    [
-        (r"layers\.\d+\.bias", [False, True, False, True]),
-        (r".*bias", [False, True, False, True]),
-        (r"layers\.0\..*", [True, True, False, False]),
-        (r"(?i).*BIAS", [False, True, False, True]),
-    ],
+    [(r"layers\.\d+\.bias", "0.bias 1.bias"), (r"layers\.0\..*", "0.bias 0.kernel"), (r"(?i).*BIAS", "0.bias 1.bias")],
 )
-def test_a_regular_expression_matches_the_whole_path(pattern: str, expected: list[bool]) -> None:
+def test_a_regular_expression_matches_the_whole_path(pattern: str, expected: str) -> None:
     tree = {"layers": [{"bias": 2, "kernel": 1} for _ in range(2)]}
-    flat = jax.tree.leaves(tk.path_mask(re.compile(pattern))(tree))
-    assert [flat[i] for i in (1, 0, 3, 2)] == expected
-
-
-def test_a_regular_expression_that_matches_a_part_only_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"path_mask: the pattern 'bias' matches no leaf. The nearest paths: a.bias"):
-        tk.path_mask(re.compile("bias"))({"a": {"bias": 1}})
+    labels = tk.path_labels({re.compile(pattern): True}, default=False)(tree)
+    names = [name.removeprefix("layers.") for name, is_found in flatten_with_names(labels) if is_found]
+    assert names == expected.split()
 
 
 # -------------------------------------------------------------------------------- the structure, on every kind of tree
@@ -131,13 +99,6 @@ def test_the_result_has_the_structure_of_the_tree(name: str) -> None:
         assert jax.tree.leaves(labels) == ["this" if j == i else "other" for j in range(len(names))]
 
 
-@given(trees())
-def test_true_everywhere_or_nowhere(tree: Any) -> None:
-    labels = tk.path_labels({}, default=0)(tree)
-    assert untyped.tree.structure(labels) == untyped.tree.structure(tree)
-    assert set(jax.tree.leaves(labels)) <= {0}
-
-
 def test_an_attribute_a_key_and_an_index_are_written_alike() -> None:
     mask = tk.path_mask("left.x.0")
     assert jax.tree.leaves(mask(Twig(Point([1], 2)))) == [True, False]
@@ -146,10 +107,46 @@ def test_an_attribute_a_key_and_an_index_are_written_alike() -> None:
     assert mask({"left": {"x": {0: 1}}}) == {"left": {"x": {0: True}}}
 
 
-def test_the_first_pattern_decides() -> None:
-    tree = {"a": 1, "b": 2, "c": 3}
-    assert tk.path_labels({"a": 1, "*": 2})(tree) == {"a": 1, "b": 2, "c": 2}
-    assert tk.path_labels({"*": 2, "a": 1})(tree) == {"a": 2, "b": 2, "c": 2}
+PARTS = st.sampled_from(["a", "b", "0", "12", "ab"])
+NAMES = st.lists(PARTS, min_size=1, max_size=4).map(".".join)
+WORDS = st.lists(PARTS | st.sampled_from(["*", "**", "a*", "?", "[01]"]), min_size=1, max_size=4).map(".".join)
+PATTERNS = st.lists(WORDS | st.sampled_from(["a.*", ".*b", "[01]"]).map(re.compile), max_size=6, unique=True)
+
+
+def nested(name: str) -> Any:
+    """A tree with one leaf of this name."""
+    tree: Any = 1
+    for part in reversed(name.split(".") if name else []):
+        tree = {part: tree}
+    return tree
+
+
+@given(PATTERNS, NAMES)
+def test_the_first_pattern_that_matches_decides(patterns: list[Any], name: str) -> None:
+    tree = nested(name)
+    masks = [jax.tree.leaves(tk.path_mask(pattern, strict=False)(tree)) for pattern in patterns]
+    first = masks.index([True]) if [True] in masks else -1
+    labels = tk.path_labels({pattern: i for i, pattern in enumerate(patterns)}, default=-1, strict=False)
+    assert jax.tree.leaves(labels(tree)) == [first]
+    for pattern, is_in in zip(patterns, masks, strict=True):
+        assert (name in tk.tree_find(tree, pattern, strict=False)) == is_in[0]
+
+
+def test_a_table_with_a_pattern_a_layer_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patterns without wildcards that the name's own parts rule out are not tried one by one."""
+    tried: list[tuple[str, str]] = []
+
+    def counted(part: str, text: str) -> bool:
+        tried.append((part, text))
+        return match_part(part, text)
+
+    monkeypatch.setattr(key_path, "match_part", counted)
+    table = {f"**.layers.{i}.*": i for i in range(1000)} | {"**.[ab]": 1000}
+    labels = tk.path_labels(table, default=-1, strict=False)
+    assert labels({"layers": {"7": {"w": 1}, "1000": {"w": 1, "a": 1}}}) == {
+        "layers": {"7": {"w": 7}, "1000": {"w": -1, "a": 1000}}
+    }
+    assert {part for part, _ in tried} == {"[ab]"} and len(tried) <= 16
 
 
 # ------------------------------------------------------------------------------------------------ objects of their own
@@ -172,21 +169,6 @@ def test_values(spec: Any) -> None:
     assert sum(spec == other for other in [*MASKS, *LABELS]) == 1
     assert tk.is_truly_callable(spec)
     assert jax.tree.leaves(spec) == [spec]
-
-
-def test_the_default_survives_pickling() -> None:
-    copy = pickle.loads(pickle.dumps(tk.path_labels({"a": 1})))
-    assert copy == tk.path_labels({"a": 1}) and repr(copy) == "path_labels({'a': 1})"
-    with pytest.raises(ValueError, match=r"path_labels: no pattern matches b\. Add a pattern"):
-        copy({"a": 1, "b": 2})
-
-
-def test_inverse_and_invert() -> None:
-    tree = {"a": 1, "b": 2}
-    mask = tk.path_mask("a")
-    assert (~mask)(tree) == tk.path_mask("a", inverse=True)(tree) == {"a": False, "b": True}
-    assert ~~mask == mask
-    assert tk.filter(tree, ~mask) == tk.filter(tree, mask, inverse=True) == {"a": None, "b": 2}
 
 
 # ---------------------------------------------------------------------------------------------------- filter, partition
@@ -222,55 +204,7 @@ def test_is_leaf_is_followed() -> None:
         tk.filter(tree, tk.path_mask("a.0"), is_leaf=lambda x: isinstance(x, tuple))
 
 
-def test_labels_are_not_bools() -> None:
-    for spec in (tk.path_labels({"**": "train"}), {"a": tk.path_labels({"**": "train"})}):
-        with pytest.raises(ValueError, match="must return a bool for each leaf, found str"):
-            tk.filter({"a": 1}, spec)
-
-
-# -------------------------------------------------------------------------------------------------------- bad input
-
-
-@pytest.mark.parametrize("pattern", [1, None, ["a"], re.compile(b"a"), b"a"], ids=repr)
-def test_a_pattern_is_a_string_or_a_regular_expression(pattern: Any) -> None:
-    class Table(dict[Any, Any]):
-        def items(self) -> Any:
-            return [(pattern, 1)]
-
-    with pytest.raises(TypeError, match="a pattern must be a string such as"):
-        tk.path_labels(Table(x=1))
-
-
-def test_patterns_are_needed() -> None:
-    with pytest.raises(ValueError, match="path_mask needs at least one pattern"):
-        tk.path_mask()
-    with pytest.raises(ValueError, match="path_labels needs at least one pattern, or a default"):
-        tk.path_labels({})
-    with pytest.raises(ValueError, match="must not be empty"):
-        tk.path_mask("")
-
-
-def test_the_nearest_paths_are_listed() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"the pattern 'layers.\*.bais' matches no leaf. The nearest paths: layers.1.bias, layers.0.bias",
-    ):
-        tk.path_mask("**.weight", "layers.*.bais")(mlp())
-    with pytest.raises(
-        ValueError, match=r"path_labels: the pattern 'x' matches no leaf. The nearest paths: there are none"
-    ):
-        tk.path_labels({"x": 1}, default=2)({})
-    with pytest.raises(ValueError, match=r"nearest paths: \(the root\)"):
-        tk.path_mask("w")(jnp.ones(2))
-
-
-def test_what_no_pattern_matches_is_listed() -> None:
-    labels = tk.path_labels({"layers.0.weight": "a"})
-    with pytest.raises(ValueError, match=r"no pattern matches layers.0.bias, layers.1.weight, layers.1.bias. Add"):
-        labels(mlp())
-    with pytest.raises(ValueError, match=r"no pattern matches 1, 2, 3, 4, 5 and 4 more\. Add"):
-        tk.path_labels({"0": 0})([1.0] * 10)
-    assert tk.path_labels({"**.weight": "a", "**.bias": "b"})(mlp()).activation is None
+# ------------------------------------------------------------------------------------- None, and several masks at once
 
 
 def test_where_none_stands_for_a_leaf_a_pattern_may_name_it() -> None:
@@ -279,20 +213,8 @@ def test_where_none_stands_for_a_leaf_a_pattern_may_name_it() -> None:
     assert tk.path_mask("bias")(model).bias is None
     weights = tk.filter(mlp(), tk.path_mask("**.weight"))
     assert jax.tree.leaves(tk.path_mask("**.bias")(weights)) == [False, False]
-    with pytest.raises(ValueError, match="matches no leaf"):
-        tk.path_mask("**.bais")(weights)
-
-
-def test_types() -> None:
-    assert_type(tk.path_mask("x")(Point(1, 2)), Point)
-    assert_type(tk.filter(Point(1, 2), tk.path_mask("x")), Point)
-
-
-@pytest.mark.parametrize("table", [None, 3, "**.bias", [("**.bias", "a")], {"**.bias"}])
-def test_labels_without_a_table_are_an_error(table: Any) -> None:
-    unchecked: Any = tk.path_labels
-    with pytest.raises(TypeError, match=r"path_labels takes a dict that maps patterns to labels.*found"):
-        unchecked.__wrapped__(table)
+    labels = tk.path_labels({"**.weight": "a", "**.bias": "b"})(mlp())
+    assert labels.activation is None, "what is not a parameter needs no label"
 
 
 A, B = tk.path_mask("a.**"), tk.path_mask("**.w")
@@ -316,28 +238,10 @@ def test_masks_combine(name: str) -> None:
     assert again == mask and hash(again) == hash(mask) and repr(again) == repr(mask)
 
 
-def test_a_combined_mask_names_a_pattern_that_matches_nothing() -> None:
-    with pytest.raises(ValueError, match="'nothing' matches no leaf"):
-        (A | tk.path_mask("nothing"))(TWO)
-
-
-USES: tuple[Callable[[Any], Any], ...] = (lambda m: not m, lambda m: m or B, lambda m: m and B, bool)
-
-
-@pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("mask", (A, ~A, A | B, tk.trainable))
-def test_a_mask_has_no_truth_value(mask: Any, use: Callable[[Any], Any]) -> None:
+def test_a_mask_has_no_truth_value(mask: Any) -> None:
     with pytest.raises(TypeError, match=r"has no truth value: combine masks by ~mask, mask \| other and mask & other"):
-        use(mask)
-
-
-def test_labels_have_no_truth_value_and_masks_combine_with_masks_only() -> None:
-    with pytest.raises(TypeError, match="one table"):
-        bool(tk.path_labels({"a.**": 1}, default=2))
-    for other in (True, {"a": True}, lambda tree: True):
-        untyped_mask: Any = A
-        with pytest.raises(TypeError, match="unsupported operand"):
-            operator.or_(untyped_mask, other)
+        bool(mask)
 
 
 DOTTED: Any = {"a.b": 1, "a": {"b": 2}, "c": 3}
@@ -417,19 +321,26 @@ def test_classes_combine_with_masks_and_the_first_of_a_table_decides() -> None:
     labels = {eqx.nn.LayerNorm: "norm", "**.bias": "bias", dict: "rest"}
     expected = ["rest", "bias", "norm", "norm", "norm", "norm", "bias"]
     assert jax.tree.leaves(tk.path_labels(labels)(EQX)) == expected
-    last = {"**.bias": "bias", eqx.nn.LayerNorm: "norm", dict: "rest"}
-    expected = ["rest", "bias", "norm", "bias", "norm", "bias", "bias"]
-    assert jax.tree.leaves(tk.path_labels(last)(EQX)) == expected
 
 
-def test_a_class_without_an_instance_raises_unless_it_may_be_hidden() -> None:
-    message = r"path_mask: the tree has no instance of Dropout\. It has instances of .*LayerNorm, Linear.*dict"
-    with pytest.raises(ValueError, match=message):
-        tk.path_mask("**.bias", eqx.nn.Dropout)(EQX)
-    with pytest.raises(ValueError, match=r"path_labels: the tree has no instance of Dropout"):
-        tk.path_labels({eqx.nn.Dropout: 1}, default=2)(EQX)
-    hidden = {"a": optax.MaskedNode(), "b": 1}
-    assert jax.tree.leaves(tk.path_mask(eqx.nn.Dropout)(hidden)) == [False]
+@pytest.mark.parametrize(
+    ("selector", "may_be_there"),
+    [
+        *(
+            (selector, True)
+            for selector in (eqx.nn.Dropout, "a", "a.b", "a.*", "a.**", "**.b", "?.b.c", re.compile("b"))
+        ),
+        *((selector, False) for selector in ("b", "b.c", "ab.*", "*b.c")),
+    ],
+)
+def test_what_is_masked_out_may_be_what_matches(selector: Any, may_be_there: bool) -> None:
+    """As in the params that the inner transformation of `masked` sees."""
+    hidden = {"a": optax.MaskedNode(), "z": 1}
+    if may_be_there:
+        assert jax.tree.leaves(tk.path_mask(selector)(hidden)) == [False]
+    else:
+        with pytest.raises(ValueError, match="matches no leaf"):
+            tk.path_mask(selector)(hidden)
 
 
 NOT_STRICT: dict[str, tuple[Any, Any]] = {
@@ -447,15 +358,103 @@ def test_without_strict_what_matches_nothing_is_nothing(case: str) -> None:
     assert jax.tree.leaves(spec({})) == []
 
 
-def test_without_strict_a_parameter_without_a_label_is_an_error_still() -> None:
-    with pytest.raises(ValueError, match=r"no pattern matches a\. Add a pattern"):
-        tk.path_labels({"b": 1}, strict=False)({"a": 1.0})
+# ----------------------------------------------------------------------------------------------------------- bad input
+
+NINE = [1.0] * 10
+PICKLED = pickle.loads(pickle.dumps(tk.path_labels({"a": 1})))
+# a call, and words of the message of its ValueError
+NOT_MATCHED: dict[str, tuple[Callable[[], Any], str]] = {
+    "no patterns": (tk.path_mask, "path_mask needs at least one pattern"),
+    "no labels": (lambda: tk.path_labels({}), "path_labels needs at least one pattern, or a default"),
+    "an empty pattern": (lambda: tk.path_mask(""), "must not be empty"),
+    "misspelt": (
+        lambda: tk.path_mask("**.weight", "layers.*.bais")(mlp()),
+        r"the pattern 'layers.\*.bais' matches no leaf. The nearest paths: layers.1.bias, layers.0.bias",
+    ),
+    "a tree without leaves": (
+        lambda: tk.path_labels({"x": 1}, default=2)({}),
+        "path_labels: the pattern 'x' matches no leaf. The nearest paths: there are none",
+    ),
+    "a leaf": (lambda: tk.path_mask("w")(jnp.ones(2)), r"nearest paths: \(the root\)"),
+    "a part, by a regular expression": (
+        lambda: tk.path_mask(re.compile("bias"))({"a": {"bias": 1}}),
+        r"path_mask: the pattern 'bias' matches no leaf. The nearest paths: a.bias",
+    ),
+    "one of a combined mask": (lambda: (A | tk.path_mask("nothing"))(TWO), "'nothing' matches no leaf"),
+    "leaves without a label": (
+        lambda: tk.path_labels({"layers.0.weight": "a"})(mlp()),
+        r"no pattern matches layers.0.bias, layers.1.weight, layers.1.bias. Add",
+    ),
+    "many without a label": (
+        lambda: tk.path_labels({"0": 0})(NINE),
+        r"no pattern matches 1, 2, 3, 4, 5 and 4 more\. Add",
+    ),
+    "one without a label, after pickling": (
+        lambda: PICKLED({"a": 1, "b": 2}),
+        r"path_labels: no pattern matches b\. Add a pattern",
+    ),
+    "a class without an instance": (
+        lambda: tk.path_mask("**.bias", eqx.nn.Dropout)(EQX),
+        r"path_mask: the tree has no instance of Dropout\. It has instances of .*LayerNorm, Linear.*dict",
+    ),
+    "labels for a filter": (
+        lambda: tk.filter({"a": 1}, tk.path_labels({"**": "train"})),
+        "must return a bool for each leaf, found str",
+    ),
+}
 
 
-def test_an_instance_in_place_of_its_class_is_an_error() -> None:
-    unchecked: Any = tk.path_mask
-    with pytest.raises(TypeError, match=r"or a class such as equinox\.nn\.Linear; found LayerNorm"):
-        unchecked.__wrapped__(NORM)
+@pytest.mark.parametrize("case", NOT_MATCHED)
+def test_what_does_not_match_raises(case: str) -> None:
+    call, message = NOT_MATCHED[case]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def table_of(pattern: Any) -> Any:
+    """A dict whose `items` beartype does not see through."""
+
+    class Table(dict[Any, Any]):
+        def items(self) -> Any:
+            return [(pattern, 1)]
+
+    return Table(x=1)
+
+
+unchecked_mask: Any = inspect.unwrap(tk.path_mask)  # beartype has an error of its own
+unchecked_labels: Any = inspect.unwrap(tk.path_labels)
+untyped_mask: Any = A
+MISTYPED: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], str]] = {
+    "a pattern": (
+        lambda pattern: tk.path_labels(table_of(pattern)),
+        (1, None, ["a"], re.compile(b"a"), b"a"),
+        "a pattern must be a string such as",
+    ),
+    "an instance for its class": (
+        unchecked_mask,
+        (NORM,),
+        r"or a class such as equinox\.nn\.Linear; found LayerNorm",
+    ),
+    "a table": (
+        unchecked_labels,
+        (None, 3, "**.bias", [("**.bias", "a")], {"**.bias"}),
+        r"path_labels takes a dict that maps patterns to labels.*found",
+    ),
+    "the truth of labels": (bool, (tk.path_labels({"a.**": 1}, default=2),), "one table"),
+    "a mask and something else": (
+        lambda other: untyped_mask | other,
+        (True, {"a": True}, lambda tree: True),
+        "unsupported operand",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISTYPED)
+def test_what_has_another_type_raises(case: str) -> None:
+    call, values, message = MISTYPED[case]
+    for value in values:
+        with pytest.raises(TypeError, match=message):
+            call(value)
 
 
 CLASS_OR_BOOL: dict[str, tuple[Callable[[Any], Any], str]] = {

@@ -1,9 +1,8 @@
 """The predicates agree with Equinox's on every object."""
 
 from collections.abc import Callable
-from decimal import Decimal
 from fractions import Fraction
-from typing import Any, assert_type
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -68,10 +67,6 @@ class MyFloat(float):
     """A float."""
 
 
-class MyInt(int):
-    """An int."""
-
-
 OBJECTS: dict[str, object] = {
     **{f"jax {dtype}": jnp.ones(2, dtype) for dtype in DTYPES},
     **{f"jax {dtype}": _x64(dtype) for dtype in WIDE_DTYPES},
@@ -82,13 +77,9 @@ OBJECTS: dict[str, object] = {
     "key": jax.random.key(0),
     "keys": jax.random.split(jax.random.key(0)),
     "key of another kind": jax.random.key(0, impl="rbg"),
-    "old key": jax.random.PRNGKey(0),
     "numpy object": np.array([None, 1]),
     "numpy strings": np.array(["a"]),
-    "numpy bytes": np.array([b"a"]),
     "numpy dates": np.array(["2020-01-01"], "datetime64[D]"),
-    "numpy date": np.datetime64("2020-01-01"),
-    "numpy str": np.str_("a"),
     "numpy longdouble": np.longdouble(1),
     "numpy structured": np.zeros(2, [("a", "f4")]),
     "numpy masked": np.ma.masked_array([1.0], [True]),
@@ -99,20 +90,14 @@ OBJECTS: dict[str, object] = {
     "complex": 1j,
     "str": "a",
     "None": None,
-    "list": [jnp.ones(2)],
     "ShapeDtypeStruct": untyped.ShapeDtypeStruct((2,), jnp.float32),
-    "dtype": jnp.dtype("float32"),
     "scalar type": jnp.float32,
-    "numpy scalar type": np.float32,
-    "jax.Array": jax.Array,
     "function": len,
-    "activation": jax.nn.relu,
     "jitted": jax.jit(jnp.sin),
     "module": Box(jnp.ones(2)),
     "node": Twig(jnp.ones(2)),
     "__jax_array__": HasArray(),
     **{f"__jax_array__ returns {x!r}": Stands(x) for x in (1, 1.0, 1j, True, None, "a", np.float32(1), np.int32(1))},
-    "__jax_array__ returns ints": Stands(jnp.arange(2)),
     "__jax_array__ returns NumPy floats": Stands(np.ones(2)),
     "__jax_array__ returns NumPy bf16": Stands(np.ones(2, jnp.bfloat16)),
     "__jax_array__ twice": Stands(HasArray()),
@@ -120,12 +105,8 @@ OBJECTS: dict[str, object] = {
     "__jax_array__ fails": Fails(),
     "a class with __jax_array__": HasArray,
     "float of a subclass": MyFloat(1),
-    "int of a subclass": MyInt(1),
     "numpy float64, a float": np.float64(1),
-    "numpy complex128, a complex": np.complex128(1),
-    "nan": float("nan"),
     "Fraction": Fraction(1, 2),
-    "Decimal": Decimal(1),
     "ref": jax.new_ref(jnp.ones(2)),
 }
 
@@ -164,22 +145,22 @@ def answer(predicate: Callable[[object], bool], x: object) -> object:
         return type(error), str(error)
 
 
-@pytest.mark.parametrize("name", OBJECTS)
-def test_predicates_agree_with_equinox(name: str) -> None:
-    x = OBJECTS[name]
+def check_agreement(x: object) -> None:
     assert tk.is_array(x) is eqx.is_array(x)
     assert tk.is_inexact_array(x) is eqx.is_inexact_array(x)
     assert tk.is_array_like(x) is eqx.is_array_like(x)
     assert answer(tk.is_inexact_array_like, x) == answer(untyped_eqx.is_inexact_array_like, x)
 
 
+@pytest.mark.parametrize("name", OBJECTS)
+def test_predicates_agree_with_equinox(name: str) -> None:
+    check_agreement(OBJECTS[name])
+
+
 @given(trees())
 def test_predicates_agree_with_equinox_on_nodes_and_leaves(tree: Any) -> None:
     for x in (tree, *jax.tree.leaves(tree)):
-        assert tk.is_array(x) is eqx.is_array(x)
-        assert tk.is_inexact_array(x) is eqx.is_inexact_array(x)
-        assert tk.is_array_like(x) is eqx.is_array_like(x)
-        assert tk.is_inexact_array_like(x) is eqx.is_inexact_array_like(x)
+        check_agreement(x)
 
 
 def test_both_answers_occur_in_the_table() -> None:
@@ -188,9 +169,3 @@ def test_both_answers_occur_in_the_table() -> None:
     assert answers == {(True, True), (True, False), (False, False)}
     likes = {(tk.is_array_like(x), answer(tk.is_inexact_array_like, x)) for x in OBJECTS.values()}
     assert likes > {(True, True), (True, False), (False, False), (True, (ValueError, "cannot be an array"))}
-
-
-@pytest.mark.parametrize("x", [jnp.ones(2), np.ones(2), np.float32(1)])
-def test_is_array_narrows_the_type(x: object) -> None:
-    assert tk.is_array(x)
-    assert_type(x, jax.Array | np.ndarray[Any, Any] | np.number[Any] | np.bool_)

@@ -88,7 +88,6 @@ def test_a_prefix_is_the_answer_itself_and_so_is_what_a_function_returns(case: t
 
 FITTING: dict[str, tuple[Any, Any]] = {
     "bool": (True, PARAMS),
-    "bool for no leaves": (True, None),
     "dict": ({"w": True, "b": False, "act": True, "name": False, "key": True}, PARAMS),
     "dict with None": ({"w": True, "b": False, "act": None, "name": None, "key": None}, PARAMS),
     "mask of a callable model": (jax.tree.map(lambda _: True, MLP), MLP),
@@ -100,8 +99,6 @@ FITTING: dict[str, tuple[Any, Any]] = {
     "prefix of a model": (eqx.tree_at(lambda m: m.layers, jax.tree.map(lambda _: True, MLP), (True, False)), MLP),
     "mask of filter_jit(model)": (jax.tree.map(lambda _: True, eqx.filter_jit(MLP)), eqx.filter_jit(MLP)),
     "mask of a bound method": (jax.tree.map(lambda _: True, PREDICT), PREDICT),
-    "mask of a Partial": (Partial(jnp.add, True), Partial(jnp.add, jnp.ones(2))),
-    "mask of an eqx.Partial": (eqx.Partial(jnp.add, True), eqx.Partial(jnp.add, jnp.ones(2))),
     "mask of an NNX module": (jax.tree.map(lambda _: True, NNX), NNX),
     "mask of ShapeDtypeStructs": (jax.tree.map(lambda _: True, MLP), eqx.filter_eval_shape(lambda: MLP)),
     "model without parameters": (Leafless(), Leafless()),
@@ -117,9 +114,7 @@ def test_a_spec_that_fits_is_the_answer_callable_or_not(name: str) -> None:
 LABELS: dict[str, tuple[Any, Any]] = {
     "string": ("a", PARAMS),
     "model": (jax.tree.map(lambda _: "a", MLP), MLP),
-    "model, from the filtered one": (jax.tree.map(lambda _: "a", eqx.filter(MLP, eqx.is_array)), MLP),
     "filter_jit(model)": (jax.tree.map(lambda _: "a", eqx.filter_jit(MLP)), eqx.filter_jit(MLP)),
-    "filter_grad(model)": (jax.tree.map(lambda _: "a", eqx.filter_grad(MLP)), eqx.filter_grad(MLP)),
 }
 
 
@@ -162,18 +157,6 @@ class MaskNode:
         return jax.tree.map(lambda x: x.ndim > int(self.threshold), params)
 
 
-class MaskStatic(eqx.Module):
-    threshold: int = eqx.field(static=True)
-
-    def __call__(self, params: Any) -> Any:
-        return jax.tree.map(lambda x: x.ndim > self.threshold, params)
-
-
-class MaskObject:
-    def __call__(self, params: Any) -> Any:
-        return jax.tree.map(lambda x: x.ndim > 1, params)
-
-
 def by_ndim(threshold: Any, params: Any) -> Any:
     return jax.tree.map(lambda x: x.ndim > int(threshold), params)
 
@@ -181,17 +164,11 @@ def by_ndim(threshold: Any, params: Any) -> Any:
 MASK_FUNCTIONS: dict[str, Any] = {
     "function": lambda p: by_ndim(1, p),
     "functools.partial": functools.partial(by_ndim, 1),
-    "Partial": Partial(by_ndim, 1),
-    "Partial of an array": Partial(by_ndim, jnp.array(1)),
     "Partial of what masks are made of": Partial(by_ndim, True),
     "eqx.Partial": eqx.Partial(by_ndim, jnp.array(1)),
-    "eqx.Partial of what masks are made of": eqx.Partial(by_ndim, True),
     "module": MaskModule(jnp.array(1)),
-    "module of a number": MaskModule(1.0),
-    "module without leaves": MaskStatic(1),
     "bound method of a module": MaskModule(1.0).method,
     "node, with a bool too": MaskNode(jnp.array(1)),
-    "object": MaskObject(),
 }
 
 
@@ -226,7 +203,7 @@ def test_a_function_sees_what_can_be_a_parameter_and_none_elsewhere() -> None:
     assert identical(seen, [*tree[:2], None, None, None, *tree[5:10], None, None, None, None, None])
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "leaf"])
+@pytest.mark.parametrize("name", ["dict", "mlp", "node", "mixed"])
 def test_a_model_that_is_no_mask_is_never_called(name: str) -> None:
     """A tree of spec leaves that does not fit is an error; a Box refuses to be called."""
     mask = jax.tree.map(lambda _: True, Box([EXAMPLES[name], 1]))
@@ -235,13 +212,7 @@ def test_a_model_that_is_no_mask_is_never_called(name: str) -> None:
 
 
 ERRORS: dict[str, tuple[Any, Any, str]] = {
-    "key": (
-        {"w": True},
-        {"w": jnp.ones(2), "b": jnp.ones(2)},
-        r"mask it has 1 child: w, .* 2 children: b, w$",
-    ),
     "type": ({"w": [True]}, {"w": (jnp.ones(2),)}, r"(?s)mask\.w.*list.*tuple"),
-    "length": ([True, [True]], [jnp.ones(2), [jnp.ones(2), jnp.ones(2)]], r"(?s)mask\.1.*length 1.*length 2"),
     "too deep": ({"w": {"x": True}}, {"w": jnp.ones(2)}, r"(?s)mask\.w.*dict.*an array"),
     "None for a parameter": ({"w": None}, {"w": jnp.ones(2)}, r"(?s)mask\.w.*None.*an array"),
     "below a module": (
@@ -249,9 +220,6 @@ ERRORS: dict[str, tuple[Any, Any, str]] = {
         MLP,
         r"(?s)mask\.layers\.1\.bias.*list.*an array",
     ),
-    "another module": (jax.tree.map(lambda _: True, MLP), {"w": jnp.ones(2)}, "(?s)mask.*MLP.*dict"),
-    "list of functions": ([len, len], {"w": jnp.ones(2)}, "(?s)mask.*list.*dict"),
-    "function": (lambda p: [True], {"w": jnp.ones(2)}, "(?s)mask.*list.*dict"),
     "function, deeper": (lambda p: {"w": [True]}, {"w": jnp.ones(2)}, r"(?s)mask.*\bw\b.*list.*an array"),
 }
 

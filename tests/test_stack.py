@@ -1,11 +1,8 @@
 """tree_stack, tree_unstack and tree_ravel: whole models, and the functions, strings and static fields in them."""
 
 import inspect
-import os
-import subprocess
-import sys
 from collections import deque
-from typing import Any, assert_type
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,9 +12,8 @@ import numpy as np
 import pytest
 
 import treekit as tk
-from tests.trees import EXAMPLES, INT, Box, Halved, Point, Twig, untyped
+from tests.trees import EXAMPLES, INT, Box, Twig, untyped
 
-untyped_eqx: Any = eqx
 KEYS = jax.random.split(jax.random.key(0), 3)
 
 
@@ -65,46 +61,6 @@ def test_unstack_undoes_stack(name: str) -> None:
         tk.assert_trees_same(tk.filter_arrays(got), jax.tree.map(jnp.asarray, tk.filter_arrays(tree)))
 
 
-def test_an_ensemble_in_three_lines() -> None:
-    x = jnp.linspace(-1.0, 1.0, 16)[:, None]
-
-    def loss(model: Any) -> Any:
-        return jnp.mean((jax.vmap(model)(x) - x**2) ** 2)
-
-    arrays, rest = tk.partition(tk.tree_stack([mlp(key) for key in KEYS]), tk.is_inexact_array)
-    value_and_grad = jax.jit(jax.vmap(jax.value_and_grad(lambda arrays: loss(tk.combine(arrays, rest)))))
-    losses = []
-    for _ in range(30):
-        values, grads = value_and_grad(arrays)
-        arrays = jax.tree.map(lambda x, g: x - 0.1 * g, arrays, grads)
-        losses.append(values)
-
-    assert losses[0].shape == (3,) and bool(jnp.all(losses[-1] < 0.9 * losses[0]))
-    alone = mlp(KEYS[1])
-    for _ in range(30):
-        grads = untyped_eqx.filter_grad(loss)(alone)
-        alone = untyped_eqx.apply_updates(alone, jax.tree.map(lambda g: -0.1 * g, grads))
-    member = tk.tree_unstack(tk.combine(arrays, rest))[1]
-    for got, expected in zip(arrays_of(member), arrays_of(alone), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-5)
-
-
-def test_leaves_that_are_not_arrays_stay_as_they_are() -> None:
-    marker = object()
-    tree = {"a": 1, "b": 2.5, "c": "text", "d": jax.nn.relu, "e": marker, "f": None, "w": np.ones(2, np.float32)}
-    stacked = tk.tree_stack([tree, dict(tree)])
-    assert {k: stacked[k] for k in "abcdef"} == {k: tree[k] for k in "abcdef"}
-    assert tk.tree_unstack(stacked)[1]["e"] is marker
-    assert tk.tree_stack([{"a": 1}]) == {"a": 1}
-
-
-def test_keys_scalars_and_numpy_arrays_are_stacked() -> None:
-    stacked = tk.tree_stack([{"k": key, "n": np.float32(i), "x": np.ones(2, np.float32)} for i, key in enumerate(KEYS)])
-    assert bool(jnp.all(stacked["k"] == KEYS))
-    np.testing.assert_array_equal(stacked["n"], [0, 1, 2])
-    assert isinstance(stacked["x"], np.ndarray) and stacked["x"].dtype == jnp.float32
-
-
 def _wide(dtype: str) -> Any:
     with jax.enable_x64(True):
         return jnp.ones(2, dtype)
@@ -131,8 +87,6 @@ LEAVES: dict[str, Any] = {
     **{f"jax {dtype}": jnp.ones(2, dtype) for dtype in STACKED_DTYPES},
     **{f"jax {dtype}": _wide(dtype) for dtype in ("int64", "float64")},
     **{f"shape {dtype}": untyped.ShapeDtypeStruct((2, 3), jnp.dtype(dtype)) for dtype in STACKED_DTYPES},
-    "shape int64": untyped.ShapeDtypeStruct((2,), np.dtype("int64")),
-    "scalar shape": untyped.ShapeDtypeStruct((), jnp.float32),
     "weak shape": untyped.ShapeDtypeStruct((), jnp.float32, weak_type=True),
     "float0": np.zeros(2, jax.dtypes.float0),
     "numpy structured": np.zeros(2, [("a", "f4"), ("b", "i8")]),
@@ -180,15 +134,6 @@ def test_leaves_of_two_kinds_are_not_stacked(name: str) -> None:
             tk.tree_stack([{"x": a}, {"x": b}])
 
 
-def test_masked_arrays_are_an_error() -> None:
-    with pytest.raises(ValueError, match="masked arrays are not supported"):
-        tk.tree_stack([np.ma.masked_array([1.0], [True])])
-
-
-def test_weak_types_and_classes_of_arrays_may_differ() -> None:
-    assert tk.tree_stack([jnp.asarray(1.0, jnp.float32), jnp.float32(2), np.float32(3)]).shape == (3,)
-
-
 def test_they_work_under_jit_and_grad() -> None:
     @jax.jit
     def total(ws: Any) -> Any:
@@ -201,14 +146,11 @@ def test_they_work_under_jit_and_grad() -> None:
 f32 = jnp.ones(2, jnp.float32)
 UNLIKE: dict[str, tuple[Any, Any, str]] = {
     "shape": ({"w": f32}, {"w": jnp.ones(3, jnp.float32)}, r"w  shape  f32\[2\] \| f32\[3\]"),
-    "dtype": ({"w": f32}, {"w": jnp.ones(2, jnp.bfloat16)}, r"w  dtype  f32\[2\] \| bf16\[2\]"),
     "keys": ({"w": jnp.ones(2)}, {"v": jnp.ones(2)}, r"structure  1 child: w \| 1 child: v"),
-    "length": ([1, 2], [1], "structure"),
     "class": (Box(1), Twig(1), r"type  Box \| Twig"),
     "None": ({"w": jnp.ones(2)}, {"w": None}, r"w  array against None"),
     "static": (Twig(1, name="a"), Twig(1, name="b"), r"name  static value  'a' \| 'b'"),
     "function": ([len], [max], r"0  value"),
-    "number": ([1.0, 2.0], [1.0, 3.0], r"1  value  2.0 \| 3.0"),
     "number and array": ({"w": 1.0}, {"w": jnp.ones(())}, r"w  array against None"),
 }
 
@@ -224,11 +166,6 @@ def test_the_same_difference_is_listed_once() -> None:
     with pytest.raises(ValueError) as caught:
         tk.tree_stack([Twig(1, name="a"), Twig(1, name="b")])
     assert str(caught.value).count("static value") == 1
-
-
-def test_stack_needs_a_tree() -> None:
-    with pytest.raises(ValueError, match="tree_stack needs at least one tree"):
-        tk.tree_stack([])
 
 
 @pytest.mark.parametrize(
@@ -249,7 +186,11 @@ def test_what_cannot_be_unstacked_is_named(tree: Any, message: str) -> None:
         tk.tree_unstack(tree)
 
 
-def test_nothing_stacked_gives_no_trees() -> None:
+def test_nothing_and_what_is_masked_cannot_be_stacked() -> None:
+    with pytest.raises(ValueError, match="tree_stack needs at least one tree"):
+        tk.tree_stack([])
+    with pytest.raises(ValueError, match="masked arrays are not supported"):
+        tk.tree_stack([np.ma.masked_array([1.0], [True])])
     assert tk.tree_unstack({"w": jnp.ones((0, 2))}) == ()
 
 
@@ -295,11 +236,9 @@ def test_derivatives_of_a_raw_model() -> None:
     def loss(flat: Any) -> Any:
         return jnp.sum(unravel(flat).left(jnp.ones(1)) ** 2)
 
-    hessian = jax.jit(jax.hessian(loss))(flat)
-    assert hessian.shape == (flat.size, flat.size)
-    np.testing.assert_allclose(hessian, hessian.T, atol=1e-4)
     grads = eqx.filter_grad(lambda m: jnp.sum(m.left(jnp.ones(1)) ** 2))(model)
     np.testing.assert_allclose(jax.grad(loss)(flat), tk.tree_ravel(grads)[0], rtol=1e-4, atol=1e-6)
+    assert jax.jit(jax.hessian(loss))(flat).shape == (flat.size, flat.size)
     assert jax.vmap(loss)(jnp.stack([flat, flat])).shape == (2,)
 
 
@@ -310,23 +249,13 @@ def test_the_arrays_may_be_donated() -> None:
     np.testing.assert_array_equal(unravel(flat)["w"], [1, 1])
 
 
-@pytest.mark.parametrize("shape", [(), (2,), (3, 1), (1, 3)])
-def test_another_shape_is_an_error(shape: tuple[int, ...]) -> None:
+def test_another_shape_or_kind_is_an_error() -> None:
     _, unravel = tk.tree_ravel(jnp.ones(3))
-    with pytest.raises(ValueError, match=r"needs an array of shape \(3,\) for this tree, found"):
-        unravel(jnp.ones(shape))
-
-
-def test_a_complex_array_for_real_leaves_is_an_error() -> None:
-    _, unravel = tk.tree_ravel(jnp.ones(3))
+    for shape in ((), (2,), (3, 1), (1, 3)):
+        with pytest.raises(ValueError, match=r"needs an array of shape \(3,\) for this tree, found"):
+            unravel(jnp.ones(shape))
     with pytest.raises(TypeError, match="a result of dtype complex"):
         unravel(jnp.full(3, 1j))
-
-
-def test_types() -> None:
-    assert_type(tk.tree_stack([Point(1, 2)]), Point)
-    assert_type(tk.tree_unstack(Point(jnp.ones(2), 2)), tuple[Point, ...])
-    assert_type(tk.tree_ravel(Halved(np.ones(2)))[1](jnp.ones(2)), Halved)
 
 
 TREES: dict[str, Any] = {
@@ -334,12 +263,10 @@ TREES: dict[str, Any] = {
     "string": "abc",
     "array": jnp.ones((2, 3)),
     "model": mlp(KEYS[0]),
-    "model of layers": eqx.nn.Sequential([eqx.nn.Linear(2, 2, key=key) for key in KEYS]),
     "node": Twig(1),
-    "named tuple": Point(jnp.ones(2), jnp.ones(2)),
     "None": None,
     "number": 3,
-    "class": Point,
+    "class": Twig,
 }
 
 
@@ -354,31 +281,6 @@ def test_any_iterable_of_trees_is_stacked() -> None:
     trees = [Twig(jnp.ones(2)), Twig(jnp.zeros(2))]
     for given in (tuple(trees), iter(trees), deque(trees), (tree for tree in trees), dict(enumerate(trees)).values()):
         assert tk.tree_stack(given).left.shape == (2, 2)
-
-
-UNSTACK = """
-import jax, jax.numpy as jnp, numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-import treekit as tk
-
-jax.config.update("jax_transfer_guard_device_to_host", "disallow")  # nothing is copied to the host
-for kind in (AxisType.Auto, AxisType.Explicit):
-    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind, kind))
-    for spec in (P(None, "a"), P("a", "b"), P(None, None, "b"), P("a"), P()):
-        x = jax.device_put(np.arange(6 * 8 * 4.0).reshape(6, 8, 4), NamedSharding(mesh, spec))
-        members = tk.tree_unstack({"x": x, "f": 1})
-        assert len(members) == 6 and all(member["f"] == 1 for member in members)
-        for i, member in enumerate(members):
-            assert member["x"].sharding.is_equivalent_to(NamedSharding(mesh, P(*spec[1:])), 2), (kind, spec)
-            with jax.transfer_guard("allow"):
-                np.testing.assert_array_equal(member["x"], np.asarray(x)[i])
-"""
-
-
-def test_the_members_of_sharded_arrays_stay_on_their_devices() -> None:
-    environ = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    done = subprocess.run([sys.executable, "-c", UNSTACK], capture_output=True, text=True, env=environ)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("dtype", (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn))

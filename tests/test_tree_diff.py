@@ -6,8 +6,6 @@ import enum
 import functools
 import io
 import re
-import subprocess
-import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable
@@ -22,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import treekit as tk
-from tests.trees import EXAMPLES, FLOAT, LEAVES, Box, Halved, Point, Twig, follow, is_leaf, places, trees, untyped
+from tests.trees import Box, Point, Twig, follow, is_leaf, places, trees, untyped
 from treekit._tree_diff import Kind, TreeDiff
 
 KEY = jax.random.key(0)
@@ -86,33 +84,20 @@ def objects(*items: Any) -> Any:
 # kind, a, b: each differs at one place, in one way
 PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "list, tuple": ("type", [1], (1,)),
-    "dict, OrderedDict": ("type", {"a": 1}, collections.OrderedDict(a=1)),
     "tuple, namedtuple": ("type", (1, 2), Point(1, 2)),
     "leaf, node": ("type", 1, [1]),
     "array, dict": ("type", f32, {"a": f32}),
-    "array, string": ("type", f32, "text"),
-    "array, function": ("type", f32, len),
-    "number, string": ("type", 1, "1"),
-    "string, bytes": ("type", "a", b"a"),
     "None, string": ("type", None, "text"),
-    "None, function": ("type", None, len),
+    "number, string": ("type", 1, "1"),
     "None, dict": ("type", None, {}),
-    "None, empty tuple": ("type", None, ()),
     "node, module": ("type", Twig(1), Box(1)),
-    "module, filtered away": ("type", Box(1), None),
     "classes of one name": ("type", of_name("Same")(1), of_name("Same")(1)),
     "enums of one name": ("type", red(), red()),
     "length": ("structure", [1, 2], [1]),
-    "empty": ("structure", [], [1]),
     "key": ("structure", {"a": 1}, {"a": 1, "b": 2}),
-    "other keys": ("structure", {"a": 1}, {"b": 1}),
-    "static of a module": ("static value", Box(1, name="x"), Box(1, name="y")),
     "static of a node": ("static value", Twig(1, name="x"), Twig(1, name="y")),
-    "static type": ("static value", Twig(1, name=1), Twig(1, name=True)),
-    "static float": ("static value", Twig(1, name=1), Twig(1, name=1.0)),
     "static zero": ("static value", Twig(1, name=0.0), Twig(1, name=-0.0)),
     "static tuple": ("static value", Twig(1, name=(1, 2)), Twig(1, name=(1, 2.0))),
-    "static None": ("static value", Twig(1, name=None), Twig(1, name="None")),
     "function of a Partial": ("static value", untyped.tree_util.Partial(len, 1), untyped.tree_util.Partial(max, 1)),
     "order of an OrderedDict": (
         "static value",
@@ -125,25 +110,14 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
         collections.defaultdict(dict, a=1),
     ),
     "None, array": ("array against None", None, f32),
-    "None, NumPy array": ("array against None", None, np.ones(2)),
-    "None, key": ("array against None", None, KEY),
     "None, number": ("array against None", None, 1.0),
     "None, ShapeDtypeStruct": ("array against None", None, abstract),
     "shape": ("shape", f32, jnp.ones(3, f32.dtype)),
-    "rank": ("shape", f32, jnp.ones((1, 2), f32.dtype)),
-    "shape of NumPy": ("shape", np.ones(2), np.ones(3)),
     "shape of keys": ("shape", KEY, jax.random.split(KEY)),
-    "shape without values": ("shape", abstract, untyped.ShapeDtypeStruct((3,), jnp.float32)),
     "empty shapes": ("shape", jnp.ones((0, 1)), jnp.ones((1, 0))),
     "dtype": ("dtype", f32, bf16),
-    "dtype of fp8": ("dtype", jnp.ones(2, "float8_e4m3fn"), jnp.ones(2, "float8_e5m2")),
-    "dtype of ints": ("dtype", jnp.arange(2), jnp.arange(2, dtype="uint8")),
     "dtype of numbers": ("dtype", 1, 1.0),
-    "bool, int": ("dtype", True, 1),
-    "dtype of NumPy": ("dtype", np.ones(2, "f2"), np.ones(2, "f4")),
     "dtype that JAX makes one of": ("dtype", np.zeros(2, "f8"), np.zeros(2, "f4")),
-    "dtype of ints that JAX makes one of": ("dtype", np.zeros(2, "i8"), np.zeros(2, "i4")),
-    "dtype of NumPy scalars": ("dtype", np.float64(1), np.float32(1)),
     "dtype of NumPy strings": ("dtype", np.array(["a"]), np.array(["a"], "U2")),
     "dtype of objects": ("dtype", np.array([1]), np.array([1], object)),
     "kind of key": ("dtype", KEY, jax.random.key(0, impl="rbg")),
@@ -151,32 +125,22 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "dtype without values": ("dtype", abstract, untyped.ShapeDtypeStruct((2,), jnp.bfloat16)),
     "weak type": ("weak type", jnp.asarray(1.0), jnp.ones(())),
     "number, array": ("weak type", 1.0, jnp.ones(())),
-    "number, NumPy scalar": ("weak type", 1.0, np.dtype(FLOAT).type(1)),
     "memory": ("sharding", f32, in_host_memory(f32)),
     "value": ("value", f32, f32.at[1].set(2)),
-    "value of bf16": ("value", bf16, bf16 * 2),
-    "value of ints": ("value", jnp.arange(2), jnp.arange(2) + 1),
     "value of large ints": ("value", 2**40, 2**40 + 1),
-    "value of bools": ("value", jnp.array([True]), jnp.array([False])),
     "value of complex": ("value", jnp.array([1j]), jnp.array([2j])),
     "value of keys": ("value", KEY, jax.random.key(1)),
     "value of numbers": ("value", 0.1, 0.1 + 1e-12),
     "value of strings": ("value", "a", "b"),
-    "value of functions": ("value", len, max),
-    "value of NumPy": ("value", np.ones(2), np.zeros(2)),
     "value of NumPy strings": ("value", np.array(["a", "b"]), np.array(["a", "c"])),
     "value of NumPy objects": ("value", np.array([None, 1]), np.array([None, 2])),
-    "type in NumPy objects": ("value", np.array([None, 1]), np.array([None, "1"])),
     "arrays in NumPy objects": ("value", objects(np.ones(2), 1), objects(np.zeros(2), 1)),
     "late in many NumPy objects": ("value", objects(*range(5000)), objects(*range(2500), None, *range(2501, 5000))),
     "value of times": ("value", np.array(["2020-01-01", "NaT"], "M8[D]"), np.array(["2020-01-02", "NaT"], "M8[D]")),
-    "shape of NumPy objects": ("shape", np.array([None]), np.array([None, None])),
     "a deleted array": ("value", deleted(), f32),
     "objects that cannot be printed": ("value", Mute(), Mute()),
     "static that cannot be printed": ("static value", Twig(1, name=Mute()), Twig(1, name=Mute())),
     "NaN, number": ("value", float("nan"), 1.0),
-    "infinities": ("value", jnp.array([jnp.inf, 1]), jnp.array([-jnp.inf, 1])),
-    "late in a large array": ("value", jnp.zeros(500), jnp.zeros(500).at[-1].set(1)),
     "late in a very large array": ("value", jnp.zeros(5000), jnp.zeros(5000).at[2500].set(1)),
     "late in a long string": ("value", "x" * 100 + "a", "x" * 100 + "b"),
     "digits that are not printed": ("value", jnp.array([0.1], "float32"), jnp.array([0.1], "float32") + 1e-8),
@@ -192,17 +156,18 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
 AROUND: dict[str, tuple[Callable[[Any], Any], str]] = {
     "root": (lambda x: x, ""),
     "list": (lambda x: [1, x], "1"),
-    "tuple": (lambda x: (x, 2), "0"),
     "dict": (lambda x: {"a": 1, "b": x}, "b"),
     "namedtuple": (lambda x: Point(1, x), "y"),
-    "module": (lambda x: Box(1, x), "spare"),
     "node": (lambda x: Twig(1, x), "right"),
-    "registered": (lambda x: untyped.tree.unflatten(untyped.tree.structure(Halved(0)), [x]), "value"),
     "deep": (lambda x: {"m": Box([Twig((1, {"k": Point(x, None)}))])}, "m.value.0.left.1.k.x"),
 }
 
 
-def mirror(diff: TreeDiff) -> list[tuple[str, str, str, str]]:
+def told(diff: TreeDiff) -> list[tuple[str, str, str, str]]:
+    return [(d.path, d.kind, d.left, d.right) for d in diff]
+
+
+def mirrored(diff: TreeDiff) -> list[tuple[str, str, str, str]]:
     return [(d.path, d.kind, d.right, d.left) for d in diff]
 
 
@@ -213,61 +178,32 @@ def test_one_difference_is_found_once_with_its_kind_and_path(name: str) -> None:
     for wrap, path in AROUND.values():
         (found,) = tk.tree_diff(wrap(a), wrap(b))
         assert (found.kind, found.path) == (kind, ".".join([path] * bool(path) + static_field))
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_the_two_sides_read_differently_and_on_one_line(name: str) -> None:
-    _, a, b = PAIRS[name]
-    (found,) = tk.tree_diff(a, b)
-    assert found.left != found.right
-    assert "\n" not in found.left + found.right and len(found.left + found.right) < 500
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_pairs_are_symmetric(name: str) -> None:
-    _, a, b = PAIRS[name]
-    (there,), (back,) = tk.tree_diff(a, b), tk.tree_diff(b, a)
-    assert (there.path, there.kind, there.left, there.right) == (back.path, back.kind, back.right, back.left)
+        assert found.left != found.right
+        assert "\n" not in found.left + found.right and len(found.left + found.right) < 500
+    assert told(tk.tree_diff(a, b)) == mirrored(tk.tree_diff(b, a))
 
 
 inf = float("inf")
 # a, b, and the largest absolute and relative difference: None where there is none. Of arrays, b is the second row.
 FAR: dict[str, tuple[Any, Any, tuple[float | None, float | None]]] = {
-    "numbers": (2, 3, (1, 1 / 3)),
-    "floats": (0.5, 0.25, (0.25, 1)),
     "the largest of several": (np.array([1.0, 5.0, 9.0]), np.array([2.0, 5.0, 4.0]), (5, 1.25)),
-    "one is the largest, another relatively": (np.array([1.0, 100.0]), np.array([2.0, 110.0]), (10, 0.5)),
     "zero on the right": (np.array([1.0, 1.0]), np.array([0.0, 2.0]), (1, inf)),
     "zero on the left": (0.0, 4.0, (4, 1)),
     "NaN": (nan, 1.0, (inf, inf)),
-    "NaN on the right": (np.array([1.0, 1.0]), np.array([2.0, nan]), (inf, inf)),
-    "an infinity": (np.array([1.0, inf]), np.array([inf, 1.0]), (inf, inf)),
-    "two infinities": (inf, -inf, (inf, inf)),
     "equal infinities and NaN": (np.array([inf, nan, 1.0]), np.array([inf, nan, 2.0]), (1, 0.5)),
     "more than a float can be": (np.array([1e308]), np.array([-1e308]), (inf, inf)),
-    "bf16": (jnp.array([1, 2], "bfloat16"), jnp.array([1, 4], "bfloat16"), (2, 0.5)),
     "bf16, f32, widened": (
         jnp.array(3e38, "bfloat16"),
         jnp.array(-3e38, "bfloat16"),
         (2 * float(jnp.bfloat16(3e38)), 2),
     ),
-    "float8": (jnp.array([448.0], "float8_e4m3fn"), jnp.array([-448.0], "float8_e4m3fn"), (896, 2)),
-    "NumPy and JAX": (np.array([1.0]), jnp.array([2.0]), (1, 0.5)),
-    "complex": (np.array([3 + 4j]), np.array([0j]), (5, inf)),
-    "complex, relative": (np.array([6 + 8j]), np.array([3 + 4j]), (5, 1)),
     "int4": (jnp.array([-8, 1], "int4"), jnp.array([7, 1], "int4"), (15, 15 / 7)),
     "uint8": (jnp.array([0], "uint8"), jnp.array([255], "uint8"), (255, 1)),
     "ints at their ends": (np.array([-(2**63), 1]), np.array([2**63 - 1, 1]), (2**64, 2)),
-    "unsigned ints at their ends": (np.array([0, 2], "u8"), np.array([2**64 - 1, 1], "u8"), (2**64, 1)),
     "ints of Python": (2**70, 2**70 + 1, (1, 2**-70)),
     "ints larger than a float": (10**400, 0, (inf, inf)),
-    "ints, beside zero": (1, 0, (1, inf)),
     "bools": (np.array([True]), np.array([False]), (None, None)),
-    "keys": (KEY, jax.random.key(1), (None, None)),
     "strings": ("a", "b", (None, None)),
-    "strings of NumPy": (np.array(["a"]), np.array(["b"]), (None, None)),
-    "times": (np.array(["2020-01-01"], "M8[D]"), np.array(["2020-01-02"], "M8[D]"), (None, None)),
-    "objects": (objects(1), objects(2), (None, None)),
     "a deleted array": (deleted(), f32, (None, None)),
     "another kind": (f32, bf16, (None, None)),
 }
@@ -275,25 +211,17 @@ FAR: dict[str, tuple[Any, Any, tuple[float | None, float | None]]] = {
 
 @pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("name", FAR)
-def test_how_far_values_differ(name: str) -> None:
+def test_how_far_values_differ_and_which_tolerances_suffice(name: str) -> None:
     a, b, far = FAR[name]
     (found,) = tk.tree_diff([a], [b])
     assert (found.largest_absolute, found.largest_relative) == (far if None in far else pytest.approx(far, rel=1e-15))
     assert ("off by up to" in str(tk.tree_diff([a], [b]))) == (far[0] is not None)
-
-
-@pytest.mark.usefixtures("nans")
-@pytest.mark.parametrize("name", FAR)
-def test_the_largest_differences_are_the_tolerances_that_suffice(name: str) -> None:
-    a, b, (absolute, relative) = FAR[name]
-    if absolute is None or relative is None or not isinstance(a, float | complex | np.ndarray | jax.Array):
-        return
-    if not jnp.issubdtype(np.asarray(a).dtype, jnp.inexact):
-        return
-    if absolute < inf:
-        assert not tk.tree_diff(a, b, atol=absolute * (1 + 1e-12)) and tk.tree_diff(a, b, atol=absolute * 0.99)
-    if relative < inf:
-        assert not tk.tree_diff(a, b, rtol=relative * (1 + 1e-12)) and tk.tree_diff(a, b, rtol=relative * 0.99)
+    if jnp.issubdtype(getattr(a, "dtype", type(a)), jnp.inexact):
+        for name, largest in zip(("atol", "rtol"), far, strict=True):
+            if largest is not None and largest < inf:
+                enough: dict[str, Any] = {name: largest * (1 + 1e-12)}
+                too_little: dict[str, Any] = {name: largest * 0.99}
+                assert not tk.tree_diff(a, b, **enough) and tk.tree_diff(a, b, **too_little)
 
 
 def test_every_kind_is_in_the_table() -> None:
@@ -315,42 +243,23 @@ def test_equal_trees_have_no_difference(tree: Any) -> None:
     tk.assert_trees_same(tree, again)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_equal_examples_have_no_difference(name: str) -> None:
-    assert not tk.tree_diff(EXAMPLES[name], jax.tree.map(same_again, EXAMPLES[name]))
-
-
 EQUAL: dict[str, tuple[Any, Any]] = {
     "NaN": (nan, float("nan")),
-    "NaN in NumPy": (np.array([nan, 1]), np.array([nan, 1])),
     "static NaN": (Twig(1, name=nan), Twig(1, name=float("nan"))),
-    "empty arrays": (jnp.ones((0, 3)), jnp.ones((0, 3))),
-    "int4": (jnp.ones(2, "int4"), jnp.ones(2, "int4")),
-    "keys": (jax.random.key(3), jax.random.key(3)),
-    "split keys": (jax.random.split(KEY), jax.random.split(KEY)),
     "float0": (np.zeros(2, jax.dtypes.float0), np.zeros(2, jax.dtypes.float0)),
-    "NumPy strings": (np.array(["a", "b"]), np.array(["a", "b"])),
-    "NumPy objects": (np.array([None, "b"]), np.array([None, "b"])),
     "NaN in NumPy objects": (np.array([None, nan]), np.array([None, float("nan")])),
     "arrays in NumPy objects": (objects(np.ones(2), {"a": f32}), objects(np.ones(2), {"a": f32 + 0})),
     "NaT": (np.array(["NaT", "2020-01-01"], "M8[D]"), np.array(["NaT", "2020-01-01"], "M8[D]")),
     "NumPy and JAX": (np.zeros(2), jnp.zeros(2)),
     "f64 of NumPy and f32 of JAX": (np.array([0.1, 1e300]), jnp.array([0.1, jnp.inf])),
-    "c128 of NumPy and c64 of JAX": (np.array([0.1j]), jnp.array([0.1j])),
     "a number and a weak array": (0.1, jnp.asarray(0.1)),
     "zeros of bf16": (jnp.zeros(2, "bfloat16"), -jnp.zeros(2, "bfloat16")),
-    "sets": ({1, 2}, {2, 1}),
-    "large ints": (2**70, 2**70),
-    "dicts in another order": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
     "abstract and concrete": (abstract, f32),
     "an object that equals nothing": (object, object),
 }
 with jax.debug_nans(False):
     EQUAL |= {
         "NaN in an array": (jnp.array([nan, 1]), jnp.array([nan, 1])),
-        "NaN in bf16": (jnp.array([nan, 1], "bfloat16"), jnp.array([nan, 1], "bfloat16")),
-        "NaN in fp8": (jnp.array([nan, 1], "float8_e5m2"), jnp.array([nan, 1], "float8_e5m2")),
-        "NaN in complex": (jnp.array([nan * 1j]), jnp.array([nan * 1j])),
         "NaN and infinities": (jnp.array([nan, jnp.inf, -jnp.inf]), jnp.array([nan, jnp.inf, -jnp.inf])),
     }
 
@@ -383,11 +292,6 @@ def test_on_an_accelerator_all_values_are_copied_at_once(monkeypatch: pytest.Mon
     assert [x is f32 for x in copied[1]] == [True]
 
 
-def test_two_deleted_arrays_are_not_said_to_be_equal() -> None:
-    (found,) = tk.tree_diff([deleted()], [deleted()])
-    assert (found.path, found.kind, found.left) == ("0", "value", "f32[2](deleted)")
-
-
 def test_what_is_the_same_object_is_not_taken_apart() -> None:
     class Opaque:
         pass
@@ -414,11 +318,12 @@ def test_a_large_array_is_compared_without_copies_of_it(dtype: str) -> None:
 @given(trees(), trees())
 def test_symmetric_and_empty_only_for_trees_that_are_the_same(a: Any, b: Any) -> None:
     there, back = tk.tree_diff(a, b), tk.tree_diff(b, a)
-    assert sorted(mirror(there)) == sorted((d.path, d.kind, d.left, d.right) for d in back)
+    assert sorted(mirrored(there)) == sorted(told(back))
+    same_structure = untyped.tree.structure(a) == untyped.tree.structure(b)
     if not there:
-        assert untyped.tree.structure(a) == untyped.tree.structure(b)
+        assert same_structure
         assert all(map(lambda x, y: type(x) is type(y), jax.tree.leaves(a), jax.tree.leaves(b)))
-    if untyped.tree.structure(a) != untyped.tree.structure(b):
+    if not same_structure:
         assert {d.kind for d in there} & {"type", "structure", "static value", "array against None"}
 
 
@@ -435,60 +340,19 @@ def test_what_was_changed_is_what_is_found(tree: Any, data: st.DataObject) -> No
     assert bool(diff) == bool(changed)
 
 
-def test_all_differences_are_found_in_the_order_of_the_first_tree() -> None:
-    names = [f"layer{i}" for i in range(20)]
-    a = {name: 1 for name in names}
-    b = {name: 2 for name in names[:-1]}
-    diff = tk.tree_diff(a, b)
-    assert [d.kind for d in diff] == ["structure"] + ["value"] * 19
-    assert [d.path for d in diff[1:]] == sorted(names[:-1])
-    assert re.search(r"20 children.*layer19", diff[0].left) and "layer19" not in diff[0].right
+@tk.node
+class Conv:
+    kernel: Any
+    stride: tuple[float, ...] = tk.field(static=True)
+    padding: str = tk.field(static=True)
+    dilation: int = tk.field(default=1, static=True)
 
 
-def test_a_leaf_may_differ_in_several_ways() -> None:
-    assert [d.kind for d in tk.tree_diff(jnp.ones(2), jnp.ones(3, jnp.bfloat16))] == ["shape", "dtype"]
-    assert [d.kind for d in tk.tree_diff(jnp.asarray(1.0), jnp.zeros(()))] == ["weak type", "value"]
-
-
-def test_each_static_field_that_differs_is_named() -> None:
-    @tk.node
-    class Conv:
-        kernel: Any
-        stride: tuple[float, ...] = tk.field(static=True)
-        padding: str = tk.field(static=True)
-        dilation: int = tk.field(default=1, static=True)
-
-    diff = tk.tree_diff(Conv(1, (1, 2), "same"), Conv(1, (1, 2.0), "valid"))
-    assert [(d.path, d.kind, d.left, d.right) for d in diff] == [
-        ("stride", "static value", "(1, 2)", "(1, 2.0)"),
-        ("padding", "static value", "'same'", "'valid'"),
-    ]
-
-
-def test_the_fields_of_a_jax_dataclass_are_named() -> None:
-    @jax.tree_util.register_dataclass
-    @dataclasses.dataclass
-    class Config:
-        x: Any
-        mode: str = dataclasses.field(metadata={"static": True})
-
-    (found,) = tk.tree_diff([Config(1, "a")], [Config(1, "b")])
-    assert (found.path, found.kind, found.left, found.right) == ("0.mode", "static value", "'a'", "'b'")
-
-
-def test_static_arrays_of_other_libraries_are_compared_too() -> None:
-    """They cannot be compared by JAX, which is when one wants to see the difference."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Equinox warns of a static array
-
-        class Embedding(eqx.Module):
-            weight: Any
-            table: Any = eqx.field(static=True)
-
-        a, same, b = (Embedding(1, np.array(x)) for x in ([1, 2], [1, 2], [1, 3]))
-    assert not tk.tree_diff(a, same)
-    (found,) = tk.tree_diff(a, b)
-    assert (found.path, found.kind) == ("table", "static value")
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Config:
+    x: Any
+    mode: str = dataclasses.field(metadata={"static": True})
 
 
 class Bag:
@@ -499,13 +363,6 @@ class Bag:
 
 
 jax.tree_util.register_pytree_node(Bag, lambda bag: (bag.items, bag.name), lambda name, items: Bag(name, *items))
-
-
-def test_nodes_registered_by_hand() -> None:
-    (found,) = tk.tree_diff(Bag("a", 1), Bag("b", 1))
-    assert (found.path, found.kind, found.left, found.right) == ("", "static value", "'a'", "'b'")
-    assert [d.kind for d in tk.tree_diff(Bag("a", 1), Bag("a", 2, 3))] == ["structure", "value"]
-    assert {d.kind for d in tk.tree_diff(Bag("a", 1), Bag("b", 1, 2))} == {"structure", "static value"}
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -523,11 +380,46 @@ class KeyTwice:
         return cls(*children)
 
 
-def test_a_key_that_a_class_gives_twice_hides_no_child() -> None:
-    (found,) = tk.tree_diff(KeyTwice(1, 2), KeyTwice(5, 2))
-    assert (found.path, found.kind) == ("0", "value")
-    assert [d.kind for d in tk.tree_diff(KeyTwice(1, 2), KeyTwice(1))] == ["structure"]
-    assert not tk.tree_diff(KeyTwice(1, 2), KeyTwice(1, 2))
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Equinox warns of a static array
+
+    class Embedding(eqx.Module):
+        """Its structures cannot be compared by JAX, which is when one wants to see the difference."""
+
+        table: Any = eqx.field(static=True)
+
+    EMBEDDINGS = [Embedding(np.array(x)) for x in ([1, 2], [1, 2], [1, 3])]
+
+
+# a, b, and the path and kind of each difference
+SEVERAL: dict[str, tuple[Any, Any, list[tuple[str, Kind]]]] = {
+    "ways of a leaf": (jnp.ones(2), jnp.ones(3, jnp.bfloat16), [("", "shape"), ("", "dtype")]),
+    "a weak type and a value": (jnp.asarray(1.0), jnp.zeros(()), [("", "weak type"), ("", "value")]),
+    "static fields": (
+        Conv(1, (1, 2), "same"),
+        Conv(1, (1, 2.0), "valid"),
+        [("stride", "static value"), ("padding", "static value")],
+    ),
+    "a dataclass of JAX": ([Config(1, "a")], [Config(1, "b")], [("0.mode", "static value")]),
+    "a static array": (EMBEDDINGS[0], EMBEDDINGS[2], [("table", "static value")]),
+    "an equal static array": (EMBEDDINGS[0], EMBEDDINGS[1], []),
+    "a static part without a field": (Bag("a", 1), Bag("b", 1), [("", "static value")]),
+    "children": (Bag("a", 1), Bag("a", 2, 3), [("", "structure"), ("0", "value")]),
+    "one key for two children": (KeyTwice(1, 2), KeyTwice(5, 2), [("0", "value")]),
+    "the number of children of one key": (KeyTwice(1, 2), KeyTwice(1), [("", "structure")]),
+    "two deleted arrays": ([deleted()], [deleted()], [("0", "value")]),
+    "in the order of the first tree": (
+        {"b": 1, "a": [2, 3]},
+        {"a": [0, 0]},
+        [("", "structure"), ("a.0", "value"), ("a.1", "value")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_all_differences_are_found(name: str) -> None:
+    a, b, expected = SEVERAL[name]
+    assert [(d.path, d.kind) for d in tk.tree_diff(a, b)] == expected
 
 
 def test_tracers() -> None:
@@ -558,12 +450,9 @@ def test_tolerances_are_numpys() -> None:
         assert bool(tk.tree_diff(a, b, rtol=rtol, atol=atol)) is not same
     assert not tk.tree_diff(1.0, 1.01, rtol=0.1) and tk.tree_diff(1.0, 1.01)
     assert tk.tree_diff(jnp.arange(3), jnp.arange(3) + 1, rtol=1.0, atol=10.0), "ints are exact"
-
-
-@pytest.mark.parametrize("zero", [0, np.float32(0), np.int64(0), jnp.zeros(()), False], ids=lambda x: type(x).__name__)
-def test_a_tolerance_is_any_real_number(zero: Any) -> None:
-    assert tk.tree_diff(1.0, 1.5, rtol=zero, atol=zero) and not tk.tree_diff(1.0, 1.5, rtol=zero, atol=1)
-    tk.assert_trees_same(1.0, 1.0, rtol=zero, atol=zero)
+    zeros: list[Any] = [0, np.float32(0), np.int64(0), jnp.zeros(()), False]
+    for zero in zeros:  # any real number is a tolerance
+        assert tk.tree_diff(1.0, 1.5, rtol=zero, atol=zero) and not tk.tree_diff(1.0, 1.5, rtol=zero, atol=1)
 
 
 def test_trees_may_be_nested_as_deeply_as_jax_allows() -> None:
@@ -573,29 +462,6 @@ def test_trees_may_be_nested_as_deeply_as_jax_allows() -> None:
         nested = [[x] for x in nested]
     (found,) = tk.tree_diff(*nested)
     assert found.path == ".".join("0" * 900) and found.kind == "value"
-
-
-COUNT_CALLS = """if True:
-    import sys, jax, numpy as np, treekit
-
-    def calls(count):
-        a, b = (list(jax.device_put(list(np.arange(count, dtype=np.float32) + i))) for i in (0, 1))
-        events = []
-        sys.setprofile(lambda _, event, __: events.append(event))
-        diff = treekit.tree_diff(a, b)
-        sys.setprofile(None)
-        assert len(diff) == count
-        return events.count("call") + events.count("c_call")
-
-    calls(10)
-    print((calls(200) - calls(100)) / 100)
-"""
-
-
-def test_the_work_for_many_small_arrays_is_little_for_each() -> None:
-    """Function calls are counted, since time depends on the machine; elsewhere, since beartype adds its own here."""
-    done = subprocess.run([sys.executable, "-c", COUNT_CALLS], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 130
 
 
 def test_the_text_is_a_table() -> None:
@@ -684,28 +550,20 @@ class Unnamed:
     def __call__(self) -> None: ...
 
 
-@functools.lru_cache
-def cached() -> None: ...
-
-
 # What is shown of a value, wherever one is: functions by name, and no addresses.
 SHOWN: dict[str, tuple[Any, str]] = {
     "custom_jvp": (jax.nn.relu, "<custom_jvp relu>"),
     "jitted": (jax.nn.silu, "<jitted silu>"),
-    "jitted partial": (jax.jit(functools.partial(follow, ())), "<jitted follow>"),
     "callable object": (Unnamed(), f"<{__name__}.Unnamed object>"),
     "function": (jax.nn.gelu, "<function gelu>"),
     "wrapped": (jax.vmap(follow), "<wrapped function follow>"),
-    "cached": (cached, "<_lru_cache_wrapper cached>"),
-    "builtin": (len, "<built-in function len>"),
     "method": (tk.tree_diff(1, 2).show, "<bound method TreeDiff.show>"),
     "object": (Mark(), f"<{__name__}.Mark object>"),
     "partial": (functools.partial(jax.nn.relu, 1), "partial(<custom_jvp relu>, 1)"),
     "tuple": ((jax.nn.relu, "a"), "(<custom_jvp relu>, 'a')"),
     "dataclass": (Settings((jax.nn.silu, None)), "Settings(activation=(<jitted silu>, None), size=1)"),
-    "dataclass with its own repr": (Quiet(jax.nn.silu), "quiet"),
     "class": ((Settings, 1), f"({__name__}.Settings, 1)"),
-    "text": ("f at 0x12345678", "'f at 0x12345678'"),
+    "dataclass with its own repr": (Quiet(jax.nn.silu), "quiet"),
 }
 
 
@@ -716,15 +574,6 @@ def test_functions_are_shown_by_name(name: str) -> None:
     assert (found.kind, found.left) == ("static value", shown)
 
 
-def test_functions_of_other_types_are_shown_by_name() -> None:
-    (found,) = tk.tree_diff([jax.nn.relu], [jax.nn.gelu])
-    assert (found.kind, found.left, found.right) == ("type", "<custom_jvp relu>", "<function gelu>")
-    assert repr(Twig(jax.nn.relu, [jax.nn.silu], name=(len, jax.nn.gelu))) == (
-        "Twig(\n  left=<custom_jvp relu>,\n  right=[<jitted silu>],\n"
-        "  name=(<built-in function len>, <function gelu>)\n)"
-    )
-
-
 def test_where_arrays_lie_is_compared_without_values_too() -> None:
     there = in_host_memory(f32)
     (found,) = tk.tree_diff(f32, there, values=False)
@@ -732,11 +581,6 @@ def test_where_arrays_lie_is_compared_without_values_too() -> None:
     assert not tk.tree_diff(there, in_host_memory(f32))
     mesh: Any = untyped.make_mesh((1,), ("x",))
     assert not tk.tree_diff(f32, jax.device_put(f32, jax.NamedSharding(mesh, untyped.P("x")))), "the same place"
-
-
-def test_classes_of_one_name_read_differently() -> None:
-    (found,) = tk.tree_diff(of_name("Same")(1), of_name("Same")(1))
-    assert found.left.startswith(f"{__name__}.Same at 0x") and found.left != found.right
 
 
 @given(trees(), trees())
@@ -754,14 +598,3 @@ def test_assert_trees_same_takes_the_same_options() -> None:
     tk.assert_trees_same(f32, f32 * 2, values=False)
     tk.assert_trees_same(f32, f32 * 1.01, rtol=0.1)
     tk.assert_trees_same(f32, f32 * 1.01, atol=0.1)
-    with pytest.raises(
-        AssertionError,
-        match=r"1 difference, left \| right\):\n\(root\)  value  1\.0 at \[0\] and 1 more \| 2\.0 at \[0\]",
-    ):
-        tk.assert_trees_same(f32, f32 * 2)
-
-
-@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: type(leaf).__name__)
-def test_a_leaf_differs_from_nothing_but_other_leaves(leaf: Any) -> None:
-    for other in LEAVES:
-        assert bool(tk.tree_diff(leaf, other)) == (leaf is not other)

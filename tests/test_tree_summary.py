@@ -81,12 +81,9 @@ def test_a_row_says_what_a_leaf_is() -> None:
 OTHERS: dict[str, tuple[Any, str, int, int]] = {  # type, numbers, bytes
     "shape": (untyped.ShapeDtypeStruct((2, 3), jnp.float32), "f32[2,3]", 6, 24),
     "key": (jax.random.key(0), "key<fry>[]", 0, 8),
-    "empty": (jnp.zeros((0, 3), jnp.int8), "i8[0,3]", 0, 0),
     "numpy": (np.ones(2, np.float64), "f64[2](numpy)", 2, 16),
-    "object array": (np.array([None]), "object[1](numpy)", 0, 8),
     "reference": (jax.new_ref(jnp.ones(2, jnp.float32)), "f32[2] (Ref)", 2, 8),
     "flag": (True, "bool True", 0, 0),
-    "function": (jax.nn.relu, "<custom_jvp relu>", 0, 0),
     "long": ("x" * 100, "'" + "x" * 38 + "…", 0, 0),
 }
 
@@ -100,7 +97,6 @@ def test_other_leaves(name: str) -> None:
 
 
 def test_models_and_states_of_others() -> None:
-    assert [row.name for row in tk.tree_summary(MLP, depth=1).rows] == ["layers", "activation", "final_activation"]
     state: Any = optax.adam(1e-3).init(eqx.filter(MLP, eqx.is_array))
     assert [row.name for row in tk.tree_summary(state, depth=2).rows] == ["0.count", "0.mu", "0.nu"]
     linear: Any = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
@@ -150,24 +146,17 @@ def abstract_shape() -> Any:
 
 VALUES: dict[str, Any] = {
     "float": jnp.array([1.0, 2.0, 6.0]),
-    "one": jnp.array(3.0),
     "not finite": jnp.array([1.0, jnp.nan, jnp.inf, 3.0, -jnp.inf]),
-    "nothing finite": jnp.array([jnp.nan]),
     "empty": jnp.zeros((0, 2)),
-    "matrix": jnp.arange(12.0).reshape(3, 4),
     "bf16": jnp.array([1, 2, 4], jnp.bfloat16),
     "f16 whose sum overflows": jnp.full(9, 6e4, jnp.float16),
     "f32 whose sum overflows": jnp.array([3e38, -1e38, 3e38], jnp.float32),
     "f32 whose squares vanish": jnp.array([1e-30, 3e-30], jnp.float32),
-    "float8": jnp.array([1, 2, 4], jnp.float8_e4m3fn),
-    "int": jnp.array([1, 2, 6]),
     "int4": jnp.array([1, 2, 6], jnp.int4),
     "bool": jnp.array([True, False, True, True]),
     "complex": jnp.array([1 + 2j, 3 - 2j, complex(0, math.nan), complex(math.inf, 0)]),
     "numpy f64": np.array([1e300, 2e300, np.nan]),
-    "numpy int64": np.array([2**40, 2**41]),
     "numpy number": np.float32(3),
-    "zeros": jnp.zeros(3),
 }
 
 
@@ -261,21 +250,21 @@ def test_html_is_escaped_and_marks_subtrees() -> None:
     assert len(re.findall("<tr><th", page)) == 2 and page.count("<tr>") == 4
 
 
-def test_a_tree_that_contains_itself_raises() -> None:
-    outer: list[Any] = []
-    outer.append([outer])
-    with pytest.raises(RecursionError, match=r"or contains itself, at 0\.0\.0"):
-        tk.tree_summary(outer)
+CYCLE: list[Any] = []
+CYCLE.append([CYCLE])
 
 
-def test_a_negative_depth_raises() -> None:
-    with pytest.raises(ValueError, match="depth must not be negative, found -1"):
-        tk.tree_summary(TREE, depth=-1)
+WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (CYCLE, {}, RecursionError, r"or contains itself, at 0\.0\.0"),
+    (TREE, {"depth": -1}, ValueError, "depth must not be negative, found -1"),
+    (eqx.nn.MLP, {}, TypeError, r"^tree_summary takes an instance, found the class MLP: write tree_summary\("),
+]
 
 
-def test_a_class_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"^tree_summary takes an instance, found the class MLP: write tree_summary\("):
-        tk.tree_summary(eqx.nn.MLP)
+@pytest.mark.parametrize("tree, how, error, message", WRONG, ids=["a cycle", "depth", "a class"])
+def test_what_is_wrong_raises(tree: Any, how: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        tk.tree_summary(tree, **how)
 
 
 class Unregistered:
@@ -287,15 +276,7 @@ class Unregistered:
 
 
 def test_an_object_that_is_not_a_node_is_listed_as_that() -> None:
-    tree = {
-        "layer": Unregistered(),
-        "w": jnp.ones(2),
-        "f": jnp.tanh,
-        "g": len,
-        "name": "x",
-        "cls": Unregistered,
-        "n": 1,
-    }
+    tree = {"layer": Unregistered(), "w": jnp.ones(2), "f": jnp.tanh, "name": "x", "cls": Unregistered, "n": 1}
     rows = {row.name: row for row in tk.tree_summary(tree).rows}
     assert {name for name, row in rows.items() if row.note} == {"layer"}
     assert rows["layer"].note == "not a node: never trained" and "Unregistered" in rows["layer"].type

@@ -1,15 +1,12 @@
 """What type checkers accept and refuse: right use and the pages' code, with the wheel alone, and files of wrong use.
 
-Each wrong line of typing_bad ends in `# E: code`, and each of typing_bad/mistakes in the checkers that catch it, in
-their strict modes and without settings: `# both`, `# pyright`, `# mypy`, or `# neither: why`.
+Each wrong line of typing_bad/mistakes ends in the checkers that catch it, in their strict modes and without settings:
+`# both`, `# pyright`, `# mypy`, or `# neither: why`.
 """
 
 import ast
 import importlib.util
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +25,6 @@ from benchmarks.evidence.checkers import (
     check,
     copy,
     environment,
-    is_any,
     is_of_jax,
     write_pages,
 )
@@ -36,9 +32,7 @@ from tests import optax_names
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "tests" / "typing_bad"
-FILES = sorted(FOLDER.glob("*.py"))
 MISTAKE = re.compile(r"  # (both|pyright|mypy|neither: .+)$")
-MARKER = re.compile(r"# E: ([a-z-]+(?:, [a-z-]+)*)$")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 # In a page, functions have no annotations, names are used again, and expressions are there for the reader.
 OF_PAGES = re.compile(
@@ -81,7 +75,6 @@ def test_checkers_accept_right_use_and_catch_mistakes(setting: str, tmp_path: Pa
     assert [x for x in good if not is_of_jax(x) and not is_import_of_optax(x)] == []
     assert list(refused_of_pages(found, setting)) == []
     if setting in STRICT:
-        check_expressions(found, setting)
         check_mistakes(found, setting.split()[0])
 
 
@@ -99,16 +92,6 @@ def is_import_of_optax(x: Found) -> bool:
     return x.rule in ("import-untyped", "reportMissingTypeStubs") and '"optax"' in x.text
 
 
-def check_expressions(found: list[Found], setting: str) -> None:
-    """At most 5 of those in the program may be Any, and in pyright none of Optax's."""
-    revealed = [x for x in found if not x.rule and "program" in x.file]
-    assert len(revealed) == 45
-    unknown = [x for x in revealed if is_any(x)]
-    of_optax = [x for x in unknown if x.source.endswith("# Optax's")]  # to mypy, classes of Optax's are Any
-    assert len(unknown) - len(of_optax) <= 5
-    assert setting == "mypy" or not of_optax
-
-
 def check_mistakes(found: list[Found], checker: str) -> None:
     """Each is caught by the checkers that its line names, and by no other."""
     marked = {
@@ -117,20 +100,15 @@ def check_mistakes(found: list[Found], checker: str) -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if (marker := MISTAKE.search(line))
     }
-    assert len(marked) == 85
+    assert len(marked) == 119
     expected = {place for place, marker in marked.items() if marker in ("both", checker)}
     assert caught(x for x in found if x.file.startswith("mistakes/")) == expected
-    assert len(expected) >= {"mypy": 45, "pyright": 55}[checker]
+    assert len(expected) == {"mypy": 90, "pyright": 106}[checker]
 
 
 def test_blocks_of_pages_are_marked_with_known_words() -> None:
     markers = {block["marker"] for page in PAGES for block in FENCE.finditer(page.read_text(encoding="utf-8"))}
     assert markers <= {None, "pyright only, since mypy knows no converters"}
-
-
-@pytest.mark.slow
-def test_the_program_runs() -> None:
-    subprocess.run([sys.executable, "-m", "tests.typing_good.program"], cwd=ROOT, capture_output=True, check=True)
 
 
 @pytest.mark.parametrize("library", typed_peers.CLASSES.libraries)
@@ -140,54 +118,6 @@ def test_each_library_gets_the_same_lines_in_its_own_words(library: str, tmp_pat
         ast.parse(text)
         assert "{" not in text
         assert text.count("def f") >= least
-
-
-def run(*command: str) -> str:
-    """What a checker prints; 1 is the exit status of one that found errors."""
-    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1, done.stdout + done.stderr
-    return done.stdout
-
-
-def marked() -> set[tuple[str, int, str]]:
-    """(file, line, code) of every marker."""
-    return {
-        (file.name, number, code)
-        for file in FILES
-        for number, line in enumerate(file.read_text().splitlines(), 1)
-        for codes in MARKER.findall(line)
-        for code in codes.split(", ")
-    }
-
-
-def test_every_file_has_a_marker() -> None:
-    assert FILES
-    assert {file for file, _, _ in marked()} == {file.name for file in FILES}
-
-
-def test_mypy_finds_what_is_marked_and_nothing_else() -> None:
-    pytest.importorskip("mypy")
-    output = run("mypy", "--strict", "--output", "json", *map(str, FILES))
-    found = [json.loads(line) for line in output.splitlines()]
-    errors = {
-        (Path(e["file"]).name, e["line"], e["code"])
-        for e in found
-        if e["severity"] == "error" and (ROOT / e["file"]).parent == FOLDER  # of the package itself, `make check` tells
-    }
-    assert errors == marked()
-
-
-def test_pyright_finds_an_error_on_each_marked_line_and_on_no_other() -> None:
-    pytest.importorskip("pyright")
-    # The folder has a configuration of its own: the project's leaves it out, even where a command names its files.
-    output = run("pyright", "--project", str(FOLDER), "--pythonpath", sys.executable, "--outputjson")
-    found = json.loads(output)["generalDiagnostics"]
-    errors = {
-        (Path(e["file"]).name, e["range"]["start"]["line"] + 1)  # pyright counts lines from 0
-        for e in found
-        if e["severity"] == "error"
-    }
-    assert errors == {(file, line) for file, line, _ in marked()}
 
 
 @pytest.mark.parametrize("module", optax_names.MODULES)

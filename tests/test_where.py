@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -37,15 +38,11 @@ TREE = {"layers": [Layer(1, 2), Layer(3, None)], "head": Pair(Layer(5, 6), (7, {
 # For each `where`: the names that it finds in TREE, in order.
 FOUND: dict[str, tuple[Any, list[str]]] = {
     "a name": ("layers.0.weight", ["layers.0.weight"]),
-    "a subtree": ("head.right", ["head.right"]),
     "a star": ("layers.*.weight", ["layers.0.weight", "layers.1.weight"]),
-    "part of a name": ("layers.[1-9].w*", ["layers.1.weight"]),
     "two stars": ("**.weight", ["head.left.weight", "head.right.1.weight", "layers.0.weight", "layers.1.weight"]),
     "None is a node": ("layers.1.bias", ["layers.1.bias"]),
-    "everything below": ("head.right.**", ["head.right", "head.right.0", "head.right.1", "head.right.1.weight"]),
     "a regular expression": (re.compile(r"layers\.\d"), ["layers.0", "layers.1"]),
     "a class": (Layer, ["head.left", "layers.0", "layers.1"]),
-    "a class of leaves and nodes": (tuple, ["head"]),
     "classes": ([Layer, dict], ["", "head.left", "layers.0", "layers.1"]),
     "several": (["**.bias", Pair], ["head", "head.left.bias", "layers.0.bias", "layers.1.bias"]),
     "a function": (lambda t: t["layers"][1].weight, ["layers.1.weight"]),
@@ -63,7 +60,7 @@ def test_nodes_are_found_by_name_in_the_order_of_the_tree(name: str) -> None:
         assert identical(node, dict(tk.tree_find(TREE, re.compile(re.escape(each))))[each])
 
 
-@pytest.mark.parametrize("name", ["a name", "a subtree", "a star", "None is a node", "a class", "two stars"])
+@pytest.mark.parametrize("name", ["a name", "a star", "None is a node", "a class", "two stars"])
 def test_what_is_found_can_be_replaced(name: str) -> None:
     where, names = FOUND[name]
     seen: list[Any] = []
@@ -113,10 +110,6 @@ WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a node inside another": (["head", "**.weight"], {"replace_fn": str}, "'head.left.weight', which is inside 'head'"),
     "no selector": ([], {"replace_fn": str}, "where is empty"),
     "an empty pattern": ("", {"replace_fn": str}, "must not be empty"),
-}
-
-
-WRONG |= {
     "a static field": (
         "layers.0.name",
         {"replace": 0},
@@ -134,8 +127,6 @@ def test_a_list_takes_a_list_of_replacements_in_its_order() -> None:
     assert tk.tree_find(out, "**.bias") == {"layers.1.bias": 0} and out["head"] == 1 and out["layers"][0] == 2
     out = tk.tree_at(["head"], TREE, [1])
     assert out["head"] == 1
-    with pytest.raises(TypeError, match="where has 1 item, so replace must be a sequence of 1, found 3"):
-        tk.tree_at(["head"], TREE, 3)
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -145,11 +136,20 @@ def test_what_is_wrong_raises(name: str) -> None:
         tk.tree_at(where, TREE, **how)
 
 
-def test_what_is_not_a_selector_raises() -> None:
-    with pytest.raises(TypeError, match=r"a pattern must be a string.*found 3"):
-        tk.tree_find(TREE, ["**.bias", 3])
-    with pytest.raises(TypeError, match=r"where must be a function of the tree, a pattern.*; found"):
-        tk.tree_find(TREE, tk.path_mask("**.bias"))
+LINEAR: Any = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+NOT_SELECTORS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: tk.tree_find(TREE, ["**.bias", 3]), r"a pattern must be a string.*found 3"),
+    (lambda: tk.tree_find(TREE, tk.path_mask("**.bias")), "where must be a function of the tree, a pattern.*; found"),
+    (lambda: tk.tree_at(LINEAR, "bias", None), r"found a Linear\. Are the arguments in the right order\?"),
+    (lambda: tk.tree_find("**.bias", LINEAR), r"found a Linear\. Are the arguments in the right order\?"),
+    (lambda: tk.tree_at(["head"], TREE, 3), "where has 1 item, so replace must be a sequence of 1, found 3"),
+]
+
+
+@pytest.mark.parametrize("call, message", NOT_SELECTORS)
+def test_what_is_not_a_selector_raises(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
 
 
 def test_strict_is_a_bool() -> None:
@@ -158,14 +158,6 @@ def test_strict_is_a_bool() -> None:
         find(TREE, "head", strict="no")
     with pytest.raises(TypeError, match="strict must be True or False, found 'no'"):
         at("head", TREE, 0, strict="no")
-
-
-def test_a_model_in_place_of_where_is_not_called() -> None:
-    model: Any = eqx.nn.Linear(2, 2, key=jax.random.key(0))
-    with pytest.raises(TypeError, match=r"found a Linear\. Are the arguments in the right order\?"):
-        tk.tree_at(model, "bias", None)
-    with pytest.raises(TypeError, match=r"found a Linear\. Are the arguments in the right order\?"):
-        tk.tree_find("**.bias", model)
 
 
 @pytest.mark.parametrize("leaves", [1_000, 4_000])
@@ -185,11 +177,6 @@ def test_a_list_of_names_is_looked_up(leaves: int, monkeypatch: pytest.MonkeyPat
     assert len(asked) <= 2 * leaves
 
 
-def test_a_function_that_returns_nothing_raises() -> None:
-    with pytest.raises(ValueError, match="where selects nothing"):
-        tk.tree_find(TREE, lambda t: [])
-
-
 def test_two_nodes_of_one_name_raise() -> None:
     tree = {"a.b": 1, "a": {"b": 2}}
     with pytest.raises(ValueError, match=r"two nodes are called 'a\.b'.*where=lambda"):
@@ -200,17 +187,9 @@ def test_two_nodes_of_one_name_raise() -> None:
     assert tk.tree_at(int, tree, replace_fn=str) == {"a.b": "1", "a": {"b": "2"}}
 
 
-def test_of_a_class_each_outermost_instance_is_found() -> None:
-    outer = Pair(Pair(1, 2), 3)
-    assert list(tk.tree_find([outer, 4], Pair)) == ["0"]
-
-
 def test_models_and_states_of_others() -> None:
     model: Any = eqx.nn.MLP(2, 1, 4, depth=1, key=jax.random.key(0))
-    linears = tk.tree_find(model, eqx.nn.Linear)
-    assert list(linears) == ["layers.0", "layers.1"] and linears["layers.1"] is model.layers[1]
-    relu = tk.tree_at("activation", model, jax.nn.tanh)
-    assert relu.activation is jax.nn.tanh
+    assert list(tk.tree_find(model, eqx.nn.Linear)) == ["layers.0", "layers.1"]
     state = optax.adam(1e-3).init(eqx.filter(model, eqx.is_array))
     assert list(tk.tree_find(state, "**.mu.layers.0.*")) == ["0.mu.layers.0.weight", "0.mu.layers.0.bias"]
 
@@ -243,12 +222,6 @@ def test_shapes_and_traced_values() -> None:
         return tk.tree_at("**.weight", params, replace_fn=lambda x: 2 * x)
 
     assert jax.jit(double)({"a": {"weight": 2.0, "bias": 1.0}}) == {"a": {"weight": 4.0, "bias": 1.0}}
-
-
-def test_a_name_begins_again_after_an_empty_key() -> None:
-    tree = {"": {"w": 1}, "b": 2}
-    assert tk.tree_find(tree, "w") == {"w": 1}
-    assert tk.tree_find(tree, "*") == {"w": 1, "b": 2}
 
 
 NOWHERE: dict[str, Any] = {

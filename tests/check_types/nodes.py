@@ -3,7 +3,7 @@
 import types
 import typing
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, NewType, Protocol, TypedDict, TypeVar
+from typing import Any, Generic, NewType, Protocol, TypedDict, TypeVar
 
 import beartype
 import flax.linen
@@ -16,10 +16,6 @@ from typing_extensions import TypeAliasType
 
 import treekit as tk
 from treekit import check_types
-
-if TYPE_CHECKING:
-    pass
-
 
 T = TypeVar("T")
 untyped_field: Any = flax.struct.field

@@ -1,10 +1,9 @@
 """check_types: what each annotation says of a field's value."""
 
-import operator
 import types
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import equinox as eqx
 import jax
@@ -15,10 +14,6 @@ import pytest
 from jaxtyping import Array, Bool, Float, Key, PRNGKeyArray, PyTree
 
 import treekit as tk
-from treekit import check_types
-
-if TYPE_CHECKING:
-    pass
 from tests.check_types.nodes import (
     FIVE,
     KEY,
@@ -29,8 +24,6 @@ from tests.check_types.nodes import (
     F,
     Later,
     Linear,
-    Nested,
-    Network,
     Numbers,
     Once,
     Options,
@@ -48,10 +41,10 @@ from tests.check_types.nodes import (
     old,
     refused,
 )
+from treekit import check_types
 
 CASES: dict[str, tuple[Any, Any, Any]] = {
     "array": (F, ONES, jnp.arange(2)),
-    "another rank": (F, ONES, jnp.ones((2, 2))),
     "NumPy is not JAX": (F, ONES, np.ones(2, np.float32)),
     "NumPy": (Float[np.ndarray, "n"], np.ones(2), ONES),
     "flags": (Bool[Array, "..."], jnp.ones(3, bool), ONES),
@@ -61,70 +54,51 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "jaxtyping's Array": (Array, ONES, [1.0]),
     "fixed size": (Float[Array, "2"], ONES, FIVE),
     "int": (int, 3, 3.0),
-    "a bool is an int": (int, True, "3"),
     "float": (float, 3.0, "3"),
     "an int is a float": (float, 3, 3j),
     "NumPy's float": (float, np.float32(3), np.complex64(3)),
-    "complex": (complex, 3.0, "3"),
     "bool": (bool, True, 1),
     "str": (str, "a", 1),
     "None": (None, None, 0),
     "Any": (Any, ONES, NO_VALUE),
     "object": (object, ONES, NO_VALUE),
     "union": (int | str, "a", 1.5),
-    "typing's union": (old.Union[int, str], 1, None),
-    "optional": (old.Optional[F], None, "a"),
     "empty tuple": (tuple[()], (), (1,)),
     "literal": (Literal["same", 1], "same", True),
     "annotated": (Annotated[int, "positive"], 1, "1"),
-    "final": (Final[int], 1, "1"),
     "new type": (UserId, 1, "1"),
     "alias": (Numbers, [1, 2], [1, "2"]),
-    "alias of arrays": (Numbers, jnp.array(1), ONES),
     "alias with an argument": (Twice[int], (1, 2), (1, "2")),
     "recursive alias": (Recursive, [1.0, [2.0]], "a"),
-    "recursive union": (Nested, ["a", ["b"]], 1),
     "callable": (Callable[[int], str], str, "str"),
-    "plain callable": (Callable, jnp.sin, 3),
     "class": (type, int, 3),
     "class of": (type[int], bool, str),
-    "class of any": (type[Any], str, "str"),
     "class of a union": (type[int | str], bool, float),
     "class of a generic class": (type[Pair[int]], Pair, int),
-    "class of an abstract class": (type[Sequence[int]], list, int),
     "class of a protocol that cannot be asked": (type[Ask], int, "int"),
     "list": (list[int], [1, 2], [1, "2"]),
-    "typing's list": (old.List[int], [1, 2], (1, 2)),
     "plain list": (list, [1, "a"], (1,)),
-    "typing's plain list": (old.List, [1, "a"], (1,)),
     "tuple": (tuple[int, str], (1, "a"), (1, 2)),
     "tuple of another length": (tuple[int, str], (1, "a"), (1,)),
     "tuple of any length": (tuple[int, ...], (1, 2, 3), (1, "a")),
     "tuple of any types": (old.Tuple[Ts], (1, "a"), 1),
     "a tuple in a tuple": (tuple[int, *tuple[str, ...]], (1, "a", "b"), 1),
     "dict": (dict[str, int], {"a": 1}, {"a": "1"}),
-    "keys": (dict[str, int], {}, {1: 1}),
     "mapping": (Mapping[str, F], {"a": ONES, "b": ONES}, {"a": ONES, "b": FIVE}),
-    "ordered": (OrderedDict[str, int], OrderedDict(a=1), {"a": 1}),
     "default": (defaultdict[str, list[int]], defaultdict(list, a=[1]), defaultdict(list, a=["1"])),
     "deque": (deque[int], deque([1]), deque(["1"])),
     "set": (frozenset[int], frozenset({1}), frozenset({"1"})),
     "sequence": (Sequence[F], (ONES, ONES), (ONES, FIVE)),
-    "iterable": (Iterable[int], [1], ["1"]),
     "what has no length is not used up": (Iterable[int], Once(), 1),
     "tree": (PyTree[F], {"a": [ONES]}, {"a": [ONES, "b"]}),
-    "any tree": (PyTree, ["a"], NO_VALUE),
     "a tree and all that is in it": (PyTree[Any], ["a"], NO_VALUE),
     "tree of numbers": (PyTree[float], {"a": 1.0, "b": jnp.ones(())}, {"a": ONES}),
     "tree of unions": (PyTree[int | str], {"a": 1, "b": "a"}, {"a": 1.5}),
-    "tree of an optional": (PyTree[operator.or_(F, None)], [ONES, None], [ONES, "a"]),
-    "tree of lists of an optional": (PyTree[list[old.Optional[F]]], [[ONES, None]], [["a"]]),
     "tree of optionals in a structure": (PyTree[old.Optional[F], "T"], [ONES, None], [ONES, "a"]),
     "with a tree of Optax": (tuple[int, optax.OptState], (1, object), ("a", object)),
     "tree of quoted": (PyTree["Linear"], [linear()], [1]),
     "node": (Linear, linear(), network),
     "quoted": ("Linear", linear(), 1),
-    "quoted inside": (list["Linear"], [linear()], [1]),
     "nodes": (dict[str, Linear | None], {"a": linear(), "b": None}, {"a": 1}),
     "generic node": (eqx.nn.StateIndex[Array], NO_VALUE, 1),
     "protocol": (Asked, types.SimpleNamespace(ask=1), 1),
@@ -134,7 +108,6 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "bound": (Small, 1.0, "a"),
     "bound in quotes": (Later, linear(), 1),
     "constraints": (Some, "a", 1.5),
-    "list of a bound": (old.List[Small], [1.0], ["a"]),
 }
 
 
@@ -150,8 +123,6 @@ def test_a_field_is_what_its_annotation_says(hint: Any, right: Any, wrong: Any) 
 # The annotations of several fields with values that fit together, and with values that do not.
 TOGETHER: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "a name is one size": ({"a": F, "b": F}, [ONES, ONES], [ONES, FIVE]),
-    "also inside containers": ({"a": F, "b": list[F]}, [ONES, [ONES, ONES]], [ONES, [ONES, FIVE]]),
-    "and in trees": ({"a": F, "b": PyTree[F]}, [ONES, {"b": ONES}], [ONES, {"b": FIVE}]),
     "several": ({"a": Float[Array, "*s n"], "b": Float[Array, "*s"]}, [jnp.ones((1, 2)), jnp.ones(1)], [ONES, ONES]),
     "structures": ({"a": PyTree[int, "T"], "b": PyTree[int, "T"]}, [[1, 2], [3, 4]], [[1, 2], [3]]),
     "by leaf": (
@@ -159,14 +130,11 @@ TOGETHER: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [[ONES, FIVE], [ONES, FIVE]],
         [[ONES, FIVE], [FIVE, ONES]],
     ),
-    "arithmetic": ({"a": F, "b": Float[Array, "n+3"]}, [ONES, FIVE], [ONES, ONES]),
-    "arithmetic before its name": ({"b": Float[Array, "n+3"], "a": F}, [FIVE, ONES], [ONES, ONES]),
     "arithmetic in a chain": (
         {"c": Float[Array, "m+3"], "b": Float[Array, "n+3 m"], "a": F},
         [FIVE, jnp.ones((5, 2)), ONES],
         [ONES, jnp.ones((5, 2)), ONES],
     ),
-    "an attribute": ({"n": int, "a": Float[Array, "{self.n}"]}, [5, FIVE], [5, ONES]),
     "an attribute that comes later": ({"a": Float[Array, "2*{self.n}"], "n": int}, [ONES, 1], [ONES, 2]),
     "a union binds what it takes": ({"a": list[F] | F, "b": F}, [ONES, ONES], [[ONES], FIVE]),
     "a union forgets what it tried": ({"a": list[F] | list[Any], "b": F}, [[ONES, FIVE], FIVE], [[ONES, ONES], FIVE]),
@@ -178,12 +146,6 @@ def test_names_are_bound_across_the_fields_of_a_node(hints: Any, right: Any, wro
     Holder = holder(**hints)
     check_types(Holder(*right))
     refused(Holder(*wrong))
-
-
-def test_each_node_has_names_of_its_own_and_a_shared_one_is_told_once() -> None:
-    check_types(network())
-    bad = Linear(jnp.ones((5, 3)), jnp.ones(9))
-    assert refused([bad, bad]).count("bias") == 1
 
 
 def test_the_message_names_each_key_path_the_value_the_annotation_and_what_is_bound() -> None:
@@ -209,15 +171,12 @@ def test_the_message_names_each_key_path_the_value_the_annotation_and_what_is_bo
 
 def test_models_that_are_stacked_filtered_or_masked_fail_and_the_message_says_so() -> None:
     model = network()
-    others = {
-        "stacked": jax.tree.map(lambda *xs: jnp.stack(xs), model, model),
-        "filtered": tk.filter(model, lambda x: x.ndim == 1),
-        "masked": jax.tree.map(lambda x: True, model),
-        "shapes": jax.eval_shape(network),
-    }
-    for other in others.values():
+    check_types(model)
+    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), model, model)
+    filtered, masked = tk.filter(model, lambda x: x.ndim == 1), jax.tree.map(lambda x: True, model)
+    for other in (stacked, filtered, masked, jax.eval_shape(network)):
         assert "Stacked, filtered, masked and abstract models fail by design" in refused(other)
-    jax.vmap(check_types)(others["stacked"])
+    jax.vmap(check_types)(stacked)
 
 
 NUMBERS = holder(size=int, rate=float, flag=bool, phase=complex, rates=PyTree[float], table=dict[str, float])
@@ -238,11 +197,5 @@ def test_numbers_may_be_arrays_as_jit_makes_them() -> None:
 def test_it_works_while_tracing() -> None:
     jax.jit(check_types)(network())
     jax.eval_shape(check_types, network())
-
-    def loss(model: Network) -> Array:
-        check_types(model)
-        return model.head.weight.sum()
-
-    jax.grad(loss)(network())
     with pytest.raises(TypeError, match=r"bias   float32\[9\]   is not"):
         jax.jit(check_types)(Linear(jnp.ones((5, 3)), jnp.ones(9)))

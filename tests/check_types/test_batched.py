@@ -119,15 +119,15 @@ def test_the_message_names_the_leaf(model: Any, words: str) -> None:
         raise cause.__cause__
 
 
+ONE_CLASS = r"Batched takes one class, or its name in quotes, found .* Write Batched\[A\]"
+CLASS_AND_AXES = r'takes a class and its first axes, such as Batched\[Linear, "batch"\]'
+PARTS: list[Any] = [Linear, (Linear,), (Linear, 3), (Linear, ""), (Linear, "*batch"), (Linear, "... n")]
+
+
 @pytest.mark.parametrize(
-    "parts", [Linear, (Linear,), (Linear, 3), (Linear, ""), (Linear, "*batch"), (Linear, "... n"), (Linear, "a", "b")]
+    "parts, message",
+    [*((part, CLASS_AND_AXES) for part in PARTS), *(((of, "batch"), ONE_CLASS) for of in (Linear | None, T, 3))],
 )
-def test_it_takes_a_class_and_axes(parts: Any) -> None:
-    with pytest.raises(TypeError, match=r'takes a class and its first axes, such as Batched\[Linear, "batch"\]'):
+def test_it_takes_one_class_and_axes(parts: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         batched[parts]
-
-
-@pytest.mark.parametrize("of", [Linear | None, T, 3])
-def test_it_takes_one_class(of: Any) -> None:
-    with pytest.raises(TypeError, match=r"Batched takes one class, or its name in quotes, found .* Write Batched\[A\]"):
-        batched[of, "batch"]

@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import beartype
 import jax
@@ -11,9 +11,6 @@ import pytest
 from jaxtyping import Array, Float, TypeCheckError, jaxtyped
 
 import treekit as tk
-
-if TYPE_CHECKING:
-    pass
 from tests.check_types.nodes import FIVE, ONE, ONES, WORD, Linear, linear
 
 # At creation

@@ -1,26 +1,25 @@
 """Random programs until the time is over: `python -m tests.fuzz` with MINUTES and SEED in the environment."""
 
 import collections
-import contextlib
-import dataclasses
 import os
 import random
-import signal
 import sys
 import tempfile
 import time
 from typing import Any
 
+import hypothesis
 import jax
+from hypothesis import strategies as st
 
 from treekit._base.jax import untyped
 
 from .cases import case_of
 from .laws import failures
+from .program import program
 from .rules import reason
-from .shrink import program, shrink
 
-CLEAR_EVERY = 100  # programs, after which what JAX has compiled is forgotten
+PROGRAMS = 100  # after which what JAX has compiled is forgotten
 
 
 def main() -> None:
@@ -37,55 +36,37 @@ def main() -> None:
 def fuzz() -> int:
     """Print each failure that has no reason with a program that reproduces it, and at the end how many ran."""
     minutes = float(os.environ.get("MINUTES", "1"))
-    first = int(os.environ["SEED"]) if "SEED" in os.environ else random.SystemRandom().randrange(10**9)
-    tally, start = Tally(), time.monotonic()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt):
-        while time.monotonic() - start < 60 * minutes:
-            ask(first + tally.count, tally)
-            if tally.count % CLEAR_EVERY == 0:
-                untyped.clear_caches()
-    report(first, tally, time.monotonic() - start)
-    return 1 if tally.failures else 0
+    seed = int(os.environ["SEED"]) if "SEED" in os.environ else random.SystemRandom().randrange(10**9)
+    counts, failed, start = collections.Counter[str](), 0, time.monotonic()
+    while time.monotonic() - start < 60 * minutes:
+        try:
+            hypothesis.seed(seed)(programs(counts))()
+        except AssertionError as error:
+            failed += 1
+            print(f"\nseed {seed}: {error}", flush=True)
+        seed += 1
+        untyped.clear_caches()
+    print(f"\nin {(time.monotonic() - start) / 60:.1f} minutes:")
+    for name, n in counts.most_common():
+        print(f"  {n:6} {name}")
+    return 1 if failed else 0
 
 
-@dataclasses.dataclass
-class Tally:
-    """How many programs ran, which laws they were asked about, and what became of it."""
+def programs(counts: collections.Counter[str]) -> Any:
+    """A test of many programs, which Hypothesis draws and, if one fails, makes smaller."""
 
-    count: int = 0
-    laws: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    reasons: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    failures: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    @hypothesis.settings(max_examples=PROGRAMS, database=None, deadline=None)
+    @hypothesis.given(st.randoms(use_true_random=False))
+    def test(rng: random.Random) -> None:
+        case = case_of(rng)
+        found, laws = failures(case)
+        counts.update(["programs", *laws])
+        for failure in found:
+            why = reason(case, failure)
+            counts.update([why or failure.key])
+            assert why is not None, program(case, failure)
 
-
-def ask(seed: int, tally: Tally) -> None:
-    """Run the program of a seed."""
-    case = case_of(seed)
-    failed, laws = failures(case)
-    tally.count += 1
-    tally.laws.update(laws)
-    for failure in failed:
-        why = reason(case, failure)
-        if why is not None:
-            tally.reasons[why] += 1
-            continue
-        tally.failures[failure.key] += 1
-        if tally.failures[failure.key] == 1:  # the others are of the same cause, as far as it can be told
-            print(f"\nseed {seed}: {failure.law}\n{program(case, failure)}", flush=True)
-            print(f"and smaller:\n{program(shrink(case, failure), failure)}", flush=True)
-        else:
-            print(f"\nseed {seed}: {failure.key}", flush=True)
-
-
-def report(first: int, tally: Tally, seconds: float) -> None:
-    """Print what ran."""
-    print(f"\n{tally.count} programs, seeds {first} to {first + tally.count - 1}, in {seconds / 60:.1f} minutes")
-    counters = {"laws asked": tally.laws, "differences with a reason": tally.reasons, "failures": tally.failures}
-    for title, counter in counters.items():
-        print(f"{title}:")
-        for name, n in counter.most_common():
-            print(f"  {n:6} {name}")
+    return test
 
 
 main()

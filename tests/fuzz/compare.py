@@ -49,6 +49,11 @@ def same_numbers(a: Any, b: Any, eps: float = 0.0) -> str:
     return ""
 
 
+def same_trees(a: Any, b: Any, eps: float) -> str:
+    """Where two trees differ in structure or in numbers, or nothing."""
+    return same_structure(a, b) or same_numbers(a, b, eps)
+
+
 def _differ(x: Any, y: Any, eps: float) -> str:
     if x is None or y is None or jnp.issubdtype(x.dtype, jax.dtypes.extended):
         return ""  # no numbers

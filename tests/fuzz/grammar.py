@@ -1,109 +1,57 @@
-"""Random programs: expressions for params and for transformations, as text that Python evaluates."""
+"""Random programs: the text of params and of transformations, which Python evaluates."""
 
-import dataclasses
 import random
-from collections.abc import Iterator
 
 from .vocabulary import ATOMS, FLOATS, INEXACT, LABELS, MASKS, NOTHING, OTHERS, SEVERAL, WRAPPERS
 
-
-@dataclasses.dataclass(frozen=True)
-class Expr:
-    """Text around parts, which stand between its head and its tail with commas.
-
-    Attributes:
-        head: the text before the parts.
-        parts: expressions.
-        tail: the text after them.
-        sort: "tx", "params", or "item" for a named part of one of these.
-    """
-
-    head: str
-    parts: tuple["Expr", ...] = ()
-    tail: str = ""
-    sort: str = "tx"
-
-    def __str__(self) -> str:
-        return self.head + ", ".join(map(str, self.parts)) + self.tail
-
-    def smaller(self) -> Iterator["Expr"]:
-        """Expressions of the same sort with one piece less, the smallest first."""
-        yield from (part for part in self.descendants() if part.sort == self.sort and self.sort != "item")
-        for i, part in enumerate(self.parts):
-            before, after = self.parts[:i], self.parts[i + 1 :]
-            if len(self.parts) > 1:
-                yield dataclasses.replace(self, parts=before + after)
-            for less in part.smaller():
-                yield dataclasses.replace(self, parts=(*before, less, *after))
-
-    def wrapped(self, wrapper: str, place: int) -> "Expr":
-        """The expression with a wrapper around one of the transformations in it; around all of it at place 0."""
-        inside = [part for part in self.descendants() if part.sort == "tx"]
-        i = place % (len(inside) + 1)
-        if i == 0:
-            head, tail = wrapper.split("...")
-            return Expr(head, (self,), tail)
-
-        def rebuilt(x: Expr) -> Expr:
-            parts = tuple(
-                part.wrapped(wrapper, place // (len(inside) + 1)) if part is inside[i - 1] else rebuilt(part)
-                for part in x.parts
-            )
-            return dataclasses.replace(x, parts=parts)
-
-        return rebuilt(self)
-
-    def descendants(self) -> Iterator["Expr"]:
-        """The parts, and what is in items among them."""
-        for part in self.parts:
-            yield from (part,) if part.sort != "item" else part.descendants()
+BEGIN, END = "⟦⟧"  # around the part of a transformation that is to be wrapped
 
 
-def _item(head: str, part: Expr, tail: str = "") -> Expr:
-    return Expr(head, (part,), tail, "item")
-
-
-def params(rng: random.Random) -> Expr:
-    """An expression for params of one of three flavours: f32 arrays, inexact dtypes, anything."""
+def params(rng: random.Random) -> str:
+    """Params of one of three flavours: f32 arrays, inexact dtypes, anything."""
     leaves = rng.choice([FLOATS] * 4 + [INEXACT] * 3 + [INEXACT + OTHERS])
 
-    def leaf() -> Expr:
-        return Expr(rng.choice(NOTHING if rng.random() < 0.1 else leaves), sort="params")
+    def leaf() -> str:
+        return rng.choice(NOTHING if rng.random() < 0.1 else leaves)
 
-    def tree(depth: int) -> Expr:
+    def tree(depth: int) -> str:
         if depth == 0 or rng.random() < 0.35:
             return leaf()
         children = [tree(depth - 1) for _ in range(rng.randint(1, 3))]
         kind = rng.choice(["dict", "dict", "list", "tuple", "ordered", "Pair", "Model", "Dense"])
         if kind in ("dict", "ordered"):
-            items = tuple(_item(f'"{name}": ', child) for name, child in zip("abc", children, strict=False))
-            return Expr("{", items, "}", "params") if kind == "dict" else Expr("OrderedDict({", items, "})", "params")
-        if kind == "list":
-            return Expr("[", tuple(children), "]", "params")
-        if kind == "tuple":
-            return Expr("(", tuple(children), ",)", "params")
-        return Expr(f"{kind}(", (children[0], children[1] if len(children) > 1 else leaf()), ")", "params")
+            items = ", ".join(f'"{name}": {child}' for name, child in zip("abc", children, strict=False))
+            return f"{{{items}}}" if kind == "dict" else f"OrderedDict({{{items}}})"
+        if kind in ("list", "tuple"):
+            return f"[{', '.join(children)}]" if kind == "list" else f"({', '.join(children)},)"
+        return f"{kind}({children[0]}, {children[1] if len(children) > 1 else leaf()})"
 
     whole = tree(rng.choice([0, 1, 1, 2, 2, 3]))
-    if rng.random() < 0.7:
-        return whole
-    others = tuple(Expr(leaf, sort="params") for leaf in rng.sample(OTHERS, rng.randint(1, 3)))
-    return Expr("[", (whole, *others), "]", "params")
+    others = rng.sample(OTHERS, rng.randint(1, 3)) if rng.random() > 0.7 else []
+    return f"[{', '.join([whole, *others])}]" if others else whole
 
 
-def transformation(rng: random.Random, depth: int) -> Expr:
-    """An expression for a transformation, nested as deep as `depth` says; `o` in it is Optax or treekit.optax."""
+def transformation(rng: random.Random, depth: int, *, mark: bool = False) -> str:
+    """A transformation that is nested so deeply; `o` in it is Optax or treekit.optax. One part of it can be marked."""
     if depth == 0:
-        return Expr(_filled(rng.choice(ATOMS), rng))
-    head, tail = _filled(rng.choice(WRAPPERS), rng).split("...")
-    if head.startswith("o.partition"):
-        return Expr(head, tuple(_item(f'"{x}": ', transformation(rng, _less(depth, rng))) for x in "ab"), tail)
-    count = rng.randint(1, 3) if head.startswith(SEVERAL) else 1
-    parts = [transformation(rng, depth - 1), *(transformation(rng, _less(depth, rng)) for _ in range(count - 1))]
-    rng.shuffle(parts)
-    if head.startswith("o.named_chain"):
-        return Expr(head, tuple(_item(f'("n{i}", ', part, ")") for i, part in enumerate(parts)), tail)
-    return Expr(head, tuple(parts), tail)
+        text, inside = _filled(rng.choice(ATOMS), rng), False
+    else:
+        head, tail = _filled(rng.choice(WRAPPERS), rng).split("...")
+        depths = [depth - 1, *(_less(depth, rng) for _ in range(_count(head, rng) - 1))]
+        rng.shuffle(depths)
+        inside = mark and rng.random() < 0.6
+        marked = rng.randrange(len(depths)) if inside else None
+        parts = [transformation(rng, each, mark=i == marked) for i, each in enumerate(depths)]
+        if head.startswith("o.partition"):
+            parts = [f'"{name}": {part}' for name, part in zip("ab", parts, strict=True)]
+        elif head.startswith("o.named_chain"):
+            parts = [f'("n{i}", {part})' for i, part in enumerate(parts)]
+        text = head + ", ".join(parts) + tail
+    return f"{BEGIN}{text}{END}" if mark and not inside else text
+
+
+def _count(head: str, rng: random.Random) -> int:
+    return 2 if head.startswith("o.partition") else rng.randint(1, 3) if head.startswith(SEVERAL) else 1
 
 
 def _less(depth: int, rng: random.Random) -> int:

@@ -1,6 +1,7 @@
 """A random program, run with plain Optax and with treekit, and the laws that it has to obey."""
 
 import contextlib
+import functools
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +18,7 @@ from treekit._base.jax import jtu
 
 from . import prelude
 from .cases import Case
-from .compare import coarsest, same_dtypes, same_numbers, same_structure, without_holes
+from .compare import coarsest, same_dtypes, same_numbers, same_structure, same_trees, without_holes
 
 STEPS = 3
 
@@ -49,9 +50,9 @@ def evaluate(text: str, library: Any, tree: Any) -> Any:
 
 def run(case: Case, library: Any, *, tx: str = "", only: Callable[[Any], Any] = lambda tree: tree) -> Run:
     """Three steps of a program, with params and gradients as `only` leaves them."""
-    whole = evaluate(str(case.params), library, None)
+    whole = evaluate(case.params, library, None)
     tree = only(whole)
-    optimizer = plain.with_extra_args_support(evaluate(tx or str(case.tx), library, tree))
+    optimizer = plain.with_extra_args_support(evaluate(tx or case.tx, library, tree))
     state = optimizer.init(tree)
     out = Run([state], [], [tree])
     for step in range(STEPS):
@@ -126,20 +127,21 @@ def equals_plain(case: Case, mine: Run | Exception) -> str | None:
         return None
     if isinstance(mine, Exception):
         return f"raises {describe(mine)}"
-    eps = coarsest(mine.states, mine.params)
-    for i, (a, b) in enumerate(zip(mine.states, theirs.states, strict=True)):
-        if message := same_structure(a, b):
-            return f"the state after {i} steps: {message}"
-    if message := same_dtypes(mine.states[0], theirs.states[0]):
-        return f"the state after 0 steps: {message}"
-    for i, (a, b) in enumerate(zip(mine.updates, theirs.updates, strict=True)):
-        if message := same_structure(a, b) or same_numbers(a, b, eps):
-            return f"the updates of step {i}: {message}"
-    for name in ("states", "params"):
-        for i, (a, b) in enumerate(zip(getattr(mine, name), getattr(theirs, name), strict=True)):
-            if message := same_numbers(a, b, eps):
-                return f"{name} after {i} steps: {message}"
-    return ""
+    numbers = functools.partial(same_numbers, eps=coarsest(mine.states, mine.params))
+    return (
+        first("the state of step", same_structure, mine.states, theirs.states)
+        or first("the state of step", same_dtypes, mine.states[:1], theirs.states[:1])
+        or first("the updates of step", same_structure, mine.updates, theirs.updates)
+        or first("the updates of step", numbers, mine.updates, theirs.updates)
+        or first("the state of step", numbers, mine.states, theirs.states)
+        or first("the params of step", numbers, mine.params, theirs.params)
+    )
+
+
+def first(what: str, check: Callable[[Any, Any], str], mine: list[Any], theirs: list[Any]) -> str:
+    """What a check says of the first step in which it says something."""
+    said = (check(a, b) for a, b in zip(mine, theirs, strict=True))
+    return next((f"{what} {i}: {message}" for i, message in enumerate(said) if message), "")
 
 
 def keeps_state(case: Case, mine: Run | Exception) -> str | None:
@@ -149,13 +151,13 @@ def keeps_state(case: Case, mine: Run | Exception) -> str | None:
     for i, state in enumerate(mine.states[1:]):
         if difference := tk.tree_diff(mine.states[0], state, values=False):
             return f"after {i + 1} steps: {difference}"
-    tree = evaluate(str(case.params), ours, None)
+    tree = evaluate(case.params, ours, None)
     if any(map(prelude.is_ref, jax.tree.leaves(tree))):  # JAX traces them as arguments of their own only
         return None
     grads = evaluate(f"gradients(params, 0, {case.gradients})", ours, tree)
     try:
         updates, state = prelude.traced_update(
-            evaluate(str(case.tx), ours, tree), grads, mine.states[0], evaluate(case.updated_with, ours, tree)
+            evaluate(case.tx, ours, tree), grads, mine.states[0], evaluate(case.updated_with, ours, tree)
         )
     except Exception as error:
         return f"traced, it raises {describe(error)}"
@@ -174,7 +176,7 @@ def equals_parameters(case: Case, mine: Run | Exception) -> str | None:
 
 
 def _equals_part(case: Case, mine: Run | Exception, only: Callable[[Any], Any]) -> str | None:
-    tree = evaluate(str(case.params), ours, None)
+    tree = evaluate(case.params, ours, None)
     if jtu.tree_structure(only(tree)) == jtu.tree_structure(tree):
         return None
     theirs = attempt(case, ours, only=only)
@@ -182,30 +184,22 @@ def _equals_part(case: Case, mine: Run | Exception, only: Callable[[Any], Any]) 
         return None
     if isinstance(mine, Exception):
         return f"raises {describe(mine)}"
-    eps = coarsest(mine.states, mine.params)
-    for i, (a, b) in enumerate(zip(mine.updates, theirs.updates, strict=True)):
-        if message := same_structure(a, b) or same_numbers(a, b, eps):
-            return f"the updates of step {i}: {message}"
-    for i, (a, b) in enumerate(zip(mine.states, theirs.states, strict=True)):
-        # A mask made of the raw model has a place for what is left out, as in plain Optax.
-        a, b = without_holes(a), without_holes(b)
-        if message := same_structure(a, b) or same_numbers(a, b, eps):
-            return f"the state after {i} steps: {message}"
-    return ""
+    alike = functools.partial(same_trees, eps=coarsest(mine.states, mine.params))
+    if message := first("the updates of step", alike, mine.updates, theirs.updates):
+        return message
+    # A mask made of the raw model has a place for what is left out, as in plain Optax.
+    return first("the state of step", alike, *(list(map(without_holes, each.states)) for each in (mine, theirs)))
 
 
 def equals_wrapped(case: Case, mine: Run | Exception) -> str | None:
     """A wrapper that must change nothing changes nothing."""
     if isinstance(mine, Exception):
         return None
-    theirs = attempt(case, ours, tx=str(case.tx.wrapped(case.wrapper, case.place)))
+    theirs = attempt(case, ours, tx=case.wrapped)
     if isinstance(theirs, Exception):
         return f"{case.wrapper} raises {describe(theirs)}"
-    eps = coarsest(mine.states, mine.params)
-    for i, (a, b) in enumerate(zip(theirs.updates, mine.updates, strict=True)):
-        if message := same_structure(a, b) or same_numbers(a, b, eps):
-            return f"{case.wrapper}: the updates of step {i}: {message}"
-    return ""
+    alike = functools.partial(same_trees, eps=coarsest(mine.states, mine.params))
+    return first(f"{case.wrapper}: the updates of step", alike, theirs.updates, mine.updates)
 
 
 LAWS |= {

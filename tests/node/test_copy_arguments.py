@@ -107,16 +107,8 @@ def test_what_is_not_a_plain_container_is_passed_as_it_is(create: Callable[..., 
 
     class MyTuple(tuple[Any, ...]): ...
 
-    for given in (
-        jnp.ones(2),
-        np.ones(2),
-        MyList([1]),
-        MyTuple([[1]]),
-        (1, (2, "a")),
-        Made([1], 2, "a"),
-        object(),
-        "ab",
-    ):
+    arrays = (jnp.ones(2), np.ones(2))
+    for given in (*arrays, MyList([1]), MyTuple([[1]]), (1, (2, "a")), Made([1], 2, "a"), object(), "ab"):
         assert create(given).x is given
 
 
@@ -127,22 +119,17 @@ def test_containers_may_be_nested_as_deeply_as_jax_allows(wrap: Callable[[Any], 
         given = wrap(given)
     deep = Holder(given)
     assert jax.tree.leaves(deep) == jax.tree.leaves(given) and deep.x is not given
-    deeper: Any = []
+
+
+def test_containers_that_jax_cannot_flatten_are_copied_too() -> None:
+    deep: Any = []
     for _ in range(10_000):
-        deeper = [deeper]
-    Holder(deeper)
-
-
-def looping() -> list[Any]:
-    out: list[Any] = [1]
-    out.append((out,))
-    return out
-
-
-def test_containers_that_hold_themselves_are_copied() -> None:
-    given = looping()
-    for held in (Holder(given).x, Holder(given[1]).x[0]):
-        assert held is not given and held[0] == 1
+        deep = [deep]
+    Holder(deep)
+    cycle: list[Any] = [1]
+    cycle.append((cycle,))
+    for held in (Holder(cycle).x, Holder(cycle[1]).x[0]):
+        assert held is not cycle and held[0] == 1
         assert held[1][0] is held
     back: list[Any] = []
     pair = (back, [5])

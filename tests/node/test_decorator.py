@@ -8,7 +8,7 @@ import inspect
 import pickle
 import pydoc
 import types
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, assert_type
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import beartype
 import jax
@@ -79,36 +79,21 @@ def test_dataclass_features() -> None:
     assert jax.tree.leaves(x) == [5, 1.0, 5, 4, 7, 6, 4]
     assert same(x).derived == [5, 4] and not hasattr(same(x), "_") and x.items is not Rich(5).items
     assert [f.name for f in dataclasses.fields(x)] == ["data", "keys", "derived", "items", "aux", "late", "later"]
-    names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(x)]
-    assert names == [".data", ".keys", ".derived[0]", ".derived[1]", ".items[0]", ".late", ".later"]
     anything: Any = Rich
     with pytest.raises(TypeError, match="positional"):
         anything(5, 1, [], 3, 6)
     with pytest.raises(TypeError, match="unexpected keyword argument 'later'"):
         anything(5, later=2)
+    keyword_only: Any = node(kw_only=True)(type("Named", (), {"__annotations__": {"x": Any}}))
+    with pytest.raises(TypeError, match="positional"):
+        keyword_only(1)
     # dataclasses.replace is creation
     assert dataclasses.replace(x, data=6, seed=1).derived == [6, 1]
-    assert_type(Made(1, 2, "a"), Made)
-    assert_type(x.data, int)
-    assert_type(replace(x, late=2).data, int)
-
-
-def test_kw_only_makes_all_arguments_keyword_only() -> None:
-    @node(kw_only=True)
-    class Named:
-        x: Any
-        y: Any = field(static=True)
-
-    anything: Any = Named
-    with pytest.raises(TypeError, match="positional"):
-        anything(1, 2)
-    assert jax.tree.leaves(Named(y=1, x=2)) == [2]
 
 
 def test_help_shows_the_docstring_and_the_signature() -> None:
     assert inspect.getdoc(Rich) == "Documented by its user."
     assert list(inspect.signature(Rich).parameters) == ["data", "keys", "items", "seed", "aux", "late"]
-    assert str(inspect.signature(MadeByInit)).startswith("(w: Any, b: Any, n: Any)")
     for cls, signature in (
         (Made, "Made(weight: Any, bias: Any, name: Any)"),
         (MadeByInit, "MadeByInit(w: Any, b: Any"),
@@ -173,10 +158,8 @@ def test_an_instance_of_a_parametrized_class_knows_its_parameters() -> None:
     assert x.__orig_class__ == parametrized and type(x) is Typed
     plain: Typed[int] = Typed(1)
     assert structure(x) == structure(plain)
-    for duplicate in (copy.copy, copy.deepcopy, lambda y: jax.tree.map(lambda leaf: leaf, y), replace):
+    for duplicate in (copy.copy, copy.deepcopy, same, replace):
         assert vars(duplicate(x)).keys() == vars(duplicate(plain)).keys()
-    with pytest.raises(dataclasses.FrozenInstanceError, match="x was set"):
-        x.x = 2
 
 
 def test_init_has_the_docstring_of_the_next_class_that_documents_its_own() -> None:
@@ -189,10 +172,7 @@ def test_init_has_the_docstring_of_the_next_class_that_documents_its_own() -> No
             self.x = x
 
     @node
-    class Inheriting(Documented): ...
-
-    @node
-    class Generated(Inheriting):
+    class Generated(Documented):
         y: Any
 
     @node
@@ -200,33 +180,20 @@ def test_init_has_the_docstring_of_the_next_class_that_documents_its_own() -> No
         def __init__(self) -> None:
             super().__init__(1, 2)
 
-    @node
-    class Own(Generated):
-        def __init__(self) -> None:
-            """Takes nothing."""
-            super().__init__(1, 2)
-
-    for cls in (Documented, Inheriting, Generated, Written):
+    for cls in (Documented, Generated, Written):
         assert cls.__init__.__doc__ == "Takes an x."
-    assert Own.__init__.__doc__ == "Takes nothing." and Made.__init__.__doc__ is None
+    assert Made.__init__.__doc__ is None
 
 
 def test_a_class_that_declares_no_field_keeps_the_init_of_its_base() -> None:
-    @node
-    class Inheriting(MadeByInit):
-        def method(self) -> None: ...
-
-    @node
-    class Again(Inheriting): ...
-
-    @node(init=False)
-    class Told(MadeByInit): ...
-
-    kept: list[Any] = [Inheriting, Again, Told]
+    inheriting: Any = node(type("Inheriting", (MadeByInit,), {}))
+    kept = [inheriting, node(type("Again", (inheriting,), {})), node(init=False)(type("Told", (MadeByInit,), {}))]
     for cls in kept:
         runs = len(RUNS)
         assert parts(cls(1, 2, "a")) == (2, 2, "a")
         assert RUNS[runs:] == [cls.__name__]
+    more: Any = node(type("More", (MadeByInit,), {"__annotations__": {"more": Any}}))
+    assert parts(more(1, 2, "a", 4)) == (1, 2, "a"), "a class that declares a field has a generated init"
 
 
 class Doubling:
@@ -261,23 +228,10 @@ def test_the_init_that_comes_first_is_the_one_that_is_kept(bases: tuple[type[Any
     assert jax.tree.leaves(jax.tree.map(lambda leaf: leaf, cls(3))) == [x]
 
 
-def test_a_class_that_declares_a_field_has_a_generated_init() -> None:
-    @node
-    class More(MadeByInit):
-        more: Any
-
-    assert parts(More(1, 2, "a", 4)) == (1, 2, "a")
-
-
 def test_inheritance() -> None:
-    seen: list[str] = []
-
     class Mixin:
         def describe(self) -> str:
             return f"<{type(self).__name__}>"
-
-        def __init_subclass__(cls) -> None:
-            seen.append(cls.__name__)
 
     @node
     class Base(Mixin, abc.ABC):
@@ -311,7 +265,6 @@ def test_inheritance() -> None:
         def f(self) -> Any:
             return super().f() + self.w
 
-    assert seen == ["Base", "Both", "WithInit"]
     abstract: Any = Base
     with pytest.raises(TypeError, match="abstract"):
         abstract(1)

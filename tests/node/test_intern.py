@@ -6,9 +6,9 @@ import gc
 import pickle
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.node.ways import RUNS, Config, Law, Laws, Made, Way, every_way, same, structure
@@ -47,31 +47,19 @@ def no_growth_over_instances_of_ever_new_static_values(way: Way) -> None:
     assert sys.getallocatedblocks() - before < 500
 
 
-def held_by_its_own_static(cls: type[Any]) -> list[weakref.ref[Any]]:
-    return [weakref.ref(cls(np.ones(3))) for _ in range(3)]
-
-
-def test_an_instance_that_its_own_static_value_holds_is_freed() -> None:
+@pytest.mark.parametrize("hold", [lambda self: lambda: self.x, lambda self: functools.partial(lambda: self.x)])
+def test_an_instance_that_its_own_static_value_holds_is_freed(hold: Callable[[Any], Any]) -> None:
     @node
-    class ByClosure:
+    class Held:
         x: Any
         loss: Any = field(static=True, init=False)
 
         def __post_init__(self) -> None:
-            self.loss = lambda: self.x
+            self.loss = hold(self)
 
-    @node
-    class ByPartial:
-        x: Any
-        go: Any = field(static=True, init=False)
-
-        def __post_init__(self) -> None:
-            self.go = functools.partial(lambda: self.x)
-
-    for cls in (ByClosure, ByPartial):
-        refs = held_by_its_own_static(cls)
-        gc.collect()
-        assert [ref() for ref in refs] == [None] * 3
+    refs = [weakref.ref(each) for each in map(Held, range(3))]
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * 3
 
 
 def test_treedefs_made_while_an_equal_one_is_freed_are_equal() -> None:

@@ -1,16 +1,12 @@
 """Flattening and rebuilding: any leaves can be put in, and none of the class's code runs."""
 
-import copy
-import dataclasses
 import functools
 import gc
 import operator
-import pickle
 import sys
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -20,7 +16,6 @@ import pytest
 from tests.node.ways import (
     COPIES,
     RUNS,
-    Data,
     Law,
     Laws,
     Made,
@@ -191,16 +186,14 @@ def equality_and_getattr_of_the_class_are_never_asked(way: Way) -> None:
 
         return method
 
-    methods = {
-        "__slots__": (),
+    methods: dict[str, Any] = {
         "__eq__": asking("eq", lambda: jnp.zeros(3) == 1),
         "__hash__": asking("hash", lambda: [][0]),
         "__bool__": asking("bool", lambda: [][0]),
         "__getattr__": asking("getattr", lambda: 3),
     }
-    if way.cls is not Slotted:
-        del methods["__slots__"]
-    Odd: Any = type("Odd", (way.local(),), methods)
+    slots = {"__slots__": ()} if way.cls is Slotted else {}
+    Odd: Any = type("Odd", (way.local(),), methods | slots)
     register: Any = node if way.cls in (Made, MadeByInit) else lambda c: register_node(c, ["weight", "bias"], ["name"])
     register(Odd)
     x = Odd(jnp.ones(3), jnp.ones(3), "n")
@@ -210,39 +203,6 @@ def equality_and_getattr_of_the_class_are_never_asked(way: Way) -> None:
     carry, _ = jax.lax.scan(lambda t, _: (t, None), x, length=2)
     assert type(carry) is Odd and type(tree_at(lambda t: t.weight, x, 3)) is Odd
     assert asked == []
-
-
-@every_way
-def test_any_name_may_be_a_field(way: Way) -> None:
-    data = ("self", "cls", "data", "keys", "children", "new", "set_dict", "attributes", "leaves", "fields")
-    meta = ("aux", "static", "meta", "names")
-    cls: Any = with_fields(way, data, meta)
-    given = {name: name for name in (*data, *meta)}
-    if cls.__init__ is not object.__init__:
-        x = cls(**given)
-    else:
-        x = cls()
-        for name, value in given.items():
-            setattr(x, name, value)
-    for y in (same(x), copy.copy(x), pickle.loads(cloudpickle.dumps(x))):
-        assert [getattr(y, name) for name in given] == [*given]
-    upper = replace(jax.tree.map(str.upper, x), self=1, aux=2)
-    assert [getattr(upper, name) for name in given] == [1, *map(str.upper, data[1:]), 2, *meta[1:]]
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(x)]
-    assert paths == [f".{name}" for name in data]
-
-
-def with_fields(way: Way, data: tuple[str, ...], meta: tuple[str, ...]) -> type[Any]:
-    """A class of these fields, made in this way."""
-    names = [*data, *meta]
-    if way.cls is Made:
-        static: dict[str, Any] = {name: field(static=True) for name in meta}
-        return node(kw_only=True)(type("Odd", (), {"__annotations__": dict.fromkeys(names, Any), **static}))
-    if way.cls is Slotted:
-        return register_node(type("Odd", (), {"__slots__": names}), data, meta)
-    if way.cls is Data:
-        return register_node(dataclasses.make_dataclass("Odd", names), data, meta)
-    return register_node(type("Odd", (), {}), data, meta)
 
 
 @node

@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from typing import Any, assert_type
+from typing import Any
 
 import jax
 import pytest
@@ -12,30 +12,11 @@ from treekit import register_node
 
 
 def test_register_node_of_a_class_without_fields_and_without_a_dict() -> None:
-    @register_node(data_fields=(), meta_fields=())
     class Nothing:
         __slots__ = ()
 
+    assert register_node(Nothing, data_fields=(), meta_fields=()) is Nothing
     assert type(jax.tree.map(lambda v: v, Nothing())) is Nothing
-
-
-def test_register_node_keeps_no_attribute_that_is_not_named() -> None:
-    @register_node(data_fields=("x",), meta_fields=())
-    class Cache:
-        def __init__(self) -> None:
-            self.x, self.cached = 1, 2
-
-    assert not hasattr(jax.tree.map(lambda v: v, Cache()), "cached")
-    assert_type(Cache(), Cache)
-
-
-def test_register_node_returns_the_class() -> None:
-    class Free:
-        x: int
-
-    registered = register_node(Free, ["x"], [])
-    assert_type(registered, type[Free])
-    assert registered is Free
 
 
 @dataclasses.dataclass
@@ -102,22 +83,20 @@ def test_register_node_wants_names() -> None:
 
 @pytest.mark.parametrize("way", [Plain, Slotted, Data])
 def test_what_registered_classes_lack_is_told_when_they_are_flattened(way: type[Any]) -> None:
-    x = way(1, 2, "a")
+    x, y = way(1, 2, "a"), way(1, 2, "a")
     del x.bias
     with pytest.raises(TypeError, match=f"{way.__name__}.bias is not set"):
         jax.tree.leaves(x)
-    y = way(1, 2, "a")
-    y.name = {}
-    with pytest.raises(TypeError, match=f"{way.__name__}.name is static, .* dict, is not hashable"):
-        jax.tree.leaves(y)
-    y.name = object.__new__(Wheel)
-    with pytest.raises(TypeError, match=f"{way.__name__}.name is static, .* Wheel, is not hashable"):
-        jax.tree.leaves(y)
+    for name, found in (({}, "dict"), (object.__new__(Wheel), "Wheel")):
+        y.name = name
+        with pytest.raises(TypeError, match=f"{way.__name__}.name is static, .* {found}, is not hashable"):
+            jax.tree.leaves(y)
     y.name = Unfinished()
     with pytest.raises(AttributeError, match="'Unfinished' object has no attribute 'size'"):
         jax.tree.leaves(y)
     y.name, y.weight = "b", 7
-    assert jax.tree.map(lambda v: v + 1, y).weight == 8
+    if way is not Slotted:
+        y.cached = 8
     rebuilt = jax.tree.map(lambda v: v, y)
     rebuilt.weight = 9
-    assert parts(rebuilt) == (9, 2, "b")
+    assert parts(rebuilt) == (9, 2, "b") and not hasattr(rebuilt, "cached")

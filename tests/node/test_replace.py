@@ -24,9 +24,6 @@ def test_replace_rebuilds(way: Way) -> None:
 def test_replace_takes_fields_only(way: Way) -> None:
     with pytest.raises(TypeError, match=rf"{way.cls.__name__} has no field wieght; it has weight, bias, name"):
         replace(way.make(1, 2, "a"), wieght=3)
-
-
-def test_replace_says_how_to_register() -> None:
     with pytest.raises(TypeError, match="class made by node or register_node, not of dict"):
         replace({"a": 1}, a=2)
 

@@ -66,37 +66,28 @@ def signature(**given: Any) -> inspect.Signature:
 
 
 DIFFERENT: list[tuple[Any, Any]] = [
-    (1, 1.0),
     (1, True),
-    (0, False),
-    (1.0, True),
     (1, 1 + 0j),
     (0.0, -0.0),
     (0j, complex(0.0, -0.0)),
     (np.float32(1), np.float64(1)),
     (np.float64(1), 1.0),
     ("a", b"a"),
-    ((1, 2), (2, 1)),
-    (None, 0),
     (jnp.sin, jnp.cos),
     (float("nan"), 0.0),
     (Decimal("1.0"), Decimal("1.00")),
     (Decimal("NaN"), Decimal("-NaN")),
-    (Decimal(1), 1),
     (Fraction(1), 1),
-    (Seconds(1), 1.0),
     (Seconds(0.0), Seconds(-0.0)),
     (Tally(1), 1),
     (range(0, 3, 2), range(0, 4, 2)),
     (range(0), range(1, 1)),
-    (signature(default=1), signature(default=True)),
     (signature(annotation=1), signature(annotation=True)),
     (FrozenDict(a=2), FrozenDict(a=2.0)),
     (FrozenDict({0: 2}), FrozenDict({False: 2})),
 ]
 WRAPS: list[Callable[[Any], Any]] = [
     lambda v: v,
-    lambda v: (v,),
     lambda v: ((v, "x"),),
     lambda v: frozenset({v}),
     lambda v: FrozenDict({"a": v, "b": 1}),
@@ -144,13 +135,6 @@ def one_trace_for_equal_statics_and_for_rebuilt_instances(way: Way) -> None:
         for each in (x, same(x), copy.copy(x), pickle.loads(pickle.dumps(x))):
             assert f(each) == expected
     assert len(traced) == 5
-
-
-@every_way
-def test_nan_equals_any_nan_of_its_type(way: Way) -> None:
-    for one, two in ((float("nan"), -float("nan")), (np.float32("nan"), np.float32("nan") + 0)):
-        x, y = structure(way.make(1, 2, one)), structure(way.make(1, 2, two))
-        assert one is not two and x == y and hash(x) == hash(y)
 
 
 atoms = st.sampled_from([0, 0.0, -0.0, False, 1, 1.0, True, float("nan"), None, "", "1"])
@@ -245,7 +229,7 @@ class Money(numbers.Number):
 
 
 class Huge(int):
-    pass
+    """Too long to be written."""
 
 
 def test_static_values_of_other_classes_are_compared_by_their_own_eq_too() -> None:
@@ -278,13 +262,9 @@ def test_static_values_of_other_classes_are_compared_by_their_own_eq_too() -> No
 
 STATIC_MISTAKES: dict[str, tuple[Any, str]] = {
     "list": ([1], "list, is not hashable.* tuple for a list"),
-    "dict": ({"a": 1}, "dict, is not hashable"),
-    "set": ({1}, "set, is not hashable"),
     "list in a tuple": (("a", [1]), "tuple, is not hashable"),
     "array": (jnp.ones(2), "ArrayImpl, is not hashable"),
-    "array of numpy": (np.ones(2), "ndarray, is not hashable"),
     "array in a partial": (functools.partial(abs, jnp.ones(2)), "partial, holds an array"),
-    "array in a node": (Holder(jnp.ones(2)), "Holder, holds an array"),
     "array in a node in a tuple": ((Holder(np.ones(2)),), "tuple, holds an array"),
 }
 

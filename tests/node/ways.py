@@ -121,66 +121,33 @@ class Laws(list[Any]):
         return law
 
 
-def local_made() -> Any:
-    @node
-    class Local:
-        weight: Any
-        bias: Any
-        name: Any = field(static=True)
-
-    return Local
+# Other classes of the same fields, made in the same ways.
 
 
-def local_by_init() -> Any:
-    @node
-    class Local:
-        weight: Any
-        bias: Any
-        name: Any = field(static=True)
-
-        def __init__(self, w: Any, b: Any, n: Any) -> None:
-            self.weight, self.bias, self.name = w, b, n
-
-    return Local
+def store(self: Any, w: Any, b: Any, n: Any) -> None:
+    """An `__init__` that prepares nothing."""
+    self.weight, self.bias, self.name = w, b, n
 
 
-def local_plain() -> Any:
-    @register_node(data_fields=["weight", "bias"], meta_fields=["name"])
-    class Local:
-        def __init__(self, w: Any, b: Any, n: Any) -> None:
-            self.weight, self.bias, self.name = w, b, n
-
-    return Local
+def local_plain(**body: Any) -> Any:
+    return register_node(type("Local", (), {"__init__": store, **body}), ["weight", "bias"], ["name"])
 
 
-def local_slotted() -> Any:
-    @register_node(data_fields=["weight", "bias"], meta_fields=["name"])
-    class Local:
-        __slots__ = ("__weakref__", "bias", "name", "weight")
-
-        def __init__(self, w: Any, b: Any, n: Any) -> None:
-            self.weight, self.bias, self.name = w, b, n
-
-    return Local
+def local_made(**body: Any) -> Any:
+    hints = {"__annotations__": dict.fromkeys(("weight", "bias", "name"), Any)}
+    return node(type("Local", (), {**hints, "name": field(static=True), **body}))
 
 
 def local_data() -> Any:
-    @register_node
-    @dataclasses.dataclass
-    class Local:
-        weight: Any
-        bias: Any
-        name: Any = dataclasses.field(metadata={"static": True})
-
-    return Local
+    return register_node(dataclasses.make_dataclass("Local", ["weight", "bias", "name"]), ["weight", "bias"], ["name"])
 
 
 WAYS = {
     "node": Way(Made, Made, local_made),
-    "node with its own init": Way(MadeByInit, MadeByInit, local_by_init),
+    "node with its own init": Way(MadeByInit, MadeByInit, lambda: local_made(__init__=store)),
     "node_factory": Way(Made, factory, local_made),
     "register_node": Way(Plain, Plain, local_plain),
-    "register_node, slots": Way(Slotted, Slotted, local_slotted),
+    "register_node, slots": Way(Slotted, Slotted, lambda: local_plain(__slots__=Slotted.__slots__)),
     "register_node, dataclass": Way(Data, Data, local_data),
     "register_node, mutable": Way(Mutable, Mutable.of, local_plain),
 }

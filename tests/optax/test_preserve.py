@@ -18,7 +18,8 @@ preserve_dtypes = tko.dtype_preserving
 
 def returning(updates: Any, state: Any, initial: Any) -> optax.GradientTransformation:
     """A transformation that returns what it is told to."""
-    return optax.GradientTransformation(lambda params: initial, lambda *_: (updates, state))
+    update: Any = lambda *_: (updates, state)
+    return optax.GradientTransformation(lambda params: initial, update)
 
 
 @pytest.mark.parametrize("value", [0, 1.5, True, 1j, np.float64(2), np.ones(2), jnp.asarray(3), jnp.ones(2) * 2])

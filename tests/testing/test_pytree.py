@@ -6,7 +6,7 @@ import importlib
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import flax.struct
@@ -25,11 +25,6 @@ register_dataclass: Any = jax.tree_util.register_dataclass
 struct_field: Any = flax.struct.field
 Partial: Any = jax.tree_util.Partial
 static: dict[str, Any] = {"static": True}
-
-
-class Pair(NamedTuple):
-    x: Any
-    y: Any
 
 
 @node
@@ -102,18 +97,6 @@ def mlp() -> Any:
     return eqx.nn.MLP(2, 2, 8, depth=2, key=jax.random.key(0))
 
 
-def peer(package: str) -> Any:
-    """A node of a peer that may not be installed."""
-    module = pytest.importorskip(package)
-    make: Any = module.dataclass if package == "chex" else module.pytree_dataclass
-
-    class Peer:
-        x: Any
-        y: Any
-
-    return make(Peer)(x=ONES, y={"a": 1.0})
-
-
 @jax.tree_util.register_pytree_node_class
 class MakesAnew:
     """What it holds besides leaves is made by `__init__`, the same each time."""
@@ -145,9 +128,6 @@ class Single:
 GOOD: dict[str, Callable[[], Any]] = {
     "dict": lambda: {"w": ONES, "b": None, "f": jnp.sin},
     "list": lambda: [1, 2.0, True, "leaf", np.ones(2)],
-    "empty": lambda: {},
-    "none": lambda: None,
-    "namedtuple": lambda: Pair(ONES, {"a": Pair(1, 2)}),
     "other containers": lambda: (collections.OrderedDict(b=1, a=2), collections.defaultdict(list, a=[1]), (), [[]]),
     "Partial": lambda: Partial(jnp.add, ONES, out=1),
     "key": lambda: {"key": jax.random.key(0)},
@@ -156,16 +136,8 @@ GOOD: dict[str, Callable[[], Any]] = {
     "register_node": lambda: Slotted({"a": ONES}, 1.0),
     "eqx.Module": lambda: Module(ONES, inner=[Module(ONES, inner=None)]),
     "eqx.nn.MLP": mlp,
-    "other layers": lambda: (
-        eqx.nn.LayerNorm(4),
-        eqx.nn.Conv2d(1, 2, 3, key=jax.random.key(0)),
-        eqx.nn.GRUCell(2, 2, key=jax.random.key(0)),
-        eqx.nn.BatchNorm(4, "batch", mode="ema"),
-        eqx.nn.Dropout(0.5),
-    ),
     "filtered": lambda: eqx.filter(mlp(), eqx.is_array),
     "flax.struct": lambda: Struct(ONES),
-    "nested flax.struct": lambda: Struct({"a": Struct(ONES), "b": [Struct(None, "m")]}),
     "register_dataclass": lambda: Registered(ONES),
     "by hand": lambda: ByHand(ONES, {"a": 1}, "n"),
     "FrozenDict": lambda: importlib.import_module("flax.core").freeze({"a": {"b": ONES}}),
@@ -177,8 +149,6 @@ GOOD: dict[str, Callable[[], Any]] = {
     "a function made anew": lambda: MakesAnew(ONES),
     "many levels": lambda: deep(350),
     "no copy": lambda: Single(ONES),
-    "chex": lambda: peer("chex"),
-    "jax_dataclasses": lambda: peer("jax_dataclasses"),
 }
 
 
@@ -190,44 +160,16 @@ def test_silent_about_what_is_right(kind: str) -> None:
 # What is wrong, one thing a class.
 
 
-@register_dataclass
-@dataclasses.dataclass
-class Reruns:
-    """Each rebuilding counts as a creation."""
+def with_post_init(prepare: Callable[[Any], Any]) -> Any:
+    """A dataclass `Prepares` whose `__post_init__` stores what this function makes of its only field."""
 
-    x: Any
-    made = 0
+    def __post_init__(self: Any) -> None:
+        self.x = prepare(self.x)
 
-    def __post_init__(self) -> None:
-        type(self).made += 1
+    return register_dataclass(dataclasses.make_dataclass("Prepares", ["x"], namespace={"__post_init__": __post_init__}))
 
 
-@register_dataclass
-@dataclasses.dataclass(init=False)
-class RerunsInit:
-    x: Any
-
-    def __init__(self, x: Any) -> None:
-        Reruns.made += 1
-        self.x = x
-
-
-@register_dataclass
-@dataclasses.dataclass
-class Prepares:
-    x: Any
-
-    def __post_init__(self) -> None:
-        self.x = 2 * self.x
-
-
-@register_dataclass
-@dataclasses.dataclass
-class Replaces:
-    x: Any
-
-    def __post_init__(self) -> None:
-        self.x = 42
+RERUNS = with_post_init(lambda x: x)
 
 
 @register_dataclass
@@ -246,15 +188,6 @@ class Validates:
     def __post_init__(self) -> None:
         if self.x.ndim != 1:
             raise ValueError("x must be a vector")
-
-
-@flax.struct.dataclass
-class WantsNumbers:
-    x: Any
-
-    def __post_init__(self) -> None:
-        if self.x is not None and not float(self.x) > 0:
-            raise ValueError("x must be positive")
 
 
 @flax.struct.dataclass
@@ -281,16 +214,7 @@ class HidesArray:
 jax.tree_util.register_dataclass(HidesArray, ["x"], [])
 
 
-@register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TwinA:
-    x: Any
-
-
-@register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TwinB:
-    x: Any
+TWINS = [register_dataclass(dataclasses.make_dataclass(name, ["x"], frozen=True))(1) for name in ("TwinA", "TwinB")]
 
 
 class Plain:
@@ -317,13 +241,14 @@ KEY: Any = jax.tree_util.GetAttrKey
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no node": (lambda: Plain(1), r"it is a pytree node\n.*a leaf of type Plain"),
-    "counts": (lambda: Reruns(ONES), r"does not run the code that creates it\n.*Reruns: __post_init__ ran"),
-    "counts in init": (lambda: RerunsInit(ONES), r"does not run the code that creates it\n.*RerunsInit: __init__ ran"),
-    "prepares": (lambda: Prepares(ONES), r"rebuilt with its own leaves, and keeps them"),
-    "replaces": (lambda: Replaces(42), r"not arrays.*, and keeps them\n.*: x is int 42: not what was put there"),
+    "counts": (lambda: RERUNS(ONES), r"does not run the code that creates it\n.*Prepares: __post_init__ ran"),
+    "prepares": (lambda: with_post_init(lambda x: 2 * x)(ONES), r"rebuilt with its own leaves, and keeps them"),
+    "replaces": (
+        lambda: with_post_init(lambda _: 42)(42),
+        r"not arrays.*, and keeps them\n.*: x is int 42: not what was put there",
+    ),
     "wants more": (lambda: WantsMore(ONES, 1), r"rebuilt with its own leaves\n.*WantsMore: TypeError.*'more'"),
     "validates": (lambda: Validates(ONES), r"rebuilt with objects that are not arrays(?s:.*)Validates: AttributeError"),
-    "wants numbers": (lambda: WantsNumbers(3.0), r"rebuilt with objects that are not arrays(?s:.*)TypeError: float"),
     "inside": (
         lambda: {"a": [Dense(ONES), Dense({"b": Validates(ONES)})]},
         r"Validates at a\.1\.weight\.b: AttributeError",
@@ -332,24 +257,15 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: AnyStatic(ONES, [1]),
         r"static parts are hashable.*\n.*AnyStatic: value, of type list",
     ),
-    "list in eqx": (
-        lambda: AnyModule(ONES, [1]),
-        r"static parts are hashable.*\n.*AnyModule: value, of type list",
-    ),
     "array": (
         lambda: AnyStatic(ONES, np.ones(2)),
         r"static parts are hashable.*\n.*value, of type ndarray",
     ),
     "hidden array": (lambda: AnyStatic(ONES, HidesArray(ONES)), "value, of type HidesArray: it contains an array"),
-    "arrays in two": (
-        lambda: [AnyStatic(ONES, np.ones(2)), AnyStatic(ONES, np.zeros(2))],
-        r"static parts are hashable.*\n.*AnyStatic at 0: value, of type ndarray",
-    ),
     "raises": (lambda: by_hand(lambda t: t.forgotten, lambda cls, _, xs: cls(*xs), lambda t: ((), None)), "flattened"),
     "1 for 1.0": (lambda: AnyStatic(ONES, 1), r"are distinguished.*\n.*value=1 has the structure of value=1\.0"),
-    "True": (lambda: AnyModule(ONES, True), r"are distinguished.*\n.*value=True has the structure of value=1"),
     "0.0": (lambda: AnyModule(ONES, 0.0), r"are distinguished.*\n.*value=0\.0 has the structure of value="),
-    "two classes": (lambda: [TwinA(1), TwinB(1)], "TwinA and TwinB have equal structures"),
+    "two classes": (lambda: TWINS, "TwinA and TwinB have equal structures"),
     "computed leaves": (
         lambda: by_hand(lambda t: ((t.x + 1, t.y), None), lambda cls, _, xs: Plain(*xs)),
         "flattening it twice gives the same leaves\n.*: Odd: other objects the second time",
@@ -404,16 +320,11 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: by_hand(both, lambda cls, _, xs: cls(*xs, act=None)),
         r"keeps the values of its attributes\n.*act was relu and became None\n",
     ),
-    "another function": (
-        lambda: by_hand(both, lambda cls, _, xs: cls(*xs, act=jax.nn.softplus)),
-        r"keeps the values of its attributes\n.*act was relu and became softplus\n",
-    ),
     "another number": (
         lambda: by_hand(both, lambda cls, _, xs: cls(*xs, rate=0)),
         r"keeps the values of its attributes\n.*rate was 0\.5 and became 0\n",
     ),
     "itself inside": (cyclic, r"it can be flattened\n.*list: more than \d+ levels; does it contain itself\?"),
-    "too deep": (lambda: deep(2000), r"it can be flattened\n.*list: more than \d+ levels"),
     "unset": (lambda: object.__new__(Dense), r"it can be flattened\n.*Dense\.weight is not set"),
 }
 
@@ -448,7 +359,7 @@ def test_a_class_is_refused() -> None:
 
 
 def test_tells_each_fault_of_a_class_once() -> None:
-    layers = [AnyStatic([AnyStatic(ONES, [1]), AnyStatic(ONES, [2])]), Reruns(1)]
+    layers = [AnyStatic([AnyStatic(ONES, [1]), AnyStatic(ONES, [2])]), RERUNS(1)]
     with pytest.raises(AssertionError, match=r"of class list breaks 2 laws:") as caught:
         check_pytree(layers)
-    assert "AnyStatic at 0.x.0: value" in str(caught.value) and "Reruns at 1" in str(caught.value)
+    assert "AnyStatic at 0.x.0: value" in str(caught.value) and "Prepares at 1" in str(caught.value)

@@ -83,16 +83,6 @@ def memory_of_its_own() -> Any:
     return of(init, update)
 
 
-def ema(decay: float) -> Any:
-    """A second moment that computes in the dtype it is held in."""
-
-    def update(updates: Any, state: Any, params: Any) -> Any:
-        new = jax.tree.map(lambda m, g: (decay * m + (1 - decay) * g * g).astype(m.dtype), state, updates)
-        return updates, new
-
-    return of(lambda params: jax.tree.map(jnp.zeros_like, params), update)
-
-
 def zeros_like(params: Any) -> Any:
     return jax.tree.map(jnp.zeros_like, params)
 
@@ -179,16 +169,10 @@ def int_count() -> Any:
     return jnp.zeros([], jnp.int32)
 
 
-def same_zero_twice(_: Any) -> State:
-    zero = int_count()
-    return State(zero, zero)
-
-
 # transformation, params, grads, and words of the law that it breaks
 SEEDED: dict[str, tuple[Any, Any, Any, str]] = {
     "init wants arrays alone": (optax.adam(1e-3), {"w": jnp.ones(2), "f": jax.nn.relu}, None, "init takes the params"),
     "params that reject None": (optax.adam(1e-3), Doubles(1.0), None, "the params can be rebuilt as gradients"),
-    "init raises": (of(lambda p: p["no such key"], lambda *_: None), F32, None, "init takes the params"),
     "init changes the params": (
         of(lambda p: p.update(x=1) or (), lambda u, state, _: (u, state)),
         {"w": jnp.ones(2)},
@@ -197,38 +181,21 @@ SEEDED: dict[str, tuple[Any, Any, Any, str]] = {
     ),
     "update raises": (scaling(lambda g: g.nothing), F32, None, "update takes the gradients"),
     "branches on a value": (scaling(lambda g: g if g.sum() > 0 else -g), F32, None, "update takes the gradients"),
-    "goes by a concrete count": (
-        counting(int_count, lambda count: jnp.asarray(int(count) + 1, jnp.int32)),
-        F32,
-        None,
-        "update takes the gradients",
-    ),
-    "state of another type": (counting(int_count, lambda count: (count,)), F32, None, "keeps the structure"),
-    "None that becomes an array": (counting(lambda: None, lambda _: int_count()), F32, None, "keeps the structure"),
     "state that grows": (
         counting(lambda: jnp.zeros(1), lambda x: jnp.append(x, 1.0)),
         F32,
         None,
         "keeps the structure",
     ),
-    "a list that grows": (counting(lambda: [], lambda x: [*x, 1.0]), F32, None, "keeps the structure"),
     "dtype of the state drifts": (
         optax.trace(0.9),
         BF16,
         F32,
         "keeps the dtypes",
     ),
-    "a bool becomes a number": (counting(lambda: jnp.array(False), lambda x: x + 1), F32, None, "keeps the dtypes"),
     "a weak count": (counting(lambda: jnp.asarray(0.0), lambda x: x + jnp.ones([])), F32, None, "keeps the weak types"),
     "a Python number": (counting(lambda: 0, lambda x: x + jnp.zeros([], INT)), F32, None, "keeps the weak types"),
     "updates are widened": (scaling(lambda g: g.astype(jnp.float32)), BF16, None, "updates have the structure"),
-    "updates are narrowed": (scaling(lambda g: g.astype(jnp.bfloat16)), F32, None, "updates have the structure"),
-    "updates in a list": (
-        of(lambda _: (), lambda u, state, _: (jax.tree.leaves(u), state)),
-        F32,
-        None,
-        "updates have the structure",
-    ),
     "updates of another shape": (scaling(jnp.sum), F32, None, "updates have the structure"),
     "traced twice": (counting(lambda: jnp.asarray(0.0), lambda x: x + jnp.ones([])), F32, None, "traced once"),
     "divides by zero": (scaling(lambda g: g / (g - g)), F32, jax.tree.map(jnp.zeros_like, F32), "give no NaN"),
@@ -256,14 +223,7 @@ SEEDED: dict[str, tuple[Any, Any, Any, str]] = {
     "another factor each time": (rng_of_its_own(), F32, None, "under vmap each member"),
     "on the host": (on_the_host(), F32, None, "under vmap each member"),
     "over the batch": (over_the_batch(lambda x: x - x.mean(0)), F32, None, "under vmap each member"),
-    "another dtype in a batch": (
-        over_the_batch(lambda x: x.astype(jnp.float16)),
-        F32,
-        None,
-        "under vmap each member",
-    ),
     "keeps the params": (of(lambda p: p, lambda u, state, _: (u, state)), F32, None, "shares no buffer"),
-    "one array twice": (of(same_zero_twice, lambda u, state, _: (u, state)), F32, None, "shares no buffer"),
     "contrib.prodigy": (optax.contrib.prodigy(), F32, None, "shares no buffer"),
     "a class without a name": (local_state(), F32, None, "can be pickled"),
     "a lock in the state": (
@@ -273,7 +233,6 @@ SEEDED: dict[str, tuple[Any, Any, Any, str]] = {
         "can be pickled",
     ),
     "a moment in bf16": (optax.adam(1e-3), BF16, None, "falls when the gradients do"),
-    "an average in bf16": (ema(0.999), BF16, None, "falls when the gradients do"),
     "a moment rounded to nearest": (
         tko.dtype_preserving(optax.radam(1e-3)),
         BF16,
@@ -338,16 +297,11 @@ def test_every_law_has_its_fault() -> None:
 
 
 SOUND: dict[str, tuple[Any, Any, Any]] = {
-    "sgd": (SGD, F32, None),
-    "momentum": (optax.sgd(1e-2, momentum=0.9), F32, None),
     "adam": (optax.adam(1e-3), F32, None),
     "adafactor": (optax.adafactor(1e-3), F32, None),
     "noise": (optax.chain(optax.add_noise(0.01, 0.5, 0), SGD), F32, None),
-    "a schedule": (optax.adam(optax.linear_schedule(1e-2, 1e-3, 10)), F32, None),
-    "zero_nans": (optax.chain(optax.zero_nans(), optax.adam(1e-3)), F32, None),
     "apply_if_finite": (optax.apply_if_finite(optax.adam(1e-3), 2), F32, None),
     "a raw model": (tko.adam(1e-3), eqx.nn.MLP(2, 1, 3, depth=1, key=jax.random.key(0)), None),
-    "bf16 without state": (SGD, BF16, None),
     "momentum in bf16, which decays": (optax.sgd(1e-2, momentum=0.9), BF16, None),
     "moments in f32": (tko.dtype_preserving(optax.adam(1e-3), state_dtype=jnp.float32), BF16, None),
     "moments rounded stochastically": (tko.dtype_preserving(optax.adam(1e-3), rounding="stochastic"), BF16, None),
@@ -355,15 +309,11 @@ SOUND: dict[str, tuple[Any, Any, Any]] = {
     "a sum that never falls": (optax.adagrad(1e-3), BF16, None),
     "NumPy": (optax.adam(1e-3), {"w": np.ones(2, np.float32)}, {"w": np.ones(2, np.float32)}),
     "no leaves": (SGD, {}, None),
-    "params that are NaN already": (optax.adamw(1e-3), {"w": np.full(2, np.nan, np.float32)}, None),
     "a moment that only bf16 can have": (of(zeros_like, decay_in_bf16), BF16, None),
     "a weak count": (counting(lambda: jnp.asarray(0), lambda count: count + 1), F32, None),
-    "a count that begins as a Python number": (counting(lambda: 0, lambda count: count + 1), F32, None),
     "Python numbers": (tko.adam(1e-3), {"w": 1.0, "b": jnp.ones(2)}, {"w": 1.0, "b": jnp.ones(2)}),
     "None for the leaves that a filter leaves out": (tko.filtered(tko.adam(1e-3), {"w": True, "b": False}), F32, None),
-    "the same, wrapped": (tko.dtype_preserving(tko.filtered(tko.adam(1e-3), {"w": False, "b": True})), F32, None),
     "None for all leaves": (tko.filtered(tko.adam(1e-3), False), F32, None),
-    "Python numbers alone": (tko.dtype_preserving(SGD), {"w": 1.0}, {"w": 2.0}),
 }
 
 
@@ -392,10 +342,9 @@ def test_params_that_stand_for_arrays() -> None:
 
 def test_params_that_cannot_be_pickled_are_not_a_fault_of_the_optimizer() -> None:
     """A static value of the params is in every state that is like them."""
-    params = [Twig(jnp.ones(2), name=lambda: None), Twig(jnp.ones(2), name="can be pickled")]
-    for i, tx in ((0, tko.trace(0.9)), (1, tko.trace(0.9)), (0, local_state())):
-        assert not list(transformation_laws(tx, params[i], None, {}, laws=["checkpoint"]))
-    assert list(transformation_laws(local_state(), params[1], None, {}, laws=["checkpoint"]))
+    unnamed, named = (Twig(jnp.ones(2), name=name) for name in (lambda: None, "can be pickled"))
+    for tx, params, is_at_fault in ((tko.trace(0.9), unnamed, False), (local_state(), named, True)):
+        assert bool(list(transformation_laws(tx, params, None, {}, laws=["checkpoint"]))) is is_at_fault
 
 
 class HasArray:
@@ -419,22 +368,9 @@ def test_extra_arguments_are_handed_on() -> None:
     assert not any("update takes" in law or "extra" in law for law in told)
 
 
-def test_laws_can_be_chosen() -> None:
-    tx, params, grads, law = SEEDED["keeps the params"]
-    assert not list(transformation_laws(tx, params, grads, {}, laws=["traces"]))
-    (broken,) = transformation_laws(tx, params, grads, {}, laws=["donation"])
-    assert law in broken.law and "state.w is params.w" in broken.found
-
-
 @pytest.mark.parametrize("tx", [optax.adam, tko.adam, tko.MultiSteps, F32], ids=["adam", "ours", "a class", "params"])
 def test_what_is_not_a_transformation_is_named(tx: Any) -> None:
     unchecked: Any = inspect.unwrap(check_transformation)  # beartype has an error of its own
     call = r": call it, check_transformation\((adam|MultiSteps)\(\.\.\.\), params\)$"
     with pytest.raises(TypeError, match=r"takes a gradient transformation, found .*" + (call if callable(tx) else "")):
         unchecked(tx, F32)
-
-
-def test_params_are_left_as_they_are() -> None:
-    params = {"w": jnp.ones(3)}
-    check_transformation(optax.adam(1e-3), params)
-    assert not params["w"].is_deleted() and params["w"].tolist() == [1.0] * 3

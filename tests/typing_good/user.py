@@ -1,11 +1,12 @@
 """What checkers know of treekit, and through it of Optax: never run; tests/test_package.py checks it with the wheel."""
 
 import re
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar, assert_type
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Self, TypeVar, assert_type
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 import treekit as tk
 import treekit.optax.losses
@@ -44,6 +45,67 @@ class Linear(Generic[T]):
         return self.extra
 
 
+Activation = Callable[[jax.Array], jax.Array]
+L = TypeVar("L", bound="Layer")
+S = TypeVar("S")
+
+
+@tk.node
+class Layer:
+    name: str = tk.field(default="layer", static=True, kw_only=True)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def named(self, name: str) -> Self:
+        return tk.replace(self, name=name)
+
+
+@tk.node
+class Activated(Layer, Generic[L]):
+    inner: L
+    activation: Activation = jax.numpy.tanh
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.activation(self.inner(x))
+
+
+@tk.node
+class Residual(Activated[L]):
+    scale: ArrayLike = tk.field(converter=jax.numpy.asarray, default=1.0)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x + self.scale * super().__call__(x)
+
+
+def as_layers(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    return tuple(layers)
+
+
+@tk.node
+class Sequential(Layer):
+    layers: Sequence[Layer] = tk.field(converter=as_layers)
+
+
+@tk.node
+class TrainState(Generic[S]):
+    model: Dense
+    optimizer_state: S
+    step: jax.Array
+
+
+def start(model: Dense, optimizer: GradientTransformation[S]) -> TrainState[S]:
+    return TrainState(model, optimizer.init(model), jax.numpy.zeros([], int))
+
+
+def step(optimizer: GradientTransformation[S], state: TrainState[S], grads: Dense) -> TrainState[S]:
+    updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.model)
+    model = optax.apply_updates(state.model, updates)
+    model, optimizer_state = optax.apply_gradients(optimizer, grads, optimizer_state, model)
+    lower = {name: value / 2 for name, value in optax.get_hyperparams(optimizer_state).items()}
+    return tk.replace(state, model=model, optimizer_state=optax.set_hyperparams(optimizer_state, lower))
+
+
 @tk.register_node(data_fields=["scale"], meta_fields=[])
 class Old:
     def __init__(self, deviation: float) -> None:
@@ -70,6 +132,14 @@ def nodes(array: jax.Array) -> None:
     assert_type(tk.tree_at(lambda d: d.weight, dense, None), Dense)
     assert_type(tk.tree_at(lambda d: d.weight, dense, replace_fn=jax.numpy.sin), Dense)
     assert_type(tk.tree_at(lambda d: d.weight, dense, replace_fn=lambda w: w.T, is_leaf=lambda x: x is None), Dense)
+    block = Residual(Activated(Layer(), name="inner"), jax.nn.relu)
+    assert_type(tk.tree_at("weight", dense, None), Dense)
+    assert_type(tk.tree_at(["weight", jax.Array], dense, (1, 2)), Dense)
+    assert_type(tk.tree_at(jax.Array, dense, replace_fn=str), Dense)
+    assert_type(block.inner, Activated[Layer])
+    assert_type(block.named("first"), Residual[Activated[Layer]])
+    assert_type(Sequential([block, Layer()]).layers, Sequence[Layer])
+    assert_type(start(dense, optax.masked(optax.sgd(0.1), True)), TrainState[optax.MaskedState])
     assert_type(check_pytree(dense), None)
     assert_type(check_donation(make_pair, 1), None)
 
@@ -117,6 +187,13 @@ def leaves(x: object, model: Dense, models: list[Dense], function: Callable[[int
     assert_type(tk.dtype_preserving_tree_map(lambda x, y: x - y, model, model), Dense)
     assert_type(tk.dtype_preserving_tree_map(lambda x, y, z: x - y + z, model, model, model), Dense)
     assert_type(tk.dtype_preserving_tree_map(lambda *xs: sum(xs), model, *models), Dense)
+    assert_type(tk.path_mask("**.weight")(model), Dense)
+    assert_type(tk.tree_stack(models), Dense)
+    assert_type(tk.tree_unstack(model), tuple[Dense, ...])
+    assert_type(tk.tree_ravel(model)[1](model.weight), Dense)
+    assert_type(tk.tree_find(model, "weight"), dict[str, Any])
+    assert_type(tk.filter_scan(lambda carry, x: (carry, "y"), model, model.weight), tuple[Dense, str])
+    assert_type(tk.graft(model, model)[0], Dense)
     assert_type(tk.stochastic_round(1.0, "bfloat16", jax.random.key(0)), jax.Array)
     assert_type(str(tk.tree_diff(model, model)), str)
     assert_type(tk.tree_diff(model, model)[0].left, str)
@@ -169,6 +246,10 @@ def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTra
     assert_type(optax.incremental_update(model, model, 0.5), Dense)
     assert_type(optax.periodic_update(model, model, 1, 2), Dense)
     assert_type(optax.contrib.schedule_free_eval_params(None, model), Dense)
+    assert_type(optax.summary(tx, model).totals, dict[str, int])
+    assert_type(optax.get_hyperparams(state), dict[str, Any])
+    assert_type(optax.set_hyperparams(state, learning_rate=0.1), optax.MaskedState)
+    assert_type(optax.get_ema(optax.params_ema(0.9).init(model), model), Dense)
     assert_type(check_transformation(tx, model), None)
 
 

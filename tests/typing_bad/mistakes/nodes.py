@@ -1,5 +1,8 @@
 """Mistakes in classes of nodes and in the use of their instances. See tests/test_typing.py."""
 
+import dataclasses
+from typing import ClassVar
+
 import jax
 
 import treekit as tk
@@ -73,3 +76,46 @@ class Registered:
     def __init__(self) -> None:
         self.x = 1
         self.y = 1
+
+
+@tk.node(check="always")  # both
+class Checked:
+    x: int
+
+
+@tk.node
+class Seeded:
+    x: jax.Array
+    seed: int = tk.field(static=True)
+    scale: dataclasses.InitVar[int]
+    derived: int = tk.field(init=False)
+    _: dataclasses.KW_ONLY
+    name: str = tk.field(converter=str)
+    limit: ClassVar[int] = 3
+
+
+@tk.node_factory
+def seeded(seed: int) -> Seeded:
+    return Seeded(jax.numpy.ones(2), seed, 1, name="seeded")
+
+
+def scaled(linear: tk.Typed[Linear], others: tk.Batched["Other", "n"]) -> tk.Typed[Linear]:
+    linear.weigth  # both
+    others.weigth  # both
+    return Other(linear.weight)  # both
+
+
+def wrong_creation(linear: Linear, weight: jax.Array) -> None:
+    Seeded(weight, 1, 2)  # both
+    Seeded(weight, 1, 2, "name")  # both
+    Seeded(weight, 1, "2", name="name")  # both
+    Seeded(weight, 1, 2, derived=3, name="name")  # both
+    Seeded(weight, 1, 2, limit=3, name="name")  # both
+    seeded("3")  # both
+    text: str = seeded(3)  # both
+    scaled(weight, Other(weight))  # both
+    scaled(linear, linear)  # both
+    tk.replace(linear, weight)  # both
+    tk.field(default=1, default_factory=int)  # both
+    tk.register_node(Registered, data_fields=3)  # both
+    tk.check_types(linear, Linear)  # both

@@ -42,3 +42,12 @@ def wrappers(model: Model) -> None:
     optax.params_ema("0.99")  # both
     optax.monitor({"norm": "norm"})  # pyright
     optax.conditionally_mask(optax.adam(1e-3), True)  # both
+
+
+def options(model: Model) -> None:
+    optax.masked(optax.adam(1e-3), True, mask_compatible=True)  # both
+    optax.apply_if_finite(optax.adam(1e-3))  # both
+    optax.lbfgs(memory=3)  # both
+    optax.inject_hyperparams(optax.adam, only=3)  # both
+    optax.scale_by_tree()  # both
+    optax.contrib.muonn(1e-3)  # both

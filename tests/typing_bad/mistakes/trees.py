@@ -47,3 +47,21 @@ def maps(model: Model, x: jax.Array, key: jax.Array) -> None:
     tk.tree_diff(model, model).paths  # both
     if tk.assert_trees_same(model, model):  # mypy
         pass
+
+
+def options(model: Model, x: object) -> None:
+    tk.tree_at(lambda m: m.weight, model, replace_fn=1)  # both
+    tk.tree_at(lambda m: m.weight, model, replace=None, replace_fn=str)  # both
+    tk.tree_at(lambda m: m.weight, model, None).wieght  # both
+    tk.filter(model, tk.is_array, keep=True)  # both
+    tk.filter(model, tk.is_array, is_leaf=True)  # both
+    tk.resolve_spec(True, model, name="mask")  # both
+    tk.resolve_spec(True, model, is_spec_leaf=True, name="mask")  # both
+    tk.tree_diff(model, model, 1e-3)  # both
+    tk.is_truly_callable(x, model)  # both
+    x(model)  # both
+    if tk.is_truly_callable(x):
+        x(model)
+    if tk.is_array(x):
+        x.dtype
+        x.weight  # both

@@ -1,50 +1,7 @@
-"""A failing program made smaller, and printed so that it can be run."""
-
-import dataclasses
-import time
-from collections.abc import Iterator
+"""A failing program, printed so that it can be run."""
 
 from .cases import Case
-from .laws import Failure, failures
-from .rules import reason
-
-SECONDS = 40
-
-
-def shrink(case: Case, failure: Failure) -> Case:
-    """The smallest program found that fails in the same way, in the time there is."""
-    end = time.monotonic() + SECONDS
-    found = True
-    while found:
-        found = False
-        for smaller in _smaller(case):
-            if time.monotonic() > end:
-                return case
-            if _fails(smaller, failure):
-                case, found = smaller, True
-                break
-    return case
-
-
-def _smaller(case: Case) -> Iterator[Case]:
-    yield from (dataclasses.replace(case, params=less) for less in case.params.smaller())
-    yield from (dataclasses.replace(case, tx=less) for less in case.tx.smaller())
-    simpler = (
-        dataclasses.replace(case, place=0),
-        dataclasses.replace(case, updated_with="params"),
-        dataclasses.replace(case, gradients="None, 'None', 0.0"),
-        dataclasses.replace(case, gradients=f"{case.gradients.rsplit(',', 1)[0]}, 0.0"),
-    )
-    yield from (other for other in simpler if other != case)
-
-
-def _fails(case: Case, failure: Failure) -> bool:
-    try:
-        found, _ = failures(case, [failure.law])
-    except Exception:  # it is not a program any more
-        return False
-    return any(other.key == failure.key and reason(case, other) is None for other in found)
-
+from .laws import Failure
 
 PROGRAM = """\
 # {message}
@@ -87,5 +44,5 @@ def program(case: Case, failure: Failure) -> str:
         gradients=case.gradients,
         disable_jit=case.disable_jit,
         updated_with=case.updated_with,
-        runs=runs.replace("WRAPPED", str(case.tx.wrapped(case.wrapper, case.place))),
+        runs=runs.replace("WRAPPED", case.wrapped),
     )
