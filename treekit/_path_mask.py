@@ -195,6 +195,9 @@ class PathLabels(TreeSpec):
     default: Any = NoDefault
     strict: bool = True
 
+    def __call__(self, tree: PyTree) -> Any:  # to type checkers too, labels are not what the leaves are
+        return super().__call__(tree)
+
     def __repr__(self) -> str:
         table = ", ".join(f"{_written(x)}: {label!r}" for x, label in self.table)
         default = [] if self.default is NoDefault else [f"default={self.default!r}"]

@@ -18,7 +18,10 @@ preserve_dtypes = tko.dtype_preserving
 
 def returning(updates: Any, state: Any, initial: Any) -> optax.GradientTransformation:
     """A transformation that returns what it is told to."""
-    update: Any = lambda *_: (updates, state)
+
+    def update(*_: Any, **__: Any) -> Any:
+        return updates, state
+
     return optax.GradientTransformation(lambda params: initial, update)
 
 

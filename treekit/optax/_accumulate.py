@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 import jax
 import numpy as np
@@ -436,6 +436,14 @@ def apply_if_finite(
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
 
 
+@overload
+def conditionally_transform(
+    inner: TransformationLike, should_transform_fn: Callable[[Any], Any], forward_extra_args: Literal[False] = False
+) -> GradientTransformation[optax.ConditionallyTransformState]: ...
+@overload
+def conditionally_transform(
+    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool
+) -> GradientTransformation[optax.ConditionallyTransformState]: ...
 @described
 def conditionally_transform(
     inner: TransformationLike,
@@ -466,6 +474,14 @@ def conditionally_transform(
     return _run_conditionally(inner, should_transform_fn, forward_extra_args, optax.ConditionallyTransformState, _same)
 
 
+@overload
+def conditionally_mask(
+    inner: TransformationLike, should_transform_fn: Callable[[Any], Any], forward_extra_args: Literal[False] = False
+) -> GradientTransformation[optax.ConditionallyMaskState]: ...
+@overload
+def conditionally_mask(
+    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool
+) -> GradientTransformation[optax.ConditionallyMaskState]: ...
 @described
 def conditionally_mask(
     inner: TransformationLike,
