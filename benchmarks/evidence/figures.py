@@ -64,7 +64,7 @@ class Figure(NamedTuple):
 
 MADE = "Made by tests/optax_names.py"  # what a script has written
 NOT_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-MOST_LINES = 400  # of a module
+MOST_LINES = 400  # of code in a module
 
 
 def of_source(folder: Path = PACKAGE) -> Iterator[Figure]:
@@ -75,8 +75,8 @@ def of_source(folder: Path = PACKAGE) -> Iterator[Figure]:
         lines = Counter({name: code_lines(source) for name, source in sources.items() if name.startswith(start)})
         yield Figure(f"lines of code by hand in {title}", lines.total(), most_lines, note=shown(lines))
         yield Figure(f"files by hand in {title}", len(lines), most_files)
-    long = Counter({name: n for name, source in sources.items() if (n := len(source.splitlines())) > MOST_LINES})
-    yield Figure(f"modules above {MOST_LINES} lines", len(long), 0, note=shown(long))
+    long = Counter({name: n for name, source in sources.items() if (n := code_lines(source)) > MOST_LINES})
+    yield Figure(f"modules above {MOST_LINES} lines of code", len(long), 0, note=shown(long))
 
     arguments = [
         (name, ast.unparse(node.annotation).strip("'\""))

@@ -233,7 +233,7 @@ def read_signature(factory: Callable[..., Any]) -> Signature:
         pass
     try:
         signature = inspect.signature(factory, eval_str=True)
-    except Exception:  # a quoted annotation that only type checkers know says nothing
+    except Exception:  # a quoted annotation that only type checkers know does not say anything
         signature = inspect.signature(factory)
     read = signature, {name: Parameter.of(x) for name, x in signature.parameters.items()}
     with contextlib.suppress(TypeError):
