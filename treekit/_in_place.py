@@ -15,21 +15,55 @@ from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, PyTree
 
 
-def in_place(flag: Bool[Array, ""], f: Callable[..., Any], x: object) -> Any:
-    """Return `f(x)` if `flag` is true, else `x`, in the memory of `x`.
+def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
+    """Return `f(carry)` if `flag` is true, else `carry`, in the memory of `carry`, and differentiable.
 
     This is a loop that runs once or zero times: XLA updates the carry of a loop in place, and does not touch it if the
     loop runs zero times. That is so with JAX 0.10.2, on CPUs (tests/optax/test_cost.py), on TPU v5e and on H100
     (tests/accelerators/test_multi_steps.py, benchmarks/results/accelerators.md).
+
+    Args:
+        flag: a bool of shape ().
+        f: maps a tree of arrays to a tree of the same structure, shapes and dtypes.
+        carry: the tree.
     """
+    if is_known(flag):
+        return f(carry) if flag else carry
+    traced, consts = trace(f, carry)
 
-    def cond(carry: PyTree) -> Any:
-        return carry[0]
+    def by_cond(flag: Bool[Array, ""], carry: PyTree, consts: list[Any]) -> Any:
+        def run(carry: PyTree) -> Any:
+            return traced(carry, consts=consts)
 
-    def body(carry: PyTree) -> Any:
-        return jnp.zeros_like(flag), f(carry[1])
+        def wait(carry: PyTree) -> Any:
+            return carry
 
-    return lax.while_loop(cond, body, (flag, x))[1]
+        return lax.cond(flag, run, wait, carry)
+
+    if traced.jaxpr.effects:  # such as the debug print of a line search; derivative rules cannot have any
+        return by_cond(flag, carry, consts)
+
+    # Arrays that `f` closes over are arguments: JAX cannot differentiate closures of a custom_jvp function.
+    def by_loop(flag: Bool[Array, ""], carry: PyTree, consts: list[Any]) -> Any:
+        def is_due(state: PyTree) -> Any:
+            return state[0]
+
+        def body(state: PyTree) -> Any:
+            return jnp.zeros_like(flag), traced(state[1], consts=consts)
+
+        return lax.while_loop(is_due, body, (flag, carry))[1]
+
+    def derivative(primals: PyTree, tangents: PyTree) -> Any:  # a loop has no derivative in reverse mode
+        return untyped.jvp(by_cond, primals, tangents)
+
+    form = untyped.custom_jvp(by_loop)
+    form.defjvp(derivative)
+    return form(flag, carry, consts)
+
+
+def is_known(flag: object) -> bool:
+    """Whether the value of a flag is known, as it is outside of jit; one that is not a scalar is for JAX to reject."""
+    return not is_traced(flag) and jnp.shape(flag) == ()
 
 
 def run_in_place(
@@ -63,7 +97,7 @@ def run_in_place(
 
     # In reverse, since XLA assigns memory from the last result to the first: in their own order, some of them would
     # need new memory on CPUs if nothing is donated, as of JAX 0.10.2: tests/optax/test_cost.py.
-    state, reverse = in_place(should_step, body, (state, places[::-1]))
+    state, reverse = run_if(should_step, body, (state, places[::-1]))
     parts = [
         _part_jitted(should_step, place, None if u is None else u.dtype, x.dtype)
         for place, u, x in zip(reverse[::-1], like, acc, strict=True)
@@ -127,24 +161,3 @@ def trace(f: Callable[..., Any], *args: object) -> tuple[Traced, Any]:
     # As of JAX 0.12, a jaxpr contains its constants, and is made again without.
     jaxpr = jax.extend.core.ClosedJaxpr(closed, []) if closed.jaxpr is closed else closed.jaxpr
     return Traced(jaxpr, like), closed.consts
-
-
-def with_derivative_of(by_cond: Callable[..., Any], by_loop: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
-    """Return `by_loop` with the derivative of `by_cond`, since loops have no derivative in reverse mode.
-
-    Args:
-        by_cond: a differentiable function.
-        by_loop: a function with the same results.
-        traced: the function that both run. If it has effects, such as the debug print of a line search, `by_cond` is
-            returned, since derivative rules cannot have effects.
-    """
-    if traced.jaxpr.effects:
-        return by_cond
-
-    def derivative(primals: PyTree, tangents: PyTree) -> Any:
-        return untyped.jvp(by_cond, primals, tangents)
-
-    form = untyped.custom_jvp(by_loop)
-    form.defjvp(derivative)
-    out: Callable[..., Any] = form
-    return out

@@ -127,7 +127,7 @@ def check_shapes(like: PyTree, tree: PyTree, is_leaf: LeafPredicate | None = Non
     leaves, treedef = jtu.tree_flatten(like, is_leaf=is_leaf)
     for i, pair in enumerate(zip(leaves, *flatten_up_to_each(treedef, [tree]), strict=True)):
         want, have = map(_shape, pair)
-        if want is None or have is None or want == have or (broadcast and _can_be_broadcast(have, want)):
+        if want is None or have is None or want == have or (broadcast and can_be_broadcast(have, want)):
             continue
         raise ValueError(f"at {leaf_path_text(like, i, is_leaf)}: shape {have} for a leaf of shape {want}")
 
@@ -139,5 +139,5 @@ def _shape(x: object) -> tuple[int, ...] | None:
     return shape_of(x) if stands_for_array(x) else None
 
 
-def _can_be_broadcast(have: tuple[int, ...], want: tuple[int, ...]) -> bool:
+def can_be_broadcast(have: tuple[int, ...], want: tuple[int, ...]) -> bool:
     return len(have) <= len(want) and all(n in (1, m) for n, m in zip(have[::-1], want[::-1], strict=False))

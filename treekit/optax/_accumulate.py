@@ -1,6 +1,5 @@
 """Run a step or hold it: `MultiSteps`, `apply_if_finite`, `conditionally_transform`, `conditionally_mask`."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
@@ -16,10 +15,10 @@ from treekit._base.dtype import cast_like, dtype_of, issubdtype, promoted_dtype,
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_real_number, is_traced
-from treekit._base.types import OptState, Params, PyTree, PyTreeDef, TransformationLike, Updates
-from treekit._in_place import in_place, run_in_place, trace, with_derivative_of, zero_if
+from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._in_place import is_known, run_if, run_in_place, trace, zero_if
 from treekit.optax._boundary import at_boundary, normalize
-from treekit.optax._preserve import keep_state, keep_updates, preserve_dtypes
+from treekit.optax._preserve import preserve_dtypes
 from treekit.optax._transformation import Apply, Core, DeclaringCore, GradientTransformation, U, core_of, described
 
 if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
@@ -51,48 +50,6 @@ class WeightedMultiStepsState(NamedTuple):
     acc_grads: Any
     skip_state: Any = ()
     weight_sum: Any = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class _Position:
-    """The position of a step in a round.
-
-    Attributes:
-        mini_step: the number of earlier steps in the round.
-        gradient_step: the number of earlier rounds.
-        skip: whether the step is skipped.
-        skip_state: the state of the skip function.
-        is_last: whether the step ends the round.
-        weighted: whether steps have weights.
-        weight: the weight of the gradients, 0 if they are skipped; 1 without weights.
-        weight_sum: the sum of the weights in the round, this one included.
-        should_step: whether the inner transformation runs: at the end of a round in which there is something to step
-            with.
-    """
-
-    mini_step: Any
-    gradient_step: Any
-    skip: Any
-    skip_state: Any
-    is_last: Any
-    weighted: bool
-    weight: Any
-    weight_sum: Any
-    should_step: Any
-
-    def state(self, inner_state: OptState, acc: Updates) -> Any:
-        """Return the state after the step."""
-        next_step = jnp.where(self.is_last, 0, optax.safe_increment(self.mini_step))
-        state = optax.MultiStepsState(
-            mini_step=jnp.where(self.skip, self.mini_step, next_step),
-            gradient_step=jnp.where(self.should_step, optax.safe_increment(self.gradient_step), self.gradient_step),
-            inner_opt_state=inner_state,
-            acc_grads=acc,
-            skip_state=self.skip_state,
-        )
-        return (
-            WeightedMultiStepsState(*state, jnp.where(self.is_last, 0.0, self.weight_sum)) if self.weighted else state
-        )
 
 
 class MultiSteps(Generic[StepsState], _Base):
@@ -152,13 +109,13 @@ class MultiSteps(Generic[StepsState], _Base):
                 "of gradients is not an integer"
             )
         self._opt = normalize(opt)
-        self._inner = core_of(opt)
+        self._inner_init, self._inner_update = core_of(opt).init, preserve_dtypes(opt).update
         self._every_k = every_k_schedule
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
         self._accumulator_dtype = accumulator_dtype
         self._weighted = weighted
-        core = DeclaringCore(self._init, self._update, self._whole_step)
+        core = DeclaringCore(self._init, self._update, self._step)
         self._tx = at_boundary(core).described_as(lambda: f"MultiSteps({self._opt!r}, {every_k_schedule!r})")
 
     def __repr__(self) -> str:
@@ -213,49 +170,54 @@ class MultiSteps(Generic[StepsState], _Base):
     def _init(self, params: Params) -> Any:
         zero = jnp.zeros([], jnp.int32)
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
-        state = optax.MultiStepsState(zero, zero, self._inner.init(params), self._zero_accumulator(params), skip_state)
+        state = optax.MultiStepsState(zero, zero, self._inner_init(params), self._zero_accumulator(params), skip_state)
         return WeightedMultiStepsState(*state, jnp.zeros([], jnp.float32)) if self._weighted else state
 
     def _update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        at = self._position(updates, state, params, extra)
+        return self._step(updates, state, params, extra, None)
+
+    def _step(
+        self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply | None
+    ) -> tuple[Any, Any]:
+        """Return the updates and the new state; or, with `apply`, the new params instead of the updates.
+
+        The params then pass through the loop with the state, so that a step that only accumulates does not touch them.
+        """
+        weight, weight_sum, should_step, new_state = self._advance(updates, state, params, extra)
         leaves, treedef = jtu.tree_flatten(updates)
+        inner_state, acc = strengthen_all((state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
+        _check_shapes(leaves, acc, updates)
 
         def accumulate(acc: list[Any]) -> list[Any]:
-            return self._accumulate(at, leaves, acc)
+            return list(map(functools.partial(_accumulate_jitted, self._mean, weight, weight_sum), leaves, acc))
 
-        def inner_step(old: OptState, accumulated: list[Any]) -> tuple[list[Any], Any]:
-            grads = [x.astype(like.dtype) for like, x in zip(leaves, accumulated, strict=True)]
-            new_updates, new = self._inner.update(treedef.unflatten(grads), old, params, **extra)
-            return keep_updates(grads, treedef, params, new_updates), keep_state(old, params, new)  # for the loop
+        def inner_step(old: OptState, acc: list[Any], params: Params = params) -> tuple[Any, Any]:
+            grads = treedef.unflatten([x.astype(like.dtype) for like, x in zip(leaves, acc, strict=True)])
+            new_updates, new = self._inner_update(grads, old, params, **extra)
+            return treedef.flatten_up_to(new_updates), new
 
-        inner_state, acc = _strong_state(state, treedef)
-        _check_shapes(leaves, acc, updates)
-        news, inner_state, acc = _run_step_if(at.should_step, accumulate, inner_step, inner_state, acc)
-        return treedef.unflatten(news), at.state(inner_state, treedef.unflatten(acc))
+        if apply is None:
+            news, inner_state, acc = _run_step_if(should_step, accumulate, inner_step, inner_state, acc)
+            out = treedef.unflatten(news)
+        else:
 
-    def _whole_step(
-        self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply
-    ) -> tuple[Any, Any]:
-        """Pass the params through the loop with the state, so that a step that only accumulates does not touch them."""
-        at = self._position(updates, state, params, extra)
-        leaves, treedef = jtu.tree_flatten(updates)
+            def whole_step(carry: PyTree) -> Any:
+                params, old, acc = carry
+                new_updates, new = inner_step(old, acc, params)
+                params = apply(params, treedef.unflatten(new_updates))
+                return params, new, _clear(should_step, acc, treedef.flatten_up_to(params))
 
-        def run(carry: PyTree) -> Any:
-            params, inner_state, acc = carry
-            grads = [x.astype(like.dtype) for like, x in zip(leaves, acc, strict=True)]
-            news, new_inner = self._inner.update(treedef.unflatten(grads), inner_state, params, **extra)
-            new_inner = keep_state(inner_state, params, new_inner)
-            params = apply(params, treedef.unflatten(keep_updates(grads, treedef, params, news)))
-            return params, new_inner, _clear(at.should_step, acc, treedef.flatten_up_to(params))
+            out, inner_state, acc = run_if(should_step, whole_step, (params, inner_state, accumulate(acc)))
+        return out, new_state._replace(inner_opt_state=inner_state, acc_grads=treedef.unflatten(acc))
 
-        inner_state, acc = _strong_state(state, treedef)
-        _check_shapes(leaves, acc, updates)
-        carry = params, inner_state, self._accumulate(at, leaves, acc)
-        params, inner_state, acc = _run_if(at.should_step, run, carry)
-        return params, at.state(inner_state, treedef.unflatten(acc))
+    def _advance(self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> tuple[Any, ...]:
+        """Return how this step counts, and the state after it, without the inner state and the accumulator.
 
-    def _position(self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> _Position:
-        """Return where in a round this step is, and remove its weight from the extra arguments."""
+        Returns:
+            The weight of the gradients, 0 if they are skipped, and 1 without weights; the sum of the weights in the
+            round, this one included; whether the inner transformation runs, which it does at the end of a round in
+            which there is something to step with; and the new state.
+        """
         mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
         k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
         _check_k(k_steps)
@@ -268,12 +230,17 @@ class MultiSteps(Generic[StepsState], _Base):
         weight_sum = weight + (strengthen(state.weight_sum) if self._weighted else mini_step.astype(weight.dtype))
         if self._weighted:
             should_step = jnp.logical_and(is_last, weight_sum > 0)
-        return _Position(
-            mini_step, gradient_step, skip, skip_state, is_last, self._weighted, weight, weight_sum, should_step
+        next_step = jnp.where(is_last, 0, optax.safe_increment(mini_step))
+        new: Any = optax.MultiStepsState(
+            mini_step=jnp.where(skip, mini_step, next_step),
+            gradient_step=jnp.where(should_step, optax.safe_increment(gradient_step), gradient_step),
+            inner_opt_state=None,
+            acc_grads=None,
+            skip_state=skip_state,
         )
-
-    def _accumulate(self, at: _Position, leaves: list[Any], acc: list[Any]) -> list[Any]:
-        return list(map(functools.partial(_accumulate_jitted, self._mean, at.weight, at.weight_sum), leaves, acc))
+        if self._weighted:
+            new = WeightedMultiStepsState(*new, jnp.where(is_last, 0.0, weight_sum))
+        return weight, weight_sum, should_step, new
 
     def _skip(self, updates: Updates, gradient_step: Any, params: Params) -> tuple[Any, Any]:
         if self._should_skip is None:
@@ -344,12 +311,6 @@ def _clear(should_step: Bool[Array, ""], acc: list[Any], params: list[Any]) -> l
 def _zero_after(should_step: Bool[Array, ""], x: Shaped[Array, "..."], param: Array) -> Any:
     like = param if jnp.iscomplexobj(x) else jnp.real(param)
     return lax.select(should_step, jnp.zeros_like(x), like.astype(x.dtype))
-
-
-def _strong_state(state: OptState, treedef: PyTreeDef) -> tuple[Any, list[Any]]:
-    """Return the inner state and the accumulator's arrays, without weak types, which a loop does not carry."""
-    inner_state, acc = strengthen_all((state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
-    return inner_state, acc
 
 
 def _check_shapes(leaves: list[Any], acc: list[Any], updates: Updates) -> None:
@@ -556,56 +517,48 @@ def _run_step_if(
     Returns:
         The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
     """
-    if _is_known(should_step):
+    if is_known(should_step):
         acc = accumulate(acc)
         if should_step:
             return *inner_step(state, acc), _zeros(acc)
         return list(map(_zeros_at, untyped.eval_shape(inner_step, state, acc)[0], acc)), state, acc
 
-    # Arrays that these functions close over are arguments: JAX cannot differentiate closures of a custom_jvp function.
     add, add_consts = trace(accumulate, acc)
-    step, step_consts = trace(inner_step, state, acc)
+    step, consts = trace(inner_step, state, acc)
 
-    def by_cond(
-        should_step: Bool[Array, ""], state: OptState, acc: list[Any], add_consts: list[Any], step_consts: list[Any]
-    ) -> Any:
-        def run(state: OptState, acc: list[Any]) -> Any:
-            return *step(state, acc, consts=step_consts), _zeros(acc)
+    def summed(acc: list[Any]) -> Any:
+        return add(acc, consts=add_consts)
+
+    def run(state: OptState, acc: list[Any]) -> Any:
+        return step(state, acc, consts=consts)
+
+    if not _same_shapes(step.like[0], acc):
+
+        def now(state: OptState, acc: list[Any]) -> Any:
+            return *run(state, acc), _zeros(acc)
 
         def wait(state: OptState, acc: list[Any]) -> Any:
             return _zeros(step.like[0]), state, acc
 
-        return lax.cond(should_step, run, wait, state, add(acc, consts=add_consts))
+        return lax.cond(should_step, now, wait, state, summed(acc))
 
-    def by_loop(
-        should_step: Bool[Array, ""], state: OptState, acc: list[Any], add_consts: list[Any], step_consts: list[Any]
-    ) -> Any:
-        def now(acc: list[Any]) -> Any:
-            return add(acc, consts=add_consts)
+    def add_before(state: OptState, acc: list[Any]) -> Any:
+        return run_in_place(should_step, run, step.like[0], state, summed(acc))
 
-        def inner(state: OptState, acc: list[Any]) -> Any:
-            return step(state, acc, consts=step_consts)
+    def add_in_each(state: OptState, acc: list[Any]) -> Any:
+        # The step always runs here, but a second loop keeps XLA from adding again for each reader of the sum, such
+        # as a clip by norm, as of JAX 0.10.2: tests/accelerators/test_multi_steps.py.
+        def add_and_step(state: OptState, acc: list[Any]) -> Any:
+            return run(state, run_if(should_step, summed, acc))
 
-        def add_before(state: OptState, acc: list[Any]) -> Any:
-            return run_in_place(should_step, inner, step.like[0], state, now(acc))
+        updates, state, old_acc = run_in_place(should_step, add_and_step, step.like[0], state, acc)
+        return updates, state, [zero_if(should_step, x) for x in summed(old_acc)]
 
-        def add_in_each(state: OptState, acc: list[Any]) -> Any:
-            # The step always runs here, but a second loop keeps XLA from adding again for each reader of the sum, such
-            # as a clip by norm, as of JAX 0.10.2: tests/accelerators/test_multi_steps.py.
-            def add_and_step(state: OptState, acc: list[Any]) -> Any:
-                return inner(state, in_place(should_step, now, acc))
-
-            updates, state, old_acc = run_in_place(should_step, add_and_step, step.like[0], state, acc)
-            return updates, state, [zero_if(should_step, x) for x in now(old_acc)]
-
-        # On GPUs and TPUs, the sum is computed after the loop, where it is fused with the updates into one pass over
-        # memory, and again inside the loop: tests/accelerators/test_multi_steps.py, with JAX 0.10.2. CPUs make a pass
-        # for each operation, so they compute it once, before it: tests/optax/test_cost.py.
-        return lax.platform_dependent(state, acc, cpu=add_before, default=add_in_each)
-
-    form = with_derivative_of(by_cond, by_loop, step) if _same_shapes(step.like[0], acc) else by_cond
-    updates, new_state, new_acc = form(should_step, state, acc, add_consts, step_consts)
-    return updates, new_state, new_acc
+    # On GPUs and TPUs, the sum is computed after the loop, where it is fused with the updates into one pass over
+    # memory, and again inside the loop: tests/accelerators/test_multi_steps.py, with JAX 0.10.2. CPUs make a pass
+    # for each operation, so they compute it once, before it: tests/optax/test_cost.py.
+    updates, state, acc = lax.platform_dependent(state, acc, cpu=add_before, default=add_in_each)
+    return updates, state, acc
 
 
 def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., tuple[Any, Any]]:
@@ -635,7 +588,7 @@ def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., t
             pairs = zip(treedef.flatten_up_to(like), jtu.tree_leaves(updates), strict=True)
             return treedef.unflatten([None if to is None else cast_like(otherwise(x), to) for to, x in pairs])
 
-        if _is_known(flag):
+        if is_known(flag):
             return run(state) if flag else (others(untyped.eval_shape(run, state)[0]), state)
 
         # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
@@ -653,41 +606,9 @@ def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., t
     return update_if
 
 
-def _run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
-    """Return `f(carry)` if `flag` is true, else `carry`, in the memory of `carry`, and differentiable.
-
-    Args:
-        flag: a bool of shape ().
-        f: maps a tree of arrays to a tree of the same structure, shapes and dtypes.
-        carry: the tree.
-    """
-    if _is_known(flag):
-        return f(carry) if flag else carry
-    traced, consts = trace(f, carry)
-
-    def run(consts: list[Any], carry: PyTree) -> Any:
-        return traced(carry, consts=consts)
-
-    def wait(carry: PyTree) -> Any:
-        return carry
-
-    def by_cond(flag: Bool[Array, ""], carry: PyTree, consts: list[Any]) -> Any:
-        return lax.cond(flag, functools.partial(run, consts), wait, carry)
-
-    def by_loop(flag: Bool[Array, ""], carry: PyTree, consts: list[Any]) -> Any:
-        return in_place(flag, functools.partial(run, consts), carry)
-
-    return with_derivative_of(by_cond, by_loop, traced)(flag, carry, consts)
-
-
 def _zeros(like: PyTree) -> Any:
     """Make zeros for a tree of shapes, dtypes and, on a mesh with explicit axes, shardings."""
     return jtu.tree_map(jnp.zeros_like, like)
-
-
-def _is_known(flag: object) -> bool:
-    """Whether the value of a flag is known, as it is outside of jit; one that is not a scalar is for JAX to reject."""
-    return not is_traced(flag) and jnp.shape(flag) == ()
 
 
 def _zeros_at(like: Any, place: Array) -> Any:

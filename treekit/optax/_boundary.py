@@ -24,7 +24,6 @@ from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import (
     has_gradient,
     is_array_without_gradient,
-    is_inexact_array,
     is_inexact_parameter,
     is_parameter,
     is_truly_callable,
@@ -235,8 +234,8 @@ class Crossing:
         params = self._treedef.unflatten([x if keep else None for x, keep in covered])
         olds, treedef = jtu.tree_flatten(state)
         news = jtu.tree_leaves(new_state)
-        found = [(n, x.param, x) for n, x in enumerate(map_state(state, params)) if x.param is not None]
-        found = [(n, i, x) for n, i, x in found if missing[i]]
+        entries = enumerate(map_state(state, params))
+        found = [(n, x.param, x) for n, x in entries if x.param is not None and missing[x.param]]
         # A Python number never has a gradient. Without params, an array of shape () looks the same.
         leaves = [x if np.ndim(x) else None for x in self._covered] if self._params is None else self._params
         accumulated: dict[int, Any] = {}
@@ -273,7 +272,7 @@ class Crossing:
     def _check_left_out(self) -> None:
         params = self._covered if self._params is None else self._params
         for i, (keep, param, update) in enumerate(zip(self._keep, params, self._updates, strict=True)):
-            if _is_of_objects(param):
+            if isinstance(param, np.ndarray) and param.dtype == object:
                 raise TypeError(
                     f"the params have an array of Python objects at {self._path(i)}. Give it a numeric dtype, or leave "
                     "it out: treekit.filter(params, treekit.is_inexact_array)"
@@ -309,17 +308,10 @@ def _none_if_missing(update: object) -> Any:
 
 def _as_inexact(param: object) -> Any:
     """Return a number as an array, and an integer as an array of JAX's default float."""
-    if is_inexact_array(param):
-        return param  # the code below returns the same, but takes longer
     x = as_array(param)
     if issubdtype(dtype_of(x), jnp.inexact):  # dtype_of, since to NumPy and Equinox an array in bf16 is not inexact
         return x
     return cast_like(x, untyped.ShapeDtypeStruct((), promoted_dtype(x, 0.0)))
-
-
-def _is_of_objects(param: object) -> bool:
-    dtype: Any = getattr(param, "dtype", None)
-    return isinstance(param, np.ndarray) and dtype == np.dtype(object)
 
 
 def _covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: list[Any]) -> list[Any]:

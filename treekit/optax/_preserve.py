@@ -25,7 +25,8 @@ from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array, is_parameter, is_traced
 from treekit._base.tree import cast_each, is_none
-from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, TransformationLike, Updates
+from treekit._base.types import OptState, Params, PyTreeDef, TransformationLike, Updates
+from treekit._map import can_be_broadcast
 from treekit._tree_diff import tree_diff
 from treekit.optax._state_map import map_state
 from treekit.optax._transformation import core_of
@@ -55,34 +56,25 @@ def preserve_dtypes(tx: TransformationLike) -> optax.GradientTransformationExtra
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         new_updates, new_state = inner_update(updates, state, params, **extra)
-        leaves, treedef = jtu.tree_flatten(updates)
-        kept = keep_updates(leaves, treedef, params, new_updates)
-        return treedef.unflatten(kept), keep_state(state, params, new_state)
+        return _keep_updates(updates, params, new_updates), keep_state(state, params, new_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def keep_updates(leaves: list[Any], treedef: PyTreeDef, params: Params, new_updates: Updates) -> list[Any]:
-    """Return new updates, leaf by leaf, each in the wider dtype of its gradient and its param.
-
-    Args:
-        leaves: the gradients.
-        treedef: their structure.
-        params: the params, or None.
-        new_updates: what a transformation made of the gradients.
-    """
-    updates = treedef.unflatten(leaves)
+def _keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
+    """Return new updates, each in the wider dtype of its gradient and its param."""
+    leaves, treedef = jtu.tree_flatten(updates)
     news = _parts_of_updates(updates, treedef, new_updates)
-    if list(map(_shape, news)) != list(map(_shape, leaves)):
-        for i, (new, old) in enumerate(zip(news, leaves, strict=True)):  # one that is smaller is broadcast to its param
-            if new is not None and np.broadcast_shapes(_shape(new), _shape(old)) != _shape(old):
-                raise ValueError(
-                    f"update returned an array of shape {_shape(new)} at {leaf_path_text(updates, i)}, where the "
-                    f"gradient has shape {_shape(old)}"
-                )
+    for i, (new, old) in enumerate(zip(news, leaves, strict=True)):  # one that is smaller is broadcast to its param
+        have, want = _shape(new), _shape(old)
+        if new is not None and have != want and not can_be_broadcast(have, want):
+            raise ValueError(
+                f"update returned an array of shape {have} at {leaf_path_text(updates, i)}, where the gradient has "
+                f"shape {want}"
+            )
     if _mixes_complex(updates if params is None else params):
         news = list(map(_real_where_real, leaves, news))
-    return cast_each(news, _dtypes_of_updates(leaves, treedef, params), updates)
+    return treedef.unflatten(cast_each(news, jtu.tree_leaves(like_updates(updates, params)), updates))
 
 
 def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
@@ -120,8 +112,6 @@ def _like_of_state(old: object, new: object) -> Any:
     it was an int. A Python number that a user puts into the state, as in hyperparams["learning_rate"] = 0.1, does not
     state a dtype; traced, it is a weakly typed array.
     """
-    if isinstance(old, jax.Array) and not is_weak(old) and old.dtype == getattr(new, "dtype", None):
-        return old  # the code below returns the same, but takes longer
     becomes_float = issubdtype(dtype_of(old), jnp.integer) and issubdtype(dtype_of(new), jnp.floating)
     return old if is_array(old) and not is_weak(old) and not becomes_float else strengthen(new)
 
@@ -148,24 +138,13 @@ def like_updates(updates: Updates, params: Params) -> Any:
 
     An integer without a param has no such dtype: its update keeps the dtype that the transformation returns.
     """
-    leaves, treedef = jtu.tree_flatten(updates)
-    return treedef.unflatten(_dtypes_of_updates(leaves, treedef, params))
 
+    def like(*leaves: object) -> Any:
+        dtype = promoted_dtype(*leaves)
+        return untyped.ShapeDtypeStruct((), dtype) if issubdtype(dtype, jnp.inexact) else _ANY_DTYPE
 
-def _dtypes_of_updates(updates: list[Any], treedef: PyTreeDef, params: Params) -> list[Any]:
-    if params is None or jtu.tree_structure(params) != treedef:
-        dtypes = [promoted_dtype(x) for x in updates]
-        return [_of_dtype(dtype) if issubdtype(dtype, jnp.inexact) else _ANY_DTYPE for dtype in dtypes]
-    return list(map(_like, updates, jtu.tree_leaves(params)))
-
-
-def _like(update: HasDtype, param: HasDtype) -> Any:
-    return _of_dtype(param.dtype if update.dtype == param.dtype else promoted_dtype(update, param))
-
-
-@functools.cache
-def _of_dtype(dtype: object) -> Any:
-    return untyped.ShapeDtypeStruct((), dtype)
+    has_params = params is not None and jtu.tree_structure(params) == jtu.tree_structure(updates)
+    return jtu.tree_map(like, updates, *[params] * has_params)
 
 
 _ANY_DTYPE = object()
@@ -234,7 +213,11 @@ def _may_be_sharded(param: object) -> bool:
 def _shard_leaf_alike(x: Any, param: Any, make_false: Callable[[], Any]) -> Any:
     if not _has_shape_of(x, param):
         return x
-    return _constrain(x, param, make_false) if is_traced(x) or is_traced(param) else _put(x, param)
+    if is_traced(x) or is_traced(param):
+        return _constrain(x, param, make_false)
+    is_sharded = isinstance(x, jax.Array) and not x.sharding.is_fully_replicated
+    sharding = _sharding_like(x, param)
+    return x if is_sharded or sharding is None else untyped.device_put(x, sharding)
 
 
 def _has_shape_of(x: object, param: object) -> bool:
@@ -242,12 +225,6 @@ def _has_shape_of(x: object, param: object) -> bool:
     if not (is_array(x) and is_parameter(x) and is_parameter(param) and isinstance(param, jax.Array) and param.ndim):
         return False
     return x.shape[x.ndim - param.ndim :] == param.shape
-
-
-def _put(x: Any, param: Array) -> Any:
-    is_sharded = isinstance(x, jax.Array) and not x.sharding.is_fully_replicated
-    sharding = _sharding_like(x, param)
-    return x if is_sharded or sharding is None else untyped.device_put(x, sharding)
 
 
 def _on_mesh(replicated: NamedSharding, x: object) -> Any:

@@ -15,7 +15,6 @@ from treekit._base.dtype import as_array
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name, path_text
 from treekit._base.predicates import (
-    has_gradient,
     is_array,
     is_inexact_array,
     is_parameter,
@@ -76,7 +75,7 @@ def filtered(
     # Equinox's `closure_to_pytree`, which Optimistix applies to optimizers, would make a node of a predicate that a
     # function closes over. It does not open a partial.
     choose = _choose_inexact if filter_spec is is_inexact_array else functools.partial(choose_filtered, filter_spec)
-    return at_boundary(apply_to_selection(core_of(inner), choose))
+    return at_boundary(_apply_to_selection(core_of(inner), choose))
 
 
 @described
@@ -117,9 +116,11 @@ def masked(
     trains = core is not SET_TO_ZERO
 
     def choose(params: Params) -> LeafSelection:
-        return choose_masked(mask, trains, params)
+        chooses = _is_true if trains else None
+        prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=_is_bool, chooses=chooses, name="mask")
+        return LeafSelection(prefix_treedef, tuple(_keep_masked("mask", *m) for m in matches), pass_through=True)
 
-    return at_boundary(_select_masked(core, choose, mask_compatible_extra_args))
+    return at_boundary(_apply_to_selection(core, choose, mask_compatible_extra_args, in_masked_state=True))
 
 
 @described
@@ -154,6 +155,17 @@ def partition(
     >>> updates["w"], updates["b"]
     (Array([-1., -1.], dtype=float32), Array([0., 0.], dtype=float32))
     """
+    if not is_mapping(transforms):
+        raise TypeError(
+            f"transforms must map labels to transformations, {{'decay': tx, …}}, found {describe_value(transforms)}"
+        )
+    try:
+        sorted(transforms)
+    except TypeError:
+        raise TypeError(
+            f"the labels of transforms are the keys of a dict in the state, which JAX sorts, but it cannot sort "
+            f"{_names(transforms)}. Use strings, or an enum.StrEnum"
+        ) from None
     return _partition(transforms, _first, param_labels, mask_compatible_extra_args)
 
 
@@ -171,34 +183,32 @@ def _partition(
 
     The two are not bound together, since Equinox's `closure_to_pytree` compares what `init` and `update` close over.
     """
-    check_labels(transforms)
     cores = {key: core_of(tx) for key, tx in transforms.items()}
     frozen = frozenset(key for key, core in cores.items() if core is SET_TO_ZERO)
     inits = {key: core.init for key, core in cores.items()}  # `init` closes over these alone: see `at_boundary`
+    keys = frozenset(cores)
+
+    def groups_of(params: Params) -> dict[Any, LeafSelection]:
+        return choose_groups(keys, frozen, labels_of(spec, params), params)
 
     def init(params: Params) -> Any:
         if is_params_placeholder(params):
             inside = dict.fromkeys(inits, params)
         else:
-            groups = choose_groups(frozenset(inits), frozen, labels_of(spec, params), params)
-            inside = {key: selection.inside(params) for key, selection in groups.items()}
+            inside = {key: selection.inside(params) for key, selection in groups_of(params).items()}
         states = {key: optax.MaskedState(inits[key](inside[key])) for key in inits}
         return optax.transforms.PartitionState(states)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        given = updates if params is None else params
-        groups = choose_groups(frozenset(cores), frozen, labels_of(spec, given), given)
         states: dict[Any, Any] = {}
-        for key, selection in groups.items():
-            group = _select_masked(cores[key], functools.partial(_first, selection), any_shape)
-            updates, states[key] = group.update(updates, state.inner_states[key], params, **extra)
+        for key, selection in groups_of(updates if params is None else params).items():
+            inner_state = state.inner_states[key].inner_state
+            updates, new = _update_selection(cores[key], selection, any_shape, updates, inner_state, params, extra)
+            states[key] = optax.MaskedState(new)
         return updates, optax.transforms.PartitionState(states)
 
     def freezes_all(params: Params) -> bool:
-        groups = choose_groups(frozenset(cores), frozen, labels_of(spec, params), params)
-        inside = {key: selection.inside(params) for key, selection in groups.items()}
-        used = [key for key, tree in inside.items() if any(map(has_gradient, jtu.tree_leaves(tree)))]
-        return all(freezes(cores[key], inside[key]) for key in used)
+        return all(freezes(cores[key], group.inside(params)) for key, group in groups_of(params).items())
 
     return at_boundary(DeclaringCore(init, update, freezes=freezes_all))
 
@@ -270,14 +280,12 @@ class LeafSelection:
     Attributes:
         prefix_treedef: a prefix of the structure of the tree, whose leaves are selected or not.
         keep: one bool for each leaf of `prefix_treedef`.
-        placeholder: the placeholder for unselected leaves.
         pass_through: whether updates of unselected leaves are returned unchanged, as in `masked`; else they are None,
             which freezes the leaves.
     """
 
     prefix_treedef: Any
     keep: tuple[bool, ...]
-    placeholder: Any
     pass_through: bool
 
     def parts(self, tree: PyTree) -> list[Any]:
@@ -287,12 +295,12 @@ class LeafSelection:
     def inside(self, tree: PyTree) -> Any:
         """Return a tree like the params as the inner transformation sees it."""
         pairs = zip(self.keep, self.parts(tree), strict=True)
-        return self.prefix_treedef.unflatten([x if keep else self.placeholder for keep, x in pairs])
+        placeholder = optax.MaskedNode() if self.pass_through else None
+        return self.prefix_treedef.unflatten([x if keep else placeholder for keep, x in pairs])
 
     def outside(self, new: Updates, old: Updates) -> Any:
         """Return the updates, given those of the inner transformation and those it was called for."""
-        triples = zip(self.keep, self.parts(new), self.parts(old), strict=True)
-        return self.prefix_treedef.unflatten([x if k else y if self.pass_through else None for k, x, y in triples])
+        return self.restore(new, old) if self.pass_through else self.inside(new)
 
     def restore(self, inside_params: Params, params: Params) -> Any:
         """Undo `inside` for params: restore the whole params, with new values for selected leaves."""
@@ -300,54 +308,51 @@ class LeafSelection:
         return self.prefix_treedef.unflatten([x if keep else y for keep, x, y in triples])
 
 
-def apply_to_selection(
-    inner: Core,
-    choose: Callable[[Any], LeafSelection],
-    *,
-    any_shape: bool = False,
-    wrap: Callable[[Any], Any] = lambda state: state,
-    unwrap: Callable[[Any], Any] = lambda state: state,
+def _apply_to_selection(
+    inner: Core, choose: Callable[[Any], LeafSelection], any_shape: bool = False, in_masked_state: bool = False
 ) -> Core:
     """Run a core on the leaves that `choose` selects.
-
-    The same leaves are selected from params, updates and extra arguments that are like them. A function among the extra
-    arguments is called with the whole params when the core calls it with selected ones.
 
     Args:
         inner: the core.
         choose: maps the params, or the updates if params were not passed, to a selection.
         any_shape: whether extra arguments with the structure of params or updates are like them, whatever their shapes.
-        wrap: maps the inner state to the state.
-        unwrap: maps the state to the inner state.
+        in_masked_state: whether the state is an `optax.MaskedState`.
     """
-    inner_init, inner_update = inner
+    inner_init = inner.init
 
     def init(params: Params) -> Any:
-        if is_params_placeholder(params):  # a placeholder for any params
-            return wrap(inner_init(params))
-        return wrap(inner_init(choose(params).inside(params)))
+        state = inner_init(params if is_params_placeholder(params) else choose(params).inside(params))
+        return optax.MaskedState(state) if in_masked_state else state
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         selection = choose(updates if params is None else params)
-        inside, restore = selection.inside, selection.restore
-        inside_params = None if params is None else inside(params)
-        views = view_extra_args(extra, updates, params, inside_params, inside, restore, any_shape=any_shape)
-        new_updates, new_state = inner_update(inside(updates), unwrap(state), inside_params, **views)
-        return selection.outside(new_updates, updates), wrap(new_state)
+        inner_state = state.inner_state if in_masked_state else state
+        updates, new = _update_selection(inner, selection, any_shape, updates, inner_state, params, extra)
+        return updates, optax.MaskedState(new) if in_masked_state else new
 
     def freezes_all(params: Params) -> bool:
         selection = choose(params)
-        rest_is_frozen = all(selection.keep) or not selection.pass_through
-        return rest_is_frozen and (not any(selection.keep) or freezes(inner, selection.inside(params)))
+        return (all(selection.keep) or not selection.pass_through) and freezes(inner, selection.inside(params))
 
     return DeclaringCore(init, update, freezes=freezes_all)
 
 
-def _select_masked(core: Core, choose: Callable[[Any], LeafSelection], any_shape: bool) -> Core:
-    """Apply a core as Optax's masked does: with MaskedNode for other leaves, and a MaskedState."""
-    return apply_to_selection(
-        core, choose, any_shape=any_shape, wrap=optax.MaskedState, unwrap=lambda state: state.inner_state
-    )
+def _update_selection(
+    core: Core,
+    selection: LeafSelection,
+    any_shape: bool,
+    updates: Updates,
+    state: OptState,
+    params: Params,
+    extra: dict[str, Any],
+) -> tuple[Any, Any]:
+    """Update with a core that sees the selected leaves of updates and params, and of extra arguments like them."""
+    inside, restore = selection.inside, selection.restore
+    inside_params = None if params is None else inside(params)
+    views = view_extra_args(extra, updates, params, inside_params, inside, restore, any_shape=any_shape)
+    new_updates, new_state = core.update(inside(updates), state, inside_params, **views)
+    return selection.outside(new_updates, updates), new_state
 
 
 def is_spec_leaf(x: object) -> bool:
@@ -375,42 +380,18 @@ def choose_filtered(filter_spec: FilterSpec, params: Params) -> LeafSelection:
     kept = treedef.flatten_up_to(filter(originals, spec))
     keep = tuple(x is not None for x in kept)
     # A model of integers has no inexact leaves. Any other function was written to select some.
-    if leaves and not any(keep) and callable(filter_spec) and filter_spec is not is_inexact_array:
-        if jtu.all_leaves([filter_spec]):
-            raise ValueError(
-                "filter_spec selects no leaf, so nothing would be trained. It is a function, which is called with each "
-                "leaf: filtered(tx, lambda leaf: treekit.is_array(leaf) and leaf.ndim > 1). To decide by key path, "
-                "pass treekit.path_mask, or a tree of bools: filtered(tx, jax.tree_util.tree_map_with_path(f, params))."
-                " To freeze everything, pass False"
-            )
-    return LeafSelection(treedef, keep, None, pass_through=False)
+    is_predicate = filter_spec is not is_inexact_array and callable(filter_spec) and jtu.all_leaves([filter_spec])
+    if is_predicate and leaves and not any(keep):
+        raise ValueError(
+            "filter_spec selects no leaf, so nothing would be trained. It is a function, which is called with each "
+            "leaf: filtered(tx, lambda leaf: treekit.is_array(leaf) and leaf.ndim > 1). To decide by key path, "
+            "pass treekit.path_mask, or a tree of bools: filtered(tx, jax.tree_util.tree_map_with_path(f, params))."
+            " To freeze everything, pass False"
+        )
+    return LeafSelection(treedef, keep, pass_through=False)
 
 
 _choose_inexact = functools.partial(choose_filtered, is_inexact_array)  # one for all, so that Optimistix compiles once
-
-
-def choose_masked(mask: Mask, trains: bool, params: Params) -> LeafSelection:
-    """Select the leaves whose mask is True; `trains` says whether these are trained."""
-    chooses = _is_true if trains else None
-    prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=_is_bool, chooses=chooses, name="mask")
-    return LeafSelection(
-        prefix_treedef, tuple(_keep_masked("mask", *m) for m in matches), optax.MaskedNode(), pass_through=True
-    )
-
-
-def check_labels(transforms: Mapping[Any, object]) -> None:
-    """Raise a TypeError unless the labels can be the keys of a dict in a state, which JAX sorts."""
-    if not is_mapping(transforms):
-        raise TypeError(
-            f"transforms must map labels to transformations, {{'decay': tx, …}}, found {describe_value(transforms)}"
-        )
-    try:
-        sorted(transforms)
-    except TypeError:
-        raise TypeError(
-            f"the labels of transforms are the keys of a dict in the state, which JAX sorts, but it cannot sort "
-            f"{_names(transforms)}. Use strings, or an enum.StrEnum"
-        ) from None
 
 
 def choose_groups(
@@ -440,7 +421,7 @@ def choose_groups(
 
     def selection(key: object) -> LeafSelection:
         keep = (bool(label == key) if is_label(label) else not _holds_parameters(part) for _, label, part in matches)
-        return LeafSelection(prefix_treedef, tuple(keep), optax.MaskedNode(), pass_through=True)
+        return LeafSelection(prefix_treedef, tuple(keep), pass_through=True)
 
     return {key: selection(key) for key in keys}
 

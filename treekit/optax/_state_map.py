@@ -147,7 +147,8 @@ def _entries(x: object, path: KeyPath, field: tuple[str, str], params: _Params) 
             yield Entry((*path, *below), len(path), *field, i, role or "moment")
     elif is_codes(x) or jtu.all_leaves([x]):
         for below, leaf in flatten_with_path(x)[0]:
-            yield Entry((*path, *below), len(path), *field, None, role or _role_of_shared(leaf))
+            kind: Role = "count" if issubdtype(dtype_of(leaf), jnp.integer) else "other"
+            yield Entry((*path, *below), len(path), *field, None, role or kind)
     else:
         for key, child in children_of(x).items():
             is_field = isinstance(key, jax.tree_util.GetAttrKey) and not is_variable(x)
@@ -174,10 +175,6 @@ def _is_like_array(x: object, param: object) -> bool:
     shape, own = shape_of(param), shape_of(leaf) if jtu.all_leaves([leaf]) else None
     is_inexact = own is not None and (is_codes(x) or issubdtype(dtype_of(x), jnp.inexact))
     return is_inexact and (own == shape or bool(shape and own and own[-len(shape) :] == shape))
-
-
-def _role_of_shared(x: object) -> Role:
-    return "count" if issubdtype(dtype_of(x), jnp.integer) else "other"
 
 
 def leaves_by_param(x: object, numbered: PyTree) -> list[tuple[object, list[int]]] | None:

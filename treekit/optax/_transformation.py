@@ -25,7 +25,7 @@ from optax import GradientTransformationExtraArgs as _Base
 
 from treekit._base.describe import describe, describe_value
 from treekit._base.jax import jnp, jtu
-from treekit._base.predicates import is_array, is_array_without_gradient
+from treekit._base.predicates import has_gradient, is_array, is_array_without_gradient
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._path_mask import WHOLE_TREE
 
@@ -109,7 +109,9 @@ class DeclaringCore(optax.GradientTransformationExtraArgs):
 
 
 def freezes(core: Core, params: Params) -> bool:
-    """Whether a core declares that it trains none of these params."""
+    """Whether none of these params can have a gradient, or the core declares that it trains none of them."""
+    if not any(map(has_gradient, jtu.tree_leaves(params))):
+        return True
     return isinstance(core, DeclaringCore) and core.freezes is not None and core.freezes(params)
 
 
@@ -282,16 +284,15 @@ def showing(originals: _Originals, whole: Params, frozen: list[bool] | None) -> 
         whole: the user's params; the outermost ones count.
         frozen: which of their leaves are declared not to be trained, as `declared_frozen` returns it.
     """
-    is_outermost = WHOLE_TREE.get() is None
-    token = _originals.set({**_originals.get(), **originals} if originals else _originals.get())
-    outer = WHOLE_TREE.set(whole if is_outermost else WHOLE_TREE.get())
-    outer_frozen = FROZEN.set(frozen if is_outermost else FROZEN.get())
+    variables: list[tuple[ContextVar[Any], Any]] = [(_originals, {**_originals.get(), **originals})]
+    if WHOLE_TREE.get() is None:
+        variables += [(WHOLE_TREE, whole), (FROZEN, frozen)]
+    tokens = [(variable, variable.set(value)) for variable, value in variables]
     try:
         yield
     finally:
-        _originals.reset(token)
-        WHOLE_TREE.reset(outer)
-        FROZEN.reset(outer_frozen)
+        for variable, token in tokens:
+            variable.reset(token)
 
 
 def original(x: object) -> Any:
