@@ -239,7 +239,7 @@ class MultiSteps(Generic[StepsState], _Base):
             skip_state=skip_state,
         )
         if self._weighted:
-            new = WeightedMultiStepsState(*new, jnp.where(is_last, 0.0, weight_sum))
+            new = WeightedMultiStepsState(**new._asdict(), weight_sum=jnp.where(is_last, 0.0, weight_sum))
         return weight, weight_sum, should_step, new
 
     def _skip(self, updates: Updates, gradient_step: Any, params: Params) -> tuple[Any, Any]:
@@ -540,7 +540,8 @@ def _run_step_if(
         def wait(state: OptState, acc: list[Any]) -> Any:
             return _zeros(step.like[0]), state, acc
 
-        return lax.cond(should_step, now, wait, state, summed(acc))
+        updates, state, acc = lax.cond(should_step, now, wait, state, summed(acc))
+        return updates, state, acc
 
     def add_before(state: OptState, acc: list[Any]) -> Any:
         return run_in_place(should_step, run, step.like[0], state, summed(acc))

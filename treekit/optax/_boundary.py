@@ -272,7 +272,7 @@ class Crossing:
     def _check_left_out(self) -> None:
         params = self._covered if self._params is None else self._params
         for i, (keep, param, update) in enumerate(zip(self._keep, params, self._updates, strict=True)):
-            if isinstance(param, np.ndarray) and param.dtype == object:
+            if _is_of_objects(param):
                 raise TypeError(
                     f"the params have an array of Python objects at {self._path(i)}. Give it a numeric dtype, or leave "
                     "it out: treekit.filter(params, treekit.is_inexact_array)"
@@ -312,6 +312,11 @@ def _as_inexact(param: object) -> Any:
     if issubdtype(dtype_of(x), jnp.inexact):  # dtype_of, since to NumPy and Equinox an array in bf16 is not inexact
         return x
     return cast_like(x, untyped.ShapeDtypeStruct((), promoted_dtype(x, 0.0)))
+
+
+def _is_of_objects(param: object) -> bool:
+    dtype: Any = getattr(param, "dtype", None)
+    return isinstance(param, np.ndarray) and dtype == np.dtype(object)
 
 
 def _covered_leaves(state: OptState, given: Params, leaves: list[Any], updates: list[Any]) -> list[Any]:

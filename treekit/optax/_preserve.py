@@ -139,12 +139,18 @@ def like_updates(updates: Updates, params: Params) -> Any:
     An integer without a param has no such dtype: its update keeps the dtype that the transformation returns.
     """
 
-    def like(*leaves: object) -> Any:
-        dtype = promoted_dtype(*leaves)
-        return untyped.ShapeDtypeStruct((), dtype) if issubdtype(dtype, jnp.inexact) else _ANY_DTYPE
+    def like(*leaves: Any) -> Any:
+        dtypes = {x.dtype for x in leaves}
+        dtype = promoted_dtype(*leaves) if len(dtypes) > 1 else dtypes.pop()
+        return _of_dtype(dtype) if issubdtype(dtype, jnp.inexact) else _ANY_DTYPE
 
     has_params = params is not None and jtu.tree_structure(params) == jtu.tree_structure(updates)
     return jtu.tree_map(like, updates, *[params] * has_params)
+
+
+@functools.cache
+def _of_dtype(dtype: object) -> Any:
+    return untyped.ShapeDtypeStruct((), dtype)
 
 
 _ANY_DTYPE = object()
