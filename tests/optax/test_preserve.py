@@ -1,5 +1,6 @@
 """The second kernel: whatever a transformation returns, state and updates keep their dtypes and structure."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -248,3 +249,13 @@ def test_multi_steps_refuses_gradients_of_another_shape(jitted: bool) -> None:
     for shape in ((8, 4), (1, 4), (4,), ()):
         with pytest.raises(ValueError, match=r"gradient at b has shape .*, and its parameter \(2, 4\)"):
             update({"b": jnp.ones(shape)}, tx.init(params), params)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3), (1, 1, 3)])
+def test_an_update_that_does_not_fit_its_gradient_is_named(shape: tuple[int, ...]) -> None:
+    grads = {"a": jnp.ones(2), "b": jnp.ones(3)}
+    tx = preserve_dtypes(returning({"a": jnp.ones(2), "b": jnp.ones(shape)}, (), ()))
+    with pytest.raises(
+        ValueError, match=rf"of shape {re.escape(str(shape))} at b, where the gradient has shape \(3,\)"
+    ):
+        tx.update(grads, tx.init(grads), grads)

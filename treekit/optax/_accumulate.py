@@ -242,7 +242,7 @@ class MultiSteps(Generic[StepsState], _Base):
             new = WeightedMultiStepsState(**new._asdict(), weight_sum=jnp.where(is_last, 0.0, weight_sum))
         return weight, weight_sum, should_step, new
 
-    def _skip(self, updates: Updates, gradient_step: Any, params: Params) -> tuple[Any, Any]:
+    def _skip(self, updates: Updates, gradient_step: object, params: Params) -> tuple[Any, Any]:
         if self._should_skip is None:
             return jnp.array(False), ()
         skip, skip_state = self._should_skip(updates, gradient_step, params)

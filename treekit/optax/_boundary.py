@@ -24,6 +24,7 @@ from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import (
     has_gradient,
     is_array_without_gradient,
+    is_inexact_array,
     is_inexact_parameter,
     is_parameter,
     is_truly_callable,
@@ -308,6 +309,8 @@ def _none_if_missing(update: object) -> Any:
 
 def _as_inexact(param: object) -> Any:
     """Return a number as an array, and an integer as an array of JAX's default float."""
+    if is_inexact_array(param):
+        return param  # the code below returns the same, but takes longer
     x = as_array(param)
     if issubdtype(dtype_of(x), jnp.inexact):  # dtype_of, since to NumPy and Equinox an array in bf16 is not inexact
         return x

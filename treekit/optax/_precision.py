@@ -5,7 +5,7 @@ In which dtypes is state stored, how is it rounded, and what are its 8-bit codes
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
@@ -411,7 +411,7 @@ def _nested(own: str, inside: str) -> TypeError:
     )
 
 
-def _init_inside(init: Any, params: Params, own: str) -> Any:
+def _init_inside(init: Callable[[Any], Any], params: Params, own: str) -> Any:
     """Call the `init` inside; raise a TypeError if another `dtype_preserving`, named by `_OUTER`, called this one."""
     if outer := _OUTER.get():
         raise _nested(outer, own)

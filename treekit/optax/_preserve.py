@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array, is_parameter, is_traced
 from treekit._base.tree import cast_each, is_none
-from treekit._base.types import OptState, Params, PyTreeDef, TransformationLike, Updates
+from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, TransformationLike, Updates
 from treekit._map import can_be_broadcast
 from treekit._tree_diff import tree_diff
 from treekit.optax._state_map import map_state
@@ -65,9 +65,9 @@ def _keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any
     """Return new updates, each in the wider dtype of its gradient and its param."""
     leaves, treedef = jtu.tree_flatten(updates)
     news = _parts_of_updates(updates, treedef, new_updates)
-    for i, (new, old) in enumerate(zip(news, leaves, strict=True)):  # one that is smaller is broadcast to its param
-        have, want = _shape(new), _shape(old)
-        if new is not None and have != want and not can_be_broadcast(have, want):
+    shapes = zip(_shapes(news), _shapes(leaves), strict=True)
+    for i, (have, want) in enumerate(shapes):  # one that is smaller is broadcast to its param
+        if news[i] is not None and have != want and not can_be_broadcast(have, want):
             raise ValueError(
                 f"update returned an array of shape {have} at {leaf_path_text(updates, i)}, where the gradient has "
                 f"shape {want}"
@@ -85,7 +85,7 @@ def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
     """
     olds, treedef = jtu.tree_flatten(state)
     news, new_treedef = jtu.tree_flatten(new_state)
-    if treedef != new_treedef or list(map(_shape, olds)) != list(map(_shape, news)):
+    if treedef != new_treedef or _shapes(olds) != _shapes(news):
         raise TypeError(
             "update returned a state of another structure or with other shapes than it received, which scan and cond "
             f"reject.\nreceived | returned:\n{tree_diff(state, new_state, values=False)}"
@@ -139,7 +139,7 @@ def like_updates(updates: Updates, params: Params) -> Any:
     An integer without a param has no such dtype: its update keeps the dtype that the transformation returns.
     """
 
-    def like(*leaves: Any) -> Any:
+    def like(*leaves: HasDtype) -> Any:
         dtypes = {x.dtype for x in leaves}
         dtype = promoted_dtype(*leaves) if len(dtypes) > 1 else dtypes.pop()
         return _of_dtype(dtype) if issubdtype(dtype, jnp.inexact) else _ANY_DTYPE
@@ -156,10 +156,9 @@ def _of_dtype(dtype: object) -> Any:
 _ANY_DTYPE = object()
 
 
-def _shape(x: object) -> tuple[int, ...]:
-    """Return the shape of a leaf; the leaves of a state that have none are numbers."""
-    shape: tuple[int, ...] = getattr(x, "shape", ())  # faster than `shape_of`, and called for each leaf of a state
-    return shape
+def _shapes(leaves: Iterable[object]) -> list[tuple[int, ...]]:
+    """Return the shapes of leaves; those of a state that have none are numbers. Faster than `shape_of` for each."""
+    return [getattr(x, "shape", ()) for x in leaves]
 
 
 def _parts_of_updates(old: Updates, treedef: PyTreeDef, new: Updates) -> list[Any]:
