@@ -61,6 +61,7 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
             return param
         array, update = as_array(param), resolve_array(update)
         rounds = key is not None and is_narrow(array)
+        # To nearest too: after MultiSteps, or with state in 8 bits, XLA then moves fewer bytes (tests/accelerators).
         x, dx = widen((array, update)) if is_narrow(array) else (array, update)
         total = jnp.asarray(x, promoted_dtype(x, dx)) + jnp.asarray(dx, promoted_dtype(x, dx))
         if rounds and issubdtype(total.dtype, jnp.floating):
