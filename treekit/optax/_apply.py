@@ -1,4 +1,4 @@
-"""Apply updates, take whole steps, keep averages, and map over the params in a state."""
+"""Apply updates, take whole steps, average, and map over the params in a state."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload

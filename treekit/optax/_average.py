@@ -163,7 +163,7 @@ def get_ema(state: OptState, params: T) -> T:
             "the state has no average of the params: optax.chain(optimizer, optax.params_ema(0.999)) has one"
         )
     for path in found:
-        for node, _ in _way(state, path):
+        for node, _ in _ancestors(state, path):
             if isinstance(node, optax.contrib.SAMState):
                 raise ValueError(
                     f"params_ema is at {path_text(path)} of the state, inside sam, which does not give it the params "
@@ -220,7 +220,7 @@ def schedule_free_eval_params(state: OptState, params: T) -> T:
             f"{with_article(type(state).__name__)} without one"
         )
     for path in found:
-        for node, key in _way(state, path):
+        for node, key in _ancestors(state, path):
             if isinstance(node, _CHANGING):
                 raise ValueError(
                     f"schedule_free is at {path_text(path)} of the state, inside a transformation that changes its "
@@ -250,7 +250,7 @@ def _find(state: OptState, kind: type[Any]) -> dict[KeyPath, Any]:
     return {path: x for path, x in leaves if isinstance(x, kind)}
 
 
-def _way(state: OptState, path: KeyPath) -> list[tuple[Any, Any]]:
+def _ancestors(state: OptState, path: KeyPath) -> list[tuple[Any, Any]]:
     """Return the nodes above a part of a state, each with the key of its child."""
     nodes = [state]
     for key in path:

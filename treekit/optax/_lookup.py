@@ -42,7 +42,8 @@ from treekit.optax._transformation import (
     without_multi_steps,
 )
 
-# Wherever Optax has the function on the left, under any name, treekit has the one on the right.
+# Wherever Optax has the function on the left, under any name, treekit has the one on the right. `replace` adds those
+# that `__init__` imports.
 REPLACEMENTS: list[tuple[Any, Any]] = [
     (optax.inject_stateful_hyperparams, inject_hyperparams),
     (optax.tree.set, tree_set),

@@ -46,7 +46,7 @@ _WHY_NOT = {
     "average": "an average of the params, which needs float32 at least",
     "accumulator": "an accumulator of gradients, which needs float32 at least",
 }
-_SUMS = tuple(_WHY_NOT)  # roles of arrays that change by small amounts, or by few
+_NOT_BELOW_F32 = tuple(_WHY_NOT)  # roles of arrays that change by small amounts, or by few
 _FLOAT32 = untyped.ShapeDtypeStruct((), jnp.float32)
 
 
@@ -332,7 +332,7 @@ def _plan(state: OptState, state_dtype: StateDtype, params: Params) -> list[_Arr
 
 def _dtype_of_all(wanted: np.dtype[Any], entry: Entry, x: Any) -> Any:
     """Return the dtype in which a float is stored: numbers of shape () are not narrowed, as b2 = 0.999 is 1 in bf16."""
-    if entry.role in _SUMS and jnp.finfo(wanted).bits < 32:
+    if entry.role in _NOT_BELOW_F32 and jnp.finfo(wanted).bits < 32:
         return promoted_dtype(x, _FLOAT32)
     return x.dtype if x.shape == () and jnp.finfo(wanted).bits < jnp.finfo(x.dtype).bits else wanted
 
@@ -344,8 +344,8 @@ def _dtype_of_key(state_dtype: Mapping[Any, Any], key: Any, entry: Entry, x: Any
     if not is_code_dtype(wanted):
         if is_complex:
             return x.dtype if jnp.finfo(x.dtype).bits <= jnp.finfo(wanted).bits else None
-        return None if entry.role in _SUMS and jnp.finfo(wanted).bits < 32 else wanted
-    if is_complex or entry.role in (*_SUMS, "params", "hyperparameter"):
+        return None if entry.role in _NOT_BELOW_F32 and jnp.finfo(wanted).bits < 32 else wanted
+    if is_complex or entry.role in (*_NOT_BELOW_F32, "params", "hyperparameter"):
         return None
     what = f"state_dtype[{key!r}] is {wanted}, and the accumulator {entry.field!r}"
     if entry.is_never_negative is None:

@@ -191,6 +191,7 @@ def leaves_by_param(x: object, numbered: PyTree) -> list[tuple[object, list[int]
         One pair for each array, also one in `Codes`, and each placeholder of `x`; None if `x` does not have the
         structure of the params.
     """
+    # Needed, since a placeholder may stand for several params: a None in any field would match all of them.
     if type(x) is not type(numbered) and not isinstance(numbered, int):
         return None
     leaves, treedef = jtu.tree_flatten(x, is_leaf=_is_placeholder_or_codes)
@@ -221,5 +222,6 @@ def is_params_placeholder(params: Params) -> bool:
     return type(params) is type(_PLACEHOLDER[0])
 
 
+# Optax calls its first argument, as it would an init, with its placeholder: `append` keeps it.
 _PLACEHOLDER: list[Any] = []
 optax.tree_map_params(_PLACEHOLDER.append, jtu.tree_leaves, None)
