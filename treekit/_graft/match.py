@@ -47,27 +47,25 @@ def _match_states(
 ) -> None:
     """Match the arrays of parameters, such as moments, first; the rest of a state, such as its count, follows them."""
     new_at, old_at = _by_place(leaf for leaf in new if leaf not in found), _by_place(old)
-    params: dict[object, set[str]] = defaultdict(set)  # of each state, and of each group of new states
-    for leaf in filter(_is_param, new):
-        params[leaf.state].add(leaf.below)
-        params[_group(leaf)].add(leaf.below)
-    for source in filter(_is_param, old):
-        params[source.state].add(source.below)
-    numbers: dict[frozenset[str], int] = {}
-    kinds = {key: numbers.setdefault(frozenset(names), len(numbers)) for key, names in params.items()}
-    have_params = {_keys(x) for x in filter(_is_param, old)}
+    params = [leaf for leaf in new if _is_param(leaf)]
+    with_params: set[object] = {x for leaf in params for x in (leaf.state, _group(leaf))}  # states, and groups of them
+    old_with_params = {_keys(x) for x in old if _is_param(x)}
     sources: dict[object, set[State | None]] = defaultdict(set)  # of their moments
     moved: set[object] = set()  # groups whose moments have other names
-    for leaf in sorted(new, key=_is_param, reverse=True):
+
+    def order(leaf: Leaf) -> tuple[bool, int]:  # those with one candidate show whether a group has moved
+        return not _is_param(leaf), len(old_at.get(leaf.place, ()))
+
+    for leaf in sorted(new, key=order):
         if leaf not in found:
             rivals, candidates = new_at[leaf.place], old_at.get(leaf.place, [])
-            if _is_param(leaf) or _group(leaf) not in kinds or _keys(leaf) not in have_params:
+            if _is_param(leaf) or _group(leaf) not in with_params or _keys(leaf) not in old_with_params:
                 # Those with its label if both trees have that; else those with labels that only one tree has.
                 ours, theirs = set(map(_labels, rivals)), set(map(_labels, candidates))
                 labels = {_labels(leaf)} if _labels(leaf) in ours & theirs else ours ^ theirs
                 rivals = [x for x in rivals if _labels(x) in labels]
                 candidates = [x for x in candidates if _labels(x) in labels]
-            elif leaf.state in kinds:
+            elif leaf.state in with_params:
                 rivals, candidates = [leaf], [x for x in candidates if x.state in sources[leaf.state]]
             else:  # a schedule's count follows the moments next to it
                 labels = {state.labels for state in sources[_group(leaf)] if state}
@@ -76,7 +74,7 @@ def _match_states(
             if leaf.below.startswith("hyperparams"):  # a group with a new label has its own
                 candidates = [x for x in candidates if _labels(x) == _labels(leaf)]
             if candidates:
-                by_name = None if _group(leaf) in moved else kinds
+                by_name = _group(leaf) not in moved
                 found[leaf] = candidates if leaf in fresh else _decide(leaf, rivals, candidates, fresh, by_name)
         if _is_param(leaf):
             for source in found.get(leaf, ()):
@@ -86,22 +84,12 @@ def _match_states(
 
 
 def _decide(
-    leaf: Leaf,
-    rivals: Sequence[Leaf],
-    candidates: list[Source],
-    fresh: Container[Leaf],
-    kinds: Mapping[object, int] | None,
+    leaf: Leaf, rivals: Sequence[Leaf], candidates: list[Source], fresh: Container[Leaf], by_name: bool
 ) -> list[Source]:
-    """Return the source of a leaf: the only one, or that of its name, or several whose values are equal.
-
-    States with the same parameters are of one kind. Without `kinds`, names do not decide.
-    """
+    """Return the source of a leaf: that of its name, if names decide, or the only one, or several of equal values."""
     named = {x.name: x for x in candidates}
-    if kinds is not None and len(rivals) == len(candidates) and all(x.name in named for x in rivals):
-        # States that were swapped have each other's names; that their parameters differ shows it.
-        pairs = [(kinds.get(x.state), kinds.get(named[x.name].state)) for x in rivals]
-        if len(set(pairs)) == 1 or all(mine == its for mine, its in pairs):
-            return [named[leaf.name]]
+    if by_name and len(rivals) == len(candidates) and all(x.name in named for x in rivals):
+        return [named[leaf.name]]
     is_counter = np.ndim(leaf.value) == 0 and not issubdtype(dtype_of(leaf.value), jnp.inexact)
     are_enough = is_counter or sum(x not in fresh for x in rivals) <= len(candidates)
     if are_enough and (len(candidates) == 1 or (not _is_param(leaf) and _have_same_values(candidates))):
