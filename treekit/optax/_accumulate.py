@@ -594,6 +594,14 @@ def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., t
 
         # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
         traced, consts = trace(run, state)
+        if any(map(_is_of_multi_steps, jtu.tree_leaves(state, is_leaf=_is_of_multi_steps))):
+            # Around a loop, a branch would copy the whole state twice on GPUs, as of JAX 0.10.2; without one, a branch
+            # moves less: benchmarks/results/accelerators.md.
+            def run_carry(carry: PyTree) -> Any:
+                return traced(carry[1], consts=consts)
+
+            new_updates, new_state = run_if(flag, run_carry, (others(traced.like[0]), state))
+            return new_updates, new_state
 
         def run_traced(state: OptState, consts: list[Any]) -> Any:
             return traced(state, consts=consts)
@@ -605,6 +613,10 @@ def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., t
         return new_updates, new_state
 
     return update_if
+
+
+def _is_of_multi_steps(x: object) -> bool:
+    return isinstance(x, (optax.MultiStepsState, WeightedMultiStepsState))
 
 
 def _zeros(like: PyTree) -> Any:
