@@ -4,7 +4,6 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,24 +13,6 @@ from hypothesis import strategies as st
 from tests.node.ways import Holder, Made, hold
 from tests.trees import Point
 from treekit import node
-
-CONTAINERS: dict[str, Any] = {
-    "dict": {"a": 1},
-    "list": [1, 2],
-    "set": {1, 2},
-    "ordered": OrderedDict(b=1, a=2),
-    "defaultdict": defaultdict(list, a=[1]),
-    "deque": deque([1, 2], maxlen=2),
-    "namedtuple": Point([1], 2),
-    "tuple": ([1], 2),
-    "nested": {"a": [({"b": [1]},)]},
-}
-
-
-def containers_in(x: Any) -> list[Any]:
-    """Every mutable container in x."""
-    inner = x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple, set, deque)) else ()
-    return [x] * isinstance(x, (dict, list, set, deque)) + [z for y in inner for z in containers_in(y)]
 
 
 @node
@@ -52,15 +33,19 @@ CREATE: dict[str, Callable[..., Any]] = {
 each_creation = pytest.mark.parametrize("create", CREATE.values(), ids=CREATE)
 
 
+def containers_in(x: Any) -> list[Any]:
+    """Every mutable container in x."""
+    inner = x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple, set, deque)) else ()
+    return [x] * isinstance(x, (dict, list, set, deque)) + [z for y in inner for z in containers_in(y)]
+
+
 @each_creation
-@pytest.mark.parametrize("given", CONTAINERS.values(), ids=CONTAINERS)
-def test_containers_are_copied_with_type_and_sharing(create: Callable[..., Any], given: Any) -> None:
+def test_containers_are_copied_and_stay_shared(create: Callable[..., Any]) -> None:
+    given: Any = [{"a": ({1, 2}, OrderedDict(b=[1]))}, Point([1], 2), deque([1, 2], maxlen=2), defaultdict(list, a=[1])]
     held = create(given, given)
-    assert held.x == given and type(held.x) is type(given)
-    assert held.x is held.y
+    assert held.x == given and held.x is held.y
     assert not {id(c) for c in containers_in(given)} & {id(c) for c in containers_in(held.x)}
-    assert getattr(held.x, "maxlen", None) == getattr(given, "maxlen", None)
-    assert getattr(held.x, "default_factory", None) == getattr(given, "default_factory", None)
+    assert held.x[2].maxlen == 2 and held.x[3].default_factory is list
 
 
 KINDS: tuple[Callable[[list[Any]], Any], ...] = (
@@ -112,20 +97,11 @@ def test_what_is_not_a_plain_container_is_passed_as_it_is(create: Callable[..., 
         assert create(given).x is given
 
 
-@pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: (x, []), lambda x: {"k": (x,)}, lambda x: Point(1, [x])])
-def test_containers_may_be_nested_as_deeply_as_jax_allows(wrap: Callable[[Any], Any]) -> None:
-    given: Any = 1.0
-    for _ in range(400):
-        given = wrap(given)
-    deep = Holder(given)
-    assert jax.tree.leaves(deep) == jax.tree.leaves(given) and deep.x is not given
-
-
 def test_containers_that_jax_cannot_flatten_are_copied_too() -> None:
-    deep: Any = []
-    for _ in range(10_000):
-        deep = [deep]
-    Holder(deep)
+    deep: Any = 1.0
+    for _ in range(3_000):
+        deep = [({"k": Point(1, deep)}, [])]
+    assert Holder(deep).x is not deep
     cycle: list[Any] = [1]
     cycle.append((cycle,))
     for held in (Holder(cycle).x, Holder(cycle[1]).x[0]):

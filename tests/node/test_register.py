@@ -1,22 +1,27 @@
-"""register_node: an existing class becomes a node, and keeps its code and its mutability."""
+"""What can become a node: any class written in Python that is not one yet. Others are left as they were."""
 
+import abc
 import dataclasses
 import inspect
-from typing import Any
+import typing
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import pytest
 
-from tests.node.ways import Data, Made, Plain, Slotted, WithSlots, parts
-from treekit import register_node
+from tests.node.ways import Data, Made, Mutable, Slotted, Way, WithSlots, every_way, parts
+from treekit import node, register_node
 
 
-def test_register_node_of_a_class_without_fields_and_without_a_dict() -> None:
-    class Nothing:
-        __slots__ = ()
-
-    assert register_node(Nothing, data_fields=(), meta_fields=()) is Nothing
-    assert type(jax.tree.map(lambda v: v, Nothing())) is Nothing
+@every_way
+def test_registering_twice_is_an_error_and_changes_nothing(way: Way) -> None:
+    before = dict(vars(way.cls))
+    for register in (node, register_node, lambda cls: register_node(cls, ["weight"], ["bias", "name"])):
+        with pytest.raises(TypeError, match=f"{way.cls.__name__} is a pytree node already, registered with treekit"):
+            register(way.cls)
+    assert dict(vars(way.cls)) == before
+    assert jax.tree.leaves(way.cls(1, 2, "a")) == [2, 2]
 
 
 @dataclasses.dataclass
@@ -26,7 +31,7 @@ class Wheel:
 
 
 @jax.tree_util.register_pytree_node_class
-class Unfinished:
+class ByHand:
     size: int
 
     def tree_flatten(self) -> Any:
@@ -37,10 +42,42 @@ class Unfinished:
         return cls()
 
 
+class AbstractByHand(abc.ABC):
+    @abc.abstractmethod
+    def f(self) -> None: ...
+
+
+untyped_tree_util: Any = jax.tree_util
+untyped_tree_util.register_pytree_node(AbstractByHand, lambda x: ((), None), lambda *_: None)
+
+
+class Named(NamedTuple):
+    x: int
+
+
 class WithProperty:
-    @property
-    def x(self) -> int:
-        return 1
+    x: Any = property(lambda self: 1)
+
+
+class SlottedField(WithSlots):
+    x: int
+
+
+class SetsItself:
+    x: int
+    __setattr__ = object.__setattr__
+
+
+class Guards(type):
+    """A metaclass that refuses a mark."""
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        if name == "__treekit_static__":
+            raise TypeError("not here")
+        super().__setattr__(name, value)
+
+
+class Guarded(metaclass=Guards): ...
 
 
 class Empty: ...
@@ -49,53 +86,76 @@ class Empty: ...
 class Sub(Made): ...
 
 
-@pytest.mark.parametrize(
-    "cls, data, meta, message",
-    [
-        (Empty, "ab", [], "Empty: data_fields must be a list of attribute names, found 'ab'"),
-        (Empty, ["a"], None, "Empty: meta_fields must be a list of attribute names, found None"),
-        (Empty, None, None, "Empty: data_fields must be a list .*only a dataclass needs neither"),
-        (Empty, ["a", "a"], [], "Empty: a occurs twice"),
-        (Empty, ["a"], ["b", "a"], "Empty: a occurs twice"),
-        (Empty, ["a b"], [], "field 'a b' of Empty is not a valid attribute name"),
-        (Empty, ["class"], [], "field 'class' of Empty is not a valid attribute name"),
-        (Wheel, ["size"], [], "Wheel: spokes is in neither"),
-        (WithProperty, ["x"], [], "field 'x' of WithProperty is a property"),
-        (WithSlots, ["x", "y"], [], "field 'y' of WithSlots is not one of its __slots__"),
-        (Sub, ["weight"], [], "Sub extends the node Made: decorate it with @node"),
-    ],
-)
-def test_register_node_refuses_and_registers_nothing(cls: type[Any], data: Any, meta: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        register_node(cls, data, meta)
-    with pytest.raises(TypeError, match=message):
-        register_node(data_fields=data, meta_fields=meta)(cls)
-    blank = object.__new__(cls)
-    assert jax.tree_util.all_leaves([blank])
-    assert not [name for name in vars(cls) if "treekit" in name]
+NODE: list[tuple[type[Any], str]] = [
+    (ByHand, "ByHand is a pytree node already, registered with JAX"),
+    (AbstractByHand, "AbstractByHand is a pytree node already, registered with JAX"),
+    (Named, "Named cannot be a node: it extends a class written in C"),
+    (WithSlots, "WithSlots has __slots__.* use register_node"),
+    (SlottedField, "field 'x' of SlottedField is one of its __slots__.*use register_node"),
+    (SetsItself, "Cannot overwrite attribute __setattr__"),
+    (Guarded, "not here"),
+]
+REGISTER: list[tuple[type[Any], Any, Any, str]] = [
+    (ByHand, [], [], "ByHand is a pytree node already, registered with JAX"),
+    (AbstractByHand, [], [], "AbstractByHand is a pytree node already, registered with JAX"),
+    (Guarded, [], [], "not here"),
+    (Empty, "ab", [], "Empty: data_fields must be a list of attribute names, found 'ab'"),
+    (Empty, ["a"], None, "Empty: meta_fields must be a list of attribute names, found None"),
+    (Empty, None, None, "Empty: data_fields must be a list .*only a dataclass needs neither"),
+    (Empty, ["a"], ["b", "a"], "Empty: a occurs twice"),
+    (Empty, ["a b"], [], "field 'a b' of Empty is not a valid attribute name"),
+    (Empty, ["class"], [], "field 'class' of Empty is not a valid attribute name"),
+    (Wheel, ["size"], [], "Wheel: spokes is in neither"),
+    (WithProperty, ["x"], [], "field 'x' of WithProperty is a property"),
+    (WithSlots, ["x", "y"], [], "field 'y' of WithSlots is not one of its __slots__"),
+    (Sub, ["weight"], [], "Sub extends the node Made: decorate it with @node"),
+]
+registering: list[Any] = [pytest.param(cls, node, message) for cls, message in NODE]
+for cls, data, meta, message in REGISTER:
+    registering.append(pytest.param(cls, lambda cls, data=data, meta=meta: register_node(cls, data, meta), message))
 
 
-def test_register_node_wants_names() -> None:
+@pytest.mark.parametrize("cls, register, message", registering)
+def test_a_class_that_cannot_be_a_node_is_left_as_it_was(
+    cls: type[Any], register: Callable[[type[Any]], object], message: str
+) -> None:
+    before = dict(vars(cls))
+    for _ in range(2):
+        with pytest.raises(TypeError, match=message):
+            register(cls)
+        assert dict(vars(cls)) == before
+
+
+def test_register_node_wants_a_class_and_names() -> None:
+    with pytest.raises(TypeError, match="only a class can become a node, found 3"):
+        node(typing.cast(Any, 3))
     register = inspect.unwrap(register_node)  # beartype would be the first to say so
     with pytest.raises(TypeError, match=r"Empty: data_fields must be a list of attribute names, found \[1\]"):
         register(Empty, [1], [])
 
 
-@pytest.mark.parametrize("way", [Plain, Slotted, Data])
-def test_what_registered_classes_lack_is_told_when_they_are_flattened(way: type[Any]) -> None:
-    x, y = way(1, 2, "a"), way(1, 2, "a")
+def test_register_node_of_a_class_without_fields_and_without_a_dict() -> None:
+    class Nothing:
+        __slots__ = ()
+
+    assert register_node(Nothing, data_fields=(), meta_fields=()) is Nothing
+    assert type(jax.tree.map(lambda v: v, Nothing())) is Nothing
+
+
+@pytest.mark.parametrize("cls", [Mutable, Slotted, Data])
+def test_what_registered_classes_lack_is_told_when_they_are_flattened(cls: type[Any]) -> None:
+    x, y = cls(1, 2, "a"), cls(1, 2, "a")
     del x.bias
-    with pytest.raises(TypeError, match=f"{way.__name__}.bias is not set"):
+    with pytest.raises(TypeError, match=f"{cls.__name__}.bias is not set"):
         jax.tree.leaves(x)
-    for name, found in (({}, "dict"), (object.__new__(Wheel), "Wheel")):
-        y.name = name
-        with pytest.raises(TypeError, match=f"{way.__name__}.name is static, .* {found}, is not hashable"):
-            jax.tree.leaves(y)
-    y.name = Unfinished()
-    with pytest.raises(AttributeError, match="'Unfinished' object has no attribute 'size'"):
+    y.name = {}
+    with pytest.raises(TypeError, match=f"{cls.__name__}.name is static, .* dict, is not hashable"):
+        jax.tree.leaves(y)
+    y.name = ByHand()
+    with pytest.raises(AttributeError, match="'ByHand' object has no attribute 'size'"):
         jax.tree.leaves(y)
     y.name, y.weight = "b", 7
-    if way is not Slotted:
+    if cls is not Slotted:
         y.cached = 8
     rebuilt = jax.tree.map(lambda v: v, y)
     rebuilt.weight = 9
