@@ -1,24 +1,22 @@
 """Nodes, types and values that several of these tests use."""
 
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NewType, Protocol, TypedDict, TypeVar
 
 import beartype
-import flax.linen
-import flax.struct
 import jax
 import jax.numpy as jnp
 import pytest
-from jaxtyping import Array, Float, jaxtyped
+from jaxtyping import Array, Float, TypeCheckError, jaxtyped
 from typing_extensions import TypeAliasType
 
 import treekit as tk
 from treekit import check_types
 
 T = TypeVar("T")
-untyped_field: Any = flax.struct.field
 Small = TypeVar("Small", bound=float)
 Some = TypeVar("Some", int, str)
 Later = TypeVar("Later", bound="Linear")
@@ -66,6 +64,15 @@ def refused(tree: Any) -> str:
     with pytest.raises(TypeError, match="what") as caught:
         check_types(tree)
     return str(caught.value)
+
+
+def blamed(function: Callable[..., Any], *args: Any) -> tuple[str, str]:
+    """The parameter that the error of a checked call names, or "the return value", and what is wrong with it."""
+    with pytest.raises(TypeCheckError, match=r"parameter '|the return value") as caught:
+        function(*args)
+    found = re.search(r"parameter '(\w+)'|the return value", str(caught.value))
+    why: Any = caught.value.__cause__
+    return (found[1] or found[0]) if found else "", str(why.__cause__ if why else "")
 
 
 class Pair(Generic[T]): ...

@@ -1,8 +1,8 @@
 """check_types: what each annotation says of a field's value."""
 
 import types
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import equinox as eqx
@@ -11,12 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jaxtyping import Array, Bool, Float, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PyTree
 
 import treekit as tk
 from tests.check_types.nodes import (
     FIVE,
-    KEY,
     NO_VALUE,
     ONES,
     Ask,
@@ -45,20 +44,11 @@ from treekit import check_types
 
 CASES: dict[str, tuple[Any, Any, Any]] = {
     "array": (F, ONES, jnp.arange(2)),
-    "NumPy is not JAX": (F, ONES, np.ones(2, np.float32)),
-    "NumPy": (Float[np.ndarray, "n"], np.ones(2), ONES),
-    "flags": (Bool[Array, "..."], jnp.ones(3, bool), ONES),
-    "key": (Key[Array, ""], KEY, ONES),
-    "either sort of key": (PRNGKeyArray, jax.random.PRNGKey(0), jnp.ones(2, int)),
     "jax.Array": (jax.Array, ONES, 1.0),
-    "jaxtyping's Array": (Array, ONES, [1.0]),
-    "fixed size": (Float[Array, "2"], ONES, FIVE),
     "int": (int, 3, 3.0),
-    "float": (float, 3.0, "3"),
     "an int is a float": (float, 3, 3j),
     "NumPy's float": (float, np.float32(3), np.complex64(3)),
     "bool": (bool, True, 1),
-    "str": (str, "a", 1),
     "None": (None, None, 0),
     "Any": (Any, ONES, NO_VALUE),
     "object": (object, ONES, NO_VALUE),
@@ -71,35 +61,29 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "alias with an argument": (Twice[int], (1, 2), (1, "2")),
     "recursive alias": (Recursive, [1.0, [2.0]], "a"),
     "callable": (Callable[[int], str], str, "str"),
-    "class": (type, int, 3),
     "class of": (type[int], bool, str),
     "class of a union": (type[int | str], bool, float),
     "class of a generic class": (type[Pair[int]], Pair, int),
     "class of a protocol that cannot be asked": (type[Ask], int, "int"),
     "list": (list[int], [1, 2], [1, "2"]),
-    "plain list": (list, [1, "a"], (1,)),
     "tuple": (tuple[int, str], (1, "a"), (1, 2)),
     "tuple of another length": (tuple[int, str], (1, "a"), (1,)),
     "tuple of any length": (tuple[int, ...], (1, 2, 3), (1, "a")),
     "tuple of any types": (old.Tuple[Ts], (1, "a"), 1),
     "a tuple in a tuple": (tuple[int, *tuple[str, ...]], (1, "a", "b"), 1),
     "dict": (dict[str, int], {"a": 1}, {"a": "1"}),
-    "mapping": (Mapping[str, F], {"a": ONES, "b": ONES}, {"a": ONES, "b": FIVE}),
     "default": (defaultdict[str, list[int]], defaultdict(list, a=[1]), defaultdict(list, a=["1"])),
-    "deque": (deque[int], deque([1]), deque(["1"])),
     "set": (frozenset[int], frozenset({1}), frozenset({"1"})),
     "sequence": (Sequence[F], (ONES, ONES), (ONES, FIVE)),
     "what has no length is not used up": (Iterable[int], Once(), 1),
     "tree": (PyTree[F], {"a": [ONES]}, {"a": [ONES, "b"]}),
     "a tree and all that is in it": (PyTree[Any], ["a"], NO_VALUE),
     "tree of numbers": (PyTree[float], {"a": 1.0, "b": jnp.ones(())}, {"a": ONES}),
-    "tree of unions": (PyTree[int | str], {"a": 1, "b": "a"}, {"a": 1.5}),
     "tree of optionals in a structure": (PyTree[old.Optional[F], "T"], [ONES, None], [ONES, "a"]),
     "with a tree of Optax": (tuple[int, optax.OptState], (1, object), ("a", object)),
     "tree of quoted": (PyTree["Linear"], [linear()], [1]),
     "node": (Linear, linear(), network),
     "quoted": ("Linear", linear(), 1),
-    "nodes": (dict[str, Linear | None], {"a": linear(), "b": None}, {"a": 1}),
     "generic node": (eqx.nn.StateIndex[Array], NO_VALUE, 1),
     "protocol": (Asked, types.SimpleNamespace(ask=1), 1),
     "a protocol that cannot be asked": (Ask, 1, NO_VALUE),

@@ -4,16 +4,13 @@ import copy
 import pickle
 from typing import Any
 
-import beartype
 import jax
 import jax.numpy as jnp
 import pytest
-from jaxtyping import Array, Float, TypeCheckError, jaxtyped
+from jaxtyping import Array, Float
 
 import treekit as tk
 from tests.check_types.nodes import FIVE, ONE, ONES, WORD, Linear, linear
-
-# At creation
 
 
 def two_zeros(x: Any) -> Any:
@@ -84,20 +81,3 @@ def test_nodes_inside_are_checked_with_it_and_subclasses_ask_for_themselves() ->
     assert Loose(jnp.ones((2, 3)), rate=WORD).rate is WORD
     with pytest.raises(TypeError, match=r"creating .*Strict: "):
         Strict(jnp.ones((2, 3)), rate=WORD)
-
-
-def test_jaxtyped_above_node_checks_arguments() -> None:
-    @jaxtyped(typechecker=beartype.beartype)
-    @tk.node
-    class Above:
-        x: int
-
-    with pytest.raises(TypeCheckError, match="Above"):
-        Above(WORD)
-
-    @tk.node
-    @jaxtyped(typechecker=beartype.beartype)
-    class Below:
-        x: int
-
-    assert Below(WORD).x is WORD  # jaxtyping gets a class that is not a dataclass yet

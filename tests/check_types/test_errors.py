@@ -31,22 +31,17 @@ class Trained:
     step: int
 
 
-def module_of_aliases() -> Any:
-    module: Any = types.ModuleType("elsewhere")
-    sys.modules["elsewhere"] = module
-    exec('from typing import *\nclass Foo: ...\nSeveral = List["Foo"]\nKind = Type["Foo"]', vars(module))
-    module.array = np.ones(2)  # not an alias
-    return module
-
-
-elsewhere = module_of_aliases()
+elsewhere: Any = types.ModuleType("elsewhere")
+sys.modules["elsewhere"] = elsewhere
+exec('from typing import *\nclass Foo: ...\nSeveral = List["Foo"]\nKind = Type["Foo"]', vars(elsewhere))
+elsewhere.array = np.ones(2)  # not an alias
 
 
 def test_trees_of_optax_are_not_checked_since_their_type_names_itself() -> None:
     check_types(Trained(linear(), optax.adam(1.0).init({"w": ONES}), 0))
     check_types(flax.linen.RNN(flax.linen.LSTMCell(3)))  # an alias of Flax contains a name of its module
     check_types(holder(field=elsewhere.Several)([elsewhere.Foo()]))
-    refused(holder(field=elsewhere.Several)([elsewhere.Foo(), 1][1]))
+    refused(holder(field=elsewhere.Several)(1))
     check_types(holder(field=elsewhere.Kind)(elsewhere.Foo))
     with pytest.raises(TypeError, match="'ArrayTree' is not defined"):  # written by the user, who does not import it
         check_types(holder(field="ArrayTree")(3))
@@ -62,17 +57,12 @@ def test_what_is_no_type_is_an_error_that_names_class_and_field(slip: Any) -> No
 # A field's annotation, a value, and the line of the message: the innermost part that does not fit.
 PARTS: dict[str, tuple[Any, Any, str]] = {
     "item": (list[int], [1, WORD], ".1   str   is not int"),
-    "sizes before it": (list[Float[Array, "n"]], [ONES, FIVE], ".1   float32[5]   is not Float[Array, 'n']   (n=2)"),
     "key": (dict[str, int], {2: 3}, ", key 2   int 2   is not str"),
     "optional": (list[float] | None, [1.0, WORD], ".1   str   is not float"),
     "an item of a set": (set[int], {WORD}, ", an item   str   is not int"),
     "another container": (dict[str, int], [1], "   list   is not dict[str, int]"),
     "another length": (tuple[int, int], (1, 2, 3), "   tuple   is not tuple[int, int]"),
-    "leaf": (
-        PyTree[Float[Array, "n"]],
-        {"a": [ONES, FIVE]},
-        ".a.1   float32[5]   is not Float[Array, 'n']   (n=2)",
-    ),
+    "leaf": (PyTree[F], {"a": [ONES, FIVE]}, ".a.1   float32[5]   is not Float[Array, 'n']   (n=2)"),
     "a node among leaves": (PyTree[Linear], [linear(), WORD], ".1   str   is not Linear"),
     "structure": (PyTree[int, "T"], [1, WORD], "   list   is not PyTree[int, 'T']"),
 }
@@ -83,17 +73,16 @@ def test_the_message_names_the_part_of_a_container_that_is_wrong(hint: Any, valu
     assert refused(holder(field=hint)(value)).splitlines()[1] == f"field{line}"
 
 
-Rows = holder(n=int, rows=Float[Array, "{self.n}"])
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
-    "a size that jit has traced": (lambda: jax.jit(check_types)(Rows(5, FIVE)), "inside jit, make its field static"),
+    "a size that jit has traced": (
+        lambda: jax.jit(check_types)(holder(n=int, rows=Float[Array, "{self.n}"])(5, FIVE)),
+        "inside jit, make its field static",
+    ),
     "a scalar type of JAX": (
         lambda: check_types(holder(field=jnp.float32)(jnp.float32(1))),
         r"annotation of Holder.field, .*float32.* has no instances.*Float32\[Array",
     ),
-    "a class": (
-        lambda: check_types(Linear),
-        "^check_types takes an instance, found the class Linear: write check_types",
-    ),
+    "a class": (lambda: check_types(Linear), "^check_types takes an instance, found the class Linear"),
     "an array without values": (
         lambda: check_types(holder(field=F)(untyped.ShapeDtypeStruct((2,), jnp.float32))),
         r"field   float32\[2\]\(abstract\)   is not Float\[Array, 'n'\]",
@@ -101,9 +90,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES)
-def test_what_cannot_be_checked_raises(case: str) -> None:
-    call, message = MISTAKES[case]
+@pytest.mark.parametrize("call, message", MISTAKES.values(), ids=MISTAKES.keys())
+def test_what_cannot_be_checked_raises(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         call()
 

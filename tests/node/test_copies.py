@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import cloudpickle
 import jax
 import jax.numpy as jnp
-import pytest
 
 from tests.node.ways import COPIES, RUNS, WAYS, Way, every_way, parts, same, structure
 from treekit import field, node, register_node
