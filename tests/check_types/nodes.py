@@ -3,27 +3,20 @@
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, NewType, Protocol, TypedDict, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import beartype
 import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float, TypeCheckError, jaxtyped
-from typing_extensions import TypeAliasType
 
 import treekit as tk
 from treekit import check_types
 
 T = TypeVar("T")
-Small = TypeVar("Small", bound=float)
-Some = TypeVar("Some", int, str)
-Later = TypeVar("Later", bound="Linear")
-
-old_alias: Any = TypeAliasType
 old: Any = typing  # for how types were written once
-Ts = old.Unpack[old.TypeVarTuple("Ts")]
 checked = jaxtyped(typechecker=beartype.beartype)
 
 
@@ -49,9 +42,9 @@ def network() -> Network:
     return Network([linear(), linear(2, 5)], linear(1, 2), {"a": linear(), "b": None})
 
 
-def holder(**hints: Any) -> Any:
-    """A node class with these fields and annotations."""
-    own = {"__module__": __name__, "__annotations__": hints}
+def holder(module: str = __name__, /, **hints: Any) -> Any:
+    """A node class of a module with these fields and annotations."""
+    own = {"__module__": module, "__annotations__": hints}
     return tk.node(types.new_class("Holder", exec_body=lambda body: body.update(own)))
 
 
@@ -75,37 +68,7 @@ def blamed(function: Callable[..., Any], *args: Any) -> tuple[str, str]:
     return (found[1] or found[0]) if found else "", str(why.__cause__ if why else "")
 
 
-class Pair(Generic[T]): ...
-
-
-class Ask(Protocol):
-    def ask(self) -> int: ...
-
-
-@typing.runtime_checkable
-class Asked(Protocol):
-    def ask(self) -> int: ...
-
-
-class Once:
-    def __iter__(self) -> Iterator[str]:
-        raise AssertionError("iterated over")
-
-
-class Options(TypedDict):
-    depth: int
-
-
-UserId = NewType("UserId", int)
-Numbers = TypeAliasType("Numbers", int | list[int])
-Twice = TypeAliasType("Twice", tuple[T, T], type_params=(T,))
-Recursive: Any = old_alias("Recursive", old.Union[float, "list[Recursive]"])
-Nested = old.Union[str, "list[Nested]"]
-
 F = Float[Array, "n"]
 ONES, FIVE, KEY = jnp.ones(2), jnp.ones(5), jax.random.key(0)
-
-# Annotations with a value that fits and one that does not; some have only one of the two.
-NO_VALUE: Any = object()
 WORD: Any = "word"  # and a number, which checkers take for right where they are wrong
 ONE: Any = 1

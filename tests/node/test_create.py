@@ -56,28 +56,7 @@ def test_one_being_created_does_not_unfreeze_another() -> None:
             frozen()
 
 
-def test_an_instance_shows_its_fields_alone_while_it_is_created() -> None:
-    @node
-    class Curious:
-        x: Any
-        name: str = field(static=True)
-        seen: Any = field(default=None, init=False)
-
-        def __post_init__(self) -> None:
-            self.seen = dict(vars(self))
-
-    @node
-    class Wholesale:
-        x: Any
-
-        def __init__(self, **fields: Any) -> None:
-            self.__dict__ = fields
-
-    assert Curious(1, "a").seen == {"x": 1, "name": "a"}
-    assert Wholesale(x=1).x == 1
-
-
-def test_a_node_may_be_flattened_while_it_is_created() -> None:
+def test_an_instance_shows_its_fields_alone_and_may_be_flattened_while_it_is_created() -> None:
     @node
     class Early:
         x: Any
@@ -85,6 +64,7 @@ def test_a_node_may_be_flattened_while_it_is_created() -> None:
         size: int = field(init=False)
 
         def __post_init__(self) -> None:
+            assert vars(self) == {"x": [1, 2], "name": "a"}
             with pytest.raises(TypeError, match=r"Early\.size is not set"):
                 jax.tree.leaves(self)
             self.size = 0
@@ -97,6 +77,15 @@ def test_a_node_may_be_flattened_while_it_is_created() -> None:
     made = Early([1, 2], "a")
     assert (made.x, made.name, made.size) == ([1, 2], "a!", 3)
     assert same(made).name == "a!"
+
+    @node
+    class Wholesale:
+        x: Any
+
+        def __init__(self, **fields: Any) -> None:
+            self.__dict__ = fields
+
+    assert Wholesale(x=1).x == 1
 
 
 def test_check_init_runs_for_each_class_once_all_is_frozen() -> None:

@@ -3,6 +3,7 @@
 import inspect
 import pickle
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -40,22 +41,10 @@ class Rerun:
         return typing.cast(type[Rerun], cls)(x)
 
 
-@jax.tree_util.register_pytree_node_class
-class Overwrites(Rerun):
-    def prepare(self, x: Any) -> Any:
-        return 42
-
-
-@jax.tree_util.register_pytree_node_class
-class Computes(Rerun):
-    def prepare(self, x: Any) -> Any:
-        return x + 1
-
-
-@jax.tree_util.register_pytree_node_class
-class Restructures(Rerun):
-    def prepare(self, x: Any) -> Any:
-        return [x]
+def rerunning(name: str, prepare: Callable[[Any], Any]) -> Any:
+    """A class like `Rerun` that prepares its leaf in another way."""
+    cls = type(name, (Rerun,), {"prepare": lambda self, x: prepare(x)})
+    return jax.tree_util.register_pytree_node_class(cls)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -72,18 +61,19 @@ class ForgetsStatic(Rerun):
 class NoNode(Rerun): ...
 
 
-@pytest.mark.parametrize(
-    "cls, message",
-    [
-        (Overwrites, r"rebuilding an Overwrites overwrote its leaf 0.*register_node"),
-        (Computes, "rebuilding a Computes around other leaves raised TypeError: unsupported operand"),
-        (Restructures, r"rebuilding a Restructures overwrote its leaf 0\.0"),
-        (ForgetsStatic, "rebuilding a ForgetsStatic changed its static parts"),
-        (NoNode, "returned a NoNode, which is not a pytree node"),
-    ],
-)
-def test_node_factory_refuses_what_tree_at_would_break(cls: type[Any], message: str) -> None:
-    for make in (cls.make, typing.cast(Any, cls).bare, node_factory(lambda x: cls(x))):
+Overwrites = rerunning("Overwrites", lambda x: 42)
+FAULTS: list[tuple[Any, str]] = [
+    (Overwrites, r"rebuilding an Overwrites overwrote its leaf 0.*register_node"),
+    (rerunning("Computes", lambda x: x + 1), "rebuilding a Computes around other leaves raised TypeError: unsupported"),
+    (rerunning("Restructures", lambda x: [x]), r"rebuilding a Restructures overwrote its leaf 0\.0"),
+    (ForgetsStatic, "rebuilding a ForgetsStatic changed its static parts"),
+    (NoNode, "returned a NoNode, which is not a pytree node"),
+]
+
+
+@pytest.mark.parametrize("cls, message", FAULTS)
+def test_node_factory_refuses_what_tree_at_would_break(cls: Any, message: str) -> None:
+    for make in (cls.make, cls.bare, node_factory(lambda x: cls(x))):
         with pytest.raises(TypeError, match=message):
             make(1)
 

@@ -1,6 +1,5 @@
 """Static values: which values can be static, which are equal (those of one type, part by part), and when they die."""
 
-import copy
 import dataclasses
 import functools
 import gc
@@ -91,22 +90,6 @@ def test_treedefs_are_equal_for_equal_static_values_and_for_no_others(way: Way) 
             for duplicate in COPIES.values() if not callable(a) else ():
                 again = structure(duplicate(x))
                 assert structure(x) == again and not structure(x) != again and hash(structure(x)) == hash(again), a
-
-
-@every_way
-def test_one_trace_for_equal_statics_and_for_rebuilt_instances(way: Way) -> None:
-    traced: list[Any] = []
-
-    @jax.jit
-    def f(x: Any) -> Any:
-        traced.append(x.name)
-        return x.weight * (10 if isinstance(x.name, bool) else 20 if isinstance(x.name, int) else 30)
-
-    for name, expected in ((1, 40), (True, 20), (1.0, 60), ("a", 60), (("a", 1.5), 60)) * 2:
-        x = way.cls(1, 2, pickle.loads(pickle.dumps(name)))
-        for each in (x, same(x), copy.copy(x), pickle.loads(pickle.dumps(x))):
-            assert f(each) == expected
-    assert len(traced) == 5
 
 
 atoms = st.sampled_from([0, 0.0, -0.0, False, 1, 1.0, True, float("nan"), None, "", "1"])
@@ -257,10 +240,10 @@ STATIC_MISTAKES: dict[str, tuple[Any, str]] = {
     [pytest.param(*x, id=k, marks=[pytest.mark.slow] * k.startswith("100,000")) for k, x in STATIC_MISTAKES.items()],
 )
 def test_static_values_are_checked(value: Any, message: str) -> None:
-    rebuilt = Made(1, 2, "a")
-    for make in (lambda: Made(1, 2, value), lambda: replace(rebuilt, name=value)):
-        with pytest.raises(TypeError, match=rf"Made\.name is static, {message}"):
-            make()
+    with pytest.raises(TypeError, match=rf"Made\.name is static, {message}"):
+        Made(1, 2, value)
+    with pytest.raises(TypeError, match=rf"Made\.name is static, {message}"):
+        replace(Made(1, 2, "a"), name=value)
 
 
 @created

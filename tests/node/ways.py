@@ -43,12 +43,14 @@ class MadeByInit:
     bias: Any
     name: Any = field(static=True)
 
-    __init__ = prepare
+    def __init__(self, w: Any, b: Any, n: Any) -> None:
+        prepare(self, w, b, n)
 
 
 @register_node(data_fields=["weight", "bias"], meta_fields=["name"])
 class Mutable:
-    __init__ = prepare
+    def __init__(self, w: Any, b: Any, n: Any) -> None:
+        prepare(self, w, b, n)
 
     def __setattr__(self, name: str, value: Any) -> None:
         RUNS.append(f"Mutable.{name}")
@@ -59,7 +61,8 @@ class Mutable:
 class Slotted:
     __slots__ = ("__weakref__", "bias", "name", "weight")
 
-    __init__ = prepare
+    def __init__(self, w: Any, b: Any, n: Any) -> None:
+        prepare(self, w, b, n)
 
 
 @register_node

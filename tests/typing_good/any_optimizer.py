@@ -37,7 +37,6 @@ def wrapped(optimizer: TransformationLike) -> list[TransformationLike]:
         optax.filtered(optimizer),
         optax.masked(optimizer, True),
         optax.MultiSteps(optimizer, 2),
-        optax.MultiSteps(optimizer, 2).gradient_transformation(),
         optax.named_chain(("only", optimizer)),
         optax.partition({"all": optimizer}, "all"),
     ]
@@ -45,17 +44,13 @@ def wrapped(optimizer: TransformationLike) -> list[TransformationLike]:
 
 def every(params: Params) -> None:
     train(optax.adam(1e-3), params)
-    train(optax.chain(optax.clip(1.0), optax.sgd(0.1)), params)
-    train(optax.contrib.muon(1e-3), params)
     train(optax.lbfgs(), params)
     train(optax.inject_hyperparams(optax.adam)(1e-3), params)
     train(optax.MultiSteps(optax.adam(1e-3), 2), params)
     train(plain.adam(1e-3), params)
-    train(plain.chain(plain.clip(1.0), plain.sgd(0.1)), params)
     train(plain.lbfgs(), params)
     train(plain.inject_hyperparams(plain.adam)(1e-3), params)
     train(plain.MultiSteps(plain.adam(1e-3), 2), params)
-    train(plain.MultiSteps(plain.adam(1e-3), 2).gradient_transformation(), params)
     train(Own(), params)
     for optimizer in wrapped(plain.adam(1e-3)) + wrapped(optax.adam(1e-3)) + wrapped(Own()):
         train(optimizer, params)

@@ -27,15 +27,10 @@ def makers(model: Model) -> None:
 
 def wrappers(model: Model) -> None:
     optax.filtered(optax.adam)  # both
-    optax.filtered(tk.is_array, optax.adam(1e-3))  # both
-    optax.masked(optax.adam(1e-3))  # both
     optax.masked(decays, optax.adam(1e-3))  # both
     optax.masked(optax.adam(1e-3), "bias")  # neither: a mask is a tree of any class, and str is one
     optax.partition([optax.adam(1e-3)], "a")  # both
-    optax.partition({"a": optax.adam}, "a")  # both
-    optax.partition({"a": optax.adam(1e-3)}, "b")  # neither: the labels are values in a tree
     optax.dtype_preserving(optax.adam(1e-3), rounding="random")  # both
-    optax.MultiSteps(4, optax.adam(1e-3))  # both
     optax.MultiSteps(optax.adam(1e-3), 2.5)  # both
     optax.inject_hyperparams(optax.adam(1e-3))  # pyright
     optax.inject_hyperparams(optax.adam)(learning_rat=1e-3)  # neither: any argument may be a schedule instead
@@ -49,5 +44,3 @@ def options(model: Model) -> None:
     optax.apply_if_finite(optax.adam(1e-3))  # both
     optax.lbfgs(memory=3)  # both
     optax.inject_hyperparams(optax.adam, only=3)  # both
-    optax.scale_by_tree()  # both
-    optax.contrib.muonn(1e-3)  # both

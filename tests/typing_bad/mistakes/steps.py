@@ -26,13 +26,10 @@ def steps(model: Model, grads: Model, x: jax.Array) -> None:
     masked, multi = optax.masked(optax.adam(1e-3), True), optax.MultiSteps(optax.adam(1e-3), 2)
     adam, state = optax.adam(1e-3), masked.init(model)
     masked.update(state, grads, model)  # pyright
-    masked.update(grads, model, state)  # pyright
     masked.update(grads, multi.init(model), model)  # pyright
     adam.update(grads, state, model)  # pyright
-    multi.update(grads, state, model)  # pyright
     updates: Model = masked.update(grads, state, model)  # both
     state.inner_states  # pyright
-    multi.init(model).mini_steps  # pyright
     adam.init(model)[0].muu  # pyright
     multi.has_updated(state)  # pyright
     TrainState(model, multi.init(model))  # pyright
@@ -41,7 +38,6 @@ def steps(model: Model, grads: Model, x: jax.Array) -> None:
     grads = optax.apply_updates(state, grads)  # pyright
     optax.apply_gradients(grads, adam, state, model)  # both
     optax.set_hyperparams(state, 0.1)  # both
-    optax.set_hyperparams(state, learning_rat=0.1)  # neither: the names are keys of a dict in the state
     optax.summary(model, adam)  # both
     optax.get_ema(model, state).weight  # pyright
     check_transformation(model, adam)  # both

@@ -21,15 +21,12 @@ def edits(model: Model, other: Other, weight: jax.Array) -> None:
     tk.tree_at(lambda m: m.wieght, model, weight)  # both
     tk.tree_at(model, lambda m: m.weight, weight)  # both
     tk.tree_at(lambda m: m.weight, model)  # both
-    tk.tree_at(3, model, weight)  # both
     tk.tree_at(lambda m: m.weight, model, "zeros")  # neither: a leaf may be replaced by anything, such as None
     edited: Other = tk.tree_at(lambda m: m.weight, model, weight)  # both
 
 
 def filters(model: Model, other: Other) -> None:
-    tk.filter(model)  # both
     tk.filter(tk.is_array, model)  # neither: a filter_spec is a tree of any class, and a tree may be a function
-    tk.filter(model, tk.is_array(model))  # neither: True is a filter_spec
     _left, _right, _rest = tk.partition(model)  # both
     tk.combine(model, other)  # neither: T is then `object`, since a TypeVar widens to what fits
     mask: Model = tk.path_mask("**.bias")  # both
@@ -38,27 +35,20 @@ def filters(model: Model, other: Other) -> None:
 
 
 def maps(model: Model, x: jax.Array, key: jax.Array) -> None:
-    tk.dtype_preserving_tree_map(model, jnp.sin)  # both
     tk.dtype_preserving_tree_map(jnp.sin, model, casting="safe")  # both
     tk.dtype_preserving_tree_map(lambda leaf, other: leaf + other, model)  # both
     tk.stochastic_round(x, jnp.bfloat16, 0)  # both
     tk.tree_stack(model)  # both
     new: Model = tk.graft(model, model)  # both
-    tk.tree_diff(model, model).paths  # both
     if tk.assert_trees_same(model, model):  # mypy
         pass
 
 
 def options(model: Model, x: object) -> None:
-    tk.tree_at(lambda m: m.weight, model, replace_fn=1)  # both
     tk.tree_at(lambda m: m.weight, model, replace=None, replace_fn=str)  # both
-    tk.tree_at(lambda m: m.weight, model, None).wieght  # both
-    tk.filter(model, tk.is_array, keep=True)  # both
     tk.filter(model, tk.is_array, is_leaf=True)  # both
     tk.resolve_spec(True, model, name="mask")  # both
-    tk.resolve_spec(True, model, is_spec_leaf=True, name="mask")  # both
     tk.tree_diff(model, model, 1e-3)  # both
-    tk.is_truly_callable(x, model)  # both
     x(model)  # both
     if tk.is_truly_callable(x):
         x(model)
