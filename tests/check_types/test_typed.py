@@ -4,7 +4,7 @@ import dataclasses
 import importlib.metadata
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Generic
+from typing import Annotated, Any, Generic
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,8 @@ import pytest
 from jaxtyping import Array, Float, PyTree, TypeCheckError, jaxtyped
 
 import treekit as tk
-from tests.check_types.nodes import FIVE, ONE, ONES, WORD, Linear, T, blamed, checked, fits, linear, old
+from tests.check_types.nodes import FIVE, ONES, WORD, Linear, T, blamed, checked, fits, linear, old
 from treekit.typing import Typed
-
-if TYPE_CHECKING:
-    from fractions import Fraction
 
 
 @checked
@@ -164,20 +161,6 @@ NOT_ONE += ["Wide | None", "Optional[Wide]", "Union[Wide, Linear]", "list[Wide"]
 def test_typed_takes_one_class(of: Any) -> None:
     with pytest.raises(TypeError, match=f"Typed takes {ONE_NAME if isinstance(of, str) else ONE_CLASS}"):
         typed[of]
-
-
-@tk.node
-class Unresolved:
-    x: "Fraction"
-
-
-@checked
-def use(x: Typed[Unresolved]) -> None: ...
-
-
-def test_an_annotation_that_cannot_be_resolved_is_told_by_a_call_too() -> None:
-    with pytest.raises(TypeError, match=r"annotation of Unresolved\.x, 'Fraction', cannot be resolved"):
-        use(Unresolved(ONE))
 
 
 def test_typeguard_checks_typed_arguments_as_well() -> None:

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,23 +84,6 @@ def test_transformations_return_instances_of_the_class_and_run_none_of_its_code(
     assert results["shardings"].weight.sharding.is_equivalent_to(shardings.weight, 1)
     shapes = jax.eval_shape(more, x)
     assert type(shapes) is way.cls and isinstance(shapes.bias, jax.ShapeDtypeStruct)
-    assert len(RUNS) == runs
-
-
-@every_way
-def test_tree_at_on_every_field_from_none_to_array_and_back(way: Way) -> None:
-    x = way.cls(jnp.ones(2), None, "n")
-    runs = len(RUNS)
-    for edit in (tree_at, eqx.tree_at):
-        for new in ("anything", jnp.zeros(3), None, object()):
-            assert edit(lambda t: t.weight, x, new).weight is new
-        y = edit(lambda t: t.weight, x, replace_fn=lambda leaf: leaf + 1)
-        # What creation made of the weight is kept, and not made again.
-        assert (y.weight == 3).all() and y.bias is None and y.name == "n" and type(y) is way.cls
-        z = edit(lambda t: t.bias, x, jnp.ones(2), is_leaf=lambda leaf: leaf is None)
-        assert z.weight is x.weight and (z.bias == 1).all()
-        assert structure(edit(lambda t: t.bias, z, None)) == structure(x)
-        assert parts(edit(lambda t: (t.weight, t.bias), z, (1, 2))) == (1, 2, "n")
     assert len(RUNS) == runs
 
 

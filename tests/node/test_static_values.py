@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from tests.node.ways import COPIES, Config, Holder, Made, Way, created, every_way, same, structure
 from tests.trees import Point
@@ -110,32 +109,8 @@ def test_treedefs_are_equal_where_the_values_are_written_alike(a: Any, b: Any) -
     assert x != y or hash(x) == hash(y)
 
 
-class Shape(tuple[int, ...]):
-    """Its instances are more than their items, and its `__eq__` knows of it."""
-
-    unit: str
-
-    @classmethod
-    def of(cls, unit: str, *sizes: int) -> "Shape":
-        self = cls(sizes)
-        self.unit = unit
-        return self
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shape) and self.unit == other.unit and tuple.__eq__(self, other)
-
-    def __hash__(self) -> int:
-        return hash((self.unit, *self))
-
-
-class Unit(Sequence[int]):
-    """A sequence that is compared by identity; what it contains may be a lot of work to find out."""
-
-    def __len__(self) -> int:
-        raise AssertionError("looked into")
-
-    def __getitem__(self, index: Any) -> Any:
-        raise AssertionError("looked into")
+# A sequence that is compared by identity; what it contains may be a lot of work to find out, and here it cannot be.
+Unit: Any = type("Unit", (Sequence,), {"__len__": None, "__getitem__": None})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,33 +131,20 @@ class Noted:
     notes: Any = dataclasses.field(hash=False)
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class Money(numbers.Number):
     """A number without a `__repr__`, which would give its address away."""
 
-    def __init__(self, amount: int) -> None:
-        self.amount = amount
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Money) and self.amount == other.amount
-
-    def __hash__(self) -> int:
-        return hash(self.amount)
+    amount: int
 
 
 class Huge(int):
     """Too long to be written."""
 
 
-def graph(seed: int, use_bias: bool) -> Any:
-    """Its fields are lists, and it has a hash of its own."""
-    return nnx.graphdef(nnx.Linear(2, 3, use_bias=use_bias, rngs=nnx.Rngs(seed)))
-
-
 def test_static_values_of_other_classes_are_compared_by_their_own_eq_too() -> None:
     unit = Unit()
     table: list[tuple[Any, Any, Any]] = [  # a value, an equal one, another one
-        (Shape.of("m", 1), Shape.of("m", 1), Shape.of("s", 1)),
-        (Shape.of("m", 1), Shape.of("m", 1), Shape.of("m", True)),
         (unit, unit, Unit()),
         (Strict(1), Strict(1), Strict(1, "note")),
         (Strict([1]), Strict([1]), Strict([2])),
@@ -195,7 +157,6 @@ def test_static_values_of_other_classes_are_compared_by_their_own_eq_too() -> No
         (HashableDict(a=[1]), HashableDict(a=[1]), HashableDict(a=[1.0])),
         (FrozenDict(a=1), FrozenDict(a=1), HashableDict(a=1)),
         (HashableOrderedDict(a=1, b=2), HashableOrderedDict(a=1, b=2), HashableOrderedDict(b=2, a=1)),
-        (graph(0, True), graph(1, True), graph(0, False)),
     ]
     if sys.version_info >= (3, 12):  # where these are hashable
         table += [

@@ -199,7 +199,8 @@ def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTra
     optax.named_chain(("clip", optax.clip(1.0)), ("steps", optax.MultiSteps(tx, 2)))
     kept = optax.dtype_preserving(tx, state_dtype={"mu": jax.numpy.bfloat16, "nu": "float32"})
     by_name = {"mu": jax.numpy.bfloat16, re.compile("nu"): jax.numpy.float32}
-    kept = optax.dtype_preserving(tx, state_dtype=by_name, rounding="stochastic")
+    kept = optax.dtype_preserving(tx, state_dtype=by_name)
+    optax.dtype_preserving(tx, state_dtype=by_name, rounding="stochastic")
     masked = optax.masked(tx, True)
     updates, state = masked.update(model, masked.init(model), model, value=1.0)
     assert_type(updates, Dense)
