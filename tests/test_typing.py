@@ -100,10 +100,9 @@ def check_mistakes(found: list[Found], checker: str) -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if (marker := MISTAKE.search(line))
     }
-    assert len(marked) == 90
     expected = {place for place, marker in marked.items() if marker in ("both", checker)}
     assert caught(x for x in found if x.file.startswith("mistakes/")) == expected
-    assert len(expected) == {"mypy": 68, "pyright": 81}[checker]
+    assert expected
 
 
 def test_blocks_of_pages_are_marked_with_known_words() -> None:

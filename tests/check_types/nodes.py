@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import beartype
-import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float, TypeCheckError, jaxtyped
@@ -69,6 +68,6 @@ def blamed(function: Callable[..., Any], *args: Any) -> tuple[str, str]:
 
 
 F = Float[Array, "n"]
-ONES, FIVE, KEY = jnp.ones(2), jnp.ones(5), jax.random.key(0)
+ONES, FIVE = jnp.ones(2), jnp.ones(5)
 WORD: Any = "word"  # and a number, which checkers take for right where they are wrong
 ONE: Any = 1

@@ -1,18 +1,21 @@
-"""check_types: classes of other libraries, generic classes, and annotations from elsewhere."""
+"""check_types: classes of other libraries, generic classes, and nodes that are checked at creation."""
 
+import copy
 import dataclasses
+import pickle
 import types
 import typing
 from typing import Any, Generic, Self
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
 
 import treekit as tk
 from tests.check_types import nodes
-from tests.check_types.nodes import KEY, ONE, ONES, WORD, Linear, T, holder, old, refused
+from tests.check_types.nodes import FIVE, ONE, ONES, WORD, Linear, T, holder, linear, old, refused
 from treekit import check_types
 
 
@@ -69,7 +72,7 @@ def test_others_pass() -> None:
     check_types({"module": Module(jnp.ones((2, 2))), "given": Given(jnp.ones((2, 2))), "plain": Plain(1.0)})
     check_types(Config(1.0))  # a field that is not set has no value to check
     check_types([Config(WORD), Plain, Linear, 3, None, "a", object()])
-    check_types(eqx.nn.MLP(2, 2, 4, 2, key=KEY))
+    check_types(eqx.nn.MLP(2, 2, 4, 2, key=jax.random.key(0)))
 
 
 def test_of_many_wrong_fields_fifty_are_listed() -> None:
@@ -150,3 +153,70 @@ class Named:
 def test_a_method_may_have_the_name_of_a_builtin() -> None:
     check_types(Named([1]))
     assert "values" in refused(Named([WORD]))
+
+
+# node(check=True): fields are checked when a node is created.
+
+
+def two_zeros(x: Any) -> Any:
+    return jnp.zeros(2) if x is ONE else x
+
+
+@tk.node(check=True)
+class Checked:
+    weight: Float[Array, "dout din"]
+    bias: Float[Array, "dout"] = tk.field(default_factory=lambda: ONE, converter=two_zeros)
+    rate: float = 0.5
+
+    def __check_init__(self) -> None:
+        assert self.weight.shape[0] == self.bias.shape[0], "checked before"
+
+
+def test_creation_checks_defaults_and_what_converters_and_init_store() -> None:
+    made = Checked(jnp.ones((2, 3)))
+    assert made.bias.shape == (2,)
+    with pytest.raises(TypeError, match=r"^creating Checked: 1 field is not .*:\nbias   float32\[2\]   is not Float"):
+        Checked(jnp.ones((3, 3)))
+    with pytest.raises(TypeError, match=r"creating Checked: 1 field is not .*:\nrate   str   is not float   \(dout=2"):
+        Checked(jnp.ones((2, 3)), rate=WORD)
+
+    @tk.node(check=True)
+    class Written:
+        total: Float[Array, ""]
+
+        def __init__(self, values: Array) -> None:
+            self.total = values
+
+    with pytest.raises(TypeError, match=r"total   float32\[2\]   is not Float\[Array, ''\]$"):
+        Written(ONES)
+
+
+def test_rebuilding_checks_nothing() -> None:
+    made = Checked(jnp.ones((2, 3)))
+    assert tk.tree_at(lambda c: c.bias, made, None).bias is None
+    assert jax.vmap(lambda x: Checked(x))(jnp.ones((4, 2, 3))).weight.shape == (4, 2, 3)
+    wrong = tk.replace(made, bias=FIVE)
+    for again in (copy.copy(wrong), copy.deepcopy(wrong), pickle.loads(pickle.dumps(wrong))):
+        assert again.bias.shape == (5,)
+
+
+def test_nodes_inside_are_checked_with_it_and_subclasses_ask_for_themselves() -> None:
+    @tk.node(check=True)
+    class Outer:
+        inner: Any
+
+    Outer(linear())
+    with pytest.raises(TypeError, match=r"creating .*Outer: 1 field .*:\ninner\.bias"):
+        Outer(Linear(jnp.ones((5, 3)), ONES))
+
+    @tk.node
+    class Loose(Checked):
+        pass
+
+    @tk.node(check=True)
+    class Strict(Loose):
+        pass
+
+    assert Loose(jnp.ones((2, 3)), rate=WORD).rate is WORD
+    with pytest.raises(TypeError, match=r"creating .*Strict: "):
+        Strict(jnp.ones((2, 3)), rate=WORD)

@@ -50,6 +50,7 @@ def test_a_deepcopy_shares_static_values_and_treedefs_are_copied_and_pickled(way
         y, held = copy.deepcopy((x, treedef))
         assert y.name is static and y.bias is not x.bias
         assert structure([y]) == held == treedef == copy.copy(treedef)
+    treedef = structure(way.cls(1, None, ("a", float("nan"))))
     again = pickle.loads(pickle.dumps(treedef))
     assert again == treedef and hash(again) == hash(treedef)
 
