@@ -78,15 +78,6 @@ def test_an_instance_shows_its_fields_alone_and_may_be_flattened_while_it_is_cre
     assert (made.x, made.name, made.size) == ([1, 2], "a!", 3)
     assert same(made).name == "a!"
 
-    @node
-    class Wholesale:
-        x: Any
-
-        def __init__(self, **fields: Any) -> None:
-            self.__dict__ = fields
-
-    assert Wholesale(x=1).x == 1
-
 
 def test_check_init_runs_for_each_class_once_all_is_frozen() -> None:
     ran = []
@@ -114,14 +105,10 @@ def test_check_init_runs_for_each_class_once_all_is_frozen() -> None:
 
         def __check_init__(self) -> None:
             ran.append("derived")
-            if self.y > 10:
-                raise ValueError("y too large")
 
     made = Derived(1)
     assert (made.x, made.y) == (1, 2)
     assert ran == ["derived", "base", "mixin"]
-    with pytest.raises(ValueError, match="y too large"):
-        Derived(10)
 
 
 def test_functions_that_carry_no_arrays_of_a_node_can_be_stored() -> None:
@@ -167,22 +154,7 @@ class Stores:
         return 2 * self.weight * times
 
 
-@node
-class HidesMethod:
-    weight: Any
-
-    def method(self) -> None: ...
-
-    def __post_init__(self) -> None:
-        typing.cast(Any, self).method = 3
-
-
 class Undecorated(Made): ...
-
-
-class UndecoratedSetter(Made):
-    def __init__(self) -> None:
-        self.weight = 1
 
 
 def another(call_of: Callable[[Any], Any]) -> Callable[[], Any]:
@@ -196,7 +168,6 @@ BEING_CREATED = "creating Holder stored a method of the Stores that is being cre
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "forgotten": (Forgets, "Forgets left bias unset"),
     "undeclared": (lambda: SetsMore(1), "SetsMore set extra, which is not a field.*`extra: int`"),
-    "hides a method": (lambda: HidesMethod(1), "HidesMethod set method, which is not a field"),
     "own method": (lambda: Stores(1, lambda x: x.double), OWN),
     "method of another": (another(lambda method: method), OF_ANOTHER),
     "in a dict in a tuple": (another(lambda method: ({"abs": abs, "method": method},)), OF_ANOTHER),
@@ -208,7 +179,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "Holder .* captures a Linear",
     ),
     "undecorated": (lambda: Undecorated(1, 2, "a"), "Undecorated extends a node.* @node"),
-    "undecorated setter": (UndecoratedSetter, "UndecoratedSetter extends a node.* @node"),
 }
 
 

@@ -96,10 +96,6 @@ def test_node_factory_makes_what_the_function_makes() -> None:
     given = [1, 2]
     out = table(given)
     assert given == [1, 2] and calls == [[1, 2, 0]] and len(out.x) == 3
-    assert (table.__doc__, table.__name__, [*inspect.signature(table).parameters]) == (
-        "Makes a table.",
-        "table",
-        ["sizes"],
-    )
+    assert table.__doc__ == "Makes a table." and [*inspect.signature(table).parameters] == ["sizes"]
     for function in (hold, Rerun.make):
         assert pickle.loads(pickle.dumps(function)) == function

@@ -68,18 +68,6 @@ class SetsItself:
     __setattr__ = object.__setattr__
 
 
-class Guards(type):
-    """A metaclass that refuses a mark."""
-
-    def __setattr__(cls, name: str, value: object) -> None:
-        if name == "__treekit_static__":
-            raise TypeError("not here")
-        super().__setattr__(name, value)
-
-
-class Guarded(metaclass=Guards): ...
-
-
 class Empty: ...
 
 
@@ -93,12 +81,10 @@ NODE: list[tuple[type[Any], str]] = [
     (WithSlots, "WithSlots has __slots__.* use register_node"),
     (SlottedField, "field 'x' of SlottedField is one of its __slots__.*use register_node"),
     (SetsItself, "Cannot overwrite attribute __setattr__"),
-    (Guarded, "not here"),
 ]
 REGISTER: list[tuple[type[Any], Any, Any, str]] = [
     (ByHand, [], [], "ByHand is a pytree node already, registered with JAX"),
     (AbstractByHand, [], [], "AbstractByHand is a pytree node already, registered with JAX"),
-    (Guarded, [], [], "not here"),
     (Empty, "ab", [], "Empty: data_fields must be a list of attribute names, found 'ab'"),
     (Empty, ["a"], None, "Empty: meta_fields must be a list of attribute names, found None"),
     (Empty, None, None, "Empty: data_fields must be a list .*only a dataclass needs neither"),

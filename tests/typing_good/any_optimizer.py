@@ -48,7 +48,6 @@ def every(params: Params) -> None:
     train(optax.inject_hyperparams(optax.adam)(1e-3), params)
     train(optax.MultiSteps(optax.adam(1e-3), 2), params)
     train(plain.adam(1e-3), params)
-    train(plain.lbfgs(), params)
     train(plain.inject_hyperparams(plain.adam)(1e-3), params)
     train(plain.MultiSteps(plain.adam(1e-3), 2), params)
     train(Own(), params)

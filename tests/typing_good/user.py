@@ -135,7 +135,8 @@ def batched(
 ) -> tk.Batched[Dense, "batch"]:
     assert_type(models, Dense)
     assert_type(linear(models.weight), int)
-    return batched(models, linear, either)
+    assert_type(either, Dense | None)
+    return batched(models, linear, models)
 
 
 def leaves(x: object, model: Dense, models: list[Dense], function: Callable[[int], str]) -> None:
@@ -154,6 +155,7 @@ def leaves(x: object, model: Dense, models: list[Dense], function: Callable[[int
     assert_type(tk.partition(model), tuple[Dense, Dense])
     assert_type(tk.combine(*tk.partition(model)), Dense)
     assert_type(tk.dtype_preserving_tree_map(jax.numpy.sin, {"w": 1.0}), dict[str, float])
+    assert_type(tk.dtype_preserving_tree_map(lambda x, y: x - y, model, model), Dense)
     assert_type(tk.dtype_preserving_tree_map(lambda x, y, z: x - y + z, model, model, model), Dense)
     assert_type(tk.dtype_preserving_tree_map(lambda *xs: sum(xs), model, *models), Dense)
     assert_type(tk.path_mask("**.weight")(model), Dense)
@@ -173,6 +175,7 @@ def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTra
     filtered: GradientTransformation[int] = optax.filtered(tx)  # to mypy the state is Any
     kept: GradientTransformation[int] = optax.dtype_preserving(tx, state_dtype="float32")
     assert_type(optax.filtered(other), GradientTransformation[Any])
+    filtered = optax.filtered(tx, lambda leaf: leaf.ndim > 1)
     assert_type(optax.masked(other, True), GradientTransformation[optax.MaskedState])
     assert_type(optax.freeze(lambda params: params), GradientTransformation[optax.MaskedState])
     assert_type(optax.partition({"a": tx, "b": other}, "a"), GradientTransformation[optax.PartitionState])
@@ -229,7 +232,6 @@ def theirs(model: Dense) -> None:
     for function in (optax.l2_loss, optax.losses.l2_loss, losses.l2_loss, treekit.optax.losses.l2_loss):
         function(1.0)
     optax.tree.norm([1.0])
-    optax.projections.projection_simplex(model.weight)
 
 
 class Trainer:
