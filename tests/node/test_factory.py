@@ -75,7 +75,8 @@ FAULTS: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize("create, message", FAULTS)
 def test_node_factory_refuses_what_tree_at_would_break(create: Any, message: str) -> None:
-    for make in (create.make, create.bare) if isinstance(create, type) else (node_factory(create),):
+    methods = [getattr(create, name) for name in ("make", "bare") if hasattr(create, name)]
+    for make in (*methods, node_factory(create)):
         with pytest.raises(TypeError, match=message):
             make(1)
 
