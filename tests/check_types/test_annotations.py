@@ -17,6 +17,7 @@ from typing_extensions import TypeAliasType
 
 import treekit as tk
 from tests.check_types.nodes import FIVE, ONES, F, Linear, T, holder, linear, network, old, refused
+from tests.trees import FLOAT
 from treekit import check_types
 
 Small = TypeVar("Small", bound=float)
@@ -118,7 +119,7 @@ LINES = {
     "default": ".a.0   str   is not int",
     "set": ", an item   str   is not int",
     "optional list": ".1   str   is not float",
-    "tree": ".a.1   float32[5]   is not Float[Array, 'n']   (n=2)",
+    "tree": f".a.1   {FLOAT}[5]   is not Float[Array, 'n']   (n=2)",
     "tree of quoted": ".0   int 1   is not Linear",
     "tree of optionals in a structure": "   list   is not PyTree[Float[Array, 'n'] | None, 'T']",
 }
@@ -192,7 +193,7 @@ def test_models_that_are_stacked_filtered_or_masked_fail_and_the_message_says_so
         assert "Stacked, filtered, masked and abstract models fail by design" in refused(other)
     jax.vmap(check_types)(stacked)
     jax.eval_shape(check_types, model)
-    with pytest.raises(TypeError, match=r"bias   float32\[9\]   is not"):
+    with pytest.raises(TypeError, match=rf"bias   {FLOAT}\[9\]   is not"):
         jax.jit(check_types)(Linear(jnp.ones((5, 3)), jnp.ones(9)))
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 import treekit as tk
 from tests.check_types import nodes
 from tests.check_types.nodes import FIVE, ONE, ONES, WORD, Linear, T, holder, linear, old, refused
+from tests.trees import FLOAT
 from treekit import check_types
 
 
@@ -55,8 +56,8 @@ class Config:
 
 # a tree, and the first line about it
 FIRST: list[tuple[Any, str]] = [
-    ({"a": Module(jnp.ones((2, 3)))}, "a.weight   float32[2,3]   is not Float[Array, 'n n']"),
-    ({"a": Given(jnp.ones((2, 3)))}, "a.weight   float32[2,3]   is not Float[Array, 'n n']"),
+    ({"a": Module(jnp.ones((2, 3)))}, f"a.weight   {FLOAT}[2,3]   is not Float[Array, 'n n']"),
+    ({"a": Given(jnp.ones((2, 3)))}, f"a.weight   {FLOAT}[2,3]   is not Float[Array, 'n n']"),
     (Module(jnp.ones((1, 1)), WORD), "size   str   is not int   (n=1)"),
     (Plain("1"), "scale   str   is not float"),
     (Config(WORD), "rate   str   is not float"),
@@ -175,7 +176,7 @@ class Checked:
 def test_creation_checks_defaults_and_what_converters_and_init_store() -> None:
     made = Checked(jnp.ones((2, 3)))
     assert made.bias.shape == (2,)
-    with pytest.raises(TypeError, match=r"^creating Checked: 1 field is not .*:\nbias   float32\[2\]   is not Float"):
+    with pytest.raises(TypeError, match=rf"^creating Checked: 1 field is .*:\nbias   {FLOAT}\[2\]   is not Float"):
         Checked(jnp.ones((3, 3)))
     with pytest.raises(TypeError, match=r"creating Checked: 1 field is not .*:\nrate   str   is not float   \(dout=2"):
         Checked(jnp.ones((2, 3)), rate=WORD)
@@ -187,7 +188,7 @@ def test_creation_checks_defaults_and_what_converters_and_init_store() -> None:
         def __init__(self, values: Array) -> None:
             self.total = values
 
-    with pytest.raises(TypeError, match=r"total   float32\[2\]   is not Float\[Array, ''\]$"):
+    with pytest.raises(TypeError, match=rf"total   {FLOAT}\[2\]   is not Float\[Array, ''\]$"):
         Written(ONES)
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree, TypeCheckError, jaxtyped
 
 import treekit as tk
 from tests.check_types.nodes import FIVE, ONES, WORD, Linear, T, blamed, checked, fits, linear, old
+from tests.trees import FLOAT
 from treekit.typing import Typed
 
 
@@ -28,7 +29,7 @@ def test_the_fields_of_an_argument_are_checked_in_the_scope_of_the_call() -> Non
     assert apply(linear(), jnp.ones(3)).shape == (5,)
     assert blamed(apply, linear(), jnp.ones(4))[0] == "x"
     parameter, why = blamed(apply, WRONG, jnp.ones(3))
-    assert parameter == "layer" and "bias   float32[9]   is not Float[Array, 'dout'] | None   (dout=5, din=3)" in why
+    assert parameter == "layer" and f"bias   {FLOAT}[9]   is not Float[Array, 'dout'] | None   (dout=5, din=3)" in why
     parameter, why = blamed(apply, WORD, jnp.ones(3))
     assert parameter == "layer" and "a str is not a Linear" in why
 
