@@ -9,7 +9,6 @@ of names, whose third cell is an expression and whose fourth is the repr of its 
 import ast
 import builtins
 import re
-import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,9 +67,8 @@ def run_block(page: Path, piece: Piece, namespace: dict[str, Any]) -> None:
         if promise:
             # JAX's own words are those of 0.10.2.
             is_old = jax.__version_info__ < (0, 10, 2) and promise["text"] == "pytree structure error"
-            with pytest.raises(
-                getattr(builtins, promise["error"]), match="." if is_old else re.escape(promise["text"])
-            ):
+            text = "." if is_old else re.escape(promise["text"])
+            with pytest.raises(getattr(builtins, promise["error"]), match=text):
                 exec(code, namespace)
         else:
             exec(code, namespace)
@@ -103,46 +101,19 @@ def test_the_code_runs_from_top_to_bottom(page: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_no_code_is_hidden_from_the_test_above(page: Path) -> None:
-    """Not by a fence that is spelt otherwise, nor by one that is not closed."""
+def test_no_code_is_hidden_from_the_test_above_and_links_lead_to_files(page: Path) -> None:
+    """Code is not hidden by a fence that is spelt otherwise or not closed; `make docs` checks the links of the site."""
+    text = page.read_text(encoding="utf-8")
     assert {fence["language"] for fence in fences(page)} <= {"python", "", "sh", "text", "toml"}
-    assert page.read_text(encoding="utf-8").count("```") == 2 * len(fences(page))
+    assert text.count("```") == 2 * len(fences(page))
+    links = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", FENCE.sub("", text))
+    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-def test_the_page_of_names_has_blocks_and_rows() -> None:
-    assert {piece.gives is None for piece in pieces(NAMES)} == {True, False}
-
-
-def test_the_page_of_names_has_every_public_name_and_no_other() -> None:
+def test_the_page_of_names_and_the_reference_have_every_public_name_and_no_other() -> None:
+    names = [f"{module.__name__}.{name}" for module in MODULES for name in public_names(module)]
     named = [match["name"] for match in ROW.finditer(NAMES.read_text(encoding="utf-8"))]
-    assert sorted(named) == sorted([name for module in MODULES for name in public_names(module)] + ["every other name"])
-
-
-def test_the_readme_fits_on_a_screen_or_two() -> None:
-    shown = re.sub(r"<!--.*?-->", "", README.read_text(encoding="utf-8"))
-    prose = re.sub(r"```.*?```", "", shown, flags=re.DOTALL)  # programs and what they print are read otherwise
-    assert len(prose.split()) <= 500
-
-
-def test_the_reference_has_every_public_name_and_no_other() -> None:
+    assert sorted(named) == sorted([*(name.rpartition(".")[2] for name in names), "every other name"])
     pages = (ROOT / "docs" / "reference").glob("*.md")
     named = [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.M)]
-    names = [f"{module.__name__}.{name}" for module in MODULES for name in public_names(module)]
     assert sorted(named) == sorted([*names, "treekit.optax.contrib.schedule_free_eval_params"])
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_to_files(page: Path) -> None:
-    """In the repository: `make docs` checks those of the site."""
-    links = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", FENCE.sub("", page.read_text(encoding="utf-8")))
-    missing = [link for link in links if not (page.parent / link).exists()]
-    assert missing == []
-
-
-def test_the_check_of_english_reads_what_follows_code() -> None:
-    """Fences, indented code and references are blanked, each up to its own end."""
-    fence = "```python\nx = 1\n\n    y\n```"
-    page = f"Before.\n\n{fence}\n\nBetween `z`.\n\n    indented\n\n::: treekit.node\n\nAfter, anew.\n"
-    prose = runpy.run_path(str(ROOT / "docs" / "_english.py"))["markdown_prose"](page)
-    assert prose.split() == ["Before.", "Between", ".", "After,", "anew."]
-    assert [line for line, text in enumerate(prose.split("\n"), 1) if "anew" in text] == [15]

@@ -4,7 +4,6 @@ import copy
 import pickle
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -12,26 +11,22 @@ import numpy as np
 import pytest
 
 import treekit as tk
-from tests.trees import untyped
+from tests.trees import Twig
 
 NAN = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32)  # two NaN with different bits
 # All of them differ from each other.
 ARRAYS: dict[str, Any] = {
     "f32": np.ones(2, np.float32),
     "bf16": np.ones(2, ml_dtypes.bfloat16),
-    "int": np.ones(2, np.int32),
     "bool": np.array([True, False]),
     "another shape": np.ones((2, 1), np.float32),
-    "0-d": np.float32(1),
     "a number": 1.0,
-    "a bool": True,
     "zeros": np.zeros(2, np.float32),
     "minus zero": -np.zeros(2, np.float32),
     "NaN": NAN[:1],
     "another NaN": NAN[1:],
     "empty, another shape": np.zeros((3, 0), np.float32),
     "a list": [1, 2],
-    "of JAX, bf16": jnp.arange(4, dtype=jnp.bfloat16),
     "a transposed one": np.arange(6.0).reshape(2, 3).T,
 }
 SAME: list[Any] = [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x)), tk.HashableArray]
@@ -49,7 +44,7 @@ def test_equal_by_dtype_shape_and_bytes(name: str) -> None:
     assert (mine.dtype, mine.shape) == (want.dtype, want.shape)
     np.testing.assert_array_equal(np.asarray(mine), want)
     assert repr(mine) == f"HashableArray({want!r})"
-    assert mine != want.tolist() and (mine == 3) is False
+    assert mine != want.tolist()
 
 
 def test_the_byte_order_is_that_of_jax() -> None:
@@ -78,16 +73,10 @@ def test_a_read_only_copy(x: Any) -> None:
 @tk.node
 class Stencil:
     scale: Any
-    weights: tk.HashableArray = tk.field(static=True, converter=tk.HashableArray)
+    weights: Any = tk.field(static=True, converter=tk.HashableArray)
 
 
-class Module(eqx.Module):
-    scale: Any
-    weights: tk.HashableArray = eqx.field(static=True, converter=tk.HashableArray)
-
-
-@pytest.mark.parametrize("cls", (Stencil, Module))
-def test_jit_compiles_once_for_equal_arrays(cls: Any) -> None:
+def test_jit_compiles_once_for_equal_arrays() -> None:
     traces: list[int] = []
 
     @jax.jit
@@ -95,45 +84,34 @@ def test_jit_compiles_once_for_equal_arrays(cls: Any) -> None:
         traces.append(1)
         return x.scale * jnp.asarray(x.weights).sum()
 
-    assert f(cls(2.0, jnp.ones(3))) == f(cls(2.0, np.ones(3, np.float32))) == 6
-    assert f(cls(2.0, jnp.zeros(3))) == 0
+    assert f(Stencil(2.0, jnp.ones(3))) == f(Stencil(2.0, np.ones(3, np.float32))) == 6
+    assert f(Stencil(2.0, jnp.zeros(3))) == 0
     assert len(traces) == 2
-    assert "static value" in str(tk.tree_diff(cls(2.0, jnp.ones(3)), cls(2.0, jnp.zeros(3))))
     g = jax.jit(lambda x, table: x * jnp.asarray(table), static_argnums=1)
     assert g(2.0, tk.HashableArray(np.float32(3))) == 6
 
 
 def test_a_static_field_that_gets_an_array_names_it() -> None:
-    @tk.node
-    class Table:
-        values: Any = tk.field(static=True)
-
-    for value in (jnp.ones(2), np.ones(2), (np.ones(2),)):
-        with pytest.raises(TypeError, match=r"Table.values is static.*a treekit\.HashableArray for an array"):
-            Table(value)
-    assert Table((tk.HashableArray(np.ones(2)), "x")).values[1] == "x"
+    with pytest.raises(TypeError, match=r"Twig.name is static.*a treekit\.HashableArray for an array"):
+        Twig(1, name=(np.ones(2), "x"))
+    assert Twig(1, name=(tk.HashableArray(np.ones(2)), "x")).name == (tk.HashableArray(np.ones(2)), "x")
 
 
-REFUSED: dict[str, tuple[Any, str]] = {
-    "objects": (np.array([None]), "an array of objects"),
-    "None": (None, "found None, an array of objects"),
-    "a shape": (untyped.ShapeDtypeStruct((2,), jnp.float32), "an array of objects"),
-    "a string": ("abc", "found 'abc', an array of dtype <U3"),
-    "strings": (np.array(["a", "bc"]), "an array of dtype <U2"),
-    "keys": (jax.random.key(0), r"pass jax\.random\.key_data\(key\)"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(case: str) -> None:
-    x, message = REFUSED[case]
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (None, "found None, an array of objects"),
+        ("abc", "found 'abc', an array of dtype <U3"),
+        (jax.random.key(0), r"pass jax\.random\.key_data\(key\)"),
+    ],
+)
+def test_what_is_refused(x: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         tk.HashableArray(x)
 
 
+@pytest.mark.parametrize("make", (tk.HashableArray, lambda x: tk.HashableArray([1.0, x])))
 @pytest.mark.parametrize("transform", (jax.jit, jax.vmap, jax.grad))
-def test_a_traced_array_is_refused(transform: Any) -> None:
+def test_a_traced_array_is_refused(transform: Any, make: Any) -> None:
     with pytest.raises(TypeError, match="not known while JAX traces a function"):
-        transform(lambda x: tk.HashableArray(x))(jnp.ones(2))
-    with pytest.raises(TypeError, match="not known while JAX traces a function"):
-        transform(lambda x: tk.HashableArray([1.0, x]))(jnp.ones(2))
+        transform(make)(jnp.ones(2))

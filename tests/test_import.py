@@ -1,6 +1,11 @@
-"""What importing costs, and what it says where something is missing; each case in a process of its own."""
+"""What importing costs, what it says where something is missing, and which way imports point.
 
+The core never imports Optax, nothing imports `testing`, and no modules import each other.
+"""
+
+import graphlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,54 +29,51 @@ class Without(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Without())
 """
-WITHOUT_OPTAX = WITHOUT.format(name="optax")
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True)
 
 
-def test_the_core_imports_jax_jaxtyping_and_numpy_only() -> None:
-    done = python(f"import sys, treekit; print(*(sys.modules.keys() & {set(OPTIONAL)!r}))")
-    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+# Code, and what it prints.
+RUNS: dict[str, tuple[str, str]] = {
+    "the core imports nothing else": (f"import sys, treekit; print(*(sys.modules.keys() & {set(OPTIONAL)!r}))", ""),
+    "the core starts no backend": (  # importing must leave a program the choice of its devices
+        "import treekit, jax; jax.config.update('jax_num_cpu_devices', 2); print(len(jax.devices()))",
+        "2",
+    ),
+    "the core works without Optax": (
+        WITHOUT.format(name="optax") + "import treekit; print(treekit.filter([1, 2.0], lambda x: x == 1))",
+        "[1, None]",
+    ),
+    "the submodule is imported on demand": (
+        "import sys, treekit; from treekit import optax; print('optax' in sys.modules, optax.__name__)",
+        "True treekit.optax",
+    ),
+}
 
 
-def test_the_core_starts_no_backend() -> None:
-    """Importing must leave a program the choice of its devices."""
-    done = python("import treekit, jax; jax.config.update('jax_num_cpu_devices', 2); print(len(jax.devices()))")
-    assert (done.returncode, done.stdout.split()) == (0, ["2"]), done.stderr
+@pytest.mark.parametrize("case", RUNS)
+def test_imports_in_a_process_of_their_own(case: str) -> None:
+    code, printed = RUNS[case]
+    done = python(code)
+    assert (done.returncode, done.stdout) == (0, f"{printed}\n"), done.stderr
 
 
-def test_the_core_works_without_optax() -> None:
-    done = python(f"{WITHOUT_OPTAX}\nimport treekit\nprint(treekit.filter([1, 2.0], lambda x: x == 1))")
-    assert (done.returncode, done.stdout) == (0, "[1, None]\n"), done.stderr
+INSTALL = "treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"
 
 
 @pytest.mark.parametrize(
-    "statement",
+    ("name", "statement", "message"),
     [
-        "import treekit.optax",
-        "from treekit import optax",
-        "import treekit.optax.contrib",
-        "from treekit.optax import adam",
+        ("optax", "from treekit import optax", INSTALL),
+        ("optax", "import treekit.optax.contrib", INSTALL),
+        ("optax._src", "import treekit.optax", "No module named 'optax._src'"),  # what Optax itself would say
     ],
 )
-def test_without_optax_the_submodule_says_what_to_install(statement: str) -> None:
-    done = python(f"{WITHOUT_OPTAX}\n{statement}")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"
-    )
-
-
-def test_without_what_optax_needs_it_says_what_optax_would() -> None:
-    done = python(f"{WITHOUT.format(name='optax._src')}\nimport treekit.optax")
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "ModuleNotFoundError: No module named 'optax._src'")
-
-
-def test_the_submodule_is_imported_on_demand() -> None:
-    done = python("import sys, treekit; from treekit import optax; print('optax' in sys.modules, optax.__name__)")
-    assert (done.returncode, done.stdout) == (0, "True treekit.optax\n"), done.stderr
+def test_where_a_module_is_missing_the_submodule_says_what_to_install(name: str, statement: str, message: str) -> None:
+    done = python(f"{WITHOUT.format(name=name)}\n{statement}")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"ModuleNotFoundError: {message}")
 
 
 def test_all_lists_every_public_name_of_the_core() -> None:
@@ -89,7 +91,6 @@ except AttributeError as error:
 """
 # the module that is asked, a name, what is imported before, and where the error says that the name is
 MISSING: list[tuple[str, str, str, str]] = [
-    ("treekit", "filtered", "from treekit import optax", "treekit.optax.filtered"),
     ("treekit", "adam", "import treekit.optax", "treekit.optax.adam"),
     ("treekit.optax", "graft", "from treekit import optax", "treekit.graft"),
     ("treekit", "filtered", "pass", ""),
@@ -104,3 +105,38 @@ def test_a_name_of_the_other_module_is_found_there(module: str, name: str, first
     other = f". It is in the other module: {found}" if found else ""
     message = f"module '{module}' has no attribute '{name}'{other} {name} True\n"
     assert (done.returncode, done.stdout) == (0, message), done.stderr
+
+
+# ------------------------------------------------------------------------------------------- what the sources import
+
+SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.glob("treekit/**/*.py")}
+needs_source = pytest.mark.skipif(not SOURCES, reason="needs the source")
+
+
+@needs_source
+@pytest.mark.parametrize(
+    ("name", "users"),
+    [
+        # `treekit.typing` has the types of transformations: to checkers, and at run time once it is asked for them.
+        ("optax", ("treekit/optax/", "treekit/testing/", "treekit/typing.py")),
+        ("testing", ("treekit/testing/",)),
+    ],
+)
+def test_imports_point_one_way(name: str, users: tuple[str, ...]) -> None:
+    import_it = rf"^ *(?:(?:from|import) (?:treekit\.)?{name}\b|from treekit import (?:\([^)]*|.*)\b{name}\b)"
+    found = [path for path, source in SOURCES.items() if re.search(import_it, source, re.M)]
+    assert found
+    assert [path for path in found if not path.startswith(users)] == []
+
+
+@needs_source
+def test_no_modules_import_each_other() -> None:
+    modules = {path.removesuffix(".py").replace("/", "."): source for path, source in SOURCES.items()}
+    needs: dict[str, set[str]] = {name: set() for name in modules}
+    for name, source in modules.items():
+        # At the left margin: neither in functions nor for type checkers. Packages are left out: each imports its parts.
+        for module, names in re.findall(r"^from ([\w.]+) import (\([^)]*\)|.+)", source, re.M):
+            found = {module, *(f"{module}.{each}" for each in re.findall(r"\w+", names))}
+            needs[name] |= found & modules.keys()
+    assert "treekit._base.dtype" in needs["treekit._base.predicates"]
+    graphlib.TopologicalSorter(needs).prepare()  # a circle is a CycleError, which names it

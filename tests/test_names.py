@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 
 import treekit as tk
+from tests.trees import Box
 from treekit import optax as tko
 
 
@@ -27,9 +27,6 @@ WRONG: dict[str, Callable[[], Any]] = {
     "masked, another structure": lambda: tko.masked(tko.sgd(0.1), tree([True])).init(MODEL),
     "of objects": lambda: tko.sgd(0.1).init(tree(np.array([None]))),
     "rates": lambda: tko.scale_by_tree(tree("fast")).init(MODEL),
-    "state_dtype": lambda: tko.dtype_preserving(tko.adam(0.1), state_dtype=jnp.bfloat16).update(
-        MODEL, optax.adam(0.1).init(MODEL), MODEL
-    ),
     "tree_unstack": lambda: tk.tree_unstack(tree(jnp.ones(3))),
 }
 
@@ -39,11 +36,6 @@ def test_an_error_names_the_leaf(case: str) -> None:
     with pytest.raises((TypeError, ValueError), match=r"\blayers\.[01]\.w\b") as caught:
         WRONG[case]()
     assert "['" not in str(caught.value).partition("\nIt led to")[0]
-
-
-@tk.node
-class Held:
-    value: Any
 
 
 class Net(nnx.Module):
@@ -58,15 +50,13 @@ TREES: dict[str, tuple[Any, list[str]]] = {
     "a module": (Net(), ["lin.bias", "lin.kernel", "pair.0", "pair.1.b"]),
     "a state": (nnx.state(Net()), ["lin.bias", "lin.kernel", "pair.0", "pair.1.b"]),
     "variables in a dict": ({"a": nnx.Param(jnp.ones(2)), "value": jnp.ones(3)}, ["a", "value"]),
-    "pure values": (nnx.to_pure_dict(nnx.state(Net().lin)), ["bias", "kernel"]),
-    "fields called value": ({"a": Held(jnp.ones(2)), "b": nnx.Param(jnp.ones(3))}, ["a.value", "b"]),
+    "fields called value": ({"a": Box(jnp.ones(2)), "b": nnx.Param(jnp.ones(3))}, ["a.value", "b"]),
 }
 
 
 # What names the leaf of a tree with this name.
 NAMED: dict[str, Callable[[Any, str], Any]] = {
     "path_mask": lambda tree, name: tk.path_mask(name).of_leaves(tree, None),
-    "path_mask, compiled": lambda tree, name: tk.path_mask(re.compile(re.escape(name))).of_leaves(tree, None),
     "path_labels": lambda tree, name: tk.path_labels({name: True}, default=False).of_leaves(tree, None),
 }
 LISTED: dict[str, Callable[[Any], list[str]]] = {

@@ -49,15 +49,12 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_wheel_holds_the_sources_and_nothing_else(wheel: Path) -> None:
-    files = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+def test_the_wheel_holds_the_sources_and_requires_jax_jaxtyping_and_numpy_only(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    files = {name for name in archive.namelist() if ".dist-info/" not in name}
     sources = (path for path in (ROOT / "treekit").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     assert files == {path.relative_to(ROOT).as_posix() for path in sources}
     assert "treekit/py.typed" in files
-
-
-def test_the_wheel_requires_jax_jaxtyping_and_numpy_only(wheel: Path) -> None:
-    archive = zipfile.ZipFile(wheel)
     metadata = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
     required = email.message_from_bytes(archive.read(metadata)).get_all("Requires-Dist", [])
     assert [line.split(">")[0] for line in required if "extra ==" not in line] == ["jax", "jaxtyping", "numpy"]

@@ -1,7 +1,7 @@
-"""The predicates agree with Equinox's on every object."""
+"""The predicates on leaves agree with Equinox's on every object; and what is truly callable: a table of everything."""
 
+import functools
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import equinox as eqx
@@ -9,29 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import given
 
 import treekit as tk
-from tests.trees import Box, Twig, trees, untyped
+from tests.trees import Box, Twig, is_leaf, trees, untyped
 
 untyped_eqx: Any = eqx
-DTYPES = (
-    *("bool", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16", "float32"),
-    *("complex64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e5m2fnuz", "float8_e4m3fnuz"),
-)
-
-
-WIDE_DTYPES = ("int64", "uint64", "float64", "complex128")
-
-
-class HasArray:
-    """Duck typing is not enough to be an array."""
-
-    dtype = np.dtype("float32")
-    shape = ()
-
-    def __jax_array__(self) -> jax.Array:
-        return jnp.ones(())
+DTYPES = ("bool", "int4", "int32", "uint8", "bfloat16", "float32", "float64", "complex64", "float8_e4m3fn")
 
 
 def _x64(dtype: str) -> jax.Array:
@@ -40,12 +25,17 @@ def _x64(dtype: str) -> jax.Array:
 
 
 class Stands:
-    """Returns what it is given from `__jax_array__`."""
+    """Returns what it is given from `__jax_array__`, or raises it; Equinox lets errors through."""
+
+    dtype = np.dtype("float32")  # duck typing is not enough to be an array
+    shape = ()
 
     def __init__(self, value: object) -> None:
         self.value = value
 
     def __jax_array__(self) -> object:
+        if isinstance(self.value, Exception):
+            raise self.value
         return self.value
 
 
@@ -56,33 +46,14 @@ class OnInstance:
         self.__jax_array__ = lambda: jnp.ones(2)
 
 
-class Fails:
-    """Equinox lets errors of `__jax_array__` through."""
-
-    def __jax_array__(self) -> object:
-        raise ValueError("cannot be an array")
-
-
-class MyFloat(float):
-    """A float."""
-
-
 OBJECTS: dict[str, object] = {
-    **{f"jax {dtype}": jnp.ones(2, dtype) for dtype in DTYPES},
-    **{f"jax {dtype}": _x64(dtype) for dtype in WIDE_DTYPES},
-    **{f"numpy {dtype}": np.ones(2, jnp.dtype(dtype)) for dtype in (*DTYPES, *WIDE_DTYPES)},
-    **{f"numpy scalar {dtype}": jnp.dtype(dtype).type(1) for dtype in (*DTYPES, *WIDE_DTYPES)},
-    "weak": jnp.asarray(1.0),
-    "empty": jnp.zeros((0, 3)),
+    **{f"jax {dtype}": _x64(dtype) for dtype in DTYPES},
+    **{f"numpy {dtype}": np.ones(2, jnp.dtype(dtype)) for dtype in DTYPES},
+    **{f"numpy scalar {dtype}": jnp.dtype(dtype).type(1) for dtype in DTYPES},
     "key": jax.random.key(0),
-    "keys": jax.random.split(jax.random.key(0)),
-    "key of another kind": jax.random.key(0, impl="rbg"),
     "numpy object": np.array([None, 1]),
     "numpy strings": np.array(["a"]),
-    "numpy dates": np.array(["2020-01-01"], "datetime64[D]"),
     "numpy longdouble": np.longdouble(1),
-    "numpy structured": np.zeros(2, [("a", "f4")]),
-    "numpy masked": np.ma.masked_array([1.0], [True]),
     "float0": np.zeros(2, jax.dtypes.float0),
     "bool": True,
     "int": 1,
@@ -91,50 +62,30 @@ OBJECTS: dict[str, object] = {
     "str": "a",
     "None": None,
     "ShapeDtypeStruct": untyped.ShapeDtypeStruct((2,), jnp.float32),
-    "scalar type": jnp.float32,
     "function": len,
-    "jitted": jax.jit(jnp.sin),
     "module": Box(jnp.ones(2)),
     "node": Twig(jnp.ones(2)),
-    "__jax_array__": HasArray(),
-    **{f"__jax_array__ returns {x!r}": Stands(x) for x in (1, 1.0, 1j, True, None, "a", np.float32(1), np.int32(1))},
-    "__jax_array__ returns NumPy floats": Stands(np.ones(2)),
+    **{f"__jax_array__ returns {x!r}": Stands(x) for x in (1, 1.0, None, jnp.ones(2), np.float32(1), np.int32(1))},
     "__jax_array__ returns NumPy bf16": Stands(np.ones(2, jnp.bfloat16)),
-    "__jax_array__ twice": Stands(HasArray()),
+    "__jax_array__ twice": Stands(Stands(jnp.ones(2))),
     "__jax_array__ of an instance": OnInstance(),
-    "__jax_array__ fails": Fails(),
-    "a class with __jax_array__": HasArray,
-    "float of a subclass": MyFloat(1),
-    "numpy float64, a float": np.float64(1),
-    "Fraction": Fraction(1, 2),
+    "__jax_array__ fails": Stands(ValueError("cannot be an array")),
+    "a class with __jax_array__": Stands,
     "ref": jax.new_ref(jnp.ones(2)),
 }
 
 
-def tracers() -> dict[str, object]:
-    """Tracers of every transformation, leaked on purpose: a predicate asks for the type and dtype only."""
-    found: dict[str, object] = {}
-
-    def see(name: str) -> Callable[..., Any]:
-        def keep(x: Any) -> Any:
-            found[name] = x
-            return x
-
-        return keep
-
-    x = jnp.ones(2)
-    jax.jit(see("jit"))(x)
-    jax.jit(see("jit int"))(jnp.arange(2))
-    jax.jit(see("jit key"))(jax.random.key(0))
-    jax.vmap(see("vmap"))(x)
-    jax.grad(lambda x: see("grad")(x).sum())(x)
-    jax.jvp(see("jvp"), (x,), (x,))
-    jax.eval_shape(see("eval_shape"), untyped.ShapeDtypeStruct((2,), jnp.bfloat16))
-    return found
+def keep(name: str, x: Any) -> Any:
+    """Leak a tracer on purpose: a predicate asks for the type and dtype only."""
+    OBJECTS[f"tracer of {name}"] = x
+    return x
 
 
 with jax.check_tracer_leaks(False):
-    OBJECTS |= {f"tracer of {name}": x for name, x in tracers().items()}
+    jax.jit(lambda x: keep("jit", x))(jnp.ones(2))
+    jax.jit(lambda x: keep("jit of an int", x))(jnp.arange(2))
+    jax.vmap(lambda x: keep("vmap", x))(jnp.ones(2))
+    jax.grad(lambda x: keep("grad", x).sum())(jnp.ones(2))
 
 
 def answer(predicate: Callable[[object], bool], x: object) -> object:
@@ -163,9 +114,108 @@ def test_predicates_agree_with_equinox_on_nodes_and_leaves(tree: Any) -> None:
         check_agreement(x)
 
 
-def test_both_answers_occur_in_the_table() -> None:
-    """Agreeing on a table of one answer would prove nothing."""
-    answers = {(tk.is_array(x), tk.is_inexact_array(x)) for x in OBJECTS.values()}
-    assert answers == {(True, True), (True, False), (False, False)}
-    likes = {(tk.is_array_like(x), answer(tk.is_inexact_array_like, x)) for x in OBJECTS.values()}
-    assert likes > {(True, True), (True, False), (False, False), (True, (ValueError, "cannot be an array"))}
+# -------------------------------------------------------------------------------- functions, and trees that are called
+
+MLP = eqx.nn.MLP(2, 1, 3, depth=1, key=jax.random.key(0))
+
+
+class Answering:
+    """Answers to every name: what hasattr says of it means nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return name
+
+
+class Called(Answering):
+    def __call__(self, x: Any) -> Any:
+        return x
+
+    def method(self, x: Any) -> Any:
+        return x
+
+
+class Liar(eqx.Module):
+    """The same, as a node that is a tree."""
+
+    weight: Any
+    __getattr__ = Called.__getattr__
+    __call__ = Called.__call__
+
+
+@tk.node
+class CalledTwig:
+    weight: Any
+    __call__ = Called.__call__
+
+
+class Bound:
+    """A bound method that is a node."""
+
+    def __init__(self, function: Any, owner: Any) -> None:
+        self.__func__, self.__self__ = function, owner
+
+    __call__ = Called.__call__
+
+
+tk.register_node(Bound, data_fields=["__self__"], meta_fields=["__func__"])
+
+FUNCTIONS: dict[str, Any] = {
+    "lambda": lambda x: x,
+    "class": dict,
+    "functools.partial": functools.partial(len, [jnp.ones(2)]),
+    "method": Called().method,
+    "object with __call__ and a lying __getattr__": Called(),
+    "jit": jax.jit(lambda x: x),
+    "Partial of what a spec is made of": untyped.tree_util.Partial(len, True, "label"),
+    "eqx.Partial of bools": eqx.Partial(len, True, flag=False),
+    "bound method of a module": MLP.__call__,
+    "bound method that is a node": Bound(max, jnp.ones(2)),
+    "filter_jit of a model": eqx.filter_jit(MLP),
+    "filter_grad": eqx.filter_grad(MLP),
+    "sequence of functions": eqx.nn.Sequential([eqx.nn.Lambda(jax.nn.relu), eqx.nn.Lambda(jnp.tanh)]),
+    "node without leaves": CalledTwig(None),
+    "node that holds functions": CalledTwig([len, jax.nn.relu]),
+}
+TREES: dict[str, Any] = {
+    "model of arrays and a function": MLP,
+    "mask of bools": jax.tree.map(lambda _: True, MLP),
+    "labels of None and strings": jax.tree.map(lambda _: "label", eqx.filter(MLP, eqx.is_array)),
+    "one bool among functions": CalledTwig([len, True]),
+    "module with a lying __getattr__": Liar(1),
+    "NNX module": nnx.Linear(2, 3, rngs=nnx.Rngs(0)),
+    "ShapeDtypeStructs": eqx.filter_eval_shape(lambda: MLP),
+}
+NOT_CALLABLE: dict[str, Any] = {
+    "list of functions": [len, jax.nn.relu],
+    "node of a function": Twig(len),
+    "with a lying __getattr__": Answering(),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_truly_callable(name: str) -> None:
+    assert tk.is_truly_callable(FUNCTIONS[name]) is True
+
+
+@pytest.mark.parametrize("name", TREES | NOT_CALLABLE)
+def test_trees_are_not_though_some_can_be_called(name: str) -> None:
+    x = (TREES | NOT_CALLABLE)[name]
+    assert callable(x) is (name in TREES)
+    assert tk.is_truly_callable(x) is False
+
+
+@given(trees())
+def test_the_rule_for_nodes(tree: Any) -> None:
+    """Of the trees that are drawn, only a Box can be called, and stands for no function."""
+    expected = callable(tree) and (is_leaf(tree) or all(map(callable, jax.tree.leaves(tree))))
+    assert tk.is_truly_callable(tree) is expected
+    assert tk.is_truly_callable(Box(tree)) is all(map(callable, jax.tree.leaves(tree)))
+
+
+def test_functions_are_answered_without_flattening(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = (tk.filter, lambda x: x)
+    with monkeypatch.context() as patch:
+        for name in ("all_leaves", "tree_flatten", "tree_leaves", "tree_structure"):
+            patch.delattr(jax.tree_util, name)
+        answers = [tk.is_truly_callable(f) for f in functions]
+    assert answers == [True, True]

@@ -1,22 +1,33 @@
-"""tree_at: Equinox's contract, for trees of any kind."""
+"""tree_at and tree_find: Equinox's contract, for trees of any kind; and by name and by class."""
 
 import functools
 import inspect
 import operator
-from collections import OrderedDict, defaultdict
+import re
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import treekit as tk
-from tests.trees import EXAMPLES, Box, Halved, Point, Twig, follow, identical, places, trees
+from tests.trees import EXAMPLES, Box, Halved, Point, Twig, follow, identical, places, trees, untyped
+from treekit._base.key_path import Place
+
+
+@tk.node
+class Layer:
+    weight: Any
+    bias: Any
+    name: str = tk.field(default="layer", static=True)
+
+
+TREE = {"layers": [Layer(1, 2), Layer(3, None)], "head": Point(Layer(5, 6), (7, {"weight": 8}))}
 
 
 def is_none(x: Any) -> bool:
@@ -58,18 +69,19 @@ def test_replace_agrees_with_equinox(is_leaf: Any, data: st.DataObject) -> None:
 
 
 @given(trees_and_paths())
-def test_replace_fn_agrees_with_equinox_and_sees_each_node(case: tuple[Any, list[Any]]) -> None:
+def test_replace_fn_agrees_with_equinox_and_sees_each_node_in_the_order_of_where(case: tuple[Any, list[Any]]) -> None:
     tree, paths = case
-    seen: list[Any] = []
+    before, seen = places(tree), list[Any]()
 
     def keep_in_a_list(node: Any) -> Any:
         seen.append(node)
         return [node]
 
     ours = tk.tree_at(where_of(paths), tree, replace_fn=keep_in_a_list)
-    for path, node in zip(paths, seen, strict=True):
-        assert identical(node, follow(path, tree))
+    assert identical(seen, where_of(paths)(tree))
     assert identical(ours, eqx.tree_at(where_of(paths), tree, replace_fn=lambda node: [node]))
+    assert identical(tk.tree_at(where_of(paths), tree, seen), tree)
+    assert all(node is before[path] for path, node in places(tree).items()), "the tree given is left as it is"
 
 
 @given(trees())
@@ -82,26 +94,9 @@ def test_a_single_node_takes_a_single_replacement(tree: Any) -> None:
             assert identical(ours, eqx.tree_at(where, tree, [1, 2]))
 
 
-@given(trees_and_paths())
-def test_putting_back_what_was_there_changes_nothing(case: tuple[Any, list[Any]]) -> None:
-    tree, paths = case
-    before = places(tree)
-    tk.tree_at(where_of(paths), tree, replace_fn=lambda _: 0)
-    assert all(node is before[path] for path, node in places(tree).items()), "the tree given is left as it is"
-    assert identical(tk.tree_at(where_of(paths), tree, where_of(paths)(tree)), tree)
-    assert identical(tk.tree_at(where_of(paths), tree, replace_fn=lambda node: node), tree)
-
-
-MLP = EXAMPLES["mlp"]
-
 # tree, where, replacement, what must be found afterwards
 CASES: dict[str, tuple[Any, Callable[[Any], Any], Any, Any]] = {
-    "root": ([1, 2], lambda t: t, 0, 0),
-    "root None": (None, lambda t: t, 1, 1),
     "the only None": ([None, 1], lambda t: t[0], 5, [5, 1]),
-    "array to None": ([np.ones(2), 1], lambda t: t[0], None, [None, 1]),
-    "subtree by subtree": ({"a": (1, 2), "b": 3}, lambda t: t["a"], {"x": 4}, {"a": {"x": 4}, "b": 3}),
-    "subtree by leaf": ({"a": (1, 2), "b": 3}, lambda t: t["a"], 4, {"a": 4, "b": 3}),
     "inside one list at two places": ([[1]] * 2, lambda t: t[1][0], 2, [[1], [2]]),
     "one of several ()": ([(), (), ()], lambda t: t[1], 2, [(), 2, ()]),
     "the () at the root": ((), lambda t: t, 1, 1),
@@ -109,17 +104,9 @@ CASES: dict[str, tuple[Any, Callable[[Any], Any], Any, Any]] = {
     "sequence by tuple": ([1, 2, 3], lambda t: (t[0], t[2]), [4, 5], [4, 2, 5]),
     "sequence by list": ([1, 2, 3], lambda t: [t[2], t[0]], (4, 5), [5, 2, 4]),
     "a tuple of no nodes, beside one ()": ([(), 1], lambda t: (), (), [(), 1]),
-    "a tuple of no nodes, beside several ()": (
-        [(), {"a": ()}],
-        lambda t: tuple(x for x in t if x is None),
-        (),
-        [(), {"a": ()}],
-    ),
+    "a tuple of no nodes, beside several ()": ([(), [()]], lambda t: tuple(x for x in t if not t), (), [(), [()]]),
     "a slice": ([1, 2, 3], lambda t: t[1:], "ab", [1, "a", "b"]),
     "OrderedDict": (OrderedDict(b=1, a=2), lambda t: t["a"], 3, OrderedDict(b=1, a=3)),
-    "defaultdict": (defaultdict(list, a=1), lambda t: t["a"], 3, defaultdict(list, a=3)),
-    "function as a leaf": ([len, max], lambda t: t[1], min, [len, min]),
-    "string as a leaf": (["ab", "ab"], lambda t: t[1], "cd", ["ab", "cd"]),
     "a tuple that is taken for a leaf apart": ([(1, ()), 2], lambda t: t[0][1], 3, [(1, 3), 2]),
 }
 
@@ -132,169 +119,109 @@ def test_cases(name: str) -> None:
     assert identical(ours, eqx.tree_at(where, tree, new))
 
 
-def test_many_nodes_in_any_order() -> None:
-    """More than are looked for one by one, leaves and containers of every size, in another order than the tree's."""
-    tree: list[Any] = [(i, [i, {}], []) for i in range(30)]
-    order = [*range(0, 30, 2), *range(29, 0, -2)]
-    wheres: dict[str, Callable[[Any], Any]] = {
-        "leaves": lambda t: [t[i][0] for i in order],
-        "containers": lambda t: [t[i][1] for i in order],
-        "empty ones": lambda t: [t[i][2] for i in order],
-        "of all sorts": lambda t: [t[i][i % 3] for i in order],
-        "nested": lambda t: [t[i] if i % 3 else t[i][1][1] for i in order],
-    }
-    for where in wheres.values():
-        new = [f"new {i}" for i in order]
-        ours = tk.tree_at(where, tree, new)
-        assert where(ours) == new if where is not wheres["nested"] else ours != tree
-        assert identical(ours, eqx.tree_at(where, tree, new))
-        seen: list[Any] = []
-        tk.tree_at(where, tree, replace_fn=seen.append)
-        assert seen == where(tree), "in the order of where"
-
-
 def test_a_registered_class_is_rebuilt_without_its_init() -> None:
     """A class whose `__init__` prepares what it is given, where JAX's usual registration runs it again."""
-    halved = Halved(4.0)
-    for new in (7.0, None, jnp.ones(3), [1, 2], "text"):
-        assert tk.tree_at(lambda h: h.value, halved, new).value is new
-        assert tk.tree_at(lambda t: t["h"].value, {"h": halved}, new)["h"].value is new
-    assert halved.value == 2.0
-    pair: dict[str, Any] = {"h": halved, "x": 1}
-    assert tk.tree_at(lambda t: t["x"], pair, 2)["h"].value == 2.0
+    tree: Any = {"h": Halved(4.0), "x": 1}
+    for new in (7.0, None, [1, 2]):
+        assert tk.tree_at(lambda t: t["h"].value, tree, new)["h"].value is new
+    assert tk.tree_at(lambda t: t["x"], tree, 2)["h"].value == tree["h"].value == 2.0
 
 
-@jax.tree_util.register_pytree_node_class
 class Preparing:
-    """Registered the usual way, by running `__init__` to rebuild; this one takes what it prepares out of a table."""
+    """Registered the usual way, by running `__init__` to rebuild."""
 
     def __init__(self, value: Any) -> None:
-        self.value = {1: "one", 2: "two"}.get(id(value), "other")
-
-    def tree_flatten(self) -> tuple[tuple[Any], None]:
-        return (self.value,), None
-
-    @classmethod
-    def tree_unflatten(cls, _: None, children: tuple[Any]) -> "Preparing":
-        return cls(*children)
+        self.value = repr(value)
 
 
-def test_a_class_that_replaces_its_leaves_is_told_how_to_register() -> None:
-    with pytest.raises(ValueError, match=r"(?s)'other' is not a leaf.*treekit\.register_node"):
-        tk.tree_at(lambda t: t.value, Preparing(1), 2)
+jax.tree_util.register_pytree_node(Preparing, lambda x: ((x.value,), None), lambda _, children: Preparing(*children))
 
 
-@tk.register_node(data_fields=["x"], meta_fields=[])
-class Registered:
-    def __init__(self, x: Any) -> None:
-        self.x = x
-
-
-class Undecorated(Registered):
+class Undecorated(Halved):
     """A leaf, and a subclass of a node."""
 
 
-class Measured:
-    """A node that cannot be printed when its leaf is no array."""
-
-    def __init__(self, x: Any) -> None:
-        self.x = x
-
-    def __repr__(self) -> str:
-        return f"Measured{self.x.shape}"
-
-
-tk.register_node(Measured, ["x"], [])
-
-# a tree, `where`, the other arguments, and words of the message of the ValueError
-ERRORS: dict[str, tuple[Any, Callable[[Any], Any], dict[str, Any], str]] = {
-    "neither": ([1], lambda t: t[0], {}, "exactly one of replace and replace_fn"),
-    "both": ([1], lambda t: t[0], {"replace": 1, "replace_fn": str}, "exactly one"),
-    "too many": ([1, 2], lambda t: (t[0], t[1]), {"replace": [1, 2, 3]}, "returned 2 nodes.*has 3 values"),
-    "static field": (
-        MLP,
-        lambda m: m.layers[0].use_bias,
-        {"replace": 3},
+AT: Any = tk.tree_at
+LINEAR: Any = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: AT(lambda t: t[0], [1]), "exactly one of replace and replace_fn"),
+    (lambda: AT(lambda t: t[0], [1], 1, str), "exactly one of replace and replace_fn"),
+    (lambda: AT(lambda t: (t[0], t[1]), [1, 2], [1, 2, 3]), "returned 2 nodes.*has 3 values"),
+    (
+        lambda: AT(lambda m: m.layers[0].use_bias, EXAMPLES["mlp"], 3),
         r"static field MLP\.use_bias or .*Linear\.use_bias\..*treekit\.replace\(node, use_bias=\.\.\. or",
     ),
-    "static field of a node": (
-        [Twig(1, name="a name")],
-        lambda t: t[0].name,
-        {"replace": "x"},
-        r"static field Twig\.name\..*treekit\.replace\(node, name=\.\.\.\) makes",
+    (lambda: AT(lambda t: "a" + "b", [1], 1), "A static field is not a node.*computed from leaves"),
+    (lambda: AT(lambda t: {"a": t[0]}, [1, 2], [1]), "'a', which is not a node"),
+    (lambda: AT(lambda t: [[]], [1, 2], [1]), r"returned \[\], which is not a node"),
+    (lambda: AT(lambda m: m.__call__, LINEAR, 1), "did not return a node"),
+    (lambda: AT(lambda t: (t[0], t[0]), [1, 2], [1, 2]), "the same node twice"),
+    (lambda: AT(lambda t: t[0], [None, None], 1), "is_leaf=lambda x: x is None"),
+    (lambda: AT(lambda t: None, [1], 1), "not return a node of the tree, but None"),
+    (lambda: AT(lambda t: (t["a"], ()), {"a": 1}, (2, 3)), r"returned \(\), which is not a node"),
+    (lambda: AT(lambda t: (), [1], [1]), r"selects nothing.*pass strict=False$"),
+    (
+        lambda: AT(lambda t: t["a"][0].value, {"a": [Undecorated(1)]}, 1),
+        r"reads \.value of \ba\.0\b, a leaf of type Undecorated.*register it",
     ),
-    "computed": ([1], lambda t: "a" + "b", {"replace": 1}, "A static field is not a node.*computed from leaves"),
-    "constant": ([1], lambda t: "other", {"replace": 1}, "did not return a node"),
-    "object": ([1], lambda t: object(), {"replace": 1}, "did not return a node"),
-    "computed container": ([1, 2], lambda t: {"a": t[0]}, {"replace": [1]}, "'a', which is not a node"),
-    "of another tree": ([1, 2], lambda t: [[]], {"replace": [1]}, r"returned \[\], which is not a node"),
-    "bound method": (MLP, lambda m: m.__call__, {"replace": 1}, "did not return a node"),
-    "the same twice": ([1, 2], lambda t: (t[0], t[0]), {"replace": [1, 2]}, "the same node twice"),
-    "one of several None": ([None, None], lambda t: t[0], {"replace": 1}, "is_leaf=lambda x: x is None"),
-    "None alone where there is none": ([1], lambda t: None, {"replace": 1}, "not return a node of the tree, but None"),
-    "a computed ()": ({"a": 1}, lambda t: (t["a"], ()), {"replace": (2, 3)}, r"returned \(\), which is not a node"),
-    "no nodes, some replacements": ([1], lambda t: (), {"replace": [1]}, r"selects nothing.*pass strict=False$"),
-    "into a leaf": (
-        {"a": [Undecorated(1)]},
-        lambda t: t["a"][0].x,
-        {"replace": 1},
-        r"reads \.x of \ba\.0\b, a leaf of type Undecorated.*register it",
-    ),
-    "into an array": ([np.ones(2)], lambda t: t[0].T, {"replace": 1}, r"reads \.T of \b0\b.*ndarray"),
-    "what cannot be printed": (
-        {"a": np.ones(2)},
-        lambda t: [Measured(t["a"])],
-        {"replace": [1]},
-        "returned <Measured, whose __repr__ raises AttributeError>, which is not a node",
-    ),
-    "by value": ([1, 2], lambda t: [x for x in t if x == 1], {"replace": [3]}, "structure of the tree only"),
-    "by identity": ([1, len], lambda t: t[0] if t[1] is len else t[1], {"replace": 3}, "structure of the tree only"),
-}
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors(name: str) -> None:
-    tree, where, how, message = ERRORS[name]
-    with pytest.raises(ValueError, match=message):
-        tk.tree_at(where, tree, **how)
+    (lambda: AT(lambda t: [x for x in t if x == 1], [1, 2], [3]), "structure of the tree only"),
+    (lambda: AT(lambda t: t[0] if t[1] is len else t[1], [1, len], 3), "structure of the tree only"),
+    (lambda: AT(lambda t: t.value, Preparing(1), 2), r"'<object object.* is not a leaf.*treekit\.register_node"),
+    (lambda: AT(lambda x: isinstance(x, int), TREE, 0), "predicate on leaves, pass a class"),
+    # By name and by class.
+    (lambda: AT("layers.0.wieght", TREE, 0), r"'layers\.0\.wieght' matches nothing.*layers\.0\.weight"),
+    (lambda: AT("**.bias", TREE, 0), "matches 3 nodes: head.x.bias.*replace_fn"),
+    (lambda: AT(["head", "**.weight"], TREE, replace_fn=str), "'head.x.weight', which is inside 'head'"),
+    (lambda: AT([], TREE, replace_fn=str), "where is empty"),
+    (lambda: AT("layers.0.name", TREE, 0), r"static field.*of Layer. treekit\.replace\(node, name=\.\.\.\)"),
+    (lambda: AT(["head", "layers"], TREE, [0]), "where has 2 items, and replace has 1 value"),
+    (lambda: AT(["head", Point], TREE, [0, 1]), "the same node twice; it selects head"),
+    (lambda: AT(["head.x", "layers.*"], TREE, [0, 1]), "matches 2 nodes: layers.0"),
+]
+MISTYPED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: tk.tree_find(TREE, ["**.bias", 3]), r"a pattern must be a string.*found 3"),
+    (lambda: tk.tree_find(TREE, tk.path_mask("**.bias")), "where must be a function of the tree, a pattern.*; found"),
+    (lambda: AT(LINEAR, "bias", None), r"found a Linear\. Are the arguments in the right order\?"),
+    (lambda: AT(["head"], TREE, 3), "where has 1 item, so replace must be a sequence of 1, found 3"),
+    (lambda: AT(lambda t: (t["head"], t["layers"]), TREE, 3), "sequence of 2, found 3"),
+    (lambda: AT("head", TREE, replace_fn=3), r"replace_fn must be a function .* 3\. To put a value there, pass"),
+    (lambda: inspect.unwrap(tk.tree_find)(TREE, "head", strict="no"), "strict must be True or False, found 'no'"),
+    (lambda: inspect.unwrap(AT)("head", TREE, 0, strict="no"), "strict must be True or False, found 'no'"),
+]
 
 
 @pytest.mark.parametrize(
-    ("where", "how", "message"),
-    [
-        (lambda t: (t["a"], t["b"]), {"replace": 3}, "sequence of 2, found 3"),
-        ("a", {"replace_fn": 3}, r"replace_fn must be a function .* found 3\. To put a value there, pass it as re"),
-    ],
+    ("error", "call", "message"),
+    [*((ValueError, *row) for row in WRONG), *((TypeError, *row) for row in MISTYPED)],
 )
-def test_what_replaces_has_a_type(where: Any, how: dict[str, Any], message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        tk.tree_at(where, {"a": 1, "b": 2}, **how)
+def test_what_is_wrong_raises(error: type[Exception], call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(error, match=f"(?s){message}"):
+        call()
 
 
 def test_help_shows_which_arguments_are_required() -> None:
     assert str(inspect.signature(tk.tree_at)).count(" = <required>") == 2
 
 
-WHERES: list[tuple[Callable[[Any], Any], Any, type[Exception], str]] = [
-    (lambda t: t["no such key"], {"a": 1}, KeyError, "no such key"),
-    (operator.attrgetter("no_such"), [1], AttributeError, "'list' object has no attribute 'no_such'"),
-    (lambda t: t["a"] * 2, {"a": jnp.ones(2)}, TypeError, "unsupported operand"),
-]
-
-
-def test_what_where_raises_goes_through() -> None:
-    for where, tree, error, message in WHERES:
-        with pytest.raises(error, match=message) as caught:
-            tk.tree_at(where, tree, 2)
-        (note,) = caught.value.__notes__
-        assert "`where` of tree_at raised this" in note and "with placeholders for its leaves" in note
-        assert ("return nodes, and not compute with leaves" in note) == (error is TypeError)
+@pytest.mark.parametrize(
+    ("where", "error", "message"),
+    [
+        (lambda t: t["no such key"], KeyError, "no such key"),
+        (operator.attrgetter("no_such"), AttributeError, "'dict' object has no attribute 'no_such'"),
+        (lambda t: t["a"] * 2, TypeError, "unsupported operand"),
+    ],
+)
+def test_what_where_raises_goes_through(where: Callable[[Any], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        tk.tree_at(where, {"a": jnp.ones(2)}, 2)
+    (note,) = caught.value.__notes__
+    assert "`where` of tree_at raised this" in note and "with placeholders for its leaves" in note
+    assert ("return nodes, and not compute with leaves" in note) == (error is TypeError)
 
 
 NAMED: dict[str, Any] = {
     "functions, in order": (lambda t: [t["a"][1], t["b"]], "a.1"),
     "patterns": (["b", "a.1"], "a.1"),
-    "a leaf": ("**.w", "a.1.0.w"),
     "a class": (dict, "the root"),
 }
 
@@ -340,28 +267,143 @@ def test_a_node_that_cannot_be_told_from_another_is_an_error() -> None:
 @pytest.mark.parametrize("is_leaf", [None, lambda x: isinstance(x, tuple) and not x], ids=["none", "()"])
 def test_no_nodes_leave_the_tree_as_it_is_if_that_is_meant(is_leaf: Any) -> None:
     """As where there are no biases to replace."""
-    model: Any = eqx.nn.Sequential([eqx.nn.Linear(2, 2, use_bias=False, key=jax.random.key(0))])
+    model: Any = {"weights": [1, 2], "biases": [None, None]}
 
     def biases(m: Any) -> tuple[Any, ...]:
-        return tuple(layer.bias for layer in m.layers if layer.bias is not None)
+        return tuple(x for x in m["biases"] if x is not None)
 
     assert identical(tk.tree_at(biases, model, replace=[], is_leaf=is_leaf), model)
     with pytest.raises(ValueError, match="where selects nothing"):
         tk.tree_at(biases, model, replace_fn=jnp.zeros_like, is_leaf=is_leaf)
 
 
-def test_under_transformations() -> None:
-    @jax.jit
-    def step(x: jax.Array) -> Any:
-        return tk.tree_at(lambda t: t.left, Twig(x, x), replace_fn=lambda leaf: leaf * 2)
-
+@pytest.mark.parametrize("where", [lambda t: t.left, "left"], ids=["function", "name"])
+def test_under_jit(where: Any) -> None:
+    step = jax.jit(lambda x: tk.tree_at(where, Twig(x, x), replace_fn=lambda leaf: leaf * 2))
     out = step(jnp.ones(2))
     assert out.left.tolist() == [2.0, 2.0] and out.right.tolist() == [1.0, 1.0]
 
-    def call(model: Any) -> Any:
-        return model(jnp.ones(2)).sum()
 
-    gradient = jax.grad(lambda w: call(tk.tree_at(lambda m: m.layers[0].weight, MLP, w)))(MLP.layers[0].weight)
-    gradient_of: Any = eqx.filter_grad(call)
-    np.testing.assert_allclose(gradient, gradient_of(MLP).layers[0].weight, rtol=1e-6)
-    assert jax.vmap(lambda x: tk.tree_at(lambda t: t[0], [x, 1.0], x + 1))(jnp.zeros(3))[0].tolist() == [1.0] * 3
+# --------------------------------------------------------------------------------------------- by name, and by class
+
+
+# For each `where`: the names that it finds in TREE, in order.
+FOUND: dict[str, tuple[Any, list[str]]] = {
+    "a name": ("layers.0.weight", ["layers.0.weight"]),
+    "two stars": ("**.weight", ["head.x.weight", "head.y.1.weight", "layers.0.weight", "layers.1.weight"]),
+    "None is a node": ("layers.1.bias", ["layers.1.bias"]),
+    "a regular expression": (re.compile(r"layers\.\d"), ["layers.0", "layers.1"]),
+    "a class": (Layer, ["head.x", "layers.0", "layers.1"]),
+    "classes": ([Layer, dict], ["", "head.x", "layers.0", "layers.1"]),
+    "several": (["**.bias", Point], ["head", "head.x.bias", "layers.0.bias", "layers.1.bias"]),
+    "a function": (lambda t: t["layers"][1].weight, ["layers.1.weight"]),
+    "a function that returns several": (lambda t: [t["layers"][1], t["head"].x], ["head.x", "layers.1"]),
+    "the root": (lambda t: t, [""]),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_nodes_are_found_by_name_in_the_order_of_the_tree(name: str) -> None:
+    where, names = FOUND[name]
+    found = tk.tree_find(TREE, where)
+    assert list(found) == names
+    for each, node in found.items():
+        assert identical(node, tk.tree_find(TREE, re.compile(re.escape(each)))[each])
+
+
+@pytest.mark.parametrize("name", ["a name", "two stars", "None is a node", "a regular expression", "a class"])
+def test_what_is_found_can_be_replaced(name: str) -> None:
+    where, names = FOUND[name]
+    out = tk.tree_at(where, TREE, replace_fn=lambda node: Box(node))
+    assert identical([tk.tree_find(out, each)[each].value for each in names], [*tk.tree_find(TREE, where).values()])
+    assert identical(tk.tree_at(names, out, replace_fn=lambda box: box.value), TREE)
+
+
+@given(trees(), st.data())
+def test_every_leaf_is_found_and_replaced_by_its_name(tree: Any, data: st.DataObject) -> None:
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+    i = data.draw(st.sampled_from(range(len(names)))) if names else 0
+    if not names or not names[i] or names.count(names[i]) > 1:
+        return
+    where, new = re.compile(re.escape(names[i])), object()
+    (found,) = tk.tree_find(tree, where).values()
+    assert found is jax.tree.leaves(tree)[i]
+    ours = tk.tree_at(where, tree, new)
+    assert [j for j, x in enumerate(jax.tree.leaves(ours)) if x is new] == [i]
+    assert untyped.tree.structure(ours) == untyped.tree.structure(tree)
+
+
+def test_both_trees_own_their_containers() -> None:
+    tree = {"a": [1], "b": [2]}
+    out = tk.tree_at("b", tree, 3)
+    out["a"].append(9)
+    assert tree == {"a": [1], "b": [2]}
+
+
+def test_a_list_takes_a_list_of_replacements_in_its_order() -> None:
+    out: Any = tk.tree_at(["layers.1.bias", Point, "layers.0"], TREE, [0, 1, 2])
+    assert tk.tree_find(out, "**.bias") == {"layers.1.bias": 0} and out["head"] == 1 and out["layers"][0] == 2
+
+
+def test_a_list_of_names_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each node is asked for its place in all names, not each name for each node."""
+    asked: list[str] = []
+    after = Place.after
+
+    def counted(self: Place, text: str) -> Place:
+        asked.append(text)
+        return after(self, text)
+
+    monkeypatch.setattr(Place, "after", counted)
+    number = 500
+    tree = {"layers": [{"w": i, "b": i} for i in range(number)]}
+    names = [f"layers.{i}.w" for i in range(number)]
+    assert list(tk.tree_find(tree, names).values()) == list(range(number))
+    assert len(asked) <= 4 * number
+
+
+def test_two_nodes_of_one_name_raise() -> None:
+    tree = {"a.b": 1, "a": {"b": 2}}
+    with pytest.raises(ValueError, match=r"two nodes are called 'a\.b'.*where=lambda"):
+        tk.tree_find(tree, "a.b")
+    with pytest.raises(ValueError, match=r"two nodes are called 'a\.b'"):
+        tk.tree_at("a.b", tree, replace_fn=str)
+    assert tk.tree_find(tree, "a") == {"a": {"b": 2}}
+    assert tk.tree_at(int, tree, replace_fn=str) == {"a.b": "1", "a": {"b": "2"}}
+
+
+def test_a_leaf_that_is_a_node_elsewhere() -> None:
+    tree = {"a": OrderedDict(b=(1, 2))}
+
+    def is_tuple(x: object) -> bool:
+        return isinstance(x, tuple)
+
+    assert list(tk.tree_find(tree, "**", is_leaf=is_tuple)) == ["", "a", "a.b"]
+    assert list(tk.tree_find(tree, "**")) == ["", "a", "a.b", "a.b.0", "a.b.1"]
+
+
+NOWHERE: list[Any] = ["x", re.compile("x"), eqx.nn.Linear, ["x", eqx.nn.Linear], [], lambda t: []]
+
+
+@pytest.mark.parametrize("where", NOWHERE, ids=repr)
+@pytest.mark.parametrize("how", [{"replace_fn": str}, {"replace": [0, 0]}])
+def test_without_strict_what_matches_nothing_is_nothing(where: Any, how: dict[str, Any]) -> None:
+    assert tk.tree_find(TREE, where, strict=False) == {}
+    many = isinstance(where, list) and "replace" in how
+    replaced: dict[str, Any] = {"replace": [0] * len(where)} if many else how
+    out = tk.tree_at(where, TREE, strict=False, **replaced)
+    assert identical(out, TREE) and out is not TREE
+    with pytest.raises(ValueError, match=r"nothing|no instance|where is empty"):
+        tk.tree_at(where, TREE, **how)
+    with pytest.raises(ValueError, match=r"nothing|no instance|where is empty"):
+        tk.tree_find(TREE, where)
+
+
+def test_without_strict_the_others_of_a_list_get_their_replacements() -> None:
+    out: Any = tk.tree_at(["nothing", "layers.1.bias", eqx.nn.Linear, Point], TREE, [0, 1, 2, 3], strict=False)
+    assert out["layers"][1].bias == 1 and out["head"] == 3 and out["layers"][0].bias == 2
+    with pytest.raises(ValueError, match="matches 3 nodes"):
+        tk.tree_at(["nothing", "**.bias"], TREE, [0, 1], strict=False)
+    with pytest.raises(ValueError, match="the same node twice"):
+        tk.tree_at(["nothing", "head", Point], TREE, [0, 1, 2], strict=False)

@@ -1,15 +1,12 @@
 """tree_diff: every difference, of the right kind, at the right place, in words a person can read."""
 
-import collections
 import dataclasses
-import enum
 import functools
 import io
 import re
 import tracemalloc
-import warnings
-from collections.abc import Callable
-from typing import Any, get_args
+from collections import OrderedDict
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -25,31 +22,21 @@ from treekit._tree_diff import Kind, TreeDiff
 
 KEY = jax.random.key(0)
 nan = float("nan")
-KINDS: tuple[Kind, ...] = get_args(Kind)
 f32, bf16 = jnp.ones(2, jnp.float32), jnp.ones(2, jnp.bfloat16)
 abstract = untyped.ShapeDtypeStruct((2,), jnp.float32)
 
 
 def in_host_memory(x: jax.Array) -> jax.Array:
     """The same array in another kind of memory: all that one device has to offer in ways of sharding."""
-    out: jax.Array = jax.device_put(
-        x, jax.sharding.SingleDeviceSharding(untyped.devices()[0], memory_kind="pinned_host")
-    )
+    host = jax.sharding.SingleDeviceSharding(untyped.devices()[0], memory_kind="pinned_host")
+    out: jax.Array = jax.device_put(x, host)
     return out
 
 
-def of_name(name: str) -> type[Any]:
-    """A node class of a name that another one may have too."""
-    return tk.node(type(name, (), {"__annotations__": {"x": Any}, "__module__": __name__}))
-
-
-def red() -> Any:
-    """The member of an enum of its own."""
-
-    class Colour(enum.Enum):
-        RED = 1
-
-    return Colour.RED
+def namesake() -> Any:
+    """An instance of a class whose name another one has too."""
+    cls: Any = type("Same", (), {"__annotations__": {"x": Any}, "__module__": __name__})
+    return tk.node(cls)(1)
 
 
 class Incomparable:
@@ -57,14 +44,20 @@ class Incomparable:
         raise ArithmeticError
 
 
-def labelled(name: Any) -> Box:
-    """A module whose static field has any value."""
-    return Box(1, name=name)
-
-
 class Mute:
     def __repr__(self) -> str:
         raise ArithmeticError
+
+
+class Opaque:
+    """A node that cannot be taken apart."""
+
+
+def flatten_opaque(_: Opaque) -> Any:
+    raise AssertionError("taken apart")
+
+
+jax.tree_util.register_pytree_node(Opaque, flatten_opaque, lambda *_: Opaque())
 
 
 def deleted() -> jax.Array:
@@ -84,44 +77,22 @@ def objects(*items: Any) -> Any:
 # kind, a, b: each differs at one place, in one way
 PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "list, tuple": ("type", [1], (1,)),
-    "tuple, namedtuple": ("type", (1, 2), Point(1, 2)),
     "leaf, node": ("type", 1, [1]),
-    "array, dict": ("type", f32, {"a": f32}),
-    "None, string": ("type", None, "text"),
     "number, string": ("type", 1, "1"),
-    "None, dict": ("type", None, {}),
-    "node, module": ("type", Twig(1), Box(1)),
-    "classes of one name": ("type", of_name("Same")(1), of_name("Same")(1)),
-    "enums of one name": ("type", red(), red()),
+    "classes of one name": ("type", namesake(), namesake()),
     "length": ("structure", [1, 2], [1]),
     "key": ("structure", {"a": 1}, {"a": 1, "b": 2}),
     "static of a node": ("static value", Twig(1, name="x"), Twig(1, name="y")),
-    "static zero": ("static value", Twig(1, name=0.0), Twig(1, name=-0.0)),
     "static tuple": ("static value", Twig(1, name=(1, 2)), Twig(1, name=(1, 2.0))),
     "function of a Partial": ("static value", untyped.tree_util.Partial(len, 1), untyped.tree_util.Partial(max, 1)),
-    "order of an OrderedDict": (
-        "static value",
-        collections.OrderedDict(a=1, b=2),
-        collections.OrderedDict(b=2, a=1),
-    ),
-    "factory of a defaultdict": (
-        "static value",
-        collections.defaultdict(list, a=1),
-        collections.defaultdict(dict, a=1),
-    ),
+    "order of an OrderedDict": ("static value", OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)),
     "None, array": ("array against None", None, f32),
-    "None, number": ("array against None", None, 1.0),
-    "None, ShapeDtypeStruct": ("array against None", None, abstract),
     "shape": ("shape", f32, jnp.ones(3, f32.dtype)),
-    "shape of keys": ("shape", KEY, jax.random.split(KEY)),
-    "empty shapes": ("shape", jnp.ones((0, 1)), jnp.ones((1, 0))),
     "dtype": ("dtype", f32, bf16),
     "dtype of numbers": ("dtype", 1, 1.0),
     "dtype that JAX makes one of": ("dtype", np.zeros(2, "f8"), np.zeros(2, "f4")),
     "dtype of NumPy strings": ("dtype", np.array(["a"]), np.array(["a"], "U2")),
-    "dtype of objects": ("dtype", np.array([1]), np.array([1], object)),
     "kind of key": ("dtype", KEY, jax.random.key(0, impl="rbg")),
-    "key, its data": ("dtype", jax.random.split(KEY), jax.random.key_data(KEY)),
     "dtype without values": ("dtype", abstract, untyped.ShapeDtypeStruct((2,), jnp.bfloat16)),
     "weak type": ("weak type", jnp.asarray(1.0), jnp.ones(())),
     "number, array": ("weak type", 1.0, jnp.ones(())),
@@ -131,81 +102,50 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "value of complex": ("value", jnp.array([1j]), jnp.array([2j])),
     "value of keys": ("value", KEY, jax.random.key(1)),
     "value of numbers": ("value", 0.1, 0.1 + 1e-12),
-    "value of strings": ("value", "a", "b"),
     "value of NumPy strings": ("value", np.array(["a", "b"]), np.array(["a", "c"])),
-    "value of NumPy objects": ("value", np.array([None, 1]), np.array([None, 2])),
     "arrays in NumPy objects": ("value", objects(np.ones(2), 1), objects(np.zeros(2), 1)),
-    "late in many NumPy objects": ("value", objects(*range(5000)), objects(*range(2500), None, *range(2501, 5000))),
     "value of times": ("value", np.array(["2020-01-01", "NaT"], "M8[D]"), np.array(["2020-01-02", "NaT"], "M8[D]")),
     "a deleted array": ("value", deleted(), f32),
     "objects that cannot be printed": ("value", Mute(), Mute()),
-    "static that cannot be printed": ("static value", Twig(1, name=Mute()), Twig(1, name=Mute())),
-    "NaN, number": ("value", float("nan"), 1.0),
     "late in a very large array": ("value", jnp.zeros(5000), jnp.zeros(5000).at[2500].set(1)),
     "late in a long string": ("value", "x" * 100 + "a", "x" * 100 + "b"),
     "digits that are not printed": ("value", jnp.array([0.1], "float32"), jnp.array([0.1], "float32") + 1e-8),
     "objects that cannot be compared": ("value", Incomparable(), Incomparable()),
-    "static in NumPy objects that cannot be compared": (
-        "value",
-        objects(labelled(Incomparable())),
-        objects(labelled(Incomparable())),
-    ),
-}
-
-# The same difference at the root and deep inside trees of each kind, and where it is then.
-AROUND: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "root": (lambda x: x, ""),
-    "list": (lambda x: [1, x], "1"),
-    "dict": (lambda x: {"a": 1, "b": x}, "b"),
-    "namedtuple": (lambda x: Point(1, x), "y"),
-    "node": (lambda x: Twig(1, x), "right"),
-    "deep": (lambda x: {"m": Box([Twig((1, {"k": Point(x, None)}))])}, "m.value.0.left.1.k.x"),
 }
 
 
-def told(diff: TreeDiff) -> list[tuple[str, str, str, str]]:
-    return [(d.path, d.kind, d.left, d.right) for d in diff]
-
-
-def mirrored(diff: TreeDiff) -> list[tuple[str, str, str, str]]:
-    return [(d.path, d.kind, d.right, d.left) for d in diff]
+def told(diff: TreeDiff, *, mirrored: bool = False) -> list[tuple[str, str, str, str]]:
+    return [(d.path, d.kind, *((d.right, d.left) if mirrored else (d.left, d.right))) for d in diff]
 
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_one_difference_is_found_once_with_its_kind_and_path(name: str) -> None:
     kind, a, b = PAIRS[name]
     static_field = ["name"] if kind == "static value" and isinstance(a, Box | Twig) else []
-    for wrap, path in AROUND.values():
-        (found,) = tk.tree_diff(wrap(a), wrap(b))
+    deep = [{"m": Box([Twig((1, {"k": Point(x, None)}))])} for x in (a, b)]
+    for path, (found,) in (("", tk.tree_diff(a, b)), ("m.value.0.left.1.k.x", tk.tree_diff(*deep))):
         assert (found.kind, found.path) == (kind, ".".join([path] * bool(path) + static_field))
         assert found.left != found.right
         assert "\n" not in found.left + found.right and len(found.left + found.right) < 500
-    assert told(tk.tree_diff(a, b)) == mirrored(tk.tree_diff(b, a))
+    assert told(tk.tree_diff(a, b)) == told(tk.tree_diff(b, a), mirrored=True)
 
 
 inf = float("inf")
+HUGE = jnp.array(3e38, "bfloat16")
 # a, b, and the largest absolute and relative difference: None where there is none. Of arrays, b is the second row.
 FAR: dict[str, tuple[Any, Any, tuple[float | None, float | None]]] = {
     "the largest of several": (np.array([1.0, 5.0, 9.0]), np.array([2.0, 5.0, 4.0]), (5, 1.25)),
     "zero on the right": (np.array([1.0, 1.0]), np.array([0.0, 2.0]), (1, inf)),
-    "zero on the left": (0.0, 4.0, (4, 1)),
     "NaN": (nan, 1.0, (inf, inf)),
     "equal infinities and NaN": (np.array([inf, nan, 1.0]), np.array([inf, nan, 2.0]), (1, 0.5)),
     "more than a float can be": (np.array([1e308]), np.array([-1e308]), (inf, inf)),
-    "bf16, f32, widened": (
-        jnp.array(3e38, "bfloat16"),
-        jnp.array(-3e38, "bfloat16"),
-        (2 * float(jnp.bfloat16(3e38)), 2),
-    ),
-    "int4": (jnp.array([-8, 1], "int4"), jnp.array([7, 1], "int4"), (15, 15 / 7)),
+    "bf16, widened": (HUGE, -HUGE, (2 * float(HUGE), 2)),
     "uint8": (jnp.array([0], "uint8"), jnp.array([255], "uint8"), (255, 1)),
     "ints at their ends": (np.array([-(2**63), 1]), np.array([2**63 - 1, 1]), (2**64, 2)),
     "ints of Python": (2**70, 2**70 + 1, (1, 2**-70)),
     "ints larger than a float": (10**400, 0, (inf, inf)),
     "bools": (np.array([True]), np.array([False]), (None, None)),
     "strings": ("a", "b", (None, None)),
-    "a deleted array": (deleted(), f32, (None, None)),
-    "another kind": (f32, bf16, (None, None)),
 }
 
 
@@ -224,25 +164,6 @@ def test_how_far_values_differ_and_which_tolerances_suffice(name: str) -> None:
                 assert not tk.tree_diff(a, b, **enough) and tk.tree_diff(a, b, **too_little)
 
 
-def test_every_kind_is_in_the_table() -> None:
-    assert {kind for kind, _, _ in PAIRS.values()} == set(KINDS)
-
-
-def same_again(leaf: Any) -> Any:
-    """The same value in another object."""
-    if eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return leaf.copy()
-    return leaf
-
-
-@given(trees())
-def test_equal_trees_have_no_difference(tree: Any) -> None:
-    again = jax.tree.map(same_again, tree)
-    diff = tk.tree_diff(tree, again)
-    assert not diff and len(diff) == 0 and str(diff) == "no difference"
-    tk.assert_trees_same(tree, again)
-
-
 EQUAL: dict[str, tuple[Any, Any]] = {
     "NaN": (nan, float("nan")),
     "static NaN": (Twig(1, name=nan), Twig(1, name=float("nan"))),
@@ -250,18 +171,13 @@ EQUAL: dict[str, tuple[Any, Any]] = {
     "NaN in NumPy objects": (np.array([None, nan]), np.array([None, float("nan")])),
     "arrays in NumPy objects": (objects(np.ones(2), {"a": f32}), objects(np.ones(2), {"a": f32 + 0})),
     "NaT": (np.array(["NaT", "2020-01-01"], "M8[D]"), np.array(["NaT", "2020-01-01"], "M8[D]")),
-    "NumPy and JAX": (np.zeros(2), jnp.zeros(2)),
     "f64 of NumPy and f32 of JAX": (np.array([0.1, 1e300]), jnp.array([0.1, jnp.inf])),
     "a number and a weak array": (0.1, jnp.asarray(0.1)),
     "zeros of bf16": (jnp.zeros(2, "bfloat16"), -jnp.zeros(2, "bfloat16")),
     "abstract and concrete": (abstract, f32),
-    "an object that equals nothing": (object, object),
 }
 with jax.debug_nans(False):
-    EQUAL |= {
-        "NaN in an array": (jnp.array([nan, 1]), jnp.array([nan, 1])),
-        "NaN and infinities": (jnp.array([nan, jnp.inf, -jnp.inf]), jnp.array([nan, jnp.inf, -jnp.inf])),
-    }
+    EQUAL["NaN and infinities in an array"] = (jnp.array([nan, jnp.inf, -jnp.inf]), jnp.array([nan, jnp.inf, -jnp.inf]))
 
 
 @pytest.mark.usefixtures("nans")
@@ -272,11 +188,9 @@ def test_what_counts_as_equal(name: str) -> None:
     assert tk.tree_diff({"x": b}, {"x": a}) == ()
 
 
-@pytest.mark.parametrize(
-    "x", [deleted(), Incomparable(), Mute(), objects(Incomparable())], ids=["deleted", "==", "repr", "in"]
-)
+@pytest.mark.parametrize("x", [deleted(), Incomparable(), Mute(), objects(Incomparable()), Opaque()], ids=type)
 def test_anything_is_the_same_as_itself(x: Any) -> None:
-    assert tk.tree_diff({"x": x}, {"x": x}) == () == tk.tree_diff(x, x)
+    assert tk.tree_diff(x, x) == () == tk.tree_diff({"x": x}, {"x": x})
 
 
 def test_on_an_accelerator_all_values_are_copied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,20 +206,7 @@ def test_on_an_accelerator_all_values_are_copied_at_once(monkeypatch: pytest.Mon
     assert [x is f32 for x in copied[1]] == [True]
 
 
-def test_what_is_the_same_object_is_not_taken_apart() -> None:
-    class Opaque:
-        pass
-
-    def flatten(_: Opaque) -> Any:
-        raise AssertionError("taken apart")
-
-    jax.tree_util.register_pytree_node(Opaque, flatten, lambda *_: Opaque())
-    tree = [Opaque(), 1]
-    assert [d.path for d in tk.tree_diff(tree, [tree[0], 2])] == ["1"]
-    assert not tk.tree_diff(tree[0], tree[0])
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "complex64"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_large_array_is_compared_without_copies_of_it(dtype: str) -> None:
     a, b = jnp.ones(1_000_000, dtype), jnp.ones(1_000_000, dtype).at[-1].set(2)
     tracemalloc.start()
@@ -315,16 +216,37 @@ def test_a_large_array_is_compared_without_copies_of_it(dtype: str) -> None:
     assert peak < a.nbytes
 
 
+def same_again(leaf: Any) -> Any:
+    """The same value in another object."""
+    if eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return leaf.copy()
+    return leaf
+
+
 @given(trees(), trees())
-def test_symmetric_and_empty_only_for_trees_that_are_the_same(a: Any, b: Any) -> None:
-    there, back = tk.tree_diff(a, b), tk.tree_diff(b, a)
-    assert sorted(mirrored(there)) == sorted(told(back))
+def test_laws_of_any_two_trees(a: Any, b: Any) -> None:
+    assert str(tk.tree_diff(a, jax.tree.map(same_again, a))) == "no difference"
+    diff, back = tk.tree_diff(a, b), tk.tree_diff(b, a)
+    assert sorted(told(diff, mirrored=True)) == sorted(told(back))
     same_structure = untyped.tree.structure(a) == untyped.tree.structure(b)
-    if not there:
+    if not same_structure:
+        assert {d.kind for d in diff} & {"type", "structure", "static value", "array against None"}
+
+    lines = str(diff).splitlines()
+    assert len(lines) == max(1, len(diff))
+    for line, found in zip(lines, diff, strict=False):
+        assert line.startswith(found.path or "(root)") and found.kind in line
+        far = "" if found.largest_absolute is None else r"  off by up to \S+, relative \S+"
+        assert re.search(re.escape(f"{found.left} | {found.right}") + far + "$", line) and len(found.left) < 500
+
+    if diff:
+        with pytest.raises(AssertionError, match=rf"trees differ \({len(diff)} difference") as error:
+            tk.assert_trees_same(a, b)
+        assert str(error.value).endswith(str(diff))
+    else:
+        tk.assert_trees_same(a, b)
         assert same_structure
         assert all(map(lambda x, y: type(x) is type(y), jax.tree.leaves(a), jax.tree.leaves(b)))
-    if not same_structure:
-        assert {d.kind for d in there} & {"type", "structure", "static value", "array against None"}
 
 
 @given(trees(), st.data())
@@ -335,60 +257,30 @@ def test_what_was_changed_is_what_is_found(tree: Any, data: st.DataObject) -> No
     other = tk.tree_at(lambda t: [follow(p, t) for p in changed], tree, [new] * len(changed))
     keystr = functools.partial(untyped.tree_util.keystr, simple=True, separator=".")
     diff = tk.tree_diff(tree, other)
-    # In the order of the tree.
-    assert [d.path for d in diff] == [keystr(p) for p in leaves if p in changed]
-    assert bool(diff) == bool(changed)
-
-
-@tk.node
-class Conv:
-    kernel: Any
-    stride: tuple[float, ...] = tk.field(static=True)
-    padding: str = tk.field(static=True)
-    dilation: int = tk.field(default=1, static=True)
+    assert [d.path for d in diff] == [keystr(p) for p in leaves if p in changed], "in the order of the tree"
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
-class Config:
-    x: Any
-    mode: str = dataclasses.field(metadata={"static": True})
+class Conv:
+    kernel: Any
+    stride: Any = dataclasses.field(metadata={"static": True})
+    padding: str = dataclasses.field(metadata={"static": True})
+    dilation: int = dataclasses.field(default=1, metadata={"static": True})
 
 
-class Bag:
-    """A node with any number of children, and a static part that is no field."""
-
-    def __init__(self, name: str, *items: Any) -> None:
-        self.name, self.items = name, items
-
-
-jax.tree_util.register_pytree_node(Bag, lambda bag: (bag.items, bag.name), lambda name, items: Bag(name, *items))
-
-
-@jax.tree_util.register_pytree_with_keys_class
 class KeyTwice:
     """A class that gives both of its children one key."""
 
     def __init__(self, *children: Any) -> None:
         self.children = children
 
-    def tree_flatten_with_keys(self) -> Any:
-        return [(jax.tree_util.GetAttrKey("x"), child) for child in self.children], None
 
-    @classmethod
-    def tree_unflatten(cls, _: None, children: Any) -> Any:
-        return cls(*children)
-
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Equinox warns of a static array
-
-    class Embedding(eqx.Module):
-        """Its structures cannot be compared by JAX, which is when one wants to see the difference."""
-
-        table: Any = eqx.field(static=True)
-
-    EMBEDDINGS = [Embedding(np.array(x)) for x in ([1, 2], [1, 2], [1, 3])]
+jax.tree_util.register_pytree_with_keys(
+    KeyTwice,
+    lambda twice: ([(jax.tree_util.GetAttrKey("x"), child) for child in twice.children], None),
+    lambda _, children: KeyTwice(*children),
+)
 
 
 # a, b, and the path and kind of each difference
@@ -396,23 +288,16 @@ SEVERAL: dict[str, tuple[Any, Any, list[tuple[str, Kind]]]] = {
     "ways of a leaf": (jnp.ones(2), jnp.ones(3, jnp.bfloat16), [("", "shape"), ("", "dtype")]),
     "a weak type and a value": (jnp.asarray(1.0), jnp.zeros(()), [("", "weak type"), ("", "value")]),
     "static fields": (
-        Conv(1, (1, 2), "same"),
-        Conv(1, (1, 2.0), "valid"),
-        [("stride", "static value"), ("padding", "static value")],
+        [Conv(1, (1, 2), "same")],
+        [Conv(1, (1, 2.0), "valid")],
+        [("0.stride", "static value"), ("0.padding", "static value")],
     ),
-    "a dataclass of JAX": ([Config(1, "a")], [Config(1, "b")], [("0.mode", "static value")]),
-    "a static array": (EMBEDDINGS[0], EMBEDDINGS[2], [("table", "static value")]),
-    "an equal static array": (EMBEDDINGS[0], EMBEDDINGS[1], []),
-    "a static part without a field": (Bag("a", 1), Bag("b", 1), [("", "static value")]),
-    "children": (Bag("a", 1), Bag("a", 2, 3), [("", "structure"), ("0", "value")]),
+    "a static array": (Conv(1, np.ones(2), "same"), Conv(1, np.zeros(2), "same"), [("stride", "static value")]),
+    "an equal static array": (Conv(1, np.ones(2), "same"), Conv(1, np.ones(2), "same"), []),
     "one key for two children": (KeyTwice(1, 2), KeyTwice(5, 2), [("0", "value")]),
     "the number of children of one key": (KeyTwice(1, 2), KeyTwice(1), [("", "structure")]),
     "two deleted arrays": ([deleted()], [deleted()], [("0", "value")]),
-    "in the order of the first tree": (
-        {"b": 1, "a": [2, 3]},
-        {"a": [0, 0]},
-        [("", "structure"), ("a.0", "value"), ("a.1", "value")],
-    ),
+    "in the order of the first": ({"b": 1, "a": [2]}, {"a": [0]}, [("", "structure"), ("a.0", "value")]),
 }
 
 
@@ -438,7 +323,7 @@ def test_tracers() -> None:
 
 def test_without_values() -> None:
     a = {"w": f32, "b": "a", "n": 1, "f": len}
-    assert not tk.tree_diff(a, {"w": f32 * 2, "b": "b", "n": 2, "f": max}, values=False)
+    tk.assert_trees_same(a, {"w": f32 * 2, "b": "b", "n": 2, "f": max}, values=False)
     other = {"w": jnp.ones(3, f32.dtype), "b": 1, "n": 1.0, "f": len}
     assert [d.kind for d in tk.tree_diff(a, other, values=False)] == ["type", "dtype", "shape"]
 
@@ -448,7 +333,8 @@ def test_tolerances_are_numpys() -> None:
     for rtol, atol in ((0.0, 0.0), (0.0015, 0.0), (0.0, 0.01), (0.0, 0.2), (0.0005, 0.0009)):
         same = np.allclose(np.asarray(a, float), np.asarray(b, float), rtol=rtol, atol=atol)
         assert bool(tk.tree_diff(a, b, rtol=rtol, atol=atol)) is not same
-    assert not tk.tree_diff(1.0, 1.01, rtol=0.1) and tk.tree_diff(1.0, 1.01)
+        if same:
+            tk.assert_trees_same(a, b, rtol=rtol, atol=atol)
     assert tk.tree_diff(jnp.arange(3), jnp.arange(3) + 1, rtol=1.0, atol=10.0), "ints are exact"
     zeros: list[Any] = [0, np.float32(0), np.int64(0), jnp.zeros(()), False]
     for zero in zeros:  # any real number is a tolerance
@@ -476,25 +362,12 @@ def test_the_text_is_a_table() -> None:
     assert str(tk.tree_diff(1, 2)) == "(root)  value  1 | 2  off by up to 1, relative 0.5"
 
 
-@given(trees(), trees())
-def test_the_text_has_a_line_for_each_difference(a: Any, b: Any) -> None:
-    diff = tk.tree_diff(a, b)
-    lines = str(diff).splitlines()
-    assert len(lines) == max(1, len(diff))
-    for line, found in zip(lines, diff, strict=False):
-        assert line.startswith(found.path or "(root)") and found.kind in line
-        far = "" if found.largest_absolute is None else r"  off by up to \S+, relative \S+"
-        assert re.search(re.escape(f"{found.left} | {found.right}") + far + "$", line) and len(found.left) < 500
-
-
-@pytest.mark.parametrize("count", [50, 51, 500])
-def test_a_long_text_is_cut_with_a_count(count: int) -> None:
+@pytest.mark.parametrize(("count", "more"), [(50, ""), (500, "450 of value, ")])
+def test_a_long_text_is_cut_with_a_count(count: int, more: str) -> None:
     diff = tk.tree_diff([1] * count + [None], [2] * count + [1])
-    assert len(diff) == count + 1
     lines = str(diff).splitlines()
-    assert len(lines) == 51 and lines[49].startswith("49 ")
-    values = f"{count - 50} of value, " if count > 50 else ""
-    assert lines[-1] == f"… and {count - 49} more: {values}1 of array against None"
+    assert (len(diff), len(lines)) == (count + 1, 51) and lines[49].startswith("49 ")
+    assert lines[-1] == f"… and {count - 49} more: {more}1 of array against None"
 
 
 def test_of_many_keys_those_are_named_that_the_other_has_not() -> None:
@@ -543,33 +416,27 @@ class Quiet(Settings):
         return "quiet"
 
 
-class Mark: ...
-
-
 class Unnamed:
     def __call__(self) -> None: ...
 
 
 # What is shown of a value, wherever one is: functions by name, and no addresses.
-SHOWN: dict[str, tuple[Any, str]] = {
-    "custom_jvp": (jax.nn.relu, "<custom_jvp relu>"),
-    "jitted": (jax.nn.silu, "<jitted silu>"),
-    "callable object": (Unnamed(), f"<{__name__}.Unnamed object>"),
-    "function": (jax.nn.gelu, "<function gelu>"),
-    "wrapped": (jax.vmap(follow), "<wrapped function follow>"),
-    "method": (tk.tree_diff(1, 2).show, "<bound method TreeDiff.show>"),
-    "object": (Mark(), f"<{__name__}.Mark object>"),
-    "partial": (functools.partial(jax.nn.relu, 1), "partial(<custom_jvp relu>, 1)"),
-    "tuple": ((jax.nn.relu, "a"), "(<custom_jvp relu>, 'a')"),
-    "dataclass": (Settings((jax.nn.silu, None)), "Settings(activation=(<jitted silu>, None), size=1)"),
-    "class": ((Settings, 1), f"({__name__}.Settings, 1)"),
-    "dataclass with its own repr": (Quiet(jax.nn.silu), "quiet"),
-}
+SHOWN: list[tuple[Any, str]] = [
+    (jax.nn.relu, "<custom_jvp relu>"),
+    (jax.nn.silu, "<jitted silu>"),
+    (jax.nn.gelu, "<function gelu>"),
+    (jax.vmap(follow), "<wrapped function follow>"),
+    (Unnamed(), f"<{__name__}.Unnamed object>"),
+    (tk.tree_diff(1, 2).show, "<bound method TreeDiff.show>"),
+    (functools.partial(jax.nn.relu, 1), "partial(<custom_jvp relu>, 1)"),
+    (Settings((jax.nn.silu, None)), "Settings(activation=(<jitted silu>, None), size=1)"),
+    (Quiet(jax.nn.silu), "quiet"),
+    ((Settings, "a"), f"({__name__}.Settings, 'a')"),
+]
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_functions_are_shown_by_name(name: str) -> None:
-    value, shown = SHOWN[name]
+@pytest.mark.parametrize(("value", "shown"), SHOWN)
+def test_functions_are_shown_by_name(value: Any, shown: str) -> None:
     (found,) = tk.tree_diff(Twig(1, name=value), Twig(1, name=None))
     assert (found.kind, found.left) == ("static value", shown)
 
@@ -581,20 +448,3 @@ def test_where_arrays_lie_is_compared_without_values_too() -> None:
     assert not tk.tree_diff(there, in_host_memory(f32))
     mesh: Any = untyped.make_mesh((1,), ("x",))
     assert not tk.tree_diff(f32, jax.device_put(f32, jax.NamedSharding(mesh, untyped.P("x")))), "the same place"
-
-
-@given(trees(), trees())
-def test_assert_trees_same_says_what_tree_diff_found(a: Any, b: Any) -> None:
-    diff = tk.tree_diff(a, b)
-    if not diff:
-        tk.assert_trees_same(a, b)
-        return
-    with pytest.raises(AssertionError, match=rf"trees differ \({len(diff)} difference") as error:
-        tk.assert_trees_same(a, b)
-    assert str(error.value).endswith(str(diff))
-
-
-def test_assert_trees_same_takes_the_same_options() -> None:
-    tk.assert_trees_same(f32, f32 * 2, values=False)
-    tk.assert_trees_same(f32, f32 * 1.01, rtol=0.1)
-    tk.assert_trees_same(f32, f32 * 1.01, atol=0.1)

@@ -1,6 +1,6 @@
 """Example trees of every kind of node, and Hypothesis strategies for more of them."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -106,12 +106,6 @@ def trees(leaves: tuple[Any, ...] = LEAVES) -> st.SearchStrategy[Any]:
     return st.recursive(st.none() | st.sampled_from(leaves), _parents, max_leaves=8)
 
 
-def children(node: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """The children of a node, one level down, and what builds such a node from others."""
-    found, treedef = _tree_util.tree_flatten(node, is_leaf=lambda x: x is not node)
-    return found, treedef.unflatten
-
-
 def is_leaf(x: Any) -> bool:
     """Whether JAX takes an object for a leaf: not for None, which is a node without children."""
     found: bool = jax.tree_util.all_leaves([x])
@@ -123,8 +117,8 @@ def prefixes(draw: st.DrawFn, tree: Any, leaves: st.SearchStrategy[Any]) -> Any:
     """A prefix of a tree with other leaves; None stands for None."""
     if is_leaf(tree) or draw(st.integers(0, 3)) == 0:
         return draw(leaves)
-    below, build = children(tree)
-    return build([draw(prefixes(child, leaves)) for child in below])
+    below, treedef = _tree_util.tree_flatten(tree, is_leaf=lambda x: x is not tree)
+    return treedef.unflatten([draw(prefixes(child, leaves)) for child in below])
 
 
 def places(tree: Any) -> dict[tuple[Any, ...], Any]:
