@@ -1,5 +1,6 @@
 """dtype_preserving_tree_map: every result in the dtype of its leaf, untouched where it has it, or a TypeError."""
 
+import functools
 from typing import Any, Literal
 
 import jax
@@ -46,14 +47,6 @@ def array(dtype: str) -> jax.Array:
     return jnp.array([0, 1, 2], dtype)
 
 
-def test_the_rule_of_these_tests_is_numpys() -> None:
-    """`kind` alone, which decides for bf16 and the like, says what NumPy says where both can be asked."""
-    for have in NUMPY:
-        for want in NUMPY:
-            if want != "bool":
-                assert (kind(have) <= kind(want)) == np.can_cast(have, want, "same_kind"), (have, want)
-
-
 @pytest.mark.parametrize("casting", ["same_kind", "unsafe"])
 def test_all_pairs_of_dtypes(casting: Literal["same_kind", "unsafe"]) -> None:
     """Unsafe casts what same_kind refuses, but no complex result of a real leaf; the message tells the two apart."""
@@ -75,16 +68,7 @@ def test_all_pairs_of_dtypes(casting: Literal["same_kind", "unsafe"]) -> None:
         jax.eval_shape(check, {dtype: array(dtype) for dtype in ALL})  # traced, so that nothing is compiled for a pair
 
 
-@pytest.mark.parametrize(
-    ("have", "want"),
-    [
-        ("float32", "bfloat16"),
-        ("float32", "bool"),
-        ("uint8", "int4"),
-        ("bool", "complex64"),
-        ("float8_e5m2", "float16"),
-    ],
-)
+@pytest.mark.parametrize(("have", "want"), [("float32", "bfloat16"), ("float32", "bool"), ("uint8", "int4")])
 def test_the_values_are_those_of_astype(have: str, want: str) -> None:
     result = array(have)
     np.testing.assert_array_equal(np.asarray(cast(result, array(want))), np.asarray(result).astype(jnp.dtype(want)))
@@ -103,16 +87,14 @@ def test_a_leaf_stands_for_the_dtype_jax_gives_it(x64: bool) -> None:
             assert same is leaf if getattr(leaf, "dtype", want) == want else same.dtype == want
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in ALL if "64" not in dtype and "128" not in dtype])
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int4", "int32", "bfloat16", "float32", "complex64"])
 def test_python_numbers_as_results(dtype: str) -> None:
     """A number is an array of the leaf's dtype, strong as the leaf is."""
-    numbers = (True, 1, 1.0, 1j)
-    for i, number in enumerate(numbers):
-        same_kind = (kind("bool"), kind("uint8"), kind("float32"), kind("complex64"))[i] <= kind(dtype)
-        if same_kind or (dtype == "bool" and i < 3):
+    for number, of in ((True, "bool"), (1, "uint8"), (1.0, "float32"), (1j, "complex64")):
+        if may_cast(of, dtype):
             out = cast(number, array(dtype))
             assert isinstance(out, jax.Array) and out.dtype == dtype and not out.weak_type
-            assert complex(out) == 1 or number == 1j
+            assert complex(out) == number
         else:
             with pytest.raises(TypeError, match=r"at at.*" + dtype):
                 cast(number, array(dtype))
@@ -122,21 +104,15 @@ def test_python_numbers_as_results(dtype: str) -> None:
 def test_weak_types(number: Any) -> None:
     weak = jnp.asarray(number)
     strong = jnp.asarray(number, weak.dtype)
-    assert weak.weak_type and not strong.weak_type
-    assert cast(weak, weak) is weak
-    assert cast(strong, strong) is strong
-    out = cast(weak, strong)
-    assert not out.weak_type and out.dtype == strong.dtype
-    assert cast(strong, weak).dtype == strong.dtype
-    assert cast(strong, number).dtype == strong.dtype
+    assert cast(weak, weak) is weak and cast(strong, strong) is strong
+    for leaf in (strong, weak, number):
+        assert cast(strong, leaf).dtype == strong.dtype
+    assert not cast(weak, strong).weak_type and cast(weak, strong).dtype == strong.dtype
 
 
 def test_a_result_that_fits_adds_nothing_to_the_jaxpr() -> None:
     tree = {
-        "f": jnp.ones(2),
-        "b": jnp.ones(2, jnp.bfloat16),
-        "n": jnp.arange(2),
-        "flag": jnp.array([True, False]),
+        **{dtype: jnp.ones(2, dtype) for dtype in ("float32", "bfloat16", "int32", "bool")},
         "key": jax.random.key(0),
         "node": Twig(jnp.ones(2), Box(jnp.ones(2, jnp.float16))),
     }
@@ -147,8 +123,7 @@ def test_a_result_that_fits_adds_nothing_to_the_jaxpr() -> None:
     ours = jax.make_jaxpr(lambda t: tree_map(double, t))(tree)
     plain = jax.make_jaxpr(lambda t: jax.tree.map(double, t))(tree)
     assert str(ours) == str(plain)
-    identity = jax.make_jaxpr(lambda t: tree_map(lambda x: x, t))(tree)
-    assert identity.eqns == []
+    assert jax.make_jaxpr(lambda t: tree_map(lambda x: x, t))(tree).eqns == []
 
 
 @pytest.mark.parametrize(
@@ -162,17 +137,15 @@ def test_a_result_that_does_not_fit_costs_one_cast(leaf: jax.Array, result: jax.
 
 
 KEY = jax.random.key(0)
+FLOAT0 = np.zeros(2, jax.dtypes.float0)
 
 REFUSED: dict[str, tuple[Any, Any, str]] = {
     "complex for real": (1j, jnp.ones(2), f"{COMPLEX} .*{FLOAT}"),
-    "complex for bf16": (jnp.ones(2) * 1j, jnp.ones(2, jnp.bfloat16), f"{COMPLEX} .*bfloat16"),
     "number for a key": (1.0, KEY, f"{FLOAT} .*key<fry>"),
-    "data of a key for a key": (jax.random.key_data(KEY), KEY, r"uint32 .*key<fry>"),
     "key for a number": (KEY, jnp.ones(2), f"key<fry> .*{FLOAT}"),
     "key of another kind": (jax.random.key(0, impl="rbg"), KEY, r"key<rbg> .*key<fry>"),
-    "float0 for a float": (np.zeros(2, jax.dtypes.float0), jnp.ones(2), f"float0.*{FLOAT}"),
+    "float0 for a float": (FLOAT0, jnp.ones(2), f"float0.*{FLOAT}"),
     "string for a number": ("1.0", jnp.ones(2), f"str .*{FLOAT}"),
-    "NumPy objects for numbers": (np.array([None]), jnp.ones(2), FLOAT),
     "function for a number": (len, 1.0, f"builtin_function_or_method .*{FLOAT}"),
 }
 
@@ -185,15 +158,10 @@ def test_what_is_never_cast(name: str, casting: Literal["same_kind", "unsafe"]) 
         cast(result, leaf, casting)
 
 
-@pytest.mark.parametrize("leaf", [KEY, jax.random.split(KEY), np.zeros(2, jax.dtypes.float0)])
-def test_keys_and_float0_are_kept(leaf: Any) -> None:
-    assert cast(leaf, leaf) is leaf
-
-
-@pytest.mark.parametrize("leaf", [len, jax.nn.relu, "text", object(), np.array(["a"]), np.array([None]), Point])
-@pytest.mark.parametrize("result", [1, jnp.ones(2), "other", len, KEY, np.array(["longer"]), None])
-def test_a_leaf_without_a_dtype_asks_nothing(leaf: Any, result: Any) -> None:
-    assert cast(result, leaf) is result
+@pytest.mark.parametrize("leaf", [len, "text", object(), np.array(["a"]), np.array([None]), Point])
+def test_a_leaf_without_a_dtype_asks_nothing(leaf: Any) -> None:
+    for result in (1, jnp.ones(2), "other", KEY, None):
+        assert cast(result, leaf) is result
 
 
 def test_none_is_mapped_where_it_is_taken_for_a_leaf() -> None:
@@ -203,7 +171,7 @@ def test_none_is_mapped_where_it_is_taken_for_a_leaf() -> None:
     assert out["a"] == 1.0 and out["b"].dtype == jnp.bfloat16
 
 
-@given(trees())
+@given(trees((*LEAVES, FLOAT0)))
 def test_the_identity_gives_back_every_leaf_that_has_its_dtype(tree: Any) -> None:
     out = tree_map(lambda x: x, tree)
     assert untyped.tree.structure(out) == untyped.tree.structure(tree)
@@ -228,34 +196,19 @@ def test_rest_trees() -> None:
     out = tree_map(lambda p, g, d: g.astype(jnp.float32) * len(d), tree, grads, deeper, casting="unsafe")
     assert out["w"].dtype == jnp.bfloat16 and out["n"].dtype == tree["n"].dtype
     assert out["w"].tolist() == [0.5, 0.5] and out["n"].tolist() == [0, 2]
+    with pytest.raises(ValueError, match=r"(?s)tree does not fit rest\[1\].*key.*\bn\b"):
+        tree_map(lambda x, *_: x, {"n": [1, 2]}, {"n": [1, 2]}, {"n": [1]})
 
 
 @pytest.mark.parametrize(
-    ("rest", "path"), [({"a": 1, "b": [1]}, r"\bb\b"), ({"a": 1, "b": (1, 2)}, r"\bb\b"), ({"a": 1}, "b")]
+    ("tree", "path"), [(1, "the root"), (["x", [1]], r"1\.0"), (Twig("x", {"a": (1,)}), r"\bright\.a\.0\b")]
 )
-def test_rest_trees_that_do_not_fit_are_an_error_that_says_where(rest: Any, path: str) -> None:
-    with pytest.raises(ValueError, match=rf"(?s)tree does not fit rest\[1\].*key.*{path}"):
-        tree_map(lambda x, *_: x, {"a": 1, "b": [1, 2]}, {"a": 1, "b": [1, 2]}, rest)
-
-
-PATHS: dict[str, tuple[Any, str]] = {
-    "root": (1, "the root"),
-    "dict": ({"a": "x", "b": 1}, r"\bb\b"),
-    "list": (["x", [1]], r"1\.0"),
-    "module": (Box("x", Box(1)), r"spare\.value"),
-    "node": (Twig("x", {"a": (1,)}), r"\bright\.a\.0\b"),
-}
-
-
-@pytest.mark.parametrize("name", PATHS)
-def test_errors_name_the_key_path(name: str) -> None:
-    tree, path = PATHS[name]
+def test_errors_name_the_key_path(tree: Any, path: str) -> None:
     with pytest.raises(TypeError, match=rf"^at {path}: a result of dtype {FLOAT} for a leaf of dtype {INT}"):
         tree_map(lambda x: x if isinstance(x, str) else 0.5, tree)
 
 
 def test_a_python_number_out_of_range_is_no_silent_wrong_value() -> None:
-    """A Python int may stand for an unsigned one where it is one."""
     assert cast(3, array("uint8")).tolist() == 3
     for number, dtype in ((-1, "uint8"), (300, "uint8"), (2**40, "int32")):
         with pytest.raises((TypeError, OverflowError), match="(?s)" + dtype):
@@ -270,33 +223,25 @@ def test_another_name_for_casting_is_an_error() -> None:
         unchecked.__wrapped__(lambda x: x, 1, casting="safe")
 
 
-def test_under_jit() -> None:
+def test_under_jit_grad_and_vmap() -> None:
     params = {"w": jnp.ones(2, jnp.bfloat16), "n": jnp.array(3, jnp.int32)}
     grads = {"w": jnp.full(2, 0.5), "n": jnp.array(1, jnp.int32)}
 
-    def step(p: Any, g: Any, casting: Literal["same_kind", "unsafe"] = "unsafe") -> Any:
+    @functools.partial(jax.jit, static_argnums=2)
+    def step(p: Any, g: Any, casting: Any = "unsafe") -> Any:
         return tree_map(lambda x, y: x.astype(jnp.float32) - y.astype(jnp.float32), p, g, casting=casting)
 
-    out = jax.jit(step)(params, grads)
+    out = step(params, grads)
     assert out["w"].dtype == jnp.bfloat16 and out["w"].tolist() == [0.5, 0.5]
     assert out["n"].dtype == jnp.int32 and out["n"].tolist() == 2
-    assert jax.eval_shape(step, params, grads) == jax.eval_shape(lambda p, g: p, params, grads)
     with pytest.raises(TypeError, match=r"at n: a result of dtype float32 for a leaf of dtype int32"):
-        jax.jit(lambda p, g: step(p, g, "same_kind"))(params, grads)
+        step(params, grads, "same_kind")
 
+    def square(x: jax.Array) -> Any:
+        return tree_map(lambda leaf: leaf.astype(jnp.float32) ** 2, [x])[0]
 
-def test_under_grad_and_vmap() -> None:
-    def loss(x: jax.Array) -> jax.Array:
-        out = tree_map(lambda leaf: leaf.astype(jnp.float32) ** 2, [x])[0]
-        assert out.dtype == x.dtype
-        return out.sum()
-
-    gradient = jax.grad(loss)(jnp.array([1.0, 2.0], jnp.bfloat16))
+    gradient = jax.vmap(jax.grad(square))(jnp.array([1.0, 2.0], jnp.bfloat16))
     assert gradient.dtype == jnp.bfloat16 and gradient.tolist() == [2.0, 4.0]
-
-    mapped: Any = jax.vmap(lambda x: tree_map(lambda leaf: leaf.astype(jnp.float32) + 1, (x,))[0])
-    out = mapped(jnp.zeros((3, 2), jnp.float16))
-    assert out.dtype == jnp.float16 and out.tolist() == [[1.0, 1.0]] * 3
 
 
 def test_shapes_without_values() -> None:
