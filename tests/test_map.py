@@ -14,12 +14,8 @@ from jaxtyping import TypeCheckError
 import treekit as tk
 from tests.trees import COMPLEX, FLOAT, INT, LEAVES, Box, Point, Twig, trees, untyped
 
-NARROW = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "int4", "uint4")  # dtypes that NumPy does not know
-NUMPY = (
-    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
-    *("float16", "float32", "float64", "complex64", "complex128"),
-)
-ALL = (*NUMPY, *NARROW)
+NUMPY = ("bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128")
+ALL = (*NUMPY, "float8_e4m3fn", "float8_e5m2", "bfloat16", "int4", "uint4")  # and those that NumPy does not know
 PAIRS = [(have, want) for have in ALL for want in ALL]
 KINDS = ("bool", "uint", "int", "float", "complex")
 

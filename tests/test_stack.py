@@ -1,6 +1,7 @@
 """tree_stack, tree_unstack and tree_ravel: whole models, and the functions, strings and static fields in them."""
 
 import inspect
+import re
 from collections import deque
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import treekit as tk
-from tests.trees import EXAMPLES, INT, Box, Twig, untyped
+from tests.trees import EXAMPLES, INT, Twig, untyped
 
 KEYS = jax.random.split(jax.random.key(0), 3)
 
@@ -21,26 +22,13 @@ def mlp(key: Any, width: int = 8) -> Any:
     return eqx.nn.MLP(1, 1, width, depth=1, key=key)
 
 
-def models() -> list[Any]:
-    return [mlp(key) for key in KEYS]
-
-
 def arrays_of(tree: Any) -> list[Any]:
     return [x for x in jax.tree.leaves(tree) if tk.is_array(x)]
 
 
 def varied(tree: Any, by: int) -> Any:
     """The tree with other values in its arrays."""
-
-    def vary(leaf: Any) -> Any:
-        if not tk.is_array(leaf):
-            return leaf
-        x: Any = leaf
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return jax.random.key(by)
-        return jnp.logical_xor(x, bool(by)) if x.dtype == bool else x + np.asarray(by, x.dtype)
-
-    return jax.tree.map(vary, tree)
+    return jax.tree.map(lambda x: x + np.asarray(by, x.dtype) if tk.is_array(x) else x, tree)
 
 
 # ------------------------------------------------------------------------------------------------------ stack, unstack
@@ -52,7 +40,6 @@ WITH_ARRAYS = [name for name in EXAMPLES if arrays_of(EXAMPLES[name])]
 def test_unstack_undoes_stack(name: str) -> None:
     trees = [varied(EXAMPLES[name], i) for i in range(3)]
     stacked = tk.tree_stack(trees)
-    assert type(stacked) is type(trees[0])
     assert untyped.tree.structure(stacked) == untyped.tree.structure(trees[0])
     for x, y in zip(arrays_of(stacked), arrays_of(trees[0]), strict=True):
         assert x.shape == (3, *y.shape) and x.dtype == y.dtype
@@ -61,39 +48,21 @@ def test_unstack_undoes_stack(name: str) -> None:
         tk.assert_trees_same(tk.filter_arrays(got), jax.tree.map(jnp.asarray, tk.filter_arrays(tree)))
 
 
-def _wide(dtype: str) -> Any:
-    with jax.enable_x64(True):
-        return jnp.ones(2, dtype)
-
-
-NUMPY_DTYPES = (
-    "int64",
-    "uint64",
-    "float64",
-    "complex128",
-    "float32",
-    "int8",
-    "bool",
-    ">f4",
-    "U3",
-    "datetime64[D]",
-    "O",
-)
-STACKED_DTYPES = ("bool", "int4", "int32", "bfloat16", "float32", "float8_e4m3fn", "complex64")
-LEAVES: dict[str, Any] = {
-    **{f"numpy {dtype}": np.zeros((2, 3), dtype) for dtype in NUMPY_DTYPES},
-    **{f"numpy scalar {dtype}": np.dtype(dtype).type(1) for dtype in NUMPY_DTYPES[:7]},
-    **{f"numpy {dtype}": np.ones(2, jnp.dtype(dtype)) for dtype in STACKED_DTYPES},
-    **{f"jax {dtype}": jnp.ones(2, dtype) for dtype in STACKED_DTYPES},
-    **{f"jax {dtype}": _wide(dtype) for dtype in ("int64", "float64")},
-    **{f"shape {dtype}": untyped.ShapeDtypeStruct((2, 3), jnp.dtype(dtype)) for dtype in STACKED_DTYPES},
-    "weak shape": untyped.ShapeDtypeStruct((), jnp.float32, weak_type=True),
-    "float0": np.zeros(2, jax.dtypes.float0),
-    "numpy structured": np.zeros(2, [("a", "f4"), ("b", "i8")]),
-    "empty": np.zeros((0, 2)),
-    "key": KEYS[0],
-    "shape of a key": jax.eval_shape(lambda: KEYS[0]),
-}
+WIDE = ("int64", "float64", "complex128")
+DTYPES = ("bool", "int4", "bfloat16", "float32", "float8_e4m3fn")
+with jax.enable_x64(True):
+    LEAVES: dict[str, Any] = {
+        **{f"jax {dtype}": jnp.ones(2, dtype) for dtype in (*DTYPES, "float64")},
+        **{f"numpy {dtype}": np.ones((2, 3), jnp.dtype(dtype)) for dtype in (*DTYPES, *WIDE)},
+        **{f"numpy {dtype}": np.zeros(2, dtype) for dtype in (">f4", "U3", "datetime64[D]", "O")},
+        **{f"numpy scalar {dtype}": np.dtype(dtype).type(1) for dtype in ("bool", "float32", "int64")},
+        **{f"shape {dtype}": untyped.ShapeDtypeStruct((2, 3), jnp.dtype(dtype)) for dtype in DTYPES},
+        "float0": np.zeros(2, jax.dtypes.float0),
+        "numpy structured": np.zeros(2, [("a", "f4"), ("b", "i8")]),
+        "empty": np.zeros((0, 2)),
+        "key": KEYS[0],
+        "shape of a key": jax.eval_shape(lambda: KEYS[0]),
+    }
 
 
 @pytest.mark.parametrize("name", LEAVES)
@@ -111,27 +80,23 @@ def test_the_shape_of_a_stack_is_the_stack_of_the_shapes(weak: tuple[bool, bool]
     trees = [{"w": jnp.asarray(1.0) if w else jnp.float32(1), "f": jnp.ones(2), "k": KEYS[0]} for w in weak]
     shapes = [jax.eval_shape(lambda tree=tree: tree) for tree in trees]
     assert tk.tree_stack(shapes) == jax.eval_shape(lambda: tk.tree_stack(trees))
-
-
-def test_the_shape_of_a_stack_has_no_sharding() -> None:
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shape = untyped.ShapeDtypeStruct((2,), jnp.float32, sharding=sharding)
-    assert tk.tree_stack([shape, shape]) == untyped.ShapeDtypeStruct((2, 2), jnp.float32)
-    assert tk.tree_stack([shape, untyped.ShapeDtypeStruct((2,), jnp.float32)]).sharding is None
+    sharded = jax.tree.map(lambda x: untyped.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
+    assert jax.tree.leaves(tk.tree_stack(sharded))[0].sharding is None
 
 
-MIXED: dict[str, tuple[Any, Any]] = {
-    "shape and array": (untyped.ShapeDtypeStruct((2,), jnp.float32), jnp.ones(2, jnp.float32)),
-    "numpy int64 and int32": (np.ones(2, np.int64), np.ones(2, np.int32)),
-    "jax f32 and numpy f64": (jnp.ones(2, jnp.float32), np.ones(2, np.float64)),
-}
-
-
-@pytest.mark.parametrize("name", MIXED)
-def test_leaves_of_two_kinds_are_not_stacked(name: str) -> None:
-    for a, b in (MIXED[name], MIXED[name][::-1]):
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (untyped.ShapeDtypeStruct((2,), jnp.float32), jnp.ones(2, jnp.float32)),
+        (np.ones(2, np.int64), np.ones(2, np.int32)),
+        (jnp.ones(2, jnp.float32), np.ones(2, np.float64)),
+    ],
+)
+def test_leaves_of_two_kinds_are_not_stacked(a: Any, b: Any) -> None:
+    for pair in ((a, b), (b, a)):
         with pytest.raises(ValueError, match=r"(?s)at x found|x  dtype"):
-            tk.tree_stack([{"x": a}, {"x": b}])
+            tk.tree_stack([{"x": x} for x in pair])
 
 
 def test_they_work_under_jit_and_grad() -> None:
@@ -143,42 +108,31 @@ def test_they_work_under_jit_and_grad() -> None:
     assert jax.tree.map(float, jax.grad(total)([jnp.float32(1), jnp.float32(2)])) == [1.0, 1.0]
 
 
-f32 = jnp.ones(2, jnp.float32)
-UNLIKE: dict[str, tuple[Any, Any, str]] = {
-    "shape": ({"w": f32}, {"w": jnp.ones(3, jnp.float32)}, r"w  shape  f32\[2\] \| f32\[3\]"),
-    "keys": ({"w": jnp.ones(2)}, {"v": jnp.ones(2)}, r"structure  1 child: w \| 1 child: v"),
-    "class": (Box(1), Twig(1), r"type  Box \| Twig"),
-    "None": ({"w": jnp.ones(2)}, {"w": None}, r"w  array against None"),
-    "static": (Twig(1, name="a"), Twig(1, name="b"), r"name  static value  'a' \| 'b'"),
-    "function": ([len], [max], r"0  value"),
-    "number and array": ({"w": 1.0}, {"w": jnp.ones(())}, r"w  array against None"),
-}
-
-
-@pytest.mark.parametrize("name", UNLIKE)
-def test_what_cannot_be_stacked_is_listed(name: str) -> None:
-    a, b, message = UNLIKE[name]
-    with pytest.raises(ValueError, match=rf"(?s)trees\[0\] and trees\[2\] cannot be stacked.*trees\[2\]:\n.*{message}"):
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ({"w": jnp.ones(2)}, {"w": jnp.ones(3)}, r"w  shape  f32\[2\] \| f32\[3\]"),
+        ({"w": jnp.ones(2)}, {"v": jnp.ones(2)}, r"structure  1 child: w \| 1 child: v"),
+        (Twig(1, name="a"), Twig(1, name="b"), r"name  static value  'a' \| 'b'$"),
+        ([len], [max], r"0  value"),
+        ({"w": 1.0}, {"w": jnp.ones(())}, r"w  array against None  None \|"),
+    ],
+)
+def test_what_cannot_be_stacked_is_listed_once(a: Any, b: Any, message: str) -> None:
+    listed = rf"(?s)trees\[0\] and trees\[2\] cannot be stacked.*trees\[2\]:\n.*{message}"
+    with pytest.raises(ValueError, match=listed) as caught:
         tk.tree_stack([a, a, b])
-
-
-def test_the_same_difference_is_listed_once() -> None:
-    with pytest.raises(ValueError) as caught:
-        tk.tree_stack([Twig(1, name="a"), Twig(1, name="b")])
-    assert str(caught.value).count("static value") == 1
+    assert len(re.findall(message, str(caught.value))) == 1
 
 
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
         ({"a": jnp.ones((2, 3)), "b": jnp.ones(3)}, r"at b found shape \(3,\), at a \(2, 3\)"),
-        ({"a": jnp.ones(2), "b": jnp.ones(())}, r"at b found shape \(\)"),
         ({"a": jnp.ones(3), "b": jnp.ones(2), "c": jnp.ones((2, 1))}, r"at a found shape \(3,\), at b \(2,\)"),
         ({"a": jnp.ones(()), "b": jnp.ones(2), "c": jnp.ones(2)}, r"at a found shape \(\), at b \(2,\)"),
         (jnp.ones(()), r"at the root found shape \(\)$"),
         (None, "needs a tree with an array, whose first axis .*; found None"),
-        ({"a": 1, "f": jax.nn.relu}, "needs a tree with an array"),
-        ([], "needs a tree with an array"),
     ],
 )
 def test_what_cannot_be_unstacked_is_named(tree: Any, message: str) -> None:
@@ -214,7 +168,7 @@ def test_dtypes_are_kept() -> None:
     tree = [jnp.ones(2, jnp.bfloat16), jnp.ones(3, jnp.float16), jnp.arange(2), 1.5]
     flat, unravel = tk.tree_ravel(tree)
     assert flat.dtype == jnp.float32 and flat.shape == (5,)
-    for given in (flat, flat.astype(jnp.bfloat16), np.ones(5, np.float32), np.ones(5, int)):
+    for given in (flat, flat.astype(jnp.bfloat16), np.ones(5, int)):
         out = unravel(given)
         assert [jnp.asarray(x).dtype.name for x in out[:3]] == ["bfloat16", "float16", INT]
         assert out[3] == 1.5
@@ -239,7 +193,6 @@ def test_derivatives_of_a_raw_model() -> None:
     grads = eqx.filter_grad(lambda m: jnp.sum(m.left(jnp.ones(1)) ** 2))(model)
     np.testing.assert_allclose(jax.grad(loss)(flat), tk.tree_ravel(grads)[0], rtol=1e-4, atol=1e-6)
     assert jax.jit(jax.hessian(loss))(flat).shape == (flat.size, flat.size)
-    assert jax.vmap(loss)(jnp.stack([flat, flat])).shape == (2,)
 
 
 def test_the_arrays_may_be_donated() -> None:
@@ -258,34 +211,21 @@ def test_another_shape_or_kind_is_an_error() -> None:
         unravel(jnp.full(3, 1j))
 
 
-TREES: dict[str, Any] = {
-    "dict": {"w": jnp.ones(2)},
-    "string": "abc",
-    "array": jnp.ones((2, 3)),
-    "model": mlp(KEYS[0]),
-    "node": Twig(1),
-    "None": None,
-    "number": 3,
-    "class": Twig,
-}
-
-
-@pytest.mark.parametrize("name", TREES)
-def test_a_tree_in_the_place_of_a_list_of_trees_is_an_error(name: str) -> None:
+@pytest.mark.parametrize("tree", [{"w": jnp.ones(2)}, "abc", jnp.ones((2, 3)), mlp(KEYS[0]), Twig(1), None, 3, Twig])
+def test_a_tree_in_the_place_of_a_list_of_trees_is_an_error(tree: Any) -> None:
     stack = inspect.unwrap(tk.tree_stack)  # beartype would be the first to say so
     with pytest.raises(TypeError, match=r"found (an? \w+.*|None|int 3): write tree_stack\(\[tree\]\)"):
-        stack(TREES[name])
+        stack(tree)
 
 
 def test_any_iterable_of_trees_is_stacked() -> None:
     trees = [Twig(jnp.ones(2)), Twig(jnp.zeros(2))]
-    for given in (tuple(trees), iter(trees), deque(trees), (tree for tree in trees), dict(enumerate(trees)).values()):
+    for given in (deque(trees), (tree for tree in trees), dict(enumerate(trees)).values()):
         assert tk.tree_stack(given).left.shape == (2, 2)
 
 
-@pytest.mark.parametrize("dtype", (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn))
-def test_a_numpy_array_of_a_dtype_that_numpy_does_not_know_is_not_left_out_silently(dtype: Any) -> None:
-    tree = {"a": jnp.ones(2), "b": [np.ones(2, dtype)]}
+def test_a_numpy_array_of_a_dtype_that_numpy_does_not_know_is_not_left_out_silently() -> None:
+    tree = {"a": jnp.ones(2), "b": [np.ones(2, ml_dtypes.bfloat16)]}
     with pytest.raises(TypeError, match=r"tree_ravel would leave out the array at b\.0, .*jax\.numpy\.asarray"):
         tk.tree_ravel(tree)
     assert tk.tree_ravel(jax.tree.map(jnp.asarray, tree["b"]))[0].shape == (2,)
