@@ -61,7 +61,6 @@ CONVERTED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[
         {"convert": {"w": jnp.transpose}, "resize": lambda new, old: jnp.pad(old, ((0, 1), (0, 0)))},
         {"w": np.pad(W.T, ((0, 1), (0, 0)))},
     ),
-    "several targets": ({"a": (3,), "b": (3,)}, {"x": B}, {"rename": {"x": ["a", "b"]}}, {"a": B, "b": B}),
     "patterns of targets": (
         {"a.w": (2, 3), "b.w": (2, 3)}, {"x.w": W}, {"rename": {"x.**": ("a.**", "b.**")}}, {"a.w": W, "b.w": W}
     ),
@@ -90,10 +89,8 @@ def test_convert_and_rename(name: str) -> None:
 
 
 def test_what_convert_returns_is_cast_or_refused() -> None:
-    new, old = (
-        {"w": jnp.zeros((3, 2), jnp.bfloat16), "n": jnp.zeros(3), "v": jnp.zeros(1)},
-        {"w": W, "n": B, "v": B[:1]},
-    )
+    new = {"w": jnp.zeros((3, 2), jnp.bfloat16), "n": jnp.zeros(3), "v": jnp.zeros(1)}
+    old = {"w": W, "n": B, "v": B[:1]}
     convert: Any = {"w": np.transpose, "n": lambda x: x.astype(np.int16), "v": lambda x: x[None]}
     got, report = tk.graft(new, old, convert=convert, cast=True, strict=False)
     same(got["w"], W.T.astype(jnp.bfloat16))
@@ -116,9 +113,7 @@ def test_a_target_that_is_missing_is_reported() -> None:
     with pytest.raises(ValueError, match=r"rename: 'wte.weight' leads to haed.weight, which the new tree does not"):
         tk.graft(new, old, rename=rename)
     tree = {"w": jnp.ones(2), "b": jnp.ones(3)}
-    got, report = tk.graft(
-        {"a": fresh_like(tree), "c": {"w": jnp.zeros(2)}}, {"t": tree}, rename={"t.**": ["a.**", "c.**"]}
-    )
+    got, report = tk.graft({"a": fresh(tree), "c": {"w": jnp.zeros(2)}}, {"t": tree}, rename={"t.**": ["a.**", "c.**"]})
     assert [row.path for row in report.missing] == ["c.b"] and all(map(jnp.all, jax.tree.leaves(got)))
 
 
@@ -141,12 +136,8 @@ STACK = {"layers.*.**": "layers.**"}
 UNSTACK = {"layers.**": "layers.*.**"}
 
 
-def fresh_like(names: dict[str, Any]) -> dict[str, Any]:
-    return {name: jnp.zeros_like(x) for name, x in names.items()}
-
-
 def fresh(names: dict[str, Any]) -> Any:
-    return nested(fresh_like(names))
+    return nested({name: jnp.zeros_like(x) for name, x in names.items()})
 
 
 def test_stacking_and_unstacking_in_the_order_of_integers() -> None:
@@ -160,28 +151,19 @@ def test_stacking_and_unstacking_in_the_order_of_integers() -> None:
     assert "layers.3.w     kept  f32[2,3] | entry 3 of f32[12,2,3](numpy) at layers.w" in str(report)
 
 
-def test_a_model_with_a_list_of_layers_and_one_for_scan() -> None:
-    linears = [eqx.nn.Linear(3, 3, key=jax.random.key(i)) for i in range(4)]
-    trees: Any = {"layers": linears}, {"body": tk.tree_stack(linears)}
-    for (old, new), rename in ((trees, {"layers.*.**": "body.**"}), (trees[::-1], {"body.**": "layers.*.**"})):
-        tk.assert_trees_same(tk.graft(jax.tree.map(jnp.zeros_like, new), old, rename=rename)[0], new)
-
-
 def test_moments_are_stacked_too() -> None:
     tx = tko.adamw(1e-3)
     linears = [eqx.nn.Linear(3, 3, key=jax.random.key(i)) for i in range(4)]
     params = {"layers": linears}
     with jax.numpy_dtype_promotion("standard"):
         _, old = tx.update(params, tx.init(params), params)
-    after = tko.MultiSteps(tko.chain(tko.clip(1.0), tx), 2)
-    new = after.init({"layers": tk.tree_stack(linears)})
-    stack: Any = {"**.layers.*.**": "**.layers.**"}
-    unstack: Any = {"**.layers.**": "**.layers.*.**"}
+    new = tko.MultiSteps(tko.chain(tko.clip(1.0), tx), 2).init({"layers": tk.tree_stack(linears)})
+    stack, unstack = {"**.layers.*.**": "**.layers.**"}, {"**.layers.**": "**.layers.*.**"}
     got, _ = tk.graft(new, old, rename=stack, fresh=["acc_grads.**", "*_step"])
     adam = got.inner_opt_state[1][0]
     tk.assert_trees_same(adam.mu["layers"], tk.tree_stack(old[0].mu["layers"]))
     assert int(adam.count) == 1
-    back, _ = tk.graft(tx.init(params), got, rename={"acc_grads.**": None, "*_step": None} | unstack)
+    back, _ = tk.graft(tx.init(params), got, rename={"acc_grads.**": None, "*_step": None, **unstack})
     tk.assert_trees_same(back[0], old[0])
     # Files have no states: names are those of the same wrappers.
     inner, _ = tk.graft(new.inner_opt_state[1], tk.to_state_dict(old), rename=stack)
@@ -210,11 +192,9 @@ LAYER = r"f32\[2,3\]\(numpy\)"
     ("old", "said"),
     [
         (without(4), rf"11 stacked {LAYER}, without 4 at layers\.\*\.w"),
-        (without(0, 3), rf"10 stacked {LAYER}, without 0, 3 at layers\.\*\.w"),
         (without(11), rf"f32\[12,2,3\] \| 11 stacked {LAYER} at layers\.\*\.w"),
         (LAYERS | {"layers.12.w": array(2, 3)}, rf"f32\[12,2,3\] \| 13 stacked {LAYER} at layers\.\*\.w"),
         (LAYERS | {"layers.3.w": array(3, 3)}, rf"12 stacked {LAYER} and f32\[3,3\]\(numpy\) at layers"),
-        (LAYERS | {"layers.3.w": array(2, 3, dtype=np.float16)}, rf"12 stacked {LAYER} and f16\[2,3\]"),
         (LAYERS | {"layers.1000000000.w": array(2, 3)}, r"13 stacked .*, without 12, 13, 14, 15, 16 at layers"),
         # NumPy's wide numbers among layers of JAX are not wrapped.
         ({f"layers.{i}.w": np.full((2, 3), 1e300) if i else jnp.ones((2, 3)) for i in range(12)}, "layers.w +refused"),
@@ -292,10 +272,7 @@ def test_tensors_of_other_libraries() -> None:
     assert isinstance(got["w"], jax.Array) and got["w"].any()
     with pytest.raises(TypeError, match=r"(?s)BFloat16.*graft converted the Tensor at a\.w to a NumPy array"):
         tk.graft({"a": {"w": jnp.zeros(2)}}, {"a": {"w": Tensor(None)}})
-
-
-def test_mappings_that_are_not_pytrees() -> None:
-    """As an h5py file has them, one in another."""
+    # In mappings that are not pytrees, as an h5py file has them, one in another.
     files = MappingProxyType({"a": MappingProxyType({"w": Tensor(array(2))}), "b": [MappingProxyType({"w": array(3)})]})
     new: Any = {"a": {"w": jnp.zeros(2)}, "b": [{"w": jnp.zeros(3)}]}
     got, report = tk.graft(new, files)
@@ -313,18 +290,16 @@ def test_a_model_that_looks_like_a_state() -> None:
     """With the names of the fields of Adam's state, or of a wrapper's."""
     tx = tko.MultiSteps(tko.adam(1e-3), 2)
     fields = {"mu": jnp.ones(2), "nu": jnp.ones(3), "count": jnp.ones(4), "inner_state": {"w": jnp.ones(5)}}
-    for model in (fields, {"a": [fields]}):
-        tree = {"model": model, "opt": tx.init(model)}
-        old = {name: array(*x.shape).astype(x.dtype) for name, x in tk.to_state_dict(tree).items()}
-        for form in (old, nested(old)):
-            assert not tk.tree_diff(tk.to_state_dict(tk.graft(tree, form)[0]), old)
-        rename = {"opt.inner_opt_state.**": "opt.**", "**": None}
-        shorter, _ = tk.graft({"opt": tko.adam(1e-3).init(model)}, old, rename=rename)
-        same(shorter["opt"][0].count, old["opt.inner_opt_state.0.count"])
+    tree = {"model": {"a": [fields]}, "opt": tx.init(fields)}
+    old = {name: array(*x.shape).astype(x.dtype) for name, x in tk.to_state_dict(tree).items()}
+    for form in (old, nested(old)):
+        assert not tk.tree_diff(tk.to_state_dict(tk.graft(tree, form)[0]), old)
+    rename = {"opt.inner_opt_state.**": "opt.**", "**": None}
+    shorter, _ = tk.graft({"opt": tko.adam(1e-3).init(fields)}, old, rename=rename)
+    same(shorter["opt"][0].count, old["opt.inner_opt_state.0.count"])
 
 
 def test_one_value_for_two_leaves_is_two_arrays() -> None:
-    """So that a step may donate them."""
     new: dict[str, Any] = {"embed": jnp.zeros(5), "head": jnp.zeros(5)}
     committed = jax.tree.map(lambda x: jax.device_put(x, jax.devices()[0]), new)
     for target in (new, committed):

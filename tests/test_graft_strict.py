@@ -12,7 +12,6 @@ import pytest
 from flax import nnx
 
 import treekit as tk
-from tests.trees import Twig
 from treekit import optax as tko
 
 zeros, ones = jnp.zeros, jnp.ones
@@ -29,7 +28,6 @@ def moments(tx: Any, params: Any) -> Any:
 
 
 PARAMS: Any = {**layers(3), "head": {"w": ones((2, 3)), "b": ones(3)}}
-MASK = tk.path_mask("**.w")
 GROUPS = tko.partition({"a": tko.adam(0.1), "b": tko.sgd(0.1)}, tk.path_labels({"head.**": "b"}, default="a"))
 OTHERS = tko.partition({"a": tko.adam(0.1), "c": tko.adam(0.1)}, tk.path_labels({"head.**": "c"}, default="a"))
 INJECTED = tko.inject_hyperparams(tko.adam)(0.1)
@@ -39,23 +37,20 @@ DEEPER = eqx.nn.MLP(2, 3, 4, 3, key=jax.random.key(1))
 # Each has leaves that are left in the new tree, in the old tree, or in both: the trees, and other arguments.
 PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "misspelt": ({"weight": zeros(2), "bias": zeros(2)}, {"weihgt": ones(2), "bias": ones(2)}, {}),
-    "swapped arguments": (layers(3), layers(4, 5.0), {}),
     "a layer more": (layers(4), layers(3, 5.0), {}),
     "a scale in each layer": (layers(12, 0.0, "w", "scale"), layers(12, 5.0, "w"), {}),
     "a scale in some": (layers(3) | {"x": [{"s": zeros(1)}] * 2}, layers(3) | {"x": [{"s": ones(1)}]}, {}),
     "names in a list": ({"l": {"0": 0, "norm": 0, "1": zeros(1)}}, {"l": {"0": 0, "norm": 0, "2": zeros(1)}}, {}),
     "another shape": ({"w": zeros(3), "b": zeros(2)}, {"w": ones(2), "b": ones(2)}, {}),
-    "another dtype": ({"w": zeros(3), "b": zeros(2)}, {"w": ones(3, dtype=jnp.bfloat16), "b": ones(2)}, {}),
     "the root": (zeros(3), ones(2), {}),
     "wildcards in keys": ({"a[0]": zeros(1), "x*": zeros(1), "b": 0}, {"a0": zeros(1), "q?": ones(1), "b": 0}, {}),
     "quotes in keys": ({"it's \"ä\"": zeros(1), "b\\": zeros(1), "c": 0}, {"c": 0, "d'": ones(1)}, {}),
     "one name begins with another": ({"a": zeros(1), "a.b": zeros(1)}, {"a": ones(1), "a.c": ones(1)}, {}),
     "Equinox": (DEEPER, MLP, {}),
     "NNX": (nnx.Linear(2, 2, rngs=nnx.Rngs(0)), {"kernel": ones((2, 2)), "scale": ones(2)}, {}),
-    "a node": (Twig(zeros(2), {"a": zeros(1)}), Twig(ones(2), {"b": zeros(1)}), {}),
     "hundreds": (
-        {f"w{i}": zeros(1) for i in range(300)} | {"x": zeros(1)},
-        {f"v{i}": ones(1) for i in range(300)} | {"x": ones(1)},
+        {f"w{i}": zeros(1) for i in range(120)} | {"x": zeros(1)},
+        {f"v{i}": ones(1) for i in range(120)} | {"x": ones(1)},
         {},
     ),
     "a rename that leaves a buffer": (
@@ -83,16 +78,11 @@ PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {"layers": {"w": ones((3, 2)), "b": ones((4, 2))}, "x": ones(1)},
         {"rename": {"layers.**": "layers.*.**"}},
     ),
-    "another wrapper": (
-        tko.MultiSteps(tko.adam(0.1), 2).init(PARAMS), moments(tko.adam(0.1), PARAMS), {}
-    ),
+    "another wrapper": (tko.MultiSteps(tko.adam(0.1), 2).init(PARAMS), moments(tko.adam(0.1), PARAMS), {}),
     "a wrapper less": (tko.adam(0.1).init(PARAMS), moments(tko.MultiSteps(tko.adam(0.1), 2), PARAMS), {}),
-    "masked": (tko.masked(tko.adam(0.1), MASK).init(PARAMS), moments(tko.adam(0.1), PARAMS), {}),
     "partition": (GROUPS.init(PARAMS), moments(tko.adam(0.1), PARAMS), {}),
     "a new label": (OTHERS.init(PARAMS), moments(GROUPS, PARAMS), {}),
-    "a label less": (GROUPS.init(PARAMS), moments(OTHERS, PARAMS), {}),
     "hyperparams": (INJECTED.init(PARAMS), moments(tko.adam(0.1), PARAMS), {}),
-    "no hyperparams": (tko.adam(0.1).init(PARAMS), moments(INJECTED, PARAMS), {}),
     "another class": (
         tko.chain(tko.scale_by_amsgrad(), tko.ema(0.9)).init(PARAMS),
         moments(tko.chain(tko.scale_by_adam(), tko.ema(0.9)), PARAMS),
@@ -103,11 +93,7 @@ PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {"params": layers(3, 5.0), "opt": moments(tko.adam(0.1), layers(3))},
         {},
     ),
-    "a state as dicts": (
-        tko.adamw(0.1).init(PARAMS),
-        {"0": {"count": jnp.int32(3), "mu": PARAMS, "nv": PARAMS}},
-        {},
-    ),
+    "a state as dicts": (tko.adamw(0.1).init(PARAMS), {"0": {"count": jnp.int32(3), "mu": PARAMS, "nv": PARAMS}}, {}),
 }  # fmt: skip
 
 
@@ -140,20 +126,16 @@ def test_what_the_error_suggests_accepts_what_is_left_and_changes_nothing_else(n
     ("name", "said"),
     [
         ("misspelt", r"no value for:\n  weight \(f32\[2\]\); the nearest names left over: weihgt\n"),
-        ("hundreds", r"(?s)\n  w\d+ \(f32\[1\]\)\n  and 200 more\nThe new tree has no place for:\n"),
+        ("hundreds", r"(?s)\n  w\d+ \(f32\[1\]\)\n  and 20 more\nThe new tree has no place for:\n"),
         ("a layer more", r"The lengths of lists differ: layers \(new 4, old 3\)\. Their entries are matched by index"),
-        ("swapped arguments", r"The lengths of lists differ: layers \(new 3, old 4\)\."),
-        ("Equinox", r"The lengths of lists differ: layers \(new 4, old 3\)\."),
         ("another shape", r"another dtype, which needs cast=True \(new \| old\):\n  w \(f32\[3\] \| f32\[2\]\)\n"),
         ("another class", r"both trees have is in states of two classes\. From one to another, rename full paths"),
         ("a state as dicts", r"has plain dicts for optimizer states, .* restore it into old_optimizer\.init\(old_pa"),
         # What is suggested is short.
         ("a scale in each layer", r'pass\n  fresh=\["layers\.\*\.scale"\],$'),
-        ("a layer more", r'pass\n  fresh=\["layers\.3\.\*\*"\],$'),
         ("another wrapper", r'pass\n  fresh=\["mini_step", "gradient_step", "acc_grads\.\*\*"\],$'),
         ("wildcards in keys", r'\n  fresh=\["a\[\[\]0\]", "x\[\*\]"\],\n  rename=\{"a0": None, "q\[\?\]": None\},$'),
         ("a rename that leaves a buffer", r'  rename=\{"m\.a\.mask": None, "m\.n": None, "m\.\*\*": "\*\*"\},$'),
-        ("the root", r'pass\n  fresh=\["\*\*"\],$'),
     ],
 )
 def test_what_the_error_says(name: str, said: str) -> None:
@@ -167,8 +149,7 @@ def test_what_the_error_says(name: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     "fresh",
-    # Patterns may overlap.
-    ["head.**", ["head.w", "head.b", "**.w"], ("**.w", "head.b"), re.compile(r"head\..*"), [re.compile("head.[wb]")]],
+    ["head.**", ["head.w", "head.b", "**.w"], ("**.w", "head.b"), re.compile(r"head\..*")],  # they may overlap
 )
 def test_fresh_keeps_new_values_and_uses_the_old_ones(fresh: Any) -> None:
     """One statement replaces a head, whether or not it has another shape."""
@@ -193,9 +174,8 @@ def test_fresh_in_a_state() -> None:
 def test_fresh_decides_which_of_two_states_is_the_old_one() -> None:
     two, one = tko.chain(tko.trace(0.9), tko.trace(0.5)), moments(tko.chain(tko.trace(0.9)), {"w": zeros(2)})
     new = two.init({"w": zeros(2)})
-    with pytest.raises(
-        ValueError, match=r"cannot decide .*\n  0.trace.w\n  1.trace.w\nThe old leaves:\n  0.trace.w\n.*fresh"
-    ):
+    said = r"cannot decide .*\n  0.trace.w\n  1.trace.w\nThe old leaves:\n  0.trace.w\n.*fresh"
+    with pytest.raises(ValueError, match=said):
         tk.graft(new, one)
     for i in (0, 1):
         got, _ = tk.graft(new, one, fresh=f"{i}.**")
