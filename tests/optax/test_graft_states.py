@@ -1,7 +1,6 @@
-"""graft on states of real optimizers, through Orbax, Equinox, Flax and pickle: what users change between two runs."""
+"""graft on states of real optimizers, through Orbax, Equinox and Flax: what users change between two runs."""
 
 import importlib
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,20 +56,13 @@ def through_flax(tree: Any, path: Path) -> Any:
     return serialization.msgpack_restore(path.read_bytes())
 
 
-def through_pickle(tree: Any, path: Path) -> Any:
-    path.write_bytes(pickle.dumps(jax.tree.map(np.asarray, tree)))
-    return pickle.loads(path.read_bytes())
-
-
 def through_equinox(tree: Any, path: Path) -> Any:
     """It restores into a tree of the old structure, which one makes from the old program."""
     eqx_untyped.tree_serialise_leaves(path, tree)
     return eqx_untyped.tree_deserialise_leaves(path, jax.tree.map(jnp.zeros_like, tree))
 
 
-THROUGH: dict[str, Callable[[Any, Path], Any]] = {
-    "orbax": through_orbax, "flax": through_flax, "pickle": through_pickle, "equinox": through_equinox,
-}  # fmt: skip
+THROUGH: dict[str, Callable[[Any, Path], Any]] = {"orbax": through_orbax, "flax": through_flax, "eqx": through_equinox}
 
 
 def same(a: Any, b: Any) -> None:
@@ -83,18 +75,14 @@ def same(a: Any, b: Any) -> None:
 
 def adams(state: Any) -> list[Any]:
     """The states of Adam in a state, in their order."""
-
-    def is_adam(x: Any) -> bool:
-        return isinstance(x, optax.ScaleByAdamState)
-
-    return [x for x in jax.tree.leaves(state, is_leaf=is_adam) if is_adam(x)]
+    leaves = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, optax.ScaleByAdamState))
+    return [x for x in leaves if isinstance(x, optax.ScaleByAdamState)]
 
 
 # ------------------------------------------------------------------------------------------- nothing changed: a resume
 
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "adamw": lambda: tko.adamw(SCHEDULE),
     "plain": lambda: optax.chain(
         optax.clip(1.0), optax.ema(0.9), optax.scale_by_amsgrad(), optax.ema(0.5), optax.scale(-0.1)
     ),
@@ -107,7 +95,6 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     ),
     "integers": lambda: tko.partition({0: tko.adam(0.1), 1: tko.adam(0.2)}, tk.path_labels({"**.w": 0}, default=1)),
     "named": lambda: tko.named_chain(("clip", tko.clip(1.0)), ("adam", tko.adam(0.1))),
-    "lbfgs": lambda: tko.scale_by_lbfgs(memory_size=2),
 }
 
 
@@ -135,15 +122,14 @@ def frozen_head(inner: Any) -> Any:
 
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
-    "chain": lambda tx: tko.chain(tko.clip(1.0), tx),
-    "multi_steps": lambda tx: tko.MultiSteps(tx, 2).gradient_transformation(),
     "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 3),
     "masked": lambda tx: tko.masked(tx, tk.path_mask("**")),
-    "partition": lambda tx: tko.partition({"all": tx}, tk.path_labels({"**": "all"})),
     "another schedule": lambda tx: tko.chain(tx, tko.scale_by_schedule(SCHEDULE)),
-    "inject": lambda tx: tko.inject_hyperparams(lambda scale: tko.chain(tx, tko.scale(scale)))(1.0),
     "all": lambda tx: tko.MultiSteps(
-        WRAPPERS["inject"](WRAPPERS["partition"](WRAPPERS["chain"](tx))), 2
+        tko.inject_hyperparams(
+            lambda scale: tko.partition({"a": tko.chain(tko.clip(scale), tx)}, tk.path_labels({"**": "a"}))
+        )(1.0),
+        2,
     ).gradient_transformation(),
 }
 
@@ -251,17 +237,6 @@ def test_unfreezing_in_the_middle_of_training_keeps_the_moments() -> None:
     assert len(report.dropped) == 4
 
 
-def test_a_layer_that_was_frozen_begins_anew() -> None:
-    def frozen(*layers: int) -> Any:
-        table = {f"layers.{i}.**": "off" for i in layers}
-        return tko.partition({"on": tko.adam(0.1), "off": tko.set_to_zero()}, tk.path_labels(table, default="on"))
-
-    params, state = train(frozen(2, 3), make(4))
-    got, report = tk.graft(frozen(3).init(params), state, fresh="**.layers.2.*")
-    assert {row.path.split(".", 5)[-1] for row in report.fresh} == {"layers.2.w", "layers.2.b"}
-    same(adams(got)[0].mu["layers"][:2], adams(state)[0].mu["layers"][:2])
-
-
 def test_a_tuple_of_a_model_and_a_state_is_not_a_list_of_layers() -> None:
     tx = tko.adam(0.1)
     params, state = train(tx, make())
@@ -280,11 +255,11 @@ def test_filtered_and_masked_leave_out_differently_and_fit_all_the_same() -> Non
 # ------------------------------------------------------------------------------------------------- hyperparameters
 
 
-def injected(rate: Any, **labels: Any) -> Any:
-    groups = {name: tko.inject_hyperparams(tko.adam)(x) for name, x in labels.items()}
-    if not groups:
-        return tko.inject_hyperparams(tko.adam)(rate)
-    return tko.partition(groups, tk.path_labels({"head.**": "head"}, default="body"))
+def injected(*rates: float) -> Any:
+    one, *more = (tko.inject_hyperparams(tko.adam)(rate) for rate in rates)
+    if not more:
+        return one
+    return tko.partition({"body": one, "head": more[0]}, tk.path_labels({"head.**": "head"}, default="body"))
 
 
 def test_hyperparameters_are_carried_over_unless_their_group_is_new() -> None:
@@ -292,7 +267,7 @@ def test_hyperparameters_are_carried_over_unless_their_group_is_new() -> None:
     wrapped = tko.MultiSteps(injected(0.1), 2).gradient_transformation()
     got, _ = tk.graft(wrapped.init(params), state, fresh=["*_step", "acc_grads.**"])
     assert float(got.inner_opt_state.hyperparams["learning_rate"]) == 0.5
-    split, report = tk.graft(injected(None, head=0.2, body=0.3).init(params), state, strict=False)
+    split, report = tk.graft(injected(0.3, 0.2).init(params), state, strict=False)
     rates = {k: float(s.inner_state.hyperparams["learning_rate"]) for k, s in split.inner_states.items()}
     assert rates == pytest.approx({"head": 0.2, "body": 0.3})
     assert [int(adam.count) for adam in adams(split)] == [3, 3]
@@ -301,21 +276,14 @@ def test_hyperparameters_are_carried_over_unless_their_group_is_new() -> None:
 
 def test_a_raw_equinox_model_and_its_optimizer(tmp_path: Path) -> None:
     """Orbax takes the arrays only, and restores dicts."""
-
-    def create(depth: int, out: int, seed: int) -> Any:
-        return eqx.nn.MLP(2, out, 4, depth=depth, key=jax.random.key(seed))
-
+    model, bigger = (eqx.nn.MLP(2, 3, 4, depth=depth, key=jax.random.key(depth)) for depth in (1, 2))
     tx = tko.MultiSteps(tko.adam(0.1), 1).gradient_transformation()
-    model = create(1, 3, 0)
-    old = {"model": tk.filter_arrays(model), "state": tx.init(model)}
-    saved = through_orbax(old, tmp_path / "checkpoint")
-    bigger = create(2, 3, 1)
+    saved = through_orbax({"model": tk.filter_arrays(model), "state": tx.init(model)}, tmp_path / "checkpoint")
     rename = {"**.layers.1.**": "**.layers.2.**"}
-    refused = "model.layers.1.weight"
     got, report = tk.graft({"model": bigger, "state": tx.init(bigger)}, saved, rename=rename, strict=False)
     assert isinstance(got["model"], eqx.nn.MLP) and got["model"].activation is bigger.activation
     same(got["model"].layers[2].weight, model.layers[1].weight)
-    assert refused in {row.path for row in report.fresh} and not report.refused and not report.dropped
+    assert "model.layers.1.weight" in {row.path for row in report.fresh} and not report.refused and not report.dropped
 
 
 # ------------------------------------------------------------------------------------------------------------------ NNX
@@ -337,15 +305,9 @@ def trainer(tx: Any, steps: int) -> Any:
 
 
 NNX: dict[str, Callable[[Any, Any], Any]] = {
-    "params": lambda model, _: nnx.state(model, nnx.Param),
-    "state": lambda model, _: nnx.state(model),
     "opt_state": lambda _, optimizer: optimizer.opt_state,
-    "state of the optimizer": lambda _, optimizer: nnx.state(optimizer),
-    "all": lambda model, optimizer: {
-        "model": nnx.state(model),
-        "opt_state": optimizer.opt_state,
-        "steps": jnp.int32(3),
-    },
+    "state": lambda _, optimizer: nnx.state(optimizer),
+    "all": lambda model, optimizer: {"model": nnx.state(model), "opt": optimizer.opt_state, "steps": jnp.int32(3)},
 }
 
 
@@ -391,7 +353,7 @@ class LargerState(NamedTuple):
     key: Any = None
 
 
-@pytest.mark.parametrize("optimizer", [tko.adam(0.1), tko.sgd(0.1), tko.MultiSteps(tko.adam(0.1), 2)], ids=repr)
+@pytest.mark.parametrize("optimizer", [tko.sgd(0.1), tko.MultiSteps(tko.adam(0.1), 2)], ids=repr)
 def test_a_named_tuple_of_a_user_that_holds_a_state_is_not_one(optimizer: Any) -> None:
     """Its leaves are matched by name, though the name of its class ends in State."""
     params = make()
