@@ -1,14 +1,12 @@
 """graft: values carried over by key path, and a report that says what became of every leaf."""
 
-import io
 import re
 import subprocess
 import sys
 from collections import namedtuple
 from collections.abc import Callable
-from typing import Any, assert_type
+from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +16,7 @@ from flax import nnx
 from hypothesis import given
 
 import treekit as tk
-from tests.trees import EXAMPLES, Point, Twig, trees, untyped
+from tests.trees import Point, Twig, trees, untyped
 
 
 def ones(*shape: int, dtype: Any = jnp.float32) -> Any:
@@ -57,16 +55,6 @@ def test_a_tree_onto_itself_is_kept(tree: Any) -> None:
     assert len(report) == len(report.kept) == len(leaves)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_structure_classes_and_functions_are_those_of_new(name: str) -> None:
-    new = EXAMPLES[name]
-    old = jax.tree.map(lambda x: x + 1 if isinstance(x, int | float) and not isinstance(x, bool) else x, new)
-    got, _ = loose(new, old)
-    assert untyped.tree.structure(got) == untyped.tree.structure(new)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(old), strict=True):
-        assert type(x) is type(y) and (x is y or has_dtype(x))
-
-
 def test_an_attribute_a_key_and_an_index_are_one_name() -> None:
     new = Twig({"layers": [Point(zeros(2), zeros(3))]})
     olds: list[Any] = [
@@ -98,16 +86,14 @@ def test_what_becomes_of_each_leaf() -> None:
     )
 
 
-def test_the_report_is_printed_in_colours_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_the_report_is_printed_in_colours_on_a_terminal_only(is_terminal: bool, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    monkeypatch.delenv("NO_COLOR", raising=False)
     _, report = tk.graft({"a": zeros(2)}, {"a": ones(2)})
-    for is_terminal in (False, True):
-        out = io.StringIO()
-        monkeypatch.setattr(out, "isatty", lambda is_terminal=is_terminal: is_terminal)
-        monkeypatch.setattr("sys.stdout", out)
-        monkeypatch.delenv("NO_COLOR", raising=False)
-        report.show()
-        assert ("\033[" in out.getvalue()) is is_terminal
-        assert re.sub("\033\\[\\d*m", "", out.getvalue()) == f"{report}\n"
+    report.show()
+    printed = capsys.readouterr().out
+    assert ("\033[" in printed) is is_terminal and re.sub("\033\\[\\d*m", "", printed) == f"{report}\n"
 
 
 def test_reports_of_many_leaves_of_none_and_of_one() -> None:
@@ -117,12 +103,6 @@ def test_reports_of_many_leaves_of_none_and_of_one() -> None:
     assert str(tk.graft({}, None)[1]) == "0 kept, 0 fresh, 0 dropped, 0 refused (new | old)"
     got, report = tk.graft(zeros(2), ones(2))
     assert numbers(got) == [1] and str(report).endswith("(root)  kept  f32[2] | f32[2]")
-
-
-def test_types() -> None:
-    assert_type(tk.graft(Point(1, 2), {"x": 1, "y": 2})[0], Point)
-    model: Any = eqx.nn.Linear(1, 1, key=jax.random.key(0))
-    assert isinstance(tk.graft(model, model)[0], eqx.nn.Linear)
 
 
 # --------------------------------------------------------------------------------------------- classes, dtypes, devices
@@ -140,12 +120,9 @@ def test_values_have_the_classes_of_new() -> None:
     ("new", "old"),
     [
         (np.zeros(1), np.array([1 + 2.0**-40])),
-        (np.zeros(1), np.array([1e300])),
         (np.zeros(1, np.int64), np.array([2**40])),
-        (np.float64(0), np.float64(0.1)),
-        (np.int64(0), np.int64(2**40)),
+        (np.float64(0), np.float64(1e300)),
         (0.0, np.float64(0.1)),
-        (0, np.int64(2**40)),
         (0, 2**70),
     ],
 )
@@ -161,10 +138,8 @@ DTYPES: list[tuple[Any, Any, bool, bool]] = [
     (jax.random.key(0), KEY, True, True),
     (jax.random.key(0), jnp.uint32([0, 1]), False, False),
     (zeros(dtype=jnp.int32), 2**40, False, False),
-    (np.int32(0), 2**40, False, False),
-    (zeros(dtype=jnp.int32), np.int64(2**40), False, False),
+    (np.int32(0), np.int64(2**40), False, False),
     (zeros(2, dtype=jnp.int32), np.array([3, -(2**40)]), False, False),
-    (np.zeros(2, np.int32), np.array([3, -(2**40)]), False, False),
     (zeros(1, dtype=jnp.int8), jnp.array([300], jnp.int16), False, False),
     (zeros(1, dtype=jnp.int8), jnp.array([-128], jnp.int16), False, True),
     (zeros(2, dtype=jnp.bfloat16), ones(2), False, True),
@@ -173,38 +148,31 @@ DTYPES: list[tuple[Any, Any, bool, bool]] = [
     (zeros(2, dtype=jnp.int32), ones(2), False, False),
     # Zero means True in a mask that is added to scores, so a number is not cast to a flag.
     (zeros(2, dtype=bool), np.array([0.0, -np.inf]), False, False),
-    (zeros(2, dtype=bool), np.array([0, 1]), False, False),
-    (zeros(2, dtype=bool), ones(2), False, False),
     (zeros(dtype=bool), 1, False, False),
     # 64 bits become the 32 of JAX.
-    (zeros(1), np.ones(1), True, True),
+    (zeros(1), np.array([1.5]), True, True),
     (zeros(1, dtype=jnp.int32), np.ones(1, np.int64), True, True),
     (zeros(1, dtype=jnp.bfloat16), np.ones(1), False, True),
     # A finite value that would become infinite is refused.
     (zeros(1), np.array([1e300]), False, False),
-    (zeros(1), np.array([1.5]), True, True),
     (zeros(4), np.array([np.inf, -np.inf, np.nan, 1.0]), True, True),
     (zeros(), 1e300, False, False),
     (zeros(), float("inf"), True, True),
     (zeros(1, dtype=jnp.complex64), np.array([1e300j]), False, False),
-    (zeros(1, dtype=jnp.float16), np.array([1e10], np.float32), False, False),
     (zeros(1, dtype=jnp.float16), jnp.array([1e10]), False, False),
     (zeros(2, dtype=jnp.float16), jnp.array([jnp.inf, jnp.nan]), False, True),
     (zeros(1, dtype=jnp.float16), np.array([100_000]), False, False),
     (zeros(1), jnp.array([1e4], jnp.float16), False, True),
-    (zeros(1, dtype=jnp.bfloat16), np.array([3.4e38], np.float32), False, False),
-    (zeros(1, dtype=jnp.bfloat16), np.array([1e38], np.float32), False, True),
     *(
         (zeros(1, dtype=dtype), np.array([value], np.float32), False, is_kept)
         for dtype, value, is_kept in [
             (jnp.float16, 65504.0, True),
             (jnp.float16, 7e4, False),
             (jnp.bfloat16, 3.39e38, True),
-            (jnp.bfloat16, np.inf, True),
+            (jnp.bfloat16, 3.4e38, False),
             (jnp.float8_e4m3fn, np.nan, True),
             (jnp.float8_e4m3fn, np.inf, False),
             (jnp.float8_e4m3fn, 470.0, False),
-            (jnp.float8_e4m3fn, 1e4, False),
             (jnp.float4_e2m1fn, 6.0, True),
             (jnp.float4_e2m1fn, 100.0, False),
             (jnp.float4_e2m1fn, np.nan, False),
@@ -246,21 +214,6 @@ def test_under_jit() -> None:
         assert {name: float(x.max()) for name, x in got.items()} == {"w": 1, "n": 4, "b": 0}
 
 
-def test_nnx() -> None:
-    class Net(nnx.Module):
-        def __init__(self, out: int) -> None:
-            self.body = nnx.Linear(3, 2, rngs=nnx.Rngs(out))
-            self.head = nnx.Linear(2, out, rngs=nnx.Rngs(out))
-
-    new, old = nnx.split(Net(4))[1], nnx.split(Net(3))[1]
-    got, kinds = loose(new, old)
-    assert type(got) is type(new)
-    assert kinds == {"kept": "body.bias body.kernel", "refused": "head.bias head.kernel"}
-    assert not tk.tree_diff(loose(new, nnx.to_pure_dict(old))[0], got)
-    pure, _ = loose(nnx.to_pure_dict(new), nnx.to_pure_dict(old))
-    np.testing.assert_array_equal(pure["body"]["kernel"], nnx.to_pure_dict(got)["body"]["kernel"])
-
-
 # --------------------------------------------------------------------------------------------------- rename and resize
 
 
@@ -272,11 +225,8 @@ PAIR = {"a": [1.0, 2.0], "b": [3.0, 4.0]}
     [
         # The first pattern that matches moves a leaf, and what it displaces is dropped.
         (PAIR, PAIR, {"a.**": "b.**", "b.**": "a.**"}, {"a": [3.0, 4.0], "b": [1.0, 2.0]}),
-        (PAIR, PAIR, {"a.0": "a.1", "a.1": "a.0"}, {"a": [2.0, 1.0], "b": [3.0, 4.0]}),
         (PAIR, PAIR, {"**.0": "**.1", "**.1": "**.0"}, {"a": [2.0, 1.0], "b": [4.0, 3.0]}),
-        (PAIR, PAIR, {"a.*": "b.*"}, {"a": [0.0, 0.0], "b": [1.0, 2.0]}),
         (PAIR, PAIR, {"a.0": "b.1"}, {"a": [0.0, 2.0], "b": [3.0, 1.0]}),
-        (PAIR, PAIR, {"*.0": "*.1"}, {"a": [0.0, 1.0], "b": [0.0, 3.0]}),
         (PAIR, PAIR, {"a.0": "a.0", "a.*": "b.*"}, {"a": [1.0, 0.0], "b": [3.0, 2.0]}),
         # A part of a part, and the root.
         ({"layer_0": 0, "layer_1": 0}, {"block0": 1, "block1": 2}, {"block*": "layer_*"}, {"layer_0": 1, "layer_1": 2}),
@@ -303,21 +253,12 @@ def grow(new: Any, old: Any) -> Any:
     return new.at[: old.shape[0]].set(old)
 
 
-@pytest.mark.parametrize(
-    ("resize", "kinds"),
-    [
-        (grow, {"kept": "embed head"}),
-        ({"embed": grow}, {"kept": "embed", "refused": "head"}),
-        ({"**": grow}, {"kept": "embed head"}),
-        (lambda *_: None, {"refused": "embed head"}),
-    ],
-)
-def test_resize(resize: Any, kinds: Any) -> None:
+@pytest.mark.parametrize(("resize", "kept"), [(grow, "embed head"), ({"embed": grow}, "embed"), (lambda *_: None, "")])
+def test_resize(resize: Any, kept: str) -> None:
     old, new = {"embed": ones(3, 2), "head": ones(3)}, {"embed": zeros(5, 2), "head": zeros(5)}
-    got, found = loose(new, old, resize=resize)
-    assert found == kinds
-    sizes = {"embed": 6, "head": 3}
-    assert {k: float(x.sum()) for k, x in got.items()} == {k: sizes[k] * (k in kinds.get("kept", "")) for k in sizes}
+    got, kinds = loose(new, old, resize=resize)
+    assert kinds.get("kept", "") == kept and kinds.keys() <= {"kept", "refused"}
+    assert {k: float(x.sum()) for k, x in got.items()} == {k: old[k].size * (k in kept) for k in old}
 
 
 def test_a_resized_leaf_has_the_dtype_of_new() -> None:
@@ -333,19 +274,13 @@ def test_a_resized_leaf_has_the_dtype_of_new() -> None:
 
 HEADS = {"a": 0, "head": 0}
 SHAPED = {"w": ones(3)}
-EMPTY: dict[str, Any] = {r"\{\}": {}, "None": None, "'ckpt": "ckpt/step_3", r"\(EmptyState": optax.sgd(0.1).init({})}
+EMPTY: dict[str, Any] = {r"\{\}": {}, "'ckpt": "ckpt/step_3", r"\(EmptyState": optax.sgd(0.1).init({})}
 NO_ARRAYS = r"tree must be a pytree with arrays or numbers; found"
 # What is wrong: the trees, other arguments, the error, and what it says.
 MISTAKES: list[tuple[Any, ...]] = [
     *(({"a": 1}, x, {}, ValueError, f"the old {NO_ARRAYS} {text}") for text, x in EMPTY.items()),
     *((x, {"a": 1}, {}, ValueError, f"the new {NO_ARRAYS} {text}") for text, x in EMPTY.items()),
-    (
-        {"w": 0, "b": 0},
-        {"params": {"w": 1}},
-        {},
-        ValueError,
-        r"no leaf in common. Old: params.w. The nearest new paths: w, b. Use rename",
-    ),
+    ({"w": 0}, {"p": {"w": 1}}, {}, ValueError, r"no leaf in common. Old: p.w. The nearest new paths: w. Use rename"),
     (SHAPED, jax.eval_shape(lambda: SHAPED), {}, TypeError, "at w: the old tree has a shape and dtype, but no value"),
     ({"a": 1}, {"a": {"b": 1}, "a.b": 2}, {}, ValueError, r"different name for each leaf, but two .* are called a\.b"),
     *(
@@ -353,16 +288,13 @@ MISTAKES: list[tuple[Any, ...]] = [
         for rename, message in [
             ({"haed": "head"}, r"rename: 'haed' matches no leaf of the old tree. The nearest paths: head, a"),
             ({"head": "haed"}, r"rename: 'head' leads to haed, which the new tree .* The nearest paths: head, a"),
-            ({"head": ["haed", "x"]}, r"rename: 'head' leads to haed, which the new tree does not have"),
             ({"*": "x.*"}, r"leads to x\.a"),
             ({"*": "**"}, r"same wildcards on both sides, .* stack or unstack\. Found '\*' and '\*\*'\.$"),
-            ({"a": "b*"}, r"needs the same wildcards .*Found 'a' and 'b\*'\.$"),
             ({"*": "*.*"}, r"Found '\*' and '\*\.\*'\. It could be any of several '\*'"),
             ({"a": "*"}, r"'a' lacks a '\*' of '\*', so what it matches is unstacked; a has no axes"),
             ({"*": "b"}, r"'b' lacks a '\*' of '\*', .* in the order of integers; at a it matches 'a'"),
             ({"a": "head", "head": "head"}, "rename maps head and a to one name: head"),
             ({"**": "**", "a": "head"}, r"rename: 'a' decides about no leaf, since .*: '\*\*'\. Put it before"),
-            ({"head": "head", "a": "a", "*": "*"}, r"rename: '\*' decides about no leaf, .*: 'head', 'a'\. Put it"),
         ]
     ),
     *(
@@ -371,7 +303,6 @@ MISTAKES: list[tuple[Any, ...]] = [
             (lambda new, old: old, ValueError, r"at w: resize must return an array of shape \(2,\), found \(3,\)"),
             (lambda new, old: [0.0, 0.0], TypeError, r"at w: resize must return an array, found \[0\.0, 0\.0\]"),
             ({"wte": grow}, ValueError, r"^resize: 'wte' matches no leaf of the new tree. The nearest paths: w"),
-            ({re.compile("w.+"): grow}, ValueError, r"^resize: 'w\.\+' matches no leaf of the new tree"),
             (lambda new, old: old.no, AttributeError, r"(?s)no attribute 'no'.* the `resize` of graft, at w"),
         ]
     ),
@@ -382,32 +313,22 @@ MISTAKES: list[tuple[Any, ...]] = [
             ({"**": jnp.ravel, "w": jnp.ravel}, ValueError, r"convert: 'w' decides about no leaf, since earlier"),
             ({"w": lambda x: x.no}, AttributeError, r"(?s)no.* the `convert` of graft, at w, on f32\[2,3\]"),
             ({"w": lambda x: None}, TypeError, r"at w: convert must return an array, found None"),
-            ({"w": lambda x: "x"}, TypeError, r"at w: convert must return an array, found 'x'"),
-            ({2: jnp.ravel}, TypeError, r"a pattern must be a string such as"),
-            ({"": jnp.ravel}, ValueError, r"a pattern must not be empty"),
         ]
     ),
     *(
         (SHAPED, SHAPED, arguments, TypeError, message)
         for arguments, message in [
             ({"resize": 2}, "resize must be a function of the new leaf and the old one, .*found 2"),
-            ({"resize": {"w": 2}}, r"resize must be a function .*found \{'w': 2\}"),
             ({"rename": ["w"]}, r"rename must be a dict that maps old paths to new ones.*found \['w'\]"),
             ({"rename": {"w": []}}, r"to a list of new ones, or to None; found \{'w': \[\]\}"),
-            ({"rename": {"w": ["a", 2]}}, r"to a list of new ones, or to None; found \{'w': \['a', 2\]\}"),
-            ({"rename": {2: "w"}}, r"rename must be a dict .*found \{2: 'w'\}"),
             ({"convert": jnp.transpose}, r"convert must be a dict from patterns .*found <function transpose>"),
-            ({"convert": {"w": 2}}, r"convert must be a dict from patterns .*found \{'w': 2\}"),
             ({"fresh": {"w": None}}, r"fresh must be a pattern of new paths .* or a list .*found \{'w': None\}"),
-            ({"fresh": None}, r"fresh must be a pattern .* found None"),
-            ({"fresh": lambda path: True}, r"fresh must be a pattern .* found <function"),
             ({"fresh": [3]}, r"a pattern must be a string such as .* found 3"),
         ]
     ),
     *(
         (SHAPED, SHAPED, {"fresh": fresh}, ValueError, message)
         for fresh, message in [
-            ("v", r"^fresh: 'v' matches no leaf of the new tree\. The nearest paths: w"),
             (["w", "w.x"], r"^fresh: 'w\.x' matches no leaf of the new tree"),
             (re.compile(""), r"^fresh: '' matches no leaf of the new tree"),  # the whole path
             ("", "a pattern must not be empty"),
@@ -437,11 +358,9 @@ def entries(start: int, count: int) -> list[Any]:
 
 LISTS: dict[str, Callable[[int, int], Any]] = {
     "layers": lambda start, n: {"layers": [{"w": x} for x in entries(start, n)]},
-    "blocks of arrays": lambda start, n: {"model": {"blocks": entries(start, n)}},
     "the root": entries,
     # A list of NNX has a child without leaves next to its entries.
     "a list of NNX": lambda start, n: {"blocks": nnx.List(map(nnx.Param, entries(start, n)))},
-    "its state": lambda start, n: nnx.state({"blocks": nnx.List(map(nnx.Param, entries(start, n)))}),
     "a named tuple": lambda start, n: CountState(0, {"layers": entries(start, n)}),
 }
 
@@ -464,31 +383,19 @@ def test_lists_of_other_lengths_are_a_warning_with_what_to_do(
         assert [float(x[0]) for x in jax.tree.leaves(got) if np.shape(x) == (1,)] == expected
 
 
-@pytest.mark.parametrize(
-    ("rename", "is_silent"),
-    [
-        ({"layers.4.**": "layers.5.**"}, True),  # inserted before the last
-        ({"layers.1.**": "layers.2.**"}, False),  # the layers after it stay where they were
-        ({"layers.0.**": "layers.0.**"}, False),
-        ({"layers.**": "layers.**"}, False),
-        ({"head": "head"}, False),
-    ],
-)
-def test_a_rename_of_some_layers_does_not_say_where_those_after_them_go(rename: Any, is_silent: bool) -> None:
-    if is_silent:
-        loose(layers(6, 0.0), layers(5, 5.0), rename=rename)
-    else:
-        with pytest.warns(UserWarning, match=r"lengths of lists differ: layers \(new 6, old 5\)"):
-            loose(layers(6, 0.0), layers(5, 5.0), rename=rename)
+@pytest.mark.parametrize("pair", [("layers.1.**", "layers.2.**"), ("layers.0.**",) * 2, ("layers.**",) * 2])
+def test_a_rename_of_some_layers_does_not_say_where_those_after_them_go(pair: tuple[str, str]) -> None:
+    loose(layers(6, 0.0), layers(5, 5.0), rename={"layers.4.**": "layers.5.**"})  # inserted before the last
+    with pytest.warns(UserWarning, match=r"lengths of lists differ: layers \(new 6, old 5\)"):
+        loose(layers(6, 0.0), layers(5, 5.0), rename=dict([pair]))
 
 
-@pytest.mark.parametrize(
-    "restored", [lambda x: x, lambda x: {"layers": {str(i): y for i, y in enumerate(x["layers"])}}]
-)
-def test_rename_says_where_a_layer_was_inserted(restored: Any) -> None:
+def test_rename_says_where_a_layer_was_inserted() -> None:
     rename = {f"**.layers.{i}.**": f"**.layers.{i + 1}.**" for i in range(1, 12)}
-    got, _ = tk.graft(layers(13, 0.0), {"head": ones(2)} | restored(layers(12, 5.0)), rename=rename, fresh="layers.1.w")
-    assert numbers(got["layers"]) == [5.0, 1.0, *range(6, 17)]
+    old = layers(12, 5.0)
+    for restored in (old["layers"], {str(i): layer for i, layer in enumerate(old["layers"])}):
+        got, _ = tk.graft(layers(13, 0.0), old | {"layers": restored}, rename=rename, fresh="layers.1.w")
+        assert numbers(got["layers"]) == [5.0, 1.0, *range(6, 17)]
 
 
 def test_lengths_are_those_of_the_list_with_the_same_labels() -> None:
@@ -503,9 +410,8 @@ def test_lengths_are_those_of_the_list_with_the_same_labels() -> None:
 def test_the_warning_names_the_line_that_calls_graft() -> None:
     # In a process of its own: beartype, which checks treekit in these tests, adds calls between the two.
     source = "import numpy as np; import treekit as tk; tk.graft([np.ones(1), np.ones(1)], [np.ones(1)], strict=False)"
-    run = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning:__main__", "-c", source], capture_output=True, text=True
-    )
+    command = [sys.executable, "-W", "error::UserWarning:__main__", "-c", source]
+    run = subprocess.run(command, capture_output=True, text=True)
     assert "UserWarning: graft: lengths of lists differ" in run.stderr and run.returncode == 1
 
 
@@ -652,7 +558,6 @@ def test_values_that_are_traced_do_not_decide() -> None:
 
 
 def test_plain_dicts_for_states_are_matched_by_name_alone() -> None:
-    """As Orbax restores them, lists for tuples; or as Flax does, strings for indices."""
     new = wrapped(0, state(0, "a"), state(0, "a"))
     one, two = ({"count": jnp.float32(i), "mu": {"a": jnp.float32(i)}} for i in (1, 2))
     for inner in ([one, two], {"0": one, "1": two}, {0: one, 1: two}):
