@@ -143,7 +143,6 @@ DTYPES: list[tuple[Any, Any, bool, bool]] = [
     (zeros(1, dtype=jnp.int8), jnp.array([300], jnp.int16), False, False),
     (zeros(1, dtype=jnp.int8), jnp.array([-128], jnp.int16), False, True),
     (zeros(2, dtype=jnp.bfloat16), ones(2), False, True),
-    (zeros(2), ones(2, dtype=jnp.bfloat16), False, True),
     (zeros(2), ones(2, dtype=jnp.int32), False, True),
     (zeros(2, dtype=jnp.int32), ones(2), False, False),
     # Zero means True in a mask that is added to scores, so a number is not cast to a flag.
@@ -152,12 +151,10 @@ DTYPES: list[tuple[Any, Any, bool, bool]] = [
     # 64 bits become the 32 of JAX.
     (zeros(1), np.array([1.5]), True, True),
     (zeros(1, dtype=jnp.int32), np.ones(1, np.int64), True, True),
-    (zeros(1, dtype=jnp.bfloat16), np.ones(1), False, True),
     # A finite value that would become infinite is refused.
     (zeros(1), np.array([1e300]), False, False),
     (zeros(4), np.array([np.inf, -np.inf, np.nan, 1.0]), True, True),
     (zeros(), 1e300, False, False),
-    (zeros(), float("inf"), True, True),
     (zeros(1, dtype=jnp.complex64), np.array([1e300j]), False, False),
     (zeros(1, dtype=jnp.float16), jnp.array([1e10]), False, False),
     (zeros(2, dtype=jnp.float16), jnp.array([jnp.inf, jnp.nan]), False, True),
@@ -166,8 +163,6 @@ DTYPES: list[tuple[Any, Any, bool, bool]] = [
     *(
         (zeros(1, dtype=dtype), np.array([value], np.float32), False, is_kept)
         for dtype, value, is_kept in [
-            (jnp.float16, 65504.0, True),
-            (jnp.float16, 7e4, False),
             (jnp.bfloat16, 3.39e38, True),
             (jnp.bfloat16, 3.4e38, False),
             (jnp.float8_e4m3fn, np.nan, True),
@@ -226,11 +221,9 @@ PAIR = {"a": [1.0, 2.0], "b": [3.0, 4.0]}
         # The first pattern that matches moves a leaf, and what it displaces is dropped.
         (PAIR, PAIR, {"a.**": "b.**", "b.**": "a.**"}, {"a": [3.0, 4.0], "b": [1.0, 2.0]}),
         (PAIR, PAIR, {"**.0": "**.1", "**.1": "**.0"}, {"a": [2.0, 1.0], "b": [4.0, 3.0]}),
-        (PAIR, PAIR, {"a.0": "b.1"}, {"a": [0.0, 2.0], "b": [3.0, 1.0]}),
         (PAIR, PAIR, {"a.0": "a.0", "a.*": "b.*"}, {"a": [1.0, 0.0], "b": [3.0, 2.0]}),
         # A part of a part, and the root.
         ({"layer_0": 0, "layer_1": 0}, {"block0": 1, "block1": 2}, {"block*": "layer_*"}, {"layer_0": 1, "layer_1": 2}),
-        ({"a": {"b": 0}}, {"params": {"a": {"b": 1}}}, {"params.**": "**"}, {"a": {"b": 1}}),
         ({"params": {"a": {"b": 0}}}, {"a": {"b": 1}}, {"**": "params.**"}, {"params": {"a": {"b": 1}}}),
         ({"w": 0}, 1, {"**": "**.w"}, {"w": 1}),
     ],
@@ -239,14 +232,6 @@ def test_rename(new: Any, old: Any, rename: Any, expected: Any) -> None:
     got, report = tk.graft(jax.tree.map(lambda x: 0 * x, new), old, rename=rename, strict=False)
     assert got == expected
     assert len(report.dropped) == len(report.fresh) == sum(x == 0 for x in jax.tree.leaves(got))
-
-
-def test_the_report_has_the_old_names() -> None:
-    old = {"encoder": {"0": ones(2), "1": 2 * ones(2)}, "head": ones(3), "x": 4}
-    new = {"body": {"layers": [zeros(2), zeros(2)]}, "out": zeros(3), "x": 0}
-    got, report = tk.graft(new, old, rename={"encoder.*": "body.layers.*", "head": "out"})
-    assert numbers(got) == [1, 2, 1, 4]
-    assert str(report).splitlines()[1] == "body.layers.0  kept  f32[2] | f32[2] at encoder.0"
 
 
 def grow(new: Any, old: Any) -> Any:
@@ -262,76 +247,53 @@ def test_resize(resize: Any, kept: str) -> None:
 
 
 def test_a_resized_leaf_has_the_dtype_of_new() -> None:
-    new, old = {"w": zeros(5, dtype=jnp.bfloat16)}, {"w": ones(3)}
+    arguments = {"w": zeros(5, dtype=jnp.bfloat16)}, {"w": ones(3)}
     pad = {"w": lambda new, old: jnp.pad(old, (0, 2))}
-    assert loose(new, old, resize=pad)[1] == {"refused": "w"}
-    got, _ = tk.graft(new, old, resize=pad, cast=True)
-    assert got["w"].dtype == jnp.bfloat16 and float(got["w"].sum()) == 3
+    assert loose(*arguments, resize=pad)[1] == {"refused": "w"}
+    w = loose(*arguments, resize=pad, cast=True)[0]["w"]
+    assert w.dtype == jnp.bfloat16 and float(w.sum()) == 3
 
 
 # ------------------------------------------------------------------------------------------------------ what is refused
 
 
-HEADS = {"a": 0, "head": 0}
-SHAPED = {"w": ones(3)}
+NEW, OLD = {"a": 0, "w": zeros(3, 2)}, {"a": 1, "w": ones(2, 3)}
 EMPTY: dict[str, Any] = {r"\{\}": {}, "'ckpt": "ckpt/step_3", r"\(EmptyState": optax.sgd(0.1).init({})}
 NO_ARRAYS = r"tree must be a pytree with arrays or numbers; found"
 # What is wrong: the trees, other arguments, the error, and what it says.
 MISTAKES: list[tuple[Any, ...]] = [
-    *(({"a": 1}, x, {}, ValueError, f"the old {NO_ARRAYS} {text}") for text, x in EMPTY.items()),
-    *((x, {"a": 1}, {}, ValueError, f"the new {NO_ARRAYS} {text}") for text, x in EMPTY.items()),
+    *((NEW, x, {}, ValueError, f"the old {NO_ARRAYS} {text}") for text, x in EMPTY.items()),
+    *((x, OLD, {}, ValueError, f"the new {NO_ARRAYS} {text}") for text, x in EMPTY.items()),
     ({"w": 0}, {"p": {"w": 1}}, {}, ValueError, r"no leaf in common. Old: p.w. The nearest new paths: w. Use rename"),
-    (SHAPED, jax.eval_shape(lambda: SHAPED), {}, TypeError, "at w: the old tree has a shape and dtype, but no value"),
-    ({"a": 1}, {"a": {"b": 1}, "a.b": 2}, {}, ValueError, r"different name for each leaf, but two .* are called a\.b"),
+    (NEW, jax.eval_shape(lambda: NEW), {}, TypeError, "at [aw]: the old tree has a shape and dtype, but no value"),
+    (NEW, {"a": {"b": 1}, "a.b": 2}, {}, ValueError, r"different name for each leaf, but two .* are called a\.b"),
     *(
-        (HEADS, {"a": 1, "head": 1}, {"rename": rename}, ValueError, message)
-        for rename, message in [
-            ({"haed": "head"}, r"rename: 'haed' matches no leaf of the old tree. The nearest paths: head, a"),
-            ({"head": "haed"}, r"rename: 'head' leads to haed, which the new tree .* The nearest paths: head, a"),
-            ({"*": "x.*"}, r"leads to x\.a"),
-            ({"*": "**"}, r"same wildcards on both sides, .* stack or unstack\. Found '\*' and '\*\*'\.$"),
-            ({"*": "*.*"}, r"Found '\*' and '\*\.\*'\. It could be any of several '\*'"),
-            ({"a": "*"}, r"'a' lacks a '\*' of '\*', so what it matches is unstacked; a has no axes"),
-            ({"*": "b"}, r"'b' lacks a '\*' of '\*', .* in the order of integers; at a it matches 'a'"),
-            ({"a": "head", "head": "head"}, "rename maps head and a to one name: head"),
-            ({"**": "**", "a": "head"}, r"rename: 'a' decides about no leaf, since .*: '\*\*'\. Put it before"),
-        ]
-    ),
-    *(
-        ({"w": zeros(2)}, SHAPED, {"resize": resize}, error, message)
-        for resize, error, message in [
-            (lambda new, old: old, ValueError, r"at w: resize must return an array of shape \(2,\), found \(3,\)"),
-            (lambda new, old: [0.0, 0.0], TypeError, r"at w: resize must return an array, found \[0\.0, 0\.0\]"),
-            ({"wte": grow}, ValueError, r"^resize: 'wte' matches no leaf of the new tree. The nearest paths: w"),
-            (lambda new, old: old.no, AttributeError, r"(?s)no attribute 'no'.* the `resize` of graft, at w"),
-        ]
-    ),
-    *(
-        ({"w": zeros(3, 2)}, {"w": ones(2, 3)}, {"convert": convert}, error, message)
-        for convert, error, message in [
-            ({"v": jnp.ravel}, ValueError, r"^convert: 'v' matches no leaf of the new tree. The nearest paths: w"),
-            ({"**": jnp.ravel, "w": jnp.ravel}, ValueError, r"convert: 'w' decides about no leaf, since earlier"),
-            ({"w": lambda x: x.no}, AttributeError, r"(?s)no.* the `convert` of graft, at w, on f32\[2,3\]"),
-            ({"w": lambda x: None}, TypeError, r"at w: convert must return an array, found None"),
-        ]
-    ),
-    *(
-        (SHAPED, SHAPED, arguments, TypeError, message)
-        for arguments, message in [
-            ({"resize": 2}, "resize must be a function of the new leaf and the old one, .*found 2"),
-            ({"rename": ["w"]}, r"rename must be a dict that maps old paths to new ones.*found \['w'\]"),
-            ({"rename": {"w": []}}, r"to a list of new ones, or to None; found \{'w': \[\]\}"),
-            ({"convert": jnp.transpose}, r"convert must be a dict from patterns .*found <function transpose>"),
-            ({"fresh": {"w": None}}, r"fresh must be a pattern of new paths .* or a list .*found \{'w': None\}"),
-            ({"fresh": [3]}, r"a pattern must be a string such as .* found 3"),
-        ]
-    ),
-    *(
-        (SHAPED, SHAPED, {"fresh": fresh}, ValueError, message)
-        for fresh, message in [
-            (["w", "w.x"], r"^fresh: 'w\.x' matches no leaf of the new tree"),
-            (re.compile(""), r"^fresh: '' matches no leaf of the new tree"),  # the whole path
-            ("", "a pattern must not be empty"),
+        (NEW, OLD, *mistake)
+        for mistake in [
+            ({"rename": ["w"]}, TypeError, r"rename must be a dict that maps old paths to new ones.*found \['w'\]"),
+            ({"rename": {"w": []}}, TypeError, r"to a list of new ones, or to None; found \{'w': \[\]\}"),
+            ({"rename": {"v": "w"}}, ValueError, r"rename: 'v' matches no leaf of the old tree. The nearest paths: w"),
+            ({"rename": {"w": "v"}}, ValueError, r"'w' leads to v, which the new tree does not .* nearest paths: w"),
+            ({"rename": {"*": "x.*"}}, ValueError, r"leads to x\.a"),
+            ({"rename": {"*": "**"}}, ValueError, r"same wildcards on both .* unstack\. Found '\*' and '\*\*'\.$"),
+            ({"rename": {"*": "*.*"}}, ValueError, r"Found '\*' and '\*\.\*'\. It could be any of several '\*'"),
+            ({"rename": {"a": "*"}}, ValueError, r"'a' lacks a '\*' of '\*', so what .* unstacked; a has no axes"),
+            ({"rename": {"*": "b"}}, ValueError, r"'b' lacks a '\*' of '\*', .* integers; at a it matches 'a'"),
+            ({"rename": {"a": "w", "w": "w"}}, ValueError, "rename maps w and a to one name: w"),
+            ({"rename": {"**": "**", "a": "w"}}, ValueError, r"'a' decides about no leaf, .*: '\*\*'\. Put it before"),
+            ({"convert": np.transpose}, TypeError, r"convert must be a dict from patterns .*found <.*transpose"),
+            ({"convert": {"v": jnp.ravel}}, ValueError, r"^convert: 'v' matches no leaf of the new tree. The nearest"),
+            ({"convert": {"w": lambda x: x.no}}, AttributeError, r"(?s)no.* the `convert` of .* at w, on f32\[2,3\]"),
+            ({"convert": {"w": lambda x: None}}, TypeError, r"at w: convert must return an array, found None"),
+            ({"resize": 2}, TypeError, "resize must be a function of the new leaf and the old one, .*found 2"),
+            ({"resize": lambda x, y: y}, ValueError, r"at w: resize .* array of shape \(3, 2\), found \(2, 3\)"),
+            ({"resize": lambda x, y: [0.0]}, TypeError, r"at w: resize must return an array, found \[0\.0\]"),
+            ({"resize": lambda x, y: y.no}, AttributeError, r"(?s)no attribute 'no'.* the `resize` of graft, at w"),
+            ({"fresh": {"w": None}}, TypeError, r"fresh must be a pattern of new .* or a list .*found \{'w': None\}"),
+            ({"fresh": [3]}, TypeError, r"a pattern must be a string such as .* found 3"),
+            ({"fresh": ["w", "w.x"]}, ValueError, r"^fresh: 'w\.x' matches no leaf of the new tree"),
+            ({"fresh": re.compile("")}, ValueError, r"^fresh: '' matches no leaf of the new tree"),  # the whole path
+            ({"fresh": ""}, ValueError, "a pattern must not be empty"),
         ]
     ),
 ]
@@ -390,14 +352,6 @@ def test_a_rename_of_some_layers_does_not_say_where_those_after_them_go(pair: tu
         loose(layers(6, 0.0), layers(5, 5.0), rename=dict([pair]))
 
 
-def test_rename_says_where_a_layer_was_inserted() -> None:
-    rename = {f"**.layers.{i}.**": f"**.layers.{i + 1}.**" for i in range(1, 12)}
-    old = layers(12, 5.0)
-    for restored in (old["layers"], {str(i): layer for i, layer in enumerate(old["layers"])}):
-        got, _ = tk.graft(layers(13, 0.0), old | {"layers": restored}, rename=rename, fresh="layers.1.w")
-        assert numbers(got["layers"]) == [5.0, 1.0, *range(6, 17)]
-
-
 def test_lengths_are_those_of_the_list_with_the_same_labels() -> None:
     def pair(gen: int, critic: int) -> Any:
         return {k: CountState(0, {"layers": entries(0, n)}) for k, n in (("gen", gen), ("critic", critic))}
@@ -436,33 +390,32 @@ def wrapped(by: float, *inner: Any) -> Any:
     return WrapState(jnp.float32(by), inner)
 
 
-AB, XYZ = state(0, "a", "b"), {"x": state(0, "a"), "y": state(0, "b"), "z": state(0, "c")}
+def group(**states: Any) -> Any:
+    return GroupState(states)
+
+
+A, AB, NONE, THREE = state(0, "a"), state(0, "a", "b"), CounterState(0), CounterState(3)
+XYZ = group(x=A, y=state(0, "b"), z=state(0, "c"))
 PLACES, MOVED = ({"a": (state(a, "w"),), "b": ((), state(b, "w"))} for a, b in ((0, 0), (1, 2)))
-SCALED = wrapped(0, ScaleState(0.0), state(0, "a"))
-RIVALS = {"gen": state(0, "a"), "rival": state(0, "a")}, {"gen": state(1, "a"), "critic": state(2, "a")}
+SCALED = wrapped(0, ScaleState(0.0), A)
+RIVALS = {"gen": A, "rival": A}, {"gen": state(1, "a"), "critic": state(2, "a")}
 # The new and the old tree; the numbers that the new one gets, 0 for its own; what is dropped, and `rename`.
 STATES: dict[str, tuple[Any, ...]] = {
     "in a wrapper": (wrapped(0, (), AB), (state(1, "a"), ()), [0, 1, 1, 0]),
-    "out of it": ((state(0, "a"),), wrapped(5, (), state(2, "a")), [2, 2], "steps"),
+    "out of it": ((A,), wrapped(5, (), state(2, "a")), [2, 2], "steps"),
     "equal states": (
-        (zeros(1), state(0, "a"), {"x": 0}, state(0, "a")),
-        (ones(1), state(1, "a"), {"x": 5}, state(2, "a")),
-        [1, 1, 1, 5, 2, 2],
+        (zeros(1), A, {"x": 0}, A), (ones(1), state(1, "a"), {"x": 5}, state(2, "a")), [1, 1, 1, 5, 2, 2]
     ),
     # Counts of two schedules that belong to no params, of which one is new.
-    "a count more": ((CounterState(0), CounterState(0)), (CounterState(3),), [3, 3]),
-    "a count less": ((CounterState(0),), (CounterState(3), (), CounterState(3)), [3]),
+    "a count more": ((NONE, NONE), (THREE,), [3, 3]),
+    "a count less": ((NONE,), (THREE, (), THREE), [3]),
     "other labels": (
-        {"opt": GroupState(XYZ)},
-        {"opt": GroupState({"x": state(1, "a", "b"), "w": state(2, "c")})},
-        [1, 1, 1, 1, 2, 2],
+        {"opt": XYZ}, {"opt": group(x=state(1, "a", "b"), w=state(2, "c"))}, [1, 1, 1, 1, 2, 2]
     ),
-    "a new label": (GroupState(XYZ), GroupState({"x": state(1, "a"), "y": state(2, "b")}), [1, 1, 2, 2, 0, 0]),
-    "split": (GroupState({"x": state(0, "a"), "y": state(0, "b")}), state(3, "a", "b"), [3, 3, 3, 3]),
-    "put together": (AB, GroupState({"x": state(3, "a"), "y": state(3, "b")}), [3, 3, 3]),
-    "another class": (
-        OtherState(jnp.float32(0), {"a": jnp.float32(0)}), state(1, "a"), [0, 1], "count", {"mu.**": "mu.**"}
-    ),
+    "a new label": (XYZ, group(x=state(1, "a"), y=state(2, "b")), [1, 1, 2, 2, 0, 0]),
+    "split": (group(x=A, y=state(0, "b")), state(3, "a", "b"), [3, 3, 3, 3]),
+    "put together": (AB, group(x=state(3, "a"), y=state(3, "b")), [3, 3, 3]),
+    "another class": (OtherState(0.0, {"a": 0.0}), state(1, "a"), [0, 1], "count", {"mu.**": "mu.**"}),
     # Keys above a state are names. What the generator still has is not for its critic.
     "two states": (
         {"gen": AB, "critic": AB}, {"gen": state(1, "a"), "critic": state(2, "a", "b")}, [2, 2, 2, 1, 1, 0]
@@ -473,21 +426,17 @@ STATES: dict[str, tuple[Any, ...]] = {
     "displaced by rename": (PLACES, MOVED, [0, 0, 1, 1], "b.1.count b.1.mu.w", {"a.**": "b.**"}),
     # Parameters decide between states that have changed places, and the rest follows them.
     "changed places": (
-        (wrapped(0, state(0, "b")), wrapped(0, state(0, "a"))),
+        (wrapped(0, state(0, "b")), wrapped(0, A)),
         (wrapped(5, state(1, "a")), wrapped(5, state(2, "b"))),
         [5, 2, 2, 5, 1, 1],
     ),
     # The momentum of a bare array is not a counter, which several states may share.
-    "a bare number": (
-        GroupState({"a": TraceState(zeros()), "b": CounterState(0)}),
-        GroupState({"a": TraceState(ones()), "b": CounterState(2)}),
-        [1, 2],
-    ),
+    "a bare number": (group(a=TraceState(zeros()), b=NONE), group(a=TraceState(ones()), b=THREE), [1, 3]),
     # A number, as of reduce_on_plateau, in an optimizer that gets a wrapper with an accumulator; and back.
     "a scale": (SCALED, ScaleState(1.0), [0, 1, 0, 0]),
-    "a scale in a wrapper": (SCALED, [wrapped(1, ScaleState(1.0))], [1, 1, 0, 0]),
-    "a scale alone": (ScaleState(0.0), SCALED._replace(inner_state=(ScaleState(1.0), AB)), [1], "steps "
-        "inner_state.1.count inner_state.1.mu.a inner_state.1.mu.b"),
+    "a scale alone": (
+        ScaleState(0.0), wrapped(0, ScaleState(1.0), A), [1], "steps inner_state.1.count inner_state.1.mu.a"
+    ),
 }  # fmt: skip
 
 
@@ -503,48 +452,42 @@ def test_states_are_matched_by_class_field_and_parameter(name: str) -> None:
 
 
 EQUAL: Any = (zeros(1), state(1, "a"), {"x": 0}, state(2, "a"))
-SWAPPED = [
-    tuple(wrapped(i, state(i, *mask)) for i, mask in enumerate(masks, 1)) for masks in (("ac", "bc"), ("abc", "b"))
-]
+SWAPPED = tuple(tuple(wrapped(i, state(i, *mask)) for i, mask in enumerate(x, 1)) for x in (("ac", "bc"), ("abc", "b")))
 COUNTED = [wrapped(0, state(i, x), CounterState(i)) for i, x in enumerate("ab")]
-# The new and the old tree, what the error says, and what is kept if one follows its advice.
-AMBIGUOUS: list[tuple[Any, Any, str, str]] = [
+ONE, TWO = state(1, "a"), state(2, "a")
+# The new and the old tree, the leaves that the error lists of each, and what is kept if one follows its advice.
+AMBIGUOUS: list[tuple[Any, ...]] = [
+    ((A,), (ONE, TWO), "0.mu.a", "0.mu.a 1.mu.a", "0.count 0.mu.a"),
+    ((A, A), (ONE,), "0.mu.a 1.mu.a", "0.mu.a", "1.count 1.mu.a"),
+    (AB, group(x=ONE, y=state(2, "b")), "count", "inner_states.x.count inner_states.y.count", "count mu.a mu.b"),
     (
-        (state(0, "a"),),
-        (state(1, "a"), state(2, "a")),
-        r"The new leaves:\n  0.mu.a\nThe old leaves:\n  0.mu.a\n  1.mu.a\nDrop .* pass rename=\{'1.\*\*': '0",
-        "0.count 0.mu.a",
+        StepsState(0, {"a": 0.0}, StepsState(0, {"a": 0.0}, A)),
+        StepsState(1, {"a": 1.0}, ONE),
+        "acc_grads.a inner_state.acc_grads.a",
+        "acc_grads.a",
+        "inner_state.mini_step inner_state.acc_grads.a inner_state.inner_state.count inner_state.inner_state.mu.a",
     ),
-    (
-        (state(0, "a"), state(0, "a")),
-        (state(1, "a"),),
-        r"The new leaves:\n  0.mu.a\n  1.mu.a\nThe old leaves:\n  0.mu.a\nDrop old",
-        "1.count 1.mu.a",
+    ((NONE,), (THREE, CounterState(4)), "0.count", "0.count 1.count", "0.count"),
+    ((TraceState(ones(3)),) * 2, TraceState(ones(3)), "0.trace 1.trace", "trace", "0.trace"),
+    (EQUAL, (ONE, TWO), "1.mu.a 3.mu.a", "0.mu.a 1.mu.a", "1.count 1.mu.a"),
+    (EQUAL, EQUAL[1:], "1.mu.a 3.mu.a", "0.mu.a 2.mu.a", "1.count 1.mu.a 3.count 3.mu.a"),
+    *(
+        (x[::-1], x, *[f"0.inner_state.0.mu.{y} 1.inner_state.0.mu.{y}"] * 2, "")
+        for x, y in zip(SWAPPED, "cb", strict=True)
     ),
-    (
-        StepsState(0, {"a": 0.0}, StepsState(0, {"a": 0.0}, state(0, "a"))),
-        StepsState(1, {"a": 1.0}, state(1, "a")),
-        r"The new leaves:\n  acc_grads.a\n  inner_state.acc_grads.a\nThe old leaves:\n  acc_grads.a\nDrop old",
-        " ".join(f"inner_state.{x}" for x in ("mini_step", "acc_grads.a", "inner_state.count", "inner_state.mu.a")),
-    ),
-    (
-        state(0, "a", "b"),
-        GroupState({"x": state(1, "a"), "y": state(2, "b")}),
-        r"The new leaves:\n  count\nThe old leaves:\n  inner_states.x.count\n  inner_states.y.count\nDrop old",
-        "count mu.a mu.b",
-    ),
-    ((CounterState(0),), (CounterState(3), CounterState(4)), r"The new leaves:\n  0.count\nThe old", "0.count"),
-    ((TraceState(ones(3)),) * 2, TraceState(ones(3)), r"The new leaves:\n  0.trace\n  1.trace\nThe old", "0.trace"),
-    *((EQUAL, old, "", "") for old in ((state(1, "a"), state(2, "a")), EQUAL[1:], wrapped(0, *EQUAL))),
-    *((pair[::-1], pair, "", "") for pair in [*SWAPPED, tuple(COUNTED)]),
+    (COUNTED[::-1], COUNTED, *["0.inner_state.1.count 1.inner_state.1.count"] * 2, ""),
 ]
 
 
-@pytest.mark.parametrize(("new", "old", "message", "kept"), AMBIGUOUS)
-def test_what_is_ambiguous_is_an_error_with_a_hint_that_decides(new: Any, old: Any, message: str, kept: str) -> None:
-    for strict in (True, False):
-        with pytest.raises(ValueError, match=f"graft cannot decide which old value goes where. {message}") as caught:
-            tk.graft(new, old, strict=strict)
+@pytest.mark.parametrize(("new", "old", "ours", "theirs", "kept"), AMBIGUOUS)
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_is_ambiguous_is_an_error_with_a_hint_that_decides(
+    new: Any, old: Any, ours: str, theirs: str, kept: str, strict: bool
+) -> None:
+    lists = ["\n  ".join([title, *names.split()]) for title, names in (("new leaves:", ours), ("old leaves:", theirs))]
+    said = rf"graft cannot decide which old value goes where. The {lists[0]}\nThe {lists[1]}\nDrop .* pass rename="
+    with pytest.raises(ValueError, match=said) as caught:
+        tk.graft(new, old, strict=strict)
     if kept:
         _, kinds = loose(new, old, rename=eval(str(caught.value).rpartition("rename=")[2]))
         assert kinds["kept"] == kept
@@ -584,7 +527,6 @@ def test_states_of_two_classes_do_not_match() -> None:
         ({"opt": state(0, "a")}, state(1, "a"), {"**": "opt.**"}),
         ({"opt": wrapped(0, state(0, "a"))}, (state(1, "a"),), {"**": "opt.**"}),
         (wrapped(0, state(0, "a")), {"a": {"b": [state(1, "a")]}}, {"a.b.**": "**"}),
-        ({"x": ((), state(0, "a"))}, {"y": state(1, "a")}, {"y.**": "x.**"}),
         ({"x": ((), state(0, "a"))}, {"y": [state(1, "a")]}, {"**.y.**": "**.x.**"}),
     ],
 )

@@ -117,16 +117,6 @@ def test_a_target_that_is_missing_is_reported() -> None:
     assert [row.path for row in report.missing] == ["c.b"] and all(map(jnp.all, jax.tree.leaves(got)))
 
 
-def test_none_drops_on_purpose() -> None:
-    old, new = {f"h.{i}.bias": array(1, 4) for i in range(3)} | {"w": array(2), "v": array(2)}, {"w": jnp.zeros(2)}
-    _, report = tk.graft(new, old, rename={"**.bias": None, "v": None})
-    assert len(report.dropped) == 4 and "f32[1,4](numpy), which rename drops" in str(report)
-    with pytest.raises(ValueError, match=r"no place for:(\n  h\.\d\.bias .*){3}\n"):
-        tk.graft(new, old)
-    got, _ = tk.graft(new | {"v": jnp.zeros(2)}, old, rename={"v": None, "h.**": None}, strict=False)
-    same(got["v"], np.zeros(2))
-
-
 # ------------------------------------------------------------------------------------------------------------- stacking
 
 
@@ -224,32 +214,6 @@ def test_what_is_not_an_entry_of_a_list_is_not_stacked() -> None:
         tk.graft(new, old, rename=STACK)
     got, _ = tk.graft(new, old, rename={"layers.norm.**": "norm.**"} | STACK)
     same(got["norm"]["w"], old["layers.norm.w"])
-
-
-# ------------------------------------------------------------------------------------------------------ numbers, keys
-
-
-class Model(eqx.Module):
-    linear: eqx.nn.Linear
-    dropout: eqx.nn.Dropout
-    key: Any
-
-    def __init__(self, rate: float, seed: int) -> None:
-        self.linear = eqx.nn.Linear(2, 2, key=jax.random.key(seed))
-        self.dropout = eqx.nn.Dropout(rate)
-        self.key = jax.random.key(seed)
-
-
-@pytest.mark.parametrize(
-    ("through", "fresh", "expected"),
-    [(lambda x: x, (), 0.5), (lambda x: x, "**.p", 0.1), (tk.to_state_dict, (), 0.1)],
-)
-def test_settings_are_values_that_files_do_not_have(through: Any, fresh: Any, expected: float) -> None:
-    old, new = Model(0.5, 0), Model(0.1, 1)
-    got, report = tk.graft(new, through(old), fresh=fresh)
-    assert got.dropout.p == expected and bool(got.key == (new if through is tk.to_state_dict else old).key)
-    same(got.linear.weight, old.linear.weight)
-    assert report.dropped == ()
 
 
 # --------------------------------------------------------------------------------------------------------- what is said

@@ -187,12 +187,11 @@ def test_derivatives_of_a_raw_model() -> None:
     model = Twig(mlp(KEYS[0], width=2), jax.nn.relu)
     flat, unravel = tk.tree_ravel(model)
 
-    def loss(flat: Any) -> Any:
-        return jnp.sum(unravel(flat).left(jnp.ones(1)) ** 2)
+    def loss(model: Any) -> Any:
+        return jnp.sum(model.left(jnp.ones(1)) ** 2)
 
-    grads = eqx.filter_grad(lambda m: jnp.sum(m.left(jnp.ones(1)) ** 2))(model)
-    np.testing.assert_allclose(jax.grad(loss)(flat), tk.tree_ravel(grads)[0], rtol=1e-4, atol=1e-6)
-    assert jax.jit(jax.hessian(loss))(flat).shape == (flat.size, flat.size)
+    grads = tk.tree_ravel(eqx.filter_grad(loss)(model))[0]
+    np.testing.assert_allclose(jax.grad(lambda x: loss(unravel(x)))(flat), grads, rtol=1e-4, atol=1e-6)
 
 
 def test_the_arrays_may_be_donated() -> None:
