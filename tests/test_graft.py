@@ -375,7 +375,6 @@ def test_the_warning_names_the_line_that_calls_graft() -> None:
 CountState = namedtuple("CountState", ("count", "mu"))
 OtherState = namedtuple("OtherState", ("count", "mu"))
 WrapState = namedtuple("WrapState", ("steps", "inner_state"))
-StepsState = namedtuple("StepsState", ("mini_step", "acc_grads", "inner_state"))
 CounterState = namedtuple("CounterState", ("count",))
 GroupState = namedtuple("GroupState", ("inner_states",))
 TraceState = namedtuple("TraceState", ("trace",))
@@ -461,11 +460,11 @@ AMBIGUOUS: list[tuple[Any, ...]] = [
     ((A, A), (ONE,), "0.mu.a 1.mu.a", "0.mu.a", "1.count 1.mu.a"),
     (AB, group(x=ONE, y=state(2, "b")), "count", "inner_states.x.count inner_states.y.count", "count mu.a mu.b"),
     (
-        StepsState(0, {"a": 0.0}, StepsState(0, {"a": 0.0}, A)),
-        StepsState(1, {"a": 1.0}, ONE),
-        "acc_grads.a inner_state.acc_grads.a",
-        "acc_grads.a",
-        "inner_state.mini_step inner_state.acc_grads.a inner_state.inner_state.count inner_state.inner_state.mu.a",
+        WrapState({"a": 0.0}, WrapState({"a": 0.0}, A)),
+        WrapState({"a": 1.0}, ONE),
+        "steps.a inner_state.steps.a",
+        "steps.a",
+        "inner_state.steps.a inner_state.inner_state.count inner_state.inner_state.mu.a",
     ),
     ((NONE,), (THREE, CounterState(4)), "0.count", "0.count 1.count", "0.count"),
     ((TraceState(ones(3)),) * 2, TraceState(ones(3)), "0.trace 1.trace", "trace", "0.trace"),

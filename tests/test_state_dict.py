@@ -50,7 +50,6 @@ TREES: dict[str, Any] = {
     "partition": opt_state(
         tko.partition({"a": tko.adam(0.1), "b": tko.trace(0.9)}, tk.path_labels({"**.w": "a"}, default="b")), PARAMS
     ),
-    "lbfgs": opt_state(tko.scale_by_lbfgs(memory_size=2), PARAMS),
     "noise": tko.noisy_sgd(0.1, 0.1, 0.1, key=jax.random.key(0)).init(PARAMS),  # it has a key
     "model and state": {"model": EQX, "state": opt_state(tko.adam(0.1), EQX), "step": jnp.int32(3)},
     "two": {name: (opt_state(tko.adam(0.1), EQX), {"w": jnp.ones(2)}) for name in ("gen", "critic")},

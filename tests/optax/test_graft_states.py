@@ -15,7 +15,6 @@ import pytest
 from flax import nnx
 
 import treekit as tk
-from tests.optax import cases
 from treekit import optax as tko
 
 orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
@@ -58,14 +57,6 @@ def through_flax(tree: Any, path: Path) -> Any:
 THROUGH: dict[str, Callable[[Any, Path], Any]] = {"orbax": through_orbax, "flax": through_flax}
 
 
-def same(a: Any, b: Any) -> None:
-    """Bit-equal, the structure too."""
-    assert cases.structure(a) == cases.structure(b)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        assert x.dtype == y.dtype
-        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
-
-
 def adams(state: Any) -> list[Any]:
     """The states of Adam in a state, in their order."""
     leaves = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, optax.ScaleByAdamState))
@@ -103,15 +94,11 @@ def test_the_same_optimizer_goes_on(name: str, through: str, tmp_path: Path) -> 
     old = THROUGH[through]({"params": params, "state": state}, tmp_path / "file")
     new = {"params": make(seed=1), "state": tx.init(make(seed=1))}
     got, report = tk.graft(new, old)
-    same(got, {"params": params, "state": state})
+    tk.assert_trees_same(got, {"params": params, "state": state})
     assert len(report.kept) == len(jax.tree.leaves(new))
 
 
 # ------------------------------------------------------------------------------------------------- other wrappers
-
-
-def frozen_head(inner: Any) -> Any:
-    return tko.partition({"on": inner, "off": tko.set_to_zero()}, tk.path_labels({"head.**": "off"}, default="on"))
 
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
@@ -133,25 +120,21 @@ def test_a_checkpoint_of_plain_optax_goes_into_a_wrapped_optimizer_and_back(wrap
     params, state = train(plain, make())
     got, report = tk.graft(wrapped.init(params), state, strict=False)
     assert report.dropped == () and report.refused == ()
-    same(adams(got), adams(state))
+    tk.assert_trees_same(adams(got), adams(state))
     back, report = tk.graft(plain.init(params), got, strict=False)
-    same(back, state)
+    tk.assert_trees_same(back, state)
     assert report.fresh == () and report.refused == ()
 
 
 # ------------------------------------------------------------------------------------ labels, layers, heads, unfreezing
 
 
-def grouped(labels: Any) -> Any:
-    groups = {label: tko.adamw(SCHEDULE) for label in dict.fromkeys(labels.values())}
-    return tko.partition(groups, tk.path_labels(labels))
-
-
 def test_a_label_of_new_parameters_begins_anew() -> None:
     """Its count of steps too: with that of the others, Adam would not correct the bias of its zero moments."""
-    params, state = train(grouped({"**": "body"}), make())
+    params, state = train(tko.partition({"body": tko.adamw(SCHEDULE)}, tk.path_labels({"**": "body"})), make())
     adapter = {**params, "adapter": {"w": jnp.ones((2, 2))}}
-    new = grouped({"adapter.**": "new", "**": "body"}).init(adapter)
+    labels = tk.path_labels({"adapter.**": "new", "**": "body"})
+    new = tko.partition({"body": tko.adamw(SCHEDULE), "new": tko.adamw(SCHEDULE)}, labels).init(adapter)
     got, report = tk.graft(new, state, fresh="inner_states.new.**")
     assert [row.path.removeprefix("inner_states.new.inner_state.") for row in report.fresh] == [
         "0.count", "0.mu.adapter.w", "0.nu.adapter.w", "2.count"
@@ -161,14 +144,15 @@ def test_a_label_of_new_parameters_begins_anew() -> None:
 
 def test_unfreezing_in_the_middle_of_training_keeps_the_moments() -> None:
     """A MaskedNode against an array, in both directions."""
-    params, state = train(frozen_head(tko.adam(0.1)), make())
-    thawed = tko.partition({"on": tko.adam(0.1), "off": tko.set_to_zero()}, tk.path_labels({"**": "on"}))
+    groups = {"on": tko.adam(0.1), "off": tko.set_to_zero()}
+    frozen, thawed = (tko.partition(groups, tk.path_labels({"head.**": x, "**": "on"})) for x in ("off", "on"))
+    params, state = train(frozen, make())
     got, report = tk.graft(thawed.init(params), state, fresh="**.head.*")
     assert len(report.fresh) == 4 and int(adams(got)[0].count) == 3
-    same(adams(got)[0].mu["layers"], adams(state)[0].mu["layers"])
+    tk.assert_trees_same(adams(got)[0].mu["layers"], adams(state)[0].mu["layers"])
     train(thawed, params, got)
-    back, report = tk.graft(frozen_head(tko.adam(0.1)).init(params), got, rename={"**.head.*": None})
-    same(back, state)
+    back, report = tk.graft(frozen.init(params), got, rename={"**.head.*": None})
+    tk.assert_trees_same(back, state)
     assert len(report.dropped) == 4
 
 
@@ -176,7 +160,7 @@ def test_a_tuple_of_a_model_and_a_state_is_not_a_list_of_layers() -> None:
     tx = tko.adam(0.1)
     params, state = train(tx, make())
     got, _ = tk.graft((make(seed=1), tx.init(params)), (params, state, 3), rename={"2": None})
-    same(got[0], params)
+    tk.assert_trees_same(got[0], params)
 
 
 def test_filtered_and_masked_leave_out_differently_and_fit_all_the_same() -> None:
@@ -190,19 +174,14 @@ def test_filtered_and_masked_leave_out_differently_and_fit_all_the_same() -> Non
 # ------------------------------------------------------------------------------------------------- hyperparameters
 
 
-def injected(*rates: float) -> Any:
-    one, *more = (tko.inject_hyperparams(tko.adam)(rate) for rate in rates)
-    if not more:
-        return one
-    return tko.partition({"body": one, "head": more[0]}, tk.path_labels({"head.**": "head"}, default="body"))
-
-
 def test_hyperparameters_are_carried_over_unless_their_group_is_new() -> None:
-    params, state = train(injected(0.5), make())
-    wrapped = tko.MultiSteps(injected(0.1), 2).gradient_transformation()
+    one, body, head = (tko.inject_hyperparams(tko.adam)(rate) for rate in (0.5, 0.3, 0.2))
+    params, state = train(one, make())
+    wrapped = tko.MultiSteps(body, 2).gradient_transformation()
     got, _ = tk.graft(wrapped.init(params), state, fresh=["*_step", "acc_grads.**"])
     assert float(got.inner_opt_state.hyperparams["learning_rate"]) == 0.5
-    split, report = tk.graft(injected(0.3, 0.2).init(params), state, strict=False)
+    groups = tko.partition({"body": body, "head": head}, tk.path_labels({"head.**": "head"}, default="body"))
+    split, report = tk.graft(groups.init(params), state, strict=False)
     rates = {k: float(s.inner_state.hyperparams["learning_rate"]) for k, s in split.inner_states.items()}
     assert rates == pytest.approx({"head": 0.2, "body": 0.3})
     assert [int(adam.count) for adam in adams(split)] == [3, 3]
@@ -217,7 +196,7 @@ def test_a_raw_equinox_model_and_its_optimizer(tmp_path: Path) -> None:
     rename = {"**.layers.1.**": "**.layers.2.**"}
     got, report = tk.graft({"model": bigger, "state": tx.init(bigger)}, saved, rename=rename, strict=False)
     assert isinstance(got["model"], eqx.nn.MLP) and got["model"].activation is bigger.activation
-    same(got["model"].layers[2].weight, model.layers[1].weight)
+    tk.assert_trees_same(got["model"].layers[2].weight, model.layers[1].weight)
     assert "model.layers.1.weight" in {row.path for row in report.fresh} and not report.refused and not report.dropped
 
 
@@ -254,14 +233,6 @@ def test_what_orbax_restores_of_nnx_goes_in(name: str, tmp_path: Path) -> None:
     tk.assert_trees_same(got, old)
 
 
-def test_what_orbax_restores_of_a_state_goes_into_the_model(tmp_path: Path) -> None:
-    old, new = nnx.state(Net(1)), Net(2)
-    for i, tree in enumerate((old, nnx.to_pure_dict(old))):
-        rename = {"**.value": "**"} if i == 0 else None
-        got, _ = tk.graft(new, through_orbax(tree, tmp_path / str(i)), rename=rename)
-        tk.assert_trees_same(nnx.state(got), old)
-
-
 def test_another_wrapper_in_an_optimizer_of_nnx() -> None:
     first, (model, optimizer) = trainer(tko.adam(0.1), 3)[1], trainer(tko.chain(tko.clip(1.0), tko.adam(0.1)), 0)
     optimizer.opt_state, _ = tk.graft(optimizer.opt_state, first.opt_state)
@@ -288,7 +259,7 @@ def test_a_named_tuple_of_a_user_that_holds_a_state_is_not_one(optimizer: Any) -
         new = cls(params=params, opt_state=optimizer.init(params), step=jnp.int32(0))
         for other in (old, old._asdict(), serialization.to_state_dict(old), tk.to_state_dict(old)):
             got, _ = tk.graft(new, other)
-            same(got, cls(**old._asdict()))
+            tk.assert_trees_same(got, cls(**old._asdict()))
 
 
 def test_a_wrapper_of_another_library_is_a_state() -> None:
@@ -299,4 +270,4 @@ def test_a_wrapper_of_another_library_is_a_state() -> None:
     params = make()
     _, state = train(tko.adam(0.1), params)
     got, _ = tk.graft(OtherState(tko.adam(0.1).init(params), jnp.int32(0)), state, strict=False)
-    same(got.inner, state)
+    tk.assert_trees_same(got.inner, state)
