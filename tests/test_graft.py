@@ -138,12 +138,10 @@ DTYPES: list[tuple[Any, Any, bool, bool]] = [
     (jax.random.key(0), KEY, True, True),
     (jax.random.key(0), jnp.uint32([0, 1]), False, False),
     (zeros(dtype=jnp.int32), 2**40, False, False),
-    (np.int32(0), np.int64(2**40), False, False),
     (zeros(2, dtype=jnp.int32), np.array([3, -(2**40)]), False, False),
     (zeros(1, dtype=jnp.int8), jnp.array([300], jnp.int16), False, False),
     (zeros(1, dtype=jnp.int8), jnp.array([-128], jnp.int16), False, True),
     (zeros(2, dtype=jnp.bfloat16), ones(2), False, True),
-    (zeros(2), ones(2, dtype=jnp.int32), False, True),
     (zeros(2, dtype=jnp.int32), ones(2), False, False),
     # Zero means True in a mask that is added to scores, so a number is not cast to a flag.
     (zeros(2, dtype=bool), np.array([0.0, -np.inf]), False, False),
@@ -163,7 +161,6 @@ DTYPES: list[tuple[Any, Any, bool, bool]] = [
     *(
         (zeros(1, dtype=dtype), np.array([value], np.float32), False, is_kept)
         for dtype, value, is_kept in [
-            (jnp.bfloat16, 3.39e38, True),
             (jnp.bfloat16, 3.4e38, False),
             (jnp.float8_e4m3fn, np.nan, True),
             (jnp.float8_e4m3fn, np.inf, False),
@@ -202,11 +199,8 @@ def test_values_lie_where_those_of_new_do() -> None:
 
 def test_under_jit() -> None:
     new, old = {"w": zeros(2), "n": 0, "b": zeros(3)}, {"w": ones(2), "n": 4}
-    for got in (
-        jax.jit(lambda new, old: tk.graft(new, old, fresh="b")[0])(new, old),
-        jax.jit(lambda old: tk.graft(new, old, fresh="b")[0])(old),
-    ):
-        assert {name: float(x.max()) for name, x in got.items()} == {"w": 1, "n": 4, "b": 0}
+    got = jax.jit(lambda new, old: tk.graft(new, old, fresh="b")[0])(new, old)
+    assert {name: float(x.max()) for name, x in got.items()} == {"w": 1, "n": 4, "b": 0}
 
 
 # --------------------------------------------------------------------------------------------------- rename and resize
@@ -274,7 +268,6 @@ MISTAKES: list[tuple[Any, ...]] = [
             ({"rename": {"w": []}}, TypeError, r"to a list of new ones, or to None; found \{'w': \[\]\}"),
             ({"rename": {"v": "w"}}, ValueError, r"rename: 'v' matches no leaf of the old tree. The nearest paths: w"),
             ({"rename": {"w": "v"}}, ValueError, r"'w' leads to v, which the new tree does not .* nearest paths: w"),
-            ({"rename": {"*": "x.*"}}, ValueError, r"leads to x\.a"),
             ({"rename": {"*": "**"}}, ValueError, r"same wildcards on both .* unstack\. Found '\*' and '\*\*'\.$"),
             ({"rename": {"*": "*.*"}}, ValueError, r"Found '\*' and '\*\.\*'\. It could be any of several '\*'"),
             ({"rename": {"a": "*"}}, ValueError, r"'a' lacks a '\*' of '\*', so what .* unstacked; a has no axes"),
@@ -287,7 +280,6 @@ MISTAKES: list[tuple[Any, ...]] = [
             ({"convert": {"w": lambda x: None}}, TypeError, r"at w: convert must return an array, found None"),
             ({"resize": 2}, TypeError, "resize must be a function of the new leaf and the old one, .*found 2"),
             ({"resize": lambda x, y: y}, ValueError, r"at w: resize .* array of shape \(3, 2\), found \(2, 3\)"),
-            ({"resize": lambda x, y: [0.0]}, TypeError, r"at w: resize must return an array, found \[0\.0\]"),
             ({"resize": lambda x, y: y.no}, AttributeError, r"(?s)no attribute 'no'.* the `resize` of graft, at w"),
             ({"fresh": {"w": None}}, TypeError, r"fresh must be a pattern of new .* or a list .*found \{'w': None\}"),
             ({"fresh": [3]}, TypeError, r"a pattern must be a string such as .* found 3"),
@@ -332,9 +324,7 @@ LISTS: dict[str, Callable[[int, int], Any]] = {
     ("count", "k", "moved", "unmoved"),
     [(6, 2, [10, 11, 2, 12, 13, 14], [10, 11, 12, 13, 14, 5]), (4, 3, [10, 11, 13, 14], [10, 11, 12, 13])],
 )
-def test_lists_of_other_lengths_are_a_warning_with_what_to_do(
-    name: str, count: int, k: int, moved: Any, unmoved: Any
-) -> None:
+def test_other_lengths_are_a_warning_with_what_to_do(name: str, count: int, k: int, moved: Any, unmoved: Any) -> None:
     new, old = LISTS[name](0, count), LISTS[name](10, 5)
     with pytest.warns(UserWarning, match=rf"lengths of lists differ: .* \(new {count}, old 5\)\. Th") as caught:
         loose(new, old)
@@ -480,9 +470,7 @@ AMBIGUOUS: list[tuple[Any, ...]] = [
 
 @pytest.mark.parametrize(("new", "old", "ours", "theirs", "kept"), AMBIGUOUS)
 @pytest.mark.parametrize("strict", [True, False])
-def test_what_is_ambiguous_is_an_error_with_a_hint_that_decides(
-    new: Any, old: Any, ours: str, theirs: str, kept: str, strict: bool
-) -> None:
+def test_ambiguity_is_an_error_with_a_hint(new: Any, old: Any, ours: str, theirs: str, kept: str, strict: bool) -> None:
     lists = ["\n  ".join([title, *names.split()]) for title, names in (("new leaves:", ours), ("old leaves:", theirs))]
     said = rf"graft cannot decide which old value goes where. The {lists[0]}\nThe {lists[1]}\nDrop .* pass rename="
     with pytest.raises(ValueError, match=said) as caught:

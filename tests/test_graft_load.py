@@ -95,7 +95,6 @@ def test_what_convert_returns_is_cast_or_refused() -> None:
 
 
 def test_a_target_that_is_missing_is_reported() -> None:
-    """It is a mistake if nothing of it exists."""
     old, new = {"wte.weight": array(5, 2)}, nested({"embed.weight": jnp.zeros((5, 2))})
     rename = {"wte.weight": ["embed.weight", "haed.weight"]}
     _, report = tk.graft(new, old, rename=rename, strict=False)
@@ -155,18 +154,13 @@ def test_moments_are_stacked_too() -> None:
     tk.assert_trees_same(back[0], old[0])
 
 
-def without(*entries: int) -> dict[str, Any]:
-    return {name: x for name, x in LAYERS.items() if int(name.split(".")[1]) not in entries}
-
-
 LAYER = r"f32\[2,3\]\(numpy\)"
 
 
 @pytest.mark.parametrize(
     ("old", "said"),
     [
-        (without(4), rf"11 stacked {LAYER}, without 4 at layers\.\*\.w"),
-        (without(11), rf"f32\[12,2,3\] \| 11 stacked {LAYER} at layers\.\*\.w"),
+        ({x: LAYERS[x] for x in LAYERS if ".4." not in x}, rf"11 stacked {LAYER}, without 4 at layers\.\*\.w"),
         (LAYERS | {"layers.12.w": array(2, 3)}, rf"f32\[12,2,3\] \| 13 stacked {LAYER} at layers\.\*\.w"),
         (LAYERS | {"layers.3.w": array(3, 3)}, rf"12 stacked {LAYER} and f32\[3,3\]\(numpy\) at layers"),
         (LAYERS | {"layers.1000000000.w": array(2, 3)}, r"13 stacked .*, without 12, 13, 14, 15, 16 at layers"),

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jaxtyping import TypeCheckError
 
 import treekit as tk
 from tests.trees import COMPLEX, FLOAT, INT, LEAVES, Box, Point, Twig, trees, untyped
@@ -84,7 +83,6 @@ def test_a_leaf_stands_for_the_dtype_jax_gives_it(x64: bool) -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int4", "int32", "bfloat16", "float32", "complex64"])
 def test_python_numbers_as_results(dtype: str) -> None:
-    """A number is an array of the leaf's dtype, strong as the leaf is."""
     for number, of in ((True, "bool"), (1, "uint8"), (1.0, "float32"), (1j, "complex64")):
         if may_cast(of, dtype):
             out = cast(number, array(dtype))
@@ -176,7 +174,6 @@ def test_the_identity_gives_back_every_leaf_that_has_its_dtype(tree: Any) -> Non
 
 @given(trees((*LEAVES[:4], np.ones(2), 1, 2.5, True)), st.sampled_from(("bfloat16", "float32", "float16")))
 def test_arithmetic_keeps_every_dtype(tree: Any, dtype: str) -> None:
-    """The law the library needs it for: an update of another dtype, over trees of any kind."""
     out = tree_map(lambda x, y: jnp.asarray(x).astype(dtype) * 2, tree, tree, casting="unsafe")
     assert untyped.tree.structure(out) == untyped.tree.structure(tree)
     for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(out), strict=True):
@@ -195,9 +192,7 @@ def test_rest_trees() -> None:
         tree_map(lambda x, *_: x, {"n": [1, 2]}, {"n": [1, 2]}, {"n": [1]})
 
 
-@pytest.mark.parametrize(
-    ("tree", "path"), [(1, "the root"), (["x", [1]], r"1\.0"), (Twig("x", {"a": (1,)}), r"\bright\.a\.0\b")]
-)
+@pytest.mark.parametrize(("tree", "path"), [(1, "the root"), (Twig("x", {"a": (1,)}), r"\bright\.a\.0\b")])
 def test_errors_name_the_key_path(tree: Any, path: str) -> None:
     with pytest.raises(TypeError, match=rf"^at {path}: a result of dtype {FLOAT} for a leaf of dtype {INT}"):
         tree_map(lambda x: x if isinstance(x, str) else 0.5, tree)
@@ -211,15 +206,12 @@ def test_a_python_number_out_of_range_is_no_silent_wrong_value() -> None:
 
 
 def test_another_name_for_casting_is_an_error() -> None:
-    unchecked: Any = tree_map
-    with pytest.raises(TypeCheckError, match="casting"):
-        unchecked(lambda x: x, 1, casting="safe")
+    unchecked: Any = tree_map  # by beartype
     with pytest.raises(ValueError, match="casting must be 'same_kind' or 'unsafe', found 'safe'"):
         unchecked.__wrapped__(lambda x: x, 1, casting="safe")
 
 
 def test_shapes_without_values() -> None:
-    """ShapeDtypeStructs in the place of arrays, as leaves and as results."""
     leaf = untyped.ShapeDtypeStruct((2,), jnp.bfloat16)
     assert cast(leaf, leaf) is leaf
     assert cast(jnp.ones(2), leaf).dtype == jnp.bfloat16

@@ -28,15 +28,14 @@ def arrays_of(tree: Any) -> list[Any]:
 
 def varied(tree: Any, by: int) -> Any:
     """The tree with other values in its arrays."""
-    return jax.tree.map(lambda x: x + np.asarray(by, x.dtype) if tk.is_array(x) else x, tree)
+    arrays, others = tk.partition(tree)
+    return tk.combine(jax.tree.map(lambda x: x + np.asarray(by, x.dtype), arrays), others)
 
 
 # ------------------------------------------------------------------------------------------------------ stack, unstack
 
-WITH_ARRAYS = [name for name in EXAMPLES if arrays_of(EXAMPLES[name])]
 
-
-@pytest.mark.parametrize("name", WITH_ARRAYS)
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if arrays_of(EXAMPLES[name])])
 def test_unstack_undoes_stack(name: str) -> None:
     trees = [varied(EXAMPLES[name], i) for i in range(3)]
     stacked = tk.tree_stack(trees)
@@ -58,8 +57,6 @@ with jax.enable_x64(True):
         **{f"numpy scalar {dtype}": np.dtype(dtype).type(1) for dtype in ("bool", "float32", "int64")},
         **{f"shape {dtype}": untyped.ShapeDtypeStruct((2, 3), jnp.dtype(dtype)) for dtype in DTYPES},
         "float0": np.zeros(2, jax.dtypes.float0),
-        "numpy structured": np.zeros(2, [("a", "f4"), ("b", "i8")]),
-        "empty": np.zeros((0, 2)),
         "key": KEYS[0],
         "shape of a key": jax.eval_shape(lambda: KEYS[0]),
     }
@@ -130,7 +127,6 @@ def test_what_cannot_be_stacked_is_listed_once(a: Any, b: Any, message: str) -> 
     [
         ({"a": jnp.ones((2, 3)), "b": jnp.ones(3)}, r"at b found shape \(3,\), at a \(2, 3\)"),
         ({"a": jnp.ones(3), "b": jnp.ones(2), "c": jnp.ones((2, 1))}, r"at a found shape \(3,\), at b \(2,\)"),
-        ({"a": jnp.ones(()), "b": jnp.ones(2), "c": jnp.ones(2)}, r"at a found shape \(\), at b \(2,\)"),
         (jnp.ones(()), r"at the root found shape \(\)$"),
         (None, "needs a tree with an array, whose first axis .*; found None"),
     ],
@@ -188,7 +184,8 @@ def test_derivatives_of_a_raw_model() -> None:
     def loss(model: Any) -> Any:
         return jnp.sum(model.left(jnp.ones(1)) ** 2)
 
-    grads = tk.tree_ravel(eqx.filter_grad(loss)(model))[0]
+    gradient: Any = eqx.filter_grad(loss)
+    grads, _ = tk.tree_ravel(gradient(model))
     np.testing.assert_allclose(jax.grad(lambda x: loss(unravel(x)))(flat), grads, rtol=1e-4, atol=1e-6)
 
 

@@ -39,17 +39,12 @@ SCHEDULE = optax.linear_schedule(0.1, 0.0, 100)
 MASK = tk.path_mask("**.w")
 TREES: dict[str, Any] = {
     "params": PARAMS,
-    "one array": jnp.arange(3.0),
     "a node": Twig(Point(jnp.ones(2), np.arange(6.0, dtype=np.float32).reshape(2, 3).T)),
     "Equinox": EQX,
     "Equinox with a state": eqx.nn.make_with_state(eqx.nn.BatchNorm)(4, "batch", mode="batch"),
     "NNX": nnx.state(Net(0)),
     "a model of NNX": Net(0),
     "adam": opt_state(optax.adamw(SCHEDULE), PARAMS),
-    "masked": opt_state(tko.chain(tko.masked(tko.adam(0.1), MASK), tko.masked(tko.ema(0.9), ~MASK)), PARAMS),
-    "partition": opt_state(
-        tko.partition({"a": tko.adam(0.1), "b": tko.trace(0.9)}, tk.path_labels({"**.w": "a"}, default="b")), PARAMS
-    ),
     "noise": tko.noisy_sgd(0.1, 0.1, 0.1, key=jax.random.key(0)).init(PARAMS),  # it has a key
     "model and state": {"model": EQX, "state": opt_state(tko.adam(0.1), EQX), "step": jnp.int32(3)},
     "two": {name: (opt_state(tko.adam(0.1), EQX), {"w": jnp.ones(2)}) for name in ("gen", "critic")},

@@ -129,19 +129,6 @@ def test_a_checkpoint_of_plain_optax_goes_into_a_wrapped_optimizer_and_back(wrap
 # ------------------------------------------------------------------------------------ labels, layers, heads, unfreezing
 
 
-def test_a_label_of_new_parameters_begins_anew() -> None:
-    """Its count of steps too: with that of the others, Adam would not correct the bias of its zero moments."""
-    params, state = train(tko.partition({"body": tko.adamw(SCHEDULE)}, tk.path_labels({"**": "body"})), make())
-    adapter = {**params, "adapter": {"w": jnp.ones((2, 2))}}
-    labels = tk.path_labels({"adapter.**": "new", "**": "body"})
-    new = tko.partition({"body": tko.adamw(SCHEDULE), "new": tko.adamw(SCHEDULE)}, labels).init(adapter)
-    got, report = tk.graft(new, state, fresh="inner_states.new.**")
-    assert [row.path.removeprefix("inner_states.new.inner_state.") for row in report.fresh] == [
-        "0.count", "0.mu.adapter.w", "0.nu.adapter.w", "2.count"
-    ]  # fmt: skip
-    assert [int(adam.count) for adam in adams(got)] == [3, 0]
-
-
 def test_unfreezing_in_the_middle_of_training_keeps_the_moments() -> None:
     """A MaskedNode against an array, in both directions."""
     groups = {"on": tko.adam(0.1), "off": tko.set_to_zero()}
@@ -164,7 +151,6 @@ def test_a_tuple_of_a_model_and_a_state_is_not_a_list_of_layers() -> None:
 
 
 def test_filtered_and_masked_leave_out_differently_and_fit_all_the_same() -> None:
-    """None in the one, MaskedNode in the other."""
     mask = tk.path_mask("**.w")
     params, state = train(tko.filtered(tko.adam(0.1), mask), make())
     got, report = tk.graft(tko.masked(tko.adam(0.1), mask).init(params), state)
