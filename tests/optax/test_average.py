@@ -45,10 +45,9 @@ def train(tx: Any, params: Any, steps: int, kind: str = "f32") -> tuple[list[Any
     return history, states
 
 
-KINDS = ["f32", "c64", "none", "bare", "namedtuple", "eqx_raw", "node", "legacy", "nnx", "linen", "int_key"]
+KINDS = ["f32", "c64", "none", "bare", "eqx_raw", "legacy", "nnx", "int_key"]
 DECAYS: dict[str, Decay] = {
     "0.5": 0.5,
-    "0.999": 0.999,
     "0": 0,
     "nearly 1": 1 - 1e-8,
     "the plain mean": lambda t: t / (t + 1),
@@ -61,8 +60,7 @@ DECAYS: dict[str, Decay] = {
     ("kind", "name", "debias"),
     [
         *[(kind, "0.5", i % 2 == 0) for i, kind in enumerate(KINDS)],
-        *[("f32", name, debias) for name in DECAYS if name != "0.5" for debias in (True, False)],
-        ("f32", "0.5", False),
+        *[("f32", name, debias) for name in DECAYS for debias in (True, False)],
     ],
 )
 def test_it_is_the_weighted_mean_of_the_params_after_each_step(kind: str, name: str, debias: bool) -> None:
@@ -83,26 +81,17 @@ Around = Callable[[Any], Any]
 PLACES: dict[str, Around] = {
     "last": lambda ema: tko.chain(tko.sgd(0.1), ema),
     "first": lambda ema: tko.chain(ema, tko.sgd(0.1)),
-    "in the middle": lambda ema: tko.chain(tko.clip(1.0), ema, tko.sgd(1.0), tko.scale(0.1)),
     "before weight decay": lambda ema: tko.chain(SGD, ema, optax.add_decayed_weights(-0.1)),
     "before a projection": lambda ema: tko.chain(tko.sgd(5.0), ema, tko.keep_params_nonnegative()),
     "chains of Optax": lambda ema: optax.chain(optax.clip(1.0), optax.chain(ema, SGD), optax.scale(0.5)),
     "named chain": lambda ema: tko.named_chain(("ema", ema), ("sgd", SGD)),
-    "named chain of Optax": lambda ema: optax.named_chain(("sgd", SGD), ("ema", ema)),
-    "masked": lambda ema: tko.chain(tko.masked(tko.chain(ema, SGD), True)),
     "filtered": lambda ema: tko.chain(tko.filtered(tko.chain(ema, SGD))),
     "groups": lambda ema: tko.chain(tko.partition({x: tko.chain(ema, SGD) for x in "ab"}, GROUPS), tko.scale(2.0)),
-    "groups of Optax": lambda ema: optax.partition({x: optax.chain(SGD, ema) for x in "ab"}, GROUPS),
     "a group that is frozen": lambda ema: tko.chain(ema, tko.partition({"a": SGD, "b": tko.set_to_zero()}, GROUPS)),
-    "with weight decay": lambda ema: tko.chain(tko.adamw(0.1, weight_decay=0.5), ema),
-    "beside rounds": lambda ema: tko.chain(tko.MultiSteps(SGD, 2), ema),
     "rounds of one": lambda ema: tko.MultiSteps(tko.chain(ema, SGD), 1),
     "if finite": lambda ema: tko.apply_if_finite(tko.chain(ema, SGD), 3),
-    "if finite of Optax": lambda ema: optax.apply_if_finite(optax.chain(SGD, ema), 3),
-    "conditional": lambda ema: tko.conditionally_transform(tko.chain(ema, SGD), lambda step: step >= 0),
     "injected": lambda ema: tko.inject_hyperparams(lambda rate: tko.chain(ema, tko.sgd(rate)))(0.1),
     "dtype_preserving": lambda ema: tko.dtype_preserving(tko.chain(ema, tko.adam(0.1)), state_dtype=BF16),
-    "around schedule_free": lambda ema: tko.chain(tko.contrib.schedule_free_sgd(0.1), ema),
     "in schedule_free": lambda ema: optax.contrib.schedule_free(optax.chain(SGD, ema), 0.1),
     "in mechanic": lambda ema: optax.contrib.mechanize(optax.chain(SGD, ema)),
     "around sam": lambda ema: tko.chain(ema, optax.contrib.sam(SGD, optax.sgd(0.05))),
@@ -154,18 +143,16 @@ def test_a_step_that_is_skipped_does_not_count() -> None:
         np.testing.assert_allclose(found["w"], expected([p["w"] for p in history], 0.5), rtol=2e-6)
 
 
-def test_a_param_that_is_frozen_or_has_no_gradient_is_averaged_as_it_is() -> None:
-    params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+def test_a_param_without_a_gradient_is_averaged_as_it_is() -> None:
     tx = tko.chain(tko.adamw(0.1, weight_decay=0.5), tko.params_ema(0.5))
+    params = cases.arrays()
     state = tx.init(params)
-    for _ in range(3):
-        updates, state = tx.update({"w": jnp.ones(2), "b": None}, state, params)
-        params = tko.apply_updates(params, updates)
-    average = tko.get_ema(state, params)
-    assert (average["b"] == 1).all() and (average["w"] < 1).all()
+    updates, state = tx.update({**params, "b": None}, state, params)
+    params = tko.apply_updates(params, updates)
+    np.testing.assert_array_equal(tko.get_ema(state, params)["b"], params["b"])
 
 
-@pytest.mark.parametrize("kind", ["f32", "bf16", "eqx_bf16", "nnx", "c64"])
+@pytest.mark.parametrize("kind", ["bf16", "eqx_bf16", "c64"])
 def test_laws(kind: str) -> None:
     _, state = cases.check_laws(tko.chain(tko.adam(0.01), tko.params_ema(0.9)), kind)
     averages = optax.tree.get(state, "params_ema")
@@ -173,28 +160,24 @@ def test_laws(kind: str) -> None:
     cases.check_laws(tko.filtered(tko.chain(tko.adam(0.01), tko.params_ema(lambda t: t / (t + 1)))), kind, steps=2)
 
 
-def test_updates_pass() -> None:
-    params = cases.arrays()
-    tx = optax.chain(optax.sgd(0.1), tko.params_ema(0.0))
-    updates, _ = tx.update(params, tx.init(params), params)
-    cases.assert_close(updates, jax.tree.map(lambda x: -0.1 * x, params))
-
-
-def test_the_state_can_be_donated() -> None:
+def test_updates_pass_and_the_state_can_be_donated() -> None:
     params = cases.arrays()
     tx = tko.params_ema(0.9)
     state = tx.init(params)
     jitted = jax.jit(tx.update, donate_argnums=1)
     for _ in range(3):
-        _, state = jitted(params, state, params)
+        updates, state = jitted(params, state, params)
+        cases.assert_close(updates, params)
     cases.assert_close(tko.get_ema(state, params), params)
 
 
 @pytest.mark.parametrize("debias", [True, False])
-def test_before_the_first_step_it_is_the_params(debias: bool) -> None:
-    params = cases.arrays(jnp.bfloat16)
+def test_before_the_first_step_it_is_the_params_and_shares_nothing_with_them(debias: bool) -> None:
+    params = np.ones(2, np.float32)
     state = tko.params_ema(0.9, debias).init(params)
-    cases.assert_close(tko.get_ema(state, params), params)
+    params[:] = 5
+    assert tko.get_ema(state, jnp.full(2, 7.0)).tolist() == [7 if debias else 1] * 2
+    assert tko.get_ema(tko.params_ema(0.9, debias).init(params), params).tolist() == [5, 5]
 
 
 def test_of_16_bit_params_it_is_as_wide_as_the_params_that_get_ema_receives() -> None:
@@ -227,7 +210,7 @@ def test_a_schedule_that_begins_with_1_leaves_the_average_finite() -> None:
     np.testing.assert_array_equal(tko.get_ema(state, history[-1]), history[-1])
 
 
-@pytest.mark.parametrize("name", ["0.5", "0.999", "the plain mean", "warm-up"])
+@pytest.mark.parametrize("name", ["0.5", "the plain mean"])
 def test_the_decay_may_be_injected(name: str) -> None:
     decay = DECAYS[name]
     tx = tko.chain(tko.sgd(0.1), tko.inject_hyperparams(tko.params_ema)(decay))
@@ -236,33 +219,12 @@ def test_the_decay_may_be_injected(name: str) -> None:
     np.testing.assert_allclose(found, expected([p["w"] for p in history], decay), rtol=2e-6)
 
 
-def test_an_array_of_numpy_is_not_shared_with_the_state() -> None:
-    params = np.ones(2, np.float32)
-    state = tko.params_ema(0.9, debias=False).init(params)
-    params[:] = 5
-    assert tko.get_ema(state, jnp.full(2, 7.0)).tolist() == [1, 1]
-
-
-def test_with_warm_up_and_without_debiasing_it_is_kauldron_s() -> None:
-    """The numbers are those of kauldron's own test of `ema_params(decay=0.999)`, which counts from 1."""
-    tx = tko.params_ema(lambda t: jnp.minimum(0.999, (2 + t) / (11 + t)), debias=False)
-    params, state, found = jnp.ones(1), tx.init(jnp.ones(1)), []
-    for update in (11.0, 2.0):
-        _, state = tx.update(jnp.full(1, update), state, params)
-        params += update
-        found += tko.get_ema(state, params).tolist()
-    assert found == pytest.approx([10.0, 13.0])
-
-
 def test_what_masked_leaves_out_is_taken_from_the_params() -> None:
-    model = cases.model()
     tx = tko.chain(tko.sgd(0.1), tko.masked(tko.params_ema(0.5), lambda p: jax.tree.map(lambda x: x.ndim > 1, p)))
-    history, (*_, state) = train(tx, model, 3)
-    average = tko.get_ema(state, history[-1])
-    assert average.mlp.layers[0].bias is history[-1].mlp.layers[0].bias
-    weights = [m.mlp.layers[0].weight for m in history]
-    np.testing.assert_allclose(average.mlp.layers[0].weight, expected(weights, 0.5), rtol=2e-6)
-    assert average(jnp.ones(2)).shape == (1,)
+    history, (*_, state) = train(tx, cases.model(), 3)
+    average, *layers = (model.mlp.layers[0] for model in (tko.get_ema(state, history[-1]), *history))
+    assert average.bias is layers[-1].bias
+    np.testing.assert_allclose(average.weight, expected([layer.weight for layer in layers], 0.5), rtol=2e-6)
 
 
 def test_in_flax_s_optimizer_for_its_params_and_its_model() -> None:
@@ -289,14 +251,10 @@ def test_in_flax_s_optimizer_for_its_params_and_its_model() -> None:
 OUT_OF_RANGE = r"decay must be at least 0 and less than 1, found \S"
 # The words of the error, and each decay.
 BAD_DECAYS: dict[str, list[Any]] = {
-    OUT_OF_RANGE: [1, 1.0, -0.1, 2, jnp.array(1.0)],
+    OUT_OF_RANGE: [1, -0.1, jnp.array(1.0)],
     "decay must be a real number or a schedule, found ": [jnp.ones(2), jnp.array(0.5j)],
     OUT_OF_RANGE.replace("decay must be", "the schedule of params_ema must return"): [lambda t: -0.1, lambda t: 1.5],
-    "the schedule of params_ema must return one real number, found ": [
-        lambda t: None,
-        lambda t: jnp.ones(2),
-        lambda t: 0.5j,
-    ],
+    "the schedule of params_ema must return one real number, found ": [lambda t: None, lambda t: jnp.ones(2)],
 }
 
 
@@ -312,18 +270,9 @@ def test_it_needs_the_params() -> None:
     tx = tko.params_ema(0.9)
     with pytest.raises(ValueError, match="params_ema averages the params, so update needs them"):
         tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
-    get_ema: Any = tko.get_ema
-    with pytest.raises(TypeError, match=r"missing .* argument: 'params'"):
-        get_ema(tx.init(jnp.ones(2)))
 
 
-def test_in_sam_it_is_an_error() -> None:
-    tx = optax.contrib.sam(optax.chain(optax.sgd(0.1), tko.params_ema(0.5)), optax.sgd(0.1))
-    with pytest.raises(ValueError, match=r"params_ema is at opt_state\.1 of the state, inside sam"):
-        tko.get_ema(tx.init(jnp.ones(2)), jnp.ones(2))
-
-
-def test_a_state_without_an_average_and_one_with_several() -> None:
+def test_a_state_without_an_average_with_several_and_with_one_in_sam() -> None:
     params = cases.arrays()
     with pytest.raises(ValueError, match=r"no average of the params: optax.chain\(optimizer, optax.params_ema"):
         tko.get_ema(tko.chain(tko.adam(0.1), tko.ema(0.9)).init(params), params)
@@ -331,24 +280,24 @@ def test_a_state_without_an_average_and_one_with_several() -> None:
     with pytest.raises(ValueError, match=r"several averages of the params, at 1, 2: pass the part"):
         tko.get_ema(state, params)
     cases.assert_close(tko.get_ema(state[1], params), params)
+    in_sam = optax.contrib.sam(optax.chain(optax.sgd(0.1), tko.params_ema(0.5)), optax.sgd(0.1)).init(params)
+    with pytest.raises(ValueError, match=r"params_ema is at opt_state\.1 of the state, inside sam"):
+        tko.get_ema(in_sam, params)
 
 
 def mlp(width: int) -> Any:
     return eqx.nn.MLP(2, 1, width, depth=1, key=jax.random.key(0))
 
 
-WRONG: dict[str, tuple[Any, Any, str]] = {
-    "another structure": (cases.arrays(), {"w": {"x": jnp.ones(2)}, "b": jnp.ones(2)}, r"do not fit .*at w, "),
-    "another class": (mlp(4), {"a": jnp.ones(2)}, r"do not fit .*at the root, the params have a dict"),
-    "other static values": (mlp(4), mlp(8), r"at the root, .* an MLP with width_size 8, .* one with width_size 4"),
-    "another shape": ({"w": jnp.ones(2)}, {"w": jnp.ones((1, 2))}, r"at w, the params have f32\[1,2\], .*f32\[2\]"),
-    "a shape that broadcasts": ({"w": jnp.ones(1)}, {"w": jnp.ones(3)}, r"at w, the params have f32\[3\], .*f32\[1\]"),
-}  # fmt: skip
+WRONG: list[tuple[Any, Any, str]] = [
+    (cases.arrays(), {"w": {"x": jnp.ones(2)}, "b": jnp.ones(2)}, r"do not fit .*at w, "),
+    (mlp(4), mlp(8), r"at the root, .* an MLP with width_size 8, .* one with width_size 4"),
+    ({"w": jnp.ones(1)}, {"w": jnp.ones(3)}, r"at w, the params have f32\[3\], .*f32\[1\]"),
+]
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_params_that_do_not_fit_the_average(name: str) -> None:
-    params, others, message = WRONG[name]
+@pytest.mark.parametrize("params, others, message", WRONG)
+def test_params_that_do_not_fit_the_average(params: Any, others: Any, message: str) -> None:
     state = tko.chain(tko.params_ema(0.9), tko.sgd(0.1)).init(params)
     with pytest.raises(ValueError, match=message):
         tko.get_ema(state, others)

@@ -44,22 +44,15 @@ def bare(o: Any, params: Any) -> Any:
     return tx if o is optax else tko.dtype_preserving(tko.filtered(tx))
 
 
-def optimizer(name: str) -> Callable[[Any, Any], Any]:
-    return lambda o, params: cases.OPTIMIZERS[name](o)
-
-
-NAMES = ("sgd_scheduled", "adafactor", "lamb", "novograd", "clipped", "lbfgs_no_search", "prodigy")
+NAMES = ("sgd_scheduled", "adafactor", "novograd", "clipped", "lbfgs_no_search", "prodigy")
 TRANSFORMATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    **{name: optimizer(name) for name in NAMES},
+    **{name: lambda o, params, name=name: cases.OPTIMIZERS[name](o) for name in NAMES},
     "filtered": bare,
     "masked": masked,
     "masked_of_masked": lambda o, params: o.masked(masked(o, params), True),
     "partition": partition,
     "inject": lambda o, params: o.inject_hyperparams(o.adamw)(0.1),
     "apply_if_finite": lambda o, params: o.apply_if_finite(o.adam(0.1), 3),
-    "inject_of_masked": lambda o, params: o.inject_hyperparams(lambda rate: o.chain(masked(o, params), o.scale(rate)))(
-        0.1
-    ),
 }
 
 

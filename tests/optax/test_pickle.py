@@ -21,15 +21,10 @@ OPTIMIZERS = {
     "lbfgs": "optax.lbfgs(linesearch=None)",
     "monitor": "optax.chain(optax.monitor({'norm': optax.tree.norm}), optax.sgd(0.1))",
     "scale_by_tree": "optax.scale_by_tree({'w': 0.1, 'b': 0.2})",
-    "preserving": "optax.dtype_preserving(optax.adam(0.1))",
     "f32": "optax.dtype_preserving(optax.adam(0.1), state_dtype=jnp.float32)",
     "by name": "optax.dtype_preserving(optax.adam(0.1), state_dtype={'mu': jnp.bfloat16})",
     "stochastic": "optax.dtype_preserving(optax.adam(0.1), rounding='stochastic', seed=3)",
     "8 bits": "optax.dtype_preserving(optax.adam(0.1), state_dtype=CODES, rounding='stochastic')",
-    "8 bits of rounds": (
-        "optax.dtype_preserving(optax.MultiSteps(optax.masked(optax.adam(0.1), {'w': True, 'b': False}), 1), "
-        "state_dtype=CODES, rounding='stochastic')"
-    ),
 }
 BEGIN = """
 import pathlib, pickle, sys, cloudpickle, jax

@@ -1,6 +1,5 @@
 """Which moments of which optimizer can be stored in 8 bits: a table, wherever the optimizer is."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,24 +18,19 @@ TARGET = jax.random.normal(jax.random.key(2), SHAPE)
 I8, U8 = np.dtype(np.int8), np.dtype(np.uint8)
 MU_NU = {"mu": I8, "nu": U8}
 
-# Each optimizer, with the moments that can be stored in 8 bits.
+# For each class of state an optimizer, with the moments that can be stored in 8 bits; and some that use one otherwise.
 OPTIMIZERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
-    "acprop": (lambda: contrib.acprop(0.01), MU_NU),
     "adabelief": (lambda: optax.adabelief(0.01), MU_NU),
     "adadelta": (lambda: optax.adadelta(1.0), {"e_g": U8, "e_x": U8}),
     "adafactor": (lambda: optax.adafactor(0.01), {"v": U8}),
     "adagrad": (lambda: optax.adagrad(0.1), {"sum_of_squares": U8}),
     "adam": (lambda: optax.adam(0.01), MU_NU),
     "adamax": (lambda: optax.adamax(0.01), MU_NU),
-    "adamw": (lambda: optax.adamw(0.01), MU_NU),
     "adan": (lambda: optax.adan(0.01), {"m": I8, "v": I8, "g": I8, "n": U8}),
     "ademamix": (lambda: contrib.ademamix(0.01), {"m1": I8, "m2": I8, "nu": U8}),
-    "adopt": (lambda: contrib.adopt(0.01), MU_NU),
     "amsgrad": (lambda: optax.amsgrad(0.01), {**MU_NU, "nu_max": U8}),
     "dadapt_adamw": (lambda: contrib.dadapt_adamw(1.0), {"exp_avg": I8, "exp_avg_sq": U8, "grad_sum": I8}),
     "ema": (lambda: optax.chain(optax.ema(0.9), optax.scale(-0.01)), {"ema": I8}),
-    "galore": (lambda: contrib.galore(0.01), MU_NU),
-    "lamb": (lambda: optax.lamb(0.01), MU_NU),
     "lars": (lambda: optax.lars(0.1, momentum=0.9), {"trace": I8}),
     "lbfgs": (lambda: optax.lbfgs(0.1, linesearch=None), {"diff_params_memory": I8, "diff_updates_memory": I8}),
     "lion": (lambda: optax.lion(0.01), {"mu": I8}),
@@ -44,16 +38,12 @@ OPTIMIZERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "momo": (lambda: contrib.momo(0.1), {"exp_avg": I8}),
     "momo_adam": (lambda: contrib.momo_adam(0.01), {"exp_avg": I8, "exp_avg_sq": U8}),
     "muon": (lambda: contrib.muon(0.01), {"mu": I8}),
-    "nadam": (lambda: optax.nadam(0.01), MU_NU),
     "novograd": (lambda: optax.novograd(0.01), {"mu": I8}),
     "optimistic": (lambda: optax.optimistic_gradient_descent(0.01), {"previous_gradient": I8}),
     "prodigy": (lambda: contrib.prodigy(), {"exp_avg": I8, "exp_avg_sq": U8, "grad_sum": I8}),
-    "radam": (lambda: optax.radam(0.01), MU_NU),
     "rmsprop": (lambda: optax.rmsprop(0.01, momentum=0.9), {"nu": U8, "trace": I8}),
     "rmsprop with bias correction": (lambda: optax.rmsprop(0.01, bias_correction=True), {"nu": U8}),
     "rprop": (lambda: optax.rprop(0.01), {"prev_updates": I8, "step_sizes": U8}),
-    "schedule_free": (lambda: contrib.schedule_free_adamw(0.01), {"nu": U8}),
-    "sgd": (lambda: optax.sgd(0.05, momentum=0.9), {"trace": I8}),
     "simplified_ademamix": (lambda: contrib.simplified_ademamix(0.001, b1=0.9), {"m": I8, "n": U8}),
     "sm3": (lambda: optax.sm3(0.1), {"mu": U8, "nu": I8}),  # nu has a sign
     "sophia": (lambda: contrib.sophia(0.01), {"mu": I8, "nu": I8}),  # nu has a sign
@@ -105,7 +95,7 @@ def dtypes_of(state: Any) -> dict[str, Any]:
 
 # Each optimizer by itself, and some in each place.
 CELLS = [(name, "bare") for name in OPTIMIZERS]
-CELLS += [(name, place) for place in PLACES if place != "bare" for name in ("adam", "sm3")]
+CELLS += [(name, place) for place in PLACES if place != "bare" for name in ("adam", "sm3", "rmsprop")]
 
 
 def loss(params: Any, key: Any) -> Any:
@@ -113,8 +103,8 @@ def loss(params: Any, key: Any) -> Any:
     return jnp.mean((params["w"] - TARGET) ** 2) * 2_000 + noise / 1_000 - 1e-3 * jnp.sum(params["b"] ** 2)
 
 
-def train(tx: Any, steps: int = 30) -> tuple[Any, Any]:
-    """The params after some steps, and the loss of each."""
+def train(tx: Any) -> tuple[Any, Any]:
+    """The weights after some steps, and the loss of each."""
 
     def step(carry: Any, key: Any) -> Any:
         params, state = carry
@@ -123,29 +113,23 @@ def train(tx: Any, steps: int = 30) -> tuple[Any, Any]:
         updates, state = tx.update(grads, state, params, **extra)
         return (tko.apply_updates(params, updates), state), value
 
-    keys = jax.random.split(jax.random.key(0), steps)
+    keys = jax.random.split(jax.random.key(0), 40)
     (params, _), losses = jax.jit(lambda x: jax.lax.scan(step, x, keys))((PARAMS, tx.init(PARAMS)))
     return params["w"], losses
 
 
 @pytest.mark.parametrize("name, place", CELLS)
-def test_each_moment_has_the_code_of_its_sign(name: str, place: str) -> None:
+def test_each_moment_has_the_code_of_its_sign_and_no_other(name: str, place: str) -> None:
     make, names = OPTIMIZERS[name]
     found = dtypes_of(jax.eval_shape(PLACES[place](make, names).init, PARAMS))
-    small = {"mu"} if name == "sm3" else set[str]()  # an array for each axis
-    assert {field: found.get(field) for field in names.keys() - small} == {
+    small = ("mu",) if name == "sm3" else ()  # an array for each axis
+    assert {field: dtype for field, dtype in found.items() if field in names} == {
         field: dtype for field, dtype in names.items() if field not in small
     }
-
-
-@pytest.mark.parametrize("name, place", CELLS)
-def test_the_code_of_the_other_sign_is_refused(name: str, place: str) -> None:
-    make, names = OPTIMIZERS[name]
     for field, dtype in names.items():
         message = "becomes negative, .* Use jnp.int8" if dtype == I8 else "is never negative, .* Use jnp.uint8"
-        for key in (field, f"**.{field}.**", re.compile(rf".*\b{field}\..*"))[: 3 if name == "adam" else 1]:
-            with pytest.raises(ValueError, match=rf"and the accumulator '{field}' {message}"):
-                jax.eval_shape(PLACES[place](make, {key: U8 if dtype == I8 else I8}).init, PARAMS)
+        with pytest.raises(ValueError, match=rf"and the accumulator '{field}' {message}"):
+            jax.eval_shape(PLACES[place](make, {field: U8 if dtype == I8 else I8}).init, PARAMS)
 
 
 @pytest.mark.parametrize(
@@ -163,45 +147,17 @@ def test_a_state_of_your_own_is_refused() -> None:
     def init(params: Any) -> Any:
         return {"m": jax.tree.map(jnp.zeros_like, params)}
 
-    tx = eight_bit(
-        optax.GradientTransformation(init, lambda updates, state, params=None: (updates, state)), {"m.**": I8}
-    )
-    with pytest.raises(
-        ValueError, match=r"at m\.b, is not among the moments .* if the transformation is yours, let its"
-    ):
+    tx = eight_bit(optax.GradientTransformation(init, optax.identity().update), {"m.**": I8})
+    message = r"at m\.b, is not among the moments .* if the transformation is yours, let its"
+    with pytest.raises(ValueError, match=message):
         tx.init(PARAMS)
 
 
 @pytest.mark.parametrize("name, place", CELLS)
-def test_mu_and_nu_work_or_are_refused(name: str, place: str) -> None:
-    """With the names that most optimizers have: what cannot work says why."""
+def test_training_is_that_of_f32(name: str, place: str) -> None:
     make, names = OPTIMIZERS[name]
-    try:
-        state = jax.eval_shape(PLACES[place](make, MU_NU).init, PARAMS)
-    except ValueError as error:
-        reason = "matches nothing in the state; its fields|becomes negative|is never negative"
-        assert re.search(reason, str(error)) and not MU_NU.items() <= names.items()
-    else:
-        large = dtypes_of(state)  # novograd's nu has one number for each param, muon's is for b, in its own Adam
-        assert all(large[field] == MU_NU[field] for field in large.keys() & names.keys() & MU_NU.keys())
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_training_is_that_of_f32(name: str) -> None:
-    make, names = OPTIMIZERS[name]
-    (params, losses), (expected, wide) = train(eight_bit(make(), names)), train(tko.dtype_preserving(make()))
-    assert np.isfinite(params).all() and np.isfinite(losses).all()
-    way = np.linalg.norm(expected - PARAMS["w"])
-    assert np.linalg.norm(params - expected) < 0.35 * way
-    assert losses[-1] < wide[-1] + 0.1 * (wide[0] - wide[-1])
-
-
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", ["adam", "sm3", "rmsprop"])
-def test_training_is_that_of_f32_anywhere(name: str, place: str) -> None:
-    make, names = OPTIMIZERS[name]
-    params, losses = train(PLACES[place](make, names), 40)
-    expected, wide = train(PLACES[place](make, {field: jnp.float32 for field in names}), 40)
+    params, losses = train(PLACES[place](make, names))
+    expected, wide = train(PLACES[place](make, {field: jnp.float32 for field in names}))
     assert np.isfinite(params).all() and np.isfinite(losses).all()
     assert np.linalg.norm(params - expected) < 0.35 * np.linalg.norm(expected - PARAMS["w"])
     assert losses[-1] < wide[-1] + 0.1 * (wide[0] - wide[-1])
