@@ -1,5 +1,6 @@
-"""params_ema and get_ema: the average of the params after each step, wherever in the optimizer it is kept."""
+"""params_ema with get_ema, and schedule_free_eval_params: averages of the params, wherever in a state they are."""
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -81,14 +82,12 @@ Around = Callable[[Any], Any]
 PLACES: dict[str, Around] = {
     "last": lambda ema: tko.chain(tko.sgd(0.1), ema),
     "first": lambda ema: tko.chain(ema, tko.sgd(0.1)),
-    "before weight decay": lambda ema: tko.chain(SGD, ema, optax.add_decayed_weights(-0.1)),
     "before a projection": lambda ema: tko.chain(tko.sgd(5.0), ema, tko.keep_params_nonnegative()),
     "chains of Optax": lambda ema: optax.chain(optax.clip(1.0), optax.chain(ema, SGD), optax.scale(0.5)),
     "named chain": lambda ema: tko.named_chain(("ema", ema), ("sgd", SGD)),
     "filtered": lambda ema: tko.chain(tko.filtered(tko.chain(ema, SGD))),
     "groups": lambda ema: tko.chain(tko.partition({x: tko.chain(ema, SGD) for x in "ab"}, GROUPS), tko.scale(2.0)),
     "a group that is frozen": lambda ema: tko.chain(ema, tko.partition({"a": SGD, "b": tko.set_to_zero()}, GROUPS)),
-    "rounds of one": lambda ema: tko.MultiSteps(tko.chain(ema, SGD), 1),
     "if finite": lambda ema: tko.apply_if_finite(tko.chain(ema, SGD), 3),
     "injected": lambda ema: tko.inject_hyperparams(lambda rate: tko.chain(ema, tko.sgd(rate)))(0.1),
     "dtype_preserving": lambda ema: tko.dtype_preserving(tko.chain(ema, tko.adam(0.1)), state_dtype=BF16),
@@ -301,3 +300,78 @@ def test_params_that_do_not_fit_the_average(params: Any, others: Any, message: s
     state = tko.chain(tko.params_ema(0.9), tko.sgd(0.1)).init(params)
     with pytest.raises(ValueError, match=message):
         tko.get_ema(state, others)
+
+
+# ---------------------------------------------------------------------------------------- schedule_free_eval_params
+
+FREE = tko.contrib.schedule_free_sgd(0.1)
+
+
+@pytest.mark.parametrize("kind", cases.PARAMS)
+def test_params_to_evaluate_with_keep_their_dtypes_and_are_optax_where_that_works(kind: str) -> None:
+    history, states = train(FREE, cases.PARAMS[kind](), 3, kind)
+    params, state = history[-1], states[-1]
+    out = tko.contrib.schedule_free_eval_params(state, params)
+    assert cases.signature(out) == cases.signature(params)
+    treedef: Any = jax.tree.structure(params)
+    pairs = zip(treedef.flatten_up_to(params), treedef.flatten_up_to(state.z), strict=True)
+    arrays, z = zip(*[(p, z) for p, z in pairs if eqx.is_inexact_array(p)], strict=True)
+    theirs = optax.contrib.schedule_free_eval_params(state._replace(z=list(z)), list(arrays))
+    cases.assert_close(cases.inexact(out), cases.cast_like(theirs, cases.inexact(params)))
+
+
+def test_a_state_of_another_kind_is_an_error_that_says_so() -> None:
+    for state in (tko.adam(0.1).init(jnp.ones(2)), types.SimpleNamespace(b1=None, z=None), None):
+        with pytest.raises(ValueError, match=r"requires a ScheduleFreeState as input, or .*, found a .* without"):
+            tko.contrib.schedule_free_eval_params(state, jnp.ones(2))
+
+
+SCHEDULE_FREE: dict[str, Callable[[Any], Any]] = {
+    "chains": lambda tx: tko.chain(tko.clip(9.0), optax.chain(tx)),
+    "named_chain": lambda tx: tko.named_chain(("clip", tko.clip(9.0)), ("tx", tx)),
+    "averaged": lambda tx: tko.chain(tx, tko.params_ema(0.5), tko.monitor({"norm": optax.tree.norm})),
+    "conditional": lambda tx: tko.conditionally_mask(tx, lambda step: step % 2 == 0),
+    "rounds": lambda tx: tko.MultiSteps(tx, 2),
+    "injected": lambda tx: tko.inject_hyperparams(lambda scale: tko.chain(tko.scale(scale), tx))(1.0),
+    "groups": lambda tx: tko.partition({"a": tx, "b": tko.sgd(0.1), "c": tx}, {"w": "a", "b": "b", "c": "c"}),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULE_FREE)
+def test_its_state_is_found_in_wrappers(name: str) -> None:
+    params = {"w": jnp.arange(3.0), "b": jnp.ones(2), "c": jnp.ones(4)}
+
+    def evaluated(tx: Any, steps: int = 4) -> Any:
+        history, states = train(tx, params, steps)
+        return tko.contrib.schedule_free_eval_params(states[-1], history[-1])
+
+    expected = evaluated(FREE)
+    if name == "groups":
+        expected["b"] = train(tko.sgd(0.1), params, 4)[0][-1]["b"]
+    cases.assert_close(evaluated(SCHEDULE_FREE[name](FREE), 8 if name in ("rounds", "conditional") else 4), expected)
+
+
+def test_params_of_other_shapes_are_an_error() -> None:
+    state = FREE.init({"w": jnp.ones(2)})
+    with pytest.raises(ValueError, match=r"at w, the params have f32\[3\], and the states of schedule_free f32\[2\]"):
+        tko.contrib.schedule_free_eval_params(state, {"w": jnp.ones(3)})
+
+
+# What applies other updates than those of schedule_free, and the words of the error.
+CHANGED: dict[str, tuple[Any, str]] = {
+    "followed": (optax.chain(FREE, optax.scale(0.5)), r"schedule_free is at 0 .* Put it last"),
+    "inside": (optax.contrib.mechanize(FREE), r"changes its updates \(MechanicState\)"),
+    "two": (tko.chain(*[tko.masked(FREE, {"w": True, "b": i}) for i in (False, True)]), "another .* follows it"),
+    "conditional": (
+        tko.conditionally_transform(FREE, lambda step: step > 0),
+        r"schedule_free is at inner_state .* changes its updates \(ConditionallyTransformState\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_where_other_updates_are_applied_it_is_an_error(name: str) -> None:
+    tx, message = CHANGED[name]
+    params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    with pytest.raises(ValueError, match=message):
+        tko.contrib.schedule_free_eval_params(tx.init(params), params)

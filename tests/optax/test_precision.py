@@ -24,12 +24,12 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "by_name": lambda tx: tko.dtype_preserving(tx, state_dtype=MU_NU),
     "by_name_stochastic": lambda tx: tko.dtype_preserving(tx, state_dtype=MU_NU, rounding="stochastic"),
 }
-PLAIN = {name: WRAPPERS[name] for name in ("dtype_preserving", "of_filtered", "f32")}
-# Of these, plain Optax changes the dtypes of the first three, or of all in a chain.
-CHANGING = ["adam", "radam", "amsgrad", "rmsprop", "lion", "adagrad", "yogi", "adafactor"]
 CELLS = [
-    *cases.cells(PLAIN, 1, whole=("dtype_preserving",), every=3),
-    *[(WRAPPERS["dtype_preserving"], name, "bf16_f32_grads") for name in CHANGING],
+    *cases.cells(dict(list(WRAPPERS.items())[:3]), 1, whole=("dtype_preserving",), every=3),
+    *[
+        (WRAPPERS["dtype_preserving"], name, "bf16_f32_grads")
+        for name in ("adam", "radam", "amsgrad", "rmsprop", "lion", "yogi")
+    ],
     *[(WRAPPERS["by_name"], "adamw", kind) for kind in ("bf16_f32_grads", "c64", "eqx_raw")],
     *[(WRAPPERS["by_name_stochastic"], "adamw", kind) for kind in ("bf16", "mixed", "nnx")],
 ]

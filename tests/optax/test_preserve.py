@@ -1,7 +1,6 @@
 """The second kernel: whatever a transformation returns, state and updates keep their dtypes and structure."""
 
 import itertools
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -119,14 +118,17 @@ def test_strict_promotion_does_not_get_in_the_way() -> None:
     assert {u.dtype for u in jax.tree.leaves(updates)} == {jnp.dtype(FLOAT)}
 
 
-FIRST_STATES: dict[str, Callable[[], Any]] = {
-    "lbfgs": tko.lbfgs,
-    "madgrad": lambda: tko.contrib.madgrad(0.1),
-    "MultiSteps": lambda: tko.MultiSteps(optax.adam(0.1), 2),
+WRAPS: dict[str, Callable[[], Any]] = {
+    "adam": lambda: tko.adam(0.1),
+    "masked": lambda: tko.masked(tko.adam(0.1), True),
+    "partition": lambda: tko.partition({"a": tko.adam(0.1)}, "a"),
+    "inject": lambda: tko.inject_hyperparams(tko.adam)(0.1),
+    "MultiSteps": lambda: tko.MultiSteps(tko.adam(0.1), 2),
+    "finite": lambda: tko.apply_if_finite(tko.adam(0.1), 2),
 }
 
 
-@pytest.mark.parametrize("make", FIRST_STATES.values(), ids=FIRST_STATES)
+@pytest.mark.parametrize("make", [*WRAPS.values(), tko.lbfgs, lambda: tko.contrib.madgrad(0.1)])
 def test_the_first_state_can_be_donated(make: Callable[[], Any]) -> None:
     """No array stands in it twice, and none of the params."""
     params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
@@ -170,14 +172,6 @@ def test_updates_of_real_params_stay_real_without_params() -> None:
         cases.assert_close(updates, grads)
 
 
-WRAPS: dict[str, Callable[[], Any]] = {
-    "adam": lambda: tko.adam(0.1),
-    "masked": lambda: tko.masked(tko.adam(0.1), True),
-    "partition": lambda: tko.partition({"a": tko.adam(0.1)}, "a"),
-    "inject": lambda: tko.inject_hyperparams(tko.adam)(0.1),
-    "MultiSteps": lambda: tko.MultiSteps(tko.adam(0.1), 2),
-    "finite": lambda: tko.apply_if_finite(tko.adam(0.1), 2),
-}
 SHAPES: list[tuple[Any, Any]] = [((4, 1), (4, 10)), ((4, 10), (4, 1)), ((), (3,))]
 
 
@@ -202,10 +196,9 @@ def test_multi_steps_refuses_gradients_of_another_shape(jitted: bool) -> None:
             update({"b": jnp.ones(shape)}, tx.init(params), params)
 
 
-@pytest.mark.parametrize("shape", [(5,), (2, 3)])
-def test_an_update_that_does_not_fit_its_gradient_is_named(shape: tuple[int, ...]) -> None:
+def test_an_update_that_does_not_fit_its_gradient_is_named() -> None:
     grads = {"a": jnp.ones(2), "b": jnp.ones(3)}
-    tx = preserve_dtypes(returning({"a": jnp.ones(2), "b": jnp.ones(shape)}, (), ()))
-    message = rf"of shape {re.escape(str(shape))} at b, where the gradient has shape \(3,\)"
+    tx = preserve_dtypes(returning({"a": jnp.ones(2), "b": jnp.ones((2, 3))}, (), ()))
+    message = r"of shape \(2, 3\) at b, where the gradient has shape \(3,\)"
     with pytest.raises(ValueError, match=message):
         tx.update(grads, tx.init(grads), grads)

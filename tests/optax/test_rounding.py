@@ -65,13 +65,14 @@ def test_a_second_moment_decays() -> None:
         "nearest": tko.dtype_preserving(optax.adam(1e-3)),
         "f32": tko.dtype_preserving(optax.adam(1e-3), state_dtype=jnp.float32),
         "stochastic": stochastic(optax.adam(1e-3)),
+        "stochastic, float16": stochastic(optax.adam(1e-3), state_dtype="float16"),
     }
     ends = {}
     for rounding, tx in txs.items():
         state = run(tx, params, ones, 300)
         ends[rounding] = mean_of(run(tx, params, 0.01 * ones, 1500, state), "nu")
     assert ends["nearest"] > 2 * ends["f32"]
-    assert ends["stochastic"] == pytest.approx(ends["f32"], rel=0.03)
+    assert [ends["stochastic"], ends["stochastic, float16"]] == pytest.approx([ends["f32"]] * 2, rel=0.03)
 
 
 def test_state_in_f32_is_computed_in_f32() -> None:
@@ -98,16 +99,6 @@ def test_state_is_computed_in_f32_and_only_then_rounded() -> None:
     assert float(jnp.mean((after - exact) / exact)) == pytest.approx(0, abs=2**-7 / 60)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_state_of_f32_params_may_be_held_in_fewer_bits(dtype: str) -> None:
-    params = {"w": jnp.zeros((32, 64), F32), "scale": jnp.ones((), F32)}
-    tx = stochastic(optax.scale_by_adam(b2=0.99), state_dtype=dtype)
-    state = run(tx, params, jax.tree.map(lambda x: jnp.full_like(x, 0.5), params), 200)
-    nu = optax.tree.get(state, "nu")
-    assert (nu["w"].dtype, nu["scale"].dtype) == (jnp.dtype(dtype), F32)  # no number of shape () is narrowed
-    assert float(nu["w"].astype(jnp.float32).mean()) == pytest.approx(0.25 * (1 - 0.99**200), rel=0.05)
-
-
 def test_a_hyperparameter_in_the_state_is_not_narrowed() -> None:
     """In bf16, b2 = 0.999 would be 1, and the first update NaN."""
     params = cases.arrays()
@@ -119,20 +110,14 @@ def test_a_hyperparameter_in_the_state_is_not_narrowed() -> None:
         assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(updates))
 
 
-def test_updates_too_small_for_a_param_arrive_on_average() -> None:
-    params = {"w": jnp.ones((64, 64), jnp.bfloat16), "wide": jnp.ones(3)}
-    updates = {"w": jnp.full((64, 64), 1e-4, jnp.bfloat16), "wide": jnp.full(3, 1e-4)}
-
-    def many(step: Callable[..., Any]) -> Any:
-        keys = jax.random.split(jax.random.key(0), 50)
-        return jax.jit(lambda params: jax.lax.scan(lambda p, key: (step(p, key), None), params, keys)[0])(params)
-
-    nearest = many(lambda params, key: tko.apply_updates(params, updates))
-    stochastically = many(lambda params, key: tko.apply_updates(params, updates, key=key))
-    assert float(nearest["w"].astype(jnp.float32).mean()) == 1
-    assert float(stochastically["w"].astype(jnp.float32).mean()) == pytest.approx(1 + 50e-4, abs=3e-4)
-    assert stochastically["w"].dtype == BF16
-    assert same_bits(stochastically["wide"], nearest["wide"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
+def test_updates_too_small_for_a_param_arrive_on_average(dtype: str) -> None:
+    params, update = jnp.ones(4096, dtype), jnp.full(4096, 2.0**-12)
+    after = tko.apply_updates(params, update, key=jax.random.key(0))
+    assert after.dtype == dtype
+    assert float(after.astype(jnp.float32).mean()) == pytest.approx(1 + 2**-12, abs=2**-10)
+    assert len(set(after.astype(jnp.float32).tolist())) == 2
+    assert bool((tko.apply_updates(params, update) == 1).all())
 
 
 @pytest.mark.parametrize("kind", ["f16", "mixed", "c64", "eqx_bf16", "int_key"])
@@ -147,15 +132,6 @@ def test_apply_updates_with_a_key_keeps_structure_and_dtypes(kind: str) -> None:
             np.testing.assert_allclose(np.asarray(x, np.float64), np.asarray(y, np.float64), rtol=2**-7)
         if x.dtype not in (jnp.bfloat16, jnp.float16) and not jnp.issubdtype(x.dtype, jax.dtypes.extended):
             assert same_bits(x, y)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn"])
-def test_params_of_every_narrow_dtype_are_rounded(dtype: str) -> None:
-    params, update = jnp.ones(4096, dtype), jnp.full(4096, 2.0**-12)
-    after = tko.apply_updates(params, update, key=jax.random.key(0))
-    assert after.dtype == dtype
-    assert float(after.astype(jnp.float32).mean()) == pytest.approx(1 + 2**-12, abs=2**-10)
-    assert len(set(after.astype(jnp.float32).tolist())) == 2
 
 
 # --------------------------------------------------------------------------------------------------- reproducibility
@@ -226,17 +202,20 @@ def test_updates_are_rounded_stochastically_too(state_dtype: Any) -> None:
     assert mean == pytest.approx(0.01 * float(params[0]), rel=0.1)
 
 
-def test_a_step_can_be_differentiated() -> None:
+@pytest.mark.parametrize("state_dtype", [None, {"trace": jnp.int8}], ids=["16 bits", "8 bits"])
+def test_a_step_can_be_differentiated(state_dtype: Any) -> None:
     """As one learns a learning rate: the derivative is that of the step in f32."""
 
     def end(rate: jax.Array) -> jax.Array:
-        tx = stochastic(optax.chain(optax.trace(0.9), optax.scale_by_learning_rate(rate)))
-        params = jnp.ones(4, jnp.bfloat16)
-        updates, _ = tx.update(jnp.full(4, 0.5, jnp.float32), tx.init(params), params)
-        after = tko.apply_updates(params, updates, key=jax.random.key(0))
-        return jnp.sum(after.astype(jnp.float32))
+        inner = optax.chain(optax.scale_by_learning_rate(rate), optax.trace(0.5))
+        tx = stochastic(inner, state_dtype=state_dtype)
+        params, grads = jnp.ones((64, 64), BF16), jnp.full((64, 64), 0.5)
+        _, state = tx.update(grads, tx.init(params), params)
+        updates, _ = tx.update(grads, state, params)
+        return jnp.sum(tko.apply_updates(params, updates, key=jax.random.key(0)).astype(jnp.float32))
 
-    assert float(jax.grad(end)(jnp.float32(0.1))) == pytest.approx(-2.0)
+    derivative = -0.75 if state_dtype is None else -0.5  # codes have none
+    assert float(jax.grad(end)(jnp.float32(0.1))) / 64**2 == pytest.approx(derivative)
 
 
 # ------------------------------------------------------------------------------------------------------------- errors
