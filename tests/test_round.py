@@ -85,9 +85,6 @@ def test_a_nan_in_the_lower_half_of_its_bits_stays_one() -> None:
     assert bool(jnp.isnan(tk.stochastic_round(x, jnp.bfloat16, KEY)).all())
 
 
-# ------------------------------------------------------------------------------------------------- the random bits
-
-
 def rounded_up(key: Any, shape: tuple[int, ...], chance: float = 0.5) -> np.ndarray:
     x = jnp.full(shape, 1 + chance * 2**-7)
     return np.asarray(tk.stochastic_round(x, jnp.bfloat16, key)).astype(np.float64) > 1
@@ -127,16 +124,6 @@ def test_the_same_key_rounds_the_same_way() -> None:
         np.testing.assert_array_equal(eager, bits_of(same))
     assert bool((eager != bits_of(tk.stochastic_round(x, jnp.bfloat16, jax.random.key(1)))).any())
     assert not tk.stochastic_round(1.003, jnp.bfloat16, KEY).weak_type
-
-
-def test_under_vmap_each_has_the_bits_of_its_key() -> None:
-    x, keys = jnp.full((3, 50), 1.003), jax.random.split(KEY, 3)
-    batched = jax.vmap(lambda x, key: tk.stochastic_round(x, jnp.bfloat16, key))(x, keys)
-    alone = jnp.stack([tk.stochastic_round(x[i], jnp.bfloat16, keys[i]) for i in range(3)])
-    np.testing.assert_array_equal(bits_of(batched), bits_of(alone))
-
-
-# -------------------------------------------------------------------------------------------- dtypes and derivatives
 
 
 @pytest.mark.parametrize("have", ["bfloat16", "float16", "float8_e5m2", "float32"])
@@ -179,9 +166,6 @@ def test_the_derivative_is_that_of_a_cast(dtype: str) -> None:
 
     x = jnp.linspace(-2, 2, 7)
     np.testing.assert_array_equal(jax.grad(f)(x), np.full(7, 3.0))
-
-
-# ------------------------------------------------------------------------------------------------------------ errors
 
 
 X = jnp.ones(2)

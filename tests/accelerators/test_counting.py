@@ -36,14 +36,7 @@ def test_bytes_are_those_of_operands_and_results_outside_of_the_memory_of_the_ch
     assert collectives(PROGRAM) == {"all-reduce": 1}
 
 
-@pytest.mark.parametrize(
-    "called",
-    [
-        "condition=%condition, body=%body",
-        "branch_computations={%other, %body}",
-        "true_computation=%body, false_computation=%other",
-    ],
-)
+@pytest.mark.parametrize("called", ["condition=%condition, body=%body", "branch_computations={%other, %body}"])
 def test_a_turn_of_a_loop_and_the_branch_for_a_true_flag_are_counted_apart(called: str) -> None:
     assert bytes_moved_inside(PROGRAM.replace("condition=%condition, body=%body", called)) == 32 + 32
 

@@ -24,15 +24,9 @@ def test_no_collective_is_added(name: str) -> None:
         for way, (optimizer, step) in steps({name: STEPS[name]})[name].items()
     }
     optax = counted["Optax"]
+    assert optax or "clip" not in name  # the norm of sharded gradients needs some
     for way in ("treekit", "apply_gradients"):
         assert all(count <= optax.get(kind, 0) for kind, count in counted[way].items()), counted
-
-
-def test_collectives_are_counted() -> None:
-    """The norm of sharded gradients needs one at least."""
-    optimizer, step = steps({"clip": WRAPPERS["clip, adamw"]})["clip"]["Optax"]
-    params = [untyped.ShapeDtypeStruct((SIZE, SIZE), "float32")]
-    assert collectives(compile_sharded(step, optimizer.init, params).as_text())
 
 
 @pytest.mark.parametrize("donated", [True, False], ids=["donated", "kept"])

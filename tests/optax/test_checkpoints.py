@@ -126,9 +126,6 @@ def test_checkpoints_of_optax_load(kind: str, tmp_path: Path) -> None:
     assert bits(new) == bits(old)
 
 
-# ------------------------------------------------------------------------------------------ what is inside of states
-
-
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_tree_get_and_set_reach_the_state_of_a_raw_model(wrapper: str) -> None:
     state = WRAPPERS[wrapper](optax.scale_by_adam()).init(cases.model())

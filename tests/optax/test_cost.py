@@ -26,18 +26,6 @@ def arrays() -> Any:
     return dict(enumerate(jax.tree.leaves(eqx.filter(model(), eqx.is_array))))
 
 
-def by_rank(params: Any) -> Any:
-    return jax.tree.map(lambda x: ("vector", "matrix")[x.ndim - 1], eqx.filter(params, eqx.is_array))
-
-
-def masked(o: Any, params: Any) -> Any:
-    return o.masked(o.adam(0.1), jax.tree.map(lambda label: label == "matrix", by_rank(params)))
-
-
-def partition(o: Any, params: Any) -> Any:
-    return o.partition({"matrix": o.adam(0.1), "vector": o.sgd(0.1)}, by_rank(params))
-
-
 def bare(o: Any, params: Any) -> Any:
     """A transformation of Optax's own, wrapped by hand."""
     tx = optax.adam(0.1)
@@ -48,9 +36,9 @@ NAMES = ("sgd_scheduled", "adafactor", "novograd", "clipped", "lbfgs_no_search",
 TRANSFORMATIONS: dict[str, Callable[[Any, Any], Any]] = {
     **{name: lambda o, params, name=name: cases.OPTIMIZERS[name](o) for name in NAMES},
     "filtered": bare,
-    "masked": masked,
-    "masked_of_masked": lambda o, params: o.masked(masked(o, params), True),
-    "partition": partition,
+    "masked": lambda o, params: o.masked(o.adam(0.1), cases.mask_of(params)),
+    "masked_of_masked": lambda o, params: o.masked(o.masked(o.adam(0.1), cases.mask_of(params)), True),
+    "partition": lambda o, params: o.partition({True: o.adam(0.1), False: o.sgd(0.1)}, cases.mask_of(params)),
     "inject": lambda o, params: o.inject_hyperparams(o.adamw)(0.1),
     "apply_if_finite": lambda o, params: o.apply_if_finite(o.adam(0.1), 3),
 }

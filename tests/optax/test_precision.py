@@ -176,9 +176,6 @@ def test_averages_and_sums_of_gradients_stay_in_float32(state_dtype: Any, roundi
         assert dtypes(after, "trace") == {"bfloat16"}
 
 
-# ------------------------------------------------------------------------------------------------------------ errors
-
-
 CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
 FLOATING = "must be a floating dtype, found"
 EIGHT_BITS = "must be a floating dtype, .*For 8 bits a number: "

@@ -40,7 +40,6 @@ def dtype_of(state: Any, name: str, key: str = "w") -> Any:
 
 StochasticRoundingState: Any = type(eight_bit(tko.adam(0.1)).init(jnp.ones(1)))
 
-# ----------------------------------------------------------------------------------- which moments of which optimizer
 
 SHAPE = (64, 80)
 PARAMS = {"b": jnp.ones(3), "w": jax.random.normal(jax.random.key(1), SHAPE)}
@@ -167,10 +166,7 @@ def test_what_8_bits_cannot_store_is_refused(name: str, place: str) -> None:
 
 
 def test_a_state_of_your_own_is_refused() -> None:
-    def init(params: Any) -> Any:
-        return {"m": jax.tree.map(jnp.zeros_like, params)}
-
-    tx = eight_bit(optax.GradientTransformation(init, optax.identity().update), {"m.**": I8})
+    tx = eight_bit(optax.GradientTransformation(lambda params: {"m": params}, optax.identity().update), {"m.**": I8})
     message = r"at m\.b, is not among the moments .* if the transformation is yours, let its"
     with pytest.raises(ValueError, match=message):
         tx.init(PARAMS)
@@ -208,9 +204,6 @@ def test_the_mini_steps_of_multi_steps_do_not_change_codes() -> None:
     assert all(same_bits(optax.tree.get(three, name), optax.tree.get(five, name)) for name in ("mu", "nu"))
 
 
-# ----------------------------------------------------------------------------------------------------------- numbers
-
-
 def test_the_moments_are_right_on_average() -> None:
     params = jnp.zeros((256, 256))
     _, state = run(eight_bit(optax.scale_by_adam(b2=0.99)), params, jnp.full_like(params, 0.3), 200)
@@ -218,21 +211,6 @@ def test_the_moments_are_right_on_average() -> None:
     assert float(numbers.mu.mean()) == pytest.approx(0.3, rel=0.01)
     assert float(numbers.nu.mean()) == pytest.approx(0.09 * (1 - 0.99**200), rel=0.01)
     assert len(set(np.asarray(numbers.nu).ravel().tolist())) > 1
-
-
-@pytest.mark.usefixtures("nans")
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_nan_and_inf_are_not_lost(bad: float) -> None:
-    """As in f32: what was NaN once stays so, and its neighbours do not notice."""
-    params = jnp.zeros(LARGE)
-    tx = eight_bit(optax.adam(0.1))
-    _, state = run(tx, params, params.at[0, 0].set(bad), 1)
-    updates, after = run(tx, params, jnp.ones(LARGE), 5, state)
-    assert np.isnan(updates[0, 0]) and np.isfinite(np.asarray(updates).ravel()[1:]).all()
-    assert np.isnan(tko.decode_state(after).inner_state[0].nu[0, 0])
-
-
-# ----------------------------------------------------------------------------------------------- reading and writing
 
 
 def test_decode_and_encode_are_inverses() -> None:
@@ -295,9 +273,6 @@ def test_encode_wants_the_same_structure_and_shapes() -> None:
         tko.encode_state(tko.adam(0.1).init(params_of()), fresh)
     with pytest.raises(ValueError, match=r"mu\.b: shape \(4,\) for a leaf of shape \(3,\)"):
         tko.encode_state(narrow.init({**params_of(), "b": jnp.ones(4)}), fresh)
-
-
-# ------------------------------------------------------------------------------------------------------------ errors
 
 
 OTHERS: Any = [
@@ -365,12 +340,9 @@ def test_a_state_made_with_other_dtypes(optimizer: str, of: str, message: str) -
 
 
 def test_an_optimizer_without_codes_does_not_read_them() -> None:
-    """Not even as the integers that they are."""
-    params = params_of()
-    state = eight_bit(optax.adam(0.1)).init(params).inner_state
-    for plain, message in ((optax.adam(0.1), "unsupported operand .* 'Codes'"), (tko.adam(0.1), f"Codes .*{DECODE}")):
-        with pytest.raises(TypeError, match=message):
-            plain.update(params, state, params)
+    state = eight_bit(tko.adam(0.1)).init(params_of()).inner_state
+    with pytest.raises(TypeError, match=rf"this state has Codes .*{DECODE}"):
+        tko.adam(0.1).update(params_of(), state, params_of())
 
 
 def test_integers_that_the_transformation_has_of_its_own_are_no_codes() -> None:
@@ -385,9 +357,6 @@ def test_integers_that_the_transformation_has_of_its_own_are_no_codes() -> None:
     numbers = tko.decode_state(state)
     assert dtype_of(state, "trace") == "int8" and dtype_of(numbers, "trace") == "float32"
     assert same_bits(state.inner_state[0], init(params)[0]) and same_bits(numbers.inner_state[0], init(params)[0])
-
-
-# ------------------------------------------------------------------------------------------------------------- Codes
 
 
 def test_codes_say_what_they_are() -> None:

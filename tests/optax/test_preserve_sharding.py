@@ -68,13 +68,6 @@ def test_on_two_processes_of_4_devices() -> None:
         assert_none_fails(done, sharding_laws.ON_TWO_PROCESSES)
 
 
-def test_state_of_other_shapes_than_its_params_is_left_alone() -> None:
-    """What has a param's shape is given its sharding, and a factor has none."""
-    params = {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
-    ours, theirs = (jax.jit(o.scale_by_factored_rms(min_dim_size_to_factor=1).init)(params) for o in (tko, optax))
-    assert cases.signature(ours) == cases.signature(theirs)
-
-
 def test_an_init_that_closes_over_params_of_one_device_does_not_read_them() -> None:
     """They would be a constant in the program."""
     params = jnp.ones(3)

@@ -21,10 +21,6 @@ def stochastic(tx: Any, **options: Any) -> Any:
     return tko.dtype_preserving(tx, rounding="stochastic", **options)
 
 
-def float_dtypes(tree: Any) -> set[Any]:
-    return {x.dtype for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)}
-
-
 def run(*args: Any) -> Any:
     """The state after some steps on the same params."""
     return cases.run(*args)[1]
@@ -34,8 +30,6 @@ def mean_of(state: Any, name: str) -> float:
     found = jax.tree.leaves(optax.tree.get(state, name))
     return float(np.mean([np.asarray(x).astype(np.float64).mean() for x in found]))
 
-
-# ------------------------------------------------------------------------------------------------------------- laws
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "state": stochastic,
@@ -53,9 +47,6 @@ CELLS += [(WRAPPERS["state"], name, "bf16") for name in ("muon", "adafactor", "l
 @pytest.mark.parametrize("wrap, name, kind", CELLS)
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind, steps=2)
-
-
-# -------------------------------------------------------------------------------------------------------- the solutions
 
 
 def test_a_second_moment_decays() -> None:
@@ -81,7 +72,6 @@ def test_state_in_f32_is_computed_in_f32() -> None:
     grads = cases.cast(cases.gradient(params), jnp.bfloat16)
     held = run(tko.dtype_preserving(optax.adamw(0.01), state_dtype=jnp.float32), params, grads, 20)
     wide = run(tko.adamw(0.01), cases.cast(params, F32), cases.cast(grads, F32), 20)
-    assert float_dtypes(held) == {F32}
     assert same_bits(held, wide)
 
 
@@ -134,9 +124,6 @@ def test_apply_updates_with_a_key_keeps_structure_and_dtypes(kind: str) -> None:
             assert same_bits(x, y)
 
 
-# --------------------------------------------------------------------------------------------------- reproducibility
-
-
 def test_each_leaf_and_each_step_is_rounded_with_bits_of_its_own() -> None:
     params = {name: jnp.zeros(4096, jnp.bfloat16) for name in "ab"}
     grads = jax.tree.map(lambda x: jnp.full_like(x, 0.3), params)
@@ -165,9 +152,6 @@ def test_under_vmap_every_member_has_its_own_state() -> None:
 
     alone = [train(stacked[i]) for i in range(2)]
     assert same_bits(jax.vmap(train)(stacked), jax.tree.map(lambda *xs: jnp.stack(xs), *alone))
-
-
-# -------------------------------------------------------------------------------------------- the state, seen by others
 
 
 @pytest.mark.parametrize("state_dtype", [None, {"mu": jnp.int8, "nu": jnp.uint8}], ids=["16 bits", "8 bits"])
@@ -216,9 +200,6 @@ def test_a_step_can_be_differentiated(state_dtype: Any) -> None:
 
     derivative = -0.75 if state_dtype is None else -0.5  # codes have none
     assert float(jax.grad(end)(jnp.float32(0.1))) / 64**2 == pytest.approx(derivative)
-
-
-# ------------------------------------------------------------------------------------------------------------- errors
 
 
 def test_a_bad_key_and_a_complex_update_are_errors_that_say_so() -> None:
