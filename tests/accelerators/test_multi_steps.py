@@ -58,26 +58,21 @@ def test_a_step_that_accumulates_is_within_the_figures(name: str, dtype: str, do
     assert temporary < 0.01
 
 
-WRAPPED: dict[str, Callable[[Any], Any]] = {
-    "chain": lambda tx: tko.chain(tko.clip(1.0), tx),
-    "masked": lambda tx: tko.masked(tx, [True]),
-    "nested": lambda tx: tko.chain(tko.clip(1.0), tko.chain(tko.clip(1.0), tx)),
-}
 # Nested, MultiSteps returns zeros, which are added to the params: two units more, and two for what a clip returns.
-LIMITS_OF_NESTED = {
-    ("masked", True): (5, 0),
-    ("masked", False): (11, 1),
-    ("chain", True): (7, 1),
-    ("chain", False): (13, 2),
+WRAPPED: dict[str, tuple[Callable[[Any], Any], dict[bool, tuple[int, int]]]] = {
+    "masked": (lambda tx: tko.masked(tx, [True]), {True: (5, 0), False: (11, 1)}),
+    "chain": (lambda tx: tko.chain(tko.clip(1.0), tx), {True: (7, 1), False: (13, 2)}),
+    "nested": (lambda tx: tko.chain(tko.clip(1.0), tko.chain(tko.clip(1.0), tx)), {True: (7, 1), False: (13, 2)}),
 }
 
 
 @pytest.mark.parametrize("donated", [True, False], ids=["donated", "kept"])
 @pytest.mark.parametrize("name", WRAPPED)
 def test_nested_multi_steps_moves_no_more_than_recorded(name: str, donated: bool) -> None:
-    tx = WRAPPED[name](tko.MultiSteps(optax.adamw(1e-3), 8).gradient_transformation())
+    wrap, limits = WRAPPED[name]
+    tx = wrap(tko.MultiSteps(optax.adamw(1e-3), 8).gradient_transformation())
     moved, temporary = measured(by_apply_gradients(tx), tx.init, donated=donated)
-    limit, temporary_limit = LIMITS_OF_NESTED["masked" if name == "masked" else "chain", donated]
+    limit, temporary_limit = limits[donated]
     assert moved < limit + 0.01
     assert temporary < temporary_limit + 0.01
 

@@ -24,7 +24,7 @@ def test_no_collective_is_added(name: str) -> None:
         for way, (optimizer, step) in steps({name: STEPS[name]})[name].items()
     }
     optax = counted["Optax"]
-    assert optax or "clip" not in name  # the norm of sharded gradients needs some
+    assert optax or name != "clip, adamw"  # the norm of sharded gradients needs some
     for way in ("treekit", "apply_gradients"):
         assert all(count <= optax.get(kind, 0) for kind, count in counted[way].items()), counted
 

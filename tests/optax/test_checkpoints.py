@@ -28,8 +28,8 @@ def multi_steps(tx: Any) -> Any:
     return tko.MultiSteps(tx, 3).gradient_transformation()
 
 
-def inject(tx: Any, scale: Any = 0.5) -> Any:
-    return tko.inject_hyperparams(lambda scale: optax.chain(tx, optax.scale(scale)))(scale)
+def inject(tx: Any) -> Any:
+    return tko.inject_hyperparams(lambda scale: optax.chain(tx, optax.scale(scale)))(cases.schedule)
 
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
@@ -39,7 +39,6 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "stochastic": lambda tx: tko.dtype_preserving(tx, rounding="stochastic"),
     "partition": lambda tx: tko.partition({"a": tx, "b": optax.sgd(0.1, momentum=0.9)}, labels),
     "inject": inject,
-    "inject_schedule": lambda tx: inject(tx, cases.schedule),
     "multi_steps": multi_steps,
     "filtered": lambda tx: tko.filtered(tx),
     "named_chain": lambda tx: tko.named_chain(("clip", tko.clip(1.0)), ("inner", tko.masked(tx, cases.mask_of))),

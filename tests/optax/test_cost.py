@@ -37,7 +37,6 @@ TRANSFORMATIONS: dict[str, Callable[[Any, Any], Any]] = {
     **{name: lambda o, params, name=name: cases.OPTIMIZERS[name](o) for name in NAMES},
     "filtered": bare,
     "masked": lambda o, params: o.masked(o.adam(0.1), cases.mask_of(params)),
-    "masked_of_masked": lambda o, params: o.masked(o.masked(o.adam(0.1), cases.mask_of(params)), True),
     "partition": lambda o, params: o.partition({True: o.adam(0.1), False: o.sgd(0.1)}, cases.mask_of(params)),
     "inject": lambda o, params: o.inject_hyperparams(o.adamw)(0.1),
     "apply_if_finite": lambda o, params: o.apply_if_finite(o.adam(0.1), 3),

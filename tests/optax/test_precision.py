@@ -1,5 +1,6 @@
 """dtype_preserving: users' own transformations, with the dtypes of their state kept, or stated for all or by name."""
 
+import functools
 import inspect
 import re
 from collections.abc import Callable
@@ -17,21 +18,17 @@ from treekit import optax as tko
 
 F32 = jnp.dtype(jnp.float32)
 MU_NU: Any = {"mu": jnp.bfloat16, "nu": jnp.float32}
+by_name: Any = functools.partial(tko.dtype_preserving, state_dtype=MU_NU)
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "dtype_preserving": lambda tx: tko.dtype_preserving(tx),
     "of_filtered": lambda tx: tko.dtype_preserving(tko.filtered(tx)),
     "f32": lambda tx: tko.dtype_preserving(tx, state_dtype=jnp.float32),
-    "by_name": lambda tx: tko.dtype_preserving(tx, state_dtype=MU_NU),
-    "by_name_stochastic": lambda tx: tko.dtype_preserving(tx, state_dtype=MU_NU, rounding="stochastic"),
 }
 CELLS = [
-    *cases.cells(dict(list(WRAPPERS.items())[:3]), 1, whole=("dtype_preserving",), every=3),
-    *[
-        (WRAPPERS["dtype_preserving"], name, "bf16_f32_grads")
-        for name in ("adam", "radam", "amsgrad", "rmsprop", "lion", "yogi")
-    ],
-    *[(WRAPPERS["by_name"], "adamw", kind) for kind in ("bf16_f32_grads", "c64", "eqx_raw")],
-    *[(WRAPPERS["by_name_stochastic"], "adamw", kind) for kind in ("bf16", "mixed", "nnx")],
+    *cases.cells(WRAPPERS, 1, whole=("dtype_preserving",), every=3),
+    *[(tko.dtype_preserving, name, "bf16_f32_grads") for name in ("adam", "radam", "amsgrad", "rmsprop", "yogi")],
+    *[(by_name, "adamw", kind) for kind in ("bf16_f32_grads", "c64", "eqx_raw")],
+    *[(functools.partial(by_name, rounding="stochastic"), "adamw", kind) for kind in ("bf16", "mixed", "nnx")],
 ]
 
 

@@ -328,7 +328,6 @@ OTHERWISE = [
     ("codes", "mu in codes", r"\['nu'\] is float32 below 4,096 elements, .* has bfloat16 at .*nu.*encode_state"),
     ("mu in 16 bits", "nothing", r"state_dtype\['mu'\] is bfloat16, .* has float32 at 0\.mu\.b"),
     ("to nearest", "nothing", r"state_dtype is bfloat16, .* has float32 at 0\.mu.*init"),
-    ("16 bits", "wide", r"state_dtype is bfloat16, .* has float32 at 0\.mu.*init"),
 ]
 
 

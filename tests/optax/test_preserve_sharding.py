@@ -100,7 +100,6 @@ def test_derivatives_go_through_init() -> None:
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "partition": lambda: tko.partition({"a": tko.adam(0.1), "b": tko.sgd(0.1, momentum=0.9)}, {"w": "a", "b": "b"}),
-    "scale_by_tree": lambda: tko.scale_by_tree({"w": 0.1, "b": 1.0}),
     "params_ema": lambda: tko.chain(tko.adam(0.1), tko.params_ema(0.9)),
 }
 

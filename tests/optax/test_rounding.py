@@ -38,7 +38,6 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "masked": lambda tx: tko.masked(stochastic(tx), lambda params: jax.tree.map(lambda x: x.ndim > 1, params)),
     "partition": lambda tx: tko.partition({"a": stochastic(tx), "b": optax.sgd(0.1)}, "a"),
     "inject": lambda tx: tko.inject_hyperparams(lambda scale: stochastic(optax.chain(tx, optax.scale(scale))))(0.5),
-    "if_finite": lambda tx: tko.apply_if_finite(stochastic(tx), 2),
 }
 CELLS = cases.cells(WRAPPERS, 0, whole=("state",), every=9)
 CELLS += [(WRAPPERS["state"], name, "bf16") for name in ("muon", "adafactor", "lbfgs", "backtracking")]
