@@ -32,9 +32,13 @@ def bare(o: Any, params: Any) -> Any:
     return tx if o is optax else tko.dtype_preserving(tko.filtered(tx))
 
 
+def named(name: str, o: Any, params: Any) -> Any:
+    return cases.OPTIMIZERS[name](o)
+
+
 NAMES = ("sgd_scheduled", "adafactor", "novograd", "clipped", "lbfgs_no_search", "prodigy")
 TRANSFORMATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    **{name: lambda o, params, name=name: cases.OPTIMIZERS[name](o) for name in NAMES},
+    **{name: functools.partial(named, name) for name in NAMES},
     "filtered": bare,
     "masked": lambda o, params: o.masked(o.adam(0.1), cases.mask_of(params)),
     "partition": lambda o, params: o.partition({True: o.adam(0.1), False: o.sgd(0.1)}, cases.mask_of(params)),
@@ -74,11 +78,8 @@ def test_a_wrapped_update_adds_no_operation(name: str, params: Callable[[], Any]
 
 def test_a_raw_model_adds_no_operation_to_multi_steps() -> None:
     """Whose program is another one than Optax's on purpose."""
-
-    def ours(params: Any) -> Counter[tuple[str, str]]:
-        return operations(tko.MultiSteps(tko.adam(0.1), 3).gradient_transformation(), params)
-
-    assert ours(model()) == ours(arrays())
+    tx = tko.MultiSteps(tko.adam(0.1), 3).gradient_transformation()
+    assert operations(tx, model()) == operations(tx, arrays())
 
 
 def temporary(step: Any, *arguments: Any, donated: tuple[int, ...]) -> int:

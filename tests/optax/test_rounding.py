@@ -36,7 +36,6 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "state_dtype": lambda tx: stochastic(tx, state_dtype=jnp.bfloat16),
     "of_multi_steps": lambda tx: stochastic(tko.MultiSteps(tx, 2).gradient_transformation()),
     "masked": lambda tx: tko.masked(stochastic(tx), lambda params: jax.tree.map(lambda x: x.ndim > 1, params)),
-    "partition": lambda tx: tko.partition({"a": stochastic(tx), "b": optax.sgd(0.1)}, "a"),
     "inject": lambda tx: tko.inject_hyperparams(lambda scale: stochastic(optax.chain(tx, optax.scale(scale))))(0.5),
 }
 CELLS = cases.cells(WRAPPERS, 0, whole=("state",), every=9)
