@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import gc
-import inspect
 import numbers
 import pickle
 import sys
@@ -52,10 +51,6 @@ HashableDict: Any = type("HashableDict", (dict,), {"__hash__": lambda self: hash
 HashableOrderedDict: Any = type("HashableOrderedDict", (OrderedDict,), {"__hash__": lambda self: hash(tuple(self))})
 
 
-def signature(**given: Any) -> inspect.Signature:
-    return inspect.Signature([inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD, **given)])
-
-
 DIFFERENT: list[tuple[Any, Any]] = [
     (1, True),
     (0j, complex(0.0, -0.0)),
@@ -65,7 +60,6 @@ DIFFERENT: list[tuple[Any, Any]] = [
     (Decimal("1.0"), Decimal("1.00")),
     (Decimal("NaN"), Decimal("-NaN")),
     (range(0, 3, 2), range(0, 4, 2)),
-    (signature(annotation=1), signature(annotation=True)),
 ]
 WRAPS: list[Callable[[Any], Any]] = [
     lambda v: v,
@@ -73,7 +67,6 @@ WRAPS: list[Callable[[Any], Any]] = [
     lambda v: frozenset({v}),
     lambda v: FrozenDict({"a": v, "b": 1}),
     lambda v: HashableDict({v: 1}),
-    lambda v: signature(default=v),
     lambda v: Point(v, 2),
     Config,
     NodeConfig,
@@ -166,13 +159,6 @@ def test_static_values_of_other_classes_are_compared_by_their_own_eq_too() -> No
         assert x == y and hash(x) == hash(y) and x != z, value
 
 
-def nested(depth: int) -> Any:
-    value: Any = ()
-    for _ in range(depth):
-        value = (value,)
-    return value
-
-
 class Endless:
     """A value whose hash never ends."""
 
@@ -180,29 +166,27 @@ class Endless:
         return hash(self)
 
 
-TOO_DEEP = "and comparing its value exceeds .* Pass a flat value"
 STATIC_MISTAKES: dict[str, tuple[Any, str]] = {
     "list": ([1], ".* list, is not hashable.* tuple for a list"),
     "list in a tuple": (("a", [1]), ".* tuple, is not hashable"),
     "array": (jnp.ones(2), ".* ArrayImpl, is not hashable"),
     "array in a partial": (functools.partial(abs, jnp.ones(2)), ".* partial, holds an array"),
     "array in a node in a tuple": ((Holder(np.ones(2)),), ".* tuple, holds an array"),
-    "5,000 tuples": (nested(5_000), TOO_DEEP),
-    "100,000 tuples": (nested(100_000), TOO_DEEP),
-    "slices of tuples": (slice(nested(5_000)), TOO_DEEP),
-    "endless": (Endless(), TOO_DEEP),
 }
 
 
-@pytest.mark.parametrize(
-    "value, message",
-    [pytest.param(*x, id=k, marks=[pytest.mark.slow] * k.startswith("100,000")) for k, x in STATIC_MISTAKES.items()],
-)
+@pytest.mark.parametrize("value, message", STATIC_MISTAKES.values(), ids=STATIC_MISTAKES)
 def test_static_values_are_checked(value: Any, message: str) -> None:
     with pytest.raises(TypeError, match=rf"Made\.name is static, {message}"):
         Made(1, 2, value)
     with pytest.raises(TypeError, match=rf"Made\.name is static, {message}"):
         replace(Made(1, 2, "a"), name=value)
+
+
+def test_a_value_that_cannot_be_compared_without_end_is_an_error_of_python() -> None:
+    with pytest.raises(RecursionError) as caught:
+        Made(1, 2, Endless())
+    assert caught.value.__notes__ == ["This happened in comparing static values of Made (name)"]
 
 
 @created
@@ -212,20 +196,6 @@ def test_static_values_can_be_neither_tracers_nor_methods_of_nodes_with_arrays(c
             transform(lambda leaf: cls(1, 2, leaf).weight)(jnp.ones(2))
     with pytest.raises(TypeError, match=rf"{cls.__name__}\.name is static, .* method, holds an array"):
         replace(cls(1, 2, "a"), name=Holder(jnp.ones(2)).method)
-
-
-@pytest.mark.slow
-def test_every_depth_is_accepted_or_gives_that_error() -> None:
-    """Near Python's limit, it depends on the number of frames which step fails first."""
-    deepest = 0
-    for depth in range(1, sys.getrecursionlimit() + 50, 3):
-        try:
-            Made(1, 2, nested(depth))
-        except TypeError as error:
-            assert "exceeds Python's recursion limit" in str(error)
-        else:
-            deepest = depth
-    assert deepest
 
 
 @pytest.mark.parametrize("name", ["__hash__", "__eq__"])

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any, TypeVar, cast, dataclass_transform, overload
+from typing import Any, TypedDict, TypeVar, Unpack, cast, dataclass_transform, overload
 
 from treekit._base.layouts import layout_of
 from treekit._node.create import node_methods, relax_annotations
@@ -14,58 +14,30 @@ from treekit._node.replace import replace
 T = TypeVar("T")
 
 
+class _Options(TypedDict, total=False):
+    init: bool
+    repr: bool
+    kw_only: bool
+    metadata: Mapping[str, Any] | None
+    static: bool
+    copy: bool
+    trainable: bool
+
+
 @overload
 def field(
     *,
     default: object = ...,  # is converted too
     default_factory: Callable[[], object] = ...,
-    init: bool = True,
-    repr: bool = True,
-    kw_only: bool = ...,
-    metadata: Mapping[str, Any] | None = None,
-    static: bool = False,
     converter: Callable[[Any], Any],
-    copy: bool = True,
-    trainable: bool = True,
+    **options: Unpack[_Options],
 ) -> Any: ...
 @overload
-def field(
-    *,
-    default: T,
-    init: bool = True,
-    repr: bool = True,
-    kw_only: bool = ...,
-    metadata: Mapping[str, Any] | None = None,
-    static: bool = False,
-    converter: None = None,
-    copy: bool = True,
-    trainable: bool = True,
-) -> T: ...
+def field(*, default: T, converter: None = None, **options: Unpack[_Options]) -> T: ...
 @overload
-def field(
-    *,
-    default_factory: Callable[[], T],
-    init: bool = True,
-    repr: bool = True,
-    kw_only: bool = ...,
-    metadata: Mapping[str, Any] | None = None,
-    static: bool = False,
-    converter: None = None,
-    copy: bool = True,
-    trainable: bool = True,
-) -> T: ...
+def field(*, default_factory: Callable[[], T], converter: None = None, **options: Unpack[_Options]) -> T: ...
 @overload
-def field(
-    *,
-    init: bool = True,
-    repr: bool = True,
-    kw_only: bool = ...,
-    metadata: Mapping[str, Any] | None = None,
-    static: bool = False,
-    converter: None = None,
-    copy: bool = True,
-    trainable: bool = True,
-) -> Any: ...
+def field(*, converter: None = None, **options: Unpack[_Options]) -> Any: ...
 def field(
     *,
     default: object = dataclasses.MISSING,
@@ -90,9 +62,9 @@ def field(
         metadata: your own data; `static` and `converter` in it have the same effect as the arguments (as in JAX and
             Equinox), and `pytree_node=False`, as in Flax, makes the field static.
         static: the value is part of the structure, not a leaf. It must be hashable and contain no arrays, and `jit`
-            compiles again for each value. Numbers, containers, mappings, dataclasses, ranges, slices and signatures
-            are compared by exact type and part by part, and numbers by their `repr` too: 1 and 1.0 differ, also inside
-            a tuple. Other values are compared by type and `==`.
+            compiles again for each value. Numbers, containers, mappings, dataclasses, ranges and slices are compared
+            by exact type and part by part, and numbers by their `repr` too: 1 and 1.0 differ, also inside a tuple.
+            Other values are compared by type and `==`.
         converter: called once with the value of the field, or its default, after `__init__`.
         copy: False passes a container for this field to `__init__` uncopied.
         trainable: False declares a buffer, such as running statistics: every optimizer of `treekit.optax` leaves its

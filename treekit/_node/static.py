@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import inspect
 import numbers
 import threading
 import types
@@ -25,7 +24,7 @@ _PLAIN = frozenset(
 _SLICES: Any = (range, slice)
 _TEXTS: Any = (str, bytes, bytearray, memoryview)  # sequences whose items are strings or ints
 # Types whose instances are equal if their parts are.
-_BY_PARTS: Any = (tuple, frozenset, list, set, dict, Mapping, *_SLICES, inspect.Signature, inspect.Parameter)
+_BY_PARTS: Any = (tuple, frozenset, list, set, dict, Mapping, *_SLICES)
 _EQ_BY_PARTS = frozenset(cls.__eq__ for cls in _BY_PARTS)
 
 
@@ -33,9 +32,9 @@ def exact_key(value: Any) -> Hashable:
     """Return a key that is equal for equal values of the same type, and for no others.
 
     In Python 1 == 1.0 == True, 0.0 == -0.0 and nan != nan, also inside containers, and a frozen mapping may equal a
-    dict. Here a number is compared by its type, value and `repr`. A sequence, set, mapping, dataclass, range, slice or
-    signature is compared by its type and part by part, and by its `__eq__` too if its class defines one. Anything else
-    is compared by its type and its `__eq__`, which by default is identity.
+    dict. Here a number is compared by its type, value and `repr`. A sequence, set, mapping, dataclass, range or slice
+    is compared by its type and part by part, and by its `__eq__` too if its class defines one. Anything else is
+    compared by its type and its `__eq__`, which by default is identity.
     """
     kind = _type(value)
     if kind is float or kind is complex:
@@ -78,10 +77,6 @@ class _Parts(NamedTuple):
 def _parts_of(value: Any) -> _Parts | None:
     if isinstance(value, _SLICES):
         return _Parts((value.start, value.stop, value.step))
-    if isinstance(value, inspect.Signature):
-        return _Parts((*value.parameters.values(), value.return_annotation))
-    if isinstance(value, inspect.Parameter):
-        return _Parts((value.name, value.kind, value.default, value.annotation))
     if isinstance(value, Mapping):
         return _Parts([*value.items()], frozenset)
     if isinstance(value, Set):
@@ -93,22 +88,10 @@ def _parts_of(value: Any) -> _Parts | None:
     return None
 
 
-def _has_generated_eq(cls: object) -> bool:
-    """Whether a class is a dataclass with the `__eq__` that `dataclasses` generates."""
-    if not dataclasses.is_dataclass(cls):
-        return False
-    names = tuple(f.name for f in dataclasses.fields(cls) if f.compare)
-    return _code_of(cls.__eq__) == _code_of_generated_eq(names)
-
-
-@functools.lru_cache
-def _code_of_generated_eq(names: tuple[str, ...]) -> object:
-    return _code_of(dataclasses.make_dataclass("Reference", names).__eq__)
-
-
-def _code_of(function: object) -> object:
-    code = getattr(function, "__code__", None)
-    return code and (code.co_code, code.co_names, code.co_consts)
+def _has_generated_eq(cls: Any) -> bool:
+    """Whether a class is a dataclass with the `__eq__` that `dataclasses` generates, from a string."""
+    code = getattr(cls.__eq__, "__code__", None)
+    return dataclasses.is_dataclass(cls) and code is not None and code.co_filename == "<string>"
 
 
 def _key_or_type(field: object) -> object:
@@ -178,14 +161,6 @@ def reachable(x: object, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
 
 
 FUNCTIONS: Any = (types.MethodType, functools.partial, types.FunctionType, type(untyped.jit(exact_key)))
-
-
-def nested_too_deeply(cls: type[Any], name: str) -> TypeError:
-    return TypeError(
-        f"{cls.__qualname__}.{name} is static, and comparing its value exceeds Python's recursion limit: it is nested "
-        "too deeply, or its __eq__ or __hash__ calls itself. Pass a flat value (a tuple of all parts, or a string), or "
-        "wrap it in an object that is compared by identity"
-    )
 
 
 def _static_value_error(cls: type[Any], name: str, value: object, why: str) -> str:
@@ -289,61 +264,38 @@ class Interned:
         """Return the `StaticFields` of these values: the same one each time if equal values are indistinguishable.
 
         Raises:
-            TypeError: a value is not hashable, contains an array or is nested too deeply; the message names the class
-                and the field.
+            TypeError: a value is not hashable or contains an array; the message names the class and the field.
         """
         ids = tuple(map(id, values))
         static = self._same.get(ids)  # while it exists, its values are alive, so no other objects have their ids
         if static is not None:
             return static
         with self._lock:
-            try:
-                return self._make(ids, values)
-            except (RecursionError, SystemError) as error:
-                if not any(isinstance(e, RecursionError) for e in (error, error.__cause__)):
-                    raise
-                raise nested_too_deeply(self._cls, self._too_deep(values)) from error
-
-    def _make(self, ids: Hashable, values: tuple[Any, ...]) -> StaticFields:
-        key, first = self._find(values)
-        if first is not None and all(map(is_plain_value, values)):
-            return first
-        self._check(values)
-        static = StaticFields(self._cls, self._meta, values, self._blank, key, first)
-        self._same[ids] = static
-        if first is None:
-            # The key of one that is being freed may still be there, and would take this entry with it.
-            self._first.pop(key, None)
-            self._first[key] = weakref.ref(static)
-        return static
+            key, first = self._find(values)
+            if first is not None and all(map(is_plain_value, values)):
+                return first
+            self._check(values)
+            static = StaticFields(self._cls, self._meta, values, self._blank, key, first)
+            self._same[ids] = static
+            if first is None:
+                # The key of one that is being freed may still be there, and would take this entry with it.
+                self._first.pop(key, None)
+                self._first[key] = weakref.ref(static)
+            return static
 
     def _find(self, values: tuple[Any, ...]) -> tuple[Key, StaticFields | None]:
         """Return the key of these values and the first `StaticFields` of an equal key; calls the values' `__eq__`."""
         try:
             key = Key(values)
             found = self._first.get(key)
-        except RecursionError:
-            raise
         except Exception as error:
+            what = f"comparing static values of {self._cls.__qualname__} ({', '.join(self._meta)})"
+            if isinstance(error, RecursionError):  # a value is nested too deeply, or its `__hash__` calls itself
+                error.add_note(f"This happened in {what}")
+                raise
             self._check(values)
-            names = ", ".join(self._meta)
-            raise TypeError(
-                f"comparing static values of {self._cls.__qualname__} ({names}) raised {error!r}"
-            ) from error
+            raise TypeError(f"{what} raised {error!r}") from error
         return key, found() if found else None
-
-    def _too_deep(self, values: tuple[Any, ...]) -> str:
-        """Return the name of the first static field whose value is nested too deeply to be compared or flattened.
-
-        If none fails alone, as some calls further down did, return the names of all.
-        """
-        for name, value in zip(self._meta, values, strict=True):
-            try:
-                hash(Key((value,)))
-                check_static(self._cls, name, value)
-            except (RecursionError, SystemError):  # JAX turns a RecursionError into a SystemError
-                return name
-        return ", ".join(self._meta)
 
     def _check(self, values: tuple[Any, ...]) -> None:
         for name, value in zip(self._meta, values, strict=True):
