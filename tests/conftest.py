@@ -56,7 +56,6 @@ TABLES = {
     "test_it_is_optax_to_the_last_place_and_falls_within_what_the_dtype_allows",
     "test_it_is_update_then_apply_updates",
     "test_k_of_one_is_the_bare_transformation",
-    "test_law",
     "test_laws",
     "test_laws_in_x64",
     "test_multi_steps_counts_a_missing_gradient_as_zero",

@@ -4,15 +4,12 @@ The core never imports Optax, nothing imports `testing`, and no modules import e
 """
 
 import graphlib
-import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-import treekit
 
 ROOT = Path(__file__).parent.parent
 
@@ -74,11 +71,6 @@ INSTALL = "treekit.optax needs optax; install it with: pip install 'treekit-jax[
 def test_where_a_module_is_missing_the_submodule_says_what_to_install(name: str, statement: str, message: str) -> None:
     done = python(f"{WITHOUT.format(name=name)}\n{statement}")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"ModuleNotFoundError: {message}")
-
-
-def test_all_lists_every_public_name_of_the_core() -> None:
-    public = [name for name, value in vars(treekit).items() if name[0] != "_" and not inspect.ismodule(value)]
-    assert treekit.__all__ == sorted(public)
 
 
 NAMES = """

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import treekit as tk
 from tests.trees import EXAMPLES, Point, Twig, untyped
 from treekit._base import key_path
-from treekit._base.key_path import flatten_with_names, match_part
+from treekit._base.key_path import flatten_with_names, match_glob
 
 # For each pattern: the names that it matches, and those that it does not.
 PATTERNS: list[tuple[Any, list[str], list[str]]] = [
@@ -112,11 +112,11 @@ def test_a_table_with_a_pattern_a_layer_is_looked_up(monkeypatch: pytest.MonkeyP
     """The patterns without wildcards that the name's own parts rule out are not tried one by one."""
     tried: list[str] = []
 
-    def counted(part: str, text: str) -> bool:
-        tried.append(part)
-        return match_part(part, text)
+    def counted(glob: str, name: str) -> object:
+        tried.append(glob)
+        return match_glob(glob, name)
 
-    monkeypatch.setattr(key_path, "match_part", counted)
+    monkeypatch.setattr(key_path, "match_glob", counted)
     table = {f"**.layers.{i}.*": i for i in range(1000)} | {"**.[ab]": 1000}
     labels = tk.path_labels(table, default=-1, strict=False)
     found = labels({"layers": {"7": {"w": 1}, "1000": {"w": 1, "a": 1}}})

@@ -386,7 +386,7 @@ def test_a_leaf_that_is_a_node_elsewhere() -> None:
 NOWHERE: list[Any] = ["x", re.compile("x"), eqx.nn.Linear, ["x", eqx.nn.Linear], [], lambda t: []]
 
 
-@pytest.mark.parametrize("where", NOWHERE, ids=repr)
+@pytest.mark.parametrize("where", NOWHERE)
 @pytest.mark.parametrize("how", [{"replace_fn": str}, {"replace": [0, 0]}])
 def test_without_strict_what_matches_nothing_is_nothing(where: Any, how: dict[str, Any]) -> None:
     assert tk.tree_find(TREE, where, strict=False) == {}

@@ -1,7 +1,7 @@
 """Map over trees while preserving the dtype of each leaf."""
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from treekit._base.dtype import dtype_of, shape_of, stands_for_array
 from treekit._base.jax import jtu
@@ -16,30 +16,20 @@ T = TypeVar("T")
 Casting = Literal["same_kind", "unsafe"]
 
 
+class _Options(TypedDict, total=False):
+    is_leaf: LeafPredicate | None
+    casting: Casting
+
+
+@overload
+def dtype_preserving_tree_map(f: Callable[[Any], Any], tree: T, **options: Unpack[_Options]) -> T: ...
 @overload
 def dtype_preserving_tree_map(
-    f: Callable[[Any], Any], tree: T, *, is_leaf: LeafPredicate | None = None, casting: Casting = "same_kind"
+    f: Callable[[Any, Any], Any], tree: T, other: PyTree, /, **options: Unpack[_Options]
 ) -> T: ...
 @overload
 def dtype_preserving_tree_map(
-    f: Callable[[Any, Any], Any],
-    tree: T,
-    other: PyTree,
-    /,
-    *,
-    is_leaf: LeafPredicate | None = None,
-    casting: Casting = "same_kind",
-) -> T: ...
-@overload
-def dtype_preserving_tree_map(
-    f: Callable[[Any, Any, Any], Any],
-    tree: T,
-    other: PyTree,
-    another: PyTree,
-    /,
-    *,
-    is_leaf: LeafPredicate | None = None,
-    casting: Casting = "same_kind",
+    f: Callable[[Any, Any, Any], Any], tree: T, other: PyTree, another: PyTree, /, **options: Unpack[_Options]
 ) -> T: ...
 @overload
 def dtype_preserving_tree_map(
@@ -50,8 +40,7 @@ def dtype_preserving_tree_map(
     one_more: PyTree,
     /,
     *rest: PyTree,
-    is_leaf: LeafPredicate | None = None,
-    casting: Casting = "same_kind",
+    **options: Unpack[_Options],
 ) -> T: ...
 def dtype_preserving_tree_map(
     f: Callable[..., Any],

@@ -4,7 +4,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from treekit._base.describe import check_bool, count, describe_value
 from treekit._base.jax import jtu
@@ -25,32 +25,21 @@ class _Missing:
 _MISSING = _Missing()
 
 
+class _Options(TypedDict, total=False):
+    is_leaf: LeafPredicate | None
+    strict: bool
+
+
 # Where `where` may be one of two kinds, pyright does not know the type of a lambda's argument.
 @overload
-def tree_at(
-    where: Selector, tree: T, replace: object, *, is_leaf: LeafPredicate | None = None, strict: bool = True
-) -> T: ...
+def tree_at(where: Selector, tree: T, replace: object, **options: Unpack[_Options]) -> T: ...
+@overload
+def tree_at(where: Selector, tree: T, *, replace_fn: Callable[[Any], Any], **options: Unpack[_Options]) -> T: ...
+@overload
+def tree_at(where: Callable[[T], Any], tree: T, replace: object, **options: Unpack[_Options]) -> T: ...
 @overload
 def tree_at(
-    where: Selector,
-    tree: T,
-    *,
-    replace_fn: Callable[[Any], Any],
-    is_leaf: LeafPredicate | None = None,
-    strict: bool = True,
-) -> T: ...
-@overload
-def tree_at(
-    where: Callable[[T], Any], tree: T, replace: object, *, is_leaf: LeafPredicate | None = None, strict: bool = True
-) -> T: ...
-@overload
-def tree_at(
-    where: Callable[[T], Any],
-    tree: T,
-    *,
-    replace_fn: Callable[[Any], Any],
-    is_leaf: LeafPredicate | None = None,
-    strict: bool = True,
+    where: Callable[[T], Any], tree: T, *, replace_fn: Callable[[Any], Any], **options: Unpack[_Options]
 ) -> T: ...
 def tree_at(
     where: Callable[[T], Any] | Selector,
@@ -135,13 +124,9 @@ def tree_at(
 
 
 @overload
-def tree_find(
-    tree: PyTree, where: Selector, *, is_leaf: LeafPredicate | None = None, strict: bool = True
-) -> dict[str, Any]: ...
+def tree_find(tree: PyTree, where: Selector, **options: Unpack[_Options]) -> dict[str, Any]: ...
 @overload
-def tree_find(
-    tree: T, where: Callable[[T], Any], *, is_leaf: LeafPredicate | None = None, strict: bool = True
-) -> dict[str, Any]: ...
+def tree_find(tree: T, where: Callable[[T], Any], **options: Unpack[_Options]) -> dict[str, Any]: ...
 def tree_find(
     tree: PyTree, where: Where, *, is_leaf: LeafPredicate | None = None, strict: bool = True
 ) -> dict[str, Any]:

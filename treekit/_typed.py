@@ -40,49 +40,32 @@ def _class_and_name(node: object, what: str) -> tuple[type[Any] | str, str]:
     return origin.partition("[")[0], repr(origin)
 
 
-class _TypedClass(type):
-    """The class of `Typed[Linear]`, which answers `isinstance`."""
+class _CheckedClass(type):
+    """The class of `Typed[Linear]` and of `Batched[Linear, "batch"]`, which answers `isinstance`."""
 
     cls: type[Any] | str = object  # of Typed itself, without a class in brackets
-
-    def __getitem__(cls, node: object) -> "_TypedClass":
-        of, name = _class_and_name(node, "Typed")
-        return _TypedClass(f"Typed[{name}]", (), {"cls": of, "__module__": "treekit"})
+    axes: str | None = None  # of Batched
 
     # Lambdas: jaxtyping's import hook, if used on treekit, would bind sizes in a new scope inside functions.
-    __instancecheck_str__: Callable[[Any, Any], str] = lambda cls, x: _mismatch(x, cls.cls, get_memo())  # for beartype
-    _fits: Callable[[Any, Any], bool] = lambda cls, x: not _mismatch(x, cls.cls, get_memo())
+    __instancecheck_str__: Callable[[Any, Any], str] = lambda cls, x: _mismatch(x, cls, get_memo())  # for beartype
+    _fits: Callable[[Any, Any], bool] = lambda cls, x: not _mismatch(x, cls, get_memo())
     __instancecheck__: Any = _fits
 
 
-class _BatchedClass(type):
-    """The class of `Batched[Linear, "batch"]`, which answers `isinstance`."""
-
-    cls: type[Any] | str
-    axes: str
-
-    # Lambdas: as above.
-    __instancecheck_str__: Callable[[Any, Any], str] = lambda cls, x: _batched_mismatch(
-        x, cls.cls, cls.axes, get_memo()
-    )
-    _fits: Callable[[Any, Any], bool] = lambda cls, x: not _batched_mismatch(x, cls.cls, cls.axes, get_memo())
-    __instancecheck__: Any = _fits
-
-
-def _mismatch(x: object, cls: type[Any] | str, memo: Memo) -> str:
-    """Say why `x` is not an instance of `cls` with right fields; else return "" and extend the memo."""
-    if problem := _is_not_a(x, cls):
+def _mismatch(x: object, wanted: _CheckedClass, memo: Memo) -> str:
+    """Say why `x` is not an instance of a class with right fields; else return "" and extend the memo."""
+    if problem := _is_not_a(x, wanted.cls):
         return problem
+    if wanted.axes is not None:
+        return _batched_mismatch(x, wanted.axes, memo)
     problem, after = explain_misfits(x, memo)
     if not problem:
         extend(memo, after)
     return problem
 
 
-def _batched_mismatch(x: object, cls: type[Any] | str, axes: str, memo: Memo) -> str:
+def _batched_mismatch(x: object, axes: str, memo: Memo) -> str:
     """Do the same for a node whose arrays have these axes first: its fields are checked without them."""
-    if problem := _is_not_a(x, cls):
-        return problem
     count, bound = len(axes.split()), memo
     found: list[str] = []
     leaves, treedef = jtu.tree_flatten_with_path(x)
@@ -133,7 +116,7 @@ if TYPE_CHECKING:
     Typed = Annotated[T, "its fields match their annotations"]
 else:
 
-    class Typed(metaclass=_TypedClass):
+    class Typed(metaclass=_CheckedClass):
         """Annotate an argument so that its fields are checked too: `Typed[Linear]` or `Typed["Linear"]` for `Linear`.
 
         Under jaxtyping's decorator, a name in a shape is one size in the whole call: in the fields of the argument and
@@ -156,6 +139,10 @@ else:
         Traceback (most recent call last):
         jaxtyping.TypeCheckError: ...
         """
+
+        def __class_getitem__(cls, node: object) -> _CheckedClass:
+            of, name = _class_and_name(node, "Typed")
+            return _CheckedClass(f"Typed[{name}]", (), {"cls": of, "__module__": "treekit"})
 
     class Batched:
         """Annotate an argument whose arrays have more axes: `Batched[Linear, "batch"]` for a `Linear` that is stacked.
@@ -183,14 +170,14 @@ else:
         jaxtyping.TypeCheckError: ...
         """
 
-        def __class_getitem__(cls, parts: object) -> _BatchedClass:
+        def __class_getitem__(cls, parts: object) -> _CheckedClass:
             match parts:
                 case (node, str(axes)) if axes.split() and not any(
                     "*" in axis or "..." in axis for axis in axes.split()
                 ):
                     of, name = _class_and_name(node, "Batched")
                     fields = {"cls": of, "axes": axes, "__module__": "treekit"}
-                    return _BatchedClass(f"Batched[{name}, {axes!r}]", (), fields)
+                    return _CheckedClass(f"Batched[{name}, {axes!r}]", (), fields)
             raise TypeError(
                 'Batched takes a class and its first axes, such as Batched[Linear, "batch"] or Batched[Linear, "m n"], '
                 f"found {parts!r}; their number is fixed, so neither ... nor *axes is allowed"
