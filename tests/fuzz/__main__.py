@@ -9,32 +9,23 @@ import time
 from typing import Any
 
 import hypothesis
-import jax
 from hypothesis import strategies as st
 
-from treekit._base.jax import untyped
+from tests.trees import untyped
 
 from .cases import case_of
-from .laws import failures
-from .program import program
+from .laws import failures, program
 from .rules import reason
 
-PROGRAMS = 100  # after which what JAX has compiled is forgotten
+PROGRAMS = 100  # after which what JAX has compiled is forgotten; it is kept on disk
 
 
-def main() -> None:
-    """Run programs. What has been compiled once is kept on disk, since it is forgotten now and then."""
-    config: Any = jax.config
-    with tempfile.TemporaryDirectory() as cache:
-        config.update("jax_compilation_cache_dir", os.environ.get("CACHE", cache))
-        config.update("jax_persistent_cache_min_compile_time_secs", 0)
-        config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-        config.update("jax_traceback_in_locations_limit", 0)
-        sys.exit(fuzz())
-
-
-def fuzz() -> int:
+def fuzz(cache: str) -> int:
     """Print each failure that has no reason with a program that reproduces it, and at the end how many ran."""
+    untyped.config.update("jax_compilation_cache_dir", os.environ.get("CACHE", cache))
+    untyped.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    untyped.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    untyped.config.update("jax_traceback_in_locations_limit", 0)
     minutes = float(os.environ.get("MINUTES", "1"))
     seed = int(os.environ["SEED"]) if "SEED" in os.environ else random.SystemRandom().randrange(10**9)
     counts, failed, start = collections.Counter[str](), 0, time.monotonic()
@@ -63,10 +54,11 @@ def programs(counts: collections.Counter[str]) -> Any:
         counts.update(["programs", *laws])
         for failure in found:
             why = reason(case, failure)
-            counts.update([why or failure.key])
+            counts.update([why or failure.law])
             assert why is not None, program(case, failure)
 
     return test
 
 
-main()
+with tempfile.TemporaryDirectory() as folder:
+    sys.exit(fuzz(folder))

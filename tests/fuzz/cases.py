@@ -1,11 +1,16 @@
-"""A random program: what it is made of, and how it is drawn."""
+"""A random program: what it is made of, and how it is drawn, as text that Python evaluates."""
 
 import random
 import re
 from typing import NamedTuple
 
-from .grammar import BEGIN, END, params, transformation
-from .vocabulary import CHANGE_NOTHING
+from .vocabulary import ATOMS, CHANGE_NOTHING, FLOATS, INEXACT, LABELS, MASKS, NOTHING, OTHERS, SEVERAL, WRAPPERS
+
+BEGIN, END = "⟦⟧"  # around the part of a transformation that is to be wrapped
+PLAIN, STATE = "equals plain Optax", "keeps its state"  # the laws: these two for every program,
+FILTERED, PARAMETERS = "a raw model, filtered, equals its arrays", "a raw model equals its parameters"  # and one of
+WRAPPER = "a wrapper changes nothing"  # these three
+KINDS = ("{%s}", "{%s}", "OrderedDict({%s})", "[%s]", "(%s,)", "Model(%s)", "Point(%s)", "Twig(%s)")
 
 
 class Case(NamedTuple):
@@ -32,13 +37,6 @@ class Case(NamedTuple):
     law: str
 
 
-OTHER_LAWS = (
-    "a raw model, filtered, equals its arrays",
-    "a raw model equals its parameters",
-    "a wrapper changes nothing",
-)
-
-
 def case_of(rng: random.Random) -> Case:
     """A program, drawn at random."""
     dtype = rng.choice(["None", "None", "None", "'float32'", "'bfloat16'"])
@@ -57,5 +55,48 @@ def case_of(rng: random.Random) -> Case:
         before + wrapper.replace("...", tx) + after,
         "params" if rng.random() < 0.9 else "None",
         rng.random() < 0.8,
-        rng.choice(OTHER_LAWS),
+        rng.choice([FILTERED, PARAMETERS, WRAPPER]),
     )
+
+
+def params(rng: random.Random) -> str:
+    """Params of one of three flavours: f32 arrays, inexact dtypes, anything."""
+    leaves = rng.choice([FLOATS] * 4 + [INEXACT] * 3 + [INEXACT + OTHERS])
+
+    def leaf() -> str:
+        return rng.choice(NOTHING if rng.random() < 0.1 else leaves)
+
+    def tree(depth: int) -> str:
+        if depth == 0 or rng.random() < 0.35:
+            return leaf()
+        children = [tree(depth - 1) for _ in range(rng.randint(1, 3))]
+        kind = rng.choice(KINDS)
+        if "{" in kind:
+            children = [f'"{name}": {child}' for name, child in zip("abc", children, strict=False)]
+        elif kind[0].isalpha():
+            children = [*children, leaf()][:2]
+        return kind % ", ".join(children)
+
+    whole = tree(rng.choice([0, 1, 1, 2, 2, 3]))
+    others = rng.sample(OTHERS, rng.randint(1, 3)) if rng.random() > 0.7 else []
+    return f"[{', '.join([whole, *others])}]" if others else whole
+
+
+def transformation(rng: random.Random, depth: int, *, mark: bool = False) -> str:
+    """A transformation that is nested so deeply; `o` in it is Optax or treekit.optax. One part of it can be marked."""
+    text = rng.choice(WRAPPERS if depth else ATOMS).replace("$M", rng.choice(MASKS)).replace("$L", rng.choice(LABELS))
+    text, inside = text.replace("$S", str(rng.randint(0, 9))), False
+    if depth:
+        head, tail = text.split("...")
+        count = 2 if head.startswith("o.partition") else rng.randint(1, 3) if head.startswith(SEVERAL) else 1
+        depths = [depth - 1, *(rng.randint(0, min(depth - 1, 1)) for _ in range(count - 1))]
+        rng.shuffle(depths)
+        inside = mark and rng.random() < 0.6
+        marked = rng.randrange(count) if inside else None
+        parts = [transformation(rng, each, mark=i == marked) for i, each in enumerate(depths)]
+        if head.startswith("o.partition"):
+            parts = [f'"{name}": {part}' for name, part in zip("ab", parts, strict=True)]
+        elif head.startswith("o.named_chain"):
+            parts = [f'("n{i}", {part})' for i, part in enumerate(parts)]
+        text = head + ", ".join(parts) + tail
+    return f"{BEGIN}{text}{END}" if mark and not inside else text

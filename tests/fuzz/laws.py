@@ -1,10 +1,9 @@
-"""A random program, run with plain Optax and with treekit, and the laws that it has to obey."""
+"""A random program, run with plain Optax and with treekit, the laws that it has to obey, and the program as text."""
 
 import contextlib
 import functools
-import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,13 +13,15 @@ import optax as plain
 
 import treekit as tk
 import treekit.optax as ours
-from treekit._base.jax import jtu
+from tests.optax.cases import structure
 
 from . import prelude
-from .cases import Case
-from .compare import coarsest, same_dtypes, same_numbers, same_structure, same_trees, without_holes
+from .cases import FILTERED, PARAMETERS, PLAIN, STATE, WRAPPER, Case
+from .prelude import is_inexact, value_of
 
+jnp: Any = jax.numpy
 STEPS = 3
+Compare = Callable[[Any, Any], str]  # says how two trees differ, or nothing
 
 
 class Run(NamedTuple):
@@ -37,14 +38,8 @@ class Failure(NamedTuple):
     law: str
     message: str
 
-    @property
-    def key(self) -> str:
-        """What is alike in failures of one cause, as far as a machine can tell."""
-        return f"{self.law}: {re.sub(r'[0-9]+', '#', self.message)[:60]}"
-
 
 def evaluate(text: str, library: Any, tree: Any) -> Any:
-    """The value of an expression."""
     return eval(text, {**vars(prelude), "jax": jax, "np": np, "o": library, "params": tree})
 
 
@@ -56,34 +51,28 @@ def run(case: Case, library: Any, *, tx: str = "", only: Callable[[Any], Any] = 
     state = optimizer.init(tree)
     out = Run([state], [], [tree])
     for step in range(STEPS):
-        grads = only_like(tree, evaluate(f"gradients(params, {step}, {case.gradients})", library, whole))
+        grads = evaluate(f"gradients(params, {step}, {case.gradients})", library, whole)
+        grads = jax.tree.map(lambda x, g: None if x is None else g, tree, grads, is_leaf=lambda x: x is None)
         extra = {"value": prelude.loss(tree), "grad": grads, "value_fn": prelude.loss}
         updates, state = optimizer.update(grads, state, evaluate(case.updated_with, library, tree), **extra)
-        if not any(map(prelude.is_ref, jax.tree.leaves(whole))):  # as `applied`, for a part of the params too
+        if not prelude.has_refs(whole):  # as `applied`, for a part of the params too
             tree = prelude.applied(library, tree, updates)
         whole = eqx.combine(tree, whole)
-        out.states.append(state)
-        out.updates.append(updates)
-        out.params.append(tree)
+        for each, new in zip(out, (state, updates, tree), strict=True):
+            each.append(new)
     return out
 
 
-def only_like(tree: Any, grads: Any) -> Any:
-    """The gradients where a tree has leaves."""
-    return jax.tree.map(lambda x, g: None if x is None else g, tree, grads, is_leaf=lambda x: x is None)
-
-
-def attempt(*args: Any, **kwargs: Any) -> Run | Exception:
+def attempt(*args: Any, **kwargs: Any) -> Run | str:
     """A run, or what it raised."""
     try:
         return run(*args, **kwargs)
     except Exception as error:
-        return error
+        return describe(error)
 
 
 def describe(error: Exception) -> str:
-    """The type of an error, and the beginning of its message."""
-    return f"{type(error).__name__}: {str(error)[:300]}"
+    return f"raises {type(error).__name__}: {str(error)[:300]}"
 
 
 @contextlib.contextmanager
@@ -100,112 +89,221 @@ def settings(case: Case) -> Iterator[None]:
         yield
 
 
-LAWS: dict[str, Callable[[Case, Run | Exception], str | None]] = {}
+# --------------------------------------------------------------------------------------------------------- comparing
 
 
-def failures(case: Case, laws: Iterable[str] | None = None) -> tuple[list[Failure], set[str]]:
-    """The laws that do not hold for a program, and those that could be asked about it."""
-    found, asked = [], set()
-    with settings(case):
-        mine = attempt(case, ours)
-        for law in ("equals plain Optax", "keeps its state", case.law) if laws is None else laws:
-            message = LAWS[law](case, mine)
-            if message is not None:
-                asked.add(law)
-            if message:
-                found.append(Failure(law, message))
-    return found, asked
+def is_absent(x: Any) -> bool:
+    """Whether there is no update."""
+    return x is None or getattr(x, "dtype", None) == jax.dtypes.float0
 
+
+def same_structure(a: Any, b: Any) -> str:
+    """None and float0 both mean that there is no update."""
+    a, b = (jax.tree.map(lambda x: None if is_absent(x) else x, tree) for tree in (a, b))
+    return "" if structure(a) == structure(b) else f"structure: {tk.tree_diff(a, b, values=False)}"
+
+
+def same_leaves(a: Any, b: Any, differ: Compare) -> str:
+    """Where the arrays of two trees of one structure differ, and how."""
+    pairs = jax.tree_util.tree_leaves_with_path(a, is_leaf=is_absent)
+    for (path, x), y in zip(pairs, jax.tree.leaves(b, is_leaf=is_absent), strict=True):
+        if message := differ(value_of(x), value_of(y)):
+            return f"at {jax.tree_util.keystr(path) or 'the root'}: {message}"
+    return ""
+
+
+def same_dtypes(a: Any, b: Any) -> str:
+    def differ(x: Any, y: Any) -> str:
+        one, other = (getattr(z, "dtype", None) for z in (x, y))
+        return "" if one == other else f"dtypes {one} and {other}"
+
+    return same_leaves(a, b, differ)
+
+
+def coarsest(*trees: Any) -> float:
+    """The unit in the last place of 1 in the narrowest dtype of these trees."""
+    return max(
+        (float(jnp.finfo(x.dtype).eps) for x in map(value_of, jax.tree.leaves(trees)) if is_inexact(x)), default=0.0
+    )
+
+
+def same_numbers(a: Any, b: Any, least: float) -> str:
+    """Rounding aside. `least` is of the narrowest dtype they come of: what is compiled as a whole may round less."""
+
+    def differ(x: Any, y: Any) -> str:
+        if x is None or y is None or jnp.issubdtype(x.dtype, jax.dtypes.extended):
+            return ""  # no numbers
+        if x.shape != y.shape:
+            return f"shapes {x.shape} and {y.shape}"
+        eps = max(least, coarsest(x, y))
+        wide_x, wide_y = (np.asarray(z).astype(np.complex128) for z in (x, y))
+        scale = float(np.max(np.abs(wide_y), initial=0.0, where=np.isfinite(wide_y)))
+        rtol = (100 if eps < 1e-4 else 4) * eps  # a few units in the last place of a narrow dtype are much already
+        is_close = np.allclose(wide_x, wide_y, rtol=rtol, atol=rtol * max(scale, 1e-3), equal_nan=True)
+        return "" if is_close else f"{x!r} and {y!r}"
+
+    return same_leaves(a, b, differ)
+
+
+def same_trees(a: Any, b: Any, least: float) -> str:
+    return same_structure(a, b) or same_numbers(a, b, least)
+
+
+def without_holes(tree: Any) -> Any:
+    """A tree with None for what Optax has for a leaf that is masked out."""
+
+    def is_hole(x: object) -> bool:
+        return isinstance(x, plain.MaskedNode)
+
+    return jax.tree.map(lambda x: None if is_hole(x) else x, tree, is_leaf=is_hole)
+
+
+def first(what: str, same: Compare, mine: list[Any], theirs: list[Any]) -> str:
+    """What a comparison says of the first step in which it says something."""
+    said = map(same, mine, theirs)
+    return next((f"the {what} of step {i}: {message}" for i, message in enumerate(said) if message), "")
+
+
+# -------------------------------------------------------------------------------------------------------------- laws
 
 # Each of these returns None where there is nothing to compare with, "" where the law holds, else what was seen.
 
 
-def equals_plain(case: Case, mine: Run | Exception) -> str | None:
+def equals_plain(case: Case, mine: Run | str) -> str | None:
     """What plain Optax can do has the same state structure and numbers."""
     theirs = attempt(case, plain)
-    if isinstance(theirs, Exception):
+    if isinstance(theirs, str):
         return None
-    if isinstance(mine, Exception):
-        return f"raises {describe(mine)}"
-    numbers = functools.partial(same_numbers, eps=coarsest(mine.states, mine.params))
+    if isinstance(mine, str):
+        return mine
+    numbers = functools.partial(same_numbers, least=coarsest(mine.states, mine.params))
     return (
-        first("the state of step", same_structure, mine.states, theirs.states)
-        or first("the state of step", same_dtypes, mine.states[:1], theirs.states[:1])
-        or first("the updates of step", same_structure, mine.updates, theirs.updates)
-        or first("the updates of step", numbers, mine.updates, theirs.updates)
-        or first("the state of step", numbers, mine.states, theirs.states)
-        or first("the params of step", numbers, mine.params, theirs.params)
+        first("state", same_structure, mine.states, theirs.states)
+        or first("state", same_dtypes, mine.states[:1], theirs.states[:1])
+        or first("updates", same_structure, mine.updates, theirs.updates)
+        or first("updates", numbers, mine.updates, theirs.updates)
+        or first("state", numbers, mine.states, theirs.states)
+        or first("params", numbers, mine.params, theirs.params)
     )
 
 
-def first(what: str, check: Callable[[Any, Any], str], mine: list[Any], theirs: list[Any]) -> str:
-    """What a check says of the first step in which it says something."""
-    said = (check(a, b) for a, b in zip(mine, theirs, strict=True))
-    return next((f"{what} {i}: {message}" for i, message in enumerate(said) if message), "")
-
-
-def keeps_state(case: Case, mine: Run | Exception) -> str | None:
+def keeps_state(case: Case, mine: Run | str) -> str | None:
     """A state keeps its structure, shapes, dtypes and weak types; traced, the update is the same."""
-    if isinstance(mine, Exception):
+    if isinstance(mine, str):
         return None
     for i, state in enumerate(mine.states[1:]):
         if difference := tk.tree_diff(mine.states[0], state, values=False):
             return f"after {i + 1} steps: {difference}"
     tree = evaluate(case.params, ours, None)
-    if any(map(prelude.is_ref, jax.tree.leaves(tree))):  # JAX traces them as arguments of their own only
+    if prelude.has_refs(tree):  # JAX traces them as arguments of their own only
         return None
     grads = evaluate(f"gradients(params, 0, {case.gradients})", ours, tree)
+    tx, params = (evaluate(text, ours, tree) for text in (case.tx, case.updated_with))
     try:
-        updates, state = prelude.traced_update(
-            evaluate(case.tx, ours, tree), grads, mine.states[0], evaluate(case.updated_with, ours, tree)
-        )
+        traced = prelude.traced_update(tx, grads, mine.states[0], params)
     except Exception as error:
-        return f"traced, it raises {describe(error)}"
-    difference = tk.tree_diff((mine.updates[0], mine.states[0]), (updates, state), values=False)
+        return f"traced, it {describe(error)}"
+    difference = tk.tree_diff((mine.updates[0], mine.states[0]), traced, values=False)
     return f"traced: {difference}" if difference else ""
 
 
-def equals_filtered(case: Case, mine: Run | Exception) -> str | None:
+def equals_filtered(case: Case, mine: Run | str) -> str | None:
     """On a raw model, `filtered(tx)` does what `tx` does on its inexact arrays."""
-    return _equals_part(case, attempt(case, ours, tx=f"o.filtered({case.tx})"), prelude.arrays_of)
+    return equals_part(case, attempt(case, ours, tx=f"o.filtered({case.tx})"), prelude.arrays_of)
 
 
-def equals_parameters(case: Case, mine: Run | Exception) -> str | None:
+def equals_parameters(case: Case, mine: Run | str) -> str | None:
     """On a raw model, `tx` does what it does on the leaves that can be parameters."""
-    return _equals_part(case, mine, prelude.parameters_of)
+    return equals_part(case, mine, prelude.parameters_of)
 
 
-def _equals_part(case: Case, mine: Run | Exception, only: Callable[[Any], Any]) -> str | None:
+def equals_part(case: Case, mine: Run | str, only: Callable[[Any], Any]) -> str | None:
     tree = evaluate(case.params, ours, None)
-    if jtu.tree_structure(only(tree)) == jtu.tree_structure(tree):
+    if structure(only(tree)) == structure(tree):
         return None
     theirs = attempt(case, ours, only=only)
-    if isinstance(theirs, Exception):
+    if isinstance(theirs, str):
         return None
-    if isinstance(mine, Exception):
-        return f"raises {describe(mine)}"
-    alike = functools.partial(same_trees, eps=coarsest(mine.states, mine.params))
-    if message := first("the updates of step", alike, mine.updates, theirs.updates):
-        return message
+    if isinstance(mine, str):
+        return mine
+    same = functools.partial(same_trees, least=coarsest(mine.states, mine.params))
     # A mask made of the raw model has a place for what is left out, as in plain Optax.
-    return first("the state of step", alike, *(list(map(without_holes, each.states)) for each in (mine, theirs)))
+    return first("updates", same, mine.updates, theirs.updates) or first(
+        "state", same, *(list(map(without_holes, each.states)) for each in (mine, theirs))
+    )
 
 
-def equals_wrapped(case: Case, mine: Run | Exception) -> str | None:
+def equals_wrapped(case: Case, mine: Run | str) -> str | None:
     """A wrapper that must change nothing changes nothing."""
-    if isinstance(mine, Exception):
+    if isinstance(mine, str):
         return None
     theirs = attempt(case, ours, tx=case.wrapped)
-    if isinstance(theirs, Exception):
-        return f"{case.wrapper} raises {describe(theirs)}"
-    alike = functools.partial(same_trees, eps=coarsest(mine.states, mine.params))
-    return first(f"{case.wrapper}: the updates of step", alike, theirs.updates, mine.updates)
+    if isinstance(theirs, str):
+        return f"{case.wrapper} {theirs}"
+    same = functools.partial(same_trees, least=coarsest(mine.states, mine.params))
+    said = first("updates", same, theirs.updates, mine.updates)
+    return said and f"{case.wrapper}: {said}"
 
 
-LAWS |= {
-    "equals plain Optax": equals_plain,
-    "keeps its state": keeps_state,
-    "a raw model, filtered, equals its arrays": equals_filtered,
-    "a raw model equals its parameters": equals_parameters,
-    "a wrapper changes nothing": equals_wrapped,
+class Law(NamedTuple):
+    """How to find out, and what a program that shows it runs."""
+
+    check: Callable[[Case, Run | str], str | None]
+    shown: tuple[str, ...]
+
+
+LAWS = {
+    PLAIN: Law(equals_plain, ("train(plain, params)", "train(tko, params)")),
+    STATE: Law(
+        keeps_state,
+        (
+            "train(tko, params)",
+            "tx, grads = make(tko, params), gradients(params, 0, {gradients})",
+            "print(traced_update(tx, grads, tx.init(params), {updated_with}))",
+        ),
+    ),
+    FILTERED: Law(
+        equals_filtered,
+        ("train(tko, arrays_of(params))", "train(tko, params, lambda o, params: o.filtered(make(o, params)))"),
+    ),
+    PARAMETERS: Law(equals_parameters, ("train(tko, parameters_of(params))", "train(tko, params)")),
+    WRAPPER: Law(equals_wrapped, ("train(tko, params)", "train(tko, params, lambda o, params: {wrapped})")),
 }
+
+
+def failures(case: Case) -> tuple[list[Failure], set[str]]:
+    """The laws that do not hold for a program, and those that could be asked about it."""
+    with settings(case):
+        mine = attempt(case, ours)
+        said = {law: LAWS[law].check(case, mine) for law in (PLAIN, STATE, case.law)}
+    return (
+        [Failure(law, message) for law, message in said.items() if message],
+        {law for law, message in said.items() if message is not None},
+    )
+
+
+PROGRAM = """\
+# {message}
+import jax, numpy as np, optax as plain, treekit.optax as tko
+from tests.fuzz.prelude import *
+
+params = {params}
+def make(o, params):
+    return {tx}
+def train(o, params, make=make):
+    tx = plain.with_extra_args_support(make(o, params))
+    state = tx.init(params)
+    for step in range(3):
+        grads = gradients(params, step, {gradients})
+        updates, state = tx.update(grads, state, {updated_with}, value=loss(params), grad=grads, value_fn=loss)
+        params = applied(o, params, updates)
+        print(step, updates, state, sep="\\n")
+with jax.disable_jit({disable_jit}):
+    """
+
+
+def program(case: Case, failure: Failure) -> str:
+    """A program that shows what failed; it runs from the root of the repository."""
+    message = f"{failure.law}: {failure.message}".replace("\n", "\n#   ")
+    text = PROGRAM + "\n    ".join(LAWS[failure.law].shown)
+    return text.format(**case._asdict(), message=message)

@@ -56,6 +56,16 @@ class Legacy:
 tk.register_node(Legacy, ["w", "scale"], ["names"])
 
 
+class HasArray:
+    """A leaf that stands for an array, as Flax's variables do."""
+
+    def __init__(self, value: jax.Array) -> None:
+        self.value = value
+
+    def __jax_array__(self) -> jax.Array:
+        return self.value
+
+
 class Model(eqx.Module):
     """An Equinox model with leaves that are no arrays: functions, a Python float, a string."""
 
