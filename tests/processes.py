@@ -6,7 +6,6 @@ Each process has two virtual devices. It prints a line of JSON for each check: i
 did), and an answer, which has to be the same in all processes. `test_processes.py` starts the processes.
 """
 
-import functools
 import importlib
 import json
 import re
@@ -86,25 +85,10 @@ def train(tx: Any, place: Place | None, trees: Any = (PARAMS, GRADS)) -> tuple[A
     return params, state
 
 
-def init(place: Place, folder: Path) -> None:
-    params = place.tree(PARAMS)
-    for tx in (
-        tko.adamw(0.1),
-        tko.chain(tko.clip_by_global_norm(1.0), tko.masked(tko.adam(0.1), {"w": True, "b": False})),
-    ):
-        for start in (jax.jit(tx.init), tx.init):
-            check_sharded(start(params), params)
-
-
-def trained(make: Callable[[], Any], place: Place, folder: Path) -> None:
-    params, state = train(make(), place)
-    check_same((params, state), train(make(), None))
-    check_sharded(state, params)
-
-
 def eager(place: Place, folder: Path) -> None:
     """Without jit, in which counts and flags are on one device of each process."""
-    tx = tko.apply_if_finite(multi_steps(), 2)
+    inner = tko.chain(tko.clip_by_global_norm(1.0), tko.adamw(0.1))
+    tx = tko.apply_if_finite(tko.MultiSteps(inner, 2).gradient_transformation(), 2)
     (params, grads), whole = map(place.tree, (PARAMS, GRADS)), train(tx, None)[0]
     state = tx.init(params)
     for _ in range(3):
@@ -144,14 +128,6 @@ def collectives(text: str) -> list[str]:
 def is_of_numbers(shape: str) -> bool:
     """Whether a shape, or each of a tuple, is that of a single number."""
     return "[]" in shape and not re.search(r"\[\d", shape)
-
-
-def graft(place: Place, folder: Path) -> str:
-    new, old = place.tree(LAYERS), place.tree({"blocks": [GRADS, PARAMS]})
-    grafted, report = tk.graft(new, old, rename={"blocks.**": "layers.**"})
-    check_same(grafted, {"layers": [GRADS, PARAMS]})
-    check_sharded(grafted, place.tree(PARAMS))
-    return str(report)
 
 
 def graft_states(place: Place, folder: Path) -> str:
@@ -313,18 +289,10 @@ def eight_bits(place: Place, folder: Path) -> None:
             assert (np.asarray(shard.data) == np.asarray(y)[shard.index]).mean() > 0.9
 
 
-def multi_steps() -> Any:
-    return tko.MultiSteps(tko.chain(tko.clip_by_global_norm(1.0), tko.adamw(0.1)), 2).gradient_transformation()
-
-
 CHECKS: dict[str, Callable[[Place, Path], object]] = {
-    "init": init,
-    "MultiSteps": functools.partial(trained, multi_steps),
-    "apply_if_finite": functools.partial(trained, lambda: tko.apply_if_finite(tko.adam(0.1), 2)),
     "eager": eager,
     "params_ema": ema,
     "summary": summary,
-    "graft": graft,
     "graft of states": graft_states,
     "graft that stacks": stack_rows,
     "Orbax": orbax,

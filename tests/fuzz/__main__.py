@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.trees import untyped
 
 from .cases import case_of
-from .laws import failures, program
+from .laws import described, failures
 from .rules import reason
 
 PROGRAMS = 100  # after which what JAX has compiled is forgotten; it is kept on disk
@@ -55,7 +55,7 @@ def programs(counts: collections.Counter[str]) -> Any:
         for failure in found:
             why = reason(case, failure)
             counts.update([why or failure.law])
-            assert why is not None, program(case, failure)
+            assert why is not None, described(case, failure)
 
     return test
 

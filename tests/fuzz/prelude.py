@@ -90,23 +90,6 @@ def gradients(params: Any, step: int, dtype: Any = None, missing: str = "None", 
     return jax.tree.map(gradient, params)
 
 
-def applied(library: Any, params: Any, updates: Any) -> Any:
-    """The params of the next step, where they are not mutable: nothing can be added to such."""
-    return params if has_refs(params) else library.apply_updates(params, updates)
-
-
-def traced_update(tx: Any, grads: Any, state: Any, params: Any) -> Any:
-    """Shapes and dtypes of the updates and the state that come of a jitted update."""
-    arrays, rest = eqx.partition((grads, state, params), eqx.is_array)
-
-    def update(arrays: Any) -> Any:
-        grads, state, params = eqx.combine(arrays, rest)
-        return tx.update(grads, state, params, value=jnp.float32(1), grad=grads, value_fn=loss)
-
-    with jax.disable_jit(False):
-        return eqx.filter_eval_shape(update, arrays)
-
-
 def mask(seed: int, depth: int | None = None) -> Callable[[Any], Any]:
     """A function from params to bools by key path; with `depth` 1, to one bool for each child of the root."""
 

@@ -7,7 +7,7 @@ import pytest
 from tests.trees import untyped
 
 from .cases import PLAIN, STATE, case_of
-from .laws import failures, program
+from .laws import described, failures
 from .rules import reason
 
 BLOCK = 15
@@ -22,6 +22,6 @@ def test_random_programs_obey_the_laws(block: int) -> None:
         found, laws = failures(case)
         asked |= laws
         unexplained = [failure for failure in found if reason(case, failure) is None]
-        assert not unexplained, f"seed {seed}\n" + "\n".join(program(case, failure) for failure in unexplained)
+        assert not unexplained, f"seed {seed}\n" + "\n".join(described(case, failure) for failure in unexplained)
     untyped.clear_caches()
     assert {PLAIN, STATE} <= asked

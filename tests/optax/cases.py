@@ -194,7 +194,6 @@ def schedule(count: Any) -> Any:
 # `grad` and `value_fn`; all are given these.
 OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
     "sgd": lambda o: o.sgd(0.1, momentum=0.9),
-    "sgd_bf16": lambda o: o.sgd(0.1, momentum=0.9, accumulator_dtype=jnp.bfloat16),
     "sgd_scheduled": lambda o: o.sgd(schedule),
     "adam": lambda o: o.adam(0.01),
     "adam_mu_bf16": lambda o: o.adam(0.01, mu_dtype=jnp.bfloat16),
@@ -212,7 +211,6 @@ OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
     "sm3": lambda o: o.sm3(0.01),
     "yogi": lambda o: o.yogi(0.01),
     "clipped": lambda o: o.chain(o.zero_nans(), o.clip_by_global_norm(1.0), o.adam(0.01)),
-    "adaptive_clip": lambda o: o.chain(o.adaptive_grad_clip(0.1), o.centralize(), o.sgd(0.1)),
     "noise": lambda o: o.chain(o.add_noise(0.1, 0.5, 0), o.ema(0.9), o.sgd(0.1)),
     "apply_every": lambda o: o.chain(o.adam(0.01), o.apply_every(2)),
     "flatten": lambda o: o.flatten(o.adam(0.01)),

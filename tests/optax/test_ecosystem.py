@@ -1,4 +1,4 @@
-"""treekit.optax where it is used: with Equinox, Flax, Diffrax and Optimistix, and in every floating dtype."""
+"""treekit.optax where it is used: with Equinox, Flax, Diffrax and Optimistix."""
 
 import itertools
 import subprocess
@@ -11,7 +11,6 @@ import equinox as eqx
 import flax.linen
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import optimistix
 import pytest
@@ -46,7 +45,6 @@ def check_falls(update: Callable[..., Any], *carry: Any, steps: int = 80, below:
 
 # Of plain Optax's transformations where the wrapper is ours, so that the wrapper alone has to do it.
 OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
-    "mask_function": lambda: tko.adamw(0.05, mask=matrices),
     "nested": lambda: tko.MultiSteps(
         tko.inject_hyperparams(optax.adamw)(optax.cosine_decay_schedule(0.1, 40), mask=matrices), 2
     ).gradient_transformation(),
@@ -187,7 +185,6 @@ def only_w(params: Any) -> Any:
 # Optimistix takes functions apart, to make trees of what they close over.
 MINIMISED: dict[str, Callable[[Any], optax.GradientTransformation]] = {
     "adam": lambda o: o.adam(0.1),
-    "scheduled": lambda o: o.adam(o.cosine_decay_schedule(0.1, 300)),
     "multi_steps": lambda o: o.MultiSteps(o.adam(0.1), 1).gradient_transformation(),
     "masked": lambda o: o.chain(o.adam(0.1), o.masked(o.scale(0.5), {"w": True, "b": False})),
     "partition": lambda o: o.partition({True: o.adam(0.1), False: o.sgd(0.1)}, only_w),
@@ -199,9 +196,9 @@ def bowl(y: Any, _: Any) -> jax.Array:
     return jnp.sum(jnp.array([1.0, 5.0]) * (y["w"] - 1) ** 2) + jnp.sum((y["b"] - 2) ** 2)
 
 
-def minimise(fn: Any, tx: optax.GradientTransformation, y: Any, args: Any = None) -> Any:
+def minimise(fn: Any, tx: optax.GradientTransformation, y: Any) -> Any:
     solver: Any = optimistix.OptaxMinimiser(tx, rtol=1e-4, atol=1e-4)
-    return optimistix.minimise(fn, solver, y, args, max_steps=300, throw=False)
+    return optimistix.minimise(fn, solver, y, max_steps=300, throw=False)
 
 
 @pytest.mark.parametrize("name", MINIMISED)
@@ -213,10 +210,9 @@ def test_optimistix_goes_the_same_way_as_with_optax(name: str) -> None:
     assert float(bowl(ours.value, None)) < 1e-2
 
 
-@pytest.mark.parametrize("tx", [tko.adamw(0.1, mask=only_w), tko.masked(optax.adam(0.1), lambda _: True)])
-def test_optimistix_with_a_mask_function_which_optax_takes_for_a_tree_there(tx: Any) -> None:
+def test_optimistix_with_a_mask_function_which_optax_takes_for_a_tree_there() -> None:
     start = {"w": jnp.zeros(2), "b": jnp.zeros(())}
-    assert float(bowl(minimise(bowl, tx, start).value, None)) < 1e-2
+    assert float(bowl(minimise(bowl, tko.adamw(0.1, mask=only_w), start).value, None)) < 1e-2
     with pytest.raises(ValueError, match="_Closure"):
         minimise(bowl, optax.adamw(0.1, mask=only_w), start)
 
@@ -229,8 +225,6 @@ from treekit import optax as o
 
 only_w = {"w": True, "b": False}
 for wrap in (
-    lambda tx: o.chain(tx),
-    lambda tx: o.masked(tx, only_w),
     lambda tx: o.masked(o.chain(tx, o.scale(1.0)), only_w),
     lambda tx: o.partition({True: tx, False: o.set_to_zero()}, lambda params: only_w),
     lambda tx: o.selective_transform(tx, freeze_mask=only_w),
@@ -254,67 +248,7 @@ def test_optimistix_sees_at_most_twice_as_many_functions_for_each_wrapper() -> N
     # In a process of its own, since here the import hook wraps each function in several.
     printed = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True).stdout
     counts = [list(map(int, line.split())) for line in printed.splitlines()]
-    assert len(counts) == 9
+    assert len(counts) == 7
     for each in counts:
         assert each[0] > 5
         assert all(after <= 2 * before + 15 for before, after in itertools.pairwise(each)), counts
-
-
-# ---------------------------------------------------------------------------------------------------------- dtypes
-
-# Their numbers are exact in every dtype, since Optax rounds some of them to that of the params. No smaller eps in f16.
-ROUND: list[Callable[[Any], Any]] = [
-    lambda o: o.sgd(2**-4, momentum=0.875),
-    lambda o: o.adam(2**-4, b1=0.875, b2=0.875, eps=2**-10),
-]
-# From a module that has Optax's names; without those of ours that Optax has not.
-WRAPPERS: dict[str, Callable[[Any, Any], Any]] = {
-    "bare": lambda o, tx: tx,
-    "filtered": lambda o, tx: tx if o is optax else tko.filtered(tx),
-    "dtype_preserving": lambda o, tx: tx if o is optax else tko.dtype_preserving(tx),
-    "masked": lambda o, tx: o.chain(o.masked(tx, matrices), o.masked(o.sgd(2**-4), {"w": False, "b": True})),
-    "partition": lambda o, tx: o.partition({True: tx, False: o.sgd(2**-4)}, matrices),
-    "inject": lambda o, tx: o.inject_hyperparams(lambda scale: o.chain(tx, o.scale(scale)))(0.5),
-    "multi_steps": lambda o, tx: o.MultiSteps(tx, 2).gradient_transformation(),
-    "apply_if_finite": lambda o, tx: o.apply_if_finite(tx, 2),
-    "injected_partition": lambda o, tx: o.inject_hyperparams(
-        lambda scale: o.chain(o.partition({"a": tx}, "a"), o.scale(scale))
-    )(0.5),
-}
-DTYPES = ["float32", "bfloat16", "float16"]
-
-
-def regression(params: Any) -> jax.Array:
-    """Of Y on X, linearly, with the squares of X besides; computed in the dtype of the params."""
-    x = jnp.concatenate([X, X[:, :1] * X[:, 1:]], axis=1).astype(params["w"].dtype)
-    return error(x @ params["w"].T + params["b"][None], jnp.concatenate([Y, -Y], axis=1).astype(x.dtype))
-
-
-def train(tx: Any, dtype: str, steps: int) -> tuple[Any, Any]:
-    """The params after every step, and the losses before it."""
-
-    def body(carry: Any, _: None) -> Any:
-        params, state = carry
-        value, grads = jax.value_and_grad(regression)(params)
-        updates, state = tx.update(grads, state, params)
-        params = tko.apply_updates(params, updates)
-        return (params, state), (params, value)
-
-    params = cases.arrays(dtype)
-    run: Any = jax.jit(lambda carry: jax.lax.scan(body, carry, None, steps)[1])
-    seen: tuple[Any, Any] = run((params, tx.init(params)))
-    return seen
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_it_is_optax_to_the_last_place_and_falls_within_what_the_dtype_allows(wrapper: str, dtype: str) -> None:
-    """The loss is quadratic in params that are known to some units in the last place."""
-    make = ROUND[(list(WRAPPERS).index(wrapper) + DTYPES.index(dtype)) % 2]
-    eps = float(cases.finfo(dtype).eps)
-    ours, losses = train(WRAPPERS[wrapper](tko, make(tko)), dtype, 250)
-    theirs, _ = train(WRAPPERS[wrapper](optax, make(optax)), dtype, 4)
-    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert x.dtype == y.dtype == jnp.dtype(dtype)
-        np.testing.assert_allclose(x[:4].astype(jnp.float32), y.astype(jnp.float32), max(1e-6, eps), 0)
-    assert float(losses[-1]) < max(1e-4, (8 * eps) ** 2) < 1 < float(losses[0])

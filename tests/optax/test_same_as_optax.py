@@ -146,17 +146,15 @@ def call(o: Any, name: str, leaves: str) -> Any:
 
 
 class Steps(NamedTuple):
-    """Two updates with the states before them, and the last state."""
-
     found: Any
     state: Any
 
 
 def steps(name: str, tx: Any, params: Any) -> Steps:
-    tx, found = optax.with_extra_args_support(tx), []
+    """Two updates with the states before them, and the last state."""
+    tx, found, state = optax.with_extra_args_support(tx), [], tx.init(params)
     grads = jax.tree.map(lambda x: jnp.asarray(x)[None], params) if name in BY_EXAMPLE else params
     extra = {"value": cases.loss(params), "grad": grads, "value_fn": cases.loss, "obj_fn": cases.loss}
-    state = tx.init(params)
     for _ in range(2):
         updates, new_state = tx.update(grads, state, params, **{key: extra[key] for key in EXTRA.get(name, ())})
         found.append((updates, state))
@@ -201,34 +199,23 @@ PAIR = {"w": jnp.ones(2), "b": jnp.ones(1)}
 
 
 def another_state(initial: Any, new: Any) -> Any:
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        return updates, new
-
-    return optax.GradientTransformation(lambda params: initial, update)
+    return optax.GradientTransformation(lambda params: initial, lambda updates, state, params=None: (updates, new))
 
 
 # Optax accepts these outside of scan: a transformation, its updates and params, and our error (from_optax.md).
 STRUCTURES: dict[str, tuple[Any, Any, Any, str]] = {
-    "params that the optimizer ignores": (lambda o: o.sgd(0.1), PAIR, {}, "the updates do not fit the params"),
-    "other params": (lambda o: o.clip(0.1), PAIR, {"x": jnp.ones(2)}, "the updates do not fit the params"),
+    "other params": (lambda o: o.sgd(0.1), PAIR, {}, "the updates do not fit the params"),
     "a FrozenDict": (
         lambda o: o.sgd(0.1),
         flax.core.freeze(PAIR),
         PAIR,
         "params have a dict, and the updates a FrozenDict",
     ),
-    "a list": (lambda o: o.sgd(0.1), [jnp.ones(2)], (jnp.ones(2),), "params have a tuple, and the updates a list"),
     "None to an array": (
         lambda o: o.chain(another_state({"m": None}, {"m": jnp.ones(2)})),
         PAIR,
         PAIR,
         r"(?s)state of another structure .*\n0\.m  array against None",
-    ),
-    "a key more": (
-        lambda o: o.chain(another_state({}, {"m": jnp.ones(2)})),
-        PAIR,
-        PAIR,
-        r"(?s)state of another structure .*\n0  structure  no children . 1 child: m",
     ),
     "a key less": (
         lambda o: o.chain(optax.stateless(lambda updates, _: {"w": updates["w"]})),
@@ -239,11 +226,11 @@ STRUCTURES: dict[str, tuple[Any, Any, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_what_changes_the_structure_is_an_error_that_says_where(name: str) -> None:
-    make, updates, params, message = STRUCTURES[name]
-    plain = make(optax)
+@pytest.mark.parametrize("make, updates, params, message", STRUCTURES.values(), ids=STRUCTURES)
+def test_what_changes_the_structure_is_an_error_that_says_where(
+    make: Any, updates: Any, params: Any, message: str
+) -> None:
+    plain, tx = make(optax), make(tko)
     plain.update(updates, plain.init(updates), params)
-    tx = make(tko)
     with pytest.raises((TypeError, ValueError), match=message):
         tx.update(updates, tx.init(updates), params)

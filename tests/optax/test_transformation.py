@@ -30,17 +30,14 @@ def test_repr_is_the_call_that_made_it() -> None:
     assert repr(named) == "named_chain(('clip', clip(max_delta=1.0)), ('step', GradientTransformation(init, update)))"
     assert repr(tko.masked(tko.sgd(0.1), (True,))) == "masked(inner=sgd(learning_rate=0.1), mask=(True,))"
 
+    assert repr(tko.chain(tko.MultiSteps(tko.sgd(0.1), 2))) == "chain(MultiSteps(sgd(learning_rate=0.1), 2))"
+
     def adam(rate: float, **others: Any) -> Any:
         return tko.adam(rate, **others)
 
     assert repr(tko.inject_hyperparams(adam)(0.1, b1=0.5)) == "inject_hyperparams(adam)(rate=0.1, b1=0.5)"
     init: Any = tko.adam(1e-3).init
     assert init.__name__ == "init"
-
-
-def test_multi_steps_in_a_chain_has_a_repr() -> None:
-    chain = tko.chain(tko.clip(1.0), tko.MultiSteps(tko.sgd(0.1), 2))
-    assert repr(chain) == "chain(clip(max_delta=1.0), MultiSteps(sgd(learning_rate=0.1), 2))"
 
 
 @pytest.mark.parametrize("field", ["init", "update"])
@@ -56,9 +53,7 @@ def test_replace_drops_the_core(field: str) -> None:
     assert jnp.allclose(updates["w"], (7 if field == "update" else -0.1) * params["w"])
 
 
-@pytest.mark.parametrize(
-    "name", ["adam", "nadamw", "masked", "chain", "lbfgs", "contrib.muon", "tree.norm", "losses.l2_loss"]
-)
+@pytest.mark.parametrize("name", ["adam", "masked", "chain", "lbfgs", "contrib.muon", "tree.norm"])
 def test_what_makes_transformations_can_be_pickled(name: str) -> None:
     factory: Any = functools.reduce(getattr, name.split("."), tko)
     assert pickle.loads(pickle.dumps(factory)) is factory
@@ -72,9 +67,8 @@ def test_a_chain_of_something_else_names_the_argument() -> None:
         tko.chain(wrong, tko.adam(0.1))
 
 
-@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2])
-def test_float8_params(dtype: Any) -> None:
-    params, wide = {"w": jnp.ones(2, dtype)}, {"w": jnp.ones(2)}
+def test_float8_params() -> None:
+    params, wide = {"w": jnp.ones(2, jnp.float8_e4m3fn)}, {"w": jnp.ones(2)}
     optimizers: list[tuple[Any, Any]] = [
         (tko.inject_hyperparams(tko.sgd)(0.5), params),
         (tko.sgd(0.5), wide),
@@ -112,8 +106,6 @@ REBUILT: dict[str, Callable[[Any], Any]] = {
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adam": lambda: tko.adam(1e-3),
     "MultiSteps": lambda: tko.MultiSteps(tko.sgd(1.0), 2).gradient_transformation(),
-    "chain": lambda: tko.chain(tko.clip(1.0), tko.MultiSteps(tko.sgd(1.0), 2)),
-    "masked": lambda: tko.masked(tko.MultiSteps(tko.sgd(1.0), 2), True),
     "ema": lambda: tko.params_ema(0.9),
 }
 
