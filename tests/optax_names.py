@@ -20,14 +20,8 @@ from treekit.optax._lookup import NOT_WRAPPED, REPLACEMENTS
 FOLDER = Path(treekit.optax.__file__).parent
 
 
-def is_submodule(name: str) -> bool:
-    """Whether this is the name of one of Optax's public submodules."""
-    value = getattr(optax, name)
-    return isinstance(value, types.ModuleType) and value.__name__ == f"optax.{name}"
-
-
-SUBMODULES = tuple(name for name in dir(optax) if not name.startswith("_") and is_submodule(name))
-MODULES = ("", *SUBMODULES)
+SUBMODULES = (x.__name__.removeprefix("optax.") for _, x in inspect.getmembers(optax, inspect.ismodule))
+MODULES = ("", *(name for name in SUBMODULES if hasattr(optax, name) and not name.startswith("_")))
 # Optax's types have no room for a model of any class, so in annotations these names mean ours.
 TYPES = {
     "GradientTransformation": "treekit.optax._transformation",

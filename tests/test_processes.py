@@ -14,16 +14,15 @@ from tests import processes
 
 SECONDS = 300  # what hangs is killed
 FLAGS = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=2"
-DUMP = "--xla_dump_hlo_as_text --xla_dump_to={}"  # takes as long as several checks
 
 
-def run_checks(count: int, dump: str) -> list[dict[str, tuple[str, Any]]]:
+def run_checks(count: int) -> list[dict[str, tuple[str, Any]]]:
     """Start so many processes; for each of them, return what went wrong with each check, and its answer."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with tempfile.TemporaryDirectory() as folder:
-        started = [start([address, str(count), str(i), folder], dump.format(f"{folder}/{i}")) for i in range(count)]
+        started = [start(address, str(count), str(i), folder) for i in range(count)]
         printed = []
         for process in started:
             try:
@@ -35,8 +34,8 @@ def run_checks(count: int, dump: str) -> list[dict[str, tuple[str, Any]]]:
     return [read(output, errors) for output, errors in printed]
 
 
-def start(arguments: list[str], flags: str) -> subprocess.Popen[str]:
-    flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS} {flags}"
+def start(*arguments: str) -> subprocess.Popen[str]:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PJRT_NPROC": processes.THREADS}
     command = [sys.executable, "-W", "error", "-m", processes.__name__, *arguments]
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -49,9 +48,9 @@ def read(output: str, errors: str) -> dict[str, tuple[str, Any]]:
     return {name: found.get(name, (f"no result\n{errors}", None)) for name in processes.CHECKS}
 
 
-@pytest.mark.parametrize(("count", "dump"), [(2, ""), pytest.param(4, DUMP, marks=pytest.mark.slow)])
-def test_several_processes(count: int, dump: str) -> None:
-    done = run_checks(count, dump)
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_several_processes(count: int) -> None:
+    done = run_checks(count)
     failures = {f"{name}, process {i}": each[name][0] for i, each in enumerate(done) for name in each if each[name][0]}
     assert not failures, "\n".join(f"{name}\n{error}" for name, error in failures.items())
     for name in processes.CHECKS:

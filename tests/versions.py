@@ -35,7 +35,7 @@ def output(*command: str | Path, cwd: Path = ROOT) -> str:
 
 
 def interpreters() -> Iterator[str]:
-    """Of each minor version one that runs: by its name, or pyenv's, whose names may run nothing."""
+    """Of each minor version one that runs: pyenv's names may run nothing."""
     installed = Path(output("pyenv", "root").strip() or "nowhere", "versions")
     for minor in range(11, 15):
         candidates = [f"python3.{minor}", *(str(path / "bin" / "python") for path in installed.glob(f"3.{minor}.*"))]
@@ -65,11 +65,6 @@ def run_tests(python: str, resolution: str, dist: Path, arguments: Sequence[str]
         return [*output(env, "-c", code).split(), summary]
 
 
-def table(rows: list[list[str]]) -> str:
-    header = ["Python", *SHOWN, "tests"]
-    return "".join(f"| {' | '.join(row)} |\n" for row in [header, ["---"] * len(header), *rows])
-
-
 def pairs(which: str) -> list[tuple[str, str]]:
     """The Pythons and resolutions to run; none where the newest JAX has no Python."""
     pythons = list(interpreters())
@@ -88,11 +83,13 @@ def main(which: str = "", *arguments: str) -> None:
             return
         subprocess.run([sys.executable, "-m", "build", "--outdir", dist, ROOT], check=True)
         rows = [run_tests(*pair, Path(dist), arguments) for pair in found]
-    print(table(rows))
+    header = ["Python", *SHOWN, "tests"]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in [header, ["---"] * len(header), *rows])
+    print(table)
     if not which:
         before, after = "<!-- make versions -->\n", "<!-- end -->\n"
         text = PAGE.read_text()
-        PAGE.write_text(text[: text.index(before)] + before + table(rows) + text[text.index(after) :])
+        PAGE.write_text(text[: text.index(before)] + before + table + text[text.index(after) :])
     if any(" passed" not in row[-1] or " failed" in row[-1] or " error" in row[-1] for row in rows):
         sys.exit("tests failed")
 

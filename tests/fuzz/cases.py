@@ -14,27 +14,16 @@ KINDS = ("{%s}", "{%s}", "OrderedDict({%s})", "[%s]", "(%s,)", "Model(%s)", "Poi
 
 
 class Case(NamedTuple):
-    """A program.
+    """A program."""
 
-    Attributes:
-        tx: the text of a transformation.
-        params: the text of the params.
-        gradients: the further arguments of `prelude.gradients`.
-        wrapper: a wrapper that must change nothing.
-        wrapped: `tx` with this wrapper around it, or around something in it.
-        updated_with: the params that update is given: `params` or `None`.
-        disable_jit: whether it runs under `jax.disable_jit`, where nothing is compiled as a whole.
-        law: which law to ask about besides those of plain Optax and of the state.
-    """
-
-    tx: str
+    tx: str  # the text of a transformation
     params: str
-    gradients: str
-    wrapper: str
-    wrapped: str
-    updated_with: str
-    disable_jit: bool
-    law: str
+    gradients: str  # the further arguments of `prelude.gradients`
+    wrapper: str  # one that must change nothing
+    wrapped: str  # `tx` with this wrapper around it, or around something in it
+    updated_with: str  # the params that update is given: `params` or `None`
+    disable_jit: bool  # whether nothing is compiled as a whole
+    law: str  # which law to ask about besides those of plain Optax and of the state
 
 
 def case_of(rng: random.Random) -> Case:
@@ -84,8 +73,9 @@ def params(rng: random.Random) -> str:
 
 def transformation(rng: random.Random, depth: int, *, mark: bool = False) -> str:
     """A transformation that is nested so deeply; `o` in it is Optax or treekit.optax. One part of it can be marked."""
-    text = rng.choice(WRAPPERS if depth else ATOMS).replace("$M", rng.choice(MASKS)).replace("$L", rng.choice(LABELS))
-    text, inside = text.replace("$S", str(rng.randint(0, 9))), False
+    text = rng.choice(WRAPPERS) if depth else f"o.{rng.choice(ATOMS)}"
+    text = text.replace("$M", rng.choice(MASKS)).replace("$L", rng.choice(LABELS)).replace("$S", str(rng.randint(0, 9)))
+    inside = False
     if depth:
         head, tail = text.split("...")
         count = 2 if head.startswith("o.partition") else rng.randint(1, 3) if head.startswith(SEVERAL) else 1

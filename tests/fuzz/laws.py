@@ -25,18 +25,14 @@ Compare = Callable[[Any, Any], str]  # says how two trees differ, or nothing
 
 
 class Run(NamedTuple):
-    """What came of a program: the states, the first being that of init; the updates; and the params of each step."""
-
-    states: list[Any]
+    states: list[Any]  # the first is that of init
     updates: list[Any]
     params: list[Any]
 
 
 class Failure(NamedTuple):
-    """A law that does not hold, and what was seen."""
-
     law: str
-    message: str
+    message: str  # what was seen
 
 
 def evaluate(text: str, library: Any, tree: Any) -> Any:

@@ -9,16 +9,11 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from tests.optax.cases import HasArray as Box
-from tests.optax.cases import Partial as Partial
-from tests.optax.cases import loss as loss
-from tests.optax.cases import of_numbers as of_numbers
-from tests.optax.cases import schedule as schedule
-from tests.trees import Box as EquinoxBox
-from tests.trees import Point as Point
-from tests.trees import Twig as Twig
+from tests import trees
+from tests.optax import cases
 
-Model = EquinoxBox
+Model, Point, Twig, Box = trees.Box, trees.Point, trees.Twig, cases.HasArray
+loss, of_numbers, schedule, Partial = cases.loss, cases.of_numbers, cases.schedule, cases.Partial
 jnp: Any = jax.numpy
 new_ref: Any = jax.new_ref
 key: Any = jax.random.key
@@ -63,15 +58,11 @@ def parameters_of(tree: Any) -> Any:
 
 
 def gradients(params: Any, step: int, dtype: Any = None, missing: str = "None", special: float = 0.0) -> Any:
-    """A gradient for every leaf that has one, others in each step.
+    """A gradient for every leaf that has one, others in each step; `dtype` is that of the real ones.
 
-    Args:
-        params: any tree.
-        step: the number of the step.
-        dtype: the dtype of the real ones; by default that of their params.
-        missing: what stands for a leaf without a gradient. "None": as Equinox has it, so for Python numbers too.
-            "float0": as JAX has it, for integers. "zeros": a zero for every number, but None for an array of integers.
-        special: replaces the first element of each gradient in the second step, where it is not 0.
+    For a leaf without a gradient there is None, as Equinox has it, also for Python numbers; with "float0" as JAX has it
+    for integers; with "zeros" a zero for every number, but None for an array of integers. If `special` is not 0, it
+    replaces the first element of each gradient in the second step.
     """
 
     def gradient(leaf: Any) -> Any:

@@ -1,15 +1,21 @@
-"""Differences that are documented: why a law need not hold, and for which programs."""
+"""Differences that are documented: why a law need not hold, and for which programs; and programs held to the rest."""
 
+import collections
+import random
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import hypothesis
 import jax
 import numpy as np
+from hypothesis import strategies as st
 
-from .cases import FILTERED, PARAMETERS, PLAIN, STATE, WRAPPER, Case
-from .laws import Failure, evaluate
+from tests.trees import untyped
+
+from .cases import FILTERED, PARAMETERS, PLAIN, STATE, WRAPPER, Case, case_of
+from .laws import Failure, described, evaluate, failures
 from .prelude import is_inexact, value_of
 
 jnp: Any = jax.numpy
@@ -147,3 +153,22 @@ RULES = {
         Rule((FILTERED, PARAMETERS), "", r"which has no parameters\. Pass a pytree")
     ),
 }
+
+
+def check_programs(seed: int, count: int, seen: collections.Counter[str]) -> None:
+    """Check random programs, which Hypothesis draws and, if one fails, makes smaller; count laws, and reasons."""
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(max_examples=count, database=None, deadline=None)
+    @hypothesis.given(st.randoms(use_true_random=False))
+    def check(rng: random.Random) -> None:
+        case = case_of(rng)
+        found, laws = failures(case)
+        seen.update(["programs", *laws])
+        for failure in found:
+            why = reason(case, failure)
+            seen.update([why or failure.law])
+            assert why is not None, f"seed {seed}: {described(case, failure)}"
+
+    check()
+    untyped.clear_caches()

@@ -24,9 +24,7 @@ NOTHING = ("None", "{}", "()", "[]")
 # $M is a mask, $L are labels, $S is a seed.
 MASKS = ("mask($S)", "mask($S)(params)", "mask($S)(arrays_of(params))", "mask($S, 1)(params)", "True", "False")
 LABELS = ("labels($S)", "labels($S)(params)", "labels($S)(arrays_of(params))", "labels($S, 1)(params)", "'a'")
-ATOMS = tuple(
-    f"o.{atom}"
-    for atom in words("""
+ATOMS = words("""
 sgd(0.1) | sgd(0.1, momentum=0.9) | sgd(schedule, momentum=0.9, nesterov=True) | adam(0.1) | adam(schedule) |
 adamw(0.1) | adam(0.1, mu_dtype='bfloat16') | adamw(0.1, mask=$M) | lamb(0.1) | lars(0.1) |
 lars(0.1, weight_decay_mask=$M) | lion(0.1) | adabelief(0.1) | adagrad(0.1) | rmsprop(0.1) |
@@ -47,8 +45,7 @@ contrib.ademamix(0.1) | contrib.adopt(0.1) | contrib.madgrad(0.1) | contrib.muon
 contrib.schedule_free_sgd(0.1) | contrib.schedule_free_adamw(0.1) | contrib.normalize() |
 contrib.reduce_on_plateau(patience=1) | contrib.simplified_ademamix(0.1) | contrib.galore(0.1) |
 chain(of_numbers()) | scale_by_backtracking_linesearch(3)
-""")
-)
+""")  # without "o."
 # A wrapper whose parts, one or several, stand where the dots are.
 WRAPPERS = words("""
 o.chain(...) | o.named_chain(...) | o.masked(..., $M) | o.masked(..., $M) | o.partition({...}, $L) |

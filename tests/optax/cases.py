@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 import treekit as tk
+from tests.trees import Halved, Point
 from treekit import optax as tko
 
 # What JAX has no types for.
@@ -24,14 +25,9 @@ Partial: Any = jax.tree_util.Partial
 # ---------------------------------------------------------------------------------------------------------- params
 
 
-class Pair(NamedTuple):
-    w: jax.Array
-    b: jax.Array
-
-
 @tk.node
 class Dense:
-    """A node of ours, that can be called as a model can."""
+    """A node that can be called as a model can."""
 
     w: jax.Array
     b: jax.Array
@@ -40,20 +36,6 @@ class Dense:
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.activation(x @ self.w.T + self.b)
-
-
-class Legacy:
-    """A class of the old sort: `__init__` validates what it is given and prepares what it keeps."""
-
-    def __init__(self, w: Any, names: list[str]) -> None:
-        if np.ndim(w) != 2:
-            raise ValueError("w must be a matrix")
-        self.w = jnp.asarray(w) / 2
-        self.scale = jnp.ones(2)
-        self.names = tuple(name.upper() for name in names)
-
-
-tk.register_node(Legacy, ["w", "scale"], ["names"])
 
 
 class HasArray:
@@ -95,14 +77,6 @@ def cast(tree: Any, dtype: Any) -> Any:
     return jax.tree.map(lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x, tree)
 
 
-def linen() -> Any:
-    return flax.linen.Dense(2).init(jax.random.key(0), jnp.ones(3))
-
-
-def nnx_state() -> Any:
-    return nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))[1]
-
-
 PARAMS: dict[str, Callable[[], Any]] = {
     "f32": arrays,
     "bf16": lambda: arrays(jnp.bfloat16),
@@ -113,14 +87,14 @@ PARAMS: dict[str, Callable[[], Any]] = {
     "none": lambda: {**arrays(), "n": None},
     "empty": lambda: {**arrays(), "d": {}, "t": ()},
     "bare": matrix,
-    "namedtuple": lambda: Pair(matrix(), jnp.ones(2)),
+    "namedtuple": lambda: Point(matrix(), jnp.ones(2)),
     "eqx_raw": model,
     "eqx_filtered": lambda: eqx.filter(model(), eqx.is_inexact_array),
     "eqx_bf16": lambda: cast(model(), jnp.bfloat16),
-    "nnx": nnx_state,
-    "linen": linen,
+    "nnx": lambda: nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))[1],
+    "linen": lambda: flax.linen.Dense(2).init(jax.random.key(0), jnp.ones(3)),
     "node": lambda: Dense(matrix(), jnp.ones(2), jnp.tanh),
-    "legacy": lambda: Legacy([[1.0, 2.0], [3.0, 4.0]], ["x"]),
+    "legacy": lambda: Halved(matrix()),
     "int_key": lambda: {**arrays(), "n": jnp.array([3, 4]), "key": jax.random.key(0), "f": jnp.tanh, "s": "name"},
 }
 
@@ -294,11 +268,6 @@ def run(tx: Any, params: Any, grads: Any, steps: int, state: Any = None) -> tupl
     return end
 
 
-def wider(g: Any, p: Any) -> Any:
-    with jax.numpy_dtype_promotion("standard"):
-        return jnp.promote_types(g.dtype, p.dtype)
-
-
 def extra_for(params: Any, grads: Any) -> dict[str, Any]:
     return {"value": loss(params), "grad": grads, "value_fn": loss}
 
@@ -340,7 +309,8 @@ def check_updates(updates: Any, grads: Any, params: Any) -> None:
             # masked passes on what it leaves out, be it a float0.
             assert update is None or update is grad or update.dtype == jax.dtypes.float0
         else:
-            assert (update.dtype, update.shape) == (wider(grad, param), param.shape)
+            with jax.numpy_dtype_promotion("standard"):
+                assert (update.dtype, update.shape) == (jnp.promote_types(grad.dtype, param.dtype), param.shape)
 
     jax.tree.map(check, params, grads, updates, is_leaf=lambda x: x is None)
 

@@ -7,46 +7,16 @@ with the names of `treekit.optax`. Only the imports of the test files change: Op
 import builtins
 import functools
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-import pytest
 
 from treekit.optax._lookup import wrap_attribute
 
 _import: Any = builtins.__import__
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--in-place", action="store_true", help="treekit.optax in the place of Optax")
-    parser.addoption("--failed", help="the file that gets the ids of tests that failed")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--in-place"):
-        builtins.__import__ = _import_in_place
-    config.pluginmanager.register(_Failed(Path(str(config.getoption("--failed")))))
-
-
-class _Failed:
-    """Writes down which tests failed, in a subtest or anywhere else."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        file.touch()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self._write(report.nodeid)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self._write(report.nodeid)
-
-    def _write(self, nodeid: str) -> None:
-        with self._file.open("a") as file:
-            file.write(f"{nodeid}\n")
+def pytest_configure() -> None:
+    builtins.__import__ = _import_in_place
 
 
 def _import_in_place(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:

@@ -8,14 +8,12 @@ from typing import Any
 
 import diffrax
 import equinox as eqx
-import flax.linen
 import jax
 import jax.numpy as jnp
 import optax
 import optimistix
 import pytest
 from flax import nnx
-from flax.training.train_state import TrainState
 
 from tests.optax import cases
 from treekit import optax as tko
@@ -56,33 +54,22 @@ OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
 # --------------------------------------------------------------------------------------------------------- Equinox
 
 
-class Network(eqx.Module):
+def network(key: jax.Array) -> eqx.nn.Sequential:
     """Leaves of every sort: arrays, an activation function, Dropout's rate, and the indices of BatchNorm's state."""
-
-    mlp: eqx.nn.MLP
-    norm: eqx.nn.BatchNorm
-    dropout: eqx.nn.Dropout
-    out: eqx.nn.Linear
-
-    def __init__(self, key: jax.Array) -> None:
-        first, last = jax.random.split(key)
-        self.mlp = eqx.nn.MLP(2, 16, 16, depth=1, activation=jax.nn.gelu, dtype=jnp.float32, key=first)
-        self.norm = eqx.nn.BatchNorm(16, axis_name="batch", mode="batch", dtype=jnp.float32)
-        self.dropout = eqx.nn.Dropout(0.02)
-        self.out = eqx.nn.Linear(16, 1, dtype=jnp.float32, key=last)
-
-    def __call__(self, x: jax.Array, state: eqx.nn.State, key: jax.Array) -> tuple[jax.Array, eqx.nn.State]:
-        hidden, state = self.norm(self.mlp(x), state)
-        return self.out(self.dropout(hidden, key=key)), state
+    first, last = jax.random.split(key)
+    mlp = eqx.nn.MLP(2, 16, 16, depth=1, activation=jax.nn.gelu, dtype=jnp.float32, key=first)
+    norm = eqx.nn.BatchNorm(16, axis_name="batch", mode="batch", dtype=jnp.float32)
+    return eqx.nn.Sequential([mlp, norm, eqx.nn.Dropout(0.02), eqx.nn.Linear(16, 1, dtype=jnp.float32, key=last)])
 
 
 def test_equinox_with_dropout_and_batch_norm() -> None:
-    model, norm = eqx.nn.make_with_state(Network)(jax.random.key(0))
+    make: Any = eqx.nn.make_with_state(network)
+    model, norm = make(jax.random.key(0))
     tx = OPTIMIZERS["nested"]()
 
     def loss(model: Any, norm: Any, key: Any) -> Any:
-        batched = jax.vmap(model, axis_name="batch", in_axes=(0, None, 0), out_axes=(0, None))
-        out, norm = batched(X, norm, jax.random.split(key, len(X)))
+        batched: Any = jax.vmap(lambda x, key: model(x, norm, key=key), axis_name="batch", out_axes=(0, None))
+        out, norm = batched(X, jax.random.split(key, len(X)))
         return error(out), norm
 
     value_and_grad: Any = eqx.filter_value_and_grad(loss, has_aux=True)
@@ -100,21 +87,11 @@ def test_equinox_with_dropout_and_batch_norm() -> None:
 # ------------------------------------------------------------------------------------------------------------ Flax
 
 
-class Net(nnx.Module):
-    def __init__(self) -> None:
-        rngs = nnx.Rngs(0)
-        self.inner = nnx.Linear(2, 16, rngs=rngs)
-        self.norm = nnx.BatchNorm(16, rngs=rngs)
-        self.dropout = nnx.Dropout(0.02, rngs=rngs)
-        self.outer = nnx.Linear(16, 1, rngs=rngs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.outer(self.dropout(nnx.gelu(self.norm(self.inner(x)))))
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_flax_nnx_optimizer(name: str) -> None:
-    net = Net()
+    rngs: Any = nnx.Rngs(0)
+    norm, dropout = nnx.BatchNorm(16, rngs=rngs), nnx.Dropout(0.02, rngs=rngs)
+    net: Any = nnx.Sequential(nnx.Linear(2, 16, rngs=rngs), norm, nnx.gelu, dropout, nnx.Linear(16, 1, rngs=rngs))
     optimizer = nnx.Optimizer(net, OPTIMIZERS[name](), wrt=nnx.Param)
 
     @nnx.jit
@@ -126,31 +103,15 @@ def test_flax_nnx_optimizer(name: str) -> None:
     check_falls(lambda: (update(net, optimizer),))
 
 
-def test_flax_linen_train_state() -> None:
-    net = flax.linen.Sequential([flax.linen.Dense(16), flax.linen.gelu, flax.linen.Dense(1)])
-    create: Any = TrainState.create
-    state = create(apply_fn=net.apply, params=net.init(jax.random.key(0), X)["params"], tx=OPTIMIZERS["partition"]())
-
-    @jax.jit
-    def update(state: Any) -> Any:
-        value, grads = jax.value_and_grad(lambda params: error(state.apply_fn({"params": params}, X)))(state.params)
-        return state.apply_gradients(grads=grads), value
-
-    check_falls(update, state)
-
-
 # --------------------------------------------------------------------------------------------------------- Diffrax
 
 
 class Flow(eqx.Module):
-    """A neural ODE."""
-
     field: eqx.nn.MLP
     solver: diffrax.AbstractSolver[Any] = diffrax.Euler()
 
     def __call__(self, start: jax.Array, times: jax.Array) -> jax.Array:
-        term = diffrax.ODETerm(lambda t, y, args: self.field(y))
-        saveat = diffrax.SaveAt(ts=times)
+        term, saveat = diffrax.ODETerm(lambda t, y, args: self.field(y)), diffrax.SaveAt(ts=times)
         states = diffrax.diffeqsolve(term, self.solver, times[0], times[-1], 0.125, start, saveat=saveat, max_steps=24)
         return jnp.asarray(states.ys)
 
@@ -201,26 +162,27 @@ def minimise(fn: Any, tx: optax.GradientTransformation, y: Any) -> Any:
     return optimistix.minimise(fn, solver, y, max_steps=300, throw=False)
 
 
+START = {"w": jnp.zeros(2), "b": jnp.zeros(())}
+
+
 @pytest.mark.parametrize("name", MINIMISED)
 def test_optimistix_goes_the_same_way_as_with_optax(name: str) -> None:
-    start = {"w": jnp.zeros(2), "b": jnp.zeros(())}
-    ours, theirs = (minimise(bowl, MINIMISED[name](o), start) for o in (tko, optax))
+    ours, theirs = (minimise(bowl, MINIMISED[name](o), START) for o in (tko, optax))
     assert int(ours.stats["num_steps"]) == int(theirs.stats["num_steps"]) > 5
     cases.assert_close(ours.value, theirs.value, rtol=1e-4)
     assert float(bowl(ours.value, None)) < 1e-2
 
 
 def test_optimistix_with_a_mask_function_which_optax_takes_for_a_tree_there() -> None:
-    start = {"w": jnp.zeros(2), "b": jnp.zeros(())}
-    assert float(bowl(minimise(bowl, tko.adamw(0.1, mask=only_w), start).value, None)) < 1e-2
+    assert float(bowl(minimise(bowl, tko.adamw(0.1, mask=only_w), START).value, None)) < 1e-2
     with pytest.raises(ValueError, match="_Closure"):
-        minimise(bowl, optax.adamw(0.1, mask=only_w), start)
+        minimise(bowl, optax.adamw(0.1, mask=only_w), START)
 
 
 # Optimistix makes a tree of all that functions close over. Prints, for each wrapper, how many functions that are in one
 # to five of them around an optimizer: Optax's number doubles each time.
 COUNT = """
-import equinox.internal, jax, jax.numpy as jnp
+import equinox.internal, jax
 from treekit import optax as o
 
 only_w = {"w": True, "b": False}
@@ -245,7 +207,7 @@ for wrap in (
 
 
 def test_optimistix_sees_at_most_twice_as_many_functions_for_each_wrapper() -> None:
-    # In a process of its own, since here the import hook wraps each function in several.
+    # Here the import hook wraps each function in several.
     printed = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True).stdout
     counts = [list(map(int, line.split())) for line in printed.splitlines()]
     assert len(counts) == 7

@@ -1,6 +1,7 @@
 """Optax's own tests, which its wheel carries, pass with treekit.optax in its place if they pass with Optax."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -13,8 +14,7 @@ from benchmarks.compile_fast import COMPILE_FAST
 
 ROOT = Path(__file__).parents[2]
 OPTAX = Path(optax.__file__).parent
-# Functions of arrays alone, which treekit.optax returns as they are, or in a wrapper that only calls them. Their tests
-# use none of its transformations, and would take a third of the time.
+# Functions of arrays alone: their tests use no transformations, and would take a third of the time.
 OF_ARRAYS = ("assignment", "losses", "microbatching", "perturbations", "projections")
 FILES = sorted(
     path.relative_to(OPTAX).as_posix() for path in OPTAX.rglob("*_test.py") if path.parent.name not in OF_ARRAYS
@@ -28,13 +28,8 @@ EXCEPTIONS = {
 }
 
 # The files that ask most of the wrappers, in half a minute.
-FAST = [
-    "_src/combine_test.py",
-    "_src/update_test.py",
-    "schedules/_inject_test.py",
-    "transforms",
-    "tree_utils/_state_utils_test.py",
-]
+FAST = ["_src/combine_test.py", "_src/update_test.py", "schedules/_inject_test.py", "transforms"]
+FAST += ["tree_utils/_state_utils_test.py"]
 # The others, in parts of some minutes at most. The largest files take longest, so each part has one of them.
 OTHERS = sorted(
     (name for name in FILES if not name.startswith(tuple(FAST))), key=lambda name: -(OPTAX / name).stat().st_size
@@ -42,30 +37,29 @@ OTHERS = sorted(
 PARTS = 6
 
 
-def failures(tests: Iterable[str], file: Path, *options: str) -> set[str]:
+def failures(tests: Iterable[str], *options: str) -> set[str]:
     """Run some of Optax's tests in a process of their own, and return the ids of those that fail."""
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-W", "ignore"]
-    command += ["-c", os.devnull, "--rootdir", str(OPTAX), "--import-mode=importlib", "-p", "no:cacheprovider"]
-    command += ["-p", "tests.optax.in_optax_tests", "--failed", str(file), *options]
-    command += [str(OPTAX / test) for test in tests]
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "--tb=short", "-rfE", "-W", "ignore", "-c", os.devnull]
+    command += ["--rootdir", ".", "--import-mode=importlib", "-p", "no:cacheprovider", *options, *tests]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": f"{COMPILE_FAST} {os.environ.get('XLA_FLAGS', '')}"}
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, cwd=OPTAX, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode in (0, 1), ran.stdout + ran.stderr  # 1 if a test failed; else pytest itself did
-    return set(file.read_text().splitlines())
+    return set(re.findall(r"^(?:FAILED|ERROR|SUB\S+) (\S+)", ran.stdout, re.MULTILINE))
 
 
-def check(tests: list[str], folder: Path) -> None:
+def check(tests: list[str]) -> None:
     """Compare the tests that fail, alone, since some of Optax's fail only after others."""
-    failed = failures(tests, folder / "all", "--in-place")
-    lost = failures(failed, folder / "ours", "--in-place") - failures(failed, folder / "plain") if failed else set()
+    in_place = ("-p", "tests.optax.in_optax_tests")
+    failed = failures(tests, *in_place)
+    lost = failures(failed, *in_place) - failures(failed) if failed else set()
     assert lost == {test for test in EXCEPTIONS if test.startswith(tuple(tests))}
 
 
-def test_those_that_ask_most(tmp_path: Path) -> None:
-    check([test for test in FAST if (OPTAX / test).exists()], tmp_path)
+def test_those_that_ask_most() -> None:
+    check([test for test in FAST if (OPTAX / test).exists()])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_the_others(part: int, tmp_path: Path) -> None:
-    check(OTHERS[part::PARTS], tmp_path)
+def test_the_others(part: int) -> None:
+    check(OTHERS[part::PARTS])

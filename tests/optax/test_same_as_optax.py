@@ -198,31 +198,27 @@ def assert_same(ours: Any, theirs: Any) -> None:
 PAIR = {"w": jnp.ones(2), "b": jnp.ones(1)}
 
 
-def another_state(initial: Any, new: Any) -> Any:
-    return optax.GradientTransformation(lambda params: initial, lambda updates, state, params=None: (updates, new))
+def sgd(o: Any) -> Any:
+    return o.sgd(0.1)
+
+
+def from_none(o: Any) -> Any:
+    new = {"m": jnp.ones(2)}
+    return o.chain(
+        optax.GradientTransformation(lambda _: {"m": None}, lambda updates, state, params=None: (updates, new))
+    )
+
+
+def without_b(o: Any) -> Any:
+    return o.chain(optax.stateless(lambda updates, _: {"w": updates["w"]}))
 
 
 # Optax accepts these outside of scan: a transformation, its updates and params, and our error (from_optax.md).
 STRUCTURES: dict[str, tuple[Any, Any, Any, str]] = {
-    "other params": (lambda o: o.sgd(0.1), PAIR, {}, "the updates do not fit the params"),
-    "a FrozenDict": (
-        lambda o: o.sgd(0.1),
-        flax.core.freeze(PAIR),
-        PAIR,
-        "params have a dict, and the updates a FrozenDict",
-    ),
-    "None to an array": (
-        lambda o: o.chain(another_state({"m": None}, {"m": jnp.ones(2)})),
-        PAIR,
-        PAIR,
-        r"(?s)state of another structure .*\n0\.m  array against None",
-    ),
-    "a key less": (
-        lambda o: o.chain(optax.stateless(lambda updates, _: {"w": updates["w"]})),
-        PAIR,
-        PAIR,
-        r"updates of another structure|the updates do not fit the params",
-    ),
+    "other params": (sgd, PAIR, {}, "the updates do not fit the params"),
+    "a FrozenDict": (sgd, flax.core.freeze(PAIR), PAIR, "params have a dict, and the updates a FrozenDict"),
+    "None to an array": (from_none, PAIR, PAIR, r"(?s)state of another structure .*\n0\.m  array against None"),
+    "a key less": (without_b, PAIR, PAIR, r"updates of another structure|the updates do not fit the params"),
 }
 
 

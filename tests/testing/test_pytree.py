@@ -114,9 +114,8 @@ def cyclic() -> Any:
 
 GOOD: dict[str, Callable[[], Any]] = {
     "containers": lambda: ({"w": ONES, "b": None, "f": jnp.sin}, [1, 2.0, True, "leaf", np.ones(2)], (), [[]]),
-    "other containers": lambda: (collections.OrderedDict(b=1, a=2), collections.defaultdict(list, a=[1])),
+    "others": lambda: [collections.OrderedDict(b=1, a=2), collections.defaultdict(list, a=[jax.random.key(0)])],
     "Partial": lambda: Partial(jnp.add, ONES, out=1),
-    "key": lambda: {"key": jax.random.key(0)},
     "node": lambda: Twig([Twig(ONES, name=1), Twig(None, name=True)], name=("a", 1)),
     "register_node": lambda: Slotted({"a": ONES}, 1.0),
     "eqx.Module": lambda: Box([Box(ONES)]),
@@ -180,6 +179,10 @@ class Held:
 jax.tree_util.register_dataclass(Held, ["value"], [])
 
 
+def shared(cls: Any, held: Any, xs: Any) -> Any:
+    return cls(*xs, held.value)
+
+
 def losing(cls: Any, _: Any, xs: Any) -> Any:
     new = object.__new__(cls)
     new.x = xs[0]
@@ -190,67 +193,31 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no node": (lambda: Plain(1), r"it is a pytree node\n.*a leaf of type Plain"),
     "counts": (lambda: RERUNS(ONES), r"does not run the code that creates it\n.*Prepares: __post_init__ ran"),
     "prepares": (lambda: with_post_init(lambda x: 2 * x)(ONES), r"rebuilt with its own leaves, and keeps them"),
-    "replaces": (
-        lambda: with_post_init(lambda _: 42)(42),
-        r"not arrays.*, and keeps them\n.*: x is int 42: not what was put there",
-    ),
+    "replaces": (lambda: with_post_init(lambda _: 42)(42), r"not arrays.*, and keeps them\n.*: x is int 42: not what"),
     "wants more": (lambda: WANTS_MORE(ONES, 1), r"rebuilt with its own leaves\n.*WantsMore: TypeError.*'more'"),
-    "inside": (
-        lambda: {"a": [Twig(ONES), Twig({"b": VALIDATES(ONES)})]},
-        r"rebuilt with objects that are not arrays(?s:.*)Prepares at a\.1\.left\.b: AttributeError",
-    ),
+    "inside": (lambda: {"a": [Twig(ONES), Twig({"b": VALIDATES(ONES)})]}, r"Prepares at a\.1\.left\.b: AttributeError"),
     "list": (lambda: AnyStatic(ONES, [1]), r"static parts are hashable.*\n.*AnyStatic: value, of type list"),
     "hidden array": (lambda: AnyStatic(ONES, Held(ONES)), "value, of type Held: it contains an array"),
     "raises": (lambda: by_hand(lambda t: t.forgotten, keys=lambda t: ((), None)), "flattened"),
     "1 for 1.0": (lambda: AnyStatic(ONES, 1), r"are distinguished.*\n.*value=1 has the structure of value=1\.0"),
     "0.0": (lambda: AnyModule(ONES, 0.0), r"are distinguished.*\n.*value=0\.0 has the structure of value="),
     "two classes": (lambda: TWINS, "TwinA and TwinB have equal structures"),
-    "computed leaves": (
-        lambda: by_hand(lambda t: ((t.x + 1, t.y), None), lambda cls, _, xs: Plain(*xs)),
-        "flattening it twice gives the same leaves\n.*: Odd: other objects the second time",
-    ),
-    "another number of leaves": (
-        lambda: by_hand(lambda t: ((t.x,) * next(COUNTER), None)),
-        r"flattening it twice gives the same leaves\n.*: Odd: \d leaves, then \d\n",
-    ),
-    "another order": (
-        lambda: by_hand(unflatten=lambda cls, _, xs: cls(*reversed(xs))),
-        r"rebuilt with its own leaves, and keeps them\n.*: Odd: the same leaves in another order\n",
-    ),
-    "a leaf too few": (
-        lambda: by_hand(unflatten=lambda cls, _, xs: cls(xs[0], None)),
-        r"rebuilt with its own leaves, and keeps them\n.*rebuilt with 2 leaves, it has 1\n",
-    ),
-    "rebuilt otherwise": (
-        lambda: by_hand(lambda t: ((t.x,), vars(t).setdefault("n", object()))),
-        "rebuilt with its own leaves, and keeps its structure",
-    ),
-    "static of no order": (
-        lambda: by_hand(lambda t: ((t.x,), float("nan"))),
-        "its static parts are equal to themselves",
-    ),
-    "static array made anew": (
-        lambda: by_hand(lambda t: ((t.x,), np.zeros(2))),
-        "its static parts are equal to themselves",
-    ),
-    "keys in another order": (
-        lambda: by_hand(keys=keyed("y", "x")),
-        r"key paths gives the same leaves in the same order\n.*leaves are .*y.*x",
-    ),
-    "one key for two": (lambda: by_hand(lambda t: ((t.x, t.x), None), keys=keyed("x", "x")), "a key path of its own"),
-    "shared": (
-        lambda: by_hand(lambda t: ((t.x,), Held(t.y)), lambda cls, held, xs: cls(*xs, held.value)),
+    "computed": (lambda: by_hand(lambda t: ((t.x + 1, t.y), None)), r"twice gives .*\n.*other objects the second time"),
+    "grows": (lambda: by_hand(lambda t: ((t.x,) * next(COUNTER), None)), r"twice gives .*\n.*: \d leaves, then \d\n"),
+    "reverses": (lambda: by_hand(unflatten=lambda cls, _, xs: cls(*reversed(xs))), "the same leaves in another order"),
+    "forgets": (lambda: by_hand(unflatten=lambda cls, _, xs: cls(xs[0], None)), "rebuilt with 2 leaves, it has 1"),
+    "changes": (lambda: by_hand(lambda t: ((t.x,), vars(t).setdefault("n", object()))), "and keeps its structure"),
+    "nan": (lambda: by_hand(lambda t: ((t.x,), float("nan"))), "its static parts are equal to themselves"),
+    "static array": (lambda: by_hand(lambda t: ((t.x,), np.zeros(2))), "its static parts are equal to themselves"),
+    "keys": (lambda: by_hand(keys=keyed("y", "x")), r"the same leaves in the same order\n.*leaves are .*y.*x"),
+    "one key": (lambda: by_hand(lambda t: ((t.x, t.x), None), keys=keyed("x", "x")), "a key path of its own"),
+    "shares": (
+        lambda: by_hand(lambda t: ((t.x,), Held(t.y)), shared),
         r"shares no container.*\n.*y is the same in both",
     ),
-    "lost": (lambda: by_hand(lambda t: ((t.x,), None), losing), r"keeps its attributes\n.*act, rate, y are lost"),
-    "act is None again": (
-        lambda: by_hand(unflatten=lambda cls, _, xs: cls(*xs, act=None)),
-        r"keeps the values of its attributes\n.*act was relu and became None\n",
-    ),
-    "another number": (
-        lambda: by_hand(unflatten=lambda cls, _, xs: cls(*xs, rate=0)),
-        r"keeps the values of its attributes\n.*rate was 0\.5 and became 0\n",
-    ),
+    "loses": (lambda: by_hand(lambda t: ((t.x,), None), losing), r"keeps its attributes\n.*act, rate, y are lost"),
+    "resets": (lambda: by_hand(unflatten=lambda cls, _, xs: cls(*xs, act=None)), "act was relu and became None\n"),
+    "resets a number": (lambda: by_hand(unflatten=lambda cls, _, xs: cls(*xs, rate=0)), "was 0.5 and became 0\n"),
     "itself inside": (cyclic, r"it can be flattened\n.*list: more than \d+ levels; does it contain itself\?"),
     "unset": (lambda: object.__new__(Twig), r"it can be flattened\n.*Twig\.left is not set"),
 }
