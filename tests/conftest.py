@@ -40,7 +40,6 @@ hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if "CI" in os.environ else "local")
 
-
 # Tables of wrappers by optimizers by kinds of params, whose cells rarely fail alone: a third of them is not slow.
 TABLES = set(
     """
@@ -51,7 +50,7 @@ TABLES = set(
     test_it_is_update_then_apply_updates test_k_of_one_is_the_bare_transformation test_law test_laws test_laws_in_x64
     test_multi_steps_counts_a_missing_gradient_as_zero test_multi_steps_needs_no_more_memory_than_optax
     test_no_array_is_written_as_text test_on_params_that_optax_takes_it_is_optax test_on_plain_params_it_is_optax
-    test_optimistix_goes_the_same_way_as_with_optax test_seeded_faults_are_found test_sound_ones_pass
+    test_seeded_faults_are_found test_sound_ones_pass
     test_specs_params_and_states_of_raw_and_filtered_models_go_together test_strict_promotion
     test_the_exceptions_are_those_of_optax test_the_loss_of_a_raw_model_falls_through_every_wrapper
     test_training_is_that_of_f32 test_training_is_that_of_f32_anywhere
@@ -101,14 +100,12 @@ def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-clear_caches: Any = jax.clear_caches  # has no types
-
-
 @pytest.fixture(autouse=True, scope="module")
 def free_programs() -> Iterator[None]:
     """Forget the compiled programs of a module when it is done: hundreds of modest ones are gigabytes."""
     yield
-    clear_caches()
+    clear: Any = jax.clear_caches  # has no types
+    clear()
     gc.collect()
 
 

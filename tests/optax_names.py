@@ -33,7 +33,7 @@ KNOWN = {name: f"{name}_like" for name in ("adam", "adamw", "chain", "named_chai
 
 
 def file(module: str) -> Path:
-    """The stub of a module. Each has a folder, as in Optax: pyright would miss the source of a file `losses.pyi`."""
+    """Each has a folder, as in Optax: pyright would miss the source of a file `losses.pyi`."""
     return FOLDER / (module or "_names") / "__init__.pyi"
 
 

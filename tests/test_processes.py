@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from typing import Any
 
 import pytest
@@ -21,16 +20,15 @@ def run_checks(count: int) -> list[dict[str, tuple[str, Any]]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    with tempfile.TemporaryDirectory() as folder:
-        started = [start(address, str(count), str(i), folder) for i in range(count)]
-        printed = []
-        for process in started:
-            try:
-                printed.append(process.communicate(timeout=SECONDS))
-            except subprocess.TimeoutExpired:
-                for each in started:
-                    each.kill()
-                printed.append(process.communicate())
+    started = [start(address, str(count), str(i)) for i in range(count)]
+    printed = []
+    for process in started:
+        try:
+            printed.append(process.communicate(timeout=SECONDS))
+        except subprocess.TimeoutExpired:
+            for each in started:
+                each.kill()
+            printed.append(process.communicate())
     return [read(output, errors) for output, errors in printed]
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "versions.md"
-RESOLUTIONS = ("lowest-direct", "highest")
 NEW_ENOUGH = "import sys; print('yes' * (sys.version_info >= (3, 12)))"  # for JAX 0.12
 SHOWN = ("jax", "jaxtyping", "numpy", "optax")
 
@@ -72,7 +71,7 @@ def pairs(which: str) -> list[tuple[str, str]]:
         return [(pythons[0], "lowest-direct")]
     if which == "newest":
         return [(pythons[-1], "highest")] if output(pythons[-1], "-c", NEW_ENOUGH).strip() else []
-    return list(itertools.product(pythons, RESOLUTIONS))
+    return list(itertools.product(pythons, ("lowest-direct", "highest")))
 
 
 def main(which: str = "", *arguments: str) -> None:

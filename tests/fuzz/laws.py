@@ -64,11 +64,7 @@ def attempt(*args: Any, **kwargs: Any) -> Run | str:
     try:
         return run(*args, **kwargs)
     except Exception as error:
-        return describe(error)
-
-
-def describe(error: Exception) -> str:
-    return f"raises {type(error).__name__}: {str(error)[:300]}"
+        return f"raises {type(error).__name__}: {str(error)[:300]}"
 
 
 @contextlib.contextmanager
@@ -205,7 +201,7 @@ def keeps_state(case: Case, mine: Run | str) -> str | None:
         with jax.disable_jit(False):
             traced = eqx.filter_eval_shape(update, arrays)
     except Exception as error:
-        return f"traced, it {describe(error)}"
+        return f"traced, it raises {type(error).__name__}: {str(error)[:300]}"
     difference = tk.tree_diff((mine.updates[0], mine.states[0]), traced, values=False)
     return f"traced: {difference}" if difference else ""
 
@@ -230,10 +226,8 @@ def equals_part(case: Case, mine: Run | str, only: Callable[[Any], Any]) -> str 
     if isinstance(mine, str):
         return mine
     same = functools.partial(same_trees, least=coarsest(mine.states, mine.params))
-    # A mask made of the raw model has a place for what is left out, as in plain Optax.
-    return first("updates", same, mine.updates, theirs.updates) or first(
-        "state", same, *(list(map(without_holes, each.states)) for each in (mine, theirs))
-    )
+    states = [list(map(without_holes, each.states)) for each in (mine, theirs)]  # of a raw mask there are holes
+    return first("updates", same, mine.updates, theirs.updates) or first("state", same, *states)
 
 
 def equals_wrapped(case: Case, mine: Run | str) -> str | None:

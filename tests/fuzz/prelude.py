@@ -13,11 +13,8 @@ from tests import trees
 from tests.optax import cases
 
 Model, Point, Twig, Box = trees.Box, trees.Point, trees.Twig, cases.HasArray
-loss, of_numbers, schedule, Partial = cases.loss, cases.of_numbers, cases.schedule, cases.Partial
+loss, of_numbers, schedule = cases.loss, cases.of_numbers, cases.schedule
 jnp: Any = jax.numpy
-new_ref: Any = jax.new_ref
-key: Any = jax.random.key
-relu: Any = jax.nn.relu
 _tree: Any = jax.tree_util
 
 

@@ -33,7 +33,7 @@ def leaves(case: Case) -> list[tuple[Any, Any]]:
 
 
 def not_arrays(case: Case) -> list[Any]:
-    """Those of them that Equinox does not take for inexact arrays, and which are inexact numbers."""
+    """Inexact numbers that Equinox does not take for inexact arrays."""
     return [leaf for leaf, x in leaves(case) if not eqx.is_inexact_array(leaf) and is_inexact(x)]
 
 
@@ -46,7 +46,7 @@ def has_integers(case: Case) -> bool:
 
 
 def kinds_of_numbers(case: Case) -> set[bool]:
-    """Whether the numbers among the leaves are complex: both answers where some are and some are not."""
+    """Whether they are complex: both answers where some are and some are not."""
     return {bool(jnp.iscomplexobj(x)) for _, x in leaves(case)}
 
 
@@ -55,7 +55,7 @@ def has_narrow(case: Case) -> bool:
 
 
 def has_other_gradients(case: Case) -> bool:
-    """Whether gradients have another dtype than their params, so that numbers are rounded at other places."""
+    """Then numbers are rounded at other places."""
     dtype = case.gradients.split(",")[0].strip("'")
     return dtype != "None" and any(is_inexact(x) and x.dtype != dtype for _, x in leaves(case))
 

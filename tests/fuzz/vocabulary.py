@@ -15,9 +15,10 @@ np.array(numbers('bfloat16', 3)) | np.float32(0.5) | jnp.asarray(0.5) | jnp.full
 """)
 OTHERS = words("""
 3 | True | 0.25 | 1j | jnp.arange(3) | np.arange(3) | np.int32(3) | np.bool_(True) | jnp.array([True, False]) |
-numbers('uint8', 3) | key(0) | jax.random.PRNGKey(0) | relu | 'name' | object() | Partial(relu) |
-Box(numbers('float32', 3)) | Box(numbers('bfloat16', 2, 3)) | new_ref(numbers('float32', 3)) |
-new_ref(numbers('bfloat16', 2, 3)) | new_ref(jnp.arange(3))
+numbers('uint8', 3) | jax.random.key(0) | jax.random.PRNGKey(0) | jax.nn.relu | 'name' | object() |
+jax.tree_util.Partial(jax.nn.relu) |
+Box(numbers('float32', 3)) | Box(numbers('bfloat16', 2, 3)) | jax.new_ref(numbers('float32', 3)) |
+jax.new_ref(numbers('bfloat16', 2, 3)) | jax.new_ref(jnp.arange(3))
 """)
 NOTHING = ("None", "{}", "()", "[]")
 

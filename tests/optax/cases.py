@@ -98,7 +98,6 @@ PARAMS: dict[str, Callable[[], Any]] = {
     "int_key": lambda: {**arrays(), "n": jnp.array([3, 4]), "key": jax.random.key(0), "f": jnp.tanh, "s": "name"},
 }
 
-
 # Outside of `jax.enable_x64` there is no such thing.
 PARAMS_X64: dict[str, Callable[[], Any]] = {
     "f64": lambda: arrays(jnp.float64),

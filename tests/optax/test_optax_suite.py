@@ -20,12 +20,8 @@ FILES = sorted(
     path.relative_to(OPTAX).as_posix() for path in OPTAX.rglob("*_test.py") if path.parent.name not in OF_ARRAYS
 )
 
-# Tests of what treekit.optax changes on purpose, with the reason.
-EXCEPTIONS = {
-    "schedules/_inject_test.py::InjectHyperparamsTest::test_hyperparam_default_dtype_bf16": (
-        "numbers are stored in f32 at least, since b2 = 0.999 is 1 in bf16"
-    ),
-}
+# What treekit.optax changes on purpose: numbers are stored in f32 at least, since b2 = 0.999 is 1 in bf16.
+EXCEPTIONS = ["schedules/_inject_test.py::InjectHyperparamsTest::test_hyperparam_default_dtype_bf16"]
 
 # The files that ask most of the wrappers, in half a minute.
 FAST = ["_src/combine_test.py", "_src/update_test.py", "schedules/_inject_test.py", "transforms"]

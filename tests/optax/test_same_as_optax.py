@@ -205,7 +205,7 @@ def sgd(o: Any) -> Any:
 def from_none(o: Any) -> Any:
     new = {"m": jnp.ones(2)}
     return o.chain(
-        optax.GradientTransformation(lambda _: {"m": None}, lambda updates, state, params=None: (updates, new))
+        optax.GradientTransformation(lambda params: {"m": None}, lambda updates, state, params=None: (updates, new))
     )
 
 
