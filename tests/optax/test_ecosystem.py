@@ -89,8 +89,8 @@ def test_equinox_with_dropout_and_batch_norm() -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_flax_nnx_optimizer(name: str) -> None:
     rngs: Any = nnx.Rngs(0)
-    norm, dropout = nnx.BatchNorm(16, rngs=rngs), nnx.Dropout(0.02, rngs=rngs)
-    net: Any = nnx.Sequential(nnx.Linear(2, 16, rngs=rngs), norm, nnx.gelu, dropout, nnx.Linear(16, 1, rngs=rngs))
+    inner, norm, dropout = nnx.Linear(2, 16, rngs=rngs), nnx.BatchNorm(16, rngs=rngs), nnx.Dropout(0.02, rngs=rngs)
+    net: Any = nnx.Sequential(inner, norm, nnx.gelu, dropout, nnx.Linear(16, 1, rngs=rngs))
     optimizer = nnx.Optimizer(net, OPTIMIZERS[name](), wrt=nnx.Param)
 
     @nnx.jit
