@@ -15,7 +15,6 @@ from tests.optax import cases
 from tests.trees import FLOAT
 from treekit import optax as tko
 
-P: Any = jax.sharding.PartitionSpec
 Wrap = Callable[[Any, Any], Any]
 
 
@@ -23,35 +22,29 @@ def sgd(o: Any) -> Any:
     return o.inject_hyperparams(o.sgd)(0.5)
 
 
-# How it is wrapped, and the key that its rate has then.
-WRAPPED: dict[str, tuple[Wrap, str]] = {
-    "bare": (lambda o, tx: tx, "learning_rate"),
-    "chain": (lambda o, tx: o.chain(o.clip(10.0), tx), "1.learning_rate"),
-    "named_chain": (lambda o, tx: o.named_chain(("clip", o.clip(10.0)), ("sgd", tx)), "sgd.learning_rate"),
-    "masked": (lambda o, tx: o.masked(tx, lambda p: jax.tree.map(lambda _: True, p)), "inner_state.learning_rate"),
-    "partition": (
-        lambda o, tx: o.partition({"all": tx}, lambda p: jax.tree.map(lambda _: "all", p)),
-        "inner_states.all.inner_state.learning_rate",
+# How it is wrapped, the key that its rate has then, and a kind of params for ours.
+WRAPPED: dict[str, tuple[Wrap, str, str]] = {
+    "bare": (lambda o, tx: tx, "learning_rate", "eqx_raw"),
+    "chain": (lambda o, tx: o.chain(o.clip(10.0), tx), "1.learning_rate", "nnx"),
+    "named_chain": (lambda o, tx: o.named_chain(("clip", o.clip(10.0)), ("sgd", tx)), "sgd.learning_rate", "node"),
+    "multi_steps": (
+        lambda o, tx: o.MultiSteps(tx, 1).gradient_transformation(),
+        "inner_opt_state.learning_rate",
+        "bf16",
     ),
-    "multi_steps": (lambda o, tx: o.MultiSteps(tx, 1).gradient_transformation(), "inner_opt_state.learning_rate"),
-    "apply_if_finite": (lambda o, tx: o.apply_if_finite(tx, 3), "inner_state.learning_rate"),
     "injected": (
         lambda o, tx: o.inject_hyperparams(lambda scale: o.chain(tx, o.scale(scale)))(1.0),
         "inner_state.0.learning_rate",
+        "legacy",
     ),
 }
-KINDS = ("f32", "bf16", "node", "eqx_raw", "legacy", "nnx")
 
 
-def cells() -> list[Any]:
-    plain = [(name, optax, "f32") for name in WRAPPED] + [("chain", optax, "nnx"), ("bare", optax, "eqx_filtered")]
-    ours = [(name, tko, KINDS[i % len(KINDS)]) for i, name in enumerate((*WRAPPED, "chain", "bare"))]
-    return [pytest.param(*cell, id=f"{cell[0]}-{cell[1].__name__}-{cell[2]}") for cell in plain + ours]
-
-
-@pytest.mark.parametrize("name, o, kind", cells())
-def test_read_and_changed_while_training(name: str, o: Any, kind: str) -> None:
-    wrap, key = WRAPPED[name]
+@pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
+@pytest.mark.parametrize("name", WRAPPED)
+def test_read_and_changed_while_training(name: str, o: Any) -> None:
+    wrap, key, kind = WRAPPED[name]
+    kind = "f32" if o is optax else kind
     tx = wrap(o, sgd(o))
     params = cases.make(kind)
     grads = jax.tree.map(jnp.ones_like, cases.grads_of(kind, params))
@@ -95,7 +88,6 @@ def test_one_of_several_is_named_by_its_key(o: Any) -> None:
     state = groups(o).init(cases.arrays())
     assert rates(state) == {KEYS[0]: 0.5, KEYS[1]: 0.75, OTHER: 0.25}
     assert rates(tko.set_hyperparams(state, learning_rate=1.0)) == {KEYS[0]: 1.0, KEYS[1]: 0.75, OTHER: 1.0}
-    assert rates(tko.set_hyperparams(state, {OTHER: 2.0})) == {KEYS[0]: 0.5, KEYS[1]: 0.75, OTHER: 2.0}
     both = tko.set_hyperparams(state, {OTHER: 2.0}, learning_rate=1.0, momentum=0.5)
     assert rates(both) == {KEYS[0]: 1.0, KEYS[1]: 0.5, OTHER: 2.0}
     assert rates(tko.set_hyperparams(both, tko.get_hyperparams(state))) == rates(state)
@@ -136,19 +128,18 @@ def test_in_flax_s_optimizer_and_in_its_state() -> None:
     assert rates(nnx.to_pure_dict(nnx.state(optimizer))) == {"opt_state.1.learning_rate": 3.0}
 
 
-@pytest.mark.parametrize(
-    ("old", "value"),
-    [(3, 4), (3, jnp.int32(4)), (jnp.bfloat16(0.5), 0.25), (jnp.float32(0.5), np.float64(0.25)), (0.5, 1)],
-)
-def test_dtype_and_weak_type_are_kept(old: Any, value: Any) -> None:
-    def factory(x: Any) -> Any:
-        return optax.scale(x)
+def injected(value: Any, o: Any = tko, **options: Any) -> Any:
+    """The state of one hyperparameter, `n`."""
+    return o.inject_hyperparams(lambda n: optax.scale(n), **options)(value).init(jnp.ones(2))
 
-    state = optax.inject_hyperparams(factory)(old).init(jnp.ones(2))
-    new = tko.set_hyperparams(state, x=value)
+
+@pytest.mark.parametrize(("old", "value"), [(3, 4), (3, jnp.int32(4)), (jnp.bfloat16(0.5), 0.25), (0.5, 1)])
+def test_dtype_and_weak_type_are_kept(old: Any, value: Any) -> None:
+    state = injected(old, optax)
+    new = tko.set_hyperparams(state, n=value)
     assert cases.signature(new) == cases.signature(state)
-    assert new.hyperparams["x"] == value
-    inside = jax.jit(lambda state, value: tko.set_hyperparams(state, x=value))(state, value)
+    assert new.hyperparams["n"] == value
+    inside = jax.jit(lambda state, value: tko.set_hyperparams(state, n=value))(state, value)
     assert cases.signature(inside) == cases.signature(state)
 
 
@@ -172,7 +163,7 @@ def test_a_value_for_each_member_of_an_ensemble_or_one_for_all() -> None:
 
 def test_the_sharding_is_kept() -> None:
     mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-    sharding = jax.sharding.NamedSharding(mesh, P())
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     state = jax.device_put(sgd(tko).init(jnp.ones(2)), sharding)
     new = tko.get_hyperparams(tko.set_hyperparams(state, learning_rate=0.25))["learning_rate"]
     assert new.sharding == sharding and new.committed
@@ -181,29 +172,17 @@ def test_the_sharding_is_kept() -> None:
 # ------------------------------------------------------------------------------------------------------------ errors
 
 
-def injected(value: Any, o: Any = tko, **options: Any) -> Any:
-    """The state of one hyperparameter, `n`."""
-    return o.inject_hyperparams(lambda n: optax.scale(n), **options)(value).init(jnp.ones(2))
-
-
 # A hyperparameter; and what cannot become it, by how the error shows it.
-CANNOT_BECOME: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+CANNOT_BECOME: dict[str, tuple[Any, dict[str, Any]]] = {
     "i32": (
-        lambda: injected(3, optax),
-        {
-            "float 0.5": 0.5,
-            "int 1099511627776": 2**40,
-            r"i64\[\]\(numpy\)": np.int64(2**40),
-            r"u32\[\]\(numpy\)": np.uint32(2**32 - 1),
-        },
+        injected(3, optax),
+        {"float 0.5": 0.5, "int 1099511627776": 2**40, r"u32\[\]\(numpy\)": np.uint32(2**32 - 1)},
     ),
     "f32": (
-        lambda: injected(0.1),
+        injected(0.1),
         {
             r"float 1e\+50": 1e50,
-            r"float -1e\+50": -1e50,
             r"f64\[\]\(numpy\)": np.float64(1e50),
-            "int of 1,329 bits": 10**400,
             "int of 16,610 bits": -(10**5000),  # longer than Python writes
             "int 16777217": 2**24 + 1,
             r"i32\[\]\(numpy\)": np.int32(2**24 + 1),
@@ -211,24 +190,18 @@ CANNOT_BECOME: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         },
     ),
     "f16": (
-        lambda: injected(0.1, hyperparam_dtype=jnp.float16),
-        {
-            r"float 1000000\.0": 1e6,
-            r"f32\[\]\(numpy\)": np.float32(1e6),
-            r"f64\[\]\(numpy\)": np.array(1e6),
-            r"i64\[\]\(numpy\)": np.int64(2**62),
-            "int of 1,329 bits": 10**400,
-        },
+        injected(0.1, hyperparam_dtype=jnp.float16),
+        {r"float 1000000\.0": 1e6, r"f32\[\]\(numpy\)": np.float32(1e6), r"f64\[\]\(numpy\)": np.array(1e6)},
     ),
 }
 
 
-def test_what_is_not_a_number_is_refused() -> None:
-    for value, words in (("a", "'a'"), (None, "None"), (True, "True")):
-        with pytest.raises(TypeError, match=f"{KEYS[0]} must be a number, found {words}"):
-            tko.set_hyperparams(START, {KEYS[0]: value})
-    with pytest.raises(TypeError, match=rf"{KEYS[0]} has the shape \(\), found f64\[2\]"):
-        tko.set_hyperparams(START, {KEYS[0]: np.ones(2)})
+@pytest.mark.parametrize("dtype", CANNOT_BECOME)
+def test_a_number_that_the_dtype_cannot_hold_is_refused_and_shown_in_short(dtype: str) -> None:
+    state, values = CANNOT_BECOME[dtype]
+    for shown, value in values.items():
+        with pytest.raises(TypeError, match=rf"^n is {dtype}\[\].*, and cannot become {shown}$"):
+            tko.set_hyperparams(state, n=value)
 
 
 def test_infinity_is_a_number() -> None:
@@ -238,61 +211,37 @@ def test_infinity_is_a_number() -> None:
 START = groups().init(cases.arrays())
 CHAIN = tko.chain(*[tko.inject_hyperparams(tko.adamw)(0.1)] * 3).init(jnp.ones(2))
 ADAM = tko.adam(0.1).init(cases.arrays())
-# The words of the error, a state, and what is set in it.
-NAMES: dict[str, tuple[Any, dict[str, Any]]] = {
-    f"the key 'learning_rate'. The state has {OTHER}, {KEYS[0]}, {KEYS[1]}$": (START, {"learning_rate": 1.0}),
-    r"'2.learning'. The state has 2.learning_rate, .*, and others$": (CHAIN, {"2.learning": 0.1}),
-    "the state has no hyperparameters: optax.inject_hyperparams": (ADAM, {"learning_rate": 0.1}),
-}
-
-
-@pytest.mark.parametrize("message", NAMES)
-def test_a_key_that_the_state_has_not_is_an_error_with_the_nearest(message: str) -> None:
-    state, values = NAMES[message]
-    with pytest.raises(ValueError, match=message):
-        tko.set_hyperparams(state, values)
-    with pytest.raises(ValueError, match=r"the name 'learning_rat'. The state has .*learning_rate|no hyperparameters"):
-        tko.set_hyperparams(state, learning_rat=1.0)
-
-
-@pytest.mark.parametrize(
-    "value, shown",
-    [
-        (1e50, r"float 1e\+50"),
-        (-1e50, r"float -1e\+50"),
-        (np.float64(1e50), r"f64\[\]\(numpy\)"),
-        pytest.param(10**400, "int of 1,329 bits", id="long"),
-        pytest.param(-(10**5000), "int of 16,610 bits", id="longer than Python writes"),
-        (2**24 + 1, "int 16777217"),
-        (np.int32(2**24 + 1), r"i32\[\]\(numpy\)"),
+SCHEDULED = groups(optax, cases.schedule).init(cases.arrays())
+FOLLOWS = f"^{OTHER} follows a schedule, which would overwrite"
+# A state, what is set in it by key or by name, and the words of the error.
+REFUSED: list[tuple[Any, dict[str, Any], dict[str, Any], str]] = [
+    *[
+        (START, {KEYS[0]: value}, {}, f"{KEYS[0]} must be a number, found {words}")
+        for value, words in (("a", "'a'"), (None, "None"), (True, "True"))
     ],
-)
-def test_a_number_that_the_dtype_cannot_hold_is_refused_and_shown_in_short(value: Any, shown: str) -> None:
-    state = tko.inject_hyperparams(tko.sgd)(0.1).init(jnp.ones(2))
-    with pytest.raises(TypeError, match=rf"^learning_rate is f32\[\], and cannot become {shown}$"):
-        tko.set_hyperparams(state, learning_rate=value)
-    assert tko.set_hyperparams(state, learning_rate=np.inf).hyperparams["learning_rate"] == np.inf
+    (START, {KEYS[0]: np.ones(2)}, {}, rf"{KEYS[0]} has the shape \(\), found f64\[2\]"),
+    (START, {"learning_rate": 1}, {}, f"the key 'learning_rate'. The state has {OTHER}, {KEYS[0]}, {KEYS[1]}$"),
+    (START, {}, {"learning_rat": 1}, "the name 'learning_rat'. The state has learning_rate, momentum$"),
+    (CHAIN, {"2.learning": 0.1}, {}, r"'2.learning'. The state has 2.learning_rate, .*, and others$"),
+    (ADAM, {}, {"learning_rate": 0.1}, "the state has no hyperparameters: optax.inject_hyperparams"),
+    (SCHEDULED, {}, {"learning_rate": 1.0}, FOLLOWS),
+    (SCHEDULED, {OTHER: 1.0}, {}, FOLLOWS),
+]
 
 
-@pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
-def test_where_a_schedule_would_overwrite_it(o: Any) -> None:
-    state = groups(o, cases.schedule).init(cases.arrays())
-    restored = pure(tko.inject_hyperparams(tko.sgd)(cases.schedule).init(cases.arrays()))
-    with pytest.raises(ValueError, match=f"^{OTHER} follows a schedule, which would overwrite"):
-        tko.set_hyperparams(state, learning_rate=1.0)
-    with pytest.raises(ValueError, match=f"^{OTHER} follows a schedule, which would overwrite"):
-        tko.set_hyperparams(state, {OTHER: 1.0})
-    with pytest.raises(ValueError, match=r"^learning_rate follows a schedule"):
-        tko.set_hyperparams(restored, learning_rate=0.5)
-    assert rates(tko.set_hyperparams(state, {KEYS[0]: 1.0}))[KEYS[0]] == 1.0
+@pytest.mark.parametrize("state, values, by_name, message", REFUSED)
+def test_what_is_refused_is_named(state: Any, values: Any, by_name: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        tko.set_hyperparams(state, values, **by_name)
 
 
-def test_what_the_error_proposes_does_it() -> None:
+def test_what_the_error_of_a_schedule_proposes_does_it() -> None:
     tx = tko.chain(groups(tko, cases.schedule), tko.inject_hyperparams(optax.scale)(1.0))
     params = cases.arrays()
     state = tko.set_hyperparams(tx.init(params), step_size=0.5)
     updates, _ = tx.update(jax.tree.map(jnp.ones_like, params), state, params)
     assert float(updates["b"][0]) == pytest.approx(-0.01 * 0.5)
+    assert rates(tko.set_hyperparams(SCHEDULED, {KEYS[0]: 1.0}))[KEYS[0]] == 1.0
 
 
 def test_a_state_without_hyperparameters() -> None:
@@ -320,8 +269,6 @@ def pure(x: Any) -> Any:
 NOT_INJECTED: dict[str, Callable[[Any], Any]] = {
     "adam": lambda params: tko.adam(0.1).init(params),
     "of optax": lambda params: optax.adam(0.1).init(params),
-    "masked": lambda params: tko.masked(tko.adam(0.1), True).init(params),
-    "MultiSteps": lambda params: tko.MultiSteps(tko.adam(0.1), 2).init(params),
     "params_ema": lambda params: tko.params_ema(0.9).init(params),
     "in a dict with the params": lambda params: {"params": params, "state": tko.adam(0.1).init(params)},
     "restored": lambda params: pure(optax.adam(0.1).init(params)),
@@ -330,11 +277,7 @@ NOT_INJECTED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("make", NOT_INJECTED.values(), ids=NOT_INJECTED)
 def test_params_with_such_names_are_not_hyperparameters(make: Any) -> None:
-    for count in (jnp.ones(2), jnp.ones(())):
-        state = make(look_alike(count))
-        assert rates(state) == {}
-        with pytest.raises(ValueError, match="the state has no hyperparameters"):
-            tko.set_hyperparams(state, learning_rate=0.5)
+    assert all(rates(make(look_alike(count))) == {} for count in (jnp.ones(2), jnp.ones(())))
 
 
 def test_an_integer_param_count_is_not_a_count() -> None:
@@ -353,14 +296,17 @@ def test_only_those_of_the_optimizer_are_found_beside_such_params(factory: Any, 
     assert rates(new) == {"1.learning_rate": 0.5}
 
 
-RATE = jnp.float32(0.125)
-# States in which one array was given for two of their leaves.
+def test_a_restored_schedule_is_known() -> None:
+    restored = pure(tko.inject_hyperparams(tko.sgd)(cases.schedule).init(cases.arrays()))
+    with pytest.raises(ValueError, match=r"^learning_rate follows a schedule"):
+        tko.set_hyperparams(restored, learning_rate=0.5)
+
+
 GIVEN = jnp.float32(0.125)
 # States in which one array was given for two of their leaves.
 SHARED: dict[str, Callable[[Any], Any]] = {
     "given to init": lambda state: state,
     "by name": lambda state: tko.set_hyperparams(state, learning_rate=GIVEN),
-    "by key": lambda state: tko.set_hyperparams(state, {KEYS[0]: GIVEN, OTHER: GIVEN}),
     "one for the other": lambda state: tko.set_hyperparams(state, {OTHER: tko.get_hyperparams(state)[KEYS[0]]}),
     "committed": lambda state: tko.set_hyperparams(jax.device_put(state, jax.devices()[0]), learning_rate=GIVEN),
     "inside jit": lambda state: jax.jit(tko.set_hyperparams)(state, learning_rate=GIVEN),
@@ -380,13 +326,12 @@ def test_a_state_can_be_donated_and_the_array_is_still_there(change: Any) -> Non
 
 
 def test_values_that_are_not_a_mapping_are_an_error() -> None:
-    state = tko.inject_hyperparams(optax.sgd)(0.1).init(jnp.ones(2))
     unchecked: Any = inspect.unwrap(tko.set_hyperparams)  # beartype has an error of its own
     with pytest.raises(TypeError, match=r"values must map keys of get_hyperparams to numbers, found 0\.1"):
-        unchecked(state, 0.1)
+        unchecked(START, 0.1)
 
 
-@pytest.mark.parametrize("value", [0.5, 2, True, np.float32(0.5), jnp.array(0.5)])
+@pytest.mark.parametrize("value", [0.5, 2, np.float32(0.5)])
 def test_tree_set_stores_arrays_so_that_nothing_is_traced_anew(value: Any) -> None:
     params = {"w": jnp.ones(2)}
     tx = tko.inject_hyperparams(tko.sgd)(0.1)
@@ -400,15 +345,13 @@ def test_tree_set_stores_arrays_so_that_nothing_is_traced_anew(value: Any) -> No
 
     _, state = step(tx.init(params))
     state = tko.tree.set(state, learning_rate=value)
-    if not isinstance(value, (bool, jax.Array)):  # neither is a number without a dtype
-        assert state.hyperparams["learning_rate"] == float(value)
-        updates, state = step(state)
-        assert traces == 1 and float(updates["w"][0]) == -float(value)
+    assert state.hyperparams["learning_rate"] == float(value)
+    updates, state = step(state)
+    assert traces == 1 and float(updates["w"][0]) == -float(value)
 
 
 def test_tree_set_does_what_optax_does_with_anything_else() -> None:
-    params = {"w": jnp.ones(2)}
-    state = tko.adam(0.1).init(params)
+    state = tko.adam(0.1).init({"w": jnp.ones(2)})
     assert tko.tree_utils.tree_set is tko.tree.set
     assert tko.tree.set({"a": 1.0, "b": 2}, a=3, b="x") == {"a": 3, "b": "x"}
     new = tko.tree.set(state, lambda path, value: True, mu={"other": jnp.ones(3)}, count=3)
