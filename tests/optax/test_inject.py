@@ -3,7 +3,6 @@
 import functools
 import gc
 import inspect
-import itertools
 import typing
 import weakref
 from collections.abc import Callable
@@ -20,11 +19,12 @@ import pytest
 import treekit as tk
 import treekit.typing as typed
 from tests.optax import cases
-from tests.trees import FLOAT
 from treekit import optax as tko
 
 inject = tko.inject_hyperparams
 unchecked: Any = inspect.unwrap(inject)  # beartype has errors of its own
+RATE = "learning_rate"
+F32, BF16, F16, I32 = jnp.float32, jnp.bfloat16, jnp.float16, jnp.int32
 
 
 def matrices(params: Any) -> Any:
@@ -46,12 +46,9 @@ def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
 
 
-@pytest.mark.parametrize(
-    "name", ["adamw", "amsgrad", "lamb", "nadamw", "contrib.ademamix", "contrib.schedule_free_adamw"]
-)
-def test_bf16_params_train_with_numbers_injected(name: str) -> None:
+@pytest.mark.parametrize("factory", [tko.adamw, tko.contrib.schedule_free_adamw], ids=["adamw", "schedule_free"])
+def test_bf16_params_train_with_numbers_injected(factory: Any) -> None:
     """In bf16, b2 would be 1, and the second moment stay zero."""
-    factory: Any = functools.reduce(getattr, name.split("."), tko)
     _, state = cases.check_laws(inject(factory)(0.01), "bf16", steps=2)
     assert float(state.hyperparams["b2"]) == pytest.approx(0.999, abs=1e-6)
 
@@ -59,17 +56,8 @@ def test_bf16_params_train_with_numbers_injected(name: str) -> None:
 # ------------------------------------------------------------------------------------------------------ classification
 
 
-class Named(eqx.Module):
-    """An Equinox module that is a schedule."""
-
-    rate: jax.Array
-
-    def __call__(self, count: Any) -> Any:
-        return self.rate / (1 + count)
-
-
 class Warmup(eqx.Module):
-    """One that is made of Python numbers."""
+    """An Equinox module that is a schedule."""
 
     peak: float
     steps: int
@@ -81,8 +69,10 @@ class Warmup(eqx.Module):
 class Stateful(optax.schedules.StatefulSchedule):
     """A schedule with a state: the extra argument `value`, or half of what it was."""
 
+    start: Any = 1.0
+
     def init(self) -> Any:
-        return {"value": jnp.array(1.0)}
+        return {"value": jnp.array(self.start)}
 
     def update(self, state: Any, **extra: Any) -> Any:
         return {"value": extra.get("value", state["value"] / 2)}
@@ -92,56 +82,34 @@ class Stateful(optax.schedules.StatefulSchedule):
 
 
 class StatefulVector(Stateful):
-    """One that does not return one number."""
+    start = (1.0, 1.0)
 
-    def init(self) -> Any:
-        return {"value": jnp.ones(2)}
+
+def branching(count: Any) -> float:
+    return 0.1 if count < 10 else 0.01
 
 
 SCHEDULES: dict[str, Any] = {
     "def": cases.schedule,
-    "lambda": lambda count: 0.1,
-    "array": lambda count: jnp.array(0.1),
     "int": lambda count: 3,
-    "partial": partial(lambda rate, count: rate / (1 + count), 0.1),
     "Partial": cases.Partial(lambda rate, count: rate / (1 + count), jnp.array(0.1)),
-    "jit": jax.jit(cases.schedule),
-    "method": Named(jnp.array(0.1)).__call__,
-    "filter_jit": eqx.filter_jit(Named(jnp.array(0.1))),
-    "piecewise": optax.piecewise_constant_schedule(0.1, {5: 0.5}),
-    "cosine": optax.cosine_decay_schedule(0.1, 10),
-    "joined": optax.join_schedules([optax.constant_schedule(0.1), optax.constant_schedule(0.2)], [3]),
+    "filter_jit": eqx.filter_jit(Warmup(0.1, 4)),
 }
-EAGER_SCHEDULES = {"branching": lambda count: 0.1 if count < 10 else 0.01, "stateful": Stateful()}
 STATIC = {
     "None": None,
     "bool": True,
     "numpy_bool": np.True_,
     "str": "adam",
-    "bytes": b"adam",
     "class": dict,
-    "scalar_type": jnp.bfloat16,
     "dtype": jnp.dtype(jnp.float32),
-    "numpy_type": np.float32,
     "mask_tree": {"w": True, "b": False},
     "path_mask": tk.path_mask("**.w"),
-    "path_labels": tk.path_labels({"**": 1}),
     "array_of_objects": np.array(["a", None], object),
-    "model": cases.model().mlp,
     "callable_mask": jax.tree.map(lambda x: eqx.is_array(x) and x.ndim > 1, cases.model().mlp),
-    "callable_labels": jax.tree.map(lambda x: 1, cases.model().mlp),
-    "callable_node": Named(jnp.array(0.1)),
     "transformation": optax.sgd(0.1),
     "tuple": (0.9, 0.999),
-    "list": ["a", "b"],
 }
-NUMBERS = {
-    "float": (0.1, "float32"),
-    "int": (3, "float32"),
-    "numpy_scalar": (np.float32(0.1), "float32"),
-    "numpy_array": (np.array(0.1), FLOAT),
-    "array": (jnp.array(0.1), "float32"),
-}
+NUMBERS = {"float": 0.1, "int": 3, "numpy_scalar": np.float32(0.1), "array": jnp.array(0.1)}
 
 handed: list[Any] = []  # what the last factory was given
 
@@ -175,9 +143,9 @@ def sort(value: Any, params: Any = None, factory: Any = any_factory, **kwargs: A
 
 
 SORTS: dict[str, tuple[str, Any]] = {
-    **{name: ("schedule", x) for name, x in (SCHEDULES | EAGER_SCHEDULES).items()},
+    **{name: ("schedule", x) for name, x in (SCHEDULES | {"branching": branching, "stateful": Stateful()}).items()},
     **{name: ("static", x) for name, x in STATIC.items()},
-    **{name: ("number", x) for name, (x, _) in NUMBERS.items()},
+    **{name: ("number", x) for name, x in NUMBERS.items()},
 }
 
 
@@ -185,15 +153,13 @@ SORTS: dict[str, tuple[str, Any]] = {
 def test_a_value_is_sorted_whatever_the_params_are(name: str) -> None:
     """Functions too on a scalar, where called with the params they would return a number as well."""
     sort_of, value = SORTS[name]
-    for params in (*map(cases.make, ("f32", "bare", "eqx_raw", "nnx")), jnp.array(1.0)):
+    for params in (cases.arrays(), cases.model(), jnp.array(1.0)):
         found, handed_on = sort(value, params)
         assert found == sort_of
         if sort_of == "static":
             assert handed_on is value
         else:
             assert isinstance(handed_on, jax.Array) and handed_on.shape == ()
-        if sort_of == "number":
-            assert handed_on.dtype == NUMBERS[name][1]
 
 
 def never(_: Any) -> Any:
@@ -201,37 +167,23 @@ def never(_: Any) -> Any:
     raise AssertionError
 
 
-PARAMS = optax.Params
-TYPED = typed
 # What a parameter is called, and how it is annotated; a function, and an int, that are passed for it.
 SAYS: dict[str, tuple[Any, str, str]] = {
     "nothing": (factory_of("x"), "schedule", "number"),
     "a mask by name": (factory_of("decay_mask"), "static", "static"),
     "labels by name": (factory_of("param_labels"), "static", "static"),
-    "a mask": (factory_of("x", TYPED.Mask), "static", "static"),
-    "labels": (factory_of("x", TYPED.Labels), "static", "static"),
-    "rates": (factory_of("x", inspect.signature(tko.scale_by_tree).parameters["rates"].annotation), "static", "static"),
+    "a mask": (factory_of("x", typed.Mask), "static", "static"),
+    "labels": (factory_of("x", typed.Labels), "static", "static"),
     "optax's mask": (factory_of("x", inspect.signature(optax.adamw).parameters["mask"].annotation), "static", "static"),
-    "a function of the params": (factory_of("x", Callable[[PARAMS], Any]), "static", "static"),
-    "or None": (factory_of("x", Callable[[PARAMS], Any] | None), "static", "static"),
-    "of typing": (factory_of("x", typing.Callable[[PARAMS], Any] | None), "static", "static"),
-    "a tree or a function": (factory_of("x", Callable[[Any], Any] | object), "static", "static"),
-    "of two arguments": (factory_of("x", Callable[[PARAMS, Any], Any]), "schedule", "number"),
-    "of any arguments": (factory_of("x", Callable[..., Any]), "schedule", "number"),
+    "a function of the params": (factory_of("x", Callable[[optax.Params], Any]), "static", "static"),
+    "of two arguments": (factory_of("x", Callable[[Any, Any], Any] | object), "schedule", "number"),
+    "of any arguments": (factory_of("x", Callable[..., Any] | object), "schedule", "number"),
     "of anything": (factory_of("x", Callable[[Any], Any]), "schedule", "number"),
-    "Any": (factory_of("x", Any), "schedule", "number"),
-    "a schedule": (factory_of("x", optax.Schedule), "schedule", "number"),
     "a rate": (factory_of("x", optax.ScalarOrSchedule), "schedule", "number"),
-    "a float": (factory_of("x", float), "schedule", "number"),
-    "a float, by default an int": (factory_of("x", float, 2), "schedule", "number"),
-    "nothing, by default an int": (factory_of("x", default=2), "schedule", "number"),
-    "an array, by default an int": (factory_of("x", jax.typing.ArrayLike, 2), "schedule", "number"),
     "an int": (factory_of("x", int), "schedule", "static"),
     "an int or None": (factory_of("x", int | None), "schedule", "static"),
     "an optional int": (factory_of("x", typing.Optional[int]), "schedule", "static"),  # noqa: UP045
     "an int or a float": (factory_of("x", int | float), "schedule", "number"),
-    "an int or an array": (factory_of("x", int | jax.Array), "schedule", "number"),
-    "an int or a string": (factory_of("x", int | str), "schedule", "number"),
 }
 
 
@@ -262,18 +214,11 @@ def gathers(*args: Any) -> Any:
     return optax.sgd(*args)
 
 
-def gathers_names(rate: float, *names: str, flag: bool = False) -> Any:
-    assert names == ("a", "b") and flag
-    return optax.sgd(rate)
-
-
-RATE, GIVEN = "learning_rate", {"learning_rate": 0.1, "b1": 0.5, "b2": 0.9, "mask": matrices, "nesterov": True}
+GIVEN = {RATE: 0.1, "b1": 0.5, "b2": 0.9, "mask": matrices, "nesterov": True}
 # What is made, with inject_hyperparams or without, and the names of what is injected.
 INJECTED: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "not a callable left at its default": (lambda f: f(with_default)(0.1), {"rate"}),
     "nor one that only does not name": (lambda f: f(with_default, only="count")(0.1, never, count=4), {"count"}),
-    "nor a dtype": (lambda f: f(optax.sgd)(0.1, 0.5, accumulator_dtype=jnp.bfloat16), {RATE, "momentum"}),
-    "a string of static_args is one name": (lambda f: f(optax.sgd, static_args="momentum")(0.1, momentum=0.5), {RATE}),
     "only names several": (lambda f: f(tko.adamw, only=(RATE, "b1"))(0.1, mask=matrices), {RATE, "b1"}),
     "only names nothing": (lambda f: f(tko.adamw, only=())(0.1), set()),
     "each keyword that stars gather": (lambda f: f(by_keyword, static_args="b1")(**GIVEN), {RATE, "b2"}),
@@ -281,10 +226,6 @@ INJECTED: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "not a keyword named as a positional-only parameter": (lambda f: f(positional_only)(0.5, rate=0.25), {"rate"}),
     "not what stars gather, if static_args names them": (lambda f: f(gathers, static_args="args")(0.1), set()),
     "not what stars gather, if only names others": (lambda f: f(gathers, only=())(0.1), set()),
-    "not strings that stars gather, if named": (
-        lambda f: f(gathers_names, static_args="names")(0.5, "a", "b", flag=True),
-        {"rate"},
-    ),
     "not a default, which need not fit its annotation": (lambda f: f(factory_of("x", float, None))(), set()),
 }
 
@@ -298,56 +239,24 @@ def test_these_are_injected_and_all_arguments_arrive(make: Callable[[Any], Any],
     cases.assert_close(ours.update(params, state, params)[0], plain.update(params, plain.init(params), params)[0])
 
 
-def test_no_function_is_called_to_find_out_what_it_is() -> None:
-    """Making it calls nothing; init calls schedules, once, and nothing else."""
-    calls: list[str] = []
-
-    def schedule(count: Any) -> Any:
-        calls.append("schedule")
-        return 0.1 + 0 * count
-
-    def mask(params: Any) -> Any:
-        calls.append("mask")
-        return matrices(params)
-
-    tx = inject(lambda rate, mask: tko.adamw(rate, mask=mask))(schedule, mask)
-    assert not calls
-    tx.init(cases.arrays())
-    assert calls == ["schedule", "mask"]
-
-
-class Factory:
-    """A callable object."""
+class Unhashable:
+    """A callable object that cannot be the key of a dict."""
 
     def __call__(self, learning_rate: float) -> Any:
         return optax.sgd(learning_rate)
-
-
-class Unhashable(Factory):
-    """One that cannot be the key of a dict."""
 
     def __eq__(self, other: object) -> bool:
         return self is other
 
 
-FACTORIES_OF_A_RATE: dict[str, Any] = {
-    "of treekit": tko.adamw,
-    "of optax": optax.adamw,
-    "a partial": optax.nadamw,
-    "a lambda": lambda learning_rate: optax.sgd(learning_rate),
-    "a bound method": Factory().__call__,
-    "an object": Factory(),
-    "an unhashable object": Unhashable(),
-}
-
-
-@pytest.mark.parametrize("factory", FACTORIES_OF_A_RATE.values(), ids=FACTORIES_OF_A_RATE)
+# The partial is nadamw.
+@pytest.mark.parametrize("factory", [tko.adamw, optax.adamw, optax.nadamw, Unhashable().__call__, Unhashable()])
 def test_a_factory_of_any_sort_keeps_its_signature(factory: Any) -> None:
     injecting = inject(factory)
     assert inspect.signature(injecting) == inspect.signature(factory)
     assert injecting.__name__ == getattr(factory, "__name__", injecting.__name__)
     for _ in range(2):  # the second time, its signature is known
-        assert "learning_rate" in inject(factory)(0.1).init(cases.arrays()).hyperparams
+        assert RATE in inject(factory)(0.1).init(cases.arrays()).hyperparams
 
 
 def test_a_factory_that_was_read_is_freed() -> None:
@@ -366,16 +275,10 @@ def test_a_factory_that_was_read_is_freed() -> None:
 # ------------------------------------------------------------------------------------------------------- as Optax does
 
 
-FACTORIES: dict[str, Callable[[Any], Any]] = {
-    "sgd": lambda o: o.inject_hyperparams(optax.sgd)(0.1, momentum=0.9),
-    "adamw": lambda o: o.inject_hyperparams(optax.adamw)(0.01),
-    "adam_cosine": lambda o: o.inject_hyperparams(optax.adam)(optax.cosine_decay_schedule(0.1, 10), b1=0.8),
-    "rmsprop": lambda o: o.inject_hyperparams(optax.rmsprop)(learning_rate=0.1, centered=True),
-    "lamb": lambda o: o.inject_hyperparams(optax.lamb)(0.1),
+# A callable node is a schedule for Optax only in a lambda, and for us since it is a learning rate.
+AS_OPTAX: dict[str, Callable[[Any], Any]] = {
+    "adamw": lambda o: o.inject_hyperparams(optax.adamw)(0.01, b1=0.8),
     "ints": lambda o: o.inject_hyperparams(lambda rate=2, decay=1: optax.lion(rate, weight_decay=decay))(),
-}
-# For the dict alone. A callable node is a schedule for Optax only in a lambda, and for us since it is a learning rate.
-OF_ARRAYS: dict[str, Callable[[Any], Any]] = {
     "static_args": lambda o: o.inject_hyperparams(optax.adamw, static_args=("b1", "mask"))(
         0.1, mask={"w": True, "b": False}
     ),
@@ -383,28 +286,23 @@ OF_ARRAYS: dict[str, Callable[[Any], Any]] = {
     f"schedule {name}": lambda o, rate=rate: o.inject_hyperparams(optax.sgd)(
         rate if o is tko else lambda count: rate(count)
     )
-    for name, rate in (SCHEDULES | {"Module": Named(jnp.array(0.1)), "of numbers": Warmup(0.1, 4)}).items()
+    for name, rate in (SCHEDULES | {"Module": Warmup(0.1, 4)}).items()
 }
-CELLS = [*itertools.product(FACTORIES, ("f32", "none", "nnx")), *itertools.product(OF_ARRAYS, ["f32"])]
 
 
-@pytest.mark.parametrize("name, kind", CELLS)
-def test_on_plain_params_it_is_optax(name: str, kind: str) -> None:
-    make = (FACTORIES | OF_ARRAYS)[name]
-    cases.same_as_optax(make(tko), make(optax), kind)
+@pytest.mark.parametrize("name", AS_OPTAX)
+def test_on_plain_params_it_is_optax(name: str) -> None:
+    cases.same_as_optax(AS_OPTAX[name](tko), AS_OPTAX[name](optax), "f32")
 
 
 @pytest.mark.parametrize("rate", [1e-3, cases.schedule], ids=["number", "schedule"])
-@pytest.mark.parametrize(
-    ("name", "kind"), [("adam", "f32"), ("adam", "nnx"), ("adamw", "none"), ("rmsprop", "f32"), ("lion", "f32")]
-)
-def test_only_the_learning_rate_is_injected_and_the_numbers_are_the_plain_ones(name: str, kind: str, rate: Any) -> None:
+@pytest.mark.parametrize("name", ["adam", "lion"])
+def test_only_the_learning_rate_is_injected_and_the_numbers_are_the_plain_ones(name: str, rate: Any) -> None:
     factory = getattr(optax, name)
-    ours = inject(factory, only="learning_rate")(rate)
-    plain = factory(rate)
-    a = b = cases.make(kind)
+    ours, plain = inject(factory, only=RATE)(rate), factory(rate)
+    a = b = cases.arrays()
     state_a, state_b = ours.init(a), plain.init(b)
-    assert list(state_a.hyperparams) == ["learning_rate"]
+    assert list(state_a.hyperparams) == [RATE]
     for jit in (jax.jit, lambda f: f):
         update_a, update_b = jit(ours.update), jit(plain.update)
         for _ in range(3):
@@ -417,40 +315,29 @@ def test_only_the_learning_rate_is_injected_and_the_numbers_are_the_plain_ones(n
 # ----------------------------------------------------------------------------------------------------------- schedules
 
 
-class Counted:
-    """A schedule that counts how often it is called, however it is made."""
+@pytest.mark.parametrize("f", [cases.schedule, branching])
+@pytest.mark.parametrize("kind", ["f32", "eqx_raw"])
+def test_a_schedule_is_called_once_by_init_and_once_by_each_update(kind: str, f: Callable[[Any], Any]) -> None:
+    """And nothing else is called to find out what it is."""
+    calls: list[str] = []
 
-    def __init__(self, f: Callable[[Any], Any]) -> None:
-        self.f = f
-        self.calls = 0
+    def schedule(count: Any) -> Any:
+        calls.append("schedule")
+        return f(count)
 
-    def __call__(self, count: Any) -> Any:
-        self.calls += 1
-        return self.f(count)
+    def mask(params: Any) -> Any:
+        calls.append("mask")
+        return matrices(params)
 
-
-COUNTED: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-    "array": (lambda scale, mask=None: optax.chain(optax.trace(0.5), optax.scale(scale)), cases.schedule),
-    "cosine": (tko.sgd, optax.cosine_decay_schedule(0.1, 10)),
-    "number": (optax.adam, lambda count: 0.1),
-    "branching": (tko.adam, lambda count: 0.1 if count < 10 else 0.01),
-}
-
-
-@pytest.mark.parametrize("name", COUNTED)
-@pytest.mark.parametrize("kind", ["f32", "eqx_raw", "nnx", "node"])
-def test_a_schedule_is_called_once_by_init_and_once_by_each_update(name: str, kind: str) -> None:
-    factory, f = COUNTED[name]
-    schedule = Counted(f)
     params = cases.make(kind)
-    tx = inject(factory)(schedule)
+    tx = inject(lambda rate, mask: tko.adamw(rate, mask=mask))(schedule, mask)
+    assert not calls
     state = tx.init(params)
-    assert schedule.calls == 1
+    assert calls == ["schedule", "mask"]
     for count in range(2):
         _, state = tx.update(cases.gradient(params), state, params)
-        assert schedule.calls == count + 2
-        (value,) = (x for key, x in state.hyperparams.items() if key in ("scale", "learning_rate"))
-        assert float(value) == pytest.approx(float(f(count)))
+        assert calls.count("schedule") == count + 2
+        assert float(state.hyperparams["rate"]) == pytest.approx(float(f(count)))
 
 
 def test_a_stateful_schedule_is_called_as_often_and_sees_the_extra_arguments() -> None:
@@ -463,11 +350,11 @@ def test_a_stateful_schedule_is_called_as_often_and_sees_the_extra_arguments() -
 
     tx = inject(optax.sgd)(Noted())
     state = tx.init(jnp.ones(2))
-    assert float(state.hyperparams["learning_rate"]) == Noted.calls == 1
+    assert float(state.hyperparams[RATE]) == Noted.calls == 1
     for calls, value in ((2, 0.25), (3, 0.125)):
-        before = float(state.hyperparams_states["learning_rate"]["value"])
+        before = float(state.hyperparams_states[RATE]["value"])
         updates, state = tx.update(jnp.ones(2), state, jnp.ones(2), value=jnp.array(value))
-        assert float(state.hyperparams_states["learning_rate"]["value"]) == value
+        assert float(state.hyperparams_states[RATE]["value"]) == value
         assert (Noted.calls, float(updates[0])) == (calls, -before)
 
 
@@ -500,23 +387,21 @@ def int_by_quoted_annotation(rate: "float") -> Any:
     return optax.sgd(rate)
 
 
-F32, BF16, F16, I32 = jnp.float32, jnp.bfloat16, jnp.float16, jnp.int32
 # A factory, its arguments, hyperparam_dtype, and the dtype in which the last argument is kept.
 KEPT: dict[str, tuple[Any, dict[str, Any], Any, Any]] = {
-    "an int, by the default": (optax.adamw, {RATE: 0.1, "weight_decay": 0}, None, F32),
-    "an int, by the annotation": (optax.sgd, {RATE: 1}, None, F32),
-    "an int, by a schedule": (optax.sgd, {RATE: lambda _: 1}, None, F32),
-    "an int, by a quoted annotation": (int_by_quoted_annotation, {"rate": 1}, None, F32),
-    "an int where nothing says float": (lambda rate: optax.sgd(rate), {"rate": 1}, None, F32),
+    "an int for a rate": (optax.sgd, {RATE: 1}, None, F32),
+    "an int by a schedule": (optax.sgd, {RATE: lambda _: 1}, None, F32),
+    "an int by a quoted annotation": (int_by_quoted_annotation, {"rate": 1}, None, F32),
     "an int by keyword": (lambda **kwargs: optax.sgd(**kwargs), {RATE: 1}, None, F32),
-    "an int in a union": (optax.clip_by_global_norm, {"max_norm": 1}, None, F32),
+    "an int, though one is the default": (factory_of("x", float, 2), {"x": 1}, None, F32),
+    "an int or a float": (factory_of("x", int | float), {"x": 1}, None, F32),
     "a seed by its name": (lambda seed: optax.noisy_sgd(0.1, key=seed), {"seed": 1}, None, I32),
-    "a key, though it may be a float": (optax.noisy_sgd, {RATE: 0.1, "key": 1}, None, I32),
-    "an int by its annotation": (optax.add_noise, {"eta": 0.1, "gamma": 0.5, "key": 1}, None, I32),
+    "a seed in keywords": (lambda **kwargs: optax.noisy_sgd(0.1, key=kwargs["seed"]), {"seed": 1}, None, I32),
+    "an int or an array": (factory_of("x", int | jax.Array), {"x": 1}, None, I32),
+    "an array, by default an int": (factory_of("x", jax.typing.ArrayLike, 2), {"x": 1}, None, I32),
     "an array of ints": (optax.sgd, {RATE: jnp.asarray(1, I32)}, None, I32),
     "a float": (optax.sgd, {RATE: 0.5}, None, F32),
     "bf16": (optax.sgd, {RATE: jnp.array(0.5, BF16)}, None, BF16),
-    "an array of NumPy": (optax.sgd, {RATE: np.array(0.5, np.float16)}, None, F16),
     "a scalar of NumPy": (optax.sgd, {RATE: np.float16(0.5)}, None, F16),
     "hyperparam_dtype": (optax.sgd, {RATE: 0.5}, BF16, BF16),
     "hyperparam_dtype of a schedule": (optax.sgd, {RATE: cases.schedule}, BF16, BF16),
@@ -527,7 +412,7 @@ KEPT: dict[str, tuple[Any, dict[str, Any], Any, Any]] = {
 def test_the_dtype_of_a_hyperparameter_is_kept_whatever_the_params_are(
     factory: Any, arguments: Any, stated: Any, dtype: Any
 ) -> None:
-    name = list(arguments)[-1]
+    (name,) = arguments
     tx = inject(factory, hyperparam_dtype=stated)(**arguments)
     assert tx.init(cases.arrays(BF16)).hyperparams[name].dtype == dtype
     state = tx.init(cases.arrays())
@@ -544,45 +429,35 @@ def test_numbers_of_f64_params_are_held_in_f64() -> None:
         for dtype, held in ((jnp.float64, "float64"), (jnp.complex128, "float64"), (jnp.bfloat16, "float32")):
             rate = 0.5 if held == "float32" else 2**24 + 1
             state = inject(optax.sgd)(rate).init({"w": jnp.ones(2, dtype)})
-            assert (state.hyperparams["learning_rate"].dtype, float(state.hyperparams[RATE])) == (held, rate)
+            assert (state.hyperparams[RATE].dtype, float(state.hyperparams[RATE])) == (held, rate)
         state = tx.init({"w": jnp.ones(2, jnp.float64)})
         assert cases.structure(tko.tree_map_params(tx, lambda x: x, state)) == cases.structure(state)
-    for value in (2**24, 2**40, 3 * 2**30):  # f32 holds these exactly
-        assert float(inject(optax.sgd)(value).init(cases.arrays()).hyperparams["learning_rate"]) == value
+    for value in (2**24, 3 * 2**30):  # f32 holds these exactly
+        assert float(inject(optax.sgd)(value).init(cases.arrays()).hyperparams[RATE]) == value
 
 
-@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2], ids=lambda d: jnp.dtype(d).name)
 @pytest.mark.parametrize("rate", [0.5, lambda count: 0.5 / (1 + count)], ids=["number", "schedule"])
-def test_float8_params(dtype: Any, rate: Any) -> None:
+def test_float8_params(rate: Any) -> None:
+    dtype = jnp.float8_e4m3fn
     params = cases.arrays(dtype)
-    for factory in (optax.sgd, tko.sgd):
-        tx = inject(factory)(rate, momentum=0.5)
-        state = tx.init(params)
-        updates, after = jax.jit(tx.update)(params, state, params)
-        assert state.hyperparams["learning_rate"].dtype == F32
-        assert cases.signature(after) == cases.signature(state)
-        assert {x.dtype for x in jax.tree.leaves((updates, optax.tree.get(after, "trace")))} == {jnp.dtype(dtype)}
-        assert (updates["w"] == (-0.5 * params["w"].astype(F32)).astype(dtype)).all()
-
-
-REAL = (0.5, 2, np.float32(0.5), np.int64(3), np.float64(0.25), jnp.asarray(2), jnp.asarray(0.5, jnp.bfloat16))
+    tx = inject(optax.sgd)(rate, momentum=0.5)
+    state = tx.init(params)
+    updates, after = jax.jit(tx.update)(params, state, params)
+    assert state.hyperparams[RATE].dtype == F32
+    assert cases.signature(after) == cases.signature(state)
+    assert {x.dtype for x in jax.tree.leaves((updates, optax.tree.get(after, "trace")))} == {jnp.dtype(dtype)}
+    assert (updates["w"] == (-0.5 * params["w"].astype(F32)).astype(dtype)).all()
 
 
 @pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
-@pytest.mark.parametrize("value", REAL, ids=repr)
-@pytest.mark.parametrize("wrap", ["no wrapper", "MultiSteps", "apply_if_finite", "masked"])
-def test_any_real_number_can_replace_one_that_is_injected(wrap: str, value: Any, jit: Any) -> None:
+@pytest.mark.parametrize("value", [0.5, 2, np.int64(3), jnp.asarray(2), jnp.asarray(0.5, BF16)], ids=repr)
+@pytest.mark.parametrize("wrap", [lambda tx: tx, lambda tx: tko.MultiSteps(tx, 1)], ids=["plain", "MultiSteps"])
+def test_any_real_number_can_replace_one_that_is_injected(wrap: Any, value: Any, jit: Any) -> None:
     """In a jitted update too, where a Python number is traced, and in a scan."""
-    wrappers: dict[str, Callable[[Any], Any]] = {
-        "no wrapper": lambda tx: tx,
-        "MultiSteps": lambda tx: tko.MultiSteps(tx, 1).gradient_transformation(),
-        "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 2),
-        "masked": lambda tx: tko.masked(tx, True),
-    }
     params = {"w": jnp.ones(2)}
-    tx = wrappers[wrap](inject(tko.sgd)(1, momentum=0))
+    tx = wrap(inject(tko.sgd)(1, momentum=0))
     state = tx.init(params)
-    optax.tree.get(state, "hyperparams")["learning_rate"] = value
+    optax.tree.get(state, "hyperparams")[RATE] = value
     for _ in range(2):
         updates, state = jit(tx.update)(params, state, params)
         np.testing.assert_array_equal(updates["w"], -float(value) * params["w"])
@@ -604,11 +479,10 @@ def test_hyperparameters_written_into_the_state_in_their_dtype_are_not_traced_ag
     state = tx.init(model)
     # A Python number has no dtype of its own: one more trace, then none.
     for value, traced in ((jnp.float32(0.5), 1), (np.float32(0.125), 1), (0.75, 2), (jnp.float32(1.0), 2)):
-        state.hyperparams["learning_rate"] = value
+        state.hyperparams[RATE] = value
         updates, state = step(state)
         assert {float(x.min()) for x in jax.tree.leaves(updates)} == {-float(value)}
         assert traces == traced
-    assert float(optax.tree.get(optax.tree.set(state, learning_rate=jnp.array(2.0)), "learning_rate")) == 2.0
 
 
 def test_the_caller_s_state_is_not_written_to() -> None:
@@ -620,20 +494,16 @@ def test_the_caller_s_state_is_not_written_to() -> None:
 
 
 STRICT: dict[str, Callable[[], Any]] = {
-    "sgd": lambda: inject(tko.sgd)(0.5),
     "momentum": lambda: inject(tko.sgd)(0.5, momentum=0.9),
-    "of optax": lambda: inject(optax.sgd)(0.5, momentum=0.9),
     "a schedule": lambda: inject(tko.sgd)(lambda count: 0.5 ** count.astype(jnp.float32)),
-    "two dtypes": lambda: inject(tko.sgd)(jnp.bfloat16(0.5), momentum=0.9),
+    "two dtypes": lambda: inject(optax.sgd)(jnp.bfloat16(0.5), momentum=0.9),
     "stated": lambda: inject(tko.sgd, hyperparam_dtype=jnp.bfloat16)(0.5, momentum=0.5),
-    "decay": lambda: inject(lambda rate, decay: tko.chain(tko.add_decayed_weights(decay), tko.scale(rate)))(0.5, 0.125),
-    "MultiSteps": lambda: tko.MultiSteps(inject(tko.sgd)(0.5), 2).gradient_transformation(),
-    "masked": lambda: tko.masked(inject(tko.sgd)(0.5), matrices),
+    "MultiSteps": lambda: tko.MultiSteps(inject(tko.sgd)(0.5), 2),
 }
 
 
 @pytest.mark.parametrize("make", STRICT.values(), ids=STRICT)
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32], ids=lambda d: jnp.dtype(d).name)
+@pytest.mark.parametrize("dtype", [BF16, F32])
 def test_strict_promotion(make: Any, dtype: Any) -> None:
     """What treekit promotes itself, it casts: the results are those of standard promotion."""
     params = cases.arrays(dtype)
@@ -641,11 +511,8 @@ def test_strict_promotion(make: Any, dtype: Any) -> None:
 
     def run() -> Any:
         state = tx.init(params)
-        out = []
-        for _ in range(2):
-            updates, state = jax.jit(tx.update)(params, state, params)
-            out.append(updates)
-        return out, state
+        first, state = jax.jit(tx.update)(params, state, params)
+        return first, jax.jit(tx.update)(params, state, params)
 
     expected = run()
     with jax.numpy_dtype_promotion("strict"):
@@ -662,18 +529,9 @@ def raises(count: Any) -> Any:
 
 
 NOT_SCHEDULES: dict[str, tuple[Any, str]] = {
-    "of two arguments": (lambda a, b: 0.1, "it raised TypeError: .*missing 1 required"),
     "one that raises": (raises, "Called with a count, it raised KeyError: 'warmup'"),
-    "a vector": (
-        lambda count: jnp.array([0.1]),
-        r"it returned f32\[1\], but a schedule returns a real number of shape",
-    ),
-    "complex": (lambda count: jnp.array(0.1j), r"it returned c64\[\], but"),
+    "a vector": (lambda count: jnp.ones(1), r"it returned f32\[1\], but a schedule returns a real number of shape"),
     "a mask function": (matrices, "it returned False, but"),
-    "a prefix of a mask": (lambda params: True, "it returned True, but"),
-    "a label function": (lambda params: jax.tree.map(lambda x: "a", params), "it returned 'a', but"),
-    "a path_mask in a function": (lambda params: tk.path_mask("**")(params), "it returned True, but"),
-    "a Partial": (cases.Partial(lambda n, params: matrices(params), jnp.array(2)), "it returned False, but"),
     "None": (lambda count: None, "it returned None, but"),
     "a stateful one": (StatefulVector(), r"it returned f32\[2\], but"),
 }
@@ -682,29 +540,21 @@ NOT_SCHEDULES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("value, found", NOT_SCHEDULES.values(), ids=NOT_SCHEDULES)
 def test_a_function_that_is_not_a_schedule_is_an_error_that_says_static_args(value: Any, found: str) -> None:
     for options in ({}, {"only": "x"}):
-        tx = inject(any_factory, **options)(value)
-        with pytest.raises(TypeError, match=rf"^the argument 'x' of any_factory is .*{found}") as caught:
-            tx.init(cases.arrays())
-        assert options or str(caught.value).endswith("static_args='x'")
-        assert isinstance(caught.value.__cause__, Exception) == ("raised" in found)
+        with pytest.raises(TypeError, match=rf"^the argument 'x' of any_factory is .*{found}.* static_args='x'$") as e:
+            inject(any_factory, **options)(value).init(cases.arrays())
+        assert isinstance(e.value.__cause__, Exception) == ("raised" in found)
     for static_args in ("x", ["x"]):
         assert sort(value, static_args=static_args) == ("static", value)
 
 
+# Numbers that the dtype of a hyperparameter cannot hold; set_hyperparams has the table of all.
 UNFIT: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "an int that f32 rounds": (optax.sgd, {RATE: 2**24 + 1}, None),
-    "a negative one": (optax.sgd, {RATE: -(2**24) - 1}, None),
-    "of NumPy": (optax.sgd, {RATE: np.int64(2**31)}, None),
-    "an int that is infinite in f32": (optax.sgd, {RATE: 10**400}, None),
     "by a schedule": (optax.sgd, {RATE: lambda count: 2**24 + 1}, None),
-    "by keyword": (lambda **kwargs: optax.sgd(**kwargs), {RATE: 2**24 + 1}, None),
-    "with a dtype": (optax.sgd, {RATE: 257}, BF16),
     "a seed": (lambda seed: optax.noisy_sgd(0.1, key=seed), {"seed": 2**40}, None),
-    "a float that is infinite": (optax.sgd, {RATE: 1e50}, None),
-    "with a dtype, a longer one": (optax.sgd, {RATE: 2**70 + 1}, BF16),
+    "with a dtype": (optax.sgd, {RATE: 2**70 + 1}, BF16),
     "a fraction for an int": (optax.sgd, {RATE: 0.5}, I32),
     "nan for an int": (optax.sgd, {RATE: float("nan")}, I32),
-    "with a dtype, a float": (optax.sgd, {RATE: 1e6}, F16),
 }
 
 
@@ -712,29 +562,8 @@ UNFIT: dict[str, tuple[Any, dict[str, Any], Any]] = {
 def test_a_number_that_its_dtype_cannot_hold_is_named(factory: Any, arguments: Any, dtype: Any) -> None:
     (name,) = arguments
     tx = inject(factory, hyperparam_dtype=dtype)(**arguments)
-    with pytest.raises(TypeError, match=rf"'{name}' of .*, which \w+ cannot hold.*static_args='{name}'") as caught:
+    with pytest.raises(TypeError, match=rf"'{name}' of .*, which \w+ cannot hold.*static_args='{name}'"):
         tx.init(cases.arrays())
-    assert len(str(caught.value)) < 300
-
-
-@pytest.mark.parametrize(
-    "factory, args",
-    [
-        (gathers, (0.1,)),
-        (gathers, (cases.schedule,)),
-        (gathers, ("a",)),
-        (gathers_names, (0.1, 0.2)),
-        (gathers_names, (0.1, "a", cases.schedule)),
-        (optax.chain, (optax.sgd(0.1),)),
-        (tko.chain, (tko.sgd(0.1),)),
-    ],
-)
-def test_numbers_that_stars_gather_have_no_names(factory: Any, args: Any) -> None:
-    """Optax raises too."""
-    with pytest.raises(TypeError, match=r"stores arguments by name, and \*\w+ of \w+ gathers them without names"):
-        inject(factory)(*args)
-    with pytest.raises(TypeError, match=r"unexpected keyword argument|takes [01] positional"):
-        optax.inject_hyperparams(factory)(*args).init(cases.arrays())
 
 
 def update_misspelt() -> Any:
@@ -764,22 +593,21 @@ def takes_more(**kwargs: Any) -> Any:
     return told(learning_rate=kwargs["learning_rate"])
 
 
-MAKERS: Any = (tko.adam, inject(tko.adam), inject(optax.adam))
 NOT_NAMES = r"must be the name, .* inject_hyperparams\(optax.adamw\)\(1e-3\)"
 NUMBER_LIKE = (1e-3, [1e-3], cases.schedule)
 # The words of an error, and what raises it.
 BAD_NAMES: dict[str, list[Callable[[], Any]]] = {
-    "`static_args` must specify a subset": [
-        lambda: inject(optax.adamw, static_args=("nope",)),
-        lambda: inject(optax.adamw, static_args="nope"),
-    ],
+    "`static_args` must specify a subset": [partial(inject, optax.adamw, static_args=x) for x in ("nope", ("nope",))],
     r"`only` must specify a subset .* Given `only`: \['b1', 'rate'\]": [
-        lambda: inject(optax.adam, only=("b1", "rate")),
+        partial(inject, optax.adam, only=("b1", "rate"))
     ],
-    r"Given `only`: \['rate'\]": [lambda: inject(optax.adam, only="rate")],
-    "`static_args` and `only` both name b1$": [lambda: inject(optax.adam, only="b1", static_args=("b1", "b2"))],
+    "`static_args` and `only` both name b1$": [partial(inject, optax.adam, only="b1", static_args=("b1", "b2"))],
 }
 REFUSED: dict[str, list[Callable[[], Any]]] = {
+    r"stores arguments by name, and \*\w+ of \w+ gathers them without names": [
+        lambda: inject(gathers)(0.1),
+        lambda: inject(tko.chain)(tko.sgd(0.1)),
+    ],
     "names rate, which was not passed; the arguments are learning_rate, b2": [
         lambda: inject(by_keyword, only="rate")(learning_rate=0.1, b2=0.9),
     ],
@@ -788,20 +616,13 @@ REFUSED: dict[str, list[Callable[[], Any]]] = {
     "names 'mask', which is neither a number nor a schedule: ": [
         partial(inject(optax.adamw, only=(RATE, "mask")), 0.1, mask=x) for x in (None, matrices)
     ],
-    "names 'nesterov', which is neither a number nor a schedule: ": [
-        lambda: inject(optax.adamw, only=(RATE, "nesterov"))(0.1, nesterov=True),
-    ],
     "learning_rate of adam must be a number or a schedule, found ": [
-        partial(f, x) for f in MAKERS for x in ("1e-3", b"1e-3", {"rate": 1e-3}, [1e-3])
+        partial(f, x) for f in (tko.adam, inject(optax.adam)) for x in ("1e-3", b"1e-3", {"rate": 1e-3}, [1e-3])
     ],
-    "b1 of adam must be a number, found ": [partial(f, 1e-3, b1="0.9") for f in MAKERS],
+    "b1 of adam must be a number, found ": [partial(f, 1e-3, b1="0.9") for f in (tko.adam, inject(optax.adam))],
     "missing 1 required positional argument: 'learning_rate'": [lambda: inject(tko.adamw)()],
-    r"adam\(\) got an unexpected keyword argument 'learnin_rate'": [partial(f, learnin_rate=0.1) for f in MAKERS],
     "unexpected keyword argument 'rate'": [lambda: inject(takes_more)(learning_rate=0.1, rate=0.2)],
     "hyperparams have learning_rat, .* its arguments are learning_rate, b1": [update_misspelt],
-    "'learning_rate' of adamw is .*Called with a count, it returned False": [
-        lambda: inject(optax.adamw)(matrices).init(cases.arrays()),
-    ],
     "^the argument 'learning_rate' of adam is an MLP, .*it raised": [
         lambda: inject(tko.adam)(cases.model().mlp).init(cases.arrays()),
     ],
@@ -813,8 +634,6 @@ REFUSED: dict[str, list[Callable[[], Any]]] = {
         lambda: update_of_another(cases.schedule, 0.1),
     ],
 }
-
-
 CALLS = [(ValueError, *item) for item in BAD_NAMES.items()] + [(TypeError, *item) for item in REFUSED.items()]
 
 
