@@ -42,13 +42,11 @@ def matrices(params: Any) -> Any:
     return jax.tree.map(lambda x: x.ndim > 1, params)
 
 
-def others(params: Any) -> Any:
-    return jax.tree.map(lambda x: x.ndim <= 1, params)
-
-
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "bare": lambda tx: tx,
-    "masked": lambda tx: optax.chain(tko.masked(tx, matrices), tko.masked(optax.set_to_zero(), others)),
+    "masked": lambda tx: optax.chain(
+        tko.masked(tx, matrices), tko.masked(optax.set_to_zero(), lambda p: jax.tree.map(lambda x: x.ndim <= 1, p))
+    ),
     "partition": lambda tx: tko.partition({True: tx, False: optax.set_to_zero()}, matrices),
     "filtered": lambda tx: tko.filtered(tx),
     "dtype_preserving": lambda tx: tko.dtype_preserving(tx),
@@ -69,43 +67,25 @@ def test_the_loss_of_a_raw_model_falls_through_every_wrapper(wrapper: str) -> No
     assert after.name == "model" and after.dropout.p == 0.25
 
 
-def test_it_finds_what_plain_optax_finds() -> None:
-    params = {"x": jnp.array([-1.2, 1.0, 0.5])}
-
-    def rosenbrock(p: Any) -> jax.Array:
-        x = p["x"]
-        return jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
-
-    ours, state, _ = train(tko.lbfgs(), params, rosenbrock, 10)
-    theirs, their_state, losses = train(optax.lbfgs(), params, rosenbrock, 10)
-    cases.assert_close(ours, theirs, rtol=1e-4)
-    assert cases.structure(state) == cases.structure(their_state)
-    assert losses[-1] < losses[0]
-
-
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float64])
 def test_every_floating_dtype(dtype: Any) -> None:
-    model = cases.cast(cases.model(), dtype)
-    tx = tko.lbfgs()
-    after, state, losses = train(tx, model, fit, 4)
-    assert losses[-1] < losses[0]
-    assert cases.signature(state) == cases.signature(tx.init(model))
-    _, grads = tko.value_and_grad_from_state(fit)(after, state=state)
-    assert {x.dtype for x in jax.tree.leaves((eqx.filter(after, eqx.is_inexact_array), grads))} == {jnp.dtype(dtype)}
+    with jax.enable_x64(dtype == jnp.float64):
+        model = cases.cast(cases.model(), dtype)
+        tx = tko.lbfgs()
+        after, state, losses = train(tx, model, fit, 4)
+        assert losses[-1] < losses[0]
+        assert cases.signature(state) == cases.signature(tx.init(model))
+        _, grads = tko.value_and_grad_from_state(fit)(after, state=state)
+    assert {x.dtype for x in cases.inexact((after, grads))} == {jnp.dtype(dtype)}
 
 
-def test_f64() -> None:
+def test_two_dtypes_at_once() -> None:
     with jax.enable_x64(True):
         params = {"w": jnp.linspace(-1, 1, 4, dtype=jnp.float64), "b": jnp.ones(2, jnp.float32)}
-
-        def loss(p: Any) -> jax.Array:
-            return jnp.sum(jnp.cosh(p["w"])) + jnp.sum(p["b"] ** 2)
-
         tx = tko.lbfgs()
-        after, state, losses = train(tx, params, loss, 5)
+        after, state, losses = train(tx, params, lambda p: jnp.sum(jnp.cosh(p["w"])) + jnp.sum(p["b"] ** 2), 5)
         assert losses[-1] < losses[0]
-        assert cases.signature(state) == cases.signature(tx.init(params))
-        assert (after["w"].dtype, after["b"].dtype) == (jnp.float64, jnp.float32)
+        assert cases.signature((after, state)) == cases.signature((params, tx.init(params)))
 
 
 @pytest.mark.usefixtures("nans")  # Optax divides 0 by 0 in the first step, and does not use it
@@ -124,46 +104,29 @@ def test_a_value_in_another_dtype_than_the_state_s_is_cast() -> None:
 
 @pytest.mark.parametrize("wrapper", ["bare", "filtered", "masked", "partition", "dtype_preserving"])
 def test_value_and_grad_come_from_the_state_on_raw_models(wrapper: str) -> None:
+    """From the second step on, the function returns 0, so what is computed again is wrong; a part is computed."""
     model = cases.model()
     tx = WRAPPERS[wrapper](tko.lbfgs())
-    value_and_grad = tko.value_and_grad_from_state(fit)
+    is_part = wrapper in ("masked", "partition")
     calls: list[int] = []
 
+    def scaled(model: Any, factor: Any, *, shift: float) -> jax.Array:
+        return factor * fit(model) + shift
+
     @eqx.filter_jit
-    def step(model: Any, state: Any) -> Any:
+    def step(model: Any, state: Any, factor: Any) -> Any:
         calls.append(1)
-        value, grad = value_and_grad(model, state=state)
+        value, grad = tko.value_and_grad_from_state(scaled)(model, factor, state=state, shift=0.0)
         updates, state = tx.update(grad, state, model, value=value, grad=grad, value_fn=fit)
         return tko.apply_updates(model, updates), state, value, grad
 
     state = tx.init(model)
-    for _ in range(4):
+    for number in range(4):
         want_value, want_grad = eqx.filter_value_and_grad(fit)(model)
-        model, state, value, grad = step(model, state)
+        model, state, value, grad = step(model, state, jnp.float32(is_part or number == 0))
         np.testing.assert_allclose(value, want_value, rtol=1e-5)
         cases.assert_close(grad, want_grad, rtol=1e-3)
     assert len(calls) == 1
-
-
-@pytest.mark.usefixtures("nans")  # Optax divides 0 by 0 in the first step, and does not use it
-def test_value_and_grad_are_taken_from_the_state_and_not_computed_again() -> None:
-    params = cases.arrays()
-    tx = tko.lbfgs()
-    grads = cases.gradient(params)
-    updates, state = tx.update(grads, tx.init(params), params, **cases.extra_for(params, grads))
-    params = tko.apply_updates(params, updates)
-    value, grad = tko.value_and_grad_from_state(lambda p: 0 * cases.loss(p))(params, state=state)
-    np.testing.assert_allclose(value, cases.loss(params), rtol=1e-5)
-    cases.assert_close(grad, cases.gradient(params), rtol=1e-4)
-
-
-def test_value_and_grad_take_further_arguments() -> None:
-    params = jnp.array([1.0, 2.0])
-    value, grad = tko.value_and_grad_from_state(lambda p, a, *, b: jnp.sum(a * p**2) + b)(
-        params, 2.0, state=tko.lbfgs().init(params), b=1.0
-    )
-    np.testing.assert_allclose(value, 11.0)
-    np.testing.assert_allclose(grad, [4.0, 8.0])
 
 
 def test_value_and_grad_are_computed_where_a_subtree_is_masked_out() -> None:
@@ -175,27 +138,27 @@ def test_value_and_grad_are_computed_where_a_subtree_is_masked_out() -> None:
 
 def test_what_is_missing_is_an_error_that_says_so() -> None:
     params = jnp.ones(2)
-    with pytest.raises(ValueError, match="state"):
+    with pytest.raises(ValueError, match="Value or gradient not found in the state"):
         tko.value_and_grad_from_state(jnp.sum)(params, state=tko.adam(0.1).init(params))
     with pytest.raises(ValueError, match="lbfgs needs the params"):
         tko.lbfgs().update(params, tko.lbfgs().init(params))
 
 
+GOOD: dict[str, Any] = {"w": jnp.ones(3), "b": jnp.ones(2), "f": None}
 WRONG_GRADS: dict[str, tuple[Any, str]] = {
     "other keys": ({"w": jnp.ones(3)}, r"at the root, .* 3 children: b, f, w, and the argument grad 1 child"),
     "another class": (jnp.ones(3), r"the params have a dict, and the argument grad .*f32\[3\]"),
     "None": (None, "found None"),
-    "another shape": ({"w": jnp.ones(3), "b": jnp.ones(3), "f": None}, r"at b: shape \(3,\) for a leaf .*\(2,\)"),
-    "a shape that broadcasts": ({"w": jnp.ones((1, 3)), "b": jnp.ones(2), "f": None}, r"at w: shape \(1, 3\)"),
-}  # fmt: skip
+    "another shape": ({**GOOD, "b": jnp.ones(3)}, r"at b: shape \(3,\) for a leaf .*\(2,\)"),
+    "a shape that broadcasts": ({**GOOD, "w": jnp.ones((1, 3))}, r"at w: shape \(1, 3\)"),
+}
 
 
 @pytest.mark.parametrize("wrap", [lambda tx: tx, lambda tx: tko.chain(tko.clip(1.0), tx)], ids=["bare", "chain"])
 @pytest.mark.parametrize("name", WRONG_GRADS)
 def test_a_grad_that_does_not_fit_the_params_is_named(name: str, wrap: Any) -> None:
     grad, message = WRONG_GRADS[name]
-    params = {"w": jnp.ones(3), "b": jnp.ones(2), "f": jnp.tanh}
-    good = {"w": jnp.ones(3), "b": jnp.ones(2), "f": None}
+    params = {**GOOD, "f": jnp.tanh}
     tx = wrap(tko.lbfgs())
     with pytest.raises(ValueError, match=f"the argument grad of update does not fit the params: .*{message}"):
-        tx.update(good, tx.init(params), params, value=1.0, grad=grad, value_fn=lambda p: jnp.sum(p["w"]))
+        tx.update(GOOD, tx.init(params), params, value=1.0, grad=grad, value_fn=lambda p: jnp.sum(p["w"]))
