@@ -3,6 +3,7 @@
 import gc
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -90,14 +91,10 @@ def rounding() -> Step:
 
 CALLS: dict[str, Callable[[], Step]] = {
     "stochastic_round": rounding,
-    "model_whole": lambda: Training(
-        tko.MultiSteps(tko.filtered(tko.adam(0.1)), 3),
-        whole=True,
-        model=eqx.nn.MLP(2, 1, 3, depth=1, key=jax.random.key(0)),
-    ),
+    "model_whole": lambda: Training(tko.filtered(rounds()), whole=True, model=cases.model().mlp),
     "rounded_whole": lambda: Training(rounds(), rounded=True, whole=True),
     "nested_whole": lambda: Training(tko.apply_if_finite(rounds(), 9), whole=True),
-    **{name: lambda make=make: Training(make()) for name, make in OPTIMIZERS.items()},
+    **{name: partial(lambda make: Training(make()), make) for name, make in OPTIMIZERS.items()},
 }
 
 

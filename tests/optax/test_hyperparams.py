@@ -15,7 +15,7 @@ from tests.optax import cases
 from tests.trees import FLOAT
 from treekit import optax as tko
 
-Wrap = Callable[[Any, Any], Any]
+P: Any = jax.sharding.PartitionSpec
 
 
 def sgd(o: Any) -> Any:
@@ -23,10 +23,9 @@ def sgd(o: Any) -> Any:
 
 
 # How it is wrapped, the key that its rate has then, and a kind of params for ours.
-WRAPPED: dict[str, tuple[Wrap, str, str]] = {
+WRAPPED: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     "bare": (lambda o, tx: tx, "learning_rate", "eqx_raw"),
     "chain": (lambda o, tx: o.chain(o.clip(10.0), tx), "1.learning_rate", "nnx"),
-    "named_chain": (lambda o, tx: o.named_chain(("clip", o.clip(10.0)), ("sgd", tx)), "sgd.learning_rate", "node"),
     "multi_steps": (
         lambda o, tx: o.MultiSteps(tx, 1).gradient_transformation(),
         "inner_opt_state.learning_rate",
@@ -100,18 +99,6 @@ def test_keys_that_read_alike_are_written_out() -> None:
     assert list(rates({"a": {"b": state}, "a.b": state})) == ["['a']['b'].learning_rate", "['a.b'].learning_rate"]
 
 
-@pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
-def test_under_a_schedule_it_is_what_the_last_update_used(o: Any) -> None:
-    tx = o.chain(o.clip(10.0), o.inject_hyperparams(o.sgd)(lambda count: 1.0 / (1 + count)))
-    params = cases.arrays()
-    state = tx.init(params)
-    assert rates(state) == {"1.learning_rate": 1.0}
-    for rate in (1.0, 0.5):
-        updates, state = tx.update(jax.tree.map(jnp.ones_like, params), state, params)
-        assert rates(state) == {"1.learning_rate": rate}
-        assert float(updates["b"][0]) == -rate
-
-
 def test_in_flax_s_optimizer_and_in_its_state() -> None:
     model: Any = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
     optimizer: Any = nnx.Optimizer(model, tko.chain(tko.clip(1.0), sgd(tko)), wrt=nnx.Param)
@@ -163,13 +150,21 @@ def test_a_value_for_each_member_of_an_ensemble_or_one_for_all() -> None:
 
 def test_the_sharding_is_kept() -> None:
     mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    sharding = jax.sharding.NamedSharding(mesh, P())
     state = jax.device_put(sgd(tko).init(jnp.ones(2)), sharding)
     new = tko.get_hyperparams(tko.set_hyperparams(state, learning_rate=0.25))["learning_rate"]
     assert new.sharding == sharding and new.committed
 
 
-# ------------------------------------------------------------------------------------------------------------ errors
+def pure(x: Any) -> Any:
+    """A state as Orbax and Flax restore it: dicts, without what is empty."""
+    if hasattr(x, "_asdict"):
+        x = x._asdict()
+    elif isinstance(x, tuple):
+        x = {str(i): each for i, each in enumerate(x)}
+    if not isinstance(x, dict):
+        return x
+    return {key: each for key, value in x.items() if (each := pure(value)) is not None and len(jax.tree.leaves(each))}
 
 
 # A hyperparameter; and what cannot become it, by how the error shows it.
@@ -202,10 +197,7 @@ def test_a_number_that_the_dtype_cannot_hold_is_refused_and_shown_in_short(dtype
     for shown, value in values.items():
         with pytest.raises(TypeError, match=rf"^n is {dtype}\[\].*, and cannot become {shown}$"):
             tko.set_hyperparams(state, n=value)
-
-
-def test_infinity_is_a_number() -> None:
-    assert tko.set_hyperparams(injected(0.1), n=np.inf).hyperparams["n"] == np.inf
+    assert dtype == "i32" or tko.set_hyperparams(state, n=np.inf).hyperparams["n"] == np.inf
 
 
 START = groups().init(cases.arrays())
@@ -213,8 +205,9 @@ CHAIN = tko.chain(*[tko.inject_hyperparams(tko.adamw)(0.1)] * 3).init(jnp.ones(2
 ADAM = tko.adam(0.1).init(cases.arrays())
 SCHEDULED = groups(optax, cases.schedule).init(cases.arrays())
 FOLLOWS = f"^{OTHER} follows a schedule, which would overwrite"
+unchecked: Any = inspect.unwrap(tko.set_hyperparams)  # beartype has an error of its own
 # A state, what is set in it by key or by name, and the words of the error.
-REFUSED: list[tuple[Any, dict[str, Any], dict[str, Any], str]] = [
+REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     *[
         (START, {KEYS[0]: value}, {}, f"{KEYS[0]} must be a number, found {words}")
         for value, words in (("a", "'a'"), (None, "None"), (True, "True"))
@@ -224,15 +217,17 @@ REFUSED: list[tuple[Any, dict[str, Any], dict[str, Any], str]] = [
     (START, {}, {"learning_rat": 1}, "the name 'learning_rat'. The state has learning_rate, momentum$"),
     (CHAIN, {"2.learning": 0.1}, {}, r"'2.learning'. The state has 2.learning_rate, .*, and others$"),
     (ADAM, {}, {"learning_rate": 0.1}, "the state has no hyperparameters: optax.inject_hyperparams"),
+    (START, 0.1, {}, r"values must map keys of get_hyperparams to numbers, found 0\.1"),
     (SCHEDULED, {}, {"learning_rate": 1.0}, FOLLOWS),
     (SCHEDULED, {OTHER: 1.0}, {}, FOLLOWS),
+    (pure(SCHEDULED), {OTHER: 1.0}, {}, FOLLOWS),
 ]
 
 
 @pytest.mark.parametrize("state, values, by_name, message", REFUSED)
 def test_what_is_refused_is_named(state: Any, values: Any, by_name: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        tko.set_hyperparams(state, values, **by_name)
+        unchecked(state, values, **by_name)
 
 
 def test_what_the_error_of_a_schedule_proposes_does_it() -> None:
@@ -244,31 +239,14 @@ def test_what_the_error_of_a_schedule_proposes_does_it() -> None:
     assert rates(tko.set_hyperparams(SCHEDULED, {KEYS[0]: 1.0}))[KEYS[0]] == 1.0
 
 
-def test_a_state_without_hyperparameters() -> None:
-    assert tko.get_hyperparams(ADAM) == {}
-    assert tko.set_hyperparams(ADAM) == ADAM
-
-
 def look_alike(count: Any) -> Any:
     """Params with the names of an injected state."""
     hyperparams = {"learning_rate": jnp.ones(()), "scale": jnp.ones(())}
     return {"count": count, "hyperparams": hyperparams, "inner_state": jnp.ones(2)}
 
 
-def pure(x: Any) -> Any:
-    """A state as Orbax and Flax restore it: dicts, without what is empty."""
-    if hasattr(x, "_asdict"):
-        x = x._asdict()
-    elif isinstance(x, tuple):
-        x = {str(i): each for i, each in enumerate(x)}
-    if not isinstance(x, dict):
-        return x
-    return {key: each for key, value in x.items() if (each := pure(value)) is not None and len(jax.tree.leaves(each))}
-
-
 NOT_INJECTED: dict[str, Callable[[Any], Any]] = {
     "adam": lambda params: tko.adam(0.1).init(params),
-    "of optax": lambda params: optax.adam(0.1).init(params),
     "params_ema": lambda params: tko.params_ema(0.9).init(params),
     "in a dict with the params": lambda params: {"params": params, "state": tko.adam(0.1).init(params)},
     "restored": lambda params: pure(optax.adam(0.1).init(params)),
@@ -277,11 +255,9 @@ NOT_INJECTED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("make", NOT_INJECTED.values(), ids=NOT_INJECTED)
 def test_params_with_such_names_are_not_hyperparameters(make: Any) -> None:
-    assert all(rates(make(look_alike(count))) == {} for count in (jnp.ones(2), jnp.ones(())))
-
-
-def test_an_integer_param_count_is_not_a_count() -> None:
-    assert rates(tko.adam(0.1).init(look_alike(jnp.array(3)))) == {}
+    counts = (jnp.ones(2), jnp.ones(()), jnp.array(3))  # with dicts alone, the third is taken for a count
+    for count in counts if make is not NOT_INJECTED["restored"] else counts[:2]:
+        assert rates(make(look_alike(count))) == {}
 
 
 @pytest.mark.parametrize("restore", [lambda state: state, pure], ids=["by class", "restored"])
@@ -294,12 +270,6 @@ def test_only_those_of_the_optimizer_are_found_beside_such_params(factory: Any, 
     changed = [x for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True) if not (x == y).all()]
     assert [float(x) for x in changed] == [0.25]
     assert rates(new) == {"1.learning_rate": 0.5}
-
-
-def test_a_restored_schedule_is_known() -> None:
-    restored = pure(tko.inject_hyperparams(tko.sgd)(cases.schedule).init(cases.arrays()))
-    with pytest.raises(ValueError, match=r"^learning_rate follows a schedule"):
-        tko.set_hyperparams(restored, learning_rate=0.5)
 
 
 GIVEN = jnp.float32(0.125)
@@ -325,29 +295,12 @@ def test_a_state_can_be_donated_and_the_array_is_still_there(change: Any) -> Non
     assert float(GIVEN) == 0.125
 
 
-def test_values_that_are_not_a_mapping_are_an_error() -> None:
-    unchecked: Any = inspect.unwrap(tko.set_hyperparams)  # beartype has an error of its own
-    with pytest.raises(TypeError, match=r"values must map keys of get_hyperparams to numbers, found 0\.1"):
-        unchecked(START, 0.1)
-
-
 @pytest.mark.parametrize("value", [0.5, 2, np.float32(0.5)])
 def test_tree_set_stores_arrays_so_that_nothing_is_traced_anew(value: Any) -> None:
-    params = {"w": jnp.ones(2)}
-    tx = tko.inject_hyperparams(tko.sgd)(0.1)
-    traces = 0
-
-    @jax.jit
-    def step(state: Any) -> Any:
-        nonlocal traces
-        traces += 1
-        return tx.update(params, state, params)
-
-    _, state = step(tx.init(params))
-    state = tko.tree.set(state, learning_rate=value)
-    assert state.hyperparams["learning_rate"] == float(value)
-    updates, state = step(state)
-    assert traces == 1 and float(updates["w"][0]) == -float(value)
+    state = tko.inject_hyperparams(tko.sgd)(0.1).init(jnp.ones(2))
+    new = tko.tree.set(state, learning_rate=value)
+    assert new.hyperparams["learning_rate"] == float(value)
+    assert cases.signature(new) == cases.signature(state)
 
 
 def test_tree_set_does_what_optax_does_with_anything_else() -> None:

@@ -1,5 +1,6 @@
 """Optax's functions on trees take raw models: leaves that cannot be parameters do not count and do not change."""
 
+import operator
 from typing import Any
 
 import jax
@@ -50,25 +51,17 @@ def test_each_function_on_trees_takes_a_raw_model(name: str) -> None:
     assert getattr(tko.tree_utils, f"tree_{name}") is getattr(tko.tree, name)
 
 
-def test_a_shape_is_not_a_tree() -> None:
-    batched: Any = tko.tree.batch_shape(MODEL, shape=(4,))
-    assert (batched["w"].shape, batched["rate"].shape, batched["name"]) == ((4, 2, 3), (4,), "mlp")
+NORMS = ("tree_utils.tree_l1_norm", "tree_utils.tree_l2_norm", "tree_utils.tree_linf_norm")
 
 
-@pytest.mark.parametrize("name", ["tree_l1_norm", "tree_l2_norm", "tree_linf_norm"])
-def test_the_norms_of_tree_utils_take_raw_models(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=name):
-        ours, theirs = getattr(tko.tree_utils, name), getattr(optax.tree_utils, name)
-    assert float(ours(MODEL)) == float(theirs(ARRAYS)) > 0
-    assert ours.__name__ == name
-
-
-@pytest.mark.parametrize("name", ["per_example_global_norm_clip", "per_example_layer_norm_clip"])
-def test_clipping_per_example_takes_raw_models(name: str) -> None:
-    model = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones((2, 1)), "activation": jax.nn.relu}
-    ours, theirs = getattr(tko, name)(model, 1.0), getattr(optax, name)({**model, "activation": None}, 1.0)
-    cases.assert_close(ours, theirs)
-    assert ours[0]["activation"] is None
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", [*NORMS, "per_example_global_norm_clip", "per_example_layer_norm_clip"])
+def test_the_norms_and_clipping_per_example_take_raw_models(name: str) -> None:
+    arrays = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones((2, 1)), "activation": None}
+    ours, theirs = (operator.attrgetter(name)(o) for o in (tko, optax))
+    limits = () if name in NORMS else (1.0,)
+    cases.assert_close(ours({**arrays, "activation": jax.nn.relu}, *limits), theirs(arrays, *limits))
+    assert ours.__name__ == name.rpartition(".")[2]
 
 
 def test_random_like_leaves_integers_and_bools_as_they_are() -> None:

@@ -56,7 +56,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     },
     # A schedule is called when its value is needed, and not before.
     "a model for a rate": (
-        lambda: step(tko.sgd(MODEL)),
+        lambda: step(call(tko, "sgd", MODEL)),
         r"^learning_rate of sgd must be a number or a schedule, found an MLP\. Called with a count, it raised \w+",
     ),
     "a list of transformations": (
@@ -78,14 +78,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "one of two rates that follows a schedule": (
         lambda: tko.set_hyperparams(tko.chain(RATE(0.1), RATE(lambda count: 0.1)).init(PARAMS), learning_rate=0.2),
         r"^1\.learning_rate follows a schedule, .* To set only 0\.learning_rate, use that as the key: ",
-    ),
-    "a pattern for a dtype that matches nothing": (
-        lambda: tko.dtype_preserving(tko.adam(0.1), state_dtype={"layers.0.**": jnp.bfloat16}).init(PARAMS),
-        r"its fields .* are mu, nu\. A pattern matches a whole path of the state, such as '0\.mu\.layers\.0\.w'$",
-    ),
-    "a dtype as a string": (
-        partial(call, tko, "dtype_preserving", tko.adam(0.1), state_dtype="bf16"),
-        r"^state_dtype must be a floating dtype, found 'bf16'\. jnp\.bfloat16 is one$",
     ),
     "an empty chain": (
         partial(call, tko, "chain"),
@@ -152,11 +144,9 @@ ADAM: Any = tko.adam(0.1)
 VALUES = {"value": 1.0, "value_fn": jnp.sum}
 OTHER_MODEL: dict[str, Callable[[], Any]] = {
     "gradients": lambda: ADAM.update(eqx.filter(WIDER, eqx.is_array), ADAM.init(MODEL), MODEL),
-    "gradients of apply_gradients": lambda: tko.apply_gradients(ADAM, OF_WIDER, ADAM.init(MODEL), MODEL),
     "updates": lambda: tko.apply_updates(MODEL, OF_WIDER),
     "a mask": lambda: tko.masked(ADAM, OF_WIDER).init(MODEL),
     "labels": lambda: tko.partition({True: ADAM}, OF_WIDER).init(MODEL),
-    "rates": lambda: tko.scale_by_tree(jax.tree.map(float, OF_WIDER)).init(MODEL),
     "params of get_ema": lambda: tko.get_ema(tko.params_ema(0.9).init(WIDER), MODEL),
     "the argument grad": lambda: tko.lbfgs().update(MODEL, tko.lbfgs().init(MODEL), MODEL, grad=WIDER, **VALUES),
 }
@@ -169,11 +159,7 @@ def test_what_differs_from_the_model_is_said(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("article", "names"),
-    [
-        ("an", ["MLP", "LSTMCell", "RMSNorm", "SGD", "OrderedDict", "int", "ndarray", "Upsample"]),
-        ("a", ["Linear", "GRUCell", "UNet", "Unit", "User", "dict", "NoneType", "Sequential"]),
-    ],
+    ("article", "names"), [("an", ["MLP", "RMSNorm", "int", "ndarray", "Upsample"]), ("a", ["Linear", "UNet", "Unit"])]
 )
 def test_the_article_is_that_of_the_spoken_name(article: str, names: list[str]) -> None:
     for name in names:

@@ -51,12 +51,11 @@ def test_tree_map_params_maps_the_other_states(measure: Any) -> None:
 
 
 def test_what_is_no_measure_is_an_error_that_names_it() -> None:
-    wrong: Any = {"norm": 3}
+    monitor: Any = tko.monitor
     with pytest.raises(TypeError, match=r"the measure 'norm' must be a .*found 3"):
-        tko.monitor(wrong)
-    alone: Any = optax.tree.norm
+        monitor({"norm": 3})
     with pytest.raises(TypeError, match=r"measures must map names to functions of the updates, .* found <function"):
-        tko.monitor(alone)
+        monitor(optax.tree.norm)
     tx = tko.monitor({"ratio": ratio})
     with pytest.raises(ValueError, match="the measure 'ratio' takes the params, so update needs them"):
         tx.update(GRADS, tx.init(PARAMS))

@@ -28,9 +28,7 @@ RATES: dict[str, Callable[[Any], Any]] = {
     "function": lambda params: by_rank,
     "tree_of_the_raw_model": by_rank,
     "tree_of_the_filtered_model": lambda params: by_rank(eqx.filter(params, eqx.is_inexact_array)),
-    "with_the_other_leaves": lambda params: jax.tree.map(
-        lambda x: x if callable(x) or isinstance(x, str) else rate_of(x), params
-    ),
+    "with_other_leaves": lambda p: jax.tree.map(lambda x: x if callable(x) or isinstance(x, str) else rate_of(x), p),
     "schedules": lambda params: jax.tree.map(lambda x: lambda count: rate_of(x), params),
     "arrays": lambda params: jax.tree.map(lambda x: jnp.array(rate_of(x)), params),
 }
@@ -57,8 +55,6 @@ def test_each_leaf_has_its_rate(name: str, kind: str) -> None:
 
 
 WRAPPED: dict[str, Callable[[Any], Any]] = {
-    "chain": lambda tx: tko.chain(tko.adam(0.1), tx),
-    "optax_chain": lambda tx: tko.filtered(optax.chain(optax.trace(0.9), tx)),
     "masked": lambda tx: tko.masked(tx, lambda params: jax.tree.map(lambda x: x.ndim > 1, params)),
     "multi_steps": lambda tx: tko.MultiSteps(tko.chain(tko.sgd(0.1), tx), 2).gradient_transformation(),
 }
@@ -72,7 +68,7 @@ def test_laws(name: str, kind: str) -> None:
 
 def test_it_is_what_partition_does_with_a_transformation_each() -> None:
     rates: dict[str, Any] = {"w": 0.1, "b": lambda count: 0.1 / (1 + count)}
-    groups = {name: optax.sgd(rate, momentum=0.9) for name, rate in rates.items()}
+    groups: Any = {name: optax.sgd(rate, momentum=0.9) for name, rate in rates.items()}
     plain = optax.partition(groups, {"w": "w", "b": "b"})
     ours = tko.chain(tko.trace(0.9), tko.scale_by_tree(rates), tko.scale(-1.0))
     params = cases.arrays()
@@ -111,9 +107,6 @@ def test_injected_rates_are_passed_on(rates: Any, kind: str) -> None:
     state = tx.init(params)
     assert tko.get_hyperparams(state) == {}
     cases.assert_close(tx.update(grads, state, params)[0], plain.update(grads, plain.init(params), params)[0])
-
-
-# ------------------------------------------------------------------------------------------------------------ errors
 
 
 def raises(params: Any) -> Any:

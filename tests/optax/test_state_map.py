@@ -76,9 +76,8 @@ CASES: dict[str, tuple[Callable[[], Any], Any, list[Mapped]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("with_init", [True, False], ids=["with init", "by structure"])
-def test_the_map_names_field_param_and_role_and_divides_the_path_where_the_params_begin(
-    name: str, with_init: bool
-) -> None:
+def test_the_map_names_field_param_and_role(name: str, with_init: bool) -> None:
+    """And divides the path where the params begin."""
     make, params, expected = CASES[name]
     tx = make()
     state = tx.init(params)
