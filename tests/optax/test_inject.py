@@ -361,6 +361,7 @@ KEPT: dict[str, tuple[Any, dict[str, Any], Any, Any]] = {
     "an int by keyword": (lambda **kwargs: optax.sgd(**kwargs), {RATE: 1}, None, F32),
     "an int, though one is the default": (factory_of(float, 2), {"x": 1}, None, F32),
     "an int or a float": (factory_of(int | float), {"x": 1}, None, F32),
+    "a rate, by default an int": (factory_of(optax.ScalarOrSchedule, 2), {"x": 1}, None, F32),
     "a seed by its name": (seeded, {"seed": 1}, None, I32),
     "a seed in keywords": (lambda **kwargs: optax.noisy_sgd(0.1, key=kwargs["seed"]), {"seed": 1}, None, I32),
     "an int or an array": (factory_of(int | jax.Array), {"x": 1}, None, I32),

@@ -134,8 +134,8 @@ def test_these_are_no_mistakes() -> None:
     assert jax.eval_shape(tko.contrib.prodigy().init, SHAPES)
     variable: Any = nnx.Param(jnp.asarray(0.5))
     assert tko.scale(variable).init(PARAMS) == optax.EmptyState()
-    nothing: Any = {"a": None}  # a mask, and not what a function without a return gives
-    assert tko.adamw(0.1, mask=nothing).init({"a": jnp.ones(2)})
+    tx: Any = tko.adamw(0.1, mask={"a": None})  # not what a function without a return gives
+    assert tx.init({"a": jnp.ones(2)})
 
 
 WIDER = eqx.nn.MLP(2, 2, 8, 1, key=jax.random.key(0))
