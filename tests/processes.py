@@ -1,16 +1,18 @@
 """What treekit does with arrays that span several processes, in a program that each of them runs.
 
-    python -m tests.processes 127.0.0.1:1234 2 0        the first of two processes
+    python -m tests.processes 127.0.0.1:1234 2 0 FOLDER     the first of two processes, with a folder for both
 
 Each process has two virtual devices. It prints a line of JSON for each check: its name, what went wrong ("" if nothing
 did), and an answer, which has to be the same in all processes. `test_processes.py` starts the processes.
 """
 
+import importlib
 import json
 import re
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +24,7 @@ import treekit as tk
 from treekit import optax as tko
 
 P: Any = PartitionSpec  # has no types
+ShapeDtypeStruct: Any = jax.ShapeDtypeStruct
 PARAMS = {
     "w": np.linspace(-1, 1, 8 * 16, dtype=np.float32).reshape(8, 16),
     "b": np.linspace(1, 2, 16, dtype=np.float32),
@@ -37,9 +40,8 @@ LAYERS = {"layers": [PARAMS, GRADS]}
 class Place:
     """A mesh over all devices, of which the first axis has a place for each process."""
 
-    def __init__(self, kind: AxisType = AxisType.Auto) -> None:
-        devices = np.array(jax.devices()).reshape(-1, 2)
-        self.mesh = Mesh(devices, ("data", "model"), axis_types=(kind, kind))
+    def __init__(self, kind: AxisType = AxisType.Auto, names: tuple[str, str] = ("data", "model")) -> None:
+        self.mesh = Mesh(np.array(jax.devices()).reshape(-1, 2), names, axis_types=(kind, kind))
 
     def sharding(self, spec: Any) -> NamedSharding:
         return NamedSharding(self.mesh, spec)
@@ -120,6 +122,24 @@ def stack_rows(place: Place) -> None:
     check_same(one, {"layers": {"w": np.stack([PARAMS["w"], GRADS["w"]])}})
     two, _ = tk.graft(layers, one, rename={"layers.**": "layers.*.**"})
     check_same(two, {"layers": [{"w": PARAMS["w"]}, {"w": GRADS["w"]}]})
+
+
+def orbax(place: Place) -> None:
+    """A trained state is saved, and restored onto another mesh."""
+    checkpoint: Any = importlib.import_module("orbax.checkpoint")  # has no types
+    tx, folder = tko.MultiSteps(tko.adamw(0.1), 2).gradient_transformation(), Path(sys.argv[4]) / "state"
+    params, state = train(tx, place)
+    check_same((params, state), train(tx, None))
+    target = Place(names=("model", "data")).tree(PARAMS)
+    shardings = jax.jit(tx.init).lower(target).compile().output_shardings
+    shapes = jax.tree.map(lambda x, s: ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
+    with checkpoint.StandardCheckpointer() as checkpointer:
+        checkpointer.save(folder, state)
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(folder, shapes)
+    check_sharded(state, params)
+    check_sharded(restored, target)
+    assert {d.kind for d in tk.tree_diff(state, restored)} == {"sharding"}
 
 
 def differ(place: Place) -> list[str]:
@@ -207,14 +227,14 @@ def table(place: Place) -> str:
     return text
 
 
-NAMED = (eager, summary, graft_states, stack_rows, differ, one_shard, no_array_is_gathered)
+NAMED = (eager, summary, graft_states, stack_rows, orbax, differ, one_shard, no_array_is_gathered)
 CHECKS: dict[str, Callable[[Place], object]] = {
     check.__name__: check for check in (*NAMED, stacking, state_dict, table)
 }
 
 
 def main() -> None:
-    address, count, process = sys.argv[1:]
+    address, count, process, _ = sys.argv[1:]
     jax.distributed.initialize(address, int(count), int(process))
     assert jax.process_count() == int(count) and jax.device_count() == 2 * int(count)
     place = Place()

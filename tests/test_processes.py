@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,12 @@ SECONDS = 300  # what hangs is killed
 FLAGS = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=2"
 
 
-def run_checks(count: int) -> list[dict[str, tuple[str, Any]]]:
+def run_checks(count: int, folder: Path) -> list[dict[str, tuple[str, Any]]]:
     """Start so many processes; for each of them, return what went wrong with each check, and its answer."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    started = [start(address, str(count), str(i)) for i in range(count)]
+    started = [start(address, str(count), str(i), str(folder)) for i in range(count)]
     printed = []
     for process in started:
         try:
@@ -47,8 +48,8 @@ def read(output: str, errors: str) -> dict[str, tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_several_processes(count: int) -> None:
-    done = run_checks(count)
+def test_several_processes(count: int, tmp_path: Path) -> None:
+    done = run_checks(count, tmp_path)
     failures = {f"{name}, process {i}": each[name][0] for i, each in enumerate(done) for name in each if each[name][0]}
     assert not failures, "\n".join(f"{name}\n{error}" for name, error in failures.items())
     for name in processes.CHECKS:
