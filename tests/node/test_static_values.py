@@ -18,6 +18,7 @@ import hypothesis
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -56,6 +57,7 @@ DIFFERENT: list[tuple[Any, Any]] = [
     (0j, complex(0.0, -0.0)),
     (np.float32(0), np.float64(0)),
     (np.float64(0), np.float64(-0.0)),
+    (ml_dtypes.bfloat16(0), ml_dtypes.bfloat16(-0.0)),
     (jnp.sin, jnp.cos),
     (Decimal("1.0"), Decimal("1.00")),
     (Decimal("NaN"), Decimal("-NaN")),
