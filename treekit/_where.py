@@ -233,7 +233,10 @@ def locate(where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf, *, strict
         )
     original = where(tree)
     if not _has_leaves(original, structure, [leaf_of[id(x)] for x in found_marks]):
-        raise ValueError("where must use the structure of the tree only, but it depends on the leaves")
+        raise ValueError(
+            "where must use the structure of the tree only, but it depends on the leaves, or on the order of the keys "
+            "of a dict, which JAX sorts"
+        )
 
     is_found: LeafPredicate = functools.partial(operator.is_, found)
     parts, treedef = jtu.tree_flatten(marked, is_leaf=is_found)
