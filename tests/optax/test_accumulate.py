@@ -1,4 +1,4 @@
-"""MultiSteps: the inner transformation runs on the k-th step only, and no NaN outlives its round."""
+"""MultiSteps, apply_if_finite and the conditional wrappers: a step that holds changes nothing; no NaN outlives it."""
 
 import gc
 import weakref
@@ -16,28 +16,19 @@ import treekit as tk
 from tests.optax import cases
 from treekit import optax as tko
 
-NAN = float("nan")
+NAN, INF = float("nan"), float("inf")
 
 
-def stream(n: int, seed: int = 0) -> list[dict[str, jax.Array]]:
+def stream(n: int, dtype: Any = jnp.float32) -> list[dict[str, jax.Array]]:
     """Gradients of `n` micro-steps."""
-    rng = np.random.default_rng(seed)
-    return [{k: jnp.asarray(rng.normal(size=x.shape), x.dtype) for k, x in cases.arrays().items()} for _ in range(n)]
+    rng = np.random.default_rng(0)
+    return [{k: jnp.asarray(rng.normal(size=x.shape), dtype) for k, x in cases.arrays().items()} for _ in range(n)]
 
 
-def bitwise(a: Any, b: Any) -> bool:
-    same = cases.structure(a) == cases.structure(b)
-    return same and all(
-        np.asarray(x).tobytes() == np.asarray(y).tobytes() and x.dtype == y.dtype
-        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    )
-
-
-def run(ms: Any, grads: list[Any], params: Any, state: Any = None, **extra: Any) -> tuple[Any, Any, list[Any]]:
+def run(ms: Any, grads: list[Any], params: Any, state: Any = None) -> tuple[Any, Any, list[Any]]:
     """Params and state at the end, and the updates of every step; jitted."""
     state = ms.init(params) if state is None else state
-    step = jax.jit(lambda g, s, p: ms.update(g, s, p, **extra))
-    seen = []
+    step, seen = jax.jit(ms.update), []
     for g in grads:
         updates, state = step(g, state, params)
         params = tko.apply_updates(params, updates)
@@ -45,60 +36,67 @@ def run(ms: Any, grads: list[Any], params: Any, state: Any = None, **extra: Any)
     return params, state, seen
 
 
-def counting(counts: list[int]) -> optax.GradientTransformation:
-    """sgd that reports each time it runs, from within the compiled program."""
-
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        jax.debug.callback(lambda: counts.append(1))
-        return jax.tree.map(jnp.negative, updates), state + 1
-
-    return optax.GradientTransformation(lambda params: jnp.zeros([], jnp.int32), update)
-
-
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
-    "multi_steps": lambda tx: tko.MultiSteps(tx, 2).gradient_transformation(),
-    "sum": lambda tx: tko.MultiSteps(tx, 2, use_grad_mean=False, accumulator_dtype=None).gradient_transformation(),
-    "of_masked": lambda tx: tko.MultiSteps(tko.masked(tx, True), lambda step: 1 + step).gradient_transformation(),
-    "masked": lambda tx: tko.masked(tko.MultiSteps(tx, 3).gradient_transformation(), True),
-    "partition": lambda tx: tko.partition({"a": tko.MultiSteps(tx, 3).gradient_transformation()}, "a"),
-    "of_finite": lambda tx: tko.MultiSteps(tko.apply_if_finite(tx, 2), 2).gradient_transformation(),
-    "finite": lambda tx: tko.apply_if_finite(tko.MultiSteps(tx, 2).gradient_transformation(), 2),
+    "multi_steps": lambda tx: tko.MultiSteps(tx, 2),
+    "sum": lambda tx: tko.MultiSteps(tx, 2, use_grad_mean=False, accumulator_dtype=None),
+    "of_masked": lambda tx: tko.MultiSteps(tko.masked(tx, True), lambda step: 1 + step),
+    "masked": lambda tx: tko.masked(tko.MultiSteps(tx, 3), True),
+    "partition": lambda tx: tko.partition({"a": tko.MultiSteps(tx, 3)}, "a"),
+    "of_finite": lambda tx: tko.MultiSteps(tko.apply_if_finite(tx, 2), 2),
+    "finite_of_multi_steps": lambda tx: tko.apply_if_finite(tko.MultiSteps(tx, 2), 2),
     "injected": lambda tx: tko.inject_hyperparams(
         lambda scale: optax.chain(tko.MultiSteps(tx, 2).gradient_transformation(), optax.scale(scale))
     )(0.5),
+    "finite": lambda tx: tko.apply_if_finite(tx, 3),
+    "finite_of_masked": lambda tx: tko.apply_if_finite(tko.masked(tx, cases.mask_of), 3),
 }
 
 
-@pytest.mark.parametrize("wrap, name, kind", cases.cells(WRAPPERS, 2, whole=("multi_steps",), every=6))
+@pytest.mark.parametrize("wrap, name, kind", cases.cells(WRAPPERS, 2, whole=("multi_steps", "finite"), every=6))
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     # Optax's own lbfgs writes f32 gradients into a bf16 memory, which JAX announces to refuse.
     cases.check_laws(wrap(cases.OPTIMIZERS[name](tko if name.startswith("lbfgs") else optax)), kind)
 
 
+AS_OPTAX: dict[str, Callable[[Any, Any], Any]] = {
+    "mean": lambda o, tx: o.MultiSteps(tx, 2).gradient_transformation(),
+    "sum": lambda o, tx: o.MultiSteps(tx, 2, use_grad_mean=False).gradient_transformation(),
+    "finite": lambda o, tx: o.apply_if_finite(tx, 3),
+}
+
+
 @pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor", "clipped", "schedule_free"])
-@pytest.mark.parametrize("mean", [True, False])
-def test_it_is_optax_on_plain_params(name: str, mean: bool) -> None:
-    tx = cases.OPTIMIZERS[name](optax)
-    ours, theirs = (o.MultiSteps(tx, 2, use_grad_mean=mean) for o in (tko, optax))
-    cases.same_as_optax(ours.gradient_transformation(), theirs.gradient_transformation(), "f32")
+@pytest.mark.parametrize("wrapper", AS_OPTAX)
+def test_on_plain_params_it_is_optax(wrapper: str, name: str) -> None:
+    ours, theirs = (AS_OPTAX[wrapper](o, cases.OPTIMIZERS[name](optax)) for o in (tko, optax))
+    cases.same_as_optax(ours, theirs, "f32")
 
 
 # ------------------------------------------------------------------------------------------------- what holds, holds
 
 
 def test_a_step_that_holds_runs_nothing_and_returns_exact_zeros() -> None:
+    """In a whole step too. The state of the inner transformation, a count and a key, is chosen, not averaged."""
     counts: list[int] = []
-    ms, params = tko.MultiSteps(counting(counts), 4), cases.arrays()
-    state = ms.init(params)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        jax.debug.callback(lambda: counts.append(1))  # from within the compiled program
+        return jax.tree.map(jnp.negative, updates), state + 1
+
+    counting = optax.GradientTransformation(lambda params: jnp.zeros([], jnp.int32), update)
+    ms, params = tko.MultiSteps(optax.chain(counting, optax.add_noise(0.1, 0.5, 0)), 4), cases.arrays()
+    state = whole_state = first = ms.init(params)
     assert not ms.has_updated(state)
     for i, grads in enumerate(stream(8)):
+        _, whole_state = jax.jit(partial(tko.apply_gradients, ms))(grads, state, params)
         updates, state = jax.jit(ms.update)(grads, state, params)
         zeros = [not x.any() and not np.signbit(x).any() for x in map(np.asarray, jax.tree.leaves(updates))]
         assert zeros == [i not in (3, 7)] * 2
         assert ms.has_updated(state) == (i in (3, 7))
     cases.effects_barrier()
-    assert len(counts) == 2
-    assert (int(state.inner_opt_state), int(state.gradient_step), int(state.mini_step)) == (2, 2, 0)
+    assert len(counts) == 4
+    assert (int(state.inner_opt_state[0]), int(state.gradient_step), int(state.mini_step)) == (2, 2, 0)
+    assert cases.signature(state) == cases.signature(whole_state) == cases.signature(first)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw", "numbers", "clipped", "radam"])
@@ -112,7 +110,7 @@ def test_k_of_one_is_the_bare_transformation(name: str, kind: str) -> None:
     a, state_a, updates_a = run(ms, grads, params)
     b, state_b, updates_b = run(bare, grads, params)
     for x, y in ((a, b), (updates_a, updates_b), (state_a.inner_opt_state, state_b[0])):
-        assert bitwise(x, y) if kind == "f32" else tk.tree_diff(x, y, rtol=2**-5, atol=1e-6) == ()
+        assert cases.same_bits(x, y) if kind == "f32" else tk.tree_diff(x, y, rtol=2**-5, atol=1e-6) == ()
 
 
 def test_k_of_one_keeps_the_sign_of_zero() -> None:
@@ -125,8 +123,7 @@ def test_k_of_one_keeps_the_sign_of_zero() -> None:
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.complex64])
 def test_k_steps_are_one_on_the_mean_or_the_sum(mean: bool, dtype: Any) -> None:
     """With bf16 gradients too, since they are accumulated in f32."""
-    grads = [jax.tree.map(lambda x: x.astype(dtype), g) for g in stream(5)]
-    params = cases.arrays(dtype)
+    grads, params = stream(5, dtype), cases.arrays(dtype)
     total = jax.tree.map(lambda *xs: sum(x.astype(jnp.promote_types(dtype, jnp.float32)) for x in xs), *grads)
     once = jax.tree.map(lambda x: (x / 5 if mean else x).astype(dtype), total)
     a, _, _ = run(tko.MultiSteps(optax.adam(0.1), 5, use_grad_mean=mean), grads, params)
@@ -136,17 +133,15 @@ def test_k_steps_are_one_on_the_mean_or_the_sum(mean: bool, dtype: Any) -> None:
 
 def test_accumulators_have_f32_at_least_and_are_wider_where_the_leaf_is() -> None:
     params = {"b": jnp.ones(1, jnp.bfloat16), "c": jnp.ones(1, jnp.complex64), "f": jnp.ones(1, jnp.float32)}
-    acc = tko.MultiSteps(optax.sgd(0.1), 2).init(params).acc_grads
-    assert {k: x.dtype.name for k, x in acc.items()} == {"b": "float32", "c": "complex64", "f": "float32"}
-    acc = tko.MultiSteps(optax.sgd(0.1), 2, accumulator_dtype=None).init(params).acc_grads
-    assert {k: x.dtype for k, x in acc.items()} == {k: x.dtype for k, x in params.items()}
+    wide, same = (tko.MultiSteps(optax.sgd(0.1), 2, accumulator_dtype=dtype) for dtype in (jnp.float32, None))
+    assert {k: x.dtype for k, x in wide.init(params).acc_grads.items()} == {
+        "b": "float32",
+        "c": "complex64",
+        "f": "float32",
+    }
+    assert {k: x.dtype for k, x in same.init(params).acc_grads.items()} == {k: x.dtype for k, x in params.items()}
     with jax.enable_x64(True):
-        acc = tko.MultiSteps(optax.sgd(0.1), 2).init(jnp.ones(1, jnp.float64)).acc_grads
-        assert acc.dtype == jnp.float64
-    # 256 + 1 is 256 in bf16, so a sum in bf16 would stand still.
-    ms = tko.MultiSteps(optax.identity(), 4, use_grad_mean=False)
-    _, _, updates = run(ms, [jnp.full(1, x, jnp.bfloat16) for x in (256, 1, 1, 2)], jnp.zeros(1, jnp.bfloat16))
-    assert float(updates[-1][0]) == 260
+        assert wide.init(jnp.ones(1, jnp.float64)).acc_grads.dtype == jnp.float64
 
 
 # -------------------------------------------------------------------------------------------------- schedules, skips
@@ -159,13 +154,13 @@ def test_k_from_a_schedule_changes_between_rounds() -> None:
     assert int(state.gradient_step) == 4
 
 
-def skip_vectors(updates: Any, gradient_step: Any, params: Any) -> Any:
-    return jnp.ones(2), {}
-
-
-def step_of(k: Any, **options: Any) -> Any:
+def step_of(k: Any, extra: dict[str, Any] | None = None, **options: Any) -> Any:
     ms = tko.MultiSteps(optax.sgd(0.1), k, **options)
-    return ms.update(jnp.ones(2), ms.init(jnp.ones(2)), jnp.ones(2))
+    return ms.update(jnp.ones(2), ms.init(jnp.ones(2)), jnp.ones(2), **(extra or {}))
+
+
+def weigh(weight: Any) -> Callable[[], Any]:
+    return lambda: step_of(2, {"weight": weight}, weighted=True)
 
 
 NOT_A_NUMBER = "every_k_schedule must return an int"
@@ -175,11 +170,15 @@ WRONG: dict[str, list[Callable[[], Any]]] = {
     f"{NOT_A_NUMBER}.*learning rates": [lambda: step_of(optax.linear_schedule(0.1, 0.01, 10))],
     rf"{NOT_A_NUMBER} of shape \(\)": [lambda: step_of(lambda n: jnp.array([2])), lambda: step_of(lambda n: True)],
     "every_k_schedule must return at least 1, but returned 0": [lambda: step_of(lambda n: 0)],
-    "every_k_schedule": [partial(step_of, k) for k in (0, -1, np.int64(0), np.int32(-3), 0.5)],
-    "should_skip_update_fn": [lambda: step_of(2, should_skip_update_fn=skip_vectors)],
+    "every_k_schedule must be an int of at least 1": [partial(step_of, k) for k in (0, True)],
+    "should_skip_update_fn": [lambda: step_of(2, should_skip_update_fn=lambda *_: (jnp.ones(2), {}))],
     "accumulator_dtype must be floating-point or complex, found int32": [
         lambda: step_of(2, accumulator_dtype=jnp.int32)
     ],
+    r"needs the weight of each step.*update\(grads, state, params, weight=n\)": [lambda: step_of(2, weighted=True)],
+    r"weight must be finite and not negative, found (-1\.0|inf)": [weigh(-1.0), weigh(np.inf)],
+    r"weight must be a real number of shape \(\), found": [weigh(jnp.ones(2)), weigh("many")],
+    r"MultiSteps has no weights: MultiSteps\(optimizer, k, weighted=True\)": [lambda: step_of(2, {"weight": 1.0})],
 }
 
 
@@ -203,37 +202,26 @@ def test_steps_that_should_be_skipped_leave_everything_but_the_skip_state() -> N
     assert cases.structure(state) == cases.structure(their_state)
     assert [bool(u["w"].any()) for u in updates] == [False] * 4 + [True]
     plain, _, _ = run(tko.MultiSteps(tko.adam(0.1), 3), [grads[0], grads[2], grads[4]], params)
-    assert bitwise(a, plain)
+    assert cases.same_bits(a, plain)
     _, state, _ = run(ours, grads[:2], params)
     assert bool(state.skip_state["should_skip"]) and int(state.skip_state["num_not_finite"]) == 8
     assert int(state.mini_step) == 1
 
 
-def test_large_updates_are_skipped() -> None:
-    def skip(updates: Any, gradient_step: Any, params: Any) -> Any:
-        return optax.skip_large_updates(updates, gradient_step, params, max_squared_norm=10.0)
-
-    ms = tko.MultiSteps(optax.identity(), 2, should_skip_update_fn=skip)
-    _, _, updates = run(ms, [jnp.array([1.0]), jnp.array([9.0]), jnp.array([3.0])], jnp.zeros(1))
-    assert [float(u[0]) for u in updates] == [0, 0, 2]
-
-
 # ------------------------------------------------------------------------------------------------------------- NaN
 
 
+def skipping(tx: Any, k: int) -> Any:
+    return tko.MultiSteps(tx, k, should_skip_update_fn=tko.skip_not_finite)
+
+
 GUARDED: dict[str, Callable[[Any], Any]] = {
-    "zero_nans inside": lambda tx: tko.MultiSteps(optax.chain(optax.zero_nans(), tx), 3).gradient_transformation(),
-    "zero_nans outside": lambda tx: tko.chain(
-        optax.zero_nans(), tko.MultiSteps(tx, 3).gradient_transformation(), optax.zero_nans()
-    ),
-    "apply_if_finite inside": lambda tx: tko.MultiSteps(tko.apply_if_finite(tx, 5), 3).gradient_transformation(),
-    "apply_if_finite outside": lambda tx: tko.apply_if_finite(tko.MultiSteps(tx, 3).gradient_transformation(), 5),
-    "skip_not_finite": lambda tx: tko.MultiSteps(
-        tx, 3, should_skip_update_fn=tko.skip_not_finite
-    ).gradient_transformation(),
-    "skip_not_finite inside": lambda tx: tko.MultiSteps(
-        tko.MultiSteps(tx, 1, should_skip_update_fn=tko.skip_not_finite).gradient_transformation(), 3
-    ).gradient_transformation(),
+    "zero_nans inside": lambda tx: tko.MultiSteps(optax.chain(optax.zero_nans(), tx), 3),
+    "zero_nans outside": lambda tx: tko.chain(optax.zero_nans(), tko.MultiSteps(tx, 3), optax.zero_nans()),
+    "apply_if_finite inside": lambda tx: tko.MultiSteps(tko.apply_if_finite(tx, 5), 3),
+    "apply_if_finite outside": lambda tx: tko.apply_if_finite(tko.MultiSteps(tx, 3), 5),
+    "skip_not_finite": lambda tx: skipping(tx, 3),
+    "skip_not_finite inside": lambda tx: tko.MultiSteps(skipping(tx, 1), 3),
 }
 
 
@@ -245,7 +233,7 @@ def test_one_bad_number_is_forgotten_after_its_round(guard: str) -> None:
     params, start = cases.arrays(), tx.init(cases.arrays())
     step = jax.jit(tx.update)
     # NaN is all that zero_nans turns to zero.
-    for bad in [NAN] if "zero_nans" in guard else [NAN, float("inf"), float("-inf")]:
+    for bad in [NAN] if "zero_nans" in guard else [NAN, INF, -INF]:
         for at in range(5):
             grads = stream(10)
             grads[at]["w"] = grads[at]["w"].at[0, 1].set(bad)
@@ -260,14 +248,70 @@ def test_one_bad_number_is_forgotten_after_its_round(guard: str) -> None:
 
 
 @pytest.mark.usefixtures("nans")
-def test_a_round_after_a_bad_one_is_as_if_nothing_had_been() -> None:
-    grads = stream(4)
-    bad = [jax.tree.map(lambda x: x * NAN, g) for g in grads[:2]]
-    tx = optax.chain(optax.zero_nans(), optax.sgd(0.1))
-    params = cases.arrays()
-    a, _, _ = run(tko.MultiSteps(tx, 2), [*bad, *grads[2:]], params)
-    b, _, _ = run(tko.MultiSteps(tx, 2), grads[2:], params)
-    assert bitwise(a, b)
+@pytest.mark.parametrize("most", [0, 1, 2, 5])
+def test_what_is_skipped_and_counted_is_what_optax_skips_and_counts(most: int) -> None:
+    """One bad number, in any leaf, stops all of them."""
+    ours, theirs = (o.apply_if_finite(optax.trace(1.0), most) for o in (tko, optax))
+    params = {"a": jnp.ones(1), "b": jnp.ones(1)}
+    state = expected = ours.init(params)
+    for i, value in enumerate((1.0, NAN, 1.0, INF, -INF, NAN, NAN, 1.0, NAN)):
+        grads = {**params, "ab"[i % 2]: jnp.array([value])}
+        updates, state = jax.jit(ours.update)(grads, state, params)
+        wanted, expected = jax.jit(theirs.update)(grads, expected, params)
+        assert cases.same_bits((updates, state), (wanted, expected))
+        if i == 1:
+            assert bool(updates["a"].any()) == (not most)
+
+
+def test_no_leaves_and_int_leaves_are_finite() -> None:
+    tx = tko.apply_if_finite(tko.sgd(0.1), 3)
+    params: dict[str, Any] = {}
+    updates, state = tx.update(params, tx.init(params), params)
+    assert updates == {} and bool(state.last_finite)
+    params = cases.PARAMS["int_key"]()
+    updates, state = tx.update(cases.grads_of("int_key", params), tx.init(params), params)
+    assert updates["n"] is None and bool(state.last_finite)
+
+
+@pytest.mark.usefixtures("nans")
+def test_the_count_is_read_and_reset_by_name_and_nothing_is_traced_again() -> None:
+    tx, params = tko.chain(tko.clip(1.0), tko.apply_if_finite(tko.sgd(1.0), 2)), jnp.ones(2)
+    state = tx.init(params)
+    for count in (1, 2, 1, 2):  # a third in a row would be accepted
+        updates, state = jax.jit(tx.update)(params * NAN, state, params)
+        assert not updates.any() and int(tko.tree.get(state, "notfinite_count")) == count
+        if count == 2:
+            state = tko.tree.set(state, notfinite_count=jnp.zeros([], jnp.int32))
+    assert int(tko.tree.get(state, "total_notfinite")) == 4
+    assert cases.signature(state) == cases.signature(tx.init(params))
+
+
+CONDITIONAL: dict[str, Callable[[Any, Any], Any]] = {
+    "MultiSteps": lambda tx, _: tko.MultiSteps(tx, lambda n: np.int32(2)),
+    "apply_if_finite": lambda tx, _: tko.apply_if_finite(tx, 3),
+    "conditionally_transform": tko.conditionally_transform,
+    "conditionally_mask": tko.conditionally_mask,
+}
+
+
+@pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
+@pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "float32")])
+@pytest.mark.parametrize("name", CONDITIONAL)
+@pytest.mark.usefixtures("nans")
+def test_the_updates_of_a_step_that_holds_have_the_dtype_of_those_of_one_that_runs(
+    name: str, dtypes: tuple[Any, Any], jitted: bool
+) -> None:
+    """Whichever dtype is wider, of params or gradients; and with a state restored as NumPy arrays."""
+    params, grads = ({"w": jnp.ones(2, dtype)} for dtype in dtypes)
+    condition: Any = (lambda step: step >= 1) if jitted else (lambda step: np.bool_(step >= 1))
+    tx = CONDITIONAL[name](tko.adam(0.1), condition)
+    update, state = jax.jit(tx.update) if jitted else tx.update, tx.init(params)
+    first = {"w": grads["w"] * NAN} if name == "apply_if_finite" else grads
+    held, after = update(first, jax.tree.map(np.asarray, state), params)
+    updates, last = update(grads, jax.tree.map(np.asarray, after), params)
+    assert held["w"].dtype == updates["w"].dtype == jnp.float32
+    assert (held["w"] == (name == "conditionally_transform")).all() and (updates["w"] < 0).all()
+    assert cases.signature(last) == cases.signature(after) == cases.signature(state)
 
 
 # ------------------------------------------------------------------------------------------- extra args, structures
@@ -296,29 +340,6 @@ WRAPPERS_OF_INSTANCES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRAPPERS_OF_INSTANCES)
-def test_an_instance_in_a_wrapper_is_its_transformation(name: str) -> None:
-    """So it receives extra arguments."""
-    wrap, ms = WRAPPERS_OF_INSTANCES[name], tko.MultiSteps(tko.polyak_sgd(), 2)
-    params, grads = {"w": jnp.ones(2), "name": "scale"}, {"w": jnp.ones(2), "name": None}
-    instance, transformation = wrap(ms), wrap(ms.gradient_transformation())
-    states = instance.init(params), transformation.init(params)
-    updates: Any = None
-    for _ in range(2):
-        (updates, state), other = (
-            tx.update(grads, state, params, value=jnp.array(2.0))
-            for tx, state in zip((instance, transformation), states, strict=True)
-        )
-        assert not tk.tree_diff((updates, state), other)
-        states = state, other[1]
-    assert updates["w"][0] < 0
-    taken = [
-        tko.apply_gradients(tx, grads, tx.init(params), params, value=jnp.array(2.0))
-        for tx in (instance, transformation)
-    ]
-    assert not tk.tree_diff(*taken)
-
-
 class Doubled(tko.MultiSteps):
     """Updates twice as far."""
 
@@ -327,10 +348,23 @@ class Doubled(tko.MultiSteps):
 
 
 @pytest.mark.parametrize("name", WRAPPERS_OF_INSTANCES)
-def test_what_a_subclass_overrides_is_used_in_a_wrapper(name: str) -> None:
-    tx = WRAPPERS_OF_INSTANCES[name](Doubled(tko.sgd(1.0), 1))
-    params = {"w": jnp.ones(2)}
-    assert (tx.update(params, tx.init(params), params)[0]["w"] == -2).all()
+def test_an_instance_in_a_wrapper_is_its_transformation(name: str) -> None:
+    """So it receives extra arguments; and what a subclass overrides is used."""
+    wrap, ms = WRAPPERS_OF_INSTANCES[name], tko.MultiSteps(tko.polyak_sgd(), 2)
+    params, grads = {"w": jnp.ones(2), "name": "scale"}, {"w": jnp.ones(2), "name": None}
+
+    def two_steps(tx: Any) -> Any:
+        _, state = tx.update(grads, tx.init(params), params, value=jnp.array(2.0))
+        return tx.update(grads, state, params, value=jnp.array(2.0)), tko.apply_gradients(
+            tx, grads, state, params, value=jnp.array(2.0)
+        )
+
+    found = two_steps(wrap(ms))
+    assert not tk.tree_diff(found, two_steps(wrap(ms.gradient_transformation())))
+    assert found[0][0]["w"][0] < 0
+    assert isinstance(ms, optax.MultiSteps) and isinstance(ms.inner_opt, optax.GradientTransformation)
+    doubled = wrap(Doubled(tko.sgd(1.0), 1))
+    assert (doubled.update(grads, doubled.init(params), params)[0]["w"] == -2).all()
 
 
 def test_one_of_optax_receives_extra_arguments_too() -> None:
@@ -342,32 +376,22 @@ def test_one_of_optax_receives_extra_arguments_too() -> None:
         assert (new == 0.5).all()
 
 
-def test_state_that_holds_ints_bools_and_keys_is_chosen_not_averaged() -> None:
-    tx = optax.chain(cases.of_numbers(), optax.add_noise(0.1, 0.5, 0))
-    ms = tko.MultiSteps(tx, 2)
-    params = cases.arrays()
-    _, state, _ = run(ms, stream(3), params)
-    assert cases.signature(state) == cases.signature(ms.init(params))
-    numbers = state.inner_opt_state[0]
-    assert (int(numbers.steps), bool(numbers.seen)) == (1, True)
-    assert float(numbers.scale) == pytest.approx(0.9)
+# --------------------------------------------------------------------------------------- in transformations of JAX
 
 
 def test_members_under_vmap_keep_counts_of_their_own() -> None:
-    ms = tko.MultiSteps(optax.adam(0.1), 3)
-    grads = stream(4)
-    params = cases.arrays()
-    states = [ms.init(params)]
-    for g in grads[:2]:
-        states.append(run(ms, [g], params, states[-1])[1])
-    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *states)
-    updates, after = jax.jit(jax.vmap(lambda s: ms.update(grads[3], s, params)))(stacked)
+    ms, grads, params = tko.MultiSteps(optax.adam(0.1), 3), stream(4), cases.arrays()
+    states = [run(ms, grads[:n], params)[1] for n in range(3)]
+
+    def step(state: Any) -> Any:
+        return ms.update(grads[3], state, params), tko.apply_gradients(ms, grads[3], state, params)
+
+    (updates, after), _ = together = jax.jit(jax.vmap(step))(tk.tree_stack(states))
     assert after.mini_step.tolist() == [1, 2, 0]
     assert after.gradient_step.tolist() == [0, 0, 1]
     assert [bool(x.any()) for x in updates["w"]] == [False, False, True]
     for i, state in enumerate(states):
-        alone = ms.update(grads[3], state, params)
-        cases.assert_close(jax.tree.map(lambda x, i=i: x[i], (updates, after)), alone, rtol=1e-5)
+        cases.assert_close(jax.tree.map(lambda x, i=i: x[i], together), step(state), rtol=1e-5)
 
 
 def test_donated_and_in_a_scan() -> None:
@@ -380,36 +404,10 @@ def test_donated_and_in_a_scan() -> None:
         updates, state = ms.update(g, state, params)
         return (tko.apply_updates(params, updates), state), None
 
-    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *grads)
     scan = jax.jit(lambda carry, gs: jax.lax.scan(body, carry, gs)[0], donate_argnums=0)
     # A buffer may be donated once only, and the zeros of a new state are one each.
     carry = jax.tree.map(jnp.copy, (cases.arrays(), ms.init(cases.arrays())))
-    cases.assert_close(scan(carry, stacked), (end, state))
-
-
-def test_forward_and_reverse_mode_go_through() -> None:
-    """Meta-learning: the learning rate's effect on what came after, as on plain Optax."""
-
-    def after(rate: jax.Array, o: Any) -> jax.Array:
-        ms = o.MultiSteps(o.sgd(rate), 2)
-        params = jnp.ones(2)
-        state = ms.init(params)
-        for _ in range(4):
-            updates, state = ms.update(2 * params, state, params)
-            params = optax.apply_updates(params, updates)
-        return jnp.sum(params**2)
-
-    rate = jnp.array(0.1)
-    want = jax.grad(after)(rate, optax)
-    assert float(jax.grad(after)(rate, tko)) == pytest.approx(float(want))
-    assert float(jax.jacfwd(after)(rate, tko)) == pytest.approx(float(want))
-
-
-def test_the_class_and_its_state_are_those_of_optax() -> None:
-    ms = tko.MultiSteps(tko.adamw(0.1), 2)
-    assert isinstance(ms, optax.MultiSteps) and isinstance(ms.inner_opt, optax.GradientTransformation)
-    assert isinstance(ms.gradient_transformation(), optax.GradientTransformationExtraArgs)
-    assert isinstance(ms.init(cases.model()), optax.MultiStepsState)
+    cases.assert_close(scan(carry, tk.tree_stack(grads)), (end, state))
 
 
 def test_an_inner_step_that_reads_params_leaks_no_tracer() -> None:
@@ -437,13 +435,13 @@ def test_updates_may_be_smaller_than_the_accumulator(jit: bool) -> None:
     update = jax.jit(optimizer.update) if jit else optimizer.update
     state = optimizer.init(params)
     for scale, expected in ((1.0, 0.0), (3.0, -2.0), (5.0, 0.0)):
-        grads = {"w": jnp.full((2, 3), scale), "b": jnp.full(3, scale)}
-        updates, state = update(grads, state, params)
+        updates, state = update({"w": jnp.full((2, 3), scale), "b": jnp.full(3, scale)}, state, params)
         assert {name: (x.shape, float(x)) for name, x in updates.items()} == {"w": ((), expected), "b": ((), expected)}
 
 
+# --------------------------------------------------------------------------------------------------------- weights
+
 WEIGHTS: dict[str, list[float]] = {
-    "equal": [1, 1, 1],
     "tokens": [5, 1, 30],
     "one is zero": [3, 0, 2],
     "the first is zero": [0, 2, 5],
@@ -459,8 +457,7 @@ WEIGHTS: dict[str, list[float]] = {
 def test_weights_are_those_of_micro_batches(name: str, mean: bool, whole: bool, dtype: Any) -> None:
     """The mean is that of one batch of all examples; a NaN of weight 0 is left out."""
     weights = WEIGHTS[name]
-    rng = np.random.default_rng(0)
-    grads = rng.normal(size=(3, 4)).astype(np.float32)
+    grads = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     expected = (np.array(weights) @ grads) / (sum(weights) if mean else 1)
     ms: Any = tko.MultiSteps(tko.sgd(1.0), 3, use_grad_mean=mean, weighted=True)
     params: Any = {"w": jnp.zeros(4, dtype)}
@@ -493,50 +490,19 @@ def test_a_round_without_weight_is_skipped_and_a_skipped_step_adds_none(jitted: 
     assert not tk.tree_diff(state._replace(skip_state=()), before._replace(skip_state=()))
 
 
-@pytest.mark.parametrize(
-    "extra, error, match",
-    [
-        ({}, TypeError, r"needs the weight of each step.*update\(grads, state, params, weight=n\)"),
-        ({"weight": -1.0}, ValueError, r"weight must be finite and not negative, found -1\.0"),
-        ({"weight": np.inf}, ValueError, r"weight must be finite and not negative, found inf"),
-        ({"weight": jnp.ones(2)}, TypeError, r"weight must be a real number of shape \(\), found"),
-        ({"weight": "many"}, TypeError, r"weight must be a real number of shape \(\), found 'many'"),
-    ],
-)
-def test_a_wrong_weight_is_an_error(extra: dict[str, Any], error: type[Exception], match: str) -> None:
-    ms = tko.MultiSteps(tko.sgd(1.0), 2, weighted=True)
-    params = {"w": jnp.ones(2)}
-    with pytest.raises(error, match=match):
-        ms.update(params, ms.init(params), params, **extra)
-    plain = tko.MultiSteps(tko.sgd(1.0), 2)
-    with pytest.raises(TypeError, match=r"MultiSteps has no weights: MultiSteps\(optimizer, k, weighted=True\)"):
-        plain.update(params, plain.init(params), params, weight=1.0)
+def loss_of_batch(batch: Any, params: Any) -> Any:
+    return (params["w"] * batch).sum()
 
 
-HOLDING_EAGERLY: dict[str, Callable[[], Any]] = {
-    "MultiSteps": lambda: tko.MultiSteps(tko.sgd(1.0), 2),
-    "apply_if_finite": lambda: tko.apply_if_finite(tko.sgd(1.0), 9),
-}
-
-
-@pytest.mark.parametrize("name", HOLDING_EAGERLY)
+@pytest.mark.parametrize("name", ["MultiSteps", "apply_if_finite"])
 @pytest.mark.usefixtures("nans")
-def test_an_eager_step_that_holds_keeps_no_closure_alive(name: str) -> None:
-    tx, params = HOLDING_EAGERLY[name](), {"w": jnp.ones(2)}
-    state = tx.init(params)
-
-    def step(state: Any) -> tuple[Any, Any]:
-        batch = np.full(2, np.nan)
-
-        def value_fn(params: Any) -> Any:
-            return (params["w"] * batch).sum()
-
-        _, state = tx.update({"w": jnp.full(2, jnp.nan)}, state, params, value_fn=value_fn)
-        return state, weakref.ref(batch)
-
-    batches: list[Any] = []
+def test_an_eager_step_that_holds_keeps_no_argument_alive(name: str) -> None:
+    tx, params, batches = CONDITIONAL[name](tko.sgd(1.0), None), {"w": jnp.ones(2)}, list[Any]()
     for _ in range(3):
-        state, batch = step(state)
-        batches.append(batch)
+        batch = np.ones(2)
+        batches.append(weakref.ref(batch))
+        value_fn: Any = partial(loss_of_batch, batch)
+        tx.update({"w": jnp.full(2, NAN)}, tx.init(params), params, value_fn=value_fn)
+        del batch, value_fn
     gc.collect()
     assert [ref() for ref in batches] == [None] * 3

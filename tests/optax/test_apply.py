@@ -1,4 +1,4 @@
-"""apply_updates and tree_map_params: over any leaf, with dtypes kept."""
+"""apply_updates, incremental_update, periodic_update and tree_map_params: over any leaf, with dtypes kept."""
 
 import re
 from typing import Any
@@ -14,30 +14,7 @@ from tests.optax import cases
 from treekit import assert_trees_same
 from treekit import optax as tko
 
-# --------------------------------------------------------------------------------------------------- apply_updates
-
-
-@pytest.mark.parametrize("kind", cases.PARAMS)
-def test_apply_updates_keeps_structure_and_dtypes(kind: str) -> None:
-    params = cases.PARAMS[kind]()
-    after = tko.apply_updates(params, cases.grads_of(kind, params))
-    assert cases.signature(after) == cases.signature(params)
-    moved = [bool((x != y).any()) for x, y in zip(*(cases.inexact(t) for t in (params, after)), strict=True)]
-    assert moved and all(moved)
-
-
-@pytest.mark.parametrize(
-    "kind", ["f32", "bf16", "f16", "mixed", "bf16_f32_grads", "c64", "none", "empty", "bare", "nnx"]
-)
-def test_apply_updates_is_optax_where_optax_works(kind: str) -> None:
-    params = cases.PARAMS[kind]()
-    grads = cases.grads_of(kind, params)
-    cases.assert_close(tko.apply_updates(params, grads), optax.apply_updates(params, grads))
-
-
-def test_a_sum_is_taken_in_the_wider_dtype_and_rounded_once() -> None:
-    params, updates = jnp.array(1.0, jnp.bfloat16), jnp.array(2**-9 + 2**-12, jnp.float32)
-    assert float(tko.apply_updates(params, 3 * updates)) == float((jnp.float32(1) + 3 * updates).astype(jnp.bfloat16))
+ONES = jnp.ones(2)
 
 
 class HasArray:
@@ -48,6 +25,52 @@ class HasArray:
 
     def __jax_array__(self) -> jax.Array:
         return self.value
+
+
+def pair(kind: str) -> tuple[Any, Any]:
+    """Params, and others that are larger by 1, where they are real in float32."""
+
+    def larger(x: Any) -> Any:
+        if not eqx.is_inexact_array(x):
+            return x
+        return x + 1 if jnp.iscomplexobj(x) else (x + 1).astype(jnp.float32)
+
+    old = cases.PARAMS[kind]()
+    return old, jax.tree.map(larger, old)
+
+
+@pytest.mark.parametrize("kind", cases.PARAMS)
+def test_structure_and_dtypes_are_kept(kind: str) -> None:
+    old, new = pair(kind)
+    updated = tko.apply_updates(old, cases.grads_of(kind, old))
+    averaged = tko.incremental_update(new, old, 0.5)
+    copies = [tko.periodic_update(new, old, steps, jnp.array(2)) for steps in (4, jnp.array(6), jnp.array(5))]
+    assert all(cases.signature(x) == cases.signature(old) for x in (updated, averaged, *copies))
+    x, y, z = map(cases.inexact, (old, new, averaged))
+    assert x and all(bool((a != b).any()) for a, b in zip(x, cases.inexact(updated), strict=True))
+    for trio in zip(x, y, z, strict=True):
+        a, b, mean = (np.asarray(leaf).astype(complex) for leaf in trio)
+        np.testing.assert_allclose(mean, (a + b) / 2, rtol=1e-2, atol=1e-2)
+    for copy, wanted in zip(copies, (y, y, x), strict=True):
+        cases.assert_close(cases.inexact(copy), cases.cast_like(wanted, x))
+
+
+@pytest.mark.parametrize(
+    "kind", ["f32", "bf16", "f16", "mixed", "bf16_f32_grads", "c64", "none", "empty", "bare", "namedtuple", "nnx"]
+)
+def test_they_are_optax_where_optax_works(kind: str) -> None:
+    params = cases.PARAMS[kind]()
+    grads = cases.grads_of(kind, params)
+    cases.assert_close(tko.apply_updates(params, grads), optax.apply_updates(params, grads))
+    new = jax.tree.map(lambda x: 3 * x, params)
+    for step in (0.25, jnp.array(0.25), 1):
+        ours, theirs = (o.incremental_update(new, params, step) for o in (tko, optax))
+        cases.assert_close(ours, jax.tree.map(lambda x, p: x.astype(p.dtype), theirs, params))
+
+
+def test_a_sum_is_taken_in_the_wider_dtype_and_rounded_once() -> None:
+    params, updates = jnp.array(1.0, jnp.bfloat16), jnp.array(2**-9 + 2**-12, jnp.float32)
+    assert float(tko.apply_updates(params, 3 * updates)) == float((jnp.float32(1) + 3 * updates).astype(jnp.bfloat16))
 
 
 @pytest.mark.parametrize("promotion", ["standard", "strict"])
@@ -66,34 +89,19 @@ def test_what_stands_for_an_array_is_added_and_averaged_as_that_array(dtypes: An
 
 
 def test_a_reference_is_read() -> None:
-    new, old = jax.new_ref(jnp.ones(2)), jnp.zeros(2)
+    new, old = jax.new_ref(ONES), jnp.zeros(2)
     assert (tko.apply_updates(old, new) == 1).all()
-    pairs: list[tuple[Any, Any]] = [(new, old), (jnp.ones(2), jax.new_ref(old)), (new, HasArray(old))]
+    pairs: list[tuple[Any, Any]] = [(new, old), (ONES, jax.new_ref(old)), (new, HasArray(old))]
     for x, y in pairs:
         assert (tko.incremental_update(x, y, 0.5) == 0.5).all()
         assert (tko.periodic_update(x, y, 1, 2) == 0).all() and (tko.periodic_update(x, y, 2, 2) == 1).all()
 
 
-def test_python_numbers_are_averaged_by_python_as_in_optax() -> None:
-    """In JAX, an integer of more than 32 bits would raise."""
-    new, old = {"n": 2**41}, {"n": 2**40}
-    assert tko.incremental_update(new, old, 0.5) == optax.incremental_update(new, old, 0.5) == {"n": 1.5 * 2**40}
-
-
-def test_an_integer_that_something_stands_for_is_not_averaged() -> None:
-    new: Any = HasArray(jnp.array(5))
-    assert tko.incremental_update({"n": new}, {"n": HasArray(jnp.array(1))}, 0.5) == {"n": new}
+# --------------------------------------------------------------------------------------------------- apply_updates
 
 
 def test_what_has_no_update_stays_the_object_it_was() -> None:
-    params: dict[str, Any] = {
-        "f": jnp.tanh,
-        "s": "name",
-        "n": 3,
-        "p": 0.5,
-        "w": jnp.ones(2),
-        "a": HasArray(jnp.ones(2)),
-    }
+    params: dict[str, Any] = {"f": jnp.tanh, "s": "name", "n": 3, "p": 0.5, "w": ONES, "a": HasArray(ONES)}
     arrays = {"k": jax.random.key(0), "i": jnp.arange(2)}
     none = {name: np.zeros(x.shape, jax.dtypes.float0) for name, x in arrays.items()} | dict.fromkeys(params)
     params |= arrays
@@ -101,10 +109,10 @@ def test_what_has_no_update_stays_the_object_it_was() -> None:
     assert all(after[k] is params[k] for k in params)
 
 
-@pytest.mark.parametrize("updates", [None, {"w": None, "inner": None}, {"w": jnp.ones(2), "inner": None}])
+@pytest.mark.parametrize("updates", [None, {"w": ONES, "inner": None}])
 def test_none_above_params_is_no_update_for_any_of_them(updates: Any) -> None:
     """As Equinox has it; Optax raises."""
-    params: dict[str, Any] = {"w": jnp.zeros(2), "inner": {"b": jnp.ones(2), "f": jnp.tanh}}
+    params: dict[str, Any] = {"w": jnp.zeros(2), "inner": {"b": ONES, "f": jnp.tanh}}
     after = tko.apply_updates(params, updates)
     assert_trees_same(after, eqx.apply_updates(params, updates))
     assert after["inner"]["b"] is params["inner"]["b"]
@@ -119,7 +127,6 @@ def test_python_numbers_and_ints_are_updated() -> None:
 def test_no_param_and_no_average_changes_its_shape() -> None:
     """As in NumPy's `a += b`: b may be broadcast, and a may not."""
     one, more = jnp.ones((1, 3)), jnp.ones((2, 3))
-    assert optax.apply_updates(one, more).shape == (2, 3)
     assert tko.apply_updates(more, one).shape == (2, 3)
 
     def average(old: Any, new: Any) -> Any:
@@ -136,44 +143,112 @@ def test_no_param_and_no_average_changes_its_shape() -> None:
         average({"w": {"x": one}}, {"w": None})
 
 
-# An update that does not fit its param, by the words of the error.
+# A param and an update that does not fit it, by the words of the error.
 WRONG: dict[str, tuple[Any, Any]] = {
-    r"\bw\b.*complex64.*float32": ({"w": jnp.ones(2, jnp.float32)}, {"w": jnp.ones(2, jnp.complex64)}),
-    "at the root, the params have 1 child: w, and the updates 1 child: v": ({"w": jnp.ones(2)}, {"v": jnp.ones(2)}),
-    r"at k: an update \(f32\[\]\) for key": ({"k": jax.random.key(0)}, {"k": jnp.ones((), jnp.float32)}),
-    r"at w: an update \(MaskedNode\) for f32\[2\]\. .*None for leaves without": (
-        {"w": jnp.ones(2)},
-        {"w": optax.MaskedNode()},
-    ),
-    r"\bn\b.*\(3,\) for a leaf of shape \(\)": ({"n": 1.0}, {"n": jnp.ones(3)}),
-    r"\bw\b: shape \(3, 2\) for a leaf of shape \(2,\)": (
-        {"w": HasArray(jnp.ones(2))},
-        {"w": HasArray(jnp.ones((3, 2)))},
-    ),
+    r"\bw\b.*complex64.*float32": (ONES, ONES + 0j),
+    "at w, the params have 1 child: x, and the updates 1 child: v": ({"x": ONES}, {"v": ONES}),
+    r"at w: an update \(f32\[\]\) for key": (jax.random.key(0), jnp.ones(())),
+    r"at w: an update \(f32\[2\]\) for Ref.*ref\[\.\.\.\] \+= update": (jax.new_ref(ONES), ONES),
+    r"at w: an update \(MaskedNode\) for f32\[2\]\. .*None for leaves without": (ONES, optax.MaskedNode()),
+    r"at w: an update .*apply_updates takes \(params, updates\)": (None, jnp.tanh),
+    r"\bw\b.*\(3,\) for a leaf of shape \(\)": (1.0, jnp.ones(3)),
+    r"\bw\b: shape \(3, 2\) for a leaf of shape \(2,\)": (HasArray(ONES), HasArray(jnp.ones((3, 2)))),
 }
 
 
 @pytest.mark.parametrize("message", WRONG)
 def test_an_update_that_does_not_fit_is_an_error_with_the_path(message: str) -> None:
-    params, updates = WRONG[message]
+    param, update = WRONG[message]
     with pytest.raises((TypeError, ValueError), match=message):
-        tko.apply_updates(params, updates)
+        tko.apply_updates({"w": param}, {"w": update})
 
 
-def test_apply_updates_under_jit_grad_and_vmap() -> None:
-    params, updates = cases.arrays(), cases.arrays()
-    cases.assert_close(jax.jit(tko.apply_updates)(params, updates), jax.tree.map(lambda x: 2 * x, params))
-    stacked = jax.tree.map(lambda x: jnp.stack([x, x]), params)
-    assert jax.vmap(tko.apply_updates)(stacked, stacked)["w"].shape == (2, 2, 3)
-    assert float(jax.grad(lambda p: jnp.sum(tko.apply_updates(p, p)))(jnp.ones(()))) == 2.0
+# -------------------------------------------------------------------------------------------------------- averages
+
+AVERAGES = {
+    "a number": (jnp.array(4.0), 0),
+    "a number, for an array": (jnp.ones((2, 3)), 0),
+    "a number, for an array in 8 bits": (jnp.ones(2, jnp.float8_e4m3fn), 0),
+    "an int of a number": (4, 0),
+    "a number in bf16": (jnp.array(4, jnp.bfloat16), 0.0),
+    "an int array, of floats": (ONES, jnp.zeros(2, jnp.int32)),
+    "a bool, of a float": (jnp.array(4.0), True),
+    "an int array, of a Python float": (4.0, jnp.array(1)),
+    "NumPy": (np.ones(2), np.zeros(2)),
+    "complex": (jnp.array(1j), 0.0),
+}
+
+
+@pytest.mark.parametrize("step", [0.25, jnp.array(0.25)], ids=["number", "array"])
+@pytest.mark.parametrize("name", AVERAGES)
+def test_an_average_may_start_from_any_number(name: str, step: Any) -> None:
+    """With the value, the class and the dtype that it has in Optax."""
+    ours, theirs = (o.incremental_update(*AVERAGES[name], step) for o in (tko, optax))
+    assert type(ours) is type(theirs) and getattr(ours, "dtype", None) == getattr(theirs, "dtype", None)
+    np.testing.assert_array_equal(np.asarray(ours, complex), np.asarray(theirs, complex))
+
+
+def test_python_numbers_are_averaged_by_python_as_in_optax() -> None:
+    """In JAX, an integer of more than 32 bits would raise."""
+    new, old = {"n": 2**41}, {"n": 2**40}
+    assert tko.incremental_update(new, old, 0.5) == optax.incremental_update(new, old, 0.5) == {"n": 1.5 * 2**40}
+
+
+def test_what_has_no_average_is_taken_from_the_new() -> None:
+    """So are counters and flags, which Optax averages; and a number that does not change stays what it is."""
+    new = {"i": jnp.array(3), "k": jax.random.key(1), "f": jnp.sin, "s": "new", "n": np.array(4), "b": jnp.array(True)}
+    old = {
+        "i": jnp.array(1),
+        "k": jax.random.key(0),
+        "f": jnp.tanh,
+        "s": "old",
+        "n": np.array(1),
+        "b": jnp.array(False),
+    }
+    after = tko.incremental_update(new, old, 0.5)
+    assert all(after[k] is new[k] for k in new)
+    stands_for: list[Any] = [HasArray(jnp.array(n)) for n in (5, 1)]
+    assert tko.incremental_update(*stands_for, 0.5) == 5
+    model = {"depth": 3, "train": True, "rate": jnp.array(0.5)}
+    assert tko.incremental_update(model, model, 0.25) == model
+
+
+def test_a_copy_of_a_raw_model_is_renewed_in_a_scan() -> None:
+    """Optax's is a cond over the whole models, which takes no functions."""
+    model, new = pair("eqx_raw")
+    arrays, static = eqx.partition(model, eqx.is_array)
+
+    def step(arrays: Any, steps: Any) -> tuple[Any, Any]:
+        target = tko.periodic_update(new, eqx.combine(arrays, static), steps, 3)
+        return eqx.filter(target, eqx.is_array), cases.inexact(target)[0].sum()
+
+    last, sums = jax.lax.scan(step, arrays, jnp.arange(1, 5))
+    cases.assert_close(last, eqx.filter(new, eqx.is_array))
+    assert [bool(s == sums[-1]) for s in sums] == [False, False, True, True]
+
+
+def test_a_copy_may_be_of_any_arrays_and_takes_the_rest_from_the_new() -> None:
+    new: dict[str, Any] = {"i": jnp.array(3), "k": jax.random.key(1), "f": jnp.sin, "s": "new", "n": None, "x": 0.5}
+    old: dict[str, Any] = {"i": jnp.array(1), "k": jax.random.key(0), "f": jnp.tanh, "s": "old", "n": None, "x": 0.5}
+    held, renewed = (tko.periodic_update(new, old, steps, 2) for steps in (1, 2))
+    assert all(x is new[k] for k in "fsxn" for x in (held[k], renewed[k]))
+    assert (held["i"], renewed["i"]) == (1, 3) and held["k"] == old["k"] and renewed["k"] == new["k"]
+    for old_number, new_number in ((0.5, jnp.array(0.25)), (jnp.array(0.5), 0.25), (0.5, 0.25)):
+        assert [float(tko.periodic_update(new_number, old_number, steps, 2)) for steps in (1, 2)] == [0.5, 0.25]
+    none: dict[str, Any] = {"w": None}
+    assert tko.periodic_update({"w": ONES}, none, 1, 2)["w"].shape == (2,)
+    with pytest.raises(TypeError, match=r"\bw\b.*complex64.*float32"):
+        tko.periodic_update({"w": ONES + 0j}, {"w": ONES}, 1, 2)
+    for shape in ((), (3,)):
+        with pytest.raises(ValueError, match=r"\bw\b.*\(2,\)"):
+            tko.periodic_update({"w": jnp.ones(shape)}, {"w": ONES}, 1, 2)
 
 
 # ------------------------------------------------------------------------------------------------- tree_map_params
 
 
-def test_is_leaf_is_asked_as_in_optax() -> None:
-    params = cases.arrays()
-    mask = {"w": True, "b": False}
+def test_is_leaf_is_asked_as_in_optax_and_an_init_alone_will_do() -> None:
+    params, mask = cases.arrays(), {"w": True, "b": False}
     tx, theirs = (o.masked(optax.adam(0.1), mask) for o in (tko, optax))
 
     def f(x: Any) -> Any:
@@ -182,12 +257,6 @@ def test_is_leaf_is_asked_as_in_optax() -> None:
     def is_leaf(x: Any) -> bool:
         return isinstance(x, optax.MaskedNode)
 
-    ours = tko.tree_map_params(tx, f, tx.init(params), is_leaf=is_leaf)
+    ours = tko.tree_map_params(tx.init, f, tx.init(params), is_leaf=is_leaf)
     assert ours == optax.tree_map_params(theirs, f, theirs.init(params), is_leaf=is_leaf)
     assert ours.inner_state[0].mu == {"w": "param", "b": "masked"}
-
-
-def test_an_init_alone_will_do() -> None:
-    tx = tko.adam(0.1)
-    state = tx.init(cases.arrays())
-    assert tko.tree_map_params(tx.init, lambda x: "p", state)[0].mu == {"w": "p", "b": "p"}

@@ -24,19 +24,17 @@ MOVING: dict[str, Callable[[], Any]] = {
     "schedule_free": lambda: tko.contrib.schedule_free_adamw(0.1, weight_decay=0.5),
     "optax": lambda: tko.chain(optax.adamw(0.1, weight_decay=0.5)),
 }
+START = {"w": jnp.ones((2, 3)), "b": jnp.full(3, 2.0)}
 
 
-def start() -> Any:
-    return {"w": jnp.ones((2, 3)), "b": jnp.full(3, 2.0)}
-
-
-def taken(tx: Any, gradients: list[Any], jitted: bool = True) -> tuple[Any, Any]:
+def taken(tx: Any, gradients: list[float | None], jitted: bool = True) -> tuple[Any, Any]:
     """Return the params and the state after steps with these gradients of "b"."""
-    params = start()
+    params: Any = START
     state = tx.init(params)
     update = jax.jit(tx.update) if jitted else tx.update
     for b in gradients:
-        updates, state = update({"w": jnp.full((2, 3), 0.5), "b": b}, state, params)
+        grads = {"w": jnp.full((2, 3), 0.5), "b": None if b is None else jnp.full(3, b)}
+        updates, state = update(grads, state, params)
         params = tko.apply_updates(params, updates)
     return params, state
 
@@ -49,11 +47,10 @@ def of_b(state: Any) -> Any:
 @pytest.mark.parametrize("name", MOVING)
 def test_neither_the_parameter_nor_its_moments_change(name: str, jitted: bool) -> None:
     tx = MOVING[name]()
-    before, state = taken(tx, [jnp.ones(3)], jitted)
-    after, later = taken(tx, [jnp.ones(3), None, None], jitted)
+    before, state = taken(tx, [1.0], jitted)
+    after, later = taken(tx, [1.0, None, None], jitted)
     np.testing.assert_array_equal(after["b"], before["b"])
-    assert of_b(state)
-    assert not tk.tree_diff(of_b(state), of_b(later))
+    assert of_b(state) and not tk.tree_diff(of_b(state), of_b(later))
     assert (after["w"] != before["w"]).all()
 
 
@@ -61,10 +58,9 @@ def test_neither_the_parameter_nor_its_moments_change(name: str, jitted: bool) -
 def test_one_that_never_has_a_gradient_does_not_change_the_others(name: str) -> None:
     """But for rates and estimates that parameters share, which these do not have."""
     tx = MOVING[name]()
-    zero, _ = taken(tx, [jnp.zeros(3)] * 3)
-    none, _ = taken(tx, [None] * 3)
+    zero, none = (taken(tx, [b] * 3)[0] for b in (0.0, None))
     np.testing.assert_array_equal(none["w"], zero["w"])
-    np.testing.assert_array_equal(none["b"], start()["b"])
+    np.testing.assert_array_equal(none["b"], START["b"])
 
 
 ROUNDS: dict[str, tuple[list[float | None], list[float | None]]] = {
@@ -84,55 +80,16 @@ WITH_ROUNDS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", ROUNDS)
 def test_multi_steps_counts_a_missing_gradient_as_zero(name: str, wrap: str, jitted: bool) -> None:
     tx = WITH_ROUNDS[wrap](tko.MultiSteps(tko.adamw(0.1, weight_decay=0.5), 2))
-    given, counted = ([None if x is None else jnp.full(3, x) for x in xs] for xs in ROUNDS[name])
-    found, expected = taken(tx, given, jitted), taken(tx, counted, jitted)
+    found, expected = (taken(tx, gradients, jitted) for gradients in ROUNDS[name])
     assert not tk.tree_diff(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("wrap", WITH_ROUNDS)
 def test_multi_steps_holds_a_parameter_without_a_gradient_in_the_round(wrap: str) -> None:
     tx = WITH_ROUNDS[wrap](tko.MultiSteps(tko.adamw(0.1, weight_decay=0.5), 2))
-    one = jnp.ones(3)
-    before, after = (taken(tx, [one, one, *more]) for more in ([], [None, None]))
+    before, after = (taken(tx, [1.0, 1.0, *more]) for more in ([], [None, None]))
     np.testing.assert_array_equal(after[0]["b"], before[0]["b"])
     assert not tk.tree_diff(of_b(before[1]), of_b(after[1]))
-
-
-NOTHING: dict[str, tuple[Callable[[], Any], Any, bool]] = {
-    "none": (lambda: tko.adamw(0.1), None, True),
-    "all leaves": (lambda: tko.adamw(0.1), {"w": None, "b": None}, True),
-    "float0": (
-        lambda: tko.sgd(0.1),
-        {"w": np.zeros((2, 3), jax.dtypes.float0), "b": np.zeros(3, jax.dtypes.float0)},
-        True,
-    ),
-    "MultiSteps": (lambda: tko.MultiSteps(tko.sgd(0.1), 2), None, True),
-    "masked": (lambda: tko.masked(tko.sgd(0.1), {"w": True, "b": False}), None, True),
-    "partition": (lambda: tko.partition({0: tko.sgd(0.1), 1: optax.set_to_zero()}, {"w": 0, "b": 1}), None, True),
-    "filtered": (lambda: tko.filtered(tko.adamw(0.1), False), None, False),
-    "frozen": (lambda: tko.partition({0: tko.sgd(0.1), 1: optax.set_to_zero()}, 1), None, False),
-    "freeze": (lambda: tko.freeze(True), None, False),
-}
-
-
-@pytest.mark.parametrize("name", NOTHING)
-def test_gradients_that_are_all_missing_raise_where_something_would_be_trained(name: str) -> None:
-    make, grads, raises = NOTHING[name]
-    tx, params = make(), start()
-    state = tx.init(params)
-    if raises:
-        with pytest.raises(ValueError, match=r"grads has no gradient.*filtered\(optimizer, False\)"):
-            tko.apply_gradients(tx, grads, state, params)
-    else:
-        after, _ = tko.apply_gradients(tx, grads, state, params)
-        assert not tk.tree_diff(after, params)
-    tx.update(grads, state, params)  # as in Optax
-
-
-def test_params_without_arrays_have_no_gradient_to_miss() -> None:
-    tx = tko.sgd(0.1)
-    for params in ({}, {"rate": 0.5}):
-        assert tko.apply_gradients(tx, None, tx.init(params), params)[0] == params
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["params", "without"])
@@ -144,3 +101,36 @@ def test_multi_steps_moves_a_parameter_of_earlier_gradients_and_never_a_number(g
     for w in (jnp.ones(2), None):
         updates, state = tx.update({"w": w, "rate": None}, state, params if given else None)
     assert (updates["w"] == -0.5).all() and updates["rate"] is None
+
+
+FLOAT0 = {name: np.zeros(x.shape, jax.dtypes.float0) for name, x in START.items()}
+FROZEN = optax.set_to_zero()
+# An optimizer, gradients that are all missing, and whether something would be trained.
+NOTHING: dict[str, tuple[Any, Any, bool]] = {
+    "none": (tko.adamw(0.1), None, True),
+    "float0": (tko.sgd(0.1), FLOAT0, True),
+    "MultiSteps": (tko.MultiSteps(tko.sgd(0.1), 2), None, True),
+    "masked": (tko.masked(tko.sgd(0.1), {"w": True, "b": False}), {"w": None, "b": None}, True),
+    "partition": (tko.partition({0: tko.sgd(0.1), 1: FROZEN}, {"w": 0, "b": 1}), None, True),
+    "frozen": (tko.partition({0: tko.sgd(0.1), 1: FROZEN}, 1), None, False),
+    "filtered": (tko.filtered(tko.adamw(0.1), False), None, False),
+    "freeze": (tko.freeze(True), None, False),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_gradients_that_are_all_missing_raise_where_something_would_be_trained(name: str) -> None:
+    tx, grads, raises = NOTHING[name]
+    state = tx.init(START)
+    if raises:
+        with pytest.raises(ValueError, match=r"grads has no gradient.*filtered\(optimizer, False\)"):
+            tko.apply_gradients(tx, grads, state, START)
+    else:
+        assert not tk.tree_diff(tko.apply_gradients(tx, grads, state, START)[0], START)
+    tx.update(grads, state, START)  # as in Optax
+
+
+@pytest.mark.parametrize("params", [{}, {"rate": 0.5}])
+def test_params_without_arrays_have_no_gradient_to_miss(params: Any) -> None:
+    tx = tko.sgd(0.1)
+    assert tko.apply_gradients(tx, None, tx.init(params), params)[0] == params
