@@ -1,7 +1,7 @@
 """apply_updates, incremental_update, periodic_update and tree_map_params: over any leaf, with dtypes kept."""
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -196,19 +196,14 @@ def test_python_numbers_are_averaged_by_python_as_in_optax() -> None:
 
 def test_what_has_no_average_is_taken_from_the_new() -> None:
     """So are counters and flags, which Optax averages; and a number that does not change stays what it is."""
-    new = {"i": jnp.array(3), "k": jax.random.key(1), "f": jnp.sin, "s": "new", "n": np.array(4), "b": jnp.array(True)}
-    old = {
-        "i": jnp.array(1),
-        "k": jax.random.key(0),
-        "f": jnp.tanh,
-        "s": "old",
-        "n": np.array(1),
-        "b": jnp.array(False),
-    }
-    after = tko.incremental_update(new, old, 0.5)
-    assert all(after[k] is new[k] for k in new)
-    stands_for: list[Any] = [HasArray(jnp.array(n)) for n in (5, 1)]
-    assert tko.incremental_update(*stands_for, 0.5) == 5
+    pairs: list[tuple[Any, Any]] = [
+        *((jnp.array(3), jnp.array(1)), (np.array(4), np.array(1)), (jnp.array(True), jnp.array(False))),
+        *((jax.random.key(1), jax.random.key(0)), (jnp.sin, jnp.tanh), ("new", "old")),
+    ]
+    for new, old in pairs:
+        assert tko.incremental_update({"x": new}, {"x": old}, 0.5)["x"] is new
+    five, one = (HasArray(jnp.array(n)) for n in (5, 1))
+    assert cast(Any, tko.incremental_update(five, one, 0.5)) == 5
     model = {"depth": 3, "train": True, "rate": jnp.array(0.5)}
     assert tko.incremental_update(model, model, 0.25) == model
 

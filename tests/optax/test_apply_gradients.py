@@ -22,9 +22,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "of_multi_steps": lambda tx: tko.MultiSteps(tko.MultiSteps(tx, 2), 2),
     "of_chain": lambda tx: tko.MultiSteps(tko.chain(optax.scale_by_adam(), tko.apply_if_finite(tx, 2)), 2),
     "finite_of_multi_steps": lambda tx: tko.apply_if_finite(tko.MultiSteps(tx, 2), 2),
-    "followed": lambda tx: tko.chain(tko.MultiSteps(tx, 2), tko.add_decayed_weights(0.1), tko.scale(-1.0)),
     "masked": lambda tx: tko.masked(tko.MultiSteps(tx, 2), cases.mask_of),
-    "optax_chain": lambda tx: optax.chain(tko.MultiSteps(tx, 2).gradient_transformation(), tko.scale(2.0)),
     "optax_multi_steps": lambda tx: optax.MultiSteps(tko.chain(tx), 2),
 }
 

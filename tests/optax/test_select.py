@@ -118,7 +118,7 @@ def test_a_filter_is_not_asked_about_functions() -> None:
 
 
 def test_masked_out_updates_pass_through_and_a_masked_subtree_is_one_masked_node() -> None:
-    params = {"w": jnp.ones(2), "b": {"x": jnp.ones(1), "y": jnp.ones(2)}}
+    params: Any = {"w": jnp.ones(2), "b": {"x": jnp.ones(1), "y": jnp.ones(2)}}
     tx = tko.masked(optax.adam(0.1), {"w": True, "b": False})
     state = tx.init(params)
     updates, new_state = tx.update(params, state, params)
@@ -287,8 +287,7 @@ MODEL = cases.model()
 TYPO = jax.tree.map(lambda x: "a" if np.ndim(x) > 1 else "typo", MODEL)
 # Labels, params, and the words of the error.
 BAD_LABELS: dict[str, tuple[Any, Any, str]] = {
-    "without a transformation": ({"w": "a", "b": "typo"}, cases.arrays(), "of b is 'typo'.*'a', 'typo'.*'a', 'b'"),
-    "all of them": ("typo", cases.arrays(), "Some parameters have no corresponding .*: .*'typo'.*'a', 'b'"),
+    "no transformation": ({"w": "a", "b": "typo"}, cases.arrays(), "^Some .* b is 'typo'.*'a', 'typo'.*'a', 'b'"),
     "tuples, deeper": ({"w": ("x", 1), "b": {"c": ("x", 1)}}, cases.arrays(), r"param_labels\S*\.b"),
     "a callable tree": (TYPO, MODEL, "'a', 'typo'.*'a', 'b'"),
 }
@@ -303,9 +302,7 @@ def test_labels_that_do_not_fit_are_an_error_that_says_where(name: str) -> None:
             tko.partition(transforms, spec).init(params)
 
 
-class Text(enum.StrEnum):
-    A = "a"
-    B = "b"
+Text = enum.StrEnum("Text", ["A", "B"])
 
 
 def test_labels_that_jax_cannot_sort_are_an_error_that_says_so() -> None:
