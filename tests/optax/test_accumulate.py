@@ -433,7 +433,6 @@ WEIGHTS: dict[str, list[float]] = {
     "tokens": [5, 1, 30],
     "one is zero": [3, 0, 2],
     "the first is zero": [0, 2, 5],
-    "only the last": [0, 0, 4],
 }
 
 

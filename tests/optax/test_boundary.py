@@ -46,7 +46,6 @@ class Lazy:
 
 
 PARAMETERS: dict[str, Callable[[], Any]] = {
-    "array": lambda: ONES,
     "ref": lambda: jax.new_ref(ONES),
     "numpy": lambda: np.ones(2, np.float32),
     "__jax_array__": Wrapped,
@@ -359,6 +358,9 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     ),
     r"at b, the params have 2 children.*the updates 1 child: x": lambda: step(
         ADAM, {"a": None, "b": {"x": ONES}}, NESTED
+    ),
+    "at a, the params have a leaf, and the updates a MaskedNode": lambda: step(
+        ADAM, {"a": optax.MaskedNode(), "b": None}, NESTED
     ),
     # The state.
     r"At 0 of.*TraceState.*AdamState": lambda: step(tko.sgd(0.1, momentum=0.9), PAIR, PAIR, state=ADAM.init(PAIR)),

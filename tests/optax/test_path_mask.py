@@ -138,10 +138,14 @@ def test_what_is_not_there_raises_in_every_user_unless_told(user: str, kind: str
     USERS[user](mask, labels).init(raw())
 
 
-@pytest.mark.parametrize(
-    "hidden, wrong", [({"body": False, "head": True}, "haed.**"), (tk.path_mask("head.**"), "body.layers.*.bais")]
-)
-def test_a_misspelt_pattern_is_seen_inside_too_where_it_cannot_be_hidden(hidden: Any, wrong: str) -> None:
+HIDDEN: list[tuple[Any, str]] = [
+    (tk.path_mask("head.**"), "body.layers.*.bais"),
+    ({"body": False, "head": True}, "**.wieght"),
+]
+
+
+@pytest.mark.parametrize("hidden, wrong", HIDDEN)
+def test_a_misspelt_pattern_is_seen_inside_too(hidden: Any, wrong: str) -> None:
     """The optimizer of a group sees only its own params, here the head, but the names of all are known."""
     params = {"body": as_dict(), "head": {"weight": jnp.ones(2)}}
     wrappers: list[Callable[[Any], Any]] = [
@@ -149,6 +153,6 @@ def test_a_misspelt_pattern_is_seen_inside_too_where_it_cannot_be_hidden(hidden:
         lambda tx: tko.partition({True: tx, False: tko.sgd(0.1)}, hidden),
     ]
     for wrap in wrappers:
-        with pytest.raises(ValueError, match=r"matches no leaf\. The nearest paths: head\.weight"):
+        with pytest.raises(ValueError, match=r"matches no leaf\. The nearest paths: .*head\.weight"):
             wrap(tko.adamw(1.0, mask=tk.path_mask(wrong))).init(params)
         wrap(tko.adamw(1.0, mask=tk.path_mask("body.**.bias"))).init(params)
