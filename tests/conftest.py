@@ -40,34 +40,14 @@ hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if "CI" in os.environ else "local")
 
-# Tables of wrappers by optimizers by kinds of params, whose cells rarely fail alone: a third of them is not slow.
-TABLES = set(
-    """
-    test_a_mask_made_from_the_filtered_model_fits_the_raw_one test_a_run_resumed_after_any_step_is_bit_equal
-    test_any_real_number_can_replace_one_that_is_injected test_bf16_params_with_f32_gradients_keep_their_state
-    test_derivatives_go_through test_each_leaf_has_its_rate test_every_factory_takes_every_mask
-    test_every_floating_dtype test_it_has_no_state_and_no_update test_it_is_exact_wherever_it_is
-    test_it_is_update_then_apply_updates test_k_of_one_is_the_bare_transformation test_law test_laws test_laws_in_x64
-    test_multi_steps_counts_a_missing_gradient_as_zero test_multi_steps_needs_no_more_memory_than_optax
-    test_no_array_is_written_as_text test_on_params_that_optax_takes_it_is_optax test_on_plain_params_it_is_optax
-    test_seeded_faults_are_found test_sound_ones_pass
-    test_specs_params_and_states_of_raw_and_filtered_models_go_together test_strict_promotion
-    test_the_exceptions_are_those_of_optax test_the_loss_of_a_raw_model_falls_through_every_wrapper
-    test_training_is_that_of_f32 test_training_is_that_of_f32_anywhere
-    test_value_and_grad_come_from_the_state_on_raw_models test_weights_are_those_of_micro_batches
-    test_with_a_key_it_rounds_as_apply_updates_does test_wrapped_in_whatever_way test_wrappers_inside_and_outside
-    """.split()
-)
-
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark two of three cells of each table as slow."""
     tables: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        name = item.name.partition("[")[0]
-        if name in TABLES:
-            tables[item.path, name].append(item)
+        if item.get_closest_marker("table"):
+            tables[item.path, item.name.partition("[")[0]].append(item)
     for table in tables.values():
         for i, item in enumerate(table):
             # The digits of i to base 3, summed: with i alone, a parameter of three values would always have the first.

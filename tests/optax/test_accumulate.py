@@ -52,6 +52,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("wrap, name, kind", cases.cells(WRAPPERS, 2, whole=("multi_steps", "finite"), every=6))
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     # Optax's own lbfgs writes f32 gradients into a bf16 memory, which JAX announces to refuse.
@@ -65,6 +66,7 @@ AS_OPTAX: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor", "clipped", "schedule_free"])
 @pytest.mark.parametrize("wrapper", AS_OPTAX)
 def test_on_plain_params_it_is_optax(wrapper: str, name: str) -> None:
@@ -99,6 +101,7 @@ def test_a_step_that_holds_runs_nothing_and_returns_exact_zeros() -> None:
     assert cases.signature(state) == cases.signature(whole_state) == cases.signature(first)
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("name", ["sgd", "adamw", "numbers", "clipped", "radam"])
 @pytest.mark.parametrize("kind", ["f32", "bf16", "mixed"])
 def test_k_of_one_is_the_bare_transformation(name: str, kind: str) -> None:
@@ -436,6 +439,7 @@ WEIGHTS: dict[str, list[float]] = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("whole", [True, False], ids=["apply_gradients", "update"])
 @pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])

@@ -26,6 +26,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("wrap, name, kind", cases.cells(WRAPPERS, 0, whole=("multi_steps", "of_chain"), every=5))
 def test_it_is_update_then_apply_updates(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     optimizer = wrap(cases.OPTIMIZERS[name](tko))
@@ -83,6 +84,7 @@ def test_a_step_that_holds_leaves_params_as_they_are(name: str) -> None:
         np.testing.assert_array_equal(after[k], x)
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("kind", ["bf16", "f32", "int_key", "eqx_bf16"])
 def test_with_a_key_it_rounds_as_apply_updates_does(kind: str) -> None:
     optimizer, params, key = tko.MultiSteps(tko.sgd(0.01), 2), cases.make(kind), jax.random.key(3)
@@ -95,6 +97,7 @@ def test_with_a_key_it_rounds_as_apply_updates_does(kind: str) -> None:
     cases.assert_close(cases.arrays_of(ours), cases.arrays_of(theirs), rtol=1e-5)
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("name", HOLDING)
 def test_derivatives_go_through(name: str) -> None:
     """Of what comes out after some steps, with respect to the gradients' scale, as with plain Optax."""

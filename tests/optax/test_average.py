@@ -86,6 +86,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("place, kind, name, debias", CELLS)
 def test_it_is_exact_wherever_it_is(place: str, kind: str, name: str, debias: bool) -> None:
     decay = DECAYS[name]
@@ -141,6 +142,7 @@ def test_a_param_without_a_gradient_is_averaged_as_it_is() -> None:
     np.testing.assert_array_equal(tko.get_ema(state, params)["b"], params["b"])
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("kind", ["bf16", "eqx_bf16", "c64"])
 def test_laws(kind: str) -> None:
     _, state = cases.check_laws(tko.chain(tko.adam(0.01), tko.params_ema(0.9)), kind)

@@ -268,6 +268,7 @@ RAW_OR_FILTERED = [(raw, raw, raw), (raw, filtered_model, filtered_model), (filt
 RAW_OR_FILTERED += [(filtered_model, filtered_model, raw)]
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("init_of, given, made_of", RAW_OR_FILTERED)
 @pytest.mark.parametrize("name", SPECS)
 def test_specs_params_and_states_of_raw_and_filtered_models_go_together(

@@ -75,6 +75,7 @@ WITH_ROUNDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
 @pytest.mark.parametrize("wrap", WITH_ROUNDS)
 @pytest.mark.parametrize("name", ROUNDS)

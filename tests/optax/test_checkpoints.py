@@ -89,6 +89,7 @@ def run(tx: Any, kind: str, steps: int) -> tuple[Callable[[Any, Any], Any], list
     return step, reached
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_a_run_resumed_after_any_step_is_bit_equal(wrapper: str, tmp_path: Path) -> None:
     """Also in the middle of an accumulation, of which a round is three steps."""

@@ -89,6 +89,7 @@ def temporary(step: Any, *arguments: Any, donated: tuple[int, ...]) -> int:
     return int(memory.temp_size_in_bytes)
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("donated", [(), (0, 1)], ids=["kept", "donated"])
 @pytest.mark.parametrize("applied", [True, False], ids=["applied", "returned"])
 @pytest.mark.parametrize("arrays", [1, 3, 10])

@@ -56,6 +56,7 @@ def has_state(tx: Any, params: Any) -> bool:
     return any(name.endswith("mean") for name in tk.to_state_dict(tx.init(params)))
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_it_has_no_state_and_no_update(name: str, kind: str) -> None:

@@ -48,6 +48,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("wrap, name, kind", WHOLE + cases.cells(WRAPPERS, 4, whole=("inject",), every=4))
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
@@ -410,6 +411,7 @@ def test_float8_params() -> None:
     assert (updates["w"] == (-0.5 * params["w"].astype(F32)).astype(dtype)).all()
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
 @pytest.mark.parametrize("value", [0.5, 2, np.int64(3), jnp.asarray(2), jnp.asarray(0.5, BF16)], ids=repr)
 @pytest.mark.parametrize("wrap", [lambda tx: tx, lambda tx: tko.MultiSteps(tx, 1)], ids=["plain", "MultiSteps"])
@@ -450,6 +452,7 @@ STRICT: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("make", STRICT.values(), ids=STRICT)
 @pytest.mark.parametrize("dtype", [BF16, F32])
 def test_strict_promotion(make: Any, dtype: Any) -> None:

@@ -56,6 +56,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_the_loss_of_a_raw_model_falls_through_every_wrapper(wrapper: str) -> None:
     """The search sees the whole model, and what it does not train stays."""
@@ -66,6 +67,7 @@ def test_the_loss_of_a_raw_model_falls_through_every_wrapper(wrapper: str) -> No
     assert after.name == "model" and after.dropout.p == 0.25
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float64])
 def test_every_floating_dtype(dtype: Any) -> None:
     with jax.enable_x64(dtype == jnp.float64):
@@ -98,6 +100,7 @@ def test_a_value_in_another_dtype_than_the_state_s_is_cast() -> None:
     assert cases.signature(state) == cases.signature(tx.init(params))
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("wrapper", ["bare", "filtered", "masked", "partition", "dtype_preserving"])
 def test_value_and_grad_come_from_the_state_on_raw_models(wrapper: str) -> None:
     """From the second step on, the function returns 0, so what is computed again is wrong; a part is computed."""

@@ -110,11 +110,13 @@ def cells() -> list[Any]:
     return [pytest.param(*cell, id="-".join(cell)) for cell in sorted(set(table) - cases.NOT_OPTAX.keys())]
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("name, kind", cells())
 def test_laws(name: str, kind: str) -> None:
     cases.check_laws(cases.OPTIMIZERS[name](tko), kind)
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("kind", cases.PARAMS_X64)
 @pytest.mark.parametrize("name", ["adamw", "numbers"])
 def test_laws_in_x64(name: str, kind: str) -> None:
@@ -128,11 +130,13 @@ PLAIN = ("bf16", "none", "empty", "bare", "namedtuple", "eqx_filtered", "nnx", "
 ON_PLAIN = [(name, "f32") for name in cases.OPTIMIZERS] + [("adamw", kind) for kind in PLAIN]
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("name, kind", ON_PLAIN)
 def test_on_plain_params_it_is_optax(name: str, kind: str) -> None:
     cases.same_as_optax(cases.OPTIMIZERS[name](tko), cases.OPTIMIZERS[name](optax), kind)
 
 
+@pytest.mark.table
 @pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("name, kind", [pytest.param(*cell, id="-".join(cell)) for cell in cases.NOT_OPTAX])
 def test_the_exceptions_are_those_of_optax(name: str, kind: str) -> None:
@@ -195,6 +199,7 @@ def is_matrix(x: Any) -> bool:
     return eqx.is_array(x) and x.ndim >= 2
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("name", MASKED)
 def test_every_factory_takes_every_mask(name: str) -> None:
     """On the raw model, where the filtered one has None for numbers, and as plain Optax with a plain dict."""

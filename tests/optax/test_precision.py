@@ -36,6 +36,7 @@ def dtypes(state: Any, name: str) -> set[str]:
     return {str(x.dtype) for x in jax.tree.leaves(optax.tree.get(state, name))}
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("wrap, name, kind", CELLS)
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)

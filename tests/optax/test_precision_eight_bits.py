@@ -172,6 +172,7 @@ def test_a_state_of_your_own_is_refused() -> None:
         tx.init(PARAMS)
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("name, place", CELLS)
 def test_training_is_that_of_f32(name: str, place: str) -> None:
     make, names = OPTIMIZERS[name]

@@ -104,6 +104,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_no_array_is_written_as_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX writes a tree that does not fit into its error, which copies each of its arrays from its devices."""

@@ -42,6 +42,7 @@ CELLS = cases.cells(WRAPPERS, 0, whole=("state",), every=9)
 CELLS += [(WRAPPERS["state"], name, "bf16") for name in ("muon", "adafactor", "lbfgs", "backtracking")]
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("wrap, name, kind", CELLS)
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind, steps=2)

@@ -34,6 +34,7 @@ RATES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("name", RATES)
 @pytest.mark.parametrize("kind", ["f32", "none", "legacy", "eqx_raw", "nnx", "mixed", "int_key"])
 def test_each_leaf_has_its_rate(name: str, kind: str) -> None:
@@ -60,6 +61,7 @@ WRAPPED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("name", WRAPPED)
 @pytest.mark.parametrize("kind", ["eqx_raw", "bf16_f32_grads"])
 def test_laws(name: str, kind: str) -> None:

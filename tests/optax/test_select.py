@@ -35,6 +35,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.parametrize(
     "wrap, name, kind", cases.cells(WRAPPERS, 0, whole=("filtered", "masked", "partition"), every=3)
 )

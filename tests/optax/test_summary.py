@@ -71,6 +71,7 @@ WRAPPED: dict[str, Any] = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("name", WRAPPED)
 def test_wrapped_in_whatever_way(name: str) -> None:
     assert seen(tko.summary(WRAPPED[name](groups(tko)), PARAMS)) == GROUPS

@@ -153,6 +153,7 @@ SEEDED = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.usefixtures("nans", "leaks")
 @pytest.mark.parametrize("name", SEEDED)
 def test_seeded_faults_are_found(name: str) -> None:
@@ -191,6 +192,7 @@ SOUND: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
+@pytest.mark.table
 @pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("name", SOUND)
 def test_sound_ones_pass(name: str) -> None:
