@@ -198,7 +198,7 @@ def test_what_has_no_average_is_taken_from_the_new() -> None:
     """So are counters and flags, which Optax averages; and a number that does not change stays what it is."""
     pairs: list[tuple[Any, Any]] = [
         *((jnp.array(3), jnp.array(1)), (np.array(4), np.array(1)), (jnp.array(True), jnp.array(False))),
-        *((jax.random.key(1), jax.random.key(0)), (jnp.sin, jnp.tanh), ("new", "old")),
+        *((jax.random.key(1), jax.random.key(0)), (jnp.sin, jnp.tanh), (ONES, jnp.tanh), (3, 3)),
     ]
     for new, old in pairs:
         assert tko.incremental_update({"x": new}, {"x": old}, 0.5)["x"] is new
