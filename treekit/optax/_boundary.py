@@ -279,14 +279,10 @@ class Crossing:
                     "it out: treekit.filter(params, treekit.is_inexact_array)"
                 )
             if not keep and update is not None and update is not param:
-                why = (
-                    "the state does not cover it, since this leaf was None in the params that init received"
-                    if is_parameter(param)
-                    else f"the params have {describe(param)} there, which cannot be a parameter"
-                )
                 raise TypeError(
-                    f"there is a gradient ({describe(update)}) at {self._path(i)}, and {why}. It would be lost: pass "
-                    "None instead, or make the leaf an array and make the state again with init"
+                    f"there is a gradient ({describe(update)}) at {self._path(i)}, and the params have "
+                    f"{describe(param)} there, which cannot be a parameter. It would be lost: pass None instead, or "
+                    "make the leaf an array and make the state again with init"
                 )
 
     def _path(self, i: int) -> str:
@@ -411,7 +407,7 @@ def view_extra_args(
         inside_params: the params inside, or None.
         inside: maps a tree like the params to the form that the inner transformation sees.
         restore: maps params inside and params outside to whole params.
-        any_shape: as in `apply_to_selection`.
+        any_shape: whether extra arguments with the structure of params or updates are like them, whatever their shapes.
     """
 
     def is_like(name: str, value: object) -> bool:
