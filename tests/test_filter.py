@@ -101,6 +101,11 @@ def test_a_predicate_answers_with_a_bool(answer: Any, described: str) -> None:
             tk.filter(tree, spec)
 
 
+@pytest.mark.parametrize("yes", [np.bool_(True), jnp.array(True), 1])
+def test_a_bool_of_any_library_is_an_answer(yes: Any) -> None:
+    assert tk.filter([1.0, "x"], lambda x: yes if x == "x" else False) == [None, "x"]
+
+
 # a call, and words of the message of its ValueError
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "another static value": (

@@ -236,3 +236,13 @@ def test_a_class_that_computes_where_it_is_rebuilt_does_not_hide_the_error() -> 
     jax.tree_util.register_pytree_node(Scale, lambda scale: ((scale.w,), None), lambda _, ws: Scale(*ws))
     with pytest.raises(ValueError, match=r"at key path tree it has 2 children: a, b, and rest\[0\] 2 children: a, c"):
         tk.dtype_preserving_tree_map(lambda x, _: x, {"a": Scale(1.0), "b": 1.0}, {"a": Scale(1.0), "c": 1.0})
+
+
+def test_where_a_class_cannot_be_rebuilt_the_error_has_the_text_of_jax() -> None:
+    class Vector:
+        def __init__(self, w: Any) -> None:
+            self.w = w[:]
+
+    jax.tree_util.register_pytree_node(Vector, lambda vector: ((vector.w,), None), lambda _, ws: Vector(*ws))
+    with pytest.raises(ValueError, match=r"^tree does not fit rest\[0\]: .*Vector"):
+        tk.dtype_preserving_tree_map(lambda x, _: x, Vector([1.0]), {"w": 1.0})

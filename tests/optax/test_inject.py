@@ -349,6 +349,13 @@ def int_by_quoted_annotation(rate: "float") -> Any:
     return optax.sgd(rate)
 
 
+def for_checkers_alone(rate: Any) -> Any:
+    return optax.sgd(rate)
+
+
+for_checkers_alone.__annotations__["rate"] = "a_name_that_only_type_checkers_know"
+
+
 def seeded(seed: Any) -> Any:
     return optax.noisy_sgd(0.1, key=seed)
 
@@ -359,6 +366,7 @@ KEPT: dict[str, tuple[Any, dict[str, Any], Any, Any]] = {
     "an int that f32 holds": (optax.sgd, {RATE: 3 * 2**30}, None, F32),
     "an int by a schedule": (optax.sgd, {RATE: lambda _: 1}, None, F32),
     "an int by a quoted annotation": (int_by_quoted_annotation, {"rate": 1}, None, F32),
+    "an int by an annotation that cannot be resolved": (for_checkers_alone, {"rate": 1}, None, F32),
     "an int by keyword": (lambda **kwargs: optax.sgd(**kwargs), {RATE: 1}, None, F32),
     "an int, though one is the default": (factory_of(float, 2), {"x": 1}, None, F32),
     "an int or a float": (factory_of(int | float), {"x": 1}, None, F32),

@@ -120,8 +120,6 @@ def check_static(cls: type[Any], name: str, value: object) -> None:
         return
     try:
         hash(value)
-    except RecursionError:
-        raise
     except Exception as error:  # whatever a user's own __hash__ raises
         raise TypeError(_static_value_error(cls, name, value, "is not hashable")) from error
     if holds_array([value, *captured_objects(value)]):
