@@ -157,11 +157,11 @@ def _with_spec(sharding: NamedSharding, *spec: Any) -> NamedSharding:
     return NamedSharding(sharding.mesh, untyped.P(*spec), memory_kind=sharding.memory_kind)
 
 
-def _same(x: Any) -> Any:
+def _same(x: jax.Array) -> Any:
     return x
 
 
-def _member(x: Any, i: Any) -> Any:
+def _member(x: jax.Array, i: jax.Array | int) -> Any:
     return lax.dynamic_index_in_dim(x, i, keepdims=False)
 
 

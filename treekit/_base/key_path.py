@@ -76,7 +76,7 @@ def flatten_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[tuple[
 _VALUE = jax.tree_util.GetAttrKey("value")
 
 
-def named_children(x: Any, name: str, is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:
+def named_children(x: PyTree, name: str, is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:
     """Return the children of a node with their names, as `flatten_with_names` names leaves; nothing for a leaf.
 
     Args:
@@ -87,7 +87,7 @@ def named_children(x: Any, name: str, is_leaf: IsLeaf = None) -> list[tuple[str,
     return [(name_below(name, text), child) for text, child in keyed_children(x, is_leaf)]
 
 
-def walk(x: Any, name: str = "", is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
+def walk(x: PyTree, name: str = "", is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
     """Yield each node of a tree with its name, before the nodes in it."""
     yield name, x
     for below, child in named_children(x, name, is_leaf):
@@ -99,7 +99,7 @@ def name_below(name: str, text: str | None) -> str:
     return name if text is None else f"{name}.{text}" if name else text
 
 
-def keyed_children(x: Any, is_leaf: IsLeaf = None) -> list[tuple[str | None, Any]]:
+def keyed_children(x: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str | None, Any]]:
     """Return the children of a node with their keys as text; None for the value of a Flax variable, which has none."""
     if is_leaf is not None and is_leaf(x):
         return []
