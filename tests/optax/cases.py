@@ -13,7 +13,6 @@ import pytest
 from flax import nnx
 
 import treekit as tk
-from tests.trees import Halved, Point
 from treekit import optax as tko
 
 # What JAX has no types for.
@@ -23,6 +22,26 @@ finfo: Callable[[Any], Any] = jnp.finfo
 Partial: Any = jax.tree_util.Partial
 
 # ---------------------------------------------------------------------------------------------------------- params
+
+
+# Not those of tests/trees.py, which makes arrays: sharding_laws.py has to start processes first.
+class Pair(NamedTuple):
+    w: jax.Array
+    b: jax.Array
+
+
+class Legacy:
+    """A class of the old sort: `__init__` validates what it is given and prepares what it keeps."""
+
+    def __init__(self, w: Any, names: list[str]) -> None:
+        if np.ndim(w) != 2:
+            raise ValueError("w must be a matrix")
+        self.w = jnp.asarray(w) / 2
+        self.scale = jnp.ones(2)
+        self.names = tuple(name.upper() for name in names)
+
+
+tk.register_node(Legacy, ["w", "scale"], ["names"])
 
 
 @tk.node
@@ -87,14 +106,14 @@ PARAMS: dict[str, Callable[[], Any]] = {
     "none": lambda: {**arrays(), "n": None},
     "empty": lambda: {**arrays(), "d": {}, "t": ()},
     "bare": matrix,
-    "namedtuple": lambda: Point(matrix(), jnp.ones(2)),
+    "namedtuple": lambda: Pair(matrix(), jnp.ones(2)),
     "eqx_raw": model,
     "eqx_filtered": lambda: eqx.filter(model(), eqx.is_inexact_array),
     "eqx_bf16": lambda: cast(model(), jnp.bfloat16),
     "nnx": lambda: nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))[1],
     "linen": lambda: flax.linen.Dense(2).init(jax.random.key(0), jnp.ones(3)),
     "node": lambda: Dense(matrix(), jnp.ones(2), jnp.tanh),
-    "legacy": lambda: Halved(matrix()),
+    "legacy": lambda: Legacy([[1.0, 2.0], [3.0, 4.0]], ["x"]),
     "int_key": lambda: {**arrays(), "n": jnp.array([3, 4]), "key": jax.random.key(0), "f": jnp.tanh, "s": "name"},
 }
 
