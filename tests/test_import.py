@@ -73,6 +73,22 @@ def test_where_a_module_is_missing_the_submodule_says_what_to_install(name: str,
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"ModuleNotFoundError: {message}")
 
 
+STAR = """
+import inspect, optax, treekit.optax, treekit.testing
+plain = optax
+from treekit import *
+public = {name for name, x in vars(treekit).items() if name[0] != "_" and not inspect.ismodule(x)}
+print(optax is plain, "testing" in globals(), public <= globals().keys(), "tree_at" in public)
+from treekit.typing import *
+print(GradientTransformation.__name__, "TYPE_CHECKING" in globals())
+"""
+
+
+def test_a_star_import_has_every_public_name_and_no_module() -> None:
+    done = python(STAR)
+    assert (done.returncode, done.stdout) == (0, "True False True True\nGradientTransformation False\n"), done.stderr
+
+
 NAMES = """
 import treekit as tk
 try:

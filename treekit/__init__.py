@@ -44,3 +44,6 @@ from treekit._typed import Typed as Typed
 
 if not _typing.TYPE_CHECKING:  # to type checkers, a name that is not here is an error
     from treekit._base.missing import __getattr__ as __getattr__
+
+    # Without modules: after `from treekit import *`, the name `optax` must still be the user's.
+    __all__ = [name for name, x in [*globals().items()] if name[0] != "_" and not isinstance(x, type(_typing))]

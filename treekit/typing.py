@@ -13,6 +13,17 @@ from treekit._base.types import TransformationLike as TransformationLike
 from treekit._typed import Batched as Batched
 from treekit._typed import Typed as Typed
 
+__all__ = [
+    "Batched",
+    "FilterSpec",
+    "GradientTransformation",
+    "Labels",
+    "LeafPredicate",
+    "Mask",
+    "TransformationLike",
+    "Typed",
+]
+
 if TYPE_CHECKING:
     from typing import TypeAlias
 

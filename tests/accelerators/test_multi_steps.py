@@ -29,8 +29,8 @@ def measured(step: Any, init: Any, dtype: str = "float32", arrays: int = 1, **op
 
 
 # By `update` and `apply_updates`: what is donated, gradients, params and the accumulator, is read, and the latter two
-# are written; the accumulator is in f32. Kept: all of the state is copied, the accumulator twice. By `apply_gradients`,
-# the params are not touched, and there is no temporary memory.
+# are written; the accumulator is in f32. Kept: all of the state is copied, the accumulator twice. A step by
+# `apply_gradients` does not touch the params, and needs no temporary memory.
 LIMITS = {
     ("float32", True): ((5, 0), 3),
     ("float32", False): ((11, 1), 9),

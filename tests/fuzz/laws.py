@@ -85,12 +85,12 @@ def settings(case: Case) -> Iterator[None]:
 
 
 def is_absent(x: Any) -> bool:
-    """Whether there is no update."""
+    """Whether an update is missing: None, or float0."""
     return x is None or getattr(x, "dtype", None) == jax.dtypes.float0
 
 
 def same_structure(a: Any, b: Any) -> str:
-    """None and float0 both mean that there is no update."""
+    """How the structures of two trees differ, where None and float0 are the same; "" if they do not."""
     a, b = (jax.tree.map(lambda x: None if is_absent(x) else x, tree) for tree in (a, b))
     return "" if structure(a) == structure(b) else f"structure: {tk.tree_diff(a, b, values=False)}"
 

@@ -404,7 +404,7 @@ def test_numbers_of_f64_params_are_held_in_f64() -> None:
             tx = inject(optax.sgd)(rate)
             state = tx.init({"w": jnp.ones(2, dtype)})
             assert (state.hyperparams[RATE].dtype, float(state.hyperparams[RATE])) == (held, rate)
-            # It calls init with a placeholder, for which a number that f32 cannot hold is no error.
+            # It calls init with a placeholder, and init then accepts numbers that f32 cannot hold.
             assert cases.structure(tko.tree_map_params(tx, lambda x: x, state)) == cases.structure(state)
 
 

@@ -79,7 +79,7 @@ else:  # so that type checkers report misspelt names
         try:
             return _wrap_attribute(_optax, name)
         except AttributeError as error:
-            if name.startswith("_") or name not in vars(sys.modules["treekit"]):
+            if name not in sys.modules["treekit"].__all__:
                 raise
             hint = f"{error}. It is in the other module: treekit.{name}"
             raise AttributeError(hint, name=name, obj=sys.modules[__name__]) from None
