@@ -25,7 +25,6 @@ WRONG: dict[str, Callable[[], Any]] = {
     "filter": lambda: tk.filter(MODEL, tree("yes")),
     "incremental_update": lambda: tko.incremental_update(MODEL, tree(jnp.ones(3)), 0.5),
     "masked, another structure": lambda: tko.masked(tko.sgd(0.1), tree([True])).init(MODEL),
-    "of objects": lambda: tko.sgd(0.1).init(tree(np.array([None]))),
     "rates": lambda: tko.scale_by_tree(tree("fast")).init(MODEL),
     "tree_unstack": lambda: tk.tree_unstack(tree(jnp.ones(3))),
 }

@@ -3,7 +3,6 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any, NoReturn, TypeAlias, cast
 
 from treekit._base.describe import check_bool, describe_value
@@ -21,7 +20,7 @@ from treekit._base.key_path import (
     walk,
 )
 from treekit._base.predicates import is_parameter
-from treekit._base.tree import is_mapping, is_none
+from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._filter import TreeSpec
 from treekit._where import no_instance
@@ -31,11 +30,6 @@ Selector: TypeAlias = Pattern | type[Any]
 
 class NoDefault:
     """The default of `path_labels`, with which a parameter that no pattern matches is an error."""
-
-
-# The whole params while an optimizer of `treekit.optax` runs. Inside `masked` and `partition`, a function sees only a
-# part of them, and a pattern may be meant for the rest.
-WHOLE_TREE: ContextVar[Any] = ContextVar("whole_tree", default=None)
 
 
 def path_mask(*patterns: Selector, inverse: bool = False, strict: bool = True) -> "MaskSpec":
@@ -241,33 +235,20 @@ def _first_matches(
             below = _below_instances(cls, tree, is_leaf)
             if below is not None:
                 first = [i if is_in and (j is None or i < j) else j for j, is_in in zip(first, below, strict=True)]
-            elif strict and not _may_hide_instance(cls, tree):
+            elif strict and not any(map(_is_masked_node, jtu.tree_leaves(tree, is_leaf=_is_masked_node))):
                 raise ValueError(f"{name}: {no_instance(cls, (node for _, node in walk(tree, is_leaf=is_leaf)))}")
     deciding = set(first)
-    whole = WHOLE_TREE.get()
     for i, pattern in patterns.items():
         if not strict or i in deciding or any(matches(pattern, x) for x in names):
             continue
-        all_names = names
         if _may_match_hidden(pattern, tree, is_leaf):
-            if whole is None:
-                continue
-            all_names = [path for path, _ in flatten_with_names(whole, is_none)]
-            if any(matches(pattern, x) for x in all_names):
-                continue
+            continue
         text = pattern_text(pattern)
         raise ValueError(
-            f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, all_names)}. A pattern "
+            f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern "
             "must match a whole path: '**.name' matches at any depth, and 'name.**' everything below"
         )
     return list(zip(names, first, strict=True))
-
-
-def _may_hide_instance(cls: type[Any], tree: PyTree) -> bool:
-    """Whether an instance of a class may be masked out."""
-    whole = WHOLE_TREE.get()
-    is_hidden = any(map(_is_masked_node, jtu.tree_leaves(tree, is_leaf=_is_masked_node)))
-    return is_hidden and (whole is None or _below_instances(cls, whole, None) is not None)
 
 
 def _below_instances(cls: type[Any], tree: PyTree, is_leaf: IsLeaf) -> list[bool] | None:

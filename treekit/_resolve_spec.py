@@ -10,7 +10,7 @@ from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_inexact_array, is_parameter, is_truly_callable
-from treekit._base.types import KeyPath, PyTree
+from treekit._base.types import KeyPath, PyTree, PyTreeDef
 from treekit._filter import TreeSpec, filter
 from treekit._mismatch import describe_kind, prefix_mismatch
 
@@ -46,25 +46,22 @@ def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bo
     >>> resolve_spec(lambda p: {"w": True, "b": False}, params, is_spec_leaf=is_bool, name="mask")
     {'w': True, 'b': False}
     """
-    return resolve_shown(spec, tree, lambda params: params, is_spec_leaf=is_spec_leaf, name=name)
+    return resolve_and_match(spec, filter(tree, is_parameter), is_spec_leaf=is_spec_leaf, name=name)[0]
 
 
-def resolve_shown(
-    spec: PyTree, tree: PyTree, show: Callable[[Any], Any], *, is_spec_leaf: Callable[[Any], bool], name: str
-) -> Any:
-    """Do what `resolve_spec` does, where a function is called with `show(tree)`."""
-    params = filter(tree, is_parameter)
+def resolve_and_match(
+    spec: PyTree, params: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str
+) -> tuple[Any, PyTreeDef, list[tuple[Any, Any]]]:
+    """Do what `resolve_spec` does for params that have None for all other leaves; return what `match_spec` does too."""
     if not (callable(spec) and jtu.all_leaves([spec])):
         try:
-            match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
-            return spec
+            return spec, *match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
         except ValueError:
             is_tree = all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
             if not (is_truly_callable(spec) or (callable(spec) and not is_tree)):
                 raise
-    shown = show(params)
     try:
-        result = spec(shown)
+        result = spec(params)
     except Exception as error:
         if isinstance(spec, TreeSpec):  # its errors name it
             raise
@@ -74,12 +71,12 @@ def resolve_shown(
             ) from None
         raise ValueError(
             f"the function given as {name} raised {type(error).__name__}: {error}. It is called once, with all of the "
-            f"params (here {with_article(type(tree).__name__)}), and returns a tree: {name}=lambda params: "
+            f"params (here {with_article(type(params).__name__)}), and returns a tree: {name}=lambda params: "
             "jax.tree.map(f, params)"
         ) from error
-    match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
-    _check_no_predicate(spec, result, shown, is_spec_leaf, name)
-    return result
+    matched = match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
+    _check_no_predicate(spec, result, params, is_spec_leaf, name)
+    return result, *matched
 
 
 def _check_no_predicate(
@@ -115,27 +112,32 @@ def _kind(leaf: Any) -> Any:
 
 def match_spec(
     spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str
-) -> tuple[Any, list[tuple[Any, Any, Any]]]:
+) -> tuple[PyTreeDef, list[tuple[Any, Any]]]:
     """Match each leaf of a prefix tree with the subtree of `tree` at its place.
 
     None in the prefix tree is allowed where a filtered model has None, that is, for anything but an inexact array.
 
     Returns:
-        The structure of the prefix tree, in which None is a leaf; and for each of its leaves the key path, the leaf,
-        and the subtree of `tree`.
+        The structure of the prefix tree, in which None is a leaf; and for each of its leaves the leaf and the subtree
+        of `tree`.
 
     Raises:
         ValueError: it is not a prefix of `tree`; the message names the first key path that differs.
     """
-    leaves, prefix_treedef = flatten_with_path(spec, lambda x: x is None or is_spec_leaf(x))
+
+    def stop(x: object) -> bool:
+        return x is None or is_spec_leaf(x)
+
+    leaves, prefix_treedef = jtu.tree_flatten(spec, is_leaf=stop)
     try:
         parts = prefix_treedef.flatten_up_to(tree)
     except ValueError as error:
         raise prefix_mismatch(name, prefix_treedef, tree, error) from None
-    for (path, leaf), part in zip(leaves, parts, strict=True):
+    for i, (leaf, part) in enumerate(zip(leaves, parts, strict=True)):
         if leaf is None and not is_spec_leaf(None) and any(map(is_inexact_array, jtu.tree_leaves(part))):
+            path = path_text(flatten_with_path(spec, stop)[0][i][0], name)
             raise ValueError(
-                f"{name} does not fit the tree it is for: at key path {path_text(path, name)} it has None, and the "
-                f"tree it is for {describe_kind(part)}"
+                f"{name} does not fit the tree it is for: at key path {path} it has None, and the tree it is for "
+                f"{describe_kind(part)}"
             )
-    return prefix_treedef, [(path, leaf, part) for (path, leaf), part in zip(leaves, parts, strict=True)]
+    return prefix_treedef, list(zip(leaves, parts, strict=True))

@@ -8,7 +8,7 @@ from treekit._base.dtype import dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import children_or_none, keyed_children
 from treekit._base.tree import is_none
-from treekit._base.types import IsLeaf, PyTree
+from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._node.decorator import TRAINABLE
 from treekit._path_mask import MaskSpec
 
@@ -72,14 +72,18 @@ class Trainable(MaskSpec):
 trainable: Trainable = Trainable()
 
 
-def declared_frozen(tree: PyTree) -> list[bool] | None:
+def declared_frozen(tree: PyTree, is_leaf: LeafPredicate = is_none) -> list[bool] | None:
     """Return whether the class around each leaf declares that it is not trained; None if no class does for any leaf.
 
     A class declares this of a field by `field(trainable=False)` or `metadata={"trainable": False}`, and of all leaves
     in its instances by `__treekit_trainable__ = False`.
 
+    Args:
+        tree: any pytree.
+        is_leaf: what counts as a leaf besides the leaves: None, by default.
+
     Returns:
-        One bool for each of `jax.tree.leaves(tree, is_leaf=lambda x: x is None)`.
+        One bool for each of `jax.tree.leaves(tree, is_leaf=is_leaf)`.
 
     Raises:
         TypeError: which of the children of a dataclass is such a field is not known.
@@ -91,28 +95,33 @@ def declared_frozen(tree: PyTree) -> list[bool] | None:
         return False
 
     def is_part(x: object) -> bool:
-        return x is None or _declares(type(x))
+        return is_leaf(x) or declares(type(x))
+
+    def size(part: object) -> int:
+        return len(jtu.tree_leaves(part, is_leaf=is_leaf))
 
     jtu.tree_leaves(tree, is_leaf=note_class)
-    if not any(map(_declares, kinds)):
+    if not any(map(declares, kinds)):
         return None
     found: list[bool] = []
     parts: list[object] = jtu.tree_leaves(tree, is_leaf=is_part)
     for x in parts:
         cls: Any = type(x)
-        if not _declares(cls) or children_or_none(x) is None:  # a leaf, or None
+        if not declares(cls) or children_or_none(x) is None:  # a leaf, or None
             found.append(False)
         elif getattr(cls, _WHOLE_CLASS, True) is False:
-            found += [True] * _size(x)
+            found += [True] * size(x)
         else:
             names, keyed = _excluded_fields(cls), keyed_children(x)
             _check_keys(cls, names, [text for text, _ in keyed])
             for text, child in keyed:
-                found += [True] * _size(child) if text in names else declared_frozen(child) or [False] * _size(child)
+                own = [True] * size(child) if text in names else declared_frozen(child, is_leaf)
+                found += own or [False] * size(child)
     return found
 
 
-def _declares(cls: Any) -> bool:
+def declares(cls: Any) -> bool:
+    """Whether a class declares that leaves in its instances are not trained."""
     return bool(_excluded_fields(cls)) or getattr(cls, _WHOLE_CLASS, True) is False
 
 
@@ -131,10 +140,6 @@ def _check_keys(cls: Any, excluded: frozenset[str], keys: list[str | None]) -> N
             f"that its children have the keys {', '.join(map(str, keys))}, and which of them is this field is not "
             "known. Register it with treekit.register_node or jax.tree_util.register_dataclass"
         )
-
-
-def _size(tree: PyTree) -> int:
-    return len(jtu.tree_leaves(tree, is_leaf=is_none))
 
 
 def _can_be_trained(x: object) -> bool:

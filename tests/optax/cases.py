@@ -226,15 +226,9 @@ OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
 # tests/optax/test_lookup.py holds plain Optax to it: an entry that is wrong must go.
 NOT_OPTAX: dict[tuple[str, str], str] = {
     ("novograd", "bf16_f32_grads"): "its cond returns the state in two dtypes",
-    ("novograd", "int_key"): "its cond returns the state in two dtypes",
-    ("clipped", "int_key"): "clip_by_global_norm selects between an int and a float",
-    ("noise", "int_key"): "it draws normal noise in the dtype of an int",
-    ("plateau", "int_key"): "it keeps its scale in the lowest dtype of the params, an int",
-    ("prodigy", "int_key"): "it keeps its estimate in the lowest dtype of the params, an int",
     ("prodigy", "f16"): "its estimate starts at 1e-6, and its square is 0 in f16",
     ("prodigy", "c64"): "its estimate is complex, and so are its updates of real params",
     ("named_chain", "c64"): "clip has no order to clip complex numbers by",
-    ("sm3", "eqx_raw"): "it has no case for a leaf of shape (), as Dropout's rate is one",
 }
 
 

@@ -235,7 +235,7 @@ class TrainState(NamedTuple):
     step: Any
 
 
-@pytest.mark.parametrize("optimizer", [tko.sgd(0.1), tko.MultiSteps(tko.adam(0.1), 2)], ids=repr)
+@pytest.mark.parametrize("optimizer", [tko.sgd(0.1), tko.MultiSteps(tko.adam(0.1), 2)], ids=["sgd", "MultiSteps"])
 def test_a_named_tuple_of_a_user_that_holds_a_state_is_not_one(optimizer: Any) -> None:
     """Its leaves are matched by name, though the name of its class ends in State."""
     params = make()

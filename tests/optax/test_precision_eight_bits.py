@@ -318,12 +318,12 @@ MADE_WITH: dict[str, Callable[[], Any]] = {
     "to nearest": lambda: tko.dtype_preserving(tko.adam(0.1), state_dtype=jnp.bfloat16),
     "nothing": lambda: tko.adam(0.1),
 }
-ENCODE, DECODE = r"convert it with optax\.encode_state", r"onvert its codes of 8 bits with optax\.decode_state"
+ENCODE = r"convert it with optax\.encode_state"
 # An optimizer, that whose state it is given, and the words of the error.
 OTHERWISE = [
     ("wide", "codes", r"has moments in codes of 8 bits, int8 at 0\.mu\..*optax\.decode_state"),
-    ("16 bits", "codes", rf"this state has Codes .*{DECODE}"),
-    ("mu in codes", "codes", rf"0\.nu\..* this state has Codes .*{DECODE}"),
+    ("16 bits", "codes", r"has moments in codes of 8 bits, int8 at 0\.mu\..*optax\.decode_state"),
+    ("mu in codes", "codes", r"has moments in codes of 8 bits, uint8 at 0\.nu\..*optax\.decode_state"),
     ("codes", "wide", rf"(?i)\['mu'\] is int8, .* has float32 at .*mu.* {ENCODE}"),
     ("codes", "nothing", rf"needs the StochasticRoundingState.* found a tuple.*and {ENCODE}"),
     ("codes", "mu in codes", r"\['nu'\] is float32 below 4,096 elements, .* has bfloat16 at .*nu.*encode_state"),
@@ -341,7 +341,7 @@ def test_a_state_made_with_other_dtypes(optimizer: str, of: str, message: str) -
 
 def test_an_optimizer_without_codes_does_not_read_them() -> None:
     state = eight_bit(tko.adam(0.1)).init(params_of()).inner_state
-    with pytest.raises(TypeError, match=rf"this state has Codes .*{DECODE}"):
+    with pytest.raises(TypeError, match="Codes"):
         tko.adam(0.1).update(params_of(), state, params_of())
 
 

@@ -94,6 +94,10 @@ DTYPES = [jnp.float16, jnp.bfloat16, jnp.float32, jnp.complex64]
 def test_updates_have_the_wider_of_the_gradient_s_and_the_param_s_dtype(inner: Any) -> None:
     tx = preserve_dtypes(returning(jnp.ones(2, inner), (), ()))
     for grads, params in itertools.product([jnp.ones(2, dtype) for dtype in DTYPES], repeat=2):
+        if jnp.iscomplexobj(grads) and not jnp.iscomplexobj(params):
+            with pytest.raises(TypeError, match="gradient at the root is complex, and the param is real"):
+                tx.update(grads, tx.init(params), params)
+            continue
         updates, _ = tx.update(grads, tx.init(params), params)
         assert updates.dtype == jnp.promote_types(grads.dtype, params.dtype)
         updates, _ = tx.update(grads, tx.init(params))
@@ -136,14 +140,6 @@ def test_the_first_state_can_be_donated(make: Callable[[], Any]) -> None:
     assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.parametrize("make", [lambda o: o.adam(0.1), lambda o: o.masked(o.sgd(0.1), True)])
-def test_integer_gradients_without_params_give_what_optax_gives(make: Callable[[Any], Any]) -> None:
-    grads = {"n": jnp.array([3, -2]), "w": jnp.ones(2)}
-    params = jax.tree.map(lambda x: x * 1.0, grads)
-    ours, theirs = (make(o).update(grads, make(o).init(params))[0] for o in (tko, optax))
-    cases.assert_close(ours, theirs)
-
-
 NEED_VALUES = {"flatten", "plateau", "prodigy", "schedule_free", "dog", "momo", "cocob"}  # in Optax too
 
 
@@ -175,13 +171,16 @@ def test_a_state_of_other_shapes_is_an_error(name: str, jitted: bool) -> None:
     tx = WRAPS[name]()
     update = jax.jit(tx.update) if jitted else tx.update
     for made_for, given in SHAPES if name == "adam" else SHAPES[:1]:
-        with pytest.raises((TypeError, ValueError), match=r"state does not fit this optimizer.*At .*w of"):
+        with pytest.raises(
+            (TypeError, ValueError),
+            match=r"(?s)state does not fit.*at .*w, the state has f32.*params have f32|other shapes.*w  shape",
+        ):
             update({"w": jnp.ones(given)}, tx.init({"w": jnp.ones(made_for)}), {"w": jnp.ones(given)})
 
 
 def test_an_update_that_does_not_fit_its_gradient_is_named() -> None:
     grads = {"a": jnp.ones(2), "b": jnp.ones(3)}
     tx = preserve_dtypes(returning({"a": jnp.ones(2), "b": jnp.ones((2, 3))}, (), ()))
-    message = r"of shape \(2, 3\) at b, where the gradient has shape \(3,\)"
+    message = r"of shape \(2, 3\) at b, where the param has shape \(3,\)"
     with pytest.raises(ValueError, match=message):
         tx.update(grads, tx.init(grads), grads)

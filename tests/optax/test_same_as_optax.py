@@ -42,7 +42,7 @@ LEAVES: dict[str, Any] = {
     "f32": {"w": jnp.array([[0.5, -1.0], [2.0, 0.25]]), "b": jnp.array([1.0, -0.5])},
     "bf16": {"w": jnp.array([[0.5, -1.0], [2.0, 0.25]], jnp.bfloat16), "b": jnp.ones(2, jnp.bfloat16)},
     "NumPy": {"w": np.array([[0.5, -1.0], [2.0, 0.25]]), "b": np.array([1.0, -0.5])},
-    "numbers": {"w": jnp.array([0.5, -1.0]), "b": 2.0},
+    "numbers": {"w": 0.5, "b": 2.0},
     "integers": {"w": jnp.array([3, 4]), "b": np.array([1, 2]), "n": 5},
 }
 MASK = {"w": True, "b": False, "n": False}
@@ -175,11 +175,11 @@ def test_where_optax_works_the_result_is_the_same(name: str, leaves: str) -> Non
             return
         try:
             ours = call(tko, name, leaves)
-        except (TypeError, ValueError) as error:
-            assert leaves == "integers" and "Arrays of integers and bools cannot be trained" in str(error)
+        except (TypeError, ValueError, IndexError):
+            assert leaves == "integers" and isinstance(theirs, Steps)
             return
     if leaves == "integers" and (name in OF_STATES or isinstance(theirs, Steps)):
-        return  # arrays of integers have no state, and optimizers see Python's integers as floats
+        return  # integers are not trained, so they have no state
     if (name, leaves) in DIFFERENT:
         with pytest.raises(AssertionError):
             assert_same(ours, theirs)

@@ -11,46 +11,21 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 import pytest
 
 from tests.optax import cases
 from tests.trees import untyped
 from treekit import optax as tko
-
-
-def adam(rate: float, **others: Any) -> Any:
-    return tko.adam(rate, **others)
-
-
-REPRS: dict[str, Any] = {
-    "chain(clip(max_delta=1.0), masked(inner=sgd(learning_rate=0.1), mask={'w': True}))": (
-        tko.chain(tko.clip(1.0), tko.masked(tko.sgd(0.1), {"w": True}))
-    ),
-    "chain(MultiSteps(sgd(learning_rate=0.1), 2))": tko.chain(tko.MultiSteps(tko.sgd(0.1), 2)),
-    "inject_hyperparams(adam)(rate=0.1, b1=0.5)": tko.inject_hyperparams(adam)(0.1, b1=0.5),
-    "scale_by_belief(b1=0.9, eps=f32[2])": tko.scale_by_belief(0.9, eps=jnp.ones(2, jnp.float32)),
-    "named_chain(('clip', clip(max_delta=1.0)), ('step', GradientTransformation(init, update)))": (
-        tko.named_chain(("clip", tko.clip(1.0)), ("step", optax.sgd(0.1)))
-    ),
-    "masked(inner=sgd(learning_rate=0.1), mask=(True,))": tko.masked(tko.sgd(0.1), (True,)),
-}
-
-
-def test_repr_is_the_call_that_made_it() -> None:
-    assert list(map(repr, REPRS.values())) == list(REPRS)
-    init: Any = tko.adam(1e-3).init
-    assert init.__name__ == "init"
+from treekit.optax._transformation import own_core
 
 
 @pytest.mark.parametrize("field", ["init", "update"])
-def test_replace_drops_the_core(field: str) -> None:
+def test_another_init_or_update_is_used_instead_of_the_core(field: str) -> None:
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         return jax.tree.map(lambda x: 7 * x, updates), state
 
     tx: Any = tko.sgd(0.1)
     own = tx._replace(**{field: update if field == "update" else lambda params: tx.init(params)})
-    assert type(own) is optax.GradientTransformationExtraArgs
     params = cases.arrays()
     updates, _ = tko.chain(own).update(params, tko.chain(own).init(params), params)
     assert jnp.allclose(updates["w"], (7 if field == "update" else -0.1) * params["w"])
@@ -113,12 +88,12 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 def test_what_jax_rebuilds_is_what_it_was(way: str, optimizer: str) -> None:
     tx = OPTIMIZERS[optimizer]()
     again = REBUILT[way](tx)
-    assert type(again) is type(tx) and again == tx and repr(again) == repr(tx)
-    assert vars(again) == vars(tx) and again.core is not None
+    assert type(again) is type(tx) and again == tx
+    assert own_core(tx) is not None and own_core(again) is own_core(tx)
 
 
 def test_what_is_rebuilt_from_other_leaves_has_no_core() -> None:
     tx: Any = tko.adam(1e-3)
-    assert jax.tree.map(lambda f: lambda *args: f(*args), tx).core is None
-    assert untyped.tree.structure(tx).unflatten([1, 2]).core is None
-    assert type(tx)(tx.init, tko.sgd(1.0).update).core is None
+    others = jax.tree.map(lambda f: lambda *args: f(*args), tx), untyped.tree.structure(tx).unflatten([1, 2])
+    for other in (*others, type(tx)(tx.init, tko.sgd(1.0).update)):
+        assert own_core(other) is None

@@ -18,20 +18,18 @@ except ModuleNotFoundError as _error:
         "treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"
     ) from _error
 
-from treekit.optax._accumulate import MultiSteps as MultiSteps
-from treekit.optax._accumulate import WeightedMultiStepsState as WeightedMultiStepsState
-from treekit.optax._accumulate import apply_if_finite as apply_if_finite
-from treekit.optax._accumulate import conditionally_mask as conditionally_mask
-from treekit.optax._accumulate import conditionally_transform as conditionally_transform
 from treekit.optax._apply import apply_gradients as apply_gradients
 from treekit.optax._apply import apply_updates as apply_updates
-from treekit.optax._apply import incremental_update as incremental_update
-from treekit.optax._apply import periodic_update as periodic_update
 from treekit.optax._apply import tree_map_params as tree_map_params
 from treekit.optax._average import get_ema as get_ema
 from treekit.optax._average import params_ema as params_ema
+from treekit.optax._average import schedule_free_eval_params as _schedule_free_eval_params
+from treekit.optax._conditional import apply_if_finite as apply_if_finite
+from treekit.optax._conditional import conditionally_mask as conditionally_mask
+from treekit.optax._conditional import conditionally_transform as conditionally_transform
 from treekit.optax._hyperparams import get_hyperparams as get_hyperparams
 from treekit.optax._hyperparams import set_hyperparams as set_hyperparams
+from treekit.optax._hyperparams import tree_set as _tree_set
 from treekit.optax._inject import inject_hyperparams as inject_hyperparams
 from treekit.optax._lbfgs import lbfgs as lbfgs
 from treekit.optax._lbfgs import value_and_grad_from_state as value_and_grad_from_state
@@ -39,6 +37,8 @@ from treekit.optax._lookup import replace as _replace
 from treekit.optax._lookup import wrap_attribute as _wrap_attribute
 from treekit.optax._lookup import wrap_module as _wrap_module
 from treekit.optax._monitor import monitor as monitor
+from treekit.optax._multi_steps import MultiSteps as MultiSteps
+from treekit.optax._multi_steps import WeightedMultiStepsState as WeightedMultiStepsState
 from treekit.optax._precision import decode_state as decode_state
 from treekit.optax._precision import dtype_preserving as dtype_preserving
 from treekit.optax._precision import encode_state as encode_state
@@ -49,9 +49,18 @@ from treekit.optax._select import masked as masked
 from treekit.optax._select import partition as partition
 from treekit.optax._select import selective_transform as selective_transform
 from treekit.optax._summary import summary as summary
+from treekit.optax._target import incremental_update as incremental_update
+from treekit.optax._target import periodic_update as periodic_update
 
 multi_transform = partition
-_replace(globals())
+_replace(
+    globals(),
+    {
+        _optax.inject_stateful_hyperparams: inject_hyperparams,
+        _optax.tree.set: _tree_set,
+        _optax.contrib.schedule_free_eval_params: _schedule_free_eval_params,
+    },
+)
 
 if TYPE_CHECKING:
     from treekit.optax import assignment as assignment

@@ -20,8 +20,8 @@ from treekit._map import cast_tree_like
 from treekit._mismatch import flatten_updates
 from treekit._round import widen
 from treekit.optax._boundary import at_boundary
-from treekit.optax._state_map import is_placeholder
-from treekit.optax._transformation import GradientTransformation, described
+from treekit.optax._state_map import ADVANCING, is_hole
+from treekit.optax._transformation import GradientTransformation
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ class ParamsEmaState(NamedTuple):
     params_ema: Any
 
 
-@described
+ADVANCING[ParamsEmaState.__name__] = ("params_ema",)
+
+
 def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[ParamsEmaState]:
     """Keep an exponential moving average of the params in the state; `get_ema` returns it.
 
@@ -285,9 +287,9 @@ def _parts(tree: PyTree, params: Params, what: str) -> list[Any]:
     """Return what a tree like the params has for each of their leaves, None where it leaves them out."""
 
     def none_for_placeholder(x: object) -> Any:
-        return None if is_placeholder(x) else x
+        return None if is_hole(x) else x
 
-    tree = jtu.tree_map(none_for_placeholder, tree, is_leaf=is_placeholder)
+    tree = jtu.tree_map(none_for_placeholder, tree, is_leaf=is_hole)
     try:
         return flatten_updates(jtu.tree_structure(params), tree, what)
     except ValueError:  # in Flax, variables of the state and of the model are of other classes

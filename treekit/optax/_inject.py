@@ -3,15 +3,10 @@
 Is an argument of a factory a number, a schedule, or static? Its type, and the name, annotation and default of its
 parameter decide. Nothing is called to find out."""
 
-import contextlib
-import dataclasses
 import functools
 import inspect
-import typing
-import weakref
 from collections.abc import Callable, Iterable, Mapping
-from types import UnionType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -19,17 +14,17 @@ import optax
 from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState, StatefulSchedule, WrappedSchedule
 
-from treekit._base.describe import describe, describe_error, describe_value, with_article
+from treekit._base.describe import describe, describe_error, describe_value
 from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen, unshared
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import is_variable
 from treekit._base.predicates import is_array, is_inexact_array, is_narrow, is_real_number, is_truly_callable
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._filter import TreeSpec
 from treekit._round import widen
 from treekit.optax._boundary import at_boundary
+from treekit.optax._factories import Call, Parameter, call_of, read_signature
 from treekit.optax._state_map import is_params_placeholder
-from treekit.optax._transformation import Core, GradientTransformation, check_is_transformation, core_of, describe_call
+from treekit.optax._transformation import Core, GradientTransformation, core_of
 
 
 def inject_hyperparams(
@@ -55,7 +50,7 @@ def inject_hyperparams(
        sense of `treekit.is_truly_callable`, for another parameter, as in Optax;
     8. static: anything else (models, masks made from them, transformations, tuples of settings).
 
-    What `**kwargs` gathers are arguments too. A schedule is called once in `init` and once in each update. So `init`
+    Arguments collected by `**kwargs` count too. A schedule is called once in `init` and once in each update. So `init`
     raises for a function of the params whose parameter does not say what it is: annotate it, or name it in
     `static_args`.
 
@@ -100,7 +95,7 @@ def inject_hyperparams(
             f"inner_factory must be a function that returns a transformation, such as optax.adam, not "
             f"optax.adam(1e-3); found {type(inner_factory).__name__}"
         )
-    signature, parameters = read_signature(inner_factory)
+    signature, _ = read_signature(inner_factory)
     static = _names_of_parameters("static_args", static_args, signature)
     required = None if only is None else _names_of_parameters("only", only, signature)
     if both := sorted(static & (required or set())):
@@ -108,15 +103,8 @@ def inject_hyperparams(
 
     @functools.wraps(inner_factory)
     def factory(*args: object, **kwargs: object) -> GradientTransformation[InjectStatefulHyperparamsState]:
-        bound = bind(inner_factory, signature, args, kwargs)
-        bound.apply_defaults()
-        name = getattr(inner_factory, "__name__", str(inner_factory))
-        for key, value in bound.arguments.items():
-            if not (parameters[key].takes_numbers and isinstance(value, PLAIN_NUMBERS)):
-                check_argument(value, parameters[key], key, name)
-        arguments = _sort(inner_factory, name, bound, parameters, static, required)
-        describe = functools.partial(describe_call, f"inject_hyperparams({name})", inner_factory, args, kwargs)
-        return at_boundary(_injected(arguments, hyperparam_dtype)).described_as(describe)
+        arguments = _Sorted(call_of(inner_factory, args, kwargs), static, required)
+        return at_boundary(_injected(arguments, hyperparam_dtype))
 
     return factory
 
@@ -138,10 +126,7 @@ def _names_of_parameters(what: str, given: Any, signature: inspect.Signature) ->
     return set(names)
 
 
-Kind: TypeAlias = Literal["static", "number", "schedule"]
-
-
-def kind_of(value: object, says: "Parameter") -> Kind:
+def kind_of(value: object, says: Parameter) -> Literal["static", "number", "schedule"]:
     """Return whether an argument is passed on unchanged, a number or an array, or a schedule.
 
     Its type decides, and what its parameter says: the first rule that applies.
@@ -157,9 +142,6 @@ def kind_of(value: object, says: "Parameter") -> Kind:
     return "schedule" if says.role == "schedule" or is_truly_callable(value) else "static"
 
 
-PLAIN_NUMBERS: Any = (int, float, jax.Array)  # as most arguments are
-
-
 def is_number(value: object) -> bool:
     """Whether an argument is a number or an array, also one of keys; bools are not numbers, arrays of them are."""
     if isinstance(value, (int, float, complex)):
@@ -167,163 +149,67 @@ def is_number(value: object) -> bool:
     return is_array(value) and not isinstance(value, np.bool_) and dtype_of(value) is not None
 
 
-class Parameter(NamedTuple):
-    """What a parameter of a factory says of its arguments, by its name, annotation and default.
-
-    Attributes:
-        default: its default, or `inspect.Parameter.empty`.
-        types: its annotation, or the members of that union.
-        role: what it is, by its name or its annotation: a "mask"; "labels"; "params" for another tree, or function, of
-            the params; a "transformation", several or "named" ones; a "schedule" or a number; a "number" or an array.
-            "" if these do not say it.
-        is_int: whether its annotation is an int, or int | None, such as that of the memory size of lbfgs.
-        keeps_ints: whether an int stays an integer as a hyperparameter: a seed, an interval.
-        takes_numbers: whether any of `PLAIN_NUMBERS` is a valid argument.
-    """
-
-    default: Any
-    types: tuple[Any, ...]
-    role: str
-    is_int: bool
-    keeps_ints: bool
-    takes_numbers: bool
-
-    @classmethod
-    def of(cls, parameter: inspect.Parameter) -> "Parameter":
-        """Return what a parameter says."""
-        default, annotation = parameter.default, parameter.annotation
-        is_union = typing.get_origin(annotation) in (typing.Union, UnionType)
-        types = typing.get_args(annotation) if is_union else (annotation,)
-        role = _role(parameter, types)
-        is_int = int in types and all(x in (int, type(None)) for x in types)
-        is_count = type(default) is int and role != "schedule" and jax.Array in types
-        is_drawn = parameter.name.endswith(("key", "seed"))
-        keeps_ints = is_drawn or is_count or (int in types and float not in types)
-        return cls(default, types, role, is_int, keeps_ints, role in ("schedule", "number", ""))
+_NO_RATE: Any = (str, bytes, list, tuple, Mapping, complex)
 
 
-def _role(parameter: inspect.Parameter, types: tuple[Any, ...]) -> str:
-    name, annotation = parameter.name, parameter.annotation
-    is_several = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    if annotation is optax.GradientTransformation:
-        return "transformations" if is_several else "transformation"
-    if annotation == tuple[str, optax.GradientTransformation]:
-        return "named transformations"
-    if is_several:
-        return ""
-    if name.endswith(("mask", "labels")):
-        return "mask" if name.endswith("mask") else "labels"
-    for takes in (typing.get_args(x)[0] for x in types if typing.get_origin(x) is Callable):
-        if takes == [optax.Params] or (takes is not ... and len(takes) == 1 and (Any in types or object in types)):
-            return "params"
-    if optax.Schedule in types:
-        return "schedule"
-    return "number" if annotation in (int, float, jax.typing.ArrayLike) else ""
-
-
-Signature = tuple[inspect.Signature, Mapping[str, Parameter]]
-
-
-def read_signature(factory: Callable[..., Any]) -> Signature:
-    """Return a factory's signature, and what each of its parameters says; both are read once for each function."""
-    function = inspect.unwrap(factory, stop=lambda f: hasattr(f, "__signature__"))
-    try:
-        return _READ[function]
-    except (KeyError, TypeError):  # it is new, or cannot be a key
-        pass
-    try:
-        signature = inspect.signature(factory, eval_str=True)
-    except Exception:  # a quoted annotation that only type checkers know does not say anything
-        signature = inspect.signature(factory)
-    read = signature, {name: Parameter.of(x) for name, x in signature.parameters.items()}
-    with contextlib.suppress(TypeError):
-        _READ[function] = read
-    return read
-
-
-_READ: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)  # compared by identity, since bound arguments are not hashable
-class _Arguments:
+class _Sorted:
     """The arguments of a factory, sorted.
 
     Attributes:
-        factory: the factory.
-        name: its name.
-        bound: all of its arguments, with defaults.
+        call: the call of the factory.
         by_name: each argument with what its parameter says; those that `**kwargs` gathers have their own names.
         numbers: those that are hyperparameters.
         schedules: those that are schedules, as stateful ones.
     """
 
-    factory: Callable[..., TransformationLike]
-    name: str
-    bound: inspect.BoundArguments
-    by_name: Mapping[str, tuple[Parameter, Any]]
-    numbers: Mapping[str, Any]
-    schedules: Mapping[str, Any]
+    def __init__(self, call: Call, static: set[str], required: set[str] | None) -> None:
+        self.call = call
+        parameters = call.signature.parameters
+        values = {name: call.arguments.get(name, x.default) for name, x in parameters.items()}
+        self.by_name = {
+            name: (call.parameters[name], x) for name, x in values.items() if x is not inspect.Parameter.empty
+        }
+        for name, x in call.gathered.items():
+            if name not in self.by_name:  # one that shares the name of a positional-only parameter is static
+                keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+                self.by_name[name] = Parameter.of(keyword), x
+        for name, x in call.arguments.items():
+            is_unnamed = parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+            if is_unnamed and x and required is None and name not in static:
+                raise TypeError(
+                    f"inject_hyperparams stores arguments by name, and *{name} of {call.name} gathers them without "
+                    f"names: {describe_value(x)}. Inject a function that names them: lambda learning_rate: "
+                    f"{call.name}(learning_rate). To pass them on unchanged: static_args={name!r}"
+                )
+        if missing := sorted((required or set()) - self.by_name.keys()):  # possible only with `**kwargs`
+            raise TypeError(
+                f"inject_hyperparams(..., only=...) names {', '.join(missing)}, which was not passed; the arguments "
+                f"are {', '.join(self.by_name)}"
+            )
+        self.numbers: dict[str, Any] = {}
+        self.schedules: dict[str, Any] = {}
+        for key, (says, value) in self.by_name.items():
+            if key in static or (required is not None and key not in required):
+                continue
+            if says.role == "schedule" and isinstance(value, _NO_RATE):
+                raise TypeError(f"{key} of {call.name} must be a number or a schedule, found {describe_value(value)}")
+            kind = kind_of(value, says)
+            if kind == "number" or (required is not None and is_number(value)):
+                self.numbers[key] = value
+            elif kind == "schedule":
+                self.schedules[key] = value if isinstance(value, StatefulSchedule) else WrappedSchedule(value)
+            elif required is not None:
+                raise TypeError(
+                    f"inject_hyperparams(..., only=...) names {key!r}, which is neither a number nor a schedule: "
+                    f"{describe_value(value)}"
+                )
 
-    def make(self, hyperparams: Mapping[str, Any]) -> Core:
+    def make(self, hyperparams: Mapping[str, Any], params: Params) -> Core:
         """Make the transformation with these hyperparameters."""
-        call = inspect.BoundArguments(self.bound.signature, self.bound.arguments.copy())
-        for name, value in self.bound.arguments.items():
-            if self.bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-                found = hyperparams.keys() & value.keys() - self.bound.arguments.keys()
-                call.arguments[name] = {**value, **{key: hyperparams[key] for key in found}}
-            else:
-                call.arguments[name] = hyperparams.get(name, value)
-        return core_of(self.factory(*call.args, **call.kwargs))
+        return core_of(self.call.make(hyperparams, params))
 
 
-def _sort(
-    factory: Callable[..., TransformationLike],
-    name: str,
-    bound: inspect.BoundArguments,
-    parameters: Mapping[str, Parameter],
-    static: set[str],
-    required: set[str] | None,
-) -> _Arguments:
-    """Sort the arguments of a factory into numbers, schedules and static ones."""
-    by_name: dict[str, tuple[Parameter, Any]] = {}
-    for key, value in bound.arguments.items():
-        parameter = bound.signature.parameters[key]
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:  # an argument that shares a positional-only name is static
-            each = {k: parameter.replace(name=k, kind=inspect.Parameter.KEYWORD_ONLY) for k in value}
-            by_name |= {k: (Parameter.of(each[k]), value[k]) for k in each if k not in by_name}
-        else:
-            by_name[key] = (parameters[key], value)
-        is_unnamed = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-        if is_unnamed and value and required is None and key not in static:
-            raise TypeError(
-                f"inject_hyperparams stores arguments by name, and *{key} of {name} gathers them without names: "
-                f"{describe_value(value)}. Inject a function that names them: lambda learning_rate: "
-                f"{name}(learning_rate). To pass them on unchanged: static_args={key!r}"
-            )
-    if missing := sorted((required or set()) - by_name.keys()):  # possible only with `**kwargs`
-        raise TypeError(
-            f"inject_hyperparams(..., only=...) names {', '.join(missing)}, which was not passed; the arguments "
-            f"are {', '.join(by_name)}"
-        )
-    numbers: dict[str, Any] = {}
-    schedules: dict[str, Any] = {}
-    for key, (says, value) in by_name.items():
-        if key in static or (required is not None and key not in required):
-            continue
-        kind = kind_of(value, says)
-        if kind == "number" or (required is not None and is_number(value)):
-            numbers[key] = value
-        elif kind == "schedule":
-            schedules[key] = value if isinstance(value, StatefulSchedule) else WrappedSchedule(value)
-        elif required is not None:
-            raise TypeError(
-                f"inject_hyperparams(..., only=...) names {key!r}, which is neither a number nor a schedule: "
-                f"{describe_value(value)}"
-            )
-    return _Arguments(factory, name, bound, by_name, numbers, schedules)
-
-
-def _injected(arguments: _Arguments, hyperparam_dtype: object) -> Core:
+def _injected(arguments: _Sorted, hyperparam_dtype: object) -> Core:
     def init(params: Params) -> optax.InjectStatefulHyperparamsState:
         dtype = _float_dtype(hyperparam_dtype, params)
         states = {name: jtu.tree_map(strengthen, schedule.init()) for name, schedule in arguments.schedules.items()}
@@ -335,27 +221,27 @@ def _injected(arguments: _Arguments, hyperparam_dtype: object) -> Core:
         stored = [_store(arguments, name, x, dtype) for name, x in values.items()]
         # A donated step deletes the arrays of the state, so none of them may be the user's own.
         hyperparams = dict(zip(values, unshared(stored, values.values()), strict=True))
-        inner_state = arguments.make(_widening(params, hyperparams)(hyperparams)).init(params)
+        inner_state = arguments.make(_widening(params, hyperparams)(hyperparams), params).init(params)
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         _check_state(arguments, state)
-        dtype = _float_dtype(hyperparam_dtype, updates if params is None else params)
-        schedules = {name: arguments.schedules[name] for name in state.hyperparams_states}
+        given = updates if params is None else params
+        dtype = _float_dtype(hyperparam_dtype, given)
         hyperparams: dict[str, Any] = {}
         stored: dict[str, Any] = {}
         for name, old in state.hyperparams.items():
-            if name in schedules:
-                value = schedules[name](state.hyperparams_states[name], **extra)
-                check_value(value, functools.partial(_not_a_schedule, arguments, name))
+            if name in arguments.schedules:
+                value = arguments.schedules[name](state.hyperparams_states[name], **extra)
+                _check_value(arguments, name, value)
                 stored[name] = hyperparams[name] = _store(arguments, name, value, dtype)
             else:
                 new = hyperparams[name] = _store(arguments, name, old, dtype)
                 # An int that the user put into the state stays one there: scan and cond need a state of equal dtypes.
                 stored[name] = new if new is old or issubdtype(dtype_of(old), jnp.inexact) else strengthen(old)
-        states = {name: x.update(state.hyperparams_states[name], **extra) for name, x in schedules.items()}
+        states = {name: arguments.schedules[name].update(x, **extra) for name, x in state.hyperparams_states.items()}
         wide = _widening((updates, params), hyperparams)
-        inner = arguments.make(wide(hyperparams))
+        inner = arguments.make(wide(hyperparams), given)
         updates, inner_state = inner.update(*wide((updates, state.inner_state, params)), **extra)
         count = optax.safe_increment(state.count)
         return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)
@@ -363,7 +249,8 @@ def _injected(arguments: _Arguments, hyperparam_dtype: object) -> Core:
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _check_state(arguments: _Arguments, state: OptState) -> None:
+def _check_state(arguments: _Sorted, state: OptState) -> None:
+    """Raise a TypeError if a state has hyperparameters that the factory does not, or a number for a schedule."""
     if unknown := sorted(state.hyperparams.keys() - arguments.by_name.keys()):
         raise TypeError(
             f"the state's hyperparams have {', '.join(unknown)}, which is not an argument of the function that was "
@@ -380,25 +267,38 @@ def _check_state(arguments: _Arguments, state: OptState) -> None:
             )
 
 
-def _first_value(arguments: _Arguments, name: str, state: object) -> object:
-    schedule, refuse = arguments.schedules[name], functools.partial(_not_a_schedule, arguments, name)
+def _first_value(arguments: _Sorted, name: str, state: object) -> object:
+    schedule = arguments.schedules[name]
     if not isinstance(schedule, WrappedSchedule):
-        return check_value(schedule(state), refuse)
+        return _check_value(arguments, name, schedule(state))
     # The count is concrete, since a schedule may branch on it, and needs no transfer, which users may forbid.
     with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
-        return call_schedule(schedule.schedule_fn, refuse, jnp.zeros([], jnp.int32))
+        try:
+            value = schedule.schedule_fn(jnp.zeros([], jnp.int32))
+        except Exception as error:  # it is a model, or a function of something else
+            raise _not_a_schedule(arguments, name, f"Called with a count, it raised {describe_error(error)}") from error
+    return _check_value(arguments, name, value)
 
 
-def _not_a_schedule(arguments: _Arguments, name: str, found: str) -> TypeError:
+def _check_value(arguments: _Sorted, name: str, value: object) -> object:
+    """Return the value of a schedule; raise a TypeError unless it is one real number."""
+    if not is_real_number(value):
+        shown = describe(value) if is_array(value) else describe_value(value)
+        found = f"Called with a count, it returned {shown}, but a schedule returns a real number of shape ()"
+        raise _not_a_schedule(arguments, name, found)
+    return value
+
+
+def _not_a_schedule(arguments: _Sorted, name: str, found: str) -> TypeError:
     value = arguments.by_name[name][1]
-    shown = describe_value(value) if jtu.all_leaves([value]) else with_article(type(value).__name__)  # a model, perhaps
+    shown = describe_value(value) if jtu.all_leaves([value]) else type(value).__name__  # a model, perhaps
     return TypeError(
-        f"the argument {name!r} of {arguments.name} is {shown}, which inject_hyperparams uses as a schedule. {found}. "
-        f"To pass it on unchanged, name it: static_args={name!r}"
+        f"the argument {name!r} of {arguments.call.name} is {shown}, which inject_hyperparams uses as a schedule. "
+        f"{found}. To pass it on unchanged, name it: static_args={name!r}"
     )
 
 
-def _store(arguments: _Arguments, name: str, x: Any, float_dtype: Any) -> Any:
+def _store(arguments: _Sorted, name: str, x: Any, float_dtype: Any) -> Any:
     """Return a hyperparameter as it is stored.
 
     An array that states its dtype keeps it: as the argument, as the result of a schedule, and as a float that a user
@@ -416,8 +316,8 @@ def _store(arguments: _Arguments, name: str, x: Any, float_dtype: Any) -> Any:
     dtype = dtype if keeps else float_dtype
     if not fits(x, dtype):
         raise TypeError(
-            f"the hyperparameter {name!r} of {arguments.name} is {describe(x)}, which {jnp.dtype(dtype)} cannot hold. "
-            f"Pass it on unchanged, static_args={name!r}, or as an array of a dtype that holds it"
+            f"the hyperparameter {name!r} of {arguments.call.name} is {describe(x)}, which {jnp.dtype(dtype)} cannot "
+            f"hold. Pass it on unchanged, static_args={name!r}, or as an array of a dtype that holds it"
         )
     return jnp.asarray(x, dtype)
 
@@ -465,66 +365,3 @@ def _widening(trees: PyTree, hyperparams: dict[str, Any]) -> Callable[[Any], Any
     if narrow and is_strict:
         is_refused = len({dtype_of(x) for x in arrays if issubdtype(dtype_of(x), jnp.floating)}) > 1
     return widen if is_refused else lambda tree: tree
-
-
-def bind(
-    f: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> inspect.BoundArguments:
-    """Return the arguments of a call by name, or raise the error that `f` raises for them, which names `f`."""
-    try:
-        return signature.bind(*args, **kwargs)
-    except TypeError:
-        f(*args, **kwargs)
-        raise
-
-
-def check_argument(value: Any, says: Parameter, name: str, factory: str) -> None:
-    """Raise a TypeError if an argument that must be a transformation, or a number or schedule, is something else."""
-    if value is says.default:
-        return
-    where = f"{name} of {factory}"
-    is_text = isinstance(value, (str, bytes)) and str not in says.types
-    if says.role == "transformation":
-        check_is_transformation(value, where)
-    elif says.role in ("transformations", "named transformations"):
-        check = _check_is_named if says.role == "named transformations" else check_is_transformation
-        for i, each in enumerate(value):
-            check(each, f"{name}[{i}] of {factory}")
-    elif says.role == "number" and not (jtu.all_leaves([value]) or is_variable(value)):
-        raise TypeError(
-            f"{where} must be a number, found {with_article(type(value).__name__)}. Params and gradients are "
-            "arguments of init and update"
-        )
-    elif says.role == "schedule" and (is_text or isinstance(value, _NO_RATE)):
-        raise TypeError(f"{where} must be a number or a schedule, found {describe_value(value)}")
-    if is_text and float in says.types:
-        raise TypeError(f"{where} must be a number, found {describe_value(value)}")
-
-
-_PAIR: Any = (tuple, list)
-
-
-def _check_is_named(pair: Any, where: str) -> None:
-    if not (isinstance(pair, _PAIR) and len(pair) == 2 and isinstance(pair[0], str)):
-        raise TypeError(f"{where} must be a pair (name, transformation), found {with_article(type(pair).__name__)}")
-    check_is_transformation(pair[1], where)
-
-
-_NO_RATE: Any = (list, tuple, Mapping, complex)
-
-
-def call_schedule(schedule: Callable[[Any], object], refuse: Callable[[str], TypeError], count: object) -> object:
-    """Return the value of a schedule at a count; raise the error that `refuse` makes unless it is one real number."""
-    try:
-        value = schedule(count)
-    except Exception as error:  # it is a model, or a function of something else
-        raise refuse(f"Called with a count, it raised {describe_error(error)}") from error
-    return check_value(value, refuse)
-
-
-def check_value(value: object, refuse: Callable[[str], TypeError]) -> object:
-    """Return the value of a schedule; raise the error that `refuse` makes unless it is one real number."""
-    if not is_real_number(value):
-        shown = describe(value) if is_array(value) else describe_value(value)
-        raise refuse(f"Called with a count, it returned {shown}, but a schedule returns a real number of shape ()")
-    return value

@@ -14,7 +14,7 @@ from treekit._filter import combine, partition
 from treekit._map import cast_tree_like, check_shapes
 from treekit._mismatch import updates_mismatch
 from treekit.optax._boundary import at_boundary
-from treekit.optax._transformation import GradientTransformation, ValueAndGradFn, core_of, described
+from treekit.optax._transformation import GradientTransformation, ValueAndGradFn, core_of
 
 V = TypeVar("V")
 
@@ -22,7 +22,6 @@ _optax_lbfgs = optax.lbfgs
 _LINESEARCH = optax.scale_by_zoom_linesearch(max_linesearch_steps=20, initial_guess_strategy="one")
 
 
-@described
 def lbfgs(
     learning_rate: optax.ScalarOrSchedule | None = None,
     memory_size: int = 10,

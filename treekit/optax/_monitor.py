@@ -11,7 +11,7 @@ from treekit._base.tree import is_mapping
 from treekit._base.types import Params, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._state_map import is_params_placeholder
-from treekit.optax._transformation import GradientTransformation, described
+from treekit.optax._transformation import GradientTransformation
 
 if TYPE_CHECKING:
     Measures = Mapping[str, Callable[[Any], Any] | Callable[[Any, Any], Any] | optax.GradientTransformationExtraArgs]
@@ -19,7 +19,6 @@ else:
     Measures = Any  # so that our own error, which names the measure, comes before that of a run-time checker
 
 
-@described
 def monitor(measures: Measures) -> GradientTransformation[optax.MonitorState]:
     """Store measurements of the updates in the state: `optax.monitor`, which also runs in scan and is traced once.
 

@@ -26,9 +26,9 @@ from treekit._map import check_shapes, dtype_preserving_tree_map
 from treekit._round import bits_like, hash_bits, is_inexact_dtype, round_by, widen
 from treekit._tree_diff import tree_diff
 from treekit.optax._boundary import at_boundary
-from treekit.optax._preserve import like_updates, preserve_dtypes
+from treekit.optax._preserve import like_updates, preserving
 from treekit.optax._state_map import Entry, is_params_placeholder, map_state
-from treekit.optax._transformation import Core, GradientTransformation, S, core_of, described
+from treekit.optax._transformation import Core, GradientTransformation, S, core_of
 
 T = TypeVar("T")
 
@@ -82,7 +82,6 @@ def dtype_preserving(
     rounding: Literal["nearest", "stochastic"],
     seed: int = 0,
 ) -> GradientTransformation[Any]: ...
-@described
 def dtype_preserving(
     inner: TransformationLike,
     *,
@@ -215,7 +214,7 @@ def _store(inner: Core, state_dtype: StateDtype, own: str) -> Core:
 
 def _round(inner: Core, state_dtype: StateDtype, seed: int, own: str) -> Core:
     """Return a core that computes in f32, and rounds narrow state and updates stochastically."""
-    inner_init, inner_update = preserve_dtypes(inner)
+    inner_init, inner_update = preserving(inner)
 
     def init(params: Params) -> StochasticRoundingState:
         state = _stored(_init_inside(inner_init, params, own), state_dtype, params)
@@ -273,7 +272,8 @@ def _check_state(state: OptState, state_dtype: StateDtype, params: Params) -> No
     if state_dtype is None and not any(map(is_codes, jtu.tree_leaves(state, is_leaf=is_codes))):
         return
     by_key: Mapping[Any, Any] = state_dtype if is_mapping(state_dtype) else {}
-    for x, _, path, key, wanted in _plan(state, by_key if state_dtype is None else state_dtype, params):
+    plan = _plan(state, by_key if state_dtype is None else state_dtype, params)
+    for x, _, _, path, key, wanted in sorted(plan, key=lambda array: not is_codes(array.x)):
         if is_codes(x) and not is_code_dtype(wanted):
             raise TypeError(
                 f"this state has moments in codes of 8 bits, {x.dtype} at {path}, and the state_dtype of this "
@@ -292,6 +292,85 @@ def _check_state(state: OptState, state_dtype: StateDtype, params: Params) -> No
             )
 
 
+# ------------------------------------------------------------------------------------------------- what each array is
+
+Role = Literal["moment", "accumulator", "average", "params", "hyperparameter", "count", "other"]
+
+# What the arrays in these fields are. Those of one parameter in any other field are moments.
+_ROLES: dict[tuple[str, str], Role] = {
+    ("MultiStepsState", "acc_grads"): "accumulator",
+    ("WeightedMultiStepsState", "acc_grads"): "accumulator",
+    ("AccumulateAvgUpdatesState", "avg_grad"): "accumulator",
+    ("ParamsEmaState", "params_ema"): "average",
+    ("ParamsEmaState", "ema_next_weight"): "average",  # not below float32
+    ("ParamsEmaState", "ema_weight_sum"): "average",
+    ("PerElementMeanAndSumSqDiffGradsState", "mean_grads"): "accumulator",
+    ("PerElementMeanAndSumSqDiffGradsState", "sum_sq_diff_grads"): "accumulator",
+    ("COCOBState", "init_particles"): "params",
+    ("DoGState", "init_params"): "params",
+    ("DoWGState", "init_params"): "params",
+    ("MadgradState", "x0"): "params",
+    ("MechanicState", "x0"): "params",
+    ("ProdigyState", "params0"): "params",
+    ("SAMState", "cache"): "params",
+    ("ScaleByDistanceOverGradientsState", "init_params"): "params",
+    ("ScaleByLBFGSState", "params"): "params",
+    ("ScheduleFreeState", "z"): "params",
+    ("InjectHyperparamsState", "hyperparams"): "hyperparameter",
+    ("InjectStatefulHyperparamsState", "hyperparams"): "hyperparameter",
+    ("InjectStatefulHyperparamsState", "hyperparams_states"): "other",
+}
+
+# The moments that can be stored in 8 bits, by the class of the state: those with a sign, and those that are never
+# negative. This is read from the update rules of Optax 0.2.8, since names do not say it: `nu` of SM3 has a sign.
+_MOMENTS: dict[str, tuple[str, str]] = {
+    "DAdaptAdamWState": ("exp_avg grad_sum", "exp_avg_sq"),
+    "EmaState": ("ema", ""),
+    "FactoredState": ("", "v_row v_col v"),
+    "MadgradState": ("s", "grad_sum_sq"),
+    "MomoAdamState": ("exp_avg", "exp_avg_sq"),
+    "MomoState": ("exp_avg", ""),
+    "MuonState": ("mu", ""),
+    "PerElementMeanAndVarianceEMAState": ("mean_grads_ema", "variance_grads_ema"),
+    "ProdigyState": ("exp_avg grad_sum", "exp_avg_sq"),
+    "ScaleByAdaDeltaState": ("", "e_g e_x"),
+    "ScaleByAdamState": ("mu", "nu"),
+    "ScaleByAdanState": ("m v g", "n"),
+    "ScaleByAdemamixState": ("m1 m2", "nu"),
+    "ScaleByAmsgradState": ("mu", "nu nu_max"),
+    "ScaleByBeliefState": ("mu", "nu"),
+    "ScaleByLBFGSState": ("diff_params_memory diff_updates_memory", ""),
+    "ScaleByLionState": ("mu", ""),
+    "ScaleByNovogradState": ("mu", "nu"),
+    "ScaleByOptimisticGradientState": ("previous_gradient", ""),
+    "ScaleByRmsState": ("", "nu"),
+    "ScaleByRmsWithCountState": ("", "nu"),
+    "ScaleByRpropState": ("prev_updates", "step_sizes"),
+    "ScaleByRssState": ("", "sum_of_squares"),
+    "ScaleBySM3State": ("nu", "mu"),
+    "ScaleBySimplifiedAdEMAMixState": ("m", "n"),
+    "SophiaState": ("mu nu", ""),
+    "TraceState": ("trace", ""),
+}
+
+
+def _role_of(entry: Entry, x: Any) -> Role:
+    """Return what an array is: "moment" for one of a parameter, unless its field says something else."""
+    role = _ROLES.get((_name_of(entry.owner), entry.field))
+    return role or ("moment" if entry.param is not None else "other" if _is_inexact(x) else "count")
+
+
+def _is_never_negative(entry: Entry) -> bool | None:
+    """Whether a moment is never negative; None if the table does not know, or 8 bits do not suffice."""
+    signed, never_negative = _MOMENTS.get(_name_of(entry.owner), ("", ""))
+    is_known = entry.field in f"{signed} {never_negative}".split()
+    return entry.field in never_negative.split() if is_known else None
+
+
+def _name_of(owner: Any) -> str:
+    return "" if owner is None else owner.__name__
+
+
 # ---------------------------------------------------------------------------------------------- the dtype of each array
 
 
@@ -301,6 +380,7 @@ class _Array(NamedTuple):
     Attributes:
         x: the array, or its `Codes`.
         entry: what the map of the state says of it.
+        role: what it is.
         path: its key path, without that of the leaf of `Codes`.
         key: the entry of `state_dtype` that decides; None if none does, or there is one dtype for all.
         dtype: the dtype in which it is stored; None if it may have any.
@@ -308,6 +388,7 @@ class _Array(NamedTuple):
 
     x: Any
     entry: Entry
+    role: Role
     path: str
     key: Any
     dtype: Any
@@ -319,45 +400,47 @@ def _plan(state: OptState, state_dtype: StateDtype, params: Params) -> list[_Arr
     for x, entry in zip(jtu.tree_leaves(state, is_leaf=is_codes), map_state(state, params), strict=True):
         path = path_name(entry.path[:-1] if is_codes(x) else entry.path)
         key = dtype = None
+        role = _role_of(entry, x)
         if is_mapping(state_dtype):
             # The first pattern that matches the whole path decides, else the field.
             patterns = (key for key in state_dtype if key != entry.field and matches(key, path))
             key = next(patterns, entry.field if entry.field in state_dtype else None) if _is_inexact(x) else None
-            dtype = None if key is None else _dtype_of_key(state_dtype, key, entry, x, path)
+            dtype = None if key is None else _dtype_of_key(state_dtype, key, entry, role, x, path)
         elif _is_float(x):
-            dtype = _dtype_of_all(_canonical(state_dtype), entry, x)
-        plan.append(_Array(x, entry, path, key, dtype))
+            dtype = _dtype_of_all(_canonical(state_dtype), role, x)
+        plan.append(_Array(x, entry, role, path, key, dtype))
     return plan
 
 
-def _dtype_of_all(wanted: np.dtype[Any], entry: Entry, x: Any) -> Any:
+def _dtype_of_all(wanted: np.dtype[Any], role: Role, x: Any) -> Any:
     """Return the dtype in which a float is stored: numbers of shape () are not narrowed, as b2 = 0.999 is 1 in bf16."""
-    if entry.role in _NOT_BELOW_F32 and jnp.finfo(wanted).bits < 32:
+    if role in _NOT_BELOW_F32 and jnp.finfo(wanted).bits < 32:
         return promoted_dtype(x, _FLOAT32)
     return x.dtype if x.shape == () and jnp.finfo(wanted).bits < jnp.finfo(x.dtype).bits else wanted
 
 
-def _dtype_of_key(state_dtype: Mapping[Any, Any], key: Any, entry: Entry, x: Any, path: str) -> Any:
+def _dtype_of_key(state_dtype: Mapping[Any, Any], key: Any, entry: Entry, role: Role, x: Any, path: str) -> Any:
     """Return the dtype in which an entry stores a float, a complex array or codes; None if it cannot."""
     wanted = _canonical(state_dtype[key])
     is_complex = not (is_codes(x) or _is_float(x))
     if not is_code_dtype(wanted):
         if is_complex:
             return x.dtype if jnp.finfo(x.dtype).bits <= jnp.finfo(wanted).bits else None
-        return None if entry.role in _NOT_BELOW_F32 and jnp.finfo(wanted).bits < 32 else wanted
-    if is_complex or entry.role in (*_NOT_BELOW_F32, "params", "hyperparameter"):
+        return None if role in _NOT_BELOW_F32 and jnp.finfo(wanted).bits < 32 else wanted
+    if is_complex or role in (*_NOT_BELOW_F32, "params", "hyperparameter"):
         return None
     what = f"state_dtype[{key!r}] is {wanted}, and the accumulator {entry.field!r}"
-    if entry.is_never_negative is None:
+    is_never_negative = _is_never_negative(entry)
+    if is_never_negative is None:
         raise ValueError(
-            f"{what}{f' of {entry.owner}' if entry.owner else ''}, at {path}, is not among the moments that treekit "
-            "stores in 8 bits, since it does not know whether they are ever negative. Use jnp.bfloat16, or leave it "
+            f"{what}{f' of {_name_of(entry.owner)}' if entry.owner else ''}, at {path}, is not among the moments that "
+            "treekit stores in 8 bits, since it does not know their signs. Use jnp.bfloat16, or leave it "
             "out; or, if the transformation is yours, let its init return a state of Optax: an optax.TraceState for a "
             "moment with a sign, an optax.ScaleByRmsState for one that is never negative"
         )
-    if wanted == jnp.uint8 and not entry.is_never_negative:
+    if wanted == jnp.uint8 and not is_never_negative:
         raise ValueError(f"{what} becomes negative, which uint8 cannot represent, at {path}. Use jnp.int8")
-    if wanted == jnp.int8 and entry.is_never_negative:
+    if wanted == jnp.int8 and is_never_negative:
         raise ValueError(
             f"{what} is never negative, at {path}: its numbers below 4.7e-9 would become zero, and updates huge. Use "
             "jnp.uint8"
@@ -380,8 +463,8 @@ def _check_each_key(state_dtype: Mapping[Any, Any], plan: list[_Array]) -> None:
         )
     for key, arrays in decided.items():
         if arrays and all(array.dtype is None for array in arrays):
-            x, entry, path, *_ = arrays[0]
-            why = _WHY_NOT.get(entry.role, f"not a moment, but one of the {entry.role.removesuffix('s')}s")
+            x, _, role, path, *_ = arrays[0]
+            why = _WHY_NOT.get(role, f"not a moment, but one of the {role.removesuffix('s')}s")
             why = f"{x.dtype}, and complex numbers are not rounded" if jnp.iscomplexobj(x) else why
             raise ValueError(
                 f"state_dtype[{key!r}] is {jnp.dtype(state_dtype[key])}, and {path} is {why}: leave {key!r} out"

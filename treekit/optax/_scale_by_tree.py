@@ -8,13 +8,13 @@ import optax
 from treekit._base.describe import describe_value
 from treekit._base.dtype import issubdtype
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import path_text
-from treekit._base.predicates import is_parameter, is_real_number
+from treekit._base.key_path import flatten_with_path, path_text
+from treekit._base.predicates import is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary
-from treekit.optax._select import match_to_params
+from treekit.optax._select import resolve
 from treekit.optax._state_map import is_params_placeholder
-from treekit.optax._transformation import GradientTransformation, described
+from treekit.optax._transformation import GradientTransformation
 
 # A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one. It
 # also tells inject_hyperparams that a function of the params is not a schedule.
@@ -32,7 +32,6 @@ class ScaleByTreeState(NamedTuple):
     rate_count: Any
 
 
-@described
 def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
     """Multiply the update of each leaf by its own rate: smaller steps for the body than for the head.
 
@@ -77,11 +76,11 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
 
 def _resolve(rates: PyTree, params: Params) -> tuple[Any, list[tuple[str, Any]]]:
     """Return the structure of the rates, and each rate with its key path; None for a part without parameters."""
-    prefix_treedef, matches = match_to_params(rates, params, is_spec_leaf=_is_rate, name="rates")
+    resolved, prefix_treedef, matches = resolve(rates, params, _is_rate, "rates")
     found: list[tuple[str, Any]] = []
-    for path, rate, part in matches:
+    for (path, _), (rate, part) in zip(flatten_with_path(resolved, _is_rate)[0], matches, strict=True):
         at = path_text(path, "rates")
-        is_used = any(map(is_parameter, jtu.tree_leaves(part)))
+        is_used = bool(jtu.tree_leaves(part))
         if is_used and not (_is_rate(rate) or callable(rate)):
             raise TypeError(f"{at} must be a real number or a schedule, found {describe_value(rate)}")
         found.append((at, rate if is_used else None))

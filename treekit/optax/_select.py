@@ -1,50 +1,28 @@
-"""`filtered`, `masked`, `partition` and similar: which leaves are meant, and how a transformation runs on these."""
+"""`filtered`, `masked`, `partition` and similar: on which leaves does a transformation run?"""
 
-import contextlib
-import dataclasses
 import difflib
 import functools
+import operator
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import optax
 
 from treekit._base.describe import describe_value
-from treekit._base.dtype import as_array
 from treekit._base.jax import jtu
-from treekit._base.key_path import is_variable, path_name, path_text
-from treekit._base.predicates import (
-    is_array,
-    is_inexact_array,
-    is_parameter,
-    is_traced,
-    is_truly_callable,
-)
+from treekit._base.key_path import flatten_with_path, is_variable, path_name, path_text
+from treekit._base.predicates import is_array, is_inexact_array, is_traced
 from treekit._base.tree import check_no_foreign_floats, is_mapping, is_none
-from treekit._base.types import FilterSpec, KeyPath, Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
+from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, TransformationLike, Updates
 from treekit._filter import filter
-from treekit._path_mask import WHOLE_TREE
-from treekit._resolve_spec import match_spec, resolve_shown
-from treekit.optax._boundary import at_boundary, update_parts, view_extra_args
+from treekit._resolve_spec import resolve_and_match
+from treekit.optax._boundary import at_boundary
+from treekit.optax._extra_args import view_extra_args
 from treekit.optax._state_map import is_params_placeholder
-from treekit.optax._transformation import (
-    FROZEN,
-    SET_TO_ZERO,
-    Core,
-    DeclaringCore,
-    GradientTransformation,
-    S,
-    core_of,
-    described,
-    freezes,
-    original,
-)
-
-T = TypeVar("T")
+from treekit.optax._transformation import Core, GradientTransformation, S, core_of
 
 
-@described
 def filtered(
     inner: GradientTransformation[S] | TransformationLike, filter_spec: FilterSpec = is_inexact_array
 ) -> GradientTransformation[S]:
@@ -56,7 +34,7 @@ def filtered(
     Args:
         inner: any transformation.
         filter_spec: a predicate on leaves, or a prefix tree of the params whose leaves are bools or predicates. By
-            default, every floating-point or complex array.
+            default, every floating-point or complex array. A predicate is called with such arrays only.
 
     Returns:
         A transformation for the raw model, with the state of `inner`.
@@ -72,13 +50,41 @@ def filtered(
     >>> tx = filtered(optax.adam(1e-3))  # plain Optax's adam, on a model with its activation function
     >>> state = tx.init(model)
     """
+    if filter_spec is None:
+        raise TypeError(
+            "filter_spec must be a predicate or a tree of bools, not None. To freeze everything, pass False"
+        )
+    if filter_spec is is_inexact_array:  # one function for all, so that Optimistix compiles once
+        return at_boundary(inner, select=_select_inexact)
     # Equinox's `closure_to_pytree`, which Optimistix applies to optimizers, would make a node of a predicate that a
     # function closes over. It does not open a partial.
-    choose = _choose_inexact if filter_spec is is_inexact_array else functools.partial(choose_filtered, filter_spec)
-    return at_boundary(_apply_to_selection(core_of(inner), choose))
+    return at_boundary(inner, select=functools.partial(_select, filter_spec))
 
 
-@described
+def _select(filter_spec: FilterSpec, params: Params) -> Any:
+    """Return the params with None for the leaves that do not satisfy a filter_spec."""
+    if filter_spec is is_inexact_array:
+        check_no_foreign_floats(params, "filtered")
+
+    def false_for_none(x: object) -> Any:  # so that a spec made from a filtered model fits the raw one
+        return False if x is None else x
+
+    kept = filter(params, jtu.tree_map(false_for_none, filter_spec, is_leaf=is_none))
+    # A tree may select nothing, in a model of integers for example. A function was written to select some.
+    is_predicate = filter_spec is not is_inexact_array and callable(filter_spec) and jtu.all_leaves([filter_spec])
+    if is_predicate and jtu.tree_leaves(params) and not jtu.tree_leaves(kept):
+        raise ValueError(
+            "filter_spec selects no leaf, so nothing would be trained. It is a function, which is called with each "
+            "leaf: filtered(tx, lambda leaf: leaf.ndim > 1). To decide by key path, pass treekit.path_mask, or a tree "
+            "of bools: filtered(tx, jax.tree_util.tree_map_with_path(f, params)). To freeze everything, pass False"
+        )
+    return kept
+
+
+def _select_inexact(params: Params) -> Any:
+    return _select(is_inexact_array, params)
+
+
 def masked(
     inner: TransformationLike, mask: Mask, *, mask_compatible_extra_args: bool = False
 ) -> GradientTransformation[optax.MaskedState]:
@@ -90,8 +96,8 @@ def masked(
     Args:
         inner: the transformation for leaves whose mask is True.
         mask: a prefix tree of the params whose leaves are bools, or a function from the params to one. A callable tree,
-            such as a mask made from an Equinox model, is used as a tree. Leaves of the model that cannot be parameters
-            need no entry.
+            such as a mask made from an Equinox model, is used as a tree. A function receives what a filtered model has:
+            the arrays that are trained, and None for other leaves, which need no entry in a tree.
         mask_compatible_extra_args: mask every extra argument that has the structure of the params or the updates. By
             default, it must have their shapes too, so that a batch (x, y) is not masked.
 
@@ -111,19 +117,48 @@ def masked(
     >>> updates["b"]
     Array([0., 0.], dtype=float32)
     """
-
     core = core_of(inner)
-    trains = core is not SET_TO_ZERO
+    inner_init = core.init
 
-    def choose(params: Params) -> LeafSelection:
-        chooses = _is_true if trains else None
-        prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=_is_bool, chooses=chooses, name="mask")
-        return LeafSelection(prefix_treedef, tuple(_keep_masked("mask", *m) for m in matches), pass_through=True)
+    def resolve(params: Params) -> Any:
+        return True if is_params_placeholder(params) else resolve_mask(mask, params, "mask")
 
-    return at_boundary(_apply_to_selection(core, choose, mask_compatible_extra_args, in_masked_state=True))
+    def init(params: Params) -> Any:
+        return _init_masked(inner_init, resolve(params), params)
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        tree = resolve(updates if params is None else params)
+        return _update_masked(core, tree, mask_compatible_extra_args, updates, state, params, extra)
+
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update), passes=resolve)
 
 
-@described
+def _init_masked(inner_init: Any, mask: Any, params: Params) -> Any:
+    """Make the state with Optax's own `masked`, for a mask of bools."""
+    unused: Any = None
+    return optax.masked(optax.GradientTransformationExtraArgs(inner_init, unused), lambda _: mask).init(params)
+
+
+def _update_masked(
+    core: Core,
+    mask: Any,
+    any_shape: bool,
+    updates: Updates,
+    state: OptState,
+    params: Params,
+    extra: dict[str, Any],
+) -> tuple[Any, Any]:
+    """Update with Optax's own `masked`, for a mask of bools; extra arguments are masked too."""
+
+    def update(inside: Updates, state: OptState, inside_params: Params = None, **_: object) -> tuple[Any, Any]:
+        views = view_extra_args(extra, updates, params, inside, any_shape=any_shape) if extra else extra
+        return core.update(inside, state, inside_params, **views)
+
+    seeing = optax.GradientTransformationExtraArgs(core.init, update)
+    out: tuple[Any, Any] = optax.masked(seeing, lambda _: mask).update(updates, state, params)
+    return out
+
+
 def partition(
     transforms: Mapping[Any, TransformationLike],
     param_labels: Labels,
@@ -136,8 +171,8 @@ def partition(
 
     Args:
         transforms: maps labels to transformations.
-        param_labels: a prefix tree of the params whose leaves are labels, or a function from the params to one. A
-            callable tree is used as a tree. Leaves of the model that cannot be parameters need no label.
+        param_labels: a prefix tree of the params whose leaves are labels, or a function from the params to one, as in
+            `masked`. A callable tree is used as a tree.
         mask_compatible_extra_args: as in `masked`.
 
     Returns:
@@ -166,54 +201,39 @@ def partition(
             f"the labels of transforms are the keys of a dict in the state, which JAX sorts, but it cannot sort "
             f"{_names(transforms)}. Use strings, or an enum.StrEnum"
         ) from None
-    return _partition(transforms, _first, param_labels, mask_compatible_extra_args)
+    keys = frozenset(transforms)
 
+    def resolve_groups(params: Params) -> dict[Any, Any]:
+        return _resolve_labels(param_labels, keys, params)
 
-def _first(x: T, _: Params) -> T:
-    return x
+    return _partition(transforms, resolve_groups, mask_compatible_extra_args)
 
 
 def _partition(
-    transforms: Mapping[Any, TransformationLike],
-    labels_of: Callable[[Any, Any], Labels],
-    spec: Any,
-    any_shape: bool = False,
+    transforms: Mapping[Any, TransformationLike], resolve: Callable[[Any], dict[Any, Any]], any_shape: bool = False
 ) -> GradientTransformation[optax.transforms.PartitionState]:
-    """Give each leaf to the transformation with its label; `labels_of(spec, params)` are the labels that apply.
+    """Run each transformation on its own leaves; `resolve` maps the params to a mask for each label.
 
-    The two are not bound together, since Equinox's `closure_to_pytree` compares what `init` and `update` close over.
+    Optax's own `partition` is such masks too, but takes labels for trees that are tuples.
     """
     cores = {key: core_of(tx) for key, tx in transforms.items()}
-    frozen = frozenset(key for key, core in cores.items() if core is SET_TO_ZERO)
     inits = {key: core.init for key, core in cores.items()}  # `init` closes over these alone: see `at_boundary`
-    keys = frozenset(cores)
-
-    def groups_of(params: Params) -> dict[Any, LeafSelection]:
-        return choose_groups(keys, frozen, labels_of(spec, params), params)
 
     def init(params: Params) -> Any:
-        if is_params_placeholder(params):
-            inside = dict.fromkeys(inits, params)
-        else:
-            inside = {key: selection.inside(params) for key, selection in groups_of(params).items()}
-        states = {key: optax.MaskedState(inits[key](inside[key])) for key in inits}
+        masks = dict.fromkeys(inits, True) if is_params_placeholder(params) else resolve(params)
+        states = {key: _init_masked(init, masks[key], params) for key, init in inits.items()}
         return optax.transforms.PartitionState(states)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         states: dict[Any, Any] = {}
-        for key, selection in groups_of(updates if params is None else params).items():
-            inner_state = state.inner_states[key].inner_state
-            updates, new = _update_selection(cores[key], selection, any_shape, updates, inner_state, params, extra)
-            states[key] = optax.MaskedState(new)
+        for key, mask in resolve(updates if params is None else params).items():
+            inner_state = state.inner_states[key]
+            updates, states[key] = _update_masked(cores[key], mask, any_shape, updates, inner_state, params, extra)
         return updates, optax.transforms.PartitionState(states)
 
-    def freezes_all(params: Params) -> bool:
-        return all(freezes(cores[key], group.inside(params)) for key, group in groups_of(params).items())
-
-    return at_boundary(DeclaringCore(init, update, freezes=freezes_all))
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
 
 
-@described
 def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
     """Make updates zero where the mask is True: `optax.freeze` for every mask and model.
 
@@ -237,7 +257,6 @@ def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
     return masked(optax.set_to_zero(), mask)
 
 
-@described
 def selective_transform(
     optimizer: TransformationLike, *, freeze_mask: Mask
 ) -> GradientTransformation[optax.transforms.PartitionState]:
@@ -260,144 +279,48 @@ def selective_transform(
     >>> tx.update(params, tx.init(params), params)[0]
     {'b': Array([-1., -1.], dtype=float32), 'w': Array([0., 0.], dtype=float32)}
     """
-    if freeze_mask is None:
-        raise TypeError("freeze_mask is None, which would freeze nothing: to do so, use the optimizer alone")
-    # Resolved before the labels are, so that an error names the argument that the user wrote.
-    return _partition({"train": optimizer, "freeze": optax.set_to_zero()}, _train_or_freeze, freeze_mask)
+
+    def resolve_groups(params: Params) -> dict[Any, Any]:
+        frozen = resolve_mask(freeze_mask, params, "freeze_mask")
+        return {"train": jtu.tree_map(operator.not_, frozen), "freeze": frozen}
+
+    return _partition({"train": optimizer, "freeze": optax.set_to_zero()}, resolve_groups)
 
 
-def _train_or_freeze(freeze_mask: Mask, params: Params) -> Any:
-    def label(frozen: bool | None) -> str | None:
-        return None if frozen is None else "freeze" if frozen else "train"
-
-    return jtu.tree_map(label, resolve_mask(freeze_mask, params, "freeze_mask", trains=False), is_leaf=is_none)
-
-
-@dataclasses.dataclass(frozen=True)
-class LeafSelection:
-    """A selection of leaves or subtrees of a tree.
-
-    Attributes:
-        prefix_treedef: a prefix of the structure of the tree, whose leaves are selected or not.
-        keep: one bool for each leaf of `prefix_treedef`.
-        pass_through: whether updates of unselected leaves are returned unchanged, as in `masked`; else they are None,
-            which freezes the leaves.
-    """
-
-    prefix_treedef: Any
-    keep: tuple[bool, ...]
-    pass_through: bool
-
-    def parts(self, tree: PyTree) -> list[Any]:
-        """Return the leaf or subtree of `tree` at each leaf of `prefix_treedef`."""
-        return update_parts(self.prefix_treedef, tree)
-
-    def inside(self, tree: PyTree) -> Any:
-        """Return a tree like the params as the inner transformation sees it."""
-        pairs = zip(self.keep, self.parts(tree), strict=True)
-        placeholder = optax.MaskedNode() if self.pass_through else None
-        return self.prefix_treedef.unflatten([x if keep else placeholder for keep, x in pairs])
-
-    def outside(self, new: Updates, old: Updates) -> Any:
-        """Return the updates, given those of the inner transformation and those it was called for."""
-        return self.restore(new, old) if self.pass_through else self.inside(new)
-
-    def restore(self, inside_params: Params, params: Params) -> Any:
-        """Undo `inside` for params: restore the whole params, with new values for selected leaves."""
-        triples = zip(self.keep, self.parts(inside_params), self.parts(params), strict=True)
-        return self.prefix_treedef.unflatten([x if keep else y for keep, x, y in triples])
-
-
-def _apply_to_selection(
-    inner: Core, choose: Callable[[Any], LeafSelection], any_shape: bool = False, in_masked_state: bool = False
-) -> Core:
-    """Run a core on the leaves that `choose` selects.
+def resolve_mask(mask: Mask, params: Params, name: str, *, none_is_false: bool = False) -> Any:
+    """Return a mask that Optax itself can use: a prefix tree of the params, with a bool for each part with arrays.
 
     Args:
-        inner: the core.
-        choose: maps the params, or the updates if params were not passed, to a selection.
-        any_shape: whether extra arguments with the structure of params or updates are like them, whatever their shapes.
-        in_masked_state: whether the state is an `optax.MaskedState`.
+        mask: a tree of bools, or a function from the params to one.
+        params: the params inside; a part of them without arrays stays as it is, unless it has a bool of its own.
+        name: what the user calls the mask.
+        none_is_false: whether None for an array is False, as it is for Optax's own functions; else it raises.
     """
-    inner_init = inner.init
 
-    def init(params: Params) -> Any:
-        state = inner_init(params if is_params_placeholder(params) else choose(params).inside(params))
-        return optax.MaskedState(state) if in_masked_state else state
+    def is_mask_leaf(x: object) -> bool:
+        return (none_is_false and x is None) or _is_bool(x)
 
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        selection = choose(updates if params is None else params)
-        inner_state = state.inner_state if in_masked_state else state
-        updates, new = _update_selection(inner, selection, any_shape, updates, inner_state, params, extra)
-        return updates, optax.MaskedState(new) if in_masked_state else new
-
-    def freezes_all(params: Params) -> bool:
-        selection = choose(params)
-        return (all(selection.keep) or not selection.pass_through) and freezes(inner, selection.inside(params))
-
-    return DeclaringCore(init, update, freezes=freezes_all)
-
-
-def _update_selection(
-    core: Core,
-    selection: LeafSelection,
-    any_shape: bool,
-    updates: Updates,
-    state: OptState,
-    params: Params,
-    extra: dict[str, Any],
-) -> tuple[Any, Any]:
-    """Update with a core that sees the selected leaves of updates and params, and of extra arguments like them."""
-    inside, restore = selection.inside, selection.restore
-    inside_params = None if params is None else inside(params)
-    views = view_extra_args(extra, updates, params, inside_params, inside, restore, any_shape=any_shape)
-    new_updates, new_state = core.update(inside(updates), state, inside_params, **views)
-    return selection.outside(new_updates, updates), new_state
-
-
-def is_spec_leaf(x: object) -> bool:
-    """Whether `x` is a leaf of a mask, a label tree or a tree of dimension numbers; None is."""
-    return x is None or isinstance(x, (bool, np.bool_, str)) or type(x).__name__.endswith("DimensionNumbers")
-
-
-def choose_filtered(filter_spec: FilterSpec, params: Params) -> LeafSelection:
-    """Select the leaves that satisfy a filter_spec, which is called with the user's own leaves."""
-    if filter_spec is None:
+    def value(i: int, leaf: Any, part: Any) -> Any:
+        if _is_bool(leaf):
+            return bool(leaf)
+        if leaf is None or not jtu.tree_leaves(part):
+            return False if jtu.tree_leaves(part) else part
+        hint = ", which is traced: make it outside of jit, or from shapes and dtypes" if is_traced(leaf) else ""
+        if isinstance(leaf, str):
+            hint = ". To select by key path, use treekit.path_mask"
+        path = path_text(flatten_with_path(resolved, _or_none(is_mask_leaf))[0][i][0])
         raise TypeError(
-            "filter_spec must be a predicate or a tree of bools, not None. To freeze everything, pass False"
+            f"{name} must have bools at its leaves; at {path} it has {leaf!r} of type {type(leaf).__name__}{hint}"
         )
-    leaves, treedef = jtu.tree_flatten(params)
-    originals = jtu.tree_map(original, params)
-    if filter_spec is is_inexact_array:
-        check_no_foreign_floats(originals, "filtered")
-    else:
-        _check_declared(filter_spec, _is_true, is_spec_leaf=_is_bool, name="filter_spec")
 
-    def false_for_none(x: object) -> Any:  # so that a spec made from a filtered model fits the raw one
-        return False if x is None else x
-
-    spec = jtu.tree_map(false_for_none, filter_spec, is_leaf=is_none)
-    kept = treedef.flatten_up_to(filter(originals, spec))
-    keep = tuple(x is not None for x in kept)
-    # A model of integers has no inexact leaves. Any other function was written to select some.
-    is_predicate = filter_spec is not is_inexact_array and callable(filter_spec) and jtu.all_leaves([filter_spec])
-    if is_predicate and leaves and not any(keep):
-        raise ValueError(
-            "filter_spec selects no leaf, so nothing would be trained. It is a function, which is called with each "
-            "leaf: filtered(tx, lambda leaf: treekit.is_array(leaf) and leaf.ndim > 1). To decide by key path, "
-            "pass treekit.path_mask, or a tree of bools: filtered(tx, jax.tree_util.tree_map_with_path(f, params))."
-            " To freeze everything, pass False"
-        )
-    return LeafSelection(treedef, keep, pass_through=False)
+    resolved, prefix_treedef, matches = resolve(mask, params, is_mask_leaf, name)
+    if resolved is None and mask is not None and jtu.tree_leaves(params):
+        raise TypeError(f"the function given as {name} returned None for all params. Does it lack a return?")
+    return prefix_treedef.unflatten(value(i, *match) for i, match in enumerate(matches))
 
 
-_choose_inexact = functools.partial(choose_filtered, is_inexact_array)  # one for all, so that Optimistix compiles once
-
-
-def choose_groups(
-    keys: frozenset[Any], frozen: frozenset[Any], param_labels: Labels, params: Params
-) -> dict[Any, LeafSelection]:
-    """Select the leaves that have each label; those with a label in `frozen` are not trained."""
+def _resolve_labels(labels: Labels, keys: frozenset[Any], params: Params) -> dict[Any, Any]:
+    """Return a mask for each label."""
 
     def is_label(x: object) -> bool:
         try:
@@ -405,70 +328,32 @@ def choose_groups(
         except TypeError:  # unhashable, so not a key
             return False
 
-    def trains(label: object) -> bool:
-        return is_label(label) and label not in frozen
-
-    prefix_treedef, matches = match_to_params(
-        param_labels, params, is_spec_leaf=is_label, chooses=trains, name="param_labels"
-    )
-    for path, label, part in matches:
-        if not is_label(label) and _has_parameters(label, part):
-            used = _names(label for _, label, part in matches if _has_parameters(label, part))
+    resolved, prefix_treedef, matches = resolve(labels, params, is_label, "param_labels")
+    has_arrays = [bool(jtu.tree_leaves(part)) for _, part in matches]
+    for i, (label, _) in enumerate(matches):
+        if has_arrays[i] and not is_label(label):
+            used = _names(label for (label, _), has in zip(matches, has_arrays, strict=True) if has)
+            path = path_name(flatten_with_path(resolved, _or_none(is_label))[0][i][0])
+            nearest = difflib.get_close_matches(str(label), [key for key in keys if isinstance(key, str)], 1)
             raise ValueError(
-                f"Some parameters have no corresponding transformation: the label of {path_name(path) or 'all'} is "
-                f"{label!r}{_nearest(label, keys)}\nParameter labels: {used}\nTransforms keys: {_names(keys)}"
+                f"Some parameters have no corresponding transformation: the label of {path or 'all'} is {label!r}"
+                f"{f'. Did you mean {nearest[0]!r}?' if nearest else '.'}\nParameter labels: {used}\n"
+                f"Transforms keys: {_names(keys)}"
             )
-
-    def selection(key: object) -> LeafSelection:
-        keep = (bool(label == key) if is_label(label) else not _holds_parameters(part) for _, label, part in matches)
-        return LeafSelection(prefix_treedef, tuple(keep), pass_through=True)
-
-    return {key: selection(key) for key in keys}
+    return {
+        key: prefix_treedef.unflatten(bool(label == key) if is_label(label) else part for label, part in matches)
+        for key in sorted(keys)
+    }
 
 
-def resolve_mask(mask: Mask, params: Params, name: str, trains: bool = True) -> Any:
-    """Return a mask that Optax itself can use: a bool for each leaf of the params; `trains` says what True means.
-
-    None is False, as in `filtered`: it stands for a number of the raw model, which is an array here.
-    """
-
-    def is_mask_leaf(x: object) -> bool:
-        return x is None or _is_bool(x)
-
-    chooses = _is_true if trains else None
-    prefix_treedef, matches = match_to_params(mask, params, is_spec_leaf=is_mask_leaf, chooses=chooses, name=name)
-    if mask is not None and [found[:2] for found in matches] == [((), None)] and _holds_parameters(params):
-        raise TypeError(f"the function given as {name} returned None for all params. Does it lack a return?")
-    return prefix_treedef.unflatten(None if found[2] is None else _keep_masked(name, *found) for found in matches)
-
-
-def match_to_params(
-    spec: object,
-    params: Params,
-    *,
-    is_spec_leaf: Callable[[Any], bool],
-    chooses: Callable[[Any], bool] | None = None,
-    name: str,
-) -> tuple[Any, Any]:
-    """Resolve a spec for the user's own leaves; a function sees Python numbers as arrays.
-
-    Args:
-        spec: a tree, or a function from the params to one.
-        params: the params as cores see them.
-        is_spec_leaf: whether an object is a leaf of the spec.
-        chooses: whether a leaf of the spec trains what it covers; None if none does.
-        name: what the user calls the spec.
-    """
-    if chooses is not None:
-        _check_declared(spec, chooses, is_spec_leaf=is_spec_leaf, name=name)
-    params = jtu.tree_map(original, params)
-    as_arrays = functools.partial(jtu.tree_map, as_array)
+def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
+    """Resolve and match a spec; an error says how to make one that fits."""
     try:
-        resolved = resolve_shown(spec, params, as_arrays, is_spec_leaf=is_spec_leaf, name=name)
-        return match_spec(resolved, params, is_spec_leaf=is_spec_leaf, name=name)
+        return resolve_and_match(spec, params, is_spec_leaf=is_spec_leaf, name=name)
     except ValueError as error:
         if not str(error).startswith(name):  # an error of the user's own function
             raise
+        hint = f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
         if _has_variables(spec):  # nnx.Optimizer passes variables to init, and their values to update
             hint = f"{name} contains variables of Flax: pass flax.nnx.as_pure({name})"
         elif _has_variables(params):
@@ -476,72 +361,21 @@ def match_to_params(
                 f"The params are variables of Flax: make {name} with treekit.path_mask or path_labels, or pass a "
                 "function that uses jax.tree.map"
             )
-        else:
-            hint = (
-                f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
-            )
         raise ValueError(f"{error}\n{hint}") from None
 
 
-def _check_declared(
-    spec: object, chooses: Callable[[Any], bool], *, is_spec_leaf: Callable[[Any], bool], name: str
-) -> None:
-    """Raise a ValueError if a leaf of a tree chooses exactly one leaf, which its class declares not to be trained."""
-    frozen = FROZEN.get()
-    if frozen is None or is_truly_callable(spec):
-        return
-    flags = jtu.tree_structure(WHOLE_TREE.get(), is_leaf=is_none).unflatten(frozen)
-    with contextlib.suppress(ValueError):  # the spec is for a part of the params
-        _, matches = match_spec(spec, flags, is_spec_leaf=is_spec_leaf, name=name)
-        chosen = [path for path, leaf, flag in matches if flag is True and chooses(leaf)]
-        if not chosen:
-            return
-        raise TypeError(
-            f"{name} selects {path_name(chosen[0])}, which its class declares not to be trained (trainable=False). "
-            "Leave it out; or, to train it, declare so at the class"
-        )
+def _or_none(is_spec_leaf: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda x: x is None or is_spec_leaf(x)
 
 
-def _is_true(leaf: object) -> bool:
-    return _is_bool(leaf) and bool(leaf)
-
-
-def _has_variables(tree: PyTree) -> bool:
+def _has_variables(tree: Any) -> bool:
     return any(map(is_variable, jtu.tree_leaves(tree, is_leaf=is_variable)))
-
-
-def _has_parameters(spec_leaf: object, part: object) -> bool:
-    """Whether this spec leaf covers any parameter; other spec leaves are remnants of the model it was made from."""
-    return spec_leaf is not None and _holds_parameters(part)
-
-
-def _holds_parameters(part: object) -> bool:
-    return any(map(is_parameter, jtu.tree_leaves(part)))
 
 
 def _is_bool(x: object) -> bool:
     if isinstance(x, (bool, np.bool_)):
         return True
     return is_array(x) and not is_traced(x) and x.dtype == np.bool_ and x.shape == ()
-
-
-def _keep_masked(name: str, path: KeyPath, leaf: object, part: object) -> bool:
-    if _is_bool(leaf):
-        return bool(leaf)
-    if _has_parameters(leaf, part):
-        hint = ", which is traced: make it outside of jit, or from shapes and dtypes" if is_traced(leaf) else ""
-        if isinstance(leaf, str):
-            hint = ". To select by key path, use treekit.path_mask"
-        raise TypeError(
-            f"{name} must have bools at its leaves; at {path_text(path)} it has {leaf!r} of type "
-            f"{type(leaf).__name__}{hint}"
-        )
-    return not _holds_parameters(part)  # functions are None in the state, whether the model is raw or filtered
-
-
-def _nearest(label: object, keys: frozenset[Any]) -> str:
-    found = difflib.get_close_matches(str(label), [key for key in keys if isinstance(key, str)], 1)
-    return f". Did you mean {found[0]!r}?" if found else "."
 
 
 def _names(keys: Any) -> str:

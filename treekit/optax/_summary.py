@@ -20,8 +20,8 @@ from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._mismatch import flatten_updates
 from treekit._trainable import declared_frozen
-from treekit.optax._boundary import normalize
-from treekit.optax._state_map import map_state
+from treekit.optax._boundary import at_boundary
+from treekit.optax._state_map import Entry, map_state
 from treekit.optax._transformation import GradientTransformation
 
 _MOST_MINI_STEPS = 1000
@@ -166,18 +166,18 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     scale  f32[]                     0      0                       0      0 in the first step
     leaves: 4, unmoved: 1; numbers: 13, bytes: 52; bytes of state: 76, shared by all leaves: 4
     """
-    tx = normalize(optimizer)
+    tx = at_boundary(optimizer)
     params = jtu.tree_map(_concrete, params)
     ones = _filled(params, 1.0)
     leaves = flatten_with_path(params, is_none)[0]
     start = jtu.tree_map(as_array, tx.init(ones) if state is None else state)
-    entries = map_state(start, ones, tx.init)
+    entries = map_state(start, ones)
     owned: dict[int | None, list[Accumulator]] = {}
     for x, entry in zip(jtu.tree_leaves(start), entries, strict=True):
         name = entry.field or path_name(entry.path[: entry.depth])
         found = Accumulator(name, path_name(entry.path), str(dtype_of(x)), int(getattr(x, "nbytes", 0)))
         owned.setdefault(entry.param, []).append(found)
-    has_copies = state is not None and any(entry.role == "params" for entry in entries)  # of params that are not ones
+    has_copies = state is not None and _copies_params(tx, params, entries)  # of params that are not ones
     rows: list[Row] = []
     keys: list[tuple[str, ...]] = []
     present = [(i, path, x) for i, (path, x) in enumerate(leaves) if x is not None]
@@ -201,6 +201,12 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
         "shared_bytes": state_bytes - sum(row.bytes for row in rows),
     }
     return Summary(tuple(rows), totals, tuple(keys))
+
+
+def _copies_params(tx: GradientTransformation[Any], params: Params, entries: Sequence[Entry]) -> bool:
+    """Whether `init` puts values of the params into the state."""
+    states = [jtu.tree_leaves(tx.init(_filled(params, value))) for value in (1.0, 2.0)]
+    return any(x.param is not None and bool((a != b).any()) for x, a, b in zip(entries, *states, strict=True))
 
 
 def _concrete(x: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Run a step or hold it: `MultiSteps`, `apply_if_finite`, `conditionally_transform`, `conditionally_mask`."""
+"""`MultiSteps`: accumulate gradients over rounds of steps, and run a transformation on the last step of each."""
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -11,15 +11,18 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Shaped
 
 from treekit._base.describe import describe_value
-from treekit._base.dtype import cast_like, dtype_of, issubdtype, promoted_dtype, strengthen, strengthen_all
+from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_real_number, is_traced
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._in_place import is_known, run_if, run_in_place, trace, zero_if
-from treekit.optax._boundary import at_boundary, normalize
-from treekit.optax._preserve import preserve_dtypes
-from treekit.optax._transformation import Apply, Core, DeclaringCore, GradientTransformation, U, core_of, described
+from treekit.optax._boundary import at_boundary
+from treekit.optax._preserve import preserving
+from treekit.optax._state_map import ADVANCING
+from treekit.optax._transformation import GradientTransformation, U, core_of
+
+Apply = Callable[[Any, Any], Any]  # adds updates to params
 
 if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -50,6 +53,26 @@ class WeightedMultiStepsState(NamedTuple):
     acc_grads: Any
     skip_state: Any = ()
     weight_sum: Any = 0.0
+
+
+ADVANCING[WeightedMultiStepsState.__name__] = ("acc_grads",)
+
+
+class SteppingCore(optax.GradientTransformationExtraArgs):
+    """The core of a `MultiSteps`.
+
+    Attributes:
+        step: takes updates, state, params, extra arguments, and a function that adds updates to params, and returns new
+            params and a new state. It does not touch the params if it only accumulates. `apply_gradients` calls it if
+            `MultiSteps` is outermost.
+    """
+
+    step: Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]] | None = None
+
+    def __new__(cls, init: Any, update: Any, step: Any = None) -> "SteppingCore":  # pickle passes the two functions
+        self = super().__new__(cls, init, update)
+        self.step = step
+        return self
 
 
 class MultiSteps(Generic[StepsState], _Base):
@@ -108,18 +131,14 @@ class MultiSteps(Generic[StepsState], _Base):
                 f"accumulator_dtype must be floating-point or complex, found {jnp.dtype(accumulator_dtype)}: the mean "
                 "of gradients is not an integer"
             )
-        self._opt = normalize(opt)
-        self._inner_init, self._inner_update = core_of(opt).init, preserve_dtypes(opt).update
+        self._opt = at_boundary(opt)
+        self._inner_init, self._inner_update = core_of(opt).init, preserving(core_of(opt)).update
         self._every_k = every_k_schedule
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
         self._accumulator_dtype = accumulator_dtype
         self._weighted = weighted
-        core = DeclaringCore(self._init, self._update, self._step)
-        self._tx = at_boundary(core).described_as(lambda: f"MultiSteps({self._opt!r}, {every_k_schedule!r})")
-
-    def __repr__(self) -> str:
-        return repr(self._tx)
+        self._tx = at_boundary(SteppingCore(self._init, self._update, self._step))
 
     @property
     def inner_opt(self) -> GradientTransformation[Any]:
@@ -165,7 +184,7 @@ class MultiSteps(Generic[StepsState], _Base):
     def gradient_transformation(self) -> GradientTransformation[StepsState]:
         """Return a transformation with this `init` and `update`, to use in a chain or a wrapper."""
         is_subclassed = (type(self).init, type(self).update) != (MultiSteps.init, MultiSteps.update)
-        return normalize(optax.GradientTransformationExtraArgs(self.init, self.update)) if is_subclassed else self._tx
+        return at_boundary(optax.GradientTransformationExtraArgs(self.init, self.update)) if is_subclassed else self._tx
 
     def _init(self, params: Params) -> Any:
         zero = jnp.zeros([], jnp.int32)
@@ -351,152 +370,6 @@ def _check_weight(weight: Any) -> Any:
     return jnp.asarray(weight, jnp.float32)
 
 
-@described
-def apply_if_finite(
-    inner: TransformationLike, max_consecutive_errors: int
-) -> GradientTransformation[optax.ApplyIfFiniteState]:
-    """Skip updates that are not finite: `optax.apply_if_finite` for every model and every mix of dtypes.
-
-    If an update contains an inf or a NaN, the inner state does not change and the updates are zero. After
-    `max_consecutive_errors` such updates in a row, the next one is accepted.
-
-    The state counts such updates in a row: `optax.tree.get(state, "notfinite_count")` reads the count, and
-    `optax.tree.set(state, notfinite_count=jnp.zeros([], jnp.int32))` resets it. The total is `total_notfinite`.
-
-    Args:
-        inner: any transformation.
-        max_consecutive_errors: the number of updates in a row that may be skipped.
-
-    Returns:
-        A transformation; its state is an `optax.ApplyIfFiniteState`.
-
-    Raises:
-        TypeError: `inner` is not a transformation.
-
-    >>> import jax.numpy as jnp
-    >>> import optax
-    >>> tx = apply_if_finite(optax.sgd(1.0), max_consecutive_errors=3)
-    >>> updates, state = tx.update(jnp.array([1.0, jnp.nan]), tx.init(jnp.ones(2)))
-    >>> updates, state.notfinite_count
-    (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
-    """
-    inner_init, update_if = core_of(inner).init, _conditional(preserve_dtypes(inner), jnp.zeros_like)
-
-    def init(params: Params) -> optax.ApplyIfFiniteState:
-        zero = jnp.zeros([], jnp.int32)
-        return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, inner_init(params))
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        finite = jnp.array([jnp.all(jnp.isfinite(g)) for g in jtu.tree_leaves(updates)], bool).all()
-        count = jnp.where(finite, 0, optax.safe_increment(state.notfinite_count))
-        total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
-        accept = finite | (count > max_consecutive_errors)
-        new_updates, inner_state = update_if(accept, updates, state.inner_state, params, extra)
-        return new_updates, optax.ApplyIfFiniteState(count, finite, total, inner_state)
-
-    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
-
-
-@overload
-def conditionally_transform(
-    inner: TransformationLike, should_transform_fn: Callable[[Any], Any], forward_extra_args: Literal[False] = False
-) -> GradientTransformation[optax.ConditionallyTransformState]: ...
-@overload
-def conditionally_transform(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool
-) -> GradientTransformation[optax.ConditionallyTransformState]: ...
-@described
-def conditionally_transform(
-    inner: TransformationLike,
-    should_transform_fn: Callable[..., Any],
-    forward_extra_args: bool = False,
-) -> GradientTransformation[optax.ConditionallyTransformState]:
-    """Run a transformation in some steps, and pass updates on unchanged in the others, for every mix of dtypes.
-
-    Args:
-        inner: any transformation.
-        should_transform_fn: takes the number of the step, an int32 array of shape (), and returns whether to run
-            `inner`, a bool array of shape ().
-        forward_extra_args: whether to pass the extra arguments of `update` to it too.
-
-    Returns:
-        A transformation; its state is an `optax.ConditionallyTransformState`.
-
-    Raises:
-        TypeError: `inner` is not a transformation.
-
-    >>> import jax.numpy as jnp
-    >>> import optax
-    >>> tx = conditionally_transform(optax.scale(2.0), lambda step: step > 0)
-    >>> updates, state = tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
-    >>> updates, tx.update(jnp.ones(2), state)[0]
-    (Array([1., 1.], dtype=float32), Array([2., 2.], dtype=float32))
-    """
-    return _run_conditionally(inner, should_transform_fn, forward_extra_args, optax.ConditionallyTransformState, _same)
-
-
-@overload
-def conditionally_mask(
-    inner: TransformationLike, should_transform_fn: Callable[[Any], Any], forward_extra_args: Literal[False] = False
-) -> GradientTransformation[optax.ConditionallyMaskState]: ...
-@overload
-def conditionally_mask(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool
-) -> GradientTransformation[optax.ConditionallyMaskState]: ...
-@described
-def conditionally_mask(
-    inner: TransformationLike,
-    should_transform_fn: Callable[..., Any],
-    forward_extra_args: bool = False,
-) -> GradientTransformation[optax.ConditionallyMaskState]:
-    """Run a transformation in some steps, and return zero updates in the others, for every mix of dtypes.
-
-    Args:
-        inner: any transformation.
-        should_transform_fn: as in `conditionally_transform`.
-        forward_extra_args: as in `conditionally_transform`.
-
-    Returns:
-        A transformation; its state is an `optax.ConditionallyMaskState`.
-
-    Raises:
-        TypeError: `inner` is not a transformation.
-
-    >>> import jax.numpy as jnp
-    >>> import optax
-    >>> tx = conditionally_mask(optax.scale(2.0), lambda step: step > 0)
-    >>> tx.update(jnp.ones(2), tx.init(jnp.ones(2)))[0]
-    Array([0., 0.], dtype=float32)
-    """
-    return _run_conditionally(
-        inner, should_transform_fn, forward_extra_args, optax.ConditionallyMaskState, jnp.zeros_like
-    )
-
-
-def _run_conditionally(
-    inner: TransformationLike,
-    should_transform_fn: Callable[..., Any],
-    forward_extra_args: bool,
-    state_class: Callable[..., Any],
-    otherwise: Callable[[Any], Any],
-) -> GradientTransformation[Any]:
-    inner_init, update_if = core_of(inner).init, _conditional(preserve_dtypes(inner), otherwise)
-
-    def init(params: Params) -> Any:
-        return state_class(inner_state=inner_init(params), step=jnp.zeros([], jnp.int32))
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        should_transform = should_transform_fn(strengthen(state.step), **(extra if forward_extra_args else {}))
-        new_updates, inner_state = update_if(should_transform, updates, state.inner_state, params, extra)
-        return new_updates, state_class(inner_state=inner_state, step=optax.safe_increment(state.step))
-
-    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
-
-
-def _same(x: object) -> Any:
-    return x
-
-
 def _run_step_if(
     should_step: Any,
     accumulate: Callable[..., Any],
@@ -560,63 +433,6 @@ def _run_step_if(
     # for each operation, so they compute it once, before it: tests/optax/test_cost.py.
     updates, state, acc = lax.platform_dependent(state, acc, cpu=add_before, default=add_in_each)
     return updates, state, acc
-
-
-def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., tuple[Any, Any]]:
-    """Return a function that updates with `core` if a flag is true.
-
-    Args:
-        core: a core that preserves dtypes and structure. It is traced once.
-        otherwise: maps an update to its replacement where the flag is false, which is cast to the dtype that the core
-            returns. If that returns None for a leaf, as for a frozen one, the replacement is None.
-
-    Returns:
-        A function of the flag (a bool of shape ()), updates, state, params and the extra arguments. It returns new
-            updates and a new state, which is the old one if the flag is false.
-    """
-    update = core.update
-
-    def update_if(
-        flag: Any, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]
-    ) -> tuple[Any, Any]:
-        state = strengthen_all(state)  # a user may have put a Python number into it, and cond needs equal types
-        treedef = jtu.tree_structure(updates)
-
-        def run(state: OptState) -> tuple[Any, Any]:
-            return update(updates, state, params, **extra)
-
-        def others(like: Updates) -> Any:
-            pairs = zip(treedef.flatten_up_to(like), jtu.tree_leaves(updates), strict=True)
-            return treedef.unflatten([None if to is None else cast_like(otherwise(x), to) for to, x in pairs])
-
-        if is_known(flag):
-            return run(state) if flag else (others(untyped.eval_shape(run, state)[0]), state)
-
-        # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
-        traced, consts = trace(run, state)
-        if any(map(_is_of_multi_steps, jtu.tree_leaves(state, is_leaf=_is_of_multi_steps))):
-            # Around a loop, a branch would copy the whole state twice on GPUs, as of JAX 0.10.2; without one, a branch
-            # moves less: benchmarks/results/accelerators.md.
-            def run_carry(carry: PyTree) -> Any:
-                return traced(carry[1], consts=consts)
-
-            new_updates, new_state = run_if(flag, run_carry, (others(traced.like[0]), state))
-            return new_updates, new_state
-
-        def run_traced(state: OptState, consts: list[Any]) -> Any:
-            return traced(state, consts=consts)
-
-        def skip(state: OptState, _: list[Any]) -> Any:
-            return others(traced.like[0]), state
-
-        new_updates, new_state = lax.cond(flag, run_traced, skip, state, consts)
-        return new_updates, new_state
-
-    return update_if
-
-
-def _is_of_multi_steps(x: object) -> bool:
-    return isinstance(x, (optax.MultiStepsState, WeightedMultiStepsState))
 
 
 def _zeros(like: PyTree) -> Any:

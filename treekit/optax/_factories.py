@@ -1,0 +1,231 @@
+"""What do the parameters of a factory say, and how are its arguments converted to what Optax understands?"""
+
+import contextlib
+import functools
+import inspect
+import typing
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from types import UnionType
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from treekit._base.jax import jtu
+from treekit._base.types import OptState, Params, Updates
+from treekit._resolve_spec import resolve_spec
+from treekit.optax._boundary import at_boundary
+from treekit.optax._select import resolve_mask
+from treekit.optax._state_map import is_params_placeholder
+from treekit.optax._transformation import Core, core_of, own_core
+
+
+class Parameter(NamedTuple):
+    """What a parameter of a factory says of its arguments, by its name, annotation and default.
+
+    Attributes:
+        default: its default, or `inspect.Parameter.empty`.
+        role: what it is, by its name or its annotation: a "mask"; "labels"; "params" for another tree, or function, of
+            the params; a "transformation", or a "named" one; a "schedule" or a number. "" if these do not say it.
+        is_int: whether its annotation is an int, or int | None, such as that of the memory size of lbfgs.
+        keeps_ints: whether an int stays an integer as a hyperparameter: a seed, an interval.
+    """
+
+    default: Any
+    role: str
+    is_int: bool
+    keeps_ints: bool
+
+    @classmethod
+    def of(cls, parameter: inspect.Parameter) -> "Parameter":
+        """Return what a parameter says."""
+        default, annotation = parameter.default, parameter.annotation
+        is_union = typing.get_origin(annotation) in (typing.Union, UnionType)
+        types = typing.get_args(annotation) if is_union else (annotation,)
+        role = _role(parameter, types)
+        is_int = int in types and all(x in (int, type(None)) for x in types)
+        is_count = type(default) is int and role != "schedule" and jax.Array in types
+        is_drawn = parameter.name.endswith(("key", "seed"))
+        return cls(default, role, is_int, is_drawn or is_count or (int in types and float not in types))
+
+
+def _role(parameter: inspect.Parameter, types: tuple[Any, ...]) -> str:
+    if parameter.annotation is optax.GradientTransformation:
+        return "transformation"
+    if parameter.annotation == tuple[str, optax.GradientTransformation]:
+        return "named"
+    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        return ""
+    if parameter.name.endswith(("mask", "labels")):
+        return "mask" if parameter.name.endswith("mask") else "labels"
+    for takes in (typing.get_args(x)[0] for x in types if typing.get_origin(x) is Callable):
+        if takes == [optax.Params] or (takes is not ... and len(takes) == 1 and (Any in types or object in types)):
+            return "params"
+    return "schedule" if optax.Schedule in types else ""
+
+
+Signature = tuple[inspect.Signature, Mapping[str, Parameter]]
+
+
+def read_signature(factory: Callable[..., Any]) -> Signature:
+    """Return a factory's signature, and what each of its parameters says; both are read once for each function."""
+    function = inspect.unwrap(factory, stop=lambda f: hasattr(f, "__signature__"))
+    with contextlib.suppress(KeyError, TypeError):  # it is new, or cannot be a key
+        return _READ[function]
+    try:
+        signature = inspect.signature(factory, eval_str=True)
+    except Exception:  # a quoted annotation that only type checkers know does not say anything
+        signature = inspect.signature(factory)
+    read = signature, {name: Parameter.of(x) for name, x in signature.parameters.items()}
+    with contextlib.suppress(TypeError):
+        _READ[function] = read
+    return read
+
+
+_READ: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()
+
+
+class Call:
+    """The arguments of a factory.
+
+    Attributes:
+        name: the name of the factory.
+        signature: its signature.
+        parameters: what each parameter says.
+        arguments: the arguments by name.
+        gathered: those that its `**kwargs` gathers.
+    """
+
+    def __init__(self, factory: Callable[..., Any], name: str, args: Any, kwargs: Mapping[str, Any]) -> None:
+        self._factory, self.name = factory, name
+        self.signature, self.parameters = read_signature(factory)
+        try:
+            bound: Any = self.signature.bind(*args, **kwargs)
+        except TypeError:
+            factory(*args, **kwargs)  # its own error names it
+            raise
+        self.arguments: dict[str, Any] = bound.arguments
+        parameters = self.signature.parameters.values()
+        several = next((x.name for x in parameters if x.kind is inspect.Parameter.VAR_KEYWORD), "")
+        self.gathered: dict[str, Any] = self.arguments.pop(several, {})
+
+    def make(self, others: Mapping[str, Any], params: Params = None) -> Any:
+        """Call the factory, with other arguments for some, which may be among those that `**kwargs` gathers.
+
+        Args:
+            others: arguments by name.
+            params: the params, or the updates; None, or a placeholder, if only the structure of a state matters.
+        """
+        given, names = {**self.arguments, **others}, self.signature.parameters
+        bound = inspect.BoundArguments(self.signature, OrderedDict((x, given[x]) for x in names if x in given))
+        rest = {name: x if name in names else others.get(name, x) for name, x in self.gathered.items()}
+        return self._factory(*bound.args, **bound.kwargs, **rest)
+
+
+class OptaxCall(Call):
+    """A call of one of Optax's own factories, with arguments that these do not understand.
+
+    A transformation of treekit becomes its core. Masks are resolved for the params whenever the transformation is made.
+
+    Raises:
+        TypeError: an argument that must be a transformation is something else.
+    """
+
+    def __init__(self, factory: Callable[..., Any], name: str, args: Any, kwargs: Mapping[str, Any]) -> None:
+        super().__init__(factory, name, args, kwargs)
+        self._masks: dict[str, Any] = {}
+        for key in self.arguments:
+            x: Any = self.arguments[key]
+            role, is_tree = self.parameters[key].role, not jtu.all_leaves([x])
+            if self.signature.parameters[key].kind is inspect.Parameter.VAR_POSITIONAL:
+                self.arguments[key] = tuple(_link(each, role, f"{key}[{i}] of {name}") for i, each in enumerate(x))
+            elif role == "mask" and x is not None:
+                self._masks[key] = x
+            elif role == "params" and callable(x) and is_tree:
+                self.arguments[key] = functools.partial(_call_or_resolve, x, key)
+            else:
+                self.arguments[key] = _link(x, role, f"{key} of {name}")
+
+    def make(self, others: Mapping[str, Any], params: Params = None) -> Any:
+        is_known = params is not None and not is_params_placeholder(params)
+        masks = {
+            key: functools.partial(_the, resolve_mask(x, params, key, none_is_false=True) if is_known else True)
+            for key, x in self._masks.items()
+        }
+        return super().make({**others, **masks})
+
+    def core(self, made: Any) -> Core | None:
+        """Return the core of what `make` made; None if that is not a transformation.
+
+        Not every function without annotations is a factory: `sigmoid_binary_cross_entropy` is a loss.
+        """
+        if type(made) not in (optax.GradientTransformation, optax.GradientTransformationExtraArgs):
+            return None
+        if not self._masks:
+            return core_of(made)
+
+        def init(params: Params) -> Any:
+            return self.make({}, params).init(params)
+
+        def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> Any:
+            tx = core_of(self.make({}, updates if params is None else params))
+            return tx.update(updates, state, params, **extra)
+
+        return optax.GradientTransformationExtraArgs(init, update)
+
+
+# Optax's factory for each of ours. By the function itself: a user's decorator copies names and attributes.
+ORIGINALS: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = weakref.WeakKeyDictionary()
+
+
+def call_of(factory: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Call:
+    """Return a call: of Optax's own factory for one of `treekit.optax`, and of any other with unchanged arguments."""
+    name: str = getattr(factory, "__name__", str(factory))
+    try:
+        original = ORIGINALS.get(factory)
+    except TypeError:  # it cannot be a key
+        original = None
+    return Call(factory, name, args, kwargs) if original is None else OptaxCall(original, name, args, kwargs)
+
+
+def _the(x: Any, _: object) -> Any:
+    return x
+
+
+def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:
+    """Resolve an argument that is called with the params, such as dimension numbers; call other functions."""
+    return argument(*args) if len(args) != 1 else resolve_spec(argument, args[0], is_spec_leaf=_is_leaf, name=name)
+
+
+def _is_leaf(x: object) -> bool:
+    """Whether `x` is a leaf of a tree of labels or of dimension numbers; None is."""
+    return x is None or isinstance(x, str) or type(x).__name__.endswith("DimensionNumbers")
+
+
+def _link(x: Any, role: str, where: str) -> Any:
+    """Return an argument for one of Optax's own functions: for a transformation of treekit, such as a link of a chain,
+    its core.
+
+    It crosses the boundary again only if a transformation before it has frozen leaves.
+    """
+    if role == "named":
+        if not (isinstance(x, _PAIR) and len(x) == 2 and isinstance(x[0], str)):
+            raise TypeError(f"{where} must be a pair (name, transformation), found {type(x).__name__}")
+        return x[0], _link(x[1], "transformation", where)
+    if role != "transformation" and not isinstance(x, (optax.GradientTransformation, optax.MultiSteps)):
+        return x
+    core = core_of(x, where)
+    if own_core(x) is None and not isinstance(x, optax.MultiSteps):
+        return x
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> Any:
+        is_whole = params is None or jtu.tree_structure(updates) == jtu.tree_structure(params)
+        link = core if is_whole else at_boundary(core)
+        return link.update(updates, state, params, **extra)
+
+    return optax.GradientTransformationExtraArgs(core.init, update)
+
+
+_PAIR: Any = (tuple, list)
