@@ -138,6 +138,16 @@ def test_imports_point_one_way(name: str, users: tuple[str, ...]) -> None:
 
 
 @needs_source
+def test_what_optax_does_not_have_is_a_room_of_its_own() -> None:
+    """The kernel imports nothing of it, and each of its files could be removed without touching another."""
+    of_room = re.compile(r"^ *from treekit\.optax\._beyond\.?(\w*) import", re.M)
+    users = {path.removeprefix("treekit/optax/"): set(of_room.findall(source)) for path, source in SOURCES.items()}
+    found = {path: names for path, names in users.items() if names}
+    assert found.pop("__init__.py") >= {"average", "summary"}
+    assert found == {"_beyond/precision.py": {"eight_bits"}}  # whose codes are one of its formats
+
+
+@needs_source
 def test_no_modules_import_each_other() -> None:
     modules = {path.removesuffix(".py").replace("/", "."): source for path, source in SOURCES.items()}
     needs: dict[str, set[str]] = {name: set() for name in modules}

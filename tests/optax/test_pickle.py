@@ -78,3 +78,29 @@ def test_every_optimizer_survives(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
         assert not done.returncode, done.stderr
         assert done.stdout.splitlines() == list(OPTIMIZERS)
+
+
+STATES = """
+params = {"w": jnp.ones((64, 64))}
+optimizer = optax.MultiSteps(optax.chain(
+    optax.dtype_preserving(optax.adam(0.1), state_dtype=CODES, rounding="stochastic"),
+    optax.params_ema(0.9), optax.scale_by_tree(0.5), optax.monitor({"norm": optax.tree.norm}),
+), 2, weighted=True)
+file.write_bytes(pickle.dumps(jax.tree.map(np.asarray, optimizer.init(params))))
+"""
+READ = """
+import pathlib, pickle, sys
+state = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
+assert "treekit.optax" in sys.modules
+print(type(state).__name__, *(type(x).__name__ for x in state.inner_opt_state))
+print(type(state.inner_opt_state[0].inner_state[0].mu["w"]).__name__)
+"""
+
+
+def test_a_state_of_each_class_is_read_in_a_process_that_has_imported_nothing(tmp_path: Path) -> None:
+    for program in (BEGIN + STATES, READ):
+        command = [sys.executable, "-c", program, str(tmp_path / "state")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert not done.returncode, done.stderr
+    classes = ["WeightedMultiStepsState", "StochasticRoundingState", "ParamsEmaState", "ScaleByTreeState"]
+    assert done.stdout.split() == [*classes, "MonitorState", "Codes"]

@@ -51,9 +51,10 @@ def at_boundary(
         TypeError: `tx` is not a transformation.
     """
     core = core_of(tx)
-    given: Any = tx
+    own: Any = tx
     if select is None and isinstance(tx, GradientTransformation) and own_core(tx) is not None:
-        return given
+        out: GradientTransformation[Any] = own
+        return out
     inner = preserving(core)
     inner_init = inner.init
 

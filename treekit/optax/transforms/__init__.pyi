@@ -27,10 +27,10 @@ from optax.transforms import skip_not_finite as skip_not_finite
 from optax.transforms import unitwise_clip as unitwise_clip
 from optax.transforms import unitwise_norm as unitwise_norm
 
+from treekit.optax._beyond.monitor import monitor as monitor
 from treekit.optax._conditional import apply_if_finite as apply_if_finite
 from treekit.optax._conditional import conditionally_mask as conditionally_mask
 from treekit.optax._conditional import conditionally_transform as conditionally_transform
-from treekit.optax._monitor import monitor as monitor
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
 from treekit.optax._names import factories as _ours
 from treekit.optax._select import freeze as freeze

@@ -190,7 +190,7 @@ def test_what_needs_something_else_says_what() -> None:
 
 
 def test_a_round_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treekit.optax._summary._MOST_MINI_STEPS", 4)
+    monkeypatch.setattr("treekit.optax._beyond.summary._MOST_MINI_STEPS", 4)
     (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 5), {"w": jnp.ones(2)}).rows
     assert (row.step, row.note) == (None, "fails: ValueError: MultiSteps took no step in 4 mini-steps")
     (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 4), {"w": jnp.ones(2)}).rows

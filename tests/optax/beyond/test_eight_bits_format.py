@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from treekit._codes import decode, encode
 from treekit._round import bits_of_key
+from treekit.optax._beyond.eight_bits import decode, encode
 
 BITS = bits_of_key(jax.random.key(0))
 ALL = {"int8": np.arange(-128, 128, dtype=np.int8), "uint8": np.arange(256, dtype=np.uint8)}

@@ -15,16 +15,16 @@ import optax
 from jax.typing import DTypeLike
 
 from treekit._base.describe import describe_value
-from treekit._base.dtype import cast_like, dtype_of, issubdtype, promoted_dtype
+from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import matches, path_name
 from treekit._base.predicates import is_array, is_narrow
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
-from treekit._codes import Codes, decode, encode, is_code_dtype, is_codes
-from treekit._map import check_shapes, dtype_preserving_tree_map
+from treekit._codes import Codes, is_codes
+from treekit._map import dtype_preserving_tree_map
 from treekit._round import bits_like, hash_bits, is_inexact_dtype, round_by, widen
-from treekit._tree_diff import tree_diff
+from treekit.optax._beyond.eight_bits import decode_state, encode, is_code_dtype
 from treekit.optax._boundary import at_boundary
 from treekit.optax._preserve import like_updates, preserving
 from treekit.optax._state_map import Entry, is_params_placeholder, map_state
@@ -503,76 +503,3 @@ def _init_inside(init: Callable[[Any], Any], params: Params, own: str) -> Any:
         return init(params)
     finally:
         _OUTER.reset(token)
-
-
-# -------------------------------------------------------------------------------------------------- to read and convert
-
-
-def decode_state(state: OptState) -> Any:
-    """Return a state with the numbers that its 8-bit codes stand for, in f32.
-
-    `dtype_preserving(tx, state_dtype={"mu": jnp.int8, "nu": jnp.uint8}, rounding="stochastic")` stores moments in
-    codes. In its state they are `Codes`; everything else is returned unchanged.
-
-    Args:
-        state: the state of an optimizer, or any tree that contains one.
-
-    Returns:
-        A tree of the same containers, with an array instead of each `Codes`. An optimizer without codes can use it.
-
-    >>> import jax.numpy as jnp
-    >>> from treekit import optax
-    >>> names = {"mu": jnp.int8, "nu": jnp.uint8}
-    >>> optimizer = optax.dtype_preserving(optax.adam(0.1), state_dtype=names, rounding="stochastic")
-    >>> params = jnp.ones((64, 64))
-    >>> _, state = optimizer.update(params, optimizer.init(params), params)
-    >>> state.inner_state[0].mu.dtype, optax.decode_state(state).inner_state[0].mu.dtype
-    (dtype('int8'), dtype('float32'))
-    """
-
-    def number(x: Any) -> Any:
-        return decode(x.codes) if is_codes(x) else x
-
-    return jtu.tree_map(number, state, is_leaf=is_codes)
-
-
-def encode_state(state: OptState, like: T) -> T:
-    """Encode moments of a state in 8 bits: those for which the state `like` has codes. The inverse of `decode_state`.
-
-    Use it to continue in 8 bits after a run in 16 or 32, or after you have changed the numbers that `decode_state`
-    returned. The numbers are rounded to nearest.
-
-    Args:
-        state: a state of the structure of `like`, with floating-point arrays or codes instead of its codes.
-        like: the state that the optimizer with 8-bit codes makes: `optimizer.init(params)`.
-
-    Returns:
-        The state with the structure and the dtypes of `like`.
-
-    Raises:
-        ValueError: the structures or the shapes differ; the message lists the differences.
-
-    >>> import jax.numpy as jnp
-    >>> from treekit import optax
-    >>> params = jnp.ones((64, 64))
-    >>> wide = optax.dtype_preserving(optax.adam(0.1), rounding="stochastic")
-    >>> names = {"mu": jnp.int8, "nu": jnp.uint8}
-    >>> narrow = optax.dtype_preserving(optax.adam(0.1), state_dtype=names, rounding="stochastic")
-    >>> _, state = wide.update(params, wide.init(params), params)
-    >>> optax.encode_state(state, narrow.init(params)).inner_state[0].mu.dtype
-    dtype('int8')
-    """
-    numbers, like_numbers = decode_state(state), decode_state(like)
-    if jtu.tree_structure(numbers) != jtu.tree_structure(like_numbers):
-        raise ValueError(
-            "state and like differ in their structure. If state was made without stochastic rounding, encode "
-            "like._replace(inner_state=state) instead.\n"
-            f"state | like:\n{tree_diff(numbers, like_numbers, values=False)}"
-        )
-    check_shapes(like_numbers, numbers)
-
-    def stored(like: Any, x: Any) -> Any:
-        return Codes(encode(x, like.dtype)) if is_codes(like) else cast_like(x, like)
-
-    out: T = jtu.tree_map(stored, like, numbers, is_leaf=is_codes)
-    return out
