@@ -149,7 +149,7 @@ class Crossing:
         )
 
     def _is_stray(self, i: int) -> bool:
-        """Whether there is a gradient for what is not trained, beside what is."""
+        """Whether there is a gradient for what is not trained, if anything is."""
         return not self._is_trained[i] and is_parameter(self._updates[i]) and any(self._is_trained)
 
     def _pass_on(self, strays: list[int], passes: Select | None) -> dict[int, Any]:
@@ -214,7 +214,7 @@ class Crossing:
 
     @property
     def has_gradient(self) -> bool:
-        """Whether a leaf that is trained has a gradient, or there is none to train."""
+        """Whether a leaf that is trained has a gradient, or nothing can be trained."""
         return not any(self._keep) or any(x is not None for x in self._updates)
 
     @property

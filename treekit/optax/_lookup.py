@@ -20,7 +20,7 @@ REPLACEMENTS: list[tuple[Any, Any]] = []
 
 
 def replace(ours: Mapping[str, object], others: Mapping[Any, Any]) -> None:
-    """Give the functions and classes of treekit in the place of Optax's.
+    """Give the functions and classes of treekit instead of Optax's.
 
     Args:
         ours: by name; those to which Optax has one of the same name count.

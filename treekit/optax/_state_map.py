@@ -144,7 +144,7 @@ def is_hole(x: object) -> bool:
 
 
 def is_hole_or_codes(x: object) -> bool:
-    """Whether `x` is what a tree like the params has, in a state, in the place of an array: a hole, or 8-bit codes."""
+    """Whether `x` is what a tree like the params has in a state instead of an array: a hole, or 8-bit codes."""
     return is_hole(x) or is_codes(x)
 
 

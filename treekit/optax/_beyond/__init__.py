@@ -1,4 +1,4 @@
-"""What Optax does not have, one file each. It is built on the kernel beside it, which imports nothing from here.
+"""What Optax does not have, one file each. It is built on the kernel next to it, which imports nothing from here.
 
 - `average`: what is the average of the params?
 - `eight_bits`, `precision`: in which dtype is an array of a state stored, and how is it rounded?
