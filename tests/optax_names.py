@@ -50,7 +50,7 @@ def text(module: str) -> str:
 def _names(module: str, path: str) -> str:
     theirs = getattr(optax, module) if module else optax
     ours = {} if module else vars(treekit.optax)
-    imports: list[str] = []
+    imports = [] if module else [f"from treekit.optax import {name} as {name}" for name in MODULES if name]
     assigned: list[str] = []
     for name in (name for name in dir(theirs) if not name.startswith("_")):
         value = getattr(theirs, name)

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from hypothesis import strategies as st
 
+import treekit as tk
 from tests.trees import untyped
 
 from .cases import FILTERED, PARAMETERS, PLAIN, STATE, WRAPPER, Case, case_of
@@ -37,12 +38,15 @@ def not_arrays(case: Case) -> list[Any]:
     return [leaf for leaf, x in leaves(case) if not eqx.is_inexact_array(leaf) and is_inexact(x)]
 
 
-def moves_not_arrays(case: Case) -> bool:
-    return "'None'" not in case.gradients and bool(not_arrays(case))
+def has_untrained(case: Case) -> bool:
+    """Whether there are numbers that are not floating-point or complex arrays."""
+    return any(not is_inexact(x) or not tk.is_array(leaf) for leaf, x in leaves(case))
 
 
-def has_integers(case: Case) -> bool:
-    return any(not is_inexact(x) for _, x in leaves(case))
+def has_refs_or_numbers_only(case: Case) -> bool:
+    pairs = leaves(case)
+    has_refs = any(isinstance(leaf, jax.Ref) for leaf, _ in pairs)
+    return has_refs or not any(is_inexact(x) and tk.is_array(leaf) for leaf, x in pairs)
 
 
 def kinds_of_numbers(case: Case) -> set[bool]:
@@ -102,8 +106,14 @@ RULES = {
     "freeze and selective_transform take mask functions; Optax takes a function for True (from_optax.md).": (
         Rule((PLAIN,), r"freeze(_mask=|\()mask\(\d\)\)", "(?s)^(?!.*raises)")
     ),
-    "Integers among the params are shown to the inner transformation as floats (docs/guides/from_optax.md).": (
-        Rule((PLAIN,), "", NUMBERS, has_integers)
+    "Integers, Python numbers and objects are not trained; Optax trains them (docs/guides/from_optax.md).": (
+        Rule((PLAIN,), case=has_untrained)
+    ),
+    "A gradient for what is not trained raises (docs/guides/from_optax.md), and a filtered model has none for it.": (
+        Rule((FILTERED, PARAMETERS), "", "raises TypeError: there is a gradient .* is not trained")
+    ),
+    "References are trained, and Python floats if nothing else is (from_optax.md); a filter leaves both out.": (
+        Rule((FILTERED, PARAMETERS), case=has_refs_or_numbers_only)
     ),
     "State keeps the dtype of init, and an update is as wide as its param: Optax rounds elsewhere (from_optax.md).": (
         Rule((PLAIN,), "", NUMBERS, has_other_gradients)
@@ -116,9 +126,6 @@ RULES = {
     ),
     "A Python number in a state becomes a strong array (docs/design.md), which JAX does not promote with a float8.": (
         Rule((PLAIN,), r"of_numbers\(\)", "(?s)TypePromotionError.*float8")
-    ),
-    "Gradients of integers are none of treekit's business (docs/design.md): what an optimizer makes of them is.": (
-        Rule((WRAPPER,), "", NUMBERS, lambda case: "'zeros'" in case.gradients and has_integers(case))
     ),
     "An update is as wide as its param, so what follows in a chain rounds less than by itself (from_optax.md).": (
         Rule((WRAPPER,), "", NUMBERS, lambda case: "o.chain(" in case.wrapper and has_other_gradients(case))
@@ -136,12 +143,6 @@ RULES = {
             "traced, it raises",
             lambda case: any(isinstance(leaf, np.ndarray) for leaf in not_arrays(case)),
         )
-    ),
-    "A Python number that is given an update becomes an array, for which a filtered model's mask has no value.": (
-        Rule((FILTERED, PARAMETERS), r"arrays_of\(params\)", "", moves_not_arrays)
-    ),
-    "A number with a gradient is shown to value_fn as an array, and the loss of these programs counts arrays.": (
-        Rule((FILTERED,), "lbfgs|linesearch", "", moves_not_arrays)
     ),
     "Without params a filter is asked about the gradients (from_optax.md): arrays, also where params are none.": (
         Rule((FILTERED,), "", "", lambda case: case.updated_with == "None" and bool(not_arrays(case)))

@@ -128,9 +128,19 @@ STATE: Any = ADAM.init(PARAMS)
 SMALLER: Any = {**PARAMS, "w": jnp.ones((2, 2))}
 # The words of an error, and the arguments.
 WRONG: dict[str, tuple[Any, Any, Any, Any]] = {
-    r"grads do not fit params: at w: shape \(2, 2\) for a leaf of shape \(2, 3\)": (ADAM, SMALLER, STATE, PARAMS),
-    "^grads .*the root, the params have a dict, and the grads a tuple.*in this order": (ADAM, STATE, PARAMS, PARAMS),
-    "(?s)grads.*in this order": (ADAM, PARAMS, PARAMS, STATE),
+    r"do not fit the params: at w: shape \(2, 2\) for a leaf of shape \(2, 3\)": (
+        ADAM,
+        SMALLER,
+        STATE,
+        PARAMS,
+    ),
+    "the root, the params have a dict, and the updates a tuple.*in this order": (
+        ADAM,
+        STATE,
+        PARAMS,
+        PARAMS,
+    ),
+    "(?s)the updates do not fit.*in this order": (ADAM, PARAMS, PARAMS, STATE),
     "params is None": (ADAM, PARAMS, STATE, None),
     r"the state does not fit.*at inner_opt_state\.0\.mu\.w, ": (ROUNDS, PARAMS, ROUNDS.init(SMALLER), PARAMS),
 }

@@ -540,7 +540,7 @@ def update_with_a_schedule_that_changes() -> Any:
 
 NOT_NAMES = r"must be the name, .* inject_hyperparams\(optax.adamw\)\(1e-3\)"
 NO_RATE = "learning_rate of adam must be a number or a schedule, found "
-MADE_WITH = "made with a {} for 'learning_rate', and the optimizer now has a {}"
+MADE_WITH = "^learning_rate was a number when the state was made, and is now a schedule, or the reverse"
 CANNOT_HOLD = r"'learning_rate' of sgd is .*, which \w+ cannot hold.*static_args='learning_rate'"
 REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     (ValueError, "`static_args` must specify a subset", lambda: inject(optax.adamw, static_args="nope")),
@@ -566,8 +566,8 @@ REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     (TypeError, "hyperparams have learning_rat, .* its arguments are learning_rate, b1", update_misspelt),
     (TypeError, "^the argument 'learning_rate' of adam is MLP, .*it raised", lambda: sort(MLP, factory=tko.adam)),
     (TypeError, "'x' of factory is .* it returned None, but", update_with_a_schedule_that_changes),
-    (TypeError, MADE_WITH.format("number", "schedule"), lambda: update_of_another(0.1, cases.schedule)),
-    (TypeError, MADE_WITH.format("schedule", "number"), lambda: update_of_another(cases.schedule, 0.1)),
+    (TypeError, MADE_WITH, lambda: update_of_another(0.1, cases.schedule)),
+    (TypeError, MADE_WITH, lambda: update_of_another(cases.schedule, 0.1)),
 ]
 
 

@@ -67,13 +67,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         partial(call, tko, "named_chain", ("first", tko.clip(1.0)), MODEL),
         r"^args\[1\] of named_chain must be a pair \(name, transformation\), found MLP",
     ),
-    **{
-        f"lookahead, {name}": (
-            partial(tko.apply_gradients, LOOKAHEAD, PARAMS, LOOKAHEAD.init(PAIR), params),
-            r"apply_gradients does not take a step of optax\.lookahead.*optimizer\.update with the pair",
-        )
-        for name, params in (("its pair", PAIR), ("one of the pair", PARAMS))
-    },
 }
 
 

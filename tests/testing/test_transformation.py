@@ -185,7 +185,7 @@ SOUND: dict[str, tuple[Any, Any, Any]] = {
     "no leaves": (SGD, {}, None),
     "a moment that only bf16 can have": (of(zeros_like, decay_in_bf16), BF16, None),
     "a weak count": (counting(lambda: jnp.asarray(0), lambda count: count + 1), F32, None),
-    "Python numbers": (tko.adam(1e-3), {"w": 1.0, "b": jnp.ones(2)}, {"w": 1.0, "b": jnp.ones(2)}),
+    "Python numbers": (tko.adam(1e-3), {"w": 1.0, "b": 0.5}, {"w": 1.0, "b": 2.0}),
     "None for the leaves that a filter leaves out": (tko.filtered(tko.adam(1e-3), {"w": True, "b": False}), F32, None),
     "None for all leaves": (tko.filtered(tko.adam(1e-3), False), F32, None),
 }

@@ -63,18 +63,6 @@ _replace(
 )
 
 if TYPE_CHECKING:
-    from treekit.optax import assignment as assignment
-    from treekit.optax import contrib as contrib
-    from treekit.optax import experimental as experimental
-    from treekit.optax import losses as losses
-    from treekit.optax import microbatching as microbatching
-    from treekit.optax import perturbations as perturbations
-    from treekit.optax import projections as projections
-    from treekit.optax import schedules as schedules
-    from treekit.optax import second_order as second_order
-    from treekit.optax import transforms as transforms
-    from treekit.optax import tree as tree
-    from treekit.optax import tree_utils as tree_utils
     from treekit.optax._names import *
 else:  # so that type checkers report misspelt names
     # Optax's submodules, and those of later releases. In the folders here are only their stubs.

@@ -202,9 +202,9 @@ def apply_gradients(
         The new params, with the structure, shapes and dtypes of `params`; and the new state.
 
     Raises:
-        TypeError: `params` is None; or the optimizer is `lookahead`.
+        TypeError: `params` is None.
         ValueError: `grads` do not have the structure or the shapes of `params`; the message names the first key path.
-            Or no leaf has a gradient, and the optimizer would train some.
+            Or no leaf has a gradient, and some could be trained.
         ValueError, TypeError: the optimizer fails, and `state` is not a state of this optimizer for these params; the
             message names the key path.
 
@@ -217,19 +217,19 @@ def apply_gradients(
     >>> params
     {'name': 'scale', 'w': Array([0.5, 0.5], dtype=float32)}
     """
-    if isinstance(params, optax.LookaheadParams) or isinstance(state, optax.LookaheadState):
-        raise TypeError(
-            "apply_gradients does not take a step of optax.lookahead, whose params are a pair, fast and slow: call "
-            "optimizer.update with the pair, and optax.apply_updates"
-        )
 
     def apply(params: Params, updates: Updates) -> Any:
         return apply_updates(params, updates, key=key)
 
     tx = at_boundary(optimizer)
-    _check_grads(grads, params)
+    if params is None:
+        raise TypeError("apply_gradients takes (optimizer, grads, state, params), and params is None")
     crossing = Crossing(params)
     inside = crossing.enter(grads)
+    try:
+        check_shapes(crossing.params, inside)
+    except ValueError as error:
+        raise ValueError(f"the updates do not fit the params: {error}") from None
     if not crossing.has_gradient:
         raise ValueError(
             "grads has no gradient: each leaf is None or float0, so nothing would be trained. If you have partitioned "
@@ -249,19 +249,3 @@ def apply_gradients(
             raise better from error
         raise
     return crossing.restore(new_params), new_state
-
-
-def _check_grads(grads: Updates, params: Params) -> None:
-    """Raise unless gradients fit the params."""
-    if params is None:
-        raise TypeError("apply_gradients takes (optimizer, grads, state, params), and params is None")
-    treedef = jtu.tree_structure(params, is_leaf=is_none)
-    try:
-        parts = flatten_updates(treedef, grads, "grads")  # a None in place of a subtree becomes one None per param
-        check_shapes(params, treedef.unflatten(parts), is_leaf=is_none)
-    except ValueError as error:
-        found = str(error).removeprefix("the grads do not fit the params: ")
-        raise ValueError(
-            f"grads do not fit params: {found}. apply_gradients takes (optimizer, grads, state, params), in this "
-            "order, and gradients have the structure and the shapes of the params"
-        ) from None

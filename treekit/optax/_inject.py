@@ -250,21 +250,17 @@ def _injected(arguments: _Sorted, hyperparam_dtype: object) -> Core:
 
 
 def _check_state(arguments: _Sorted, state: OptState) -> None:
-    """Raise a TypeError if a state has hyperparameters that the factory does not, or a number for a schedule."""
+    """Raise a TypeError if a state has other hyperparameters, or schedules, than the arguments."""
     if unknown := sorted(state.hyperparams.keys() - arguments.by_name.keys()):
         raise TypeError(
             f"the state's hyperparams have {', '.join(unknown)}, which is not an argument of the function that was "
             f"injected; its arguments are {', '.join(arguments.by_name)}"
         )
-    for name in state.hyperparams:
-        is_schedule = name in arguments.schedules
-        if is_schedule != (name in state.hyperparams_states):
-            was, now = ("a number", "a schedule") if is_schedule else ("a schedule", "a number")
-            raise TypeError(
-                f"the state was made with {was} for {name!r}, and the optimizer now has {now}: "
-                f"{describe_value(arguments.by_name[name][1])}. Make the state with init, or pass the argument that it "
-                "was made with"
-            )
+    if others := sorted(state.hyperparams_states.keys() ^ arguments.schedules.keys()):
+        raise TypeError(
+            f"{', '.join(others)} was a number when the state was made, and is now a schedule, or the reverse. Make "
+            "the state with init, or pass the argument that it was made with"
+        )
 
 
 def _first_value(arguments: _Sorted, name: str, state: object) -> object:

@@ -116,6 +116,18 @@ from treekit._base.types import OptState as OptState
 from treekit._base.types import Params as Params
 from treekit._base.types import Updates as Updates
 from treekit.optax import _inject as _inject
+from treekit.optax import assignment as assignment
+from treekit.optax import contrib as contrib
+from treekit.optax import experimental as experimental
+from treekit.optax import losses as losses
+from treekit.optax import microbatching as microbatching
+from treekit.optax import perturbations as perturbations
+from treekit.optax import projections as projections
+from treekit.optax import schedules as schedules
+from treekit.optax import second_order as second_order
+from treekit.optax import transforms as transforms
+from treekit.optax import tree as tree
+from treekit.optax import tree_utils as tree_utils
 from treekit.optax._names import factories as _ours
 from treekit.optax._transformation import GradientTransformation as GradientTransformation
 
