@@ -166,6 +166,7 @@ def weigh(weight: Any) -> Callable[[], Any]:
     return lambda: step_of(2, {"weight": weight}, weighted=True)
 
 
+UNWEIGHTED = tko.MultiSteps(optax.sgd(0.1), 2)
 NOT_A_NUMBER = "every_k_schedule must return an int"
 # The words of the error, and what is called.
 WRONG: dict[str, list[Callable[[], Any]]] = {
@@ -181,7 +182,10 @@ WRONG: dict[str, list[Callable[[], Any]]] = {
     r"needs the weight of each step.*update\(grads, state, params, weight=n\)": [lambda: step_of(2, weighted=True)],
     r"weight must be finite and not negative, found (-1\.0|inf)": [weigh(-1.0), weigh(np.inf)],
     r"weight must be a real number of shape \(\), found": [weigh(jnp.ones(2)), weigh("many")],
-    r"MultiSteps has no weights: MultiSteps\(optimizer, k, weighted=True\)": [lambda: step_of(2, {"weight": 1.0})],
+    r"MultiSteps has no weights: MultiSteps\(optimizer, k, weighted=True\)": [
+        lambda: step_of(2, {"weight": 1.0}),
+        lambda: tko.apply_gradients(UNWEIGHTED, jnp.ones(2), UNWEIGHTED.init(jnp.ones(2)), jnp.ones(2), weight=1.0),
+    ],
 }
 
 
@@ -462,7 +466,8 @@ def test_weights_are_those_of_micro_batches(name: str, mean: bool, whole: bool, 
             updates, state = jax.jit(lambda g, s, p, w: ms.update(g, s, p, weight=w))(given, state, params, weight)
             params = tko.apply_updates(params, updates)
     np.testing.assert_allclose(np.float32(params["w"]), -expected, rtol=1e-5 if dtype == jnp.float32 else 1e-2)
-    assert (int(state.mini_step), int(state.gradient_step), float(state.weight_sum)) == (0, 1, 0)
+    assert (int(state.mini_step), int(state.gradient_step), float(state.weight_sum)) == (0, 1, sum(weights))
+    assert bool(ms.has_updated(state))
 
 
 @pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
@@ -475,10 +480,86 @@ def test_a_round_without_weight_is_skipped_and_a_skipped_step_adds_none(jitted: 
     before = state
     for _ in range(2):
         updates, state = update({"w": jnp.ones(2)}, state, params, weight=0.0)
-        assert (updates["w"] == 0).all()
+        assert (updates["w"] == 0).all() and not ms.has_updated(state)
     assert not tk.tree_diff(state._replace(skip_state=()), before._replace(skip_state=()))
     _, state = update({"w": jnp.full(2, jnp.nan)}, state, params, weight=3.0)
     assert not tk.tree_diff(state._replace(skip_state=()), before._replace(skip_state=()))
+
+
+def two_steps(ms: Any, weights: tuple[Any, Any], q: Any) -> Any:
+    """The second update, of gradients 9q and q."""
+    params, extra = jnp.ones(()), [{} if weight is None else {"weight": weight} for weight in weights]
+    _, state = ms.update(9 * q, ms.init(params), params, **extra[0])
+    return ms.update(q, state, params, **extra[1])[0]
+
+
+@pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
+def test_derivatives_go_through_a_round_that_begins_with_nothing(jitted: bool) -> None:
+    """One that is skipped, or has weight 0: also by the weight."""
+
+    def skip(updates: Any, step: Any, params: Any) -> Any:
+        return jnp.sum(updates) > 5, ()
+
+    wrap: Any = jax.jit if jitted else lambda f: f
+    skipping_one: Any = partial(two_steps, tko.MultiSteps(tko.sgd(1.0), 1, should_skip_update_fn=skip), (None, None))
+    assert float(wrap(jax.grad(skipping_one))(1.0)) == -1
+    for mean, expected in ((True, -1), (False, -2)):
+        ms: Any = tko.MultiSteps(tko.sgd(1.0), 2, mean, weighted=True)
+        assert float(wrap(jax.grad(partial(two_steps, ms, (0.0, 2.0))))(1.0)) == expected
+
+        def of_weight(weight: Any, ms: Any = ms) -> Any:
+            return two_steps(ms, (0.0, weight), jnp.ones(()))
+
+        assert float(wrap(jax.grad(of_weight))(2.0)) == (0 if mean else -1)
+
+
+def times_weight() -> Any:
+    def update(updates: Any, state: Any, params: Any = None, *, weight: Any, **extra: Any) -> Any:
+        return jax.tree.map(lambda x: weight * x, updates), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: (), update)
+
+
+def test_weights_reach_whoever_takes_them_and_others_pass_them_on() -> None:
+    """A weighted one hands the sum of its round to what is inside."""
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    groups = {"a": tko.MultiSteps(times_weight(), 2, weighted=True), "b": tko.MultiSteps(tko.sgd(1.0), 2)}
+    inner: Any = tko.MultiSteps(times_weight(), 2, weighted=True)
+    expected: list[tuple[Any, list[float]]] = [
+        (tko.partition(groups, {"a": "a", "b": "b"}), [0, 3, 0, 21]),
+        (tko.MultiSteps(inner, 2, weighted=True), [0, 0, 0, 24]),
+        (tko.MultiSteps(inner, 1), [0, 3, 0, 21]),
+    ]
+    for tx, found in expected:
+        state: Any = tx.init(params)
+        for weight, update in zip((1.0, 2.0, 7.0, 14.0), found, strict=True):
+            updates, state = tx.update(params, state, params, weight=weight)
+            assert (updates["a"] == update).all()
+
+
+def test_the_update_of_the_transformation_inside_may_name_weight() -> None:
+    ms = tko.MultiSteps(times_weight(), 1)
+    assert (ms.update(jnp.ones(2), ms.init(jnp.ones(2)), jnp.ones(2), weight=3.0)[0] == 3).all()
+
+
+@pytest.mark.usefixtures("nans")
+def test_a_weight_that_is_nan_shows_in_its_round_and_no_later() -> None:
+    ms: Any = tko.MultiSteps(tko.sgd(1.0), 2, weighted=True)
+    update = jax.jit(lambda g, s, w: ms.update(g, s, jnp.ones(2), weight=w))
+    state = ms.init(jnp.ones(2))
+    found = []
+    for weight in (jnp.nan, 1.0, 1.0, 3.0):
+        updates, state = update(jnp.ones(2), state, weight)
+        found.append(updates[0])
+    np.testing.assert_array_equal(found, [0, jnp.nan, 0, -1])
+    assert int(state.gradient_step) == 2
+
+
+@pytest.mark.parametrize("k", [jnp.array(2), np.int64(2), np.array(2), 2])
+def test_the_number_of_steps_may_be_an_array(k: Any) -> None:
+    ms = tko.MultiSteps(tko.sgd(1.0), k)
+    _, state = jax.jit(ms.update)(jnp.ones(2), ms.init(jnp.ones(2)))
+    assert (jax.jit(ms.update)(jnp.ones(2), state)[0] == -1).all()
 
 
 def loss_of_batch(batch: Any, params: Any) -> Any:

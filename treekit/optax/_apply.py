@@ -20,7 +20,7 @@ from treekit._round import Key, bits_like, bits_of_key, round_by, widen
 from treekit.optax._boundary import Crossing, at_boundary
 from treekit.optax._extra_args import view_extra_args
 from treekit.optax._misfit import explained
-from treekit.optax._multi_steps import SteppingCore
+from treekit.optax._multi_steps import MultiSteps, SteppingCore
 from treekit.optax._preserve import keep_state
 from treekit.optax._transformation import State, TransformationOf, core_of
 
@@ -221,6 +221,8 @@ def apply_gradients(
     def apply(params: Params, updates: Updates) -> Any:
         return apply_updates(params, updates, key=key)
 
+    if isinstance(optimizer, MultiSteps):
+        optimizer.check_weight(state, extra_args)
     tx = at_boundary(optimizer)
     if params is None:
         raise TypeError("apply_gradients takes (optimizer, grads, state, params), and params is None")

@@ -1,7 +1,8 @@
 """`MultiSteps`: accumulate gradients over rounds of steps, and run a transformation on the last step of each."""
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -30,7 +31,9 @@ if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is
     _Base = object
     # To type checkers, `MultiSteps` is one without weights.
     StepsState = TypeVarWithDefault("StepsState", default=optax.MultiStepsState)
+    Steps = int | np.integer[Any] | np.ndarray[Any, Any] | jax.Array | Callable[[Any], Any]
 else:
+    Steps = Any  # so that our own error comes before that of a run-time checker
     _Base = optax.MultiSteps
     StepsState = TypeVar("StepsState")
 
@@ -44,7 +47,8 @@ class WeightedMultiStepsState(NamedTuple):
         inner_opt_state: the state of the inner transformation.
         acc_grads: the accumulated gradients.
         skip_state: what `should_skip_update_fn` returned last.
-        weight_sum: the sum of the weights of the gradients in `acc_grads`, a float32 array of shape ().
+        weight_sum: the sum of the weights in the round, a float32 array of shape (); until the next round begins, that
+            of the last one.
     """
 
     mini_step: Any
@@ -94,9 +98,9 @@ class MultiSteps(Generic[StepsState], _Base):
             leaf, whichever is wider, and complex for complex leaves. With None, it is the dtype of the leaf.
         weighted: whether `update` takes the `weight` of each step, such as its number of tokens. The mean is then the
             sum of weight times gradient over the sum of weights, as if all micro-batches were one batch, whatever their
-            sizes. A weight of 0 leaves out its step, and a round whose weights are all 0 is skipped. The state is then
-            a `WeightedMultiStepsState`, which has their sum; for type checkers, write
-            `MultiSteps[WeightedMultiStepsState](…, weighted=True)`.
+            sizes. A weight of 0 leaves out its step, and a round whose weights are all 0 is skipped. The inner
+            transformation receives the sum of the round as its `weight`. The state is then a `WeightedMultiStepsState`,
+            which has that sum; for type checkers, write `MultiSteps[WeightedMultiStepsState](…, weighted=True)`.
 
     Raises:
         ValueError: `every_k_schedule` is less than 1.
@@ -117,7 +121,7 @@ class MultiSteps(Generic[StepsState], _Base):
     def __init__(
         self,
         opt: TransformationLike,
-        every_k_schedule: int | Callable[[Any], Any],
+        every_k_schedule: Steps,
         use_grad_mean: bool = True,
         should_skip_update_fn: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
         accumulator_dtype: DTypeLike | None = jnp.float32,
@@ -133,7 +137,7 @@ class MultiSteps(Generic[StepsState], _Base):
             )
         self._opt = at_boundary(opt)
         self._inner_init, self._inner_update = core_of(opt).init, preserving(core_of(opt)).update
-        self._every_k = every_k_schedule
+        self._every_k = every_k_schedule if callable(every_k_schedule) else int(every_k_schedule)
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
         self._accumulator_dtype = accumulator_dtype
@@ -164,22 +168,33 @@ class MultiSteps(Generic[StepsState], _Base):
             state: the state.
             params: the params, or a raw model.
             **extra_args: extra arguments of the inner transformation; and `weight`, a real number of shape (), if
-                `weighted` is True.
+                `weighted` is True. It must be finite and not negative. Under jit its value is not known: a NaN shows in
+                the updates of its round, and a negative one is used as it is.
 
         Returns:
             The inner transformation's updates on the k-th step, else zeros; and the new state.
 
         Raises:
             ValueError, TypeError: `every_k_schedule` does not return an int of at least 1; or `should_skip_update_fn`
-                does not return a bool array of shape ().
+                does not return a bool array of shape (); or there is a `weight` that nothing takes.
         """
+        self.check_weight(state, extra_args)
         new_updates, new_state = self._tx.update(updates, state, params, **extra_args)
         return new_updates, new_state
 
     def has_updated(self, state: optax.MultiStepsState | WeightedMultiStepsState) -> jax.Array:
-        """Return a bool array of shape (): whether a round ended, and nothing was accumulated since."""
-        updated: jax.Array = jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
+        """Return a bool array of shape (): whether a round ended with a step, and nothing was accumulated since."""
+        has_weight = state.weight_sum != 0 if isinstance(state, WeightedMultiStepsState) else True
+        updated: jax.Array = jnp.logical_and((state.mini_step == 0) & has_weight, state.gradient_step > 0)
         return updated
+
+    def check_weight(self, state: OptState, extra_args: Mapping[str, object]) -> None:
+        """Raise a TypeError if there is a `weight` that neither this nor the inner transformation takes."""
+        if self._weighted or "weight" not in extra_args:
+            return
+        takes_weight = "weight" in inspect.signature(core_of(self._opt).update).parameters
+        if not takes_weight and not any(map(_is_weighted, jtu.tree_leaves(state, is_leaf=_is_weighted))):
+            raise TypeError("this MultiSteps has no weights: MultiSteps(optimizer, k, weighted=True) has")
 
     def gradient_transformation(self) -> GradientTransformation[StepsState]:
         """Return a transformation with this `init` and `update`, to use in a chain or a wrapper."""
@@ -203,6 +218,8 @@ class MultiSteps(Generic[StepsState], _Base):
         The params then pass through the loop with the state, so that a step that only accumulates does not touch them.
         """
         weight, weight_sum, should_step, new_state = self._advance(updates, state, params, extra)
+        if self._weighted:
+            extra = {**extra, "weight": weight_sum}
         leaves, treedef = jtu.tree_flatten(updates)
         inner_state, acc = strengthen_all((state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
         _check_shapes(leaves, acc, updates)
@@ -242,13 +259,13 @@ class MultiSteps(Generic[StepsState], _Base):
         _check_k(k_steps)
         skip, skip_state = self._skip(updates, gradient_step, params)
         is_last = should_step = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
-        if not self._weighted and "weight" in extra:
-            raise TypeError("this MultiSteps has no weights: MultiSteps(optimizer, k, weighted=True) has")
-        given = _check_weight(extra.pop("weight", None) if self._weighted else 1)
+        given = _check_weight(extra.get("weight") if self._weighted else 1)
         weight = jnp.where(skip, jnp.zeros_like(given), given)
-        weight_sum = weight + (strengthen(state.weight_sum) if self._weighted else mini_step.astype(weight.dtype))
         if self._weighted:
-            should_step = jnp.logical_and(is_last, weight_sum > 0)
+            weight_sum = weight + jnp.where(mini_step == 0, 0, strengthen(state.weight_sum))
+            should_step = jnp.logical_and(is_last, weight_sum != 0)  # true of NaN, which must be seen
+        else:
+            weight_sum = weight + mini_step.astype(weight.dtype)
         next_step = jnp.where(is_last, 0, optax.safe_increment(mini_step))
         new: Any = optax.MultiStepsState(
             mini_step=jnp.where(skip, mini_step, next_step),
@@ -258,7 +275,8 @@ class MultiSteps(Generic[StepsState], _Base):
             skip_state=skip_state,
         )
         if self._weighted:
-            new = WeightedMultiStepsState(**new._asdict(), weight_sum=jnp.where(is_last, 0.0, weight_sum))
+            kept = jnp.where(skip, strengthen(state.weight_sum), weight_sum)
+            new = WeightedMultiStepsState(**new._asdict(), weight_sum=kept)
         return weight, weight_sum, should_step, new
 
     def _skip(self, updates: Updates, gradient_step: object, params: Params) -> tuple[Any, Any]:
@@ -293,7 +311,9 @@ def _accumulate(
     if mean:
         # Welford's update of the mean, which never needs a sum that is k times as large.
         wide = promoted_dtype(weight, acc)  # float16 cannot represent 100,000 tokens
-        parts = weight_sum.astype(wide) / jnp.where(weight == 0, 1, weight).astype(wide)  # a derivative of 0 / 0 is NaN
+        # Also where the result is not chosen, a derivative of 0 / 0 is NaN.
+        whole, part = (jnp.where(x == 0, 1, x).astype(wide) for x in (weight_sum, weight))
+        parts = whole / part
         first, more = grad, acc + (grad - acc) / parts.astype(acc.dtype)
     else:
         first = weight.astype(acc.dtype) * grad
@@ -339,6 +359,10 @@ def _check_shapes(leaves: list[Any], acc: list[Any], updates: Updates) -> None:
             raise ValueError(
                 f"the gradient at {leaf_path_text(updates, i)} has shape {grad.shape}, its accumulator {place.shape}"
             )
+
+
+def _is_weighted(x: object) -> bool:
+    return isinstance(x, WeightedMultiStepsState)
 
 
 def _is_int(x: Any) -> bool:

@@ -11,6 +11,7 @@ import optax
 import pytest
 from flax import nnx
 
+import treekit as tk
 from tests.optax import cases
 from treekit import optax as tko
 
@@ -359,3 +360,12 @@ def test_where_other_updates_are_applied_it_is_an_error(name: str) -> None:
     params = {"w": jnp.ones(2), "b": jnp.ones(2)}
     with pytest.raises(ValueError, match=message):
         tko.contrib.schedule_free_eval_params(tx.init(params), params)
+
+
+def test_of_an_ensemble_it_says_vmap() -> None:
+    members = {"w": jnp.ones((3, 3))}
+    tx = tko.params_ema(0.5)
+    states = jax.vmap(tx.init)(members)
+    with pytest.raises(ValueError, match=r"count of shape \(3,\).*jax\.vmap\(optax\.get_ema\)"):
+        tko.get_ema(states, members)
+    assert not tk.tree_diff(jax.vmap(tko.get_ema)(states, members), members)

@@ -148,8 +148,9 @@ def get_ema(state: OptState, params: T) -> T:
         params in float32, pass the params in float32. Before the first update, it is `params`.
 
     Raises:
-        ValueError: the state has no average of the params, or several of one leaf; it is inside `sam`, where the
-            params are not those of this average; or `params` have another structure or other shapes than the average.
+        ValueError: the state has no average of the params, or several of one leaf; it is one that `jax.vmap` made; it
+            is inside `sam`, where the params are not those of this average; or `params` have another structure or other
+            shapes than the average.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -165,6 +166,11 @@ def get_ema(state: OptState, params: T) -> T:
             "the state has no average of the params: optax.chain(optimizer, optax.params_ema(0.999)) has one"
         )
     for path in found:
+        if shape := shape_of(jtu.tree_leaves(found[path].ema_count)[0]):  # in nnx it is inside a variable
+            raise ValueError(
+                f"params_ema at {path_text(path)} of the state has a count of shape {shape}, so it has several members "
+                "of an ensemble: call jax.vmap(optax.get_ema)(state, params)"
+            )
         for node, _ in _ancestors(state, path):
             if isinstance(node, optax.contrib.SAMState):
                 raise ValueError(
