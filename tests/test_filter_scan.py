@@ -139,3 +139,22 @@ def test_what_the_inputs_must_have() -> None:
             tk.filter_scan(lambda x, _: (x, None), jnp.ones(2), xs)
     with pytest.raises(ValueError, match="`length` not provided"):
         tk.filter_scan(lambda x, _: (x, None), jnp.ones(2), {"name": "a"})
+
+
+@pytest.mark.parametrize(
+    "checkpoint", [True, jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.nothing_saveable]
+)
+def test_steps_that_are_computed_again_have_the_same_derivatives(checkpoint: Any) -> None:
+    """`jax.checkpoint` itself refuses layers with functions in them."""
+    layers = tk.tree_stack([eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(i)) for i in range(3)])
+
+    def loss(layers: Any, checkpoint: Any = False) -> Any:
+        return jnp.sum(tk.filter_scan(lambda x, layer: (layer(x), None), jnp.ones(2), layers, checkpoint=checkpoint)[0])
+
+    grad_of: Any = eqx.filter_grad(loss)
+    expected, found = grad_of(layers), grad_of(layers, checkpoint=checkpoint)
+    assert not tk.tree_diff(found, expected, rtol=1e-5)
+    arrays, rest = eqx.partition(layers, eqx.is_array)
+    grad = jax.grad(lambda arrays: loss(eqx.combine(arrays, rest), checkpoint))
+    make_jaxpr: Any = jax.make_jaxpr  # has no types
+    assert any(name in str(make_jaxpr(grad)(arrays)) for name in ("remat", "checkpoint"))

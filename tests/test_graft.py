@@ -258,7 +258,13 @@ NO_ARRAYS = r"tree must be a pytree with arrays or numbers; found"
 MISTAKES: list[tuple[Any, ...]] = [
     *((NEW, x, {}, ValueError, f"the old {NO_ARRAYS} {text}") for text, x in EMPTY.items()),
     *((x, OLD, {}, ValueError, f"the new {NO_ARRAYS} {text}") for text, x in EMPTY.items()),
-    ({"w": 0}, {"p": {"w": 1}}, {}, ValueError, r"no leaf in common. Old: p.w. The nearest new paths: w. Use rename"),
+    (
+        {"w": 0},
+        {"p": {"w": 1}},
+        {},
+        ValueError,
+        r"no leaf in common. Old: p.w. New: w. Say which is which: rename=\{'p.w': …, …\}.$",
+    ),
     (NEW, jax.eval_shape(lambda: NEW), {}, TypeError, "at [aw]: the old tree has a shape and dtype, but no value"),
     (NEW, {"a": {"b": 1}, "a.b": 2}, {}, ValueError, r"different name for each leaf, but two .* are called a\.b"),
     *(

@@ -149,7 +149,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: AT(lambda t: (t[0], t[1]), [1, 2], [1, 2, 3]), "returned 2 nodes.*has 3 values"),
     (
         lambda: AT(lambda m: m.layers[0].use_bias, EXAMPLES["mlp"], 3),
-        r"static field MLP\.use_bias or .*Linear\.use_bias\..*treekit\.replace\(node, use_bias=\.\.\. or",
+        r"If where is a predicate .*static field MLP\.use_bias or .*Linear\.use_bias\..*Create the MLP again",
     ),
     (lambda: AT(lambda t: "a" + "b", [1], 1), "A static field is not a node.*computed from leaves"),
     (lambda: AT(lambda t: {"a": t[0]}, [1, 2], [1]), "'a', which is not a node"),

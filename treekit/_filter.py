@@ -156,6 +156,12 @@ def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
 
 def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:
     """Return one bool for each leaf, the leaves, and the structure of the tree."""
+    if isinstance(filter_spec, type):
+        raise ValueError(
+            f"filter_spec is the class {filter_spec.__qualname__}. To keep the leaves in its instances, pass "
+            f"treekit.path_mask({filter_spec.__name__}); for those that are instances, "
+            f"lambda leaf: isinstance(leaf, {filter_spec.__name__})"
+        )
     if callable(filter_spec) and jtu.all_leaves([filter_spec]):
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
         return _as_bools(_answers(filter_spec, tree, leaves, is_leaf), leaves, treedef), leaves, treedef

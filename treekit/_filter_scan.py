@@ -26,6 +26,7 @@ def filter_scan(
     *,
     reverse: bool = False,
     unroll: int | bool = 1,
+    checkpoint: bool | Callable[..., Any] = False,
 ) -> tuple[Carry, Y]: ...
 @overload
 def filter_scan(
@@ -36,6 +37,7 @@ def filter_scan(
     *,
     reverse: bool = False,
     unroll: int | bool = 1,
+    checkpoint: bool | Callable[..., Any] = False,
 ) -> tuple[Carry, Y]: ...
 def filter_scan(
     f: Callable[..., Any],
@@ -45,6 +47,7 @@ def filter_scan(
     *,
     reverse: bool = False,
     unroll: int | bool = 1,
+    checkpoint: bool | Callable[..., Any] = False,
 ) -> tuple[Any, Any]:
     """Scan as `jax.lax.scan` does, where carry, inputs and outputs may have functions, strings and Python numbers.
 
@@ -61,6 +64,8 @@ def filter_scan(
         length: the number of steps, needed if `xs` has no arrays.
         reverse: start from the last entry.
         unroll: as in `jax.lax.scan`.
+        checkpoint: True computes each step again in the backward pass, instead of storing what it computed, as
+            `jax.checkpoint` does; or a policy of `jax.checkpoint_policies`, which says what is stored.
 
     Returns:
         The last carry, and the outputs: an array of each output has the steps along a new first axis; other leaves of
@@ -68,7 +73,8 @@ def filter_scan(
 
     Raises:
         TypeError: a leaf of the carry that is not an array changes, or its structure does; the message lists the
-            differences. So does an array whose shape or dtype changes. Or `f` does not return a pair.
+            differences. So does an array whose shape or dtype changes. Or `f` does not return a pair, or `checkpoint`
+            is neither a bool nor a policy.
         ValueError: an array of `xs` has no axis; the message names its key path.
 
     >>> import jax
@@ -82,6 +88,8 @@ def filter_scan(
     >>> out.shape, norms.shape
     ((2,), (3,))
     """
+    if not (isinstance(checkpoint, bool) or callable(checkpoint)):
+        raise TypeError(f"checkpoint must be a bool or a policy of jax.checkpoint, found {describe_value(checkpoint)}")
     arrays, rest = partition(init)
     x_arrays, x_rest = partition(xs)
     for path, x in flatten_with_path(x_arrays)[0]:
@@ -115,7 +123,11 @@ def filter_scan(
         y_arrays, y_rest = partition(y)
         return new_arrays, y_arrays
 
-    carry, ys = lax.scan(step, arrays, x_arrays, length, reverse, unroll)
+    body: Any = step
+    if checkpoint is not False:  # in a scan, nothing can be computed once for both passes
+        policy = None if checkpoint is True else checkpoint
+        body = untyped.checkpoint(step, prevent_cse=False, policy=policy)
+    carry, ys = lax.scan(body, arrays, x_arrays, length, reverse, unroll)
     return combine(carry, rest), combine(ys, y_rest)
 
 

@@ -53,6 +53,9 @@ def resolve_and_match(
     spec: PyTree, params: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str
 ) -> tuple[Any, PyTreeDef, list[tuple[Any, Any]]]:
     """Do what `resolve_spec` does for params that have None for all other leaves; return what `match_spec` does too."""
+    if isinstance(spec, type):
+        use = f"path_labels({{{spec.__name__}: label}})" if "label" in name else f"path_mask({spec.__name__})"
+        raise ValueError(f"{name} is the class {spec.__qualname__}. To select its instances, pass treekit.{use}")
     if not (callable(spec) and jtu.all_leaves([spec])):
         try:
             return spec, *match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)

@@ -9,7 +9,7 @@ from treekit._base.dtype import resolve_array
 from treekit._base.jax import untyped
 from treekit._base.key_path import flatten_with_names
 from treekit._base.predicates import is_numeric_array, is_traced
-from treekit._base.types import PyTree
+from treekit._base.types import PyTree, TransformationLike
 
 
 def to_state_dict(tree: PyTree) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
         Save a number as an array, and `jax.random.key_data` of a key.
 
     Raises:
-        TypeError: an array is traced.
+        TypeError: an array is traced; or `tree` is an optimizer, which is not its state.
         ValueError: two leaves have one name, such as those of the key "a.b" and of the key "b" in "a".
 
     >>> import jax.numpy as jnp
@@ -37,6 +37,10 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
     >>> list(to_state_dict(params))
     ['layers.0.w', 'layers.1.w']
     """
+    if isinstance(tree, TransformationLike):
+        raise TypeError(
+            "to_state_dict takes the state of an optimizer, found an optimizer: pass optimizer.init(params)"
+        )
     found: dict[str, Any] = {}
     for name, leaf in flatten_with_names(tree):
         x = resolve_array(leaf)

@@ -26,6 +26,7 @@ from treekit._base.key_path import (
     pattern_text,
     walk,
 )
+from treekit._base.layouts import layout_of
 from treekit._base.predicates import is_truly_callable
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree, PyTreeDef
 from treekit._filter import TreeSpec
@@ -150,7 +151,7 @@ def _nothing(given: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
         if name == ".".join(above) and dataclasses.is_dataclass(node) and hasattr(node, last):
             return (
                 f"{text!r} is not a node of the tree, but a static field or another attribute of "
-                f"{type(node).__qualname__}. treekit.replace(node, {last}=...) makes a node with another static value"
+                f"{type(node).__qualname__}. {_other_static(type(node), last)}"
             )
     names = nearest(text, list(dict.fromkeys(name for name, _ in nodes)))
     return (
@@ -224,12 +225,12 @@ def locate(where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf, *, strict
     found_marks, structure = jtu.tree_flatten(found)
     if strange := [x for x in found_marks if id(x) not in leaf_of]:
         predicate = (
-            ". If where is a predicate on leaves, pass a class, such as jax.Array, or a pattern; treekit.filter takes "
-            "predicates"
+            "If where is a predicate on leaves, pass a class, such as jax.Array, or a pattern instead; treekit.filter "
+            "takes predicates. "
         )
         raise ValueError(
             f"where did not return a node of the tree: {describe_value(strange[0])} is not a leaf of it. "
-            f"{_hint(marked, found, strange[0]).rstrip('.')}{predicate if isinstance(found, bool) else ''}"
+            f"{predicate if isinstance(found, bool) else ''}{_hint(marked, found, strange[0]).rstrip('.')}"
         )
     original = where(tree)
     if not _has_leaves(original, structure, [leaf_of[id(x)] for x in found_marks]):
@@ -321,7 +322,7 @@ def _hint(marked: PyTree, *strange: object) -> str:
     """Say what `where` must return, and which static fields contain what it did return."""
     must = "where must return nodes of the tree that it receives, unchanged"
     fields = [
-        (type(node).__qualname__, f.name)
+        (type(node), f.name)
         for _, node in walk(marked)
         if dataclasses.is_dataclass(node)
         for f in dataclasses.fields(node)
@@ -332,9 +333,17 @@ def _hint(marked: PyTree, *strange: object) -> str:
             f"{must}. A static field is not a node (see treekit.replace), and neither is a value computed from leaves. "
             "A class that replaces its leaves when JAX rebuilds it also causes this: use treekit.register_node for it."
         )
-    holders = " or ".join(dict.fromkeys(f"{cls}.{name}" for cls, name in fields))
+    cls = fields[0][0]
+    holders = " or ".join(dict.fromkeys(f"{each.__qualname__}.{name}" for each, name in fields))
     names = " or ".join(dict.fromkeys(f"{name}=..." for _, name in fields))
     return (
         f"It is the value of the static field {holders}. A static field is part of the structure, not a node; {must}. "
-        f"treekit.replace(node, {names}) makes a node with another value."
+        f"{_other_static(cls, names)}."
     )
+
+
+def _other_static(cls: type[Any], name: str) -> str:
+    """Say how to make an instance of a class with another value of a static field."""
+    if layout_of(cls) is not None:
+        return f"treekit.replace(node, {name.removesuffix('=...')}=...) makes a node with another static value"
+    return f"Create the {cls.__qualname__} again, with another value"

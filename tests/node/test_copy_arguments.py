@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.node.ways import Holder, Made, hold
 from tests.trees import Point
-from treekit import node
+from treekit import field, node, replace
 
 
 @node
@@ -110,3 +110,16 @@ def test_containers_that_jax_cannot_flatten_are_copied_too() -> None:
     back.append(pair)
     copied = Holder(pair).x
     assert copied[0][0] is copied and copied[1] == [5] and copied[1] is not pair[1]
+
+
+@node
+class Keeping:
+    xs: Any
+    kept: Any = field(default=None, copy=False)
+
+
+def test_replace_copies_containers_as_creation_does() -> None:
+    given: Any = {"a": [1]}
+    new = replace(Keeping(0), xs=given, kept=given)
+    assert new.xs == given and new.xs is not given and new.xs["a"] is not given["a"]
+    assert new.kept is given

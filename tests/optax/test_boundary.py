@@ -298,14 +298,23 @@ def test_specs_params_and_states_of_raw_and_filtered_models_go_together(
     assert moved.mlp.layers[0].bias
 
 
-def test_a_mask_of_nnx_variables_says_how_to_make_one() -> None:
+def test_a_mask_or_labels_of_nnx_variables_are_read_by_their_values() -> None:
+    """`nnx.Optimizer` shows variables to init, and their values to update."""
     model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
     mask = jax.tree.map(lambda x: x.ndim > 1, nnx.state(model))
     grads = nnx.grad(lambda m: jnp.sum(m(jnp.ones((1, 2))) ** 2))(model)
-    optimizer = nnx.Optimizer(model, tko.masked(ADAM, mask), wrt=nnx.Param)
-    with pytest.raises(ValueError, match=r"flax\.nnx\.as_pure\(mask\)"):
-        optimizer.update(model, grads)
-    nnx.Optimizer(model, tko.masked(ADAM, nnx.as_pure(mask)), wrt=nnx.Param).update(model, grads)
+    groups: dict[Any, Any] = {True: tko.sgd(1.0), False: tko.set_to_zero()}
+    rates = jax.tree.map(lambda x: 1.0 if x.ndim > 1 else 0.0, nnx.state(model))
+    for tx in (
+        tko.chain(tko.masked(tko.set_to_zero(), jax.tree.map(lambda x: not x, mask)), tko.sgd(1.0)),
+        tko.chain(tko.freeze(jax.tree.map(lambda x: not x, mask)), tko.sgd(1.0)),
+        tko.partition(groups, mask),
+        tko.chain(tko.sgd(1.0), tko.scale_by_tree(rates)),
+    ):
+        trained = nnx.clone(model)
+        nnx.Optimizer(trained, tx, wrt=nnx.Param).update(trained, grads)
+        assert (trained.kernel[...] != model.kernel[...]).any() and trained.bias is not None and model.bias is not None
+        assert (trained.bias[...] == model.bias[...]).all()
     # A mask of plain dicts is not the reason.
     with pytest.raises(ValueError, match=r"params are variables of Flax: make mask with treekit\.path_mask"):
         tko.masked(ADAM, {"kernel": True, "bias": False}).init(nnx.state(model))

@@ -86,12 +86,14 @@ ARGUMENTS: dict[str, Callable[[Any, Any], Any]] = {
     "transforms": lambda o, t: {True: o.sgd(0.1), False: o.adam(0.1)},
     "value_fn": lambda o, t: cases.loss,
 }
+PAIR_OF: Any = optax.LookaheadParams.init_synced
 POSITIONAL: dict[str, Callable[[Any, Any], tuple[Any, ...]]] = {
     "apply_updates": lambda o, t: (t, halve(t)),
     "chain": lambda o, t: (o.clip(0.3), o.adam(0.1)),
     "contrib.schedule_free_eval_params": lambda o, t: (o.contrib.schedule_free_sgd(0.1).init(t), t),
     "contrib.split_real_and_imaginary": lambda o, t: (o.adam(0.1),),
     "inject_hyperparams": lambda o, t: (o.adam,),
+    "lookahead": lambda o, t: (o.adam(0.1), 2, 0.5),
     "incremental_update": lambda o, t: (t, halve(t), 0.25),
     "named_chain": lambda o, t: (("clip", o.clip(0.3)), ("adam", o.adam(0.1))),
     "periodic_update": lambda o, t: (t, jax.tree.map(lambda x: 2 * x, t), 4, 2),
@@ -152,9 +154,10 @@ class Steps(NamedTuple):
 
 def steps(name: str, tx: Any, params: Any) -> Steps:
     """Two updates with the states before them, and the last state."""
+    grads, params = params, PAIR_OF(params) if name == "lookahead" else params
     tx, found, state = optax.with_extra_args_support(tx), [], tx.init(params)
-    grads = jax.tree.map(lambda x: jnp.asarray(x)[None], params) if name in BY_EXAMPLE else params
-    extra = {"value": cases.loss(params), "grad": grads, "value_fn": cases.loss, "obj_fn": cases.loss}
+    grads = jax.tree.map(lambda x: jnp.asarray(x)[None], params) if name in BY_EXAMPLE else grads
+    extra = {"value": cases.loss(grads), "grad": grads, "value_fn": cases.loss, "obj_fn": cases.loss}
     for _ in range(2):
         updates, new_state = tx.update(grads, state, params, **{key: extra[key] for key in EXTRA.get(name, ())})
         found.append((updates, state))

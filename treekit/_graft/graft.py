@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
+from treekit._base.describe import describe, describe_value, is_deleted
+from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, is_weak, issubdtype
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import Pattern, PatternSet, check_pattern, matches, nearest, pattern_text
+from treekit._base.key_path import Pattern, PatternSet, check_pattern, listed, matches, nearest, pattern_text
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
@@ -113,6 +113,12 @@ def graft(
         raise ValueError(
             f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}"
         )
+    for leaf in old_leaves:
+        if is_deleted(leaf.value):
+            raise ValueError(
+                f"graft: the old tree has a deleted array at {leaf.name or 'the root'}, which may have been donated. "
+                "Take a tree that has its values"
+            )
     names, old_names = ([leaf.name for leaf in leaves] for leaves in (new_leaves, old_leaves))
     own = _chosen("fresh", dict.fromkeys(patterns, True), names)
     converts, resizes = _chosen("convert", convert, names), _chosen("resize", resize, names)
@@ -165,8 +171,12 @@ def graft(
     unused = [leaf for leaf in unused if leaf in placed]
     more = hints(lacking, unused, any(leaf.state for leaf in old_leaves))
     if new_leaves and not found:
-        near = f"{old_names[0] or '(the root)'}. The nearest new paths: {nearest(old_names[0], names)}. Use rename."
-        raise ValueError(" ".join(["the trees have no leaf in common. Old:", near, *more]))
+        lists = "A list of numbers, as JSON has them, is a leaf for each number: make it an array, jnp.asarray(x)."
+        more += [lists] * any(leaf.name.rpartition(".")[2].isdigit() and is_weak(leaf.value) for leaf in old_leaves)
+        raise ValueError(
+            f"the trees have no leaf in common. Old: {listed(old_names)}. New: {listed(names)}. Say which is which: "
+            f"{' '.join([f'rename={{{old_names[0]!r}: …, …}}.', *more])}"
+        )
     lengths = other_lengths(found, lacking, used, unused)
     if strict:
         check_strict(report, old_names, patterns, rename, [*[f"The {lengths}"] * bool(lengths), *more])

@@ -157,6 +157,12 @@ def hints(new: Sequence[Leaf], old: Sequence[Leaf], has_states: bool) -> list[st
             "have changed, restore it into old_optimizer.init(old_params) first."
         ]
     found: list[str] = []
+    if any(leaf.name.endswith("weight_sum") for leaf in new):
+        found.append(
+            "weight_sum is the number of gradients in acc_grads, if they were accumulated without weights: graft the "
+            "state at the end of a round, where mini_step is 0, or set it to mini_step. With fresh it is 0, and what "
+            "was accumulated is lost."
+        )
     if {leaf.name for leaf in new if leaf.state} & {leaf.name for leaf in old if leaf.state}:
         found.append("A name that both trees have is in states of two classes. From one to another, rename full paths.")
     for state in (leaf.state for leaf in old if leaf.state):

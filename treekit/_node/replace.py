@@ -3,6 +3,7 @@
 from typing import TypeVar
 
 from treekit._base.layouts import layout_of
+from treekit._node.create import copy_arguments
 
 T = TypeVar("T")
 
@@ -14,7 +15,8 @@ def replace(node: T, /, **fields: object) -> T:
 
     Args:
         node: an instance of a class made by `node` or `register_node`.
-        **fields: new values; those of static fields are checked.
+        **fields: new values; those of static fields are checked. Containers among them are copied, as at creation,
+            unless the field says `copy=False`.
 
     Returns:
         An instance of the same class.
@@ -40,6 +42,7 @@ def replace(node: T, /, **fields: object) -> T:
         raise TypeError(
             f"{layout.cls.__qualname__} has no field {', '.join(unknown)}; it has {', '.join(layout.names)}"
         )
+    _, fields = copy_arguments((), fields, layout.creation.uncopied if layout.creation else frozenset())
     old, static = layout.flatten(node)
     children = [fields.get(name, child) for name, child in zip(layout.data, old, strict=True)]
     if not fields.keys().isdisjoint(layout.meta):

@@ -32,7 +32,7 @@ def replace(ours: Mapping[str, object], others: Mapping[Any, Any]) -> None:
 
 # Not transformations of a model's leaves: the params of lookahead are a pair, and the updates of the other are a
 # measurement.
-NOT_WRAPPED: tuple[Any, ...] = (optax.lookahead, optax.measure_with_ema)
+NOT_WRAPPED: tuple[Any, ...] = (optax.measure_with_ema,)
 
 
 def wrap_attribute(module: types.ModuleType, name: str) -> Any:

@@ -30,10 +30,10 @@ def explained(error: Exception, state: OptState, params: Params, updates: Update
 
 
 def _wrong_gradient(params: Params, updates: Updates) -> str:
-    """Say which gradient has another shape than its parameter; "" if none does. Those of dpsgd have one more axis."""
+    """Say which gradient has another shape than its parameter; "" if none does."""
     pairs = zip(flatten_with_names(params), jtu.tree_leaves(updates), strict=False)
     for (name, param), update in pairs:
-        if len(shape_of(update)) == len(shape_of(param)) and shape_of(update) != shape_of(param):
+        if shape_of(update) != shape_of(param):
             return (
                 f"the gradient at {name or 'the root'} has shape {shape_of(update)}, and its parameter "
                 f"{shape_of(param)}. Pass the gradients of these params to update"

@@ -336,7 +336,7 @@ def _resolve_labels(labels: Labels, keys: frozenset[Any], params: Params) -> dic
             path = path_name(flatten_with_path(resolved, _or_none(is_label))[0][i][0])
             nearest = difflib.get_close_matches(str(label), [key for key in keys if isinstance(key, str)], 1)
             raise ValueError(
-                f"Some parameters have no corresponding transformation: the label of {path or 'all'} is {label!r}"
+                f"Some parameters have no corresponding transformation: the label of {path or 'all'} is {_short(label)}"
                 f"{f'. Did you mean {nearest[0]!r}?' if nearest else '.'}\nParameter labels: {used}\n"
                 f"Transforms keys: {_names(keys)}"
             )
@@ -353,10 +353,10 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
     except ValueError as error:
         if not str(error).startswith(name):  # an error of the user's own function
             raise
-        hint = f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
         if _has_variables(spec):  # nnx.Optimizer passes variables to init, and their values to update
-            hint = f"{name} contains variables of Flax: pass flax.nnx.as_pure({name})"
-        elif _has_variables(params):
+            return resolve(_values_of_variables(spec), params, is_spec_leaf, name)
+        hint = f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
+        if _has_variables(params):
             hint = (
                 f"The params are variables of Flax: make {name} with treekit.path_mask or path_labels, or pass a "
                 "function that uses jax.tree.map"
@@ -366,6 +366,16 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
 
 def _or_none(is_spec_leaf: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda x: x is None or is_spec_leaf(x)
+
+
+def _values_of_variables(tree: Any) -> Any:
+    """Return a tree with the value of each variable of Flax that has one leaf."""
+
+    def value(x: Any) -> Any:
+        leaves = jtu.tree_leaves(x) if is_variable(x) else []
+        return leaves[0] if len(leaves) == 1 else x
+
+    return jtu.tree_map(value, tree, is_leaf=is_variable)
 
 
 def _has_variables(tree: Any) -> bool:
@@ -379,4 +389,12 @@ def _is_bool(x: object) -> bool:
 
 
 def _names(keys: Any) -> str:
-    return "{" + ", ".join(sorted({repr(key) for key in keys})) + "}"
+    return "{" + ", ".join(sorted({_short(key) for key in keys})) + "}"
+
+
+def _short(label: object) -> str:
+    text = describe_value(label)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+_LONGEST = 60  # columns for a label

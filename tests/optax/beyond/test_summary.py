@@ -118,6 +118,7 @@ def split(a: Any, b: Any) -> Any:
     return tko.partition({"a": a, "b": b}, {"body": "a", "head": "b", "scale": "b"})
 
 
+ASCENDS = "along the gradient, not against it: masked out?"
 DECAYED = {"body": True, "head": False, "scale": False}
 LATE = optax.join_schedules([optax.constant_schedule(0.0), optax.constant_schedule(0.5)], [5])
 # An optimizer, and the step, the decay and the note of the first two leaves and of the other two.
@@ -127,7 +128,12 @@ SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
     "waits": (lambda: tko.chain(tko.sgd(0.5), optax.apply_every(4)), ZERO, ZERO),
     "frozen in rounds": (lambda: tko.MultiSteps(tko.set_to_zero(), 3), ZERO, ZERO),
     "frozen after momentum": (lambda: optax.chain(optax.trace(0.5), optax.freeze(True)), ZERO, ZERO),
-    "a forgotten minus": (tko.scale_by_adam, (-1, 0, ""), (-1, 0, "")),
+    "a forgotten minus": (tko.scale_by_adam, (-1, 0, ASCENDS), (-1, 0, ASCENDS)),
+    "masked out, which passes gradients on": (
+        lambda: tko.masked(tko.sgd(0.5), {**DECAYED, "body": True}),
+        (0.5, 0, ""),
+        (-1, 0, ASCENDS),
+    ),
     "moves without a gradient": (lambda: split(tko.yogi(0.5), tko.sgd(0.5)), (0.499, 0.000138, ""), SGD),
     "infinite": (lambda: split(tko.scale(jnp.inf), tko.sgd(0.5)), (None, None, "is not finite"), SGD),
     "backtracking": (lambda: cases.OPTIMIZERS["backtracking"](tko), OF_LOSS, OF_LOSS),

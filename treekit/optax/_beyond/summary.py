@@ -250,7 +250,8 @@ def _effects(tx: GradientTransformation[Any], params: Params, state: OptState) -
             return _Effect(_if_same(one.step, other.step), _if_same(one.decay, other.decay), why)
         if one.step is None or one.decay is None:
             return one._replace(note="is not finite" if one.step is None else "is not finite without a gradient")
-        return one._replace(note="0 in the first step" if one.step == 0 else "")
+        note = "along the gradient, not against it: masked out?" if one.step < 0 else ""
+        return one._replace(note="0 in the first step" if one.step == 0 else note)
 
     return list(map(effect, leaves, found, others))
 

@@ -5,9 +5,10 @@ from typing import Any, TypeVar
 import jax
 from jax.typing import ArrayLike
 
+from treekit._base.describe import describe_value
 from treekit._base.dtype import cast_like, dtype_of, promoted_dtype, resolve_array
 from treekit._base.jax import jnp, jtu
-from treekit._base.predicates import is_array, is_inexact_parameter, is_parameter
+from treekit._base.predicates import is_array, is_inexact_parameter, is_parameter, is_real_number
 from treekit._base.tree import is_none
 from treekit._base.types import PyTree
 from treekit._map import cast_tree_like, check_shapes
@@ -33,6 +34,7 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
         where that has a Python number or integers, the average is floating-point, as in Optax.
 
     Raises:
+        TypeError: `step_size` is not a real number.
         ValueError: the trees differ in structure or shapes; the message names the key path.
 
     >>> import jax.numpy as jnp
@@ -53,6 +55,8 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
         total = step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype)
         return cast_like(total, old) if keeps_dtype else total
 
+    if not is_real_number(step_size):
+        raise TypeError(f"step_size must be a real number of shape (), found {describe_value(step_size)}")
     check_shapes(jtu.tree_map(_none_for_number, old_tensors, is_leaf=is_none), new_tensors, is_leaf=is_none)
     treedef = jtu.tree_structure(new_tensors, is_leaf=is_none)
     frozen = treedef.unflatten(declared_frozen(new_tensors) or [False] * treedef.num_leaves)
