@@ -1,6 +1,5 @@
 """path_mask and path_labels: globs and regular expressions over key paths, wherever masks, labels and filters go."""
 
-import fnmatch
 import inspect
 import pickle
 import re
@@ -58,9 +57,10 @@ ALPHABET = "az*?[]!^-+(\\"
 
 
 @given(st.text(ALPHABET, min_size=1, max_size=5), st.text(ALPHABET, min_size=1, max_size=5))
-def test_one_part_is_matched_as_fnmatch_does(pattern: str, name: str) -> None:
+def test_the_wildcards_of_one_part_are_stars_and_question_marks(pattern: str, name: str) -> None:
     mask = tk.path_mask(pattern)
-    if fnmatch.fnmatchcase(name, pattern) or pattern == "**":
+    wild = "".join({"*": ".*", "?": "."}.get(x, re.escape(x)) for x in pattern)
+    if re.fullmatch(wild, name, re.DOTALL):
         assert mask({name: 1}) == {name: True}
     else:
         with pytest.raises(ValueError, match="matches no leaf"):
@@ -93,7 +93,7 @@ def test_an_attribute_a_key_and_an_index_are_written_alike() -> None:
 
 PARTS = st.sampled_from(["a", "b", "0", "12", "ab"])
 NAMES = st.lists(PARTS, min_size=1, max_size=4).map(".".join)
-WORDS = st.lists(PARTS | st.sampled_from(["*", "**", "a*", "?", "[01]"]), min_size=1, max_size=4).map(".".join)
+WORDS = st.lists(PARTS | st.sampled_from(["*", "**", "a*", "?", "[01]", "1?"]), min_size=1, max_size=4).map(".".join)
 SEVERAL = st.lists(WORDS | st.sampled_from(["a.*", ".*b", "[01]"]).map(re.compile), max_size=6, unique=True)
 
 
@@ -117,11 +117,41 @@ def test_a_table_with_a_pattern_a_layer_is_looked_up(monkeypatch: pytest.MonkeyP
         return match_glob(glob, name)
 
     monkeypatch.setattr(key_path, "match_glob", counted)
-    table = {f"**.layers.{i}.*": i for i in range(1000)} | {"**.[ab]": 1000}
+    table = {f"**.layers.{i}.*": i for i in range(1000)} | {"**.?": 1000}
     labels = tk.path_labels(table, default=-1, strict=False)
-    found = labels({"layers": {"7": {"w": 1}, "1000": {"w": 1, "a": 1}}})
-    assert found == {"layers": {"7": {"w": 7}, "1000": {"w": -1, "a": 1000}}}
-    assert set(tried) == {"[ab]"} and len(tried) <= 16
+    found = labels({"layers": {"7": {"w": 1}, "1000": {"ww": 1, "a": 1}}})
+    assert found == {"layers": {"7": {"w": 7}, "1000": {"ww": -1, "a": 1000}}}
+    assert set(tried) == {"?"} and len(tried) <= 16
+
+
+HIDDEN: list[tuple[dict[Any, Any], str]] = [
+    ({"*": "train", "b": "frozen"}, r"'b' decides about no leaf, since '\*' before it selects all"),
+    ({"**.w": 1, dict: 2, "a.*": 3}, r"'a\.\*' decides about no leaf, since '\*\*\.w', dict before it selects all"),
+    ({re.compile(".*"): 1, "a.w": 2}, r"'a\.w' decides about no leaf"),
+]
+
+
+@pytest.mark.parametrize(("table", "words"), HIDDEN)
+def test_a_pattern_that_earlier_ones_hide_raises(table: Any, words: str) -> None:
+    tree = {"b": 1, "c": 1} if "b" in table else {"a": {"w": 1, "v": 1}}
+    with pytest.raises(ValueError, match=words):
+        tk.path_labels(table)(tree)
+    tk.path_labels(table, strict=False)(tree)
+    if len(table) == 2:
+        tk.path_labels(dict(reversed(table.items())), default=0)(tree)
+
+
+@pytest.mark.parametrize("pattern", ["w[1]", "w[0-9]", "w[!a]"])
+def test_brackets_are_literal(pattern: str) -> None:
+    tree = {"w1": 1, "w": [2, 3]}
+    for call in (
+        lambda: tk.path_mask(pattern)(tree),
+        lambda: tk.tree_at(pattern, tree, 0),
+        lambda: tk.tree_find(tree, pattern),
+    ):
+        with pytest.raises(ValueError, match=r"matches no.*nearest .*w"):
+            call()
+    assert tk.tree_find({pattern: 1, "w1": 2}, pattern) == {pattern: 1}
 
 
 # ------------------------------------------------------------------------------------------------ objects of their own

@@ -41,7 +41,7 @@ def path_mask(*patterns: Selector, inverse: bool = False, strict: bool = True) -
     A key path is written as `jax.tree_util.keystr(path, simple=True, separator=".")` writes it: `layers.0.bias`. A Flax
     variable and its value have one path. A string pattern is a glob over the parts, which must match the whole path:
 
-    - `*` matches one part, or some of the characters of one; `?` one character; `[abc]` and `[!abc]` as in `fnmatch`;
+    - `*` matches one part, or some of the characters of one; `?` one character. Brackets are literal;
     - `**` matches any number of parts, including zero: `**.bias` matches `bias` and `layers.0.bias`.
 
     A compiled `re.Pattern` must match the whole path too (`fullmatch`): write `.*` for any text. A class, such as
@@ -87,15 +87,15 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict
         table: maps patterns and classes, as in `path_mask`, to labels; their order matters.
         default: the label of leaves that nothing matches. Without it, such a parameter is an error, and any other such
             leaf (a function, a string) gets None.
-        strict: as in `path_mask`.
+        strict: False accepts patterns and classes that match nothing, or nothing that earlier ones leave.
 
     Returns:
         A function that maps a tree to a tree of labels with the same structure, as `path_mask` does for bools.
 
     Raises:
         ValueError: you pass neither a pattern nor a default, or an empty pattern. The function raises one if a pattern
-            or a class matches nothing, as in `path_mask`; and, without a default, if nothing matches a parameter. The
-            message lists the paths.
+            or a class matches nothing, as in `path_mask`, or only what earlier ones match; and, without a default, if
+            nothing matches a parameter. The message lists the paths.
         TypeError: `table` is not a dict, a pattern is neither a string, a compiled regular expression nor a class, or
             `strict` is not a bool. The function raises one if it is called with a class.
 
@@ -238,12 +238,26 @@ def _first_matches(
             elif strict and not any(map(_is_masked_node, jtu.tree_leaves(tree, is_leaf=_is_masked_node))):
                 raise ValueError(f"{name}: {no_instance(cls, (node for _, node in walk(tree, is_leaf=is_leaf)))}")
     deciding = set(first)
-    for i, pattern in patterns.items():
-        if not strict or i in deciding or any(matches(pattern, x) for x in names):
+    for i, selector in enumerate(selectors):
+        if not strict or i in deciding:
             continue
-        if _may_match_hidden(pattern, tree, is_leaf):
+        if isinstance(selector, type):
+            found = _below_instances(selector, tree, is_leaf) or []
+        else:
+            found = [matches(selector, x) for x in names]
+        if (
+            name == "path_labels"
+            and any(found)
+            and not (isinstance(selector, type) or _may_match_hidden(selector, tree, is_leaf))
+        ):
+            earlier = {_written(selectors[j]) for j, is_in in zip(first, found, strict=True) if is_in and j is not None}
+            raise ValueError(
+                f"path_labels: {_written(selector)} decides about no leaf, since {', '.join(sorted(earlier))} before "
+                "it selects all that it does. Put it first; or, if that is meant, pass strict=False"
+            )
+        if any(found) or isinstance(selector, type) or _may_match_hidden(selector, tree, is_leaf):
             continue
-        text = pattern_text(pattern)
+        text = pattern_text(selector)
         raise ValueError(
             f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern "
             "must match a whole path: '**.name' matches at any depth, and 'name.**' everything below"

@@ -1,7 +1,6 @@
 """Write key paths as names, and match names against patterns."""
 
 import difflib
-import fnmatch
 import functools
 import operator
 import re
@@ -177,7 +176,7 @@ def nearest(wanted: str, names: Sequence[str]) -> str:
 
 
 def _part_regex(part: str) -> str:
-    return "".join(map(_token_regex, re.findall(r"\*+|\?|\[!?\]?[^]]*\]|\[|[^*?[]+", part))) + r"\."
+    return "".join(map(_token_regex, re.findall(r"\*+|\?|[^*?]+", part))) + r"\."
 
 
 def _token_regex(token: str) -> str:
@@ -185,8 +184,6 @@ def _token_regex(token: str) -> str:
         return "([^.]*)"
     if token == "?":
         return "[^.]"
-    if token[0] == "[":
-        return r"(?!\.)" + fnmatch.translate(token)[:-2]  # without the \Z at its end
     return re.escape(token)
 
 
@@ -243,7 +240,7 @@ class _Globs:
             self.deep = self.deep or _Globs(is_deep=True)
             self.deep.add(rest, i)
         else:
-            kind = self.wild if set(part) & set("*?[") else self.literal
+            kind = self.wild if set(part) & set("*?") else self.literal
             kind.setdefault(part, _Globs()).add(rest, i)
 
 

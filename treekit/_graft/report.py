@@ -1,7 +1,6 @@
 """The report of a graft: what became of each leaf, and what accepts those that are left."""
 
 import dataclasses
-import glob
 import json
 import re
 from collections import Counter
@@ -147,7 +146,7 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
 
     def wider(name: str) -> list[str]:
         """Return globs that match a name and others, the widest first; a `*` stands for the layers of a model."""
-        parts = glob.escape(name).split(".")
+        parts = name.split(".")
         above = [".".join((*parts[:i], "**")) for i in range(len(parts) + 1)]
         globs = [x for each in above[:-1] for x in (each, _INDEX.sub("*", each))]
         return [*globs, _INDEX.sub("*", ".".join(parts)), above[-1]]
@@ -158,7 +157,7 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
     found: dict[str, None] = {}
     for name in names:
         useful = (each for each in wider(name) if count[each] > 1 and not wrong[each])
-        found[next(useful, glob.escape(name) or "**")] = None
+        found[next(useful, name or "**")] = None
     return list(found)
 
 

@@ -353,8 +353,8 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
     except ValueError as error:
         if not str(error).startswith(name):  # an error of the user's own function
             raise
-        if _has_variables(spec):  # nnx.Optimizer passes variables to init, and their values to update
-            return resolve(_values_of_variables(spec), params, is_spec_leaf, name)
+        if _has_variables(spec) and not _has_variables(plain := _values_of_variables(spec)):
+            return resolve(plain, params, is_spec_leaf, name)
         hint = f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
         if _has_variables(params):
             hint = (
@@ -369,7 +369,10 @@ def _or_none(is_spec_leaf: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _values_of_variables(tree: Any) -> Any:
-    """Return a tree with the value of each variable of Flax that has one leaf."""
+    """Return a tree with the value of each variable of Flax that has one leaf.
+
+    `nnx.Optimizer` passes variables to `init`, and their values to `update`.
+    """
 
     def value(x: Any) -> Any:
         leaves = jtu.tree_leaves(x) if is_variable(x) else []

@@ -212,7 +212,11 @@ MATCHES_NOTHING = "which matches nothing in the state; its fields .* are .*mu, n
         ("float32", {"0": jnp.bfloat16}, r"names '0', which .* A pattern matches a whole path .*'0\.mu\.w'"),
         ("float32", {re.compile("mu"): jnp.bfloat16, "w": jnp.bfloat16}, f"names .*, 'w', {MATCHES_NOTHING}"),
         # What no other entry leaves to a pattern.
-        ("float32", {"**": jnp.float32, "**.w": jnp.bfloat16}, rf"names '\*\*\.w', {MATCHES_NOTHING}"),
+        (
+            "float32",
+            {"**": jnp.float32, "**.w": jnp.bfloat16},
+            r"\['\*\*\.w'\] decides about no array, since '\*\*' before it",
+        ),
         # What decides nothing, though it matches.
         ("float32", {"1.params_ema.**": jnp.bfloat16}, r"params_ema\.w is an average of the params, which needs float"),
         ("float32", {"acc_grads": jnp.int8}, r"acc_grads\.w is an accumulator of gradients, .*: leave 'acc_grads' out"),

@@ -455,7 +455,18 @@ def _check_each_key(state_dtype: Mapping[Any, Any], plan: list[_Array]) -> None:
     inexact = [array for array in plan if _is_inexact(array.x)]
     fields = sorted({array.entry.field for array in inexact} - {""})
     decided = {key: [array for array in inexact if array.key == key] for key in state_dtype}
-    if unused := [key for key, arrays in decided.items() if not arrays and key not in fields]:
+    places = {key: i for i, key in enumerate(state_dtype)}
+    matched = {
+        key: [array for array in inexact if key == array.entry.field or matches(key, array.path)] for key in places
+    }
+    for key, arrays in matched.items():
+        others = {array.key for array in arrays}
+        if arrays and all(other is not None and places[other] < places[key] for other in others):
+            raise ValueError(
+                f"state_dtype[{key!r}] decides about no array, since {', '.join(map(repr, others))} before it matches "
+                "all that it does. The first pattern decides, and without one, the field"
+            )
+    if unused := [key for key, arrays in matched.items() if not arrays]:
         example = f". A pattern matches a whole path of the state, such as {inexact[0].path!r}" if inexact else ""
         raise ValueError(
             f"state_dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields "
