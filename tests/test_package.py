@@ -49,7 +49,7 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_wheel_holds_the_sources_and_requires_jax_jaxtyping_and_numpy_only(wheel: Path) -> None:
+def test_the_wheel_holds_the_sources_and_requires_jax_jaxtyping_numpy_and_wadler_lindig_only(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     files = {name for name in archive.namelist() if ".dist-info/" not in name}
     sources = (path for path in (ROOT / "treekit").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
@@ -57,7 +57,12 @@ def test_the_wheel_holds_the_sources_and_requires_jax_jaxtyping_and_numpy_only(w
     assert "treekit/py.typed" in files
     metadata = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
     required = email.message_from_bytes(archive.read(metadata)).get_all("Requires-Dist", [])
-    assert [line.split(">")[0] for line in required if "extra ==" not in line] == ["jax", "jaxtyping", "numpy"]
+    assert [line.split(">")[0] for line in required if "extra ==" not in line] == [
+        "jax",
+        "jaxtyping",
+        "numpy",
+        "wadler-lindig",
+    ]
 
 
 def test_the_wheel_works_where_the_source_tree_is_out_of_reach(project: Path) -> None:

@@ -1,5 +1,6 @@
 """apply_gradients: a whole step, equal to `update` then `apply_updates`."""
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -143,13 +144,22 @@ WRONG: dict[str, tuple[Any, Any, Any, Any]] = {
     "(?s)the updates do not fit.*in this order": (ADAM, PARAMS, PARAMS, STATE),
     "params is None": (ADAM, PARAMS, STATE, None),
     r"the state does not fit.*at inner_opt_state\.0\.mu\.w, ": (ROUNDS, PARAMS, ROUNDS.init(SMALLER), PARAMS),
+    # In a step that only accumulates, too.
+    "has no attribute 'mu'": (ROUNDS, PARAMS, tko.MultiSteps(tko.sgd(0.1), 2).init(PARAMS), PARAMS),
+    "gradient at w is complex, and the param is real": (
+        ROUNDS,
+        {**PARAMS, "w": jnp.ones((2, 3), jnp.complex64)},
+        ROUNDS.init(PARAMS),
+        PARAMS,
+    ),
 }
 
 
 @pytest.mark.parametrize("message", WRONG)
 def test_what_does_not_fit_is_named_with_its_key_path(message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        tko.apply_gradients(*WRONG[message])
+    for jit in (lambda f: f, jax.jit):
+        with pytest.raises((AttributeError, TypeError, ValueError), match=message):
+            jit(functools.partial(tko.apply_gradients, WRONG[message][0]))(*WRONG[message][1:])
 
 
 def test_integers_of_numpy_are_converted_as_by_apply_updates() -> None:

@@ -374,6 +374,9 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     r"at b, the params have 2 children.*the updates 1 child: x": lambda: step(
         ADAM, {"a": None, "b": {"x": ONES}}, NESTED
     ),
+    "at b, the params have a leaf, and the updates a dict": lambda: step(
+        tko.sgd(0.1), {**PAIR, "b": {"x": ONES}}, PAIR
+    ),
     "at a, the params have a leaf, and the updates a MaskedNode": lambda: step(
         ADAM, {"a": optax.MaskedNode(), "b": None}, NESTED
     ),
@@ -389,6 +392,9 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     ),
     r"at 0\.mu\.q, the state has i8\[3\], and q is not trained.*graft\(.*rename=\{'\*\*\.q': None\}\)": lambda: step(
         ADAM, {**QUANTIZED, "q": None}, QUANTIZED, state=optax.adam(0.1).init(QUANTIZED)
+    ),
+    r"at base_optimizer_state\.0\.mu\.b, the state has None.*put `filtered` outermost": lambda: step(
+        tko.contrib.schedule_free(tko.filtered(ADAM, {"a": True, "b": False}), 0.1), PAIR, PAIR
     ),
     "number of updates and states": lambda: step(
         tko.chain(ADAM), PAIR, PAIR, state=tko.chain(tko.sgd(0.1), ADAM).init(PAIR)

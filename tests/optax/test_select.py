@@ -110,6 +110,34 @@ def test_a_filter_that_is_a_function_and_selects_nothing_shows_both_forms() -> N
         assert not [x for x in jax.tree.leaves(tko.filtered(tko.trace(0.9), spec).init(params)) if eqx.is_array(x)]
 
 
+LINKS: dict[str, Callable[[], Any]] = {
+    "of_treekit": lambda: tko.adamw(0.1),
+    "of_optax": lambda: optax.adamw(0.1),
+    "chain_of_optax": lambda: optax.chain(optax.clip(1.0), optax.adam(0.1)),
+    "multi_steps": lambda: tko.MultiSteps(tko.adamw(0.1), 1),
+    "apply_if_finite": lambda: tko.apply_if_finite(tko.MultiSteps(optax.identity(), 2).gradient_transformation(), 2),
+    "masked": lambda: tko.masked(optax.adamw(0.1), True),
+    "inject": lambda: tko.inject_hyperparams(optax.adamw)(0.1),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize("jitted", [False, True])
+def test_what_a_filtered_link_freezes_stays_frozen_in_the_links_after_it(name: str, jitted: bool) -> None:
+    params = cases.arrays()
+    decay = tko.add_decayed_weights(-0.5)
+    tx = tko.chain(tko.filtered(tko.sgd(0.1), {"w": True, "b": False}), LINKS[name](), decay)
+    step: Any = functools.partial(tko.apply_gradients, tx)
+    step = jax.jit(step) if jitted else step
+    state = tx.init(params)
+    assert tx.update(params, state, params)[0]["b"] is None
+    new = params
+    for _ in range(2):
+        new, state = step(params, state, new)
+    np.testing.assert_array_equal(new["b"], params["b"])
+    assert not np.allclose(new["w"], params["w"])
+
+
 def test_a_filter_is_not_asked_about_functions() -> None:
     state = tko.filtered(tko.trace(0.9), lambda leaf: jnp.ndim(leaf) > 1).init(cases.model())
     assert len(jax.tree.leaves(state)) == 2

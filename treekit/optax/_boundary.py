@@ -17,11 +17,11 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import has_gradient, is_parameter
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
-from treekit._mismatch import flatten_updates
+from treekit._mismatch import flatten_updates, updates_mismatch
 from treekit._trainable import declared_frozen, declares
 from treekit.optax._extra_args import view_extra_args
 from treekit.optax._misfit import explained
-from treekit.optax._preserve import preserving
+from treekit.optax._preserve import is_complex, preserving
 from treekit.optax._state_map import is_hole, is_params_placeholder, map_state
 from treekit.optax._transformation import (
     GradientTransformation,
@@ -141,12 +141,26 @@ class Crossing:
                 "params"
             ) from None
         self._updates = [None if is_hole(x) or has_no_update(x) else x for x in parts]
+        self._check_gradients(updates)
         strays = [] if self._is_selected else list(filter(self._is_stray, range(len(parts))))
         self._passed = self._pass_on(strays, passes) if strays else {}
         return self._with_holes(
             as_array(update) if update is not None else jnp.zeros_like(param) if keep else None
             for keep, param, update in zip(self._keep, self._arrays, self._updates, strict=True)
         )
+
+    def _check_gradients(self, updates: Updates) -> None:
+        """Raise if the gradient of an array that is trained is a tree, or is complex and the array is not."""
+        pairs = zip(self._keep, self._updates, strict=True)
+        if not jtu.all_leaves([x for keep, x in pairs if keep and x is not None]):
+            where = updates_mismatch(self._treedef, updates, "updates")
+            raise ValueError(f"the updates do not fit the params: {where}")
+        for i, (keep, param, update) in enumerate(zip(self._keep, self._arrays, self._updates, strict=True)):
+            if keep and is_complex(update) and not is_complex(param):
+                raise TypeError(
+                    f"the gradient at {leaf_path_text(self._tree, i, is_hole)} is complex, and the param is real: pass "
+                    "its real part"
+                )
 
     def _is_stray(self, i: int) -> bool:
         """Whether there is a gradient for what is not trained, if anything is."""

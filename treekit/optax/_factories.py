@@ -14,12 +14,13 @@ import jax
 import optax
 
 from treekit._base.jax import jtu
+from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
 from treekit._resolve_spec import resolve_spec
 from treekit.optax._boundary import at_boundary
 from treekit.optax._select import resolve_mask
 from treekit.optax._state_map import is_params_placeholder
-from treekit.optax._transformation import Core, core_of, own_core
+from treekit.optax._transformation import Core, core_of
 
 
 class Parameter(NamedTuple):
@@ -217,13 +218,15 @@ def _link(x: Any, role: str, where: str) -> Any:
     if role != "transformation" and not isinstance(x, (optax.GradientTransformation, optax.MultiSteps)):
         return x
     core = core_of(x, where)
-    if own_core(x) is None and not isinstance(x, optax.MultiSteps):
-        return x
+
+    def none_for_none(update: object, new: object) -> Any:
+        return None if update is None else new
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> Any:
-        is_whole = params is None or jtu.tree_structure(updates) == jtu.tree_structure(params)
-        link = core if is_whole else at_boundary(core)
-        return link.update(updates, state, params, **extra)
+        if params is None or jtu.tree_structure(updates) == jtu.tree_structure(params):
+            return core.update(updates, state, params, **extra)
+        news, state = at_boundary(core).update(updates, state, params, **extra)
+        return jtu.tree_map(none_for_none, updates, news, is_leaf=is_none), state
 
     return optax.GradientTransformationExtraArgs(core.init, update)
 

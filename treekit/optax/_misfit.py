@@ -83,6 +83,11 @@ def _difference(found: dict[str, Any], wanted: dict[str, Any], where: str, of_pa
                 f"{has}, since init received a Python number, of which jax.jit has made an array. Make it an array "
                 "before init, with jnp.asarray, or jit the step with equinox.filter_jit, which does not convert numbers"
             )
+        if is_hole(x) and not is_hole(param):
+            return (
+                f"{has}, and the {what} have {describe(param)}. If a `filtered` inside of another transformation left "
+                f"it out, put `filtered` outermost. {_OTHER_PARAMS}"
+            )
         is_other = is_hole(x) != is_hole(param)
         if is_other or (not is_hole(x) and len(shape_of(x)) == len(shape_of(param)) and shape_of(x) != shape_of(param)):
             return f"{has}, and the {what} have {describe(param)}. {_OTHER_PARAMS}"

@@ -243,7 +243,10 @@ class MultiSteps(Generic[StepsState], _Base):
                 params = apply(params, treedef.unflatten(new_updates))
                 return params, new, _clear(should_step, acc, treedef.flatten_up_to(params))
 
-            out, inner_state, acc = run_if(should_step, whole_step, (params, inner_state, accumulate(acc)))
+            carry = params, inner_state, accumulate(acc)
+            if is_known(should_step) and not should_step:  # what is wrong with the state is an error in each step
+                untyped.eval_shape(whole_step, carry)
+            out, inner_state, acc = run_if(should_step, whole_step, carry)
         return out, new_state._replace(inner_opt_state=inner_state, acc_grads=treedef.unflatten(acc))
 
     def _advance(self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> tuple[Any, ...]:

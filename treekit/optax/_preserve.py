@@ -70,11 +70,6 @@ def _keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any
                 f"update returned an array of shape {have} at {leaf_path_text(updates, i)}, where the "
                 f"{'param' if has_params else 'gradient'} has shape {want}. Is the state of other params?"
             )
-    for i, (grad, like) in enumerate(zip(grads, likes, strict=True)):
-        if _is_complex(grad) and not _is_complex(like):
-            raise TypeError(
-                f"the gradient at {leaf_path_text(updates, i)} is complex, and the param is real: pass its real part"
-            )
     if _mixes_complex(likes):
         news = list(map(_real_where_real, likes, news))
     return treedef.unflatten(cast_each(news, jtu.tree_leaves(like_updates(updates, params)), updates))
@@ -124,7 +119,7 @@ def _mixes_complex(leaves: Iterable[HasDtype]) -> bool:
     return len({issubdtype(dtype, jnp.complexfloating) for dtype in {x.dtype for x in leaves}}) > 1
 
 
-def _is_complex(x: object) -> bool:
+def is_complex(x: object) -> bool:
     return issubdtype(dtype_of(x), jnp.complexfloating)
 
 
@@ -133,7 +128,7 @@ def _real_where_real(old: object, new: object) -> Any:
 
     With complex params, prodigy, momo and D-Adaptation estimate a real rate as a complex number.
     """
-    return jnp.real(new) if _is_complex(new) and is_array(old) and not _is_complex(old) else new
+    return jnp.real(new) if is_complex(new) and is_array(old) and not is_complex(old) else new
 
 
 def like_updates(updates: Updates, params: Params) -> Any:
