@@ -18,7 +18,7 @@ from benchmarks.compile_fast import COMPILE_FAST
 
 # The programs of the tests are small and run a few times, so they are compiled fast rather than well. XLA reads its
 # flags once, when the first device is asked for. Processes that a test starts do not inherit these, and
-# tests/optax/test_cost.py, which reads compiled programs, overrides them.
+# tests/optax/whole/test_cost.py, which reads compiled programs, overrides them.
 with mock.patch.dict(os.environ, XLA_FLAGS=f"{COMPILE_FAST} {os.environ.get('XLA_FLAGS', '')}"):
     jax.devices()
 

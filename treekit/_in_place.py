@@ -19,7 +19,7 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
     """Return `f(carry)` if `flag` is true, else `carry`, in the memory of `carry`, and differentiable.
 
     This is a loop that runs once or zero times: XLA updates the carry of a loop in place, and does not touch it if the
-    loop runs zero times. That is so with JAX 0.10.2, on CPUs (tests/optax/test_cost.py), on TPU v5e and on H100
+    loop runs zero times. That is so with JAX 0.10.2, on CPUs (tests/optax/whole/test_cost.py), on TPU v5e and on H100
     (tests/accelerators/test_multi_steps.py, benchmarks/results/accelerators.md).
 
     Args:
@@ -96,7 +96,7 @@ def run_in_place(
         return new_state, [place if u is None else u.astype(place.dtype) for place, u in pairs][::-1]
 
     # In reverse, since XLA assigns memory from the last result to the first: in their own order, some of them would
-    # need new memory on CPUs if nothing is donated, as of JAX 0.10.2: tests/optax/test_cost.py.
+    # need new memory on CPUs if nothing is donated, as of JAX 0.10.2: tests/optax/whole/test_cost.py.
     state, reverse = run_if(should_step, body, (state, places[::-1]))
     parts = [
         _part_jitted(should_step, place, None if u is None else u.dtype, x.dtype)
@@ -116,7 +116,7 @@ def _part(
 
 
 # Traced once for each shape; inlined, since XLA copies the arguments of a call on CPUs, as of JAX 0.10.2:
-# tests/optax/test_cost.py.
+# tests/optax/whole/test_cost.py.
 _part_jitted: Any = untyped.jit(_part, static_argnums=(2, 3), inline=True)
 
 

@@ -334,7 +334,7 @@ def _clear(should_step: Bool[Array, ""], acc: list[Any], params: list[Any]) -> l
     """Zeros for what is accumulated, after the step that reads it.
 
     The zeros depend on the new params. So a CPU writes them after every operation that reads the accumulator, and does
-    not have to copy it first, as of JAX 0.10.2: tests/optax/test_cost.py.
+    not have to copy it first, as of JAX 0.10.2: tests/optax/whole/test_cost.py.
     """
 
     if not is_traced(should_step):
@@ -457,7 +457,7 @@ def _run_step_if(
 
     # On GPUs and TPUs, the sum is computed after the loop, where it is fused with the updates into one pass over
     # memory, and again inside the loop: tests/accelerators/test_multi_steps.py, with JAX 0.10.2. CPUs make a pass
-    # for each operation, so they compute it once, before it: tests/optax/test_cost.py.
+    # for each operation, so they compute it once, before it: tests/optax/whole/test_cost.py.
     updates, state, acc = lax.platform_dependent(state, acc, cpu=add_before, default=add_in_each)
     return updates, state, acc
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.compile_fast import COMPILE_FAST
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 OPTAX = Path(optax.__file__).parent
 # Functions of arrays alone: their tests use no transformations, and would take a third of the time.
 OF_ARRAYS = ("assignment", "losses", "microbatching", "perturbations", "projections")
@@ -49,7 +49,7 @@ def failures(tests: Iterable[str], *options: str) -> set[str]:
 
 def check(tests: list[str]) -> None:
     """Compare the tests that fail, alone, since some of Optax's fail only after others."""
-    in_place = ("-p", "tests.optax.in_optax_tests")
+    in_place = ("-p", "tests.optax.whole.in_optax_tests")
     failed = failures(tests, *in_place)
     lost = failures(failed, *in_place) - failures(failed) if failed else set()
     assert lost == {test for test in EXCEPTIONS if test.startswith(tuple(tests))}

@@ -1,7 +1,7 @@
 """What treekit mends in Optax, one law each: it holds here and fails there, with the error that is named.
 
 Where one of the expected failures passes, Optax has mended it: the test goes red and names what may become an alias.
-benchmarks/results/upstream.md has the threads. tests/optax/test_five_systems.py has the failures of the five systems.
+benchmarks/results/upstream.md has the threads; test_five_systems.py has the failures of the five systems.
 """
 
 from collections.abc import Callable
