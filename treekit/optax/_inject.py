@@ -126,23 +126,27 @@ def _names_of_parameters(what: str, given: Any, signature: inspect.Signature) ->
     return set(names)
 
 
-def kind_of(value: object, says: Parameter) -> Literal["static", "number", "schedule"]:
+def classify(value: object, parameter: Parameter) -> Literal["static", "number", "schedule"]:
     """Return whether an argument is passed on unchanged, a number or an array, or a schedule.
 
     Its type decides, and what its parameter says: the first rule that applies.
     """
-    if value is None or isinstance(value, (bool, np.bool_, str, type)) or says.role in ("mask", "labels", "params"):
+    if (
+        value is None
+        or isinstance(value, (bool, np.bool_, str, type))
+        or parameter.role in ("mask", "labels", "params")
+    ):
         return "static"
-    if is_number(value):
-        return "static" if says.is_int and isinstance(value, (int, np.integer)) else "number"
+    if is_number_or_array(value):
+        return "static" if parameter.is_int and isinstance(value, (int, np.integer)) else "number"
     if isinstance(value, StatefulSchedule):
         return "schedule"
-    if not callable(value) or value is says.default or isinstance(value, TreeSpec):
+    if not callable(value) or value is parameter.default or isinstance(value, TreeSpec):
         return "static"
-    return "schedule" if says.role == "schedule" or is_truly_callable(value) else "static"
+    return "schedule" if parameter.role == "schedule" or is_truly_callable(value) else "static"
 
 
-def is_number(value: object) -> bool:
+def is_number_or_array(value: object) -> bool:
     """Whether an argument is a number or an array, also one of keys; bools are not numbers, arrays of them are."""
     if isinstance(value, (int, float, complex)):
         return not isinstance(value, bool)
@@ -188,13 +192,13 @@ class _Sorted:
             )
         self.numbers: dict[str, Any] = {}
         self.schedules: dict[str, Any] = {}
-        for key, (says, value) in self.by_name.items():
+        for key, (parameter, value) in self.by_name.items():
             if key in static or (required is not None and key not in required):
                 continue
-            if says.role == "schedule" and isinstance(value, _NO_RATE):
+            if parameter.role == "schedule" and isinstance(value, _NO_RATE):
                 raise TypeError(f"{key} of {call.name} must be a number or a schedule, found {describe_value(value)}")
-            kind = kind_of(value, says)
-            if kind == "number" or (required is not None and is_number(value)):
+            kind = classify(value, parameter)
+            if kind == "number" or (required is not None and is_number_or_array(value)):
                 self.numbers[key] = value
             elif kind == "schedule":
                 self.schedules[key] = value if isinstance(value, StatefulSchedule) else WrappedSchedule(value)
@@ -303,12 +307,12 @@ def _store(arguments: _Sorted, name: str, x: Any, float_dtype: Any) -> Any:
     """
     if isinstance(x, jax.Array) and x.dtype == float_dtype and not is_weak(x):
         return x  # the code below returns the same, but takes longer
-    says, argument = arguments.by_name[name]
+    parameter, argument = arguments.by_name[name]
     dtype = dtype_of(x)
     is_integer = issubdtype(dtype, jnp.integer)
     is_real = issubdtype(dtype, jnp.floating) or is_integer or issubdtype(dtype, jnp.bool_)
     stated = _states_dtype(x) and (not is_integer or callable(argument) or _states_dtype(argument))
-    keeps = stated or not is_real or (is_integer and says.keeps_ints)
+    keeps = stated or not is_real or (is_integer and parameter.keeps_ints)
     dtype = dtype if keeps else float_dtype
     if not fits(x, dtype):
         raise TypeError(
