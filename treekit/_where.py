@@ -104,7 +104,7 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None, *, strict: bool 
     todo: list[Any] = [("", (), tree, pattern_set.start, classes)]
     while todo:
         name, place, x, globs, wanted = todo.pop()
-        # The value of a variable has the same name, and is what a name means.
+        # The value of a variable has the same name: a pattern selects the value, not the variable.
         matched = () if is_variable(x) else pattern_set.matching(globs, name)
         instances = [i for i, cls in wanted if isinstance(x, cls)]
         if matched or instances:

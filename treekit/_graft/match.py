@@ -60,7 +60,7 @@ def _match_states(
         if leaf not in found:
             rivals, candidates = new_at[leaf.place], old_at.get(leaf.place, [])
             if _is_param(leaf) or _group(leaf) not in with_params or _keys(leaf) not in old_with_params:
-                # Those with its label if both trees have that; else those with labels that only one tree has.
+                # Prefer the same label; else labels that only one tree has.
                 ours, theirs = set(map(_labels, rivals)), set(map(_labels, candidates))
                 labels = {_labels(leaf)} if _labels(leaf) in ours & theirs else ours ^ theirs
                 rivals = [x for x in rivals if _labels(x) in labels]

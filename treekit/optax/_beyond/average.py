@@ -122,7 +122,7 @@ def _check_decay(decay: Any, must: str, kind: str, *, may_be_one: bool) -> None:
 def _total_and_share(state: ParamsEmaState) -> tuple[Array, Array]:
     """Return the sum of the weights including that of the next params, and the fraction that these have of it.
 
-    As long as no params have a weight, the average is those that came last.
+    Until a weight is positive, the average is the latest params.
     """
     weight, total = jtu.tree_leaves((state.ema_next_weight, state.ema_weight_sum))  # in nnx they are inside variables
     total = total + weight * (1 - total)
