@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 from treekit._base.dtype import dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import children_or_none, keyed_children
+from treekit._base.layouts import TRAINABLE
 from treekit._base.tree import is_none
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
-from treekit._node.decorator import TRAINABLE
 from treekit._path_mask import MaskSpec
 
 T = TypeVar("T")

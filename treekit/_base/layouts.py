@@ -1,8 +1,9 @@
-"""What `treekit._node` stores in a class that it registers."""
+"""What `treekit.node` writes into a class and its fields, for files that read it and need no node themselves."""
 
 from typing import Any
 
 LAYOUT = "__treekit_layout__"  # the attribute of a class
+TRAINABLE = "trainable"  # the key in a field's metadata
 
 
 def layout_of(cls: type[Any]) -> Any:

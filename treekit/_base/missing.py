@@ -1,4 +1,7 @@
-"""What Python calls for a name that `treekit` does not have."""
+"""What Python calls for a name that `treekit` does not have.
+
+In a file of its own, so that `sys` is not a name of `treekit`.
+"""
 
 import sys
 from typing import NoReturn

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, TypedDict, TypeVar, Unpack, cast, dataclass_transform, overload
 
-from treekit._base.layouts import layout_of
+from treekit._base.layouts import TRAINABLE, layout_of
 from treekit._node.create import node_methods, relax_annotations
 from treekit._node.layout import COPY, Creation, check_fields, check_free, check_names, register, rollback_on_error
 from treekit._node.replace import replace
@@ -225,9 +225,6 @@ def _is_init_by_hand(bases: Sequence[type[Any]]) -> bool:
             options: Any = vars(base).get("__dataclass_params__")
             return options is None or not options.init
     return False
-
-
-TRAINABLE = "trainable"  # the key in a field's metadata
 
 
 def is_static(f: "dataclasses.Field[Any]") -> bool:
