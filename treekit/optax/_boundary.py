@@ -131,7 +131,8 @@ class Crossing:
 
         Raises:
             ValueError: they have another structure than the params; the message names the key path.
-            TypeError: there is a gradient for what is not trained, which no wrapper was told to leave out.
+            TypeError: there is a gradient for what is not trained, which no wrapper was told to leave out; or one that is
+                a tree, or complex, and its array is not.
         """
         try:
             parts = flatten_updates(self._treedef, updates)
@@ -154,7 +155,7 @@ class Crossing:
         pairs = zip(self._keep, self._updates, strict=True)
         if not jtu.all_leaves([x for keep, x in pairs if keep and x is not None]):
             where = updates_mismatch(self._treedef, updates, "updates")
-            raise ValueError(f"the updates do not fit the params: {where}")
+            raise TypeError(f"the updates do not fit the params: {where}")
         for i, (keep, param, update) in enumerate(zip(self._keep, self._arrays, self._updates, strict=True)):
             if keep and is_complex(update) and not is_complex(param):
                 raise TypeError(
