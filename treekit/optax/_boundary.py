@@ -131,8 +131,8 @@ class Crossing:
 
         Raises:
             ValueError: they have another structure than the params; the message names the key path.
-            TypeError: there is a gradient for what is not trained, which no wrapper was told to leave out; or one that is
-                a tree, or complex, and its array is not.
+            TypeError: there is a gradient for what is not trained, which no wrapper was told to leave out; or one is a
+                tree, or complex, and its array is not.
         """
         try:
             parts = flatten_updates(self._treedef, updates)
