@@ -62,6 +62,10 @@ ADVICE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: tko.partition({"a": tko.sgd(0.1)}, eqx.nn.Linear).init(MODEL),
         rf"param_labels is the class Linear\. {SELECT}labels\(\{{Linear: label\}}\)",
     ),
+    "a class for rates": (
+        lambda: tko.scale_by_tree(eqx.nn.Linear).init(MODEL),
+        rf"rates is the class Linear\. {SELECT}labels\(\{{Linear: rate\}}, default=1\.0\)",
+    ),
     "path_labels itself": (
         lambda: tko.partition({"a": tko.sgd(0.1)}, tk.path_labels).init(PARAMS),
         r"^Some parameters have no .*the label of all is [Pp]ath_?[Ll]abels\(.{,80}$",

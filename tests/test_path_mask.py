@@ -128,6 +128,7 @@ HIDDEN: list[tuple[dict[Any, Any], str]] = [
     ({"*": "train", "b": "frozen"}, r"'b' decides about no leaf, since '\*' before it selects all"),
     ({"**.w": 1, dict: 2, "a.*": 3}, r"'a\.\*' decides about no leaf, since '\*\*\.w', dict before it selects all"),
     ({re.compile(".*"): 1, "a.w": 2}, r"'a\.w' decides about no leaf"),
+    ({"**": 1, dict: 2}, r"dict decides about no leaf, since '\*\*' before it selects all"),
 ]
 
 
@@ -268,7 +269,7 @@ def test_a_class_stands_for_all_leaves_in_its_instances(case: str) -> None:
     mask = tk.path_mask(*selectors)
     is_in = [name in expected for name in names]
     assert mask.of_leaves(tree, None) == jax.tree.leaves(mask(tree)) == is_in
-    assert jax.tree.leaves(tk.path_labels(dict.fromkeys(selectors, 1), default=0)(tree)) == is_in
+    assert jax.tree.leaves(tk.path_labels(dict.fromkeys(selectors, 1), default=0, strict=False)(tree)) == is_in
     found = tk.tree_find(tree, list(selectors))
     assert [name for name in names if any(f"{name}.".startswith(f"{x}." if x else x) for x in found)] == expected
     filtered = tk.filter_arrays(tree)
@@ -280,6 +281,12 @@ def test_the_first_of_patterns_and_classes_decides() -> None:
     labels = {eqx.nn.LayerNorm: "norm", "**.bias": "bias", dict: "rest"}
     expected = ["rest", "bias", "norm", "norm", "norm", "norm", "bias"]
     assert jax.tree.leaves(tk.path_labels(labels)(EQX)) == expected
+
+
+def test_a_last_row_for_all_the_others_may_have_none_and_a_class_may_be_hidden_by_holes() -> None:
+    assert tk.path_labels({"w": 1, "b": 2, "**": 3})({"w": 0, "b": 0}) == {"w": 1, "b": 2}
+    linear = eqx.nn.Linear(2, 2, use_bias=False, key=jax.random.key(0))
+    assert tk.path_labels({"**.weight": 1, eqx.nn.Linear: 2})({"a": linear})["a"].weight == 1
 
 
 MAY_BE_HIDDEN = (eqx.nn.Dropout, "a", "a.b", "a.**", "**.b", "?.b.c", re.compile("b"))

@@ -94,8 +94,8 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict
 
     Raises:
         ValueError: you pass neither a pattern nor a default, or an empty pattern. The function raises one if a pattern
-            or a class matches nothing, as in `path_mask`, or only what earlier ones match; and, without a default, if
-            nothing matches a parameter. The message lists the paths.
+            or a class matches nothing, as in `path_mask`, or only what earlier ones match, which a last row "**" may;
+            and, without a default, if nothing matches a parameter. The message lists the paths.
         TypeError: `table` is not a dict, a pattern is neither a string, a compiled regular expression nor a class, or
             `strict` is not a bool. The function raises one if it is called with a class.
 
@@ -245,17 +245,16 @@ def _first_matches(
             found = _below_instances(selector, tree, is_leaf) or []
         else:
             found = [matches(selector, x) for x in names]
-        if (
-            name == "path_labels"
-            and any(found)
-            and not (isinstance(selector, type) or _may_match_hidden(selector, tree, is_leaf))
-        ):
+        if _may_match_hidden(selector, tree, is_leaf):
+            continue
+        is_default = selector == "**" and i == len(selectors) - 1
+        if name == "path_labels" and any(found) and not is_default:
             earlier = {_written(selectors[j]) for j, is_in in zip(first, found, strict=True) if is_in and j is not None}
             raise ValueError(
                 f"path_labels: {_written(selector)} decides about no leaf, since {', '.join(sorted(earlier))} before "
-                "it selects all that it does. Put it first; or, if that is meant, pass strict=False"
+                "it selects all that it does. Put it before them; or, if that is meant, pass strict=False"
             )
-        if any(found) or isinstance(selector, type) or _may_match_hidden(selector, tree, is_leaf):
+        if any(found) or isinstance(selector, type):
             continue
         text = pattern_text(selector)
         raise ValueError(
@@ -293,14 +292,18 @@ def _check_one_name(name: str, patterns: Iterable[Pattern], names: Sequence[str]
             )
 
 
-def _may_match_hidden(pattern: Pattern, tree: PyTree, is_leaf: IsLeaf) -> bool:
-    """Whether a pattern may match a leaf that is masked out: None hides one leaf, a MaskedNode also a subtree."""
+def _may_match_hidden(selector: Selector, tree: PyTree, is_leaf: IsLeaf) -> bool:
+    """Whether a selector may select a leaf that is masked out: None hides one leaf, a MaskedNode also a subtree."""
 
     def stop(x: object) -> bool:
         return x is None or _is_masked_node(x) or (is_leaf is not None and is_leaf(x))
 
+    if isinstance(selector, type):
+        leaves, inside = jtu.tree_leaves(tree, is_leaf=stop), _below_instances(selector, tree, stop)
+        pairs = zip(leaves, inside or [False] * len(leaves), strict=True)
+        return any(_is_masked_node(x) or (x is None and is_in) for x, is_in in pairs)
     return any(
-        matches(pattern, name) or (_is_masked_node(x) and may_match_below(pattern, name))
+        matches(selector, name) or (_is_masked_node(x) and may_match_below(selector, name))
         for name, x in flatten_with_names(tree, stop)
         if x is None or _is_masked_node(x)
     )

@@ -54,7 +54,11 @@ def resolve_and_match(
 ) -> tuple[Any, PyTreeDef, list[tuple[Any, Any]]]:
     """Do what `resolve_spec` does for params that have None for all other leaves; return what `match_spec` does too."""
     if isinstance(spec, type):
-        use = f"path_labels({{{spec.__name__}: label}})" if "label" in name else f"path_mask({spec.__name__})"
+        use = f"path_mask({spec.__name__})"
+        if "label" in name:
+            use = f"path_labels({{{spec.__name__}: label}})"
+        elif name == "rates":
+            use = f"path_labels({{{spec.__name__}: rate}}, default=1.0)"
         raise ValueError(f"{name} is the class {spec.__qualname__}. To select its instances, pass treekit.{use}")
     if not (callable(spec) and jtu.all_leaves([spec])):
         try:

@@ -49,16 +49,19 @@ def is_deleted(x: object) -> bool:
 
 
 def describe_value(x: object) -> str:
-    """Write a value on one line, with functions by name; if its `__repr__` raises, its type and the error."""
+    """Write a value on one short line, with functions by name; if its `__repr__` raises, its type and the error."""
     try:
-        return " ".join(_written(x).split())
+        return _shortened(" ".join(_written(x).split()))
     except Exception as error:
         return f"<{type(x).__qualname__}, whose __repr__ raises {type(error).__name__}>"
 
 
 def describe_error(error: BaseException) -> str:
     """Write the type and message of an error on one line. JAX names the key path in the second line of a message."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return _shortened(" ".join(f"{type(error).__name__}: {error}".split()))
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= _ERROR_WIDTH else text[: _ERROR_WIDTH - 1] + "…"
 
 

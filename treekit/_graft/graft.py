@@ -170,9 +170,10 @@ def graft(
     placed = {leaf for x in sources.values() for leaf in x.origins}
     unused = [leaf for leaf in unused if leaf in placed]
     more = hints(lacking, unused, any(leaf.state for leaf in old_leaves))
+    in_lists = [x for x in unused if is_weak(x.value) and x.name.rpartition(".")[2].isdigit()]
+    if in_lists and (not found or {x.name.rpartition(".")[0] for x in in_lists} & {x.name for x in lacking}):
+        more.append("A list of numbers, as JSON has them, is a leaf for each number: make it an array, jnp.asarray(x).")
     if new_leaves and not found:
-        lists = "A list of numbers, as JSON has them, is a leaf for each number: make it an array, jnp.asarray(x)."
-        more += [lists] * any(leaf.name.rpartition(".")[2].isdigit() and is_weak(leaf.value) for leaf in old_leaves)
         raise ValueError(
             f"the trees have no leaf in common. Old: {listed(old_names)}. New: {listed(names)}. Say which is which: "
             f"{' '.join([f'rename={{{old_names[0]!r}: …, …}}.', *more])}"

@@ -128,16 +128,18 @@ class MultiSteps(Generic[StepsState], _Base):
         *,
         weighted: bool = False,
     ) -> None:
-        if not callable(every_k_schedule) and not (_is_int(every_k_schedule) and every_k_schedule >= 1):
-            raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {every_k_schedule!r}")
+        k: Any = every_k_schedule
+        if not callable(k) and (not _is_int(k) or is_traced(k) or int(k) < 1):
+            raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {k!r}")
         if accumulator_dtype is not None and not issubdtype(jnp.dtype(accumulator_dtype), jnp.inexact):
             raise TypeError(
                 f"accumulator_dtype must be floating-point or complex, found {jnp.dtype(accumulator_dtype)}: the mean "
                 "of gradients is not an integer"
             )
         self._opt = at_boundary(opt)
-        self._inner_init, self._inner_update = core_of(opt).init, preserving(core_of(opt)).update
-        self._every_k = every_k_schedule if callable(every_k_schedule) else int(every_k_schedule)
+        core = core_of(opt)
+        self._inner_init, self._inner_update = core.init, preserving(core).update
+        self._every_k = k if callable(k) else int(k)
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
         self._accumulator_dtype = accumulator_dtype

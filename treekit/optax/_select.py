@@ -310,7 +310,7 @@ def resolve_mask(mask: Mask, params: Params, name: str, *, none_is_false: bool =
             hint = ". To select by key path, use treekit.path_mask"
         path = path_text(flatten_with_path(resolved, _or_none(is_mask_leaf))[0][i][0])
         raise TypeError(
-            f"{name} must have bools at its leaves; at {path} it has {leaf!r} of type {type(leaf).__name__}{hint}"
+            f"{name} must have bools at its leaves; at {path} it has {_short(leaf)} of type {type(leaf).__name__}{hint}"
         )
 
     resolved, prefix_treedef, matches = resolve(mask, params, is_mask_leaf, name)
