@@ -139,7 +139,7 @@ class MultiSteps(Generic[StepsState], _Base):
         self._opt = at_boundary(opt)
         core = core_of(opt)
         self._inner_init, self._inner_update = core.init, preserving(core).update
-        self._every_k = k if callable(k) else int(k)
+        self._every_k: int | Callable[[Any], Any] = k if callable(k) else int(k)
         self._mean = use_grad_mean
         self._should_skip = should_skip_update_fn
         self._accumulator_dtype = accumulator_dtype
