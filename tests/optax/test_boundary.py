@@ -396,6 +396,14 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     r"at base_optimizer_state\.0\.mu\.b, the state has None.*put `filtered` outermost": lambda: step(
         tko.contrib.schedule_free(tko.filtered(ADAM, {"a": True, "b": False}), 0.1), PAIR, PAIR
     ),
+    r"^\S*update_fn\(\) missing 1 required": lambda: step(
+        tko.partition({"a": tko.chain(tko.trace(0.9), tko.scale_by_polyak()), "b": ADAM}, {"a": "a", "b": "b"}),
+        PAIR,
+        PAIR,
+    ),
+    r"^missing the required keyword-only argument 'weight'": lambda: step(
+        tko.partition({"a": tko.MultiSteps(ADAM, 2, weighted=True), "b": ADAM}, {"a": "a", "b": "b"}), PAIR, PAIR
+    ),
     "number of updates and states": lambda: step(
         tko.chain(ADAM), PAIR, PAIR, state=tko.chain(tko.sgd(0.1), ADAM).init(PAIR)
     ),

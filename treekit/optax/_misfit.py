@@ -24,6 +24,8 @@ def explained(error: Exception, state: OptState, params: Params, updates: Update
     Returns:
         A ValueError, or a TypeError if the error is one, that names the key path; None if all of them fit.
     """
+    if "required keyword-only argument" in str(error):  # says what is wrong, which is neither of the two
+        return None
     found = _wrong_gradient(params, updates) or _wrong_state(state, params, updates)
     kind = TypeError if isinstance(error, TypeError) else ValueError
     return kind(f"{found}\nIt led to {describe_error(error)}") if found else None

@@ -389,8 +389,8 @@ def _check_weight(weight: Any) -> Any:
     """Return the weight of a step as a float32 array; raise unless it can be one."""
     if weight is None:
         raise TypeError(
-            "MultiSteps(..., weighted=True) needs the weight of each step, such as its number of tokens: "
-            "update(grads, state, params, weight=n)"
+            "missing the required keyword-only argument 'weight': MultiSteps(..., weighted=True) needs the weight of "
+            "each step, such as its number of tokens: update(grads, state, params, weight=n)"
         )
     if not is_real_number(weight):
         raise TypeError(f"weight must be a real number of shape (), found {describe_value(weight)}")
