@@ -230,23 +230,20 @@ def _first_matches(
     first = [None if i is None else which[i] for i in map(pattern_set.first, names)]
     if len(set(names)) < len(names):
         _check_one_name(name, patterns.values(), names)
-    for i, cls in enumerate(selectors):
-        if isinstance(cls, type):
-            below = _below_instances(cls, tree, is_leaf)
-            if below is not None:
-                first = [i if is_in and (j is None or i < j) else j for j, is_in in zip(first, below, strict=True)]
-            elif strict and not any(map(_is_masked_node, jtu.tree_leaves(tree, is_leaf=_is_masked_node))):
-                raise ValueError(f"{name}: {no_instance(cls, (node for _, node in walk(tree, is_leaf=is_leaf)))}")
+    inside = {i: _below_instances(cls, tree, is_leaf) for i, cls in enumerate(selectors) if isinstance(cls, type)}
+    for i, below in inside.items():
+        if below is not None:
+            first = [i if is_in and (j is None or i < j) else j for j, is_in in zip(first, below, strict=True)]
     deciding = set(first)
     for i, selector in enumerate(selectors):
-        if not strict or i in deciding:
+        if not strict or i in deciding or _may_match_hidden(selector, tree, is_leaf):
             continue
         if isinstance(selector, type):
-            found = _below_instances(selector, tree, is_leaf) or []
+            found = inside[i]
+            if found is None:
+                raise ValueError(f"{name}: {no_instance(selector, (node for _, node in walk(tree, is_leaf=is_leaf)))}")
         else:
             found = [matches(selector, x) for x in names]
-        if _may_match_hidden(selector, tree, is_leaf):
-            continue
         is_default = selector == "**" and i == len(selectors) - 1
         if name == "path_labels" and any(found) and not is_default:
             earlier = {_written(selectors[j]) for j, is_in in zip(first, found, strict=True) if is_in and j is not None}

@@ -206,10 +206,9 @@ def _is_leaf(x: object) -> bool:
 
 
 def _link(x: Any, role: str, where: str) -> Any:
-    """Return an argument for one of Optax's own functions: for a transformation of treekit, such as a link of a chain,
-    its core.
+    """Return an argument for one of Optax's own functions: for a transformation, such as a link of a chain, its core.
 
-    It crosses the boundary again only if a transformation before it has frozen leaves.
+    It crosses the boundary again only if a transformation before it has frozen leaves, which stay frozen.
     """
     if role == "named":
         if not (isinstance(x, _PAIR) and len(x) == 2 and isinstance(x[0], str)):

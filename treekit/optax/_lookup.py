@@ -30,8 +30,7 @@ def replace(ours: Mapping[str, object], others: Mapping[Any, Any]) -> None:
     REPLACEMENTS.extend(others.items())
 
 
-# Not transformations of a model's leaves: the params of lookahead are a pair, and the updates of the other are a
-# measurement.
+# Not a transformation of a model's leaves: its updates are a measurement.
 NOT_WRAPPED: tuple[Any, ...] = (optax.measure_with_ema,)
 
 

@@ -90,8 +90,7 @@ def _difference(found: dict[str, Any], wanted: dict[str, Any], where: str, of_pa
                 f"{has}, and the {what} have {describe(param)}. If a `filtered` inside of another transformation left "
                 f"it out, put `filtered` outermost. {_OTHER_PARAMS}"
             )
-        is_other = is_hole(x) != is_hole(param)
-        if is_other or (not is_hole(x) and len(shape_of(x)) == len(shape_of(param)) and shape_of(x) != shape_of(param)):
+        if not is_hole(x) and len(shape_of(x)) == len(shape_of(param)) and shape_of(x) != shape_of(param):
             return f"{has}, and the {what} have {describe(param)}. {_OTHER_PARAMS}"
     return ""
 

@@ -42,9 +42,7 @@ def preserving(core: Core) -> Core:
         state = strengthen_all(inner_init(params))
         leaves, treedef = jtu.tree_flatten(state, is_leaf=_is_of_lookahead)
         if any(map(_is_of_lookahead, leaves)):
-            raise TypeError(
-                "optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost, from plain Optax"
-            )
+            raise TypeError("optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost")
         return shard_alike(treedef.unflatten(unshared(leaves, jtu.tree_leaves(params))), params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
