@@ -58,9 +58,9 @@ def _is_of_lookahead(x: object) -> bool:
 
 def _keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
     """Return new updates, each in the wider dtype of its gradient and its param."""
-    has_params = params is not None and jtu.tree_structure(params) == jtu.tree_structure(updates)
     grads, treedef = jtu.tree_flatten(updates)
     news = _parts_of_updates(updates, treedef, new_updates)
+    has_params = params is not None and jtu.tree_structure(params) == treedef
     likes = jtu.tree_leaves(params) if has_params else grads
     for i, (have, want) in enumerate(zip(_shapes(news), _shapes(likes), strict=True)):
         if news[i] is not None and have != want and not can_be_broadcast(have, want):
@@ -70,7 +70,7 @@ def _keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any
             )
     if _mixes_complex(likes):
         news = list(map(_real_where_real, likes, news))
-    return treedef.unflatten(cast_each(news, jtu.tree_leaves(like_updates(updates, params)), updates))
+    return treedef.unflatten(cast_each(news, list(map(_wider, grads, likes)), updates))
 
 
 def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
@@ -131,13 +131,12 @@ def _real_where_real(old: object, new: object) -> Any:
 
 def like_updates(updates: Updates, params: Params) -> Any:
     """Return a tree with the dtypes of updates: the wider of a gradient's and its param's dtype."""
-
-    def like(*leaves: HasDtype) -> Any:
-        dtypes = {x.dtype for x in leaves}
-        return _of_dtype(promoted_dtype(*leaves) if len(dtypes) > 1 else dtypes.pop())
-
     has_params = params is not None and jtu.tree_structure(params) == jtu.tree_structure(updates)
-    return jtu.tree_map(like, updates, *[params] * has_params)
+    return jtu.tree_map(_wider, updates, params if has_params else updates)
+
+
+def _wider(grad: HasDtype, like: HasDtype) -> Any:
+    return _of_dtype(grad.dtype if grad.dtype == like.dtype else promoted_dtype(grad, like))
 
 
 @functools.cache
