@@ -13,10 +13,10 @@ import optax
 
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import as_array, dtype_of, has_no_update, issubdtype
-from treekit._base.jax import jnp, jtu
+from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import has_gradient, is_parameter
-from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._mismatch import flatten_updates, updates_mismatch
 from treekit._trainable import declared_frozen, declares
 from treekit.optax._extra_args import view_extra_args
@@ -108,23 +108,21 @@ class Crossing:
 
         self._tree = tree
         self._leaves, self._treedef = jtu.tree_flatten(tree, is_leaf=stop)
-        arrays = list(map(_array_of, self._leaves))
-        self._is_trained = list(map(is_trained, arrays))
-        if not any(self._is_trained):  # programs of ten lines begin with {"w": 0.0}
+        arrays: list[Any] = [x[...] if isinstance(x, jax.Ref) else x for x in self._leaves]
+        if not any(map(is_trained, arrays)):  # programs of ten lines begin with {"w": 0.0}
             arrays = [as_array(x) if isinstance(x, (float, complex)) else x for x in arrays]
-            self._is_trained = list(map(is_trained, arrays))
-        self._keep = self._is_trained
+        self._arrays = arrays
+        self._is_trained = self._keep = list(map(is_trained, arrays))
         if any(map(declares, classes)):
             frozen = declared_frozen(tree, is_hole) or [False] * len(arrays)
             self._keep = [keep and not out for keep, out in zip(self._keep, frozen, strict=True)]
-        self._arrays = arrays
         self.params = self._with_holes(arrays)
+        self._is_selected = select is not None
         if select is not None:
             self._keep = [not is_hole(x) for x in self._treedef.flatten_up_to(select(self.params))]
             self.params = self._with_holes(arrays)
-        self._is_selected = select is not None
         self._updates: list[Any] = [None] * len(arrays)
-        self._passed: dict[int, Any] = {}
+        self._passed: dict[int, Any] = {}  # gradients of what is not trained, which `passes` leaves out
 
     def enter(self, updates: Updates, passes: Select | None = None) -> Any:
         """Return the updates inside, with zeros for those that are missing.
@@ -142,51 +140,39 @@ class Crossing:
                 "params"
             ) from None
         self._updates = [None if is_hole(x) or has_no_update(x) else x for x in parts]
-        self._check_gradients(updates)
-        strays = [] if self._is_selected else list(filter(self._is_stray, range(len(parts))))
-        self._passed = self._pass_on(strays, passes) if strays else {}
+        if not jtu.all_leaves([x for keep, x in zip(self._keep, self._updates, strict=True) if keep and x is not None]):
+            where = updates_mismatch(self._treedef, updates, "updates")
+            raise TypeError(f"the updates do not fit the params: {where}")
+        trains_any = any(self._is_trained)
+        for i, (keep, update) in enumerate(zip(self._keep, self._updates, strict=True)):
+            if keep:
+                if is_complex(update) and not is_complex(self._arrays[i]):
+                    raise TypeError(
+                        f"the gradient at {leaf_path_text(self._tree, i, is_hole)} is complex, and the param is real: "
+                        "pass its real part"
+                    )
+            elif trains_any and not self._is_trained[i] and not self._is_selected and is_parameter(update):
+                self._passed[i] = update
+        if self._passed:
+            self._check_passed(passes)
         return self._with_holes(
             as_array(update) if update is not None else jnp.zeros_like(param) if keep else None
             for keep, param, update in zip(self._keep, self._arrays, self._updates, strict=True)
         )
 
-    def _check_gradients(self, updates: Updates) -> None:
-        """Raise if the gradient of an array that is trained is a tree, or is complex and the array is not."""
-        pairs = zip(self._keep, self._updates, strict=True)
-        if not jtu.all_leaves([x for keep, x in pairs if keep and x is not None]):
-            where = updates_mismatch(self._treedef, updates, "updates")
-            raise TypeError(f"the updates do not fit the params: {where}")
-        for i, (keep, param, update) in enumerate(zip(self._keep, self._arrays, self._updates, strict=True)):
-            if keep and is_complex(update) and not is_complex(param):
+    def _check_passed(self, passes: Select | None) -> None:
+        """Raise a TypeError for a gradient of what is not trained, unless a mask leaves it out."""
+        numbered = self._treedef.unflatten(range(len(self._leaves)))
+        mask = None if passes is None else passes(self.params)
+        masks = self._treedef.flatten_up_to(untyped.tree.broadcast(mask, numbered, is_hole))
+        for i, update in self._passed.items():
+            if masks[i] is not False:
                 raise TypeError(
-                    f"the gradient at {leaf_path_text(self._tree, i, is_hole)} is complex, and the param is real: pass "
-                    "its real part"
-                )
-
-    def _is_stray(self, i: int) -> bool:
-        """Whether there is a gradient for what is not trained, if anything is."""
-        return not self._is_trained[i] and is_parameter(self._updates[i]) and any(self._is_trained)
-
-    def _pass_on(self, strays: list[int], passes: Select | None) -> dict[int, Any]:
-        """Return the gradients of what is not trained and is masked out, by index; raise for others."""
-        masked_out = set[int]()
-
-        def note(keep: object, part: PyTree) -> None:
-            if keep is False:
-                masked_out.update(jtu.tree_leaves(part))
-
-        if passes is not None:
-            numbered = self._treedef.unflatten(range(len(self._leaves)))
-            jtu.tree_map(note, passes(self.params), numbered, is_leaf=is_hole)
-        for i in strays:
-            if i not in masked_out:
-                raise TypeError(
-                    f"there is a gradient ({describe(self._updates[i])}) at {leaf_path_text(self._tree, i, is_hole)}, "
-                    f"which is {describe(self._leaves[i])}, and is not trained: only floating-point and complex arrays "
-                    "are. Pass None as its gradient; or, to train it, make it such an array before init, with "
+                    f"there is a gradient ({describe(update)}) at {leaf_path_text(self._tree, i, is_hole)}, which is "
+                    f"{describe(self._leaves[i])}, and is not trained: only floating-point and complex arrays are. "
+                    "Pass None as its gradient; or, to train it, make it such an array before init, with "
                     "jnp.asarray(x, float)"
                 )
-        return {i: self._updates[i] for i in strays}
 
     def leave(self, new_updates: Updates, is_accumulated: dict[int, Any]) -> Any:
         """Return new updates outside: None for leaves that had none.
@@ -259,9 +245,3 @@ _OF_NUMPY: Any = (np.ndarray, np.generic)
 def is_trained(x: object) -> bool:
     """Whether a leaf is trained: a floating-point or complex array, or what has only its shape and dtype."""
     return has_gradient(x) or (isinstance(x, jax.ShapeDtypeStruct) and issubdtype(dtype_of(x), jnp.inexact))
-
-
-def _array_of(x: object) -> Any:
-    """Return the array that a `jax.Ref` refers to; anything else unchanged."""
-    ref: Any = x  # typed Any, since the items of references have no types
-    return ref[...] if isinstance(x, jax.Ref) else x
