@@ -20,7 +20,7 @@ from treekit._round import Key, bits_like, bits_of_key, round_by, widen
 from treekit.optax._boundary import Crossing, at_boundary
 from treekit.optax._extra_args import view_extra_args
 from treekit.optax._misfit import explained
-from treekit.optax._multi_steps import MultiSteps, SteppingCore
+from treekit.optax._multi_steps import MultiSteps, whole_step_of
 from treekit.optax._preserve import keep_state
 from treekit.optax._transformation import State, TransformationOf, core_of
 
@@ -237,8 +237,7 @@ def apply_gradients(
             "grads has no gradient: each leaf is None or float0, so nothing would be trained. If you have partitioned "
             "the model, pass the gradients of the part that is trained. To freeze all of it, do not call the optimizer"
         )
-    core = core_of(tx)
-    step = core.step if isinstance(core, SteppingCore) else None
+    step = whole_step_of(core_of(tx))
     if step is None or not crossing.is_plain:
         updates, state = tx.update(grads, state, params, **extra_args)
         return apply(params, updates), state

@@ -21,7 +21,7 @@ from treekit._in_place import is_known, run_if, run_in_place, trace, zero_if
 from treekit.optax._boundary import at_boundary
 from treekit.optax._preserve import preserving
 from treekit.optax._state_map import ADVANCING
-from treekit.optax._transformation import GradientTransformation, U, core_of
+from treekit.optax._transformation import Core, GradientTransformation, U, core_of
 
 Apply = Callable[[Any, Any], Any]  # adds updates to params
 
@@ -60,23 +60,6 @@ class WeightedMultiStepsState(NamedTuple):
 
 
 ADVANCING[WeightedMultiStepsState.__name__] = ("acc_grads",)
-
-
-class SteppingCore(optax.GradientTransformationExtraArgs):
-    """The core of a `MultiSteps`.
-
-    Attributes:
-        step: takes updates, state, params, extra arguments, and a function that adds updates to params, and returns new
-            params and a new state. It does not touch the params if it only accumulates. `apply_gradients` calls it if
-            `MultiSteps` is outermost.
-    """
-
-    step: Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]] | None = None
-
-    def __new__(cls, init: Any, update: Any, step: Any = None) -> "SteppingCore":  # pickle passes the two functions
-        self = super().__new__(cls, init, update)
-        self.step = step
-        return self
 
 
 class MultiSteps(Generic[StepsState], _Base):
@@ -144,7 +127,7 @@ class MultiSteps(Generic[StepsState], _Base):
         self._should_skip = should_skip_update_fn
         self._accumulator_dtype = accumulator_dtype
         self._weighted = weighted
-        self._tx = at_boundary(SteppingCore(self._init, self._update, self._step))
+        self._tx = at_boundary(optax.GradientTransformationExtraArgs(self._init, self._update))
 
     @property
     def inner_opt(self) -> GradientTransformation[Any]:
@@ -218,13 +201,17 @@ class MultiSteps(Generic[StepsState], _Base):
         """Return the updates and the new state; or, with `apply`, the new params instead of the updates.
 
         The params then pass through the loop with the state, so that a step that only accumulates does not touch them.
+        `apply_gradients` calls it so if this `MultiSteps` is outermost.
         """
         weight, weight_sum, should_step, new_state = self._advance(updates, state, params, extra)
         if self._weighted:
             extra = {**extra, "weight": weight_sum}
         leaves, treedef = jtu.tree_flatten(updates)
         inner_state, acc = strengthen_all((state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
-        _check_shapes(leaves, acc, updates)
+        for i, (grad, place) in enumerate(zip(leaves, acc, strict=True)):  # which would be broadcast
+            if grad.shape != place.shape:
+                where = leaf_path_text(updates, i)
+                raise ValueError(f"the gradient at {where} has shape {grad.shape}, its accumulator {place.shape}")
 
         def accumulate(acc: list[Any]) -> list[Any]:
             return list(map(functools.partial(_accumulate_jitted, self._mean, weight, weight_sum), leaves, acc))
@@ -232,7 +219,7 @@ class MultiSteps(Generic[StepsState], _Base):
         def inner_step(old: OptState, acc: list[Any], params: Params = params) -> tuple[Any, Any]:
             grads = treedef.unflatten([x.astype(like.dtype) for like, x in zip(leaves, acc, strict=True)])
             new_updates, new = self._inner_update(grads, old, params, **extra)
-            return treedef.flatten_up_to(new_updates), new
+            return list(map(_broadcast_to, treedef.flatten_up_to(new_updates), acc)), new
 
         if apply is None:
             news, inner_state, acc = _run_step_if(should_step, accumulate, inner_step, inner_state, acc)
@@ -305,6 +292,12 @@ class MultiSteps(Generic[StepsState], _Base):
         return jtu.tree_map(jnp.zeros_like, params, jtu.tree_map(dtype, params))
 
 
+def whole_step_of(core: Core) -> Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]] | None:
+    """Return what takes a whole step, up to new params, if this is the core of a `MultiSteps`; None for any other."""
+    owner: Any = getattr(core.update, "__self__", None)
+    return owner._step if isinstance(owner, MultiSteps) and core.update == owner._update else None
+
+
 def _accumulate(
     mean: bool,
     weight: Float[Array, ""],
@@ -339,15 +332,14 @@ def _clear(should_step: Bool[Array, ""], acc: list[Any], params: list[Any]) -> l
     not have to copy it first, as of JAX 0.10.2: tests/optax/whole/test_cost.py.
     """
 
-    if not is_traced(should_step):
-        return list(map(_zeros, acc))
-
     def after(acc: list[Any], params: list[Any]) -> Any:
         return [_zero_after(should_step, x, p) for x, p in zip(acc, params, strict=True)]
 
     def at_any_time(acc: list[Any], _: list[Any]) -> Any:
         return _zeros(acc)
 
+    if not is_traced(should_step):
+        return _zeros(acc)
     cleared: list[Any] = lax.platform_dependent(*lax.stop_gradient((acc, params)), cpu=after, default=at_any_time)
     return cleared
 
@@ -355,15 +347,6 @@ def _clear(should_step: Bool[Array, ""], acc: list[Any], params: list[Any]) -> l
 def _zero_after(should_step: Bool[Array, ""], x: Shaped[Array, "..."], param: Array) -> Any:
     like = param if jnp.iscomplexobj(x) else jnp.real(param)
     return lax.select(should_step, jnp.zeros_like(x), like.astype(x.dtype))
-
-
-def _check_shapes(leaves: list[Any], acc: list[Any], updates: Updates) -> None:
-    """Raise a ValueError for a gradient of another shape than its accumulator, which would be broadcast."""
-    for i, (grad, place) in enumerate(zip(leaves, acc, strict=True)):
-        if grad.shape != place.shape:
-            raise ValueError(
-                f"the gradient at {leaf_path_text(updates, i)} has shape {grad.shape}, its accumulator {place.shape}"
-            )
 
 
 def _is_weighted(x: object) -> bool:
@@ -412,7 +395,7 @@ def _run_step_if(
         should_step: whether to run the step; a bool of shape ().
         accumulate: maps the accumulator before this step to the one after it, of the same shapes and dtypes.
         inner_step: maps a state and an accumulator to updates and a new state of the same structure and dtypes. The
-            updates have an array or None for each array of the accumulator.
+            updates have an array of its shape, or None, for each array of the accumulator.
         state: the state.
         acc: the arrays of the accumulator before this step.
 
@@ -423,7 +406,9 @@ def _run_step_if(
         acc = accumulate(acc)
         if should_step:
             return *inner_step(state, acc), _zeros(acc)
-        return list(map(_zeros_at, untyped.eval_shape(inner_step, state, acc)[0], acc)), state, acc
+        likes = untyped.eval_shape(inner_step, state, acc)[0]
+        held = [None if like is None else jnp.zeros_like(x, like.dtype) for like, x in zip(likes, acc, strict=True)]
+        return held, state, acc
 
     add, add_consts = trace(accumulate, acc)
     step, consts = trace(inner_step, state, acc)
@@ -433,17 +418,6 @@ def _run_step_if(
 
     def run(state: OptState, acc: list[Any]) -> Any:
         return step(state, acc, consts=consts)
-
-    if not _same_shapes(step.like[0], acc):
-
-        def now(state: OptState, acc: list[Any]) -> Any:
-            return *run(state, acc), _zeros(acc)
-
-        def wait(state: OptState, acc: list[Any]) -> Any:
-            return _zeros(step.like[0]), state, acc
-
-        updates, state, acc = lax.cond(should_step, now, wait, state, summed(acc))
-        return updates, state, acc
 
     def add_before(state: OptState, acc: list[Any]) -> Any:
         return run_in_place(should_step, run, step.like[0], state, summed(acc))
@@ -464,18 +438,10 @@ def _run_step_if(
     return updates, state, acc
 
 
-def _zeros(like: PyTree) -> Any:
-    """Make zeros for a tree of shapes, dtypes and, on a mesh with explicit axes, shardings."""
-    return jtu.tree_map(jnp.zeros_like, like)
+def _zeros(arrays: list[Any]) -> list[Any]:
+    return list(map(jnp.zeros_like, arrays))
 
 
-def _zeros_at(like: Any, place: Array) -> Any:
-    """Return zeros of the dtype and shape of an update, which may be None, with the sharding of its accumulator."""
-    if like is None or like.shape != place.shape:
-        return _zeros(like)
-    return jnp.zeros_like(place, dtype=like.dtype)
-
-
-def _same_shapes(like: list[Any], acc: list[Any]) -> bool:
-    """Whether each update fits into its accumulator; one that is broadcast to its param may be smaller."""
-    return all(u is None or u.shape == x.shape for u, x in zip(like, acc, strict=True))
+def _broadcast_to(update: Any, place: Array) -> Any:
+    """Return an update in the shape of its accumulator; it may be a number for each param, and None for some."""
+    return update if update is None or update.shape == place.shape else jnp.broadcast_to(update, place.shape)
