@@ -15,8 +15,9 @@ from treekit.optax._boundary import at_boundary
 from treekit.optax._factories import ORIGINALS, OptaxCall
 from treekit.optax._tree_functions import apply_to_parameters, is_on_trees
 
-# Wherever Optax has the function on the left, under any name, treekit has the one on the right. `replace` adds them.
-REPLACEMENTS: list[tuple[Any, Any]] = []
+# Wherever Optax has the key, under any name and in any module, treekit has the value. The updates of `measure_with_ema`
+# are a measurement, and not of a model's leaves: it stays as it is.
+_OURS: dict[Any, Any] = {optax.measure_with_ema: optax.measure_with_ema}
 
 
 def replace(ours: Mapping[str, object], others: Mapping[Any, Any]) -> None:
@@ -26,12 +27,8 @@ def replace(ours: Mapping[str, object], others: Mapping[Any, Any]) -> None:
         ours: by name; those to which Optax has one of the same name count.
         others: by the function of Optax.
     """
-    REPLACEMENTS.extend((getattr(optax, name), x) for name, x in ours.items() if callable(x) and hasattr(optax, name))
-    REPLACEMENTS.extend(others.items())
-
-
-# Not a transformation of a model's leaves: its updates are a measurement.
-NOT_WRAPPED: tuple[Any, ...] = (optax.measure_with_ema,)
+    _OURS.update({getattr(optax, name): x for name, x in ours.items() if callable(x) and hasattr(optax, name)})
+    _OURS.update(others)
 
 
 def wrap_attribute(module: types.ModuleType, name: str) -> Any:
@@ -48,19 +45,13 @@ def wrap_attribute(module: types.ModuleType, name: str) -> Any:
         message = f"module 'treekit.{module.__name__}' has no attribute {name!r}"
         raise AttributeError(message, name=name, obj=module) from None
     with contextlib.suppress(KeyError, TypeError):  # it is new, or cannot be a key
-        return _WRAPPED[value]
-    for theirs, ours in REPLACEMENTS:
-        if value is theirs:
-            return ours
+        return _OURS[value]
     on_trees = is_on_trees(value)
-    if any(value is known for known in NOT_WRAPPED) or not (on_trees or _makes_transformations(value)):
+    if not (on_trees or _makes_transformations(value)):
         return value
-    wrapped = _WRAPPED[value] = (apply_to_parameters if on_trees else wrap_factory)(value, name)
+    wrapped = _OURS[value] = (apply_to_parameters if on_trees else wrap_factory)(value, name)
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = f"treekit.{module.__name__}", name, name
     return wrapped
-
-
-_WRAPPED: dict[Callable[..., Any], Callable[..., Any]] = {}  # by Optax's function, which may be in several modules
 
 
 def _makes_transformations(x: object) -> bool:
