@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 import treekit.optax
-from treekit.optax._lookup import NOT_WRAPPED, REPLACEMENTS
+from treekit.optax._lookup import OURS
 
 FOLDER = Path(treekit.optax.__file__).parent
 
@@ -56,7 +56,7 @@ def _names(module: str, path: str) -> str:
         value = getattr(theirs, name)
         if name in ours or (isinstance(value, types.ModuleType) and not value.__name__.startswith("optax.")):
             continue
-        replacement = next((new for old, new in REPLACEMENTS if old is value), None)
+        replacement = next((ours for theirs, ours in OURS.items() if theirs is value and ours is not value), None)
         if module == "" and name in TYPES:
             imports.append(f"from {TYPES[name]} import {name} as {name}")
         elif value is optax.GradientTransformationExtraArgs:
@@ -83,7 +83,7 @@ def _names(module: str, path: str) -> str:
 def _wrapper(name: str, value: Any) -> str | None:
     """The function of treekit/optax/_names/factories.pyi for a factory; None for others, and if it is not wrapped."""
     is_function = isinstance(value, types.FunctionType) or hasattr(value, "func")
-    if not is_function or any(value is known for known in NOT_WRAPPED):
+    if not is_function or value is OURS.get(value):
         return None
     if name in KNOWN:
         return KNOWN[name]

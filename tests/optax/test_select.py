@@ -334,12 +334,6 @@ def test_labels_that_do_not_fit_are_an_error_that_says_where(name: str) -> None:
 Text = enum.StrEnum("Text", ["A", "B"])
 
 
-def test_labels_that_jax_cannot_sort_are_an_error_that_says_so() -> None:
-    for a, b in ((None, True), ("a", 1)):
-        with pytest.raises(TypeError, match=r"the labels of transforms .*cannot sort \{.*enum\.StrEnum"):
-            tko.partition({a: optax.sgd(0.1), b: optax.adam(0.1)}, {"w": a, "b": b})
-
-
 @pytest.mark.parametrize("one, two", [(("lr", 1), ("lr", 2)), (1, 2), (True, False), (Text.A, Text.B)])
 def test_labels_that_are_no_strings(one: Any, two: Any) -> None:
     params = {"a": jnp.ones(1), "b": (jnp.ones(1), jnp.ones(1))}

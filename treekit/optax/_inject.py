@@ -5,7 +5,7 @@ parameter decide. Nothing is called to find out."""
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import jax
@@ -24,7 +24,7 @@ from treekit._round import widen
 from treekit.optax._boundary import at_boundary
 from treekit.optax._factories import Call, Parameter, call_of, read_signature
 from treekit.optax._state_map import is_params_placeholder
-from treekit.optax._transformation import Core, GradientTransformation, core_of
+from treekit.optax._transformation import GradientTransformation, core_of
 
 
 def inject_hyperparams(
@@ -73,12 +73,11 @@ def inject_hyperparams(
     Raises:
         ValueError: `static_args` or `only` names a parameter that `inner_factory` does not have, or both name the same
             parameter.
-        TypeError: `inner_factory` is not a function; or `static_args` or `only` is not a name, or names. Or, raised by
-            the function that is returned: a learning rate is neither a number nor a schedule, `only` names an argument
-            that is neither, or `*args` gathers some, which have no names. Or, raised by `init`: a schedule does not
-            return one real number, or a number does not fit its dtype, such as an int that float32 cannot hold. Or,
-            raised by `update`: the state was made with a number for an argument that is now a schedule, or the reverse.
-            Each message names the argument.
+        TypeError: `inner_factory` is not a function. Or, raised by the function that is returned: `only` names an
+            argument that is neither a number nor a schedule, or `*args` gathers some, which have no names. Or, raised
+            by `init`: a schedule does not return one real number, or a number does not fit its dtype, such as an int
+            that float32 cannot hold. Or, raised by `update`: the state was made with a number for an argument that is
+            now a schedule, or the reverse. Each message names the argument.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -90,11 +89,6 @@ def inject_hyperparams(
     >>> list(inject_hyperparams(optax.adam, only="learning_rate")(1e-3).init(jnp.ones(2)).hyperparams)
     ['learning_rate']
     """
-    if not callable(inner_factory):
-        raise TypeError(
-            f"inner_factory must be a function that returns a transformation, such as optax.adam, not "
-            f"optax.adam(1e-3); found {type(inner_factory).__name__}"
-        )
     signature, _ = read_signature(inner_factory)
     static = _names_of_parameters("static_args", static_args, signature)
     required = None if only is None else _names_of_parameters("only", only, signature)
@@ -103,27 +97,21 @@ def inject_hyperparams(
 
     @functools.wraps(inner_factory)
     def factory(*args: object, **kwargs: object) -> GradientTransformation[InjectStatefulHyperparamsState]:
-        arguments = _Sorted(call_of(inner_factory, args, kwargs), static, required)
-        return at_boundary(_injected(arguments, hyperparam_dtype))
+        injected = _Injected(call_of(inner_factory, args, kwargs), static, required, hyperparam_dtype)
+        return at_boundary(optax.GradientTransformationExtraArgs(injected.init, injected.update))
 
     return factory
 
 
-def _names_of_parameters(what: str, given: Any, signature: inspect.Signature) -> set[str]:
-    is_several = hasattr(given, "__iter__") and not isinstance(given, str)
-    names: list[Any] = list(given) if is_several else [given]
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(
-            f"`{what}` must be the name, or names, of parameters of `inner_factory`, found {describe_value(given)}. "
-            "Hyperparameters are arguments of the function that is returned: inject_hyperparams(optax.adamw)(1e-3)"
-        )
+def _names_of_parameters(what: str, given: str | Iterable[str], signature: inspect.Signature) -> set[str]:
+    names = {given} if isinstance(given, str) else set(given)
     takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in signature.parameters.values())
-    if not takes_any and not set(names) <= signature.parameters.keys():
+    if not takes_any and not names <= signature.parameters.keys():
         raise ValueError(
             f"`{what}` must specify a subset of `inner_factory`'s parameters. "
             f"Given `{what}`: {sorted(names)}. `inner_factory` parameters: {sorted(signature.parameters)}"
         )
-    return set(names)
+    return names
 
 
 def classify(value: object, parameter: Parameter) -> Literal["static", "number", "schedule"]:
@@ -153,11 +141,8 @@ def is_number_or_array(value: object) -> bool:
     return is_array(value) and not isinstance(value, np.bool_) and dtype_of(value) is not None
 
 
-_NO_RATE: Any = (str, bytes, list, tuple, Mapping, complex)
-
-
-class _Sorted:
-    """The arguments of a factory, sorted.
+class _Injected:
+    """The core of a transformation whose hyperparameters are in its state.
 
     Attributes:
         call: the call of the factory.
@@ -166,8 +151,8 @@ class _Sorted:
         schedules: those that are schedules, as stateful ones.
     """
 
-    def __init__(self, call: Call, static: set[str], required: set[str] | None) -> None:
-        self.call = call
+    def __init__(self, call: Call, static: set[str], required: set[str] | None, hyperparam_dtype: object) -> None:
+        self.call, self._hyperparam_dtype = call, hyperparam_dtype
         parameters = call.signature.parameters
         values = {name: call.arguments.get(name, x.default) for name, x in parameters.items()}
         self.by_name = {
@@ -192,134 +177,125 @@ class _Sorted:
             )
         self.numbers: dict[str, Any] = {}
         self.schedules: dict[str, Any] = {}
-        for key, (parameter, value) in self.by_name.items():
-            if key in static or (required is not None and key not in required):
+        for name, (parameter, value) in self.by_name.items():
+            if name in static or (required is not None and name not in required):
                 continue
-            if parameter.role == "schedule" and isinstance(value, _NO_RATE):
-                raise TypeError(f"{key} of {call.name} must be a number or a schedule, found {describe_value(value)}")
             kind = classify(value, parameter)
             if kind == "number" or (required is not None and is_number_or_array(value)):
-                self.numbers[key] = value
+                self.numbers[name] = value
             elif kind == "schedule":
-                self.schedules[key] = value if isinstance(value, StatefulSchedule) else WrappedSchedule(value)
+                self.schedules[name] = value if isinstance(value, StatefulSchedule) else WrappedSchedule(value)
             elif required is not None:
                 raise TypeError(
-                    f"inject_hyperparams(..., only=...) names {key!r}, which is neither a number nor a schedule: "
+                    f"inject_hyperparams(..., only=...) names {name!r}, which is neither a number nor a schedule: "
                     f"{describe_value(value)}"
                 )
 
-    def make(self, hyperparams: Mapping[str, Any], params: Params) -> Core:
-        """Make the transformation with these hyperparameters."""
-        return core_of(self.call.make(hyperparams, params))
-
-
-def _injected(arguments: _Sorted, hyperparam_dtype: object) -> Core:
-    def init(params: Params) -> optax.InjectStatefulHyperparamsState:
-        dtype = _float_dtype(hyperparam_dtype, params)
-        states = {name: jtu.tree_map(strengthen, schedule.init()) for name, schedule in arguments.schedules.items()}
+    def init(self, params: Params) -> optax.InjectStatefulHyperparamsState:
+        dtype = self._float_dtype(params)
+        states = {name: jtu.tree_map(strengthen, schedule.init()) for name, schedule in self.schedules.items()}
         if is_params_placeholder(params):  # only the structure of the state matters
-            numbers = {name: 0 if isinstance(x, int) else x for name, x in arguments.numbers.items()}
+            numbers = {name: 0 if isinstance(x, int) else x for name, x in self.numbers.items()}
             values = {**numbers, **dict.fromkeys(states, 0)}
         else:
-            values = {**arguments.numbers, **{name: _first_value(arguments, name, x) for name, x in states.items()}}
-        stored = [_store(arguments, name, x, dtype) for name, x in values.items()]
+            values = {**self.numbers, **{name: self._first_value(name, x) for name, x in states.items()}}
+        stored = [self._store(name, x, dtype) for name, x in values.items()]
         # A donated step deletes the arrays of the state, so none of them may be the user's own.
         hyperparams = dict(zip(values, unshared(stored, values.values()), strict=True))
-        inner_state = arguments.make(_widening(params, hyperparams)(hyperparams), params).init(params)
-        return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
+        inner = core_of(self.call.make(_widening(params, hyperparams)(hyperparams), params))
+        return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner.init(params))
 
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        _check_state(arguments, state)
+    def update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        self._check_state(state)
         given = updates if params is None else params
-        dtype = _float_dtype(hyperparam_dtype, given)
+        dtype = self._float_dtype(given)
         hyperparams: dict[str, Any] = {}
         stored: dict[str, Any] = {}
         for name, old in state.hyperparams.items():
-            if name in arguments.schedules:
-                value = arguments.schedules[name](state.hyperparams_states[name], **extra)
-                _check_value(arguments, name, value)
-                stored[name] = hyperparams[name] = _store(arguments, name, value, dtype)
+            if name in self.schedules:
+                value = self._check_value(name, self.schedules[name](state.hyperparams_states[name], **extra))
+                stored[name] = hyperparams[name] = self._store(name, value, dtype)
             else:
-                new = hyperparams[name] = _store(arguments, name, old, dtype)
+                new = hyperparams[name] = self._store(name, old, dtype)
                 # An int that the user put into the state stays one there: scan and cond need a state of equal dtypes.
                 stored[name] = new if new is old or issubdtype(dtype_of(old), jnp.inexact) else strengthen(old)
-        states = {name: arguments.schedules[name].update(x, **extra) for name, x in state.hyperparams_states.items()}
+        states = {name: self.schedules[name].update(x, **extra) for name, x in state.hyperparams_states.items()}
         wide = _widening((updates, params), hyperparams)
-        inner = arguments.make(wide(hyperparams), given)
+        inner = core_of(self.call.make(wide(hyperparams), given))
         updates, inner_state = inner.update(*wide((updates, state.inner_state, params)), **extra)
         count = optax.safe_increment(state.count)
         return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    def _check_state(self, state: OptState) -> None:
+        """Raise a TypeError if a state has other hyperparameters, or schedules, than the arguments."""
+        if unknown := sorted(state.hyperparams.keys() - self.by_name.keys()):
+            raise TypeError(
+                f"the state's hyperparams have {', '.join(unknown)}, which is not an argument of the function that was "
+                f"injected; its arguments are {', '.join(self.by_name)}"
+            )
+        if others := sorted(state.hyperparams_states.keys() ^ self.schedules.keys()):
+            raise TypeError(
+                f"{', '.join(others)} was a number when the state was made, and is now a schedule, or the reverse. "
+                "Make the state with init, or pass the argument that it was made with"
+            )
 
+    def _first_value(self, name: str, state: object) -> object:
+        schedule = self.schedules[name]
+        if not isinstance(schedule, WrappedSchedule):
+            return self._check_value(name, schedule(state))
+        # The count is concrete, since a schedule may branch on it, and needs no transfer, which users may forbid.
+        with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
+            try:
+                value = schedule.schedule_fn(jnp.zeros([], jnp.int32))
+            except Exception as error:  # it is a model, or a function of something else
+                raise self._not_a_schedule(name, f"it raised {describe_error(error)}") from error
+        return self._check_value(name, value)
 
-def _check_state(arguments: _Sorted, state: OptState) -> None:
-    """Raise a TypeError if a state has other hyperparameters, or schedules, than the arguments."""
-    if unknown := sorted(state.hyperparams.keys() - arguments.by_name.keys()):
-        raise TypeError(
-            f"the state's hyperparams have {', '.join(unknown)}, which is not an argument of the function that was "
-            f"injected; its arguments are {', '.join(arguments.by_name)}"
+    def _check_value(self, name: str, value: object) -> object:
+        """Return the value of a schedule; raise a TypeError unless it is one real number."""
+        if not is_real_number(value):
+            shown = describe(value) if is_array(value) else describe_value(value)
+            raise self._not_a_schedule(name, f"it returned {shown}, but a schedule returns a real number of shape ()")
+        return value
+
+    def _not_a_schedule(self, name: str, result: str) -> TypeError:
+        value = self.by_name[name][1]
+        shown = describe_value(value) if jtu.all_leaves([value]) else type(value).__name__  # a model, perhaps
+        return TypeError(
+            f"the argument {name!r} of {self.call.name} is {shown}, which inject_hyperparams uses as a schedule. "
+            f"Called with a count, {result}. To pass it on unchanged, name it: static_args={name!r}"
         )
-    if others := sorted(state.hyperparams_states.keys() ^ arguments.schedules.keys()):
-        raise TypeError(
-            f"{', '.join(others)} was a number when the state was made, and is now a schedule, or the reverse. Make "
-            "the state with init, or pass the argument that it was made with"
-        )
 
+    def _store(self, name: str, x: Any, float_dtype: Any) -> Any:
+        """Return a hyperparameter as it is stored.
 
-def _first_value(arguments: _Sorted, name: str, state: object) -> object:
-    schedule = arguments.schedules[name]
-    if not isinstance(schedule, WrappedSchedule):
-        return _check_value(arguments, name, schedule(state))
-    # The count is concrete, since a schedule may branch on it, and needs no transfer, which users may forbid.
-    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
-        try:
-            value = schedule.schedule_fn(jnp.zeros([], jnp.int32))
-        except Exception as error:  # it is a model, or a function of something else
-            raise _not_a_schedule(arguments, name, f"Called with a count, it raised {describe_error(error)}") from error
-    return _check_value(arguments, name, value)
+        An array that states its dtype keeps it: as the argument, as the result of a schedule, and as a float that a
+        user puts into the state. Other numbers become floats, so that any real number can replace them, except where
+        the parameter keeps ints.
+        """
+        if isinstance(x, jax.Array) and x.dtype == float_dtype and not is_weak(x):
+            return x  # the code below returns the same, but takes longer
+        parameter, argument = self.by_name[name]
+        dtype = dtype_of(x)
+        is_integer = issubdtype(dtype, jnp.integer)
+        is_real = issubdtype(dtype, jnp.floating) or is_integer or issubdtype(dtype, jnp.bool_)
+        stated = _states_dtype(x) and (not is_integer or callable(argument) or _states_dtype(argument))
+        keeps = stated or not is_real or (is_integer and parameter.keeps_ints)
+        dtype = dtype if keeps else float_dtype
+        if not fits(x, dtype):
+            raise TypeError(
+                f"the hyperparameter {name!r} of {self.call.name} is {describe(x)}, which {jnp.dtype(dtype)} cannot "
+                f"hold. Pass it on unchanged, static_args={name!r}, or as an array of a dtype that holds it"
+            )
+        return jnp.asarray(x, dtype)
 
-
-def _check_value(arguments: _Sorted, name: str, value: object) -> object:
-    """Return the value of a schedule; raise a TypeError unless it is one real number."""
-    if not is_real_number(value):
-        shown = describe(value) if is_array(value) else describe_value(value)
-        found = f"Called with a count, it returned {shown}, but a schedule returns a real number of shape ()"
-        raise _not_a_schedule(arguments, name, found)
-    return value
-
-
-def _not_a_schedule(arguments: _Sorted, name: str, found: str) -> TypeError:
-    value = arguments.by_name[name][1]
-    shown = describe_value(value) if jtu.all_leaves([value]) else type(value).__name__  # a model, perhaps
-    return TypeError(
-        f"the argument {name!r} of {arguments.call.name} is {shown}, which inject_hyperparams uses as a schedule. "
-        f"{found}. To pass it on unchanged, name it: static_args={name!r}"
-    )
-
-
-def _store(arguments: _Sorted, name: str, x: Any, float_dtype: Any) -> Any:
-    """Return a hyperparameter as it is stored.
-
-    An array that states its dtype keeps it: as the argument, as the result of a schedule, and as a float that a user
-    puts into the state. Other numbers become floats, so that any real number can replace them, except where the
-    parameter keeps ints.
-    """
-    if isinstance(x, jax.Array) and x.dtype == float_dtype and not is_weak(x):
-        return x  # the code below returns the same, but takes longer
-    parameter, argument = arguments.by_name[name]
-    dtype = dtype_of(x)
-    is_integer = issubdtype(dtype, jnp.integer)
-    is_real = issubdtype(dtype, jnp.floating) or is_integer or issubdtype(dtype, jnp.bool_)
-    stated = _states_dtype(x) and (not is_integer or callable(argument) or _states_dtype(argument))
-    keeps = stated or not is_real or (is_integer and parameter.keeps_ints)
-    dtype = dtype if keeps else float_dtype
-    if not fits(x, dtype):
-        raise TypeError(
-            f"the hyperparameter {name!r} of {arguments.call.name} is {describe(x)}, which {jnp.dtype(dtype)} cannot "
-            f"hold. Pass it on unchanged, static_args={name!r}, or as an array of a dtype that holds it"
-        )
-    return jnp.asarray(x, dtype)
+    def _float_dtype(self, params: Params) -> Any:
+        """Return the dtype in which Python numbers are stored: float32 at least, since b2 = 0.999 is 1 in bf16."""
+        if self._hyperparam_dtype is not None:
+            return self._hyperparam_dtype
+        arrays = filter(is_inexact_array, jtu.tree_leaves(params))
+        is_wide = any(x.dtype.itemsize // (1 + np.iscomplexobj(x)) > 4 for x in arrays)
+        return jnp.float64 if is_wide else jnp.float32
 
 
 def _states_dtype(x: object) -> bool:
@@ -340,17 +316,7 @@ def fits(x: Any, dtype: Any) -> bool:
 
 
 _INTS: Any = (int, np.integer)
-
-
 _ON_HOST: Any = (*_INTS, float, np.floating)
-
-
-def _float_dtype(stated: object, params: Params) -> Any:
-    """Return the dtype in which Python numbers are stored: float32 at least, since b2 = 0.999 is 1 in bf16."""
-    if stated is not None:
-        return stated
-    wide = any(x.dtype.itemsize // (1 + np.iscomplexobj(x)) > 4 for x in jtu.tree_leaves(params) if is_inexact_array(x))
-    return jnp.float64 if wide else jnp.float32
 
 
 def _widening(trees: PyTree, hyperparams: dict[str, Any]) -> Callable[[Any], Any]:

@@ -17,7 +17,8 @@ from treekit.optax._tree_functions import apply_to_parameters, is_on_trees
 
 # Wherever Optax has the key, under any name and in any module, treekit has the value. The updates of `measure_with_ema`
 # are a measurement, and not of a model's leaves: it stays as it is.
-_OURS: dict[Any, Any] = {optax.measure_with_ema: optax.measure_with_ema}
+OURS: dict[Any, Any] = {optax.measure_with_ema: optax.measure_with_ema}
+_WRAPPED: dict[Any, Any] = {}  # the same for what is wrapped when it is first looked up
 
 
 def replace(ours: Mapping[str, object], others: Mapping[Any, Any]) -> None:
@@ -27,8 +28,8 @@ def replace(ours: Mapping[str, object], others: Mapping[Any, Any]) -> None:
         ours: by name; those to which Optax has one of the same name count.
         others: by the function of Optax.
     """
-    _OURS.update({getattr(optax, name): x for name, x in ours.items() if callable(x) and hasattr(optax, name)})
-    _OURS.update(others)
+    OURS.update({getattr(optax, name): x for name, x in ours.items() if callable(x) and hasattr(optax, name)})
+    OURS.update(others)
 
 
 def wrap_attribute(module: types.ModuleType, name: str) -> Any:
@@ -45,11 +46,11 @@ def wrap_attribute(module: types.ModuleType, name: str) -> Any:
         message = f"module 'treekit.{module.__name__}' has no attribute {name!r}"
         raise AttributeError(message, name=name, obj=module) from None
     with contextlib.suppress(KeyError, TypeError):  # it is new, or cannot be a key
-        return _OURS[value]
+        return OURS[value] if value in OURS else _WRAPPED[value]
     on_trees = is_on_trees(value)
     if not (on_trees or _makes_transformations(value)):
         return value
-    wrapped = _OURS[value] = (apply_to_parameters if on_trees else wrap_factory)(value, name)
+    wrapped = _WRAPPED[value] = (apply_to_parameters if on_trees else wrap_factory)(value, name)
     wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = f"treekit.{module.__name__}", name, name
     return wrapped
 

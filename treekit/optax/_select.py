@@ -13,7 +13,7 @@ from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, is_variable, path_name, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
-from treekit._base.tree import check_no_foreign_floats, is_mapping, is_none
+from treekit._base.tree import check_no_foreign_floats, is_none
 from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, TransformationLike, Updates
 from treekit._filter import filter
 from treekit._resolve_spec import resolve_and_match
@@ -180,7 +180,7 @@ def partition(
 
     Raises:
         ValueError: raised by `init` and `update` if the labels do not fit the params, or one has no transformation.
-        TypeError: an item of `transforms` is not a transformation, or its keys cannot be sorted.
+        TypeError: an item of `transforms` is not a transformation.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -190,17 +190,6 @@ def partition(
     >>> updates["w"], updates["b"]
     (Array([-1., -1.], dtype=float32), Array([0., 0.], dtype=float32))
     """
-    if not is_mapping(transforms):
-        raise TypeError(
-            f"transforms must map labels to transformations, {{'decay': tx, …}}, found {describe_value(transforms)}"
-        )
-    try:
-        sorted(transforms)
-    except TypeError:
-        raise TypeError(
-            f"the labels of transforms are the keys of a dict in the state, which JAX sorts, but it cannot sort "
-            f"{_names(transforms)}. Use strings, or an enum.StrEnum"
-        ) from None
     keys = frozenset(transforms)
 
     def resolve_groups(params: Params) -> dict[Any, Any]:
