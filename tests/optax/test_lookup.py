@@ -237,9 +237,7 @@ for make, message in (
     (lambda: tko.apply_if_finite(optax.adam, 4), IS_CALLED),
     (lambda: tko.masked([True], optax.adam(0.1)).init([1.0]), IS_CALLED),
     (lambda: tko.partition({"w": "a"}, {"a": optax.adam(0.1)}).init([1.0]), IS_CALLED),
-    (lambda: tko.inject_hyperparams(tko.adam(0.1)), IS_CALLED),
     (lambda: tko.chain(tko.clip(1.0), optax.MultiSteps), IS_CALLED),
-    (lambda: tko.partition([tko.sgd(0.1)], "a"), "transforms must map labels to transformations, {"),
 ):
     try:
         make()

@@ -256,13 +256,14 @@ def test_a_mask_of_other_leaves_than_bools_is_an_error_that_says_where(name: str
             TAKE_MASKS[wrapper](spec).init(cases.arrays())
 
 
-def test_none_in_a_mask_is_false_for_adamw_and_does_not_fit_in_masked() -> None:
-    mask: Any = {"w": True, "b": None}
-    with pytest.raises(ValueError, match=r"(?s)^mask\b.*\bb\b.*None.*an array, f32.*jax\.tree\.map"):
-        TAKE_MASKS["masked"](mask).init(cases.arrays())
-    zeros, tx = jax.tree.map(jnp.zeros_like, cases.arrays()), tko.adamw(1.0, weight_decay=1.0, mask=mask)
-    updates, _ = tx.update(zeros, tx.init(cases.arrays()), cases.arrays())
-    assert updates["w"].any() and not updates["b"].any()
+@pytest.mark.parametrize("wrapper", ["masked", "adamw", "selective_transform"])
+def test_none_in_a_mask_does_not_fit_an_array(wrapper: str) -> None:
+    """It would silently count as False: no weight decay, or not frozen. A function without a return gives it too."""
+    for mask, path in (({"w": True, "b": None}, r"\.b"), (lambda params: None, "")):
+        with pytest.raises(
+            ValueError, match=rf"(?s)^{argument_of(wrapper)}\S*.*key path \S*{path} it has None.*tree\.map"
+        ):
+            TAKE_MASKS[wrapper](mask).init(cases.arrays())
 
 
 @pytest.mark.parametrize("wrapper", TAKE_MASKS)

@@ -152,7 +152,7 @@ class OptaxCall(Call):
     def make(self, others: Mapping[str, Any], params: Params = None) -> Any:
         is_known = params is not None and not is_params_placeholder(params)
         masks = {
-            key: functools.partial(_the, resolve_mask(x, params, key, none_is_false=True) if is_known else True)
+            key: functools.partial(_the, resolve_mask(x, params, key) if is_known else True)
             for key, x in self._masks.items()
         }
         return super().make({**others, **masks})

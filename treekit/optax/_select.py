@@ -276,35 +276,29 @@ def selective_transform(
     return _partition({"train": optimizer, "freeze": optax.set_to_zero()}, resolve_groups)
 
 
-def resolve_mask(mask: Mask, params: Params, name: str, *, none_is_false: bool = False) -> Any:
+def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
     """Return a mask that Optax itself can use: a prefix tree of the params, with a bool for each part with arrays.
 
     Args:
         mask: a tree of bools, or a function from the params to one.
         params: the params inside; a part of them without arrays stays as it is, unless it has a bool of its own.
         name: what the user calls the mask.
-        none_is_false: whether None for an array is False, as it is for Optax's own functions; else it raises.
     """
-
-    def is_mask_leaf(x: object) -> bool:
-        return (none_is_false and x is None) or _is_bool(x)
 
     def value(i: int, leaf: Any, part: Any) -> Any:
         if _is_bool(leaf):
             return bool(leaf)
-        if leaf is None or not jtu.tree_leaves(part):
-            return False if jtu.tree_leaves(part) else part
+        if not jtu.tree_leaves(part):
+            return part
         hint = ", which is traced: make it outside of jit, or from shapes and dtypes" if is_traced(leaf) else ""
         if isinstance(leaf, str):
             hint = ". To select by key path, use treekit.path_mask"
-        path = path_text(flatten_with_path(resolved, _or_none(is_mask_leaf))[0][i][0])
+        path = path_text(flatten_with_path(resolved, _or_none(_is_bool))[0][i][0])
         raise TypeError(
             f"{name} must have bools at its leaves; at {path} it has {_short(leaf)} of type {type(leaf).__name__}{hint}"
         )
 
-    resolved, prefix_treedef, matches = resolve(mask, params, is_mask_leaf, name)
-    if resolved is None and mask is not None and jtu.tree_leaves(params):
-        raise TypeError(f"the function given as {name} returned None for all params. Does it lack a return?")
+    resolved, prefix_treedef, matches = resolve(mask, params, _is_bool, name)
     return prefix_treedef.unflatten(value(i, *match) for i, match in enumerate(matches))
 
 

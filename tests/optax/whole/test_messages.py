@@ -47,10 +47,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: tko.partition({"bias": tko.sgd(0.1)}, "bais").init(PARAMS),
         r"^Some parameters have no .*: the label of all is 'bais'\. Did you mean 'bias'\?\n",
     ),
-    "a mask function without a return": (
-        lambda: tko.adamw(0.1, mask=lambda params: None).init(PARAMS),
-        r"^the function given as mask returned None for all params\. Does it lack a return\?",
-    ),
     "an optimizer for its state": (
         partial(call, tko, "set_hyperparams", tko.inject_hyperparams(tko.sgd)(0.1), learning_rate=0.1),
         r"^expected the state of an optimizer, found an optimizer: pass optimizer\.init\(params\)",
@@ -81,8 +77,6 @@ def test_these_are_no_mistakes() -> None:
     assert jax.eval_shape(tko.contrib.prodigy().init, SHAPES)
     variable: Any = nnx.Param(jnp.asarray(0.5))
     assert tko.scale(variable).init(PARAMS) == optax.EmptyState()
-    tx: Any = tko.adamw(0.1, mask={"a": None})  # not what a function without a return gives
-    assert tx.init({"a": jnp.ones(2)})
 
 
 WIDER = eqx.nn.MLP(2, 2, 8, 1, key=jax.random.key(0))
