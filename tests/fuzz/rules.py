@@ -103,8 +103,8 @@ RULES = {
     "Optax's inject_hyperparams takes a mask function for a schedule (docs/what_goes_wrong.md).": (
         Rule((PLAIN,), r"o\.inject_hyperparams\(o\.adamw\)\(schedule, mask=mask\(", f"hyperparams|{NUMBERS}")
     ),
-    "freeze and selective_transform take mask functions; Optax takes a function for True (from_optax.md).": (
-        Rule((PLAIN,), r"freeze(_mask=|\()mask\(\d\)\)", "(?s)^(?!.*raises)")
+    "selective_transform takes a mask function; Optax takes it for True (docs/guides/from_optax.md).": (
+        Rule((PLAIN,), r"freeze_mask=mask\(\d\)\)", "(?s)^(?!.*raises)")
     ),
     "Integers, Python numbers and objects are not trained; Optax trains them (docs/guides/from_optax.md).": (
         Rule((PLAIN,), case=has_untrained)
