@@ -75,10 +75,6 @@ ADVICE: dict[str, tuple[Callable[[], Any], str]] = {
         partial(UPDATE, MODEL, MODEL, "0.1"),
         "step_size must be a real number",
     ),
-    "lookahead on a raw model": (
-        lambda: tko.lookahead(tko.sgd(0.1), 2, 0.5).init(MODEL),
-        r"custom_jvp at activation\. Filter the model: treekit\.filter",
-    ),
     "lists of numbers": (
         lambda: tk.graft({"w": jnp.ones((2, 2))}, JSON),
         r"Old: k\.0\.0, .* New: w\. .*list of numbers, as JSON has them.*jnp\.asarray",

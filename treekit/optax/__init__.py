@@ -41,7 +41,6 @@ from treekit.optax._conditional import conditionally_transform as conditionally_
 from treekit.optax._inject import inject_hyperparams as inject_hyperparams
 from treekit.optax._lbfgs import lbfgs as lbfgs
 from treekit.optax._lbfgs import value_and_grad_from_state as value_and_grad_from_state
-from treekit.optax._lookahead import lookahead as lookahead
 from treekit.optax._lookup import replace as _replace
 from treekit.optax._lookup import wrap_attribute as _wrap_attribute
 from treekit.optax._lookup import wrap_module as _wrap_module

@@ -211,8 +211,6 @@ def _link(x: Any, role: str, where: str) -> Any:
     It crosses the boundary again only if a transformation before it has frozen leaves, which stay frozen.
     """
     if role == "named":
-        if not (isinstance(x, _PAIR) and len(x) == 2 and isinstance(x[0], str)):
-            raise TypeError(f"{where} must be a pair (name, transformation), found {type(x).__name__}")
         return x[0], _link(x[1], "transformation", where)
     if role != "transformation" and not isinstance(x, (optax.GradientTransformation, optax.MultiSteps)):
         return x
@@ -228,6 +226,3 @@ def _link(x: Any, role: str, where: str) -> Any:
         return jtu.tree_map(none_for_none, updates, news, is_leaf=is_none), state
 
     return optax.GradientTransformationExtraArgs(core.init, update)
-
-
-_PAIR: Any = (tuple, list)

@@ -15,9 +15,9 @@ from treekit.optax._boundary import at_boundary
 from treekit.optax._factories import ORIGINALS, OptaxCall
 from treekit.optax._tree_functions import apply_to_parameters, is_on_trees
 
-# Wherever Optax has the key, under any name and in any module, treekit has the value. The updates of `measure_with_ema`
-# are a measurement, and not of a model's leaves: it stays as it is.
-OURS: dict[Any, Any] = {optax.measure_with_ema: optax.measure_with_ema}
+# Wherever Optax has the key, under any name and in any module, treekit has the value. Two stay as they are: the params
+# of `lookahead` are a pair of trees, and the updates of `measure_with_ema` a measurement.
+OURS: dict[Any, Any] = {x: x for x in (optax.lookahead, optax.measure_with_ema)}
 _WRAPPED: dict[Any, Any] = {}  # the same for what is wrapped when it is first looked up
 
 
@@ -79,8 +79,6 @@ def wrap_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     @functools.wraps(factory)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if factory is optax.chain and not args:  # Optax's own fails in init; an empty named_chain works
-            raise TypeError("chain needs at least one transformation. To change nothing, use treekit.optax.identity()")
         call = OptaxCall(factory, name, args, kwargs)
         made = call.make({})
         core = call.core(made)

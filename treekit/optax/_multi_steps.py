@@ -1,5 +1,6 @@
 """`MultiSteps`: accumulate gradients over rounds of steps, and run a transformation on the last step of each."""
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -120,14 +121,10 @@ class MultiSteps(Generic[StepsState], _Base):
                 "of gradients is not an integer"
             )
         self._opt = at_boundary(opt)
-        core = core_of(opt)
-        self._inner_init, self._inner_update = core.init, preserving(core).update
-        self._every_k: int | Callable[[Any], Any] = k if callable(k) else int(k)
-        self._mean = use_grad_mean
-        self._should_skip = should_skip_update_fn
-        self._accumulator_dtype = accumulator_dtype
-        self._weighted = weighted
-        self._tx = at_boundary(optax.GradientTransformationExtraArgs(self._init, self._update))
+        inner = optax.GradientTransformationExtraArgs(core_of(opt).init, preserving(core_of(opt)).update)
+        every_k = k if callable(k) else int(k)
+        self._steps = _Steps(inner, every_k, use_grad_mean, should_skip_update_fn, accumulator_dtype, weighted)
+        self._tx = at_boundary(optax.GradientTransformationExtraArgs(self._steps.init, self._steps.update))
 
     @property
     def inner_opt(self) -> GradientTransformation[Any]:
@@ -175,7 +172,7 @@ class MultiSteps(Generic[StepsState], _Base):
 
     def check_weight(self, state: OptState, extra_args: Mapping[str, object]) -> None:
         """Raise a TypeError if there is a `weight` that neither this nor the inner transformation takes."""
-        if self._weighted or "weight" not in extra_args:
+        if self._steps.weighted or "weight" not in extra_args:
             return
         takes_weight = "weight" in inspect.signature(core_of(self._opt).update).parameters
         if not takes_weight and not any(map(_is_weighted, jtu.tree_leaves(state, is_leaf=_is_weighted))):
@@ -186,16 +183,34 @@ class MultiSteps(Generic[StepsState], _Base):
         is_subclassed = (type(self).init, type(self).update) != (MultiSteps.init, MultiSteps.update)
         return at_boundary(optax.GradientTransformationExtraArgs(self.init, self.update)) if is_subclassed else self._tx
 
-    def _init(self, params: Params) -> Any:
+
+def whole_step_of(core: Core) -> Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]] | None:
+    """Return what takes a whole step, up to new params, if this is the core of a `MultiSteps`; None for any other."""
+    steps: Any = getattr(core.update, "__self__", None)
+    return steps.step if isinstance(steps, _Steps) else None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Steps:
+    """The core of a `MultiSteps`, whose arguments these are; `inner` preserves dtypes and structure."""
+
+    inner: Core
+    every_k: int | Callable[[Any], Any]
+    mean: bool
+    should_skip: Callable[[Any, Any, Any], tuple[Any, Any]] | None
+    accumulator_dtype: Any
+    weighted: bool
+
+    def init(self, params: Params) -> Any:
         zero = jnp.zeros([], jnp.int32)
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
-        state = optax.MultiStepsState(zero, zero, self._inner_init(params), self._zero_accumulator(params), skip_state)
-        return WeightedMultiStepsState(*state, jnp.zeros([], jnp.float32)) if self._weighted else state
+        state = optax.MultiStepsState(zero, zero, self.inner.init(params), self._zero_accumulator(params), skip_state)
+        return WeightedMultiStepsState(*state, jnp.zeros([], jnp.float32)) if self.weighted else state
 
-    def _update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        return self._step(updates, state, params, extra, None)
+    def update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        return self.step(updates, state, params, extra, None)
 
-    def _step(
+    def step(
         self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply | None
     ) -> tuple[Any, Any]:
         """Return the updates and the new state; or, with `apply`, the new params instead of the updates.
@@ -204,7 +219,7 @@ class MultiSteps(Generic[StepsState], _Base):
         `apply_gradients` calls it so if this `MultiSteps` is outermost.
         """
         weight, weight_sum, should_step, new_state = self._advance(updates, state, params, extra)
-        if self._weighted:
+        if self.weighted:
             extra = {**extra, "weight": weight_sum}
         leaves, treedef = jtu.tree_flatten(updates)
         inner_state, acc = strengthen_all((state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
@@ -214,11 +229,11 @@ class MultiSteps(Generic[StepsState], _Base):
                 raise ValueError(f"the gradient at {where} has shape {grad.shape}, its accumulator {place.shape}")
 
         def accumulate(acc: list[Any]) -> list[Any]:
-            return list(map(functools.partial(_accumulate_jitted, self._mean, weight, weight_sum), leaves, acc))
+            return list(map(functools.partial(_accumulate_jitted, self.mean, weight, weight_sum), leaves, acc))
 
         def inner_step(old: OptState, acc: list[Any], params: Params = params) -> tuple[Any, Any]:
             grads = treedef.unflatten([x.astype(like.dtype) for like, x in zip(leaves, acc, strict=True)])
-            new_updates, new = self._inner_update(grads, old, params, **extra)
+            new_updates, new = self.inner.update(grads, old, params, **extra)
             return list(map(_broadcast_to, treedef.flatten_up_to(new_updates), acc)), new
 
         if apply is None:
@@ -247,13 +262,13 @@ class MultiSteps(Generic[StepsState], _Base):
             which there is something to step with; and the new state.
         """
         mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
-        k_steps = self._every_k(gradient_step) if callable(self._every_k) else self._every_k
+        k_steps = self.every_k(gradient_step) if callable(self.every_k) else self.every_k
         _check_k(k_steps)
         skip, skip_state = self._skip(updates, gradient_step, params)
         is_last = should_step = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
-        given = _check_weight(extra.get("weight") if self._weighted else 1)
+        given = _check_weight(extra.get("weight") if self.weighted else 1)
         weight = jnp.where(skip, jnp.zeros_like(given), given)
-        if self._weighted:
+        if self.weighted:
             weight_sum = weight + jnp.where(mini_step == 0, 0, strengthen(state.weight_sum))
             should_step = jnp.logical_and(is_last, weight_sum != 0)  # true of NaN, which must be seen
         else:
@@ -266,15 +281,15 @@ class MultiSteps(Generic[StepsState], _Base):
             acc_grads=None,
             skip_state=skip_state,
         )
-        if self._weighted:
+        if self.weighted:
             kept = jnp.where(skip, strengthen(state.weight_sum), weight_sum)
             new = WeightedMultiStepsState(**new._asdict(), weight_sum=kept)
         return weight, weight_sum, should_step, new
 
     def _skip(self, updates: Updates, gradient_step: object, params: Params) -> tuple[Any, Any]:
-        if self._should_skip is None:
+        if self.should_skip is None:
             return jnp.array(False), ()
-        skip, skip_state = self._should_skip(updates, gradient_step, params)
+        skip, skip_state = self.should_skip(updates, gradient_step, params)
         if (dtype_of(skip), jnp.shape(skip)) != (jnp.bool_, ()):
             raise ValueError(
                 "The `should_skip_update_fn` function should return a boolean scalar array, but it returned an array "
@@ -284,18 +299,12 @@ class MultiSteps(Generic[StepsState], _Base):
 
     def _zero_accumulator(self, params: Params) -> Any:
         def dtype(p: Any) -> Any:
-            if self._accumulator_dtype is None:
+            if self.accumulator_dtype is None:
                 return p.dtype
-            widest = promoted_dtype(p, untyped.ShapeDtypeStruct((), self._accumulator_dtype))
-            return widest if self._accumulator_dtype == jnp.float32 or jnp.iscomplexobj(p) else self._accumulator_dtype
+            widest = promoted_dtype(p, untyped.ShapeDtypeStruct((), self.accumulator_dtype))
+            return widest if self.accumulator_dtype == jnp.float32 or jnp.iscomplexobj(p) else self.accumulator_dtype
 
         return jtu.tree_map(jnp.zeros_like, params, jtu.tree_map(dtype, params))
-
-
-def whole_step_of(core: Core) -> Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]] | None:
-    """Return what takes a whole step, up to new params, if this is the core of a `MultiSteps`; None for any other."""
-    owner: Any = getattr(core.update, "__self__", None)
-    return owner._step if isinstance(owner, MultiSteps) and core.update == owner._update else None
 
 
 def _accumulate(

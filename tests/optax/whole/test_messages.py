@@ -55,14 +55,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: tko.set_hyperparams(tko.chain(RATE(0.1), RATE(lambda count: 0.1)).init(PARAMS), learning_rate=0.2),
         r"^1\.learning_rate follows a schedule, .* To set only 0\.learning_rate, use that as the key: ",
     ),
-    "an empty chain": (
-        partial(call, tko, "chain"),
-        r"^chain needs at least one transformation\. To change nothing, use treekit\.optax\.identity\(\)",
-    ),
-    "a model for named_chain": (
-        partial(call, tko, "named_chain", ("first", tko.clip(1.0)), MODEL),
-        r"^args\[1\] of named_chain must be a pair \(name, transformation\), found MLP",
-    ),
 }
 
 

@@ -66,6 +66,7 @@ from optax import init_empty_state as init_empty_state
 from optax import kl_divergence as kl_divergence
 from optax import l2_loss as l2_loss
 from optax import log_cosh as log_cosh
+from optax import lookahead as lookahead
 from optax import matrix_inverse_pth_root as matrix_inverse_pth_root
 from optax import measure_with_ema as measure_with_ema
 from optax import microbatch as microbatch
