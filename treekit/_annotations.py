@@ -256,16 +256,16 @@ def _mentions_elsewhere(hint: object) -> bool:
 
 def _type_arguments(cls: type[Any]) -> dict[type[Any], _Arguments]:
     """Map the type variables of each base of a class to types: T to `int`, in `class Ints(Box[int])`."""
-    found: dict[type[Any], _Arguments] = {}
+    arguments: dict[type[Any], _Arguments] = {}  # of each base
     for base in cls.__mro__:
-        known = found.get(base, {})
+        known = arguments.get(base, {})
         for alias in vars(base).get("__orig_bases__", ()):
             origin = get_origin(alias)
             if isinstance(origin, type) and origin not in (Generic, Protocol):
                 with _explained(f"the base {alias} of {base.__qualname__}", base):
-                    arguments = [_simplify(_resolve(x, base), base, known) for x in get_args(alias)]
-                found[origin] = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
-    return found
+                    own = [_simplify(_resolve(x, base), base, known) for x in get_args(alias)]
+                arguments[origin] = dict(zip(getattr(origin, "__parameters__", ()), own, strict=False))
+    return arguments
 
 
 def _simplify(hint: Any, owner: type[Any], known: Mapping[Any, Any]) -> Any:

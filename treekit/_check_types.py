@@ -170,9 +170,9 @@ def _explain(wrong: list[tuple[object, Misfit]], tree: object) -> str:
     rows: list[tuple[str, ...]] = []
     for node, x in wrong[:ROWS]:
         _, name = names.get(id(node), (None, f"{type(node).__qualname__}."))
-        found = describe(x.part, short=False) + "(abstract)" * isinstance(x.part, jax.ShapeDtypeStruct)
+        part = describe(x.part, short=False) + "(abstract)" * isinstance(x.part, jax.ShapeDtypeStruct)
         is_not = f"is not {describe_hint(x.hint)}"
-        rows.append((name + x.path, found, is_not, describe_memo(x.bound)))
+        rows.append((name + x.path, part, is_not, describe_memo(x.bound)))
     several = f"{len(wrong)} fields are not what their classes say"
     title = several if len(wrong) > 1 else "1 field is not what its class says"
     more = [f"and {len(wrong) - ROWS} more"] if len(wrong) > ROWS else []

@@ -109,8 +109,8 @@ def bits_of_key(key: Any) -> RandomBits:
     typed = is_array(key) and issubdtype(key.dtype, jax.dtypes.prng_key)
     raw = is_array(key) and key.dtype == np.uint32 and key.shape in ((2,), (4,))  # jax.random.PRNGKey
     if not raw and not (typed and key.shape == ()):
-        found = f"an array of dtype {key.dtype} and shape {key.shape}" if is_array(key) else f"{key!r}"
-        raise TypeError(f"key must be one key, such as jax.random.key(0); found {found}")
+        shown = f"an array of dtype {key.dtype} and shape {key.shape}" if is_array(key) else f"{key!r}"
+        raise TypeError(f"key must be one key, such as jax.random.key(0); found {shown}")
     data: Any = key
     left, right = hash_bits(*jnp.unstack(jax.random.key_data(data) if typed else jnp.asarray(data)))
     return left, right

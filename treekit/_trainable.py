@@ -103,21 +103,21 @@ def declared_frozen(tree: PyTree, is_leaf: LeafPredicate = is_none) -> list[bool
     jtu.tree_leaves(tree, is_leaf=note_class)
     if not any(map(declares, kinds)):
         return None
-    found: list[bool] = []
+    frozen: list[bool] = []
     parts: list[object] = jtu.tree_leaves(tree, is_leaf=is_part)
     for x in parts:
         cls: Any = type(x)
         if not declares(cls) or children_or_none(x) is None:  # a leaf, or None
-            found.append(False)
+            frozen.append(False)
         elif getattr(cls, _WHOLE_CLASS, True) is False:
-            found += [True] * size(x)
+            frozen += [True] * size(x)
         else:
             names, keyed = _excluded_fields(cls), keyed_children(x)
             _check_keys(cls, names, [text for text, _ in keyed])
             for text, child in keyed:
                 own = [True] * size(child) if text in names else declared_frozen(child, is_leaf)
-                found += own or [False] * size(child)
-    return found
+                frozen += own or [False] * size(child)
+    return frozen
 
 
 def declares(cls: Any) -> bool:

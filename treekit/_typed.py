@@ -67,7 +67,7 @@ def _mismatch(x: object, wanted: _CheckedClass, memo: Memo) -> str:
 def _batched_mismatch(x: object, axes: str, memo: Memo) -> str:
     """Do the same for a node whose arrays have these axes first: its fields are checked without them."""
     count, bound = len(axes.split()), memo
-    found: list[str] = []
+    problems: list[str] = []
     leaves, treedef = jtu.tree_flatten_with_path(x)
     rest = [leaf for _, leaf in leaves]
     arrays: dict[int, Any] = {}  # without these axes, by their index among the leaves
@@ -88,12 +88,12 @@ def _batched_mismatch(x: object, axes: str, memo: Memo) -> str:
     def check(tracers: dict[int, Any]) -> None:
         problem, after = explain_misfits(treedef.unflatten([tracers.get(i, y) for i, y in enumerate(rest)]), bound)
         if problem:
-            found.append(f"without the first axes of its arrays, {axes!r}: {problem}")
+            problems.append(f"without the first axes of its arrays, {axes!r}: {problem}")
         else:
             extend(memo, after)
 
     untyped.eval_shape(check, arrays)  # so that they are arrays to an annotation, and nothing is computed
-    return "".join(found)
+    return "".join(problems)
 
 
 def _is_not_a(x: object, cls: type[Any] | str) -> str:

@@ -80,9 +80,9 @@ def _register(cls: type[Any], data_fields: object, meta_fields: object) -> type[
 
 def _field_names(cls: type[Any], argument: str, names: object) -> tuple[str, ...]:
     if isinstance(names, Sequence) and not isinstance(names, str):
-        found = tuple(cast(Sequence[object], names))
-        if all(isinstance(name, str) for name in found):
-            return cast(tuple[str, ...], found)
+        given = tuple(cast(Sequence[object], names))
+        if all(isinstance(name, str) for name in given):
+            return cast(tuple[str, ...], given)
     raise TypeError(
         f"{cls.__qualname__}: {argument} must be a list of attribute names, found {names!r}. Pass both lists; "
         "only a dataclass needs neither"

@@ -148,14 +148,14 @@ def _parts(f: Any) -> list[Any]:
 
 def reachable(x: object, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
     """Return an object and everything reachable through `parts_of`, each once, even if there are cycles."""
-    found: dict[int, Any] = {}
+    parts: dict[int, Any] = {}  # by id
     pending = [x]
     while pending:
         part = pending.pop()
-        if id(part) not in found:
-            found[id(part)] = part
+        if id(part) not in parts:
+            parts[id(part)] = part
             pending += parts_of(part)
-    return list(found.values())
+    return list(parts.values())
 
 
 FUNCTIONS: Any = (types.MethodType, functools.partial, types.FunctionType, type(untyped.jit(exact_key)))
@@ -285,7 +285,7 @@ class Interned:
         """Return the key of these values and the first `StaticFields` of an equal key; calls the values' `__eq__`."""
         try:
             key = Key(values)
-            found = self._first.get(key)
+            first = self._first.get(key)
         except Exception as error:
             what = f"comparing static values of {self._cls.__qualname__} ({', '.join(self._meta)})"
             if isinstance(error, RecursionError):  # a value is nested too deeply, or its `__hash__` calls itself
@@ -293,7 +293,7 @@ class Interned:
                 raise
             self._check(values)
             raise TypeError(f"{what} raised {error!r}") from error
-        return key, found() if found else None
+        return key, first() if first else None
 
     def _check(self, values: tuple[Any, ...]) -> None:
         for name, value in zip(self._meta, values, strict=True):

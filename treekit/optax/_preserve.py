@@ -95,9 +95,9 @@ def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
     try:
         return treedef.unflatten(cast_each(news, likes, state))
     except TypeError as error:
-        found = str(error).partition(";")[0]
+        which = str(error).partition(";")[0]
         raise TypeError(
-            f"update changed a dtype of the state, which scan and cond reject, and a cast would lose values: {found}. "
+            f"update changed a dtype of the state, which scan and cond reject, and a cast would lose values: {which}. "
             "Let the init of the transformation make this leaf in the dtype that its update computes"
         ) from None
 

@@ -72,13 +72,13 @@ def _keeps_new_leaves(x: object) -> Iterator[Violation]:
         if violation := _rebuilt_with(treedef, stand_ins, f"it can be rebuilt with {what}"):
             yield violation
             return  # the others would report the same
-    found: list[Violation | None] = []
+    violations: list[Violation | None] = []
 
     def trace(tracers: list[Any]) -> None:
-        found.append(_rebuilt_with(treedef, tracers, "it can be rebuilt with tracers, as jit and grad do"))
+        violations.append(_rebuilt_with(treedef, tracers, "it can be rebuilt with tracers, as jit and grad do"))
 
     untyped.eval_shape(trace, [0.0 for _ in leaves])
-    yield from filter(None, found)
+    yield from filter(None, violations)
 
 
 def _rebuilt_with(treedef: PyTreeDef, leaves: list[Any], law: str) -> Violation | None:

@@ -21,25 +21,25 @@ class Violation(NamedTuple):
     fix: str
 
     def __str__(self) -> str:
-        found = self.found.replace("\n", "\n    ")
-        return f"- {self.law}\n  found: {found}\n  effect: {self.effect}\n  fix: {self.fix}"
+        indented = self.found.replace("\n", "\n    ")
+        return f"- {self.law}\n  found: {indented}\n  effect: {self.effect}\n  fix: {self.fix}"
 
 
 class Law(NamedTuple):
     """A law: what it demands, what goes wrong if it is broken, how to fix it, and how to find out.
 
-    `found` says what was found instead, or returns "" if the law holds. An error that it raises breaks the law too.
+    `check` says what was found instead, or returns "" if the law holds. An error that it raises breaks the law too.
     """
 
     law: str
     effect: str
     fix: str
-    found: Callable[..., str]
+    check: Callable[..., str]
 
     def violations(self, *args: object) -> list[Violation]:
         """Return the violation of this law, if there is one."""
         try:
-            found = self.found(*args)
+            found = self.check(*args)
         except Exception as error:  # the user's code may raise anything
             found = describe_error(error)
         return [Violation(self.law, found, self.effect, self.fix)] if found else []
