@@ -1,9 +1,9 @@
-"""Optimizers and wrappers of treekit and of Optax in one run: tracing and lowering, and a step.
+"""Optimizers and wrappers of treekit and of Optax in one run: traced and lowered, outside of jit, and compiled.
 
-The params are many small arrays, so that what is done for each leaf in Python is all that counts.
+The params are small arrays, so that what is done for each leaf in Python is all that counts.
 
-    python -m benchmarks.wrappers             100, 1,000 and 5,000 leaves
-    QUICK=1 python -m benchmarks.wrappers     20 and 100
+    python -m benchmarks.wrappers             4, 60 and 1,000 leaves
+    QUICK=1 python -m benchmarks.wrappers     4 and 60
 """
 
 from collections.abc import Callable, Iterator
@@ -17,16 +17,14 @@ import treekit.optax as tko
 from benchmarks._timing import QUICK, Ratio, Section, measure, show
 from treekit._base.jax import untyped
 
-LEAVES = (20, 100) if QUICK else (100, 1_000, 5_000)  # the fewest are run: compiling 1,000 takes a quarter of a minute
+LEAVES = (4, 60) if QUICK else (4, 60, 1_000)
+COMPILED = 60  # leaves at most: compiling 1,000 takes a quarter of a minute
 WORK = 60 if QUICK else 6_000  # leaves times rounds, about
 
 Make = Callable[[Any, int], optax.GradientTransformation]  # from the module, Optax's or ours, and the number of leaves
 
 
-def _bare(o: Any, _: int) -> Any:
-    """Any transformation of the user's own, wrapped, and the same as it is."""
-    tx = optax.adam(1e-3)
-    return tx if o is optax else tko.dtype_preserving(tko.filtered(tx))
+BARE = optax.adam(1e-3)  # any transformation of the user's own
 
 
 def _stack(o: Any, n: int) -> Any:
@@ -39,7 +37,7 @@ STACK = "MultiSteps(masked(inject_hyperparams(adamw)))"
 # Half of the leaves are masked; a tree, since what a function of the user's costs is not ours.
 PAIRS: dict[str, Make] = {
     "adam": lambda o, n: o.adam(1e-3),
-    "dtype_preserving(filtered(adam))": _bare,
+    "dtype_preserving(filtered(adam))": lambda o, n: BARE if o is optax else tko.dtype_preserving(tko.filtered(BARE)),
     "masked": lambda o, n: o.masked(o.adam(1e-3), [i % 2 == 0 for i in range(n)]),
     "partition": lambda o, n: o.partition({"a": o.adam(1e-3), "b": o.sgd(1e-3)}, ["ab"[i % 2] for i in range(n)]),
     "inject_hyperparams": lambda o, n: o.inject_hyperparams(o.adam)(1e-3),
@@ -47,6 +45,9 @@ PAIRS: dict[str, Make] = {
     "MultiSteps": lambda o, n: o.MultiSteps(o.adam(1e-3), 4).gradient_transformation(),
     STACK: _stack,
 }
+
+
+WAYS = ("trace and lower", "jitted init", "eager init", "eager update", "a step")
 
 
 def ways(tx: optax.GradientTransformation, leaves: int) -> dict[str, Callable[[], object]]:
@@ -65,7 +66,7 @@ def ways(tx: optax.GradientTransformation, leaves: int) -> dict[str, Callable[[]
 
 def ratios(way: str, leaves: int) -> dict[str, Ratio]:
     """Treekit's time divided by Optax's, for each pair."""
-    rounds = max(2, min(10, WORK // leaves))
+    rounds = max(2, min(40, WORK // leaves))
     out: dict[str, Ratio] = {}
     for name, make in PAIRS.items():
         times = measure({o.__name__: ways(make(o, leaves), leaves)[way] for o in (optax, tko)}, rounds, tries=1)
@@ -74,10 +75,10 @@ def ratios(way: str, leaves: int) -> dict[str, Ratio]:
 
 
 def sections() -> Iterator[Section]:
-    shown = [*(("trace and lower", leaves) for leaves in LEAVES), ("a step", LEAVES[0])]
-    text = "treekit's time / Optax's, on many small arrays, where the time in Python counts most."
-    columns = {f"{way}, {leaves:,} leaves": ratios(way, leaves) for way, leaves in shown}
-    yield Section("Optimizers and wrappers, against Optax's own", text, columns)
+    text = "treekit's time / Optax's. The arrays are small, so the time in Python is all that counts."
+    for leaves in LEAVES:
+        columns = {way: ratios(way, leaves) for way in WAYS if leaves <= COMPILED or way != "a step"}
+        yield Section(f"Optimizers and wrappers of {leaves:,} leaves, against Optax's own", text, columns)
 
 
 if __name__ == "__main__":
