@@ -337,7 +337,7 @@ def _dtype_of_key(array: _Array, wanted: np.dtype[Any]) -> Any:
         return None
     if not is_code_dtype(wanted):
         return wanted
-    if kind in (_COPY, _HYPERPARAMETER):
+    if kind == _HYPERPARAMETER:
         return None
     what = f"state_dtype[{keys[0]!r}] is {wanted}, and the accumulator {field!r}"
     if not kind:
@@ -401,7 +401,6 @@ def _canonical(dtype: object) -> np.dtype[Any]:
 # In the words of errors.
 _AVERAGE = "an average of the params, which needs float32 at least"
 _SUM = "an accumulator of gradients, which needs float32 at least"
-_COPY = "a copy of the params, not a moment"
 _HYPERPARAMETER = "a hyperparameter, not a moment"
 _SIGNED = "becomes negative, which uint8 cannot represent"
 _NEVER_NEGATIVE = "is never negative, and int8 would store its numbers below 4.7e-9 as zero, so that updates are huge"
@@ -410,16 +409,12 @@ _NEVER_NEGATIVE = "is never negative, and int8 would store its numbers below 4.7
 # names do not say it: `nu` of SM3 has a sign.
 _KINDS: dict[str, dict[str, str]] = {
     "AccumulateAvgUpdatesState": {"avg_grad": _SUM},
-    "COCOBState": {"init_particles": _COPY},
     "DAdaptAdamWState": {"exp_avg": _SIGNED, "grad_sum": _SIGNED, "exp_avg_sq": _NEVER_NEGATIVE},
-    "DoGState": {"init_params": _COPY},
-    "DoWGState": {"init_params": _COPY},
     "EmaState": {"ema": _SIGNED},
     "FactoredState": {"v_row": _NEVER_NEGATIVE, "v_col": _NEVER_NEGATIVE, "v": _NEVER_NEGATIVE},
     "InjectHyperparamsState": {"hyperparams": _HYPERPARAMETER},
     "InjectStatefulHyperparamsState": {"hyperparams": _HYPERPARAMETER},
-    "MadgradState": {"s": _SIGNED, "grad_sum_sq": _NEVER_NEGATIVE, "x0": _COPY},
-    "MechanicState": {"x0": _COPY},
+    "MadgradState": {"s": _SIGNED, "grad_sum_sq": _NEVER_NEGATIVE},
     "MomoAdamState": {"exp_avg": _SIGNED, "exp_avg_sq": _NEVER_NEGATIVE},
     "MomoState": {"exp_avg": _SIGNED},
     "MultiStepsState": {"acc_grads": _SUM},
@@ -427,16 +422,14 @@ _KINDS: dict[str, dict[str, str]] = {
     "ParamsEmaState": {"params_ema": _AVERAGE, "ema_next_weight": _AVERAGE, "ema_weight_sum": _AVERAGE},
     "PerElementMeanAndSumSqDiffGradsState": {"mean_grads": _SUM, "sum_sq_diff_grads": _SUM},
     "PerElementMeanAndVarianceEMAState": {"mean_grads_ema": _SIGNED, "variance_grads_ema": _NEVER_NEGATIVE},
-    "ProdigyState": {"exp_avg": _SIGNED, "grad_sum": _SIGNED, "exp_avg_sq": _NEVER_NEGATIVE, "params0": _COPY},
-    "SAMState": {"cache": _COPY},
+    "ProdigyState": {"exp_avg": _SIGNED, "grad_sum": _SIGNED, "exp_avg_sq": _NEVER_NEGATIVE},
     "ScaleByAdaDeltaState": {"e_g": _NEVER_NEGATIVE, "e_x": _NEVER_NEGATIVE},
     "ScaleByAdamState": {"mu": _SIGNED, "nu": _NEVER_NEGATIVE},
     "ScaleByAdanState": {"m": _SIGNED, "v": _SIGNED, "g": _SIGNED, "n": _NEVER_NEGATIVE},
     "ScaleByAdemamixState": {"m1": _SIGNED, "m2": _SIGNED, "nu": _NEVER_NEGATIVE},
     "ScaleByAmsgradState": {"mu": _SIGNED, "nu": _NEVER_NEGATIVE, "nu_max": _NEVER_NEGATIVE},
     "ScaleByBeliefState": {"mu": _SIGNED, "nu": _NEVER_NEGATIVE},
-    "ScaleByDistanceOverGradientsState": {"init_params": _COPY},
-    "ScaleByLBFGSState": {"diff_params_memory": _SIGNED, "diff_updates_memory": _SIGNED, "params": _COPY},
+    "ScaleByLBFGSState": {"diff_params_memory": _SIGNED, "diff_updates_memory": _SIGNED},
     "ScaleByLionState": {"mu": _SIGNED},
     "ScaleByNovogradState": {"mu": _SIGNED, "nu": _NEVER_NEGATIVE},
     "ScaleByOptimisticGradientState": {"previous_gradient": _SIGNED},
@@ -446,7 +439,6 @@ _KINDS: dict[str, dict[str, str]] = {
     "ScaleByRssState": {"sum_of_squares": _NEVER_NEGATIVE},
     "ScaleBySM3State": {"nu": _SIGNED, "mu": _NEVER_NEGATIVE},
     "ScaleBySimplifiedAdEMAMixState": {"m": _SIGNED, "n": _NEVER_NEGATIVE},
-    "ScheduleFreeState": {"z": _COPY},
     "SophiaState": {"mu": _SIGNED, "nu": _SIGNED},
     "TraceState": {"trace": _SIGNED},
     "WeightedMultiStepsState": {"acc_grads": _SUM},
