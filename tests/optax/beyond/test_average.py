@@ -344,7 +344,7 @@ def test_its_state_is_found_in_wrappers(name: str) -> None:
 
 # What applies other updates than those of schedule_free, and the words of the error.
 CHANGED: dict[str, tuple[Any, str]] = {
-    "followed": (optax.chain(FREE, optax.scale(0.5)), r"schedule_free is at 0 .* Put it last"),
+    "followed": (optax.chain(FREE, optax.scale(0.5)), r"schedule_free is at 0 .* last in its chain"),
     "inside": (optax.contrib.mechanize(FREE), r"changes its updates \(MechanicState\)"),
     "two": (tko.chain(*[tko.masked(FREE, {"w": True, "b": i}) for i in (False, True)]), "another .* follows it"),
     "conditional": (

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from treekit._base.describe import describe, describe_value, with_article
-from treekit._base.dtype import issubdtype, shape_of
+from treekit._base.dtype import shape_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import flatten_with_names, is_variable, leaf_path_text, path_text
 from treekit._base.predicates import has_gradient, is_real_number, is_traced
@@ -91,11 +91,9 @@ def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[Para
         _check_decay(decay, "decay must be", "a real number or a schedule", may_be_one=False)
 
     def init(params: Params) -> ParamsEmaState:
-        def start(x: Any) -> Any:  # a copy, since a NumPy array may change
-            return jnp.array(widen(x) if issubdtype(x.dtype, jnp.inexact) else x.astype(float))
-
+        average = jtu.tree_map(jnp.array, widen(params))  # copies, since a NumPy array may change
         total = jnp.asarray(0.0 if debias else 1.0, float)
-        return ParamsEmaState(jnp.zeros([], jnp.int32), jnp.zeros([], float), total, jtu.tree_map(start, params))
+        return ParamsEmaState(jnp.zeros([], jnp.int32), jnp.zeros([], float), total, average)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         if params is None:
@@ -229,21 +227,19 @@ def schedule_free_eval_params(state: OptState, params: T) -> T:
         )
     for path in found:
         for node, key in _ancestors(state, path):
-            if isinstance(node, _CHANGING):
-                raise ValueError(
-                    f"schedule_free is at {path_text(path)} of the state, inside a transformation that changes its "
-                    f"updates ({type(node).__name__}). The params then differ from those that schedule_free computes, "
-                    "and it averages other params. Put schedule_free around it, or after it in a chain"
-                )
             children = children_of(node)
             later = list(children.values())[list(children).index(key) + 1 :]
             is_chain = type(node) in (tuple, list, OrderedDict)
-            if is_chain and not all(isinstance(x, _UNCHANGING) for x in later):
-                raise ValueError(
-                    f"schedule_free is at {path_text(path)} of the state, and another transformation follows it in its "
-                    "chain and may change its updates. The params then differ from those that schedule_free computes. "
-                    "Put it last"
-                )
+            if isinstance(node, _CHANGING):
+                where = f"inside a transformation that changes its updates ({type(node).__name__})"
+            elif is_chain and not all(isinstance(x, _UNCHANGING) for x in later):
+                where = "and another transformation follows it in its chain and may change its updates"
+            else:
+                continue
+            raise ValueError(
+                f"schedule_free is at {path_text(path)} of the state, {where}. The params then differ from those that "
+                "schedule_free computes. Put it outside, and last in its chain"
+            )
 
     def evaluated(path: KeyPath, z: Any, param: Any) -> Any:
         (b1,) = jtu.tree_leaves(found[path].b1)  # in nnx it is inside a variable
@@ -269,23 +265,21 @@ def _ancestors(state: OptState, path: KeyPath) -> list[tuple[Any, Any]]:
 def _replace(params: T, trees: dict[KeyPath, PyTree], what: str, value: Callable[[KeyPath, Any, Any], Any]) -> T:
     """Replace each param of which one of the trees has an array by `value(path of that tree, array, param)`."""
     leaves, treedef = jtu.tree_flatten(params)
-    found: dict[int, tuple[KeyPath, Any]] = {}
+    replaced = set[int]()
     for path, tree in trees.items():
-        for i, x in enumerate(_parts(tree, params, f"{what} in the state")):
-            if x is None:
-                continue
-            if i in found:
+        parts = _parts(tree, params, f"{what} in the state")
+        for i, x in [(i, x) for i, x in enumerate(parts) if x is not None]:
+            if i in replaced:
                 paths = ", ".join(map(path_text, trees))
                 raise ValueError(f"the state has several {what}, at {paths}: pass the part that has the one you mean")
-            found[i] = path, x
-    for i, (path, x) in found.items():
-        if not jtu.all_leaves([x]) or shape_of(x) != shape_of(leaves[i]):
-            raise ValueError(
-                f"the {what} in the state do not fit the params: at {leaf_path_text(params, i)}, the params have "
-                f"{describe(leaves[i])}, and the {what} {describe(x)}. Pass the params that are trained"
-            )
-        if has_gradient(leaves[i]):
-            leaves[i] = value(path, x, leaves[i])
+            if not jtu.all_leaves([x]) or shape_of(x) != shape_of(leaves[i]):
+                raise ValueError(
+                    f"the {what} in the state do not fit the params: at {leaf_path_text(params, i)}, the params have "
+                    f"{describe(leaves[i])}, and the {what} {describe(x)}. Pass the params that are trained"
+                )
+            replaced.add(i)
+            if has_gradient(leaves[i]):
+                leaves[i] = value(path, x, leaves[i])
     return cast_tree_like(params, treedef.unflatten(leaves))
 
 
