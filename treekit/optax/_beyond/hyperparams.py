@@ -1,7 +1,5 @@
 """Read and change hyperparameters in a state while training: `get_hyperparams`, `set_hyperparams`, `tree_set`."""
 
-import difflib
-import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +11,7 @@ from jax.core import Tracer
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak, issubdtype, strengthen, unshared
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import path_name
+from treekit._base.key_path import nearest, path_name
 from treekit._base.predicates import is_array, is_real_number
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike
@@ -22,8 +20,6 @@ from treekit.optax._inject import fits
 S = TypeVar("S")
 
 _optax_tree_set = optax.tree.set
-
-_LISTED = 8  # the number of names or keys in an error
 
 
 class _Hyperparam(NamedTuple):
@@ -159,34 +155,29 @@ def _by_key(state: OptState) -> dict[str, _Hyperparam]:
         raise TypeError("expected the state of an optimizer, found an optimizer: pass optimizer.init(params)")
     leaves, treedef = jtu.tree_flatten(state)
     has_classes = any(map(_is_of_optax, jtu.tree_leaves(state, is_leaf=_is_of_optax)))
-    is_injected = _is_injected if has_classes else functools.partial(_is_restored, leaves)
-    found = list(_find((), treedef.unflatten(range(treedef.num_leaves)), is_injected))
+
+    def is_injected(x: object) -> bool:
+        return isinstance(x, _INJECTED) if has_classes else _is_restored(leaves, x)
+
+    def find(path: KeyPath, state: OptState) -> Iterator[_Hyperparam]:
+        for below, node in jtu.tree_flatten_with_path(state, is_leaf=is_injected)[0]:
+            if is_injected(node):
+                fields: Mapping[str, Any] = node if is_mapping(node) else node._asdict()
+                for name, value in fields["hyperparams"].items():
+                    (leaf,) = jtu.tree_leaves(value)  # in nnx it is inside a variable
+                    key = jax.tree_util.GetAttrKey(name)
+                    yield _Hyperparam((*path, *below, key), name, leaf, name in fields.get("hyperparams_states", {}))
+                key = jax.tree_util.GetAttrKey("inner_state")
+                yield from find((*path, *below, key), fields.get("inner_state"))
+
+    found = list(find((), treedef.unflatten(range(treedef.num_leaves))))
     keys = [path_name(x.path) for x in found]
     if len(set(keys)) < len(keys):  # one label is 1, another is "1"
         keys = [jtu.keystr(x.path) for x in found]
     return dict(zip(keys, found, strict=True))
 
 
-def _find(path: KeyPath, state: OptState, is_injected: Callable[[Any], bool]) -> Iterator[_Hyperparam]:
-    """Yield the hyperparameters in a state whose leaves are replaced by their indices."""
-    for below, node in jtu.tree_flatten_with_path(state, is_leaf=is_injected)[0]:
-        if is_injected(node):
-            here = (*path, *below)
-            fields: Mapping[str, Any] = node if is_mapping(node) else node._asdict()
-            for name, value in fields["hyperparams"].items():
-                (leaf,) = jtu.tree_leaves(value)  # in nnx it is inside a variable
-                scheduled = name in fields.get("hyperparams_states", {})
-                yield _Hyperparam((*here, jax.tree_util.GetAttrKey(name)), name, leaf, scheduled)
-            inner = (*here, jax.tree_util.GetAttrKey("inner_state"))
-            yield from _find(inner, fields.get("inner_state"), is_injected)
-
-
 _INJECTED = (optax.InjectStatefulHyperparamsState, optax.InjectHyperparamsState)
-
-
-def _is_injected(x: object) -> bool:
-    """Whether `inject_hyperparams` made this state."""
-    return isinstance(x, _INJECTED)
 
 
 def _is_of_optax(x: object) -> bool:
@@ -216,9 +207,8 @@ def _check_known(what: str, asked: str, known: Collection[str]) -> None:
             "the state has no hyperparameters: optax.inject_hyperparams(optax.adam)(1e-3) stores those of adam in its "
             "state"
         )
-    nearest = difflib.get_close_matches(asked, dict.fromkeys(known), _LISTED, cutoff=0)
-    rest = "" if len(nearest) == len(set(known)) else ", and others"
-    raise ValueError(f"no hyperparameter has the {what} {asked!r}. The state has {', '.join(nearest)}{rest}")
+    names = nearest(asked, list(dict.fromkeys(known)))
+    raise ValueError(f"no hyperparameter has the {what} {asked!r}. Of those in the state, the nearest are {names}")
 
 
 def _like(old: Any, value: Any, key: str) -> Any:
