@@ -18,7 +18,7 @@ from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import matches, path_name
-from treekit._base.predicates import is_array, is_narrow
+from treekit._base.predicates import has_gradient, is_narrow
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._codes import Codes, is_codes
@@ -180,7 +180,8 @@ def _store(inner: Core, state_dtype: StateDtype, own: str) -> Core:
     def wide(tree: PyTree) -> Any:
         def widened(x: Any) -> Any:
             wanted = untyped.ShapeDtypeStruct((), jnp.dtype(state_dtype))
-            return lax.convert_element_type(x, promoted_dtype(x, wanted)) if _is_float(x) else x
+            is_float = has_gradient(x) and not jnp.iscomplexobj(x)
+            return lax.convert_element_type(x, promoted_dtype(x, wanted)) if is_float else x
 
         return tree if is_mapping(state_dtype) else jtu.tree_map(widened, tree)
 
@@ -298,43 +299,36 @@ class _Array(NamedTuple):
 
 def _arrays(state: OptState, state_dtype: StateDtype, params: Params) -> list[_Array]:
     """Return how each array of a state is stored, in order."""
-    names: Mapping[Any, Any] = state_dtype if is_mapping(state_dtype) else {}
+    entries: Mapping[Any, Any] = state_dtype if is_mapping(state_dtype) else {"**": state_dtype}
     arrays: list[_Array] = []
     for x, entry in zip(jtu.tree_leaves(state, is_leaf=is_codes), map_state(state, params), strict=True):
         path = path_name(entry.path[:-1] if is_codes(x) else entry.path)
         kind = _KINDS.get(getattr(entry.owner, "__name__", ""), {}).get(entry.field, "")
         keys = list[Any]()
-        if _is_inexact(x):  # patterns come before fields
-            keys = [key for key in names if key != entry.field and matches(key, path)]
-            keys += [key for key in names if key == entry.field]
+        if is_codes(x) or has_gradient(x):  # patterns come before fields
+            keys = [key for key in entries if key != entry.field and matches(key, path)]
+            keys += [key for key in entries if key == entry.field]
         array = _Array(x, entry.field, kind, path, keys, None)
         if keys:
-            array = array._replace(dtype=_dtype_of_key(array, _canonical(names[keys[0]])))
-        elif _is_float(x) and not is_mapping(state_dtype):
-            array = array._replace(dtype=_dtype_of_all(array, _canonical(state_dtype)))
+            wanted = jax.dtypes.canonicalize_dtype(entries[keys[0]])  # f32 for f64, unless x64 is enabled now
+            array = array._replace(dtype=_dtype_of(array, wanted, is_mapping(state_dtype)))
         arrays.append(array)
     return arrays
 
 
-def _dtype_of_all(array: _Array, wanted: np.dtype[Any]) -> Any:
-    """Return the dtype in which a float is stored: numbers of shape () are not narrowed, as b2 = 0.999 is 1 in bf16."""
-    x = array.x
-    if array.kind in (_AVERAGE, _SUM) and wanted.itemsize < 4:
-        return promoted_dtype(x, _FLOAT32)
-    return x.dtype if x.shape == () and wanted.itemsize < x.dtype.itemsize else wanted
-
-
-def _dtype_of_key(array: _Array, wanted: np.dtype[Any]) -> Any:
-    """Return the dtype in which an entry stores a float, a complex array or codes; None if it cannot.
+def _dtype_of(array: _Array, wanted: np.dtype[Any], by_name: bool) -> Any:
+    """Return the dtype in which an array is stored for which this one is wanted; None if it cannot have that.
 
     Raises:
-        ValueError: the entry asks for codes, which are not those of this moment.
+        ValueError: codes are wanted, and they are not those of this moment.
     """
     x, field, kind, path, keys, _ = array
     if issubdtype(x.dtype, jnp.complexfloating):
         return x.dtype if x.dtype.itemsize <= 2 * wanted.itemsize else None
     if kind in (_AVERAGE, _SUM) and wanted.itemsize < 4:
-        return None
+        return None if by_name else promoted_dtype(x, _FLOAT32)
+    if not by_name and x.shape == () and wanted.itemsize < x.dtype.itemsize:
+        return x.dtype  # in bf16, b2 = 0.999 would be 1
     if not is_code_dtype(wanted):
         return wanted
     if kind == _HYPERPARAMETER:
@@ -359,7 +353,7 @@ def _check_each_key(state_dtype: Mapping[Any, Any], arrays: list[_Array]) -> Non
     """Raise a ValueError if an entry of `state_dtype` matches nothing, or nothing that can be stored in that dtype."""
     matched = {key: [array for array in arrays if key in array.keys] for key in state_dtype}
     if unused := [key for key, found in matched.items() if not found]:
-        inexact = [array for array in arrays if _is_inexact(array.x)]
+        inexact = [array for array in arrays if is_codes(array.x) or has_gradient(array.x)]
         fields = ", ".join(sorted({array.field for array in inexact} - {""})) or "none"
         example = f". A pattern matches a whole path of the state, such as {inexact[0].path!r}" if inexact else ""
         raise ValueError(
@@ -381,19 +375,6 @@ def _check_each_key(state_dtype: Mapping[Any, Any], arrays: list[_Array]) -> Non
             raise ValueError(
                 f"state_dtype[{key!r}] is {jnp.dtype(state_dtype[key])}, and {path} is {what}: leave {key!r} out"
             )
-
-
-def _is_inexact(x: object) -> bool:
-    return is_codes(x) or (is_array(x) and issubdtype(x.dtype, jnp.inexact))
-
-
-def _is_float(x: object) -> bool:
-    return is_array(x) and issubdtype(x.dtype, jnp.floating)
-
-
-def _canonical(dtype: object) -> np.dtype[Any]:
-    """Return the dtype that JAX uses for this one: f32 for f64, unless x64 is enabled when this is called."""
-    return jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
 
 
 # --------------------------------------------------------------------------------------------------- what each array is
