@@ -52,13 +52,7 @@ def monitor(measures: Measures) -> GradientTransformation[optax.MonitorState]:
             f"{describe_value(measures)}"
         )
     given: dict[str, Any] = dict(measures)
-    for name, measure in given.items():
-        if not (callable(measure) or hasattr(measure, "update")):
-            raise TypeError(
-                f"the measure {name!r} must be a function of the updates, or optax.measure_with_ema(...); found "
-                f"{describe_value(measure)}"
-            )
-    tx = optax.monitor({name: _of_params_too(name, x) if _takes_params(x) else x for name, x in given.items()})
+    tx = optax.monitor({name: _as_in_optax(name, measure) for name, measure in given.items()})
 
     def init(params: Params) -> optax.MonitorState:
         state: optax.MonitorState = tx.init(params)
@@ -70,19 +64,26 @@ def monitor(measures: Measures) -> GradientTransformation[optax.MonitorState]:
     return at_boundary(optax.GradientTransformationExtraArgs(init, tx.update))
 
 
-def _takes_params(measure: object) -> bool:
-    """Whether a measure is a function that requires two positional arguments; `optax.tree.norm` requires one."""
+def _as_in_optax(name: str, measure: Any) -> Any:
+    """Return a measure of Optax: a function that requires two positional arguments becomes a transformation.
+
+    `optax.tree.norm` requires one.
+    """
     if not callable(measure):
-        return False
+        if hasattr(measure, "update"):
+            return measure
+        raise TypeError(
+            f"the measure {name!r} must be a function of the updates, or optax.measure_with_ema(...); found "
+            f"{describe_value(measure)}"
+        )
     try:
         parameters = inspect.signature(measure).parameters.values()
     except ValueError:  # some functions of C have no signature
-        return False
+        return measure
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(x.kind in positional and x.default is inspect.Parameter.empty for x in parameters) == 2
+    if sum(x.kind in positional and x.default is inspect.Parameter.empty for x in parameters) != 2:
+        return measure
 
-
-def _of_params_too(name: str, measure: Callable[[Any, Any], Any]) -> Any:
     def measured(updates: Updates, params: Params) -> Any:
         if params is None:
             raise ValueError(
