@@ -68,7 +68,7 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         prefix_treedef, found = _resolve(rates, updates if params is None else params)
         parts = prefix_treedef.flatten_up_to(updates)
-        scaled = [_scale(_at_count(*rate, state.rate_count), part) for rate, part in zip(found, parts, strict=True)]
+        scaled = [_scaled(*rate, state.rate_count, part) for rate, part in zip(found, parts, strict=True)]
         return prefix_treedef.unflatten(scaled), ScaleByTreeState(optax.safe_increment(state.rate_count))
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
@@ -92,18 +92,16 @@ def _is_rate(x: Any) -> bool:
     return x is None or is_real_number(x)
 
 
-def _at_count(at: str, rate: object, count: object) -> Any:
-    if not callable(rate):
-        return rate
-    value = rate(count)
-    if value is None or not _is_rate(value):
-        raise TypeError(f"the schedule {at} must return a real number of shape (), found {describe_value(value)}")
-    return value
+def _scaled(at: str, rate: Any, count: object, updates: Updates) -> Any:
+    if rate is None:
+        return updates
+    if callable(rate):
+        rate = rate(count)
+        if not is_real_number(rate):
+            raise TypeError(f"the schedule {at} must return a real number of shape (), found {describe_value(rate)}")
 
-
-def _scale(rate: object, updates: Updates) -> Any:
     def scale(update: Any) -> Any:
         whole = issubdtype(update.dtype, jnp.integer)  # an integer update times a rate is not an integer
         return rate * update if whole else jnp.asarray(rate, update.dtype) * update
 
-    return updates if rate is None else jtu.tree_map(scale, updates)
+    return jtu.tree_map(scale, updates)
