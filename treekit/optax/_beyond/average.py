@@ -289,12 +289,9 @@ def _parts(tree: PyTree, params: Params, what: str) -> list[Any]:
     def none_for_placeholder(x: object) -> Any:
         return None if is_hole(x) else x
 
-    tree = jtu.tree_map(none_for_placeholder, tree, is_leaf=is_hole)
-    try:
-        return flatten_updates(jtu.tree_structure(params), tree, what)
-    except ValueError:  # in Flax, variables of the state and of the model are of other classes
-        by_name = dict(flatten_with_names(tree))
-        names = [name for name, _ in flatten_with_names(params)]
-        if any(map(is_variable, jtu.tree_leaves((tree, params), is_leaf=is_variable))) and by_name.keys() <= set(names):
+    if any(map(is_variable, jtu.tree_leaves((tree, params), is_leaf=is_variable))):  # they may be of other classes
+        by_name, names = dict(flatten_with_names(tree)), [name for name, _ in flatten_with_names(params)]
+        if by_name.keys() <= set(names):
             return list(map(by_name.get, names))
-        raise
+    tree = jtu.tree_map(none_for_placeholder, tree, is_leaf=is_hole)
+    return flatten_updates(jtu.tree_structure(params), tree, what)
