@@ -1,25 +1,22 @@
-"""The laws of sharded params, in a program of its own: JAX has to be told of its devices before it starts.
+"""The laws of sharded params, on 8 virtual devices, of which JAX has to be told before it starts.
 
-    python -m tests.optax.sharding_laws                       8 virtual devices in this process
-    python -m tests.optax.sharding_laws quick                 the same, with a few cases
-    python -m tests.optax.sharding_laws 127.0.0.1:1234 0      4 of them in this one, process 0 of 2
+So pytest does not collect this file by its name; `test_sharding.py` runs it, or some of its cases, with a pytest in a
+process of its own, or in two that have 4 devices each. By hand:
 
-Prints, as JSON in its last line, what went wrong with each case: an empty string where nothing did.
-`test_preserve_sharding.py` runs both.
+    XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m pytest --noconftest tests/optax/sharding_laws.py
 """
 
 import contextlib
-import json
+import os
 import re
-import sys
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tests.optax import cases
@@ -58,10 +55,10 @@ def printing(updates: Any, params: Any) -> Any:
 
 
 # A weight sharded over both axes, and a bias sharded over one of them.
-AxisTypes = tuple[AxisType, AxisType]
 AUTO = (AxisType.Auto, AxisType.Auto)
 EXPLICIT = (AxisType.Explicit, AxisType.Explicit)
 MIXED = (AxisType.Explicit, AxisType.Auto)
+AXES = {"auto": AUTO, "explicit": EXPLICIT, "mixed": MIXED}
 SPECS = {"w": P("data", "model"), "b": P("model")}
 PARAMS = {"w": np.linspace(-1, 1, 8 * 6, dtype=np.float32).reshape(8, 6), "b": np.ones(6, np.float32)}
 GRADS = {"w": np.sin(PARAMS["w"] * 9), "b": np.linspace(-1, 1, 6, dtype=np.float32)}
@@ -71,7 +68,7 @@ BATCH = np.linspace(0, 1, 16 * 8, dtype=np.float32).reshape(16, 8)
 class Sharded:
     """The params, gradients and a batch on a mesh of 8 devices, and what becomes of them there."""
 
-    def __init__(self, axis_types: AxisTypes) -> None:
+    def __init__(self, axis_types: tuple[AxisType, AxisType]) -> None:
         self.mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=axis_types)
         self.is_explicit = AxisType.Explicit in axis_types
         self.shardings = {name: NamedSharding(self.mesh, spec) for name, spec in SPECS.items()}
@@ -111,8 +108,59 @@ def collectives(compiled: Any, *, held: bool = False) -> int:
     return len(COLLECTIVE.findall(text[text.index("\nENTRY ") :] if held else text))
 
 
-def check_transformation(make: Callable[[Any], Any], on: Sharded) -> None:
-    ours, theirs = make(tko), make(optax)
+def check_shardings(tree: Any, wanted: list[Any], where: str) -> None:
+    for (path, x), want in zip(jax.tree_util.tree_leaves_with_path(tree), wanted, strict=True):
+        name = f"{where}, {jax.tree_util.keystr(path)}: {x.sharding}"
+        assert x.sharding.is_equivalent_to(want, x.ndim), name
+
+
+def check_values(tree: Any, want: Any, *, exact: bool = False) -> None:
+    """Of the shards in this process."""
+    for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(want), strict=True):
+        for shard in x.addressable_shards:
+            own, wanted = np.asarray(shard.data), np.asarray(y)[shard.index]
+            if exact:
+                assert own.tobytes() == wanted.tobytes()
+            else:
+                np.testing.assert_allclose(own, wanted, rtol=2e-5, atol=1e-6)
+
+
+# Under Explicit axes, those that choose between branches, or make state of their own. (Optax's L-BFGS does not say how
+# the products of what it remembers are sharded, which these axes ask for.)
+HELD = ["multi_steps", "of_clipped", "of_printing"]
+ON_EXPLICIT = [*HELD, "masked", "inject_hyperparams", "skipping", "finite_of_multi_steps"]
+SOME = ["adam", "multi_steps"]
+INIT = sorted(cases.OPTIMIZERS.keys() - {"sm3"})  # sm3 keeps a list of factors for each param
+INIT_ON_EXPLICIT = sorted({*INIT} - {"flatten"})  # which concatenates params, so these have to be sharded alike
+
+
+def table(**names: Iterable[str]) -> pytest.MarkDecorator:
+    """Cases by the kind of the mesh's axes: each has the params on that mesh, `on`, and the name of an optimizer."""
+    return pytest.mark.parametrize("axes, name", [(axes, name) for axes, each in names.items() for name in each])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def devices() -> None:
+    if place := os.environ.get("PROCESS"):
+        address, process = place.split()
+        jax.distributed.initialize(address, 2, int(process))
+    assert jax.device_count() == 8, "set XLA_FLAGS=--xla_force_host_platform_device_count"
+
+
+@pytest.fixture
+def on(axes: str) -> Iterator[Sharded]:
+    sharded = Sharded(AXES[axes])
+    with sharded.context():
+        yield sharded
+
+
+# ------------------------------------------------------------------------------------------------------------ the laws
+
+
+@table(auto=WRAPPED, explicit=ON_EXPLICIT)
+def test_steps(name: str, on: Sharded) -> None:
+    """Shardings stay, values are those of one device, and devices communicate no more than with Optax."""
+    ours, theirs = (WRAPPED[name](o) for o in (tko, optax))
     init = jax.jit(ours.init).lower(on.params).compile()
     state = init(on.params)
     wanted = on.wanted(ours, state)
@@ -135,9 +183,10 @@ def check_transformation(make: Callable[[Any], Any], on: Sharded) -> None:
         check_values((updates, state), (want, alone_state))
 
 
-def check_init(make: Callable[[Any], Any], on: Sharded) -> None:
+@table(auto=INIT, explicit=INIT_ON_EXPLICIT, mixed=["adamw", "muon", "noise"])
+def test_init(name: str, on: Sharded) -> None:
     """What an optimizer keeps for a param, in its shape, is sharded as the param: jitted, and eager."""
-    tx = make(tko)
+    tx = cases.OPTIMIZERS[name](tko)
     shardings = {(8, 6): on.shardings["w"], (14,): NamedSharding(on.mesh, P("model"))}
     params = {"w": on.params["w"], "b": place(np.ones(14, np.float32), shardings[14,])}
 
@@ -147,13 +196,13 @@ def check_init(make: Callable[[Any], Any], on: Sharded) -> None:
                 if x.shape[-len(shape) :] == shape:
                     own_axes = x.ndim - len(shape)
                     wanted = NamedSharding(on.mesh, P(*[None] * own_axes, *sharding.spec))
-                    name = f"{where}, {jax.tree_util.keystr(path)}: {x.sharding}"
-                    assert x.sharding.is_equivalent_to(wanted, x.ndim), name
+                    found = f"{where}, {jax.tree_util.keystr(path)}: {x.sharding}"
+                    assert x.sharding.is_equivalent_to(wanted, x.ndim), found
 
 
-def check_chosen(make: Callable[[Any], Any], on: Sharded) -> None:
+@pytest.mark.parametrize("axes", ["explicit"])
+def test_chosen_sharding(on: Sharded) -> None:
     """A sharding that a transformation has chosen for its state is kept, where JAX tells what it has chosen."""
-    del make
     spec = P(None, "data")
 
     def init(params: Any) -> Any:
@@ -163,17 +212,19 @@ def check_chosen(make: Callable[[Any], Any], on: Sharded) -> None:
     assert jax.jit(tx.init)([on.params["w"].T])[0].sharding.spec == spec
 
 
-def check_in_shard_map(make: Callable[[Any], Any], on: Sharded) -> None:
+@table(auto=SOME)
+def test_init_in_shard_map(name: str, on: Sharded) -> None:
     """Each device makes the state of its own shards."""
-    init = make(tko).init
-    specs = jax.tree.map(lambda x: {2: SPECS["w"], 1: SPECS["b"], 0: P()}[x.ndim], jax.eval_shape(init, PARAMS))
-    state = jax.jit(jax.shard_map(init, mesh=on.mesh, in_specs=(SPECS,), out_specs=specs))(on.params)
-    check_shardings(state, on.wanted(make(tko), state), "in a shard_map")
+    tx = WRAPPED[name](tko)
+    specs = jax.tree.map(lambda x: {2: SPECS["w"], 1: SPECS["b"], 0: P()}[x.ndim], jax.eval_shape(tx.init, PARAMS))
+    state = jax.jit(jax.shard_map(tx.init, mesh=on.mesh, in_specs=(SPECS,), out_specs=specs))(on.params)
+    check_shardings(state, on.wanted(tx, state), "in a shard_map")
 
 
-def check_rounded(make: Callable[[Any], Any], on: Sharded) -> None:
+@pytest.mark.parametrize("axes", ["auto"])
+def test_rounding(on: Sharded) -> None:
     """What is rounded stochastically has the bits that it has on one device."""
-    tx = tko.dtype_preserving(make(tko), rounding="stochastic")
+    tx = tko.dtype_preserving(tko.adam(0.1), rounding="stochastic")
 
     @jax.jit
     def step(params: Any, state: Any) -> Any:
@@ -188,9 +239,9 @@ def check_rounded(make: Callable[[Any], Any], on: Sharded) -> None:
     check_values(ours, theirs, exact=True)
 
 
-def check_codes(make: Callable[[Any], Any], on: Sharded) -> None:
+@pytest.mark.parametrize("axes", ["auto", "explicit"])
+def test_codes(on: Sharded) -> None:
     """State of 8 bits is sharded as its params: jitted, eager, and after steps, compiled for these shardings."""
-    del make
     names = {"mu": jnp.int8, "nu": jnp.uint8}
     tx = tko.dtype_preserving(tko.adam(0.1), state_dtype=names, rounding="stochastic")
     w = place(np.ones((64, 64), np.float32), on.shardings["w"])
@@ -210,23 +261,27 @@ def check_codes(make: Callable[[Any], Any], on: Sharded) -> None:
                 _, state = step(params, state, params)
 
 
-def check_closed_over(make: Callable[[Any], Any], on: Sharded) -> None:
+@table(auto=SOME, explicit=SOME)
+def test_init_that_closes_over_params(name: str, on: Sharded) -> None:
     """A jitted function of no arguments."""
-    state = jax.jit(lambda: make(tko).init(on.params))()
-    check_shardings(state, on.wanted(make(tko), state), "with params closed over")
+    tx = WRAPPED[name](tko)
+    state = jax.jit(lambda: tx.init(on.params))()
+    check_shardings(state, on.wanted(tx, state), "with params closed over")
 
 
-def check_offloaded(make: Callable[[Any], Any], on: Sharded) -> None:
+@table(auto=SOME)
+def test_params_on_the_host(name: str, on: Sharded) -> None:
     """Params in the memory of the host have their state where Optax puts it, and sharded."""
-    init = make(tko).init
-    shardings = {name: sharding.with_memory_kind("pinned_host") for name, sharding in on.shardings.items()}
-    state = jax.jit(init)(jax.device_put(on.params, shardings))
-    check_shardings(state, on.wanted(make(tko), state), "with params on the host")
+    tx = WRAPPED[name](tko)
+    shardings = {key: sharding.with_memory_kind("pinned_host") for key, sharding in on.shardings.items()}
+    state = jax.jit(tx.init)(jax.device_put(on.params, shardings))
+    check_shardings(state, on.wanted(tx, state), "with params on the host")
 
 
-def check_held(make: Callable[[Any], Any], on: Sharded) -> None:
-    """A step that holds, in two calls or in one, has the collectives of the gradient, and no others."""
-    tx = make(tko)
+@table(auto=HELD, explicit=HELD)
+def test_step_that_only_accumulates(name: str, on: Sharded) -> None:
+    """In two calls or in one, it has the collectives of the gradient, and no others."""
+    tx = WRAPPED[name](tko)
     state = jax.jit(tx.init)(on.params)
 
     def in_two(params: Any, state: Any, batch: Any) -> Any:
@@ -242,97 +297,3 @@ def check_held(make: Callable[[Any], Any], on: Sharded) -> None:
         compiled = step.lower(on.params, state, on.batch).compile()
         assert collectives(compiled, held=True) == collectives(grad)
         check_shardings(compiled(on.params, state, on.batch)[0], list(jax.tree.leaves(on.shardings)), "in the params")
-
-
-def check_shardings(tree: Any, wanted: list[Any], where: str) -> None:
-    for (path, x), want in zip(jax.tree_util.tree_leaves_with_path(tree), wanted, strict=True):
-        name = f"{where}, {jax.tree_util.keystr(path)}: {x.sharding}"
-        assert x.sharding.is_equivalent_to(want, x.ndim), name
-
-
-def check_values(tree: Any, want: Any, *, exact: bool = False) -> None:
-    """Of the shards in this process."""
-    for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(want), strict=True):
-        for shard in x.addressable_shards:
-            own, wanted = np.asarray(shard.data), np.asarray(y)[shard.index]
-            if exact:
-                assert own.tobytes() == wanted.tobytes()
-            else:
-                np.testing.assert_allclose(own, wanted, rtol=2e-5, atol=1e-6)
-
-
-# Under Explicit axes, those that choose between branches, or make state of their own. (Optax's L-BFGS does not say how
-# the products of what it remembers are sharded, which these axes ask for.)
-ON_EXPLICIT = ["masked", "inject_hyperparams", "multi_steps", "skipping", "of_printing", "finite_of_multi_steps"]
-HELD = ["multi_steps", "of_clipped", "of_printing"]
-Law = Callable[[Callable[[Any], Any], Sharded], None]
-INIT = sorted(cases.OPTIMIZERS.keys() - {"sm3"})  # sm3 keeps a list of factors for each param
-INIT_ON_EXPLICIT = sorted({*INIT} - {"flatten"})  # which concatenates params, so these have to be sharded alike
-ROUNDED: list[tuple[AxisTypes, Law, list[str]]] = [
-    (AUTO, check_rounded, ["adam"]),
-    (AUTO, check_codes, ["adam"]),
-    (EXPLICIT, check_codes, ["adam"]),
-]
-TABLE: list[tuple[AxisTypes, Law, list[str]]] = [
-    (AUTO, check_transformation, list(WRAPPED)),
-    (EXPLICIT, check_transformation, ON_EXPLICIT),
-    (AUTO, check_held, HELD),
-    (EXPLICIT, check_held, HELD),
-    (AUTO, check_init, INIT),
-    (EXPLICIT, check_init, INIT_ON_EXPLICIT),
-    (MIXED, check_init, ["adamw", "muon", "noise"]),
-    (EXPLICIT, check_chosen, ["adam"]),
-    (AUTO, check_in_shard_map, ["adam", "multi_steps"]),
-    (AUTO, check_closed_over, ["adam", "multi_steps"]),
-    (EXPLICIT, check_closed_over, ["adam", "multi_steps"]),
-    (AUTO, check_offloaded, ["adam", "multi_steps"]),
-    *ROUNDED,
-]
-QUICK: list[tuple[AxisTypes, Law, list[str]]] = [
-    (AUTO, check_transformation, ["multi_steps"]),
-    (AUTO, check_init, ["adamw"]),
-    (EXPLICIT, check_init, ["adamw"]),
-    (EXPLICIT, check_chosen, ["adam"]),
-    (AUTO, check_closed_over, ["adam"]),
-    (EXPLICIT, check_closed_over, ["adam"]),
-    (EXPLICIT, check_held, ["multi_steps"]),
-    *ROUNDED,
-]
-ON_TWO_PROCESSES: list[tuple[AxisTypes, Law, list[str]]] = [
-    (AUTO, check_transformation, ["finite_of_multi_steps"]),
-    (EXPLICIT, check_transformation, ["of_clipped"]),
-    (AUTO, check_held, ["of_clipped"]),
-    (AUTO, check_init, ["adamw", "noise", "muon"]),
-]
-
-
-def what_fails(axis_types: AxisTypes, law: Law, name: str) -> str:
-    on = Sharded(axis_types)
-    make = cases.OPTIMIZERS[name] if law is check_init else WRAPPED[name]
-    try:
-        with on.context():
-            law(make, on)
-    except Exception:
-        return traceback.format_exc()
-    return ""
-
-
-def main() -> None:
-    table = TABLE
-    if sys.argv[1:] == ["quick"]:
-        table = QUICK
-    elif sys.argv[1:]:
-        address, process = sys.argv[1:]
-        jax.distributed.initialize(address, 2, int(process))
-        table = ON_TWO_PROCESSES
-    assert jax.device_count() == 8, "set XLA_FLAGS=--xla_force_host_platform_device_count"
-    done = {
-        f"{axis_types[0].name} {axis_types[1].name} {law.__name__} {name}": what_fails(axis_types, law, name)
-        for axis_types, law, names in table
-        for name in names
-    }
-    print(json.dumps(done))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,11 @@
 """Sharded params: the laws of `sharding_laws.py`, on 8 virtual devices, in one process and in two."""
 
-import json
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,59 +13,65 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from tests.optax import cases, sharding_laws
+from tests.optax import cases
 from tests.processes import THREADS
 from treekit import optax as tko
 
 PIPE = subprocess.PIPE
+LAWS = Path(__file__).with_name("sharding_laws.py")
 SECONDS = 400  # what hangs is killed
+QUICK = ["test_steps[auto-multi_steps]", "test_init[auto-adamw]", "test_init[explicit-adamw]"]
+QUICK += [
+    "test_chosen_sharding",
+    "test_rounding",
+    "test_codes",
+    "test_step_that_only_accumulates[explicit-multi_steps]",
+]
+QUICK += [f"test_init_that_closes_over_params[{axes}-adam]" for axes in ("auto", "explicit")]
+IN_TWO = ["test_steps[auto-finite_of_multi_steps]", "test_steps[explicit-of_clipped]"]
+IN_TWO += ["test_step_that_only_accumulates[auto-of_clipped]"]
+IN_TWO += [f"test_init[auto-{name}]" for name in ("adamw", "noise", "muon")]
 
 
-def run_laws(*arguments: list[str], devices: int) -> list[dict[str, str]]:
-    """What each process prints; one for each list of arguments."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    settings = {"JAX_PLATFORMS": "cpu", "JAX_NUMPY_RANK_PROMOTION": "raise", "PJRT_NPROC": THREADS}
-    environment = {**os.environ, "XLA_FLAGS": flags, **settings}
-    command = [sys.executable, "-W", "error", "-m", sharding_laws.__name__]
-    processes = [
-        subprocess.Popen([*command, *each], env=environment, text=True, stdout=PIPE, stderr=PIPE) for each in arguments
+def assert_laws_hold(laws: list[str], processes: int = 1) -> None:
+    """Run these laws, or all if none is named, on 8 devices; an error shows what pytest says of those that fail."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={8 // processes}"
+    settings = {"JAX_PLATFORMS": "cpu", "JAX_NUMPY_RANK_PROMOTION": "raise", "PJRT_NPROC": THREADS, "XLA_FLAGS": flags}
+    places = [f"{address} {i}" for i in range(processes)] if processes > 1 else [""]
+    # Without conftest.py, which starts JAX, and without the options of the other tests.
+    command = [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-o", "addopts="]
+    command += ["--import-mode=importlib", *([f"{LAWS}::{law}" for law in laws] or [str(LAWS)])]
+    started = [
+        subprocess.Popen(command, env={**os.environ, **settings, "PROCESS": place}, text=True, stdout=PIPE, stderr=PIPE)
+        for place in places
     ]
     try:
-        printed = [process.communicate(timeout=SECONDS) for process in processes]
+        printed = ["".join(process.communicate(timeout=SECONDS)) for process in started]
     finally:
-        for process in processes:
+        for process in started:
             process.kill()
             process.wait()
-    for process, (_, errors) in zip(processes, printed, strict=True):
-        assert process.returncode == 0, errors
-    return [json.loads(output.splitlines()[-1]) for output, _ in printed]
-
-
-def assert_none_fails(done: dict[str, str], table: list[Any]) -> None:
-    assert len(done) == sum(len(names) for _, _, names in table)
-    failures = {case: error for case, error in done.items() if error}
-    assert not failures, "\n".join(f"{case}\n{error}" for case, error in failures.items())
+    for process, output in zip(started, printed, strict=True):
+        if process.returncode != 0:
+            pytest.fail(output, pytrace=False)
 
 
 def test_a_few_cases_on_8_devices() -> None:
-    (done,) = run_laws(["quick"], devices=8)
-    assert_none_fails(done, sharding_laws.QUICK)
+    assert_laws_hold(QUICK)
 
 
 @pytest.mark.slow
 def test_on_8_devices() -> None:
     """Shardings, collectives and values, of every wrapper, under Auto and Explicit axes."""
-    (done,) = run_laws([], devices=8)
-    assert_none_fails(done, sharding_laws.TABLE)
+    assert_laws_hold([])
 
 
 @pytest.mark.slow
 def test_on_two_processes_of_4_devices() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    for done in run_laws([address, "0"], [address, "1"], devices=4):
-        assert_none_fails(done, sharding_laws.ON_TWO_PROCESSES)
+    assert_laws_hold(IN_TWO, processes=2)
 
 
 def test_an_init_that_closes_over_params_of_one_device_does_not_read_them() -> None:
