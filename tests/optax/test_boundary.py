@@ -70,7 +70,9 @@ def test_an_array_that_can_have_a_gradient_is_trained(kind: str, name: str) -> N
         cases.assert_close(jax.tree.leaves(moved), [1 + x for x in jax.tree.leaves(updates)])
 
 
-@pytest.mark.parametrize("params", [None, {}, 1.5, untyped.ShapeDtypeStruct((2,), jnp.float32)])
+@pytest.mark.parametrize(
+    "params", [None, {}, 1.5, untyped.ShapeDtypeStruct((2,), jnp.float32)], ids=["None", "no leaf", "number", "shape"]
+)
 def test_trees_without_leaves_and_single_parameters_are_params_as_in_optax(params: Any) -> None:
     state, theirs = ADAM.init(params), optax.adam(0.1).init(params)
     assert cases.structure(state) == cases.structure(theirs)
@@ -95,49 +97,44 @@ def test_nnx_optimizer_trains_mutable_variables() -> None:
 
 # ------------------------------------------------------------------------------------------ where a gradient is missing
 
-ONLY_B = {"a": False, "b": True}
-# The first has an entry for what the second filters out.
-LINKS = [tko.scale_by_adam(), tko.masked(tko.filtered(tko.trace(0.9), {"w": True, "n": False, "f": False}), True)]
-NUMBER: Any = {"w": ONES, "n": 0.5, "f": jnp.tanh}
-OF_NUMBER: Any = {"w": ONES, "n": None, "f": None}
-BY_BLOCK = optax.GradientTransformation(
+# What has no gradient: `x`, beside `w`, which has one.
+LEFT_OUT: dict[str, Any] = {"array-like": Wrapped(), "number": 0.5, "function": jnp.tanh}
+ONLY_W = {"w": True, "x": False}
+INSIDE = tko.masked(tko.filtered(tko.trace(0.9), ONLY_W), True)
+BLOCKS = optax.GradientTransformation(
     lambda params: {name: jnp.zeros(()) for name in params}, lambda updates, state, params=None: (updates, state)
 )
-# An optimizer, params and gradients.
-LEFT_OUT: dict[str, tuple[Any, Any, Any]] = {
-    "array-like, not in the inner state": (
-        tko.MultiSteps(tko.filtered(ADAM, ONLY_B), 1),
-        {"a": Wrapped(), "b": ONES},
-        {"a": None, "b": ONES},
+
+
+def pair(x: Any) -> Any:
+    return {"w": ONES, "x": x}
+
+
+# What the state has in the place of `x`; such an optimizer, and its params.
+IN_STATE: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "None in the moments and the accumulator": (tko.MultiSteps(tko.filtered(ADAM, ONLY_W), 1), pair),
+    "None in the moments and the average": (tko.chain(tko.filtered(ADAM, ONLY_W), tko.params_ema(0.9)), pair),
+    "None in the moments and inside masked": (tko.chain(tko.scale_by_adam(), INSIDE), pair),
+    "None inside masked and in the moments": (tko.chain(INSIDE, tko.scale_by_adam()), pair),
+    "None in a sum, a MaskedNode in the moments": (
+        tko.chain(
+            tko.scale_by_rss(),
+            tko.partition({"a": tko.scale(0.5), "b": tko.scale_by_adam()}, {"w": "b", "x": "a"}),
+        ),
+        pair,
     ),
-    "array-like, in the average only": (
-        tko.chain(tko.filtered(ADAM, ONLY_B), tko.params_ema(0.9)),
-        {"a": Wrapped(), "b": ONES},
-        {"a": None, "b": ONES},
-    ),
-    "a number, in the first state only": (tko.chain(*LINKS), NUMBER, OF_NUMBER),
-    "a number, in the second state only": (tko.chain(*reversed(LINKS)), NUMBER, OF_NUMBER),
-    "a function, masked in one state and None in another": (
-        tko.chain(tko.scale_by_rss(), tko.partition({"a": tko.scale(0.5), "b": tko.scale_by_adam()}, ["b", "a"])),
-        [ONES, jax.nn.relu],
-        [ONES, None],
-    ),
-    "a state with an array for each block": (
-        tko.chain(BY_BLOCK, tko.sgd(0.1)),
-        {"block": {"w": ONES, "f": jnp.tanh}},
-        {"block": {"w": ONES, "f": None}},
-    ),
-    "a state like the params, a tuple": (  # JAX writes the tree that does not fit into its error
-        tko.chain(tko.clip(1.0), tko.chain(ADAM, tko.trace(0.9))),
-        (Wrapped(), ONES, jnp.tanh),
-        (None, ONES, None),
-    ),
+    "nothing, but an array for its block": (tko.chain(BLOCKS, tko.sgd(0.1)), lambda x: {"block": pair(x)}),
+    # JAX writes a tree that does not fit, such as this tuple and the state of a chain, into its error.
+    "None in a tuple": (tko.chain(tko.clip(1.0), tko.chain(ADAM, tko.trace(0.9))), lambda x: (x, ONES, jnp.tanh)),
 }
 
 
-@pytest.mark.parametrize("name", LEFT_OUT)
-def test_a_leaf_without_a_gradient_has_no_update_whatever_part_of_the_state_leaves_it_out(name: str) -> None:
-    tx, params, grads = LEFT_OUT[name]
+@pytest.mark.parametrize("in_state", IN_STATE)
+@pytest.mark.parametrize("kind", LEFT_OUT)
+def test_a_leaf_without_a_gradient_has_no_update_whatever_the_state_has_for_it(kind: str, in_state: str) -> None:
+    tx, params_with = IN_STATE[in_state]
+    params = params_with(LEFT_OUT[kind])
+    grads = jax.tree.map(lambda x: x if x is ONES else None, params)
     state = tx.init(params)
     updates, new_state = tx.update(grads, state, params)
     assert cases.structure(updates) == cases.structure(grads)
@@ -149,7 +146,7 @@ VECTORS = tko.masked(ADAM, lambda params: jax.tree.map(lambda x: jnp.ndim(x) > 0
 
 
 @pytest.mark.parametrize("tx", [ADAM, tko.MultiSteps(ADAM, 1), VECTORS], ids=["adam", "MultiSteps", "masked"])
-@pytest.mark.parametrize("missing", [None, FLOAT0])
+@pytest.mark.parametrize("missing", [None, FLOAT0], ids=["None", "float0"])
 def test_an_integer_without_an_update_where_params_are_not_passed(missing: Any, tx: Any) -> None:
     state = tx.init({"w": ONES, "n": jnp.arange(2)})
     updates, new_state = tx.update({"w": ONES, "n": missing}, state)
