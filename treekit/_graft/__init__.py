@@ -2,6 +2,6 @@
 
 - `graft`: the public function; what is the value of a leaf, converted, resized and cast?
 - `names`: which leaves does a tree have, in which optimizer states, and which names does `rename` give them?
-- `match`: which old leaf does a new one match?
+- `states`: which old leaf does a new one match?
 - `report`: what became of each leaf, and what accepts those that are left?
 """

@@ -15,9 +15,9 @@ from treekit._base.key_path import Pattern, PatternSet, check_pattern, listed, m
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
-from treekit._graft.match import hints, match
 from treekit._graft.names import Convert, Leaf, Source, Targets, Value, leaves_of, rules_of, sources_of
-from treekit._graft.report import Grafted, GraftReport, check_strict, other_lengths
+from treekit._graft.report import Grafted, GraftReport, check_strict, hints, other_lengths
+from treekit._graft.states import match
 
 T = TypeVar("T")
 Resize = Callable[[Any, Any], Any]

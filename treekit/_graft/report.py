@@ -161,6 +161,41 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
     return list(found)
 
 
+def hints(new: Sequence[Leaf], old: Sequence[Leaf], has_states: bool) -> list[str]:
+    """Say what is known of optimizer states if these leaves of both trees are left.
+
+    Args:
+        new: the leaves of the new tree.
+        old: the leaves of the old tree.
+        has_states: whether any leaf of the old tree is in a state.
+    """
+    states = {leaf.state.kind: leaf.state for leaf in reversed(new) if leaf.state}
+    if states and not has_states:
+        return [
+            "If the old tree has plain dicts for optimizer states, they are matched by name alone. If the wrappers "
+            "have changed, restore it into old_optimizer.init(old_params) first."
+        ]
+    found: list[str] = []
+    if any(leaf.name.endswith("weight_sum") for leaf in new):
+        found.append(
+            "weight_sum is the number of gradients in acc_grads, if they were accumulated without weights: graft the "
+            "state at the end of a round, where mini_step is 0, or set it to mini_step. With fresh it is 0, and what "
+            "was accumulated is lost."
+        )
+    if {leaf.name for leaf in new if leaf.state} & {leaf.name for leaf in old if leaf.state}:
+        found.append("A name that both trees have is in states of two classes. From one to another, rename full paths.")
+    for state in (leaf.state for leaf in old if leaf.state):
+        other = states.get(state.kind)
+        if other and other.keys != state.keys:
+            before, after = (".".join((*x.keys, "**")) for x in (state, other))
+            found.append(
+                "Both trees have optimizer states, but under other keys, which are names: use "
+                f"rename={{{before!r}: {after!r}}}"
+            )
+            break
+    return found
+
+
 def other_lengths(new: Iterable[Leaf], lacking: Iterable[Leaf], old: Iterable[Leaf], unused: Iterable[Leaf]) -> str:
     """Say which lists end with entries that are left, in one of the trees; "" if no list does.
 
