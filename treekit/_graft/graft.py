@@ -3,24 +3,25 @@
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 
-from treekit._base.describe import describe, describe_value, is_deleted
-from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, is_weak, issubdtype
+from treekit._base.describe import describe, describe_value
+from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import Pattern, PatternSet, check_pattern, listed, matches, nearest, pattern_text
+from treekit._base.key_path import Pattern, PatternSet, check_pattern, listed, nearest, pattern_text
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
-from treekit._graft.names import Convert, Leaf, Source, Targets, Value, leaves_of, rules_of, sources_of
-from treekit._graft.report import Grafted, GraftReport, check_strict, hints, other_lengths
-from treekit._graft.states import match
+from treekit._graft.names import Convert, Leaf, Resize, Source, Targets, leaves_of, match_names, rules_of, sources_of
+from treekit._graft.report import GraftReport, check_rename, check_strict, hints, other_lengths, report_of
+from treekit._graft.states import match_states
 
 T = TypeVar("T")
-Resize = Callable[[Any, Any], Any]
+# An array, a number or a `jax.ShapeDtypeStruct`; type checkers do not know what these have in common.
+Value: TypeAlias = Any
 _JAX: Any = (jax.Array, jax.ShapeDtypeStruct)
 _PATTERN: Any = (str, re.Pattern)
 
@@ -113,79 +114,45 @@ def graft(
         raise ValueError(
             f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}"
         )
-    for leaf in old_leaves:
-        if is_deleted(leaf.value):
-            raise ValueError(
-                f"graft: the old tree has a deleted array at {leaf.name or 'the root'}, which may have been donated. "
-                "Take a tree that has its values"
-            )
     names, old_names = ([leaf.name for leaf in leaves] for leaves in (new_leaves, old_leaves))
-    own = _chosen("fresh", dict.fromkeys(patterns, True), names)
+    is_fresh = _chosen("fresh", dict.fromkeys(patterns, True), names)
     converts, resizes = _chosen("convert", convert, names), _chosen("resize", resize, names)
+    for leaf in new_leaves:
+        leaf.is_fresh, leaf.convert, leaf.resize = bool(is_fresh[leaf.name]), converts[leaf.name], resizes[leaf.name]
+        leaf.is_asked = leaf.is_asked and not leaf.is_fresh
     rename = rename or {}
     rules = _chosen("rename", {x: rules_of(x, targets) for x, targets in rename.items()}, old_names, "old")
-    sources = sources_of(old_leaves, rules, new_leaves)
-    found = match(new_leaves, sources, {leaf for leaf in new_leaves if own[leaf.name]})
-    taken = {x for xs in found.values() for x in xs}
-    used = {leaf for x in taken for leaf in x.origins}
-    renamed = [(x.rule, x) for x in sources.values() if x.rule]
-    useful = {rule if strict else rule.pattern for rule, x in renamed if x in taken}
-    for rule, x in renamed:
-        if (rule if strict else rule.pattern) not in useful:
-            lacks = "has in a state of another class" if x.name in names else "does not have"
-            raise ValueError(
-                f"rename: {rule.pattern!r} leads to {x.name or '(the root)'}, which the new tree {lacks}. The nearest "
-                f"paths: {nearest(x.name, names)}"
-            )
+    for leaf in old_leaves:
+        leaf.rules = rules[leaf.name]
 
-    values: dict[int, Any] = {}
-    rows: list[Grafted] = []
-    ids: set[int] = set()
-    for leaf in new_leaves:
-        f, source, is_own = converts[leaf.name], found.get(leaf, [None])[0], own[leaf.name]
-        said = "nothing"
-        if source is not None:
-            at = f" at {source.path}" if source.path != leaf.name else ""
-            said = f"{source}{at}{', which is not used' if is_own else ', converted' if f else ''}"
-        if source is None or is_own:
-            rows.append(Grafted(leaf.name, "fresh", str(leaf), said, leaf.is_asked and not is_own))
-            continue
-        value = _carry(leaf, source, f, resizes[leaf.name], cast, ids)
-        if value is not None:
-            values[leaf.index] = value
-        rows.append(Grafted(leaf.name, "refused" if value is None else "kept", str(leaf), said))
-    rows += [
-        Grafted(x.name, "missing", "nothing", f"{x} at {x.path}", strict=False)
-        for x in sources.values()
-        if x not in taken and x.entry is None and used.issuperset(x.origins)
-    ]
-    unused = [leaf for leaf in old_leaves if leaf not in used]
-    for leaf in unused:
-        is_dropped = rules[leaf.name] == []
-        said = f"{leaf}{', which rename drops' * is_dropped}"
-        rows.append(Grafted(leaf.name, "dropped", "nothing", said, not is_dropped))
-    report = GraftReport(rows)
+    sources = sources_of(old_leaves, new_leaves)
+    matches = match_states(new_leaves, sources.values(), match_names(new_leaves, sources))
+    used = {source for found in matches.values() for source in found}
+    check_rename(sources.values(), used, strict, names)
 
-    lacking = [leaf for leaf in new_leaves if leaf not in found and leaf.is_asked and not own[leaf.name]]
-    placed = {leaf for x in sources.values() for leaf in x.origins}
-    unused = [leaf for leaf in unused if leaf in placed]
-    more = hints(lacking, unused, any(leaf.state for leaf in old_leaves))
-    in_lists = [x for x in unused if is_weak(x.value) and x.name.rpartition(".")[2].isdigit()]
-    if in_lists and (not found or {x.name.rpartition(".")[0] for x in in_lists} & {x.name for x in lacking}):
-        more.append("A list of numbers, as JSON has them, is a leaf for each number: make it an array, jnp.asarray(x).")
-    if new_leaves and not found:
+    seen: set[int] = set()
+    values = {x: _carry(x, matches[x][0], cast, seen) for x in new_leaves if x in matches and not x.is_fresh}
+    report = report_of(new_leaves, old_leaves, sources.values(), matches, values)
+
+    lacking = [leaf for leaf in new_leaves if leaf.is_asked and leaf not in matches]
+    used_leaves = {leaf for source in used for leaf in source.origins}
+    unused = [leaf for source in sources.values() for leaf in source.origins if leaf not in used_leaves]
+    advice = list(hints(lacking, unused, any(leaf.slot.kind for leaf in old_leaves), bool(matches)))
+    if new_leaves and not matches:
         raise ValueError(
             f"the trees have no leaf in common. Old: {listed(old_names)}. New: {listed(names)}. Say which is which: "
-            f"{' '.join([f'rename={{{old_names[0]!r}: …, …}}.', *more])}"
+            f"{' '.join([f'rename={{{old_names[0]!r}: …, …}}.', *advice])}"
         )
-    lengths = other_lengths(found, lacking, used, unused)
+    lengths = other_lengths(lacking, matches, unused, used_leaves)
     if strict:
-        check_strict(report, old_names, patterns, rename, [*[f"The {lengths}"] * bool(lengths), *more])
+        check_strict(report, old_names, patterns, rename, [*[f"The {lengths}"] * bool(lengths), *advice])
     elif lengths:
         warnings.warn(f"graft: {lengths}", stacklevel=2)
     leaves, treedef = jtu.tree_flatten(new)
-    for i, value in values.items():
-        leaves[i] = untyped.new_ref(jnp.asarray(value)) if isinstance(leaves[i], jax.Ref) else value
+    for leaf, value in values.items():
+        if value is not None:
+            is_ref = isinstance(leaves[leaf.index], jax.Ref)
+            leaves[leaf.index] = untyped.new_ref(jnp.asarray(value)) if is_ref else value
     out: T = treedef.unflatten(leaves)
     return out, report
 
@@ -203,16 +170,14 @@ _MUST_BE = {
 
 def _check_arguments(fresh: PyTree, rename: object, convert: object, resize: object) -> list[Pattern]:
     """Raise a TypeError if an argument has another type; return the patterns of `fresh`."""
-    given = {"fresh": fresh, "rename": rename, "convert": convert, "resize": resize}
-    is_right = {
-        "fresh": isinstance(fresh, _PATTERN) or type(fresh) in (list, tuple),
-        "rename": rename is None or (is_mapping(rename) and all(map(_is_rule, rename, rename.values()))),
-        "convert": convert is None or (is_mapping(convert) and all(map(callable, convert.values()))),
-        "resize": resize is None or all(map(callable, resize.values() if is_mapping(resize) else [resize])),
-    }
-    for name, wanted in _MUST_BE.items():
-        if not is_right[name]:
-            raise TypeError(f"{name} must be {wanted}; found {describe_value(given[name])}")
+    for name, x, is_right in (
+        ("fresh", fresh, isinstance(fresh, _PATTERN) or type(fresh) in (list, tuple)),
+        ("rename", rename, rename is None or (is_mapping(rename) and all(map(_is_rule, rename, rename.values())))),
+        ("convert", convert, convert is None or (is_mapping(convert) and all(map(callable, convert.values())))),
+        ("resize", resize, resize is None or all(map(callable, resize.values() if is_mapping(resize) else [resize]))),
+    ):
+        if not is_right:
+            raise TypeError(f"{name} must be {_MUST_BE[name]}; found {describe_value(x)}")
     return list(map(check_pattern, [fresh] if isinstance(fresh, _PATTERN) else fresh))
 
 
@@ -229,47 +194,43 @@ def _chosen(argument: str, given: object, names: Sequence[str], side: str = "new
     """
     if not is_mapping(given):
         return dict.fromkeys(names, given)
-    patterns = list(map(check_pattern, given))
-    found = dict(zip(names, map(PatternSet(patterns).first, names), strict=True))
-    for i in sorted(set(range(len(patterns))).difference(found.values())):
-        text = pattern_text(patterns[i])
-        earlier = {first for name, first in found.items() if matches(patterns[i], name)}
+    globs = list(map(check_pattern, given))
+    patterns = PatternSet(globs)
+    matching = {name: sorted(patterns.matching(patterns.place(name), name)) for name in names}
+    for i in sorted(set(range(len(globs))).difference(found[0] for found in matching.values() if found)):
+        text = pattern_text(globs[i])
+        earlier = sorted({found[0] for found in matching.values() if i in found})
         if not earlier:
             raise ValueError(
                 f"{argument}: {text!r} matches no leaf of the {side} tree. The nearest paths: {nearest(text, names)}"
             )
         if argument != "fresh":
-            listed = ", ".join(repr(pattern_text(pattern)) for j, pattern in enumerate(patterns) if j in earlier)
             raise ValueError(
                 f"{argument}: {text!r} decides about no leaf, since earlier patterns match all leaves that it matches: "
-                f"{listed}. Put it before them"
+                f"{', '.join(repr(pattern_text(globs[j])) for j in earlier)}. Put it before them"
             )
-    return {name: None if i is None else given[patterns[i]] for name, i in found.items()}
+    return {name: given[globs[found[0]]] if found else None for name, found in matching.items()}
 
 
 # ----------------------------------------------------------------------------------------------------------- the values
 
 
-def _carry(
-    leaf: Leaf, source: Source, convert: Convert | None, resize: Resize | None, cast: bool, used: set[int]
-) -> Any:
+def _carry(leaf: Leaf, source: Source, cast: bool, seen: set[int]) -> Any:
     """Return the old value with the shape and dtype of the new leaf, or None if it is refused.
 
     Args:
         leaf: the new leaf.
-        source: the old one.
-        convert: as in `graft`, for this leaf.
-        resize: the same.
+        source: the old value that it matches.
         cast: as in `graft`.
-        used: the ids of the old arrays that other leaves have, to which this one's is added. An array is copied for
+        seen: the ids of the old arrays that other leaves have, to which this one's is added. An array is copied for
             each leaf after the first, so that a step may donate them all.
     """
-    new = leaf.value
+    new, convert = leaf.value, leaf.convert
     old = source.read(lambda x: _called("convert", leaf, convert, x) if convert else x)
     if old is None:
         return None  # arrays that cannot be stacked or unstacked
     if np.shape(old) != np.shape(new):
-        if resize is None or (old := _called("resize", leaf, resize, new, old)) is None:
+        if leaf.resize is None or (old := _called("resize", leaf, leaf.resize, new, old)) is None:
             return None
         if np.shape(old) != np.shape(new):
             raise ValueError(
@@ -277,9 +238,9 @@ def _carry(
             )
     if dtype_of(old) != dtype_of(new) and (not cast or any(x.is_code for x in (leaf, *source.origins))):
         return None
-    if id(old) in used and isinstance(old, jax.Array) and not is_traced(old):
+    if id(old) in seen and isinstance(old, jax.Array) and not is_traced(old):
         old = jnp.copy(old)
-    used.add(id(old))
+    seen.add(id(old))
     return _cast(old, new)
 
 
@@ -319,7 +280,7 @@ def _is_finite_where(old: Value, value: Value) -> bool:
     Some dtypes of 8 bits and less have no NaN, or no infinity: then large numbers become the largest.
     """
     have, want = getattr(old, "dtype", None), getattr(value, "dtype", None)
-    if have == want or is_traced(old) or not issubdtype(want, jnp.inexact):
+    if is_traced(old) or not issubdtype(want, jnp.inexact):
         return True
     if issubdtype(have, jnp.inexact) and float(jnp.finfo(want).max) >= float(jnp.finfo(have).max):
         return True

@@ -1,15 +1,20 @@
-"""The leaves of a tree for `graft`: their names, their optimizer states, and the names that `rename` gives them."""
+"""Match leaves by name.
+
+A new leaf gets the old value of its name. Before that, `rename` gives old leaves other names, and a renamed leaf
+displaces the one that has its new name. If both leaves are in optimizer states, `states` matches them instead, since
+their names depend on the wrappers.
+"""
 
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
 
-from treekit._base.describe import describe
+from treekit._base.describe import describe, is_deleted
 from treekit._base.dtype import dtype_of, resolve_array, stands_for_array
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, match_glob, name_below
@@ -18,77 +23,53 @@ from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._codes import Codes
 
-# An array, a number or a `jax.ShapeDtypeStruct`; type checkers do not know what these have in common.
-Value: TypeAlias = Any
 Names = tuple[str, ...]
 Convert = Callable[[Any], Any]
+Resize = Callable[[Any, Any], Any]
 Targets = str | Sequence[str] | None
 # In a path with a dot at its end, as in `glob_regex`. The group is a `*` that is a whole part.
 _WILDCARD = re.compile(r"(?<![^.])\*\*\.|(?<![^.])(\*)(?=\.)|\*+")
 
 
+class Slot(NamedTuple):
+    """What two leaves that match have in common.
+
+    Attributes:
+        keys: the keys above the outermost optimizer state. Indices do not count, since wrappers change them.
+        kind: the name of the class of the innermost state; "" for a leaf that is matched by name.
+        below: the name of the leaf below that state, which is its field and the name of the parameter; or its name.
+    """
+
+    keys: Names = ()
+    kind: str = ""
+    below: str = ""
+
+    @property
+    def is_of_param(self) -> bool:
+        """Whether the leaf is in a state, for a parameter that has a name, as mu.layers.0.w."""
+        return self.kind != "" and "." in self.below and not self.below.startswith("hyperparams")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class State:
-    """An optimizer state in a tree, such as Optax's ScaleByAdamState.
+class StateNode:
+    """An optimizer state in a tree, such as Optax's ScaleByAdamState; for a leaf that is in no state, the tree itself.
 
     Attributes:
         name: its name.
-        kind: the name of its class.
-        keys: the keys above the outermost state around it. Indices do not count, since wrappers change them.
+        keys: the keys above the outermost state around it, as in `Slot`.
         outer: the name of the outermost state.
         labels: the keys between that state and this one, such as the label in a partition.
     """
 
-    name: str
-    kind: str
-    keys: Names
-    outer: str
-    labels: Names
-
-
-class Place(NamedTuple):
-    """What identifies a leaf of an optimizer state in any wrappers: `keys` and `kind` of the state, and `below`.
-
-    Attributes:
-        keys: as in `State`.
-        kind: as in `State`.
-        below: the name of the leaf below the state: the field, and the name of the parameter.
-    """
-
-    keys: Names
-    kind: str
-    below: str
-
-
-@dataclasses.dataclass(eq=False)
-class Leaf:
-    """An array or a number in a tree.
-
-    Attributes:
-        name: its key path, as patterns write it.
-        value: the array or number.
-        state: the innermost optimizer state that it belongs to, if any.
-        below: its name below that state.
-        index: its position among the leaves of the tree.
-        is_code: whether its array has codes, not numbers.
-        is_asked: whether a strict graft asks for a value.
-    """
-
-    name: str
-    value: Any
-    state: State | None = None
-    below: str = ""
-    index: int = 0
-    is_code: bool = False
-    is_asked: bool = True
+    name: str = ""
+    keys: Names = ()
+    outer: str = ""
+    labels: Names = ()
 
     @property
-    def place(self) -> Place | None:
-        """Where it is in optimizer states, if it is in one."""
-        return Place(self.state.keys, self.state.kind, self.below) if self.state else None
-
-    def __str__(self) -> str:
-        return describe(self.value)
+    def group(self) -> tuple[Names, Names]:
+        """What the states of one label have in common."""
+        return self.keys, self.labels
 
 
 class Rule(NamedTuple):
@@ -108,6 +89,40 @@ class Rule(NamedTuple):
 
 
 @dataclasses.dataclass(eq=False)
+class Leaf:
+    """An array or a number in a tree, and what the arguments of `graft` say about it.
+
+    Attributes:
+        name: its key path, as patterns write it.
+        value: the array or number.
+        state: the innermost optimizer state that it belongs to.
+        slot: what a leaf of the other tree has in common with it.
+        index: its position among the leaves of the tree.
+        is_code: whether its array has codes, not numbers.
+        is_asked: whether a strict graft asks for an old value.
+        is_fresh: whether a new leaf keeps its value.
+        convert: what converts the old value for a new leaf.
+        resize: what resizes it.
+        rules: what renames an old leaf: no rules drop it, and None leaves it its name.
+    """
+
+    name: str
+    value: Any
+    state: StateNode
+    slot: Slot
+    index: int = 0
+    is_code: bool = False
+    is_asked: bool = True
+    is_fresh: bool = False
+    convert: Convert | None = None
+    resize: Resize | None = None
+    rules: Sequence[Rule] | None = None
+
+    def __str__(self) -> str:
+        return describe(self.value)
+
+
+@dataclasses.dataclass(eq=False)
 class Source:
     """An old value under the name by which it is matched: that of a leaf, of one of its entries, or of several leaves.
 
@@ -116,7 +131,7 @@ class Source:
         leaves: the old leaf; or the leaves that are stacked, by index.
         path: the name in the old tree; with a `*` for several leaves.
         state: the optimizer state of the leaves.
-        place: where it is matched in states; None if it is matched by name.
+        slot: that of a new leaf that matches.
         rule: the rule that renamed it, if any.
         entry: which entry of the first axis it is; None for the whole.
         fits: whether the new tree has a leaf for each entry, and no more.
@@ -125,16 +140,11 @@ class Source:
     name: str
     leaves: dict[int, Leaf]
     path: str
-    state: State | None
-    place: Place | None
+    state: StateNode
+    slot: Slot
     rule: Rule | None = None
     entry: int | None = None
     fits: bool = True
-
-    @property
-    def below(self) -> str:
-        """Its name below the state, where it is matched in one."""
-        return self.place.below if self.place else ""
 
     @property
     def origins(self) -> list[Leaf]:
@@ -147,14 +157,16 @@ class Source:
 
     def read(self, convert: Convert) -> Any:
         """Return the value, with each old array converted; None if arrays cannot be stacked or unstacked."""
+        if not self.fits or self.holes():
+            return None
         arrays: list[Any] = []
-        for leaf in self.origins if self.fits else ():
+        for leaf in self.origins:
             if isinstance(leaf.value, jax.ShapeDtypeStruct):
                 raise TypeError(f"at {leaf.name}: the old tree has a shape and dtype, but no value")
             arrays.append(convert(leaf.value if self.entry is None else leaf.value[self.entry]))
         if not (self.rule and self.rule.lost):
-            return arrays[0] if arrays else None
-        if self.holes() or len({(np.shape(x), dtype_of(x)) for x in arrays}) > 1:
+            return arrays[0]
+        if len({(np.shape(x), dtype_of(x)) for x in arrays}) > 1:
             return None
         # NumPy unless all are JAX's, which would round numbers of 64 bits before they are checked.
         in_jax = all(isinstance(x, jax.Array) for x in arrays) or any(map(is_traced, arrays))
@@ -169,12 +181,22 @@ class Source:
         return f"{entry}{text}{'' if self.fits else ', which are not as many as in the new tree'}"
 
 
+# The old values of new leaves. Those after the first are equal to it, as counts often are.
+Matches = dict[Leaf, list[Source]]
+
+
+def match_names(new: Iterable[Leaf], old: Mapping[str, Source]) -> Matches:
+    """Map new leaves to the old values of the same names, unless both are in optimizer states."""
+    pairs = [(leaf, old[leaf.name]) for leaf in new if leaf.name in old]
+    return {leaf: [source] for leaf, source in pairs if not (leaf.slot.kind and source.slot.kind)}
+
+
 # ---------------------------------------------------------------------------------------------- the leaves of the trees
 
 
 def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
     """Return the leaves of a tree that are arrays or numbers, in order; in an old tree, tensors and mappings too."""
-    found: dict[str, Leaf] = {}
+    leaves: dict[str, Leaf] = {}
     positions = itertools.count()
 
     def visit(x: Any, keys: Names, here: Leaf) -> None:
@@ -187,27 +209,32 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
             value = _as_array(x, here.name) if is_old or isinstance(x, jax.Ref) else x
             if dtype_of(value) is None:
                 return
-            if here.name in found:
+            if is_old and is_deleted(value):
+                raise ValueError(
+                    f"graft: the old tree has a deleted array at {here.name or 'the root'}, which may have been "
+                    "donated. Take a tree that has its values"
+                )
+            if here.name in leaves:
                 raise ValueError(
                     f"graft needs a different name for each leaf, but two leaves are called {here.name or '(the root)'}"
                 )
             is_asked = here.is_asked and is_numeric_array(value)
-            found[here.name] = dataclasses.replace(here, value=value, index=index, is_asked=is_asked)
+            leaves[here.name] = dataclasses.replace(here, value=value, index=index, is_asked=is_asked)
             return
-        is_in_state = is_state(type(x)) and (here.state is not None or _is_outermost(x))
+        is_in_state = is_state(type(x)) and (here.slot.kind != "" or _is_outermost(x))
         if is_in_state:
-            above, outer = (here.state.keys, here.state.outer) if here.state else (keys, here.name)
-            state = State(here.name, type(x).__name__, above, outer, labels=keys[len(above) :])
-            here = dataclasses.replace(here, state=state, below="")
+            above, outer = (here.state.keys, here.state.outer) if here.slot.kind else (keys, here.name)
+            state = StateNode(here.name, above, outer, labels=keys[len(above) :])
+            here = dataclasses.replace(here, state=state, slot=Slot(above, type(x).__name__))
         is_code, is_asked = here.is_code or isinstance(x, Codes), here.is_asked and not is_rng_variable(x)
         has_keys = not (is_in_state or is_variable(x) or type(x) in (list, tuple))
         for text, child in keyed_children(x):
-            name, below = name_below(here.name, text), name_below(here.below, text)
-            there = dataclasses.replace(here, name=name, below=below, is_code=is_code, is_asked=is_asked)
+            name, slot = name_below(here.name, text), here.slot._replace(below=name_below(here.slot.below, text))
+            there = dataclasses.replace(here, name=name, slot=slot, is_code=is_code, is_asked=is_asked)
             visit(child, (*keys, str(text)) if has_keys else keys, there)
 
-    visit(tree, (), Leaf("", None))
-    return list(found.values())
+    visit(tree, (), Leaf("", None, StateNode(), Slot()))
+    return list(leaves.values())
 
 
 def _as_array(x: object, name: str) -> Any:
@@ -271,55 +298,41 @@ def _extra(more: list[re.Match[str]], fewer: list[re.Match[str]]) -> list[int]:
     return [i for i, x in enumerate(more) if x[1] and texts[:i] + texts[i + 1 :] == wanted]
 
 
-def sources_of(
-    old: Sequence[Leaf], rules: Mapping[str, Sequence[Rule] | None], new: Sequence[Leaf]
-) -> dict[str, Source]:
-    """Return the old values under the names by which they are matched.
-
-    Args:
-        old: the leaves of the old tree.
-        rules: the rules for each of their names; None for one that is not renamed.
-        new: the leaves of the new tree.
+def sources_of(old: Sequence[Leaf], new: Sequence[Leaf]) -> dict[str, Source]:
+    """Return the values of old leaves under the names by which new leaves match them.
 
     Raises:
         ValueError: two leaves are renamed to one name; or a leaf cannot be stacked or unstacked.
     """
-    places = {leaf.name: leaf.place for leaf in new}
-    wanted: set[object] = {*places, *filter(None, places.values())}
-    found = {x.name: Source(x.name, {0: x}, x.name, x.state, x.place) for x in old if rules[x.name] is None}
+    slots = {leaf.name: leaf.slot for leaf in new}
+    wanted: set[object] = {*slots, *slots.values()}
+    sources = {x.name: Source(x.name, {0: x}, x.name, x.state, x.slot) for x in old if x.rules is None}
     # Renamed leaves come afterwards, since they displace those that have these names already.
-    for leaf, rule in [(x, rule) for x in old for rule in rules[x.name] or ()]:
-        sources = list(_renamed(leaf, rule, places))
+    for leaf, rule in [(x, rule) for x in old for rule in x.rules or ()]:
+        renamed = list(_renamed(leaf, rule, slots))
         if rule.added is not None:
-            *entries, beyond = [not wanted.isdisjoint((x.name, x.place)) for x in sources]
-            for x in sources:
+            *entries, beyond = [not wanted.isdisjoint((x.name, x.slot)) for x in renamed]
+            for x in renamed:
                 x.fits = all(entries) and not beyond
-        for x in sources:
-            other = found.get(x.name)
+        for x in renamed:
+            other = sources.get(x.name)
             if other is None or other.rule is None:
-                found[x.name] = x
+                sources[x.name] = x
             elif rule.lost and other.rule == rule and other.leaves.keys().isdisjoint(x.leaves):
                 other.leaves |= x.leaves
             else:
                 clash = next((other.leaves[i] for i in x.leaves if i in other.leaves), other.origins[0])
                 raise ValueError(f"rename maps {leaf.name} and {clash.name} to one name: {x.name}")
-    return found
+    return sources
 
 
-def _renamed(leaf: Leaf, rule: Rule, places: Mapping[str, Place | None]) -> Iterator[Source]:
+def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot]) -> Iterator[Source]:
     """Yield an old leaf under the name that a rule gives it: whole, for a stack, or each of its entries."""
     pattern, target, lost, added = rule
-    match = match_glob(pattern, leaf.name)
-    if match is None:  # never, since the pattern was chosen for matching this name
-        return
-
-    def source(groups: Sequence[str], path: str = leaf.name, index: int = 0, entry: int | None = None) -> Source:
-        found = iter(groups)
-        name = _WILDCARD.sub(lambda _: next(found), f"{target}.").removesuffix(".")
-        place = _place(leaf, rule, match, name, places.get(name))
-        return Source(name, {index: leaf}, path, leaf.state, place, rule, entry)
-
+    match = cast("re.Match[str]", match_glob(pattern, leaf.name))  # the rule is one of this leaf, so it matches
     groups = list(match.groups())
+    path, index = leaf.name, 0
+    entries: Sequence[int | None] = [None]
     if lost:
         integers = [i for i in lost if groups[i].isdecimal()]
         if len(integers) != 1:
@@ -329,37 +342,41 @@ def _renamed(leaf: Leaf, rule: Rule, places: Mapping[str, Place | None]) -> Iter
                 "pattern for that leaf before this one, or write '**' for the other '*'"
             )
         start, end = match.span(integers[0] + 1)
+        path = f"{leaf.name[:start]}*{leaf.name[end:]}"
         index = int(groups.pop(integers[0]))
-        yield source(groups, f"{leaf.name[:start]}*{leaf.name[end:]}", index)
     elif added is not None:
         if not np.shape(leaf.value):
             raise ValueError(
                 f"rename: {pattern!r} lacks a '*' of {target!r}, so what it matches is unstacked; {leaf.name} has "
                 "no axes. Put a pattern for it before this one"
             )
-        for i in range(np.shape(leaf.value)[0] + 1):  # one more, to see whether the new tree has more
-            yield source([*groups[:added], str(i), *groups[added:]], entry=i)
-    else:
-        yield source(groups)
+        entries = range(np.shape(leaf.value)[0] + 1)  # one more, to see whether the new tree has more
+    for entry in entries:
+        name = _filled(target, groups if entry is None else [*groups[:added], str(entry), *groups[added:]])
+        slot = _slot(leaf, rule, match, name, slots.get(name))
+        yield Source(name, {index: leaf}, path, leaf.state, slot, rule, entry)
 
 
-def _place(leaf: Leaf, rule: Rule, match: re.Match[str], name: str, there: Place | None) -> Place | None:
-    """Return where a renamed leaf is matched in states; None if it is matched by its new name.
+def _filled(target: str, groups: Iterable[str]) -> str:
+    """Return a target whose wildcards are replaced by what those of its pattern match."""
+    parts = iter(groups)
+    return _WILDCARD.sub(lambda _: next(parts), f"{target}.").removesuffix(".")
 
-    `there` is the place of the new leaf that has this name.
-    """
-    state = leaf.state
-    if state is None:
-        return None
+
+def _slot(leaf: Leaf, rule: Rule, match: re.Match[str], name: str, there: Slot | None) -> Slot:
+    """Return the slot of an old leaf that is renamed to `name`, which is the name of a new leaf if that has a slot."""
+    state, by_name = leaf.state, Slot(below=name)
+    if not leaf.slot.kind:
+        return by_name
     start = f"{state.name}." if state.name else ""
     if rule.pattern.startswith("**") and rule.target.startswith("**") and name.startswith(start):
-        return Place(state.keys, state.kind, name.removeprefix(start))
+        return leaf.slot._replace(below=name.removeprefix(start))
     # What is below the outermost state keeps its names: `rename` is about the keys above it.
     depth = len(state.outer) + 1 if state.outer else 0
     ends_alike = rule.pattern.endswith("**") and rule.target.endswith("**")
     begin = match.start(match.re.groups) if ends_alike else len(leaf.name)
-    if begin > depth or (begin == depth and there and there[1:] == (state.kind, leaf.below)):
-        return None
+    if begin > depth or (begin == depth and there and there[1:] == leaf.slot[1:]):
+        return by_name
     above = name[: len(name) - len(leaf.name) + depth]
     keys = tuple(part for part in above.split(".") if part and not part.isdecimal())
-    return Place(keys, state.kind, leaf.below)
+    return leaf.slot._replace(keys=keys)

@@ -1,23 +1,24 @@
-"""The report of a graft: what became of each leaf, and what accepts those that are left."""
+"""Report what became of each leaf, and suggest what accepts those that are left."""
 
 import dataclasses
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
+from treekit._base.dtype import is_weak
 from treekit._base.key_path import Pattern, PatternSet, listed, nearest
 from treekit._base.table import as_table, in_colours
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
-from treekit._graft.names import Leaf, State, Targets
+from treekit._graft.names import Leaf, Matches, Source, StateNode, Targets
 
 _LISTED = 100  # leaves of one kind that an error lists
 _WITH_NEAREST = 10  # of these, those with the nearest names
 _INDEX = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 
-Kind = Literal["kept", "fresh", "dropped", "refused", "missing"]
+Outcome = Literal["kept", "fresh", "dropped", "refused", "missing"]
 _TITLES: dict[str, str] = {
     "fresh": "The old tree has no value for:",
     "refused": "Another shape, which needs convert or resize, or another dtype, which needs cast=True (new | old):",
@@ -41,7 +42,7 @@ class Grafted:
     """
 
     path: str
-    kind: Kind
+    kind: Outcome
     new: str
     old: str
     strict: bool = True
@@ -86,12 +87,61 @@ class GraftReport(tuple[Grafted, ...]):
         return tuple(row for row in self if row.kind == kind)
 
     def _table(self, colours: bool) -> str:
-        groups = [self.refused, self.missing, self.fresh, self.dropped, self.kept]
         counts = [f"{len(self._of(kind))} {kind}" for kind in ("kept", "fresh", "dropped", "refused")]
         counts += [f"{len(self.missing)} missing"] * bool(self.missing)
-        ordered = [row for group in groups for row in sorted(group, key=lambda row: not row.strict)]
+        order = ["refused", "missing", "fresh", "dropped", "kept"]
+        ordered = sorted(self, key=lambda row: (order.index(row.kind), not row.strict))
         rows = [(row.path or "(root)", row.kind, row.new, row.old) for row in ordered]
         return f"{', '.join(counts)} (new | old)\n{as_table(rows, colours)}".rstrip()
+
+
+def report_of(
+    new: Iterable[Leaf],
+    old: Iterable[Leaf],
+    sources: Iterable[Source],
+    matches: Matches,
+    values: Mapping[Leaf, object],
+) -> GraftReport:
+    """Say what became of each leaf; of new leaves, `values` has the old values, and None for one that is refused."""
+    used = {source for found in matches.values() for source in found}
+    used_leaves = {leaf for source in used for leaf in source.origins}
+    rows: list[Grafted] = []
+    for leaf in new:
+        said = "nothing"
+        for source in matches.get(leaf, [])[:1]:
+            at = f" at {source.path}" if source.path != leaf.name else ""
+            said = f"{source}{at}{', which is not used' if leaf.is_fresh else ', converted' if leaf.convert else ''}"
+        outcome: Outcome = "fresh" if leaf not in values else "refused" if values[leaf] is None else "kept"
+        rows.append(Grafted(leaf.name, outcome, str(leaf), said, leaf.is_asked or outcome != "fresh"))
+    for x in sources:
+        if x not in used and x.entry is None and used_leaves.issuperset(x.origins):
+            rows.append(Grafted(x.name, "missing", "nothing", f"{x} at {x.path}", strict=False))
+    for leaf in old:
+        if leaf not in used_leaves:
+            is_dropped = leaf.rules == []
+            said = f"{leaf}{', which rename drops' * is_dropped}"
+            rows.append(Grafted(leaf.name, "dropped", "nothing", said, not is_dropped))
+    return GraftReport(rows)
+
+
+def check_rename(sources: Iterable[Source], used: Container[Source], strict: bool, names: Sequence[str]) -> None:
+    """Raise a ValueError if a pattern of `rename` leads to no new leaf; with `strict`, if one of its targets does not.
+
+    Args:
+        sources: all old values.
+        used: those that new leaves match.
+        strict: as in `graft`.
+        names: the names of the new leaves.
+    """
+    renamed = [(x, x.rule, x.rule if strict else x.rule.pattern) for x in sources if x.rule]
+    useful = {unit for x, _, unit in renamed if x in used}
+    for x, rule, unit in renamed:
+        if unit not in useful:
+            lacks = "has in a state of another class" if x.name in names else "does not have"
+            raise ValueError(
+                f"rename: {rule.pattern!r} leads to {x.name or '(the root)'}, which the new tree {lacks}. The nearest "
+                f"paths: {nearest(x.name, names)}"
+            )
 
 
 def check_strict(
@@ -110,16 +160,16 @@ def check_strict(
         rename: as in `graft`.
         hints: what else to say.
     """
-    left = {kind: [row for row in report if row.kind == kind and row.strict] for kind in _TITLES}
+    left = {outcome: [row for row in report if row.kind == outcome and row.strict] for outcome in _TITLES}
     if not any(left.values()):
         return
     lacking, refused, unused = ([row.path for row in rows] for rows in left.values())
     lines = ["graft: leaves are left. Pass strict=False for a report instead of this error."]
-    for kind, rows in left.items():
-        lines += [_TITLES[kind]] * bool(rows)
+    for outcome, rows in left.items():
+        lines += [_TITLES[outcome]] * bool(rows)
         for i, row in enumerate(rows[:_LISTED]):
             sides = " | ".join(side for side in (row.new, row.old) if side != "nothing")
-            is_near = kind == "fresh" and unused and i < _WITH_NEAREST
+            is_near = outcome == "fresh" and unused and i < _WITH_NEAREST
             near = f"; the nearest names left over: {nearest(row.path, unused)}" if is_near else ""
             lines.append(f"  {row.path or '(the root)'} ({sides}){near}")
         lines += [f"  and {len(rows) - _LISTED} more"] * (len(rows) > _LISTED)
@@ -147,9 +197,8 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
     def wider(name: str) -> list[str]:
         """Return globs that match a name and others, the widest first; a `*` stands for the layers of a model."""
         parts = name.split(".")
-        above = [".".join((*parts[:i], "**")) for i in range(len(parts) + 1)]
-        globs = [x for each in above[:-1] for x in (each, _INDEX.sub("*", each))]
-        return [*globs, _INDEX.sub("*", ".".join(parts)), above[-1]]
+        above = [".".join((*parts[:i], "**")) for i in range(len(parts))]
+        return [glob for each in (*above, name) for glob in (each, _INDEX.sub("*", each))] + [f"{name}.**"]
 
     globs = list(dict.fromkeys(each for name in names for each in wider(name)))
     patterns = PatternSet(globs)
@@ -161,71 +210,72 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def hints(new: Sequence[Leaf], old: Sequence[Leaf], has_states: bool) -> list[str]:
-    """Say what is known of optimizer states if these leaves of both trees are left.
+def hints(lacking: Sequence[Leaf], unused: Sequence[Leaf], has_states: bool, has_matches: bool) -> Iterator[str]:
+    """Yield what is likely to be the reason why leaves are left.
 
     Args:
-        new: the leaves of the new tree.
-        old: the leaves of the old tree.
+        lacking: the new leaves that are left.
+        unused: the old leaves that are left.
         has_states: whether any leaf of the old tree is in a state.
+        has_matches: whether any leaf of the new tree has an old value.
     """
-    states = {leaf.state.kind: leaf.state for leaf in reversed(new) if leaf.state}
+    lists = {x.name.rpartition(".")[0] for x in unused if is_weak(x.value) and x.name.rpartition(".")[2].isdigit()}
+    if lists and not (has_matches and lists.isdisjoint(x.name for x in lacking)):
+        yield "A list of numbers, as JSON has them, is a leaf for each number: make it an array, jnp.asarray(x)."
+    states = {x.slot.kind: x.slot for x in reversed(lacking) if x.slot.kind}
     if states and not has_states:
-        return [
+        yield (
             "If the old tree has plain dicts for optimizer states, they are matched by name alone. If the wrappers "
             "have changed, restore it into old_optimizer.init(old_params) first."
-        ]
-    found: list[str] = []
-    if any(leaf.name.endswith("weight_sum") for leaf in new):
-        found.append(
+        )
+        return
+    if any(x.name.endswith("weight_sum") for x in lacking):
+        yield (
             "weight_sum is the number of gradients in acc_grads, if they were accumulated without weights: graft the "
             "state at the end of a round, where mini_step is 0, or set it to mini_step. With fresh it is 0, and what "
             "was accumulated is lost."
         )
-    if {leaf.name for leaf in new if leaf.state} & {leaf.name for leaf in old if leaf.state}:
-        found.append("A name that both trees have is in states of two classes. From one to another, rename full paths.")
-    for state in (leaf.state for leaf in old if leaf.state):
-        other = states.get(state.kind)
-        if other and other.keys != state.keys:
-            before, after = (".".join((*x.keys, "**")) for x in (state, other))
-            found.append(
-                "Both trees have optimizer states, but under other keys, which are names: use "
-                f"rename={{{before!r}: {after!r}}}"
-            )
-            break
-    return found
+    if {x.name for x in lacking if x.slot.kind} & {x.name for x in unused if x.slot.kind}:
+        yield "A name that both trees have is in states of two classes. From one to another, rename full paths."
+    pairs = [(x.slot.keys, states[x.slot.kind].keys) for x in unused if x.slot.kind in states]
+    for before, after in [pair for pair in pairs if pair[0] != pair[1]][:1]:
+        yield (
+            "Both trees have optimizer states, but under other keys, which are names: use "
+            f"rename={{{'.'.join((*before, '**'))!r}: {'.'.join((*after, '**'))!r}}}"
+        )
 
 
-def other_lengths(new: Iterable[Leaf], lacking: Iterable[Leaf], old: Iterable[Leaf], unused: Iterable[Leaf]) -> str:
+def other_lengths(lacking: Iterable[Leaf], new: Iterable[Leaf], unused: Iterable[Leaf], old: Iterable[Leaf]) -> str:
     """Say which lists end with entries that are left, in one of the trees; "" if no list does.
 
     Args:
-        new: the new leaves that have old values.
         lacking: the new leaves that are left.
-        old: the old leaves that are used.
+        new: the new leaves that have old values.
         unused: the old leaves that are left.
+        old: the old leaves that are used.
     """
-    longer, shorter = _ends(lacking, new), _ends(unused, old)
-    if not (longer or shorter):
+    lists = [(name, more, fewer) for name, (more, fewer) in _ends(lacking, new).items()]
+    lists += [(name, fewer, more) for name, (more, fewer) in _ends(unused, old).items()]
+    if not lists:
         return ""
-    lengths = [f"{name or 'the root'} (new {n}, old {end})" for name, (n, end) in longer.items()]
-    lengths += [f"{name or 'the root'} (new {end}, old {n})" for name, (n, end) in shorter.items()]
-    name, (n, end) = next(iter((longer or shorter).items()))
+    lengths = [f"{name or 'the root'} (new {m}, old {n})" for name, m, n in lists]
+    name, m, n = lists[0]
     start = f"**.{name.rpartition('.')[2]}." if name else ""
-    moved = f"i {'+' if longer else '-'} {n - end}"
-    at_end = f"fresh=[{f'{start}{end}.**'!r}]" if longer else f"rename={{{f'{start}{end}.**'!r}: None}}"
+    moved = f"i {'+' if m > n else '-'} {abs(m - n)}"
+    end = repr(f"{start}{min(m, n)}.**")
+    at_end = f"fresh=[{end}]" if m > n else f"rename={{{end}: None}}"
     return (
         f"lengths of lists differ: {listed(lengths)}. Their entries are matched by index. If an entry was inserted "
         "or removed before the end, those after it get wrong values: pass "
-        f"rename={{f'{start}{{i}}.**': f'{start}{{{moved}}}.**' for i in range(k, {end if longer else n})}}, where k "
-        f"is the old index of the first entry that moved. If it was the last, say so with {at_end}"
+        f"rename={{f'{start}{{i}}.**': f'{start}{{{moved}}}.**' for i in range(k, {n})}}, where k is the old index of "
+        f"the first entry that moved. If it was the last, say so with {at_end}"
     )
 
 
 def _ends(left: Iterable[Leaf], matched: Iterable[Leaf]) -> dict[str, tuple[int, int]]:
     """Return the lists of which entries at the end are left: their lengths with these, and without them."""
-    alike: set[tuple[State | None, str, str]] = set()
-    last: dict[tuple[State | None, str], int] = {}
+    alike: set[tuple[StateNode, str, str]] = set()
+    last: dict[tuple[StateNode, str], int] = {}
     for leaf in matched:
         for name, i, rest in _entries(leaf):
             alike.add((leaf.state, name, rest))
@@ -240,5 +290,5 @@ def _ends(left: Iterable[Leaf], matched: Iterable[Leaf]) -> dict[str, tuple[int,
 
 def _entries(leaf: Leaf) -> Iterator[tuple[str, int, str]]:
     """Return the lists around a leaf in its state, with its index in each, and its name below that."""
-    for match in _INDEX.finditer(leaf.below):
-        yield leaf.below[: match.start()].removesuffix("."), int(match[0]), leaf.below[match.end() :]
+    for match in _INDEX.finditer(leaf.slot.below):
+        yield leaf.slot.below[: match.start()].removesuffix("."), int(match[0]), leaf.slot.below[match.end() :]
