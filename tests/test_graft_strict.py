@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import nnx
 
@@ -148,12 +147,14 @@ def test_fresh_in_a_state() -> None:
 
 
 def test_fresh_decides_which_of_two_states_is_the_old_one() -> None:
-    two, one = tko.chain(tko.trace(0.9), tko.trace(0.5)), moments(tko.chain(tko.trace(0.9)), {"w": zeros(2)})
-    new = two.init({"w": zeros(2)})
+    two, params = tko.chain(tko.ema(0.9), tko.ema(0.5)), {"w": zeros(2)}
+    new, (one,) = two.init(params), moments(tko.chain(tko.ema(0.9)), params)
+    both = (one._replace(count=jnp.int32(7)), moments(two, params)[1])
     for i in (0, 1):
-        got, _ = tk.graft(new, one, fresh=f"{i}.**")
-        np.testing.assert_array_equal(got[1 - i].trace["w"], one[0].trace["w"])
-        assert not got[i].trace["w"].any()
+        got, _ = tk.graft(new, (one,), fresh=f"{i}.**")
+        tk.assert_trees_same((got[1 - i], got[i]), (one, new[i]))
+        got, _ = tk.graft(new, both, fresh=f"{i}.ema.*")  # of two old ones, each keeps its name
+        tk.assert_trees_same((got[1 - i], got[i]), (both[1 - i], both[i]._replace(ema=new[i].ema)))
 
 
 def test_what_is_exempt() -> None:

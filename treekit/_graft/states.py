@@ -90,14 +90,14 @@ def _decide(leaf: Leaf, rivals: Sequence[Leaf], sources: list[Source], moved: Co
     Args:
         leaf: the leaf.
         rivals: the new leaves that the sources are for, this one included.
-        sources: the old values that it may get. If it is fresh, it uses them all.
+        sources: the old values that it may get. If it is fresh and names do not decide, it uses them all.
         moved: the groups whose moments have other names in the old tree, so that names do not decide.
     """
-    if leaf.is_fresh or not sources:
-        return sources
     named = {x.name: x for x in sources}
     if leaf.state.group not in moved and named.keys() == {x.name for x in rivals}:
         return [named[leaf.name]]
+    if leaf.is_fresh or not sources:
+        return sources
     is_counter = np.ndim(leaf.value) == 0 and not issubdtype(dtype_of(leaf.value), jnp.inexact)
     are_enough = is_counter or sum(not x.is_fresh for x in rivals) <= len(sources)
     if are_enough and (len(sources) == 1 or (not leaf.slot.is_of_param and _have_same_values(sources))):
