@@ -1,5 +1,6 @@
 """graft: values carried over by key path, and a report that says what became of every leaf."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -116,16 +117,16 @@ def test_values_have_the_classes_of_new() -> None:
     assert [(type(got[k]), got[k]) for k in ("int", "float", "bool")] == [(int, 3), (float, 2.0), (bool, True)]
 
 
-@pytest.mark.parametrize(
-    ("new", "old"),
-    [
-        (np.zeros(1), np.array([1 + 2.0**-40])),
-        (np.zeros(1, np.int64), np.array([2**40])),
-        (np.float64(0), np.float64(1e300)),
-        (0.0, np.float64(0.1)),
-        (0, 2**70),
-    ],
-)
+WIDE: dict[str, tuple[Any, Any]] = {
+    "an array of floats": (np.zeros(1), np.array([1 + 2.0**-40])),
+    "an array of integers": (np.zeros(1, np.int64), np.array([2**40])),
+    "a NumPy number": (np.float64(0), np.float64(1e300)),
+    "a float": (0.0, np.float64(0.1)),
+    "an integer": (0, 2**70),
+}
+
+
+@pytest.mark.parametrize(("new", "old"), WIDE.values(), ids=WIDE)
 def test_wide_values_on_the_host_are_not_rounded(new: Any, old: Any) -> None:
     got, _ = tk.graft({"w": new}, {"w": old})
     assert type(got["w"]) is type(new) and getattr(got["w"], "dtype", 0) == getattr(new, "dtype", 0)
@@ -134,46 +135,41 @@ def test_wide_values_on_the_host_are_not_rounded(new: Any, old: Any) -> None:
 
 KEY = jax.random.key(1)
 # Of a leaf: new, old, whether it is kept as it is, and whether it is kept with cast=True.
-DTYPES: list[tuple[Any, Any, bool, bool]] = [
-    (jax.random.key(0), KEY, True, True),
-    (jax.random.key(0), jnp.uint32([0, 1]), False, False),
-    (zeros(dtype=jnp.int32), 2**40, False, False),
-    (zeros(2, dtype=jnp.int32), np.array([3, -(2**40)]), False, False),
-    (zeros(1, dtype=jnp.int8), jnp.array([300], jnp.int16), False, False),
-    (zeros(1, dtype=jnp.int8), jnp.array([-128], jnp.int16), False, True),
-    (zeros(2, dtype=jnp.bfloat16), ones(2), False, True),
-    (zeros(2, dtype=jnp.int32), ones(2), False, False),
+DTYPES: dict[str, tuple[Any, Any, bool, bool]] = {
+    "a key": (jax.random.key(0), KEY, True, True),
+    "the data of a key": (jax.random.key(0), jnp.uint32([0, 1]), False, False),
+    "a wide int to i32": (zeros(dtype=jnp.int32), 2**40, False, False),
+    "wide integers to i32": (zeros(2, dtype=jnp.int32), np.array([3, -(2**40)]), False, False),
+    "300 to i8": (zeros(1, dtype=jnp.int8), jnp.array([300], jnp.int16), False, False),
+    "-128 to i8": (zeros(1, dtype=jnp.int8), jnp.array([-128], jnp.int16), False, True),
+    "f32 to bf16": (zeros(2, dtype=jnp.bfloat16), ones(2), False, True),
+    "f32 to i32": (zeros(2, dtype=jnp.int32), ones(2), False, False),
     # Zero means True in a mask that is added to scores, so a number is not cast to a flag.
-    (zeros(2, dtype=bool), np.array([0.0, -np.inf]), False, False),
-    (zeros(dtype=bool), 1, False, False),
+    "floats to bools": (zeros(2, dtype=bool), np.array([0.0, -np.inf]), False, False),
+    "an int to a bool": (zeros(dtype=bool), 1, False, False),
     # 64 bits become the 32 of JAX.
-    (zeros(1), np.array([1.5]), True, True),
-    (zeros(1, dtype=jnp.int32), np.ones(1, np.int64), True, True),
+    "f64 to f32": (zeros(1), np.array([1.5]), True, True),
+    "i64 to i32": (zeros(1, dtype=jnp.int32), np.ones(1, np.int64), True, True),
     # A finite value that would become infinite is refused.
-    (zeros(1), np.array([1e300]), False, False),
-    (zeros(4), np.array([np.inf, -np.inf, np.nan, 1.0]), True, True),
-    (zeros(), 1e300, False, False),
-    (zeros(1, dtype=jnp.complex64), np.array([1e300j]), False, False),
-    (zeros(1, dtype=jnp.float16), jnp.array([1e10]), False, False),
-    (zeros(2, dtype=jnp.float16), jnp.array([jnp.inf, jnp.nan]), False, True),
-    (zeros(1, dtype=jnp.float16), np.array([100_000]), False, False),
-    (zeros(1), jnp.array([1e4], jnp.float16), False, True),
-    *(
-        (zeros(1, dtype=dtype), np.array([value], np.float32), False, is_kept)
-        for dtype, value, is_kept in [
-            (jnp.bfloat16, 3.4e38, False),
-            (jnp.float8_e4m3fn, np.nan, True),
-            (jnp.float8_e4m3fn, np.inf, False),
-            (jnp.float8_e4m3fn, 470.0, False),
-            (jnp.float4_e2m1fn, 6.0, True),
-            (jnp.float4_e2m1fn, 100.0, False),
-            (jnp.float4_e2m1fn, np.nan, False),
-        ]
-    ),
-]
+    "1e300 in f64 to f32": (zeros(1), np.array([1e300]), False, False),
+    "inf and NaN in f64 to f32": (zeros(4), np.array([np.inf, -np.inf, np.nan, 1.0]), True, True),
+    "a float of 1e300 to f32": (zeros(), 1e300, False, False),
+    "1e300j to c64": (zeros(1, dtype=jnp.complex64), np.array([1e300j]), False, False),
+    "1e10 to f16": (zeros(1, dtype=jnp.float16), jnp.array([1e10]), False, False),
+    "inf and NaN to f16": (zeros(2, dtype=jnp.float16), jnp.array([jnp.inf, jnp.nan]), False, True),
+    "an integer to f16": (zeros(1, dtype=jnp.float16), np.array([100_000]), False, False),
+    "f16 to f32": (zeros(1), jnp.array([1e4], jnp.float16), False, True),
+    "3.4e38 to bf16": (zeros(1, dtype=jnp.bfloat16), np.array([3.4e38], np.float32), False, False),
+    "NaN to f8": (zeros(1, dtype=jnp.float8_e4m3fn), np.array([np.nan], np.float32), False, True),
+    "inf to f8": (zeros(1, dtype=jnp.float8_e4m3fn), np.array([np.inf], np.float32), False, False),
+    "470 to f8": (zeros(1, dtype=jnp.float8_e4m3fn), np.array([470], np.float32), False, False),
+    "6 to f4": (zeros(1, dtype=jnp.float4_e2m1fn), np.array([6], np.float32), False, True),
+    "100 to f4": (zeros(1, dtype=jnp.float4_e2m1fn), np.array([100], np.float32), False, False),
+    "NaN to f4": (zeros(1, dtype=jnp.float4_e2m1fn), np.array([np.nan], np.float32), False, False),
+}
 
 
-@pytest.mark.parametrize(("new", "old", "is_kept", "is_cast"), DTYPES)
+@pytest.mark.parametrize(("new", "old", "is_kept", "is_cast"), DTYPES.values(), ids=DTYPES)
 def test_which_dtypes_are_cast(new: Any, old: Any, is_kept: bool, is_cast: bool) -> None:
     for cast, expected in ((False, is_kept), (True, is_cast)):
         got, kinds = loose({"w": new, "x": 0}, {"w": old, "x": 1}, cast=cast)
@@ -209,19 +205,18 @@ def test_under_jit() -> None:
 PAIR = {"a": [1.0, 2.0], "b": [3.0, 4.0]}
 
 
-@pytest.mark.parametrize(
-    ("new", "old", "rename", "expected"),
-    [
-        # The first pattern that matches moves a leaf, and what it displaces is dropped.
-        (PAIR, PAIR, {"a.**": "b.**", "b.**": "a.**"}, {"a": [3.0, 4.0], "b": [1.0, 2.0]}),
-        (PAIR, PAIR, {"**.0": "**.1", "**.1": "**.0"}, {"a": [2.0, 1.0], "b": [4.0, 3.0]}),
-        (PAIR, PAIR, {"a.0": "a.0", "a.*": "b.*"}, {"a": [1.0, 0.0], "b": [3.0, 2.0]}),
-        # A part of a part, and the root.
-        ({"layer_0": 0, "layer_1": 0}, {"block0": 1, "block1": 2}, {"block*": "layer_*"}, {"layer_0": 1, "layer_1": 2}),
-        ({"params": {"a": {"b": 0}}}, {"a": {"b": 1}}, {"**": "params.**"}, {"params": {"a": {"b": 1}}}),
-        ({"w": 0}, 1, {"**": "**.w"}, {"w": 1}),
-    ],
-)
+# The new and the old tree, `rename`, and what the new one gets. The first pattern that matches moves a leaf.
+RENAMED: dict[str, tuple[Any, Any, dict[str, str], Any]] = {
+    "two swapped": (PAIR, PAIR, {"a.**": "b.**", "b.**": "a.**"}, {"a": [3.0, 4.0], "b": [1.0, 2.0]}),
+    "their entries": (PAIR, PAIR, {"**.0": "**.1", "**.1": "**.0"}, {"a": [2.0, 1.0], "b": [4.0, 3.0]}),
+    "one displaced": (PAIR, PAIR, {"a.0": "a.0", "a.*": "b.*"}, {"a": [1.0, 0.0], "b": [3.0, 2.0]}),
+    "a part of a part": ({"l_0": 0, "l_1": 0}, {"b0": 1, "b1": 2}, {"b*": "l_*"}, {"l_0": 1, "l_1": 2}),
+    "below a key": ({"params": {"a": {"b": 0}}}, {"a": {"b": 1}}, {"**": "params.**"}, {"params": {"a": {"b": 1}}}),
+    "the root": ({"w": 0}, 1, {"**": "**.w"}, {"w": 1}),
+}
+
+
+@pytest.mark.parametrize(("new", "old", "rename", "expected"), RENAMED.values(), ids=RENAMED)
 def test_rename(new: Any, old: Any, rename: Any, expected: Any) -> None:
     got, report = tk.graft(jax.tree.map(lambda x: 0 * x, new), old, rename=rename, strict=False)
     assert got == expected
@@ -254,51 +249,44 @@ def test_a_resized_leaf_has_the_dtype_of_new() -> None:
 NEW, OLD = {"a": 0, "w": zeros(3, 2)}, {"a": 1, "w": ones(2, 3)}
 EMPTY: dict[str, Any] = {r"\{\}": {}, "'ckpt": "ckpt/step_3", r"\(EmptyState": optax.sgd(0.1).init({})}
 NO_ARRAYS = r"tree must be a pytree with arrays or numbers; found"
-# What is wrong: the trees, other arguments, the error, and what it says.
-MISTAKES: list[tuple[Any, ...]] = [
-    *((NEW, x, {}, ValueError, f"the old {NO_ARRAYS} {text}") for text, x in EMPTY.items()),
-    *((x, OLD, {}, ValueError, f"the new {NO_ARRAYS} {text}") for text, x in EMPTY.items()),
-    (
-        {"w": 0},
-        {"p": {"w": 1}},
-        {},
-        ValueError,
-        r"no leaf in common. Old: p.w. New: w. Say which is which: rename=\{'p.w': …, …\}.$",
-    ),
-    (NEW, jax.eval_shape(lambda: NEW), {}, TypeError, "at [aw]: the old tree has a shape and dtype, but no value"),
-    (NEW, {"a": {"b": 1}, "a.b": 2}, {}, ValueError, r"different name for each leaf, but two .* are called a\.b"),
-    *(
-        (NEW, OLD, *mistake)
-        for mistake in [
-            ({"rename": ["w"]}, TypeError, r"rename must be a dict that maps old paths to new ones.*found \['w'\]"),
-            ({"rename": {"w": []}}, TypeError, r"to a list of new ones, or to None; found \{'w': \[\]\}"),
-            ({"rename": {"v": "w"}}, ValueError, r"rename: 'v' matches no leaf of the old tree. The nearest paths: w"),
-            ({"rename": {"w": "v"}}, ValueError, r"'w' leads to v, which the new tree does not .* nearest paths: w"),
-            ({"rename": {"*": "**"}}, ValueError, r"same wildcards on both .* unstack\. Found '\*' and '\*\*'\.$"),
-            ({"rename": {"*": "*.*"}}, ValueError, r"Found '\*' and '\*\.\*'\. It could be any of several '\*'"),
-            ({"rename": {"a": "*"}}, ValueError, r"'a' lacks a '\*' of '\*', so what .* unstacked; a has no axes"),
-            ({"rename": {"*": "b"}}, ValueError, r"'b' lacks a '\*' of '\*', .* integers; at a it matches 'a'"),
-            ({"rename": {"a": "w", "w": "w"}}, ValueError, "rename maps w and a to one name: w"),
-            ({"rename": {"**": "**", "a": "w"}}, ValueError, r"'a' decides about no leaf, .*: '\*\*'\. Put it before"),
-            ({"convert": np.transpose}, TypeError, r"convert must be a dict from patterns .*found <.*transpose"),
-            ({"convert": {"v": jnp.ravel}}, ValueError, r"^convert: 'v' matches no leaf of the new tree. The nearest"),
-            ({"convert": {"w": lambda x: x.no}}, AttributeError, r"(?s)no.* the `convert` of .* at w, on f32\[2,3\]"),
-            ({"convert": {"w": lambda x: None}}, TypeError, r"at w: convert must return an array, found None"),
-            ({"resize": 2}, TypeError, "resize must be a function of the new leaf and the old one, .*found 2"),
-            ({"resize": lambda x, y: y}, ValueError, r"at w: resize .* array of shape \(3, 2\), found \(2, 3\)"),
-            ({"resize": lambda x, y: y.no}, AttributeError, r"(?s)no attribute 'no'.* the `resize` of graft, at w"),
-            ({"fresh": {"w": None}}, TypeError, r"fresh must be a pattern of new .* or a list .*found \{'w': None\}"),
-            ({"fresh": [3]}, TypeError, r"a pattern must be a string such as .* found 3"),
-            ({"fresh": ["w", "w.x"]}, ValueError, r"^fresh: 'w\.x' matches no leaf of the new tree"),
-            ({"fresh": re.compile("")}, ValueError, r"^fresh: '' matches no leaf of the new tree"),  # the whole path
-            ({"fresh": ""}, ValueError, "a pattern must not be empty"),
-        ]
-    ),
+# What is wrong with an argument, the arguments, the error, and what it says.
+ARGUMENTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+    ("a list for", {"rename": ["w"]}, TypeError, r"rename must be a dict that maps old .*found \['w'\]"),
+    ("no target in", {"rename": {"w": []}}, TypeError, r"to a list of new .*, or to None; found \{'w': \[\]\}"),
+    ("no old leaf in", {"rename": {"v": "w"}}, ValueError, r"rename: 'v' matches no leaf of the old tree. .* paths: w"),
+    ("no new leaf in", {"rename": {"w": "v"}}, ValueError, r"'w' leads to v, which the new tree does not .* paths: w"),
+    ("wildcards in", {"rename": {"*": "**"}}, ValueError, r"same wildcards on .* Found '\*' and '\*\*'\.$"),
+    ("two more in", {"rename": {"*": "*.*"}}, ValueError, r"Found '\*' and '\*\.\*'\. It could be any of several '\*'"),
+    ("no axes for", {"rename": {"a": "*"}}, ValueError, r"'a' lacks a '\*' of '\*'.* unstacked; a has no axes"),
+    ("no indices for", {"rename": {"*": "b"}}, ValueError, r"'b' lacks a '\*' of '\*', .* at a it matches 'a'"),
+    ("one name twice in", {"rename": {"a": "w", "w": "w"}}, ValueError, "rename maps w and a to one name: w"),
+    ("a hidden", {"rename": {"**": "**", "a": "w"}}, ValueError, r"'a' decides about no .* '\*\*'\. Put it before"),
+    ("a function for", {"convert": np.transpose}, TypeError, "convert must be a dict .*found <.*transpose"),
+    ("no leaf in", {"convert": {"v": jnp.ravel}}, ValueError, "^convert: 'v' matches no leaf of the new tree"),
+    ("an error in", {"convert": {"w": lambda x: x.no}}, AttributeError, r"(?s)no.* the `convert` .* w, on f32\[2,3\]"),
+    ("None from", {"convert": {"w": lambda x: None}}, TypeError, "at w: convert must return an .* found None"),
+    ("a number for", {"resize": 2}, TypeError, "resize must be a function of the new leaf and .*found 2"),
+    ("a wrong", {"resize": lambda x, y: y}, ValueError, r"at w: resize .* of shape \(3, 2\), found \(2, 3\)"),
+    ("an error in", {"resize": lambda x, y: y.no}, AttributeError, "(?s)'no'.* the `resize` of graft, at w"),
+    ("a dict for", {"fresh": {"w": None}}, TypeError, r"fresh must be a pattern .*found \{'w': None\}"),
+    ("a number in", {"fresh": [3]}, TypeError, "a pattern must be a string such as .* found 3"),
+    ("no leaf in", {"fresh": ["w", "w.x"]}, ValueError, r"^fresh: 'w\.x' matches no leaf of the new tree"),
+    ("no whole path in", {"fresh": re.compile("")}, ValueError, "^fresh: '' matches no leaf of the new tree"),
+    ("an empty", {"fresh": ""}, ValueError, "a pattern must not be empty"),
 ]
+# The trees, other arguments, the error, and what it says.
+MISTAKES: dict[str, tuple[Any, ...]] = {
+    **{f"old is {x}": (NEW, x, {}, ValueError, f"the old {NO_ARRAYS} {text}") for text, x in EMPTY.items()},
+    **{f"new is {x}": (x, OLD, {}, ValueError, f"the new {NO_ARRAYS} {text}") for text, x in EMPTY.items()},
+    "no name": ({"w": 0}, {"p": 1}, {}, ValueError, r"no leaf in common. Old: p. New: w. .* rename=\{'p': …, …\}.$"),
+    "shapes": (NEW, jax.eval_shape(lambda: NEW), {}, TypeError, "at [aw]: the old tree has a shape and dtype, but no"),
+    "one name": (NEW, {"a": {"b": 1}, "a.b": 2}, {}, ValueError, r"different name .*, but two .* are called a\.b"),
+    **{f"{name} {next(iter(x))}": (NEW, OLD, x, error, said) for name, x, error, said in ARGUMENTS},
+}
 
 
-@pytest.mark.parametrize(("new", "old", "arguments", "error", "message"), MISTAKES)
-@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(("new", "old", "arguments", "error", "message"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "loose"])
 def test_mistakes(new: Any, old: Any, arguments: Any, error: Any, message: str, strict: bool) -> None:
     unchecked: Any = tk.graft  # by beartype
     with pytest.raises(error, match=message):
@@ -316,12 +304,13 @@ def entries(start: int, count: int) -> list[Any]:
     return [jnp.full(1, start + i, float) for i in range(count)]
 
 
-LISTS: dict[str, Callable[[int, int], Any]] = {
-    "layers": lambda start, n: {"layers": [{"w": x} for x in entries(start, n)]},
-    "the root": entries,
+# The start of the patterns for the entries, and a tree that has them.
+LISTS: dict[str, tuple[str, Callable[[int, int], Any]]] = {
+    "layers": ("**.layers.", lambda start, n: {"layers": [{"w": x} for x in entries(start, n)]}),
+    "the root": ("", entries),
     # A list of NNX has a child without leaves next to its entries.
-    "a list of NNX": lambda start, n: {"blocks": nnx.List(map(nnx.Param, entries(start, n)))},
-    "a named tuple": lambda start, n: CountState(0, {"layers": entries(start, n)}),
+    "a list of NNX": ("**.blocks.", lambda start, n: {"blocks": nnx.List(map(nnx.Param, entries(start, n)))}),
+    "a named tuple": ("**.layers.", lambda start, n: CountState(0, {"layers": entries(start, n)})),
 }
 
 
@@ -329,19 +318,24 @@ LISTS: dict[str, Callable[[int, int], Any]] = {
 @pytest.mark.parametrize(
     ("count", "k", "moved", "unmoved"),
     [(6, 2, [10, 11, 2, 12, 13, 14], [10, 11, 12, 13, 14, 5]), (4, 3, [10, 11, 13, 14], [10, 11, 12, 13])],
+    ids=["one more", "one less"],
 )
 def test_other_lengths_are_a_warning_with_what_to_do(name: str, count: int, k: int, moved: Any, unmoved: Any) -> None:
-    new, old = LISTS[name](0, count), LISTS[name](10, 5)
+    start, make = LISTS[name]
+    new, old = make(0, count), make(10, 5)
     with pytest.warns(UserWarning, match=rf"lengths of lists differ: .* \(new {count}, old 5\)\. Th") as caught:
         loose(new, old)
-    suggested = re.search(r"(rename=\{.*?\}), where.* say so with (.*)$", str(caught[0].message))
-    assert suggested
-    for arguments, expected in zip(suggested.groups(), (moved, unmoved), strict=True):
-        got, _ = loose(new, old, **eval(f"dict({arguments})", {"k": k}))
+    said, _, last = str(caught[0].message).rpartition("If it was the last, say so with ")
+    step = "{i + 1}" if count > 5 else "{i - 1}"
+    assert f"pass rename={{f'{start}{{i}}.**': f'{start}{step}.**' for i in range(k, 5)}}, where k is the old" in said
+    rename = {f"{start}{i}.**": f"{start}{i + count - 5}.**" for i in range(k, 5)}
+    argument, _, value = last.partition("=")
+    for arguments, expected in (({"rename": rename}, moved), ({argument: ast.literal_eval(value)}, unmoved)):
+        got, _ = loose(new, old, **arguments)
         assert [float(x[0]) for x in jax.tree.leaves(got) if np.shape(x) == (1,)] == expected
 
 
-@pytest.mark.parametrize("pair", [("layers.1.**", "layers.2.**"), ("layers.0.**",) * 2, ("layers.**",) * 2])
+@pytest.mark.parametrize("pair", [("layers.1.**", "layers.2.**"), ("layers.0.**",) * 2, ("layers.**",) * 2], ids=str)
 def test_a_rename_of_some_layers_does_not_say_where_those_after_them_go(pair: tuple[str, str]) -> None:
     loose(layers(6, 0.0), layers(5, 5.0), rename={"layers.4.**": "layers.5.**"})  # inserted before the last
     with pytest.warns(UserWarning, match=r"lengths of lists differ: layers \(new 6, old 5\)"):
@@ -451,39 +445,42 @@ SWAPPED = tuple(tuple(wrapped(i, state(i, *mask)) for i, mask in enumerate(x, 1)
 COUNTED = [wrapped(0, state(i, x), CounterState(i)) for i, x in enumerate("ab")]
 ONE, TWO = state(1, "a"), state(2, "a")
 # The new and the old tree, the leaves that the error lists of each, and what is kept if one follows its advice.
-AMBIGUOUS: list[tuple[Any, ...]] = [
-    ((A,), (ONE, TWO), "0.mu.a", "0.mu.a 1.mu.a", "0.count 0.mu.a"),
-    ((A, A), (ONE,), "0.mu.a 1.mu.a", "0.mu.a", "1.count 1.mu.a"),
-    (AB, group(x=ONE, y=state(2, "b")), "count", "inner_states.x.count inner_states.y.count", "count mu.a mu.b"),
-    (
-        WrapState({"a": 0.0}, WrapState({"a": 0.0}, A)),
-        WrapState({"a": 1.0}, ONE),
-        "steps.a inner_state.steps.a",
-        "steps.a",
+AMBIGUOUS: dict[str, tuple[Any, ...]] = {
+    "one of two": ((A,), (ONE, TWO), "0.mu.a", "0.mu.a 1.mu.a", "0.count 0.mu.a"),
+    "one for two": ((A, A), (ONE,), "0.mu.a 1.mu.a", "0.mu.a", "1.count 1.mu.a"),
+    "counts put together": (
+        AB, group(x=ONE, y=state(2, "b")), "count", "inner_states.x.count inner_states.y.count", "count mu.a mu.b"
+    ),
+    "a wrapper in itself": (
+        WrapState({"a": 0.0}, WrapState({"a": 0.0}, A)), WrapState({"a": 1.0}, ONE),
+        "steps.a inner_state.steps.a", "steps.a",
         "inner_state.steps.a inner_state.inner_state.count inner_state.inner_state.mu.a",
     ),
-    ((NONE,), (THREE, CounterState(4)), "0.count", "0.count 1.count", "0.count"),
-    ((TraceState(ones(3)),) * 2, TraceState(ones(3)), "0.trace 1.trace", "trace", "0.trace"),
-    (EQUAL, (ONE, TWO), "1.mu.a 3.mu.a", "0.mu.a 1.mu.a", "1.count 1.mu.a"),
-    (EQUAL, EQUAL[1:], "1.mu.a 3.mu.a", "0.mu.a 2.mu.a", "1.count 1.mu.a 3.count 3.mu.a"),
-    *(
-        (x[::-1], x, *[f"0.inner_state.0.mu.{y} 1.inner_state.0.mu.{y}"] * 2, "")
-        for x, y in zip(SWAPPED, "cb", strict=True)
-    ),
-    (COUNTED[::-1], COUNTED, *["0.inner_state.1.count 1.inner_state.1.count"] * 2, ""),
-]
+    "counts alone": ((NONE,), (THREE, CounterState(4)), "0.count", "0.count 1.count", "0.count"),
+    "bare arrays": ((TraceState(ones(3)),) * 2, TraceState(ones(3)), "0.trace 1.trace", "trace", "0.trace"),
+    "other indices": (EQUAL, (ONE, TWO), "1.mu.a 3.mu.a", "0.mu.a 1.mu.a", "1.count 1.mu.a"),
+    "all indices moved": (EQUAL, EQUAL[1:], "1.mu.a 3.mu.a", "0.mu.a 2.mu.a", "1.count 1.mu.a 3.count 3.mu.a"),
+    **{f"{y} swapped": (x[::-1], x, *[f"0.inner_state.0.mu.{y} 1.inner_state.0.mu.{y}"] * 2, "")
+       for x, y in zip(SWAPPED, "cb", strict=True)},
+    "counts swapped": (COUNTED[::-1], COUNTED, *["0.inner_state.1.count 1.inner_state.1.count"] * 2, ""),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("new", "old", "ours", "theirs", "kept"), AMBIGUOUS)
-@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(("new", "old", "ours", "theirs", "kept"), AMBIGUOUS.values(), ids=AMBIGUOUS)
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "loose"])
 def test_ambiguity_is_an_error_with_a_hint(new: Any, old: Any, ours: str, theirs: str, kept: str, strict: bool) -> None:
     lists = ["\n  ".join([title, *names.split()]) for title, names in (("new leaves:", ours), ("old leaves:", theirs))]
     said = rf"graft cannot decide which old value goes where. The {lists[0]}\nThe {lists[1]}\nDrop .* pass rename="
     with pytest.raises(ValueError, match=said) as caught:
         tk.graft(new, old, strict=strict)
     if kept:
-        _, kinds = loose(new, old, rename=eval(str(caught.value).rpartition("rename=")[2]))
+        _, kinds = loose(new, old, rename=suggested_rename(caught))
         assert kinds["kept"] == kept
+
+
+def suggested_rename(caught: pytest.ExceptionInfo[ValueError]) -> Any:
+    """The dict at the end of an error."""
+    return ast.literal_eval(str(caught.value).rpartition("rename=")[2])
 
 
 def test_values_that_are_traced_do_not_decide() -> None:
@@ -522,6 +519,7 @@ def test_states_of_two_classes_do_not_match() -> None:
         (wrapped(0, state(0, "a")), {"a": {"b": [state(1, "a")]}}, {"a.b.**": "**"}),
         ({"x": ((), state(0, "a"))}, {"y": [state(1, "a")]}, {"**.y.**": "**.x.**"}),
     ],
+    ids=["below a key", "below a key, wrapped", "from below two keys", "to another key"],
 )
 def test_rename_of_the_keys_above_a_state_goes_through_wrappers(new: Any, old: Any, rename: Any) -> None:
     with pytest.raises(ValueError, match=r"no leaf in common.*states, but under other keys, .* use rename=") as caught:
@@ -529,6 +527,6 @@ def test_rename_of_the_keys_above_a_state_goes_through_wrappers(new: Any, old: A
     other = {"w": ones(1)}
     with pytest.raises(ValueError, match=r"leaves are left.(?s:.*)states, but under other keys, .* use rename="):
         tk.graft({"m": other, "s": new}, {"m": other, "s": old})
-    for said in (rename, eval(str(caught.value).rpartition("rename=")[2])):
+    for said in (rename, suggested_rename(caught)):
         got, kinds = loose(new, old, rename=said)
         assert "dropped" not in kinds and len(kinds["kept"].split()) == 2 and sum(numbers(got)) == 2
