@@ -41,25 +41,25 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
         raise TypeError(
             "to_state_dict takes the state of an optimizer, found an optimizer: pass optimizer.init(params)"
         )
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for name, leaf in flatten_with_names(tree):
         x = resolve_array(leaf)
         if not is_numeric_array(x):
             continue
         if is_traced(x):
             raise TypeError(f"to_state_dict needs values, but {name or '(the root)'} is traced: call it outside of jit")
-        if name in found:
+        if name in arrays:
             raise ValueError(
                 f"to_state_dict needs a different name for each array, but two arrays are called {name}. Rename a key "
                 "that has a dot"
             )
-        found[name] = x
+        arrays[name] = x
     # An array over several processes is whole on none of them; a `jax.ShapeDtypeStruct` has no values.
-    arrays = {
+    here = {
         name: x
-        for name, x in found.items()
+        for name, x in arrays.items()
         if not isinstance(x, jax.ShapeDtypeStruct)
         and (not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated)
     }
     # All at once, so that the copies from the devices overlap. safetensors writes other orders than C wrongly.
-    return found | {name: np.asarray(x, order="C") for name, x in untyped.device_get(arrays).items()}
+    return arrays | {name: np.asarray(x, order="C") for name, x in untyped.device_get(here).items()}
