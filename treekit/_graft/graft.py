@@ -127,7 +127,7 @@ def graft(
 
     sources = sources_of(old_leaves, new_leaves)
     matches = match_states(new_leaves, sources.values(), match_names(new_leaves, sources))
-    used = {source for found in matches.values() for source in found}
+    used = {source for each in matches.values() for source in each}
     check_rename(sources.values(), used, strict, names)
 
     seen: set[int] = set()
@@ -197,9 +197,9 @@ def _chosen(argument: str, given: object, names: Sequence[str], side: str = "new
     globs = list(map(check_pattern, given))
     patterns = PatternSet(globs)
     matching = {name: sorted(patterns.matching(patterns.place(name), name)) for name in names}
-    for i in sorted(set(range(len(globs))).difference(found[0] for found in matching.values() if found)):
+    for i in sorted(set(range(len(globs))).difference(each[0] for each in matching.values() if each)):
         text = pattern_text(globs[i])
-        earlier = sorted({found[0] for found in matching.values() if i in found})
+        earlier = sorted({each[0] for each in matching.values() if i in each})
         if not earlier:
             raise ValueError(
                 f"{argument}: {text!r} matches no leaf of the {side} tree. The nearest paths: {nearest(text, names)}"
@@ -209,7 +209,7 @@ def _chosen(argument: str, given: object, names: Sequence[str], side: str = "new
                 f"{argument}: {text!r} decides about no leaf, since earlier patterns match all leaves that it matches: "
                 f"{', '.join(repr(pattern_text(globs[j])) for j in earlier)}. Put it before them"
             )
-    return {name: given[globs[found[0]]] if found else None for name, found in matching.items()}
+    return {name: given[globs[each[0]]] if each else None for name, each in matching.items()}
 
 
 # ----------------------------------------------------------------------------------------------------------- the values

@@ -103,7 +103,7 @@ def report_of(
     values: Mapping[Leaf, object],
 ) -> GraftReport:
     """Say what became of each leaf; of new leaves, `values` has the old values, and None for one that is refused."""
-    used = {source for found in matches.values() for source in found}
+    used = {source for each in matches.values() for source in each}
     used_leaves = {leaf for source in used for leaf in source.origins}
     rows: list[Grafted] = []
     for leaf in new:
@@ -203,11 +203,8 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
     globs = list(dict.fromkeys(each for name in names for each in wider(name)))
     patterns = PatternSet(globs)
     wrong, count = (Counter(globs[i] for name in xs for i in patterns.place(name).ends) for xs in (others, names))
-    found: dict[str, None] = {}
-    for name in names:
-        useful = (each for each in wider(name) if count[each] > 1 and not wrong[each])
-        found[next(useful, name or "**")] = None
-    return list(found)
+    best = (next((x for x in wider(name) if count[x] > 1 and not wrong[x]), name or "**") for name in names)
+    return list(dict.fromkeys(best))
 
 
 def hints(lacking: Sequence[Leaf], unused: Sequence[Leaf], has_states: bool, has_matches: bool) -> Iterator[str]:
@@ -274,21 +271,19 @@ def other_lengths(lacking: Iterable[Leaf], new: Iterable[Leaf], unused: Iterable
 
 def _ends(left: Iterable[Leaf], matched: Iterable[Leaf]) -> dict[str, tuple[int, int]]:
     """Return the lists of which entries at the end are left: their lengths with these, and without them."""
-    alike: set[tuple[StateNode, str, str]] = set()
-    last: dict[tuple[StateNode, str], int] = {}
-    for leaf in matched:
-        for name, i, rest in _entries(leaf):
-            alike.add((leaf.state, name, rest))
-            last[leaf.state, name] = max(i, last.get((leaf.state, name), 0))
-    found: dict[str, tuple[int, int]] = {}
+    entries = [entry for leaf in matched for entry in _entries(leaf)]
+    last = {which: i for which, i, _ in sorted(entries, key=lambda entry: entry[1])}
+    alike = {(which, rest) for which, _, rest in entries}
+    ends: dict[str, tuple[int, int]] = {}
     for leaf in left:
-        for name, i, rest in _entries(leaf):
-            if (leaf.state, name, rest) in alike and i > last[leaf.state, name]:
-                found[name] = max(i + 1, found.get(name, (0, 0))[0]), last[leaf.state, name] + 1
-    return found
+        for which, i, rest in _entries(leaf):
+            if (which, rest) in alike and i > last[which]:
+                ends[which[1]] = max(i + 1, ends.get(which[1], (0, 0))[0]), last[which] + 1
+    return ends
 
 
-def _entries(leaf: Leaf) -> Iterator[tuple[str, int, str]]:
-    """Return the lists around a leaf in its state, with its index in each, and its name below that."""
-    for match in _INDEX.finditer(leaf.slot.below):
-        yield leaf.slot.below[: match.start()].removesuffix("."), int(match[0]), leaf.slot.below[match.end() :]
+def _entries(leaf: Leaf) -> Iterator[tuple[tuple[StateNode, str], int, str]]:
+    """Yield the lists around a leaf, each by its state and its name there, with the index and what is below that."""
+    below = leaf.slot.below
+    for match in _INDEX.finditer(below):
+        yield (leaf.state, below[: match.start()].removesuffix(".")), int(match[0]), below[match.end() :]

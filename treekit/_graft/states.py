@@ -67,10 +67,10 @@ def match_states(new: Sequence[Leaf], old: Iterable[Source], by_name: Matches) -
 
 def _by_slot(leaves: Iterable[X]) -> dict[Slot, list[X]]:
     """Index leaves by their slots; where `rename` gives a state the keys of another, it displaces that."""
-    found: dict[Slot, list[X]] = defaultdict(list)
+    by_slot: dict[Slot, list[X]] = defaultdict(list)
     for x in leaves:
-        found[x.slot].append(x)
-    return {slot: [x for x in xs if x.state.keys != slot.keys] or xs for slot, xs in found.items()}
+        by_slot[x.slot].append(x)
+    return {slot: [x for x in xs if x.state.keys != slot.keys] or xs for slot, xs in by_slot.items()}
 
 
 def _of_label(leaf: Leaf, rivals: Sequence[Leaf], sources: Sequence[Source]) -> tuple[list[Leaf], list[Source]]:
