@@ -280,7 +280,7 @@ def _is_finite_where(old: Value, value: Value) -> bool:
     Some dtypes of 8 bits and less have no NaN, or no infinity: then large numbers become the largest.
     """
     have, want = getattr(old, "dtype", None), getattr(value, "dtype", None)
-    if is_traced(old) or not issubdtype(want, jnp.inexact):
+    if have == want or is_traced(old) or not issubdtype(want, jnp.inexact):
         return True
     if issubdtype(have, jnp.inexact) and float(jnp.finfo(want).max) >= float(jnp.finfo(have).max):
         return True

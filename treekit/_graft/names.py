@@ -200,7 +200,7 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
     positions = itertools.count()
 
     def visit(x: Any, keys: Names, here: Leaf) -> None:
-        """Collect the leaves of `x`; `keys` lead to it, and `here` has what all of the leaves share."""
+        """Collect the leaves of `x`; `keys` lead to it, and `here` is the leaf if it is one, or says where they are."""
         if jtu.all_leaves([x]):
             if is_old and is_mapping(x):  # such as the files of NumPy and h5py
                 visit({key: x[key] for key in x}, keys, here)
@@ -218,19 +218,20 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
                 raise ValueError(
                     f"graft needs a different name for each leaf, but two leaves are called {here.name or '(the root)'}"
                 )
-            is_asked = here.is_asked and is_numeric_array(value)
-            leaves[here.name] = dataclasses.replace(here, value=value, index=index, is_asked=is_asked)
+            here.value, here.index, here.is_asked = value, index, here.is_asked and is_numeric_array(value)
+            leaves[here.name] = here
             return
-        is_in_state = is_state(type(x)) and (here.slot.kind != "" or _is_outermost(x))
+        state, slot = here.state, here.slot
+        is_in_state = is_state(type(x)) and (slot.kind != "" or _is_outermost(x))
         if is_in_state:
-            above, outer = (here.state.keys, here.state.outer) if here.slot.kind else (keys, here.name)
+            above, outer = (state.keys, state.outer) if slot.kind else (keys, here.name)
             state = StateNode(here.name, above, outer, labels=keys[len(above) :])
-            here = dataclasses.replace(here, state=state, slot=Slot(above, type(x).__name__))
+            slot = Slot(above, type(x).__name__)
         is_code, is_asked = here.is_code or isinstance(x, Codes), here.is_asked and not is_rng_variable(x)
         has_keys = not (is_in_state or is_variable(x) or type(x) in (list, tuple))
         for text, child in keyed_children(x):
-            name, slot = name_below(here.name, text), here.slot._replace(below=name_below(here.slot.below, text))
-            there = dataclasses.replace(here, name=name, slot=slot, is_code=is_code, is_asked=is_asked)
+            name, below = name_below(here.name, text), name_below(slot.below, text)
+            there = Leaf(name, None, state, slot._replace(below=below), is_code=is_code, is_asked=is_asked)
             visit(child, (*keys, str(text)) if has_keys else keys, there)
 
     visit(tree, (), Leaf("", None, StateNode(), Slot()))
