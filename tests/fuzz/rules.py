@@ -98,7 +98,7 @@ RULES = {
         Rule((PLAIN,), r"monitor\(", r"\.measurements")
     ),
     "inject_hyperparams holds numbers in f32 at least; Optax in the params' dtype (docs/guides/from_optax.md).": (
-        Rule((PLAIN,), "inject_hyperparams", NUMBERS, has_narrow)
+        Rule((PLAIN,), "inject_hyperparams", f"{NUMBERS}|lax.clamp requires", has_narrow)
     ),
     "Optax's inject_hyperparams takes a mask function for a schedule (docs/what_goes_wrong.md).": (
         Rule((PLAIN,), r"o\.inject_hyperparams\(o\.adamw\)\(schedule, mask=mask\(", f"hyperparams|{NUMBERS}")
