@@ -137,10 +137,10 @@ def test_a_function_sees_what_can_be_a_parameter_and_none_elsewhere() -> None:
 
 ERRORS: list[tuple[Any, Any, str]] = [
     ({"w": [True]}, {"w": (jnp.ones(2),)}, r"(?s)mask\.w.*list.*tuple"),
-    ({"w": {"x": True}}, {"w": jnp.ones(2)}, r"(?s)mask\.w.*dict.*an array"),
-    ({"w": None}, {"w": jnp.ones(2)}, r"(?s)mask\.w.*None.*an array"),
+    ({"w": {"x": True}}, {"w": jnp.ones(2)}, r"(?s)mask\.w.*dict.*f32\[2\]"),
+    ({"w": None}, {"w": jnp.ones(2)}, r"(?s)mask\.w.*None.*f32\[2\]"),
     (jax.tree.map(bool, Box([1, 1])), [jnp.ones(2)] * 2, r"mask does not fit"),
-    (lambda p: {"w": [True]}, {"w": jnp.ones(2)}, r"(?s)mask.*\bw\b.*list.*an array"),
+    (lambda p: {"w": [True]}, {"w": jnp.ones(2)}, r"(?s)mask.*\bw\b.*list.*f32\[2\]"),
 ]
 
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from treekit._base.describe import with_article
+from treekit._base.describe import type_name, with_article
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_inexact_array, is_parameter, is_truly_callable
 from treekit._base.types import KeyPath, PyTree, PyTreeDef
 from treekit._filter import TreeSpec, filter
-from treekit._mismatch import describe_kind, prefix_mismatch
+from treekit._mismatch import prefix_mismatch
 
 
 def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
@@ -145,6 +145,6 @@ def match_spec(
             path = path_text(flatten_with_path(spec, stop)[0][i][0], name)
             raise ValueError(
                 f"{name} does not fit the tree it is for: at key path {path} it has None, and the tree it is for "
-                f"{describe_kind(part)}"
+                f"{type_name(part)}"
             )
     return prefix_treedef, list(zip(leaves, parts, strict=True))

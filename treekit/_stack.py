@@ -10,13 +10,13 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from treekit._base.describe import type_name
 from treekit._base.dtype import cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import flatten_with_path, leaf_path_text, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
 from treekit._base.tree import check_no_foreign_floats
 from treekit._filter import partition
-from treekit._mismatch import describe_kind
 from treekit._tree_diff import TreeDiff, tree_diff
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def tree_stack(trees: Iterable[T]) -> T:
     kind: Any = type(trees)
     is_node = kind not in (list, tuple) and not jtu.all_leaves([trees])
     if is_node or issubclass(kind, (Mapping, str, type, np.ndarray, jax.Array)) or not hasattr(trees, "__iter__"):
-        raise TypeError(f"tree_stack takes a list of trees, found {describe_kind(trees)}: write tree_stack([tree])")
+        raise TypeError(f"tree_stack takes a list of trees, found {type_name(trees)}: write tree_stack([tree])")
     members = list(trees)
     if not members:
         raise ValueError("tree_stack needs at least one tree")
@@ -121,7 +121,7 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
     if not shapes:
         raise ValueError(
             "tree_unstack needs a tree with an array, whose first axis has an entry for each member; found "
-            f"{describe_kind(tree)}"
+            f"{type_name(tree)}"
         )
     (usual, _), *_ = Counter(shape[:1] for shape in shapes.values()).most_common()
     like = next(i for i, shape in shapes.items() if shape[:1] == usual)

@@ -1,20 +1,22 @@
 """`tree_diff`: list every difference between two trees, each with its name."""
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, NamedTuple, SupportsFloat
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, NamedTuple, SupportsFloat
 
 import jax
 
-from treekit._base.describe import count, describe, describe_types, describe_values
+from treekit._base.describe import count, describe_types, describe_values
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name
 from treekit._base.table import ROWS, as_html, as_table, in_colours, more_rows
-from treekit._base.tree import children_of, describe_keys
-from treekit._base.types import KeyPath, PyTree
-from treekit._leaf_diff import Compared, compare_on_devices, fetch, leaf_differences, plainly_equal, same
-from treekit._leaf_diff import Kind as Kind
+from treekit._base.tree import children_of, describe_keys, is_mapping
+from treekit._base.types import KeyPath, PyTree, PyTreeDef
+from treekit._leaf_diff import LeafKind, compare_leaves, plainly_equal, same
+
+Kind = LeafKind | Literal["structure", "static value", "array against None"]
+STRUCTURE: tuple[Kind, ...] = ("type", "structure", "static value", "array against None", "shape")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,15 +114,16 @@ def tree_diff(
     b  array against None  None | f64[2](numpy)
     w  shape               f64[2](numpy) | f64[3](numpy)
     """
-    found = list(_walk(a, b))
-    leaves = [(x.a, x.b) for x in found if isinstance(x, _Leaves)]
-    options = values, float(rtol), float(atol)
-    if values:
-        fetch(leaves)
-    compared = iter(compare_on_devices(leaves, *options[1:]) if values else [None] * len(leaves))
-    return TreeDiff(
-        each for x in found for each in (x.differences(*options, next(compared)) if isinstance(x, _Leaves) else [x])
-    )
+    pairs = list(walk(a, b, plainly_equal))
+    leaves = [(pair.a, pair.b) for pair in pairs if pair.kind is None]
+    of_leaves = iter(compare_leaves(leaves, values, float(rtol), float(atol)))
+    differences: list[Difference] = []
+    for pair in pairs:
+        if pair.kind is None:
+            differences += [Difference(path_name(pair.path), *difference) for difference in next(of_leaves)]
+        else:
+            differences.append(Difference(path_name(pair.path), pair.kind, *pair.described()))
+    return TreeDiff(differences)
 
 
 def assert_trees_same(
@@ -148,72 +151,78 @@ def assert_trees_same(
         raise AssertionError(f"the trees differ ({count(len(diff), 'difference')}, left | right):\n{diff}")
 
 
-class _Leaves(NamedTuple):
-    """Two leaves at one place, not compared yet."""
+class Pair(NamedTuple):
+    """A key path at which two trees have leaves, which are not compared yet, or at which they differ.
+
+    Attributes:
+        path: the key path.
+        kind: how the trees differ; None for two leaves.
+        a: what the first tree has there: a leaf, a node, the keys of a node, or a static value.
+        b: the same for the second tree.
+    """
 
     path: KeyPath
+    kind: Kind | None
     a: PyTree
     b: PyTree
 
-    def differences(self, values: bool, rtol: float, atol: float, compared: Compared | None) -> Iterator[Difference]:
-        for found in leaf_differences(self.a, self.b, values, rtol, atol, compared):
-            yield Difference(path_name(self.path), *found)
+    def described(self) -> tuple[str, str]:
+        """Describe the difference."""
+        if self.kind == "static value":
+            return describe_values(self.a, self.b)
+        return (describe_keys if self.kind == "structure" else describe_types)(self.a, self.b)
 
 
-def _walk(a: object, b: object) -> Iterator[Difference | _Leaves]:
-    """Yield the differences between the nodes of two trees, and their leaves, in the order of `a`.
+def walk(a: PyTree, b: PyTree, stop: Callable[[PyTree, PyTree], bool], *, exact: bool = True) -> Iterator[Pair]:
+    """Yield where two trees differ in their nodes, and each pair of leaves, in the order of `a`.
 
     This is a loop, since trees may be nested more deeply than Python's recursion limit.
+
+    Args:
+        a: any pytree.
+        b: any pytree.
+        stop: whether to skip this pair of subtrees.
+        exact: compare static values with their types, not as JAX does: 1 == 1.0.
     """
-    pending: list[tuple[KeyPath, Any, Any]] = [((), a, b)]
+    pending: list[tuple[KeyPath, PyTree, PyTree]] = [((), a, b)]
     while pending:
         path, a, b = pending.pop()
-        if plainly_equal(a, b):
+        if stop(a, b):
             continue
         a_is_leaf, b_is_leaf = jtu.all_leaves([a]), jtu.all_leaves([b])
         if a_is_leaf and b_is_leaf:
-            yield _Leaves(path, a, b)
+            yield Pair(path, None, a, b)
         elif (a is None and dtype_of(b) is not None) or (b is None and dtype_of(a) is not None):
-            yield Difference(path_name(path), "array against None", describe(a), describe(b))
+            yield Pair(path, "array against None", a, b)
         elif a_is_leaf or b_is_leaf or type(a) is not type(b):
-            yield Difference(path_name(path), "type", *describe_types(a, b))
+            yield Pair(path, "type", a, b)
         else:
             a_children, b_children = children_of(a), children_of(b)
-            yield from _node_differences(path, a, b, a_children, b_children)
-            shared = [key for key in a_children if key in b_children]
-            keys = [() if is_variable(a) else (key,) for key in shared]  # a Flax variable and its value have one name
-            pending += [
-                ((*path, *key), a_children[child], b_children[child])
-                for key, child in zip(reversed(keys), reversed(shared), strict=True)
-            ]
+            have_same_keys = a_children.keys() == b_children.keys()
+            if not have_same_keys:
+                yield Pair(path, "structure", a_children, b_children)
+            # The static part of a mapping is its keys.
+            if (have_same_keys or not is_mapping(a)) and (exact or _one_level(a) != _one_level(b)):
+                yield from _static_differences(path, a, b, a_children)
+            for key in reversed([key for key in a_children if key in b_children]):
+                # A Flax variable and its value have one name.
+                below = path if is_variable(a) else (*path, key)
+                pending.append((below, a_children[key], b_children[key]))
 
 
-def _node_differences(
-    path: KeyPath, a: object, b: object, a_children: dict[Any, Any], b_children: dict[Any, Any]
-) -> Iterator[Difference]:
-    """Yield how two nodes of one class differ, apart from their children."""
-    if a_children.keys() != b_children.keys():
-        yield Difference(path_name(path), "structure", *describe_keys(a_children, b_children))
-        if isinstance(a, dict):  # the static part of a dict is its keys
-            return
-    for field, sides in static_differences(a, b, a_children):
-        yield Difference(path_name((*path, *field)), "static value", *sides)
-
-
-def static_differences(a: object, b: object, children: dict[Any, Any]) -> Iterator[tuple[KeyPath, tuple[str, str]]]:
-    """Yield the keys of the fields that differ, if the class has named fields; else the whole static part."""
-    a_static, b_static = _static(a), _static(b)
+def _static_differences(path: KeyPath, a: Any, b: Any, children: Iterable[Any]) -> Iterator[Pair]:
+    """Yield the fields that differ, if the class has named fields; else the whole static part."""
+    a_static, b_static = (None if (data := _one_level(x).node_data()) is None else data[1] for x in (a, b))
     if same(a_static, b_static):
         return
     dynamic = {getattr(key, "name", None) for key in children}
     names = [f.name for f in dataclasses.fields(a)] if dataclasses.is_dataclass(a) else []
     fields = [(name, getattr(a, name, None), getattr(b, name, None)) for name in names if name not in dynamic]
-    found: list[tuple[KeyPath, tuple[str, str]]] = [
-        ((jax.tree_util.GetAttrKey(name),), describe_values(x, y)) for name, x, y in fields if not same(x, y)
+    different = [
+        Pair((*path, jax.tree_util.GetAttrKey(name)), "static value", x, y) for name, x, y in fields if not same(x, y)
     ]
-    yield from found or [((), describe_values(a_static, b_static))]
+    yield from different or [Pair(path, "static value", a_static, b_static)]
 
 
-def _static(x: object) -> Any:
-    data = jtu.tree_structure(x, is_leaf=lambda y: y is not x).node_data()
-    return None if data is None else data[1]
+def _one_level(x: PyTree) -> PyTreeDef:
+    return jtu.tree_structure(x, is_leaf=lambda y: y is not x)

@@ -135,7 +135,7 @@ WRONG: dict[str, tuple[Any, Any, Any, Any]] = {
         STATE,
         PARAMS,
     ),
-    "the root, the params have a dict, and the updates a tuple.*in this order": (
+    "the root, the params have dict, and the updates tuple.*in this order": (
         ADAM,
         STATE,
         PARAMS,

@@ -371,10 +371,8 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     r"at b, the params have 2 children.*the updates 1 child: x": lambda: step(
         ADAM, {"a": None, "b": {"x": ONES}}, NESTED
     ),
-    "at b, the params have a leaf, and the updates a dict": lambda: step(
-        tko.sgd(0.1), {**PAIR, "b": {"x": ONES}}, PAIR
-    ),
-    "at a, the params have a leaf, and the updates a MaskedNode": lambda: step(
+    "at b, the params have a leaf, and the updates dict": lambda: step(tko.sgd(0.1), {**PAIR, "b": {"x": ONES}}, PAIR),
+    "at a, the params have a leaf, and the updates MaskedNode": lambda: step(
         ADAM, {"a": optax.MaskedNode(), "b": None}, NESTED
     ),
     # The state.

@@ -146,7 +146,7 @@ def test_what_is_missing_is_an_error_that_says_so() -> None:
 GOOD: dict[str, Any] = {"w": jnp.ones(3), "b": jnp.ones(2), "f": None}
 WRONG_GRADS: dict[str, tuple[Any, str]] = {
     "other keys": ({"w": jnp.ones(3)}, r"at the root, .* 3 children: b, f, w, and the argument grad 1 child"),
-    "another class": (jnp.ones(3), r"the params have a dict, and the argument grad .*f32\[3\]"),
+    "another class": (jnp.ones(3), r"the params have dict, and the argument grad .*f32\[3\]"),
     "None": (None, "found None"),
     "another shape": ({**GOOD, "b": jnp.ones(3)}, r"at b: shape \(3,\) for a leaf .*\(2,\)"),
     "a shape that broadcasts": ({**GOOD, "w": jnp.ones((1, 3))}, r"at w: shape \(1, 3\)"),

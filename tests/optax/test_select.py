@@ -218,8 +218,8 @@ def argument_of(wrapper: str) -> str:
 
 # A mask of {"w": array, "b": array}, and the words of the error.
 MISFITS: dict[str, tuple[Any, str]] = {
-    "deeper": ({"w": True, "b": {"c": True}}, r".*\bb\b.*a dict.*an array, f32"),
-    "another root": ([True, True], ".*a list.* a dict"),
+    "deeper": ({"w": True, "b": {"c": True}}, r".*\bb\b.*dict.*f32\[2\]"),
+    "another root": ([True, True], ".*list.* dict"),
     "a key too few": ({"w": True}, r".*\bb\b"),
     "a key too many": ({"w": True, "b": True, "c": True}, r".*\bc\b"),
 }

@@ -133,7 +133,7 @@ def with_article(name: str) -> str:
 
 def describe_types(a: object, b: object) -> tuple[str, str]:
     """Return the names of two types; if they are equal, with their modules, and if those are too, with their ids."""
-    for name in (_type_name, _full_type_name):
+    for name in (type_name, _full_type_name):
         if name(a) != name(b):
             return name(a), name(b)
     return f"{_full_type_name(a)} at {id(type(a)):#x}", f"{_full_type_name(b)} at {id(type(b)):#x}"
@@ -154,7 +154,8 @@ def _cut(text: str, start: int) -> str:
     return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
 
 
-def _type_name(x: object) -> str:
+def type_name(x: object) -> str:
+    """Write what a leaf is, or the class of a node."""
     return describe_function(x) or (describe(x) if dtype_of(x) is not None or x is None else type(x).__qualname__)
 
 

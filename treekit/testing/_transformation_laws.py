@@ -12,9 +12,8 @@ from treekit._base.key_path import path_name
 from treekit._base.predicates import is_inexact_array, is_narrow, is_parameter
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
-from treekit._leaf_diff import STRUCTURE
 from treekit._round import widen
-from treekit._tree_diff import TreeDiff, tree_diff
+from treekit._tree_diff import STRUCTURE, TreeDiff, tree_diff
 from treekit.testing._case import (
     AFTER,
     STEPS,

@@ -279,7 +279,7 @@ def mlp(width: int) -> Any:
 
 WRONG: list[tuple[Any, Any, str]] = [
     (cases.arrays(), {"w": {"x": jnp.ones(2)}, "b": jnp.ones(2)}, r"do not fit .*at w, "),
-    (mlp(4), mlp(8), r"at the root, .* an MLP with width_size 8, .* one with width_size 4"),
+    (mlp(4), mlp(8), r"at width_size, the params have 8, and .* 4"),
     ({"w": jnp.ones(1)}, {"w": jnp.ones(3)}, r"at w, the params have f32\[3\], .*f32\[1\]"),
 ]
 

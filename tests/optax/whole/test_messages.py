@@ -87,7 +87,7 @@ OTHER_MODEL: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", OTHER_MODEL)
 def test_what_differs_from_the_model_is_said(name: str) -> None:
-    with pytest.raises(ValueError, match=r"an MLP with width_size [48], and .* one with width_size [48]"):
+    with pytest.raises(ValueError, match=r"\bwidth_size\b.* [48], and .* [48]"):
         OTHER_MODEL[name]()
 
 

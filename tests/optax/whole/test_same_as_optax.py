@@ -219,7 +219,7 @@ def without_b(o: Any) -> Any:
 # Optax accepts these outside of scan: a transformation, its updates and params, and our error (from_optax.md).
 STRUCTURES: dict[str, tuple[Any, Any, Any, str]] = {
     "other params": (sgd, PAIR, {}, "the updates do not fit the params"),
-    "a FrozenDict": (sgd, flax.core.freeze(PAIR), PAIR, "params have a dict, and the updates a FrozenDict"),
+    "a FrozenDict": (sgd, flax.core.freeze(PAIR), PAIR, "params have dict, and the updates FrozenDict"),
     "None to an array": (from_none, PAIR, PAIR, r"(?s)state of another structure .*\n0\.m  array against None"),
     "a key less": (without_b, PAIR, PAIR, r"updates of another structure|the updates do not fit the params"),
 }
