@@ -34,9 +34,9 @@ from treekit._stack import tree_unstack as tree_unstack
 from treekit._state_dict import to_state_dict as to_state_dict
 from treekit._trainable import trainable as trainable
 from treekit._tree_at import tree_at as tree_at
-from treekit._tree_at import tree_find as tree_find
 from treekit._tree_diff import assert_trees_same as assert_trees_same
 from treekit._tree_diff import tree_diff as tree_diff
+from treekit._tree_find import tree_find as tree_find
 from treekit._tree_shared import tree_shared as tree_shared
 from treekit._tree_summary import tree_summary as tree_summary
 from treekit._typed import Batched as Batched

@@ -23,7 +23,7 @@ from treekit._base.predicates import is_parameter
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._filter import TreeSpec
-from treekit._where import no_instance
+from treekit._tree_find import no_instance
 
 Selector: TypeAlias = Pattern | type[Any]
 

@@ -1,16 +1,16 @@
-"""`tree_at` and `tree_find`: replace or return leaves and subtrees, selected by a function, by name or by class."""
+"""`tree_at`: replace leaves and subtrees, selected as in `tree_find`."""
 
 import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from treekit._base.describe import check_bool, count, describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import listed
 from treekit._base.types import LeafPredicate, PyTree
-from treekit._where import Found, Selector, Where, by_name, is_selector, is_several, locate, select
+from treekit._tree_find import Found, Options, Selector, is_selector, is_several, locate, select
 
 T = TypeVar("T")
 
@@ -25,21 +25,16 @@ class _Missing:
 _MISSING = _Missing()
 
 
-class _Options(TypedDict, total=False):
-    is_leaf: LeafPredicate | None
-    strict: bool
-
-
 # Where `where` may be one of two kinds, pyright does not know the type of a lambda's argument.
 @overload
-def tree_at(where: Selector, tree: T, replace: object, **options: Unpack[_Options]) -> T: ...
+def tree_at(where: Selector, tree: T, replace: object, **options: Unpack[Options]) -> T: ...
 @overload
-def tree_at(where: Selector, tree: T, *, replace_fn: Callable[[Any], Any], **options: Unpack[_Options]) -> T: ...
+def tree_at(where: Selector, tree: T, *, replace_fn: Callable[[Any], Any], **options: Unpack[Options]) -> T: ...
 @overload
-def tree_at(where: Callable[[T], Any], tree: T, replace: object, **options: Unpack[_Options]) -> T: ...
+def tree_at(where: Callable[[T], Any], tree: T, replace: object, **options: Unpack[Options]) -> T: ...
 @overload
 def tree_at(
-    where: Callable[[T], Any], tree: T, *, replace_fn: Callable[[Any], Any], **options: Unpack[_Options]
+    where: Callable[[T], Any], tree: T, *, replace_fn: Callable[[Any], Any], **options: Unpack[Options]
 ) -> T: ...
 def tree_at(
     where: Callable[[T], Any] | Selector,
@@ -121,42 +116,6 @@ def tree_at(
         values = _as_list(replace, len(located.nodes), "returned") if located.nodes else []
     out: T = located.replace(values)
     return out
-
-
-@overload
-def tree_find(tree: PyTree, where: Selector, **options: Unpack[_Options]) -> dict[str, Any]: ...
-@overload
-def tree_find(tree: T, where: Callable[[T], Any], **options: Unpack[_Options]) -> dict[str, Any]: ...
-def tree_find(
-    tree: PyTree, where: Where, *, is_leaf: LeafPredicate | None = None, strict: bool = True
-) -> dict[str, Any]:
-    """Return the leaves and subtrees that `where` selects, by name.
-
-    Args:
-        tree: any pytree.
-        where: as in `tree_at`: a function, a pattern, a class, or a list of patterns and classes.
-        is_leaf: as in `jax.tree.flatten`.
-        strict: False returns nothing for a pattern or a class that matches nothing.
-
-    Returns:
-        The nodes in the order of the tree, by their key paths joined by dots, as in `path_mask`. The root is called "".
-
-    Raises:
-        ValueError: a pattern or a class matches nothing, or a function returns an empty sequence, and `strict` is True;
-            two nodes have one name; or, as in `tree_at`, a function returns something that
-            is not a node.
-
-    >>> tree_find({"layers": [{"w": 1, "bias": 2}, {"w": 3, "bias": 4}]}, "**.bias")
-    {'layers.0.bias': 2, 'layers.1.bias': 4}
-    >>> tree_find({"layers": [{"w": 1}, {"w": 3}]}, "layers.*")
-    {'layers.0': {'w': 1}, 'layers.1': {'w': 3}}
-    """
-    check_bool("strict", strict)
-    if is_selector(where):
-        return by_name((x.name, x.node) for x in select(where, tree, is_leaf, strict=strict))
-    function: Any = where
-    located = locate(function, tree, is_leaf, strict=strict)
-    return by_name((name, located.nodes[key]) for key, name in located.names().items())
 
 
 def _call_each(

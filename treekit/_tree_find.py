@@ -1,4 +1,4 @@
-"""Find the nodes that the `where` of `tree_at` and `tree_find` selects: by name and by class, or by a function."""
+"""`tree_find`: return leaves and subtrees, selected by name and by class, or by a function."""
 
 import dataclasses
 import functools
@@ -6,11 +6,11 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeGuard, TypeVar, Unpack, overload
 
 import jax
 
-from treekit._base.describe import describe_value, with_article
+from treekit._base.describe import check_bool, describe_value, with_article
 from treekit._base.jax import jtu
 from treekit._base.key_path import (
     Pattern,
@@ -31,9 +31,53 @@ from treekit._base.predicates import is_truly_callable
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree, PyTreeDef
 from treekit._filter import TreeSpec
 
+T = TypeVar("T")
+
 # What `tree_at` and `tree_find` take: a function that returns nodes of the tree, a pattern or a class, or several.
 Selector: TypeAlias = Pattern | type[Any] | list[Any] | tuple[Any, ...]
 Where: TypeAlias = Callable[[Any], Any] | Selector
+
+
+class Options(TypedDict, total=False):
+    is_leaf: LeafPredicate | None
+    strict: bool
+
+
+@overload
+def tree_find(tree: PyTree, where: Selector, **options: Unpack[Options]) -> dict[str, Any]: ...
+@overload
+def tree_find(tree: T, where: Callable[[T], Any], **options: Unpack[Options]) -> dict[str, Any]: ...
+def tree_find(
+    tree: PyTree, where: Where, *, is_leaf: LeafPredicate | None = None, strict: bool = True
+) -> dict[str, Any]:
+    """Return the leaves and subtrees that `where` selects, by name.
+
+    Args:
+        tree: any pytree.
+        where: as in `tree_at`: a function, a pattern, a class, or a list of patterns and classes.
+        is_leaf: as in `jax.tree.flatten`.
+        strict: False returns nothing for a pattern or a class that matches nothing.
+
+    Returns:
+        The nodes in the order of the tree, by their key paths joined by dots, as in `path_mask`. The root is called "".
+
+    Raises:
+        ValueError: a pattern or a class matches nothing, or a function returns an empty sequence, and `strict` is True;
+            two nodes have one name; or, as in `tree_at`, a function returns something that
+            is not a node.
+
+    >>> tree_find({"layers": [{"w": 1, "bias": 2}, {"w": 3, "bias": 4}]}, "**.bias")
+    {'layers.0.bias': 2, 'layers.1.bias': 4}
+    >>> tree_find({"layers": [{"w": 1}, {"w": 3}]}, "layers.*")
+    {'layers.0': {'w': 1}, 'layers.1': {'w': 3}}
+    """
+    check_bool("strict", strict)
+    if is_selector(where):
+        return by_name((x.name, x.node) for x in select(where, tree, is_leaf, strict=strict))
+    function: Any = where
+    located = locate(function, tree, is_leaf, strict=strict)
+    return by_name((name, located.nodes[key]) for key, name in located.names().items())
+
 
 # ------------------------------------------------------------------------------------------------- by name and by class
 
