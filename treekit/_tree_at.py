@@ -1,16 +1,12 @@
 """`tree_at`: replace leaves and subtrees, selected as in `tree_find`."""
 
-import functools
-import itertools
-import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar, Unpack, overload
 
 from treekit._base.describe import check_bool, count, describe_value
-from treekit._base.jax import jtu
 from treekit._base.key_path import listed
-from treekit._base.types import LeafPredicate, PyTree
-from treekit._tree_find import Found, Options, Selector, is_selector, is_several, locate, select
+from treekit._base.types import LeafPredicate
+from treekit._tree_find import Options, Selected, Selector, find
 
 T = TypeVar("T")
 
@@ -95,100 +91,60 @@ def tree_at(
             f"replace_fn must be a function of the node that is selected, found {describe_value(replace_fn)}. To put a "
             "value there, pass it as replace"
         )
-    if is_selector(where):
-        found = select(where, tree, is_leaf, strict=strict)
-        check_apart(found)
-        if replace_fn is _MISSING:
-            found, values = _with_values(where, found, replace)
-        else:
-            values = _call_each(replace_fn, [x.node for x in found], lambda: [x.name for x in found])
-        copy: T = replace_at(tree, found, values)
-        return copy
-    function: Any = where
-    is_meant = not strict or (type(replace) in (list, tuple) and not replace)
-    located = locate(function, tree, is_leaf, strict=not is_meant)
-    if replace_fn is not _MISSING:
-        names = located.names
-        values = _call_each(replace_fn, located.nodes.values(), lambda: [names()[key] for key in located.nodes])
-    elif located.is_one:
-        values = [replace]
-    else:
-        values = _as_list(replace, len(located.nodes), "returned") if located.nodes else []
-    out: T = located.replace(values)
-    return out
+    # A function that returns an empty sequence, and replace=[], are meant.
+    is_empty = type(replace) in (list, tuple) and not replace
+    selected = find(where, tree, is_leaf, strict=strict, may_be_empty=is_empty)
+    if selected.nested:
+        outer, inner = selected.nested
+        raise ValueError(
+            f"where matches {inner!r}, which is inside {outer or 'the root'!r}, and where matches that too, so one of "
+            "the replacements would be lost. Match one of them, or call tree_at twice"
+        )
+    values = _replacements(selected, replace) if replace_fn is _MISSING else _call_each(replace_fn, selected)
+    copy: T = selected.replace(values)
+    return copy
 
 
-def _call_each(
-    replace_fn: Callable[[Any], Any], nodes: Iterable[object], names: Callable[[], Sequence[str]]
-) -> list[Any]:
-    out: list[Any] = []
-    for node in nodes:
+def _call_each(replace_fn: Callable[[Any], Any], selected: Selected) -> list[Any]:
+    """Return what a function returns for each node; an error that it raises gets a note that names the node."""
+    values: list[Any] = []
+    for node in selected.nodes:
         try:
-            out.append(replace_fn(node))
+            values.append(replace_fn(node))
         except Exception as error:
-            name = names()[len(out)] or "the root"
+            name = dict(selected.names())[len(values)] or "the root"
             error.add_note(f"the function `replace_fn` of tree_at raised this for {name}")
             raise
-    return out
+    return values
 
 
-def _with_values(where: object, found: list[Found], replace: Any) -> tuple[list[Found], list[Any]]:
-    """Return the nodes with their replacements: one for a pattern or a class, or one for each of a list of them.
+def _replacements(selected: Selected, replace: Any) -> list[Any]:
+    """Return the replacement of each node, given one, or one for each item of `where`, each of which selects a node.
 
-    Those that match nothing have been refused before, or are skipped.
+    With strict=False, the replacement of an item that selects nothing is skipped.
     """
-    matched = [[x for x in found if i in x.selectors] for i in range(len(where) if is_several(where) else 1)]
-    for nodes in matched:
+    items = selected.items
+    for nodes in items:
         if len(nodes) > 1:
+            names = [name for i, name in selected.names() if i in nodes]
             raise ValueError(
-                f"where matches {count(len(nodes), 'node')}: {listed([x.name for x in nodes])}. Pass replace_fn, which "
-                "takes each of them, or select one"
+                f"where matches {count(len(nodes), 'node')}: {listed(names)}. Pass replace_fn, which takes each of "
+                "them, or select one"
             )
-    if len(found) < sum(map(len, matched)):
-        raise ValueError(f"where selects the same node twice; it selects {listed([x.name for x in found])}")
-    values = _as_list(replace, len(matched), "has") if is_several(where) else [replace]
-    pairs = [(nodes[0], value) for nodes, value in zip(matched, values, strict=True) if nodes]
-    return [node for node, _ in pairs], [value for _, value in pairs]
-
-
-def check_apart(found: list[Found]) -> None:
-    """Raise a ValueError if one of the nodes is inside another, so that its replacement would be lost."""
-    for outer, inner in itertools.pairwise(found):
-        if inner.place[: len(outer.place)] == outer.place:
-            raise ValueError(
-                f"where matches {inner.name!r}, which is inside {outer.name or 'the root'!r}, and where matches that "
-                "too, so one of the replacements would be lost. Match one of them, or call tree_at twice"
-            )
-
-
-def replace_at(tree: PyTree, found: Iterable[Found], values: Iterable[Any]) -> Any:
-    """Return a copy of a tree with other values for nodes that were found in it, none of which is inside another."""
-    replacements = {x.place: value for x, value in zip(found, values, strict=True)}
-    above = {place[:i] for place in replacements for i in range(len(place))}
-
-    def rebuilt(x: PyTree, place: tuple[int, ...]) -> Any:
-        if place in replacements:
-            return replacements[place]
-        if place not in above:
-            return jtu.tree_map(_same, x)  # a copy, so that the trees share no container
-        children, treedef = jtu.tree_flatten(x, is_leaf=functools.partial(operator.is_not, x))
-        return treedef.unflatten([rebuilt(child, (*place, i)) for i, child in enumerate(children)])
-
-    return rebuilt(tree, ())
-
-
-def _same(leaf: object) -> object:
-    return leaf
-
-
-def _as_list(replace: Any, length: int, verb: str) -> list[Any]:
-    nodes = f"{verb} {count(length, 'node' if verb == 'returned' else 'item')}"
+    used = [i for nodes in items for i in nodes]
+    if len(set(used)) < len(used):
+        names = [name for _, name in selected.names()]
+        raise ValueError(f"where selects the same node twice; it selects {listed(names)}")
+    if selected.is_one:
+        return [replace] * len(used)
+    if not items:
+        return []
+    wanted = f"replace must be a sequence of {count(len(items), 'value')}, one for each item that where has or returns"
     try:
         values = list(replace)
     except TypeError:
-        raise TypeError(
-            f"where {nodes}, so replace must be a sequence of {length}, found {describe_value(replace)}"
-        ) from None
-    if len(values) != length:
-        raise ValueError(f"where {nodes}, and replace has {count(len(values), 'value')}")
-    return values
+        raise TypeError(f"{wanted}; found {describe_value(replace)}") from None
+    if len(values) != len(items):
+        raise ValueError(f"{wanted}; found {count(len(values), 'value')}")
+    by_node = {i: value for nodes, value in zip(items, values, strict=True) for i in nodes}
+    return [by_node[i] for i in range(len(selected.nodes))]

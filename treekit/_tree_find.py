@@ -1,16 +1,18 @@
 """`tree_find`: return leaves and subtrees, selected by name and by class, or by a function."""
 
+import contextlib
 import dataclasses
 import functools
+import itertools
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeGuard, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import jax
 
-from treekit._base.describe import check_bool, describe_value, with_article
+from treekit._base.describe import check_bool, describe_value, type_name
 from treekit._base.jax import jtu
 from treekit._base.key_path import (
     Pattern,
@@ -28,7 +30,7 @@ from treekit._base.key_path import (
 )
 from treekit._base.layouts import layout_of
 from treekit._base.predicates import is_truly_callable
-from treekit._base.types import IsLeaf, LeafPredicate, PyTree, PyTreeDef
+from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._filter import TreeSpec
 
 T = TypeVar("T")
@@ -36,6 +38,7 @@ T = TypeVar("T")
 # What `tree_at` and `tree_find` take: a function that returns nodes of the tree, a pattern or a class, or several.
 Selector: TypeAlias = Pattern | type[Any] | list[Any] | tuple[Any, ...]
 Where: TypeAlias = Callable[[Any], Any] | Selector
+Place = tuple[int, ...]  # the index of each child that leads to a node, from the root
 
 
 class Options(TypedDict, total=False):
@@ -72,87 +75,80 @@ def tree_find(
     {'layers.0': {'w': 1}, 'layers.1': {'w': 3}}
     """
     check_bool("strict", strict)
-    if is_selector(where):
-        return by_name((x.name, x.node) for x in select(where, tree, is_leaf, strict=strict))
-    function: Any = where
-    located = locate(function, tree, is_leaf, strict=strict)
-    return by_name((name, located.nodes[key]) for key, name in located.names().items())
+    selected = find(where, tree, is_leaf, strict=strict)
+    return _by_name((name, selected.nodes[i]) for i, name in selected.names())
+
+
+class Selected(NamedTuple):
+    """The nodes that `where` selects.
+
+    Attributes:
+        is_one: whether it is one pattern or class, or a function that returned one node.
+        nodes: the nodes, in the order in which the function returned them, or else in that of the tree.
+        items: the indices of the nodes that each pattern or class of `where` selects, or of each that it returned.
+        names: returns the index and the name of each node, in the order of the tree.
+        replace: takes a value for each node, and returns a copy of the tree with these values in their places.
+        nested: the names of two nodes of which the second is inside the first; None if there are no such nodes.
+    """
+
+    is_one: bool
+    nodes: list[Any]
+    items: list[list[int]]
+    names: Callable[[], Iterable[tuple[int, str]]]
+    replace: Callable[[Iterable[Any]], Any]
+    nested: tuple[str, str] | None = None
+
+
+def find(where: object, tree: PyTree, is_leaf: IsLeaf, *, strict: bool, may_be_empty: bool = False) -> Selected:
+    """Find the nodes that `where` selects.
+
+    Args:
+        where: as in `tree_find`.
+        tree: any pytree.
+        is_leaf: as in `jax.tree.flatten`.
+        strict: raise an error for a pattern or a class that matches nothing, and for an empty sequence.
+        may_be_empty: accept a function that returns an empty sequence, whatever `strict` is.
+    """
+    if isinstance(where, (str, re.Pattern, type)) or type(where) in (list, tuple):
+        return _find_by_name(where, tree, is_leaf, strict)
+    if isinstance(where, TreeSpec) or not is_truly_callable(where):
+        raise TypeError(
+            "where must be a function of the tree, a pattern such as '**.weight', a class, or a list of patterns and "
+            f"classes; found {type_name(where)}. Are the arguments in the right order?"
+        )
+    return _find_by_function(where, tree, is_leaf, strict and not may_be_empty)
 
 
 # ------------------------------------------------------------------------------------------------- by name and by class
 
 
-class Found(NamedTuple):
-    """A node that was found in a tree.
-
-    Attributes:
-        name: its key path, joined by dots.
-        place: the index of each child that leads to it, from the root.
-        node: the node.
-        selectors: the index of each pattern or class that it matches.
-    """
-
-    name: str
-    place: tuple[int, ...]
-    node: Any
-    selectors: tuple[int, ...]
-
-
-def is_selector(where: object) -> TypeGuard[Selector]:
-    """Whether `where` says by name or by class which nodes are meant; a function finds them itself.
-
-    Raises:
-        TypeError: `where` is neither a function nor one of these.
-    """
-    if isinstance(where, (str, re.Pattern, type)) or is_several(where):
-        return True
-    if isinstance(where, TreeSpec) or not is_truly_callable(where):
-        is_tree = not (isinstance(where, TreeSpec) or jtu.all_leaves([where]))
-        found = (
-            f"{with_article(type(where).__name__)}. Are the arguments in the right order?"
-            if is_tree
-            else describe_value(where)
-        )
-        raise TypeError(
-            "where must be a function of the tree, a pattern such as '**.weight', a class, or a list of patterns and "
-            f"classes; found {found}"
-        )
-    return False
-
-
-def is_several(where: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
-    """Whether `where` is a list of patterns and classes."""
-    return type(where) in (list, tuple)
-
-
-def select(where: object, tree: PyTree, is_leaf: IsLeaf = None, *, strict: bool = True) -> list[Found]:
-    """Return the nodes and leaves that match a pattern or a class, or one of several, in the order of the tree.
-
-    Of a class, each outermost instance is found.
-
-    Raises:
-        ValueError: one of them matches nothing, and `strict` is True; two nodes that match a pattern
-            have one name; or `where` is empty, and `strict` is True.
-        TypeError: one of them is neither a pattern nor a class.
-    """
-    given: Any = where if is_several(where) else [where]
-    selectors = list(map(check_pattern_or_class, given))
+def _find_by_name(where: Any, tree: PyTree, is_leaf: IsLeaf, strict: bool) -> Selected:
+    """Find the nodes and leaves that match a pattern or a class; of a class, each outermost instance."""
+    is_one = type(where) not in (list, tuple)
+    selectors = list(map(check_pattern_or_class, [where] if is_one else where))
     if strict and not selectors:
         raise ValueError("where is empty: pass a pattern, a class, several of them, or a function of the tree")
-    patterns = [(i, x) for i, x in enumerate(selectors) if not isinstance(x, type)]
-    pattern_set = PatternSet([x for _, x in patterns])
+    patterns = {i: x for i, x in enumerate(selectors) if not isinstance(x, type)}
     classes = [(i, x) for i, x in enumerate(selectors) if isinstance(x, type)]
-    found: list[Found] = []
-    # The nodes to visit: name, place and node as in `Found`, the place of the name in the globs, and the classes that
-    # are looked for here and below.
+    pattern_set, of_pattern = PatternSet([*patterns.values()]), [*patterns]
+    nodes: list[Any] = []
+    names: list[str] = []
+    places: list[Place] = []
+    items: list[list[int]] = [[] for _ in selectors]
+    # The nodes to visit: name, place and node, where its name leads in the globs, and the classes that are looked for
+    # here and below.
     todo: list[Any] = [("", (), tree, pattern_set.start, classes)]
     while todo:
         name, place, x, globs, wanted = todo.pop()
-        # The value of a variable has the same name: a pattern selects the value, not the variable.
-        matched = () if is_variable(x) else pattern_set.matching(globs, name)
+        # A variable and its value have one name. A pattern selects the value, not the variable.
+        matching = () if is_variable(x) else pattern_set.matching(globs, name)
         instances = [i for i, cls in wanted if isinstance(x, cls)]
-        if matched or instances:
-            found.append(Found(name, place, x, tuple(sorted([*(patterns[i][0] for i in matched), *instances]))))
+        if matching or instances:
+            for i in (*(of_pattern[j] for j in matching), *instances):
+                items[i].append(len(nodes))
+            nodes.append(x)
+            names.append(name)
+            places.append(place)
             wanted = [each for each in wanted if each[0] not in instances]
         if globs.goes_on or pattern_set.regexes or wanted or is_variable(x):
             below: list[Any] = []
@@ -160,20 +156,18 @@ def select(where: object, tree: PyTree, is_leaf: IsLeaf = None, *, strict: bool 
                 after = globs if text is None else globs.after(text) if name else pattern_set.place(text)
                 below.append((name_below(name, text), (*place, i), child, after, wanted))
             todo += reversed(below)
-    used = {i for x in found for i in x.selectors}
-    for i, selector in enumerate(selectors):
-        if strict and i not in used:
+    for selector, indices in zip(selectors, items, strict=True):
+        if strict and not indices:
             raise ValueError(f"where: {_nothing(selector, tree, is_leaf)}")
-    by_name((x.name, x.node) for x in found if any(not isinstance(selectors[i], type) for i in x.selectors))
-    return found
+    _by_name((names[i], nodes[i]) for i in sorted({i for j in patterns for i in items[j]}))
+    pairs = itertools.pairwise(zip(names, places, strict=True))
+    nested = next(((outer, inner) for (outer, above), (inner, place) in pairs if place[: len(above)] == above), None)
+    replace = functools.partial(_replace_at, tree, places)
+    return Selected(is_one, nodes, items, lambda: enumerate(names), replace, nested)
 
 
-def by_name(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return nodes by name.
-
-    Raises:
-        ValueError: two nodes have one name.
-    """
+def _by_name(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return nodes by name; raise a ValueError if two of them have one name."""
     nodes: dict[str, Any] = {}
     for name, node in found:
         if name in nodes:
@@ -185,18 +179,36 @@ def by_name(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return nodes
 
 
-def _nothing(given: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
+def _replace_at(tree: PyTree, places: Sequence[Place], values: Iterable[Any]) -> Any:
+    """Return a copy of a tree with other values at some places, none of which is inside another."""
+    replacements = dict(zip(places, values, strict=True))
+    above = {place[:i] for place in places for i in range(len(place))}
+
+    def rebuilt(x: PyTree, place: Place) -> Any:
+        if place in replacements:
+            return replacements[place]
+        if place not in above:
+            return jtu.tree_map(_same, x)  # a copy, so that the trees share no container
+        children, treedef = jtu.tree_flatten(x, is_leaf=functools.partial(operator.is_not, x))
+        return treedef.unflatten([rebuilt(child, (*place, i)) for i, child in enumerate(children)])
+
+    return rebuilt(tree, ())
+
+
+def _same(leaf: object) -> object:
+    return leaf
+
+
+def _nothing(selector: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
+    """Say for an error that a pattern or a class matches nothing in a tree."""
     nodes = list(walk(tree, "", is_leaf))
-    if isinstance(given, type):
-        return no_instance(given, (node for _, node in nodes))
-    text = pattern_text(given)
-    *above, last = text.split(".")
-    for name, node in nodes:
-        if name == ".".join(above) and dataclasses.is_dataclass(node) and hasattr(node, last):
-            return (
-                f"{text!r} is not a node of the tree, but a static field or another attribute of "
-                f"{type(node).__qualname__}. {_other_static(type(node), last)}"
-            )
+    if isinstance(selector, type):
+        return no_instance(selector, (node for _, node in nodes))
+    text = pattern_text(selector)
+    above, _, last = text.rpartition(".")
+    fields = [(x, last) for name, x in nodes if name == above and last in _field_names(x)]
+    if fields:
+        return f"{text!r} is {_a_static_field(fields)}"
     names = nearest(text, list(dict.fromkeys(name for name, _ in nodes)))
     return (
         f"the pattern {text!r} matches nothing in the tree. The nearest names: {names}. A pattern must match a whole "
@@ -211,52 +223,28 @@ def no_instance(cls: type[Any], nodes: Iterable[object]) -> str:
     return f"the tree has no instance of {cls.__qualname__}. {found}"
 
 
+def _field_names(x: object) -> list[str]:
+    return [f.name for f in dataclasses.fields(x)] if dataclasses.is_dataclass(x) else []
+
+
+def _a_static_field(fields: Sequence[tuple[object, str]]) -> str:
+    """Say for an error that something is one of these static fields of nodes, and how to change that."""
+    node, name = fields[0]
+    where = " or ".join(dict.fromkeys(f"{type(x).__qualname__}.{field}" for x, field in fields))
+    how = f"Create the {type(node).__qualname__} again, with another value"
+    if layout_of(type(node)) is not None:
+        how = f"treekit.replace(node, {name}=...) makes a node with another value"
+    return f"the static field {where}. A static field is part of the structure, not a node. {how}"
+
+
 # -------------------------------------------------------------------------------------------------------- by a function
 
 
-class Located(NamedTuple):
-    """The nodes that a function returned.
-
-    Attributes:
-        is_one: whether it returned one node, not a sequence of nodes.
-        nodes: the nodes in its order, each by the id of the node at the same place in `marked`.
-        marked: the tree, rebuilt with a mark, an object of its own, for each leaf. In it, nodes are found by identity:
-            in the tree itself, small ints are one object, and a list may be at two places.
-        parts: the marked tree, flattened with these nodes as leaves.
-        treedef: its structure then.
-        leaves: the leaves of the tree.
-    """
-
-    is_one: bool
-    nodes: dict[int, Any]
-    marked: Any
-    parts: list[Any]
-    treedef: PyTreeDef
-    leaves: list[Any]
-
-    def names(self) -> dict[int, str]:
-        """Return the names of the nodes, in the order of the tree."""
-        paths = flatten_with_path(self.marked, lambda x: id(x) in self.nodes)[0]
-        return {id(x): path_name(path) for path, x in paths if id(x) in self.nodes}
-
-    def replace(self, values: Iterable[Any]) -> Any:
-        """Return a copy of the tree with other values for the nodes, in their order."""
-        by_id = dict(zip(self.nodes, values, strict=True))
-        out: list[Any] = []
-        start = 0  # of the leaves that are not in `out`
-        for i in [i for i, part in enumerate(self.parts) if id(part) in by_id]:
-            stop = start + i - len(out)
-            out += [*self.leaves[start:stop], by_id[id(self.parts[i])]]
-            start = stop + jtu.tree_structure(self.parts[i]).num_leaves
-        return self.treedef.unflatten([*out, *self.leaves[start:]])
-
-
-def locate(where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf, *, strict: bool) -> Located:
+def _find_by_function(where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf, strict: bool) -> Selected:
     """Find the nodes that a function returns.
 
-    Raises:
-        ValueError: it returns anything but a node of the tree or a sequence of them, each at one place, and not inside
-            another; it depends on the leaves; or it returns an empty sequence, and `strict` is True.
+    It is called with the tree, in which each leaf is replaced by a mark, an object of its own. There, nodes are found
+    by identity: in the tree itself, small ints are one object, and a list may be at two places.
     """
 
     def is_mark(x: object) -> bool:
@@ -265,58 +253,57 @@ def locate(where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf, *, strict
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=_is_empty_tuple if is_leaf is None else is_mark)
     marks: list[Any] = [_EmptyTuple() if _is_empty_tuple(x) else object() for x in leaves]
     marked, leaf_of = treedef.unflatten(marks), dict(zip(map(id, marks), leaves, strict=True))
-    found = _call(where, marked, leaf_of)
-    found_marks, structure = jtu.tree_flatten(found)
-    if strange := [x for x in found_marks if id(x) not in leaf_of]:
-        predicate = (
-            "If where is a predicate on leaves, pass a class, such as jax.Array, or a pattern instead; treekit.filter "
-            "takes predicates. "
-        )
+    returned = _call(where, marked, leaf_of)
+    returned_marks, structure = jtu.tree_flatten(returned)
+    if strange := [x for x in returned_marks if id(x) not in leaf_of]:
+        predicate = "If where is a predicate on leaves, pass a class, such as jax.Array, or a pattern instead. "
         raise ValueError(
             f"where did not return a node of the tree: {describe_value(strange[0])} is not a leaf of it. "
-            f"{predicate if isinstance(found, bool) else ''}{_hint(marked, found, strange[0]).rstrip('.')}"
+            f"{predicate if isinstance(returned, bool) else ''}{_hint(marked, returned, strange[0])}"
         )
     original = where(tree)
-    if not _has_leaves(original, structure, [leaf_of[id(x)] for x in found_marks]):
+    depends_on_leaves = True
+    with contextlib.suppress(ValueError):  # another structure
+        same_leaves = map(operator.is_, structure.flatten_up_to(original), [leaf_of[id(x)] for x in returned_marks])
+        depends_on_leaves = not all(same_leaves)
+    if depends_on_leaves:
         raise ValueError(
             "where must use the structure of the tree only, but it depends on the leaves, or on the order of the keys "
             "of a dict, which JAX sorts"
         )
 
-    is_found: LeafPredicate = functools.partial(operator.is_, found)
-    parts, treedef = jtu.tree_flatten(marked, is_leaf=is_found)
-    is_one = any(map(is_found, parts))
+    is_returned: LeafPredicate = functools.partial(operator.is_, returned)
+    parts, treedef = jtu.tree_flatten(marked, is_leaf=is_returned)
+    is_one = any(map(is_returned, parts))
     try:
-        nodes, originals = ([found], [original]) if is_one else (list(found), list(original))
+        nodes, originals = ([returned], [original]) if is_one else (list(returned), list(original))
     except TypeError:
         raise ValueError(
-            f"where did not return a node of the tree, but {describe_value(found)}. {_hint(marked, found)}"
+            f"where did not return a node of the tree, but {describe_value(returned)}. {_hint(marked, returned)}"
         ) from None
-    by_id = dict(zip(map(id, nodes), originals, strict=True))
+    index = {id(node): i for i, node in enumerate(nodes)}
     if not is_one:
-        parts, treedef = jtu.tree_flatten(marked, is_leaf=lambda x: id(x) in by_id)
-    counts = Counter(key for key in map(id, parts) if key in by_id)
-    for node in nodes:
-        if counts[id(node)] > 1:
-            advice = "; pass is_leaf=lambda x: x is None to distinguish them" if node is None else ""
-            raise ValueError(
-                f"where returned {describe_value(node)}, and the tree has that object at {counts[id(node)]} places"
-                f"{advice}"
-            )
-        if not counts[id(node)]:
-            if any(_lies_inside(node, other) for other in nodes):
-                raise ValueError(
-                    "where returned a node inside another one, so the replacement of one would be lost. Return one "
-                    "of them, or call tree_at twice"
-                )
-            raise ValueError(
-                f"where returned {describe_value(node)}, which is not a node of the tree. {_hint(marked, node)}"
-            )
-    if len(by_id) < len(nodes):
-        raise ValueError("where returned the same node twice")
+        parts, treedef = jtu.tree_flatten(marked, is_leaf=lambda x: id(x) in index)
+    found = [(position, index[id(part)]) for position, part in enumerate(parts) if id(part) in index]
+    if sorted(i for _, i in found) != list(range(len(nodes))):
+        raise ValueError(_not_one_place_each(nodes, [id(parts[position]) for position, _ in found], marked))
     if strict and not nodes:
         raise ValueError("where selects nothing: it returned an empty sequence. If that is meant, pass strict=False")
-    return Located(is_one, by_id, marked, parts, treedef, leaves)
+
+    def names() -> list[tuple[int, str]]:
+        paths = flatten_with_path(marked, lambda x: id(x) in index)[0]
+        return [(index[id(x)], path_name(path)) for path, x in paths if id(x) in index]
+
+    def replace(values: Iterable[Any]) -> Any:
+        values, out = list(values), list[Any]()
+        start = 0  # of the leaves that are not in `out`
+        for position, i in found:
+            stop = start + position - len(out)
+            out += [*leaves[start:stop], values[i]]
+            start = stop + jtu.tree_structure(parts[position]).num_leaves
+        return treedef.unflatten([*out, *leaves[start:]])
+
+    return Selected(is_one, originals, [[i] for i in range(len(nodes))], names, replace)
 
 
 # Python has a single () object, so identity cannot distinguish two of them in a tree. A mark for one is a tuple too,
@@ -349,45 +336,40 @@ def _call(where: Callable[[Any], Any], marked: PyTree, leaf_of: Mapping[int, Any
         raise
 
 
-def _has_leaves(tree: PyTree, treedef: PyTreeDef, leaves: list[Any]) -> bool:
-    """Whether a tree has this structure and the same leaves, which may be nodes."""
-    try:
-        return all(map(operator.is_, treedef.flatten_up_to(tree), leaves))
-    except ValueError:  # another structure
-        return False
-
-
-def _lies_inside(node: object, other: PyTree) -> bool:
-    is_node = functools.partial(operator.is_, node)
-    return other is not node and any(map(is_node, jtu.tree_leaves(other, is_leaf=is_node)))
+def _not_one_place_each(nodes: list[Any], found: list[int], marked: PyTree) -> str:
+    """Say which of the nodes is not found at one place, apart from the others, given the ids of those found."""
+    counts = Counter(found)
+    for node in nodes:
+        if counts[id(node)] > 1:
+            advice = "; pass is_leaf=lambda x: x is None to distinguish them" if node is None else ""
+            return (
+                f"where returned {describe_value(node)}, and the tree has that object at {counts[id(node)]} places"
+                f"{advice}"
+            )
+        is_node = functools.partial(operator.is_, node)
+        others = [other for other in nodes if other is not node]
+        if not counts[id(node)] and any(any(map(is_node, jtu.tree_leaves(x, is_leaf=is_node))) for x in others):
+            return (
+                "where returned a node inside another one, so the replacement of one would be lost. Return one of "
+                "them, or call tree_at twice"
+            )
+        if not counts[id(node)]:
+            return f"where returned {describe_value(node)}, which is not a node of the tree. {_hint(marked, node)}"
+    return "where returned the same node twice"
 
 
 def _hint(marked: PyTree, *strange: object) -> str:
     """Say what `where` must return, and which static fields contain what it did return."""
     must = "where must return nodes of the tree that it receives, unchanged"
     fields = [
-        (type(node), f.name)
+        (node, name)
         for _, node in walk(marked)
-        if dataclasses.is_dataclass(node)
-        for f in dataclasses.fields(node)
-        if any(x is getattr(node, f.name, None) for x in strange if x is not None)
+        for name in _field_names(node)
+        if any(x is getattr(node, name, None) for x in strange if x is not None)
     ]
-    if not fields:
-        return (
-            f"{must}. A static field is not a node (see treekit.replace), and neither is a value computed from leaves. "
-            "A class that replaces its leaves when JAX rebuilds it also causes this: use treekit.register_node for it."
-        )
-    cls = fields[0][0]
-    holders = " or ".join(dict.fromkeys(f"{each.__qualname__}.{name}" for each, name in fields))
-    names = " or ".join(dict.fromkeys(f"{name}=..." for _, name in fields))
+    if fields:
+        return f"It is the value of {_a_static_field(fields)}. {must}"
     return (
-        f"It is the value of the static field {holders}. A static field is part of the structure, not a node; {must}. "
-        f"{_other_static(cls, names)}."
+        f"{must}. A static field is not a node (see treekit.replace), and neither is a value computed from leaves. A "
+        "class that replaces its leaves when JAX rebuilds it also causes this: use treekit.register_node for it"
     )
-
-
-def _other_static(cls: type[Any], name: str) -> str:
-    """Say how to make an instance of a class with another value of a static field."""
-    if layout_of(cls) is not None:
-        return f"treekit.replace(node, {name.removesuffix('=...')}=...) makes a node with another static value"
-    return f"Create the {cls.__qualname__} again, with another value"
