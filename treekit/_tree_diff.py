@@ -10,7 +10,7 @@ from treekit._base.describe import count, describe_types, describe_values
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import is_variable, path_name
-from treekit._base.table import ROWS, as_html, as_table, in_colours, more_rows
+from treekit._base.table import ROWS, Table, as_table, in_colours, more_rows
 from treekit._base.tree import children_of, describe_keys, is_mapping
 from treekit._base.types import KeyPath, PyTree, PyTreeDef
 from treekit._leaf_diff import LeafKind, compare_leaves, plainly_equal, same
@@ -63,9 +63,8 @@ class TreeDiff(tuple[Difference, ...]):
 
     def _repr_html_(self) -> str:
         rows = self._rows()
-        if not rows:
-            return "<p>no difference</p>"
-        return as_html([("name", "kind", "left", "right"), *rows[:ROWS]], more_rows(rows))
+        columns = ("name", "kind", "left", "right")
+        return Table(columns, rows[:ROWS], more_rows(rows)).html() if rows else "<p>no difference</p>"
 
     def _table(self, colours: bool) -> str:
         return as_table(self._rows(), colours) or "no difference"

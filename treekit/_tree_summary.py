@@ -7,6 +7,7 @@ import math
 import operator
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from treekit._base.dtype import ARRAYS, dtype_of, has_dtype, is_number, issubdty
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import is_variable, named_children
 from treekit._base.predicates import is_array, is_parameter, is_traced
-from treekit._base.table import as_html, in_columns
+from treekit._base.table import Table, left_out
 from treekit._base.types import PyTree
 
 _LINES = 500  # in str() at most
@@ -81,44 +82,29 @@ class TreeSummary:
     _stats: bool
 
     def __str__(self) -> str:
-        cells = self._cells()
-        lines = in_columns([tuple(map(str.strip, row)) for row in cells])
-        return "\n".join([*lines, *self._rest(), self._last_line()])
+        return self._table().text()
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        above = {id(row) for row in self.subtrees}
-        heads = {0} | {i for i, row in enumerate(self._lines, 1) if id(row) in above}
-        return as_html(self._cells(), " ".join([*self._rest(), self._last_line()]), heads)
+        return self._table().html()
 
-    def _cells(self) -> list[tuple[str, ...]]:
-        """Return the table, without columns that are empty."""
-        shown = self._lines[:_LINES]
-        rows = [_cells(row) for row in shown]
-        keep = [name in _ALWAYS or any(row[i] for row in rows) for i, name in enumerate(_COLUMNS)]
-        return [tuple(cell for cell, kept in zip(row, keep, strict=True) if kept) for row in (_COLUMNS, *rows)]
-
-    def _rest(self) -> list[str]:
-        more = len(self._lines) - _LINES
-        return [f"… and {count(more, 'more row')}: pass depth=1, or read .rows"] if more > 0 else []
-
-    def _last_line(self) -> str:
+    def _table(self) -> Table:
+        above = set(map(id, self.subtrees))
         row = self.total
-        text = f"{row.type}: {_sizes(row)}"
+        sizes = count(row.leaves, "leaf", "leaves"), count(row.numbers, "number"), count(row.bytes, "byte")
+        last_line = f"{row.type}: {', '.join(sizes)}"
         if self._stats:
             values = zip(("mean", "std", "NaNs", "infs"), _stats_cells(row), strict=True)
             shown = ", ".join(f"{name} {value}" for name, value in values if value)
-            text += f"; {shown}" if shown else ""
-        return text
-
-
-_COLUMNS = ("name", "type", "numbers", "bytes", "sharding", "mean", "std", "NaNs", "infs", "note")
-_ALWAYS = ("name", "type", "numbers", "bytes")
-
-
-def _sizes(row: Row) -> str:
-    return f"{count(row.leaves, 'leaf', 'leaves')}, {count(row.numbers, 'number')}, {count(row.bytes, 'byte')}"
+            last_line += f"; {shown}" if shown else ""
+        return Table(
+            ("name", "type", "numbers", "bytes", "sharding", "mean", "std", "NaNs", "infs", "note"),
+            list(map(_cells, self._lines[:_LINES])),
+            [*left_out(len(self._lines) - _LINES, ": pass depth=1, or read .rows"), last_line],
+            optional=("sharding", "mean", "std", "NaNs", "infs", "note"),
+            highlighted={i for i, row in enumerate(self._lines) if id(row) in above},
+        )
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -174,8 +160,7 @@ def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False)
     values = [x for _, x in named]
     leaves = [_leaf(name, x) for name, x in named]
     if stats:
-        measured = zip(leaves, _measure(values), strict=True)
-        leaves = [leaf if found is None else leaf._replace(**found._asdict()) for leaf, found in measured]
+        leaves = [leaf._replace(**measured) for leaf, measured in zip(leaves, _measure(values), strict=True)]
     leaves = _with_notes(leaves, values)
 
     lines: list[Row] = []
@@ -243,8 +228,8 @@ def _leaf(name: str, x: Any) -> Row:
         shape=tuple(array.shape) if is_array else None,
         dtype=None if dtype is None else str(dtype),
         leaves=1,
-        numbers=_size(array.shape) if is_array and is_number(dtype) else 0,
-        bytes=_size(array.shape) * array.dtype.itemsize if is_array else 0,
+        numbers=math.prod(array.shape) if is_array and is_number(dtype) else 0,
+        bytes=math.prod(array.shape) * array.dtype.itemsize if is_array else 0,
         sharding=_sharding(x) if is_array else None,
     )
 
@@ -281,15 +266,13 @@ def _total(name: str, kind: str, leaves: Sequence[Row]) -> Row:
 
 def _with_notes(rows: list[Row], leaves: list[Any]) -> list[Row]:
     """Say which leaves have a name in common, which are one array, and which are objects."""
-    first: dict[int, int] = {}
-    names: dict[str, int] = {}
-    for row in rows:
-        names[row.name] = names.get(row.name, 0) + 1
+    first: dict[int, Row] = {}
+    names = Counter(row.name for row in rows)
     out: list[Row] = []
-    for i, (row, x) in enumerate(zip(rows, leaves, strict=True)):
+    for row, x in zip(rows, leaves, strict=True):
         notes = [f"{count(names[row.name], 'leaf', 'leaves')} of this name"] if names[row.name] > 1 else []
-        if isinstance(x, ARRAYS) and first.setdefault(id(x), i) != i:
-            notes.append(f"the same array as {rows[first[id(x)]].name}")
+        if isinstance(x, ARRAYS) and first.setdefault(id(x), row) is not row:
+            notes.append(f"the same array as {first[id(x)].name}")
         if _is_object(x):
             notes.append("not a node: never trained")
         out.append(row._replace(note="; ".join(notes)) if notes else row)
@@ -310,46 +293,32 @@ def _sharding(x: Any) -> Any:
     return sharding if sharding is not None and sharding.num_devices > 1 else None
 
 
-def _size(shape: Sequence[int]) -> int:
-    return functools.reduce(operator.mul, shape, 1)
-
-
-class _Measured(NamedTuple):
-    """What is known of the numbers of an array.
-
-    Attributes:
-        mean: of the finite ones; None without one.
-        std: of the finite ones; None without one.
-        nans: how many are NaN.
-        infs: how many are infinite.
-    """
-
-    mean: float | complex | None
-    std: float | None
-    nans: int
-    infs: int
-
-
-def _measure(leaves: Sequence[object]) -> list[_Measured | None]:
-    """Measure each leaf that is an array of numbers whose values are known; None for any other leaf.
+def _measure(leaves: Sequence[object]) -> list[dict[str, Any]]:
+    """Return `mean`, `std`, `nans` and `infs` of each array of numbers whose values are known; {} for other leaves.
 
     Arrays of JAX are measured on their devices, and all results are copied to the host at once. Arrays of NumPy are
     measured on the host, since JAX would narrow those of 64 bits.
     """
-    arrays: list[Any] = [resolve_array(x) if isinstance(x, jax.Ref) else x for x in leaves]
+    arrays: dict[int, Any] = {i: resolve_array(x) if isinstance(x, jax.Ref) else x for i, x in enumerate(leaves)}
+    arrays = {i: x for i, x in arrays.items() if is_array(x) and not is_traced(x) and not is_deleted(x)}
     with jax.ensure_compile_time_eval():  # in a traced function, these arrays are constants
-        found: list[Any] = untyped.device_get([_measure_leaf(x) for x in arrays])
-    return [_as_measured(x, each) for x, each in zip(arrays, found, strict=True)]
-
-
-def _measure_leaf(x: Any) -> tuple[Any, Any] | None:
-    if not is_array(x) or is_traced(x) or is_deleted(x) or not is_number(x.dtype):
-        return None
-    if isinstance(x, jax.Array):
         # One program for all arrays would take minutes to compile for a thousand of them. This is one for each shape.
-        found: tuple[Any, Any] = _moments_on_devices(x, jnp, jax.dtypes.canonicalize_dtype(float))
-        return found
-    return _moments(np.asarray(x), np, np.float64)
+        moments: dict[int, Any] = {
+            i: _moments_on_devices(x, jnp, jax.dtypes.canonicalize_dtype(float))
+            if isinstance(x, jax.Array)
+            else _moments(np.asarray(x), np, np.float64)
+            for i, x in arrays.items()
+            if is_number(x.dtype)
+        }
+        moments = untyped.device_get(moments)
+    measured: list[dict[str, Any]] = [{} for _ in leaves]
+    for i, (counts, (std, *means)) in moments.items():
+        nans, infs = map(int, counts)
+        measured[i] = {"nans": nans, "infs": infs}
+        if arrays[i].size > nans + infs:
+            mean = complex(*map(float, means)) if len(means) > 1 else float(means[0])
+            measured[i] |= {"mean": mean, "std": float(std)}
+    return measured
 
 
 def _moments(x: Any, xp: Any, real: Any) -> tuple[Any, Any]:
@@ -383,13 +352,3 @@ def _moments(x: Any, xp: Any, real: Any) -> tuple[Any, Any]:
 
 
 _moments_on_devices: Any = untyped.jit(_moments, static_argnums=(1, 2))
-
-
-def _as_measured(x: Any, found: tuple[Any, Any] | None) -> _Measured | None:
-    if found is None:
-        return None
-    nans, infs = map(int, found[0])
-    std, *means = map(float, found[1])
-    if x.size == nans + infs:
-        return _Measured(None, None, nans, infs)
-    return _Measured(complex(*means) if len(means) > 1 else means[0], std, nans, infs)

@@ -31,9 +31,7 @@ _SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), 
 def describe(x: object, *, short: bool = True) -> str:
     """Return `f32[2,3]` for an array (`float32[2,3]` if not short), type and value of a number, and other types."""
     if is_array(x) or isinstance(x, jax.ShapeDtypeStruct):
-        dtype = str(x.dtype)
-        names = _SHORT_DTYPES if short else ()
-        name = next((s + dtype.removeprefix(d) for d, s in names if dtype.startswith(d)), dtype)
+        name = short_dtype(x.dtype) if short else str(x.dtype)
         numpy = "(numpy)" if isinstance(x, (np.ndarray, np.generic)) else ""
         return f"{name}[{','.join(map(str, x.shape))}]{numpy}{'(deleted)' if is_deleted(x) else ''}"
     if dtype_of(x) is None:
@@ -41,6 +39,12 @@ def describe(x: object, *, short: bool = True) -> str:
     if isinstance(x, int) and x.bit_length() > _BITS:  # Python refuses to write the longest
         return f"{type(x).__name__} of {x.bit_length():,} bits"
     return f"{type(x).__name__} {x!r}"
+
+
+def short_dtype(dtype: object) -> str:
+    """Write a dtype, or its name, in short: `f32`."""
+    name = str(dtype)
+    return next((short + name.removeprefix(long) for long, short in _SHORT_DTYPES if name.startswith(long)), name)
 
 
 def is_deleted(x: object) -> bool:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from treekit._base.describe import describe, describe_error, describe_function
+from treekit._base.describe import describe, describe_error, describe_function, short_dtype
 from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, key_name, path_name
 from treekit._base.predicates import has_gradient, is_parameter
-from treekit._base.table import BOLD, PLAIN, ROWS, YELLOW, as_html, in_colours, in_columns
+from treekit._base.table import ROWS, Table, in_colours, left_out
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._mismatch import flatten_updates
@@ -91,7 +91,7 @@ class Summary:
     _keys: tuple[tuple[str, ...], ...] = dataclasses.field(repr=False)  # the parts of the path of each row
 
     def __str__(self) -> str:
-        return self._table(False)
+        return self._table().text()
 
     def show(self) -> None:
         """Print the table; in a terminal, highlighted, unless the environment variable NO_COLOR is set.
@@ -103,29 +103,20 @@ class Summary:
         (all)  f32, 2 leaves, 5 numbers  0.1   0             0
         leaves: 2, unmoved: 0; numbers: 5, bytes: 20; bytes of state: 0, shared by all leaves: 0
         """
-        print(self._table(in_colours()))
+        print(self._table().text(in_colours()))
 
     def _repr_html_(self) -> str:
-        return as_html(self._cells(), "; ".join(self._last_lines()))
+        return self._table().html()
 
-    def _table(self, colours: bool) -> str:
-        bold, yellow, plain = (BOLD, YELLOW, PLAIN) if colours else [""] * 3
-        lines = in_columns(self._cells())
-        lines[0] = f"{bold}{lines[0]}{plain}"
-        for i, (_, rows) in enumerate(self._groups()[:ROWS], 1):
-            lines[i] = f"{yellow}{lines[i]}{plain}" if _is_unmoved(rows[0]) else lines[i]
-        return "\n".join([*lines, *self._last_lines()])
-
-    def _groups(self) -> list[tuple[str, list[Row]]]:
-        return list(_group(self.rows, self._keys, 0)) if self.rows else []
-
-    def _cells(self) -> list[tuple[str, ...]]:
-        head = ("leaf", "array", "step", "decay", "state", "bytes", "note" if any(x.note for x in self.rows) else "")
-        return [head, *(_cells(*group) for group in self._groups()[:ROWS])]
-
-    def _last_lines(self) -> list[str]:
-        more, line = len(self._groups()) - ROWS, _LAST_LINE.format(**self.totals)
-        return [f"… and {more} more rows", line] if more > 0 else [line]
+    def _table(self) -> Table:
+        groups = list(_group(self.rows, self._keys, 0)) if self.rows else []
+        return Table(
+            ("leaf", "array", "step", "decay", "state", "bytes", "note"),
+            [_cells(*group) for group in groups[:ROWS]],
+            [*left_out(len(groups) - ROWS), _LAST_LINE.format(**self.totals)],
+            optional=("note",),
+            highlighted={i for i, (_, rows) in enumerate(groups) if _is_unmoved(rows[0])},
+        )
 
 
 def summary(optimizer: TransformationLike, params: Params, state: OptState = None) -> Summary:
@@ -186,7 +177,8 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
         if describe_function(x):
             continue
         shape, dtype = (np.shape(x), str(dtype_of(x))) if is_parameter(x) else ((), "")
-        kind, decay = _type(shape, dtype) if dtype else describe(x), None if has_copies else effect.decay
+        kind = describe(untyped.ShapeDtypeStruct(shape, dtype) if dtype else x)
+        decay = None if has_copies else effect.decay
         note = "trainable=False" if frozen[i] else effect.note
         rows.append(Row(path_name(path), kind, shape, dtype, effect.step, decay, tuple(owned.get(i, ())), note))
         keys.append(tuple(map(key_name, path)))
@@ -384,8 +376,8 @@ def _group(rows: Sequence[Row], keys: Sequence[tuple[str, ...]], depth: int) -> 
 
 def _look(row: Row) -> tuple[str, ...]:
     """Return what is printed for a row, without its path, shape and bytes."""
-    state = ", ".join(f"{x.name} {_type((), x.dtype).removesuffix('[]')}" for x in row.state)
-    kind = _type((), row.dtype).removesuffix("[]") if row.dtype else row.type
+    state = ", ".join(f"{x.name} {short_dtype(x.dtype)}" for x in row.state)
+    kind = short_dtype(row.dtype) if row.dtype else row.type
     return kind, *("-" if x is None else f"{x:.3g}" for x in (row.step, row.decay)), state, row.note
 
 
@@ -394,7 +386,3 @@ def _cells(path: str, rows: Sequence[Row]) -> tuple[str, ...]:
     numbers = f", {sum(math.prod(row.shape) for row in rows):,} numbers" if rows[0].dtype else ""
     array = rows[0].type if len(rows) == 1 else f"{kind}, {len(rows)} leaves{numbers}"
     return path or "(all)", array, step, decay, state, f"{sum(row.bytes for row in rows):,}", note
-
-
-def _type(shape: tuple[int, ...], dtype: str) -> str:
-    return describe(untyped.ShapeDtypeStruct(shape, dtype))
