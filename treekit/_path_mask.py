@@ -9,9 +9,7 @@ from treekit._base.describe import check_bool, describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import (
     Pattern,
-    PatternSet,
     check_pattern_or_class,
-    flatten_with_names,
     listed,
     matches,
     may_match_below,
@@ -23,7 +21,7 @@ from treekit._base.predicates import is_parameter
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._filter import TreeSpec
-from treekit._tree_find import no_instance
+from treekit._tree_find import Matched, match, no_instance
 
 Selector: TypeAlias = Pattern | type[Any]
 
@@ -224,86 +222,61 @@ def _first_matches(
     name: str, selectors: Sequence[Selector], tree: PyTree, is_leaf: IsLeaf, strict: bool
 ) -> list[tuple[str, int | None]]:
     """Return the path of every leaf, and the index of the first pattern or class that selects it."""
-    names = [path for path, _ in flatten_with_names(tree, is_leaf)]
-    patterns = {i: x for i, x in enumerate(selectors) if not isinstance(x, type)}
-    which, pattern_set = list(patterns), PatternSet(list(patterns.values()))
-    first = [None if i is None else which[i] for i in map(pattern_set.first, names)]
+    leaves: list[tuple[str, tuple[int, ...]]] = []
+    holes: list[Matched] = []
+    instances: set[int] = set()
+    for x in match(selectors, tree, is_leaf, whole=True):
+        instances.update(x.classes)
+        if x.is_leaf:
+            leaves.append((x.name, (*x.patterns, *x.within)))
+        elif x.node is None or _is_masked_node(x.node):
+            holes.append(x)
+    names = [path for path, _ in leaves]
     if len(set(names)) < len(names):
-        _check_one_name(name, patterns.values(), names)
-    inside = {i: _below_instances(cls, tree, is_leaf) for i, cls in enumerate(selectors) if isinstance(cls, type)}
-    for i, below in inside.items():
-        if below is not None:
-            first = [i if is_in and (j is None or i < j) else j for j, is_in in zip(first, below, strict=True)]
-    deciding = set(first)
+        _check_one_name(name, selectors, names)
+    deciding = {min(selected) for _, selected in leaves if selected}
     for i, selector in enumerate(selectors):
-        if not strict or i in deciding or _may_match_hidden(selector, tree, is_leaf):
+        if not strict or i in deciding or any(_may_hide(hole, i, selector) for hole in holes):
             continue
-        if isinstance(selector, type):
-            found = inside[i]
-            if found is None:
-                raise ValueError(f"{name}: {no_instance(selector, (node for _, node in walk(tree, is_leaf=is_leaf)))}")
-        else:
-            found = [matches(selector, x) for x in names]
+        if isinstance(selector, type) and i not in instances:
+            raise ValueError(f"{name}: {no_instance(selector, (node for _, node in walk(tree, is_leaf=is_leaf)))}")
+        earlier = {min(selected) for _, selected in leaves if i in selected}
         is_default = selector == "**" and i == len(selectors) - 1
-        if name == "path_labels" and any(found) and not is_default:
-            earlier = {_written(selectors[j]) for j, is_in in zip(first, found, strict=True) if is_in and j is not None}
+        if earlier and name == "path_labels" and not is_default:
             raise ValueError(
-                f"path_labels: {_written(selector)} decides about no leaf, since {', '.join(sorted(earlier))} before "
-                "it selects all that it does. Put it before them; or, if that is meant, pass strict=False"
+                f"path_labels: {_written(selector)} decides about no leaf, since "
+                f"{', '.join(sorted(_written(selectors[j]) for j in earlier))} before it selects all that it does. Put "
+                "it before them; or, if that is meant, pass strict=False"
             )
-        if any(found) or isinstance(selector, type):
-            continue
-        text = pattern_text(selector)
-        raise ValueError(
-            f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern "
-            "must match a whole path: '**.name' matches at any depth, and 'name.**' everything below"
-        )
-    return list(zip(names, first, strict=True))
+        if not earlier and not isinstance(selector, type):
+            text = pattern_text(selector)
+            raise ValueError(
+                f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern "
+                "must match a whole path: '**.name' matches at any depth, and 'name.**' everything below"
+            )
+    return [(path, min(selected, default=None)) for path, selected in leaves]
 
 
-def _below_instances(cls: type[Any], tree: PyTree, is_leaf: IsLeaf) -> list[bool] | None:
-    """Return whether each leaf is in an instance of a class, or is one; None if the tree has no instance."""
+def _may_hide(hole: Matched, i: int, selector: Selector) -> bool:
+    """Whether a selector, whose index is `i`, may select a leaf that is masked out.
 
-    def stop(x: object) -> bool:
-        return isinstance(x, cls) or (is_leaf is not None and is_leaf(x))
-
-    found = jtu.tree_leaves(tree, is_leaf=stop)
-    is_instance = [isinstance(x, cls) for x in found]
-    if not any(is_instance):
-        return None
-    sizes = [
-        len(jtu.tree_leaves(x, is_leaf=is_leaf)) if is_in else 1 for x, is_in in zip(found, is_instance, strict=True)
-    ]
-    return [is_in for is_in, size in zip(is_instance, sizes, strict=True) for _ in range(size)]
+    None hides one leaf. A MaskedNode may also hide a subtree, with instances of any class.
+    """
+    if hole.node is None:
+        return i in (*hole.patterns, *hole.within)
+    return isinstance(selector, type) or i in hole.patterns or may_match_below(selector, hole.name)
 
 
-def _check_one_name(name: str, patterns: Iterable[Pattern], names: Sequence[str]) -> None:
+def _check_one_name(name: str, selectors: Iterable[Selector], names: Sequence[str]) -> None:
     """Raise a ValueError if a glob matches a name that two leaves have, since it does not say which is meant."""
     shared = [x for x, number in Counter(names).items() if number > 1]
-    for pattern in patterns:
+    for pattern in selectors:
         if isinstance(pattern, str) and pattern != "**" and (found := [x for x in shared if matches(pattern, x)]):
             raise ValueError(
                 f"{name}: the pattern {pattern!r} matches two leaves that are both called {found[0]!r}: a key contains "
                 "a dot, or a string and a number are written alike. Pass a function of the tree instead, with "
                 "jax.tree_util.tree_map_with_path"
             )
-
-
-def _may_match_hidden(selector: Selector, tree: PyTree, is_leaf: IsLeaf) -> bool:
-    """Whether a selector may select a leaf that is masked out: None hides one leaf, a MaskedNode also a subtree."""
-
-    def stop(x: object) -> bool:
-        return x is None or _is_masked_node(x) or (is_leaf is not None and is_leaf(x))
-
-    if isinstance(selector, type):
-        leaves, inside = jtu.tree_leaves(tree, is_leaf=stop), _below_instances(selector, tree, stop)
-        pairs = zip(leaves, inside or [False] * len(leaves), strict=True)
-        return any(_is_masked_node(x) or (x is None and is_in) for x, is_in in pairs)
-    return any(
-        matches(selector, name) or (_is_masked_node(x) and may_match_below(selector, name))
-        for name, x in flatten_with_names(tree, stop)
-        if x is None or _is_masked_node(x)
-    )
 
 
 def _is_masked_node(x: object) -> bool:

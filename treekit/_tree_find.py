@@ -7,7 +7,7 @@ import itertools
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import jax
@@ -128,42 +128,78 @@ def _find_by_name(where: Any, tree: PyTree, is_leaf: IsLeaf, strict: bool) -> Se
     selectors = list(map(check_pattern_or_class, [where] if is_one else where))
     if strict and not selectors:
         raise ValueError("where is empty: pass a pattern, a class, several of them, or a function of the tree")
-    patterns = {i: x for i, x in enumerate(selectors) if not isinstance(x, type)}
-    classes = [(i, x) for i, x in enumerate(selectors) if isinstance(x, type)]
-    pattern_set, of_pattern = PatternSet([*patterns.values()]), [*patterns]
-    nodes: list[Any] = []
-    names: list[str] = []
-    places: list[Place] = []
+    found = list(match(selectors, tree, is_leaf))
     items: list[list[int]] = [[] for _ in selectors]
-    # The nodes to visit: name, place and node, where its name leads in the globs, and the classes that are looked for
-    # here and below.
-    todo: list[Any] = [("", (), tree, pattern_set.start, classes)]
-    while todo:
-        name, place, x, globs, wanted = todo.pop()
-        # A variable and its value have one name. A pattern selects the value, not the variable.
-        matching = () if is_variable(x) else pattern_set.matching(globs, name)
-        instances = [i for i, cls in wanted if isinstance(x, cls)]
-        if matching or instances:
-            for i in (*(of_pattern[j] for j in matching), *instances):
-                items[i].append(len(nodes))
-            nodes.append(x)
-            names.append(name)
-            places.append(place)
-            wanted = [each for each in wanted if each[0] not in instances]
-        if globs.goes_on or pattern_set.regexes or wanted or is_variable(x):
-            below: list[Any] = []
-            for i, (text, child) in enumerate(keyed_children(x, is_leaf)):
-                after = globs if text is None else globs.after(text) if name else pattern_set.place(text)
-                below.append((name_below(name, text), (*place, i), child, after, wanted))
-            todo += reversed(below)
-    for selector, indices in zip(selectors, items, strict=True):
-        if strict and not indices:
+    for position, x in enumerate(found):
+        for i in (*x.patterns, *x.classes):
+            items[i].append(position)
+    for selector, positions in zip(selectors, items, strict=True):
+        if strict and not positions:
             raise ValueError(f"where: {_nothing(selector, tree, is_leaf)}")
-    _by_name((names[i], nodes[i]) for i in sorted({i for j in patterns for i in items[j]}))
-    pairs = itertools.pairwise(zip(names, places, strict=True))
-    nested = next(((outer, inner) for (outer, above), (inner, place) in pairs if place[: len(above)] == above), None)
-    replace = functools.partial(_replace_at, tree, places)
-    return Selected(is_one, nodes, items, lambda: enumerate(names), replace, nested)
+    _by_name((x.name, x.node) for x in found if x.patterns)
+    above = (pair for pair in itertools.pairwise(found) if pair[1].place[: len(pair[0].place)] == pair[0].place)
+    nested = next(((outer.name, inner.name) for outer, inner in above), None)
+    replace = functools.partial(_replace_at, tree, [x.place for x in found])
+    return Selected(is_one, [x.node for x in found], items, lambda: enumerate(x.name for x in found), replace, nested)
+
+
+class Matched(NamedTuple):
+    """A node or a leaf, and what selects it.
+
+    Attributes:
+        name: its name, as in `path_mask`.
+        place: where it is.
+        node: the node or the leaf.
+        is_leaf: whether it is a leaf.
+        patterns: the indices of the patterns that match its name.
+        classes: the indices of the classes of which it is an outermost instance.
+        within: these, and the indices of the classes of which a node above it is an instance.
+    """
+
+    name: str
+    place: Place
+    node: Any
+    is_leaf: bool
+    patterns: tuple[int, ...]
+    classes: tuple[int, ...]
+    within: tuple[int, ...]
+
+
+def match(
+    selectors: Sequence[Pattern | type[Any]], tree: PyTree, is_leaf: IsLeaf, *, whole: bool = False
+) -> Iterator[Matched]:
+    """Yield the nodes and leaves of a tree that patterns and classes select, in its order.
+
+    Args:
+        selectors: patterns and classes.
+        tree: any pytree.
+        is_leaf: as in `jax.tree.flatten`.
+        whole: yield all nodes and leaves, also those that none of the selectors selects.
+    """
+    of_pattern = [i for i, x in enumerate(selectors) if not isinstance(x, type)]
+    pattern_set = PatternSet([x for x in selectors if not isinstance(x, type)])
+    classes = [(i, x) for i, x in enumerate(selectors) if isinstance(x, type)]
+    # The nodes to visit: name, place and node, where its name leads in the globs, and the classes that are looked for
+    # here and below, and those that were found above.
+    todo: list[Any] = [("", (), tree, pattern_set.start, classes, ())]
+    while todo:
+        name, place, x, globs, wanted, above = todo.pop()
+        goes_on = whole or globs.goes_on or pattern_set.regexes or wanted or is_variable(x)
+        children = keyed_children(x, is_leaf) if goes_on else []
+        # A variable and its value have one name. A pattern selects the value, not the variable.
+        matching = () if is_variable(x) and children else pattern_set.matching(globs, name)
+        instances = tuple([i for i, cls in wanted if isinstance(x, cls)]) if wanted else ()
+        if instances:
+            wanted, above = [each for each in wanted if each[0] not in instances], above + instances
+        if whole or matching or instances:
+            ends = not children and (jtu.all_leaves([x]) or (is_leaf is not None and is_leaf(x)))
+            yield Matched(name, place, x, ends, tuple([of_pattern[i] for i in matching]), instances, above)
+        if children:
+            below: list[Any] = []
+            for i, (text, child) in enumerate(children):
+                after = globs if text is None else globs.after(text) if name else pattern_set.place(text)
+                below.append((name_below(name, text), (*place, i), child, after, wanted, above))
+            todo += reversed(below)
 
 
 def _by_name(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:

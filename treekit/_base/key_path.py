@@ -250,15 +250,12 @@ class Place:
     Attributes:
         ends: the indices of the globs that match it, in order.
         goes_on: whether a glob may match a name that continues it.
-        parts: the parts with which such a name may go on; None if there are others.
     """
 
     def __init__(self, globs: list[_Globs], known: "dict[frozenset[_Globs], Place]") -> None:
         self._globs, self._known = globs, known
         self.ends = tuple(sorted(i for each in globs for i in each.ends))
         self.goes_on = any(each.is_deep or each.literal or each.wild for each in globs)
-        only_literal = not any(each.is_deep or each.wild for each in globs)
-        self.parts = {part for each in globs for part in each.literal} if only_literal else None
         self._next: dict[str, Place] = {}
 
     def after(self, text: str) -> "Place":
