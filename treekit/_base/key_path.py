@@ -55,9 +55,9 @@ def flatten_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[tuple[
     They lack the key `value` below a variable of Flax: the variable and its value have one name, since
     `flax.nnx.Optimizer` shows variables to `init`, and their values to `update`.
     """
-    found, treedef = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)
-    if not any(_VALUE in path for path, _ in found):  # as in most trees
-        return found, treedef
+    leaves, treedef = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)
+    if not any(_VALUE in path for path, _ in leaves):  # as in most trees
+        return leaves, treedef
 
     def stop(x: object) -> bool:
         return is_variable(x) or (is_leaf is not None and is_leaf(x))
@@ -105,8 +105,8 @@ def keyed_children(x: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str | None, 
     kind: type[object] = x.__class__
     if kind is not tuple and issubclass(kind, tuple):
         # In JAX 0.10.2, the faster function below gives all children of a named tuple the key of the first.
-        found = jtu.tree_flatten_with_path(x, is_leaf=functools.partial(operator.is_not, x))[0]
-        children: Any = [(path[0], child) for path, child in found if path]
+        leaves = jtu.tree_flatten_with_path(x, is_leaf=functools.partial(operator.is_not, x))[0]
+        children: Any = [(path[0], child) for path, child in leaves if path]
     else:
         level = _registry.flatten_one_level_with_keys(x)
         children = [] if level is None else level[0]  # None for a leaf
@@ -219,7 +219,6 @@ class _Globs:
         ends: the indices of those that end here.
         literal: the rest of the others, by their next part, if that has no wildcard.
         wild: the rest of those whose next part has one.
-        deep: the rest of those whose next part is a `**`.
         is_deep: whether the part before this was a `**`, which any number of parts match.
     """
 
@@ -227,21 +226,15 @@ class _Globs:
         self.ends: list[int] = []
         self.literal: dict[str, _Globs] = {}
         self.wild: dict[str, _Globs] = {}
-        self.deep: _Globs | None = None
         self.is_deep = is_deep
 
-    def add(self, parts: list[str], i: int) -> None:
-        """Add the rest of the glob with the index `i`."""
-        if not parts:
-            self.ends.append(i)
-            return
-        part, *rest = parts
-        if part == "**":
-            self.deep = self.deep or _Globs(is_deep=True)
-            self.deep.add(rest, i)
-        else:
-            kind = self.wild if set(part) & set("*?") else self.literal
-            kind.setdefault(part, _Globs()).add(rest, i)
+    def add(self, glob: str, i: int) -> None:
+        """Add a glob with the index `i`."""
+        globs = self
+        for part in glob.split("."):
+            kind = globs.wild if set(part) & set("*?") else globs.literal
+            globs = kind.setdefault(part, _Globs(part == "**"))
+        globs.ends.append(i)
 
 
 class Place:
@@ -272,15 +265,16 @@ class Place:
         for each in self._globs:
             if part in each.literal:
                 globs.append(each.literal[part])
-            globs += [after for wild, after in each.wild.items() if wild == "*" or match_glob(wild, part)]
+            globs += [after for wild, after in each.wild.items() if wild in ("*", "**") or match_glob(wild, part)]
         return _place_of(globs, self._known)
 
 
 def _place_of(globs: list[_Globs], known: dict[frozenset[_Globs], Place]) -> Place:
     """Return the place of globs; one for all names that lead to the same, so that what comes after is known."""
     for each in globs:  # those that are added are looked at too
-        if each.deep is not None and each.deep not in globs:  # a `**` also matches nothing
-            globs.append(each.deep)
+        deep = each.wild.get("**")  # which also matches nothing
+        if deep is not None and deep not in globs:
+            globs.append(deep)
     key = frozenset(globs)
     if key not in known:
         known[key] = Place(list(key), known)
@@ -302,7 +296,7 @@ class PatternSet:
             if isinstance(pattern, re.Pattern):
                 self.regexes.append((i, pattern.fullmatch))
             else:
-                globs.add(pattern.split("."), i)
+                globs.add(pattern, i)
         self.start = _place_of([globs], {})
 
     def place(self, name: str) -> Place:
@@ -311,8 +305,8 @@ class PatternSet:
 
     def matching(self, place: Place, name: str) -> tuple[int, ...]:
         """Return the indices of the patterns that match the name that leads to a place."""
-        found = [i for i, matches in self.regexes if matches(name)] if self.regexes else ()
-        return (*place.ends, *found) if found else place.ends
+        regexes = [i for i, matches in self.regexes if matches(name)] if self.regexes else ()
+        return (*place.ends, *regexes) if regexes else place.ends
 
     def first(self, name: str) -> int | None:
         """Return the index of the first pattern that matches a name, or None."""
