@@ -38,7 +38,7 @@ T = TypeVar("T")
 # What `tree_at` and `tree_find` take: a function that returns nodes of the tree, a pattern or a class, or several.
 Selector: TypeAlias = Pattern | type[Any] | list[Any] | tuple[Any, ...]
 Where: TypeAlias = Callable[[Any], Any] | Selector
-Place = tuple[int, ...]  # the index of each child that leads to a node, from the root
+Indices = tuple[int, ...]  # the index of each child that leads to a node, from the root
 
 
 class Options(TypedDict, total=False):
@@ -157,7 +157,7 @@ class Matched(NamedTuple):
     """
 
     name: str
-    place: Place
+    place: Indices
     node: Any
     is_leaf: bool
     patterns: tuple[int, ...]
@@ -215,12 +215,12 @@ def _by_name(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return nodes
 
 
-def _replace_at(tree: PyTree, places: Sequence[Place], values: Iterable[Any]) -> Any:
+def _replace_at(tree: PyTree, places: Sequence[Indices], values: Iterable[Any]) -> Any:
     """Return a copy of a tree with other values at some places, none of which is inside another."""
     replacements = dict(zip(places, values, strict=True))
     above = {place[:i] for place in places for i in range(len(place))}
 
-    def rebuilt(x: PyTree, place: Place) -> Any:
+    def rebuilt(x: PyTree, place: Indices) -> Any:
         if place in replacements:
             return replacements[place]
         if place not in above:

@@ -121,28 +121,23 @@ def stands_for_array(x: object) -> bool:
 
 def promoted_dtype(*leaves: object) -> Any:
     """Return a dtype that can represent the values of all of these leaves: numbers, arrays, and objects for arrays."""
-    dtypes = set(map(dtype_of, leaves))
+    dtypes: set[Any] = set(map(dtype_of, leaves))
     if None in dtypes:
         dtypes = {dtype_of(as_array(x)) for x in leaves}
     if len(dtypes) == 1:
         return dtypes.pop()
     # JAX promotes neither integers of less than 8 bits nor floats of 8 bits or less. For such floats, the other dtypes
     # decide, and bf16 can represent any two of them.
-    dtypes = {jnp.dtype(jnp.int8) if _is_small_integer(dtype) else dtype for dtype in dtypes}
-    if len(wide := {dtype for dtype in dtypes if not _is_float8(dtype)}) < len(dtypes):
-        floats = {dtype for dtype in wide if issubdtype(dtype, np.inexact)}
-        dtypes = floats or (dtypes - wide if len(dtypes - wide) == 1 else {jnp.dtype(jnp.bfloat16)})
+    ints = {dtype for dtype in dtypes if issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8}
+    if ints:
+        dtypes = dtypes - ints | {jnp.dtype(jnp.int8)}
+    float8 = {dtype for dtype in dtypes if issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits <= 8}
+    if float8:
+        floats = {dtype for dtype in dtypes - float8 if issubdtype(dtype, np.inexact)}
+        dtypes = floats or (float8 if len(float8) == 1 else {jnp.dtype(jnp.bfloat16)})
     # The caller asks for promotion, so it is allowed even if JAX's promotion mode is strict.
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*dtypes)
-
-
-def _is_small_integer(dtype: object) -> bool:
-    return issubdtype(dtype, jnp.integer) and bool(jnp.iinfo(dtype).bits < 8)
-
-
-def _is_float8(dtype: object) -> bool:
-    return issubdtype(dtype, jnp.floating) and bool(jnp.finfo(dtype).bits <= 8)
 
 
 def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:

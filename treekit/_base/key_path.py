@@ -167,24 +167,22 @@ def pattern_text(pattern: Pattern) -> str:
 @functools.cache
 def glob_regex(glob: str) -> re.Pattern[str]:
     """Convert a glob to a regular expression for names that end in a dot; `*` and `**` become groups."""
-    return re.compile("".join(r"((?:[^.]*\.)*)" if part == "**" else _part_regex(part) for part in glob.split(".")))
+
+    def part_regex(part: str) -> str:
+        if part == "**":
+            return r"((?:[^.]*\.)*)"
+        tokens: list[str] = re.findall(r"\*+|\?|[^*?]+", part)
+        return "".join(_WILDCARDS.get(x[0], re.escape(x)) for x in tokens) + r"\."
+
+    return re.compile("".join(map(part_regex, glob.split("."))))
+
+
+_WILDCARDS = {"*": "([^.]*)", "?": "[^.]"}
 
 
 def nearest(wanted: str, names: Sequence[str]) -> str:
     """List the names that are most similar to this one, for an error message."""
     return listed(difflib.get_close_matches(wanted, names, _NEAREST, cutoff=0.0)) or "there are none"
-
-
-def _part_regex(part: str) -> str:
-    return "".join(map(_token_regex, re.findall(r"\*+|\?|[^*?]+", part))) + r"\."
-
-
-def _token_regex(token: str) -> str:
-    if token[0] == "*":
-        return "([^.]*)"
-    if token == "?":
-        return "[^.]"
-    return re.escape(token)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -126,11 +126,6 @@ def has_gradient(x: object) -> bool:
     return is_array(x) and issubdtype(dtype_of(x), jnp.inexact)
 
 
-def is_array_without_gradient(x: object) -> bool:
-    """Whether `x` is an array of integers or bools, which has no state, since it cannot have a gradient."""
-    return not is_inexact_array(x) and has_dtype(x) and is_parameter(x) and not is_inexact_parameter(x)
-
-
 def is_numeric_array(x: object) -> bool:
     """Whether `x` is an array of numbers or bools, as files have them; a Python number and an array of keys are not."""
     return has_dtype(x) and is_number(x.dtype)
@@ -185,17 +180,15 @@ def is_truly_callable(x: object) -> bool:
         return True
     if not callable(x):
         return False
-    return jtu.all_leaves([x]) or _stands_for_function(x) or all(map(callable, jtu.tree_leaves(x)))
+    if jtu.all_leaves([x]) or isinstance(x, jax.tree_util.Partial):
+        return True
 
-
-def _stands_for_function(x: object) -> bool:
     # getattr_static, since a class with __getattr__ may have an attribute of any name.
     def has(*names: str) -> bool:
         return all(inspect.getattr_static(x, name, None) is not None for name in names)
 
-    return (
-        isinstance(x, jax.tree_util.Partial) or has("__wrapped__") or has("__func__") or has("func", "args", "keywords")
-    )
+    is_wrapper = has("__wrapped__") or has("__func__") or has("func", "args", "keywords")
+    return is_wrapper or all(map(callable, jtu.tree_leaves(x)))
 
 
 def is_state(cls: Any) -> bool:

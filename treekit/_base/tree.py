@@ -65,15 +65,15 @@ def cast_each(
 
 def describe_keys(a: Collection[Any], b: Collection[Any]) -> tuple[str, str]:
     """List the keys of the children of two nodes; if there are many, those that the other node does not have."""
-    return _describe_keys(a, b), _describe_keys(b, a)
 
+    def described(keys: Collection[Any], others: Collection[Any]) -> str:
+        if not keys:
+            return "no children"
+        children = count(len(keys), "child", "children")
+        if len(keys) <= KEYS:
+            return f"{children}: {', '.join(map(key_name, keys))}"
+        own = [key_name(key) for key in keys if key not in others]
+        rest = f" and {len(own) - KEYS} more" if len(own) > KEYS else ""
+        return children + (f", among them {', '.join(own[:KEYS])}{rest}" if own else "")
 
-def _describe_keys(keys: Collection[Any], others: Collection[Any]) -> str:
-    if not keys:
-        return "no children"
-    children = count(len(keys), "child", "children")
-    if len(keys) <= KEYS:
-        return f"{children}: {', '.join(map(key_name, keys))}"
-    own = [key_name(key) for key in keys if key not in others]
-    rest = f" and {len(own) - KEYS} more" if len(own) > KEYS else ""
-    return children + (f", among them {', '.join(own[:KEYS])}{rest}" if own else "")
+    return described(a, b), described(b, a)
