@@ -70,8 +70,8 @@ def compare_leaves(pairs: Sequence[Leaves], values: bool, rtol: float, atol: flo
         untyped.device_get([x for pair in readable for x in pair if isinstance(x, jax.Array)])
     for i, pair in on_host.items():
         differences[i] += _compare_on_host(*pair, rtol, atol)
-    for i, found in _compare_on_devices(on_devices, rtol, atol).items():
-        differences[i] += found
+    for i, different in _compare_on_devices(on_devices, rtol, atol).items():
+        differences[i] += different
     return differences
 
 

@@ -9,7 +9,7 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
 from treekit._base.tree import as_none, is_none
 from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
-from treekit._tree_diff import walk
+from treekit._tree_diff import walk_pairs
 
 
 def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list[Any]]:
@@ -46,8 +46,11 @@ def _spread_none(x: object, part: object) -> Any:
 def updates_mismatch(treedef: PyTreeDef, updates: Updates, name: str) -> str:
     """Say where updates, which have this name, first differ in structure from params; "" if that is unknown."""
     # None fits anything in updates.
-    found = _first_mismatch(treedef, updates, lambda param, update: update is None)
-    return f"at {path_text(found[0])}, the params have {found[1]}, and the {name} {found[2]}" if found else ""
+    mismatch = _first_mismatch(treedef, updates, lambda param, update: update is None)
+    if mismatch is None:
+        return ""
+    path, has, others = mismatch
+    return f"at {path_text(path)}, the params have {has}, and the {name} {others}"
 
 
 def prefix_mismatch(
@@ -55,11 +58,12 @@ def prefix_mismatch(
 ) -> ValueError:
     """Return an error that says where `name` is not a prefix of `tree`; with the text of `error` if that is unknown."""
     # A leaf of the prefix fits any subtree.
-    found = _first_mismatch(prefix_treedef, tree, lambda prefix, _: jtu.all_leaves([prefix]))
-    if found is None:
+    mismatch = _first_mismatch(prefix_treedef, tree, lambda prefix, _: jtu.all_leaves([prefix]))
+    if mismatch is None:
         return ValueError(f"{name} does not fit {whole}: {error}")
-    where = f"at key path {path_text(found[0], name)}"
-    return ValueError(f"{name} does not fit {whole}: {where} it has {found[1]}, and {whole} {found[2]}")
+    path, has, others = mismatch
+    where = f"at key path {path_text(path, name)}"
+    return ValueError(f"{name} does not fit {whole}: {where} it has {has}, and {whole} {others}")
 
 
 def _first_mismatch(
@@ -67,7 +71,7 @@ def _first_mismatch(
 ) -> tuple[KeyPath, str, str] | None:
     """Return where a tree first differs from a structure, and what both have there; None if that is unknown."""
     with contextlib.suppress(Exception):  # classes of users may raise anything where they are rebuilt or compared
-        for pair in walk(treedef.unflatten(range(treedef.num_leaves)), tree, fits, exact=False):
+        for pair in walk_pairs(treedef.unflatten(range(treedef.num_leaves)), tree, fits, exact=False):
             if pair.kind == "type" and jtu.all_leaves([pair.a]):  # a number that stands for a leaf
                 return pair.path, "a leaf", type_name(pair.b)
             if pair.kind is not None:

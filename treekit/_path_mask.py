@@ -1,6 +1,7 @@
 """Select leaves by name or by class: masks and labels made from patterns of key paths and from classes of nodes."""
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias, cast
@@ -21,7 +22,7 @@ from treekit._base.predicates import is_parameter
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._filter import TreeSpec
-from treekit._tree_find import Matched, match, no_instance
+from treekit._tree_find import Matched, no_instance, walk_matched
 
 Selector: TypeAlias = Pattern | type[Any]
 
@@ -225,7 +226,7 @@ def _first_matches(
     leaves: list[tuple[str, tuple[int, ...]]] = []
     holes: list[Matched] = []
     instances: set[int] = set()
-    for x in match(selectors, tree, is_leaf, whole=True):
+    for x in walk_matched(selectors, tree, is_leaf, whole=True):
         instances.update(x.classes)
         if x.is_leaf:
             leaves.append((x.name, (*x.patterns, *x.within)))
@@ -270,10 +271,11 @@ def _may_hide(hole: Matched, i: int, selector: Selector) -> bool:
 def _check_one_name(name: str, selectors: Iterable[Selector], names: Sequence[str]) -> None:
     """Raise a ValueError if a glob matches a name that two leaves have, since it does not say which is meant."""
     shared = [x for x, number in Counter(names).items() if number > 1]
-    for pattern in selectors:
-        if isinstance(pattern, str) and pattern != "**" and (found := [x for x in shared if matches(pattern, x)]):
+    globs = [x for x in selectors if isinstance(x, str) and x != "**"]
+    for pattern, path in itertools.product(globs, shared):
+        if matches(pattern, path):
             raise ValueError(
-                f"{name}: the pattern {pattern!r} matches two leaves that are both called {found[0]!r}: a key contains "
+                f"{name}: the pattern {pattern!r} matches two leaves that are both called {path!r}: a key contains "
                 "a dot, or a string and a number are written alike. Pass a function of the tree instead, with "
                 "jax.tree_util.tree_map_with_path"
             )

@@ -59,8 +59,8 @@ def tree_stack(trees: Iterable[T]) -> T:
         raise ValueError("tree_stack needs at least one tree")
     arrays, rest = zip(*(partition(member, _has_new_axis) for member in members), strict=True)
     for i in range(1, len(members)):
-        found = (*tree_diff(arrays[0], arrays[i], values=False), *tree_diff(rest[0], rest[i]))
-        if diff := TreeDiff(dict.fromkeys(d for d in found if d.kind not in _MAY_DIFFER)):
+        differences = (*tree_diff(arrays[0], arrays[i], values=False), *tree_diff(rest[0], rest[i]))
+        if diff := TreeDiff(dict.fromkeys(d for d in differences if d.kind not in _MAY_DIFFER)):
             raise ValueError(
                 f"trees[0] and trees[{i}] cannot be stacked: only the values of arrays may differ.\n"
                 f"trees[0] | trees[{i}]:\n{diff}"
@@ -85,10 +85,10 @@ def _stack_leaves(path: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
         raise ValueError(f"at {path_text(path)}: masked arrays are not supported, since JAX has no masks")
     # tree_diff compares the dtypes that JAX gives NumPy arrays, and shapes alike with and without values.
     if len({(x.dtype, isinstance(x, jax.ShapeDtypeStruct)) for x in leaves}) > 1:
-        found = ", ".join(f"{type(x).__name__} of dtype {x.dtype}" for x in leaves)
+        kinds = ", ".join(f"{type(x).__name__} of dtype {x.dtype}" for x in leaves)
         raise ValueError(
             f"tree_stack needs leaves of one dtype, and either arrays or ShapeDtypeStructs, at each key path: at "
-            f"{path_text(path)} found {found}. Cast them, or take jax.eval_shape of all trees"
+            f"{path_text(path)} found {kinds}. Cast them, or take jax.eval_shape of all trees"
         )
     if isinstance(first, jax.ShapeDtypeStruct):
         weak = all(map(is_weak, leaves))

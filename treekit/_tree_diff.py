@@ -113,7 +113,7 @@ def tree_diff(
     b  array against None  None | f64[2](numpy)
     w  shape               f64[2](numpy) | f64[3](numpy)
     """
-    pairs = list(walk(a, b, plainly_equal))
+    pairs = list(walk_pairs(a, b, plainly_equal))
     leaves = [(pair.a, pair.b) for pair in pairs if pair.kind is None]
     of_leaves = iter(compare_leaves(leaves, values, float(rtol), float(atol)))
     differences: list[Difference] = []
@@ -172,7 +172,7 @@ class Pair(NamedTuple):
         return (describe_keys if self.kind == "structure" else describe_types)(self.a, self.b)
 
 
-def walk(a: PyTree, b: PyTree, stop: Callable[[PyTree, PyTree], bool], *, exact: bool = True) -> Iterator[Pair]:
+def walk_pairs(a: PyTree, b: PyTree, stop: Callable[[PyTree, PyTree], bool], *, exact: bool = True) -> Iterator[Pair]:
     """Yield where two trees differ in their nodes, and each pair of leaves, in the order of `a`.
 
     This is a loop, since trees may be nested more deeply than Python's recursion limit.

@@ -128,19 +128,21 @@ def _find_by_name(where: Any, tree: PyTree, is_leaf: IsLeaf, strict: bool) -> Se
     selectors = list(map(check_pattern_or_class, [where] if is_one else where))
     if strict and not selectors:
         raise ValueError("where is empty: pass a pattern, a class, several of them, or a function of the tree")
-    found = list(match(selectors, tree, is_leaf))
+    matches = list(walk_matched(selectors, tree, is_leaf))
     items: list[list[int]] = [[] for _ in selectors]
-    for position, x in enumerate(found):
+    for position, x in enumerate(matches):
         for i in (*x.patterns, *x.classes):
             items[i].append(position)
     for selector, positions in zip(selectors, items, strict=True):
         if strict and not positions:
             raise ValueError(f"where: {_nothing(selector, tree, is_leaf)}")
-    _by_name((x.name, x.node) for x in found if x.patterns)
-    above = (pair for pair in itertools.pairwise(found) if pair[1].place[: len(pair[0].place)] == pair[0].place)
+    _by_name((x.name, x.node) for x in matches if x.patterns)
+    above = (pair for pair in itertools.pairwise(matches) if pair[1].place[: len(pair[0].place)] == pair[0].place)
     nested = next(((outer.name, inner.name) for outer, inner in above), None)
-    replace = functools.partial(_replace_at, tree, [x.place for x in found])
-    return Selected(is_one, [x.node for x in found], items, lambda: enumerate(x.name for x in found), replace, nested)
+    replace = functools.partial(_replace_at, tree, [x.place for x in matches])
+    return Selected(
+        is_one, [x.node for x in matches], items, lambda: enumerate(x.name for x in matches), replace, nested
+    )
 
 
 class Matched(NamedTuple):
@@ -165,7 +167,7 @@ class Matched(NamedTuple):
     within: tuple[int, ...]
 
 
-def match(
+def walk_matched(
     selectors: Sequence[Pattern | type[Any]], tree: PyTree, is_leaf: IsLeaf, *, whole: bool = False
 ) -> Iterator[Matched]:
     """Yield the nodes and leaves of a tree that patterns and classes select, in its order.
@@ -202,10 +204,10 @@ def match(
             todo += reversed(below)
 
 
-def _by_name(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _by_name(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return nodes by name; raise a ValueError if two of them have one name."""
     nodes: dict[str, Any] = {}
-    for name, node in found:
+    for name, node in named:
         if name in nodes:
             raise ValueError(
                 f"two nodes are called {name!r}: a key contains a dot or is empty, or a string and a number are "
@@ -255,8 +257,8 @@ def _nothing(selector: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> st
 def no_instance(cls: type[Any], nodes: Iterable[object]) -> str:
     """Say for an error that a tree, which has these nodes and leaves, has no instance of a class."""
     kinds = {"jax.Array" if isinstance(x, jax.Array) else type(x).__qualname__ for x in nodes if x is not None}
-    found = f"It has instances of {', '.join(sorted(kinds))}" if kinds else "It is empty"
-    return f"the tree has no instance of {cls.__qualname__}. {found}"
+    instances = f"It has instances of {', '.join(sorted(kinds))}" if kinds else "It is empty"
+    return f"the tree has no instance of {cls.__qualname__}. {instances}"
 
 
 def _field_names(x: object) -> list[str]:
@@ -320,9 +322,9 @@ def _find_by_function(where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf
     index = {id(node): i for i, node in enumerate(nodes)}
     if not is_one:
         parts, treedef = jtu.tree_flatten(marked, is_leaf=lambda x: id(x) in index)
-    found = [(position, index[id(part)]) for position, part in enumerate(parts) if id(part) in index]
-    if sorted(i for _, i in found) != list(range(len(nodes))):
-        raise ValueError(_not_one_place_each(nodes, [id(parts[position]) for position, _ in found], marked))
+    positions = [(position, index[id(part)]) for position, part in enumerate(parts) if id(part) in index]
+    if sorted(i for _, i in positions) != list(range(len(nodes))):
+        raise ValueError(_not_one_place_each(nodes, [id(parts[position]) for position, _ in positions], marked))
     if strict and not nodes:
         raise ValueError("where selects nothing: it returned an empty sequence. If that is meant, pass strict=False")
 
@@ -333,7 +335,7 @@ def _find_by_function(where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf
     def replace(values: Iterable[Any]) -> Any:
         values, out = list(values), list[Any]()
         start = 0  # of the leaves that are not in `out`
-        for position, i in found:
+        for position, i in positions:
             stop = start + position - len(out)
             out += [*leaves[start:stop], values[i]]
             start = stop + jtu.tree_structure(parts[position]).num_leaves
@@ -372,9 +374,9 @@ def _call(where: Callable[[Any], Any], marked: PyTree, leaf_of: Mapping[int, Any
         raise
 
 
-def _not_one_place_each(nodes: list[Any], found: list[int], marked: PyTree) -> str:
-    """Say which of the nodes is not found at one place, apart from the others, given the ids of those found."""
-    counts = Counter(found)
+def _not_one_place_each(nodes: list[Any], ids: list[int], marked: PyTree) -> str:
+    """Say which node is not at one place, apart from the others; `ids` are those of the nodes that were found."""
+    counts = Counter(ids)
     for node in nodes:
         if counts[id(node)] > 1:
             advice = "; pass is_leaf=lambda x: x is None to distinguish them" if node is None else ""

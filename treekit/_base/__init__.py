@@ -1,11 +1,15 @@
 """What every other folder uses, and which question each file answers. It imports nothing else of treekit.
 
-- `types`, `jax`: which names do types have, and how do type checkers see JAX?
+- `types`: which names do types have?
+- `jax`: how do type checkers see JAX?
 - `dtype`: which dtype does a leaf have, and may it be cast to another?
 - `predicates`: what is a leaf: an array, a parameter, a traced value, a function, or a tree that can be called?
 - `tree`: which children does a node have, and what are its leaves?
 - `key_path`: what is a leaf's name, and which patterns match it?
-- `describe`, `table`: how is a value written in a message, and how are rows?
-- `layouts`: what does treekit store in a class that it registers?
-- `missing`: what does Python say about a name that treekit does not have?
+- `describe`: how is a value written in a message?
+- `table`: how are rows written in a terminal, and in a notebook?
+- `layouts`: what does treekit store in a class that it registers? It stands alone, so that its readers do not import
+  `_node`.
+- `missing`: what does Python say about a name that treekit does not have? It stands alone, since each of its names
+  would be one of treekit.
 """

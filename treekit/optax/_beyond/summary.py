@@ -166,8 +166,8 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     owned: dict[int | None, list[Accumulator]] = {}
     for x, entry in zip(jtu.tree_leaves(start), entries, strict=True):
         name = entry.field or path_name(entry.path[: entry.depth])
-        found = Accumulator(name, path_name(entry.path), str(dtype_of(x)), int(getattr(x, "nbytes", 0)))
-        owned.setdefault(entry.param, []).append(found)
+        array = Accumulator(name, path_name(entry.path), str(dtype_of(x)), int(getattr(x, "nbytes", 0)))
+        owned.setdefault(entry.param, []).append(array)
     has_copies = state is not None and _copies_params(tx, params, entries)  # of params that are not ones
     rows: list[Row] = []
     keys: list[tuple[str, ...]] = []
@@ -182,7 +182,7 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
         note = "trainable=False" if frozen[i] else effect.note
         rows.append(Row(path_name(path), kind, shape, dtype, effect.step, decay, tuple(owned.get(i, ())), note))
         keys.append(tuple(map(key_name, path)))
-    state_bytes = sum(x.bytes for found in owned.values() for x in found)
+    state_bytes = sum(x.bytes for arrays in owned.values() for x in arrays)
     parameters = [row for row in rows if row.dtype]
     totals = {
         "leaves": len(parameters),
@@ -225,11 +225,11 @@ def _effects(tx: GradientTransformation[Any], params: Params, state: OptState) -
     """
     leaves, other_state = jtu.tree_leaves(params), _with_other_keys(state)
     try:
-        found, why = _measure(tx, params, state, None), "random"
-        others = found if other_state is None else _measure(tx, params, other_state, None)
+        effects, why = _measure(tx, params, state, None), "random"
+        others = effects if other_state is None else _measure(tx, params, other_state, None)
     except Exception as problem:  # an optimizer that needs more than gradients may raise anything
         try:
-            found, why = _measure(tx, params, state, _STEEP), "depends on the loss"
+            effects, why = _measure(tx, params, state, _STEEP), "depends on the loss"
             others = _measure(tx, params, state if other_state is None else other_state, _FLAT)
         except Exception:
             note = f"fails: {describe_error(problem)}"
@@ -245,7 +245,7 @@ def _effects(tx: GradientTransformation[Any], params: Params, state: OptState) -
         note = "along the gradient, not against it: masked out?" if one.step < 0 else ""
         return one._replace(note="0 in the first step" if one.step == 0 else note)
 
-    return list(map(effect, leaves, found, others))
+    return list(map(effect, leaves, effects, others))
 
 
 def _no_effect(x: object) -> _Effect:
