@@ -183,8 +183,8 @@ def is_truly_callable(x: object) -> bool:
     if jtu.all_leaves([x]) or isinstance(x, jax.tree_util.Partial):
         return True
 
-    # getattr_static, since a class with __getattr__ may have an attribute of any name.
     def has(*names: str) -> bool:
+        # getattr_static, since a class with __getattr__ may have an attribute of any name.
         return all(inspect.getattr_static(x, name, None) is not None for name in names)
 
     is_wrapper = has("__wrapped__") or has("__func__") or has("func", "args", "keywords")
