@@ -178,8 +178,7 @@ def walk_matched(
         is_leaf: as in `jax.tree.flatten`.
         whole: yield all nodes and leaves, also those that none of the selectors selects.
     """
-    of_pattern = [i for i, x in enumerate(selectors) if not isinstance(x, type)]
-    pattern_set = PatternSet([x for x in selectors if not isinstance(x, type)])
+    pattern_set = PatternSet(selectors)
     classes = [(i, x) for i, x in enumerate(selectors) if isinstance(x, type)]
     # The nodes to visit: name, place and node, where its name leads in the globs, and the classes that are looked for
     # here and below, and those that were found above.
@@ -195,7 +194,7 @@ def walk_matched(
             wanted, above = [each for each in wanted if each[0] not in instances], above + instances
         if whole or matching or instances:
             ends = not children and (jtu.all_leaves([x]) or (is_leaf is not None and is_leaf(x)))
-            yield Matched(name, place, x, ends, tuple([of_pattern[i] for i in matching]), instances, above)
+            yield Matched(name, place, x, ends, matching, instances, above)
         if children:
             below: list[Any] = []
             for i, (text, child) in enumerate(children):
@@ -322,7 +321,7 @@ def _find_by_function(where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf
     index = {id(node): i for i, node in enumerate(nodes)}
     if not is_one:
         parts, treedef = jtu.tree_flatten(marked, is_leaf=lambda x: id(x) in index)
-    positions = [(position, index[id(part)]) for position, part in enumerate(parts) if id(part) in index]
+    positions = [(position, index[key]) for position, key in enumerate(map(id, parts)) if key in index]
     if sorted(i for _, i in positions) != list(range(len(nodes))):
         raise ValueError(_not_one_place_each(nodes, [id(parts[position]) for position, _ in positions], marked))
     if strict and not nodes:

@@ -280,20 +280,20 @@ def _place_of(globs: list[_Globs], known: dict[frozenset[_Globs], Place]) -> Pla
 
 
 class PatternSet:
-    """Several globs and regular expressions.
+    """Several globs and regular expressions. Classes among them keep their indices, and match no name.
 
     Attributes:
         start: the place of the empty name.
         regexes: the index of each regular expression, and whether it matches a name.
     """
 
-    def __init__(self, patterns: Sequence[Pattern]) -> None:
+    def __init__(self, patterns: Sequence[Pattern | type[Any]]) -> None:
         globs = _Globs()
         self.regexes: list[tuple[int, Callable[[str], object]]] = []
         for i, pattern in enumerate(patterns):
             if isinstance(pattern, re.Pattern):
                 self.regexes.append((i, pattern.fullmatch))
-            else:
+            elif isinstance(pattern, str):
                 globs.add(pattern, i)
         self.start = _place_of([globs], {})
 
