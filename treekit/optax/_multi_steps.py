@@ -319,8 +319,8 @@ def _accumulate(
         # Welford's update of the mean, which never needs a sum that is k times as large.
         wide = promoted_dtype(weight, acc)  # float16 cannot represent 100,000 tokens
         # Also where the result is not chosen, a derivative of 0 / 0 is NaN.
-        whole, part = (jnp.where(x == 0, 1, x).astype(wide) for x in (weight_sum, weight))
-        parts = whole / part
+        parts = weight_sum.astype(wide) / jnp.where(weight == 0, 1, weight).astype(wide)
+        parts = jnp.where(weight == 0, 1, parts)
         first, more = grad, acc + (grad - acc) / parts.astype(acc.dtype)
     else:
         first = weight.astype(acc.dtype) * grad
