@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from treekit._base.describe import describe, describe_types, describe_values, is_deleted
-from treekit._base.dtype import dtype_of, is_number, is_weak, issubdtype
+from treekit._base.dtype import OF_NUMPY, dtype_of, is_concrete, is_number, is_weak, issubdtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.types import PyTree
 from treekit._node.static import exact_key
@@ -24,7 +24,6 @@ else:  # beartype does not take these apart
     NumPyArray, Wide = np.ndarray, type | None
 _unravel_index: Any = np.unravel_index
 _NUMBER: Any = np.generic
-_NUMPY: Any = (np.ndarray, np.generic)
 _ARRAYS: Any = (jax.Array, np.ndarray)
 _ABSTRACT: Any = (Tracer, jax.ShapeDtypeStruct)
 _PLAIN = (float, int, bool, str, complex)
@@ -81,7 +80,7 @@ def plainly_equal(a: PyTree, b: PyTree) -> bool:
         return True
     if type(a) is not type(b):
         return False
-    if isinstance(a, _NUMPY):
+    if isinstance(a, OF_NUMPY):
         return a.dtype == b.dtype and a.dtype.kind in "biufc" and a.shape == b.shape and bool((a == b).all())
     return type(a) in _PLAIN and bool(a == b)
 
@@ -104,7 +103,7 @@ def same(a: object, b: object) -> bool:
 
 def _type_differences(a: PyTree, b: PyTree) -> Iterator[LeafDifference]:
     """Yield differences in type, shape, dtype, weak type and sharding."""
-    are_concrete = _is_concrete(a) and _is_concrete(b)
+    are_concrete = is_concrete(a) and is_concrete(b)
     if are_concrete and a.aval == b.aval and a.sharding == b.sharding:
         return  # the code below yields nothing, but takes longer
     a_dtype, b_dtype = _dtypes(a, b)
@@ -126,18 +125,14 @@ def _type_differences(a: PyTree, b: PyTree) -> Iterator[LeafDifference]:
 
 def _dtypes(a: PyTree, b: PyTree) -> tuple[Any, Any]:
     """Return the dtypes of two leaves: NumPy's if both are NumPy arrays, else those that JAX gives them."""
-    if isinstance(a, _NUMPY) and isinstance(b, _NUMPY):
+    if isinstance(a, OF_NUMPY) and isinstance(b, OF_NUMPY):
         return a.dtype, b.dtype
     return dtype_of(a), dtype_of(b)
 
 
-def _is_concrete(x: object) -> bool:
-    return isinstance(x, jax.Array) and not isinstance(x, Tracer)
-
-
 def _is_sharded(x: Any) -> bool:
     """Whether no device, and perhaps no process, has all values of an array."""
-    return _is_concrete(x) and not x.is_fully_replicated
+    return is_concrete(x) and not x.is_fully_replicated
 
 
 # ----------------------------------------------------------------------------------------------- values, on the host

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from treekit._base.describe import type_name
-from treekit._base.dtype import cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
+from treekit._base.dtype import OF_NUMPY, cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import flatten_with_path, leaf_path_text, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
@@ -21,7 +21,6 @@ from treekit._tree_diff import TreeDiff, tree_diff
 
 T = TypeVar("T")
 
-_NUMPY: Any = (np.ndarray, np.generic)
 _MAY_DIFFER = ("sharding", "weak type")  # differences that stacking allows
 
 
@@ -93,7 +92,7 @@ def _stack_leaves(path: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
     if isinstance(first, jax.ShapeDtypeStruct):
         weak = all(map(is_weak, leaves))
         return untyped.ShapeDtypeStruct((len(leaves), *first.shape), first.dtype, weak_type=weak)
-    if all(isinstance(x, _NUMPY) for x in leaves):
+    if all(isinstance(x, OF_NUMPY) for x in leaves):
         return np.stack(leaves, dtype=first.dtype)  # with a dtype, as NumPy would change the byte order
     return jnp.stack(leaves)
 

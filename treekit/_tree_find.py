@@ -87,7 +87,7 @@ class Selected(NamedTuple):
         nodes: the nodes, in the order in which the function returned them, or else in that of the tree.
         items: the indices of the nodes that each pattern or class of `where` selects, or of each that it returned.
         names: returns the index and the name of each node, in the order of the tree.
-        replace: takes a value for each node, and returns a copy of the tree with these values in their places.
+        replace: takes a value for each node, and returns a copy of the tree that has these values instead.
         nested: the names of two nodes of which the second is inside the first; None if there are no such nodes.
     """
 

@@ -11,8 +11,8 @@ from jax.core import Tracer
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.types import HasDtype, PyTree
 
-_OF_NUMPY: Any = (np.ndarray, np.generic)
-ARRAYS: Any = (jax.Array, *_OF_NUMPY)
+OF_NUMPY: Any = (np.ndarray, np.generic)
+ARRAYS: Any = (jax.Array, *OF_NUMPY)
 _WITH_DTYPE: Any = (*ARRAYS, jax.ShapeDtypeStruct)
 
 # NumPy's same_kind casts only go up this order. NumPy's own order lacks ml_dtypes (bf16, fp8), hence this one.
@@ -83,12 +83,13 @@ def unshared(arrays: Iterable[Any], others: Iterable[Any] = ()) -> list[Any]:
     seen = set(map(id, others))
     out: list[Any] = []
     for x in arrays:
-        out.append(jnp.copy(x) if id(x) in seen and _is_concrete(x) else x)
+        out.append(jnp.copy(x) if id(x) in seen and is_concrete(x) else x)
         seen.add(id(x))
     return out
 
 
-def _is_concrete(x: object) -> bool:
+def is_concrete(x: object) -> TypeGuard[jax.Array]:
+    """Whether `x` is an array of JAX with a value, not a tracer."""
     return isinstance(x, jax.Array) and not isinstance(x, Tracer)
 
 
@@ -176,7 +177,7 @@ def check_fits(x: object, dtype: object) -> None:
 
 
 def _is_real_on_host(x: Any) -> TypeGuard[float]:
-    if isinstance(x, _OF_NUMPY):
+    if isinstance(x, OF_NUMPY):
         return np.shape(x) == () and np.asarray(x).dtype.kind in "iuf"
     return isinstance(x, (int, float))
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-import numpy as np
 import optax
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import as_array, dtype_of, has_no_update, issubdtype
+from treekit._base.dtype import OF_NUMPY, as_array, dtype_of, has_no_update, issubdtype
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import has_gradient, is_parameter
@@ -223,7 +222,7 @@ class Crossing:
         """Whether all that is trained are arrays of JAX that have an update, and no other leaf is one of NumPy."""
         triples = zip(self._keep, self._leaves, self._updates, strict=True)
         return all(
-            isinstance(x, jax.Array) and update is not None if keep else not isinstance(x, _OF_NUMPY)
+            isinstance(x, jax.Array) and update is not None if keep else not isinstance(x, OF_NUMPY)
             for keep, x, update in triples
         )
 
@@ -237,9 +236,6 @@ class Crossing:
         return self._treedef.unflatten(
             part if keep else leaf if isinstance(leaf, optax.MaskedNode) else None for keep, part, leaf in triples
         )
-
-
-_OF_NUMPY: Any = (np.ndarray, np.generic)
 
 
 def is_trained(x: object) -> bool:
