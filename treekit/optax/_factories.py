@@ -6,7 +6,7 @@ import inspect
 import typing
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import optax
 
 from treekit._base.jax import jtu
 from treekit._base.tree import is_none
-from treekit._base.types import OptState, Params, Updates
+from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit._resolve_spec import resolve_spec
 from treekit.optax._boundary import at_boundary
 from treekit.optax._select import resolve_mask
@@ -99,7 +99,7 @@ class Call:
         gathered: those that its `**kwargs` gathers.
     """
 
-    def __init__(self, factory: Callable[..., Any], name: str, args: Any, kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, factory: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._factory, self.name = factory, name
         self.signature, self.parameters = read_signature(factory)
         try:
@@ -134,7 +134,7 @@ class OptaxCall(Call):
         TypeError: an argument that must be a transformation is something else.
     """
 
-    def __init__(self, factory: Callable[..., Any], name: str, args: Any, kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, factory: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         super().__init__(factory, name, args, kwargs)
         self._masks: dict[str, Any] = {}
         for key in self.arguments:
@@ -157,7 +157,7 @@ class OptaxCall(Call):
         }
         return super().make({**others, **masks})
 
-    def core(self, made: Any) -> Core | None:
+    def core(self, made: object) -> Core | None:
         """Return the core of what `make` made; None if that is not a transformation.
 
         Not every function without annotations is a factory: `sigmoid_binary_cross_entropy` is a loss.
@@ -181,7 +181,7 @@ class OptaxCall(Call):
 ORIGINALS: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = weakref.WeakKeyDictionary()
 
 
-def call_of(factory: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Call:
+def call_of(factory: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     """Return a call: of Optax's own factory for one of `treekit.optax`, and of any other with unchanged arguments."""
     name: str = getattr(factory, "__name__", str(factory))
     try:
@@ -191,8 +191,8 @@ def call_of(factory: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -
     return Call(factory, name, args, kwargs) if original is None else OptaxCall(original, name, args, kwargs)
 
 
-def _the(x: Any, _: object) -> Any:
-    return x
+def _the(tree: PyTree, _: object) -> Any:
+    return tree
 
 
 def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:

@@ -151,7 +151,9 @@ class _Injected:
         schedules: those that are schedules, as stateful ones.
     """
 
-    def __init__(self, call: Call, static: set[str], required: set[str] | None, hyperparam_dtype: object) -> None:
+    def __init__(
+        self, call: Call, static: set[str], required: set[str] | None, hyperparam_dtype: DTypeLike | None
+    ) -> None:
         self.call, self._hyperparam_dtype = call, hyperparam_dtype
         parameters = call.signature.parameters
         values = {name: call.arguments.get(name, x.default) for name, x in parameters.items()}
@@ -266,7 +268,7 @@ class _Injected:
             f"Called with a count, {result}. To pass it on unchanged, name it: static_args={name!r}"
         )
 
-    def _store(self, name: str, x: Any, float_dtype: Any) -> Any:
+    def _store(self, name: str, x: Any, float_dtype: DTypeLike) -> Any:
         """Return a hyperparameter as it is stored.
 
         An array that states its dtype keeps it: as the argument, as the result of a schedule, and as a float that a

@@ -3,7 +3,7 @@
 import difflib
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, is_variable, path_name, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
 from treekit._base.tree import check_no_foreign_floats, is_none
-from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, TransformationLike, Updates
+from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
 from treekit._filter import filter
 from treekit._resolve_spec import resolve_and_match
 from treekit.optax._boundary import at_boundary
@@ -133,7 +133,7 @@ def masked(
     return at_boundary(optax.GradientTransformationExtraArgs(init, update), passes=resolve)
 
 
-def _init_masked(inner_init: Any, mask: Any, params: Params) -> Any:
+def _init_masked(inner_init: Callable[..., Any], mask: PyTree, params: Params) -> Any:
     """Make the state with Optax's own `masked`, for a mask of bools."""
     unused: Any = None
     return optax.masked(optax.GradientTransformationExtraArgs(inner_init, unused), lambda _: mask).init(params)
@@ -141,7 +141,7 @@ def _init_masked(inner_init: Any, mask: Any, params: Params) -> Any:
 
 def _update_masked(
     core: Core,
-    mask: Any,
+    mask: PyTree,
     any_shape: bool,
     updates: Updates,
     state: OptState,
@@ -285,7 +285,7 @@ def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
         name: what the user calls the mask.
     """
 
-    def value(i: int, leaf: Any, part: Any) -> Any:
+    def value(i: int, leaf: object, part: PyTree) -> Any:
         if _is_bool(leaf):
             return bool(leaf)
         if not jtu.tree_leaves(part):
@@ -351,20 +351,20 @@ def _or_none(is_spec_leaf: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda x: x is None or is_spec_leaf(x)
 
 
-def _values_of_variables(tree: Any) -> Any:
+def _values_of_variables(tree: PyTree) -> Any:
     """Return a tree with the value of each variable of Flax that has one leaf.
 
     `nnx.Optimizer` passes variables to `init`, and their values to `update`.
     """
 
-    def value(x: Any) -> Any:
+    def value(x: PyTree) -> Any:
         leaves = jtu.tree_leaves(x) if is_variable(x) else []
         return leaves[0] if len(leaves) == 1 else x
 
     return jtu.tree_map(value, tree, is_leaf=is_variable)
 
 
-def _has_variables(tree: Any) -> bool:
+def _has_variables(tree: PyTree) -> bool:
     return any(map(is_variable, jtu.tree_leaves(tree, is_leaf=is_variable)))
 
 
@@ -374,7 +374,7 @@ def _is_bool(x: object) -> bool:
     return is_array(x) and not is_traced(x) and x.dtype == np.bool_ and x.shape == ()
 
 
-def _names(keys: Any) -> str:
+def _names(keys: Iterable[object]) -> str:
     return "{" + ", ".join(sorted({_short(key) for key in keys})) + "}"
 
 
