@@ -227,13 +227,29 @@ def _replace_at(tree: PyTree, places: Sequence[Indices], values: Iterable[Any]) 
         if place not in above:
             return jtu.tree_map(_same, x)  # a copy, so that the trees share no container
         children, treedef = jtu.tree_flatten(x, is_leaf=functools.partial(operator.is_not, x))
-        return treedef.unflatten([rebuilt(child, (*place, i)) for i, child in enumerate(children)])
+        new = [rebuilt(child, (*place, i)) for i, child in enumerate(children)]
+        out = treedef.unflatten(new)
+        back = jtu.tree_leaves(out, is_leaf=functools.partial(operator.is_not, out))
+        if list(map(id, back)) != list(map(id, new)) and not _have_same_leaves(back, new):
+            raise ValueError(
+                f"JAX cannot rebuild {type(x).__qualname__} around other values: it changes them. {_COMPUTES}"
+            )
+        return out
 
     return rebuilt(tree, ())
 
 
 def _same(leaf: object) -> object:
     return leaf
+
+
+def _have_same_leaves(a: list[Any], b: list[Any]) -> bool:
+    return list(map(id, jtu.tree_leaves(a))) == list(map(id, jtu.tree_leaves(b)))
+
+
+_COMPUTES = (
+    "Its own code, such as __init__ or __post_init__, runs when JAX rebuilds it. Register it with treekit.register_node"
+)
 
 
 def _nothing(selector: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
@@ -289,7 +305,12 @@ def _find_by_function(where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf
 
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=_is_empty_tuple if is_leaf is None else is_mark)
     marks: list[Any] = [_EmptyTuple() if _is_empty_tuple(x) else object() for x in leaves]
-    marked, leaf_of = treedef.unflatten(marks), dict(zip(map(id, marks), leaves, strict=True))
+    leaf_of = dict(zip(map(id, marks), leaves, strict=True))
+    try:
+        marked = treedef.unflatten(marks)
+    except Exception as error:
+        error.add_note(f"A class in the tree cannot be rebuilt around placeholders for its leaves. {_COMPUTES}")
+        raise
     returned = _call(where, marked, leaf_of)
     returned_marks, structure = jtu.tree_flatten(returned)
     if strange := [x for x in returned_marks if id(x) not in leaf_of]:
