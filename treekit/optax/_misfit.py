@@ -15,6 +15,8 @@ from treekit.optax._state_map import is_hole, is_hole_or_codes
 def explained(error: Exception, state: OptState, params: Params, updates: Updates) -> Exception | None:
     """Return an error of an update with an explanation, if its state or its gradients do not fit the params.
 
+    An error that shows a state of another class gets a note instead.
+
     Args:
         error: the error.
         state: the state that update received.
@@ -26,9 +28,16 @@ def explained(error: Exception, state: OptState, params: Params, updates: Update
     """
     if "required keyword-only argument" in str(error):  # says what is wrong, which is neither of the two
         return None
-    found = _wrong_gradient(params, updates) or _wrong_state(state, params, updates)
-    kind = TypeError if isinstance(error, TypeError) else ValueError
-    return kind(f"{found}\nIt led to {describe_error(error)}") if found else None
+    if problem := _wrong_gradient(params, updates) or _wrong_state(state, params, updates):
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        return kind(f"{problem}\nIt led to {describe_error(error)}")
+    is_of_state = isinstance(error, AttributeError) and isinstance(error.obj, tuple)
+    if is_of_state or "updates and states has to be the same" in str(error):  # the second is what a chain raises
+        error.add_note(
+            "Is the state that of another optimizer? To carry over what this one can use: "
+            "treekit.graft(optimizer.init(params), state)[0]"
+        )
+    return None
 
 
 def _wrong_gradient(params: Params, updates: Updates) -> str:
@@ -52,33 +61,34 @@ def _wrong_state(state: OptState, params: Params, updates: Updates) -> str:
         if jtu.all_leaves([x]) or is_hole_or_codes(x):
             return ""
         if type(x) is type(given):
-            found = dict(flatten_with_names(x, is_hole_or_codes))
-            if not wanted.keys().isdisjoint(found):
-                return _difference(found, wanted, path_name(path), params is not None)
+            held = dict(flatten_with_names(x, is_hole_or_codes))
+            if not wanted.keys().isdisjoint(held):
+                return _difference(held, wanted, path_name(path), params is not None)
         return next(filter(None, (first(child, (*path, key)) for key, child in children_of(x).items())), "")
 
-    found = first(state, ())
-    return f"the state does not fit this optimizer and these params: {found}" if found else ""
+    problem = first(state, ())
+    return f"the state does not fit this optimizer and these params: {problem}" if problem else ""
 
 
-def _difference(found: dict[str, Any], wanted: dict[str, Any], where: str, of_params: bool) -> str:
+def _difference(held: dict[str, Any], wanted: dict[str, Any], where: str, of_params: bool) -> str:
     """Say where a tree in the state, by names, differs from the params, or from the updates."""
     what = "params" if of_params else "updates"
-    for name in dict.fromkeys([*wanted, *found]):
-        if name not in wanted or name not in found:
-            above = [x for x, leaf in (found | wanted).items() if is_hole(leaf) and f"{name}.".startswith(f"{x}.")]
+    for name in dict.fromkeys([*wanted, *held]):
+        if name not in wanted or name not in held:
+            above = [x for x, leaf in (held | wanted).items() if is_hole(leaf) and f"{name}.".startswith(f"{x}.")]
             if above:  # it is in a subtree that is left out
                 continue
             has, lacks = (f"{what} have", "state") if name in wanted else ("state has", what)
             return f"the {has} {name or 'a leaf'} at {where or 'the root'}, and the {lacks} not. {_OTHER_PARAMS}"
-        at, x, param = ".".join(filter(None, (where, name))), found[name], wanted[name]
+        at, x, param = ".".join(filter(None, (where, name))), held[name], wanted[name]
         has = f"at {at}, the state has {describe(x)}"
         if is_hole(param) and not is_hole(x):
             if not of_params:
                 return f"{has}, and {name} has no gradient. Pass the params too: update(updates, state, params)"
             return (
-                f"{has}, and {name} is not trained: only floating-point and complex arrays are. To use the rest of the "
-                f"state: treekit.graft(optimizer.init(params), state, rename={{'**.{name}': None}})[0]"
+                f"{has}, and {name} is not trained: it is not a floating-point or complex array, or a filter or a mask "
+                "leaves it out. To use the rest of the state: treekit.graft(optimizer.init(params), state, "
+                f"rename={{'**.{name}': None}})[0]"
             )
         if is_hole(x) and not is_hole(param) and is_weak(param) and is_traced(param):
             return (

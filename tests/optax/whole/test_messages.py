@@ -65,6 +65,24 @@ def test_the_message_of_a_mistake(mistake: str) -> None:
         make()
 
 
+OPTIMIZERS: dict[str, Any] = {
+    "adam": tko.adam(0.1),
+    "MultiSteps": tko.MultiSteps(tko.adam(0.1), 2).gradient_transformation(),
+    "chain": tko.chain(tko.clip(1.0), tko.adam(0.1)),
+    "inject": tko.inject_hyperparams(tko.adam)(0.1),
+    "apply_if_finite": tko.apply_if_finite(tko.adam(0.1), 2),
+}
+
+
+@pytest.mark.parametrize("now", OPTIMIZERS)
+def test_the_state_of_another_optimizer_leads_to_graft(now: str) -> None:
+    """As after adding a wrapper to a program that resumes."""
+    for before in OPTIMIZERS.keys() - {now}:
+        with pytest.raises((AttributeError, ValueError, TypeError)) as caught:
+            OPTIMIZERS[now].update(PARAMS, OPTIMIZERS[before].init(PARAMS), PARAMS)
+        assert "treekit.graft(optimizer.init(params), state)" in str(getattr(caught.value, "__notes__", ())), before
+
+
 def test_these_are_no_mistakes() -> None:
     assert jax.eval_shape(tko.contrib.prodigy().init, SHAPES)
     variable: Any = nnx.Param(jnp.asarray(0.5))
