@@ -1,5 +1,6 @@
 """What a user reads after a mistake at the border of two functions: what was meant, and what to write."""
 
+import dataclasses
 import inspect
 import json
 from collections.abc import Callable
@@ -17,10 +18,12 @@ from treekit import optax as tko
 
 MODEL = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
 PARAMS = {"w": jnp.ones(100), "b": jnp.ones(3)}
+PAIR: Any = (jnp.ones(2),)
 JSON = json.loads('{"k": [[1.0, 2.0], [3.0, 4.0]]}')
 ROUNDS = tko.MultiSteps(tko.sgd(1.0), 4)
 # Without the checks of beartype, which come first in tests.
 SCAN: Any = inspect.unwrap(tk.filter_scan)
+MASK: Any = inspect.unwrap(tk.path_mask)
 UPDATE: Any = inspect.unwrap(tko.incremental_update)
 
 
@@ -33,6 +36,31 @@ def deleted() -> Any:
 def in_mid_round() -> Any:
     weighted: Any = tko.MultiSteps(tko.sgd(1.0), 4, weighted=True)
     return tk.graft(weighted.init(PARAMS), ROUNDS.update(PARAMS, ROUNDS.init(PARAMS), PARAMS)[1])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Root:
+    """A class of somebody else, whose code runs whenever JAX rebuilds it."""
+
+    square: Any
+
+    def __post_init__(self) -> None:
+        self.square = jnp.sqrt(self.square)
+
+
+def undeclared() -> object:
+    @tk.node
+    class Empty:
+        def __init__(self) -> None:
+            self.scale = jnp.ones(2)
+
+    return Empty()
+
+
+def factory_above() -> object:
+    make: Any = inspect.unwrap(tk.node_factory)
+    return make(classmethod(lambda cls: Twig(1)))
 
 
 SELECT = r"To select its instances, pass treekit\.path_"
@@ -50,6 +78,18 @@ ADVICE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: tk.tree_at(eqx.is_array, MODEL, 1),
         r"False is not a leaf of it\. If where is a predicate on leaves, pass a class",
     ),
+    "a class that computes when it is rebuilt": (
+        lambda: tk.tree_at("square", Root(jnp.full(2, 16.0)), jnp.full(2, 9.0)),
+        r"cannot rebuild Root around other values: .* __post_init__, runs .*Register it with treekit\.register_node",
+    ),
+    "an array in a static tuple": (lambda: Twig(1, name=PAIR), r"Twig\.name is static, .* tuple, holds an array"),
+    "an array that is not declared": (undeclared, r"in the class body: `scale: jax\.Array`"),
+    "node_factory above classmethod": (factory_above, "write @classmethod above @node_factory"),
+    "a pattern for a filter_spec": (
+        lambda: tko.filtered(tko.sgd(0.1), "layers.2.**").init(MODEL),
+        r"found 'layers\.2\.\*\*' at the root\. To select by key path, use treekit\.path_mask",
+    ),
+    "a list of patterns": (lambda: MASK(["**.bias"]), "found .*Pass each of them as an argument of its own"),
     "a class for a filter_spec": (
         lambda: tk.filter(MODEL, eqx.nn.Linear),
         r"filter_spec is the class Linear\..*path_mask\(Linear\)",
@@ -90,6 +130,12 @@ ADVICE: dict[str, tuple[Callable[[], Any], str]] = {
         "checkpoint must be a bool or a policy",
     ),
 }
+
+
+def test_a_function_on_a_class_that_computes_gets_a_note() -> None:
+    with pytest.raises(TypeError) as caught:
+        tk.tree_at(lambda root: root.square, Root(jnp.ones(2)), 1.0)
+    assert "Register it with treekit.register_node" in str(caught.value.__notes__)
 
 
 @pytest.mark.parametrize("mistake", ADVICE)

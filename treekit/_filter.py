@@ -190,9 +190,10 @@ def _check_specs(specs: list[Any], filter_spec: PyTree) -> None:
                 "must be known while tracing"
             )
         if not (type(spec) in _BOOLS or callable(spec)):
+            hint = ". To select by key path, use treekit.path_mask" if isinstance(spec, str) else ""
             raise ValueError(
                 "filter_spec may contain only bools and predicates on leaves, found "
-                f"{describe_value(spec)} at {leaf_path_text(filter_spec, i)}"
+                f"{describe_value(spec)} at {leaf_path_text(filter_spec, i)}{hint}"
             )
 
 

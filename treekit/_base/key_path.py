@@ -195,7 +195,8 @@ def check_pattern_or_class(x: object) -> Pattern | type[Any]:
         return x
     if isinstance(x, (str, re.Pattern)):
         return check_pattern(cast(object, x))
-    raise TypeError(f"{_MUST_BE}, or a class such as equinox.nn.Linear; found {describe_value(x)}")
+    hint = ". Pass each of them as an argument of its own" if type(x) in (list, tuple) else ""
+    raise TypeError(f"{_MUST_BE}, or a class such as equinox.nn.Linear; found {describe_value(x)}{hint}")
 
 
 _MUST_BE = "a pattern must be a string such as '**.bias', or a compiled regular expression over strings"

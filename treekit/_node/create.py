@@ -152,9 +152,11 @@ def _check_attributes(cls: type[Any], names: tuple[str, ...], attributes: Mappin
         # A functools.cached_property that is read during creation stores its value under its own name.
         attribute: object = inspect.getattr_static(cls, name, None)
         if not hasattr(type(attribute), "__set_name__"):
+            value: object = attributes[name]
+            kind = "jax.Array" if isinstance(value, jax.Array) else type(value).__name__
             raise TypeError(
                 f"creating {cls.__qualname__} set {name}, which is not a field, so it would be lost when JAX rebuilds "
-                f"the instance. Declare it in the class body: `{name}: {type(attributes[name]).__name__}`, with "
+                f"the instance. Declare it in the class body: `{name}: {kind}`, with "
                 "field(static=True) if it is part of the structure"
             )
 

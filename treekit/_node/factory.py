@@ -30,8 +30,8 @@ def node_factory(create: Callable[P, T], /) -> Callable[P, T]:
         A function of the same signature.
 
     Raises:
-        TypeError: raised by the call if rebuilding the result overwrites a leaf (the message names class and key path),
-            changes a static part or raises, or if the result is not a pytree node.
+        TypeError: `create` is a `classmethod`. Or, raised by the call, if rebuilding the result overwrites a leaf (the
+            message names class and key path), changes a static part or raises, or if the result is not a pytree node.
 
     >>> from treekit import node
     >>> @node
@@ -44,6 +44,9 @@ def node_factory(create: Callable[P, T], /) -> Callable[P, T]:
     >>> Table.up_to(4)
     Table(squares=[0, 1, 4, 9])
     """
+
+    if isinstance(create, (classmethod, staticmethod)):
+        raise TypeError("write @classmethod above @node_factory, not below it")
 
     @functools.wraps(create)
     def make(*args: P.args, **kwargs: P.kwargs) -> T:

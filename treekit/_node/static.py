@@ -121,9 +121,13 @@ def check_static(cls: type[Any], name: str, value: object) -> None:
     try:
         hash(value)
     except Exception as error:  # whatever a user's own __hash__ raises
-        raise TypeError(_static_value_error(cls, name, value, "is not hashable")) from error
+        why = "holds an array" if isinstance(value, _TUPLE) and holds_array(value) else "is not hashable"
+        raise TypeError(_static_value_error(cls, name, value, why)) from error
     if holds_array([value, *captured_objects(value)]):
         raise TypeError(_static_value_error(cls, name, value, "holds an array"))
+
+
+_TUPLE: Any = tuple  # which is hashable if its items are
 
 
 def holds_array(tree: PyTree) -> bool:
