@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from treekit._base.describe import type_name, with_article
+from treekit._base.describe import type_name
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
@@ -73,12 +73,10 @@ def resolve_and_match(
         if isinstance(spec, TreeSpec):  # its errors name it
             raise
         if not (jtu.all_leaves([spec]) or jtu.tree_leaves(spec)):
-            raise ValueError(
-                f"{name} is {with_article(type(spec).__name__)} without a leaf, such as one in which each is None"
-            ) from None
+            raise ValueError(f"{name}, of type {type(spec).__name__}, has no leaf: is each of them None?") from None
         raise ValueError(
             f"the function given as {name} raised {type(error).__name__}: {error}. It is called once, with all of the "
-            f"params (here {with_article(type(params).__name__)}), and returns a tree: {name}=lambda params: "
+            f"params (here {type(params).__name__}), and returns a tree: {name}=lambda params: "
             "jax.tree.map(f, params)"
         ) from error
     matched = match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
@@ -105,7 +103,7 @@ def _check_no_predicate(
         if is_spec_leaf(answer) and answer is not None and bool(answer != result):
             raise ValueError(
                 f"the function given as {name} is a predicate on leaves: it returned {result!r} for all of the params "
-                f"(here {with_article(type(params).__name__)}), and {answer!r} for the leaf at {path_text(path)}. "
+                f"(here {type(params).__name__}), and {answer!r} for the leaf at {path_text(path)}. "
                 f"{name} is called once, with all of the params. Write "
                 f"{name}=lambda params: jax.tree.map(predicate, params), or select "
                 "by key path, with treekit.path_mask or treekit.path_labels"

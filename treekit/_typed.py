@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from treekit._annotations import Memo, bind, describe_memo, extend, get_memo, has_fields
-from treekit._base.describe import describe, with_article
+from treekit._base.describe import describe
 from treekit._base.jax import jtu, untyped
 from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array
@@ -100,7 +100,7 @@ def _is_not_a(x: object, cls: type[Any] | str) -> str:
     """Say why `x` is not an instance of `cls` with fields; "" if it is one."""
     name = cls if isinstance(cls, str) else cls.__qualname__
     if not (any(_is_called(base, cls) for base in type(x).__mro__) if isinstance(cls, str) else isinstance(x, cls)):
-        return f"{with_article(type(x).__qualname__)} is not a {name}"
+        return f"{type(x).__qualname__} is not {name}"
     if not has_fields(x):
         return f"{type(x).__qualname__} is not a node or dataclass, so it has no fields to check"
     return ""

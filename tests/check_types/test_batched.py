@@ -103,7 +103,7 @@ def test_every_array_has_the_axes_first(x: Any, cls: Any, axes: str, right: bool
         (Linear(jnp.ones((2, 5, 3)), FIVE), r"the first axes of bias, float\d+\[5\], are not 'n'   \(n=2\)"),
         (Linear(jnp.ones((2, 5, 3)), jnp.ones(())), r"the first axes of bias, float\d+\[\], are not 'n'   \(n=2\)"),
         (Linear(jnp.ones((2, 5, 3)), jnp.ones((2, 4))), r"without the first axes of its arrays, 'n': 1 field .*\nbias"),
-        (3, "an int is not a Linear"),
+        (3, "int is not Linear"),
     ],
 )
 def test_the_message_names_the_leaf(model: Any, words: str) -> None:

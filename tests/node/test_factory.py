@@ -63,13 +63,13 @@ class NoNode(Rerun): ...
 
 Overwrites = rerunning("Overwrites", lambda x: 42)
 FAULTS: list[tuple[Any, str]] = [
-    (Overwrites, r"rebuilding an Overwrites overwrote its leaf 0.*register_node"),
-    (rerunning("Computes", lambda x: x + 1), "rebuilding a Computes around other leaves raised TypeError: unsupported"),
-    (rerunning("Restructures", lambda x: [x]), r"rebuilding a Restructures overwrote its leaf 0\.0"),
-    (ForgetsStatic, "rebuilding a ForgetsStatic changed its static parts"),
-    (NoNode, "returned a NoNode, which is not a pytree node"),
-    (lambda x: {"a": [Overwrites(x)], "b": None}, r"rebuilding an Overwrites overwrote its leaf a\.0\.0"),
-    (lambda x: None, "a node_factory returned a NoneType, which is not a pytree node"),
+    (Overwrites, r"rebuilding Overwrites overwrote its leaf 0.*register_node"),
+    (rerunning("Computes", lambda x: x + 1), "rebuilding Computes around other leaves raised TypeError: unsupported"),
+    (rerunning("Restructures", lambda x: [x]), r"rebuilding Restructures overwrote its leaf 0\.0"),
+    (ForgetsStatic, "rebuilding ForgetsStatic changed its static parts"),
+    (NoNode, "returned an object of type NoNode, which is not a pytree node"),
+    (lambda x: {"a": [Overwrites(x)], "b": None}, r"rebuilding Overwrites overwrote its leaf a\.0\.0"),
+    (lambda x: None, "a node_factory returned an object of type NoneType, which is not a pytree node"),
 ]
 
 

@@ -92,7 +92,7 @@ REGISTER: list[tuple[type[Any], Any, Any, str]] = [
     (Empty, ["a b"], [], "field 'a b' of Empty is not a valid attribute name"),
     (Empty, ["class"], [], "field 'class' of Empty is not a valid attribute name"),
     (Wheel, ["size"], [], "Wheel: spokes is in neither"),
-    (WithProperty, ["x"], [], "field 'x' of WithProperty is a property"),
+    (WithProperty, ["x"], [], "field 'x' of WithProperty is of type property"),
     (WithSlots, ["x", "y"], [], "field 'y' of WithSlots is not one of its __slots__"),
     (Sub, ["weight"], [], "Sub extends the node Made: decorate it with @node"),
 ]

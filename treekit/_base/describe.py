@@ -21,7 +21,6 @@ _ERROR_WIDTH = 300
 KEYS = 24  # listed at most
 _BITS = 128  # of an int that is written digit by digit
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
-_AN = re.compile(r"_*(?:[AEIOaeio]|[Uu](?!ni|s)[a-z]|[FHLMNRSX][A-Z]|nd)")
 _SHOW_ADDRESSES: frozenset[Any] = frozenset({object.__repr__})
 _JITTED: Any = untyped.jit(len).__class__
 _pretty: Any = wadler_lindig  # its keyword arguments have no types
@@ -128,11 +127,6 @@ def _type(x: object) -> type[Any]:
 def count(number: int, noun: str, plural: str = "") -> str:
     """Write a number with its noun, in the plural if needed."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
-def with_article(name: str) -> str:
-    """Write the name of a class with "a" or "an", as it is spoken: an Optimizer, an MLP, a UNet, a Linear."""
-    return f"an {name}" if _AN.match(name) else f"a {name}"
 
 
 def describe_types(a: object, b: object) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 import wadler_lindig
 
-from treekit._base.describe import describe_function, with_article
+from treekit._base.describe import describe_function
 from treekit._base.jax import jtu
 from treekit._base.layouts import layout_of
 from treekit._check_types import check_created
@@ -166,7 +166,7 @@ def _frozen(self: object, done: str) -> TypeError | dataclasses.FrozenInstanceEr
     if layout_of(cls) is None:
         return TypeError(f"{cls.__qualname__} extends a node but is not a node itself: decorate it with @node too")
     return dataclasses.FrozenInstanceError(
-        f"{with_article(cls.__qualname__)} is finished once it is created, and cannot be {done}; make another one with "
+        f"{cls.__qualname__} is finished once it is created, and cannot be {done}; make another one with "
         "treekit.replace or treekit.tree_at"
     )
 

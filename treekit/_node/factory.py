@@ -5,7 +5,6 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from treekit._base.describe import with_article
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
 from treekit._base.tree import children_of
@@ -80,7 +79,7 @@ def _check_rebuilt(tree: PyTree, above: KeyPath = ()) -> None:
     name = type(tree).__qualname__
     if tree is None or jtu.all_leaves([tree]):
         raise TypeError(
-            f"a node_factory returned {with_article(name)}, which is not a pytree node: use node or "
+            f"a node_factory returned an object of type {name}, which is not a pytree node: use node or "
             "register_node on the class"
         )
     if fault := _fault_of_rebuilding(tree, above):
@@ -89,7 +88,7 @@ def _check_rebuilt(tree: PyTree, above: KeyPath = ()) -> None:
                 _check_rebuilt(child, (*above, key))
         text, cause = fault
         raise TypeError(
-            f"rebuilding {with_article(name)} {text}. The class runs its own code when JAX rebuilds it. Register it "
+            f"rebuilding {name} {text}. The class runs its own code when JAX rebuilds it. Register it "
             "with treekit.register_node instead, or move that code into this factory"
         ) from cause
 

@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import jax
 
-from treekit._base.describe import with_article
 from treekit._base.jax import jtu
 from treekit._base.layouts import LAYOUT, layout_of
 from treekit._node.static import STATIC, Interned, StaticFields
@@ -227,7 +226,7 @@ def check_fields(cls: type[Any], names: Collection[str], *, slots: bool) -> None
         is_slot = _is_slot(cls, name)
         if hasattr(type(attribute), "__set__") and not is_slot:
             raise TypeError(
-                f"{where} is {with_article(type(attribute).__name__)}; name the attribute that it stores its value in"
+                f"{where} is of type {type(attribute).__name__}; name the attribute that it stores its value in"
             )
         if is_slot and not slots:
             raise TypeError(f"{where} is one of its __slots__, and node stores fields in a __dict__; use register_node")

@@ -309,8 +309,12 @@ def test_params_to_evaluate_with_keep_their_dtypes_and_are_optax_where_that_work
 
 def test_a_state_of_another_kind_or_for_other_shapes_is_an_error_that_says_so() -> None:
     for state, params, message in (
-        (tko.adam(0.1).init(jnp.ones(2)), jnp.ones(2), r"requires a ScheduleFreeState as input, or .* found a tuple"),
-        (None, jnp.ones(2), r"requires a ScheduleFreeState as input, or .*, found a NoneType without"),
+        (
+            tko.adam(0.1).init(jnp.ones(2)),
+            jnp.ones(2),
+            r"requires a ScheduleFreeState as input, .* found tuple without one",
+        ),
+        (None, jnp.ones(2), r"requires a ScheduleFreeState as input, or .*, found NoneType without"),
         (FREE.init({"w": jnp.ones(2)}), {"w": jnp.ones(3)}, r"at w, .* f32\[3\], and the states of schedule_free f32"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -33,7 +33,7 @@ def step(tx: Any, params: Any = PARAMS) -> Any:
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "labels that are all None": (
         lambda: tko.partition({"a": tko.sgd(0.1)}, NO_LABELS).init(MODEL),
-        r"^param_labels is an MLP without a leaf.*\nMake param_labels with jax\.tree\.map",
+        r"^param_labels, of type MLP, has no leaf.*\nMake param_labels with jax\.tree\.map",
     ),
     "a function that labels with None": (
         lambda: tko.partition({"a": tko.sgd(0.1)}, lambda m: NO_LABELS).init(MODEL),

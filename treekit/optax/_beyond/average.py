@@ -9,7 +9,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from treekit._base.describe import describe, describe_value, with_article
+from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import shape_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import flatten_with_names, is_variable, leaf_path_text, path_text
@@ -158,13 +158,13 @@ def get_ema(state: OptState, params: T) -> T:
     >>> optax.get_ema(state, model)["w"]
     Array([1, 1], dtype=bfloat16)
     """
-    found = _find(state, ParamsEmaState)
-    if not found:
+    states = _find(state, ParamsEmaState)
+    if not states:
         raise ValueError(
             "the state has no average of the params: optax.chain(optimizer, optax.params_ema(0.999)) has one"
         )
-    for path in found:
-        if shape := shape_of(jtu.tree_leaves(found[path].ema_count)[0]):  # in nnx it is inside a variable
+    for path in states:
+        if shape := shape_of(jtu.tree_leaves(states[path].ema_count)[0]):  # in nnx it is inside a variable
             raise ValueError(
                 f"params_ema at {path_text(path)} of the state has a count of shape {shape}, so it has several members "
                 "of an ensemble: call jax.vmap(optax.get_ema)(state, params)"
@@ -175,8 +175,8 @@ def get_ema(state: OptState, params: T) -> T:
                     f"params_ema is at {path_text(path)} of the state, inside sam, which does not give it the params "
                     "of every step. Put it around sam, or next to it in a chain"
                 )
-    shares = {path: _total_and_share(ema)[1] for path, ema in found.items()}
-    averages = {path: ema.params_ema for path, ema in found.items()}
+    shares = {path: _total_and_share(ema)[1] for path, ema in states.items()}
+    averages = {path: ema.params_ema for path, ema in states.items()}
     return _replace(params, averages, "averages of the params", lambda path, x, param: _mix(shares[path], x, param))
 
 
@@ -219,13 +219,13 @@ def schedule_free_eval_params(state: OptState, params: T) -> T:
     >>> optax.contrib.schedule_free_eval_params(state, params)
     {'name': 'scale', 'w': Array([1., 2.], dtype=float32)}
     """
-    found = _find(state, optax.contrib.ScheduleFreeState)
-    if not found:
+    states = _find(state, optax.contrib.ScheduleFreeState)
+    if not states:
         raise ValueError(
             "schedule_free_eval_params requires a ScheduleFreeState as input, or a state that has one, found "
-            f"{with_article(type(state).__name__)} without one"
+            f"{type(state).__name__} without one"
         )
-    for path in found:
+    for path in states:
         for node, key in _ancestors(state, path):
             children = children_of(node)
             later = list(children.values())[list(children).index(key) + 1 :]
@@ -242,10 +242,10 @@ def schedule_free_eval_params(state: OptState, params: T) -> T:
             )
 
     def evaluated(path: KeyPath, z: Any, param: Any) -> Any:
-        (b1,) = jtu.tree_leaves(found[path].b1)  # in nnx it is inside a variable
+        (b1,) = jtu.tree_leaves(states[path].b1)  # in nnx it is inside a variable
         return (param - (1.0 - b1) * z) / b1
 
-    return _replace(params, {path: x.z for path, x in found.items()}, "states of schedule_free", evaluated)
+    return _replace(params, {path: x.z for path, x in states.items()}, "states of schedule_free", evaluated)
 
 
 def _find(state: OptState, kind: type[Any]) -> dict[KeyPath, Any]:

@@ -55,7 +55,7 @@ def get_hyperparams(state: OptState) -> dict[str, Any]:
     {'1.learning_rate': Array(0.1, dtype=float32)}
     """
     leaves = jtu.tree_leaves(state)
-    return {key: leaves[found.leaf] for key, found in _by_key(state).items()}
+    return {key: leaves[place.leaf] for key, place in _by_key(state).items()}
 
 
 def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_name: object) -> S:
@@ -89,13 +89,13 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
             "write set_hyperparams(state, learning_rate=0.1)"
         )
     leaves, treedef = jtu.tree_flatten(state)
-    found = _by_key(state)
+    places = _by_key(state)
     for name in by_name:
-        _check_known("name", name, [x.name for x in found.values()])
+        _check_known("name", name, [x.name for x in places.values()])
     for key in values or {}:
-        _check_known("key", key, found)
-    new = {key: by_name[x.name] for key, x in found.items() if x.name in by_name} | dict(values or {})
-    if scheduled := [key for key in new if found[key].scheduled]:
+        _check_known("key", key, places)
+    new = {key: by_name[x.name] for key, x in places.items() if x.name in by_name} | dict(values or {})
+    if scheduled := [key for key in new if places[key].scheduled]:
         others = "".join(
             f" To set only {key}, use that as the key: {{{key!r}: …}}." for key in new if key not in scheduled
         )
@@ -105,7 +105,7 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
             "optax.inject_hyperparams(optax.scale)(1.0), after the optimizer in its chain"
         )
     for key, value in new.items():
-        place = found[key].leaf
+        place = places[key].leaf
         (own,) = unshared([value], [value])  # a copy: a donated step deletes the arrays of the state, each only once
         leaves[place] = _like(leaves[place], own, key)
     out: S = treedef.unflatten(leaves)
@@ -170,11 +170,11 @@ def _by_key(state: OptState) -> dict[str, _Hyperparam]:
                 key = jax.tree_util.GetAttrKey("inner_state")
                 yield from find((*path, *below, key), fields.get("inner_state"))
 
-    found = list(find((), treedef.unflatten(range(treedef.num_leaves))))
-    keys = [path_name(x.path) for x in found]
+    places = list(find((), treedef.unflatten(range(treedef.num_leaves))))
+    keys = [path_name(x.path) for x in places]
     if len(set(keys)) < len(keys):  # one label is 1, another is "1"
-        keys = [jtu.keystr(x.path) for x in found]
-    return dict(zip(keys, found, strict=True))
+        keys = [jtu.keystr(x.path) for x in places]
+    return dict(zip(keys, places, strict=True))
 
 
 _INJECTED = (optax.InjectStatefulHyperparamsState, optax.InjectHyperparamsState)

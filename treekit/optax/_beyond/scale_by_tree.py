@@ -66,9 +66,9 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
         return ScaleByTreeState(jnp.zeros([], jnp.int32))
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        prefix_treedef, found = _resolve(rates, updates if params is None else params)
+        prefix_treedef, pairs = _resolve(rates, updates if params is None else params)
         parts = prefix_treedef.flatten_up_to(updates)
-        scaled = [_scaled(*rate, state.rate_count, part) for rate, part in zip(found, parts, strict=True)]
+        scaled = [_scaled(*rate, state.rate_count, part) for rate, part in zip(pairs, parts, strict=True)]
         return prefix_treedef.unflatten(scaled), ScaleByTreeState(optax.safe_increment(state.rate_count))
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
@@ -77,14 +77,14 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
 def _resolve(rates: PyTree, params: Params) -> tuple[Any, list[tuple[str, Any]]]:
     """Return the structure of the rates, and each rate with its key path; None for a part without parameters."""
     resolved, prefix_treedef, matches = resolve(rates, params, _is_rate, "rates")
-    found: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, Any]] = []
     for (path, _), (rate, part) in zip(flatten_with_path(resolved, _is_rate)[0], matches, strict=True):
         at = path_text(path, "rates")
         is_used = bool(jtu.tree_leaves(part))
         if is_used and not (_is_rate(rate) or callable(rate)):
             raise TypeError(f"{at} must be a real number or a schedule, found {describe_value(rate)}")
-        found.append((at, rate if is_used else None))
-    return prefix_treedef, found
+        pairs.append((at, rate if is_used else None))
+    return prefix_treedef, pairs
 
 
 def _is_rate(x: Any) -> bool:
