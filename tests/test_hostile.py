@@ -39,7 +39,7 @@ def test_a_field_may_have_any_name_that_an_attribute_can_have(way: str, name: st
 
 
 UNUSABLE = {name: "is not a valid attribute name" for name in ("x: int = print('run')\n", "a b", "1x", "class", "")}
-UNUSABLE |= dict.fromkeys(("__class__", "__weakref__"), "is a getset_descriptor")
+UNUSABLE |= dict.fromkeys(("__class__", "__weakref__"), "is of type getset_descriptor")
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
