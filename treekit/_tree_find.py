@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack, overl
 
 import jax
 
-from treekit._base.describe import check_bool, describe_value, type_name
+from treekit._base.describe import RUNS_ITS_CODE, check_bool, describe_value, type_name
 from treekit._base.jax import jtu
 from treekit._base.key_path import (
     Pattern,
@@ -88,7 +88,7 @@ class Selected(NamedTuple):
         items: the indices of the nodes that each pattern or class of `where` selects, or of each that it returned.
         names: returns the index and the name of each node, in the order of the tree.
         replace: takes a value for each node, and returns a copy of the tree that has these values instead.
-        nested: the names of two nodes of which the second is inside the first; None if there are no such nodes.
+        nested: the names of a node and of another one inside it; None if no node is inside another.
     """
 
     is_one: bool
@@ -232,7 +232,7 @@ def _replace_at(tree: PyTree, places: Sequence[Indices], values: Iterable[Any]) 
         back = jtu.tree_leaves(out, is_leaf=functools.partial(operator.is_not, out))
         if list(map(id, back)) != list(map(id, new)) and not _have_same_leaves(back, new):
             raise ValueError(
-                f"JAX cannot rebuild {type(x).__qualname__} around other values: it changes them. {_COMPUTES}"
+                f"JAX cannot rebuild {type(x).__qualname__} around other values: it changes them. {RUNS_ITS_CODE}"
             )
         return out
 
@@ -245,11 +245,6 @@ def _same(leaf: object) -> object:
 
 def _have_same_leaves(a: list[Any], b: list[Any]) -> bool:
     return list(map(id, jtu.tree_leaves(a))) == list(map(id, jtu.tree_leaves(b)))
-
-
-_COMPUTES = (
-    "Its own code, such as __init__ or __post_init__, runs when JAX rebuilds it. Register it with treekit.register_node"
-)
 
 
 def _nothing(selector: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
@@ -309,7 +304,7 @@ def _find_by_function(where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf
     try:
         marked = treedef.unflatten(marks)
     except Exception as error:
-        error.add_note(f"A class in the tree cannot be rebuilt around placeholders for its leaves. {_COMPUTES}")
+        error.add_note(f"A class in the tree cannot be rebuilt around placeholders for its leaves. {RUNS_ITS_CODE}")
         raise
     returned = _call(where, marked, leaf_of)
     returned_marks, structure = jtu.tree_flatten(returned)

@@ -18,6 +18,10 @@ from treekit._base.predicates import is_array
 _ONE_LINE = 10**9  # columns
 _WIDTH = 60  # columns for a value
 _ERROR_WIDTH = 300
+# What is wrong with a class that JAX cannot rebuild around other leaves, and what to do.
+RUNS_ITS_CODE = (
+    "Its own code, such as __init__ or __post_init__, runs when JAX rebuilds it. Register it with treekit.register_node"
+)
 KEYS = 24  # listed at most
 _BITS = 128  # of an int that is written digit by digit
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")

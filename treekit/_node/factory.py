@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
+from treekit._base.describe import RUNS_ITS_CODE
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
 from treekit._base.tree import children_of
@@ -87,10 +88,7 @@ def _check_rebuilt(tree: PyTree, above: KeyPath = ()) -> None:
             if child is not None and not jtu.all_leaves([child]):
                 _check_rebuilt(child, (*above, key))
         text, cause = fault
-        raise TypeError(
-            f"rebuilding {name} {text}. The class runs its own code when JAX rebuilds it. Register it "
-            "with treekit.register_node instead, or move that code into this factory"
-        ) from cause
+        raise TypeError(f"rebuilding {name} {text}. {RUNS_ITS_CODE}, or move that code into this factory") from cause
 
 
 def _fault_of_rebuilding(tree: PyTree, above: KeyPath) -> tuple[str, Exception | None] | None:

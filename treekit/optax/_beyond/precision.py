@@ -352,7 +352,7 @@ def _dtype_of(array: _Array, wanted: np.dtype[Any], by_name: bool) -> Any:
 def _check_each_key(state_dtype: Mapping[Any, Any], arrays: list[_Array]) -> None:
     """Raise a ValueError if an entry of `state_dtype` matches nothing, or nothing that can be stored in that dtype."""
     matched = {key: [array for array in arrays if key in array.keys] for key in state_dtype}
-    if unused := [key for key, found in matched.items() if not found]:
+    if unused := [key for key, of_key in matched.items() if not of_key]:
         inexact = [array for array in arrays if is_codes(array.x) or has_gradient(array.x)]
         fields = ", ".join(sorted({array.field for array in inexact} - {""})) or "none"
         example = f". A pattern matches a whole path of the state, such as {inexact[0].path!r}" if inexact else ""
@@ -361,14 +361,14 @@ def _check_each_key(state_dtype: Mapping[Any, Any], arrays: list[_Array]) -> Non
             f"floating-point arrays are {fields}{example}"
         )
     order = list(state_dtype)
-    for key, found in matched.items():
-        deciding = dict.fromkeys(array.keys[0] for array in found)
+    for key, of_key in matched.items():
+        deciding = dict.fromkeys(array.keys[0] for array in of_key)
         if all(order.index(other) < order.index(key) for other in deciding):
             raise ValueError(
                 f"state_dtype[{key!r}] decides about no array, since {', '.join(map(repr, deciding))} before it "
                 "matches all that it does. The first pattern decides, and without one, the field"
             )
-        decided = [array for array in found if array.keys[0] == key]
+        decided = [array for array in of_key if array.keys[0] == key]
         if decided and all(array.dtype is None for array in decided):
             x, _, kind, path, *_ = decided[0]
             what = f"{x.dtype}, and complex numbers are not rounded" if jnp.iscomplexobj(x) else kind
