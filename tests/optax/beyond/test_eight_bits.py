@@ -18,6 +18,7 @@ from tests.optax import cases
 from tests.optax.cases import run, same_bits
 from treekit import optax as tko
 from treekit._codes import Codes, is_codes
+from treekit.optax._beyond.eight_bits import decode, encode
 
 orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
 CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
@@ -212,6 +213,59 @@ def test_the_moments_are_right_on_average() -> None:
     assert float(numbers.mu.mean()) == pytest.approx(0.3, rel=0.01)
     assert float(numbers.nu.mean()) == pytest.approx(0.09 * (1 - 0.99**200), rel=0.01)
     assert len(set(np.asarray(numbers.nu).ravel().tolist())) > 1
+
+
+def to_nearest(mu: Any, nu: Any) -> Callable[[Any], Any]:
+    """Adam with moments in dtypes and with a rounding that `dtype_preserving` refuses."""
+
+    def stored(x: Any, dtype: Any) -> Any:
+        return decode(encode(x, dtype)) if dtype in (jnp.int8, jnp.uint8) else x.astype(dtype).astype(x.dtype)
+
+    def hold(tx: Any) -> Any:
+        def update(updates: Any, state: Any, params: Any = None) -> Any:
+            updates, (adam, *others) = tx.update(updates, state, params)
+            return updates, (adam._replace(mu=stored(adam.mu, mu), nu=stored(adam.nu, nu)), *others)
+
+        return optax.GradientTransformation(tx.init, update)
+
+    return hold
+
+
+# The table of docs/eight_bits.md, where MANY is "above 10,000". In units of the rate: the largest update with gradients
+# from 1e-6 to 1, and from 100 to 1e8; and after gradients fell to a hundredth, the last ones divided by those of f32.
+MANY = 1e4
+UPDATES: dict[str, tuple[Callable[[Any], Any], tuple[float, float, float]]] = {
+    "f32": (tko.dtype_preserving, (1.3, 1.3, 1)),
+    "int8, uint8": (eight_bit, (1.6, 2.6, 1.4)),
+    "int8, bf16": (lambda tx: eight_bit(tx, {"mu": jnp.int8, "nu": jnp.bfloat16}), (1.2, 1.1, 1.02)),
+    "bf16": (lambda tx: eight_bit(tx, jnp.bfloat16), (1.3, 1.3, 1.01)),
+    "bf16, uint8": (lambda tx: eight_bit(tx, {"mu": jnp.bfloat16, "nu": jnp.uint8}), (1.5, MANY, 1.4)),
+    "int8, uint8, to nearest": (to_nearest(jnp.int8, jnp.uint8), (3, 2.6, 0.54)),
+    "float8_e4m3fn, to nearest": (to_nearest(jnp.float8_e4m3fn, jnp.float8_e4m3fn), (MANY, np.nan, 0.49)),
+    "float8_e5m2, to nearest": (to_nearest(jnp.float8_e5m2, jnp.float8_e5m2), (MANY, np.nan, 0.54)),
+}
+
+
+def sizes(hold: Callable[[Any], Any], scales: Any) -> Any:
+    """What Adam subtracts in units of its rate, where each step and row of a matrix has gradients of one scale."""
+    tx = hold(optax.adam(1.0))
+
+    def step(state: Any, each: Any) -> tuple[Any, Any]:
+        updates, state = tx.update(each[0][:, None] * jax.random.normal(each[1], LARGE), state)
+        return state, jnp.abs(updates)
+
+    keys = jax.random.split(jax.random.key(0), len(scales))
+    return np.asarray(jax.jit(lambda: jax.lax.scan(step, tx.init(jnp.zeros(LARGE)), (scales, keys))[1])())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UPDATES)
+def test_updates_where_8_bits_usually_fail(name: str) -> None:
+    hold, expected = UPDATES[name]
+    largest = [sizes(hold, np.tile(np.logspace(*ends, 64, dtype="f"), (1_000, 1))).max() for ends in ((-6, 0), (2, 8))]
+    fallen = np.repeat(np.array([1, 0.01], "f"), [1_000, 3_000])[:, None] * np.ones(64, "f")
+    last, of_f32 = (np.sqrt(np.mean(sizes(x, fallen)[-100:] ** 2)) for x in (hold, tko.dtype_preserving))
+    assert np.minimum([*largest, last / of_f32], MANY) == pytest.approx(expected, rel=0.1, nan_ok=True)
 
 
 def test_decode_and_encode_are_inverses() -> None:
