@@ -221,7 +221,7 @@ def sections() -> Iterator[Section]:
                 column[name] = f"{figure:.5g}"
         data = "all images" if task.make is digits else "text that was held out"
         text = (
-            f"The loss on {data} after {task.steps:,} steps of adamw, for {task.seeds} seeds; divided by that of f32, "
+            f"The loss on {data} after {task.steps:,} steps of adamw, seeds: {task.seeds}; divided by that of f32, "
             "the mean and the worst; and the bytes of params and state for each parameter."
         )
         yield Section(f"Training: {title}", text, columns)
