@@ -405,6 +405,26 @@ def test_the_dtype_is_kept_whatever_the_params_are(factory: Any, arguments: Any,
         assert tko.set_hyperparams(state, **{name: 0.5}).hyperparams[name] == 0.5
 
 
+AFTER_A_RATE: dict[str, Callable[[Any], Any]] = {  # transformations that refuse gradients of another dtype
+    "novograd": lambda o: o.novograd(0.1),
+    "galore": lambda o: o.contrib.galore(0.1),
+    "mechanize": lambda o: o.contrib.mechanize(o.sgd(0.1)),
+}
+
+
+@pytest.mark.parametrize("name", AFTER_A_RATE)
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_what_follows_an_injected_rate_in_a_chain_receives_the_dtype_of_the_gradients(name: str, dtype: Any) -> None:
+    def updates(o: Any) -> Any:
+        params = cases.arrays(dtype)
+        tx = o.inject_hyperparams(lambda rate: o.chain(o.masked(o.scale(rate), True), AFTER_A_RATE[name](o)))(0.5)
+        return tx.update(params, tx.init(params), params)[0]
+
+    ours, theirs = updates(tko), updates(optax)
+    assert cases.signature(ours) == cases.signature(theirs)
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
 def test_numbers_of_f64_params_are_held_in_f64() -> None:
     with jax.enable_x64(True):
         for dtype, held in ((jnp.float64, "float64"), (jnp.complex128, "float64"), (BF16, "float32")):

@@ -18,6 +18,7 @@ from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit._resolve_spec import resolve_spec
 from treekit.optax._boundary import at_boundary
+from treekit.optax._preserve import keep_updates
 from treekit.optax._select import resolve_mask
 from treekit.optax._state_map import is_params_placeholder
 from treekit.optax._transformation import Core, core_of
@@ -208,7 +209,9 @@ def _is_leaf(x: object) -> bool:
 def _link(x: Any, role: str, where: str) -> Any:
     """Return an argument for one of Optax's own functions: for a transformation, such as a link of a chain, its core.
 
-    It crosses the boundary again only if a transformation before it has frozen leaves, which stay frozen.
+    Its updates keep their dtypes, as with Optax's Python numbers: the next link may not accept those of an injected
+    rate, which is f32 at least. It crosses the boundary again only if one before it has frozen leaves, which stay
+    frozen.
     """
     if role == "named":
         return x[0], _link(x[1], "transformation", where)
@@ -221,7 +224,8 @@ def _link(x: Any, role: str, where: str) -> Any:
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> Any:
         if params is None or jtu.tree_structure(updates) == jtu.tree_structure(params):
-            return core.update(updates, state, params, **extra)
+            news, state = core.update(updates, state, params, **extra)
+            return keep_updates(updates, params, news), state
         news, state = at_boundary(core).update(updates, state, params, **extra)
         return jtu.tree_map(none_for_none, updates, news, is_leaf=is_none), state
 

@@ -47,7 +47,7 @@ def preserving(core: Core) -> Core:
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         new_updates, new_state = inner_update(updates, state, params, **extra)
-        return _keep_updates(updates, params, new_updates), keep_state(state, params, new_state)
+        return keep_updates(updates, params, new_updates), keep_state(state, params, new_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -56,7 +56,7 @@ def _is_of_lookahead(x: object) -> bool:
     return isinstance(x, optax.LookaheadState)
 
 
-def _keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
+def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
     """Return new updates, each in the wider dtype of its gradient and its param."""
     grads, treedef = jtu.tree_flatten(updates)
     news = _parts_of_updates(updates, treedef, new_updates)
