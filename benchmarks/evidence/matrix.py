@@ -37,7 +37,6 @@ from benchmarks.evidence.matrix_cells import KINDS_OF_PARAMS, OPTIMIZERS, WRAPPE
 from benchmarks.evidence.matrix_page import Outcome, page
 from treekit._base.describe import describe_error
 from treekit._base.jax import jtu, untyped
-from treekit._base.predicates import is_parameter
 from treekit.testing._transformation import transformation_laws
 from treekit.testing._transformation_laws import LAWS
 
@@ -107,29 +106,11 @@ def problem_of(kind: Kind) -> Problem:
     return Problem(params, tuple(map(tk.is_inexact_array, jax.tree.leaves(params))), dtypes)
 
 
-class Listed(Problem):
-    """A problem in a list of arrays, as plain Optax takes them: what is not trained has a gradient of 0."""
-
-    def value_and_grads(self, params: Any) -> tuple[Any, Any]:
-        """The loss, and a gradient for every array."""
-        value, grads = super().value_and_grads(params)
-        return value, [
-            jnp.zeros_like(x) if g is None and x is not None else g for x, g in zip(params, grads, strict=True)
-        ]
-
-
-def listed(problem: Problem, is_seen: Callable[[Any], bool] = is_parameter) -> Listed:
-    """The same leaves in a plain list: a number among them as a floating array, what the optimizer sees not as None."""
-
-    def array(x: Any) -> Any:
-        if not is_seen(x):
-            return None
-        return x if tk.is_inexact_array(x) else jnp.asarray(x, jnp.result_type(x, jnp.float32))
-
-    leaves = jax.tree.leaves(problem.params)
-    trained = [t for x, t in zip(leaves, problem.trained, strict=True) if is_seen(x)]
-    with_none = jax.tree.leaves(problem.params, is_leaf=lambda x: x is None)
-    return Listed([array(x) for x in with_none], tuple(trained), problem.grad_dtypes)
+def listed(problem: Problem) -> Problem:
+    """The arrays that are trained in a plain list, with None for all else."""
+    leaves = jax.tree.leaves(problem.params, is_leaf=lambda x: x is None)
+    arrays = [x if tk.is_inexact_array(x) else None for x in leaves]
+    return Problem(arrays, (True,) * len(problem.grad_dtypes), problem.grad_dtypes)
 
 
 class Trained(NamedTuple):
@@ -176,7 +157,7 @@ def attempt(o: Any, make: Factory, wrap: Wrapper, problem: Problem) -> tuple[str
 
 
 def trained_by_optax(
-    make: Factory, wrap: Wrapper, problem: Listed, keep: Callable[[Any], Any] = lambda new: new
+    make: Factory, wrap: Wrapper, problem: Problem, keep: Callable[[Any], Any] = lambda new: new
 ) -> Trained | None:
     """What becomes of training with plain Optax, where that is possible without dropping imaginary parts."""
     try:
@@ -215,7 +196,7 @@ def falls_less(ours: Trained, make: Factory, wrap: Wrapper, problem: Problem) ->
 
     params = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), narrow.params)
     grad_dtypes = tuple(jnp.promote_types(dtype, jnp.float32) for dtype in narrow.grad_dtypes)
-    wide = Listed(params, narrow.trained, grad_dtypes)
+    wide = Problem(params, narrow.trained, grad_dtypes)
     theirs = trained_by_optax(make, wrap, wide, rounded)
     if theirs is None:
         return None
@@ -236,8 +217,7 @@ def run_cell(cell: Cell) -> Outcome:
         theirs = attempt(plain_optax, make, wrap, problem)[0] if beside else None
         ours, trained = attempt(treekit_optax, make, wrap, problem)
         if ours is None:
-            is_seen = tk.is_inexact_array if wrapper == "plain" else is_parameter  # the one is `filtered`
-            plain = trained_by_optax(make, wrap, listed(problem, is_seen))
+            plain = trained_by_optax(make, wrap, listed(problem))
             ours = (plain and differ(trained, plain)) or falls_less(trained, make, wrap, problem)
         exception = None if ours is None else bare_failure(make, problem)
     return Outcome(*cell, ours, theirs, exception)
