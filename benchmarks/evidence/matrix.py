@@ -107,7 +107,7 @@ def problem_of(kind: Kind) -> Problem:
 
 
 def listed(problem: Problem) -> Problem:
-    """The arrays that are trained in a plain list, with None for all else."""
+    """The arrays that are trained in a plain list, with None for everything else."""
     leaves = jax.tree.leaves(problem.params, is_leaf=lambda x: x is None)
     arrays = [x if tk.is_inexact_array(x) else None for x in leaves]
     return Problem(arrays, (True,) * len(problem.grad_dtypes), problem.grad_dtypes)
