@@ -27,6 +27,12 @@ EXCEPTIONS = [
     "schedules/_inject_test.py::InjectHyperparamsTest::test_inject_hyperparams_starts_with_step_count_zero",
 ]
 
+# These ask for words of an error of JAX, which JAX 0.10.0 has and later versions have not: there they fail with Optax.
+OF_WORDS = {
+    "transforms/_freezing_test.py::FreezeTest::test_bad_structure_raises",
+    "transforms/_freezing_test.py::SelectiveTransformTest::test_selective_bad_structure",
+}
+
 # The files that ask most of the wrappers, in half a minute.
 FAST = ["_src/combine_test.py", "_src/update_test.py", "schedules/_inject_test.py", "transforms"]
 FAST += ["tree_utils/_state_utils_test.py"]
@@ -52,7 +58,7 @@ def check(tests: list[str]) -> None:
     in_place = ("-p", "tests.optax.whole.in_optax_tests")
     failed = failures(tests, *in_place)
     lost = failures(failed, *in_place) - failures(failed) if failed else set()
-    assert lost == {test for test in EXCEPTIONS if test.startswith(tuple(tests))}
+    assert lost - OF_WORDS == {test for test in EXCEPTIONS if test.startswith(tuple(tests))}
 
 
 def test_those_that_ask_most() -> None:
