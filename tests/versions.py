@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "versions.md"
 NEW_ENOUGH = "import sys; print('yes' * (sys.version_info >= (3, 12)))"  # for JAX 0.12
-SHOWN = ("jax", "jaxtyping", "numpy", "optax")
+SHOWN = ("jax", "jaxtyping", "wadler_lindig", "numpy", "optax")
 
 
 def uv(*arguments: str | Path) -> None:
