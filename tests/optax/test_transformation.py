@@ -11,6 +11,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 
 from tests.optax import cases
@@ -37,6 +39,24 @@ def test_what_makes_transformations_can_be_pickled(name: str) -> None:
     assert pickle.loads(pickle.dumps(factory)) is factory
     bound = pickle.loads(pickle.dumps(functools.partial(factory, 1e-3)))
     assert bound.func is factory
+
+
+LINKS: dict[str, tuple[Any, Any]] = {  # the second undoes what the first does
+    "shape": (lambda x: jnp.stack([x, x]), lambda x: x[0]),
+    "complex": (lambda x: 1j * x, jnp.imag),
+    "int8": (lambda x: x.astype(jnp.int8), lambda x: x.astype(jnp.float32)),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_links_of_plain_optax_may_pass_other_arrays_to_each_other(name: str) -> None:
+    def link(f: Any) -> Any:
+        return optax.stateless(lambda updates, _: jax.tree.map(f, updates))
+
+    links = list(map(link, LINKS[name]))
+    params = [jnp.array([1.0, 2.0])]
+    updates, _ = tko.chain(*links).update(params, tko.chain(*links).init(params), params)
+    np.testing.assert_array_equal(updates[0], params[0])
 
 
 def test_a_chain_of_something_else_names_the_argument() -> None:

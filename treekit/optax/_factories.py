@@ -21,7 +21,7 @@ from treekit.optax._boundary import at_boundary
 from treekit.optax._preserve import keep_updates
 from treekit.optax._select import resolve_mask
 from treekit.optax._state_map import is_params_placeholder
-from treekit.optax._transformation import Core, core_of
+from treekit.optax._transformation import Core, core_of, own_core
 
 
 class Parameter(NamedTuple):
@@ -209,15 +209,14 @@ def _is_leaf(x: object) -> bool:
 def _link(x: Any, role: str, where: str) -> Any:
     """Return an argument for one of Optax's own functions: for a transformation, such as a link of a chain, its core.
 
-    Its updates keep their dtypes, as with Optax's Python numbers: the next link may not accept those of an injected
-    rate, which is f32 at least. It crosses the boundary again only if one before it has frozen leaves, which stay
-    frozen.
+    The updates of treekit's own keep their dtypes here too: the next link may not accept those of an injected rate,
+    which is f32 at least. It crosses the boundary again only if one before it has frozen leaves, which stay frozen.
     """
     if role == "named":
         return x[0], _link(x[1], "transformation", where)
     if role != "transformation" and not isinstance(x, (optax.GradientTransformation, optax.MultiSteps)):
         return x
-    core = core_of(x, where)
+    core, is_own = core_of(x, where), own_core(x) is not None
 
     def none_for_none(update: object, new: object) -> Any:
         return None if update is None else new
@@ -225,7 +224,7 @@ def _link(x: Any, role: str, where: str) -> Any:
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> Any:
         if params is None or jtu.tree_structure(updates) == jtu.tree_structure(params):
             news, state = core.update(updates, state, params, **extra)
-            return keep_updates(updates, params, news), state
+            return keep_updates(updates, params, news) if is_own else news, state
         news, state = at_boundary(core).update(updates, state, params, **extra)
         return jtu.tree_map(none_for_none, updates, news, is_leaf=is_none), state
 
