@@ -51,15 +51,10 @@ Cell = tuple[str, str, str, bool]  # optimizer, wrapper and kind of params, and 
 
 
 class Problem(NamedTuple):
-    """Least squares over the inexact leaves: params to start from, which of their leaves are trained, and gradients."""
+    """Least squares over the inexact leaves: params to start from, and the dtype of the gradient of each."""
 
     params: Any
-    trained: tuple[bool, ...]
     grad_dtypes: tuple[Any, ...]
-
-    def trained_leaves(self, params: Any) -> list[Any]:
-        """The leaves that the loss depends on."""
-        return [x for x, trained in zip(jax.tree.leaves(params), self.trained, strict=True) if trained]
 
     def loss(self, params: Any, obj_fn: Any = None) -> Any:
         """In f32 at least, of another steepness for every element, so that no line search is done at once.
@@ -72,7 +67,7 @@ class Problem(NamedTuple):
             wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
             return jnp.sum(jnp.linspace(0.5, 1, x.size).reshape(x.shape) * jnp.abs(wide - 0.3) ** 2)
 
-        return sum(map(of, self.trained_leaves(params)), jnp.zeros([], jnp.float32))
+        return sum(map(of, trained_leaves(params)), jnp.zeros([], jnp.float32))
 
     def value_and_grads(self, params: Any) -> tuple[Any, Any]:
         """The loss, and the gradients as Equinox gives them: None where a leaf is not an inexact array."""
@@ -80,12 +75,11 @@ class Problem(NamedTuple):
 
         def loss_of(trained: list[Any]) -> Any:
             left = iter(trained)
-            pairs = zip(leaves, self.trained, strict=True)
-            return self.loss(treedef.unflatten([next(left) if trained else x for x, trained in pairs]))
+            return self.loss(treedef.unflatten([next(left) if tk.is_inexact_array(x) else x for x in leaves]))
 
-        value, grads = jax.value_and_grad(loss_of)(self.trained_leaves(params))
+        value, grads = jax.value_and_grad(loss_of)(trained_leaves(params))
         cast = iter([jnp.conj(g).astype(dtype) for g, dtype in zip(grads, self.grad_dtypes, strict=True)])
-        return value, treedef.unflatten([next(cast) if trained else None for trained in self.trained])
+        return value, treedef.unflatten([next(cast) if tk.is_inexact_array(x) else None for x in leaves])
 
     def extra(self, value: Any, grads: Any) -> dict[str, Any]:
         """What line searches and the like ask for."""
@@ -98,19 +92,21 @@ class Problem(NamedTuple):
         return value, o.apply_updates(params, updates), state
 
 
+def trained_leaves(params: Any) -> list[Any]:
+    """The leaves that the loss depends on."""
+    return list(filter(tk.is_inexact_array, jax.tree.leaves(params)))
+
+
 def problem_of(kind: Kind) -> Problem:
     """The problem on params of a kind, as they are."""
     params = kind.make()
-    trained = [x for x in jax.tree.leaves(params) if tk.is_inexact_array(x)]
-    dtypes = tuple(kind.grad_dtype or x.dtype for x in trained)
-    return Problem(params, tuple(map(tk.is_inexact_array, jax.tree.leaves(params))), dtypes)
+    return Problem(params, tuple(kind.grad_dtype or x.dtype for x in trained_leaves(params)))
 
 
 def listed(problem: Problem) -> Problem:
     """The arrays that are trained in a plain list, with None for everything else."""
     leaves = jax.tree.leaves(problem.params, is_leaf=lambda x: x is None)
-    arrays = [x if tk.is_inexact_array(x) else None for x in leaves]
-    return Problem(arrays, (True,) * len(problem.grad_dtypes), problem.grad_dtypes)
+    return Problem([x if tk.is_inexact_array(x) else None for x in leaves], problem.grad_dtypes)
 
 
 class Trained(NamedTuple):
@@ -129,7 +125,7 @@ def train(o: Any, tx: Any, problem: Problem, keep: Callable[[Any], Any] = lambda
         arrays, state = carry
         value, new, state = problem.step(o, tx, tk.combine(arrays, static), state)
         new = keep(new)
-        return (tk.filter_arrays(new), state), Trained(problem.trained_leaves(new), value)
+        return (tk.filter_arrays(new), state), Trained(trained_leaves(new), value)
 
     _, trained = jax.lax.scan(step, (arrays, tx.init(problem.params)), length=STEPS)
     return trained
@@ -196,7 +192,7 @@ def falls_less(ours: Trained, make: Factory, wrap: Wrapper, problem: Problem) ->
 
     params = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), narrow.params)
     grad_dtypes = tuple(jnp.promote_types(dtype, jnp.float32) for dtype in narrow.grad_dtypes)
-    wide = Problem(params, narrow.trained, grad_dtypes)
+    wide = Problem(params, grad_dtypes)
     theirs = trained_by_optax(make, wrap, wide, rounded)
     if theirs is None:
         return None
