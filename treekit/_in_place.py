@@ -6,13 +6,11 @@ from typing import Any
 
 import jax
 import jax.extend.core
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool
 
-from treekit._base.dtype import promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_traced
-from treekit._base.types import OptState, PyTree
+from treekit._base.types import PyTree
 
 
 def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
@@ -66,65 +64,28 @@ def is_known(flag: object) -> bool:
     return not is_traced(flag) and jnp.shape(flag) == ()
 
 
-def run_in_place(
-    should_step: Any, step: Callable[..., Any], like: list[Any], state: OptState, acc: list[Any]
-) -> tuple[Any, Any, Any]:
-    """Run `step(state, acc)` if `should_step` is true, in the memory of its arguments.
+def in_own_memory(arrays: list[Any]) -> list[Any]:
+    """Return the arrays that a loop starts with, if all of them are arguments of the program.
 
-    The updates use the memory of the accumulator, which is not needed then. Memory of their own would have to be filled
-    with zeros in steps that only accumulate.
-
-    Args:
-        should_step: whether to run the step; a bool of shape ().
-        step: maps a state and an accumulator to updates and a new state.
-        like: the shape and dtype of each update; None for a leaf without an update.
-        state: the state.
-        acc: the arrays of the accumulator.
-
-    Returns:
-        The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
+    On CPUs, XLA would copy an argument that a loop changes in place if what the loop returns is read twice, slowly and
+    in every step; an operation gives the loop an array of its own (JAX 0.10.2, tests/optax/whole/test_cost.py). On TPUs
+    and GPUs the loop changes the argument itself.
     """
-    places = [
-        x if u is None or u.dtype == x.dtype else x.astype(promoted_dtype(x, u)) for x, u in zip(acc, like, strict=True)
-    ]
-
-    def body(carry: PyTree) -> Any:
-        state, reverse = carry
-        places = reverse[::-1]
-        updates, new_state = step(state, [place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
-        pairs = zip(places, updates, strict=True)
-        return new_state, [place if u is None else u.astype(place.dtype) for place, u in pairs][::-1]
-
-    # In reverse, since XLA assigns memory from the last result to the first: in their own order, some of them would
-    # need new memory on CPUs if nothing is donated, as of JAX 0.10.2: tests/optax/whole/test_cost.py.
-    state, reverse = run_if(should_step, body, (state, places[::-1]))
-    parts = [
-        _part_jitted(should_step, place, None if u is None else u.dtype, x.dtype)
-        for place, u, x in zip(reverse[::-1], like, acc, strict=True)
-    ]
-    return [u for u, _ in parts], state, [x for _, x in parts]
+    out: list[Any] = lax.platform_dependent(arrays, cpu=_copied, default=list)
+    return out
 
 
-def _part(
-    should_step: Bool[Array, ""], place: Array, update_dtype: DTypeLike | None, acc_dtype: DTypeLike
-) -> tuple[Any, Any]:
-    """Return the update and the accumulator, one of which is in `place`, and the other zero."""
-    update = None
-    if update_dtype is not None:
-        update = lax.select(should_step, place, jnp.zeros_like(place)).astype(update_dtype)
-    return update, _zero(should_step, place).astype(acc_dtype)
+def _copied(arrays: list[Any]) -> list[Any]:
+    never = lax.optimization_barrier(jnp.zeros((), bool))  # as a constant, XLA would remove the operation
+    return [zero_if(never, x) for x in arrays]
 
 
-# Traced once for each shape; inlined, since XLA copies the arguments of a call on CPUs, as of JAX 0.10.2:
-# tests/optax/whole/test_cost.py.
-_part_jitted: Any = untyped.jit(_part, static_argnums=(2, 3), inline=True)
+def _zero(flag: Bool[Array, ""], x: Array) -> Any:
+    return lax.select(flag, jnp.zeros_like(x), x)
 
 
-def _zero(should_step: Bool[Array, ""], x: Array) -> Any:
-    """Return zeros if `should_step` is true, else `x`."""
-    return lax.select(should_step, jnp.zeros_like(x), x)
-
-
+# Zeros if a flag is true, else the array. Traced once for each shape; inlined, since XLA copies the arguments of a call
+# on CPUs (JAX 0.10.2, tests/optax/whole/test_cost.py).
 zero_if: Any = untyped.jit(_zero, inline=True)
 
 

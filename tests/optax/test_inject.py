@@ -551,6 +551,13 @@ def update_of_another(then: Any, now: Any) -> Any:
     return inject(tko.sgd)(now).update(params, inject(tko.sgd)(then).init(params), params)
 
 
+def update_of_only(then: Any, now: Any) -> Any:
+    """With the state of an optimizer that has other hyperparameters."""
+    params = cases.arrays()
+    before, after = (inject(tko.sgd, only=only)(0.5, momentum=0.9) for only in (then, now))
+    return after.update(params, before.init(params), params)
+
+
 def update_with_a_schedule_that_changes() -> Any:
     answers = iter([0.1, None])
     tx = inject(any_factory)(lambda count: next(answers))
@@ -574,7 +581,9 @@ REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     (TypeError, "'seed' of seeded is .*, which int32 cannot hold", lambda: inject(seeded)(2**40).init(cases.arrays())),
     (TypeError, "missing 1 required positional argument: 'learning_rate'", lambda: inject(tko.adamw)()),
     (TypeError, "unexpected keyword argument 'rate'", lambda: inject(any_factory)(x=0.1, rate=0.2)),
-    (TypeError, "hyperparams have learning_rat, .* its arguments are learning_rate, b1", update_misspelt),
+    (TypeError, "^learning_rat is a hyperparameter of the state, and not of adamw", update_misspelt),
+    (TypeError, "^learning_rate is a hyperparameter", lambda: update_of_only(None, "momentum")),
+    (TypeError, "^learning_rate is a hyperparameter", lambda: update_of_only("momentum", None)),
     (TypeError, "^the argument 'learning_rate' of adam is MLP, .*it raised", lambda: sort(MLP, factory=tko.adam)),
     (TypeError, "'x' of factory is .* it returned None, but", update_with_a_schedule_that_changes),
     (TypeError, MADE_WITH, lambda: update_of_another(0.1, cases.schedule)),

@@ -177,19 +177,40 @@ def test_a_bool_of_any_sort_stands_for_the_whole_tree(kind: str, keep: Any) -> N
     assert all(bool((u == 0).all()) == keep for u in jax.tree.leaves(updates))
 
 
+MAKE_MASKS: dict[str, Callable[[Any, Any], Any]] = {
+    "masked": lambda o, mask: o.masked(optax.adam(0.1), mask),
+    "adamw": lambda o, mask: o.adamw(0.1, mask=mask),
+    "partition": lambda o, mask: o.partition({True: optax.adam(0.1), False: optax.sgd(0.1)}, mask),
+}
+
+
 @pytest.mark.parametrize("given", [True, False], ids=["params", "without"])
-def test_a_mask_function_sees_parameters_only_of_the_params_if_given_else_of_the_updates(given: bool) -> None:
-    model, seen = cases.model(), list[Any]()
+@pytest.mark.parametrize("name", MAKE_MASKS)
+def test_a_mask_function_sees_what_optax_gives_it(name: str, given: bool) -> None:
+    """The params in init and the updates in update, each once; a missing gradient is a zero there."""
+    model = cases.model()
+    seen: dict[Any, list[Any]] = {tko: [], optax: []}
+    for o in (tko, optax):
 
-    def mask(tree: Any) -> Any:
-        seen[:] = jax.tree.leaves(tree)
-        return jax.tree.map(lambda x: x.ndim > 1, tree)
+        def mask(tree: Any, o: Any = o) -> Any:
+            seen[o].append(jax.tree.leaves(tree))
+            return jax.tree.map(lambda x: x.ndim > 1, tree)
 
-    tx, grads = tko.masked(optax.adam(0.1), mask), cases.gradient(model)
-    tx.update(grads, tx.init(model), model if given else None)
-    expected = cases.inexact(model) if given else jax.tree.leaves(grads)
-    arrays = [x for x in seen if x.shape]  # a Python number is seen as an array, and has no gradient
-    assert all(x is y for x, y in zip(arrays, expected, strict=True))
+        raw = model if o is tko else tk.filter(model, tk.is_inexact_array)
+        tx, grads = MAKE_MASKS[name](o, mask), cases.gradient(tk.filter(model, tk.is_inexact_array))
+        if given or name != "adamw":
+            tx.update(grads, tx.init(raw), raw if given else None)
+    assert not tk.tree_diff(seen[tko], seen[optax])
+    called = list[Any]()
+
+    def of_w(tree: Any) -> Any:
+        called.append(tree)
+        return {"w": True, "b": True}
+
+    params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    tx = MAKE_MASKS[name](tko, of_w)
+    tx.update({"w": params["w"], "b": None}, tx.init(params), params)
+    assert len(called) == 2 and not tk.tree_diff(called[0], params) and (called[1]["b"] == 0).all()
 
 
 def test_a_nested_mask_may_be_made_from_what_is_masked() -> None:

@@ -56,11 +56,6 @@ CASES: dict[str, tuple[Callable[[], Any], Any, list[Mapped]]] = {
         PARAMS,
         [*shared("mini_step", "gradient_step"), *each("trace"), *each("acc_grads")],
     ),
-    "params with the names of hyperparameters": (
-        lambda: tko.inject_hyperparams(tko.sgd)(0.1, 0.9),
-        {"learning_rate": jnp.ones(()), "momentum": jnp.ones(())},
-        [*shared("count"), *shared("hyperparams", "hyperparams"), *each("trace")],
-    ),
     "prodigy": (
         lambda: tko.contrib.prodigy(),
         {"w": jnp.ones(2)},

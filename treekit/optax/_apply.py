@@ -1,7 +1,7 @@
 """Apply updates, take whole steps, and map over the params in a state."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, TypeAlias, TypeVar, cast
 
 import jax
 import optax
@@ -17,12 +17,9 @@ from treekit._codes import is_codes
 from treekit._map import check_shapes, dtype_preserving_tree_map
 from treekit._mismatch import flatten_updates
 from treekit._round import Key, bits_like, bits_of_key, round_by, widen
-from treekit.optax._boundary import Crossing, at_boundary
-from treekit.optax._extra_args import view_extra_args
-from treekit.optax._misfit import explained
-from treekit.optax._multi_steps import MultiSteps, whole_step_of
-from treekit.optax._preserve import keep_state
-from treekit.optax._transformation import State, TransformationOf, core_of
+from treekit.optax._boundary import at_boundary, trained
+from treekit.optax._multi_steps import MultiSteps
+from treekit.optax._transformation import State, TransformationOf
 
 T = TypeVar("T")
 MappedState = TypeVar("MappedState")
@@ -100,24 +97,6 @@ def _check_can_be_updated(params: Params, updates: list[Any]) -> None:
 Initable: TypeAlias = TransformationLike | Callable[[Any], Any]
 
 
-class _Options(TypedDict, total=False):
-    transform_non_params: Callable[[Any], Any] | None
-    is_leaf: LeafPredicate | None
-
-
-# With `Callable[..., Any]` alone, pyright does not know the types of the parameters of a lambda.
-@overload
-def tree_map_params(
-    initable: Initable, f: Callable[[Any], Any], state: MappedState, /, **options: Unpack[_Options]
-) -> MappedState: ...
-@overload
-def tree_map_params(
-    initable: Initable, f: Callable[[Any, Any], Any], state: MappedState, other: PyTree, /, **options: Unpack[_Options]
-) -> MappedState: ...
-@overload
-def tree_map_params(
-    initable: Initable, f: Callable[..., Any], state: MappedState, /, *rest: PyTree, **options: Unpack[_Options]
-) -> MappedState: ...
 def tree_map_params(
     initable: Initable,
     f: Callable[..., Any],
@@ -187,8 +166,7 @@ def apply_gradients(
 ) -> tuple[T, State]:
     """Take a whole step of an optimizer: return the new params, or raw model, and the new state.
 
-    The result is that of `optimizer.update` and `treekit.optax.apply_updates`. If the optimizer is a `MultiSteps`, the
-    steps that only accumulate do not touch the params, so they move less memory.
+    This is `optimizer.update`, then `treekit.optax.apply_updates`; and an error if there is no gradient at all.
 
     Args:
         optimizer: a transformation, or a `MultiSteps`.
@@ -218,35 +196,13 @@ def apply_gradients(
     {'name': 'scale', 'w': Array([0.5, 0.5], dtype=float32)}
     """
 
-    def apply(params: Params, updates: Updates) -> Any:
-        return apply_updates(params, updates, key=key)
-
-    if isinstance(optimizer, MultiSteps):
-        optimizer.check_weight(state, extra_args)
-    tx = at_boundary(optimizer)
     if params is None:
         raise TypeError("apply_gradients takes (optimizer, grads, state, params), and params is None")
-    crossing = Crossing(params)
-    inside = crossing.enter(grads)
-    try:
-        check_shapes(crossing.params, inside)
-    except ValueError as error:
-        raise ValueError(f"the updates do not fit the params: {error}") from None
-    if not crossing.has_gradient:
+    if all(map(has_no_update, jtu.tree_leaves(grads))) and jtu.tree_leaves(trained(params)):
         raise ValueError(
             "grads has no gradient: each leaf is None or float0, so nothing would be trained. If you have partitioned "
             "the model, pass the gradients of the part that is trained. To freeze all of it, do not call the optimizer"
         )
-    step = whole_step_of(core_of(tx))
-    if step is None or not crossing.is_plain:
-        updates, state = tx.update(grads, state, params, **extra_args)
-        return apply(params, updates), state
-    views = view_extra_args(extra_args, grads, params, inside)
-    try:
-        new_params, new_state = step(inside, state, crossing.params, views, apply)
-        new_state = keep_state(state, crossing.params, new_state)
-    except Exception as error:
-        if better := explained(error, state, crossing.params, inside):
-            raise better from error
-        raise
-    return crossing.restore(new_params), new_state
+    tx = optimizer if isinstance(optimizer, MultiSteps) else at_boundary(optimizer)
+    updates, new_state = tx.update(grads, state, params, **extra_args)
+    return apply_updates(params, updates, key=key), new_state

@@ -1,40 +1,31 @@
 """The boundary of a transformation: the user's trees outside, trees of the arrays that are trained inside.
 
-What is trained is an array that can have a gradient. Everything else is None inside, and a MaskedNode stays one, so to
-cross the boundary again changes nothing.
+What is trained is an array that can have a gradient. Everything else is None inside, and a MaskedNode stays one. What
+is outermost crosses, once; what runs inside is a *core*, and never does.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import jax
 import optax
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import OF_NUMPY, as_array, dtype_of, has_no_update, issubdtype
-from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.dtype import as_array, dtype_of, has_no_update, issubdtype, shape_of
+from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import leaf_path_text
-from treekit._base.predicates import has_gradient, is_parameter
-from treekit._base.types import OptState, Params, TransformationLike, Updates
+from treekit._base.predicates import has_gradient, is_numeric_array, is_parameter
+from treekit._base.types import LeafPredicate, OptState, Params, PyTreeDef, TransformationLike, Updates
 from treekit._mismatch import flatten_updates, updates_mismatch
 from treekit._trainable import declared_frozen, declares
 from treekit.optax._extra_args import view_extra_args
-from treekit.optax._misfit import explained
-from treekit.optax._preserve import is_complex, preserving
+from treekit.optax._misfit import check_fits, explained
+from treekit.optax._preserve import first_state, is_complex, keep_state, keep_updates
 from treekit.optax._state_map import is_hole, is_params_placeholder, map_state
-from treekit.optax._transformation import (
-    GradientTransformation,
-    core_of,
-    own_core,
-    with_core,
-)
-
-Select = Callable[[Any], Any]  # maps params, as they are inside, to the same with None for leaves that are left out
+from treekit.optax._transformation import GradientTransformation, core_of, own_core, with_core
 
 
-def at_boundary(
-    tx: TransformationLike, *, select: Select | None = None, passes: Select | None = None
-) -> GradientTransformation[Any]:
+def at_boundary(tx: TransformationLike, *, leaves_out: bool = False) -> GradientTransformation[Any]:
     """Return a transformation that accepts raw models and preserves dtypes; one of treekit's is returned unchanged.
 
     `init` and `update` close over transformations only, so that Equinox's `closure_to_pytree`, which Optimistix applies
@@ -42,20 +33,18 @@ def at_boundary(
     every core, `init` closes over the inner `init` alone; otherwise each wrapper doubles the paths that it follows.
 
     Args:
-        tx: any transformation.
-        select: which of the arrays that are trained the transformation runs on. The others are frozen.
-        passes: the same for a transformation that returns the updates of others unchanged, whatever they are.
+        tx: any transformation, which runs inside.
+        leaves_out: whether it was told to leave leaves out, so that a gradient of what is not trained is not an error.
 
     Raises:
         TypeError: `tx` is not a transformation.
     """
-    core = core_of(tx)
-    own: Any = tx
-    if select is None and isinstance(tx, GradientTransformation) and own_core(tx) is not None:
-        out: GradientTransformation[Any] = own
+    given: Any = tx
+    if isinstance(given, GradientTransformation) and own_core(given) is not None:
+        out: GradientTransformation[Any] = cast(Any, given)
         return out
-    inner = preserving(core)
-    inner_init = inner.init
+    core = core_of(tx)
+    inner_init, inner_update = core
 
     def init(params: Params) -> Any:
         if is_params_placeholder(params):  # a placeholder for any params
@@ -66,178 +55,179 @@ def at_boundary(
                 f"init takes the params, or a model, and received {describe_value(params)}, which has no parameters. "
                 f"Pass {advice}; a class of your own must be registered, with treekit.node or treekit.register_node"
             )
-        return inner_init(Crossing(params, select).params)
+        inside = trained(params)
+        return first_state(inner_init(inside), inside)
 
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        crossing = Crossing(updates if params is None else params, select)
-        inside = crossing.enter(updates, passes)
-        inside_params = None if params is None else crossing.params
-        views = view_extra_args(extra, updates, params, inside) if extra else extra
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        inside, leave = cross(updates, params, extra, leaves_out=leaves_out)
+        has_params = params is not None
         try:
-            new_updates, new_state = inner.update(inside, state, inside_params, **views)
+            new_updates, new_state = inner_update(inside.updates, state, inside.params, **inside.extra)
+            if has_params:
+                check_fits(inner_init, state, new_state, inside.params)
+            return leave(state, new_updates, new_state)
         except Exception as error:
-            if better := explained(error, state, inside_params, inside):
+            like = inside.params if has_params else trained(inside.updates)
+            if better := explained(error, inner_init, state, inside.updates, like, has_params):
                 raise better from error
             raise
-        new_state, is_accumulated = crossing.hold_missing(state, new_state)
-        return crossing.leave(new_updates, is_accumulated), new_state
 
-    if select is None:
-        return with_core(init, update, core)
-    return with_core(init, update, optax.GradientTransformationExtraArgs(init, update))
+    return with_core(init, update, core)
 
 
-class Crossing:
-    """The leaves of one tree of params, and which of them a transformation sees.
+class Inside(NamedTuple):
+    """What a core receives, besides its state: trees with None for what is not trained, and extra arguments."""
+
+    updates: Updates
+    params: Params
+    extra: dict[str, Any]
+
+
+Leave = Callable[[OptState, Updates, OptState], tuple[Any, Any]]
+
+
+def trained(params: Params) -> Any:
+    """Return the params inside: the arrays that are trained, and None for everything else."""
+    return _flatten(params, _can_be_trained).inside()
+
+
+def cross(updates: Updates, params: Params, extra: dict[str, Any], *, leaves_out: bool = False) -> tuple[Inside, Leave]:
+    """Go inside with the arguments of an update; return them, and a function that leads back out.
 
     Args:
-        tree: the params; or the updates, if params were not passed.
-        select: as in `at_boundary`.
+        updates: the updates; None or float0 for a missing one, which is a zero inside.
+        params: the params; without them, every array of numbers among the updates is one.
+        extra: the extra arguments.
+        leaves_out: as in `at_boundary`.
+
+    Returns:
+        What the core receives. And a function of the state before, the new updates and the new state, which returns the
+            two outside: in their old structure and dtypes, and without any change for a missing gradient.
+
+    Raises:
+        ValueError: the updates have another structure or other shapes than the params; the message names the key path.
+        TypeError: there is a gradient for what is not trained; or one is a tree, or complex, and its array is not.
+    """
+    has_params = params is not None
+    flat = _flatten(params, _can_be_trained) if has_params else _flatten(updates, is_numeric_array)
+    given = _flatten_gradients(flat, updates, has_params, leaves_out)
+    triples = zip(flat.keep, given, flat.arrays, strict=True)
+    inside_updates = flat.inside(
+        (jnp.zeros_like(array) if x is None else as_array(x)) if keep else None for keep, x, array in triples
+    )
+    inside_params = flat.inside() if has_params else None
+    views = view_extra_args(extra, updates, params, inside_updates) if extra else extra
+
+    def leave(state: OptState, new_updates: Updates, new_state: OptState) -> tuple[Any, Any]:
+        news = flatten_updates(flat.treedef, keep_updates(inside_updates, inside_params, new_updates))
+        new_state = keep_state(state, inside_params, new_state)
+        missing = {i for i, x in enumerate(given) if x is None and flat.keep[i]}
+        if missing:
+            held, new_state = _hold(missing, state, new_state, inside_updates)
+            news = [None if i in held else x for i, x in enumerate(news)]
+        return flat.treedef.unflatten(news), new_state
+
+    return Inside(inside_updates, inside_params, views), leave
+
+
+class _Flat(NamedTuple):
+    """A tree of params taken apart, with None and MaskedNode as leaves.
 
     Attributes:
-        params: the tree inside.
+        tree: the tree.
+        treedef: its structure.
+        leaves: its leaves.
+        arrays: the same, with the arrays of references.
+        can_train: for each leaf, whether it is an array that can be trained.
+        keep: for each leaf, whether it is trained: it can be, and no class declares that it is not.
     """
 
-    def __init__(self, tree: Params, select: Select | None = None) -> None:
-        classes = set[Any]()
+    tree: Params
+    treedef: PyTreeDef
+    leaves: list[Any]
+    arrays: list[Any]
+    can_train: list[bool]
+    keep: list[bool]
 
-        def stop(x: object) -> bool:
-            classes.add(type(x))
-            return is_hole(x)
-
-        self._tree = tree
-        self._leaves, self._treedef = jtu.tree_flatten(tree, is_leaf=stop)
-        arrays: list[Any] = [x[...] if isinstance(x, jax.Ref) else x for x in self._leaves]
-        if not any(map(is_trained, arrays)):  # programs of ten lines begin with {"w": 0.0}
-            arrays = [as_array(x) if isinstance(x, (float, complex)) else x for x in arrays]
-        self._arrays = arrays
-        self._is_trained = self._keep = list(map(is_trained, arrays))
-        if any(map(declares, classes)):
-            frozen = declared_frozen(tree, is_hole) or [False] * len(arrays)
-            self._keep = [keep and not out for keep, out in zip(self._keep, frozen, strict=True)]
-        self.params = self._with_holes(arrays)
-        self._is_selected = select is not None
-        if select is not None:
-            self._keep = [not is_hole(x) for x in self._treedef.flatten_up_to(select(self.params))]
-            self.params = self._with_holes(arrays)
-        self._updates: list[Any] = [None] * len(arrays)
-        self._passed: dict[int, Any] = {}  # gradients of what is not trained, which `passes` leaves out
-
-    def enter(self, updates: Updates, passes: Select | None = None) -> Any:
-        """Return the updates inside, with zeros for those that are missing.
-
-        Raises:
-            ValueError: they have another structure than the params; the message names the key path.
-            TypeError: there is a gradient for what is not trained, which no wrapper was told to leave out; or one is a
-                tree, or complex, and its array is not.
-        """
-        try:
-            parts = flatten_updates(self._treedef, updates)
-        except ValueError as error:
-            raise ValueError(
-                f"{error}. update takes (updates, state, params), in this order, and updates have the structure of the "
-                "params"
-            ) from None
-        self._updates = [None if is_hole(x) or has_no_update(x) else x for x in parts]
-        if not jtu.all_leaves([x for keep, x in zip(self._keep, self._updates, strict=True) if keep and x is not None]):
-            where = updates_mismatch(self._treedef, updates, "updates")
-            raise TypeError(f"the updates do not fit the params: {where}")
-        trains_any = any(self._is_trained)
-        for i, (keep, update) in enumerate(zip(self._keep, self._updates, strict=True)):
-            if keep:
-                if is_complex(update) and not is_complex(self._arrays[i]):
-                    raise TypeError(
-                        f"the gradient at {leaf_path_text(self._tree, i, is_hole)} is complex, and the param is real: "
-                        "pass its real part"
-                    )
-            elif trains_any and not self._is_trained[i] and not self._is_selected and is_parameter(update):
-                self._passed[i] = update
-        if self._passed:
-            self._check_passed(passes)
-        return self._with_holes(
-            as_array(update) if update is not None else jnp.zeros_like(param) if keep else None
-            for keep, param, update in zip(self._keep, self._arrays, self._updates, strict=True)
-        )
-
-    def _check_passed(self, passes: Select | None) -> None:
-        """Raise a TypeError for a gradient of what is not trained, unless a mask leaves it out."""
-        numbered = self._treedef.unflatten(range(len(self._leaves)))
-        mask = None if passes is None else passes(self.params)
-        masks = self._treedef.flatten_up_to(untyped.tree.broadcast(mask, numbered, is_hole))
-        for i, update in self._passed.items():
-            if masks[i] is not False:
-                raise TypeError(
-                    f"there is a gradient ({describe(update)}) at {leaf_path_text(self._tree, i, is_hole)}, which is "
-                    f"{describe(self._leaves[i])}, and is not trained: only floating-point and complex arrays are. "
-                    "Pass None as its gradient; or, to train it, make it such an array before init, with "
-                    "jnp.asarray(x, float)"
-                )
-
-    def leave(self, new_updates: Updates, is_accumulated: dict[int, Any]) -> Any:
-        """Return new updates outside: None for leaves that had none.
-
-        Args:
-            new_updates: the updates inside.
-            is_accumulated: for leaves that had no update, but may have one from earlier steps, whether they do.
-        """
-        news = flatten_updates(self._treedef, new_updates)
-        for i, (keep, old) in enumerate(zip(self._keep, self._updates, strict=True)):
-            if keep and old is None and news[i] is not None:
-                news[i] = jnp.where(is_accumulated[i], news[i], 0) if i in is_accumulated else None
-        for i, update in self._passed.items():
-            news[i] = update
-        return self._treedef.unflatten(news)
-
-    def hold_missing(self, state: OptState, new_state: OptState) -> tuple[Any, dict[int, Any]]:
-        """Restore the moments of parameters that had no update, from the state before the step.
-
-        Counts and estimates that parameters share advance. An accumulator of `MultiSteps` takes a zero; if it holds
-        gradients of earlier steps, the parameter and its moments may change.
-
-        Returns:
-            The new state; and, for parameters without an update that have an accumulator, whether it holds anything.
-        """
-        missing = {i for i, x in enumerate(self._updates) if x is None and self._keep[i]}
-        is_accumulated: dict[int, Any] = {}
-        if not missing:
-            return new_state, is_accumulated
-        olds, treedef = jtu.tree_flatten(state)
-        news = jtu.tree_leaves(new_state)
-        entries = [(n, x, x.param or 0) for n, x in enumerate(map_state(state, self.params)) if x.param in missing]
-        for n, x, i in entries:
-            if x.is_accumulator:
-                is_accumulated[i] = is_accumulated.get(i, False) | jnp.array(olds[n] != 0).any()
-        for n, x, i in entries:
-            if not x.advances:
-                news[n] = jnp.where(is_accumulated[i], news[n], olds[n]) if i in is_accumulated else olds[n]
-        return treedef.unflatten(news), is_accumulated
-
-    @property
-    def has_gradient(self) -> bool:
-        """Whether a leaf that is trained has a gradient, or nothing can be trained."""
-        return not any(self._keep) or any(x is not None for x in self._updates)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether all that is trained are arrays of JAX that have an update, and no other leaf is one of NumPy."""
-        triples = zip(self._keep, self._leaves, self._updates, strict=True)
-        return all(
-            isinstance(x, jax.Array) and update is not None if keep else not isinstance(x, OF_NUMPY)
-            for keep, x, update in triples
-        )
-
-    def restore(self, inside_params: Params) -> Any:
-        """Return the user's params, with new values for those that are trained."""
-        triples = zip(self._keep, self._treedef.flatten_up_to(inside_params), self._leaves, strict=True)
-        return self._treedef.unflatten(new if keep else old for keep, new, old in triples)
-
-    def _with_holes(self, parts: Iterable[Any]) -> Any:
-        triples = zip(self._keep, parts, self._leaves, strict=True)
-        return self._treedef.unflatten(
+    def inside(self, parts: Iterable[Any] | None = None) -> Any:
+        """Return a tree with these parts, by default the arrays, for what is trained."""
+        triples = zip(self.keep, self.arrays if parts is None else parts, self.leaves, strict=True)
+        return self.treedef.unflatten(
             part if keep else leaf if isinstance(leaf, optax.MaskedNode) else None for keep, part, leaf in triples
         )
 
 
-def is_trained(x: object) -> bool:
-    """Whether a leaf is trained: a floating-point or complex array, or what has only its shape and dtype."""
+def _flatten(tree: Params, can_be_trained: LeafPredicate) -> _Flat:
+    classes = set[Any]()
+
+    def stop(x: object) -> bool:
+        classes.add(type(x))
+        return is_hole(x)
+
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
+    arrays: list[Any] = [x[...] if isinstance(x, jax.Ref) else x for x in leaves]
+    if not any(map(can_be_trained, arrays)):  # programs of ten lines begin with {"w": 0.0}
+        arrays = [as_array(x) if isinstance(x, (float, complex)) else x for x in arrays]
+    can_train = keep = list(map(can_be_trained, arrays))
+    if any(map(declares, classes)):
+        frozen = declared_frozen(tree, is_hole) or [False] * len(arrays)
+        keep = [can and not out for can, out in zip(can_train, frozen, strict=True)]
+    return _Flat(tree, treedef, leaves, arrays, can_train, keep)
+
+
+def _can_be_trained(x: object) -> bool:
+    """Whether a leaf is a floating-point or complex array, or what has only its shape and dtype."""
     return has_gradient(x) or (isinstance(x, jax.ShapeDtypeStruct) and issubdtype(dtype_of(x), jnp.inexact))
+
+
+def _flatten_gradients(flat: _Flat, updates: Updates, has_params: bool, leaves_out: bool) -> list[Any]:
+    """Return the gradient of each leaf, None where it is missing; raise an error for one that does not fit."""
+    try:
+        parts = flatten_updates(flat.treedef, updates)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. update takes (updates, state, params), in this order, and updates have the structure of the "
+            "params"
+        ) from None
+    gradients = [None if is_hole(x) or has_no_update(x) else x for x in parts]
+    if not jtu.all_leaves([x for keep, x in zip(flat.keep, gradients, strict=True) if keep and x is not None]):
+        raise TypeError(f"the updates do not fit the params: {updates_mismatch(flat.treedef, updates, 'updates')}")
+    trains_any = any(flat.can_train)
+    for i, (x, array) in enumerate(zip(gradients, flat.arrays, strict=True)):
+        if x is None:
+            continue
+        if not flat.keep[i]:
+            is_gradient = is_parameter(x) and (trains_any or not isinstance(x, int))
+            if is_gradient and not flat.can_train[i] and not leaves_out:
+                raise TypeError(
+                    f"there is a gradient ({describe(x)}) at {leaf_path_text(flat.tree, i, is_hole)}, which is "
+                    f"{describe(flat.leaves[i])}, and is not trained: only floating-point and complex arrays are. Pass "
+                    "None as its gradient; or, to train it, make it such an array before init, with jnp.asarray(x, "
+                    "float)"
+                )
+        elif is_complex(x) and not is_complex(array):
+            raise TypeError(
+                f"the gradient at {leaf_path_text(flat.tree, i, is_hole)} is complex, and the param is real: pass its "
+                "real part"
+            )
+        elif has_params and (shape := shape_of(x)) != array.shape and shape[len(shape) - array.ndim :] != array.shape:
+            raise ValueError(
+                f"the gradient at {leaf_path_text(flat.tree, i, is_hole)} has shape {shape}, and its parameter "
+                f"{array.shape}. Pass the gradients of these params to update"
+            )
+    return gradients
+
+
+def _hold(missing: set[int], state: OptState, new_state: OptState, like: Updates) -> tuple[set[int], Any]:
+    """Keep all that a state has for parameters without a gradient. In a `MultiSteps`, a missing gradient is a zero.
+
+    Counts and estimates that parameters share change as always.
+
+    Returns:
+        The parameters that do not change, as they are in no `MultiSteps`; and the new state.
+    """
+    entries = map_state(state, like)
+    held = missing - {x.param for x in entries if x.in_rounds and x.param is not None}
+    olds, treedef = jtu.tree_flatten(state)
+    triples = zip(entries, olds, jtu.tree_leaves(new_state), strict=True)
+    return held, treedef.unflatten(old if x.param in missing and not x.in_rounds else new for x, old, new in triples)

@@ -1,7 +1,7 @@
 """Run a transformation or hold it: `apply_if_finite`, `conditionally_transform`, `conditionally_mask`."""
 
 from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any
 
 import optax
 
@@ -11,6 +11,7 @@ from treekit._base.types import OptState, Params, PyTree, TransformationLike, Up
 from treekit._in_place import is_known, run_if, trace
 from treekit.optax._boundary import at_boundary
 from treekit.optax._preserve import preserving
+from treekit.optax._state_map import is_of_multi_steps
 from treekit.optax._transformation import Core, GradientTransformation, core_of
 
 
@@ -59,14 +60,6 @@ def apply_if_finite(
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
 
 
-@overload
-def conditionally_transform(
-    inner: TransformationLike, should_transform_fn: Callable[[Any], Any], forward_extra_args: Literal[False] = False
-) -> GradientTransformation[optax.ConditionallyTransformState]: ...
-@overload
-def conditionally_transform(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool
-) -> GradientTransformation[optax.ConditionallyTransformState]: ...
 def conditionally_transform(
     inner: TransformationLike,
     should_transform_fn: Callable[..., Any],
@@ -96,14 +89,6 @@ def conditionally_transform(
     return _run_conditionally(inner, should_transform_fn, forward_extra_args, optax.ConditionallyTransformState, _same)
 
 
-@overload
-def conditionally_mask(
-    inner: TransformationLike, should_transform_fn: Callable[[Any], Any], forward_extra_args: Literal[False] = False
-) -> GradientTransformation[optax.ConditionallyMaskState]: ...
-@overload
-def conditionally_mask(
-    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool
-) -> GradientTransformation[optax.ConditionallyMaskState]: ...
 def conditionally_mask(
     inner: TransformationLike,
     should_transform_fn: Callable[..., Any],
@@ -189,7 +174,7 @@ def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., t
 
         # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
         traced, consts = trace(run, state)
-        if any(map(_is_of_multi_steps, jtu.tree_leaves(state, is_leaf=_is_of_multi_steps))):
+        if any(map(is_of_multi_steps, jtu.tree_leaves(state, is_leaf=is_of_multi_steps))):
             # Around a loop, a branch would copy the whole state twice on GPUs, as of JAX 0.10.2; without one, a branch
             # moves less: benchmarks/results/accelerators.md.
             def run_carry(carry: PyTree) -> Any:
@@ -208,7 +193,3 @@ def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., t
         return new_updates, new_state
 
     return update_if
-
-
-def _is_of_multi_steps(x: object) -> bool:
-    return hasattr(x, "mini_step")

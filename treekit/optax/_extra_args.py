@@ -1,84 +1,127 @@
-"""Extra arguments of an update, as the transformation inside sees them: trees have its holes, functions fill them."""
+"""Extra arguments of an update: trees get the holes that the params have inside, and functions have theirs filled."""
 
 import functools
 from typing import Any
 
 from treekit._base.dtype import has_no_update, shape_of
-from treekit._base.jax import jnp, jtu
+from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_parameter, is_truly_callable
-from treekit._base.types import Params, PyTree, Updates
+from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit._mismatch import flatten_updates
 from treekit.optax._state_map import is_hole
+from treekit.optax._transformation import Core
 
 
-def view_extra_args(
-    extra: dict[str, Any],
-    updates: Updates,
-    params: Params,
-    inside_updates: Updates,
-    *,
-    any_shape: bool = False,
-) -> dict[str, Any]:
-    """Return extra arguments with the holes that the updates have inside.
+def view_extra_args(extra: dict[str, Any], updates: Updates, params: Params, inside_updates: Updates) -> dict[str, Any]:
+    """Return extra arguments as a core sees them.
 
-    A tree like the params, or like the updates, gets the same holes. A function whose first argument is like the params
-    inside receives the whole params instead, with the user's own leaves in the holes; its result gets the holes if it
-    is like the params. So each level of nested wrappers fills its own holes, and the user's function sees the model.
+    A tree like the params, or like the updates, gets the same holes as these. A function receives the user's own params
+    where it is called with the params inside: their holes are filled, also those that wrappers inside have made.
 
     Args:
         extra: the arguments by name.
         updates: the updates outside.
         params: the params outside, or None.
         inside_updates: the updates inside, with None or MaskedNode for what is left out.
-        any_shape: whether extra arguments with the structure of params or updates are like them, whatever their shapes.
     """
     trees = [updates] if params is None else [updates, params]
-    inside_structure = jtu.tree_structure(inside_updates)
-    leaves, treedef = jtu.tree_flatten(inside_updates, is_leaf=is_hole)
-
-    def is_like(name: str, value: object) -> bool:
-        return value is not None and any(_is_like(name, value, tree, any_shape) for tree in trees)
-
-    def with_holes(tree: PyTree) -> Any:
-        def inside(leaf: Any, part: object) -> Any:
-            return leaf if is_hole(leaf) else jnp.zeros_like(leaf) if has_no_update(part) else part
-
-        return treedef.unflatten(map(inside, leaves, flatten_updates(treedef, tree)))
-
-    def filled(tree: PyTree) -> Any:
-        parts = zip(leaves, treedef.flatten_up_to(tree), treedef.flatten_up_to(params), strict=True)
-        return treedef.unflatten(outside if is_hole(leaf) else part for leaf, part, outside in parts)
 
     def view(name: str, value: Any) -> Any:
-        if is_like(name, value):
-            return with_holes(value)
+        if any(is_like(name, value, tree) for tree in trees):
+            return _with_holes(inside_updates, value)
         # A model may be callable too, and is a tree; as `value_fn` or `obj_fn`, it is meant to be called.
         is_function = is_truly_callable(value) or (callable(value) and name.endswith("_fn"))
-        if params is None or not is_function or isinstance(value, type):
-            return value
-
-        @functools.wraps(value)  # line searches inspect the names of its arguments
-        def whole(*args: Any, **kwargs: Any) -> Any:
-            if args and jtu.tree_structure(args[0]) == inside_structure:
-                args = (filled(args[0]), *args[1:])
-            result = value(*args, **kwargs)
-            return with_holes(result) if is_like("grad", result) else result
-
-        return whole
+        return _filling(value, params) if is_function and params is not None and not isinstance(value, type) else value
 
     return {name: view(name, value) for name, value in extra.items()}
 
 
-def _is_like(name: str, value: Any, tree: PyTree, any_shape: bool) -> bool:
+def _with_holes(inside: PyTree, tree: PyTree) -> Any:
+    """Return a tree with the holes of one inside, and a zero for a missing gradient."""
+    leaves, treedef = jtu.tree_flatten(inside, is_leaf=is_hole)
+    pairs = zip(leaves, flatten_updates(treedef, tree), strict=True)
+    return treedef.unflatten(
+        x if is_hole(x) else jnp.zeros_like(x) if has_no_update(part) else part for x, part in pairs
+    )
+
+
+def _filling(function: Any, params: Params) -> Any:
+    """Wrap a function of the params, which is called with holes where wrappers inside leave params out."""
+
+    @functools.wraps(function)  # line searches inspect the names of its arguments
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        inside = args[0] if args else None
+        leaves, treedef = jtu.tree_flatten(inside, is_leaf=is_hole)
+        if not any(map(is_hole, leaves)):
+            return function(*args, **kwargs)
+        try:
+            parts = treedef.flatten_up_to(params)
+        except ValueError:  # it is another tree
+            return function(*args, **kwargs)
+        filled = treedef.unflatten(part if is_hole(x) else x for x, part in zip(leaves, parts, strict=True))
+        result = function(filled, *args[1:], **kwargs)
+        return _with_holes(inside, result) if is_like("grad", result, params) else result
+
+    return whole
+
+
+def is_like(name: str, value: Any, tree: PyTree) -> bool:
     """Whether the argument `name` has the structure and the shapes of `tree`.
 
     By structure alone, a batch (x, y) would be like params (w, b). If the params are a number, only the argument "grad"
     is like them: any other number is a loss, a step or a rate.
     """
-    if jtu.tree_structure(value) != jtu.tree_structure(tree):
+    if value is None or jtu.tree_structure(value) != jtu.tree_structure(tree):
         return False
     if jtu.all_leaves([value]):
-        same_shape = is_parameter(value) and shape_of(value) == shape_of(tree)
-        return same_shape and (shape_of(value) != () or name == "grad" or any_shape)
+        return is_parameter(value) and shape_of(value) == shape_of(tree) and (shape_of(value) != () or name == "grad")
     pairs = zip(jtu.tree_leaves(value), jtu.tree_leaves(tree), strict=True)
-    return any_shape or all(not is_parameter(a) or shape_of(a) == shape_of(b) for a, b in pairs)
+    return all(not is_parameter(a) or shape_of(a) == shape_of(b) for a, b in pairs)
+
+
+class _Whole:
+    """An extra argument that a wrapper of Optax does not mask: a node, so it has another structure than the updates."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def flatten(self) -> tuple[tuple[()], "_Whole"]:
+        """Return no children, and itself as the static part."""
+        return (), self
+
+
+def _unflatten(whole: _Whole, _: object) -> _Whole:
+    return whole
+
+
+untyped.tree_util.register_pytree_node(_Whole, _Whole.flatten, _unflatten)
+
+
+def masking(tx: Core, *, any_shape: bool) -> Core:
+    """Let a wrapper of Optax mask the extra arguments that are like the updates in structure and shapes.
+
+    Args:
+        tx: one that masks every argument of the structure of the updates, around `seeing` cores.
+        any_shape: whether their shapes do not matter.
+    """
+    inner_init, inner_update = tx
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        if not any_shape:
+            extra = {name: x if is_like(name, x, updates) else _Whole(x) for name, x in extra.items()}
+        out: tuple[Any, Any] = inner_update(updates, state, params, **extra)
+        return out
+
+    return Core(inner_init, update)
+
+
+def seeing(core: Core) -> Core:
+    """Return a core that sees extra arguments as they were before `masking`."""
+    inner_init, inner_update = core
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        extra = {name: x.value if isinstance(x, _Whole) else x for name, x in extra.items()}
+        out: tuple[Any, Any] = inner_update(updates, state, params, **extra)
+        return out
+
+    return Core(inner_init, update)

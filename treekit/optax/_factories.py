@@ -15,12 +15,11 @@ import optax
 
 from treekit._base.jax import jtu
 from treekit._base.tree import is_none
-from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit._base.types import OptState, Params, Updates
 from treekit._resolve_spec import resolve_spec
-from treekit.optax._boundary import at_boundary
+from treekit.optax._boundary import cross
 from treekit.optax._preserve import keep_updates
-from treekit.optax._select import resolve_mask
-from treekit.optax._state_map import is_params_placeholder
+from treekit.optax._select import MaskFunction
 from treekit.optax._transformation import Core, core_of, own_core
 
 
@@ -113,13 +112,8 @@ class Call:
         several = next((x.name for x in parameters if x.kind is inspect.Parameter.VAR_KEYWORD), "")
         self.gathered: dict[str, Any] = self.arguments.pop(several, {})
 
-    def make(self, others: Mapping[str, Any], params: Params = None) -> Any:
-        """Call the factory, with other arguments for some, which may be among those that `**kwargs` gathers.
-
-        Args:
-            others: arguments by name.
-            params: the params, or the updates; None, or a placeholder, if only the structure of a state matters.
-        """
+    def make(self, others: Mapping[str, Any]) -> Any:
+        """Call the factory, with other arguments for some, which may be among those that `**kwargs` gathers."""
         given, names = {**self.arguments, **others}, self.signature.parameters
         bound = inspect.BoundArguments(self.signature, OrderedDict((x, given[x]) for x in names if x in given))
         rest = {name: x if name in names else others.get(name, x) for name, x in self.gathered.items()}
@@ -129,7 +123,7 @@ class Call:
 class OptaxCall(Call):
     """A call of one of Optax's own factories, with arguments that these do not understand.
 
-    A transformation of treekit becomes its core. Masks are resolved for the params whenever the transformation is made.
+    A transformation of treekit becomes its core, and a mask a function, which Optax calls.
 
     Raises:
         TypeError: an argument that must be a transformation is something else.
@@ -137,45 +131,17 @@ class OptaxCall(Call):
 
     def __init__(self, factory: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         super().__init__(factory, name, args, kwargs)
-        self._masks: dict[str, Any] = {}
         for key in self.arguments:
             x: Any = self.arguments[key]
             role, is_tree = self.parameters[key].role, not jtu.all_leaves([x])
             if self.signature.parameters[key].kind is inspect.Parameter.VAR_POSITIONAL:
                 self.arguments[key] = tuple(_link(each, role, f"{key}[{i}] of {name}") for i, each in enumerate(x))
             elif role == "mask" and x is not None:
-                self._masks[key] = x
+                self.arguments[key] = MaskFunction(x, key)
             elif role == "params" and callable(x) and is_tree:
                 self.arguments[key] = functools.partial(_call_or_resolve, x, key)
             else:
                 self.arguments[key] = _link(x, role, f"{key} of {name}")
-
-    def make(self, others: Mapping[str, Any], params: Params = None) -> Any:
-        is_known = params is not None and not is_params_placeholder(params)
-        masks = {
-            key: functools.partial(_the, resolve_mask(x, params, key) if is_known else True)
-            for key, x in self._masks.items()
-        }
-        return super().make({**others, **masks})
-
-    def core(self, made: object) -> Core | None:
-        """Return the core of what `make` made; None if that is not a transformation.
-
-        Not every function without annotations is a factory: `sigmoid_binary_cross_entropy` is a loss.
-        """
-        if type(made) not in (optax.GradientTransformation, optax.GradientTransformationExtraArgs):
-            return None
-        if not self._masks:
-            return core_of(made)
-
-        def init(params: Params) -> Any:
-            return self.make({}, params).init(params)
-
-        def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> Any:
-            tx = core_of(self.make({}, updates if params is None else params))
-            return tx.update(updates, state, params, **extra)
-
-        return optax.GradientTransformationExtraArgs(init, update)
 
 
 # Optax's factory for each of ours. By the function itself: a user's decorator copies names and attributes.
@@ -190,10 +156,6 @@ def call_of(factory: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     except TypeError:  # it cannot be a key
         original = None
     return Call(factory, name, args, kwargs) if original is None else OptaxCall(original, name, args, kwargs)
-
-
-def _the(tree: PyTree, _: object) -> Any:
-    return tree
 
 
 def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:
@@ -217,15 +179,17 @@ def _link(x: Any, role: str, where: str) -> Any:
     if role != "transformation" and not isinstance(x, (optax.GradientTransformation, optax.MultiSteps)):
         return x
     core, is_own = core_of(x, where), own_core(x) is not None
+    inner_update = core.update
 
     def none_for_none(update: object, new: object) -> Any:
         return None if update is None else new
 
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> Any:
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         if params is None or jtu.tree_structure(updates) == jtu.tree_structure(params):
-            news, state = core.update(updates, state, params, **extra)
+            news, state = inner_update(updates, state, params, **extra)
             return keep_updates(updates, params, news) if is_own else news, state
-        news, state = at_boundary(core).update(updates, state, params, **extra)
+        inside, leave = cross(updates, params, extra)
+        news, state = leave(state, *inner_update(inside.updates, state, inside.params, **inside.extra))
         return jtu.tree_map(none_for_none, updates, news, is_leaf=is_none), state
 
-    return optax.GradientTransformationExtraArgs(core.init, update)
+    return Core(core.init, update)

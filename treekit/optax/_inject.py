@@ -23,7 +23,7 @@ from treekit._filter import TreeSpec
 from treekit._round import widen
 from treekit.optax._boundary import at_boundary
 from treekit.optax._factories import Call, Parameter, call_of, read_signature
-from treekit.optax._state_map import is_params_placeholder
+from treekit.optax._misfit import StateError
 from treekit.optax._transformation import GradientTransformation, core_of
 
 
@@ -196,21 +196,16 @@ class _Injected:
     def init(self, params: Params) -> optax.InjectStatefulHyperparamsState:
         dtype = self._float_dtype(params)
         states = {name: jtu.tree_map(strengthen, schedule.init()) for name, schedule in self.schedules.items()}
-        if is_params_placeholder(params):  # only the structure of the state matters
-            numbers = {name: 0 if isinstance(x, int) else x for name, x in self.numbers.items()}
-            values = {**numbers, **dict.fromkeys(states, 0)}
-        else:
-            values = {**self.numbers, **{name: self._first_value(name, x) for name, x in states.items()}}
+        values = {**self.numbers, **{name: self._first_value(name, x) for name, x in states.items()}}
         stored = [self._store(name, x, dtype) for name, x in values.items()]
         # A donated step deletes the arrays of the state, so none of them may be the user's own.
         hyperparams = dict(zip(values, unshared(stored, values.values()), strict=True))
-        inner = core_of(self.call.make(_widening(params, hyperparams)(hyperparams), params))
+        inner = core_of(self.call.make(_widening(params, hyperparams)(hyperparams)))
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner.init(params))
 
     def update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         self._check_state(state)
-        given = updates if params is None else params
-        dtype = self._float_dtype(given)
+        dtype = self._float_dtype(updates if params is None else params)
         hyperparams: dict[str, Any] = {}
         stored: dict[str, Any] = {}
         for name, old in state.hyperparams.items():
@@ -223,20 +218,20 @@ class _Injected:
                 stored[name] = new if new is old or issubdtype(dtype_of(old), jnp.inexact) else strengthen(old)
         states = {name: self.schedules[name].update(x, **extra) for name, x in state.hyperparams_states.items()}
         wide = _widening((updates, params), hyperparams)
-        inner = core_of(self.call.make(wide(hyperparams), given))
+        inner = core_of(self.call.make(wide(hyperparams)))
         updates, inner_state = inner.update(*wide((updates, state.inner_state, params)), **extra)
         count = optax.safe_increment(state.count)
         return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)
 
     def _check_state(self, state: OptState) -> None:
-        """Raise a TypeError if a state has other hyperparameters, or schedules, than the arguments."""
-        if unknown := sorted(state.hyperparams.keys() - self.by_name.keys()):
-            raise TypeError(
-                f"the state's hyperparams have {', '.join(unknown)}, which is not an argument of the function that was "
-                f"injected; its arguments are {', '.join(self.by_name)}"
+        """Raise an error if a state has other hyperparameters, or schedules, than the arguments."""
+        if others := sorted(state.hyperparams.keys() ^ (self.numbers.keys() | self.schedules.keys())):
+            raise StateError(
+                f"{', '.join(others)} is a hyperparameter of the state, and not of {self.call.name} as it was injected "
+                "now, or the reverse. Make the state with init, or inject with the same arguments and the same `only`"
             )
         if others := sorted(state.hyperparams_states.keys() ^ self.schedules.keys()):
-            raise TypeError(
+            raise StateError(
                 f"{', '.join(others)} was a number when the state was made, and is now a schedule, or the reverse. "
                 "Make the state with init, or pass the argument that it was made with"
             )
@@ -295,9 +290,9 @@ class _Injected:
         """Return the dtype in which Python numbers are stored: float32 at least, since b2 = 0.999 is 1 in bf16."""
         if self._hyperparam_dtype is not None:
             return self._hyperparam_dtype
-        arrays = filter(is_inexact_array, jtu.tree_leaves(params))
+        arrays = list(filter(is_inexact_array, jtu.tree_leaves(params)))
         is_wide = any(x.dtype.itemsize // (1 + np.iscomplexobj(x)) > 4 for x in arrays)
-        return jnp.float64 if is_wide else jnp.float32
+        return jax.dtypes.canonicalize_dtype(np.float64 if is_wide or not arrays else np.float32)
 
 
 def _states_dtype(x: object) -> bool:

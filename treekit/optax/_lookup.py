@@ -79,10 +79,10 @@ def wrap_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     @functools.wraps(factory)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        call = OptaxCall(factory, name, args, kwargs)
-        made = call.make({})
-        core = call.core(made)
-        return made if core is None else at_boundary(core)
+        made: Any = OptaxCall(factory, name, args, kwargs).make({})
+        # Not every function without annotations is a factory: `sigmoid_binary_cross_entropy` is a loss.
+        is_transformation = type(made) in (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
+        return at_boundary(made) if is_transformation else made
 
     ORIGINALS[wrapped] = factory
     return wrapped

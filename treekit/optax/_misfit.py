@@ -1,108 +1,113 @@
-"""After an error: whether the gradients and the state fit the params, by comparing them. Nothing is run again."""
+"""Does a state fit an optimizer and its params? It is compared with the one that `init` makes."""
 
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from treekit._base.describe import describe, describe_error
-from treekit._base.dtype import is_weak, shape_of
-from treekit._base.jax import jtu
-from treekit._base.key_path import flatten_with_names, path_name
+from treekit._base.dtype import dtype_of, is_weak, issubdtype, shape_of
+from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.key_path import leaf_path_text, path_name
 from treekit._base.predicates import is_traced
-from treekit._base.tree import children_of
-from treekit._base.types import KeyPath, OptState, Params, Updates
-from treekit.optax._state_map import is_hole, is_hole_or_codes
+from treekit._base.types import OptState, Params, Updates
+from treekit._leaf_diff import plainly_equal
+from treekit._tree_diff import Difference, Pair, TreeDiff, walk_pairs
 
 
-def explained(error: Exception, state: OptState, params: Params, updates: Updates) -> Exception | None:
-    """Return an error of an update with an explanation, if its state or its gradients do not fit the params.
+class StateError(ValueError, TypeError):
+    """A state is not one that this optimizer makes for these params; the message says what differs."""
 
-    An error that shows a state of another class gets a note instead.
+
+def explained(
+    error: Exception, init: Callable[[Any], Any], state: OptState, updates: Updates, like: Params, has_params: bool
+) -> Exception | None:
+    """Return an error that lists all differences between a state and the one that `init` makes; None if it fits.
+
+    If it fits, and a gradient has another shape than its parameter, the error names that one.
 
     Args:
-        error: the error.
+        error: the error of an update with this state.
+        init: the init of the core.
         state: the state that update received.
-        params: the params, as the transformation sees them, or None.
-        updates: the updates, as it sees them.
-
-    Returns:
-        A ValueError, or a TypeError if the error is one, that names the key path; None if all of them fit.
+        updates: the updates inside.
+        like: the params inside; without them, the updates.
+        has_params: whether these are the params.
     """
-    if "required keyword-only argument" in str(error):  # says what is wrong, which is neither of the two
+    if isinstance(error, StateError):
         return None
-    if problem := _wrong_gradient(params, updates) or _wrong_state(state, params, updates):
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        return kind(f"{problem}\nIt led to {describe_error(error)}")
-    is_of_state = isinstance(error, AttributeError) and isinstance(error.obj, tuple)
-    if is_of_state or "updates and states has to be the same" in str(error):  # the second is what a chain raises
-        error.add_note(
-            "Is the state that of another optimizer? To carry over what this one can use: "
-            "treekit.graft(optimizer.init(params), state)[0]"
+    differences = _differences(init, state, like)
+    if not differences:
+        pairs = zip(jtu.tree_leaves(updates), jtu.tree_leaves(like), strict=False)
+        other = next((i for i, (x, param) in enumerate(pairs) if shape_of(x) != shape_of(param)), None)
+        if other is None or not has_params:
+            return None
+        shape, own = (shape_of(jtu.tree_leaves(tree)[other]) for tree in (updates, like))
+        return ValueError(
+            f"the gradient at {leaf_path_text(updates, other)} has shape {shape}, and its parameter {own}\n"
+            f"It led to {describe_error(error)}"
         )
-    return None
+    hint = ""
+    if not has_params:
+        hint = " Pass the params too, if it was made for all of them: update(updates, state, params)."
+    elif any(is_weak(x) and is_traced(x) for x in jtu.tree_leaves(like)):
+        hint = (
+            " In the params, jax.jit has made an array of a Python number, which init received as a number: make it an "
+            "array before init, with jnp.asarray, or jit the step with equinox.filter_jit, which does not convert it."
+        )
+    return _error(differences, hint, f"\nIt led to {describe_error(error)}")
 
 
-def _wrong_gradient(params: Params, updates: Updates) -> str:
-    """Say which gradient has another shape than its parameter; "" if none does."""
-    pairs = zip(flatten_with_names(params), jtu.tree_leaves(updates), strict=False)
-    for (name, param), update in pairs:
-        if shape_of(update) != shape_of(param):
-            return (
-                f"the gradient at {name or 'the root'} has shape {shape_of(update)}, and its parameter "
-                f"{shape_of(param)}. Pass the gradients of these params to update"
-            )
-    return ""
+def check_fits(init: Callable[[Any], Any], state: OptState, new_state: OptState, params: Params) -> None:
+    """Raise a StateError if a state is not one that `init` makes, where nothing else would say so.
+
+    Most states that do not fit raise an error of their own. But a count is broadcast if it is an array, such as those
+    of several members of an ensemble, and ints and bools are cast where the update computes floats. Where either may be
+    so, the state is compared.
+    """
+    pairs = zip(jtu.tree_leaves(state), jtu.tree_leaves(new_state), strict=False)
+    others = [(old, new) for old, new in pairs if not issubdtype(getattr(old, "dtype", None), jnp.inexact)]
+    if any(_may_be_misfit(*pair) for pair in others) and (differences := _differences(init, state, params)):
+        raise _error(differences)
 
 
-def _wrong_state(state: OptState, params: Params, updates: Updates) -> str:
-    """Say where a tree in the state that has the names of the params differs from them; "" if none does."""
-    given = updates if params is None else params
-    wanted = dict(flatten_with_names(given, is_hole))
-
-    def first(x: Any, path: KeyPath) -> str:
-        if jtu.all_leaves([x]) or is_hole_or_codes(x):
-            return ""
-        if type(x) is type(given):
-            held = dict(flatten_with_names(x, is_hole_or_codes))
-            if not wanted.keys().isdisjoint(held):
-                return _difference(held, wanted, path_name(path), params is not None)
-        return next(filter(None, (first(child, (*path, key)) for key, child in children_of(x).items())), "")
-
-    problem = first(state, ())
-    return f"the state does not fit this optimizer and these params: {problem}" if problem else ""
+def _may_be_misfit(old: Any, new: Any) -> bool:
+    """Whether a leaf that is not a floating-point array may be that of another state."""
+    dtype = dtype_of(old)
+    is_wide_int = issubdtype(dtype, jnp.signedinteger) and dtype.itemsize > 1  # codes of 8 bits are not counts
+    return (np.ndim(old) > 0 and (is_wide_int or dtype == jnp.bool_)) or issubdtype(dtype_of(new), jnp.inexact)
 
 
-def _difference(held: dict[str, Any], wanted: dict[str, Any], where: str, of_params: bool) -> str:
-    """Say where a tree in the state, by names, differs from the params, or from the updates."""
-    what = "params" if of_params else "updates"
-    for name in dict.fromkeys([*wanted, *held]):
-        if name not in wanted or name not in held:
-            above = [x for x, leaf in (held | wanted).items() if is_hole(leaf) and f"{name}.".startswith(f"{x}.")]
-            if above:  # it is in a subtree that is left out
-                continue
-            has, lacks = (f"{what} have", "state") if name in wanted else ("state has", what)
-            return f"the {has} {name or 'a leaf'} at {where or 'the root'}, and the {lacks} not. {_OTHER_PARAMS}"
-        at, x, param = ".".join(filter(None, (where, name))), held[name], wanted[name]
-        has = f"at {at}, the state has {describe(x)}"
-        if is_hole(param) and not is_hole(x):
-            if not of_params:
-                return f"{has}, and {name} has no gradient. Pass the params too: update(updates, state, params)"
-            return (
-                f"{has}, and {name} is not trained: it is not a floating-point or complex array, or a filter or a mask "
-                "leaves it out. To use the rest of the state: treekit.graft(optimizer.init(params), state, "
-                f"rename={{'**.{name}': None}})[0]"
-            )
-        if is_hole(x) and not is_hole(param) and is_weak(param) and is_traced(param):
-            return (
-                f"{has}, since init received a Python number, of which jax.jit has made an array. Make it an array "
-                "before init, with jnp.asarray, or jit the step with equinox.filter_jit, which does not convert numbers"
-            )
-        if is_hole(x) and not is_hole(param):
-            return (
-                f"{has}, and the {what} have {describe(param)}. If a `filtered` inside of another transformation left "
-                f"it out, put `filtered` outermost. {_OTHER_PARAMS}"
-            )
-        if not is_hole(x) and len(shape_of(x)) == len(shape_of(param)) and shape_of(x) != shape_of(param):
-            return f"{has}, and the {what} have {describe(param)}. {_OTHER_PARAMS}"
-    return ""
+def _differences(init: Callable[[Any], Any], state: OptState, params: Params) -> TreeDiff:
+    """Return where a state differs from the one that `init` makes in structure, shape, or kind of dtype."""
+    with contextlib.suppress(Exception):  # an init that fails, or cannot be traced, says nothing of the state
+        wanted = untyped.eval_shape(init, params)
+        return TreeDiff(itertools.chain(*map(_compare, walk_pairs(state, wanted, plainly_equal, exact=False))))
+    return TreeDiff()
 
 
-_OTHER_PARAMS = "If it was made for other params, or with another mask, labels or filter_spec, make it again with init"
+def _compare(pair: Pair) -> Iterator[Difference]:
+    path = path_name(pair.path)
+    if pair.kind is not None:
+        yield Difference(path, pair.kind, *pair.described())
+    elif _kind(pair.a) != _kind(pair.b) and (_kind(pair.a), _kind(pair.b)) != (jnp.floating, jnp.integer):
+        # An int that `init` makes may have become a float.
+        yield Difference(path, "dtype", describe(pair.a), describe(pair.b))
+    elif shape_of(pair.a) != shape_of(pair.b):
+        yield Difference(path, "shape", describe(pair.a), describe(pair.b))
+
+
+def _kind(x: object) -> Any:
+    dtype = dtype_of(x)
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    return next((kind for kind in kinds if issubdtype(dtype, kind)), dtype)
+
+
+def _error(differences: TreeDiff, hint: str = "", cause: str = "") -> StateError:
+    return StateError(
+        "the state does not fit this optimizer and these params. Make it again with init, or carry over what fits: "
+        f"treekit.graft(optimizer.init(params), state, strict=False)[0].{hint}\n"
+        f"state | what init makes:\n{differences}{cause}"
+    )

@@ -1,7 +1,6 @@
 """`MultiSteps`: accumulate gradients over rounds of steps, and run a transformation on the last step of each."""
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -12,19 +11,17 @@ import optax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Shaped
 
-from treekit._base.describe import describe_value
+from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_real_number, is_traced
-from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
-from treekit._in_place import is_known, run_if, run_in_place, trace, zero_if
+from treekit._base.types import HasDtype, OptState, Params, PyTree, TransformationLike, Updates
+from treekit._in_place import in_own_memory, is_known, run_if, trace, zero_if
 from treekit.optax._boundary import at_boundary
 from treekit.optax._preserve import preserving
-from treekit.optax._state_map import ADVANCING
+from treekit.optax._state_map import AT_LEAST_FLOAT32
 from treekit.optax._transformation import Core, GradientTransformation, U, core_of
-
-Apply = Callable[[Any, Any], Any]  # adds updates to params
 
 if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -60,7 +57,7 @@ class WeightedMultiStepsState(NamedTuple):
     weight_sum: Any = 0.0
 
 
-ADVANCING[WeightedMultiStepsState.__name__] = ("acc_grads",)
+AT_LEAST_FLOAT32.update({optax.MultiStepsState: ("acc_grads",), WeightedMultiStepsState: ("acc_grads",)})
 
 
 class MultiSteps(Generic[StepsState], _Base):
@@ -121,10 +118,9 @@ class MultiSteps(Generic[StepsState], _Base):
                 "of gradients is not an integer"
             )
         self._opt = at_boundary(opt)
-        inner = optax.GradientTransformationExtraArgs(core_of(opt).init, preserving(core_of(opt)).update)
-        every_k = k if callable(k) else int(k)
+        inner, every_k = preserving(core_of(opt)), k if callable(k) else int(k)
         self._steps = _Steps(inner, every_k, use_grad_mean, should_skip_update_fn, accumulator_dtype, weighted)
-        self._tx = at_boundary(optax.GradientTransformationExtraArgs(self._steps.init, self._steps.update))
+        self._tx = at_boundary(Core(self._steps.init, self._steps.update))
 
     @property
     def inner_opt(self) -> GradientTransformation[Any]:
@@ -181,13 +177,7 @@ class MultiSteps(Generic[StepsState], _Base):
     def gradient_transformation(self) -> GradientTransformation[StepsState]:
         """Return a transformation with this `init` and `update`, to use in a chain or a wrapper."""
         is_subclassed = (type(self).init, type(self).update) != (MultiSteps.init, MultiSteps.update)
-        return at_boundary(optax.GradientTransformationExtraArgs(self.init, self.update)) if is_subclassed else self._tx
-
-
-def whole_step_of(core: Core) -> Callable[[Any, Any, Any, dict[str, Any], Apply], tuple[Any, Any]] | None:
-    """Return what takes a whole step, up to new params, if this is the core of a `MultiSteps`; None for any other."""
-    steps: Any = getattr(core.update, "__self__", None)
-    return steps.step if isinstance(steps, _Steps) else None
+        return at_boundary(Core(self.init, self.update)) if is_subclassed else self._tx
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -208,50 +198,37 @@ class _Steps:
         return WeightedMultiStepsState(*state, jnp.zeros([], jnp.float32)) if self.weighted else state
 
     def update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        return self.step(updates, state, params, extra, None)
-
-    def step(
-        self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any], apply: Apply | None
-    ) -> tuple[Any, Any]:
-        """Return the updates and the new state; or, with `apply`, the new params instead of the updates.
-
-        The params then pass through the loop with the state, so that a step that only accumulates does not touch them.
-        `apply_gradients` calls it so if this `MultiSteps` is outermost.
-        """
         weight, weight_sum, should_step, new_state = self._advance(updates, state, params, extra)
         if self.weighted:
             extra = {**extra, "weight": weight_sum}
         leaves, treedef = jtu.tree_flatten(updates)
         inner_state, acc = strengthen_all((state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
-        for i, (grad, place) in enumerate(zip(leaves, acc, strict=True)):  # which would be broadcast
-            if grad.shape != place.shape:
-                where = leaf_path_text(updates, i)
-                raise ValueError(f"the gradient at {where} has shape {grad.shape}, its accumulator {place.shape}")
+        for i, (grad, place) in enumerate(zip(leaves, acc, strict=True)):
+            if grad.shape != place.shape or not issubdtype(place.dtype, jnp.inexact):  # one would be broadcast, or cut
+                at = leaf_path_text(updates, i)
+                raise ValueError(f"the gradient at {at} is {describe(grad)}, its accumulator {describe(place)}")
+
+        # A gradient of weight 0 may be NaN; if a gradient has all of the weight, the earlier round is discarded.
+        may_be_skipped = self.weighted or self.should_skip is not None
+        is_skipped, is_first = (weight == 0 if may_be_skipped else None), weight_sum == weight
+        factors = {x.dtype: _factor(self.mean, weight, weight_sum, x) for x in acc}
 
         def accumulate(acc: list[Any]) -> list[Any]:
-            return list(map(functools.partial(_accumulate_jitted, self.mean, weight, weight_sum), leaves, acc))
+            pairs = zip(leaves, acc, strict=True)
+            return [_accumulate(self.mean, is_skipped, is_first, factors[x.dtype], grad, x) for grad, x in pairs]
 
-        def inner_step(old: OptState, acc: list[Any], params: Params = params) -> tuple[Any, Any]:
-            grads = treedef.unflatten([x.astype(like.dtype) for like, x in zip(leaves, acc, strict=True)])
-            new_updates, new = self.inner.update(grads, old, params, **extra)
-            return list(map(_broadcast_to, treedef.flatten_up_to(new_updates), acc)), new
+        def inner_step(inner_state: OptState, acc: list[Any]) -> tuple[Any, Any]:
+            # It always runs here. In a loop, XLA adds in place, and once, not for each reader of the sum such as a clip
+            # by norm (JAX 0.10.2, tests/accelerators/test_multi_steps.py).
+            sums = zip(leaves, run_if(should_step, accumulate, acc), strict=True)
+            grads = treedef.unflatten(x.astype(like.dtype) for like, x in sums)
+            new_updates, new_inner_state = self.inner.update(grads, inner_state, params, **extra)
+            return list(map(_broadcast_to, treedef.flatten_up_to(new_updates), acc)), new_inner_state
 
-        if apply is None:
-            news, inner_state, acc = _run_step_if(should_step, accumulate, inner_step, inner_state, acc)
-            out = treedef.unflatten(news)
-        else:
-
-            def whole_step(carry: PyTree) -> Any:
-                params, old, acc = carry
-                new_updates, new = inner_step(old, acc, params)
-                params = apply(params, treedef.unflatten(new_updates))
-                return params, new, _clear(should_step, acc, treedef.flatten_up_to(params))
-
-            carry = params, inner_state, accumulate(acc)
-            if is_known(should_step) and not should_step:  # what is wrong with the state is an error in each step
-                untyped.eval_shape(whole_step, carry)
-            out, inner_state, acc = run_if(should_step, whole_step, carry)
-        return out, new_state._replace(inner_opt_state=inner_state, acc_grads=treedef.unflatten(acc))
+        news, inner_state, acc = _run_step_if(should_step, accumulate, inner_step, inner_state, acc)
+        return treedef.unflatten(news), new_state._replace(
+            inner_opt_state=inner_state, acc_grads=treedef.unflatten(acc)
+        )
 
     def _advance(self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> tuple[Any, ...]:
         """Return how this step counts, and the state after it, without the inner state and the accumulator.
@@ -307,55 +284,37 @@ class _Steps:
         return jtu.tree_map(jnp.zeros_like, params, jtu.tree_map(dtype, params))
 
 
-def _accumulate(
+def _factor(mean: bool, weight: Float[Array, ""], weight_sum: Float[Array, ""], acc: HasDtype) -> Any:
+    """Return what a gradient is divided by in a mean, or multiplied by in a sum, for an accumulator of this dtype."""
+    if not mean:
+        return weight.astype(acc.dtype)
+    wide = promoted_dtype(weight, acc)  # float16 cannot represent 100,000 tokens
+    is_skipped = weight == 0
+    # Also where the result is not chosen, a derivative of 0 / 0 is NaN.
+    parts = weight_sum.astype(wide) / jnp.where(is_skipped, 1, weight).astype(wide)
+    return jnp.where(is_skipped, 1, parts).astype(acc.dtype)
+
+
+def _accumulate_one(
     mean: bool,
-    weight: Float[Array, ""],
-    weight_sum: Float[Array, ""],
+    is_skipped: Bool[Array, ""] | None,
+    is_first: Bool[Array, ""],
+    factor: Shaped[Array, ""],
     update: Shaped[Array, "*shape"],
     acc: Shaped[Array, "*shape"],
 ) -> Any:
     grad = update.astype(acc.dtype)
-    if mean:
-        # Welford's update of the mean, which never needs a sum that is k times as large.
-        wide = promoted_dtype(weight, acc)  # float16 cannot represent 100,000 tokens
-        # Also where the result is not chosen, a derivative of 0 / 0 is NaN.
-        parts = weight_sum.astype(wide) / jnp.where(weight == 0, 1, weight).astype(wide)
-        parts = jnp.where(weight == 0, 1, parts)
-        first, more = grad, acc + (grad - acc) / parts.astype(acc.dtype)
+    if mean:  # Welford's update of the mean, which never needs a sum that is k times as large
+        first, more = grad, acc + (grad - acc) / factor
     else:
-        first = weight.astype(acc.dtype) * grad
+        first = factor * grad
         more = acc + first
-    # If this is all of the weight, the earlier round is discarded, and -0.0 is preserved, as 0 + -0.0 would not. A
-    # gradient of weight 0 may be NaN.
-    return jnp.where(weight == 0, acc, jnp.where(weight_sum == weight, first, more))
+    new = lax.select(is_first, first, more)  # not added to zero, so that -0.0 is preserved
+    return new if is_skipped is None else lax.select(is_skipped, acc, new)
 
 
 # Traced once for each shape, and inlined, so that the program is that of the function itself.
-_accumulate_jitted: Any = untyped.jit(_accumulate, static_argnums=0, inline=True)
-
-
-def _clear(should_step: Bool[Array, ""], acc: list[Any], params: list[Any]) -> list[Any]:
-    """Zeros for what is accumulated, after the step that reads it.
-
-    The zeros depend on the new params. So a CPU writes them after every operation that reads the accumulator, and does
-    not have to copy it first, as of JAX 0.10.2: tests/optax/whole/test_cost.py.
-    """
-
-    def after(acc: list[Any], params: list[Any]) -> Any:
-        return [_zero_after(should_step, x, p) for x, p in zip(acc, params, strict=True)]
-
-    def at_any_time(acc: list[Any], _: list[Any]) -> Any:
-        return _zeros(acc)
-
-    if not is_traced(should_step):
-        return _zeros(acc)
-    cleared: list[Any] = lax.platform_dependent(*lax.stop_gradient((acc, params)), cpu=after, default=at_any_time)
-    return cleared
-
-
-def _zero_after(should_step: Bool[Array, ""], x: Shaped[Array, "..."], param: Array) -> Any:
-    like = param if jnp.iscomplexobj(x) else jnp.real(param)
-    return lax.select(should_step, jnp.zeros_like(x), like.astype(x.dtype))
+_accumulate: Any = untyped.jit(_accumulate_one, static_argnums=0, inline=True)
 
 
 def _is_weighted(x: object) -> bool:
@@ -398,13 +357,16 @@ def _run_step_if(
     state: OptState,
     acc: list[Any],
 ) -> tuple[Any, Any, Any]:
-    """Accumulate, and run `inner_step` on the accumulated values if `should_step` is true.
+    """Run `inner_step` if `should_step` is true, else only accumulate.
+
+    The updates take the place of the accumulator, which is not needed after the step. In memory of their own, zeros
+    would have to be written in each step that only accumulates.
 
     Args:
         should_step: whether to run the step; a bool of shape ().
         accumulate: maps the accumulator before this step to the one after it, of the same shapes and dtypes.
-        inner_step: maps a state and an accumulator to updates and a new state of the same structure and dtypes. The
-            updates have an array of its shape, or None, for each array of the accumulator.
+        inner_step: maps a state and the accumulator before this step to updates and a new state of the same structure
+            and dtypes. The updates have an array of its shape, or None, for each array of the accumulator.
         state: the state.
         acc: the arrays of the accumulator before this step.
 
@@ -412,45 +374,40 @@ def _run_step_if(
         The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
     """
     if is_known(should_step):
-        acc = accumulate(acc)
         if should_step:
-            return *inner_step(state, acc), _zeros(acc)
+            updates, new_state = inner_step(state, acc)
+            return updates, new_state, [jnp.zeros_like(x) for x in acc]
         likes = untyped.eval_shape(inner_step, state, acc)[0]
         held = [None if like is None else jnp.zeros_like(x, like.dtype) for like, x in zip(likes, acc, strict=True)]
-        return held, state, acc
+        return held, state, accumulate(acc)
 
-    add, add_consts = trace(accumulate, acc)
     step, consts = trace(inner_step, state, acc)
+    likes = step.like[0]
+    # In a dtype that holds the updates too, which most have already.
+    places = [
+        x if like is None or like.dtype == x.dtype else x.astype(promoted_dtype(x, like))
+        for x, like in zip(acc, likes, strict=True)
+    ]
 
-    def summed(acc: list[Any]) -> Any:
-        return add(acc, consts=add_consts)
+    def body(carry: PyTree) -> Any:
+        state, places = carry
+        updates, state = step(
+            state, [place.astype(x.dtype) for place, x in zip(places, acc, strict=True)], consts=consts
+        )
+        return state, [place if u is None else u.astype(place.dtype) for place, u in zip(places, updates, strict=True)]
 
-    def run(state: OptState, acc: list[Any]) -> Any:
-        return step(state, acc, consts=consts)
-
-    def add_before(state: OptState, acc: list[Any]) -> Any:
-        return run_in_place(should_step, run, step.like[0], state, summed(acc))
-
-    def add_in_each(state: OptState, acc: list[Any]) -> Any:
-        # The step always runs here, but a second loop keeps XLA from adding again for each reader of the sum, such
-        # as a clip by norm, as of JAX 0.10.2: tests/accelerators/test_multi_steps.py.
-        def add_and_step(state: OptState, acc: list[Any]) -> Any:
-            return run(state, run_if(should_step, summed, acc))
-
-        updates, state, old_acc = run_in_place(should_step, add_and_step, step.like[0], state, acc)
-        return updates, state, [zero_if(should_step, x) for x in summed(old_acc)]
-
-    # On GPUs and TPUs, the sum is computed after the loop, where it is fused with the updates into one pass over
-    # memory, and again inside the loop: tests/accelerators/test_multi_steps.py, with JAX 0.10.2. CPUs make a pass
-    # for each operation, so they compute it once, before it: tests/optax/whole/test_cost.py.
-    updates, state, acc = lax.platform_dependent(state, acc, cpu=add_before, default=add_in_each)
-    return updates, state, acc
-
-
-def _zeros(arrays: list[Any]) -> list[Any]:
-    return list(map(jnp.zeros_like, arrays))
+    state, places = run_if(should_step, body, (state, in_own_memory(places)))
+    # The sum is computed here, and in the loop again in the one step of k that runs it: XLA then adds and applies the
+    # updates in one pass over memory on TPUs and GPUs (tests/accelerators/test_multi_steps.py).
+    sums = accumulate([place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
+    only_accumulates = jnp.logical_not(should_step)
+    updates = [
+        None if like is None else zero_if(only_accumulates, place).astype(like.dtype)
+        for place, like in zip(places, likes, strict=True)
+    ]
+    return updates, state, [zero_if(should_step, x) for x in sums]
 
 
-def _broadcast_to(update: Any, place: Array) -> Any:
+def _broadcast_to(update: Any, place: HasDtype) -> Any:
     """Return an update in the shape of its accumulator; it may be a number for each param, and None for some."""
     return update if update is None or update.shape == place.shape else jnp.broadcast_to(update, place.shape)

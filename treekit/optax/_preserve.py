@@ -28,36 +28,40 @@ from treekit.optax._sharding import shard_alike
 from treekit.optax._transformation import Core
 
 
-def preserving(core: Core) -> Core:
-    """Preserve the dtypes of the state, and give each update the wider of its gradient's and its param's dtype.
+def first_state(state: OptState, params: Params) -> Any:
+    """Return a state that `init` made, strongly typed, in arrays of its own, and sharded as the params.
 
     Raises:
-        TypeError: raised by `update` if the state or the updates have another structure or other shapes than before,
-            or a cast would lose values.
-        ValueError: raised by `update` if the shape of an update does not fit its param.
+        TypeError: it is one of lookahead, whose params are a pair.
     """
-    inner_init, inner_update = core
-
-    def init(params: Params) -> Any:
-        state = strengthen_all(inner_init(params))
-        leaves, treedef = jtu.tree_flatten(state, is_leaf=_is_of_lookahead)
-        if any(map(_is_of_lookahead, leaves)):
-            raise TypeError("optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost")
-        return shard_alike(treedef.unflatten(unshared(leaves, jtu.tree_leaves(params))), params)
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        new_updates, new_state = inner_update(updates, state, params, **extra)
-        return keep_updates(updates, params, new_updates), keep_state(state, params, new_state)
-
-    return optax.GradientTransformationExtraArgs(init, update)
+    leaves, treedef = jtu.tree_flatten(strengthen_all(state), is_leaf=_is_of_lookahead)
+    if any(map(_is_of_lookahead, leaves)):
+        raise TypeError("optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost")
+    return shard_alike(treedef.unflatten(unshared(leaves, jtu.tree_leaves(params))), params)
 
 
 def _is_of_lookahead(x: object) -> bool:
     return isinstance(x, optax.LookaheadState)
 
 
+def preserving(core: Core) -> Core:
+    """Preserve what a core is given: for a wrapper that needs equal types of a step that runs and one that does not."""
+    inner_init, inner_update = core
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        new_updates, new_state = inner_update(updates, state, params, **extra)
+        return keep_updates(updates, params, new_updates), keep_state(state, params, new_state)
+
+    return Core(inner_init, update)
+
+
 def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
-    """Return new updates, each in the wider dtype of its gradient and its param."""
+    """Return new updates, each in the wider dtype of its gradient and its param.
+
+    Raises:
+        TypeError: they have another structure than the updates.
+        ValueError: the shape of one does not fit its param.
+    """
     grads, treedef = jtu.tree_flatten(updates)
     news = _parts_of_updates(updates, treedef, new_updates)
     has_params = params is not None and jtu.tree_structure(params) == treedef
@@ -70,7 +74,10 @@ def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
             )
     if _mixes_complex(likes):
         news = list(map(_real_where_real, likes, news))
-    return treedef.unflatten(cast_each(news, list(map(_wider, grads, likes)), updates))
+    wider = list(map(_wider, grads, likes))
+    if not has_params:  # the update of an integer is a float, as in Optax
+        wider = [x if issubdtype(x.dtype, jnp.inexact) else new for x, new in zip(wider, news, strict=True)]
+    return treedef.unflatten(cast_each(news, wider, updates))
 
 
 def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:

@@ -2,7 +2,6 @@
 
 import difflib
 import functools
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -18,8 +17,8 @@ from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, PyTr
 from treekit._filter import filter
 from treekit._resolve_spec import resolve_and_match
 from treekit.optax._boundary import at_boundary
-from treekit.optax._extra_args import view_extra_args
-from treekit.optax._state_map import is_params_placeholder
+from treekit.optax._extra_args import is_like, masking, seeing
+from treekit.optax._state_map import is_hole
 from treekit.optax._transformation import Core, GradientTransformation, S, core_of
 
 
@@ -55,10 +54,34 @@ def filtered(
             "filter_spec must be a predicate or a tree of bools, not None. To freeze everything, pass False"
         )
     if filter_spec is is_inexact_array:  # one function for all, so that Optimistix compiles once
-        return at_boundary(inner, select=_select_inexact)
+        return at_boundary(_on_part(core_of(inner), _select_inexact), leaves_out=True)
     # Equinox's `closure_to_pytree`, which Optimistix applies to optimizers, would make a node of a predicate that a
     # function closes over. It does not open a partial.
-    return at_boundary(inner, select=functools.partial(_select, filter_spec))
+    return at_boundary(_on_part(core_of(inner), functools.partial(_select, filter_spec)), leaves_out=True)
+
+
+def _on_part(core: Core, select: Callable[[Any], Any]) -> Core:
+    """Run a core on the params that `select` returns, which has None for others: their updates are None too."""
+    inner_init, inner_update = core
+
+    def init(params: Params) -> Any:
+        return inner_init(select(params))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        part = select(updates if params is None else params)
+
+        def inside(tree: PyTree) -> Any:
+            return jtu.tree_map(_hole_or, part, tree, is_leaf=is_hole)
+
+        extra = {name: inside(x) if is_like(name, x, updates) else x for name, x in extra.items()}
+        out: tuple[Any, Any] = inner_update(inside(updates), state, None if params is None else part, **extra)
+        return out
+
+    return Core(init, update)
+
+
+def _hole_or(kept: object, x: object) -> Any:
+    return kept if is_hole(kept) else x
 
 
 def _select(filter_spec: FilterSpec, params: Params) -> Any:
@@ -117,46 +140,8 @@ def masked(
     >>> updates["b"]
     Array([0., 0.], dtype=float32)
     """
-    core = core_of(inner)
-    inner_init = core.init
-
-    def resolve(params: Params) -> Any:
-        return True if is_params_placeholder(params) else resolve_mask(mask, params, "mask")
-
-    def init(params: Params) -> Any:
-        return _init_masked(inner_init, resolve(params), params)
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        tree = resolve(updates if params is None else params)
-        return _update_masked(core, tree, mask_compatible_extra_args, updates, state, params, extra)
-
-    return at_boundary(optax.GradientTransformationExtraArgs(init, update), passes=resolve)
-
-
-def _init_masked(inner_init: Callable[..., Any], mask: PyTree, params: Params) -> Any:
-    """Make the state with Optax's own `masked`, for a mask of bools."""
-    unused: Any = None
-    return optax.masked(optax.GradientTransformationExtraArgs(inner_init, unused), lambda _: mask).init(params)
-
-
-def _update_masked(
-    core: Core,
-    mask: PyTree,
-    any_shape: bool,
-    updates: Updates,
-    state: OptState,
-    params: Params,
-    extra: dict[str, Any],
-) -> tuple[Any, Any]:
-    """Update with Optax's own `masked`, for a mask of bools; extra arguments are masked too."""
-
-    def update(inside: Updates, state: OptState, inside_params: Params = None, **_: object) -> tuple[Any, Any]:
-        views = view_extra_args(extra, updates, params, inside, any_shape=any_shape) if extra else extra
-        return core.update(inside, state, inside_params, **views)
-
-    seeing = optax.GradientTransformationExtraArgs(core.init, update)
-    out: tuple[Any, Any] = optax.masked(seeing, lambda _: mask).update(updates, state, params)
-    return out
+    tx = optax.masked(seeing(core_of(inner)), MaskFunction(mask, "mask"), mask_compatible_extra_args=True)
+    return at_boundary(masking(tx, any_shape=mask_compatible_extra_args))
 
 
 def partition(
@@ -192,35 +177,18 @@ def partition(
     """
     keys = frozenset(transforms)
 
-    def resolve_groups(params: Params) -> dict[Any, Any]:
+    def labels(params: Params) -> Any:
         return _resolve_labels(param_labels, keys, params)
 
-    return _partition(transforms, resolve_groups, mask_compatible_extra_args)
+    return _partition(transforms, labels, mask_compatible_extra_args)
 
 
 def _partition(
-    transforms: Mapping[Any, TransformationLike], resolve: Callable[[Any], dict[Any, Any]], any_shape: bool = False
+    transforms: Mapping[Any, TransformationLike], labels: Callable[[Any], Any], any_shape: bool = False
 ) -> GradientTransformation[optax.transforms.PartitionState]:
-    """Run each transformation on its own leaves; `resolve` maps the params to a mask for each label.
-
-    Optax's own `partition` is such masks too, but takes labels for trees that are tuples.
-    """
-    cores = {key: core_of(tx) for key, tx in transforms.items()}
-    inits = {key: core.init for key, core in cores.items()}  # `init` closes over these alone: see `at_boundary`
-
-    def init(params: Params) -> Any:
-        masks = dict.fromkeys(inits, True) if is_params_placeholder(params) else resolve(params)
-        states = {key: _init_masked(init, masks[key], params) for key, init in inits.items()}
-        return optax.transforms.PartitionState(states)
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        states: dict[Any, Any] = {}
-        for key, mask in resolve(updates if params is None else params).items():
-            inner_state = state.inner_states[key]
-            updates, states[key] = _update_masked(cores[key], mask, any_shape, updates, inner_state, params, extra)
-        return updates, optax.transforms.PartitionState(states)
-
-    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+    cores = {key: seeing(core_of(tx)) for key, tx in transforms.items()}
+    tx = optax.partition(cores, labels, mask_compatible_extra_args=True)
+    return at_boundary(masking(tx, any_shape=any_shape))
 
 
 def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
@@ -269,11 +237,43 @@ def selective_transform(
     {'b': Array([-1., -1.], dtype=float32), 'w': Array([0., 0.], dtype=float32)}
     """
 
-    def resolve_groups(params: Params) -> dict[Any, Any]:
-        frozen = resolve_mask(freeze_mask, params, "freeze_mask")
-        return {"train": jtu.tree_map(operator.not_, frozen), "freeze": frozen}
+    is_frozen = MaskFunction(freeze_mask, "freeze_mask")
 
-    return _partition({"train": optimizer, "freeze": optax.set_to_zero()}, resolve_groups)
+    def labels(params: Params) -> Any:
+        return jtu.tree_map(_freeze_or_train, is_frozen(params))
+
+    return _partition({"train": optimizer, "freeze": optax.set_to_zero()}, labels)
+
+
+def _freeze_or_train(frozen: bool) -> str:
+    return "freeze" if frozen else "train"
+
+
+class MaskFunction:
+    """A mask as a function that Optax calls, with the params in `init` and with the updates in `update`.
+
+    It is an object of its own, since Equinox's `closure_to_pytree`, which Optimistix applies to optimizers, would make
+    a tree of a function that closes over a mask. Optimistix compares it, to compile once.
+
+    Args:
+        mask: a tree of bools, or a function from the params to one.
+        name: what the user calls it.
+    """
+
+    def __init__(self, mask: Mask, name: str) -> None:
+        self._mask, self._name = mask, name
+
+    def __call__(self, params: Params) -> Any:
+        """Return a mask that Optax itself can use."""
+        return resolve_mask(self._mask, params, self._name)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MaskFunction) or self._name != other._name:
+            return False
+        return self._mask is other._mask  # so are equal bools
+
+    def __hash__(self) -> int:
+        return hash(self._name)
 
 
 def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
@@ -298,12 +298,14 @@ def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
             f"{name} must have bools at its leaves; at {path} it has {_short(leaf)} of type {type(leaf).__name__}{hint}"
         )
 
+    if not jtu.tree_leaves(params):  # as in a group without params; or they are a placeholder of Optax
+        return params
     resolved, prefix_treedef, matches = resolve(mask, params, _is_bool, name)
     return prefix_treedef.unflatten(value(i, *match) for i, match in enumerate(matches))
 
 
-def _resolve_labels(labels: Labels, keys: frozenset[Any], params: Params) -> dict[Any, Any]:
-    """Return a mask for each label."""
+def _resolve_labels(labels: Labels, keys: frozenset[Any], params: Params) -> Any:
+    """Return labels that Optax itself can use, as `resolve_mask` does for masks."""
 
     def is_label(x: object) -> bool:
         try:
@@ -311,6 +313,8 @@ def _resolve_labels(labels: Labels, keys: frozenset[Any], params: Params) -> dic
         except TypeError:  # unhashable, so not a key
             return False
 
+    if not jtu.tree_leaves(params):
+        return params
     resolved, prefix_treedef, matches = resolve(labels, params, is_label, "param_labels")
     has_arrays = [bool(jtu.tree_leaves(part)) for _, part in matches]
     for i, (label, _) in enumerate(matches):
@@ -323,10 +327,20 @@ def _resolve_labels(labels: Labels, keys: frozenset[Any], params: Params) -> dic
                 f"{f'. Did you mean {nearest[0]!r}?' if nearest else '.'}\nParameter labels: {used}\n"
                 f"Transforms keys: {_names(keys)}"
             )
-    return {
-        key: prefix_treedef.unflatten(bool(label == key) if is_label(label) else part for label, part in matches)
-        for key in sorted(keys)
-    }
+    return prefix_treedef.unflatten(_Label(label) if is_label(label) else part for label, part in matches)
+
+
+class _Label:
+    """A label as a leaf, equal to itself: to JAX, a tuple would be a tree of labels."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == (other.value if isinstance(other, _Label) else other))
+
+    def __hash__(self) -> int:
+        return hash(self.value)
 
 
 def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:

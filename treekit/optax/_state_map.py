@@ -29,6 +29,7 @@ class Entry(NamedTuple):
         field: that field, such as "mu"; "" outside of states.
         param: the index, among the leaves of the params (None and MaskedNode are leaves), of the parameter that it
             belongs to; None if it belongs to none, or to several.
+        in_rounds: whether it is in the state of a `MultiSteps`.
     """
 
     path: KeyPath
@@ -36,32 +37,12 @@ class Entry(NamedTuple):
     owner: Any
     field: str
     param: int | None
-
-    @property
-    def is_accumulator(self) -> bool:
-        """Whether `MultiSteps` accumulates gradients in it."""
-        return self.param is not None and self.field == "acc_grads" and "mini_step" in self.owner._fields
-
-    @property
-    def advances(self) -> bool:
-        """Whether it changes in a step in which its parameter has no gradient: it is not a moment of gradients."""
-        name = "" if self.owner is None else self.owner.__name__
-        return self.field in ADVANCING.get(name, ())
+    in_rounds: bool
 
 
-# By the name of a state class: fields that accumulate gradients, or average params, or have what the last step computed
-# and the next one replaces. Modules add their own classes.
-ADVANCING: dict[str, tuple[str, ...]] = {
-    "AccumulateAvgUpdatesState": ("avg_grad",),
-    "MultiStepsState": ("acc_grads",),
-    "PerElementMeanAndSumSqDiffGradsState": ("mean_grads", "sum_sq_diff_grads"),
-    "SAMState": ("cache",),
-    "ScaleByBacktrackingLinesearchState": ("grad",),
-    "ScaleByZoomLinesearchState": ("grad",),
-    "ZeroNansState": ("found_nan",),
-}
-# A dict of numbers by name, which may have the structure of the params by chance.
-_NUMBERS = {"hyperparams", "hyperparams_states"}
+# Averages of params and accumulators of gradients, by the class of their state: they need float32 at least. Each module
+# that makes one adds it.
+AT_LEAST_FLOAT32: dict[Any, tuple[str, ...]] = {}
 
 
 def map_state(state: OptState, params: Params) -> list[Entry]:
@@ -75,25 +56,25 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
     leaves, treedef = jtu.tree_flatten(params, is_leaf=is_hole)
     numbered = treedef.unflatten(range(len(leaves)))
 
-    def entries(x: object, path: KeyPath, owner: Any, field: str) -> Iterator[Entry]:
-        pairs = None if field in _NUMBERS else leaves_by_param(x, numbered)
+    def entries(x: object, path: KeyPath, owner: Any, field: str, in_rounds: bool) -> Iterator[Entry]:
+        pairs = leaves_by_param(x, numbered)
         if pairs is not None and isinstance(numbered, int) and not _is_like_array(x, leaves[0]):
             pairs = None
         if pairs is not None:
             params_of = [numbers[0] for leaf, numbers in pairs if not is_hole(leaf)]
             for (below, _), i in zip(flatten_with_path(x)[0], params_of, strict=True):
-                yield Entry((*path, *below), len(path), owner, field, i)
+                yield Entry((*path, *below), len(path), owner, field, i, in_rounds)
         elif is_codes(x) or jtu.all_leaves([x]):
             for below, _ in flatten_with_path(x)[0]:
-                yield Entry((*path, *below), len(path), owner, field, None)
+                yield Entry((*path, *below), len(path), owner, field, None, in_rounds)
         else:
             for key, child in children_of(x).items():
                 is_field = isinstance(key, jax.tree_util.GetAttrKey) and not is_variable(x)
-                inner = (type(x), str(key.name)) if is_field else (owner, field)
+                of, name = (type(x), str(key.name)) if is_field else (owner, field)
                 below = path if is_variable(x) else (*path, key)  # as in flatten_with_path
-                yield from entries(child, below, *inner)
+                yield from entries(child, below, of, name, in_rounds or is_of_multi_steps(x))
 
-    return list(entries(state, (), None, ""))
+    return list(entries(state, (), None, "", False))
 
 
 def _is_like_array(x: object, param: object) -> bool:
@@ -136,6 +117,11 @@ def leaves_by_param(x: object, numbered: PyTree) -> list[tuple[object, list[int]
         (leaf.codes if is_codes(leaf) else leaf, [part] if isinstance(part, int) else jtu.tree_leaves(part))
         for leaf, part in pairs
     ]
+
+
+def is_of_multi_steps(x: object) -> bool:
+    """Whether `x` is the state of a `MultiSteps`, of treekit or of Optax."""
+    return hasattr(x, "mini_step")
 
 
 def is_hole(x: object) -> bool:

@@ -26,7 +26,7 @@ else:
     State_co = TypeVar("State_co", covariant=True)
 
 Core: TypeAlias = optax.GradientTransformationExtraArgs  # on trees of arrays, with None and MaskedNode for the others
-_CORE = "treekit_core"  # the attribute of an `init` that has its `update`, and the core of both
+_CORE = "treekit_core"  # the attribute of an `init`: what it wraps, its `update`, and the core of both
 
 
 @runtime_checkable
@@ -86,16 +86,25 @@ class GradientTransformation(_Base, Generic[State_co]):
 def with_core(init: Callable[..., Any], update: Callable[..., Any], core: Core) -> GradientTransformation[Any]:
     """Return a transformation of treekit that runs this core."""
     init.__qualname__, update.__qualname__ = "init", "update"  # which Python's errors of missing arguments show
-    setattr(init, _CORE, (update, core))
+    setattr(init, _CORE, (_wrapped(init), update, core))
     make: Any = GradientTransformation
     out: GradientTransformation[Any] = make(init, update)
     return out
 
 
 def own_core(tx: Any) -> Core | None:
-    """Return the core of a transformation of treekit; None for any other, also one with another `init` or `update`."""
-    update, core = getattr(getattr(tx, "init", None), _CORE, (None, None))
-    return core if core is not None and update is tx.update else None
+    """Return the core of a transformation of treekit; None for any other, also one with another `init` or `update`.
+
+    `functools.wraps` and `jax.jit` copy attributes to a function that a user puts in the place of `init`; they also say
+    which function it wraps, and that one does not wrap itself.
+    """
+    init = getattr(tx, "init", None)
+    wrapped, update, core = getattr(init, _CORE, (None, None, None))
+    return core if core is not None and wrapped is _wrapped(init) and update is tx.update else None
+
+
+def _wrapped(f: object) -> object:
+    return getattr(f, "__wrapped__", None)
 
 
 def core_of(tx: object, name: str = "") -> Core:

@@ -78,9 +78,8 @@ OPTIMIZERS: dict[str, Any] = {
 def test_the_state_of_another_optimizer_leads_to_graft(now: str) -> None:
     """As after adding a wrapper to a program that resumes."""
     for before in OPTIMIZERS.keys() - {now}:
-        with pytest.raises((AttributeError, ValueError, TypeError)) as caught:
+        with pytest.raises((ValueError, TypeError), match=r"(?s)does not fit this optimizer.*treekit\.graft\(.*\|"):
             OPTIMIZERS[now].update(PARAMS, OPTIMIZERS[before].init(PARAMS), PARAMS)
-        assert "treekit.graft(optimizer.init(params), state)" in str(getattr(caught.value, "__notes__", ())), before
 
 
 def test_these_are_no_mistakes() -> None:

@@ -20,7 +20,7 @@ from treekit._map import cast_tree_like
 from treekit._mismatch import flatten_updates
 from treekit._round import widen
 from treekit.optax._boundary import at_boundary
-from treekit.optax._state_map import ADVANCING, is_hole
+from treekit.optax._state_map import AT_LEAST_FLOAT32, is_hole
 from treekit.optax._transformation import GradientTransformation
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class ParamsEmaState(NamedTuple):
     params_ema: Any
 
 
-ADVANCING[ParamsEmaState.__name__] = ("params_ema",)
+AT_LEAST_FLOAT32[ParamsEmaState] = ("params_ema", "ema_next_weight", "ema_weight_sum")
 
 
 def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[ParamsEmaState]:

@@ -26,8 +26,9 @@ from treekit._map import dtype_preserving_tree_map
 from treekit._round import bits_like, hash_bits, is_inexact_dtype, round_by, widen
 from treekit.optax._beyond.eight_bits import decode_state, encode, is_code_dtype
 from treekit.optax._boundary import at_boundary
+from treekit.optax._misfit import StateError
 from treekit.optax._preserve import like_updates, preserving
-from treekit.optax._state_map import is_params_placeholder, map_state
+from treekit.optax._state_map import AT_LEAST_FLOAT32, map_state
 from treekit.optax._transformation import Core, GradientTransformation, S, core_of
 
 # One dtype for all floating-point state, or one for each accumulator, by name or by pattern. To mypy, a dict with names
@@ -206,7 +207,7 @@ def _round(inner: Core, state_dtype: StateDtype, seed: int, own: str) -> Core:
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         if not isinstance(state, StochasticRoundingState):
-            raise TypeError(
+            raise StateError(
                 "rounding='stochastic' needs the StochasticRoundingState that its init makes, found a "
                 f"{type(state).__name__}. Put one that was made without it into init(params)._replace(inner_state=...)"
                 ", and convert it with optax.encode_state if state_dtype has codes"
@@ -247,8 +248,6 @@ def _init_inside(init: Callable[[Any], Any], params: Params, own: str) -> Any:
 
 def _stored(state: OptState, state_dtype: StateDtype, params: Params) -> Any:
     """Cast a new state to the dtypes in which it is stored."""
-    if is_params_placeholder(params):  # only the structure of the state matters
-        return state
     arrays = _arrays(state, state_dtype, params)
     if is_mapping(state_dtype) and jtu.tree_leaves(params):  # a group of a partition may have none
         _check_each_key(state_dtype, arrays)
@@ -263,11 +262,11 @@ def _stored(state: OptState, state_dtype: StateDtype, params: Params) -> Any:
 
 
 def _check_state(state: OptState, state_dtype: StateDtype, params: Params) -> None:
-    """Raise a TypeError where state was made without this `state_dtype`: its dtypes would be kept silently."""
+    """Raise an error where state was made without this `state_dtype`: its dtypes would be kept silently."""
     for x, _, _, path, _, dtype in _arrays(state, state_dtype, params):
         if (dtype is not None or is_codes(x)) and dtype != x.dtype:
             wanted = "no codes" if dtype is None else dtype
-            raise TypeError(
+            raise StateError(
                 f"this state has {x.dtype} at {path}, where this transformation stores {wanted}. Make it again with "
                 "init, or cast it: to codes with optax.encode_state(state, optimizer.init(params)), from codes with "
                 "optax.decode_state"
@@ -283,7 +282,7 @@ class _Array(NamedTuple):
     Attributes:
         x: the array, or its `Codes`.
         field: the field of the state that has it.
-        kind: what it is, if `_KINDS` knows it.
+        is_wide: whether it needs float32 at least: an average of the params, or an accumulator of gradients.
         path: its key path, without that of the leaf of `Codes`.
         keys: the entries of `state_dtype` that match it, of which the first decides.
         dtype: the dtype in which it is stored; None if it may have any.
@@ -291,7 +290,7 @@ class _Array(NamedTuple):
 
     x: Any
     field: str
-    kind: str
+    is_wide: bool
     path: str
     keys: list[Any]
     dtype: Any
@@ -303,12 +302,11 @@ def _arrays(state: OptState, state_dtype: StateDtype, params: Params) -> list[_A
     arrays: list[_Array] = []
     for x, entry in zip(jtu.tree_leaves(state, is_leaf=is_codes), map_state(state, params), strict=True):
         path = path_name(entry.path[:-1] if is_codes(x) else entry.path)
-        kind = _KINDS.get(getattr(entry.owner, "__name__", ""), {}).get(entry.field, "")
         keys = list[Any]()
         if is_codes(x) or has_gradient(x):  # patterns come before fields
             keys = [key for key in entries if key != entry.field and matches(key, path)]
             keys += [key for key in entries if key == entry.field]
-        array = _Array(x, entry.field, kind, path, keys, None)
+        array = _Array(x, entry.field, entry.field in AT_LEAST_FLOAT32.get(entry.owner, ()), path, keys, None)
         if keys:
             wanted = jax.dtypes.canonicalize_dtype(entries[keys[0]])  # f32 for f64, unless x64 is enabled now
             array = array._replace(dtype=_dtype_of(array, wanted, is_mapping(state_dtype)))
@@ -317,34 +315,15 @@ def _arrays(state: OptState, state_dtype: StateDtype, params: Params) -> list[_A
 
 
 def _dtype_of(array: _Array, wanted: np.dtype[Any], by_name: bool) -> Any:
-    """Return the dtype in which an array is stored for which this one is wanted; None if it cannot have that.
-
-    Raises:
-        ValueError: codes are wanted, and they are not those of this moment.
-    """
-    x, field, kind, path, keys, _ = array
+    """Return the dtype in which an array is stored for which this one is wanted; None if it cannot have that."""
+    x = array.x
     if issubdtype(x.dtype, jnp.complexfloating):
         return x.dtype if x.dtype.itemsize <= 2 * wanted.itemsize else None
-    if kind in (_AVERAGE, _SUM) and wanted.itemsize < 4:
+    if array.is_wide and wanted.itemsize < 4:
         return None if by_name else promoted_dtype(x, _FLOAT32)
     if not by_name and x.shape == () and wanted.itemsize < x.dtype.itemsize:
         return x.dtype  # in bf16, b2 = 0.999 would be 1
-    if not is_code_dtype(wanted):
-        return wanted
-    if kind == _HYPERPARAMETER:
-        return None
-    what = f"state_dtype[{keys[0]!r}] is {wanted}, and the accumulator {field!r}"
-    if not kind:
-        raise ValueError(
-            f"{what}, at {path}, is not among the moments that treekit stores in 8 bits, since it does not know their "
-            "signs. Use jnp.bfloat16, or leave it out; or, if the transformation is yours, let its init return a state "
-            "of Optax: an optax.TraceState for a moment with a sign, an optax.ScaleByRmsState for one that is never "
-            "negative"
-        )
-    right = jnp.int8 if kind == _SIGNED else jnp.uint8
-    if wanted != right:
-        raise ValueError(f"{what} {kind}. Use jnp.{jnp.dtype(right)} for {path}")
-    if math.prod(x.shape) >= _SMALLEST:
+    if not is_code_dtype(wanted) or math.prod(x.shape) >= _SMALLEST:
         return wanted
     return _FLOAT32.dtype if is_codes(x) else promoted_dtype(x, _FLOAT32)
 
@@ -370,57 +349,10 @@ def _check_each_key(state_dtype: Mapping[Any, Any], arrays: list[_Array]) -> Non
             )
         decided = [array for array in of_key if array.keys[0] == key]
         if decided and all(array.dtype is None for array in decided):
-            x, _, kind, path, *_ = decided[0]
-            what = f"{x.dtype}, and complex numbers are not rounded" if jnp.iscomplexobj(x) else kind
+            x, _, is_wide, path, *_ = decided[0]
+            what = "an average of the params, or an accumulator of gradients, which needs float32 at least"
+            if not is_wide:
+                what = f"{x.dtype}, and complex numbers are not rounded"
             raise ValueError(
                 f"state_dtype[{key!r}] is {jnp.dtype(state_dtype[key])}, and {path} is {what}: leave {key!r} out"
             )
-
-
-# --------------------------------------------------------------------------------------------------- what each array is
-
-# In the words of errors.
-_AVERAGE = "an average of the params, which needs float32 at least"
-_SUM = "an accumulator of gradients, which needs float32 at least"
-_HYPERPARAMETER = "a hyperparameter, not a moment"
-_SIGNED = "becomes negative, which uint8 cannot represent"
-_NEVER_NEGATIVE = "is never negative, and int8 would store its numbers below 4.7e-9 as zero, so that updates are huge"
-
-# What the arrays in a field are, by the class of the state. This is read from the update rules of Optax 0.2.8, since
-# names do not say it: `nu` of SM3 has a sign.
-_KINDS: dict[str, dict[str, str]] = {
-    "AccumulateAvgUpdatesState": {"avg_grad": _SUM},
-    "DAdaptAdamWState": {"exp_avg": _SIGNED, "grad_sum": _SIGNED, "exp_avg_sq": _NEVER_NEGATIVE},
-    "EmaState": {"ema": _SIGNED},
-    "FactoredState": {"v_row": _NEVER_NEGATIVE, "v_col": _NEVER_NEGATIVE, "v": _NEVER_NEGATIVE},
-    "InjectHyperparamsState": {"hyperparams": _HYPERPARAMETER},
-    "InjectStatefulHyperparamsState": {"hyperparams": _HYPERPARAMETER},
-    "MadgradState": {"s": _SIGNED, "grad_sum_sq": _NEVER_NEGATIVE},
-    "MomoAdamState": {"exp_avg": _SIGNED, "exp_avg_sq": _NEVER_NEGATIVE},
-    "MomoState": {"exp_avg": _SIGNED},
-    "MultiStepsState": {"acc_grads": _SUM},
-    "MuonState": {"mu": _SIGNED},
-    "ParamsEmaState": {"params_ema": _AVERAGE, "ema_next_weight": _AVERAGE, "ema_weight_sum": _AVERAGE},
-    "PerElementMeanAndSumSqDiffGradsState": {"mean_grads": _SUM, "sum_sq_diff_grads": _SUM},
-    "PerElementMeanAndVarianceEMAState": {"mean_grads_ema": _SIGNED, "variance_grads_ema": _NEVER_NEGATIVE},
-    "ProdigyState": {"exp_avg": _SIGNED, "grad_sum": _SIGNED, "exp_avg_sq": _NEVER_NEGATIVE},
-    "ScaleByAdaDeltaState": {"e_g": _NEVER_NEGATIVE, "e_x": _NEVER_NEGATIVE},
-    "ScaleByAdamState": {"mu": _SIGNED, "nu": _NEVER_NEGATIVE},
-    "ScaleByAdanState": {"m": _SIGNED, "v": _SIGNED, "g": _SIGNED, "n": _NEVER_NEGATIVE},
-    "ScaleByAdemamixState": {"m1": _SIGNED, "m2": _SIGNED, "nu": _NEVER_NEGATIVE},
-    "ScaleByAmsgradState": {"mu": _SIGNED, "nu": _NEVER_NEGATIVE, "nu_max": _NEVER_NEGATIVE},
-    "ScaleByBeliefState": {"mu": _SIGNED, "nu": _NEVER_NEGATIVE},
-    "ScaleByLBFGSState": {"diff_params_memory": _SIGNED, "diff_updates_memory": _SIGNED},
-    "ScaleByLionState": {"mu": _SIGNED},
-    "ScaleByNovogradState": {"mu": _SIGNED, "nu": _NEVER_NEGATIVE},
-    "ScaleByOptimisticGradientState": {"previous_gradient": _SIGNED},
-    "ScaleByRmsState": {"nu": _NEVER_NEGATIVE},
-    "ScaleByRmsWithCountState": {"nu": _NEVER_NEGATIVE},
-    "ScaleByRpropState": {"prev_updates": _SIGNED, "step_sizes": _NEVER_NEGATIVE},
-    "ScaleByRssState": {"sum_of_squares": _NEVER_NEGATIVE},
-    "ScaleBySM3State": {"nu": _SIGNED, "mu": _NEVER_NEGATIVE},
-    "ScaleBySimplifiedAdEMAMixState": {"m": _SIGNED, "n": _NEVER_NEGATIVE},
-    "SophiaState": {"mu": _SIGNED, "nu": _SIGNED},
-    "TraceState": {"trace": _SIGNED},
-    "WeightedMultiStepsState": {"acc_grads": _SUM},
-}

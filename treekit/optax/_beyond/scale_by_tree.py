@@ -13,7 +13,6 @@ from treekit._base.predicates import is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._boundary import at_boundary
 from treekit.optax._select import resolve
-from treekit.optax._state_map import is_params_placeholder
 from treekit.optax._transformation import GradientTransformation
 
 # A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one. It
@@ -61,7 +60,7 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
     """
 
     def init(params: Params) -> Any:
-        if not is_params_placeholder(params):
+        if jtu.tree_leaves(params):
             _resolve(rates, params)
         return ScaleByTreeState(jnp.zeros([], jnp.int32))
 
