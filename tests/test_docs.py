@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
+import optax
 import pytest
 
 import treekit
@@ -117,3 +118,10 @@ def test_the_page_of_names_and_the_reference_have_every_public_name_and_no_other
     pages = (ROOT / "docs" / "reference").glob("*.md")
     named = [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.M)]
     assert sorted(named) == sorted([*names, "treekit.optax.contrib.schedule_free_eval_params"])
+
+
+def test_the_page_for_users_of_optax_lists_the_names_that_optax_does_not_have() -> None:
+    text = (ROOT / "docs" / "guides" / "from_optax.md").read_text(encoding="utf-8")
+    listed = text.partition("`treekit.optax` has names that Optax")[2].partition("If a later")[0]
+    names = {name for name in public_names(treekit.optax) if not hasattr(optax, name)}
+    assert {*re.findall(r"`(\w+)`", listed)} == names
