@@ -13,6 +13,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
     "examples/digits.py": "demo.md",
     "examples/grow.py": "grow.md",
