@@ -52,11 +52,11 @@ check: .venv/installed ## format, lint and types, and the stubs of Optax and of 
 coverage: .venv/installed ## the tests, which have to reach each line and branch of treekit/
 	$(BIN)/python -m pytest -n 2 --cov
 
-package: .venv/installed ## build sdist and wheel into dist/, and test what is in them
+package: .venv/installed ## build sdist and wheel into dist/, and run the tests that the sdist has, from it
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*
-	$(BIN)/python -m pytest -n 2 tests/test_package.py
+	folder=$$(mktemp -d) && tar -xf dist/*.tar.gz -C "$$folder" && cd "$$folder"/* && $(abspath $(BIN))/python -m pytest -n 2
 
 versions: .venv/installed ## the tests with the lowest and the newest dependencies on each Python here (about half an hour), and docs/versions.md
 	$(BIN)/python -m tests.versions
@@ -103,7 +103,7 @@ $(ACCELERATORS)/installed-gpu: $(ACCELERATORS)/installed
 	@touch $@
 
 # What is read by the checker of English: pages, drawings, and the docstrings, comments and messages of Python files.
-ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md docs treekit examples benchmarks
+ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs treekit examples benchmarks
 docs: .venv/installed ## build the documentation into site/; a warning, a misspelling or an unclear word is an error
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/codespell
