@@ -10,6 +10,7 @@ import ast
 import builtins
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +27,12 @@ import treekit.testing
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 NAMES = ROOT / "docs" / "reference" / "names.md"
-PAGES = [README, *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("benchmarks/results/*.md"))]
+PAGES = [
+    README,
+    ROOT / "SECURITY.md",
+    *sorted(ROOT.glob("docs/**/*.md")),
+    *sorted(ROOT.glob("benchmarks/results/*.md")),
+]
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 ROW = re.compile(r"^\| `?(?P<name>[\w ]+)`? \| [^|]+ \| `(?P<code>[^|]+)` \| `(?P<gives>.+)` \|$", re.MULTILINE)
 RAISES = re.compile(r"# raises (?P<error>\w+): (?P<text>.+)$")
@@ -125,3 +131,10 @@ def test_the_page_for_users_of_optax_lists_the_names_that_optax_does_not_have() 
     listed = text.partition("`treekit.optax` has names that Optax")[2].partition("If a later")[0]
     names = {name for name in public_names(treekit.optax) if not hasattr(optax, name)}
     assert {*re.findall(r"`(\w+)`", listed)} == names
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    (first, *_) = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    cited = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.M)
+    assert [first, *cited] == [version, version]
