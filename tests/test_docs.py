@@ -107,6 +107,14 @@ def test_the_code_runs_from_top_to_bottom(page: Path, monkeypatch: pytest.Monkey
                 assert repr(value) == piece.gives, f"{page.name}, line {piece.line}: {piece.code}"
 
 
+def test_the_readme_prints_the_table_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    first = next(pieces(README))
+    shown = next(match["code"] for match in fences(README) if match["language"] == "text")
+    with jax.numpy_dtype_promotion("standard"):
+        exec(first.code, {})
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown.splitlines()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_no_code_is_hidden_from_the_test_above_and_links_lead_to_files(page: Path) -> None:
     """Code is not hidden by a fence that is spelt otherwise or not closed; `make docs` checks the links of the site."""
