@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow settings check coverage package versions lowest newest stubs bench types figures accelerators accelerators-test docs matrix fuzz clean
+.PHONY: help demo test slow settings check coverage package versions lowest newest stubs api bench types figures accelerators accelerators-test docs matrix fuzz clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[-. a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
@@ -52,11 +52,11 @@ check: .venv/installed ## format, lint and types, and the stubs of Optax and of 
 coverage: .venv/installed ## the tests, which have to reach each line and branch of treekit/
 	$(BIN)/python -m pytest -n 2 --cov
 
-package: .venv/installed ## build sdist and wheel into dist/, and test what is in them
+package: .venv/installed ## build sdist and wheel into dist/, and run the tests that the sdist has, from it
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*
-	$(BIN)/python -m pytest -n 2 tests/test_package.py
+	folder=$$(mktemp -d) && tar -xf dist/*.tar.gz -C "$$folder" && cd "$$folder"/* && $(abspath $(BIN))/python -m pytest -n 2
 
 versions: .venv/installed ## the tests with the lowest and the newest dependencies on each Python here (about half an hour), and docs/versions.md
 	$(BIN)/python -m tests.versions
@@ -66,6 +66,9 @@ lowest newest: .venv/installed ## `make test` with these dependencies, on the ol
 
 stubs: .venv/installed ## write the names of Optax for type checkers, treekit/optax/*/__init__.pyi, from the Optax of .venv
 	$(BIN)/python -m tests.optax_names
+
+api: .venv/installed ## write the public interface that the tests hold us to, tests/data/public_api.txt, from the sources
+	$(BIN)/python -m tests.public_api
 
 bench: .venv/installed ## treekit beside its peers, and benchmarks/results/benchmarks.md (QUICK=1 for a short look, printed only)
 	$(BIN)/python -m pip install --quiet --group bench
@@ -100,7 +103,7 @@ $(ACCELERATORS)/installed-gpu: $(ACCELERATORS)/installed
 	@touch $@
 
 # What is read by the checker of English: pages, drawings, and the docstrings, comments and messages of Python files.
-ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md docs treekit examples benchmarks
+ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs treekit examples benchmarks
 docs: .venv/installed ## build the documentation into site/; a warning, a misspelling or an unclear word is an error
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/codespell

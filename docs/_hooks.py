@@ -1,8 +1,10 @@
-"""What the site needs beyond its pages: pages made of other files, tables that fit, and search in files."""
+"""What the site needs beyond its pages: its version, pages made of other files, links to the reference, and search."""
 
 import itertools
 import json
 import re
+import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,32 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
     "examples/digits.py": "demo.md",
     "examples/grow.py": "grow.md",
     "examples/neural_ode.py": "neural_ode.md",
     "examples/sharded.py": "sharded.md",
 }
+
+
+REFERENCE = re.compile(r"^::: (\S+)$", re.MULTILINE)
+NAMES = {name for path in ROOT.glob("docs/reference/*.md") for name in REFERENCE.findall(path.read_text("utf-8"))}
+# As the guides import them; `plain` is Optax's own.
+MODULES = {"tk": "treekit", "treekit": "treekit", "optax": "treekit.optax", "testing": "treekit.testing"}
+
+NAME = re.compile(rf"\b({'|'.join(MODULES)})\.(\w+)")
+
+
+def on_config(config: Any) -> Any:
+    """The header of each page has the version, and a link to the repository that this one was cloned from."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    config.site_name = f"treekit {project['version']}"
+    remote = subprocess.run(["git", "remote", "get-url", "origin"], cwd=ROOT, capture_output=True, text=True).stdout
+    address = re.sub(r"^git@(.+?):", r"https://\1/", remote.strip()).removesuffix(".git")
+    if address.startswith("https://"):
+        config.repo_url, config.repo_name = address, "Repository"
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -39,12 +61,21 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Link to the pages of examples and results. `\\|` in a table, which GitHub needs, would show its backslash."""
+    if page.file.src_uri.startswith("guides/") or page.file.src_uri == "eight_bits.md":
+        markdown += _names_in(markdown)
     example = r"\]\(\.\./((?:\.\./)*)(examples/\w+\.py)\)"
     markdown = re.sub(example, lambda link: f"]({link[1]}{PAGES[link[2]]})", markdown)
     markdown = re.sub(r"\]\(\.\./((?:\.\./)*)benchmarks/(results/)", r"](\1\2", markdown)
     return re.sub(r"^\|.*\|$", lambda row: row[0].replace(r"\|", "|"), markdown, flags=re.MULTILINE)
+
+
+def _names_in(markdown: str) -> str:
+    """A line of links to the reference of each name in a guide, in their order."""
+    found = [(f"{MODULES[module]}.{name}", f"{module}.{name}") for module, name in NAME.findall(markdown)]
+    links = dict.fromkeys(f"[`{text}`][{name}]" for name, text in found if name in NAMES)
+    return f"\n\n**In the reference:** {', '.join(links)}.\n" if links else ""
 
 
 def on_page_content(html: str, **_: Any) -> str:

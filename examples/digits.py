@@ -188,7 +188,7 @@ def train_network(model: Network, train: Digits, test: Digits, history: History)
         return optax.apply_updates(model, updates), state, objective(model, images, labels)
 
     history.test.append(float(evaluate(model, test)[0]))
-    progress = tqdm(range(EPOCHS), desc="Adam", unit="epoch")
+    progress = tqdm(range(EPOCHS), desc="Adam", unit="epoch", disable=None)
     for epoch in progress:
         if epoch == EPOCHS // 2:
             model = sharpen(model, train)
@@ -222,7 +222,7 @@ def polish_network(model: Network, train: Digits, test: Digits, history: History
         updates, state = optimizer.update(grad, state, model, value=value, grad=grad, value_fn=objective, **data)
         return optax.apply_updates(model, updates), state, value
 
-    progress = tqdm(range(POLISH), desc="L-BFGS", unit="step")
+    progress = tqdm(range(POLISH), desc="L-BFGS", unit="step", disable=None)
     for _ in progress:
         history.polish_test.append(float(evaluate(model, test)[0]))
         model, state, value = step(model, state)

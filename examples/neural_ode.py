@@ -94,7 +94,7 @@ def fit(model: Populations) -> tuple[Populations, list[float]]:
         return optax.apply_updates(model, updates), state, value
 
     values: list[float] = []
-    with tqdm(total=sum(STEPS.values()), desc="L-BFGS", unit="step") as progress:
+    with tqdm(total=sum(STEPS.values()), desc="L-BFGS", unit="step", disable=None) as progress:
         for year, steps in STEPS.items():
             state, last = optimizer.init(model), jnp.float32(year)  # another objective: what the state knows is void
             for _ in range(steps):

@@ -10,12 +10,14 @@ import ast
 import builtins
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
+import optax
 import pytest
 
 import treekit
@@ -25,7 +27,12 @@ import treekit.testing
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 NAMES = ROOT / "docs" / "reference" / "names.md"
-PAGES = [README, *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("benchmarks/results/*.md"))]
+PAGES = [
+    README,
+    ROOT / "SECURITY.md",
+    *sorted(ROOT.glob("docs/**/*.md")),
+    *sorted(ROOT.glob("benchmarks/results/*.md")),
+]
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 ROW = re.compile(r"^\| `?(?P<name>[\w ]+)`? \| [^|]+ \| `(?P<code>[^|]+)` \| `(?P<gives>.+)` \|$", re.MULTILINE)
 RAISES = re.compile(r"# raises (?P<error>\w+): (?P<text>.+)$")
@@ -100,6 +107,14 @@ def test_the_code_runs_from_top_to_bottom(page: Path, monkeypatch: pytest.Monkey
                 assert repr(value) == piece.gives, f"{page.name}, line {piece.line}: {piece.code}"
 
 
+def test_the_readme_prints_the_table_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    first = next(pieces(README))
+    shown = next(match["code"] for match in fences(README) if match["language"] == "text")
+    with jax.numpy_dtype_promotion("standard"):
+        exec(first.code, {})
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown.splitlines()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_no_code_is_hidden_from_the_test_above_and_links_lead_to_files(page: Path) -> None:
     """Code is not hidden by a fence that is spelt otherwise or not closed; `make docs` checks the links of the site."""
@@ -117,3 +132,17 @@ def test_the_page_of_names_and_the_reference_have_every_public_name_and_no_other
     pages = (ROOT / "docs" / "reference").glob("*.md")
     named = [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.M)]
     assert sorted(named) == sorted([*names, "treekit.optax.contrib.schedule_free_eval_params"])
+
+
+def test_the_page_for_users_of_optax_lists_the_names_that_optax_does_not_have() -> None:
+    text = (ROOT / "docs" / "guides" / "from_optax.md").read_text(encoding="utf-8")
+    listed = text.partition("`treekit.optax` has names that Optax")[2].partition("If a later")[0]
+    names = {name for name in public_names(treekit.optax) if not hasattr(optax, name)}
+    assert {*re.findall(r"`(\w+)`", listed)} == names
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    (first, *_) = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    cited = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.M)
+    assert [first, *cited] == [version, version]

@@ -9,24 +9,12 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 import jax
 from jaxtyping import AnnotationError
 
-from treekit._annotations import (
-    NUMBERS,
-    Memo,
-    UnresolvedAnnotationError,
-    bind,
-    describe_hint,
-    describe_memo,
-    fields_of,
-    fresh_memo,
-    has_fields,
-    is_jaxtyping,
-    pytree_of,
-    pytree_parts,
-)
+from treekit._annotations import NUMBERS, UnresolvedAnnotationError, describe_hint, fields_of, has_fields
 from treekit._base.describe import describe, describe_error, refuse_class
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_name, walk
 from treekit._base.table import ROWS, in_columns
+from treekit._bindings import Memo, bind, describe_memo, fresh_memo, is_jaxtyping, pytree_of, pytree_parts
 
 _union: Any = Union  # of a tuple of types, which `|` does not take
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_origin
 import numpy as np
 from jaxtyping import Shaped
 
-from treekit._annotations import Memo, bind, describe_memo, extend, get_memo, has_fields
+from treekit._annotations import has_fields
 from treekit._base.describe import describe
 from treekit._base.jax import jtu, untyped
 from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array
+from treekit._bindings import Memo, bind, describe_memo, extend, storage
 from treekit._check_types import explain_misfits
 
 __all__ = ["Batched", "Typed"]
@@ -47,8 +48,9 @@ class _CheckedClass(type):
     axes: str | None = None  # of Batched
 
     # Lambdas: jaxtyping's import hook, if used on treekit, would bind sizes in a new scope inside functions.
-    __instancecheck_str__: Callable[[Any, Any], str] = lambda cls, x: _mismatch(x, cls, get_memo())  # for beartype
-    _fits: Callable[[Any, Any], bool] = lambda cls, x: not _mismatch(x, cls, get_memo())
+    _explain: Callable[[Any, Any], str] = lambda cls, x: _mismatch(x, cls, storage().get_shape_memo())
+    _fits: Callable[[Any, Any], bool] = lambda cls, x: not cls._explain(x)
+    __instancecheck_str__: Any = _explain  # for beartype
     __instancecheck__: Any = _fits
 
 

@@ -71,6 +71,26 @@ def test_names_and_submodules_of_a_later_optax_work() -> None:
     assert done.stdout == "2 (EmptyState(), EmptyState())\n"
 
 
+TAKEN = """
+import sys, types, optax
+for name in {names!r}:
+    value = lambda *args: "theirs"
+    setattr(optax, name, value)
+    setattr(optax.transforms, name, value)
+from treekit import optax as tko
+for name in {names!r}:
+    ours, theirs = getattr(tko, name), getattr(optax, name)
+    print(name, ours.__module__.startswith("treekit."), getattr(tko.transforms, name) is ours, theirs() == "theirs")
+"""
+
+
+def test_where_a_later_optax_has_a_name_of_ours_ours_wins() -> None:
+    names = [name for name in dir(tko) if name[0] != "_" and not hasattr(optax, name)]
+    assert {"filtered", "summary", "get_ema"} <= {*names}
+    done = subprocess.run([sys.executable, "-c", TAKEN.format(names=names)], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [f"{name} True True True" for name in names], done.stderr
+
+
 @pytest.mark.parametrize("name", ["contrib._muon", "_src.base", "losses.l2_loss", "no_such_module"])
 def test_only_the_submodules_themselves_can_be_imported(name: str) -> None:
     """Python would run Optax's file a second time, and its classes would not be Optax's."""

@@ -1,21 +1,27 @@
 """treekit.optax where it is used: with Equinox, Flax, Diffrax and Optimistix."""
 
+import ast
+import contextlib
 import itertools
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optimistix
 import pytest
 from flax import nnx
 
 from treekit import optax as tko
+from treekit import path_mask
 
 X = jax.random.normal(jax.random.key(0), (32, 2), jnp.float32)
 Y = X[:, :1] * X[:, 1:]
@@ -100,6 +106,67 @@ def test_flax_nnx_optimizer(name: str) -> None:
         return value
 
     check_falls(lambda: (update(net, optimizer),))
+
+
+def function_of(page: str, name: str, **names: Any) -> Any:
+    """A function that a guide shows."""
+    text = (Path(__file__).parents[3] / "docs" / "guides" / page).read_text(encoding="utf-8")
+    block = next(block for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S) if f"def {name}" in block)
+    function = next(x for x in ast.parse(block).body if isinstance(x, ast.FunctionDef))
+    exec(ast.unparse(function), names)
+    return names[name]
+
+
+STEPS: dict[str, tuple[Callable[[], Any], bool]] = {  # and whether they work in nnx.Optimizer as they are
+    "filtered": (lambda: tko.filtered(tko.adamw(1e-4), path_mask("kernel")), False),
+    "MultiSteps": (lambda: tko.MultiSteps(tko.adamw(1e-4), 2).gradient_transformation(), True),
+    "16 bits": (lambda: tko.dtype_preserving(tko.adamw(1e-4), state_dtype=jnp.bfloat16, rounding="stochastic"), True),
+    "average": (lambda: tko.chain(tko.inject_hyperparams(tko.sgd)(1e-3), tko.params_ema(0.9)), True),
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("name", STEPS)
+def test_nnx_optimizer_takes_a_whole_step_with_the_function_of_the_guide(name: str, dtype: Any) -> None:
+    """Also where updates are None, and with a key, with which 16-bit params are rounded stochastically."""
+    in_nnx = function_of("from_flax.md", "in_nnx", jax=jax, jnp=jnp, optax=tko, plain=optax)
+    make, works_alone = STEPS[name]
+    net = nnx.Linear(2, 64, param_dtype=dtype, rngs=nnx.Rngs(0))
+    graph, params = nnx.split(net, nnx.Param)
+    params = jax.tree.map(jnp.copy, params)
+    optimizer, state = make(), make().init(params)
+    trainer = nnx.Optimizer(net, in_nnx(optimizer), wrt=nnx.Param)
+
+    @nnx.jit
+    def train(net: Any, trainer: Any, key: Any) -> None:
+        trainer.update(net, nnx.grad(lambda net: error(net(X)))(net), key=key)
+
+    @jax.jit
+    def step(params: Any, state: Any, key: Any) -> Any:
+        grads = jax.grad(lambda params: error(nnx.merge(graph, params)(X)))(params)
+        return tko.apply_gradients(optimizer, grads, state, params, key=key)
+
+    for i in range(4):
+        train(net, trainer, jax.random.key(i))
+        params, state = step(params, state, jax.random.key(i))
+    found, expected = (jax.tree.leaves(x) for x in (nnx.state(net, nnx.Param), params))
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(x, np.float32), np.asarray(y, np.float32), rtol=1e-6, atol=1e-8)
+
+    alone = nnx.Optimizer(net, make(), wrt=nnx.Param)
+    with contextlib.nullcontext() if works_alone else pytest.raises(TypeError, match="NoneType"):
+        alone.update(net, nnx.grad(lambda net: error(net(X)))(net))
+
+
+def test_nnx_optimizer_cannot_keep_a_state_in_8_bits() -> None:
+    """In its first step, it turns the nodes in the state into an nnx.State."""
+    codes = {"mu": jnp.int8, "nu": jnp.uint8}
+    net = nnx.Linear(2, 2048, rngs=nnx.Rngs(0))  # smaller arrays are not stored in 8 bits
+    optimizer = tko.dtype_preserving(tko.adamw(1e-4), state_dtype=codes, rounding="stochastic")
+    trainer = nnx.Optimizer(net, optimizer, wrt=nnx.Param)
+    trainer.update(net, nnx.grad(lambda net: error(net(X)))(net))
+    with pytest.raises(TypeError, match=r"inner_state\.0\.mu"):
+        trainer.update(net, nnx.grad(lambda net: error(net(X)))(net))
 
 
 # --------------------------------------------------------------------------------------------------------- Diffrax
