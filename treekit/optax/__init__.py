@@ -67,7 +67,8 @@ if TYPE_CHECKING:
 else:  # so that type checkers report misspelt names
     # Optax's submodules, and those of later releases. In the folders here are only their stubs.
     for _name, _module in vars(_optax).items():
-        if isinstance(_module, ModuleType) and _module.__name__ == f"optax.{_name}":
+        _is_submodule = isinstance(_module, ModuleType) and _module.__name__ == f"optax.{_name}"
+        if _is_submodule and _name not in globals():  # a name of treekit's own is not given up to a later Optax
             _path = f"{__name__}.{_name}"
             globals()[_name] = sys.modules.setdefault(_path, _wrap_module(_module, _path))
 
