@@ -213,6 +213,8 @@ RENAMED: dict[str, tuple[Any, Any, dict[str, str], Any]] = {
     "a part of a part": ({"l_0": 0, "l_1": 0}, {"b0": 1, "b1": 2}, {"b*": "l_*"}, {"l_0": 1, "l_1": 2}),
     "below a key": ({"params": {"a": {"b": 0}}}, {"a": {"b": 1}}, {"**": "params.**"}, {"params": {"a": {"b": 1}}}),
     "the root": ({"w": 0}, 1, {"**": "**.w"}, {"w": 1}),
+    "first as much": ({"a.b.c.b.d": 0}, {"a.b.a.b.d": 1}, {"**.a.**": "**.c.**"}, {"a.b.c.b.d": 1}),
+    "as much in a part": ({"aba+": 0}, {"abab": 1}, {"*b*": "*+*"}, {"aba+": 1}),
 }
 
 

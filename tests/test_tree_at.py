@@ -4,7 +4,6 @@ import functools
 import inspect
 import operator
 import re
-import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import treekit as tk
-from tests.trees import EXAMPLES, Box, Halved, Point, Twig, follow, identical, places, trees, untyped
+from tests.trees import EXAMPLES, Box, Halved, Point, Twig, calls_of, follow, identical, places, trees, untyped
 
 
 @tk.node
@@ -347,17 +346,6 @@ def test_both_trees_own_their_containers() -> None:
 def test_a_list_takes_a_list_of_replacements_in_its_order() -> None:
     out: Any = tk.tree_at(["layers.1.bias", Point, "layers.0"], TREE, [0, 1, 2])
     assert tk.tree_find(out, "**.bias") == {"layers.1.bias": 0} and out["head"] == 1 and out["layers"][0] == 2
-
-
-def calls_of(f: Callable[[], Any]) -> int:
-    """The number of functions that run, of Python and of C."""
-    events: list[str] = []
-    sys.setprofile(lambda frame, event, arg: events.append(event))
-    try:
-        f()
-    finally:
-        sys.setprofile(None)
-    return sum(event in ("call", "c_call") for event in events)
 
 
 def test_a_list_of_names_is_looked_up() -> None:

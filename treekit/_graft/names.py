@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from treekit._base.describe import describe, is_deleted
 from treekit._base.dtype import dtype_of, resolve_array, stands_for_array
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, match_glob, name_below
+from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, name_below, wildcard_spans
 from treekit._base.predicates import is_numeric_array, is_state, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
@@ -27,7 +27,7 @@ Names = tuple[str, ...]
 Convert = Callable[[Any], Any]
 Resize = Callable[[Any, Any], Any]
 Targets = str | Sequence[str] | None
-# In a path with a dot at its end, as in `glob_regex`. The group is a `*` that is a whole part.
+# In a path with a dot at its end, as in `wildcard_spans`. The group is a `*` that is a whole part.
 _WILDCARD = re.compile(r"(?<![^.])\*\*\.|(?<![^.])(\*)(?=\.)|\*+")
 
 
@@ -330,8 +330,8 @@ def sources_of(old: Sequence[Leaf], new: Sequence[Leaf]) -> dict[str, Source]:
 def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot]) -> Iterator[Source]:
     """Yield an old leaf under the name that a rule gives it: whole, for a stack, or each of its entries."""
     pattern, target, lost, added = rule
-    match = cast("re.Match[str]", match_glob(pattern, leaf.name))  # the rule is one of this leaf, so it matches
-    groups = list(match.groups())
+    spans = wildcard_spans(pattern, leaf.name)
+    groups = [f"{leaf.name}."[start:end] for start, end in spans]
     path, index = leaf.name, 0
     entries: Sequence[int | None] = [None]
     if lost:
@@ -342,7 +342,7 @@ def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot]) -> Iterator[Sour
                 f"integers; at {leaf.name} it matches {' or '.join(repr(groups[i]) for i in lost)}. Put a "
                 "pattern for that leaf before this one, or write '**' for the other '*'"
             )
-        start, end = match.span(integers[0] + 1)
+        start, end = spans[integers[0]]
         path = f"{leaf.name[:start]}*{leaf.name[end:]}"
         index = int(groups.pop(integers[0]))
     elif added is not None:
@@ -354,7 +354,7 @@ def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot]) -> Iterator[Sour
         entries = range(np.shape(leaf.value)[0] + 1)  # one more, to see whether the new tree has more
     for entry in entries:
         name = _filled(target, groups if entry is None else [*groups[:added], str(entry), *groups[added:]])
-        slot = _slot(leaf, rule, match, name, slots.get(name))
+        slot = _slot(leaf, rule, spans, name, slots.get(name))
         yield Source(name, {index: leaf}, path, leaf.state, slot, rule, entry)
 
 
@@ -364,7 +364,7 @@ def _filled(target: str, groups: Iterable[str]) -> str:
     return _WILDCARD.sub(lambda _: next(parts), f"{target}.").removesuffix(".")
 
 
-def _slot(leaf: Leaf, rule: Rule, match: re.Match[str], name: str, there: Slot | None) -> Slot:
+def _slot(leaf: Leaf, rule: Rule, spans: Sequence[tuple[int, int]], name: str, there: Slot | None) -> Slot:
     """Return the slot of an old leaf that is renamed to `name`, which is the name of a new leaf if that has a slot."""
     state, by_name = leaf.state, Slot(below=name)
     if not leaf.slot.kind:
@@ -375,7 +375,7 @@ def _slot(leaf: Leaf, rule: Rule, match: re.Match[str], name: str, there: Slot |
     # What is below the outermost state keeps its names: `rename` is about the keys above it.
     depth = len(state.outer) + 1 if state.outer else 0
     ends_alike = rule.pattern.endswith("**") and rule.target.endswith("**")
-    begin = match.start(match.re.groups) if ends_alike else len(leaf.name)
+    begin = spans[-1][0] if ends_alike else len(leaf.name)
     if begin > depth or (begin == depth and there and there[1:] == leaf.slot[1:]):
         return by_name
     above = name[: len(name) - len(leaf.name) + depth]
