@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from treekit._base.describe import describe, is_deleted
-from treekit._base.dtype import dtype_of, resolve_array, stands_for_array
+from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands_for_array
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, name_below, wildcard_spans
 from treekit._base.predicates import is_numeric_array, is_state, is_traced
@@ -241,9 +241,9 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
 def _as_array(x: object, name: str) -> Any:
     """Return what stands for an array as that array, and the tensor of another library as a NumPy array."""
     if dtype_of(x) is not None or stands_for_array(x) or not hasattr(x, "__array__"):
-        return resolve_array(x)
+        return in_native_order(resolve_array(x))
     try:
-        array: Any = np.asarray(x)
+        array: Any = in_native_order(np.asarray(x))
     except Exception as error:
         error.add_note(f"This happened when graft converted the {type(x).__name__} at {name} to a NumPy array")
         raise
