@@ -113,7 +113,8 @@ def resolve_array(x: object) -> Any:
 
 def in_native_order(x: Any) -> Any:
     """Return a NumPy array in the byte order of this machine; anything else unchanged."""
-    return np.asarray(x, _native(x.dtype)) if isinstance(x, np.ndarray) and not x.dtype.isnative else x
+    is_foreign = isinstance(x, OF_NUMPY) and not x.dtype.isnative
+    return x.astype(_native(x.dtype)) if is_foreign else x
 
 
 def shape_of(x: object) -> tuple[int, ...]:

@@ -89,9 +89,11 @@ def named_children(x: PyTree, name: str, is_leaf: IsLeaf = None) -> list[tuple[s
 
 def walk(x: PyTree, name: str = "", is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
     """Yield each node of a tree with its name, before the nodes in it."""
-    yield name, x
-    for below, child in named_children(x, name, is_leaf):
-        yield from walk(child, below, is_leaf)
+    todo = [(name, x)]
+    while todo:  # not by recursion, since trees may be deeper than Python's limit for that
+        name, x = todo.pop()
+        yield name, x
+        todo += reversed(named_children(x, name, is_leaf))
 
 
 def name_below(name: str, text: str | None) -> str:

@@ -198,17 +198,18 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
     """Return the leaves of a tree that are arrays or numbers, in order; in an old tree, tensors and mappings too."""
     leaves: dict[str, Leaf] = {}
     positions = itertools.count()
-
-    def visit(x: Any, keys: Names, here: Leaf) -> None:
-        """Collect the leaves of `x`; `keys` lead to it, and `here` is the leaf if it is one, or says where they are."""
+    # What is still to be looked at, the keys that lead there, and the leaf if it is one, or what says where it is.
+    todo: list[tuple[Any, Names, Leaf]] = [(tree, (), Leaf("", None, StateNode(), Slot()))]
+    while todo:
+        x, keys, here = todo.pop()
         if jtu.all_leaves([x]):
             if is_old and is_mapping(x):  # such as the files of NumPy and h5py
-                visit({key: x[key] for key in x}, keys, here)
-                return
+                todo.append(({key: x[key] for key in x}, keys, here))
+                continue
             index = next(positions)
             value = _as_array(x, here.name) if is_old or isinstance(x, jax.Ref) else x
             if dtype_of(value) is None:
-                return
+                continue
             if is_old and is_deleted(value):
                 raise ValueError(
                     f"graft: the old tree has a deleted array at {here.name or 'the root'}, which may have been "
@@ -220,7 +221,7 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
                 )
             here.value, here.index, here.is_asked = value, index, here.is_asked and is_numeric_array(value)
             leaves[here.name] = here
-            return
+            continue
         state, slot = here.state, here.slot
         is_in_state = is_state(type(x)) and (slot.kind != "" or _is_outermost(x))
         if is_in_state:
@@ -229,12 +230,10 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
             slot = Slot(above, type(x).__name__)
         is_code, is_asked = here.is_code or isinstance(x, Codes), here.is_asked and not is_rng_variable(x)
         has_keys = not (is_in_state or is_variable(x) or type(x) in (list, tuple))
-        for text, child in keyed_children(x):
+        for text, child in reversed(keyed_children(x)):
             name, below = name_below(here.name, text), name_below(slot.below, text)
             there = Leaf(name, None, state, slot._replace(below=below), is_code=is_code, is_asked=is_asked)
-            visit(child, (*keys, str(text)) if has_keys else keys, there)
-
-    visit(tree, (), Leaf("", None, StateNode(), Slot()))
+            todo.append((child, (*keys, str(text)) if has_keys else keys, there))
     return list(leaves.values())
 
 
