@@ -63,6 +63,11 @@ def describe_value(x: object) -> str:
         return f"<{type(x).__qualname__}, whose __repr__ raises {type(error).__name__}>"
 
 
+def describe_argument(x: object) -> str:
+    """Write an argument on one short line: an array by dtype and shape, anything else by its value."""
+    return describe(x) if is_array(x) else describe_value(x)
+
+
 def describe_error(error: BaseException) -> str:
     """Write the type and message of an error on one line. JAX names the key path in the second line of a message."""
     return _shortened(" ".join(f"{type(error).__name__}: {error}".split()))
