@@ -19,6 +19,7 @@ from treekit._base.key_path import (
     PatternSet,
     check_pattern_or_class,
     flatten_with_path,
+    has_keys,
     is_variable,
     keyed_children,
     name_below,
@@ -258,14 +259,26 @@ def _nothing(selector: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> st
         return no_instance(selector, (node for _, node in nodes))
     text = pattern_text(selector)
     above, _, last = text.rpartition(".")
-    fields = [(x, last) for name, x in nodes if name == above and last in _field_names(x)]
+    fields = [(x, last) for name, x in nodes if name == above and last in _field_names(x) and has_keys(x)]
     if fields:
         return f"{text!r} is {_a_static_field(fields)}"
     names = nearest(text, list(dict.fromkeys(name for name, _ in nodes)))
     return (
         f"the pattern {text!r} matches nothing in the tree. The nearest names: {names}. A pattern must match a whole "
-        "name: '**.name' matches at any depth"
+        f"name: '**.name' matches at any depth{unnamed_field(last, (x for _, x in nodes))}"
     )
+
+
+def unnamed_field(field: str, nodes: Iterable[object]) -> str:
+    """Say for an error that one of these nodes, which has a field of this name, is registered without key paths."""
+    for x in nodes:
+        if (field in _field_names(x) or field in getattr(x, "__dict__", ())) and not has_keys(x):
+            names = ", ".join(text for text, _ in keyed_children(x) if text)
+            return (
+                f". {type(x).__qualname__} has a field {field!r}, but is registered without key paths, so its children "
+                f"are called {names}"
+            )
+    return ""
 
 
 def no_instance(cls: type[Any], nodes: Iterable[object]) -> str:

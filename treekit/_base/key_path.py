@@ -118,6 +118,12 @@ def keyed_children(x: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str | None, 
     return [(key_name(key), child) for key, child in children]
 
 
+def has_keys(x: PyTree) -> bool:
+    """Whether the class of a node is registered with key paths; without them, its children are called 0, 1, …."""
+    level = _registry.flatten_one_level_with_keys(x)
+    return level is None or not any(isinstance(key, jax.tree_util.FlattenedIndexKey) for key, _ in level[0])
+
+
 def children_or_none(x: object) -> Any:
     """Return the children of a node, an iterable; None for a leaf."""
     level = _registry.flatten_one_level(x)
