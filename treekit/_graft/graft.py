@@ -1,5 +1,6 @@
 """graft: carry the values of one tree over to a tree of another structure."""
 
+import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -110,9 +111,12 @@ def graft(
     patterns = _check_arguments(fresh, rename, convert, resize)
     new_leaves, old_leaves = leaves_of(new), leaves_of(old, is_old=True)
     if bool(new_leaves) != bool(old_leaves):
-        side, tree = ("old", old) if new_leaves else ("new", new)
+        side: str = "old" if new_leaves else "new"
+        tree: Any = old if new_leaves else new
+        is_file = isinstance(tree, (str, bytes, os.PathLike)) or hasattr(tree, "read")
+        load = ". graft reads no files: load it first, as with safetensors.numpy.load_file or numpy.load" * is_file
         raise ValueError(
-            f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}"
+            f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}{load}"
         )
     names, old_names = ([leaf.name for leaf in leaves] for leaves in (new_leaves, old_leaves))
     is_fresh = _chosen("fresh", dict.fromkeys(patterns, True), names)
