@@ -25,6 +25,7 @@ T = TypeVar("T")
 Value: TypeAlias = Any
 _JAX: Any = (jax.Array, jax.ShapeDtypeStruct)
 _PATTERN: Any = (str, re.Pattern)
+_FILE: Any = (str, bytes, os.PathLike)
 
 
 def graft(
@@ -113,7 +114,7 @@ def graft(
     if bool(new_leaves) != bool(old_leaves):
         side: str = "old" if new_leaves else "new"
         tree: Any = old if new_leaves else new
-        is_file = isinstance(tree, (str, bytes, os.PathLike)) or hasattr(tree, "read")
+        is_file = isinstance(tree, _FILE) or hasattr(tree, "read")
         load = ". graft reads no files: load it first, as with safetensors.numpy.load_file or numpy.load" * is_file
         raise ValueError(
             f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}{load}"

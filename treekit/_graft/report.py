@@ -144,11 +144,10 @@ def report_of(
 def _not_finite(x: Any) -> int:
     if not issubdtype(dtype_of(x), jnp.inexact) or is_traced(x) or not getattr(x, "is_fully_addressable", True):
         return 0
+    devices: Any = x.sharding.device_set if isinstance(x, jax.Array) else ()
     # Of an array on the CPU, NumPy needs no copy, and compiles nothing.
-    is_on_host = not isinstance(x, jax.Array) or all(device.platform == "cpu" for device in x.devices())
-    is_finite: Any = np.isfinite(np.asarray(x)) if is_on_host else jnp.isfinite(x)
-    number: int = is_finite.size - int(jax.device_get(is_finite.sum()))
-    return number
+    is_finite: Any = jnp.isfinite(x) if any(each.platform != "cpu" for each in devices) else np.isfinite(np.asarray(x))
+    return int(is_finite.size - jax.device_get(is_finite.sum()))
 
 
 def check_rename(sources: Iterable[Source], used: Container[Source], strict: bool, names: Sequence[str]) -> None:
