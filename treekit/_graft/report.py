@@ -144,7 +144,8 @@ def report_of(
 def _not_finite(x: Any) -> int:
     if not issubdtype(dtype_of(x), jnp.inexact) or is_traced(x) or not getattr(x, "is_fully_addressable", True):
         return 0
-    devices: Any = x.sharding.device_set if isinstance(x, jax.Array) else ()
+    sharding: Any = getattr(x, "sharding", None)
+    devices: Any = sharding.device_set if sharding else ()
     # Of an array on the CPU, NumPy needs no copy, and compiles nothing.
     is_finite: Any = jnp.isfinite(x) if any(each.platform != "cpu" for each in devices) else np.isfinite(np.asarray(x))
     return int(is_finite.size - jax.device_get(is_finite.sum()))
