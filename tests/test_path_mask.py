@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import treekit as tk
 from tests.trees import EXAMPLES, Point, Twig, calls_of, untyped
+from treekit import optax as tko
 from treekit._base.key_path import flatten_with_names
 
 # For each pattern: the names that it matches, and those that it does not.
@@ -321,6 +322,14 @@ def test_what_is_masked_out_may_be_what_matches(selector: Any) -> None:
     else:
         with pytest.raises(ValueError, match="matches no leaf"):
             tk.path_mask(selector)(hidden)
+
+
+def test_the_default_of_labels_may_be_none_for_functions_that_need_no_label() -> None:
+    labels = tk.path_labels({"a": "x"}, default=None)
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    assert labels(params) == {"a": "x", "b": None} and "default=None" in repr(labels)
+    with pytest.raises(ValueError, match=r"param_labels.*\bb\b"):
+        tko.partition({"x": tko.sgd(0.1)}, labels).init(params)
 
 
 def test_without_strict_what_matches_nothing_is_nothing() -> None:

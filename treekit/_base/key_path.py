@@ -53,8 +53,9 @@ def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, 
 def flatten_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
     """Flatten a tree as `jax.tree_util.tree_flatten_with_path` does, with the paths that names are made of.
 
-    They lack the key `value` below a variable of Flax: the variable and its value have one name, since
-    `flax.nnx.Optimizer` shows variables to `init`, and their values to `update`.
+    They lack the key `value` below a variable of Flax, and below a box of Linen. Both have the names of their values,
+    since `flax.nnx.Optimizer` shows variables to `init`, and their values to `update`, and Linen has params with boxes
+    and without.
     """
     leaves, treedef = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)
     if not any(_VALUE in path for path, _ in leaves):  # as in most trees
@@ -134,7 +135,10 @@ _registry: Any = untyped.tree_util.default_registry
 
 
 def is_variable(x: object) -> bool:
-    """Whether `x` is a variable of Flax, a node whose only child is `value`; the core does not import Flax."""
+    """Whether `x` is a node of Flax whose only child is `value`: a variable, or Linen's box, `Partitioned`.
+
+    The core does not import Flax.
+    """
     cls: Any = type(x)
     return _is_variable_class(cls)
 
@@ -149,7 +153,7 @@ def _is_variable_class(cls: Any) -> bool:
     return any(base.__name__ in _VARIABLES and base.__module__.startswith("flax.") for base in cls.__mro__)
 
 
-_VARIABLES = ("Variable", "VariableState")
+_VARIABLES = ("Variable", "VariableState", "Partitioned")
 
 
 Pattern: TypeAlias = str | re.Pattern[str]
