@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from flax import linen, nnx, struct
 from flax.core import meta
 
 import treekit as tk
-from tests.trees import Box
+from tests.trees import Box, untyped
 from treekit import optax as tko
 
 
@@ -53,15 +54,12 @@ BOXED: Any = Linen().init(jax.random.key(0), jnp.ones((1, 4)))["params"]
 UNBOXED: Any = meta.unbox(BOXED)
 
 
-class OwnBox(struct.PyTreeNode, meta.AxisMetadata[Any]):
-    """With another child beside the value."""
-
-    value: Any
-    scale: Any
-    unbox = replace_boxed = add_axis = remove_axis = abs  # which a box must have
-
-
-own_box: Any = OwnBox
+# A box of one's own, with another child than its value, and the methods that a box must have.
+methods = dict.fromkeys(["unbox", "replace_boxed", "add_axis", "remove_axis"], abs)
+fields = {"__annotations__": {"value": Any, "scale": Any}, "__module__": __name__}
+own_box: Any = types.new_class(
+    "OwnBox", (struct.PyTreeNode, meta.AxisMetadata), exec_body=lambda body: body.update(fields | methods)
+)
 
 
 class Net(nnx.Module):
@@ -148,14 +146,15 @@ def test_what_a_name_selects_of_params_in_boxes_is_trained() -> None:
     found = tk.tree_find(BOXED, "**.kernel")
     assert list(found) == ["a.kernel", "b.kernel"] and all(isinstance(x, jax.Array) for x in found.values())
     labels = tk.path_labels({"**.kernel": "a"}, default="b")
-    for tx in (
+    optimizers: list[Any] = [
         tko.filtered(tko.sgd(1.0), mask),
         tko.chain(tko.sgd(1.0), tko.scale_by_tree(tk.path_labels({"**.kernel": 1.0}, default=0.0))),
         tko.partition({"a": tko.sgd(1.0), "b": tko.set_to_zero()}, labels),
-    ):
+    ]
+    for tx in optimizers:
         boxed, unboxed = (jax.tree.map(jnp.ones_like, x) for x in (BOXED, UNBOXED))
         got, want = (tko.apply_gradients(tx, x, tx.init(x), x)[0] for x in (boxed, unboxed))
-        assert jax.tree.structure(got) == jax.tree.structure(boxed)
+        assert untyped.tree.structure(got) == untyped.tree.structure(boxed)
         tk.assert_trees_same(meta.unbox(got), want)
         assert {name: float(x.max()) for name, x in tk.to_state_dict(got).items()} == {
             "a.bias": 1.0,

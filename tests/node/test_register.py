@@ -162,7 +162,7 @@ class Listed:
 
 
 class ListedSlots(Listed):
-    __slots__ = ("u", "v")  # beside the __dict__ of its base
+    __slots__ = ("u", "v")  # and the __dict__ of its base
 
 
 class OnlySlots:

@@ -208,7 +208,7 @@ _BEGIN = ""  # of a part that has wildcards and text
 
 
 def _tokens(glob: str) -> Iterator[str]:
-    """Split a glob into wildcards and text, which is whole parts with their dots, or characters beside wildcards."""
+    """Split a glob into wildcards and text: whole parts with their dots, or, of a part with wildcards, characters."""
     for part in glob.split("."):
         if part in (_PART, _PARTS):
             yield part
