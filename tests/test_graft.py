@@ -216,6 +216,7 @@ RENAMED: dict[str, tuple[Any, Any, dict[str, str], Any]] = {
     "below a key": ({"params": {"a": {"b": 0}}}, {"a": {"b": 1}}, {"**": "params.**"}, {"params": {"a": {"b": 1}}}),
     "the root": ({"w": 0}, 1, {"**": "**.w"}, {"w": 1}),
     "first as much": ({"a.b.c.b.d": 0}, {"a.b.a.b.d": 1}, {"**.a.**": "**.c.**"}, {"a.b.c.b.d": 1}),
+    "one character": ({"l1": {"w": 0}}, {"a1": {"w": 1}}, {"a1.?": "l1.w"}, {"l1": {"w": 1}}),
     "as much in a part": ({"aba+": 0}, {"abab": 1}, {"*b*": "*+*"}, {"aba+": 1}),
 }
 

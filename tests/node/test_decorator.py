@@ -298,11 +298,17 @@ def test_converters_run_after_init_on_defaults_too_and_before_the_checks() -> No
     assert caught.value.__notes__[0].endswith("Converted.scale")
 
 
-@pytest.mark.parametrize("option", ["init", "repr", "static", "copy", "trainable"])
-def test_options_of_a_field_are_bools(option: str) -> None:
-    options: dict[str, Any] = {option: "no"}
-    with pytest.raises(TypeError, match=f"field: {option} must be True or False, found 'no'"):
-        inspect.unwrap(field)(**options)
+@pytest.mark.parametrize(
+    ("function", "option"),
+    [
+        *[(field, option) for option in ("init", "repr", "static", "copy", "trainable")],
+        *[(node, option) for option in ("init", "repr", "eq", "order", "kw_only", "check")],
+    ],
+)
+def test_options_are_bools(function: Any, option: str) -> None:
+    unchecked: Any = inspect.unwrap(function)  # by beartype
+    with pytest.raises(TypeError, match=rf"{function.__name__}: {option} must be True or False, found 'no'"):
+        unchecked(**{option: "no"})
 
 
 ARRAYS: dict[str, tuple[Any, str]] = {

@@ -81,8 +81,8 @@ def graft(
 
     Returns:
         A tree of the structure, shapes, dtypes and shardings of `new`; and a report with `kept`, `fresh`, `dropped`,
-        `refused` and `missing`, which prints as a table. Leaves without a dtype (functions, strings) are taken from
-        `new`, and are not in the report.
+        `refused` and `missing`, which prints as a table, and `not_finite`, the number of infinities and NaNs that the
+        tree gets. Leaves without a dtype (functions, strings) are taken from `new`, and are not in the report.
 
     Raises:
         TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; an argument has another type; or `convert` or

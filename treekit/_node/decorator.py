@@ -185,7 +185,10 @@ def node(
     >>> jax.tree.map(jax.numpy.shape, dense)
     Dense(weight=(2, 3), name='out')
     """
-    decorate = functools.partial(_make_node, init=init, repr=repr, eq=eq, order=order, kw_only=kw_only, check=check)
+    options = dict(init=init, repr=repr, eq=eq, order=order, kw_only=kw_only, check=check)
+    for name, option in options.items():
+        check_bool(f"node: {name}", option)
+    decorate = functools.partial(_make_node, **options)
     return decorate if cls is None else decorate(cls)
 
 
