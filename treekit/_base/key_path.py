@@ -315,28 +315,24 @@ def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     # Where the first tokens begin, and up to where the last of them matches. A place that is seen again has failed.
     todo: list[tuple[tuple[int, ...], int]] = [((0,), 0)]
     seen: set[tuple[int, int]] = set()
-    while True:
+    while len(todo[-1][0]) <= len(tokens):
         begins, i = todo.pop()
-        number = len(begins) - 1
-        if (number, i) in seen:
+        token = tokens[len(begins) - 1]
+        if (len(begins), i) in seen:
             continue
-        seen.add((number, i))
-        if number == len(tokens):
-            if i == len(text):
-                spans = zip(tokens, itertools.pairwise(begins), strict=True)
-                return [span for token, span in spans if token in (_TEXT, _PARTS)]
-            continue
-        token = tokens[number]
-        if token in (_TEXT, _PARTS):
-            todo.append(((*begins, i), i))
+        seen.add((len(begins), i))
         if token == _PARTS:
             end = text.find(".", i) + 1
         elif token in (_TEXT, _CHARACTER):
             end = 0 if text[i : i + 1] in ("", ".") else i + 1
         else:
             end = i + len(token) if text.startswith(token, i) else 0
+        if token in (_TEXT, _PARTS):
+            todo.append(((*begins, i), i))  # if it cannot match more
         if end:
             todo.append((begins if token in (_TEXT, _PARTS) else (*begins, end), end))
+    spans = zip(tokens, itertools.pairwise(todo[-1][0]), strict=True)
+    return [span for token, span in spans if token in (_TEXT, _PARTS)]
 
 
 class PatternSet:
