@@ -185,10 +185,9 @@ def node(
     >>> jax.tree.map(jax.numpy.shape, dense)
     Dense(weight=(2, 3), name='out')
     """
-    options = dict(init=init, repr=repr, eq=eq, order=order, kw_only=kw_only, check=check)
-    for name, option in options.items():
+    for name, option in dict(init=init, repr=repr, eq=eq, order=order, kw_only=kw_only, check=check).items():
         check_bool(f"node: {name}", option)
-    decorate = functools.partial(_make_node, **options)
+    decorate = functools.partial(_make_node, init=init, repr=repr, eq=eq, order=order, kw_only=kw_only, check=check)
     return decorate if cls is None else decorate(cls)
 
 
