@@ -106,6 +106,7 @@ def test_a_bool_of_any_library_is_an_answer(yes: Any) -> None:
     assert tk.filter([1.0, "x"], lambda x: yes if x == "x" else False) == [None, "x"]
 
 
+ORDER = r"The arguments are \(tree, filter_spec\): are they in the right order\?$"
 # a call, and words of the message of its ValueError
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "another static value": (
@@ -130,6 +131,9 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         r"for the leaf b \(str\)",
     ),
+    "a predicate for a tree": (lambda: tk.filter(tk.is_array, {"w": 1.0}), ORDER),
+    "a mask function for a tree": (lambda: tk.partition(tk.path_mask("w"), {"w": 1.0}), ORDER),
+    "a mask for a tree": (lambda: tk.filter({"w": True}, {"w": jnp.ones(2)}), ORDER),
     "trees that do not fit": (
         lambda: tk.combine({"a": [1, None]}, {"a": [None]}),
         r"(?s)tree does not fit rest\[0\].*\ba\b.*2 children: 0, 1, and rest\[0\] 1 child: 0",

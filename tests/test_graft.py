@@ -1,11 +1,13 @@
 """graft: values carried over by key path, and a report that says what became of every leaf."""
 
 import ast
+import io
 import re
 import subprocess
 import sys
 from collections import namedtuple
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -213,6 +215,9 @@ RENAMED: dict[str, tuple[Any, Any, dict[str, str], Any]] = {
     "a part of a part": ({"l_0": 0, "l_1": 0}, {"b0": 1, "b1": 2}, {"b*": "l_*"}, {"l_0": 1, "l_1": 2}),
     "below a key": ({"params": {"a": {"b": 0}}}, {"a": {"b": 1}}, {"**": "params.**"}, {"params": {"a": {"b": 1}}}),
     "the root": ({"w": 0}, 1, {"**": "**.w"}, {"w": 1}),
+    "first as much": ({"a.b.c.b.d": 0}, {"a.b.a.b.d": 1}, {"**.a.**": "**.c.**"}, {"a.b.c.b.d": 1}),
+    "one character": ({"l1": {"w": 0}}, {"a1": {"w": 1}}, {"a1.?": "l1.w"}, {"l1": {"w": 1}}),
+    "as much in a part": ({"aba+": 0}, {"abab": 1}, {"*b*": "*+*"}, {"aba+": 1}),
 }
 
 
@@ -274,10 +279,16 @@ ARGUMENTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("no whole path in", {"fresh": re.compile("")}, ValueError, "^fresh: '' matches no leaf of the new tree"),
     ("an empty", {"fresh": ""}, ValueError, "a pattern must not be empty"),
 ]
+FILE = "model.safetensors"
 # The trees, other arguments, the error, and what it says.
 MISTAKES: dict[str, tuple[Any, ...]] = {
     **{f"old is {x}": (NEW, x, {}, ValueError, f"the old {NO_ARRAYS} {text}") for text, x in EMPTY.items()},
     **{f"new is {x}": (x, OLD, {}, ValueError, f"the new {NO_ARRAYS} {text}") for text, x in EMPTY.items()},
+    **{
+        f"{side} is a file, {type(x).__name__}": (*pair, {}, ValueError, f"the {side} tree .* load it first")
+        for x in (FILE, FILE.encode(), Path(FILE), io.StringIO(FILE))
+        for side, pair in (("old", (NEW, x)), ("new", (x, OLD)))
+    },
     "no name": ({"w": 0}, {"p": 1}, {}, ValueError, r"no leaf in common. Old: p. New: w. .* rename=\{'p': …, …\}.$"),
     "shapes": (NEW, jax.eval_shape(lambda: NEW), {}, TypeError, "at [aw]: the old tree has a shape and dtype, but no"),
     "one name": (NEW, {"a": {"b": 1}, "a.b": 2}, {}, ValueError, r"different name .*, but two .* are called a\.b"),
@@ -530,3 +541,32 @@ def test_rename_of_the_keys_above_a_state_goes_through_wrappers(new: Any, old: A
     for said in (rename, suggested_rename(caught)):
         got, kinds = loose(new, old, rename=said)
         assert "dropped" not in kinds and len(kinds["kept"].split()) == 2 and sum(numbers(got)) == 2
+
+
+STRANGE = np.array([[1.0, np.nan], [np.inf, -np.inf]])
+
+
+@pytest.mark.parametrize(
+    ("x", "number"),
+    [
+        *[(jnp.asarray(STRANGE, dtype), 3) for dtype in (jnp.float32, jnp.float16, jnp.bfloat16, jnp.float8_e5m2)],
+        (jnp.asarray(STRANGE + 0j, jnp.complex64), 3),
+        (jnp.asarray(STRANGE, jnp.float8_e4m3fn), 3),  # which has no infinity, but NaN
+        (STRANGE, 3),
+        (np.float32(np.nan), 1),
+        (np.inf, 1),
+        (jnp.ones(2), 0),
+        (jnp.arange(2), 0),
+        (np.array([3]), 0),
+    ],
+)
+def test_the_report_counts_numbers_that_are_not_finite(x: Any, number: int) -> None:
+    zero = jnp.zeros_like(x) if isinstance(x, jax.Array) else type(x)(0) if np.shape(x) == () else np.zeros_like(x)
+    new: dict[str, Any] = {"w": zero, "b": 1.0}
+    got, report = tk.graft(new, {"w": x, "b": 1.0})
+    assert report.not_finite == number and [row.not_finite for row in report] == [0, number]
+    words = f"{number} number{'s' * (number > 1)} not finite (new | old)"
+    assert (words in str(report)) == (number > 0) == ("not finite" in str(report))
+    assert tk.graft(new, {"w": x, "b": 1.0}, fresh="w")[1].not_finite == 0  # it has the new value
+    assert jax.jit(lambda old: tk.graft({"w": +old["w"]}, old)[1].not_finite)({"w": jnp.asarray(x)}) == 0  # unknown
+    np.testing.assert_array_equal(np.asarray(got["w"], complex), np.asarray(x, complex))

@@ -244,3 +244,19 @@ def test_one_value_for_two_leaves_is_two_arrays() -> None:
         tree, _ = tk.graft(target, {"wte": jnp.ones(5)}, rename={"wte": ["embed", "head"]})
         assert tree["embed"] is not tree["head"]
         jax.jit(lambda tree: jax.tree.map(jnp.negative, tree), donate_argnums=0)(tree)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2", "f8", "i2", "i8", "c8", "?"])
+def test_arrays_in_the_other_byte_order_are_loaded(dtype: str) -> None:
+    native = np.arange(6).reshape(2, 3).astype(dtype)
+    other = native.astype(native.dtype.newbyteorder())
+    for new in (jnp.asarray(native), jax.eval_shape(jnp.asarray, native), native, other):
+        for old in (native, other):
+            got = tk.graft({"w": jax.tree.map(lambda x: x, new)}, {"w": old})[0]["w"]
+            assert got.dtype == new.dtype and isinstance(got, np.ndarray) == isinstance(new, np.ndarray)
+            same(got, native)
+    halves = tk.graft({"w": jnp.zeros((2, 3), jnp.complex64)}, {"w": other}, cast=True)[0]["w"]
+    same(halves, native)
+    arguments: Any = {"rename": {"*.w": "w"}, "convert": {"w": lambda x: jnp.flip(x)}}
+    stacked, _ = tk.graft({"w": jnp.asarray(native)}, {"0": {"w": other[0]}, "1": {"w": other[1]}}, **arguments)
+    same(stacked["w"], native[:, ::-1])

@@ -96,3 +96,38 @@ VERBS: dict[str, Any] = {
 def test_a_leaf_that_refuses_everything_is_passed_on(verb: str) -> None:
     leaf = Refusing()
     assert VERBS[verb](leaf) is leaf
+
+
+@tk.node
+class Deep:
+    a: Any
+    buffer: Any = tk.field(default=None, trainable=False)
+
+
+LEVELS = 900
+NAME = ".".join("a" * LEVELS)
+ON_DEEP: dict[str, Any] = {  # each returns the leaf
+    "jax.tree.map": lambda x: jax.tree.map(lambda leaf: leaf, x),
+    "tree_at, a name": lambda x: tk.tree_at(NAME, x, 3.0),
+    "tree_at, a class": lambda x: tk.tree_at(float, x, replace_fn=lambda leaf: leaf),
+    "tree_find": lambda x: tk.tree_find(x, NAME),
+    "tree_find, nothing": lambda x: tk.tree_find(x, "**.b", strict=False) or 3.0,
+    "path_mask": lambda x: tk.filter(x, tk.path_mask("**.a")),
+    "path_labels": lambda x: tk.path_labels({NAME: 3.0})(x),
+    "trainable": lambda x: 3.0 * jax.tree.leaves(tk.trainable(jax.tree.map(jax.numpy.asarray, x)))[0],
+    "to_state_dict": lambda x: float(tk.to_state_dict(jax.tree.map(jax.numpy.asarray, x))[NAME]),
+    "graft": lambda x: tk.graft(jax.tree.map(lambda _: 0.0, x), x)[0],
+    "graft, names": lambda x: tk.graft(jax.tree.map(lambda _: 0.0, x), {NAME: 3.0}, rename={"**": "**"})[0],
+    "tree_diff": lambda x: tk.tree_diff(x, jax.tree.map(lambda _: 0.0, x))[0].left,
+    "tree_summary": lambda x: tk.tree_summary(x).rows and 3.0,
+}
+
+
+@pytest.mark.parametrize("verb", ON_DEEP)
+@pytest.mark.parametrize("kind", [lambda x: {"a": x}, Deep])
+def test_trees_may_be_as_deep_as_those_that_jax_maps(kind: Any, verb: str) -> None:
+    deep: Any = 3.0
+    for _ in range(LEVELS):
+        deep = kind(deep)
+    leaves = jax.tree.leaves(ON_DEEP[verb](deep))
+    assert leaves in ([3.0], ["3.0"])

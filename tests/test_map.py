@@ -246,3 +246,15 @@ def test_where_a_class_cannot_be_rebuilt_the_error_has_the_text_of_jax() -> None
     jax.tree_util.register_pytree_node(Vector, lambda vector: ((vector.w,), None), lambda _, ws: Vector(*ws))
     with pytest.raises(ValueError, match=r"^tree does not fit rest\[0\]: (?!at key path).*Vector"):
         tk.dtype_preserving_tree_map(lambda x, _: x, Vector("ab"), {"w": 1.0})
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2", "f8", "i2", "u4", "c8"])
+def test_a_numpy_array_in_the_other_byte_order_has_numbers_of_the_same_kind(dtype: str) -> None:
+    """Files from other machines have them; JAX knows none of them."""
+    native = np.arange(3).astype(dtype)
+    other: Any = native.astype(native.dtype.newbyteorder())
+    want = tk.dtype_preserving_tree_map(lambda x: 2 * x, native)
+    for f in (lambda x: 2 * x, lambda x: 2 * native, lambda x: jnp.asarray(2 * native)):
+        got = tk.dtype_preserving_tree_map(f, {"w": other})["w"]
+        assert got.dtype == want.dtype and np.array_equal(got, want)
+    assert np.array_equal(tk.dtype_preserving_tree_map(lambda x: 2 * other, native), want)

@@ -1,6 +1,8 @@
 """Errors and reports write the name of a leaf as patterns do, so that it can be given back to them."""
 
+import itertools
 import re
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -8,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from flax import linen, nnx, struct
+from flax.core import meta
 
 import treekit as tk
-from tests.trees import Box
+from tests.trees import Box, untyped
 from treekit import optax as tko
 
 
@@ -37,6 +40,28 @@ def test_an_error_names_the_leaf(case: str) -> None:
     assert "['" not in str(caught.value).partition("\nIt led to")[0]
 
 
+class Linen(linen.Module):
+    """With params in boxes, as for a mesh."""
+
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        ones: Any = linen.initializers.ones
+        x = linen.Dense(3, kernel_init=linen.with_partitioning(ones, (None, "m")), name="a")(x)
+        return linen.Dense(2, kernel_init=linen.with_logical_partitioning(ones, ("in", "out")), name="b")(x)
+
+
+BOXED: Any = Linen().init(jax.random.key(0), jnp.ones((1, 4)))["params"]
+UNBOXED: Any = meta.unbox(BOXED)
+
+
+# A box of one's own, with another child than its value, and the methods that a box must have.
+methods = dict.fromkeys(["unbox", "replace_boxed", "add_axis", "remove_axis"], abs)
+fields = {"__annotations__": {"value": Any, "scale": Any}, "__module__": __name__}
+own_box: Any = types.new_class(
+    "OwnBox", (struct.PyTreeNode, meta.AxisMetadata), exec_body=lambda body: body.update(fields | methods)
+)
+
+
 class Net(nnx.Module):
     def __init__(self) -> None:
         self.lin = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
@@ -49,6 +74,8 @@ TREES: dict[str, tuple[Any, list[str]]] = {
     "a module": (Net(), ["lin.bias", "lin.kernel", "pair.0", "pair.1.b"]),
     "a state": (nnx.state(Net()), ["lin.bias", "lin.kernel", "pair.0", "pair.1.b"]),
     "variables in a dict": ({"a": nnx.Param(jnp.ones(2)), "value": jnp.ones(3)}, ["a", "value"]),
+    "boxes of Linen": (BOXED, ["a.bias", "a.kernel", "b.bias", "b.kernel"]),
+    "a box that has more than a value": ({"w": own_box(jnp.ones(2), jnp.ones(3))}, ["w.value", "w.scale"]),
     "fields called value": ({"a": Box(jnp.ones(2)), "b": nnx.Param(jnp.ones(3))}, ["a.value", "b"]),
 }
 
@@ -100,3 +127,41 @@ def test_a_leaf_has_one_name(case: str) -> None:
         for mistake in MISTAKES.values():
             with pytest.raises((ValueError, TypeError), match=rf"(^|[\s'(]){re.escape(name)}($|[\s,:;'.)](?!value))"):
                 mistake(tree, wrong, name)
+
+
+@pytest.mark.parametrize("init", [lambda tree: tree, tko.chain(tko.adam(0.1), tko.params_ema(0.9)).init])
+def test_values_go_into_boxes_and_out_of_them_without_rename(init: Any) -> None:
+    boxed, unboxed = init(BOXED), init(UNBOXED)
+    ones = jax.tree.map(jnp.ones_like, (boxed, unboxed))
+    for new, old in itertools.permutations(ones):
+        got, report = tk.graft(jax.tree.map(lambda x: 0 * x, new), old)
+        tk.assert_trees_same(got, new)
+        assert len(report.kept) == len(report)
+    assert list(tk.to_state_dict(boxed)) == list(tk.to_state_dict(unboxed))
+
+
+def test_what_a_name_selects_of_params_in_boxes_is_trained() -> None:
+    mask = tk.path_mask("**.kernel")
+    assert jax.tree.leaves(mask(BOXED)) == jax.tree.leaves(mask(UNBOXED)) == [False, True, False, True]
+    found = tk.tree_find(BOXED, "**.kernel")
+    assert list(found) == ["a.kernel", "b.kernel"] and all(isinstance(x, jax.Array) for x in found.values())
+    labels = tk.path_labels({"**.kernel": "a"}, default="b")
+    optimizers: list[Any] = [
+        tko.filtered(tko.sgd(1.0), mask),
+        tko.chain(tko.sgd(1.0), tko.scale_by_tree(tk.path_labels({"**.kernel": 1.0}, default=0.0))),
+        tko.partition({"a": tko.sgd(1.0), "b": tko.set_to_zero()}, labels),
+    ]
+    for tx in optimizers:
+        boxed, unboxed = (jax.tree.map(jnp.ones_like, x) for x in (BOXED, UNBOXED))
+        got, want = (tko.apply_gradients(tx, x, tx.init(x), x)[0] for x in (boxed, unboxed))
+        assert untyped.tree.structure(got) == untyped.tree.structure(boxed)
+        tk.assert_trees_same(meta.unbox(got), want)
+        assert {name: float(x.max()) for name, x in tk.to_state_dict(got).items()} == {
+            "a.bias": 1.0,
+            "a.kernel": 0.0,
+            "b.bias": 1.0,
+            "b.kernel": 0.0,
+        }
+    replaced: Any = tk.tree_at("a.kernel", BOXED, 3)
+    assert type(replaced["a"]["kernel"]) is linen.Partitioned and replaced["a"]["kernel"].value == 3
+    assert list(tk.tree_find(BOXED, linen.Partitioned).values()) == [BOXED["a"]["kernel"], BOXED["b"]["kernel"]]

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import treekit as tk
-from tests.trees import EXAMPLES, Point, Twig, untyped
-from treekit._base import key_path
-from treekit._base.key_path import flatten_with_names, match_glob
+from tests.trees import EXAMPLES, Point, Twig, calls_of, untyped
+from treekit import optax as tko
+from treekit._base.key_path import flatten_with_names
 
 # For each pattern: the names that it matches, and those that it does not.
 PATTERNS: list[tuple[Any, list[str], list[str]]] = [
@@ -108,20 +108,41 @@ def test_the_first_pattern_that_matches_decides(patterns: list[Any], name: str) 
         assert (name in tk.tree_find(tree, pattern, strict=False)) == is_in[0]
 
 
-def test_a_table_with_a_pattern_a_layer_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The patterns without wildcards that the name's own parts rule out are not tried one by one."""
-    tried: list[str] = []
+@pytest.mark.parametrize(
+    ("pattern", "name"), [("**.layers.{}.*", "layers.{}.w"), ("*_{}.**", "layer_{}.w"), ("layer_*{}", "layer_x{}")]
+)
+def test_a_table_with_a_pattern_a_layer_is_looked_up(pattern: str, name: str) -> None:
+    """Not each pattern is compared with each name: with twice as many of both, it takes twice as long."""
 
-    def counted(glob: str, name: str) -> object:
-        tried.append(glob)
-        return match_glob(glob, name)
+    def label(n: int) -> None:
+        layers = list(range(1000, 1000 + n))
+        labels = tk.path_labels({pattern.format(i): i for i in layers})
+        assert jax.tree.leaves(labels({name.format(i): 1.0 for i in layers})) == layers
 
-    monkeypatch.setattr(key_path, "match_glob", counted)
-    table = {f"**.layers.{i}.*": i for i in range(1000)} | {"**.?": 1000}
-    labels = tk.path_labels(table, default=-1, strict=False)
-    found = labels({"layers": {"7": {"w": 1}, "1000": {"ww": 1, "a": 1}}})
-    assert found == {"layers": {"7": {"w": 7}, "1000": {"ww": -1, "a": 1000}}}
-    assert set(tried) == {"?"} and len(tried) <= 16
+    label(10)  # what is cached at the first call
+    assert calls_of(lambda: label(400)) < 2.3 * calls_of(lambda: label(200))
+
+
+STARS: dict[str, Callable[[int], tuple[str, str]]] = {  # a pattern with n wildcards, and a name that it matches
+    "text": lambda n: ("*a" * n + "*.b", "a" * 4 * n + ".b"),
+    "parts": lambda n: ("**.a." * n + "b", "a." * 4 * n + "b"),
+    "both": lambda n: ("**.*a." * n + "b", "a." * 4 * n + "b"),
+}
+
+
+@pytest.mark.parametrize("kind", STARS)
+def test_with_many_wildcards_the_time_grows_with_the_pattern_times_the_name(kind: str) -> None:
+    def match(n: int, end: str = "") -> Any:
+        pattern, name = STARS[kind](n)
+        return jax.tree.leaves(tk.path_mask(pattern, strict=False)({name + end: 1}))
+
+    def rename(n: int) -> Any:
+        pattern, name = STARS[kind](n)
+        return tk.graft({f"{name[:-1]}c": 0}, {name: 1}, rename={pattern: f"{pattern[:-1]}c"})[0]
+
+    assert match(10) == [True] and match(10, "c") == [False] and list(rename(10).values()) == [1]
+    assert calls_of(lambda: match(40, "c")) < 5 * calls_of(lambda: match(20, "c"))
+    assert calls_of(lambda: rename(40)) < 5 * calls_of(lambda: rename(20))
 
 
 HIDDEN: list[tuple[dict[Any, Any], str]] = [
@@ -301,6 +322,14 @@ def test_what_is_masked_out_may_be_what_matches(selector: Any) -> None:
     else:
         with pytest.raises(ValueError, match="matches no leaf"):
             tk.path_mask(selector)(hidden)
+
+
+def test_the_default_of_labels_may_be_none_for_functions_that_need_no_label() -> None:
+    labels = tk.path_labels({"a": "x"}, default=None)
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    assert labels(params) == {"a": "x", "b": None} and "default=None" in repr(labels)
+    with pytest.raises(ValueError, match=r"param_labels.*\bb\b"):
+        tko.partition({"x": tko.sgd(0.1)}, labels).init(params)
 
 
 def test_without_strict_what_matches_nothing_is_nothing() -> None:

@@ -174,10 +174,15 @@ MISTAKES: dict[str, list[tuple[Any, Any, Any]]] = {
     r"key must be one key, such as jax\.random\.key\(0\); found": [
         (X, jnp.bfloat16, key) for key in (None, 1.5, X, jnp.ones((2, 2), jnp.uint32), jax.random.split(KEY, 2))
     ],
-    "dtype must be a floating or complex one, found ": [(X, dtype, KEY) for dtype in (jnp.int8, "bf16", None)],
+    "dtype must be a floating or complex one, .* found ": [(X, dtype, KEY) for dtype in (jnp.int8, "bf16", None)],
     "x must be a floating or complex array, found": [(x, jnp.bfloat16, KEY) for x in (jnp.arange(2), 3, "x", KEY)],
     r"x is complex \(complex64\), so dtype must be too; found bfloat16": [(X.astype(complex), jnp.bfloat16, KEY)],
-    r"only those are rounded\. The arguments are \(x, dtype, key\), in this order": [(X, KEY, jnp.bfloat16)],
+    r"round\(x, dtype, key\): dtype .* found key<fry>\[\]": [(X, KEY, jnp.bfloat16), (jnp.bfloat16, KEY, X)],
+    r"round\(x, dtype, key\): dtype .* found f\d+\[2\]": [(KEY, X, jnp.bfloat16)],
+    r"round\(x, dtype, key\): x .* found key<fry>\[\]": [(KEY, jnp.bfloat16, X)],
+    r"round\(x, dtype, key\): x .* found i\d+\[3\]": [(jnp.arange(3), jnp.bfloat16, KEY)],
+    r"round\(x, dtype, key\): x .* found \{'a': 1\}": [({"a": 1}, jnp.bfloat16, KEY)],
+    r"key must be .* found f\d+\[2\]": [(X, jnp.bfloat16, X)],
 }
 
 

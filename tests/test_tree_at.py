@@ -1,10 +1,10 @@
 """tree_at and tree_find: Equinox's contract, for trees of any kind; and by name and by class."""
 
+import dataclasses
 import functools
 import inspect
 import operator
 import re
-import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import treekit as tk
-from tests.trees import EXAMPLES, Box, Halved, Point, Twig, follow, identical, places, trees, untyped
+from tests.trees import EXAMPLES, Box, Halved, Point, Twig, calls_of, follow, identical, places, trees, untyped
 
 
 @tk.node
@@ -349,17 +349,6 @@ def test_a_list_takes_a_list_of_replacements_in_its_order() -> None:
     assert tk.tree_find(out, "**.bias") == {"layers.1.bias": 0} and out["head"] == 1 and out["layers"][0] == 2
 
 
-def calls_of(f: Callable[[], Any]) -> int:
-    """The number of functions that run, of Python and of C."""
-    events: list[str] = []
-    sys.setprofile(lambda frame, event, arg: events.append(event))
-    try:
-        f()
-    finally:
-        sys.setprofile(None)
-    return sum(event in ("call", "c_call") for event in events)
-
-
 def test_a_list_of_names_is_looked_up() -> None:
     """Not each name is compared with each node: with twice as many of both, it takes twice as long."""
 
@@ -416,3 +405,30 @@ def test_without_strict_the_others_of_a_list_get_their_replacements() -> None:
         tk.tree_at(["nothing", "**.bias"], TREE, [0, 1], strict=False)
     with pytest.raises(ValueError, match="the same node twice"):
         tk.tree_at(["nothing", "head", Point], TREE, [0, 1, 2], strict=False)
+
+
+@dataclasses.dataclass
+class Keyless:
+    w: Any
+    n: Any = 3
+
+    def __post_init__(self) -> None:
+        self.extra = 0
+
+
+make: Any = Keyless
+register: Any = jax.tree_util.register_pytree_node
+register(Keyless, lambda x: ((x.w,), x.n), lambda n, children: make(*children, n))
+
+
+@pytest.mark.parametrize("field", ["w", "n", "extra"])
+@pytest.mark.parametrize("start", ["", "a.", "**."])
+def test_the_children_of_a_class_without_key_paths_are_numbered(start: str, field: str) -> None:
+    tree: Any = {"a": Keyless(1.0)} if start else Keyless(1.0)
+    words = rf"{re.escape(start + field)}' matches no.* Keyless has a field '{field}', .* its children are called 0$"
+    for call in (tk.tree_find, lambda tree, name: tk.path_mask(name)(tree)):
+        with pytest.raises(ValueError, match=words):
+            call(tree, start + field)
+    tk.tree_at(f"{start}0", tree, 2.0)
+    with pytest.raises(ValueError, match=r"depth$"):
+        tk.tree_find(tree, f"{start}other")

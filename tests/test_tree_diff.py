@@ -350,6 +350,25 @@ def test_trees_may_be_nested_as_deeply_as_jax_allows() -> None:
     assert found.path == ".".join("0" * 900) and found.kind == "value"
 
 
+LONG = "".join(f"{i}," for i in range(1000))
+UNLIKE: dict[str, tuple[Any, Any, str, str]] = {
+    "in the middle": (f"{LONG}x{LONG}", f"{LONG}y{LONG}", "999,x0,1", "999,y0,1"),
+    "at the end": (f"{LONG}x", f"{LONG}y", "999,x'", "999,y'"),
+    "longer": (f"{LONG}", f"{LONG}more", "999,'", "999,more'"),
+    "bytes": (f"{LONG}x".encode(), f"{LONG}y".encode(), "999,x'", "999,y'"),
+    "spaces": ("a b", "a  b", "'a b'", "'a  b'"),
+    "an int": (10**300, 10**300 + 7, "000", "007"),
+    "static": (Twig(1, name=(LONG, "x")), Twig(1, name=(LONG, "y")), "999,', 'x')", "999,', 'y')"),
+}
+
+
+@pytest.mark.parametrize("kind", UNLIKE)
+def test_of_long_values_what_differs_is_shown(kind: str) -> None:
+    a, b, left, right = UNLIKE[kind]
+    (found,) = tk.tree_diff(a, b)
+    assert left in found.left and right in found.right and max(len(found.left), len(found.right)) < 70
+
+
 def test_the_text_is_a_table() -> None:
     a = {"w": bf16, "b": None, "layers": [Twig(1, name="in")], "name": "x"}
     b = {"w": f32, "b": jnp.zeros(3, "uint8"), "layers": [Twig(1, name="out")], "name": "x"}

@@ -1,6 +1,7 @@
 """Example trees of every kind of node, and Hypothesis strategies for more of them."""
 
-from collections.abc import Hashable
+import sys
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -146,3 +147,14 @@ def identical(a: Any, b: Any) -> bool:
     b_leaves, b_structure = _tree_util.tree_flatten(b)
     same: bool = a_structure == b_structure
     return same and all(x is y for x, y in zip(a_leaves, b_leaves, strict=True))
+
+
+def calls_of(f: Callable[[], Any]) -> int:
+    """The number of functions that run, of Python and of C."""
+    events: list[str] = []
+    sys.setprofile(lambda frame, event, arg: events.append(event))
+    try:
+        f()
+    finally:
+        sys.setprofile(None)
+    return sum(event in ("call", "c_call") for event in events)

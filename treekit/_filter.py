@@ -171,8 +171,8 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
     except ValueError as error:
         if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
             return _decide(filter_spec.__call__, tree, is_leaf)
-        raise prefix_mismatch("filter_spec", prefix_treedef, tree, error) from None
-    _check_specs(specs, filter_spec)
+        raise ValueError(f"{prefix_mismatch('filter_spec', prefix_treedef, tree, error)}{_order(tree)}") from None
+    _check_specs(specs, filter_spec, tree)
     parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in subtrees]
     numbered = prefix_treedef.unflatten([part_def.unflatten(range(len(leaves))) for leaves, part_def in parts])
     all_leaves, treedef = [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
@@ -182,7 +182,14 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
     return _as_bools(itertools.chain.from_iterable(answers), all_leaves, treedef), all_leaves, treedef
 
 
-def _check_specs(specs: list[Any], filter_spec: PyTree) -> None:
+def _order(tree: PyTree) -> str:
+    """Say for an error what the arguments are, if the tree looks like a `filter_spec`."""
+    leaves = jtu.tree_leaves(tree)
+    are_specs = bool(leaves) and all(type(x) in _BOOLS or callable(x) for x in leaves)
+    return ". The arguments are (tree, filter_spec): are they in the right order?" if are_specs else ""
+
+
+def _check_specs(specs: list[Any], filter_spec: PyTree, tree: PyTree) -> None:
     for i, spec in enumerate(specs):
         if is_traced(spec):
             raise ValueError(
@@ -190,7 +197,7 @@ def _check_specs(specs: list[Any], filter_spec: PyTree) -> None:
                 "must be known while tracing"
             )
         if not (type(spec) in _BOOLS or callable(spec)):
-            hint = ". To select by key path, use treekit.path_mask" if isinstance(spec, str) else ""
+            hint = ". To select by key path, use treekit.path_mask" if isinstance(spec, str) else _order(tree)
             raise ValueError(
                 "filter_spec may contain only bools and predicates on leaves, found "
                 f"{describe_value(spec)} at {leaf_path_text(filter_spec, i)}{hint}"

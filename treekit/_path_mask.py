@@ -22,7 +22,7 @@ from treekit._base.predicates import is_parameter
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._filter import TreeSpec
-from treekit._tree_find import Matched, no_instance, walk_matched
+from treekit._tree_find import Matched, no_instance, unnamed_field, walk_matched
 
 Selector: TypeAlias = Pattern | type[Any]
 
@@ -251,9 +251,10 @@ def _first_matches(
             )
         if not earlier and not isinstance(selector, type):
             text = pattern_text(selector)
+            hint = unnamed_field(text.rpartition(".")[2], (node for _, node in walk(tree, is_leaf=is_leaf)))
             raise ValueError(
                 f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern "
-                "must match a whole path: '**.name' matches at any depth, and 'name.**' everything below"
+                f"must match a whole path: '**.name' matches at any depth, and 'name.**' everything below{hint}"
             )
     return [(path, min(selected, default=None)) for path, selected in leaves]
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, BFloat16, Float, Float32, Shaped, UInt32
 
+from treekit._base.describe import describe_argument
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_array, is_narrow
@@ -64,11 +65,15 @@ def stochastic_round(x: InexactLike, dtype: InexactDtype, key: Key) -> jax.Array
     Array(True, dtype=bool)
     """
     if not is_inexact_dtype(dtype):
-        order = ". The arguments are (x, dtype, key), in this order" if is_array(dtype) else ""
-        raise TypeError(f"dtype must be a floating or complex one, found {dtype!r}; only those are rounded{order}")
+        raise TypeError(
+            "stochastic_round(x, dtype, key): dtype must be a floating or complex one, since only those are rounded; "
+            f"found {describe_argument(dtype)}"
+        )
     have, want = dtype_of(x), jax.dtypes.canonicalize_dtype(dtype)
     if have is None or not issubdtype(have, np.inexact):
-        raise TypeError(f"x must be a floating or complex array, found {have or type(x).__name__}")
+        raise TypeError(
+            f"stochastic_round(x, dtype, key): x must be a floating or complex array, found {describe_argument(x)}"
+        )
     random_bits = bits_of_key(key)
     if issubdtype(have, np.complexfloating) and not issubdtype(want, np.complexfloating):
         raise TypeError(f"x is complex ({have}), so dtype must be too; found {want}. Round x.real, or jnp.abs(x)")
@@ -109,8 +114,7 @@ def bits_of_key(key: Any) -> RandomBits:
     typed = is_array(key) and issubdtype(key.dtype, jax.dtypes.prng_key)
     raw = is_array(key) and key.dtype == np.uint32 and key.shape in ((2,), (4,))  # jax.random.PRNGKey
     if not raw and not (typed and key.shape == ()):
-        shown = f"an array of dtype {key.dtype} and shape {key.shape}" if is_array(key) else f"{key!r}"
-        raise TypeError(f"key must be one key, such as jax.random.key(0); found {shown}")
+        raise TypeError(f"key must be one key, such as jax.random.key(0); found {describe_argument(key)}")
     data: Any = key
     left, right = hash_bits(*jnp.unstack(jax.random.key_data(data) if typed else jnp.asarray(data)))
     return left, right

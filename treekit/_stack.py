@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from treekit._base.describe import type_name
+from treekit._base.describe import describe, describe_argument, describe_value, type_name
 from treekit._base.dtype import OF_NUMPY, cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import flatten_with_path, leaf_path_text, path_text
@@ -119,17 +119,17 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
     shapes: dict[int, tuple[int, ...]] = {i: x.shape for i, x in enumerate(leaves) if is_array(x)}
     if not shapes:
         raise ValueError(
-            "tree_unstack needs a tree with an array, whose first axis has an entry for each member; found "
-            f"{type_name(tree)}"
+            "tree_unstack(tree): tree must have an array, whose first axis has an entry for each member; found "
+            f"{describe_value(tree)}"
         )
     (usual, _), *_ = Counter(shape[:1] for shape in shapes.values()).most_common()
     like = next(i for i, shape in shapes.items() if shape[:1] == usual)
     for i, shape in shapes.items():
         if not shape or shape[:1] != usual:
-            other = f", at {leaf_path_text(tree, like)} {shapes[like]}" if usual else ""
+            other = f", at {leaf_path_text(tree, like)} {describe(leaves[like])}" if usual else ""
             raise ValueError(
-                "tree_unstack needs arrays whose first axes have the same length, the number of trees: at "
-                f"{leaf_path_text(tree, i)} found shape {shape}{other}"
+                "tree_unstack(tree): the arrays of tree must have first axes of the same length, the number of "
+                f"members; found at {leaf_path_text(tree, i)} {describe(leaves[i])}{other}"
             )
     columns: list[Any] = [_members(x) if is_array(x) else itertools.repeat(x, *usual) for x in leaves]
     return tuple(map(treedef.unflatten, zip(*columns, strict=True)))
@@ -202,7 +202,10 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
 
     def unravel(flat: Any) -> T:
         if np.shape(flat) != (size,):
-            raise ValueError(f"unravel needs an array of shape ({size},) for this tree, found {np.shape(flat)}")
+            raise ValueError(
+                f"unravel(flat): flat must be an array of shape ({size},) for this tree; found "
+                f"{describe_argument(flat)}"
+            )
         parts, start = list(likes), 0
         for i in places:
             stop = start + math.prod(likes[i].shape)

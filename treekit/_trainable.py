@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from treekit._base.dtype import dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, jtu
@@ -97,26 +97,28 @@ def declared_frozen(tree: PyTree, is_leaf: LeafPredicate = is_none) -> list[bool
     def is_part(x: object) -> bool:
         return is_leaf(x) or declares(type(x))
 
-    def size(part: object) -> int:
-        return len(jtu.tree_leaves(part, is_leaf=is_leaf))
+    def parts_of(x: object) -> list[Any]:
+        """Return the leaves of a tree, and in place of others the nodes around them whose classes declare something."""
+        return jtu.tree_leaves(x, is_leaf=is_part)
 
     jtu.tree_leaves(tree, is_leaf=note_class)
     if not any(map(declares, kinds)):
         return None
     frozen: list[bool] = []
-    parts: list[object] = jtu.tree_leaves(tree, is_leaf=is_part)
-    for x in parts:
-        cls: Any = type(x)
-        if not declares(cls) or children_or_none(x) is None:  # a leaf, or None
+    todo = [(part, False) for part in reversed(parts_of(tree))]  # whether it is frozen as a whole
+    while todo:
+        x, is_frozen = todo.pop()
+        cls = cast(Any, type(x))
+        if not is_frozen and (not declares(cls) or children_or_none(x) is None):  # a leaf, or None
             frozen.append(False)
-        elif getattr(cls, _WHOLE_CLASS, True) is False:
-            frozen += [True] * size(x)
+        elif is_frozen or getattr(cls, _WHOLE_CLASS, True) is False:
+            frozen += [True] * len(jtu.tree_leaves(x, is_leaf=is_leaf))
         else:
             names, keyed = _excluded_fields(cls), keyed_children(x)
             _check_keys(cls, names, [text for text, _ in keyed])
-            for text, child in keyed:
-                own = [True] * size(child) if text in names else declared_frozen(child, is_leaf)
-                frozen += own or [False] * size(child)
+            for text, child in reversed(keyed):
+                parts = [child] if text in names else reversed(parts_of(child))
+                todo += [(part, text in names) for part in parts]
     return frozen
 
 

@@ -19,6 +19,7 @@ from treekit._base.key_path import (
     PatternSet,
     check_pattern_or_class,
     flatten_with_path,
+    has_keys,
     is_variable,
     keyed_children,
     name_below,
@@ -218,25 +219,29 @@ def _by_name(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _replace_at(tree: PyTree, places: Sequence[Indices], values: Iterable[Any]) -> Any:
     """Return a copy of a tree with other values at some places, none of which is inside another."""
-    replacements = dict(zip(places, values, strict=True))
-    above = {place[:i] for place in places for i in range(len(place))}
-
-    def rebuilt(x: PyTree, place: Indices) -> Any:
-        if place in replacements:
-            return replacements[place]
-        if place not in above:
-            return jtu.tree_map(_same, x)  # a copy, so that the trees share no container
-        children, treedef = jtu.tree_flatten(x, is_leaf=functools.partial(operator.is_not, x))
-        new = [rebuilt(child, (*place, i)) for i, child in enumerate(children)]
-        out = treedef.unflatten(new)
-        back = jtu.tree_leaves(out, is_leaf=functools.partial(operator.is_not, out))
-        if list(map(id, back)) != list(map(id, new)) and not _have_same_leaves(back, new):
+    new = dict(zip(places, values, strict=True))
+    above = sorted({place[:i] for place in places for i in range(len(place))}, key=len)
+    old: dict[Indices, Any] = {(): tree}
+    treedefs: dict[Indices, Any] = {}
+    for place in above:
+        children, treedefs[place] = jtu.tree_flatten(old[place], is_leaf=functools.partial(operator.is_not, old[place]))
+        old |= {(*place, i): child for i, child in enumerate(children)}
+    for place in reversed(above):  # not by recursion, since trees may be deeper than Python's limit for that
+        below = [(*place, i) for i in range(treedefs[place].num_leaves)]
+        children = [new[x] if x in new else _copy(old[x]) for x in below]
+        new[place] = treedefs[place].unflatten(children)
+        back = jtu.tree_leaves(new[place], is_leaf=functools.partial(operator.is_not, new[place]))
+        if list(map(id, back)) != list(map(id, children)) and not _have_same_leaves(back, children):
             raise ValueError(
-                f"JAX cannot rebuild {type(x).__qualname__} around other values: it changes them. {RUNS_ITS_CODE}"
+                f"JAX cannot rebuild {type(old[place]).__qualname__} around other values: it changes them. "
+                f"{RUNS_ITS_CODE}"
             )
-        return out
+    return new[()] if places else _copy(tree)
 
-    return rebuilt(tree, ())
+
+def _copy(tree: PyTree) -> Any:
+    """Return a copy of a tree that has its leaves, and shares no container with it."""
+    return jtu.tree_map(_same, tree)
 
 
 def _same(leaf: object) -> object:
@@ -254,14 +259,26 @@ def _nothing(selector: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> st
         return no_instance(selector, (node for _, node in nodes))
     text = pattern_text(selector)
     above, _, last = text.rpartition(".")
-    fields = [(x, last) for name, x in nodes if name == above and last in _field_names(x)]
+    fields = [(x, last) for name, x in nodes if name == above and last in _field_names(x) and has_keys(x)]
     if fields:
         return f"{text!r} is {_a_static_field(fields)}"
     names = nearest(text, list(dict.fromkeys(name for name, _ in nodes)))
     return (
         f"the pattern {text!r} matches nothing in the tree. The nearest names: {names}. A pattern must match a whole "
-        "name: '**.name' matches at any depth"
+        f"name: '**.name' matches at any depth{unnamed_field(last, (x for _, x in nodes))}"
     )
+
+
+def unnamed_field(field: str, nodes: Iterable[object]) -> str:
+    """Say for an error that one of these nodes, which has a field of this name, is registered without key paths."""
+    for x in nodes:
+        if (field in _field_names(x) or field in getattr(x, "__dict__", ())) and not has_keys(x):
+            names = ", ".join(text for text, _ in keyed_children(x) if text)
+            return (
+                f". {type(x).__qualname__} has a field {field!r}, but is registered without key paths, so its children "
+                f"are called {names}"
+            )
+    return ""
 
 
 def no_instance(cls: type[Any], nodes: Iterable[object]) -> str:

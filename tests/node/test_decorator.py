@@ -11,9 +11,11 @@ import typing
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import beartype
+import equinox as eqx
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jaxtyping import Array, Float, TypeCheckError, jaxtyped
 
@@ -294,3 +296,49 @@ def test_converters_run_after_init_on_defaults_too_and_before_the_checks() -> No
     with pytest.raises(ValueError, match="could not convert string to float") as caught:
         Converted((1,), "x")
     assert caught.value.__notes__[0].endswith("Converted.scale")
+
+
+@pytest.mark.parametrize(
+    ("function", "option"),
+    [
+        *[(field, option) for option in ("init", "repr", "static", "copy", "trainable")],
+        *[(node, option) for option in ("init", "repr", "eq", "order", "kw_only", "check")],
+    ],
+)
+def test_options_are_bools(function: Any, option: str) -> None:
+    unchecked: Any = inspect.unwrap(function)  # by beartype
+    with pytest.raises(TypeError, match=rf"{function.__name__}: {option} must be True or False, found 'no'"):
+        unchecked(**{option: "no"})
+
+
+ARRAYS: dict[str, tuple[Any, str]] = {
+    "array": (jnp.ones(2), "jax.Array"),
+    "NumPy": (np.ones(2), "ndarray"),
+    "in containers": ({1: "a", "b": [jnp.ones(2)]}, "dict"),
+    "node": (Made(jnp.ones(2), 1, "a"), "Made"),
+    "module": (eqx.nn.Linear(1, 1, key=jax.random.key(0)), "Linear"),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_an_array_in_the_class_body_needs_an_annotation(kind: str) -> None:
+    value, annotation = ARRAYS[kind]
+    bare = type("Bare", (), {"w": value})
+    before = dict(vars(bare))
+    with pytest.raises(TypeError, match=rf"Bare\.w is or contains an array, .* not a field: .*`w: {annotation}`"):
+        node(bare)
+    assert dict(vars(bare)) == before
+    for hint in (ClassVar[Any], "ClassVar[Any]"):
+        shared: Any = node(type("Shared", (), {"w": value, "__annotations__": {"w": hint}}))
+        assert shared().w is value and jax.tree.leaves(shared()) == []
+
+
+def test_other_values_in_the_class_body_need_no_annotation() -> None:
+    @node
+    class Constants:
+        size = 2
+        table = ({1: "a", "b": np.float32(1)},)
+        activation = staticmethod(jax.nn.relu)
+        step = functools.partial(jnp.multiply, 2)
+
+    assert jax.tree.leaves(Constants()) == []

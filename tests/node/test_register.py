@@ -2,16 +2,19 @@
 
 import abc
 import dataclasses
+import functools
 import inspect
 import typing
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import pytest
 
 from tests.node.ways import Data, Made, Mutable, Slotted, Way, WithSlots, every_way, parts
 from treekit import node, register_node
+
+T = TypeVar("T")
 
 
 @every_way
@@ -141,8 +144,51 @@ def test_what_registered_classes_lack_is_told_when_they_are_flattened(cls: type[
     with pytest.raises(AttributeError, match="'ByHand' object has no attribute 'size'"):
         jax.tree.leaves(y)
     y.name, y.weight = "b", 7
-    if cls is not Slotted:
-        y.cached = 8
     rebuilt = jax.tree.map(lambda v: v, y)
     rebuilt.weight = 9
-    assert parts(rebuilt) == (9, 2, "b") and not hasattr(rebuilt, "cached")
+    assert parts(rebuilt) == (9, 2, "b")
+
+
+class Listed:
+    """With more attributes than are named below."""
+
+    def __init__(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    @functools.cached_property
+    def total(self) -> Any:
+        return 3
+
+
+class ListedSlots(Listed):
+    __slots__ = ("u", "v")  # and the __dict__ of its base
+
+
+class OnlySlots:
+    __slots__ = ("u", "v", "w")
+
+    def __init__(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+class GenericListed(Listed, Generic[T]): ...
+
+
+for cls in (Listed, ListedSlots, OnlySlots, GenericListed):
+    register_node(cls, ["w"], ["v"])
+
+
+@pytest.mark.parametrize("cls", [Listed, ListedSlots, OnlySlots, GenericListed[int]])
+@pytest.mark.parametrize("flatten", [jax.tree.leaves, jax.tree_util.tree_leaves_with_path])
+def test_an_attribute_that_rebuilding_would_lose_is_told_when_it_is_flattened(cls: Any, flatten: Any) -> None:
+    x: Any = cls(v=1, w=2)
+    if not isinstance(x, OnlySlots):
+        assert x.total == 3  # which is stored in x, and computed again
+    assert len(flatten(x)) == 1
+    x.u = 5
+    with pytest.raises(TypeError, match=rf"{type(x).__name__}\.u is neither in data_fields nor in meta_fields"):
+        flatten(x)
+    del x.u
+    assert len(flatten(x)) == 1

@@ -57,10 +57,20 @@ def is_deleted(x: object) -> bool:
 
 def describe_value(x: object) -> str:
     """Write a value on one short line, with functions by name; if its `__repr__` raises, its type and the error."""
+    return _shortened(_on_one_line(x))
+
+
+def _on_one_line(x: object) -> str:
     try:
-        return _shortened(" ".join(_written(x).split()))
+        text = _written(x)
+        return " ".join(text.split()) if "\n" in text else text
     except Exception as error:
         return f"<{type(x).__qualname__}, whose __repr__ raises {type(error).__name__}>"
+
+
+def describe_argument(x: object) -> str:
+    """Write an argument on one short line: an array by dtype and shape, anything else by its value."""
+    return describe(x) if is_array(x) else describe_value(x)
 
 
 def describe_error(error: BaseException) -> str:
@@ -143,10 +153,11 @@ def describe_types(a: object, b: object) -> tuple[str, str]:
 
 def describe_values(a: object, b: object) -> tuple[str, str]:
     """Write two values on one line each; long ones from where they begin to differ."""
-    left, right = describe_value(a), describe_value(b)
+    left, right = _on_one_line(a), _on_one_line(b)
     if left == right:
-        left, right = f"{left} at {id(a):#x}", f"{right} at {id(b):#x}"
-    start = next((i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y), 0)
+        left, right = f"{_shortened(left)} at {id(a):#x}", f"{_shortened(right)} at {id(b):#x}"
+    differ = (i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y)
+    start = next(differ, min(len(left), len(right)))
     return _cut(left, start), _cut(right, start)
 
 

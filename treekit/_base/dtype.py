@@ -31,7 +31,8 @@ def dtype_of(x: object) -> Any:
         dtype = x.dtype
         if _is_the_same_in_jax(dtype):
             return dtype
-        return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True) if _is_known(dtype) else None
+        known = _native(dtype) if _is_known(dtype) else None
+        return None if known is None else jax.dtypes.canonicalize_dtype(known, allow_extended_dtype=True)
     if isinstance(x, (bool, int, float, complex)):
         return jax.dtypes.canonicalize_dtype(type(x))
     return None
@@ -110,6 +111,12 @@ def resolve_array(x: object) -> Any:
     return jnp.asarray(x) if stands_for_array(x) else x
 
 
+def in_native_order(x: Any) -> Any:
+    """Return a NumPy array in the byte order of this machine; anything else unchanged."""
+    is_foreign = isinstance(x, OF_NUMPY) and not x.dtype.isnative
+    return x.astype(_native(x.dtype)) if is_foreign else x
+
+
 def shape_of(x: object) -> tuple[int, ...]:
     """Return the shape of a leaf, also of one that stands for an array; else ()."""
     return np.shape(x) if has_dtype(x) else np.shape(as_array(x))
@@ -161,7 +168,7 @@ def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
     if isinstance(result, jax.ShapeDtypeStruct):
         return untyped.ShapeDtypeStruct(result.shape, want, sharding=result.sharding)
     # asarray raises on a Python int that does not fit; casting an array would wrap around.
-    return lax.convert_element_type(result, want) if has_dtype(result) else jnp.asarray(result, want)
+    return lax.convert_element_type(in_native_order(result), want) if has_dtype(result) else jnp.asarray(result, want)
 
 
 def check_fits(x: object, dtype: object) -> None:
@@ -217,7 +224,16 @@ def is_number(dtype: object) -> bool:  # the dtype of a key is not a DTypeLike
 @functools.cache
 def _is_the_same_in_jax(dtype: object) -> bool:
     """Whether JAX has arrays of a dtype in every setting: it has those of 64 bits only if jax_enable_x64 is set."""
-    return is_number(dtype) and not any(dtype == each for each in (np.int64, np.uint64, np.float64, np.complex128))
+    return (
+        is_number(dtype)
+        and _native(dtype) is dtype
+        and not any(dtype == each for each in (np.int64, np.uint64, np.float64, np.complex128))
+    )
+
+
+def _native(dtype: Any) -> Any:
+    """Return a dtype in the byte order of this machine, the only one that JAX knows; arrays from files have others."""
+    return dtype if getattr(dtype, "isnative", True) else dtype.newbyteorder("=")
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import itertools
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -52,8 +53,9 @@ def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, 
 def flatten_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
     """Flatten a tree as `jax.tree_util.tree_flatten_with_path` does, with the paths that names are made of.
 
-    They lack the key `value` below a variable of Flax: the variable and its value have one name, since
-    `flax.nnx.Optimizer` shows variables to `init`, and their values to `update`.
+    They lack the key `value` below a variable of Flax, and below a box of Linen. Both have the names of their values,
+    since `flax.nnx.Optimizer` shows variables to `init`, and their values to `update`, and Linen has params with boxes
+    and without.
     """
     leaves, treedef = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)
     if not any(_VALUE in path for path, _ in leaves):  # as in most trees
@@ -88,9 +90,11 @@ def named_children(x: PyTree, name: str, is_leaf: IsLeaf = None) -> list[tuple[s
 
 def walk(x: PyTree, name: str = "", is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
     """Yield each node of a tree with its name, before the nodes in it."""
-    yield name, x
-    for below, child in named_children(x, name, is_leaf):
-        yield from walk(child, below, is_leaf)
+    todo = [(name, x)]
+    while todo:  # not by recursion, since trees may be deeper than Python's limit for that
+        name, x = todo.pop()
+        yield name, x
+        todo += reversed(named_children(x, name, is_leaf))
 
 
 def name_below(name: str, text: str | None) -> str:
@@ -115,6 +119,12 @@ def keyed_children(x: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str | None, 
     return [(key_name(key), child) for key, child in children]
 
 
+def has_keys(x: PyTree) -> bool:
+    """Whether the class of a node is registered with key paths; without them, its children are called 0, 1, …."""
+    level = _registry.flatten_one_level_with_keys(x)
+    return level is None or not any(isinstance(key, jax.tree_util.FlattenedIndexKey) for key, _ in level[0])
+
+
 def children_or_none(x: object) -> Any:
     """Return the children of a node, an iterable; None for a leaf."""
     level = _registry.flatten_one_level(x)
@@ -125,7 +135,10 @@ _registry: Any = untyped.tree_util.default_registry
 
 
 def is_variable(x: object) -> bool:
-    """Whether `x` is a variable of Flax, a node whose only child is `value`; the core does not import Flax."""
+    """Whether `x` is a node of Flax whose only child is `value`: a variable, or Linen's box, `Partitioned`.
+
+    The core does not import Flax.
+    """
     cls: Any = type(x)
     return _is_variable_class(cls)
 
@@ -140,7 +153,7 @@ def _is_variable_class(cls: Any) -> bool:
     return any(base.__name__ in _VARIABLES and base.__module__.startswith("flax.") for base in cls.__mro__)
 
 
-_VARIABLES = ("Variable", "VariableState")
+_VARIABLES = ("Variable", "VariableState", "Partitioned")
 
 
 Pattern: TypeAlias = str | re.Pattern[str]
@@ -149,35 +162,12 @@ _NEAREST = 5  # the number of paths that an error lists
 
 def matches(pattern: Pattern, name: str) -> bool:
     """Whether a pattern matches the whole name of a path."""
-    if isinstance(pattern, re.Pattern):
-        return pattern.fullmatch(name) is not None
-    return match_glob(pattern, name) is not None
-
-
-def match_glob(glob: str, name: str) -> re.Match[str] | None:
-    """Match a glob against the whole name of a path; the groups are what its wildcards match."""
-    return glob_regex(glob).fullmatch(f"{name}." if name else "")
+    return PatternSet([pattern]).first(name) is not None
 
 
 def pattern_text(pattern: Pattern) -> str:
     """Return a glob, or the source of a regular expression."""
     return pattern.pattern if isinstance(pattern, re.Pattern) else pattern
-
-
-@functools.cache
-def glob_regex(glob: str) -> re.Pattern[str]:
-    """Convert a glob to a regular expression for names that end in a dot; `*` and `**` become groups."""
-
-    def part_regex(part: str) -> str:
-        if part == "**":
-            return r"((?:[^.]*\.)*)"
-        tokens: list[str] = re.findall(r"\*+|\?|[^*?]+", part)
-        return "".join(_WILDCARDS.get(x[0], re.escape(x)) for x in tokens) + r"\."
-
-    return re.compile("".join(map(part_regex, glob.split("."))))
-
-
-_WILDCARDS = {"*": "([^.]*)", "?": "[^.]"}
 
 
 def nearest(wanted: str, names: Sequence[str]) -> str:
@@ -211,73 +201,138 @@ def check_pattern(pattern: object) -> Pattern:
     return cast("Pattern", pattern)
 
 
+# The wildcards of globs, for whole parts or in one. The latter are written as no part and no character of a name is.
+_PART, _PARTS, _CHARACTER, _TEXT = "*", "**", "[^.]", "[^.]*"
+_IN_A_PART = {"*": _TEXT, "?": _CHARACTER}
+_BEGIN = ""  # of a part that has wildcards and text
+
+
+def _tokens(glob: str) -> Iterator[str]:
+    """Split a glob into wildcards and text: whole parts with their dots, or, of a part with wildcards, characters."""
+    for part in glob.split("."):
+        if part in (_PART, _PARTS):
+            yield part
+        elif "*" in part or "?" in part:
+            texts: list[str] = re.findall(r"\*+|[^*]", part)
+            yield _BEGIN
+            yield from (_IN_A_PART.get(text[0], text) for text in texts)
+            yield "."
+        else:
+            yield f"{part}."
+
+
 class _Globs:
-    """Globs with the same beginning.
+    """Globs with the same beginning, as a tree of tokens.
 
     Attributes:
-        ends: the indices of those that end here.
-        literal: the rest of the others, by their next part, if that has no wildcard.
-        wild: the rest of those whose next part has one.
-        is_deep: whether the part before this was a `**`, which any number of parts match.
+        token: the last token of that beginning.
+        ends: the indices of the globs that end here.
+        next: the others, by their next token.
+        here: these, and those that go on with a wildcard that may match nothing.
     """
 
-    def __init__(self, is_deep: bool = False) -> None:
+    def __init__(self, token: str) -> None:
+        self.token = token
         self.ends: list[int] = []
-        self.literal: dict[str, _Globs] = {}
-        self.wild: dict[str, _Globs] = {}
-        self.is_deep = is_deep
+        self.next: dict[str, _Globs] = {}
+        self.here = [self]
 
     def add(self, glob: str, i: int) -> None:
         """Add a glob with the index `i`."""
         globs = self
-        for part in glob.split("."):
-            kind = globs.wild if set(part) & set("*?") else globs.literal
-            globs = kind.setdefault(part, _Globs(part == "**"))
+        for token in _tokens(glob):
+            if token == globs.token == _PARTS:  # of two `**`, the second one matches nothing new
+                continue
+            if token not in globs.next:
+                globs.next[token] = _Globs(token)
+                globs.here += [globs.next[token]] * (token in (_PARTS, _TEXT))
+            globs = globs.next[token]
         globs.ends.append(i)
+
+
+_Beginnings: TypeAlias = frozenset[_Globs]
+
+
+def _after(globs: _Beginnings, token: str) -> _Beginnings:
+    """Return the beginnings that are longer by a token."""
+    return frozenset([x for each in globs if token in each.next for x in each.next[token].here])
+
+
+def _at(globs: _Beginnings, wildcard: str) -> _Beginnings:
+    """Return the beginnings that end in a wildcard, which may match more than it does so far."""
+    return frozenset([each for each in globs if each.token == wildcard])
 
 
 class Place:
     """Where the beginning of a name leads in a set of globs.
+
+    It keeps all beginnings of globs that match there, so a name is read once, and no choice is taken back.
 
     Attributes:
         ends: the indices of the globs that match it, in order.
         goes_on: whether a glob may match a name that continues it.
     """
 
-    def __init__(self, globs: list[_Globs], known: "dict[frozenset[_Globs], Place]") -> None:
+    def __init__(self, globs: _Beginnings, known: "dict[_Beginnings, Place]") -> None:
+        self.ends = tuple(sorted([i for each in globs for i in each.ends]))
+        self.goes_on = any([each.next or each.token == _PARTS for each in globs])
         self._globs, self._known = globs, known
-        self.ends = tuple(sorted(i for each in globs for i in each.ends))
-        self.goes_on = any(each.is_deep or each.literal or each.wild for each in globs)
+        self._after_any = _at(globs, _PARTS) | _after(globs, _PART)
+        self._begun = _after(globs, _BEGIN)
         self._next: dict[str, Place] = {}
 
     def after(self, text: str) -> "Place":
         """Return the place after more of a name: one part, or several joined by dots."""
         place = self._next.get(text)
         if place is None:
-            part, dot, rest = text.partition(".")
-            place = self.after(part).after(rest) if dot else self._after_part(part)
+            place = functools.reduce(Place.after, text.split("."), self) if "." in text else self._after_part(text)
             self._next[text] = place
         return place
 
     def _after_part(self, part: str) -> "Place":
-        globs = [each for each in self._globs if each.is_deep]
-        for each in self._globs:
-            if part in each.literal:
-                globs.append(each.literal[part])
-            globs += [after for wild, after in each.wild.items() if wild in ("*", "**") or match_glob(wild, part)]
+        globs = self._after_any | _after(self._globs, f"{part}.")
+        if within := self._begun:
+            for character in part:
+                within = _at(within, _TEXT) | _after(within, _CHARACTER) | _after(within, character)
+            globs |= _after(within, ".")
         return _place_of(globs, self._known)
 
 
-def _place_of(globs: list[_Globs], known: dict[frozenset[_Globs], Place]) -> Place:
+def _place_of(globs: _Beginnings, known: dict[_Beginnings, Place]) -> Place:
     """Return the place of globs; one for all names that lead to the same, so that what comes after is known."""
-    for each in globs:  # those that are added are looked at too
-        deep = each.wild.get("**")  # which also matches nothing
-        if deep is not None and deep not in globs:
-            globs.append(deep)
-    key = frozenset(globs)
-    if key not in known:
-        known[key] = Place(list(key), known)
-    return known[key]
+    if globs not in known:
+        known[globs] = Place(globs, known)
+    return known[globs]
+
+
+def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
+    """Return where each `*` and `**` of a glob begins and ends in a name that it matches.
+
+    The first ones match as much as they can. A `**` also matches the dot at its end; the name gets one.
+    """
+    text = f"{name}." if name else ""
+    tokens = [x for token in _tokens(glob) for x in ((_TEXT, ".") if token == _PART else (token,)) if x]
+    # Where the first tokens begin, and up to where the last of them matches. A place that is seen again has failed.
+    todo: list[tuple[tuple[int, ...], int]] = [((0,), 0)]
+    seen: set[tuple[int, int]] = set()
+    while len(todo[-1][0]) <= len(tokens):
+        begins, i = todo.pop()
+        token = tokens[len(begins) - 1]
+        if (len(begins), i) in seen:
+            continue
+        seen.add((len(begins), i))
+        if token == _PARTS:
+            end = text.find(".", i) + 1
+        elif token in (_TEXT, _CHARACTER):
+            end = 0 if text[i : i + 1] in ("", ".") else i + 1
+        else:
+            end = i + len(token) if text.startswith(token, i) else 0
+        if token in (_TEXT, _PARTS):
+            todo.append(((*begins, i), i))  # if it cannot match more
+        if end:
+            todo.append((begins if token in (_TEXT, _PARTS) else (*begins, end), end))
+    spans = zip(tokens, itertools.pairwise(todo[-1][0]), strict=True)
+    return [span for token, span in spans if token in (_TEXT, _PARTS)]
 
 
 class PatternSet:
@@ -289,14 +344,14 @@ class PatternSet:
     """
 
     def __init__(self, patterns: Sequence[Pattern | type[Any]]) -> None:
-        globs = _Globs()
+        globs = _Globs(_BEGIN)
         self.regexes: list[tuple[int, Callable[[str], object]]] = []
         for i, pattern in enumerate(patterns):
             if isinstance(pattern, re.Pattern):
                 self.regexes.append((i, pattern.fullmatch))
             elif isinstance(pattern, str):
                 globs.add(pattern, i)
-        self.start = _place_of([globs], {})
+        self.start = _place_of(frozenset(globs.here), {})
 
     def place(self, name: str) -> Place:
         """Return the place of a name in the globs."""

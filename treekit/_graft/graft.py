@@ -1,5 +1,6 @@
 """graft: carry the values of one tree over to a tree of another structure."""
 
+import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ T = TypeVar("T")
 Value: TypeAlias = Any
 _JAX: Any = (jax.Array, jax.ShapeDtypeStruct)
 _PATTERN: Any = (str, re.Pattern)
+_FILE: Any = (str, bytes, os.PathLike)
 
 
 def graft(
@@ -79,8 +81,8 @@ def graft(
 
     Returns:
         A tree of the structure, shapes, dtypes and shardings of `new`; and a report with `kept`, `fresh`, `dropped`,
-        `refused` and `missing`, which prints as a table. Leaves without a dtype (functions, strings) are taken from
-        `new`, and are not in the report.
+        `refused` and `missing`, which prints as a table, and `not_finite`, the number of infinities and NaNs that the
+        tree gets. Leaves without a dtype (functions, strings) are taken from `new`, and are not in the report.
 
     Raises:
         TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; an argument has another type; or `convert` or
@@ -110,9 +112,12 @@ def graft(
     patterns = _check_arguments(fresh, rename, convert, resize)
     new_leaves, old_leaves = leaves_of(new), leaves_of(old, is_old=True)
     if bool(new_leaves) != bool(old_leaves):
-        side, tree = ("old", old) if new_leaves else ("new", new)
+        side: str = "old" if new_leaves else "new"
+        tree: Any = old if new_leaves else new
+        is_file = isinstance(tree, _FILE) or hasattr(tree, "read")
+        load = ". graft reads no files: load it first, as with safetensors.numpy.load_file or numpy.load" * is_file
         raise ValueError(
-            f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}"
+            f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}{load}"
         )
     names, old_names = ([leaf.name for leaf in leaves] for leaves in (new_leaves, old_leaves))
     is_fresh = _chosen("fresh", dict.fromkeys(patterns, True), names)

@@ -9,15 +9,15 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from treekit._base.describe import describe, is_deleted
-from treekit._base.dtype import dtype_of, resolve_array, stands_for_array
+from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands_for_array
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, match_glob, name_below
+from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, name_below, wildcard_spans
 from treekit._base.predicates import is_numeric_array, is_state, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
@@ -27,7 +27,7 @@ Names = tuple[str, ...]
 Convert = Callable[[Any], Any]
 Resize = Callable[[Any, Any], Any]
 Targets = str | Sequence[str] | None
-# In a path with a dot at its end, as in `glob_regex`. The group is a `*` that is a whole part.
+# In a path with a dot at its end, as in `wildcard_spans`. The group is a `*` that is a whole part.
 _WILDCARD = re.compile(r"(?<![^.])\*\*\.|(?<![^.])(\*)(?=\.)|\*+")
 
 
@@ -198,17 +198,18 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
     """Return the leaves of a tree that are arrays or numbers, in order; in an old tree, tensors and mappings too."""
     leaves: dict[str, Leaf] = {}
     positions = itertools.count()
-
-    def visit(x: Any, keys: Names, here: Leaf) -> None:
-        """Collect the leaves of `x`; `keys` lead to it, and `here` is the leaf if it is one, or says where they are."""
+    # What is still to be looked at, the keys that lead there, and the leaf if it is one, or what says where it is.
+    todo: list[tuple[Any, Names, Leaf]] = [(tree, (), Leaf("", None, StateNode(), Slot()))]
+    while todo:
+        x, keys, here = todo.pop()
         if jtu.all_leaves([x]):
             if is_old and is_mapping(x):  # such as the files of NumPy and h5py
-                visit({key: x[key] for key in x}, keys, here)
-                return
+                todo.append(({key: x[key] for key in x}, keys, here))
+                continue
             index = next(positions)
             value = _as_array(x, here.name) if is_old or isinstance(x, jax.Ref) else x
             if dtype_of(value) is None:
-                return
+                continue
             if is_old and is_deleted(value):
                 raise ValueError(
                     f"graft: the old tree has a deleted array at {here.name or 'the root'}, which may have been "
@@ -220,7 +221,7 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
                 )
             here.value, here.index, here.is_asked = value, index, here.is_asked and is_numeric_array(value)
             leaves[here.name] = here
-            return
+            continue
         state, slot = here.state, here.slot
         is_in_state = is_state(type(x)) and (slot.kind != "" or _is_outermost(x))
         if is_in_state:
@@ -229,21 +230,19 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
             slot = Slot(above, type(x).__name__)
         is_code, is_asked = here.is_code or isinstance(x, Codes), here.is_asked and not is_rng_variable(x)
         has_keys = not (is_in_state or is_variable(x) or type(x) in (list, tuple))
-        for text, child in keyed_children(x):
+        for text, child in reversed(keyed_children(x)):
             name, below = name_below(here.name, text), name_below(slot.below, text)
             there = Leaf(name, None, state, slot._replace(below=below), is_code=is_code, is_asked=is_asked)
-            visit(child, (*keys, str(text)) if has_keys else keys, there)
-
-    visit(tree, (), Leaf("", None, StateNode(), Slot()))
+            todo.append((child, (*keys, str(text)) if has_keys else keys, there))
     return list(leaves.values())
 
 
 def _as_array(x: object, name: str) -> Any:
     """Return what stands for an array as that array, and the tensor of another library as a NumPy array."""
     if dtype_of(x) is not None or stands_for_array(x) or not hasattr(x, "__array__"):
-        return resolve_array(x)
+        return in_native_order(resolve_array(x))
     try:
-        array: Any = np.asarray(x)
+        array: Any = in_native_order(np.asarray(x))
     except Exception as error:
         error.add_note(f"This happened when graft converted the {type(x).__name__} at {name} to a NumPy array")
         raise
@@ -330,8 +329,8 @@ def sources_of(old: Sequence[Leaf], new: Sequence[Leaf]) -> dict[str, Source]:
 def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot]) -> Iterator[Source]:
     """Yield an old leaf under the name that a rule gives it: whole, for a stack, or each of its entries."""
     pattern, target, lost, added = rule
-    match = cast("re.Match[str]", match_glob(pattern, leaf.name))  # the rule is one of this leaf, so it matches
-    groups = list(match.groups())
+    spans = wildcard_spans(pattern, leaf.name)
+    groups = [f"{leaf.name}."[start:end] for start, end in spans]
     path, index = leaf.name, 0
     entries: Sequence[int | None] = [None]
     if lost:
@@ -342,7 +341,7 @@ def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot]) -> Iterator[Sour
                 f"integers; at {leaf.name} it matches {' or '.join(repr(groups[i]) for i in lost)}. Put a "
                 "pattern for that leaf before this one, or write '**' for the other '*'"
             )
-        start, end = match.span(integers[0] + 1)
+        start, end = spans[integers[0]]
         path = f"{leaf.name[:start]}*{leaf.name[end:]}"
         index = int(groups.pop(integers[0]))
     elif added is not None:
@@ -354,7 +353,7 @@ def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot]) -> Iterator[Sour
         entries = range(np.shape(leaf.value)[0] + 1)  # one more, to see whether the new tree has more
     for entry in entries:
         name = _filled(target, groups if entry is None else [*groups[:added], str(entry), *groups[added:]])
-        slot = _slot(leaf, rule, match, name, slots.get(name))
+        slot = _slot(leaf, rule, spans, name, slots.get(name))
         yield Source(name, {index: leaf}, path, leaf.state, slot, rule, entry)
 
 
@@ -364,7 +363,7 @@ def _filled(target: str, groups: Iterable[str]) -> str:
     return _WILDCARD.sub(lambda _: next(parts), f"{target}.").removesuffix(".")
 
 
-def _slot(leaf: Leaf, rule: Rule, match: re.Match[str], name: str, there: Slot | None) -> Slot:
+def _slot(leaf: Leaf, rule: Rule, spans: Sequence[tuple[int, int]], name: str, there: Slot | None) -> Slot:
     """Return the slot of an old leaf that is renamed to `name`, which is the name of a new leaf if that has a slot."""
     state, by_name = leaf.state, Slot(below=name)
     if not leaf.slot.kind:
@@ -375,7 +374,7 @@ def _slot(leaf: Leaf, rule: Rule, match: re.Match[str], name: str, there: Slot |
     # What is below the outermost state keeps its names: `rename` is about the keys above it.
     depth = len(state.outer) + 1 if state.outer else 0
     ends_alike = rule.pattern.endswith("**") and rule.target.endswith("**")
-    begin = match.start(match.re.groups) if ends_alike else len(leaf.name)
+    begin = spans[-1][0] if ends_alike else len(leaf.name)
     if begin > depth or (begin == depth and there and there[1:] == leaf.slot[1:]):
         return by_name
     above = name[: len(name) - len(leaf.name) + depth]

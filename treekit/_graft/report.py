@@ -5,10 +5,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from treekit._base.dtype import is_weak
+import jax
+import numpy as np
+
+from treekit._base.describe import count
+from treekit._base.dtype import dtype_of, is_weak, issubdtype
+from treekit._base.jax import jnp
 from treekit._base.key_path import Pattern, PatternSet, listed, nearest
+from treekit._base.predicates import is_traced
 from treekit._base.table import as_table, in_colours
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
@@ -39,6 +45,8 @@ class Grafted:
         old: a description of what the old tree has, with its path if that differs, and how it was changed.
         strict: whether `strict=True` asks for it: neither for a Python number or a PRNG key that only the new tree has,
             nor for a leaf that `rename` drops or carries over under other names.
+        not_finite: how many of the numbers that the new tree gets are infinite or NaN; 0 for traced arrays, and for
+            those that are spread over several processes.
     """
 
     path: str
@@ -46,6 +54,7 @@ class Grafted:
     new: str
     old: str
     strict: bool = True
+    not_finite: int = 0
 
 
 class GraftReport(tuple[Grafted, ...]):
@@ -76,6 +85,11 @@ class GraftReport(tuple[Grafted, ...]):
         """The names of several to which `rename` maps an old leaf, which the new tree does not have."""
         return self._of("missing")
 
+    @property
+    def not_finite(self) -> int:
+        """How many of the numbers that the new tree gets are infinite or NaN."""
+        return sum(row.not_finite for row in self)
+
     def __str__(self) -> str:
         return self._table(False)
 
@@ -89,6 +103,7 @@ class GraftReport(tuple[Grafted, ...]):
     def _table(self, colours: bool) -> str:
         counts = [f"{len(self._of(kind))} {kind}" for kind in ("kept", "fresh", "dropped", "refused")]
         counts += [f"{len(self.missing)} missing"] * bool(self.missing)
+        counts += [f"{count(self.not_finite, 'number')} not finite"] * bool(self.not_finite)
         order = ["refused", "missing", "fresh", "dropped", "kept"]
         ordered = sorted(self, key=lambda row: (order.index(row.kind), not row.strict))
         rows = [(row.path or "(root)", row.kind, row.new, row.old) for row in ordered]
@@ -112,7 +127,9 @@ def report_of(
             at = f" at {source.path}" if source.path != leaf.name else ""
             said = f"{source}{at}{', which is not used' if leaf.is_fresh else ', converted' if leaf.convert else ''}"
         outcome: Outcome = "fresh" if leaf not in values else "refused" if values[leaf] is None else "kept"
-        rows.append(Grafted(leaf.name, outcome, str(leaf), said, leaf.is_asked or outcome != "fresh"))
+        not_finite = _not_finite(values.get(leaf))
+        said += f", {not_finite:,} not finite" * bool(not_finite)
+        rows.append(Grafted(leaf.name, outcome, str(leaf), said, leaf.is_asked or outcome != "fresh", not_finite))
     for x in sources:
         if x not in used and x.entry is None and used_leaves.issuperset(x.origins):
             rows.append(Grafted(x.name, "missing", "nothing", f"{x} at {x.path}", strict=False))
@@ -122,6 +139,16 @@ def report_of(
             said = f"{leaf}{', which rename drops' * is_dropped}"
             rows.append(Grafted(leaf.name, "dropped", "nothing", said, not is_dropped))
     return GraftReport(rows)
+
+
+def _not_finite(x: Any) -> int:
+    if not issubdtype(dtype_of(x), jnp.inexact) or is_traced(x) or not getattr(x, "is_fully_addressable", True):
+        return 0
+    sharding: Any = getattr(x, "sharding", None)
+    devices: Any = sharding.device_set if sharding else ()
+    # Of an array on the CPU, NumPy needs no copy, and compiles nothing.
+    is_finite: Any = jnp.isfinite(x) if any(each.platform != "cpu" for each in devices) else np.isfinite(np.asarray(x))
+    return int(is_finite.size - jax.device_get(is_finite.sum()))
 
 
 def check_rename(sources: Iterable[Source], used: Container[Source], strict: bool, names: Sequence[str]) -> None:
@@ -202,8 +229,8 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
 
     globs = list(dict.fromkeys(each for name in names for each in wider(name)))
     patterns = PatternSet(globs)
-    wrong, count = (Counter(globs[i] for name in xs for i in patterns.place(name).ends) for xs in (others, names))
-    best = (next((x for x in wider(name) if count[x] > 1 and not wrong[x]), name or "**") for name in names)
+    wrong, right = (Counter(globs[i] for name in xs for i in patterns.place(name).ends) for xs in (others, names))
+    best = (next((x for x in wider(name) if right[x] > 1 and not wrong[x]), name or "**") for name in names)
     return list(dict.fromkeys(best))
 
 

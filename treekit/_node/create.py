@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 import itertools
 import operator
 from collections import OrderedDict, defaultdict, deque
@@ -16,7 +15,7 @@ from treekit._base.describe import describe_function
 from treekit._base.jax import jtu
 from treekit._base.layouts import layout_of
 from treekit._check_types import check_created
-from treekit._node.layout import Creation, Layout, deepcopy_node
+from treekit._node.layout import Creation, Layout, deepcopy_node, undeclared
 from treekit._node.static import FUNCTIONS, STATIC, captured_objects, holds_array, reachable
 
 T = TypeVar("T")
@@ -148,17 +147,14 @@ def _check_attributes(cls: type[Any], names: tuple[str, ...], attributes: Mappin
     """Raise a TypeError unless the attributes of an instance are exactly the fields."""
     if missing := [name for name in names if name not in attributes]:
         raise TypeError(f"creating {cls.__qualname__} left {', '.join(missing)} unset. Set every field (None will do)")
-    for name in set(attributes).difference(names) if len(attributes) > len(names) else ():
-        # A functools.cached_property that is read during creation stores its value under its own name.
-        attribute: object = inspect.getattr_static(cls, name, None)
-        if not hasattr(type(attribute), "__set_name__"):
-            value: object = attributes[name]
-            kind = "jax.Array" if isinstance(value, jax.Array) else type(value).__name__
-            raise TypeError(
-                f"creating {cls.__qualname__} set {name}, which is not a field, so it would be lost when JAX rebuilds "
-                f"the instance. Declare it in the class body: `{name}: {kind}`, with "
-                "field(static=True) if it is part of the structure"
-            )
+    for name in undeclared(cls, names, attributes) if len(attributes) > len(names) else ():
+        value: object = attributes[name]
+        kind = "jax.Array" if isinstance(value, jax.Array) else type(value).__name__
+        raise TypeError(
+            f"creating {cls.__qualname__} set {name}, which is not a field, so it would be lost when JAX rebuilds the "
+            f"instance. Declare it in the class body: `{name}: {kind}`, with field(static=True) if it is part of the "
+            "structure"
+        )
 
 
 def _frozen(self: object, done: str) -> TypeError | dataclasses.FrozenInstanceError:

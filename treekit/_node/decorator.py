@@ -6,10 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, TypedDict, TypeVar, Unpack, cast, dataclass_transform, overload
 
+import jax
+import numpy as np
+
+from treekit._base.describe import check_bool
+from treekit._base.key_path import children_or_none
 from treekit._base.layouts import TRAINABLE, layout_of
+from treekit._base.tree import is_mapping
 from treekit._node.create import node_methods, relax_annotations
 from treekit._node.layout import COPY, Creation, check_fields, check_free, check_names, register, rollback_on_error
 from treekit._node.replace import replace
+from treekit._node.static import reachable
 
 T = TypeVar("T")
 
@@ -74,7 +81,7 @@ def field(
         A dataclass field.
 
     Raises:
-        TypeError: `static` is True and `trainable` False.
+        TypeError: `static` is True and `trainable` False; or one of the options that are bools is not.
 
     >>> from treekit import node
     >>> @node
@@ -84,6 +91,8 @@ def field(
     >>> Scale(2)
     Scale(factor=2.0, name='scale')
     """
+    for name, option in dict(init=init, repr=repr, static=static, copy=copy, trainable=trainable).items():
+        check_bool(f"field: {name}", option)
     if static and not trainable:
         raise TypeError("field(static=True, trainable=False): a static value is not a leaf, so it is never trained")
     extra: dict[str, Any] = {}
@@ -158,10 +167,11 @@ def node(
         The class itself.
 
     Raises:
-        TypeError: when decorating, if the class is already a node or cannot be one; the class is left unchanged. When
-            creating an instance, if a field is not set, an attribute is not a field,
-            a static value is not hashable or contains an array, a subclass is not decorated itself, or, with
-            `check=True`, a field does not match its annotation; the message names class and field.
+        TypeError: when decorating, if the class is already a node or cannot be one, or has an array without an
+            annotation, which would not be a field; the class is left unchanged. When creating an instance, if a field
+            is not set, an attribute is not a field, a static value is not hashable or contains an array, a subclass is
+            not decorated itself, or, with `check=True`, a field does not match its annotation; the message names class
+            and field.
         dataclasses.FrozenInstanceError: an attribute of a finished instance is set or deleted.
 
     >>> import jax
@@ -175,6 +185,8 @@ def node(
     >>> jax.tree.map(jax.numpy.shape, dense)
     Dense(weight=(2, 3), name='out')
     """
+    for name, option in dict(init=init, repr=repr, eq=eq, order=order, kw_only=kw_only, check=check).items():
+        check_bool(f"node: {name}", option)
     decorate = functools.partial(_make_node, init=init, repr=repr, eq=eq, order=order, kw_only=kw_only, check=check)
     return decorate if cls is None else decorate(cls)
 
@@ -191,6 +203,7 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
         if generated and _keeps_init(cls):
             del cls.__init__
             generated = False
+        _check_class_attributes(cls, own)
         fields = dataclasses.fields(cls)
         check_fields(cls, [f.name for f in fields], slots=False)
         if generated:
@@ -206,6 +219,25 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
             setattr(cls, name, method)
         register(cls, [f.name for f in fields], [f.name for f in fields if is_static(f)], creation)
     return cls
+
+
+def _check_class_attributes(cls: Any, own: Mapping[str, Any]) -> None:
+    """Raise a TypeError if a class has an array that is not a field, since it has no annotation."""
+
+    def is_array(x: object) -> bool:
+        return isinstance(x, (jax.Array, np.ndarray))
+
+    def parts_of(x: object) -> list[Any]:
+        return list(x.values()) if is_mapping(x) else list(children_or_none(x) or ())
+
+    for name, value in own.items():
+        if name not in cls.__dataclass_fields__ and any(map(is_array, reachable(value, parts_of))):
+            kind = "jax.Array" if isinstance(value, jax.Array) else type(value).__qualname__
+            raise TypeError(
+                f"{cls.__qualname__}.{name} is or contains an array, but has no annotation, so it is not a field: JAX "
+                f"does not see it, and it is not trained. Annotate it, `{name}: {kind}`, with "
+                f"field(default_factory=...) for a default; or `{name}: ClassVar[{kind}] = ...` for a constant"
+            )
 
 
 def _keeps_init(cls: type[Any]) -> bool:

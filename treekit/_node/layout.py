@@ -108,6 +108,14 @@ class Layout:
                     "if only to None"
                 ) from error
 
+    def check_attributes_are_fields(self, x: object) -> None:
+        """Raise a TypeError if an instance has an attribute that rebuilding it would lose."""
+        for name in undeclared(self.cls, self.names, _attributes(x)):
+            raise TypeError(
+                f"{self.cls.__qualname__}.{name} is neither in data_fields nor in meta_fields of register_node, so it "
+                "would be lost when JAX rebuilds the instance. Name it in one of them"
+            )
+
     def __reduce__(self) -> tuple[Any, ...]:
         # The layout of a class pickled by value is registered again in the process that loads it.
         return register, (self.cls, self.names, self.meta, self.creation)
@@ -150,6 +158,19 @@ def deepcopy_node(self: object, memo: dict[int, Any]) -> object:
         if layout is None or layout.creation is None or name in layout.names:
             object.__setattr__(new, name, value if name in shared else copy.deepcopy(value, memo))
     return new
+
+
+def undeclared(cls: type[Any], names: Collection[str], attributes: Iterable[str]) -> list[str]:
+    """Return the attributes that are not fields, apart from what Python stores on instances.
+
+    A `functools.cached_property` stores its value under its own name, and `A[int](...)` stores `__orig_class__`.
+    """
+
+    def is_stored_by_python(name: str) -> bool:
+        attribute: object = inspect.getattr_static(cls, name, None)
+        return name == "__orig_class__" or hasattr(type(attribute), "__set_name__")
+
+    return [name for name in attributes if name not in names and not is_stored_by_python(name)]
 
 
 def _attributes(x: object) -> dict[str, Any]:
@@ -236,6 +257,7 @@ def check_fields(cls: type[Any], names: Collection[str], *, slots: bool) -> None
 
 _FLATTEN = """
 def flatten(self):
+    {check}
     try:
 {read_static}
         return ({children}), static
@@ -270,7 +292,16 @@ def generate_flatten(layout: Layout) -> tuple[Callable[..., Any], Callable[..., 
         "check_fields_are_set": layout.check_fields_are_set,
         "read_static": layout.read_static,
         "freeze_attributes": layout.freeze_attributes,
+        "check_attributes_are_fields": layout.check_attributes_are_fields,
+        "attributes_of": _attributes,
+        "names": frozenset(layout.names),
     }
+    check = ""  # of instances that `node` creates, the attributes are checked then
+    if layout.creation is None:
+        slots = {name for base in layout.cls.__mro__ for name in vars(base) if _is_slot(layout.cls, name)}
+        others = slots.difference(layout.names)
+        stored = "attributes_of(self)" if others else "self.__dict__" if layout.cls.__dictoffset__ else "()"
+        check = f"if not names.issuperset({stored}): check_attributes_are_fields(self)"
     if layout.remembers:
         changed = " or ".join(f"values[{i}] is not self.{name}" for i, name in enumerate(layout.meta))
         read_static = _READ_REMEMBERED.format(STATIC=STATIC, changed=changed)
@@ -282,7 +313,7 @@ def generate_flatten(layout: Layout) -> tuple[Callable[..., Any], Callable[..., 
 
     def generate(*children: str) -> Callable[..., Any]:
         lines = textwrap.indent(read_static, " " * 8)
-        source = _FLATTEN.format(read_static=lines, children="".join(f"{child}, " for child in children))
+        source = _FLATTEN.format(check=check, read_static=lines, children="".join(f"{child}, " for child in children))
         return _run(source, "flatten", layout.cls, scope)
 
     children = [f"self.{name}" for name in layout.data]

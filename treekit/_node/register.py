@@ -27,8 +27,8 @@ def register_node(
 ) -> Any:
     """Make an existing class a pytree node that JAX rebuilds without running its code. Also a decorator.
 
-    The class keeps its `__init__`, its `__setattr__` and its mutability. A rebuilt instance has only the attributes
-    that the two lists name.
+    The class keeps its `__init__`, its `__setattr__` and its mutability. The two lists name all attributes of its
+    instances, apart from what a `functools.cached_property` stores.
 
     Args:
         cls: any class written in Python, such as a dataclass or one with `__slots__`.
@@ -41,7 +41,8 @@ def register_node(
 
     Raises:
         TypeError: the class is already a node or cannot be one; a name is not a valid attribute name, occurs twice or
-            is a property; or a field of the dataclass is in neither list. The class is then not registered.
+            is a property; or a field of the dataclass is in neither list. The class is then not registered. Flattening
+            an instance raises one if it lacks an attribute that is named, or has another one.
 
     >>> import jax
     >>> @register_node(data_fields=["table"], meta_fields=[])

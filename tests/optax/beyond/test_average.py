@@ -264,6 +264,12 @@ def test_a_state_without_an_average_with_several_and_with_one_in_sam() -> None:
     params = cases.arrays()
     with pytest.raises(ValueError, match=r"no average of the params: optax.chain\(optimizer, optax.params_ema"):
         tko.get_ema(tko.chain(tko.adam(0.1), tko.ema(0.9)).init(params), params)
+    for get, tx in (
+        (tko.get_ema, tko.params_ema(0.5)),
+        (tko.contrib.schedule_free_eval_params, tko.contrib.schedule_free_sgd(0.1)),
+    ):
+        with pytest.raises(ValueError, match=r"The arguments are \(state, params\), in this order"):
+            get(params, tko.chain(tko.clip(1.0), tx).init(params))
     state = tko.chain(tko.sgd(1.0), tko.params_ema(0.5), tko.params_ema(0.9)).init(params)
     with pytest.raises(ValueError, match=r"several averages of the params, at 1, 2: pass the part"):
         tko.get_ema(state, params)

@@ -212,6 +212,11 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
         (START, {KEYS[0]: value}, {}, f"{KEYS[0]} must be a number, found {words}")
         for value, words in (("a", "'a'"), (None, "None"), (True, "True"))
     ],
+    *[
+        (START, {KEYS[0]: nan}, {}, f"{KEYS[0]} must be .*nan")
+        for nan in (np.nan, np.float32(np.nan), jnp.array(np.nan))
+    ],
+    (START, None, {}, r"sets nothing: write set_hyperparams\(state, learning_rate=0\.1\)"),
     (START, {KEYS[0]: np.ones(2)}, {}, rf"{KEYS[0]} has the shape \(\), found f64\[2\]"),
     (START, {"learning_rate": 1}, {}, f"the key 'learning_rate'. .* the nearest are {OTHER}, {KEYS[0]}, {KEYS[1]}$"),
     (START, {}, {"learning_rat": 1}, "the name 'learning_rat'. .* the nearest are learning_rate, momentum$"),
@@ -228,6 +233,21 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
 def test_what_is_refused_is_named(state: Any, values: Any, by_name: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         unchecked(state, values, **by_name)
+
+
+def test_an_empty_mapping_and_a_nan_that_is_not_known_are_meant() -> None:
+    assert jax.tree.leaves(tko.set_hyperparams(START, {})) == jax.tree.leaves(START)
+    assert jnp.isnan(jax.jit(lambda x: tko.get_hyperparams(tko.set_hyperparams(START, {KEYS[0]: x}))[KEYS[0]])(jnp.nan))
+
+
+def test_of_a_flax_optimizer_only_the_state_is_set() -> None:
+    trainer = nnx.Optimizer(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), sgd(tko), wrt=nnx.Param)
+    with pytest.raises(
+        TypeError, match=r"write optimizer\.opt_state = set_hyperparams\(optimizer\.opt_state, \.\.\.\)"
+    ):
+        tko.set_hyperparams(trainer, learning_rate=0.25)
+    trainer.opt_state = tko.set_hyperparams(trainer.opt_state, learning_rate=0.25)
+    assert list(map(float, tko.get_hyperparams(trainer).values())) == [0.25]
 
 
 def test_what_the_error_of_a_schedule_proposes_does_it() -> None:

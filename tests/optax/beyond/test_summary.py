@@ -279,3 +279,14 @@ def test_in_a_notebook_it_is_a_table() -> None:
     html = tko.summary(tko.sgd(0.5), model)._repr_html_()
     assert html.count("<tr>") == 4 and html.count("<th ") == 7
     assert ">&lt;b&gt;</td>" in html and ">Config</td>" in html and html.endswith("shared by all leaves: 0</p>")
+
+
+@pytest.mark.parametrize("tx", [tko.sgd(0.1), tko.adam(0.1), tko.params_ema(0.9), groups(tko), optax.adam(0.1)])
+@pytest.mark.parametrize("around", [lambda state: state, lambda state: {"opt_state": state}])
+def test_the_state_of_an_optimizer_in_the_place_of_the_params_raises(tx: Any, around: Any) -> None:
+    state = tx.init(PARAMS)
+    with pytest.raises(
+        TypeError, match=r"params must be the params, or a model, found \w+State at .*: the state of an"
+    ):
+        tko.summary(tx, around(state))
+    assert tko.summary(tx, PARAMS, state).rows

@@ -160,8 +160,9 @@ def get_ema(state: OptState, params: T) -> T:
     """
     states = _find(state, ParamsEmaState)
     if not states:
+        order = ". The arguments are (state, params), in this order" if _find(params, ParamsEmaState) else ""
         raise ValueError(
-            "the state has no average of the params: optax.chain(optimizer, optax.params_ema(0.999)) has one"
+            f"the state has no average of the params: optax.chain(optimizer, optax.params_ema(0.999)) has one{order}"
         )
     for path in states:
         if shape := shape_of(jtu.tree_leaves(states[path].ema_count)[0]):  # in nnx it is inside a variable
@@ -221,9 +222,11 @@ def schedule_free_eval_params(state: OptState, params: T) -> T:
     """
     states = _find(state, optax.contrib.ScheduleFreeState)
     if not states:
+        is_swapped = _find(params, optax.contrib.ScheduleFreeState)
+        order = ". The arguments are (state, params), in this order" if is_swapped else ""
         raise ValueError(
             "schedule_free_eval_params requires a ScheduleFreeState as input, or a state that has one, found "
-            f"{type(state).__name__} without one"
+            f"{type(state).__name__} without one{order}"
         )
     for path in states:
         for node, key in _ancestors(state, path):

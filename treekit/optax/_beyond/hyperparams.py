@@ -12,7 +12,7 @@ from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak, issubdtype, strengthen, unshared
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import nearest, path_name
-from treekit._base.predicates import is_array, is_real_number
+from treekit._base.predicates import is_array, is_real_number, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike
 from treekit.optax._inject import fits
@@ -64,7 +64,7 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
     Each preserves its dtype, weak type, shape and sharding, so a jitted step is not traced again.
 
     Args:
-        state: as in `get_hyperparams`; also inside jit. It is not changed.
+        state: as in `get_hyperparams`, but not an `nnx.Optimizer` itself; also inside jit. It is not changed.
         values: numbers by the keys of `get_hyperparams`, to set one of several hyperparameters of the same name.
         **by_name: numbers by name, to set all hyperparameters of that name, except those in `values`.
 
@@ -72,10 +72,11 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         A state with the structure of `state`.
 
     Raises:
-        ValueError: no hyperparameter has this key or name (the message lists the nearest ones); or it follows a
-            schedule, which would overwrite the value in the next update.
+        ValueError: no hyperparameter has this key or name (the message lists the nearest ones); it follows a
+            schedule, which would overwrite the value in the next update; or, outside of jit, a value is NaN.
         TypeError: a value is not a number, has another shape, or cannot be represented (a float for an int, or an int
-            that the dtype cannot hold exactly); or `values` is not a mapping.
+            that the dtype cannot hold exactly); `values` is not a mapping; you pass no value; or `state` is an
+            `nnx.Optimizer`, of which this would change a copy.
 
     >>> from treekit import optax
     >>> optimizer = optax.inject_hyperparams(optax.sgd)(0.1)
@@ -87,6 +88,13 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         raise TypeError(
             f"values must map keys of get_hyperparams to numbers, found {describe_value(values)}. To set one by name, "
             "write set_hyperparams(state, learning_rate=0.1)"
+        )
+    if values is None and not by_name:
+        raise TypeError("set_hyperparams sets nothing: write set_hyperparams(state, learning_rate=0.1)")
+    if any(base.__name__ == "Optimizer" and base.__module__.startswith("flax.") for base in type(state).__mro__):
+        raise TypeError(
+            "set_hyperparams returns a new state, and found an nnx.Optimizer, which would keep its own: write "
+            "optimizer.opt_state = set_hyperparams(optimizer.opt_state, ...)"
         )
     leaves, treedef = jtu.tree_flatten(state)
     places = _by_key(state)
@@ -216,6 +224,8 @@ def _like(old: Any, value: Any, key: str) -> Any:
         raise TypeError(f"{key} must be a number, found {describe_value(value)}")
     if np.shape(value) not in ((), np.shape(old)):
         raise TypeError(f"{key} has the shape {np.shape(old)}, found {describe(value)}")
+    if issubdtype(dtype_of(value), jnp.inexact) and not is_traced(value) and np.isnan(np.asarray(value)).any():
+        raise ValueError(f"{key} must be a number, found {describe_value(value)}: each update would be NaN")
     try:
         if not fits(value, dtype_of(old)):
             raise OverflowError

@@ -13,7 +13,7 @@ import numpy as np
 from treekit._base.describe import describe, describe_error, describe_function, short_dtype
 from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import flatten_with_path, key_name, path_name
+from treekit._base.key_path import flatten_with_path, key_name, path_name, path_text
 from treekit._base.predicates import has_gradient, is_parameter
 from treekit._base.table import ROWS, Table, in_colours, left_out
 from treekit._base.tree import is_none
@@ -141,7 +141,7 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
         arguments; the leaf is not a parameter, such as an object of a class that is not a pytree.
 
     Raises:
-        TypeError: `optimizer` is not a transformation.
+        TypeError: `optimizer` is not a transformation; or `params` has the state of an optimizer.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax
@@ -158,6 +158,12 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     leaves: 4, unmoved: 1; numbers: 13, bytes: 52; bytes of state: 76, shared by all leaves: 4
     """
     tx = at_boundary(optimizer)
+    for path, x in flatten_with_path(params, _is_state)[0]:
+        if _is_state(x):
+            raise TypeError(
+                f"summary(optimizer, params, state): params must be the params, or a model, found {type(x).__name__} "
+                f"at {path_text(path)}: the state of an optimizer"
+            )
     params = jtu.tree_map(_concrete, params)
     ones = _filled(params, 1.0)
     leaves = flatten_with_path(params, is_none)[0]
@@ -193,6 +199,10 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
         "shared_bytes": state_bytes - sum(row.bytes for row in rows),
     }
     return Summary(tuple(rows), totals, tuple(keys))
+
+
+def _is_state(x: object) -> bool:
+    return type(x).__name__.endswith("State") and type(x).__module__.partition(".")[0] in ("optax", "treekit")
 
 
 def _copies_params(tx: GradientTransformation[Any], params: Params, entries: Sequence[Entry]) -> bool:
