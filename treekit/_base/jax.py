@@ -1,7 +1,12 @@
-"""JAX's modules as type checkers need them, since JAX's own types are incomplete."""
+"""JAX as type checkers need it, since its own types are incomplete; and what not every release of JAX has.
+
+No other file knows that a name may be missing. What a release does not have is absent there, and is not copied: no leaf
+is a reference, and arrays have no memory spaces.
+"""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, cast
+from importlib import import_module
+from typing import Any, Protocol, TypeGuard, cast
 
 import jax
 
@@ -28,3 +33,26 @@ jtu = cast(_TreeUtil, jax.tree_util)
 jnp: Any = jax.numpy
 lax: Any = jax.lax
 untyped: Any = jax
+
+P: Any = jax.sharding.PartitionSpec
+
+_Ref: Any = getattr(jax, "Ref", ())
+
+
+def _moved(name: str, before: str, now: Any) -> Any:
+    """Return a function of a module of JAX that was in another one before."""
+    return getattr(now if hasattr(now, name) else import_module(before), name)
+
+
+enable_x64: Any = _moved("enable_x64", "jax.experimental", jax)
+reshard: Any = _moved("reshard", "jax.experimental.shard", jax.sharding)
+
+
+def is_ref(x: object) -> TypeGuard[Any]:  # the items of a `jax.Ref` have no types
+    """Whether `x` is a `jax.Ref`, a reference to an array."""
+    return isinstance(x, _Ref)
+
+
+def memory_space(x: Any) -> Any:
+    """Return the memory space of an array, also of a traced one: that of the device, or of its host."""
+    return getattr(untyped.typeof(x), "memory_space", None)

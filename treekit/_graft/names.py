@@ -16,7 +16,7 @@ import numpy as np
 
 from treekit._base.describe import describe, is_deleted
 from treekit._base.dtype import dtype_of, resolve_array, stands_for_array
-from treekit._base.jax import jnp, jtu
+from treekit._base.jax import is_ref, jnp, jtu
 from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, match_glob, name_below
 from treekit._base.predicates import is_numeric_array, is_state, is_traced
 from treekit._base.tree import is_mapping
@@ -206,7 +206,7 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
                 visit({key: x[key] for key in x}, keys, here)
                 return
             index = next(positions)
-            value = _as_array(x, here.name) if is_old or isinstance(x, jax.Ref) else x
+            value = _as_array(x, here.name) if is_old or is_ref(x) else x
             if dtype_of(value) is None:
                 return
             if is_old and is_deleted(value):
