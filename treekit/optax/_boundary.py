@@ -12,9 +12,10 @@ import optax
 
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import OF_NUMPY, as_array, dtype_of, has_no_update, issubdtype
-from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.jax import is_ref, jnp, jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import has_gradient, is_parameter
+from treekit._base.tree import broadcast_prefix
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._mismatch import flatten_updates, updates_mismatch
 from treekit._trainable import declared_frozen, declares
@@ -107,7 +108,7 @@ class Crossing:
 
         self._tree = tree
         self._leaves, self._treedef = jtu.tree_flatten(tree, is_leaf=stop)
-        arrays: list[Any] = [x[...] if isinstance(x, jax.Ref) else x for x in self._leaves]
+        arrays: list[Any] = [x[...] if is_ref(x) else x for x in self._leaves]
         if not any(map(is_trained, arrays)):  # programs of ten lines begin with {"w": 0.0}
             arrays = [as_array(x) if isinstance(x, (float, complex)) else x for x in arrays]
         self._arrays = arrays
@@ -163,7 +164,7 @@ class Crossing:
         """Raise a TypeError for a gradient of what is not trained, unless a mask leaves it out."""
         numbered = self._treedef.unflatten(range(len(self._leaves)))
         mask = None if passes is None else passes(self.params)
-        masks = self._treedef.flatten_up_to(untyped.tree.broadcast(mask, numbered, is_hole))
+        masks = self._treedef.flatten_up_to(broadcast_prefix(mask, numbered, is_hole))
         for i, update in self._passed.items():
             if masks[i] is not False:
                 raise TypeError(
