@@ -17,7 +17,7 @@ ARRAYS = {"w": MODEL["w"], "b": MODEL["b"], "rate": jnp.asarray(0.5), "activatio
 # The arguments of the functions of optax.tree, where `...` is the tree; the others take only a tree.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "add": (..., ..., ...),
-    "add_scale": (..., 2.0, ...),
+    "add_scale": (..., jnp.float32(2), ...),
     "batch_shape": (..., (2, 4)),
     "bias_correction": (..., 0.9, 2),
     "cast": (..., jnp.bfloat16),

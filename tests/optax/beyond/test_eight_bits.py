@@ -16,6 +16,7 @@ import pytest
 import treekit as tk
 from tests.optax import cases
 from tests.optax.cases import run, same_bits
+from tests.releases import needs
 from treekit import optax as tko
 from treekit._codes import Codes, is_codes
 from treekit.optax._beyond.eight_bits import decode, encode
@@ -87,6 +88,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "galore's projector": (lambda: optax.contrib.galore(0.01), "projector"),
     "a line search": (lambda: optax.scale_by_backtracking_linesearch(3, store_grad=True), "grad"),
 }
+NEEDS = {"madgrad": ["optax.contrib.madgrad"], "galore's projector": ["optax.contrib.galore"]}
 PLACES: dict[str, Callable[[Any, Any], Any]] = {
     "bare": lambda make, names: eight_bit(make(), names),
     "partition": lambda make, names: eight_bit(
@@ -117,7 +119,7 @@ def dtypes_of(state: Any) -> dict[str, Any]:
 
 
 # Each optimizer by itself, and some in each place.
-CELLS = [(name, "bare") for name in OPTIMIZERS]
+CELLS: list[Any] = [pytest.param(name, "bare", marks=needs(*NEEDS.get(name, ()))) for name in OPTIMIZERS]
 CELLS += [(name, place) for place in PLACES if place != "bare" for name in ("adam", "sm3", "rmsprop")]
 
 
@@ -156,7 +158,11 @@ def test_each_moment_has_the_code_of_its_sign_and_no_other(name: str, place: str
 
 
 @pytest.mark.parametrize(
-    "name, place", [(name, "bare") for name in REFUSED] + [("lbfgs", place) for place in PLACES if place != "bare"]
+    "name, place",
+    [
+        *(pytest.param(name, "bare", marks=needs(*NEEDS.get(name, ()))) for name in REFUSED),
+        *(("lbfgs", place) for place in PLACES if place != "bare"),
+    ],
 )
 def test_what_8_bits_cannot_store_is_refused(name: str, place: str) -> None:
     make, field = REFUSED[name]
