@@ -58,7 +58,7 @@ package: .venv/installed ## build sdist and wheel into dist/, and test what is i
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m pytest -n 2 tests/test_package.py
 
-versions: .venv/installed ## the tests with the lowest and the newest dependencies on each Python here (about half an hour), and docs/versions.md
+versions: .venv/installed ## the tests with the lowest dependencies, the newest and releases between them (about an hour), and docs/versions.md
 	$(BIN)/python -m tests.versions
 
 lowest newest: .venv/installed ## `make test` with these dependencies, on the oldest or the newest Python here (TESTS=... for some)

@@ -34,7 +34,7 @@ from jaxtyping import AnnotationError, Bool, Integer, Num, Real
 from treekit._base.jax import untyped
 from treekit._base.layouts import layout_of
 
-# All uses of private parts of jaxtyping are here, tested with jaxtyping 0.3.9 and 0.3.11.
+# All uses of private parts of jaxtyping are here, tested with jaxtyping 0.3.0 and 0.3.11.
 #
 # jaxtyping stores the sizes that names in shapes ("n m") and structures ("T") are bound to in a memo. It has a stack of
 # them, one for each call of a function under `jaxtyped`. `isinstance` with one of its types reads and extends the top.
