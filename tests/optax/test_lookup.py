@@ -73,6 +73,29 @@ def test_names_and_submodules_of_a_later_optax_work() -> None:
     assert done.stdout == "2 (EmptyState(), EmptyState())\n"
 
 
+EARLIER = """
+import sys, optax
+del optax.monitor, optax.transforms.monitor, optax.MonitorState, optax.measure_with_ema, optax.contrib.GaLoreState
+del optax.freeze, optax.microbatching, sys.modules["optax.microbatching"]
+from treekit import optax as tko
+print(*(hasattr(tko, name) or name in dir(tko) for name in ("monitor", "measure_with_ema", "microbatching")))
+print(tko.freeze is tko.transforms.freeze, tko.adam(0.1).init([1.0, len])[0].mu)
+try:
+    import treekit.optax.microbatching
+except ModuleNotFoundError as error:
+    print(error.name)
+"""
+
+
+@needs("optax>=0.2.8")
+def test_what_an_earlier_optax_does_not_have_is_absent() -> None:
+    """Also the folder of a stub is not a module."""
+    done = subprocess.run([sys.executable, "-c", EARLIER], capture_output=True, text=True, check=True)
+    absent, others, *module = done.stdout.splitlines()
+    assert (absent, others) == ("False False False", "True [Array(0., dtype=float32), None]")
+    assert module == ["treekit.optax.microbatching"]
+
+
 @pytest.mark.parametrize("name", ["contrib._muon", "_src.base", "losses.l2_loss", "no_such_module"])
 def test_only_the_submodules_themselves_can_be_imported(name: str) -> None:
     """Python would run Optax's file a second time, and its classes would not be Optax's."""

@@ -37,6 +37,7 @@ untyped: Any = jax
 P: Any = jax.sharding.PartitionSpec
 
 _Ref: Any = getattr(jax, "Ref", ())
+new_ref: Any = getattr(jax, "new_ref", None)
 
 
 def _moved(name: str, before: str, now: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
-from treekit._base.jax import is_ref, jnp, jtu, untyped
+from treekit._base.jax import is_ref, jnp, jtu, new_ref, untyped
 from treekit._base.key_path import Pattern, PatternSet, check_pattern, listed, nearest, pattern_text
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._base.tree import is_mapping
@@ -152,7 +152,7 @@ def graft(
     for leaf, value in values.items():
         if value is not None:
             is_inside_ref = is_ref(leaves[leaf.index])
-            leaves[leaf.index] = untyped.new_ref(jnp.asarray(value)) if is_inside_ref else value
+            leaves[leaf.index] = new_ref(jnp.asarray(value)) if is_inside_ref else value
     out: T = treedef.unflatten(leaves)
     return out, report
 
