@@ -84,7 +84,7 @@ def run_tests(name: str, dist: Path, arguments: Sequence[str]) -> dict[str, str]
         versions = dict(zip(("Python", *SHOWN), output(env, "-c", code).split(), strict=True))
     counts = {what: number for number, what in re.findall(r"(\d+) (\w+)", log.splitlines()[-1].partition(" in ")[0])}
     needs = Counter[str]()
-    for number, what in re.findall(r"SKIPPED \[(\d+)\] \S+ (needs .*)", log):
+    for number, what in re.findall(r"SKIPPED \[(\d+)\] \S+ (needs (?!the ).*)", log):
         needs[what] += int(number)
     return versions | counts | {what: str(number) for what, number in sorted(needs.items())}
 
