@@ -58,7 +58,7 @@ package: .venv/installed ## build sdist and wheel into dist/, and run the tests 
 	$(BIN)/twine check --strict dist/*
 	folder=$$(mktemp -d) && tar -xf dist/*.tar.gz -C "$$folder" && cd "$$folder"/* && $(abspath $(BIN))/python -m pytest -n 2
 
-versions: .venv/installed ## the tests with the lowest and the newest dependencies on each Python here (about half an hour), and docs/versions.md
+versions: .venv/installed ## the tests with the lowest dependencies, the newest and releases between them (about an hour), and docs/versions.md
 	$(BIN)/python -m tests.versions
 
 lowest newest: .venv/installed ## `make test` with these dependencies, on the oldest or the newest Python here (TESTS=... for some)

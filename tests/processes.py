@@ -21,6 +21,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import treekit as tk
+from tests.releases import enable_x64
 from treekit import optax as tko
 
 P: Any = PartitionSpec  # has no types
@@ -185,7 +186,7 @@ def no_array_is_gathered(place: Place) -> None:
     from treekit.optax._beyond.summary import _sizes
 
     x: Any = place.put(np.ones((64, 32), np.float32), SPECS["w"])
-    with jax.enable_x64(True):
+    with enable_x64(True):
         texts = [_compare.lower(x, x, np.float64, 0.0, 0.0).compile().as_text()]
     for text in [*texts, _sizes.lower(x, x).compile().as_text()]:
         exchanged = re.findall(r" = (\S+|\(.*?\)) (?:all-|collective-|reduce-scatter)", text)

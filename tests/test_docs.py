@@ -23,6 +23,7 @@ import pytest
 import treekit
 import treekit.optax
 import treekit.testing
+from tests.releases import needs
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -93,7 +94,14 @@ def public_names(module: ModuleType) -> set[str]:
 MODULES = (treekit, treekit.optax, treekit.testing)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(pieces(page))], ids=lambda page: page.stem)
+# What the code of a page needs that not every release has.
+NEEDS = {"design": ["jax>=0.10"], "names": ["optax.monitor"], "training": ["optax.monitor"]}
+WITH_CODE = [
+    pytest.param(page, marks=needs(*NEEDS.get(page.stem, ())), id=page.stem) for page in PAGES if any(pieces(page))
+]
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
 def test_the_code_runs_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType(f"page_{page.stem}")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # annotations that are strings are looked up there
@@ -125,6 +133,7 @@ def test_no_code_is_hidden_from_the_test_above_and_links_lead_to_files(page: Pat
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+@needs("optax.monitor")
 def test_the_page_of_names_and_the_reference_have_every_public_name_and_no_other() -> None:
     names = [f"{module.__name__}.{name}" for module in MODULES for name in public_names(module)]
     named = [match["name"] for match in ROW.finditer(NAMES.read_text(encoding="utf-8"))]

@@ -19,6 +19,7 @@ from flax import nnx
 from hypothesis import given
 
 import treekit as tk
+from tests.releases import HOST_MEMORY, needs, nnx_list
 from tests.trees import Point, Twig, trees, untyped
 
 
@@ -188,6 +189,7 @@ def test_shapes_and_dtypes_will_do_for_new() -> None:
     assert isinstance(got["w"], jax.Array) and got["b"] is new["b"]
 
 
+@needs(HOST_MEMORY)
 def test_values_lie_where_those_of_new_do() -> None:
     sharding = jax.sharding.SingleDeviceSharding(untyped.devices()[0], memory_kind="pinned_host")
     new = jax.device_put(zeros(2), sharding)
@@ -320,7 +322,7 @@ LISTS: dict[str, tuple[str, Callable[[int, int], Any]]] = {
     "layers": ("**.layers.", lambda start, n: {"layers": [{"w": x} for x in entries(start, n)]}),
     "the root": ("", entries),
     # A list of NNX has a child without leaves next to its entries.
-    "a list of NNX": ("**.blocks.", lambda start, n: {"blocks": nnx.List(map(nnx.Param, entries(start, n)))}),
+    "a list of NNX": ("**.blocks.", lambda start, n: {"blocks": nnx_list(map(nnx.Param, entries(start, n)))}),
     "a named tuple": ("**.layers.", lambda start, n: CountState(0, {"layers": entries(start, n)})),
 }
 

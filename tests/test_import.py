@@ -3,6 +3,7 @@
 The core never imports Optax, nothing imports `testing`, and no modules import each other.
 """
 
+import ast
 import graphlib
 import re
 import subprocess
@@ -10,6 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import treekit
+from tests.releases import has
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,6 +59,26 @@ def test_imports_in_a_process_of_their_own(case: str) -> None:
     code, printed = RUNS[case]
     done = python(code)
     assert (done.returncode, done.stdout) == (0, f"{printed}\n"), done.stderr
+
+
+def names_of(file: Path) -> set[str]:
+    """The names of JAX and Optax that the code of a file uses, such as `jax.tree.map`."""
+    roots = {"jax": "jax", "untyped": "jax", "jnp": "jax.numpy", "lax": "jax.lax", "optax": "optax", "_optax": "optax"}
+    attributes = (ast.unparse(x) for x in ast.walk(ast.parse(file.read_text())) if isinstance(x, ast.Attribute))
+    found = (re.fullmatch(r"(\w+)((?:\.\w+)+)", attribute) for attribute in attributes)
+    return {roots[match[1]] + match[2] for match in found if match and match[1] in roots}
+
+
+# The files that know what not every release has; and one of which a release has all or nothing.
+KNOW = ("_base/jax.py", "optax/_releases.py", "optax/_beyond/monitor.py")
+
+
+def test_all_other_files_use_only_names_that_every_release_has() -> None:
+    """`make lowest` runs this too."""
+    package = Path(treekit.__file__).parent
+    used = {name for file in package.rglob("*.py") if not str(file).endswith(KNOW) for name in names_of(file)}
+    assert {"jax.numpy.zeros_like", "jax.lax.cond", "optax.transforms.PartitionState"} <= used
+    assert [name for name in sorted(used) if not has(name)] == []
 
 
 INSTALL = "treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"

@@ -24,6 +24,7 @@ import safetensors.numpy
 from flax import nnx
 
 import treekit as tk
+from tests.releases import nnx_list
 
 FILE = safetensors.numpy.load_file(Path(__file__).parent / "data" / "torch.safetensors")
 
@@ -97,7 +98,7 @@ class ConvNNX(nnx.Module):
         self.conv1 = nnx.Conv(3, 4, (3, 3), padding="VALID", rngs=rngs)
         self.bn1 = nnx.BatchNorm(4, momentum=0.9, rngs=rngs)
         conv = nnx.Conv(4, 4, (3, 3), strides=2, padding=1, use_bias=False, rngs=rngs)
-        self.down = nnx.List([conv, nnx.BatchNorm(4, momentum=0.9, rngs=rngs)])
+        self.down = nnx_list([conv, nnx.BatchNorm(4, momentum=0.9, rngs=rngs)])
         self.fc = nnx.Linear(4, 4, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import treekit as tk
+from tests.releases import enable_x64
 from tests.trees import COMPLEX, FLOAT, INT, LEAVES, Box, Point, Twig, trees, untyped
 
 NUMPY = ("bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128")
@@ -58,7 +59,7 @@ def test_all_pairs_of_dtypes(casting: Literal["same_kind", "unsafe"]) -> None:
                 with pytest.raises(TypeError, match=rf"^at at: .* {have} .* {want}{hint}$"):
                     cast(result, leaf, casting)
 
-    with jax.enable_x64(True):
+    with enable_x64(True):
         jax.eval_shape(check, {dtype: array(dtype) for dtype in ALL})  # traced, so that nothing is compiled for a pair
 
 
@@ -73,7 +74,7 @@ LEAVES_OF_NUMPY = [make(jnp.dtype(d)) for d in ALL for make in (lambda d: np.arr
 
 @pytest.mark.parametrize("x64", [False, True])
 def test_a_leaf_stands_for_the_dtype_jax_gives_it(x64: bool) -> None:
-    with jax.enable_x64(x64):
+    with enable_x64(x64):
         for leaf in (*LEAVES_OF_NUMPY, True, 1, 1.5, 1.5j):
             want = jnp.asarray(leaf).dtype
             out, same = cast(array("bool"), leaf), cast(leaf, leaf)
@@ -222,7 +223,7 @@ def test_shapes_without_values() -> None:
 
 def test_a_number_is_not_taken_for_f64_under_x64() -> None:
     """NumPy takes None, the dtype that a number and a function lack, for float64."""
-    with jax.enable_x64(True):
+    with enable_x64(True):
         for result, leaf, message in ((jnp.float64(2.5), 3, "float64 .*int64"), (len, 1.0, "builtin.* .*float64")):
             with pytest.raises(TypeError, match=f"at at: a result of dtype {message}|{message}"):
                 cast(result, leaf)

@@ -13,6 +13,7 @@ from flax import nnx
 from hypothesis import given
 
 import treekit as tk
+from tests.releases import enable_x64, new_ref
 from tests.trees import Box, Twig, is_leaf, trees, untyped
 
 untyped_eqx: Any = eqx
@@ -20,7 +21,7 @@ DTYPES = ("bool", "int4", "int32", "uint8", "bfloat16", "float32", "float64", "c
 
 
 def _x64(dtype: str) -> jax.Array:
-    with jax.enable_x64(True):
+    with enable_x64(True):
         return jnp.ones(2, dtype)
 
 
@@ -71,7 +72,7 @@ OBJECTS: dict[str, object] = {
     "__jax_array__ of an instance": OnInstance(),
     "__jax_array__ fails": Stands(ValueError("cannot be an array")),
     "a class with __jax_array__": Stands,
-    "ref": jax.new_ref(jnp.ones(2)),
+    **({"ref": new_ref(jnp.ones(2))} if new_ref else {}),
 }
 
 

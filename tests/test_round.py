@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import treekit as tk
+from tests.releases import enable_x64
 
 KEY = jax.random.key(0)
 finfo: Any = jnp.finfo
@@ -141,7 +142,7 @@ def test_from_one_16_bit_dtype_to_the_other() -> None:
 
 @pytest.mark.parametrize("to", ["float32", "bfloat16", "float16", "float8_e4m3fn"])
 def test_from_f64(to: str) -> None:
-    with jax.enable_x64(True):
+    with enable_x64(True):
         step = 2.0 ** -finfo(to).nmant
         x = jnp.full(N, 1 + step / 4, jnp.float64)
         rounded = np.asarray(tk.stochastic_round(x, to, KEY)).astype(np.float64)
@@ -150,7 +151,7 @@ def test_from_f64(to: str) -> None:
 
 
 def test_both_parts_of_a_complex_number_are_rounded() -> None:
-    with jax.enable_x64(True):
+    with enable_x64(True):
         x = jnp.full(N, (1 + 2**-24) * (1 + 2j), jnp.complex128)
         rounded = tk.stochastic_round(x, jnp.complex64, KEY)
         assert rounded.dtype == jnp.complex64
@@ -196,7 +197,7 @@ def test_what_is_wrong_raises(message: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_from_f64_the_mean_holds_down_to_the_smallest_normal_number(dtype: str) -> None:
-    with jax.enable_x64(True):
+    with enable_x64(True):
         info = finfo(dtype)
         border, unit = float(info.smallest_normal), float(info.smallest_subnormal)
         for x, mean in ((border, border), (border + unit / 4, border + unit / 4), (border - unit, 0.0), (unit, 0.0)):

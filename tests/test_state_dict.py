@@ -15,6 +15,7 @@ from flax import nnx
 from hypothesis import given
 
 import treekit as tk
+from tests.releases import needs, new_ref, nnx_list
 from tests.trees import Point, Twig, trees, untyped
 from treekit import optax as tko
 
@@ -25,7 +26,7 @@ EQX: Any = eqx.nn.MLP(2, 3, 4, 2, key=jax.random.key(0))
 class Net(nnx.Module):
     def __init__(self, seed: int) -> None:
         rngs = nnx.Rngs(seed)
-        self.layers = nnx.List([nnx.Linear(2, 2, rngs=rngs), nnx.Linear(2, 2, rngs=rngs)])
+        self.layers = nnx_list([nnx.Linear(2, 2, rngs=rngs), nnx.Linear(2, 2, rngs=rngs)])
         self.norm = nnx.BatchNorm(2, rngs=rngs)
 
 
@@ -111,10 +112,11 @@ def test_what_files_do_not_have_is_left_out() -> None:
     assert [row.path for row in report.fresh] == ["k", "n", "p"] and got["p"] == 0.5
 
 
+@needs("jax.new_ref")
 def test_a_reference_is_the_array_that_it_refers_to() -> None:
-    tree: dict[str, Any] = {"r": jax.new_ref(jnp.arange(3.0)), "w": jnp.ones(2)}
+    tree: dict[str, Any] = {"r": new_ref(jnp.arange(3.0)), "w": jnp.ones(2)}
     for old in (tree, tk.to_state_dict(tree)):
-        news: list[Any] = [{"r": x, "w": jnp.zeros(2)} for x in (jnp.zeros(3), jax.new_ref(jnp.zeros(3)))]
+        news: list[Any] = [{"r": x, "w": jnp.zeros(2)} for x in (jnp.zeros(3), new_ref(jnp.zeros(3)))]
         for new in news:
             got, report = tk.graft(new, old)
             assert type(got["r"]) is type(new["r"]) and len(report.kept) == 2

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import treekit as tk
+from tests.releases import HOST_MEMORY, P, has, keys, needs
 from tests.trees import Box, Point, Twig, follow, is_leaf, places, trees, untyped
 from treekit._tree_diff import Kind, TreeDiff
 
@@ -104,7 +105,7 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "dtype without values": ("dtype", abstract, untyped.ShapeDtypeStruct((2,), jnp.bfloat16)),
     "weak type": ("weak type", jnp.asarray(1.0), jnp.ones(())),
     "number, array": ("weak type", 1.0, jnp.ones(())),
-    "memory": ("sharding", f32, in_host_memory(f32)),
+    "memory": ("sharding", f32, has(HOST_MEMORY) and in_host_memory(f32)),
     "value": ("value", f32, f32.at[1].set(2)),
     "several values": ("value", f32, f32 + 1),
     "value of large ints": ("value", 2**40, 2**40 + 1),
@@ -128,7 +129,7 @@ def told(diff: TreeDiff, *, mirrored: bool = False) -> list[tuple[str, str, str,
     return [(d.path, d.kind, *((d.right, d.left) if mirrored else (d.left, d.right))) for d in diff]
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", keys(PAIRS, {"memory": HOST_MEMORY}))
 def test_one_difference_is_found_once_with_its_kind_and_path(name: str) -> None:
     kind, a, b = PAIRS[name]
     static_field = ["name"] if kind == "static value" and isinstance(a, Box | Twig) else []
@@ -460,10 +461,11 @@ def test_functions_are_shown_by_name(value: Any, shown: str) -> None:
     assert (found.kind, found.left) == ("static value", shown)
 
 
+@needs(HOST_MEMORY)
 def test_where_arrays_lie_is_compared_without_values_too() -> None:
     there = in_host_memory(f32)
     (found,) = tk.tree_diff(f32, there, values=False)
     assert "device" in found.left and "pinned_host" in found.right
     assert not tk.tree_diff(there, in_host_memory(f32))
     mesh: Any = untyped.make_mesh((1,), ("x",))
-    assert not tk.tree_diff(f32, jax.device_put(f32, jax.NamedSharding(mesh, untyped.P("x")))), "the same place"
+    assert not tk.tree_diff(f32, jax.device_put(f32, jax.NamedSharding(mesh, P("x")))), "the same place"

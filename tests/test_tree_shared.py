@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 import treekit as tk
+from tests.releases import P
 from tests.trees import untyped
 
 ONE = jnp.ones((4, 2))
@@ -52,6 +53,6 @@ def test_a_class_in_place_of_an_instance_is_an_error() -> None:
 def test_several_devices() -> None:
     devices = jax.devices()
     mesh = jax.sharding.Mesh(np.array(devices), ("x",))
-    sharded = jax.device_put(jnp.ones((len(devices), 2)), jax.sharding.NamedSharding(mesh, untyped.P("x")))
+    sharded = jax.device_put(jnp.ones((len(devices), 2)), jax.sharding.NamedSharding(mesh, P("x")))
     part = sharded.addressable_shards[-1].data
     assert tk.tree_shared([sharded, part, jax.device_put(sharded, sharded.sharding), jnp.ones(2)])["0"] == ["1", "2"]

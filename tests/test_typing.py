@@ -29,6 +29,7 @@ from benchmarks.evidence.checkers import (
     write_pages,
 )
 from tests import optax_names
+from tests.releases import needs
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "tests" / "typing_bad"
@@ -119,6 +120,10 @@ def test_each_library_gets_the_same_lines_in_its_own_words(library: str, tmp_pat
         assert text.count("def f") >= least
 
 
+NEWEST_OPTAX = needs("optax>=0.2.8")  # which the stubs describe
+
+
+@NEWEST_OPTAX
 @pytest.mark.parametrize("module", optax_names.MODULES)
 def test_the_stubs_are_what_the_script_makes_of_optax(module: str) -> None:
     pytest.importorskip("ruff")
@@ -129,6 +134,7 @@ def _is_of_python(x: object) -> bool:
     return isinstance(x, ModuleType) and not x.__name__.startswith("optax.")
 
 
+@NEWEST_OPTAX
 @pytest.mark.parametrize("module", optax_names.MODULES)
 def test_the_checkers_are_told_of_every_name_of_optax(module: str) -> None:
     ours, theirs = (getattr(top, module) if module else top for top in (treekit.optax, optax))
@@ -141,6 +147,7 @@ def test_the_checkers_are_told_of_every_name_of_optax(module: str) -> None:
     assert all(hasattr(ours, name) for name in names)
 
 
+@NEWEST_OPTAX
 def test_every_stub_is_that_of_a_module_of_optax() -> None:
     """A folder of a module that Optax no longer has would give checkers names that fail at run time."""
     stubs = {path.parent for path in optax_names.FOLDER.glob("*/__init__.pyi")}

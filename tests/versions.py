@@ -1,23 +1,37 @@
-"""The tests with the lowest and with the newest dependencies, on each Python found: `make versions`.
+"""The tests with the lowest dependencies, with the newest, and with releases between them: `make versions`.
 
 Each run has an environment of its own with the wheel in it; the tests come from the sdist, and find no other treekit.
-Writes docs/versions.md. `python -m tests.versions lowest` prints one run only, of the lowest dependencies on the oldest
-Python, and `newest` of the newest on the newest. Arguments for pytest may follow, such as `tests/test_map.py`.
+Writes docs/versions.md, with a column for each run. `python -m tests.versions lowest` prints one run only, that of the
+lowest dependencies on the oldest Python, and `newest` that of the newest on the newest. Arguments for pytest may
+follow, such as `tests/test_map.py`.
 """
 
-import itertools
+import re
 import subprocess
 import sys
 import tarfile
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "versions.md"
 NEW_ENOUGH = "import sys; print('yes' * (sys.version_info >= (3, 12)))"  # for JAX 0.12
-SHOWN = ("jax", "jaxtyping", "wadler_lindig", "numpy", "optax")
+SHOWN = ("jax", "jaxtyping", "wadler_lindig", "numpy", "optax", "equinox", "flax")
+# For each run, its Python among those found; which releases uv resolves to; and constraints.
+RUNS: dict[str, tuple[int, str, Sequence[str]]] = {
+    # Of what treekit itself declares: its peers in the tests are the newest that go with them.
+    "lowest": (0, "lowest-direct", ()),
+    "JAX 0.7": (0, "highest", ["jax==0.7.*"]),
+    "JAX 0.8": (0, "highest", ["jax==0.8.*"]),
+    "JAX 0.9": (0, "highest", ["jax==0.9.*"]),
+    # Those of .venv, in which figures are measured.
+    "pinned": (0, "highest", [f"{name}=={metadata.version(name)}" for name in ("jax", "optax")]),
+    "newest": (-1, "highest", ()),
+}
 
 
 def uv(*arguments: str | Path) -> None:
@@ -41,55 +55,66 @@ def interpreters() -> Iterator[str]:
         yield from [python for python in candidates if output(python, "-c", "print(1)")][:1]
 
 
-def run_tests(python: str, resolution: str, dist: Path, arguments: Sequence[str]) -> list[str]:
-    """The row of the table: the versions, and what pytest says at the end."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+def run_tests(name: str, dist: Path, arguments: Sequence[str]) -> dict[str, str]:
+    """The column of a run: the versions, how many tests passed, and how many were skipped for what they need."""
+    index, resolution, constraints = RUNS[name]
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
         with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
             archive.extractall(folder, filter="data")
         source = next(folder.glob("treekit_jax-*"))
         (source / "treekit").rename(folder / "out_of_reach")
-        env, pins = folder / "env" / "bin" / "python", folder / "pins.txt"
+        env, wanted, pins = folder / "env" / "bin" / "python", folder / "wanted.txt", folder / "pins.txt"
         group = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["test"]
-        uv("venv", "--python", python, folder / "env")
-        # The lowest of what treekit itself declares: its peers in the tests are the newest that go with them.
-        resolve = ["--extra=optax", "--only-binary=:all:", f"--resolution={resolution}"]
+        uv("venv", "--python", list(interpreters())[index], folder / "env")
+        wanted.write_text("\n".join(constraints))
+        resolve: list[str | Path] = [
+            "--extra=optax",
+            "--only-binary=:all:",
+            f"--resolution={resolution}",
+            "--constraint",
+            wanted,
+        ]
         uv("pip", "compile", "--python", env, *resolve, "--output-file", pins, "pyproject.toml")
         uv("pip", "install", "--python", env, "--constraint", pins, *group, next(dist.glob("*.whl")))
-        command = ["-m", "pytest", "-n", "2", "-q", "--tb=short", *(arguments or ["tests"])]
+        command = ["-m", "pytest", "-n", "2", "-q", "--tb=short", "-rs", *(arguments or ["tests"])]
         log = output(env, *command, cwd=source)
         print(log, flush=True)
         code = f"import sys, importlib.metadata as m; print(sys.version.split()[0], *map(m.version, {SHOWN!r}))"
-        summary = log.splitlines()[-1].strip("= ").partition(" in ")[0]
-        return [*output(env, "-c", code).split(), summary]
+        versions = dict(zip(("Python", *SHOWN), output(env, "-c", code).split(), strict=True))
+    counts = {what: number for number, what in re.findall(r"(\d+) (\w+)", log.splitlines()[-1].partition(" in ")[0])}
+    needs = Counter[str]()
+    for number, what in re.findall(r"SKIPPED \[(\d+)\] \S+ (needs (?!the ).*)", log):
+        needs[what] += int(number)
+    return versions | counts | {what: str(number) for what, number in sorted(needs.items())}
 
 
-def pairs(which: str) -> list[tuple[str, str]]:
-    """The Pythons and resolutions to run; none where the newest JAX has no Python."""
-    pythons = list(interpreters())
-    if which == "lowest":
-        return [(pythons[0], "lowest-direct")]
-    if which == "newest":
-        return [(pythons[-1], "highest")] if output(pythons[-1], "-c", NEW_ENOUGH).strip() else []
-    return list(itertools.product(pythons, ("lowest-direct", "highest")))
+def table_of(columns: dict[str, dict[str, str]]) -> str:
+    rows = {row: None for column in columns.values() for row in column}
+    first = [*("Python", *SHOWN), "passed", "failed", "errors", "xfailed", "skipped"]  # then why they were skipped
+    order = [row for row in first if row in rows] + sorted(rows.keys() - {*first, "warnings", "warning"})
+    lines = [["", *columns], ["---"] * (len(columns) + 1)]
+    lines += [[row, *(column.get(row, "0") for column in columns.values())] for row in order]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def main(which: str = "", *arguments: str) -> None:
+    if which in ("", "newest") and not output(list(interpreters())[-1], "-c", NEW_ENOUGH).strip():
+        print("The newest JAX needs Python 3.12 or later, and there is none here, so it is not run.")
+        RUNS.pop("newest")
+    names = [name for name in RUNS if which in ("", name)]
+    if not names:
+        return
     with tempfile.TemporaryDirectory() as dist:
-        found = pairs(which)
-        if not found:
-            print("Not run: the newest JAX needs Python 3.12 or later, and there is none here.")
-            return
         subprocess.run([sys.executable, "-m", "build", "--outdir", dist, ROOT], check=True)
-        rows = [run_tests(*pair, Path(dist), arguments) for pair in found]
-    header = ["Python", *SHOWN, "tests"]
-    table = "".join(f"| {' | '.join(row)} |\n" for row in [header, ["---"] * len(header), *rows])
+        columns = {name: run_tests(name, Path(dist), arguments) for name in names}
+    table = table_of(columns)
     print(table)
     if not which:
         before, after = "<!-- make versions -->\n", "<!-- end -->\n"
         text = PAGE.read_text()
         PAGE.write_text(text[: text.index(before)] + before + table + text[text.index(after) :])
-    if any(" passed" not in row[-1] or " failed" in row[-1] or " error" in row[-1] for row in rows):
+    if any("passed" not in column or {"failed", "error", "errors"} & {*column} for column in columns.values()):
         sys.exit("tests failed")
 
 

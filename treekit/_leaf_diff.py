@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from treekit._base.describe import describe, describe_types, describe_values, is_deleted
 from treekit._base.dtype import OF_NUMPY, dtype_of, is_concrete, is_number, is_weak, issubdtype
-from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.jax import enable_x64, jnp, jtu, lax, untyped
 from treekit._base.types import PyTree
 from treekit._node.static import exact_key
 
@@ -200,7 +200,7 @@ def _compare_on_devices(pairs: dict[int, Leaves], rtol: float, atol: float) -> d
     if not pairs:
         return {}
     # In a traced function, these arrays are constants. Results of 64 bits are those of NumPy on the host.
-    with jax.ensure_compile_time_eval(), jax.enable_x64(True), jax.debug_nans(False):
+    with jax.ensure_compile_time_eval(), enable_x64(True), jax.debug_nans(False):
         results: dict[int, Any] = untyped.device_get(
             {
                 i: _compare(*_side_by_side(*pair), _wide_dtype(dtype_of(pair[0])), rtol, atol)

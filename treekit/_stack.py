@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 
 from treekit._base.describe import describe, describe_argument, describe_value, type_name
 from treekit._base.dtype import OF_NUMPY, cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
-from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.jax import P, jnp, jtu, lax, untyped
 from treekit._base.key_path import flatten_with_path, leaf_path_text, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
 from treekit._base.tree import check_no_foreign_floats
@@ -153,7 +153,7 @@ def _members(x: Any) -> Iterable[Any]:
 
 
 def _with_spec(sharding: NamedSharding, *spec: Any) -> NamedSharding:
-    return NamedSharding(sharding.mesh, untyped.P(*spec), memory_kind=sharding.memory_kind)
+    return NamedSharding(sharding.mesh, P(*spec), memory_kind=sharding.memory_kind)
 
 
 def _same(x: jax.Array) -> Any:

@@ -17,7 +17,7 @@ from jax.core import Tracer
 
 from treekit._base.describe import count, describe, describe_function, describe_value, is_deleted, refuse_class
 from treekit._base.dtype import ARRAYS, dtype_of, has_dtype, is_number, issubdtype, resolve_array
-from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.jax import is_ref, jnp, jtu, untyped
 from treekit._base.key_path import is_variable, named_children
 from treekit._base.predicates import is_array, is_parameter, is_traced
 from treekit._base.table import Table, left_out
@@ -216,11 +216,11 @@ def _walk(tree: PyTree, depth: int | None) -> tuple[list[tuple[str, Any]], list[
 
 
 def _leaf(name: str, x: Any) -> Row:
-    is_array = has_dtype(x) or isinstance(x, jax.Ref)
+    is_array = has_dtype(x) or is_ref(x)
     array: Any = x  # to type checkers
     dtype: Any = array.dtype if is_array else dtype_of(array)
     described = describe(x) if dtype is not None else _cut(describe_value(x))
-    if isinstance(x, jax.Ref):
+    if is_ref(x):
         described = describe(untyped.ShapeDtypeStruct(array.shape, dtype)) + " (Ref)"
     return Row(
         name=name,
@@ -299,7 +299,7 @@ def _measure(leaves: Sequence[object]) -> list[dict[str, Any]]:
     Arrays of JAX are measured on their devices, and all results are copied to the host at once. Arrays of NumPy are
     measured on the host, since JAX would narrow those of 64 bits.
     """
-    arrays: dict[int, Any] = {i: resolve_array(x) if isinstance(x, jax.Ref) else x for i, x in enumerate(leaves)}
+    arrays: dict[int, Any] = {i: resolve_array(x) if is_ref(x) else x for i, x in enumerate(leaves)}
     arrays = {i: x for i, x in arrays.items() if is_array(x) and not is_traced(x) and not is_deleted(x)}
     with jax.ensure_compile_time_eval():  # in a traced function, these arrays are constants
         # One program for all arrays would take minutes to compile for a thousand of them. This is one for each shape.

@@ -12,10 +12,10 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 
 from tests.node.ways import COPIES, RUNS, Made, MadeByInit, Slotted, Way, arrays, every_way, parts, same, structure
+from tests.releases import shard_map
 from treekit import field, node, register_node, replace, tree_at
 from treekit.testing import check_pytree
 
-shard_map: Any = jax.shard_map
 spec: Any = jax.sharding.PartitionSpec
 
 

@@ -17,13 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding
 
 from tests.optax import cases
+from tests.releases import HOST_MEMORY, P, needs, reshard, set_mesh, shard_map
 from treekit import optax as tko
 
-P: Any = PartitionSpec  # and reshard: these have no types
-reshard: Any = jax.sharding.reshard
 K = 2
 
 # Each takes a module with Optax's names. What is wrapped is Optax's on both sides.
@@ -77,7 +76,7 @@ class Sharded:
 
     def context(self) -> Any:
         """Explicit axes ask for it; under Auto axes the params' own shardings have to be enough."""
-        return jax.set_mesh(self.mesh) if self.is_explicit else contextlib.nullcontext()
+        return set_mesh(self.mesh) if self.is_explicit else contextlib.nullcontext()
 
     def loss(self, params: Any, batch: Any) -> jax.Array:
         w = reshard(params["w"], P(None, "model")) if self.is_explicit else params["w"]
@@ -217,7 +216,7 @@ def test_init_in_shard_map(name: str, on: Sharded) -> None:
     """Each device makes the state of its own shards."""
     tx = WRAPPED[name](tko)
     specs = jax.tree.map(lambda x: {2: SPECS["w"], 1: SPECS["b"], 0: P()}[x.ndim], jax.eval_shape(tx.init, PARAMS))
-    state = jax.jit(jax.shard_map(tx.init, mesh=on.mesh, in_specs=(SPECS,), out_specs=specs))(on.params)
+    state = jax.jit(shard_map(tx.init, mesh=on.mesh, in_specs=(SPECS,), out_specs=specs))(on.params)
     check_shardings(state, on.wanted(tx, state), "in a shard_map")
 
 
@@ -269,6 +268,7 @@ def test_init_that_closes_over_params(name: str, on: Sharded) -> None:
     check_shardings(state, on.wanted(tx, state), "with params closed over")
 
 
+@needs(HOST_MEMORY)
 @table(auto=SOME)
 def test_params_on_the_host(name: str, on: Sharded) -> None:
     """Params in the memory of the host have their state where Optax puts it, and sharded."""

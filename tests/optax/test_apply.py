@@ -11,6 +11,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from tests.releases import keys, needs, new_ref
 from treekit import assert_trees_same
 from treekit import optax as tko
 
@@ -88,10 +89,11 @@ def test_what_stands_for_an_array_is_added_and_averaged_as_that_array(dtypes: An
                 assert got.dtype == expected.dtype == param.dtype and (got == expected).all()
 
 
+@needs("jax.new_ref")
 def test_a_reference_is_read() -> None:
-    new, old = jax.new_ref(ONES), jnp.zeros(2)
+    new, old = new_ref(ONES), jnp.zeros(2)
     assert (tko.apply_updates(old, new) == 1).all()
-    pairs: list[tuple[Any, Any]] = [(new, old), (ONES, jax.new_ref(old)), (new, HasArray(old))]
+    pairs: list[tuple[Any, Any]] = [(new, old), (ONES, new_ref(old)), (new, HasArray(old))]
     for x, y in pairs:
         assert (tko.incremental_update(x, y, 0.5) == 0.5).all()
         assert (tko.periodic_update(x, y, 1, 2) == 0).all() and (tko.periodic_update(x, y, 2, 2) == 1).all()
@@ -144,11 +146,12 @@ def test_no_param_and_no_average_changes_its_shape() -> None:
 
 
 # A param and an update that does not fit it, by the words of the error.
+FOR_REF = r"at w: an update \(f32\[2\]\) for Ref.*ref\[\.\.\.\] \+= update"
 WRONG: dict[str, tuple[Any, Any]] = {
     r"\bw\b.*complex64.*float32": (ONES, ONES + 0j),
     "at w, the params have 1 child: x, and the updates 1 child: v": ({"x": ONES}, {"v": ONES}),
     r"at w: an update \(f32\[\]\) for key": (jax.random.key(0), jnp.ones(())),
-    r"at w: an update \(f32\[2\]\) for Ref.*ref\[\.\.\.\] \+= update": (jax.new_ref(ONES), ONES),
+    FOR_REF: (new_ref and new_ref(ONES), ONES),
     r"at w: an update \(MaskedNode\) for f32\[2\]\. .*None for leaves without": (ONES, optax.MaskedNode()),
     r"at w: an update .*apply_updates takes \(params, updates\)": (None, jnp.tanh),
     r"\bw\b.*\(3,\) for a leaf of shape \(\)": (1.0, jnp.ones(3)),
@@ -156,7 +159,7 @@ WRONG: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("message", WRONG)
+@pytest.mark.parametrize("message", keys(WRONG, {FOR_REF: "jax.new_ref"}))
 def test_an_update_that_does_not_fit_is_an_error_with_the_path(message: str) -> None:
     param, update = WRONG[message]
     with pytest.raises((TypeError, ValueError), match=message):

@@ -15,6 +15,7 @@ from flax import nnx
 
 import treekit as tk
 from tests.optax import cases
+from tests.releases import keys, needs, new_ref
 from tests.trees import untyped
 from treekit import optax as tko
 
@@ -46,7 +47,7 @@ class Lazy:
 
 
 PARAMETERS: dict[str, Callable[[], Any]] = {
-    "ref": lambda: jax.new_ref(ONES),
+    "ref": lambda: new_ref(ONES),
     "numpy": lambda: np.ones(2, np.float32),
     "number": lambda: 1.0,  # if nothing else can be trained
     "shape": lambda: jax.eval_shape(lambda: ONES),
@@ -55,7 +56,7 @@ PARAMETERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "adafactor"])
-@pytest.mark.parametrize("kind", PARAMETERS)
+@pytest.mark.parametrize("kind", keys(PARAMETERS, {"ref": "jax.new_ref"}))
 def test_an_array_that_can_have_a_gradient_is_trained(kind: str, name: str) -> None:
     params = {"w": PARAMETERS[kind]()}
     grads = jax.tree.map(lambda x: jnp.ones(jnp.shape(x)), params)
@@ -80,6 +81,7 @@ def test_trees_without_leaves_and_single_parameters_are_params_as_in_optax(param
         assert ADAM.update(params, state, params)[0] == params
 
 
+@needs("flax.nnx.var_defaults")
 def test_nnx_optimizer_trains_mutable_variables() -> None:
     """The variables of Flax that are Refs; gradients are those of the same model without them."""
     gradients = nnx.grad(lambda m: jnp.sum(m(jnp.ones((1, 2))) ** 2))(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
@@ -93,6 +95,43 @@ def test_nnx_optimizer_trains_mutable_variables() -> None:
     finally:
         nnx.var_defaults(ref=before.ref)
     assert bool((model.kernel[...] != kernel).all())
+
+
+class Normalized(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.linear = nnx.Linear(2, 64, rngs=rngs)
+        self.bn = nnx.BatchNorm(64, use_running_average=False, rngs=rngs)
+        self.out = nnx.Linear(64, 3, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.out(nnx.relu(self.bn(self.linear(x))))
+
+
+def losses_with_references(o: Any) -> list[float]:
+    """Train a model whose variables are references, in jit."""
+    options: Any = {"hijax": True}
+    with nnx.var_defaults(**options):
+        model = Normalized(nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, o.adam(1e-2), wrt=nnx.Param)
+        x, y = jnp.linspace(-1, 1, 16).reshape(8, 2), jnp.ones((8, 3))
+
+        @jax.jit
+        def step() -> Any:
+            graphdef, params, others = nnx.split(model, nnx.Param, ...)
+
+            def loss(params: Any) -> Any:
+                return jnp.mean((nnx.merge(graphdef, params, others)(x) - y) ** 2)
+
+            value, grads = jax.value_and_grad(loss)(nnx.with_vars(params, hijax=False))
+            optimizer.update(model, grads)
+            return value
+
+        return [float(step()) for _ in range(4)]
+
+
+def test_variables_of_nnx_that_hold_references_are_trained_as_with_optax() -> None:
+    losses = losses_with_references(tko)
+    assert losses == losses_with_references(optax) and losses[-1] < losses[0]
 
 
 # ------------------------------------------------------------------------------------------ where a gradient is missing
@@ -464,9 +503,8 @@ def test_a_number_that_jit_has_made_an_array_is_named() -> None:
 def test_an_old_state_with_moments_for_what_is_not_trained_is_carried_over_as_the_error_says() -> None:
     old = optax.adam(0.1).init({**QUANTIZED, "layer": {"rate": jnp.float32(0.5)}})
     params, grads = {**QUANTIZED, "layer": {"rate": 0.5}}, {"w": ONES, "q": None, "layer": {"rate": None}}
-    with pytest.raises(
-        ValueError, match=r"(?s)graft\(optimizer\.init\(params\), state, strict=False\).*mu\.layer\.rate "
-    ):
+    # With Optax 0.2.5, Adam itself does not raise, and the state that it returns has another structure.
+    with pytest.raises((TypeError, ValueError), match=r"(?s)graft\(optimizer\.init.*mu\.layer\.rate "):
         ADAM.update(grads, old, params)
     state, _ = tk.graft(ADAM.init(params), old, strict=False)
     assert not tk.tree_diff(state, ADAM.init(params))
@@ -494,8 +532,8 @@ MAKE = [
     lambda rate: optax.filtered(optax.sgd(rate)),
     lambda rate: optax.masked(optax.sgd(rate), True),
     lambda rate: optax.partition({"a": optax.sgd(rate)}, "a"),
-    lambda rate: optax.chain(optax.sgd(rate), optax.freeze(False)),
-    lambda rate: optax.selective_transform(optax.sgd(rate), freeze_mask=False),
+    lambda rate: optax.chain(optax.sgd(rate), optax.transforms.freeze(False)),
+    lambda rate: optax.transforms.selective_transform(optax.sgd(rate), freeze_mask=False),
     lambda rate: optax.chain(optax.clip(1.0), optax.adam(rate)),
 ]
 for make in MAKE:

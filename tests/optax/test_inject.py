@@ -18,6 +18,7 @@ import pytest
 import treekit as tk
 import treekit.typing as typed
 from tests.optax import cases
+from tests.releases import enable_x64, keys
 from treekit import optax as tko
 
 inject = tko.inject_hyperparams
@@ -412,7 +413,7 @@ AFTER_A_RATE: dict[str, Callable[[Any], Any]] = {  # transformations that refuse
 }
 
 
-@pytest.mark.parametrize("name", AFTER_A_RATE)
+@pytest.mark.parametrize("name", keys(AFTER_A_RATE, {"galore": "optax.contrib.galore"}))
 @pytest.mark.parametrize("dtype", [BF16, F16])
 def test_what_follows_an_injected_rate_in_a_chain_receives_the_dtype_of_the_gradients(name: str, dtype: Any) -> None:
     def updates(o: Any) -> Any:
@@ -426,7 +427,7 @@ def test_what_follows_an_injected_rate_in_a_chain_receives_the_dtype_of_the_grad
 
 
 def test_numbers_of_f64_params_are_held_in_f64() -> None:
-    with jax.enable_x64(True):
+    with enable_x64(True):
         for dtype, held in ((jnp.float64, "float64"), (jnp.complex128, "float64"), (BF16, "float32")):
             rate = 0.5 if held == "float32" else 2**24 + 1
             tx = inject(optax.sgd)(rate)

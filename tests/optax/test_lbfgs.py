@@ -12,6 +12,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from tests.releases import enable_x64
 from treekit import optax as tko
 
 
@@ -70,7 +71,7 @@ def test_the_loss_of_a_raw_model_falls_through_every_wrapper(wrapper: str) -> No
 @pytest.mark.table
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float64])
 def test_every_floating_dtype(dtype: Any) -> None:
-    with jax.enable_x64(dtype == jnp.float64):
+    with enable_x64(dtype == jnp.float64):
         model = cases.cast(cases.model(), dtype)
         tx = tko.lbfgs()
         after, state, losses = train(tx, model, fit, 4)
@@ -81,7 +82,7 @@ def test_every_floating_dtype(dtype: Any) -> None:
 
 
 def test_two_dtypes_at_once() -> None:
-    with jax.enable_x64(True):
+    with enable_x64(True):
         params = {"w": jnp.linspace(-1, 1, 4, dtype=jnp.float64), "b": jnp.ones(2, jnp.float32)}
         tx = tko.lbfgs()
         after, state, losses = train(tx, params, lambda p: jnp.sum(jnp.cosh(p["w"])) + jnp.sum(p["b"] ** 2), 5)

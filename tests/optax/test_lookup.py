@@ -15,6 +15,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from tests.releases import enable_x64, needs
 from treekit import optax as tko
 
 MODULES = ["optax", "optax.transforms", "optax.contrib", "optax.schedules"]
@@ -37,6 +38,7 @@ def test_every_name_of_optax_is_there_and_star_imports_give_them_and_ours(module
     expected = {name for name in dir(theirs) if not name.startswith("_")}
     extra = {"apply_gradients", "dtype_preserving", "filtered", "get_ema", "get_hyperparams", "params_ema"}
     extra |= {"decode_state", "encode_state", "scale_by_tree", "set_hyperparams", "summary", "WeightedMultiStepsState"}
+    extra |= {"freeze", "selective_transform"}  # which Optax 0.2.5 has in optax.transforms only
     assert set(names) == expected | (extra if module == "optax" else set())
     assert all(getattr(ours, name) is value for name, value in names.items())
 
@@ -91,6 +93,29 @@ def test_where_a_later_optax_has_a_name_of_ours_ours_wins() -> None:
     assert done.stdout.splitlines() == [f"{name} True True True" for name in names], done.stderr
 
 
+EARLIER = """
+import sys, optax
+del optax.monitor, optax.transforms.monitor, optax.MonitorState, optax.measure_with_ema, optax.contrib.GaLoreState
+del optax.freeze, optax.microbatching, sys.modules["optax.microbatching"]
+from treekit import optax as tko
+print(*(hasattr(tko, name) or name in dir(tko) for name in ("monitor", "measure_with_ema", "microbatching")))
+print(tko.freeze is tko.transforms.freeze, tko.adam(0.1).init([1.0, len])[0].mu)
+try:
+    import treekit.optax.microbatching
+except ModuleNotFoundError as error:
+    print(error.name)
+"""
+
+
+@needs("optax>=0.2.8")
+def test_what_an_earlier_optax_does_not_have_is_absent() -> None:
+    """Also the folder of a stub is not a module."""
+    done = subprocess.run([sys.executable, "-c", EARLIER], capture_output=True, text=True, check=True)
+    absent, others, *module = done.stdout.splitlines()
+    assert (absent, others) == ("False False False", "True [Array(0., dtype=float32), None]")
+    assert module == ["treekit.optax.microbatching"]
+
+
 @pytest.mark.parametrize("name", ["contrib._muon", "_src.base", "losses.l2_loss", "no_such_module"])
 def test_only_the_submodules_themselves_can_be_imported(name: str) -> None:
     """Python would run Optax's file a second time, and its classes would not be Optax's."""
@@ -140,7 +165,7 @@ def test_laws(name: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", cases.PARAMS_X64)
 @pytest.mark.parametrize("name", ["adamw", "numbers"])
 def test_laws_in_x64(name: str, kind: str) -> None:
-    with jax.enable_x64(True):
+    with enable_x64(True):
         tx = cases.OPTIMIZERS[name](tko)
         cases.check_laws(tx, kind)
         cases.check_laws(tko.MultiSteps(tko.apply_if_finite(tx, 2), 2).gradient_transformation(), kind)
@@ -270,6 +295,7 @@ for make, message in (
     assert done.returncode == 0, done.stderr
 
 
+@needs("optax.contrib.MuonDimensionNumbers")
 def test_muon_takes_callable_dimension_numbers() -> None:
     numbers = tko.contrib.MuonDimensionNumbers(0, 1)
 
@@ -339,6 +365,7 @@ def test_wrapping_lookahead_is_a_clear_error(wrapper: str) -> None:
             tx.init(params)
 
 
+@needs("optax.experimental.aggregating")
 def test_an_aggregator_of_gradients_by_example_stays_one() -> None:
     aggregating: Any = tko.experimental.aggregating
     params = jnp.ones(3)

@@ -14,6 +14,7 @@ import pytest
 
 import treekit as tk
 from tests.optax import cases
+from tests.releases import enable_x64
 from treekit import optax as tko
 
 NAN, INF = float("nan"), float("inf")
@@ -143,7 +144,7 @@ def test_accumulators_have_f32_at_least_and_are_wider_where_the_leaf_is() -> Non
         "f": "float32",
     }
     assert {k: x.dtype for k, x in same.init(params).acc_grads.items()} == {k: x.dtype for k, x in params.items()}
-    with jax.enable_x64(True):
+    with enable_x64(True):
         assert wide.init(jnp.ones(1, jnp.float64)).acc_grads.dtype == jnp.float64
 
 

@@ -11,6 +11,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from tests.releases import keys, needs
 from tests.trees import FLOAT, untyped
 from treekit import optax as tko
 
@@ -132,7 +133,10 @@ WRAPS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("make", [*WRAPS.values(), tko.lbfgs, lambda: tko.contrib.madgrad(0.1)])
+MADGRAD = pytest.param(lambda: tko.contrib.madgrad(0.1), marks=needs("optax.contrib.madgrad"))
+
+
+@pytest.mark.parametrize("make", [*WRAPS.values(), tko.lbfgs, MADGRAD])
 def test_the_first_state_can_be_donated(make: Callable[[], Any]) -> None:
     """No array stands in it twice, and none of the params."""
     params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
@@ -143,7 +147,10 @@ def test_the_first_state_can_be_donated(make: Callable[[], Any]) -> None:
 NEED_VALUES = {"flatten", "plateau", "prodigy", "schedule_free", "dog", "momo", "cocob"}  # in Optax too
 
 
-@pytest.mark.parametrize("name", sorted(cases.OPTIMIZERS.keys() - NEED_VALUES))
+OF_SHAPES = sorted(cases.OPTIMIZERS.keys() - NEED_VALUES)
+
+
+@pytest.mark.parametrize("name", keys(OF_SHAPES, dict.fromkeys(("backtracking", "lbfgs"), "optax>=0.2.7")))
 def test_init_takes_what_has_only_shapes_and_dtypes(name: str) -> None:
     params = {"w": jnp.ones((2, 3)), "n": jnp.arange(2)}
     shapes = jax.tree.map(lambda x: untyped.ShapeDtypeStruct(x.shape, x.dtype), params)

@@ -15,7 +15,8 @@ import optax
 import pytest
 from jax.core import Tracer
 
-from tests.trees import Twig, untyped
+from tests.releases import needs, new_ref
+from tests.trees import Twig
 from treekit import optax as tko
 from treekit.testing import check_transformation
 from treekit.testing._transformation import transformation_laws
@@ -206,9 +207,10 @@ def test_params_that_are_nan_already_are_not_a_fault_of_the_optimizer() -> None:
     assert not list(transformation_laws(optax.adamw(1e-3), finite, nan, {}, laws=["finite"]))
 
 
+@needs("jax.new_ref")
 def test_params_that_are_references_to_arrays() -> None:
     """Their updates have the wider dtype of gradient and param, as those of arrays."""
-    params = {"other": untyped.new_ref(BF16["w"]), "ref": untyped.new_ref(F32["b"])}
+    params = {"other": new_ref(BF16["w"]), "ref": new_ref(F32["b"])}
     grads = {"other": F32["w"], "ref": BF16["b"]}
     assert not list(transformation_laws(tko.sgd(0.1), params, grads, {}, laws=["updates"]))
     (broken,) = transformation_laws(scaling(lambda g: g.astype(jnp.bfloat16)), params, grads, {}, laws=["updates"])

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.jax import is_ref, jnp, jtu, lax, untyped
 from treekit._base.types import HasDtype, PyTree
 
 OF_NUMPY: Any = (np.ndarray, np.generic)
@@ -105,9 +105,8 @@ def as_array(x: object) -> Any:
 
 def resolve_array(x: object) -> Any:
     """Return the array that a leaf stands for; anything else unchanged."""
-    if isinstance(x, jax.Ref):
-        ref: Any = x  # typed Any, since the items of references have no types
-        return ref[...]
+    if is_ref(x):
+        return x[...]
     return jnp.asarray(x) if stands_for_array(x) else x
 
 
@@ -124,7 +123,7 @@ def shape_of(x: object) -> tuple[int, ...]:
 
 def stands_for_array(x: object) -> bool:
     """Whether a leaf is a reference to an array, or has `__jax_array__`, which a node may have too."""
-    return isinstance(x, jax.Ref) or (hasattr(type(x), "__jax_array__") and jtu.all_leaves([x]))
+    return is_ref(x) or (hasattr(type(x), "__jax_array__") and jtu.all_leaves([x]))
 
 
 def promoted_dtype(*leaves: object) -> Any:

@@ -1,7 +1,13 @@
-"""JAX's modules as type checkers need them, since JAX's own types are incomplete."""
+"""JAX as type checkers need it, since its own types are incomplete; and what not every release of JAX has.
 
+No other file knows that a name may be missing. What a release does not have is absent there, and is not copied: no leaf
+is a reference, and arrays have no memory spaces.
+"""
+
+import functools
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, cast
+from importlib import import_module
+from typing import Any, Protocol, TypeGuard, cast
 
 import jax
 
@@ -28,3 +34,33 @@ jtu = cast(_TreeUtil, jax.tree_util)
 jnp: Any = jax.numpy
 lax: Any = jax.lax
 untyped: Any = jax
+
+P: Any = jax.sharding.PartitionSpec
+
+_Ref: Any = getattr(jax, "Ref", ())
+new_ref: Any = getattr(jax, "new_ref", None)
+
+
+def _moved(name: str, before: str, now: Any) -> Any:
+    """Return a function of a module of JAX that was in another one before."""
+    return getattr(now if hasattr(now, name) else import_module(before), name)
+
+
+enable_x64: Any = _moved("enable_x64", "jax.experimental", jax)
+reshard: Any = _moved("reshard", "jax.experimental.shard", jax.sharding)
+
+
+def is_ref(x: object) -> TypeGuard[Any]:  # the items of a `jax.Ref` have no types
+    """Whether `x` is a reference to an array: a `jax.Ref`, or a variable of Flax that is a leaf."""
+    cls: Any = type(x)
+    return isinstance(x, _Ref) or _is_hijax_variable(cls)
+
+
+@functools.lru_cache(1_000)  # asked of each leaf; classes that are not used any more are forgotten
+def _is_hijax_variable(cls: Any) -> bool:  # the core does not import Flax
+    return cls.__name__ == "HijaxVariable" and cls.__module__.startswith("flax.")
+
+
+def memory_space(x: Any) -> Any:
+    """Return the memory space of an array, also of a traced one: that of the device, or of its host."""
+    return getattr(untyped.typeof(x), "memory_space", None)

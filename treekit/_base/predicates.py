@@ -19,7 +19,7 @@ from treekit._base.dtype import (
     resolve_array,
     stands_for_array,
 )
-from treekit._base.jax import jnp, jtu
+from treekit._base.jax import is_ref, jnp, jtu
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -112,7 +112,7 @@ def is_parameter(x: object) -> bool:
     """
     dtype = dtype_of(x)
     if dtype is None and stands_for_array(x):
-        dtype = x.dtype if isinstance(x, jax.Ref) else dtype_of(as_array(x))
+        dtype = x.dtype if is_ref(x) else dtype_of(as_array(x))
     return dtype is not None and is_number(dtype)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
-from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.jax import is_ref, jnp, jtu, new_ref, untyped
 from treekit._base.key_path import Pattern, PatternSet, check_pattern, listed, nearest, pattern_text
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._base.tree import is_mapping
@@ -156,8 +156,8 @@ def graft(
     leaves, treedef = jtu.tree_flatten(new)
     for leaf, value in values.items():
         if value is not None:
-            is_ref = isinstance(leaves[leaf.index], jax.Ref)
-            leaves[leaf.index] = untyped.new_ref(jnp.asarray(value)) if is_ref else value
+            is_inside_ref = is_ref(leaves[leaf.index])
+            leaves[leaf.index] = new_ref(jnp.asarray(value)) if is_inside_ref else value
     out: T = treedef.unflatten(leaves)
     return out, report
 

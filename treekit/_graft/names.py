@@ -16,7 +16,7 @@ import numpy as np
 
 from treekit._base.describe import describe, is_deleted
 from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands_for_array
-from treekit._base.jax import jnp, jtu
+from treekit._base.jax import is_ref, jnp, jtu
 from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, name_below, wildcard_spans
 from treekit._base.predicates import is_numeric_array, is_state, is_traced
 from treekit._base.tree import is_mapping
@@ -207,7 +207,7 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
                 todo.append(({key: x[key] for key in x}, keys, here))
                 continue
             index = next(positions)
-            value = _as_array(x, here.name) if is_old or isinstance(x, jax.Ref) else x
+            value = _as_array(x, here.name) if is_old or is_ref(x) else x
             if dtype_of(value) is None:
                 continue
             if is_old and is_deleted(value):

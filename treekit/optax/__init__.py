@@ -6,6 +6,7 @@ decide raises an error: nothing is found out by trying. docs/design.md says whic
 """
 
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ from treekit.optax._lookup import wrap_attribute as _wrap_attribute
 from treekit.optax._lookup import wrap_module as _wrap_module
 from treekit.optax._multi_steps import MultiSteps as MultiSteps
 from treekit.optax._multi_steps import WeightedMultiStepsState as WeightedMultiStepsState
+from treekit.optax._releases import existing as _existing
 from treekit.optax._select import filtered as filtered
 from treekit.optax._select import freeze as freeze
 from treekit.optax._select import masked as masked
@@ -65,12 +67,17 @@ _replace(
 if TYPE_CHECKING:
     from treekit.optax._names import *
 else:  # so that type checkers report misspelt names
+    if not _existing(_optax, "monitor"):
+        del monitor
     # Optax's submodules, and those of later releases. In the folders here are only their stubs.
     for _name, _module in vars(_optax).items():
         _is_submodule = isinstance(_module, ModuleType) and _module.__name__ == f"optax.{_name}"
         if _is_submodule and _name not in globals():  # a name of treekit's own is not given up to a later Optax
             _path = f"{__name__}.{_name}"
             globals()[_name] = sys.modules.setdefault(_path, _wrap_module(_module, _path))
+    # Python would import the folders of those that this release of Optax does not have, as modules without names.
+    for _folder in Path(__file__).parent.glob("[a-z]*/"):
+        sys.modules.setdefault(f"{__name__}.{_folder.name}", None)
 
     def __getattr__(name: str) -> object:
         """Return a name of Optax; one that neither has may be a name of `treekit`."""
@@ -85,5 +92,5 @@ else:  # so that type checkers report misspelt names
     def __dir__() -> list[str]:
         return sorted({*globals(), *dir(_optax)} - _OF_PYTHON)
 
-    _OF_PYTHON = {"ModuleType", "TYPE_CHECKING", "sys"}  # imported by this module, and not of Optax
+    _OF_PYTHON = {"ModuleType", "Path", "TYPE_CHECKING", "sys"}  # imported by this module, and not of Optax
     __all__ = [name for name in __dir__() if not name.startswith("_")]

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar, cast
 
-import jax
 import optax
 
 from treekit._base.describe import describe
 from treekit._base.dtype import as_array, cast_like, dtype_of, has_no_update, issubdtype, promoted_dtype, resolve_array
-from treekit._base.jax import jnp, jtu
+from treekit._base.jax import is_ref, jnp, jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_narrow, is_parameter
 from treekit._base.tree import is_none
@@ -84,7 +83,7 @@ def _check_can_be_updated(params: Params, updates: list[Any]) -> None:
     for i, (param, update) in enumerate(pairs):
         if has_no_update(update) or update is param:
             continue
-        if isinstance(param, jax.Ref):
+        if is_ref(param):
             advice = "Update a reference in place, ref[...] += update; or pass the arrays that references refer to"
         elif not is_parameter(update) or not (param is None or is_parameter(param)):
             advice = "apply_updates takes (params, updates); updates are arrays, or None for leaves without an update"

@@ -12,7 +12,7 @@ import optax
 
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import as_array, dtype_of, has_no_update, issubdtype, shape_of
-from treekit._base.jax import jnp, jtu
+from treekit._base.jax import is_ref, jnp, jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import has_gradient, is_numeric_array, is_parameter
 from treekit._base.types import LeafPredicate, OptState, Params, PyTreeDef, TransformationLike, Updates
@@ -165,7 +165,7 @@ def _flatten(tree: Params, can_be_trained: LeafPredicate) -> _Flat:
         return is_hole(x)
 
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
-    arrays: list[Any] = [x[...] if isinstance(x, jax.Ref) else x for x in leaves]
+    arrays: list[Any] = [x[...] if is_ref(x) else x for x in leaves]
     if not any(map(can_be_trained, arrays)):  # programs of ten lines begin with {"w": 0.0}
         arrays = [as_array(x) if isinstance(x, (float, complex)) else x for x in arrays]
     can_train = keep = list(map(can_be_trained, arrays))

@@ -13,11 +13,12 @@ import optax
 
 from treekit.optax._boundary import at_boundary
 from treekit.optax._factories import ORIGINALS, OptaxCall
+from treekit.optax._releases import existing
 from treekit.optax._tree_functions import apply_to_parameters, is_on_trees
 
 # Wherever Optax has the key, under any name and in any module, treekit has the value. Two stay as they are: the params
 # of `lookahead` are a pair of trees, and the updates of `measure_with_ema` a measurement.
-OURS: dict[Any, Any] = {x: x for x in (optax.lookahead, optax.measure_with_ema)}
+OURS: dict[Any, Any] = {x: x for x in existing(optax, "lookahead", "measure_with_ema")}
 _WRAPPED: dict[Any, Any] = {}  # the same for what is wrapped when it is first looked up
 
 
@@ -28,7 +29,8 @@ def replace(ours: Mapping[str, object], others: Mapping[Any, Any]) -> None:
         ours: by name; those to which Optax has one of the same name count.
         others: by the function of Optax.
     """
-    OURS.update({getattr(optax, name): x for name, x in ours.items() if callable(x) and hasattr(optax, name)})
+    for module in (optax, optax.transforms):  # Optax 0.2.5 has some only in the second
+        OURS.update({their: x for name, x in ours.items() if callable(x) for their in existing(module, name)})
     OURS.update(others)
 
 

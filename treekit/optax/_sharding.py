@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jaxtyping import Array, Bool
 
-from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.jax import P, jnp, jtu, lax, memory_space, reshard, untyped
 from treekit._base.predicates import is_array, is_parameter, is_traced
 from treekit._base.types import OptState, Params
 from treekit.optax._state_map import is_hole, map_state
@@ -40,7 +40,7 @@ def shard_alike(state: OptState, params: Params) -> Any:
     )
     meshes = {x.sharding.mesh for x in leaves if not is_traced(x) and _may_be_sharded(x)}
     if len(meshes) == 1:
-        replicated = NamedSharding(meshes.pop(), untyped.P())
+        replicated = NamedSharding(meshes.pop(), P())
         state = jtu.tree_map(functools.partial(_on_mesh, replicated), state)
     return state
 
@@ -91,7 +91,7 @@ def _constrain(x: Array, param: Array, make_false: Callable[[], Any]) -> Any:
     if own_spec != spec:
         if any(own_spec):  # the transformation has chosen a sharding
             return x
-        x = untyped.sharding.reshard(x, NamedSharding(explicit.mesh, spec))
+        x = reshard(x, NamedSharding(explicit.mesh, spec))
     if is_traced(param):
         return _share_sharding(make_false(), x, param)
     sharding = _sharding_like(x, param)
@@ -110,7 +110,7 @@ def _sharding_like(x: Array, param: Array) -> NamedSharding | None:
 def _spec(x: Array, param: Array, sharding: Any) -> Any:
     """Return the spec of the param's sharding, after the axes that only the state has."""
     own_axes, axes = x.ndim - param.ndim, param.ndim - len(sharding.spec)
-    return untyped.P(*[None] * own_axes, *sharding.spec, *[None] * axes)
+    return P(*[None] * own_axes, *sharding.spec, *[None] * axes)
 
 
 def _share_sharding(false: Bool[Array, ""], x: Array, param: Array) -> Any:
@@ -119,8 +119,8 @@ def _share_sharding(false: Bool[Array, ""], x: Array, param: Array) -> Any:
     Skip casts that change nothing: tracing them doubles the time of init.
     """
     like = jnp.real(param) if jnp.iscomplexobj(param) and not jnp.iscomplexobj(x) else param
-    space = untyped.typeof(x).memory_space
-    if untyped.typeof(like).memory_space != space:  # params may be offloaded to the host
+    space = memory_space(x)
+    if memory_space(like) != space:  # params may be offloaded to the host
         like = untyped.device_put(like, space)
     if like.dtype != x.dtype:
         like = lax.convert_element_type(like, x.dtype)

@@ -14,6 +14,7 @@ from treekit._base.jax import jtu
 from treekit._base.predicates import is_inexact_parameter, is_parameter
 from treekit._codes import is_codes
 from treekit._filter import combine, partition
+from treekit.optax._releases import existing
 
 _OF_TREE = """
     add add_scale allclose batch_shape bias_correction cast cast_like clip conj div dtype full_like max min mul norm
@@ -26,7 +27,7 @@ ON_TREES: tuple[Callable[..., Any], ...] = (
     optax.global_norm,
     optax.per_example_global_norm_clip,
     optax.per_example_layer_norm_clip,
-    *(getattr(optax.tree, name) for name in _OF_TREE.split() if hasattr(optax.tree, name)),
+    *existing(optax.tree, *_OF_TREE.split()),
 )
 
 

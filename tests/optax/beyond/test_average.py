@@ -13,6 +13,7 @@ from flax import nnx
 
 import treekit as tk
 from tests.optax import cases
+from tests.releases import keys, needs
 from treekit import optax as tko
 
 Decay = float | Callable[[Any], Any]
@@ -218,6 +219,7 @@ def test_what_masked_leaves_out_is_taken_from_the_params() -> None:
     np.testing.assert_allclose(average.weight, expected([layer.weight for layer in layers], 0.5), rtol=2e-6)
 
 
+@needs("flax.nnx.as_pure")
 def test_in_flax_s_optimizer_for_its_params_and_its_model() -> None:
     model: Any = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
     optimizer: Any = nnx.Optimizer(model, tko.chain(tko.params_ema(0.5), tko.sgd(0.5)), wrt=nnx.Param)
@@ -338,7 +340,7 @@ SCHEDULE_FREE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SCHEDULE_FREE)
+@pytest.mark.parametrize("name", keys(SCHEDULE_FREE, {"averaged": "optax.monitor"}))
 def test_its_state_is_found_in_wrappers(name: str) -> None:
     params = {"w": jnp.arange(3.0), "b": jnp.ones(2), "c": jnp.ones(4)}
 

@@ -16,6 +16,7 @@ import pytest
 import treekit as tk
 from tests.optax import cases
 from tests.optax.cases import run, same_bits
+from tests.releases import needs
 from treekit import optax as tko
 from treekit._codes import Codes, is_codes
 from treekit.optax._beyond.eight_bits import decode, encode
@@ -79,6 +80,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "sophia": (lambda: optax.contrib.sophia(0.01), {"mu": I8, "nu": I8}),  # nu has a sign
     "yogi": (lambda: optax.yogi(0.01), MU_NU),
 }
+NEEDS = {"madgrad": ["optax.contrib.madgrad"]}
 PLACES: dict[str, Callable[[Any, Any], Any]] = {
     "bare": lambda make, names: eight_bit(make(), names),
     "partition": lambda make, names: eight_bit(
@@ -109,7 +111,7 @@ def dtypes_of(state: Any) -> dict[str, Any]:
 
 
 # Each optimizer by itself, and some in each place.
-CELLS = [(name, "bare") for name in OPTIMIZERS]
+CELLS: list[Any] = [pytest.param(name, "bare", marks=needs(*NEEDS.get(name, ()))) for name in OPTIMIZERS]
 CELLS += [(name, place) for place in PLACES if place != "bare" for name in ("adam", "sm3", "rmsprop")]
 
 

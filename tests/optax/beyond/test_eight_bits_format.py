@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.releases import enable_x64
 from treekit._round import bits_of_key
 from treekit.optax._beyond.eight_bits import decode, encode
 
@@ -85,7 +86,7 @@ def test_above_zero_is_never_zero_in_uint8_unless_it_is_subnormal(dtype: str, x:
 )
 def test_the_edges(dtype: str, x: float, expected: float, wide: str, rounding: str) -> None:
     """Too large is the largest; what is not a number, or negative in uint8, is NaN and not some number."""
-    with jax.enable_x64(wide == "float64"):
+    with enable_x64(wide == "float64"):
         codes = encode(jnp.full(1_000, x, wide), dtype, BITS if rounding == "stochastic" else None)
         np.testing.assert_array_equal(decode(codes), np.float32(expected))
 

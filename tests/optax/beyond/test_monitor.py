@@ -8,7 +8,10 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+from tests.releases import needs
 from treekit import optax as tko
+
+pytestmark = needs("optax.monitor")
 
 PARAMS: Any = {"w": jnp.array([3.0, 4.0]), "name": "scale"}
 GRADS: Any = {**PARAMS, "name": None}

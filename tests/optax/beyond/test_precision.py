@@ -13,6 +13,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from tests.releases import enable_x64
 from tests.trees import INT
 from treekit import optax as tko
 
@@ -94,7 +95,7 @@ def test_a_hyperparameter_is_found_by_its_path() -> None:
 @pytest.mark.parametrize("state_dtype", [float, {"mu": np.float64, "nu": "float64"}])
 def test_a_dtype_of_64_bits_is_what_jax_makes_of_it(state_dtype: Any, x64: bool) -> None:
     tx = tko.dtype_preserving(tko.adam(0.1), state_dtype=state_dtype)
-    with jax.enable_x64(x64):
+    with enable_x64(x64):
         params = {"w": jnp.ones(2, jnp.float32)}
         _, state = tx.update(params, tx.init(params), params)
         assert dtypes(state, "mu") == dtypes(state, "nu") == {jnp.asarray(1.0).dtype.name}

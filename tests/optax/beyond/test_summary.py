@@ -127,7 +127,7 @@ SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
     "late, in rounds of Optax": (lambda: optax.MultiSteps(optax.adam(LATE), 2).gradient_transformation(), ZERO, ZERO),
     "waits": (lambda: tko.chain(tko.sgd(0.5), optax.apply_every(4)), ZERO, ZERO),
     "frozen in rounds": (lambda: tko.MultiSteps(tko.set_to_zero(), 3), ZERO, ZERO),
-    "frozen after momentum": (lambda: optax.chain(optax.trace(0.5), optax.freeze(True)), ZERO, ZERO),
+    "frozen after momentum": (lambda: optax.chain(optax.trace(0.5), optax.transforms.freeze(True)), ZERO, ZERO),
     "a forgotten minus": (tko.scale_by_adam, (-1, 0, ASCENDS), (-1, 0, ASCENDS)),
     "masked out, which passes gradients on": (
         lambda: tko.masked(tko.sgd(0.5), {**DECAYED, "body": True}),

@@ -16,6 +16,7 @@ from jax import monitoring
 
 import treekit as tk
 from tests.optax import cases
+from tests.releases import keys
 from tests.trees import untyped
 from treekit import optax as tko
 
@@ -99,7 +100,8 @@ CALLS: dict[str, Callable[[], Step]] = {
 
 
 @pytest.mark.usefixtures("nans")
-@pytest.mark.parametrize("name", CALLS)
+# JAX 0.6 keeps what it has traced. It keeps more in the same steps with plain Optax.
+@pytest.mark.parametrize("name", keys(CALLS, {"nested_whole": "jax>=0.7"}))
 def test_once_warm_nothing_is_compiled_and_nothing_is_kept(name: str) -> None:
     step = CALLS[name]()
     for number in range(WARM):

@@ -15,6 +15,7 @@ import pytest
 from flax import nnx
 
 import treekit as tk
+from tests.releases import nnx_list
 from treekit import optax as tko
 
 orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
@@ -192,7 +193,7 @@ def test_a_raw_equinox_model_and_its_optimizer(tmp_path: Path) -> None:
 class Net(nnx.Module):
     def __init__(self, seed: int = 0) -> None:
         rngs = nnx.Rngs(seed)
-        self.layers = nnx.List([nnx.Linear(2, 2, rngs=rngs) for _ in range(2)])
+        self.layers = nnx_list([nnx.Linear(2, 2, rngs=rngs) for _ in range(2)])
         self.norm = nnx.BatchNorm(2, rngs=rngs)
 
 

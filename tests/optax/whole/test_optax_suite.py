@@ -54,7 +54,14 @@ def check(tests: list[str]) -> None:
     in_place = ("-p", "tests.optax.whole.in_optax_tests")
     failed = failures(tests, *in_place)
     lost = failures(failed, *in_place) - failures(failed) if failed else set()
-    assert lost - OF_WORDS == {test for test in EXCEPTIONS if test.startswith(tuple(tests))}
+    lost = {re.sub(r"__with(out)?_[a-z]+$", "", test) for test in lost}  # the variants that Optax 0.2.5 tests
+    assert lost - OF_WORDS == {test for test in EXCEPTIONS if test.startswith(tuple(tests)) and exists(test)}
+
+
+def exists(test: str) -> bool:
+    """Whether the release of Optax that is installed has a test."""
+    file, *_, name = test.split("::")
+    return f"def {name}(" in (OPTAX / file).read_text()
 
 
 def test_those_that_ask_most() -> None:

@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 import treekit as tk
+from tests.releases import nnx_list
 from tests.trees import Twig
 from treekit import optax as tko
 
@@ -27,7 +28,7 @@ def as_dict() -> Any:
 
 class Net(nnx.Module):
     def __init__(self) -> None:
-        self.layers = nnx.List([nnx.Linear(3, 2, rngs=nnx.Rngs(0))])
+        self.layers = nnx_list([nnx.Linear(3, 2, rngs=nnx.Rngs(0))])
         self.norm = nnx.LayerNorm(2, rngs=nnx.Rngs(0))
 
 

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 from benchmarks.compile_fast import COMPILE_FAST
+from tests.releases import has, needs
 
+HAS_MONITOR = has("optax.monitor")
 OPTIMIZERS = {
     "adam": "optax.adam(optax.cosine_decay_schedule(0.1, 10))",
     "chain": "optax.chain(optax.clip(1.0), optax.adam(0.1), optax.params_ema(0.9))",
@@ -19,7 +21,7 @@ OPTIMIZERS = {
     "conditionally": "optax.conditionally_mask(optax.adam(0.1), lambda step: step >= 0)",
     "inject": "optax.inject_hyperparams(optax.adam)(0.1)",
     "lbfgs": "optax.lbfgs(linesearch=None)",
-    "monitor": "optax.chain(optax.monitor({'norm': optax.tree.norm}), optax.sgd(0.1))",
+    **({"monitor": "optax.chain(optax.monitor({'norm': optax.tree.norm}), optax.sgd(0.1))"} if HAS_MONITOR else {}),
     "scale_by_tree": "optax.scale_by_tree({'w': 0.1, 'b': 0.2})",
     "f32": "optax.dtype_preserving(optax.adam(0.1), state_dtype=jnp.float32)",
     "by name": "optax.dtype_preserving(optax.adam(0.1), state_dtype={'mu': jnp.bfloat16})",
@@ -97,6 +99,7 @@ print(type(state.inner_opt_state[0].inner_state[0].mu["w"]).__name__)
 """
 
 
+@needs("optax.monitor")
 def test_a_state_of_each_class_is_read_in_a_process_that_has_imported_nothing(tmp_path: Path) -> None:
     for program in (BEGIN + STATES, READ):
         command = [sys.executable, "-c", program, str(tmp_path / "state")]

@@ -15,6 +15,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from tests.releases import has
 from treekit import optax as tko
 
 MODULES = (
@@ -106,9 +107,10 @@ KEYWORDS: dict[str, dict[str, Any]] = {
     "add_noise": {"key": 0},
     "noisy_sgd": {"key": 0},
     "contrib.differentially_private_aggregate": {"key": 0},
-    "contrib.scale_by_muon": {"weight_dimension_numbers": {"w": optax.contrib.MuonDimensionNumbers()}},
     "tree.set": {"count": jnp.array(3, jnp.int32)},
 }
+if has("optax.contrib.MuonDimensionNumbers"):  # before, it takes only matrices
+    KEYWORDS["contrib.scale_by_muon"] = {"weight_dimension_numbers": {"w": optax.contrib.MuonDimensionNumbers()}}
 # The extra arguments of an update.
 SEARCH = ("value", "grad", "value_fn")
 EXTRA = {

@@ -15,6 +15,7 @@ import optax
 import pytest
 
 from tests.optax import cases
+from tests.releases import keys, needs
 from treekit import optax as tko
 
 
@@ -168,14 +169,24 @@ FIXES: list[tuple[Callable[[Any], None], str, type[Exception]]] = [
     (an_optimizer_takes_a_raw_model, "filtered", TypeError),
 ]
 REASON = "Optax breaks it; when fixed, treekit.optax.{} may be an alias (benchmarks/results/upstream.md)"
+SINCE: dict[Any, Any] = {
+    multi_steps_keeps_imaginary_parts: needs("optax>=0.2.8"),
+    a_monitor_runs_in_scan: needs("optax.monitor"),
+}
 BROKEN = [
-    pytest.param(law, marks=pytest.mark.xfail(strict=True, raises=raises, reason=REASON.format(alias)))
+    pytest.param(
+        law,
+        marks=[
+            pytest.mark.xfail(strict=True, raises=raises, reason=REASON.format(alias)),
+            *([SINCE[law]] if law in SINCE else []),
+        ],
+    )
     for law, alias, raises in FIXES
 ]
 
 
 @pytest.mark.usefixtures("nans")
-@pytest.mark.parametrize("law", [law for law, *_ in FIXES])
+@pytest.mark.parametrize("law", keys([law for law, *_ in FIXES], {a_monitor_runs_in_scan: "optax.monitor"}))
 def test_treekit(law: Callable[[Any], None]) -> None:
     law(tko)
 

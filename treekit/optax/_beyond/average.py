@@ -20,6 +20,7 @@ from treekit._map import cast_tree_like
 from treekit._mismatch import flatten_updates
 from treekit._round import widen
 from treekit.optax._boundary import at_boundary
+from treekit.optax._releases import existing
 from treekit.optax._state_map import AT_LEAST_FLOAT32, is_hole
 from treekit.optax._transformation import GradientTransformation
 
@@ -186,13 +187,13 @@ def get_ema(state: OptState, params: T) -> T:
 _CHANGING: Any = (
     optax.ConditionallyTransformState,
     optax.LookaheadState,
-    optax.contrib.GaLoreState,
     optax.contrib.MechanicState,
     optax.contrib.SAMState,
     optax.contrib.ScheduleFreeState,
     optax.contrib.SplitRealAndImaginaryState,
+    *existing(optax.contrib, "GaLoreState"),
 )
-_UNCHANGING: Any = (ParamsEmaState, optax.MonitorState)
+_UNCHANGING: Any = (ParamsEmaState, *existing(optax, "MonitorState"))
 
 
 def schedule_free_eval_params(state: OptState, params: T) -> T:

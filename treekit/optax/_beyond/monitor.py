@@ -10,6 +10,7 @@ from treekit._base.describe import describe_value
 from treekit._base.tree import is_mapping
 from treekit._base.types import Params, Updates
 from treekit.optax._boundary import at_boundary
+from treekit.optax._releases import MonitorState
 from treekit.optax._state_map import is_params_placeholder
 from treekit.optax._transformation import GradientTransformation
 
@@ -19,7 +20,7 @@ else:
     Measures = Any  # so that our own error, which names the measure, comes before that of a run-time checker
 
 
-def monitor(measures: Measures) -> GradientTransformation[optax.MonitorState]:
+def monitor(measures: Measures) -> GradientTransformation[MonitorState]:
     """Store measurements of the updates in the state: `optax.monitor`, which also runs in scan and is traced once.
 
     The state has the measurements from `init` on. Before the first update they are measurements of the params.
@@ -54,11 +55,11 @@ def monitor(measures: Measures) -> GradientTransformation[optax.MonitorState]:
     given: dict[str, Any] = dict(measures)
     tx = optax.monitor({name: _as_in_optax(name, measure) for name, measure in given.items()})
 
-    def init(params: Params) -> optax.MonitorState:
-        state: optax.MonitorState = tx.init(params)
+    def init(params: Params) -> MonitorState:
+        state: MonitorState = tx.init(params)
         if is_params_placeholder(params):  # for tree_map_params, which needs the names only
             return state._replace(measurements=dict.fromkeys(measures, 0.0))
-        measured: optax.MonitorState = tx.update(params, state, params)[1]
+        measured: MonitorState = tx.update(params, state, params)[1]
         return measured._replace(measure_states=state.measure_states)
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, tx.update))
