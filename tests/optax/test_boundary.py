@@ -109,20 +109,20 @@ class Normalized(nnx.Module):
 
 def losses_with_references(o: Any) -> list[float]:
     """Train a model whose variables are references, in jit."""
-    options: Any = {"hijax": True}
-    with nnx.var_defaults(**options):
+    flax: Any = nnx  # whose types are incomplete
+    with flax.var_defaults(hijax=True):
         model = Normalized(nnx.Rngs(0))
         optimizer = nnx.Optimizer(model, o.adam(1e-2), wrt=nnx.Param)
         x, y = jnp.linspace(-1, 1, 16).reshape(8, 2), jnp.ones((8, 3))
 
         @jax.jit
         def step() -> Any:
-            graphdef, params, others = nnx.split(model, nnx.Param, ...)
+            graphdef, params, others = flax.split(model, nnx.Param, ...)
 
             def loss(params: Any) -> Any:
-                return jnp.mean((nnx.merge(graphdef, params, others)(x) - y) ** 2)
+                return jnp.mean((flax.merge(graphdef, params, others)(x) - y) ** 2)
 
-            value, grads = jax.value_and_grad(loss)(nnx.with_vars(params, hijax=False))
+            value, grads = jax.value_and_grad(loss)(flax.with_vars(params, hijax=False))
             optimizer.update(model, grads)
             return value
 

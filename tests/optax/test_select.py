@@ -213,6 +213,34 @@ def test_a_mask_function_sees_what_optax_gives_it(name: str, given: bool) -> Non
     assert len(called) == 2 and not tk.tree_diff(called[0], params) and (called[1]["b"] == 0).all()
 
 
+class Group(enum.Enum):
+    BODY = 1
+    HEAD = 2
+
+
+# Two labels that JAX cannot sort, so that it has no dict of them.
+UNORDERED: dict[str, tuple[Any, Any]] = {
+    "Enum": (Group.BODY, Group.HEAD),
+    "two types": (1, "b"),
+    "a tuple": (("a", 1), 2),
+}
+
+
+@pytest.mark.parametrize("kind", UNORDERED)
+def test_labels_need_no_order(kind: str) -> None:
+    """In plain Optax they work outside of jit."""
+    first, second = UNORDERED[kind]
+    params, of = cases.arrays(), {first: tko.adam(0.1), second: tko.sgd(0.1)}
+    tx = tko.partition(of, tk.path_labels({"w": first}, default=second))
+    state: Any = tx.init(params)
+    for update in (tx.update, jax.jit(tx.update)):
+        updates, state = update(params, state, params)
+        assert list(state.inner_states) == [first, second]
+        assert not tk.tree_diff(updates["b"], -0.1 * params["b"])
+    names = tko.tree_map_params(tx, lambda _, name: name, state, {"w": "W", "b": "B"})
+    assert optax.tree.get(names, "mu") == {"w": "W", "b": optax.MaskedNode()}
+
+
 def test_a_nested_mask_may_be_made_from_what_is_masked() -> None:
     def build(o: Any) -> Any:
         inner = o.masked(optax.trace(0.9), {"w": True, "b": optax.MaskedNode()})

@@ -33,6 +33,40 @@ def test_another_init_or_update_is_used_instead_of_the_core(field: str) -> None:
     assert jnp.allclose(updates["w"], (7 if field == "update" else -0.1) * params["w"])
 
 
+def ones_of(base: Any) -> Any:
+    """An `init` of the user's own that has the attributes of treekit's."""
+    return functools.wraps(base.init)(lambda params: base.init(params)._replace(trace=jnp.full(8, 3.0)))
+
+
+def sharded(base: Any) -> Any:
+    mesh = untyped.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
+    return jax.jit(base.init, out_shardings=untyped.sharding.NamedSharding(mesh, untyped.sharding.PartitionSpec("x")))
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "chain": lambda tx: tko.chain(tx),
+    "filtered": lambda tx: tko.filtered(tx),
+    "masked": lambda tx: tko.masked(tx, True),
+    "MultiSteps": lambda tx: tko.MultiSteps(tx, 2),
+    "partition": lambda tx: tko.partition({"a": tx}, "a"),
+    "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 2),
+    "inject_hyperparams": lambda tx: tko.inject_hyperparams(lambda: tx)(),
+    "dtype_preserving": lambda tx: tko.dtype_preserving(tx),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_an_init_of_the_user_s_own_is_called(name: str) -> None:
+    base: Any = tko.trace(0.9)
+    params = jnp.zeros(8)
+    trace = optax.tree.get(WRAPPERS[name](base._replace(init=ones_of(base))).init(params), "trace")
+    assert (trace == 3).all()
+    jitted = base._replace(init=sharded(base))
+    assert own_core(jitted) is None and own_core(base) is not None
+    trace = optax.tree.get(WRAPPERS[name](jitted).init(params), "trace")
+    assert trace.sharding.spec == untyped.sharding.PartitionSpec("x")
+
+
 @pytest.mark.parametrize("name", ["adam", "masked", "chain", "lbfgs", "contrib.muon", "tree.norm"])
 def test_what_makes_transformations_can_be_pickled(name: str) -> None:
     factory: Any = functools.reduce(getattr, name.split("."), tko)

@@ -58,7 +58,7 @@ def is_ref(x: object) -> TypeGuard[Any]:  # the items of a `jax.Ref` have no typ
 
 @functools.lru_cache(1_000)  # asked of each leaf; classes that are not used any more are forgotten
 def _is_hijax_variable(cls: Any) -> bool:  # the core does not import Flax
-    return cls.__name__ == "HijaxVariable" and cls.__module__.startswith("flax.")
+    return bool(cls.__name__ == "HijaxVariable" and cls.__module__.startswith("flax."))
 
 
 def memory_space(x: Any) -> Any:

@@ -19,9 +19,9 @@ from treekit._base.types import LeafPredicate, OptState, Params, PyTreeDef, Tran
 from treekit._mismatch import flatten_updates, updates_mismatch
 from treekit._trainable import declared_frozen, declares
 from treekit.optax._extra_args import view_extra_args
-from treekit.optax._misfit import check_fits, explained
+from treekit.optax._misfit import check_fits, explained, note_none
 from treekit.optax._preserve import first_state, is_complex, keep_state, keep_updates
-from treekit.optax._state_map import is_hole, is_params_placeholder, map_state
+from treekit.optax._state_map import is_hole, is_params_placeholder, is_state, map_state
 from treekit.optax._transformation import GradientTransformation, core_of, own_core, with_core
 
 
@@ -55,8 +55,15 @@ def at_boundary(tx: TransformationLike, *, leaves_out: bool = False) -> Gradient
                 f"init takes the params, or a model, and received {describe_value(params)}, which has no parameters. "
                 f"Pass {advice}; a class of your own must be registered, with treekit.node or treekit.register_node"
             )
+        children = jtu.tree_leaves(params, is_leaf=lambda x: x is not params)
+        if any(map(is_state, [params, *children])):  # a chain has a tuple of states
+            raise TypeError("init takes the params, or a model, and received the state of an optimizer")
         inside = trained(params)
-        return first_state(inner_init(inside), inside)
+        try:
+            return first_state(inner_init(inside), inside)
+        except Exception as error:
+            note_none(error, inside)
+            raise
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         inside, leave = cross(updates, params, extra, leaves_out=leaves_out)

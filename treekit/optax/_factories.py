@@ -7,12 +7,13 @@ import typing
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from types import UnionType
+from types import FunctionType, UnionType
 from typing import Any, NamedTuple
 
 import jax
 import optax
 
+from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
@@ -32,12 +33,14 @@ class Parameter(NamedTuple):
             the params; a "transformation", or a "named" one; a "schedule" or a number. "" if these do not say it.
         is_int: whether its annotation is an int, or int | None, such as that of the memory size of lbfgs.
         keeps_ints: whether an int stays an integer as a hyperparameter: a seed, an interval.
+        is_numeric: whether its annotation has numbers, and no function but a schedule.
     """
 
     default: Any
     role: str
     is_int: bool
     keeps_ints: bool
+    is_numeric: bool
 
     @classmethod
     def of(cls, parameter: inspect.Parameter) -> "Parameter":
@@ -49,7 +52,9 @@ class Parameter(NamedTuple):
         is_int = int in types and all(x in (int, type(None)) for x in types)
         is_count = type(default) is int and role != "schedule" and jax.Array in types
         is_drawn = parameter.name.endswith(("key", "seed"))
-        return cls(default, role, is_int, is_drawn or is_count or (int in types and float not in types))
+        keeps_ints = is_drawn or is_count or (int in types and float not in types)
+        has_function = role != "schedule" and any(typing.get_origin(x) is Callable for x in types)
+        return cls(default, role, is_int, keeps_ints, bool({int, float, jax.Array} & {*types}) and not has_function)
 
 
 def _role(parameter: inspect.Parameter, types: tuple[Any, ...]) -> str:
@@ -86,6 +91,9 @@ def read_signature(factory: Callable[..., Any]) -> Signature:
 
 
 _READ: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()
+
+
+_NOT_NUMBERS: Any = (str, FunctionType)
 
 
 class Call:
@@ -131,8 +139,15 @@ class OptaxCall(Call):
 
     def __init__(self, factory: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         super().__init__(factory, name, args, kwargs)
+        for key, parameter in self.signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL and self.parameters[key].role and not args:
+                raise TypeError(f"{name} takes at least one transformation, and received none")
         for key in self.arguments:
             x: Any = self.arguments[key]
+            if self.parameters[key].is_numeric and isinstance(x, _NOT_NUMBERS):
+                kind = "a number or a schedule" if self.parameters[key].role == "schedule" else "a number"
+                if isinstance(x, str) or kind == "a number":
+                    raise TypeError(f"{key} of {name} must be {kind}, found {describe_value(x)}")
             role, is_tree = self.parameters[key].role, not jtu.all_leaves([x])
             if self.signature.parameters[key].kind is inspect.Parameter.VAR_POSITIONAL:
                 self.arguments[key] = tuple(_link(each, role, f"{key}[{i}] of {name}") for i, each in enumerate(x))

@@ -89,6 +89,11 @@ def inject_hyperparams(
     >>> list(inject_hyperparams(optax.adam, only="learning_rate")(1e-3).init(jnp.ones(2)).hyperparams)
     ['learning_rate']
     """
+    if not callable(inner_factory):
+        raise TypeError(
+            "inject_hyperparams takes a function of hyperparameters and returns another: "
+            f"inject_hyperparams(optax.adam)(1e-3), found {describe_value(inner_factory)}"
+        )
     signature, _ = read_signature(inner_factory)
     static = _names_of_parameters("static_args", static_args, signature)
     required = None if only is None else _names_of_parameters("only", only, signature)
@@ -103,8 +108,13 @@ def inject_hyperparams(
     return factory
 
 
-def _names_of_parameters(what: str, given: str | Iterable[str], signature: inspect.Signature) -> set[str]:
-    names = {given} if isinstance(given, str) else set(given)
+def _names_of_parameters(what: str, given: Any, signature: inspect.Signature) -> set[str]:
+    if not isinstance(given, Iterable):
+        raise TypeError(
+            f"`{what}` must be the name, or names, of parameters, found {describe_value(given)}. The arguments of "
+            "`inner_factory` go to the function that is returned: inject_hyperparams(optax.adam)(1e-3)"
+        )
+    names: set[str] = {given} if isinstance(given, str) else {*given}
     takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in signature.parameters.values())
     if not takes_any and not names <= signature.parameters.keys():
         raise ValueError(

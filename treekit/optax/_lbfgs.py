@@ -8,12 +8,14 @@ import optax
 from treekit._base.describe import describe
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_inexact_array
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._filter import combine, partition
 from treekit._map import cast_tree_like, check_shapes
 from treekit._mismatch import updates_mismatch
 from treekit.optax._boundary import at_boundary
+from treekit.optax._preserve import is_complex
 from treekit.optax._transformation import GradientTransformation, ValueAndGradFn, core_of
 
 V = TypeVar("V")
@@ -43,7 +45,7 @@ def lbfgs(
 
     Raises:
         ValueError: raised by `update` without the params, or if `grad` does not fit them.
-        TypeError: `linesearch` is not a transformation.
+        TypeError: `linesearch` is not a transformation; or, raised by `init`, params are complex.
 
     Source: algorithms 7.4 and 7.5 of Nocedal and Wright, Numerical Optimization.
 
@@ -68,6 +70,16 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
     """Cast gradients to the dtypes of the params, which the memory of past gradients has."""
     inner_init, inner_update = tx
 
+    def init(params: Params) -> Any:
+        leaves = jtu.tree_leaves(params)
+        if any(map(is_complex, leaves)):
+            path = leaf_path_text(params, list(map(is_complex, leaves)).index(True))
+            raise TypeError(
+                f"lbfgs minimizes over real params, and {path} is complex: its line search would stall. Pass the real "
+                "and the imaginary part of each, as docs/guides/lbfgs.md shows"
+            )
+        return inner_init(params)
+
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         if params is None:
             raise ValueError(
@@ -77,7 +89,7 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
             _check_grad(extra["grad"], params)
         return inner_update(cast_tree_like(params, updates), state, params, **extra)
 
-    return optax.GradientTransformationExtraArgs(inner_init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _check_grad(grad: Updates, params: Params) -> None:

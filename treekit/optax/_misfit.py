@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 from treekit._base.describe import describe, describe_error
 from treekit._base.dtype import dtype_of, is_weak, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import leaf_path_text, path_name
+from treekit._base.key_path import flatten_with_path, path_name, path_text
 from treekit._base.predicates import is_traced
+from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
 from treekit._leaf_diff import plainly_equal
 from treekit._tree_diff import Difference, Pair, TreeDiff, walk_pairs
@@ -26,7 +28,7 @@ def explained(
 ) -> Exception | None:
     """Return an error that lists all differences between a state and the one that `init` makes; None if it fits.
 
-    If it fits, and a gradient has another shape than its parameter, the error names that one.
+    If it fits, the error may name a gradient of another shape than its parameter, or what a `filtered` leaves out.
 
     Args:
         error: the error of an update with this state.
@@ -40,17 +42,11 @@ def explained(
         return None
     differences = _differences(init, state, like)
     if not differences:
-        pairs = zip(jtu.tree_leaves(updates), jtu.tree_leaves(like), strict=False)
-        other = next((i for i, (x, param) in enumerate(pairs) if shape_of(x) != shape_of(param)), None)
-        if other is None or not has_params:
-            return None
-        shape, own = (shape_of(jtu.tree_leaves(tree)[other]) for tree in (updates, like))
-        return ValueError(
-            f"the gradient at {leaf_path_text(updates, other)} has shape {shape}, and its parameter {own}\n"
-            f"It led to {describe_error(error)}"
-        )
+        return _of_trees(error, state, updates, like) if has_params else None
     hint = ""
-    if not has_params:
+    if any(base.__module__.startswith("flax.nnx") for base in type(like).__mro__):
+        hint = " The params are a module of Flax NNX: pass nnx.state(model, nnx.Param), to init and to update."
+    elif not has_params:
         hint = " Pass the params too, if it was made for all of them: update(updates, state, params)."
     elif any(is_weak(x) and is_traced(x) for x in jtu.tree_leaves(like)):
         hint = (
@@ -58,6 +54,38 @@ def explained(
             "array before init, with jnp.asarray, or jit the step with equinox.filter_jit, which does not convert it."
         )
     return _error(differences, hint, f"\nIt led to {describe_error(error)}")
+
+
+def _of_trees(error: Exception, state: OptState, updates: Updates, params: Params) -> Exception | None:
+    """Return an error that names a gradient of another shape, or a leaf that a `filtered` inside leaves out."""
+    grads, leaves = jtu.tree_leaves(updates), flatten_with_path(params)[0]
+    for grad, (path, param) in zip(grads, leaves, strict=False):
+        if shape_of(grad) != shape_of(param):
+            return ValueError(
+                f"the gradient at {path_text(path)} has shape {shape_of(grad)}, and its parameter {shape_of(param)}\n"
+                f"It led to {describe_error(error)}"
+            )
+    paths = {path for path, _ in leaves}
+    for path, x in flatten_with_path(state, is_none)[0]:
+        below = next((path[i:] for i in range(len(path)) if path[i:] in paths), None)
+        if x is None and below is not None:
+            return ValueError(
+                f"the state has None for {path_text(below)}: a `filtered` inside of another transformation leaves it "
+                f"out. If that one needs its update, put `filtered` outermost\nIt led to {describe_error(error)}"
+            )
+    return None
+
+
+def note_none(error: Exception, params: Params) -> None:
+    """Note which function of Optax failed in `init`, if the params inside have None for what is not trained."""
+    if not any(x is None for x in jtu.tree_leaves(params, is_leaf=is_none)):
+        return
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if modules := [name for name in frames if name.startswith("optax.")]:
+        error.add_note(
+            f"{modules[-1]} received None for each leaf that is not trained. If it cannot take None, leave those "
+            "leaves out with optax.masked(tx, mask), whose mask has False for each of them"
+        )
 
 
 def check_fits(init: Callable[[Any], Any], state: OptState, new_state: OptState, params: Params) -> None:
@@ -82,7 +110,7 @@ def _may_be_misfit(old: Any, new: Any) -> bool:
 
 def _differences(init: Callable[[Any], Any], state: OptState, params: Params) -> TreeDiff:
     """Return where a state differs from the one that `init` makes in structure, shape, or kind of dtype."""
-    with contextlib.suppress(Exception):  # an init that fails, or cannot be traced, says nothing of the state
+    with contextlib.suppress(Exception):  # an init that fails, or cannot be traced, does not tell
         wanted = untyped.eval_shape(init, params)
         return TreeDiff(itertools.chain(*map(_compare, walk_pairs(state, wanted, plainly_equal, exact=False))))
     return TreeDiff()

@@ -111,7 +111,10 @@ class MultiSteps(Generic[StepsState], _Base):
     ) -> None:
         k: Any = every_k_schedule
         if not callable(k) and (not _is_int(k) or is_traced(k) or int(k) < 1):
-            raise ValueError(f"every_k_schedule must be an int of at least 1 or a function, found {k!r}")
+            raise ValueError(
+                f"every_k_schedule must be an int of at least 1 or a function, found {describe_value(k)}. MultiSteps "
+                "takes (optimizer, k), in this order"
+            )
         if accumulator_dtype is not None and not issubdtype(jnp.dtype(accumulator_dtype), jnp.inexact):
             raise TypeError(
                 f"accumulator_dtype must be floating-point or complex, found {jnp.dtype(accumulator_dtype)}: the mean "
@@ -156,7 +159,7 @@ class MultiSteps(Generic[StepsState], _Base):
             ValueError, TypeError: `every_k_schedule` does not return an int of at least 1; or `should_skip_update_fn`
                 does not return a bool array of shape (); or there is a `weight` that nothing takes.
         """
-        self.check_weight(state, extra_args)
+        self._check_weight_is_taken(state, extra_args)
         new_updates, new_state = self._tx.update(updates, state, params, **extra_args)
         return new_updates, new_state
 
@@ -166,7 +169,7 @@ class MultiSteps(Generic[StepsState], _Base):
         updated: jax.Array = jnp.logical_and((state.mini_step == 0) & has_weight, state.gradient_step > 0)
         return updated
 
-    def check_weight(self, state: OptState, extra_args: Mapping[str, object]) -> None:
+    def _check_weight_is_taken(self, state: OptState, extra_args: Mapping[str, object]) -> None:
         """Raise a TypeError if there is a `weight` that neither this nor the inner transformation takes."""
         if self._steps.weighted or "weight" not in extra_args:
             return
@@ -266,7 +269,13 @@ class _Steps:
     def _skip(self, updates: Updates, gradient_step: object, params: Params) -> tuple[Any, Any]:
         if self.should_skip is None:
             return jnp.array(False), ()
-        skip, skip_state = self.should_skip(updates, gradient_step, params)
+        result: Any = self.should_skip(updates, gradient_step, params)
+        if not isinstance(result, _SEQUENCES) or len(result) != 2:
+            raise TypeError(
+                "should_skip_update_fn must return two values, whether to skip and a tree for the state, such as "
+                f"(skip, ()); it returned {describe_value(result)}"
+            )
+        skip, skip_state = result
         if (dtype_of(skip), jnp.shape(skip)) != (jnp.bool_, ()):
             raise ValueError(
                 "The `should_skip_update_fn` function should return a boolean scalar array, but it returned an array "
@@ -319,6 +328,9 @@ _accumulate: Any = untyped.jit(_accumulate_one, static_argnums=0, inline=True)
 
 def _is_weighted(x: object) -> bool:
     return isinstance(x, WeightedMultiStepsState)
+
+
+_SEQUENCES: Any = (tuple, list)
 
 
 def _is_int(x: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, is_variable, path_name, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
-from treekit._base.tree import check_no_foreign_floats, is_none
+from treekit._base.tree import check_no_foreign_floats, is_mapping, is_none
 from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
 from treekit._filter import filter
 from treekit._resolve_spec import resolve_and_match
@@ -120,7 +121,7 @@ def masked(
         inner: the transformation for leaves whose mask is True.
         mask: a prefix tree of the params whose leaves are bools, or a function from the params to one. A callable tree,
             such as a mask made from an Equinox model, is used as a tree. A function receives what a filtered model has:
-            the arrays that are trained, and None for other leaves, which need no entry in a tree.
+            the arrays that are trained, and None for other leaves, which may be None in a tree too.
         mask_compatible_extra_args: mask every extra argument that has the structure of the params or the updates. By
             default, it must have their shapes too, so that a batch (x, y) is not masked.
 
@@ -175,6 +176,11 @@ def partition(
     >>> updates["w"], updates["b"]
     (Array([-1., -1.], dtype=float32), Array([0., 0.], dtype=float32))
     """
+    if not is_mapping(transforms):
+        raise TypeError(
+            f"transforms must map labels to transformations, found {_short(transforms)}. To split a tree in two, use "
+            "treekit.partition"
+        )
     keys = frozenset(transforms)
 
     def labels(params: Params) -> Any:
@@ -188,7 +194,30 @@ def _partition(
 ) -> GradientTransformation[optax.transforms.PartitionState]:
     cores = {key: seeing(core_of(tx)) for key, tx in transforms.items()}
     tx = optax.partition(cores, labels, mask_compatible_extra_args=True)
-    return at_boundary(masking(tx, any_shape=any_shape))
+    return at_boundary(masking(tx if _have_order(cores) else _in_order(tx), any_shape=any_shape))
+
+
+def _have_order(keys: Iterable[Any]) -> bool:
+    """Whether JAX can sort the keys of a dict; those of an Enum have no order, nor have those of several types."""
+    try:
+        sorted(keys)
+    except TypeError:
+        return False
+    return True
+
+
+def _in_order(tx: Core) -> Core:
+    """Keep the states of groups in the order in which they were given."""
+    inner_init, inner_update = tx
+
+    def init(params: Params) -> Any:
+        return optax.transforms.PartitionState(OrderedDict(inner_init(params).inner_states))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        updates, new = inner_update(updates, state, params, **extra)
+        return updates, optax.transforms.PartitionState(OrderedDict(new.inner_states))
+
+    return Core(init, update)
 
 
 def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:

@@ -119,6 +119,11 @@ def leaves_by_param(x: object, numbered: PyTree) -> list[tuple[object, list[int]
     ]
 
 
+def is_state(x: object) -> bool:
+    """Whether `x` is a state of a class of Optax or treekit."""
+    return type(x).__name__.endswith("State") and type(x).__module__.partition(".")[0] in ("optax", "treekit")
+
+
 def is_of_multi_steps(x: object) -> bool:
     """Whether `x` is the state of a `MultiSteps`, of treekit or of Optax."""
     return hasattr(x, "mini_step")

@@ -95,7 +95,7 @@ def with_core(init: Callable[..., Any], update: Callable[..., Any], core: Core) 
 def own_core(tx: Any) -> Core | None:
     """Return the core of a transformation of treekit; None for any other, also one with another `init` or `update`.
 
-    `functools.wraps` and `jax.jit` copy attributes to a function that a user puts in the place of `init`; they also say
+    `functools.wraps` and `jax.jit` copy attributes to a function that a user puts instead of `init`; they also say
     which function it wraps, and that one does not wrap itself.
     """
     init = getattr(tx, "init", None)

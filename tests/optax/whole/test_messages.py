@@ -1,5 +1,6 @@
 """What a user reads after a mistake: what is wrong, where, what was found, and what to do."""
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import optax
 import pytest
 from flax import nnx
 
+from tests.optax import cases
 from treekit import optax as tko
 
 MODEL = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
@@ -22,6 +24,20 @@ RATE: Any = tko.inject_hyperparams(tko.sgd)
 NO_LABELS = jax.tree.map(lambda _: None, eqx.filter(MODEL, eqx.is_array))
 
 
+LINEAR = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+NEED_UPDATES: dict[str, Callable[[Any], Any]] = {
+    "schedule_free": lambda tx: tko.contrib.schedule_free(tx, 0.1),
+    "sam": lambda tx: tko.contrib.sam(tx, tko.sgd(0.1)),
+    "mechanize": lambda tx: tko.contrib.mechanize(tx),
+}
+
+
+def hyperparameter_of_none(tx: Any) -> Any:
+    state = tx.init(PARAMS)
+    state.hyperparams["b1"] = None
+    return tx.update(PARAMS, state, PARAMS)
+
+
 def call(module: Any, name: str, *args: object, **kwargs: object) -> Any:
     return getattr(module, name)(*args, **kwargs)
 
@@ -30,6 +46,7 @@ def step(tx: Any, params: Any = PARAMS) -> Any:
     return tx.update(PARAMS, tx.init(PARAMS), params)
 
 
+# Unwrapped, since tests check the types of arguments, which would be the first to raise.
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "labels that are all None": (
         lambda: tko.partition({"a": tko.sgd(0.1)}, NO_LABELS).init(MODEL),
@@ -42,6 +59,62 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a list of transformations": (
         partial(call, tko, "chain", [tko.clip(1.0), tko.sgd(0.1)]),
         r"for args\[0\] of chain, found .* To chain several, write optax\.chain\(\*transformations\)",
+    ),
+    "no transformations": (lambda: tko.chain(), "^chain takes at least one transformation"),
+    "a list of groups": (
+        partial(inspect.unwrap(tko.partition), [tko.sgd(0.1)], "a"),
+        "^transforms must map labels to transformations",
+    ),
+    "partition of optax for that of treekit": (
+        partial(inspect.unwrap(tko.partition), MODEL, eqx.is_array),
+        r"^transforms must map .*found MLP.* use treekit\.partition",
+    ),
+    "a mask for the second argument": (
+        partial(call, tko, "adamw", 1e-3, lambda params: params),
+        "^b1 of adamw must be a number, found <function",
+    ),
+    "a rate that is a string": (partial(call, tko, "adam", "1e-3"), "^learning_rate of adam must be .*, found '1e-3'"),
+    "an injected rate that is a string": (partial(RATE, "1e-3"), "^learning_rate of sgd must be .*, found '1e-3'"),
+    "an optimizer for its factory": (
+        partial(inspect.unwrap(tko.inject_hyperparams), tko.adam(0.1)),
+        r"inject_hyperparams\(optax\.adam\)\(1e-3\), found GradientTransformation",
+    ),
+    "the arguments beside the factory": (
+        partial(inspect.unwrap(tko.inject_hyperparams), tko.adam, 1e-3),
+        r"^`static_args` must be the name, .* found 0\.001",
+    ),
+    "MultiSteps in the other order": (
+        partial(inspect.unwrap(tko.MultiSteps.__init__), object.__new__(tko.MultiSteps), 4, tko.sgd(0.1)),
+        r"^every_k_schedule must be .* takes \(optimizer, k\)",
+    ),
+    "a function that returns whether to skip, alone": (
+        lambda: call(tko, "MultiSteps", tko.sgd(0.1), 2, should_skip_update_fn=lambda *_: jnp.array(False)).init(
+            PARAMS
+        ),
+        "^should_skip_update_fn must return two values",
+    ),
+    "a state for the params": (
+        lambda: tko.adam(0.1).init(tko.adam(0.1).init(PARAMS)),
+        "^init takes the params.* received the state of an optimizer",
+    ),
+    "a module of NNX in update": (
+        lambda: tko.adam(0.1).update(LINEAR, tko.adam(0.1).init(nnx.state(LINEAR, nnx.Param)), LINEAR),
+        r"a module of Flax NNX: pass nnx\.state\(model, nnx\.Param\)",
+    ),
+    "a hyperparameter that is None": (
+        lambda: hyperparameter_of_none(tko.inject_hyperparams(tko.adam)(0.1)),
+        r"does not fit.*\nhyperparams\.b1 +array against None",
+    ),
+    **{
+        f"filtered inside of {name}": (
+            partial(step, make(tko.filtered(tko.adam(0.1), {"layers": [{"w": False}]}))),
+            r"^the state has None for layers\.0\.w: .* put `filtered` outermost",
+        )
+        for name, make in NEED_UPDATES.items()
+    },
+    "complex params of lbfgs": (
+        lambda: tko.lbfgs().init({"r": jnp.ones(2), "c": jnp.ones(2, jnp.complex64)}),
+        r"^lbfgs minimizes over real params, and c is complex",
     ),
     "a misspelt label": (
         lambda: tko.partition({"bias": tko.sgd(0.1)}, "bais").init(PARAMS),
@@ -80,6 +153,18 @@ def test_the_state_of_another_optimizer_leads_to_graft(now: str) -> None:
     for before in OPTIMIZERS.keys() - {now}:
         with pytest.raises((ValueError, TypeError), match=r"(?s)does not fit this optimizer.*treekit\.graft\(.*\|"):
             OPTIMIZERS[now].update(PARAMS, OPTIMIZERS[before].init(PARAMS), PARAMS)
+
+
+def test_what_cannot_take_none_is_named_and_a_mask_helps() -> None:
+    params = {"w": jnp.eye(4), "f": jnp.tanh}
+    galore = tko.contrib.galore(1e-2, rank=2)
+    with pytest.raises(AttributeError) as caught:
+        galore.init(params)
+    assert "optax.contrib._galore received None" in caught.value.__notes__[0]
+    masked = tko.masked(galore, {"w": True, "f": False})
+    updates, _ = masked.update({"w": jnp.eye(4), "f": None}, masked.init(params), params)
+    alone, _ = galore.update({"w": jnp.eye(4)}, galore.init({"w": jnp.eye(4)}), {"w": jnp.eye(4)})
+    assert updates["f"] is None and cases.same_bits(updates["w"], alone["w"])
 
 
 def test_these_are_no_mistakes() -> None:

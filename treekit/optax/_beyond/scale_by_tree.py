@@ -37,7 +37,7 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
     Args:
         rates: a prefix tree of the params whose leaves are numbers or schedules, or a function from the params to one.
             A value applies to the whole subtree below it, and with None that subtree's updates are not changed. Leaves
-            of the model that cannot be parameters need no rate. A function is called with the params: give rates by
+            of the model that cannot be parameters may be None. A function is called with the params: give rates by
             name with `treekit.path_labels({"**.bias": 0.5}, default=1.0)`, and use `optax.scale_by_schedule` for one
             schedule for all leaves.
 
