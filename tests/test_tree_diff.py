@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import AxisType
 
 import treekit as tk
 from tests.releases import HOST_MEMORY, P, has, keys, needs
@@ -467,5 +468,5 @@ def test_where_arrays_lie_is_compared_without_values_too() -> None:
     (found,) = tk.tree_diff(f32, there, values=False)
     assert "device" in found.left and "pinned_host" in found.right
     assert not tk.tree_diff(there, in_host_memory(f32))
-    mesh: Any = untyped.make_mesh((1,), ("x",))
+    mesh: Any = untyped.make_mesh((1,), ("x",), axis_types=(AxisType.Auto,))
     assert not tk.tree_diff(f32, jax.device_put(f32, jax.NamedSharding(mesh, P("x")))), "the same place"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from hypothesis import given
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 
 import treekit as tk
 from tests.releases import P, needs, new_ref
@@ -120,7 +120,8 @@ def test_notes() -> None:
 
 
 def test_sharding() -> None:
-    sharding = NamedSharding(jax.make_mesh((len(jax.devices()),), ("data",)), P("data"))
+    mesh = jax.make_mesh((len(jax.devices()),), ("data",), axis_types=(AxisType.Auto,))
+    sharding = NamedSharding(mesh, P("data"))
     over_two = NamedSharding(untyped.sharding.AbstractMesh((2,), ("data",)), P(None, "data"))
     x: Any = untyped.device_put(jnp.zeros((8, 2), jnp.float32), sharding)
     shape, abstract = (untyped.ShapeDtypeStruct(x.shape, x.dtype, sharding=each) for each in (sharding, over_two))

@@ -4,12 +4,12 @@ What a release does not have is absent there, and is not copied.
 """
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import optax
 
 if TYPE_CHECKING:
-    from optax import MonitorState as MonitorState
+    MonitorState: TypeAlias = optax.MonitorState
 else:  # in a release without it, it is in annotations only
     MonitorState = getattr(optax, "MonitorState", Any)
 

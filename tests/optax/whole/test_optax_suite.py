@@ -59,9 +59,9 @@ def check(tests: list[str]) -> None:
 
 
 def exists(test: str) -> bool:
-    """Whether the release of Optax that is installed has a test."""
+    """Whether the release of Optax that is installed has a test, whose name may end in that of a case."""
     file, *_, name = test.split("::")
-    return f"def {name}(" in (OPTAX / file).read_text()
+    return name.startswith(tuple(re.findall(r"def (test_\w+)\(", (OPTAX / file).read_text())))
 
 
 def test_those_that_ask_most() -> None:
