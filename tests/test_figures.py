@@ -20,8 +20,7 @@ def test_the_script_prints_each_figure_and_records_it(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     recorded = json.loads(file.read_text())
     assert all(name in run.stdout for name in recorded)
-    (calls,) = (value for name, value in recorded.items() if name.endswith("calls of treekit's functions"))
-    assert calls > 100
+    assert len(recorded) > 5
     assert recorded.keys() <= json.loads(figures.RECORD.read_text()).keys()
 
 

@@ -9,17 +9,10 @@ is: `make accelerators` installs the first, and GPU=1 both. tests/test_typing.py
 """
 
 import argparse
-import ast
-import io
 import json
-import re
 import sys
-import tokenize
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import jax
@@ -37,8 +30,6 @@ from benchmarks.multi_steps import Step
 from treekit._base.jax import untyped
 
 RECORD = Path(__file__).parent / "figures.json"
-PACKAGE = Path(treekit.__file__).parent
-ROOT = Path(__file__).parents[2]
 WIDTH = 86  # of a name
 Recorded = Mapping[str, float]
 
@@ -59,126 +50,6 @@ class Figure(NamedTuple):
     goal: float | None = None
     of_time: bool = False
     note: str = ""
-
-
-# --- The source -------------------------------------------------------------------------------------------------------
-
-MADE = "Made by tests/optax_names.py"  # what a script has written
-NOT_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-MOST_LINES = 400  # of code in a module
-
-
-def of_source(folder: Path = PACKAGE) -> Iterator[Figure]:
-    """How much code there is, in how many files, and how much of it is typed."""
-    read = {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*.py"))}
-    sources = {name: source for name, source in read.items() if MADE not in source}
-    rooms = (
-        ("treekit", r"", 7400, 70),
-        ("treekit/optax", r"optax/(?!_beyond/)", 1000, None),
-        ("treekit/optax/_beyond", r"optax/_beyond/", 900, None),
-    )
-    for title, start, most_lines, most_files in rooms:
-        lines = Counter({name: code_lines(source) for name, source in sources.items() if re.match(start, name)})
-        yield Figure(f"lines of code by hand in {title}", lines.total(), most_lines, note=shown(lines))
-        yield Figure(f"files by hand in {title}", len(lines), most_files)
-    long = Counter({name: n for name, source in sources.items() if (n := code_lines(source)) > MOST_LINES})
-    yield Figure(f"modules above {MOST_LINES} lines of code", len(long), 0, note=shown(long))
-
-    arguments = [
-        (name, ast.unparse(node.annotation).strip("'\""))
-        for name, source in read.items()
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.arg) and node.annotation is not None
-    ]
-    bare = Counter(name for name, annotation in arguments if annotation in ("Any", "typing.Any"))
-    percent = round(100 * bare.total() / max(1, len(arguments)), 1)
-    note = f"{bare.total()} of {len(arguments)}; most in {shown(bare)}"
-    yield Figure("annotated parameters that are a bare Any, in percent", percent, 8, note=note)
-
-
-def of_lines() -> Iterator[Figure]:
-    """All lines of the Python files that are not in the package, as `wc -l` counts them."""
-    for folder, most_lines in (("benchmarks", 3200), ("tests", 20000)):
-        files = (ROOT / folder).rglob("*.py")
-        lines = Counter({str(path.relative_to(ROOT)): path.read_bytes().count(b"\n") for path in files})
-        yield Figure(f"lines of {folder}", lines.total(), most_lines, note=shown(lines))
-
-
-def code_lines(source: str) -> int:
-    """The lines that are neither empty nor in a comment or a docstring."""
-    documented = {
-        line
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    lines = {line for token in tokens if token.type not in NOT_CODE for line in range(token.start[0], token.end[0] + 1)}
-    return len(lines - documented)
-
-
-def shown(counts: Counter[str]) -> str:
-    """The three largest, in one line."""
-    return ", ".join(f"{name} {count}" for name, count in counts.most_common(3))
-
-
-# --- Work in Python ---------------------------------------------------------------------------------------------------
-
-COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # Python 3.12 inlines most, so none counts
-Calls = Counter[tuple[str, str]]  # by file and qualified name
-
-
-class Model(NamedTuple):
-    """A raw model of two arrays."""
-
-    weight: jax.Array
-    bias: jax.Array
-    activation: Callable[[jax.Array], jax.Array] | None
-
-
-def of_trace() -> Iterator[Figure]:
-    """The calls of treekit that make a composition and trace its update, for a raw model."""
-
-    def is_matrix(params: Any) -> Any:
-        return jax.tree.map(lambda leaf: jnp.ndim(leaf) > 1, params)
-
-    def make() -> tko.MultiSteps:
-        return tko.MultiSteps(tko.masked(tko.inject_hyperparams(tko.adamw)(1e-3), is_matrix), 4)
-
-    model = Model(jnp.ones((2, 3)), jnp.ones(3), jax.nn.relu)
-    grads, state = model._replace(activation=None), make().init(model)
-
-    def trace() -> None:
-        optimizer = make()
-
-        def update(grads: Model, state: Any, params: Model) -> Any:  # a new one each time: JAX keeps what it has traced
-            return optimizer.update(grads, state, params._replace(activation=model.activation))
-
-        jax.eval_shape(update, grads, state, grads)
-
-    trace()  # what is done once only, such as imports, is not counted
-    with counting_calls() as calls:
-        trace()
-    yield Figure(f"{wrappers.STACK}, made and traced: calls of treekit's functions", calls.total(), 260)
-    yield Figure(f"{wrappers.STACK}, made and traced: files of treekit", len({file for file, _ in calls}), 9)
-
-
-@contextmanager
-def counting_calls() -> Iterator[Calls]:
-    """Count the calls of treekit's functions."""
-    calls: Calls = Counter()
-    start = f"{PACKAGE}/"
-
-    def watch(frame: FrameType, event: str, _: object) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(start) and code.co_name not in COMPREHENSIONS:
-            calls[code.co_filename.removeprefix(start), code.co_qualname] += 1
-
-    sys.setprofile(watch)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(None)
 
 
 # --- Programs compiled in steps that are not jitted -------------------------------------------------------------------
@@ -232,15 +103,13 @@ def stepping(optimizer: Any) -> Callable[[], object]:
 
 # --- Bytes that compiled steps move -----------------------------------------------------------------------------------
 
-# In bytes of the params, by dtype and whether the arguments are donated: of `update`, and of `apply_gradients`, which
-# does not touch the params.
-GOALS: dict[tuple[str, bool], tuple[float, float]] = {
-    ("float32", True): (5, 3),
-    ("float32", False): (11, 9),
-    ("bfloat16", True): (7, 5),
-    ("bfloat16", False): (15, 11),
+# In bytes of the params, by dtype and whether the arguments are donated: of `update`, and of `apply_gradients`.
+GOALS: dict[tuple[str, bool], float] = {
+    ("float32", True): 5,
+    ("float32", False): 11,
+    ("bfloat16", True): 7,
+    ("bfloat16", False): 15,
 }
-# Nested, `apply_gradients` is `update` and `apply_updates`.
 GOALS_OF_NESTED = {
     "clip, MultiSteps": 7,
     "masked MultiSteps": 5,
@@ -259,8 +128,8 @@ def of_bytes() -> Iterator[Figure]:
             continue
         device = target.device()
         accumulating = steps(ACCUMULATED)["adamw"]
-        for (dtype, donated), goals in GOALS.items():
-            for (way, title), goal in zip(WAYS.items(), goals, strict=True):
+        for (dtype, donated), goal in GOALS.items():
+            for way, title in WAYS.items():
                 name = f"{machine} bytes, MultiSteps(adamw), {dtype}, {'donated' if donated else 'kept'}, {title}"
                 yield Figure(name, moved(device, *accumulating[way], dtype, donated), goal)
         for wrapper, ways in steps({**NESTED, **FINITE}).items():
@@ -320,7 +189,7 @@ def of_times() -> Iterator[Figure]:
 
 def figures(times: bool) -> Iterator[Figure]:
     """Each when it is measured."""
-    for of in (of_source, of_lines, of_trace, of_eager, of_bytes, *([of_times] if times else [])):
+    for of in (of_eager, of_bytes, *([of_times] if times else [])):
         yield from of()
 
 
