@@ -64,8 +64,9 @@ class MultiSteps(Generic[StepsState], _Base):
     """Accumulate gradients over rounds of k steps: an `optax.MultiSteps` that discards a NaN after its round.
 
     The inner transformation runs on the k-th step only. The accumulator is then set to zero, not multiplied by zero, so
-    a NaN does not survive its round. Steps that only accumulate return exact zeros. Every leaf of the state keeps its
-    dtype. Extra arguments reach the inner transformation on the step that runs it.
+    a NaN does not survive its round. Steps that only accumulate return exact zeros. A gradient that is missing, None or
+    float0, is a zero. Every leaf of the state keeps its dtype. Extra arguments reach the inner transformation on the
+    step that runs it.
 
     Args:
         opt: the inner transformation.

@@ -29,7 +29,8 @@ def filtered(
     """Run a transformation on some of the leaves of a raw (unfiltered) model, and freeze the others.
 
     True is trained, where True in `freeze` is frozen. `treekit.filter` filters a tree. The other leaves (functions,
-    strings, integers, …) are None in the state and in the updates, so that `apply_updates` does not change them.
+    strings, integers, …) are None in the state and in the updates, so that `apply_updates` does not change them. Flax's
+    `nnx.Optimizer` calls Optax's own `apply_updates`, which rejects None: docs/guides/from_flax.md has a way around.
 
     Args:
         inner: any transformation.

@@ -94,8 +94,9 @@ def dtype_preserving(
     In 8 bits, moments are stored as codes: `state_dtype={"mu": jnp.int8, "nu": jnp.uint8}`. A code consists of the
     upper bits of the f32, so there is no scale. In the state, each array of codes is a node, `Codes`, with one leaf;
     `treekit.optax.decode_state` returns the numbers. int8 is for moments with a sign, from 4.7e-9 to 14; uint8 for
-    those that are never negative, from 1.7e-17 to 192. Larger numbers are stored as the largest. Inf, NaN, and negative
-    numbers in uint8 become NaN. Arrays of fewer than 4,096 elements are stored in f32.
+    those that are never negative, from 1.7e-17 to 192. You say the sign: docs/eight_bits.md has those of Optax's
+    optimizers. Larger numbers are stored as the largest. Inf, NaN, and negative numbers in uint8 become NaN. Arrays of
+    fewer than 4,096 elements are stored in f32.
 
     Args:
         inner: any transformation.
@@ -124,8 +125,7 @@ def dtype_preserving(
             (the message lists the differences), or the state was made with another `state_dtype`.
         ValueError: `rounding` has another value, or is "nearest" with int8 or uint8. Or, raised by `init`, an entry of
             `state_dtype` matches nothing in the state (the message lists its fields), or nothing that can be stored in
-            that dtype: uint8 is only for moments that are never negative, int8 only for others, and neither for those
-            of states that treekit does not know.
+            that dtype: an average of the params or an accumulator of gradients in less than f32, or complex arrays.
 
     >>> import jax.numpy as jnp
     >>> import optax
