@@ -11,9 +11,9 @@ from treekit._base.key_path import Pattern, listed
 from treekit._graft.advice import check_rename, check_strict, hints, other_lengths
 from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, chosen
 from treekit._graft.leaves import leaves_of
+from treekit._graft.matches import match_leaves
 from treekit._graft.names import Targets, rules_of, sources_of
 from treekit._graft.report import GraftReport, report_of
-from treekit._graft.states import match_leaves
 from treekit._graft.values import values_of
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from treekit._base.predicates import is_traced
 from treekit._base.table import as_table, in_colours
 from treekit._graft.arguments import Choices
 from treekit._graft.leaves import Leaf
+from treekit._graft.matches import Matches
 from treekit._graft.names import Source
-from treekit._graft.states import Matches
 
 Outcome = Literal["kept", "fresh", "dropped", "refused", "missing"]
 

@@ -12,8 +12,8 @@ from treekit._base.jax import jnp, untyped
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._graft.arguments import Choices
 from treekit._graft.leaves import Leaf
+from treekit._graft.matches import Matches
 from treekit._graft.names import Source
-from treekit._graft.states import Matches
 
 # An array, a number or a `jax.ShapeDtypeStruct`; type checkers do not know what these have in common.
 Value: TypeAlias = Any
