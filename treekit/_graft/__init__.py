@@ -1,7 +1,11 @@
 """Carry the values of one tree over to a tree of another structure.
 
-- `graft`: the public function; what is the value of a leaf, converted, resized and cast?
-- `names`: which leaves does a tree have, which names does `rename` give them, and which match by name?
-- `states`: which leaves of optimizer states match?
-- `report`: what became of each leaf, and what accepts those that are left?
+- `graft`: the public function. The others are its passes, in this order; none changes what another has found.
+- `arguments`: what do the arguments say about each leaf?
+- `leaves`: which leaves does a tree have?
+- `names`: which names do old values have, after `rename`?
+- `matches`: which old value does a new leaf get, by its name or by its place in an optimizer state?
+- `values`: what is the value of a leaf, converted, resized and cast?
+- `report`: what became of each leaf?
+- `advice`: what accepts the leaves that are left?
 """

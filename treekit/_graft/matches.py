@@ -1,7 +1,7 @@
-"""Match the leaves of optimizer states.
+"""Match the leaves of both trees: by name, unless both are in optimizer states.
 
-Their names depend on the wrappers. So a new leaf and an old one match if they have the same slot: the keys above the
-outermost state, the class of the state, the field and the parameter. If several old leaves have that slot:
+In these, names depend on the wrappers. So a new leaf and an old one match if they have the same slot: the keys above
+the outermost state, the class of the state, the field and the parameter. If several old leaves have that slot:
 
 1. An array of a parameter, such as a moment, gets the old one with the same label. If no old one has its label, all
    labels that both trees have are left out.
@@ -13,7 +13,7 @@ outermost state, the class of the state, the field and the parameter. If several
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import jax
@@ -23,34 +23,40 @@ from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp
 from treekit._base.key_path import name_below
 from treekit._base.predicates import is_traced
-from treekit._graft.names import Leaf, Matches, Names, Slot, Source, StateNode
+from treekit._graft.leaves import Leaf, Names, Slot, StateNode
+from treekit._graft.names import Source
 from treekit._tree_diff import tree_diff
 
 X = TypeVar("X", Leaf, Source)
 
 
-def match_states(new: Sequence[Leaf], old: Iterable[Source], by_name: Matches) -> Matches:
-    """Map new leaves to the old values that they get; `by_name` has those that are matched by name.
+# The old values of new leaves. Those after the first are equal to it, as counts often are.
+Matches = dict[Leaf, list[Source]]
+
+
+def match_leaves(new: Sequence[Leaf], old: Mapping[str, Source], fresh: Container[str]) -> Matches:
+    """Map new leaves, in order, to the old values that they get; those named in `fresh` keep theirs.
 
     Raises:
         ValueError: several old values are possible; the message lists them.
     """
-    matches = dict(by_name)
+    pairs = [(leaf, old[leaf.name]) for leaf in new if leaf.name in old]
+    by_name = {leaf: [source] for leaf, source in pairs if not (leaf.slot.kind and source.slot.kind)}
     in_states = [leaf for leaf in new if leaf.slot.kind and leaf not in by_name]
-    ours, theirs = _by_slot(in_states), _by_slot(source for source in old if source.slot.kind)
-    choices = {x: _of_label(x, ours[x.slot], theirs.get(x.slot, [])) for x in in_states if x.slot.is_of_param}
-    moved = {x.state.group for x, (_, sources) in choices.items() if len(sources) == 1 and sources[0].name != x.name}
-    for leaf, (rivals, sources) in choices.items():
-        matches[leaf] = _decide(leaf, rivals, sources, moved)
+    ours, theirs = _by_slot(in_states), _by_slot(source for source in old.values() if source.slot.kind)
+    options = {x: _of_label(x, ours[x.slot], theirs.get(x.slot, [])) for x in in_states if x.slot.is_of_param}
+    moved = {x.state.group for x, (_, sources) in options.items() if len(sources) == 1 and sources[0].name != x.name}
+    moments = {leaf: _decide(leaf, *option, moved, fresh) for leaf, option in options.items()}
 
     # The old states of the moments of each state, and of each group.
     origins: dict[object, set[StateNode]] = defaultdict(set)
     old_keys = {slot.keys for slot in theirs if slot.is_of_param}
     for leaf in [leaf for leaf in new if leaf.slot.is_of_param and leaf.slot.keys in old_keys]:
         for holder in (leaf.state, leaf.state.group):
-            origins[holder].update(source.state for source in matches.get(leaf, ()))
+            origins[holder].update(source.state for source in moments.get(leaf, by_name.get(leaf, ())))
 
-    for leaf in [leaf for leaf in in_states if leaf not in choices]:
+    rest: Matches = {}
+    for leaf in [leaf for leaf in in_states if leaf not in options]:
         rivals, sources, labels = ours[leaf.slot], theirs.get(leaf.slot, []), {leaf.state.labels}
         if leaf.state in origins:
             rivals, sources = [leaf], [x for x in sources if x.state in origins[leaf.state]]
@@ -61,8 +67,9 @@ def match_states(new: Sequence[Leaf], old: Iterable[Source], by_name: Matches) -
             rivals, sources = _of_label(leaf, rivals, sources)
         if leaf.slot.below.startswith("hyperparams"):
             sources = _labelled(sources, labels)
-        matches[leaf] = _decide(leaf, rivals, sources, moved)
-    return {leaf: sources for leaf, sources in matches.items() if sources}
+        rest[leaf] = _decide(leaf, rivals, sources, moved, fresh)
+    matches = by_name | moments | rest
+    return {leaf: matches[leaf] for leaf in new if matches.get(leaf)}
 
 
 def _by_slot(leaves: Iterable[X]) -> dict[Slot, list[X]]:
@@ -84,7 +91,9 @@ def _labelled(leaves: Iterable[X], labels: Container[Names]) -> list[X]:
     return [x for x in leaves if x.state.labels in labels]
 
 
-def _decide(leaf: Leaf, rivals: Sequence[Leaf], sources: list[Source], moved: Container[object]) -> list[Source]:
+def _decide(
+    leaf: Leaf, rivals: Sequence[Leaf], sources: list[Source], moved: Container[object], fresh: Container[str]
+) -> list[Source]:
     """Return the source of a leaf: that of its name, if names decide; or the only one; or several of equal values.
 
     Args:
@@ -92,14 +101,15 @@ def _decide(leaf: Leaf, rivals: Sequence[Leaf], sources: list[Source], moved: Co
         rivals: the new leaves that the sources are for, this one included.
         sources: the old values that it may get. If it is fresh and names do not decide, it uses them all.
         moved: the groups whose moments have other names in the old tree, so that names do not decide.
+        fresh: the names of the new leaves that keep their values.
     """
     named = {x.name: x for x in sources}
     if leaf.state.group not in moved and named.keys() == {x.name for x in rivals}:
         return [named[leaf.name]]
-    if leaf.is_fresh or not sources:
+    if leaf.name in fresh or not sources:
         return sources
     is_counter = np.ndim(leaf.value) == 0 and not issubdtype(dtype_of(leaf.value), jnp.inexact)
-    are_enough = is_counter or sum(not x.is_fresh for x in rivals) <= len(sources)
+    are_enough = is_counter or sum(x.name not in fresh for x in rivals) <= len(sources)
     if are_enough and (len(sources) == 1 or (not leaf.slot.is_of_param and _have_same_values(sources))):
         return sources
     pairs = [(x.state.name, y.state.name) for x in sources for y in rivals]
@@ -112,7 +122,7 @@ def _decide(leaf: Leaf, rivals: Sequence[Leaf], sources: list[Source], moved: Co
 
 
 def _have_same_values(sources: Sequence[Source]) -> bool:
-    values = [[leaf.value for leaf in x.origins] for x in sources]
+    values = [[leaf.value for leaf in x.leaves] for x in sources]
     if any(is_traced(x) or isinstance(x, jax.ShapeDtypeStruct) for xs in values for x in xs):
         return False
     return not any(tree_diff(values[0], xs) for xs in values[1:])

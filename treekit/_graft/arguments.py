@@ -1,0 +1,83 @@
+"""Check the arguments of `graft`, and find what they say about each leaf."""
+
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from treekit._base.describe import describe_value
+from treekit._base.key_path import Pattern, PatternSet, check_pattern, nearest, pattern_text
+from treekit._base.tree import is_mapping
+from treekit._base.types import PyTree
+from treekit._graft.names import Rule
+
+Convert = Callable[[Any], Any]
+Resize = Callable[[Any, Any], Any]
+_PATTERN: Any = (str, re.Pattern)
+
+
+class Choices(NamedTuple):
+    """What the arguments of `graft` say about leaves, by their names.
+
+    Attributes:
+        fresh: the new leaves that keep their values.
+        convert: what converts the old value for a new leaf.
+        resize: what resizes it.
+        rename: what renames an old leaf; no rules drop it.
+    """
+
+    fresh: Container[str]
+    convert: Mapping[str, Convert]
+    resize: Mapping[str, Resize]
+    rename: Mapping[str, Sequence[Rule]]
+
+
+_MUST_BE = {
+    "fresh": "a pattern of new paths that keep their values, or a list of patterns, ['head.**']",
+    "rename": "a dict that maps old paths to new ones, {'body.**': 'encoder.**'}, to a list of new ones, or to None",
+    "convert": "a dict from patterns of new paths to functions of the old array, {'**.weight': lambda x: x.T}",
+    "resize": "a function of the new leaf and the old one, or a dict from patterns to such functions",
+}
+
+
+def check_arguments(fresh: PyTree, rename: object, convert: object, resize: object) -> list[Pattern]:
+    """Raise a TypeError if an argument has another type; return the patterns of `fresh`."""
+    for name, x, is_right in (
+        ("fresh", fresh, isinstance(fresh, _PATTERN) or type(fresh) in (list, tuple)),
+        ("rename", rename, rename is None or (is_mapping(rename) and all(map(_is_rule, rename, rename.values())))),
+        ("convert", convert, convert is None or (is_mapping(convert) and all(map(callable, convert.values())))),
+        ("resize", resize, resize is None or all(map(callable, resize.values() if is_mapping(resize) else [resize]))),
+    ):
+        if not is_right:
+            raise TypeError(f"{name} must be {_MUST_BE[name]}; found {describe_value(x)}")
+    return list(map(check_pattern, [fresh] if isinstance(fresh, _PATTERN) else fresh))
+
+
+def _is_rule(pattern: object, target: PyTree) -> bool:
+    targets: list[Any] = list(target) if type(target) in (list, tuple) and target else [target]
+    return isinstance(pattern, str) and (target is None or all(isinstance(x, str) for x in targets))
+
+
+def chosen(argument: str, given: object, names: Sequence[str], side: str = "new") -> dict[str, Any]:
+    """Map the names of leaves that a pattern matches to what the first of these patterns is mapped to.
+
+    Raises:
+        ValueError: a pattern matches no name, or decides about none. Patterns of `fresh` may overlap.
+    """
+    if not is_mapping(given):
+        return {} if given is None else dict.fromkeys(names, given)
+    globs = list(map(check_pattern, given))
+    patterns = PatternSet(globs)
+    matching = {name: sorted(patterns.matching(patterns.place(name), name)) for name in names}
+    for i in sorted(set(range(len(globs))).difference(each[0] for each in matching.values() if each)):
+        text = pattern_text(globs[i])
+        earlier = sorted({each[0] for each in matching.values() if i in each})
+        if not earlier:
+            raise ValueError(
+                f"{argument}: {text!r} matches no leaf of the {side} tree. The nearest paths: {nearest(text, names)}"
+            )
+        if argument != "fresh":
+            raise ValueError(
+                f"{argument}: {text!r} decides about no leaf, since earlier patterns match all leaves that it matches: "
+                f"{', '.join(repr(pattern_text(globs[j])) for j in earlier)}. Put it before them"
+            )
+    return {name: given[globs[each[0]]] for name, each in matching.items() if each}

@@ -1,0 +1,164 @@
+"""List the leaves of a tree: their names, their values, and the optimizer states that they are in."""
+
+import dataclasses
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treekit._base.describe import describe, is_deleted
+from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands_for_array
+from treekit._base.jax import is_ref, jtu
+from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, name_below
+from treekit._base.predicates import is_numeric_array, is_state
+from treekit._base.tree import is_mapping
+from treekit._base.types import PyTree
+from treekit._codes import Codes
+
+Names = tuple[str, ...]
+
+
+class Slot(NamedTuple):
+    """What two leaves that match have in common.
+
+    Attributes:
+        keys: the keys above the outermost optimizer state. Indices do not count, since wrappers change them.
+        kind: the name of the class of the innermost state; "" for a leaf that is matched by name.
+        below: the name of the leaf below that state, which is its field and the name of the parameter; or its name.
+    """
+
+    keys: Names = ()
+    kind: str = ""
+    below: str = ""
+
+    @property
+    def is_of_param(self) -> bool:
+        """Whether the leaf is in a state, for a parameter that has a name, as mu.layers.0.w."""
+        return self.kind != "" and "." in self.below and not self.below.startswith("hyperparams")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StateNode:
+    """An optimizer state in a tree, such as Optax's ScaleByAdamState; for a leaf that is in no state, the tree itself.
+
+    Attributes:
+        name: its name.
+        kind: the name of its class; "" for the tree itself.
+        keys: the keys above the outermost state around it, as in `Slot`.
+        outer: the name of the outermost state.
+        labels: the keys between that state and this one, such as the label in a partition.
+    """
+
+    name: str = ""
+    kind: str = ""
+    keys: Names = ()
+    outer: str = ""
+    labels: Names = ()
+
+    @property
+    def group(self) -> tuple[Names, Names]:
+        """What the states of one label have in common."""
+        return self.keys, self.labels
+
+    def slot(self, name: str) -> Slot:
+        """Return the slot of the leaf that has this name, which is below the state."""
+        return Slot(self.keys, self.kind, name[len(self.name) + 1 :] if self.name else name)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Leaf:
+    """An array or a number in a tree.
+
+    Attributes:
+        name: its key path, as patterns write it.
+        value: the array or number.
+        index: its position among the leaves of the tree.
+        state: the innermost optimizer state that it belongs to.
+        slot: what a leaf of the other tree has in common with it.
+        is_code: whether its array has codes, not numbers.
+        is_asked: whether a strict graft asks for an old value.
+    """
+
+    name: str
+    value: Any
+    index: int
+    state: StateNode
+    slot: Slot
+    is_code: bool
+    is_asked: bool
+
+    def __str__(self) -> str:
+        return describe(self.value)
+
+
+def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
+    """Return the leaves of a tree that are arrays or numbers, in order; in an old tree, tensors and mappings too."""
+    leaves: dict[str, Leaf] = {}
+    positions = itertools.count()
+    # The nodes to visit, from the last: their names, the keys that lead there, the states that they are in, whether
+    # their arrays have codes, and whether a strict graft may ask for them.
+    todo: list[tuple[Any, str, Names, StateNode, bool, bool]] = [(tree, "", (), StateNode(), False, True)]
+    while todo:
+        x, name, keys, state, is_code, is_asked = todo.pop()
+        if is_old and is_mapping(x) and jtu.all_leaves([x]):  # such as the files of NumPy and h5py
+            x = {key: x[key] for key in x}
+        if not jtu.all_leaves([x]):
+            is_in_state = is_state(type(x)) and (state.kind != "" or _is_outermost(x))
+            if is_in_state:
+                above, outer = (state.keys, state.outer) if state.kind else (keys, name)
+                state = StateNode(name, type(x).__name__, above, outer, labels=keys[len(above) :])
+            has_keys = not (is_in_state or is_variable(x) or type(x) in (list, tuple))
+            is_code, is_asked = is_code or isinstance(x, Codes), is_asked and not is_rng_variable(x)
+            for text, child in reversed(keyed_children(x)):
+                there = (*keys, str(text)) if has_keys else keys
+                todo.append((child, name_below(name, text), there, state, is_code, is_asked))
+            continue
+        index = next(positions)
+        value = _as_array(x, name) if is_old or is_ref(x) else x
+        if dtype_of(value) is None:
+            continue
+        if is_old and is_deleted(value):
+            raise ValueError(
+                f"graft: the old tree has a deleted array at {name or 'the root'}, which may have been "
+                "donated. Take a tree that has its values"
+            )
+        if name in leaves:
+            raise ValueError(
+                f"graft needs a different name for each leaf, but two leaves are called {name or '(the root)'}"
+            )
+        is_asked = is_asked and is_numeric_array(value)
+        leaves[name] = Leaf(name, value, index, state, state.slot(name), is_code, is_asked)
+    return list(leaves.values())
+
+
+def _as_array(x: object, name: str) -> Any:
+    """Return what stands for an array as that array, and the tensor of another library as a NumPy array."""
+    if dtype_of(x) is not None or stands_for_array(x) or not hasattr(x, "__array__"):
+        return in_native_order(resolve_array(x))
+    try:
+        array: Any = in_native_order(np.asarray(x))
+    except Exception as error:
+        error.add_note(f"This happened when graft converted the {type(x).__name__} at {name} to a NumPy array")
+        raise
+    if array.dtype.kind == "V":
+        raise TypeError(
+            f"at {name}: the old array has the dtype {array.dtype}, which is not one of numbers. np.load gives it for "
+            "bf16 and other dtypes that NumPy does not know: x.view(jnp.bfloat16) is the array again"
+        )
+    return array
+
+
+def _is_outermost(x: Any) -> bool:
+    """Whether a named tuple called `…State` is an optimizer state, and not one that only holds one, as a TrainState.
+
+    A wrapper of another library has the state of what it wraps in a field that says so.
+    """
+    if type(x).__module__.partition(".")[0] in ("optax", "treekit"):
+        return True
+
+    def may_be_state(y: object) -> bool:  # Optax's EmptyState too, which has no fields
+        return issubclass(type(y), tuple) and type(y).__name__.endswith("State")
+
+    fields = zip(x._fields, x, strict=True)
+    holders = [name for name, y in fields if any(map(may_be_state, jtu.tree_leaves(y, is_leaf=may_be_state)))]
+    return not holders or any(name.startswith("inner") for name in holders)

@@ -1,0 +1,114 @@
+"""Carry old values over to new leaves: converted, resized, cast, and placed where the new value is."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from treekit._base.describe import describe, describe_value
+from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
+from treekit._base.jax import jnp, untyped
+from treekit._base.predicates import is_narrow, is_traced
+from treekit._graft.arguments import Choices
+from treekit._graft.leaves import Leaf
+from treekit._graft.matches import Matches
+from treekit._graft.names import Source
+
+# An array, a number or a `jax.ShapeDtypeStruct`; type checkers do not know what these have in common.
+Value: TypeAlias = Any
+_JAX: Any = (jax.Array, jax.ShapeDtypeStruct)
+
+
+def values_of(matches: Matches, choices: Choices, cast: bool) -> dict[Leaf, Any]:
+    """Return the old values that new leaves get, with their shapes and dtypes; None for those that are refused."""
+    values: dict[Leaf, Any] = {}
+    seen: set[int] = set()
+    for leaf in [leaf for leaf in matches if leaf.name not in choices.fresh]:
+        old = _carried(leaf, matches[leaf][0], choices, cast)
+        # An array is copied for each leaf after the first, so that a step may donate them all.
+        if id(old) in seen and isinstance(old, jax.Array) and not is_traced(old):
+            old = jnp.copy(old)
+        seen.add(id(old))
+        values[leaf] = None if old is None else _cast(old, leaf.value)
+    return values
+
+
+def _carried(leaf: Leaf, source: Source, choices: Choices, cast: bool) -> Any:
+    """Return the old value, converted and resized, if shape and dtype are then acceptable."""
+    new, convert, resize = leaf.value, choices.convert.get(leaf.name), choices.resize.get(leaf.name)
+    old = source.read(lambda x: _called("convert", leaf, convert, x) if convert else x)
+    if old is None:
+        return None  # arrays that cannot be stacked or unstacked
+    if np.shape(old) != np.shape(new):
+        if resize is None or (old := _called("resize", leaf, resize, new, old)) is None:
+            return None
+        if np.shape(old) != np.shape(new):
+            raise ValueError(
+                f"at {leaf.name}: resize must return an array of shape {np.shape(new)}, found {np.shape(old)}"
+            )
+    if dtype_of(old) != dtype_of(new) and (not cast or any(x.is_code for x in (leaf, *source.leaves))):
+        return None
+    return old
+
+
+def _called(argument: str, leaf: Leaf, f: Callable[..., Any], *arrays: Value) -> Any:
+    """Call a function of `convert` or `resize`."""
+    try:
+        value = f(*arrays)
+    except Exception as error:
+        error.add_note(f"This happened in the `{argument}` of graft, at {leaf.name}, on {describe(arrays[-1])}")
+        raise
+    if dtype_of(value) is None and not (argument == "resize" and value is None):
+        raise TypeError(f"at {leaf.name}: {argument} must return an array, found {describe_value(value)}")
+    return value
+
+
+def _cast(old: Value, new: Value) -> Any:
+    """Return a value with the dtype, the class and the place of the new leaf, or None if that would change it."""
+    raw: Any = getattr(new, "dtype", new.__class__)  # a Python number or a NumPy array may have 64 bits
+    want: Any = dtype_of(new) if isinstance(new, _JAX) else np.dtype(raw)
+    if issubdtype(want, jnp.bool_) and not issubdtype(dtype_of(old), jnp.bool_):
+        return None  # only `convert` can decide which numbers mean True
+    try:
+        check_fits(old, want)
+        with np.errstate(over="ignore"):  # such values are refused below
+            value = cast_like(old, new)
+            # Values on the host may have 64 bits, and must not be rounded to the 32 bits of JAX.
+            if not (is_traced(old) or isinstance(new, _JAX) or not has_dtype(old)):
+                value = np.asarray(old).astype(want)
+    except (TypeError, OverflowError):  # the cast is not allowed, or a Python int does not fit
+        return None
+    return _placed(value, new) if _is_finite_where(old, value) else None
+
+
+def _is_finite_where(old: Value, value: Value) -> bool:
+    """Whether a cast has preserved what is infinite, NaN and neither; unknown while tracing, so True.
+
+    Some dtypes of 8 bits and less have no NaN, or no infinity: then large numbers become the largest.
+    """
+    have, want = getattr(old, "dtype", None), getattr(value, "dtype", None)
+    if have == want or is_traced(old) or not issubdtype(want, jnp.inexact):
+        return True
+    if issubdtype(have, jnp.inexact) and float(jnp.finfo(want).max) >= float(jnp.finfo(have).max):
+        return True
+    xp = jnp if isinstance(old, jax.Array) else np
+    wide = value.astype(np.float32) if is_narrow(value) else value
+    has_infinity = not np.isfinite(np.asarray(np.inf, np.float32).astype(want))
+    if not has_infinity and bool((abs(np.asarray(old, float)) > float(jnp.finfo(want).max)).any()):
+        return False
+    return bool(xp.all((xp.isfinite(wide) == xp.isfinite(old)) & (xp.isnan(wide) == xp.isnan(old))))
+
+
+def _placed(value: Value, new: Value) -> Any:
+    """Convert a value to the type of the new leaf: a Python number, a NumPy array, or a JAX array with its sharding."""
+    if is_traced(value):
+        return value
+    if not has_dtype(new):
+        return type(new)(np.asarray(value).item())
+    like: Any = new
+    if not isinstance(new, _JAX):
+        array = np.asarray(value, like.dtype)
+        return array if isinstance(new, np.ndarray) else array[()]
+    has_place = isinstance(new, jax.ShapeDtypeStruct) or (not is_traced(new) and like.committed)
+    return untyped.device_put(value, like.sharding) if has_place and like.sharding else jnp.asarray(value)
