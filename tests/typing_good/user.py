@@ -261,9 +261,13 @@ def own() -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
+def is_due(step: jax.Array) -> jax.Array:
+    return step > 0
+
+
 def trained(model: Dense) -> Dense:
     trainer = Trainer(optax.chain(optax.clip(1.0), own()), model)
     assert_type(trainer.optimizer, GradientTransformation)
     injected = optax.inject_hyperparams(optax.adam)(optax.cosine_decay_schedule(1e-3, 10))
-    optax.conditionally_transform(optax.lbfgs(linesearch=optax.MultiSteps(injected, 2)), lambda step: step > 0)
+    optax.conditionally_transform(optax.lbfgs(linesearch=optax.MultiSteps(injected, 2)), is_due)
     return trainer.step(model, model)

@@ -93,9 +93,6 @@ def read_signature(factory: Callable[..., Any]) -> Signature:
 _READ: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()
 
 
-_NOT_NUMBERS: Any = (str, FunctionType)
-
-
 class Call:
     """The arguments of a factory.
 
@@ -144,10 +141,6 @@ class OptaxCall(Call):
                 raise TypeError(f"{name} takes at least one transformation, and received none")
         for key in self.arguments:
             x: Any = self.arguments[key]
-            if self.parameters[key].is_numeric and isinstance(x, _NOT_NUMBERS):
-                kind = "a number or a schedule" if self.parameters[key].role == "schedule" else "a number"
-                if isinstance(x, str) or kind == "a number":
-                    raise TypeError(f"{key} of {name} must be {kind}, found {describe_value(x)}")
             role, is_tree = self.parameters[key].role, not jtu.all_leaves([x])
             if self.signature.parameters[key].kind is inspect.Parameter.VAR_POSITIONAL:
                 self.arguments[key] = tuple(_link(each, role, f"{key}[{i}] of {name}") for i, each in enumerate(x))
@@ -157,6 +150,19 @@ class OptaxCall(Call):
                 self.arguments[key] = functools.partial(_call_or_resolve, x, key)
             else:
                 self.arguments[key] = _link(x, role, f"{key} of {name}")
+
+    def check_numbers(self, *, schedules: bool) -> None:
+        """Raise a TypeError if an argument is a string or a function, and its parameter takes numbers only.
+
+        Args:
+            schedules: whether any number may be a schedule, as in `inject_hyperparams`.
+        """
+        for key, x in self.arguments.items():
+            may_be_schedule = schedules or self.parameters[key].role == "schedule"
+            wrong: Any = str if may_be_schedule else (str, FunctionType)
+            if self.parameters[key].is_numeric and isinstance(x, wrong):
+                kind = "a number or a schedule" if may_be_schedule else "a number"
+                raise TypeError(f"{key} of {self.name} must be {kind}, found {describe_value(x)}")
 
 
 # Optax's factory for each of ours. By the function itself: a user's decorator copies names and attributes.
@@ -170,7 +176,11 @@ def call_of(factory: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
         original = ORIGINALS.get(factory)
     except TypeError:  # it cannot be a key
         original = None
-    return Call(factory, name, args, kwargs) if original is None else OptaxCall(original, name, args, kwargs)
+    if original is None:
+        return Call(factory, name, args, kwargs)
+    call = OptaxCall(original, name, args, kwargs)
+    call.check_numbers(schedules=True)
+    return call
 
 
 def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:

@@ -16,7 +16,7 @@ from treekit._map import cast_tree_like, check_shapes
 from treekit._mismatch import updates_mismatch
 from treekit.optax._boundary import at_boundary
 from treekit.optax._preserve import is_complex
-from treekit.optax._transformation import GradientTransformation, ValueAndGradFn, core_of
+from treekit.optax._transformation import Core, GradientTransformation, ValueAndGradFn, core_of
 
 V = TypeVar("V")
 
@@ -45,7 +45,7 @@ def lbfgs(
 
     Raises:
         ValueError: raised by `update` without the params, or if `grad` does not fit them.
-        TypeError: `linesearch` is not a transformation; or, raised by `init`, params are complex.
+        TypeError: `linesearch` is not a transformation. Or, raised by `init`, it is not None, and params are complex.
 
     Source: algorithms 7.4 and 7.5 of Nocedal and Wright, Numerical Optimization.
 
@@ -62,13 +62,13 @@ def lbfgs(
     >>> bool(loss(eqx.apply_updates(model, updates)) < value)
     True
     """
-    search = None if linesearch is None else core_of(linesearch)
+    search = None if linesearch is None else _real_only(core_of(linesearch))
     return at_boundary(_in_param_dtypes(_optax_lbfgs(learning_rate, memory_size, scale_init_precond, search)))
 
 
-def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:
-    """Cast gradients to the dtypes of the params, which the memory of past gradients has."""
-    inner_init, inner_update = tx
+def _real_only(search: Core) -> Core:
+    """Refuse complex params, on which the line search stalls."""
+    inner_init, inner_update = search
 
     def init(params: Params) -> Any:
         leaves = jtu.tree_leaves(params)
@@ -80,6 +80,13 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
             )
         return inner_init(params)
 
+    return Core(init, inner_update)
+
+
+def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:
+    """Cast gradients to the dtypes of the params, which the memory of past gradients has."""
+    inner_init, inner_update = tx
+
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         if params is None:
             raise ValueError(
@@ -89,7 +96,7 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
             _check_grad(extra["grad"], params)
         return inner_update(cast_tree_like(params, updates), state, params, **extra)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return Core(inner_init, update)
 
 
 def _check_grad(grad: Updates, params: Params) -> None:

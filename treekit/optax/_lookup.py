@@ -81,7 +81,9 @@ def wrap_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     @functools.wraps(factory)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        made: Any = OptaxCall(factory, name, args, kwargs).make({})
+        call = OptaxCall(factory, name, args, kwargs)
+        call.check_numbers(schedules=False)
+        made: Any = call.make({})
         # Not every function without annotations is a factory: `sigmoid_binary_cross_entropy` is a loss.
         is_transformation = type(made) in (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
         return at_boundary(made) if is_transformation else made

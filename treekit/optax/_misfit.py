@@ -80,10 +80,10 @@ def note_none(error: Exception, params: Params) -> None:
     """Note which function of Optax failed in `init`, if the params inside have None for what is not trained."""
     if not any(x is None for x in jtu.tree_leaves(params, is_leaf=is_none)):
         return
-    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if modules := [name for name in frames if name.startswith("optax.")]:
+    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+    if (module := str(innermost.f_globals.get("__name__"))).startswith("optax."):
         error.add_note(
-            f"{modules[-1]} received None for each leaf that is not trained. If it cannot take None, leave those "
+            f"{module} received None for each leaf that is not trained. If it cannot take None, leave those "
             "leaves out with optax.masked(tx, mask), whose mask has False for each of them"
         )
 
