@@ -1,6 +1,7 @@
 """apply_updates, incremental_update, periodic_update and tree_map_params: over any leaf, with dtypes kept."""
 
 import re
+from collections.abc import Callable
 from typing import Any, cast
 
 import equinox as eqx
@@ -10,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 
+import treekit as tk
 from tests.optax import cases
 from tests.releases import keys, needs, new_ref
 from treekit import assert_trees_same
@@ -258,3 +260,30 @@ def test_is_leaf_is_asked_as_in_optax_and_an_init_alone_will_do() -> None:
     ours = tko.tree_map_params(tx.init, f, tx.init(params), is_leaf=is_leaf)
     assert ours == optax.tree_map_params(theirs, f, theirs.init(params), is_leaf=is_leaf)
     assert ours.inner_state[0].mu == {"w": "param", "b": "masked"}
+
+
+ONLY_W = {"w": True, "b": False}
+MAPPED: dict[str, Callable[[], Any]] = {
+    "filtered by a tree": lambda: tko.filtered(tko.adam(0.1), ONLY_W),
+    "filtered by a path": lambda: tko.filtered(tko.adam(0.1), tk.path_mask("w")),
+    "filtered by a predicate": lambda: tko.filtered(tko.adam(0.1), lambda x: x.ndim > 1),
+    "masked": lambda: tko.masked(tko.adam(0.1), ONLY_W),
+    "adamw": lambda: tko.adamw(0.1, mask=ONLY_W),
+    "partition": lambda: tko.partition({True: tko.adam(0.1), False: tko.sgd(0.1)}, ONLY_W),
+    "inject": lambda: tko.inject_hyperparams(tko.adamw)(optax.linear_schedule(1.0, 0.0, 5), mask=ONLY_W),
+    "8 bits": lambda: tko.dtype_preserving(tko.adam(0.1), state_dtype={"mu": jnp.bfloat16}, rounding="stochastic"),
+    "rates": lambda: tko.chain(tko.adam(0.1), tko.scale_by_tree({"w": 1.0, "b": 0.5}), tko.params_ema(0.9)),
+    "monitor": lambda: tko.chain(tko.adam(0.1), tko.monitor({"norm": optax.tree.norm})),
+}
+
+
+@pytest.mark.parametrize("o", [tko, optax], ids=["treekit", "Optax"])
+@pytest.mark.parametrize("name", MAPPED)
+def test_the_params_in_a_state_are_found_in_every_wrapper(name: str, o: Any) -> None:
+    """By Optax's function too, which knows nothing of codes and of leaves that are left out."""
+    tx, params = MAPPED[name](), cases.arrays()
+    state: Any = tx.init(params)
+    mapped: Any = o.tree_map_params(tx, lambda x: x + 1, state)
+    assert cases.structure(mapped) == cases.structure(state)
+    mu = optax.tree.get(mapped, "mu")
+    assert (mu["w"] == 1).all()

@@ -271,6 +271,8 @@ def test_it_raises_too_where_nothing_is_trained(kind: str) -> None:
     for call in (tx.update, lambda *args: tko.apply_gradients(tx, *args)):
         with pytest.raises(TypeError, match=r"there is a gradient .* at n, .* and is not trained"):
             call({"n": gradient}, tx.init({"n": n}), {"n": n})
+    with pytest.raises(TypeError, match=r"there is a gradient .* at n, "):
+        tx.update({"n": 20}, tx.init({"n": n}), {"n": n})
     assert tko.filtered(tx).update({"n": gradient}, tko.filtered(tx).init({"n": n}), {"n": n})[0] == {"n": None}
 
 
@@ -280,6 +282,9 @@ def test_without_params_every_array_of_numbers_is_a_gradient() -> None:
     for o in (tko.sgd(0.5), optax.sgd(0.5)):
         updates, _ = o.update(grads, o.init(grads))
         np.testing.assert_array_equal(updates["n"], [0, -0.5, -1])
+    with pytest.raises(TypeError) as caught:
+        ADAM.update(grads, ADAM.init(grads))
+    assert "integers are gradients too" in caught.value.__notes__[0]
 
 
 # ------------------------------------------------------------------------------- masks and labels of a filtered model

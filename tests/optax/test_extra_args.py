@@ -115,3 +115,28 @@ def test_value_fn_sees_the_whole_raw_model_and_its_own_arguments() -> None:
     assert inner(model, 1.0) == cases.loss(model)
     grads = jax.grad(lambda params: inner(params, 1.0))(params)
     cases.assert_close(jax.tree.leaves(grads), [x for x in jax.tree.leaves(cases.gradient(model)) if x.ndim == 2])
+
+
+# Functions that are not of the params, and how the transformation calls them.
+OTHER_FUNCTIONS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "without arguments": (lambda: 3.0, lambda f: f()),
+    "with an argument by name": (lambda step: step, lambda f: f(step=3.0)),
+    "with a default": (lambda scale=3.0: scale, lambda f: f()),
+    "with None": (lambda x: 3.0 if x is None else 0.0, lambda f: f(None)),
+    "with a number": (lambda x: x, lambda f: f(3.0)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FUNCTIONS)
+def test_a_function_of_something_else_is_called_as_it_is(name: str) -> None:
+    function, call = OTHER_FUNCTIONS[name]
+
+    def update(updates: Any, state: Any, params: Any = None, *, rate_fn: Any, **extra: Any) -> Any:
+        return jax.tree.map(lambda x: x * call(rate_fn), updates), state
+
+    inner = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+    params = {"w": jnp.ones(2), "f": jnp.tanh}
+    for tx in (tko.chain(inner), tko.masked(inner, True), tko.filtered(inner)):
+        grads: Any = {"w": jnp.ones(2), "f": None}
+        updates, _ = tx.update(grads, tx.init(params), params, rate_fn=function)
+        assert (updates["w"] == 3).all()

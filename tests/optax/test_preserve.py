@@ -187,6 +187,8 @@ def test_a_state_of_other_shapes_is_an_error(name: str, jitted: bool) -> None:
 
 # What a state has where the optimizer makes floats: it would be cast in each step.
 OTHER_KINDS: dict[str, Callable[[Any], Any]] = {
+    "uint8": lambda x: x.astype(jnp.uint8),
+    "uint32": lambda x: x.astype(jnp.uint32),
     "int8": lambda x: x.astype(jnp.int8),
     "int32": lambda x: x.astype(jnp.int32),
     "bool": lambda x: x.astype(bool),
@@ -203,6 +205,18 @@ def test_a_state_of_another_kind_is_an_error(name: str, kind: str, jitted: bool)
     cast = OTHER_KINDS[kind]
     state: Any = jax.tree.map(lambda x: cast(x) if x.shape == (2, 3) else x, tx.init(params))
     with pytest.raises((TypeError, ValueError), match=r"(?s)does not fit.*\bmu\.w +dtype"):
+        (jax.jit(tx.update) if jitted else tx.update)(params, state, params)
+
+
+@pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8, jnp.int32, bool])
+def test_a_second_moment_of_another_kind_is_an_error(dtype: Any, jitted: bool) -> None:
+    """Which Adam casts back itself, so that it would stay 0."""
+    tx, params = tko.adam(0.1), {"w": jnp.ones((2, 3))}
+    first: Any = tx.init(params)
+    adam, *others = first
+    state: Any = (adam._replace(nu={"w": adam.nu["w"].astype(dtype)}), *others)
+    with pytest.raises((TypeError, ValueError), match=r"(?s)does not fit.*0\.nu\.w +dtype"):
         (jax.jit(tx.update) if jitted else tx.update)(params, state, params)
 
 

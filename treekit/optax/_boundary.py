@@ -199,12 +199,12 @@ def _flatten_gradients(flat: _Flat, updates: Updates, has_params: bool, leaves_o
     gradients = [None if is_hole(x) or has_no_update(x) else x for x in parts]
     if not jtu.all_leaves([x for keep, x in zip(flat.keep, gradients, strict=True) if keep and x is not None]):
         raise TypeError(f"the updates do not fit the params: {updates_mismatch(flat.treedef, updates, 'updates')}")
-    trains_any = any(flat.can_train)
+    are_ints = all(isinstance(x, int) for x in flat.leaves)  # as toy params are, of which Optax has some
     for i, (x, array) in enumerate(zip(gradients, flat.arrays, strict=True)):
         if x is None:
             continue
         if not flat.keep[i]:
-            is_gradient = is_parameter(x) and (trains_any or not isinstance(x, int))
+            is_gradient = is_parameter(x) and not (are_ints and isinstance(x, int))
             if is_gradient and not flat.can_train[i] and not leaves_out:
                 raise TypeError(
                     f"there is a gradient ({describe(x)}) at {leaf_path_text(flat.tree, i, is_hole)}, which is "

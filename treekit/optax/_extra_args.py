@@ -52,7 +52,7 @@ def _filling(function: Any, params: Params) -> Any:
     def whole(*args: Any, **kwargs: Any) -> Any:
         inside = args[0] if args else None
         leaves, treedef = jtu.tree_flatten(inside, is_leaf=is_hole)
-        if not any(map(is_hole, leaves)):
+        if inside is None or not any(map(is_hole, leaves)):
             return function(*args, **kwargs)
         try:
             parts = treedef.flatten_up_to(params)

@@ -15,6 +15,7 @@ from treekit._base.key_path import flatten_with_path, path_name, path_text
 from treekit._base.predicates import is_traced
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
+from treekit._codes import is_codes
 from treekit._leaf_diff import plainly_equal
 from treekit._tree_diff import Difference, Pair, TreeDiff, walk_pairs
 
@@ -41,8 +42,12 @@ def explained(
     if isinstance(error, StateError):
         return None
     differences = _differences(init, state, like)
+    if not differences and has_params:
+        return _of_trees(error, state, updates, like)
     if not differences:
-        return _of_trees(error, state, updates, like) if has_params else None
+        if _differences(init, state, updates):
+            error.add_note("Without the params, integers are gradients too, and the state has nothing for them")
+        return None
     hint = ""
     if any(base.__module__.startswith("flax.nnx") for base in type(like).__mro__):
         hint = " The params are a module of Flax NNX: pass nnx.state(model, nnx.Param), to init and to update."
@@ -92,20 +97,18 @@ def check_fits(init: Callable[[Any], Any], state: OptState, new_state: OptState,
     """Raise a StateError if a state is not one that `init` makes, where nothing else would say so.
 
     Most states that do not fit raise an error of their own. But a count is broadcast if it is an array, such as those
-    of several members of an ensemble, and ints and bools are cast where the update computes floats. Where either may be
-    so, the state is compared.
+    of several members of an ensemble, and ints and bools are cast where the update computes floats. So a state with an
+    array of ints or bools is compared, and one of which the update makes a float; codes of 8 bits are not such arrays.
     """
     pairs = zip(jtu.tree_leaves(state), jtu.tree_leaves(new_state), strict=False)
     others = [(old, new) for old, new in pairs if not issubdtype(getattr(old, "dtype", None), jnp.inexact)]
-    if any(_may_be_misfit(*pair) for pair in others) and (differences := _differences(init, state, params)):
+    has_arrays = any(np.ndim(old) for old, _ in others) and any(
+        not is_codes(x) and np.ndim(x) and not issubdtype(dtype_of(x), jnp.inexact)
+        for x in jtu.tree_leaves(state, is_leaf=is_codes)
+    )
+    may_not_fit = has_arrays or any(issubdtype(dtype_of(new), jnp.inexact) for _, new in others)
+    if may_not_fit and (differences := _differences(init, state, params)):
         raise _error(differences)
-
-
-def _may_be_misfit(old: Any, new: Any) -> bool:
-    """Whether a leaf that is not a floating-point array may be that of another state."""
-    dtype = dtype_of(old)
-    is_wide_int = issubdtype(dtype, jnp.signedinteger) and dtype.itemsize > 1  # codes of 8 bits are not counts
-    return (np.ndim(old) > 0 and (is_wide_int or dtype == jnp.bool_)) or issubdtype(dtype_of(new), jnp.inexact)
 
 
 def _differences(init: Callable[[Any], Any], state: OptState, params: Params) -> TreeDiff:

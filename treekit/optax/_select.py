@@ -19,7 +19,7 @@ from treekit._filter import filter
 from treekit._resolve_spec import resolve_and_match
 from treekit.optax._boundary import at_boundary
 from treekit.optax._extra_args import is_like, masking, seeing
-from treekit.optax._state_map import is_hole
+from treekit.optax._state_map import is_hole, is_params_placeholder
 from treekit.optax._transformation import Core, GradientTransformation, S, core_of
 
 
@@ -88,6 +88,8 @@ def _hole_or(kept: object, x: object) -> Any:
 
 def _select(filter_spec: FilterSpec, params: Params) -> Any:
     """Return the params with None for the leaves that do not satisfy a filter_spec."""
+    if is_params_placeholder(params):
+        return params
     if filter_spec is is_inexact_array:
         check_no_foreign_floats(params, "filtered")
 
@@ -328,8 +330,6 @@ def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
             f"{name} must have bools at its leaves; at {path} it has {_short(leaf)} of type {type(leaf).__name__}{hint}"
         )
 
-    if not jtu.tree_leaves(params):  # as in a group without params; or they are a placeholder of Optax
-        return params
     resolved, prefix_treedef, matches = resolve(mask, params, _is_bool, name)
     return prefix_treedef.unflatten(value(i, *match) for i, match in enumerate(matches))
 
@@ -343,7 +343,7 @@ def _resolve_labels(labels: Labels, keys: frozenset[Any], params: Params) -> Any
         except TypeError:  # unhashable, so not a key
             return False
 
-    if not jtu.tree_leaves(params):
+    if is_params_placeholder(params):
         return params
     resolved, prefix_treedef, matches = resolve(labels, params, is_label, "param_labels")
     has_arrays = [bool(jtu.tree_leaves(part)) for _, part in matches]
