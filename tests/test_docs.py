@@ -95,7 +95,12 @@ MODULES = (treekit, treekit.optax, treekit.testing)
 
 
 # What the code of a page needs that not every release has.
-NEEDS = {"design": ["jax>=0.10"], "names": ["optax.monitor"], "training": ["optax.monitor"]}
+NEEDS = {
+    "design": ["jax>=0.10"],
+    "names": ["optax.monitor"],
+    "training": ["optax.monitor"],
+    "from_flax": ["flax>=0.12"],
+}
 WITH_CODE = [
     pytest.param(page, marks=needs(*NEEDS.get(page.stem, ())), id=page.stem) for page in PAGES if any(pieces(page))
 ]
@@ -143,6 +148,7 @@ def test_the_page_of_names_and_the_reference_have_every_public_name_and_no_other
     assert sorted(named) == sorted([*names, "treekit.optax.contrib.schedule_free_eval_params"])
 
 
+@needs("optax>=0.2.8")
 def test_the_page_for_users_of_optax_lists_the_names_that_optax_does_not_have() -> None:
     text = (ROOT / "docs" / "guides" / "from_optax.md").read_text(encoding="utf-8")
     listed = text.partition("`treekit.optax` has names that Optax")[2].partition("If a later")[0]

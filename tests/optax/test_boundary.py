@@ -129,6 +129,7 @@ def losses_with_references(o: Any) -> list[float]:
         return [float(step()) for _ in range(4)]
 
 
+@needs("flax.nnx.var_defaults")
 def test_variables_of_nnx_that_hold_references_are_trained_as_with_optax() -> None:
     losses = losses_with_references(tko)
     assert losses == losses_with_references(optax) and losses[-1] < losses[0]

@@ -20,7 +20,7 @@ import optimistix
 import pytest
 from flax import nnx
 
-from tests.releases import keys
+from tests.releases import keys, needs
 from treekit import optax as tko
 from treekit import path_mask
 
@@ -127,6 +127,7 @@ STEPS: dict[str, tuple[Callable[[], Any], bool]] = {  # and whether they work in
 }
 
 
+@needs("flax>=0.12")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("name", STEPS)
 def test_nnx_optimizer_takes_a_whole_step_with_the_function_of_the_guide(name: str, dtype: Any) -> None:
@@ -160,6 +161,7 @@ def test_nnx_optimizer_takes_a_whole_step_with_the_function_of_the_guide(name: s
         alone.update(net, nnx.grad(lambda net: error(net(X)))(net))
 
 
+@needs("flax>=0.12")
 def test_nnx_optimizer_cannot_keep_a_state_in_8_bits() -> None:
     """In its first step, it turns the nodes in the state into an nnx.State."""
     codes = {"mu": jnp.int8, "nu": jnp.uint8}

@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 from tests.optax import cases
+from tests.releases import needs
 from treekit import optax as tko
 
 MODEL = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
@@ -155,6 +156,7 @@ def test_the_state_of_another_optimizer_leads_to_graft(now: str) -> None:
             OPTIMIZERS[now].update(PARAMS, OPTIMIZERS[before].init(PARAMS), PARAMS)
 
 
+@needs("optax.contrib.galore")
 def test_what_cannot_take_none_is_named_and_a_mask_helps() -> None:
     params = {"w": jnp.eye(4), "f": jnp.tanh}
     galore = tko.contrib.galore(1e-2, rank=2)

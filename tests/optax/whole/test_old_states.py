@@ -8,7 +8,9 @@ import safetensors.numpy
 
 import treekit as tk
 from tests.optax import old_states
+from tests.releases import keys
 
+NAMES = keys(old_states.OPTIMIZERS, {"averaged": "optax.monitor"})
 ARRAYS: dict[str, Any] = safetensors.numpy.load_file(old_states.FILE)
 
 
@@ -21,7 +23,7 @@ def test_the_file_has_these_optimizers() -> None:
     assert {key.partition("/")[0] for key in ARRAYS} == old_states.OPTIMIZERS.keys()
 
 
-@pytest.mark.parametrize("name", old_states.OPTIMIZERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_old_state_has_the_names_shapes_and_dtypes_of_a_new_one(name: str) -> None:
     _, _, state = old_states.start(name)
     new = tk.to_state_dict(state)
@@ -29,7 +31,7 @@ def test_an_old_state_has_the_names_shapes_and_dtypes_of_a_new_one(name: str) ->
     assert {key: (x.shape, x.dtype) for key, x in old.items()} == {key: (x.shape, x.dtype) for key, x in new.items()}
 
 
-@pytest.mark.parametrize("name", old_states.OPTIMIZERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_old_state_loads_by_graft_and_gives_the_updates_that_it_gave(name: str) -> None:
     optimizer, params, fresh = old_states.start(name)
     state, _ = tk.graft(fresh, saved(name, "state"))
