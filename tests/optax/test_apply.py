@@ -278,7 +278,7 @@ MAPPED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("o", [tko, optax], ids=["treekit", "Optax"])
-@pytest.mark.parametrize("name", MAPPED)
+@pytest.mark.parametrize("name", keys(MAPPED, {"monitor": "optax.monitor"}))
 def test_the_params_in_a_state_are_found_in_every_wrapper(name: str, o: Any) -> None:
     """By Optax's function too, which knows nothing of codes and of leaves that are left out."""
     tx, params = MAPPED[name](), cases.arrays()

@@ -136,7 +136,8 @@ def test_a_function_of_something_else_is_called_as_it_is(name: str) -> None:
 
     inner = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
     params = {"w": jnp.ones(2), "f": jnp.tanh}
-    for tx in (tko.chain(inner), tko.masked(inner, True), tko.filtered(inner)):
+    wrapped: list[Any] = [tko.chain(inner), tko.masked(inner, True), tko.filtered(inner)]
+    for tx in wrapped:
         grads: Any = {"w": jnp.ones(2), "f": None}
         updates, _ = tx.update(grads, tx.init(params), params, rate_fn=function)
         assert (updates["w"] == 3).all()
