@@ -65,11 +65,11 @@ def is_known(flag: object) -> bool:
 
 
 def in_own_memory(arrays: list[Any]) -> list[Any]:
-    """Return the arrays that a loop starts with, if all of them are arguments of the program.
+    """Return arrays for a loop to change in place, which are arguments of the program, in memory of its own on CPUs.
 
-    On CPUs, XLA would copy an argument that a loop changes in place if what the loop returns is read twice, slowly and
-    in every step; an operation gives the loop an array of its own (JAX 0.10.2, tests/optax/whole/test_cost.py). On TPUs
-    and GPUs the loop changes the argument itself.
+    There, XLA would copy an argument in every step, slowly, if what the loop returns is read twice; an operation that
+    changes nothing gives the loop an array of its own (JAX 0.10.2, tests/optax/whole/test_cost.py). On TPUs and GPUs
+    the loop changes the argument itself.
     """
     out: list[Any] = lax.platform_dependent(arrays, cpu=_copied, default=list)
     return out
