@@ -8,14 +8,12 @@ import optax
 from treekit._base.describe import describe
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_inexact_array
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._filter import combine, partition
 from treekit._map import cast_tree_like, check_shapes
 from treekit._mismatch import updates_mismatch
 from treekit.optax._boundary import at_boundary
-from treekit.optax._preserve import is_complex
 from treekit.optax._transformation import Core, GradientTransformation, ValueAndGradFn, core_of
 
 V = TypeVar("V")
@@ -45,7 +43,7 @@ def lbfgs(
 
     Raises:
         ValueError: raised by `update` without the params, or if `grad` does not fit them.
-        TypeError: `linesearch` is not a transformation. Or, raised by `init`, it is not None, and params are complex.
+        TypeError: `linesearch` is not a transformation.
 
     Source: algorithms 7.4 and 7.5 of Nocedal and Wright, Numerical Optimization.
 
@@ -62,25 +60,8 @@ def lbfgs(
     >>> bool(loss(eqx.apply_updates(model, updates)) < value)
     True
     """
-    search = None if linesearch is None else _real_only(core_of(linesearch))
+    search = None if linesearch is None else core_of(linesearch)
     return at_boundary(_in_param_dtypes(_optax_lbfgs(learning_rate, memory_size, scale_init_precond, search)))
-
-
-def _real_only(search: Core) -> Core:
-    """Refuse complex params, on which the line search stalls."""
-    inner_init, inner_update = search
-
-    def init(params: Params) -> Any:
-        leaves = jtu.tree_leaves(params)
-        if any(map(is_complex, leaves)):
-            path = leaf_path_text(params, list(map(is_complex, leaves)).index(True))
-            raise TypeError(
-                f"lbfgs minimizes over real params, and {path} is complex: its line search would stall. Pass the real "
-                "and the imaginary part of each, as docs/guides/lbfgs.md shows"
-            )
-        return inner_init(params)
-
-    return Core(init, inner_update)
 
 
 def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:

@@ -97,6 +97,7 @@ def temporary(step: Any, *arguments: Any, donated: tuple[int, ...]) -> int:
 def test_multi_steps_needs_no_more_memory_than_optax(
     name: str, arrays: int, applied: bool, donated: tuple[int, ...]
 ) -> None:
+    """If nothing is donated, up to a third of the params more, for results that XLA does not write in their place."""
     make: Any = {"adamw": lambda: optax.adamw(0.1), "sgd": lambda: optax.sgd(0.1, momentum=0.9)}[name]
     params = [jnp.ones(10_000, jnp.float32) for _ in range(arrays)]  # Optax accumulates f64 in f32 too
 
@@ -109,7 +110,8 @@ def test_multi_steps_needs_no_more_memory_than_optax(
 
         return temporary(step, params, multi_steps.init(params), params, donated=donated)
 
-    assert needed(tko) < needed(optax) + params[0].nbytes / 2  # tables of addresses take a few hundred bytes
+    more = params[0].nbytes / 2 if donated else params[0].nbytes * (arrays + 1) / 3
+    assert needed(tko) < needed(optax) + more  # tables of addresses take a few hundred bytes
 
 
 @pytest.mark.parametrize("state_first", [True, False], ids=["state first", "params first"])

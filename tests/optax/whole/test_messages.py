@@ -113,10 +113,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         )
         for name, make in NEED_UPDATES.items()
     },
-    "complex params of lbfgs": (
-        lambda: tko.lbfgs().init({"r": jnp.ones(2), "c": jnp.ones(2, jnp.complex64)}),
-        r"^lbfgs minimizes over real params, and c is complex",
-    ),
     "a misspelt label": (
         lambda: tko.partition({"bias": tko.sgd(0.1)}, "bais").init(PARAMS),
         r"^Some parameters have no .*: the label of all is 'bais'\. Did you mean 'bias'\?\n",
