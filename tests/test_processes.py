@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import processes
-from tests.releases import has
+from tests.releases import needs
 
 SECONDS = 300  # what hangs is killed
 FLAGS = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=2"
@@ -37,8 +37,6 @@ def run_checks(count: int, folder: Path) -> list[dict[str, tuple[str, Any]]]:
 def start(*arguments: str) -> subprocess.Popen[str]:
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PJRT_NPROC": processes.THREADS}
-    if not has("jax>=0.7"):  # programs that run at the same time read each other's messages
-        environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "0"
     command = [sys.executable, "-W", "error", "-m", processes.__name__, *arguments]
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -50,6 +48,7 @@ def read(output: str, errors: str) -> dict[str, tuple[str, Any]]:
     return {name: found.get(name, (f"no result\n{errors}", None)) for name in processes.CHECKS}
 
 
+@needs("jax>=0.7")  # before, programs of several processes on CPUs may wait for each other for ever
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_processes(count: int, tmp_path: Path) -> None:
     done = run_checks(count, tmp_path)
