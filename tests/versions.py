@@ -100,7 +100,7 @@ def table_of(columns: dict[str, dict[str, str]]) -> str:
 
 def main(which: str = "", *arguments: str) -> None:
     if which in ("", "newest") and not output(list(interpreters())[-1], "-c", NEW_ENOUGH).strip():
-        print("The newest JAX needs Python 3.12 or later, and there is none here, so it is not run.")
+        print("Skipped: the newest JAX needs Python 3.12 or later, which was not found.")
         RUNS.pop("newest")
     names = [name for name in RUNS if which in ("", name)]
     if not names:

@@ -32,19 +32,6 @@ def children_of(x: object) -> dict[Any, Any]:
     return by_key
 
 
-def broadcast_prefix(prefix: PyTree, tree: PyTree, is_leaf: IsLeaf = None) -> Any:
-    """Return a tree of the structure of `tree`, with the leaf of the prefix tree that each of its leaves is below.
-
-    This is `jax.tree.broadcast`, which JAX has from 0.8 on.
-    """
-
-    def repeat(leaf: object, part: PyTree) -> Any:
-        treedef = jtu.tree_structure(part, is_leaf=is_leaf)
-        return treedef.unflatten([leaf] * treedef.num_leaves)
-
-    return jtu.tree_map(repeat, prefix, tree, is_leaf=is_leaf)
-
-
 def as_none(_: object) -> None:
     """Return None for a leaf."""
 

@@ -165,7 +165,7 @@ def apply_gradients(
 ) -> tuple[T, State]:
     """Take a whole step of an optimizer: return the new params, or raw model, and the new state.
 
-    This is `optimizer.update`, then `treekit.optax.apply_updates`; and an error if there is no gradient at all.
+    It calls `optimizer.update`, then `treekit.optax.apply_updates`, and raises if no leaf has a gradient.
 
     Args:
         optimizer: a transformation, or a `MultiSteps`.

@@ -21,7 +21,7 @@ from treekit._trainable import declared_frozen, declares
 from treekit.optax._extra_args import view_extra_args
 from treekit.optax._misfit import check_fits, explained, note_none
 from treekit.optax._preserve import first_state, is_complex, keep_state, keep_updates
-from treekit.optax._state_map import is_hole, is_params_placeholder, is_state, map_state
+from treekit.optax._state_map import is_hole, is_optimizer_state, is_params_placeholder, map_state
 from treekit.optax._transformation import GradientTransformation, core_of, own_core, with_core
 
 
@@ -56,7 +56,7 @@ def at_boundary(tx: TransformationLike, *, leaves_out: bool = False) -> Gradient
                 f"Pass {advice}; a class of your own must be registered, with treekit.node or treekit.register_node"
             )
         children = jtu.tree_leaves(params, is_leaf=lambda x: x is not params)
-        if any(map(is_state, [params, *children])):  # a chain has a tuple of states
+        if any(map(is_optimizer_state, [params, *children])):  # a chain has a tuple of states
             raise TypeError("init takes the params, or a model, and received the state of an optimizer")
         inside = trained(params)
         try:

@@ -119,7 +119,7 @@ def leaves_by_param(x: object, numbered: PyTree) -> list[tuple[object, list[int]
     ]
 
 
-def is_state(x: object) -> bool:
+def is_optimizer_state(x: object) -> bool:
     """Whether `x` is a state of a class of Optax or treekit."""
     return type(x).__name__.endswith("State") and type(x).__module__.partition(".")[0] in ("optax", "treekit")
 

@@ -21,7 +21,7 @@ from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._mismatch import flatten_updates
 from treekit._trainable import declared_frozen
 from treekit.optax._boundary import at_boundary
-from treekit.optax._state_map import Entry, is_state, map_state
+from treekit.optax._state_map import Entry, is_optimizer_state, map_state
 from treekit.optax._transformation import GradientTransformation
 
 _MOST_MINI_STEPS = 1000
@@ -158,8 +158,8 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     leaves: 4, unmoved: 1; numbers: 13, bytes: 52; bytes of state: 76, shared by all leaves: 4
     """
     tx = at_boundary(optimizer)
-    for path, x in flatten_with_path(params, is_state)[0]:
-        if is_state(x):
+    for path, x in flatten_with_path(params, is_optimizer_state)[0]:
+        if is_optimizer_state(x):
             raise TypeError(
                 f"summary(optimizer, params, state): params must be the params, or a model, found {type(x).__name__} "
                 f"at {path_text(path)}: the state of an optimizer"
