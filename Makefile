@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow settings check coverage package versions lowest newest stubs api bench types figures accelerators accelerators-test docs matrix fuzz clean
+.PHONY: help demo test slow settings check coverage package versions lowest newest stubs api errors bench types figures accelerators accelerators-test docs matrix fuzz clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[-. a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
@@ -69,6 +69,9 @@ stubs: .venv/installed ## write the names of Optax for type checkers, treekit/op
 
 api: .venv/installed ## write the public interface that the tests hold us to, tests/data/public_api.txt, from the sources
 	$(BIN)/python -m tests.public_api
+
+errors: .venv/installed ## write every error as a user reads it, tests/errors.md, from the tables in tests/errors
+	$(BIN)/python -m tests.test_errors
 
 bench: .venv/installed ## treekit beside its peers, and benchmarks/results/benchmarks.md (QUICK=1 for a short look, printed only)
 	$(BIN)/python -m pip install --quiet --group bench

@@ -1,0 +1,91 @@
+"""Each error of treekit, once: it names the fact, and `make errors` writes all of them in a row for a reader."""
+
+import ast
+import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import treekit
+from tests.errors import beyond, classes, kernel, leaves, saved, trees, wrappers
+from tests.errors.mistake import Mistake
+
+TABLES = {
+    "Classes": classes.MISTAKES,
+    "Trees": trees.MISTAKES,
+    "Leaves": leaves.MISTAKES,
+    "What was saved": saved.MISTAKES,
+    "Every transformation": kernel.MISTAKES,
+    "Wrappers": wrappers.MISTAKES,
+    "Beyond Optax": beyond.MISTAKES,
+}
+MISTAKES = {f"{title}: {name}": mistake for title, table in TABLES.items() for name, mistake in table.items()}
+PAGE = Path(__file__).parent / "errors.md"
+SOURCES = Path(treekit.__file__).parent
+HEADER = """# Every error of treekit
+
+Each message as a user reads it, under the mistake that it answers. `make errors` writes this page from the tables in
+tests/errors. Read a message aloud: it says what is wrong, where, what was found, and what to do.
+"""
+
+
+def error_of(mistake: Mistake) -> Exception:
+    try:
+        mistake.call()
+    except Exception as error:
+        return error
+    raise AssertionError("this call is no mistake")
+
+
+def words_of(error: BaseException) -> str:
+    """The message with its notes, without what differs in each run."""
+    words = "\n".join([str(error), *getattr(error, "__notes__", ())])
+    return re.sub(r" at 0x[0-9a-f]+", "", words)
+
+
+def page() -> str:
+    lines = [HEADER]
+    for title, table in TABLES.items():
+        lines.append(f"\n## {title}\n")
+        for name, mistake in table.items():
+            error = error_of(mistake)
+            lines.append(f"\n### {name}\n\n```text\n{type(error).__name__}: {words_of(error)}\n```\n")
+    return "".join(lines)
+
+
+def raised_at(error: BaseException | None) -> Iterator[tuple[Path, int]]:
+    """The lines of treekit that raised an error, and those that it came from."""
+    while error:
+        yield from [(Path(frame.filename), frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+        error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_an_error_names_the_fact(name: str) -> None:
+    mistake = MISTAKES[name]
+    error = error_of(mistake)
+    assert type(error) is mistake.kind
+    assert mistake.fact in words_of(error)
+
+
+def test_the_page_has_the_errors_of_today() -> None:
+    assert page() == PAGE.read_text(), "run `make errors`, and read what it changes"
+
+
+@pytest.mark.xfail(reason="the tables are being filled", strict=True)
+def test_every_error_is_in_a_table() -> None:
+    lines = {
+        (path, node.lineno)
+        for path in SOURCES.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Raise) and node.exc
+    }
+    raised = {site for mistake in MISTAKES.values() for site in raised_at(error_of(mistake))}
+    missing = sorted(f"{path.relative_to(SOURCES)}:{line}" for path, line in lines - raised)
+    assert not missing, missing
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
