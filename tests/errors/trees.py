@@ -1,4 +1,4 @@
-"""Errors of functions on whole trees: tree_at, tree_diff, tree_summary, tree_shared, and the mistakes that every function meets."""
+"""Errors of tree_at, tree_diff, tree_summary and tree_shared, and of mistakes that every function meets."""
 
 from tests.errors.mistake import Mistake
 
