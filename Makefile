@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow settings check coverage package versions lowest newest stubs api errors bench types figures accelerators accelerators-test docs matrix fuzz clean
+.PHONY: help demo test slow settings check coverage package versions lowest newest stubs api errors bench types figures accelerators accelerators-test docs matrix fuzz mutants clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[-. a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
@@ -118,6 +118,10 @@ matrix: .venv/installed ## every optimizer, wrapper and kind of params against t
 
 fuzz: .venv/installed ## random compositions of transformations against plain Optax (MINUTES=30; SEED=... for the first)
 	$(FAST) $(BIN)/python -m tests.fuzz
+
+mutants: .venv/installed ## small mistakes in treekit that no test notices (hours; COUNT=20 for a look, ONLY=_select for one place)
+	$(BIN)/python -m pip install --quiet --group mutants
+	$(BIN)/python -m tests.mutants
 
 clean: ## remove .venv, caches and builds
 	rm -rf .venv $(DEMO) $(ACCELERATORS) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist site

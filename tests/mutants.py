@@ -1,0 +1,100 @@
+"""How many small mistakes in treekit the tests notice: `make mutants` (COUNT=300 of each place, ONLY=_select for one).
+
+Cosmic Ray makes the mistakes: `<` for `<=`, `and` for `or`, a loop that never runs. Each is tried in a copy of the
+sources, with the tests of that place. What no test notices is printed.
+"""
+
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+# Only `make mutants` installs Cosmic Ray, so checkers do not have it.
+init: Any = import_module("cosmic_ray.commands.init").init
+mutate_and_test: Any = import_module("cosmic_ray.mutating").mutate_and_test
+run_tests: Any = import_module("cosmic_ray.testing").run_tests
+WorkDB: Any = import_module("cosmic_ray.work_db").WorkDB
+
+ROOT = Path(__file__).parent.parent
+PROCESSES = 2
+TIMEOUT = 900  # seconds
+OPTAX = "tests/optax/"
+# For each place, the tests that would notice, those first that notice most.
+PLACES = {
+    "treekit/optax/_boundary.py": [OPTAX + "test_boundary.py", OPTAX],
+    "treekit/optax/_select.py": [OPTAX + "test_select.py", OPTAX],
+    "treekit/optax/_multi_steps.py": [OPTAX + "test_multi_steps.py", OPTAX],
+    "treekit/optax/_preserve.py": [OPTAX + "test_preserve.py", OPTAX],
+    "treekit/_filter.py": ["tests/test_filter.py", "tests/test_resolve_spec.py", "tests/optax/test_select.py"],
+    "treekit/_node": ["tests/node", "tests/check_types"],
+    "treekit/_graft": ["tests/test_graft.py", "tests"],
+}
+NOT_TRIED = "BitOr"  # `|` mostly joins types, which have no other operators
+
+
+def mutations_of(place: str, count: int) -> list[Any]:
+    """A sample of the mistakes that can be made in a place, the same each time; each place once, before one twice."""
+    path = ROOT / place
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    with tempfile.TemporaryDirectory() as folder:
+        database = WorkDB(Path(folder) / "mutants.sqlite", WorkDB.Mode.create)
+        init([file.relative_to(ROOT) for file in files], database, {})
+        found = [item.mutations for item in database.work_items if NOT_TRIED not in item.mutations[0].operator_name]
+        database.close()
+    found.sort(key=repr)
+    random.Random(0).shuffle(found)
+    seen = Counter[object]()
+
+    def how_often(mutations: Any) -> int:
+        operator, position = mutations[0].operator_name.split("_")[0], mutations[0].start_pos
+        seen[mutations[0].module_path, operator, position] += 1
+        return seen[mutations[0].module_path, operator, position]
+
+    return sorted(found, key=how_often)[:count]
+
+
+def enter_copy(folder: str) -> None:
+    """A process of its own sources, which it changes."""
+    copy = Path(tempfile.mkdtemp(dir=folder))
+    for name in ("treekit", "tests", "benchmarks", "docs", "examples", "pyproject.toml", "README.md"):
+        source = ROOT / name
+        shutil.copytree(source, copy / name) if source.is_dir() else shutil.copy(source, copy)
+    os.chdir(copy)
+    os.environ |= {"PYTHONPATH": str(copy), "CI": "1"}
+
+
+def is_noticed(mutations: Any, command: str) -> tuple[bool, str]:
+    """Whether a test fails, and the change as a diff."""
+    result = mutate_and_test(mutations, command, TIMEOUT)
+    return result.is_killed, result.diff or result.output
+
+
+def main() -> None:
+    count, only = int(os.environ.get("COUNT", "300")), os.environ.get("ONLY", "")
+    with tempfile.TemporaryDirectory() as folder:
+        cache = f"-o cache_dir={folder}/cache"
+        with ProcessPoolExecutor(PROCESSES, initializer=enter_copy, initargs=(folder,)) as pool:
+            for place, tests in PLACES.items():
+                if only not in place:
+                    continue
+                command = f"{sys.executable} -m pytest -x -q {cache} {' '.join(tests)}"
+                outcome, output = pool.submit(run_tests, command, TIMEOUT).result()
+                if outcome.value != "survived":
+                    sys.exit(f"These tests fail without a mistake:\n{output}")
+                mutants = mutations_of(place, count)
+                results = list(pool.map(is_noticed, mutants, [command] * len(mutants)))
+                noticed = sum(killed for killed, _ in results)
+                print(f"{place}: {noticed} of {len(results)}", flush=True)
+                for killed, diff in results:
+                    if not killed:
+                        print(diff, flush=True)
+
+
+if __name__ == "__main__":
+    main()
