@@ -196,8 +196,12 @@ def own() -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
+def is_due(step: jax.Array) -> jax.Array:
+    return step > 0
+
+
 def trainings(model: Dense) -> list[Dense]:
     injected = optax.inject_hyperparams(optax.adam)(optax.cosine_decay_schedule(1e-3, 10))
-    due = optax.conditionally_transform(optax.lbfgs(linesearch=optax.MultiSteps(injected, 2)), lambda step: step > 0)
+    due = optax.conditionally_transform(optax.lbfgs(linesearch=optax.MultiSteps(injected, 2)), is_due)
     optimizers: list[optax.GradientTransformation] = [due, optax.chain(optax.clip(1.0), own())]
     return [trained(optimizer, model, model) for optimizer in optimizers]

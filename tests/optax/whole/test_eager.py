@@ -9,7 +9,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 from jax import monitoring
@@ -32,19 +31,13 @@ def record(event: str, duration_secs: float, **_: str | int) -> None:
 
 monitoring.register_event_duration_secs_listener(record)
 
-PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.ones(3, np.float32)}
-
-
-def params(dtype: Any = jnp.float32) -> Any:
-    return jax.tree.map(lambda x: jnp.asarray(x, dtype), PARAMS)
-
 
 class Training:
     """Steps of an optimizer, one after the other; every fifth gradient is not finite."""
 
     def __init__(self, tx: Any, *, whole: bool = False, model: Any = None) -> None:
         self.tx, self.whole = tx, whole
-        self.params = params() if model is None else model
+        self.params = cases.arrays() if model is None else model
         self.state = tx.init(self.params)
 
     def __call__(self, number: int) -> None:
@@ -81,9 +74,11 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 
 CALLS: dict[str, Callable[[], Callable[[int], object]]] = {
-    "stochastic_round": lambda: lambda number: tk.stochastic_round(params()["w"], jnp.bfloat16, jax.random.key(number)),
+    "stochastic_round": lambda: (
+        lambda number: tk.stochastic_round(cases.matrix(), jnp.bfloat16, jax.random.key(number))
+    ),
     "model_whole": lambda: Training(tko.filtered(rounds()), whole=True, model=cases.model().mlp),
-    "rounded_whole": lambda: Training(rounds(), whole=True, model=params(jnp.bfloat16)),
+    "rounded_whole": lambda: Training(rounds(), whole=True, model=cases.arrays(jnp.bfloat16)),
     "nested_whole": lambda: Training(tko.apply_if_finite(rounds(), 9), whole=True),
     **{name: partial(lambda make: Training(make()), make) for name, make in OPTIMIZERS.items()},
 }
@@ -132,10 +127,10 @@ def test_they_are_the_steps_of_a_jitted_function(name: str, whole: bool) -> None
 @pytest.mark.parametrize("name", ["conditionally_mask", "conditionally_transform"])
 def test_a_flag_that_is_not_a_scalar_is_rejected_as_under_jit(name: str) -> None:
     tx = getattr(tko, name)(tko.sgd(0.1), lambda step: jnp.ones(1, bool))
-    state = tx.init(params())
+    state = tx.init(cases.arrays())
     for update in (tx.update, jax.jit(tx.update)):
         with pytest.raises(TypeError, match="Pred must be a scalar"):
-            update(params(), state, params())
+            update(cases.arrays(), state, cases.arrays())
 
 
 @pytest.mark.parametrize("name", ["MultiSteps", "conditionally_mask", "conditionally_transform"])
@@ -144,9 +139,9 @@ def test_a_leaf_without_an_update_has_none_in_each_step(name: str) -> None:
     frozen = tko.filtered(tko.sgd(0.1), {"w": True, "b": False})
     tx = getattr(tko, name)(frozen, 2 if name == "MultiSteps" else lambda i: i % 2 == 1)
     for update in (tx.update, jax.jit(tx.update)):
-        state = tx.init(params())
+        state = tx.init(cases.arrays())
         for number in range(4):
-            updates, state = update(params(), state, params())
+            updates, state = update(cases.arrays(), state, cases.arrays())
             assert updates["b"] is None
             assert (updates["w"] < 0).any() == (number % 2 == 1 or name == "conditionally_transform")
 
@@ -158,7 +153,7 @@ def test_a_flag_among_the_extra_arguments_counts() -> None:
         return updates if train else jax.tree.map(lambda _: None, updates), state
 
     tx = tko.MultiSteps(optax.GradientTransformationExtraArgs(lambda params: (), update), 9)
-    given = params()
+    given = cases.arrays()
     state = tx.init(given)
     for train in (True, False, True):
         updates, state = tx.update(given, state, given, train=train, seed=2**70)
