@@ -38,13 +38,14 @@ OF_WIDER = jax.tree.map(lambda _: True, WIDER)
 
 
 def step(tx: Any, state: Any = None) -> Any:
-    return tx.update(PARAMS, tx.init(PARAMS) if state is None else state, PARAMS)
+    with jax.numpy_dtype_promotion("standard"):  # Optax's own arithmetic mixes dtypes
+        return tx.update(PARAMS, tx.init(PARAMS) if state is None else state, PARAMS)
 
 
 def two_steps_in_nnx(tx: Any) -> None:
     net = nnx.Linear(2, 2048, rngs=nnx.Rngs(0))  # smaller arrays are not stored in 8 bits
     trainer = nnx.Optimizer(net, tx, wrt=nnx.Param)
-    with jax.numpy_dtype_promotion("standard"):  # Optax's own arithmetic mixes dtypes
+    with jax.numpy_dtype_promotion("standard"):
         for _ in range(2):
             trainer.update(net, nnx.grad(lambda net: jnp.sum(net(jnp.ones((1, 2)))))(net))
 
