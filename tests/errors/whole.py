@@ -34,6 +34,7 @@ OPTIMIZERS: dict[str, Any] = {
 
 MODEL = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
 WIDER = eqx.nn.MLP(2, 2, 8, 1, key=jax.random.key(0))
+NO_LABELS = jax.tree.map(lambda _: None, eqx.filter(MODEL, eqx.is_array))
 OF_WIDER = jax.tree.map(lambda _: True, WIDER)
 
 
@@ -69,6 +70,12 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "partition of treekit.optax for that of treekit": Mistake(
         lambda: unchecked(tko.partition)(MODEL, eqx.is_array), TypeError, "treekit.partition"
+    ),
+    "labels of a model that are all None": Mistake(
+        lambda: tko.partition({"a": ADAM}, NO_LABELS).init(MODEL), ValueError, "param_labels"
+    ),
+    "a function that labels with None": Mistake(
+        lambda: tko.partition({"a": ADAM}, lambda model: NO_LABELS).init(MODEL), ValueError, "layers.0.weight"
     ),
     "a name that Optax does not have": Mistake(lambda: getattr(tko, MISSPELT), AttributeError, "treekit.optax"),
     "gradients of another model": Mistake(
