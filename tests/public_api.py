@@ -5,6 +5,7 @@ Nothing is imported, so the file is the same for every Python, JAX and Optax.
 
 import ast
 import functools
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -34,14 +35,12 @@ class Defined(NamedTuple):
             else:
                 yield ast.unparse(x)
 
-    def types(self) -> Iterator["Defined"]:
-        """The classes and aliases of treekit that these lines name: what they promise depends on those too."""
-        for part in (part for x in self.statements for part in _parts(x)):
-            for x in ast.walk(part):
-                quoted = x.value if isinstance(x, ast.Constant) and isinstance(x.value, str) else ""
-                name = x.id if isinstance(x, ast.Name) else quoted
-                if name[:1].isupper() and (found := find(self.module, name)) and any(map(_is_type, found.statements)):
-                    yield found
+    def is_type(self) -> bool:
+        """Whether it is a class or an alias; not a function, a type variable, or a value that is a default."""
+        x = self.statements[0]
+        return isinstance(x, ast.ClassDef) or (
+            isinstance(x, ast.Assign | ast.AnnAssign) and not isinstance(x.value, ast.Call)
+        )
 
 
 def _signature(x: ast.FunctionDef) -> str:
@@ -63,20 +62,6 @@ def _public(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         names = [x.target.id] if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name) else _defined(x)
         if any(not name.startswith("_") or (name.endswith("__") and name not in TEXTS) for name in names):
             yield x
-
-
-def _parts(x: ast.stmt) -> list[ast.AST]:
-    """The parts of a statement that are in its lines."""
-    if isinstance(x, ast.FunctionDef):
-        return [x.args, x.returns] if x.returns else [x.args]
-    return [*x.bases, *(part for y in _public(x.body) for part in _parts(y))] if isinstance(x, ast.ClassDef) else [x]
-
-
-def _is_type(x: ast.stmt) -> bool:
-    """Whether a statement defines a class or an alias; not a type variable, or a value that is a default."""
-    return isinstance(x, ast.ClassDef) or (
-        isinstance(x, ast.Assign | ast.AnnAssign) and not isinstance(x.value, ast.Call)
-    )
 
 
 @functools.cache
@@ -124,32 +109,26 @@ def public_names(module: str) -> list[str]:
 
 
 def named_types(names: Iterable[Defined]) -> list[Defined]:
-    """The types that these name, those that the types name, and so on."""
+    """The types of treekit in the lines of these names, those in the lines of the types, and so on."""
     waiting = list(names)
     known = {x[:2]: x for x in waiting}
     found: list[Defined] = []
-    while waiting:
-        new = {x[:2]: x for x in waiting.pop().types() if x[:2] not in known}
+    for x in waiting:  # which grows
+        words = set(re.findall(r"\b[A-Z]\w+", "\n".join(x.lines())))
+        types = [y for y in (find(x.module, word) for word in sorted(words)) if y and y.is_type()]
+        new = {y[:2]: y for y in types if y[:2] not in known}
         known |= new
         found += new.values()
         waiting += new.values()
     return sorted(found, key=lambda x: (x.name, x.module))
 
 
-def states() -> list[Defined]:
-    """The classes in the states of treekit's own transformations."""
-    paths = [path.relative_to(ROOT).with_suffix("") for path in (ROOT / "treekit" / "optax").rglob("*.py")]
-    modules = [".".join(path.parts) for path in paths if path.name != "__init__"]
-    found = [find(module, name) for module in modules for name in public_names(module) if name.endswith("State")]
-    classes = [x for x in (*found, find("treekit._codes", "Codes")) if x and isinstance(x.statements[0], ast.ClassDef)]
-    return sorted(classes, key=lambda x: x.name)
-
-
 def text() -> str:
-    """The file: the names of each module, the types in them, and the classes in states."""
+    """The file: the names of each module, and the types in them; the fields of states are in the types."""
     parts = {module: [x for name in public_names(module) if (x := find(module, name))] for module in MODULES}
     parts["Types that these name"] = named_types(x for names in parts.values() for x in names)
-    parts["Classes in the states of optimizers"] = states()
+    codes = find("treekit._codes", "Codes")  # what a state has in 8 bits, which no signature names
+    parts["What is in states besides"] = [codes] if codes else []
     written = ([f"# {part}", "", *(line for x in names for line in x.lines()), ""] for part, names in parts.items())
     return "\n".join(line for lines in written for line in lines)
 

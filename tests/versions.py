@@ -68,13 +68,7 @@ def run_tests(name: str, dist: Path, arguments: Sequence[str]) -> dict[str, str]
         group = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["test"]
         uv("venv", "--python", list(interpreters())[index], folder / "env")
         wanted.write_text("\n".join(constraints))
-        resolve: list[str | Path] = [
-            "--extra=optax",
-            "--only-binary=:all:",
-            f"--resolution={resolution}",
-            "--constraint",
-            wanted,
-        ]
+        resolve = ["--extra=optax", "--only-binary=:all:", f"--resolution={resolution}", f"--constraint={wanted}"]
         uv("pip", "compile", "--python", env, *resolve, "--output-file", pins, "pyproject.toml")
         uv("pip", "install", "--python", env, "--constraint", pins, *group, next(dist.glob("*.whl")))
         command = ["-m", "pytest", "-n", "2", "-q", "--tb=short", "-rs", *(arguments or ["tests"])]
@@ -90,11 +84,11 @@ def run_tests(name: str, dist: Path, arguments: Sequence[str]) -> dict[str, str]
 
 
 def table_of(columns: dict[str, dict[str, str]]) -> str:
-    rows = {row: None for column in columns.values() for row in column}
-    first = [*("Python", *SHOWN), "passed", "failed", "errors", "xfailed", "skipped"]  # then why they were skipped
-    order = [row for row in first if row in rows] + sorted(rows.keys() - {*first, "warnings", "warning"})
+    first = ["Python", *SHOWN, "passed", "failed", "errors", "xfailed", "skipped"]  # then why they were skipped
+    found = {row for column in columns.values() for row in column} - {"warnings", "warning"}
+    rows = [row for row in first if row in found] + sorted(found - {*first})
     lines = [["", *columns], ["---"] * (len(columns) + 1)]
-    lines += [[row, *(column.get(row, "0") for column in columns.values())] for row in order]
+    lines += [[row, *(column.get(row, "0") for column in columns.values())] for row in rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -26,9 +26,7 @@ def matrices(dtype: str, *shapes: tuple[int, int]) -> list[Any]:
 
 
 BYTES = {  # per parameter
-    "Optax, float32": 28,
-    "Optax, bfloat16": 14,
-    'rounding="stochastic", bfloat16': 14,
+    'rounding="stochastic", bfloat16': 14,  # as many as with Optax
     "state_dtype=float32, bfloat16": 22,
     "mu int8, nu uint8, bfloat16": 10,
     "mu int8, nu uint8, bfloat16, params to nearest": 10,

@@ -1,6 +1,5 @@
 """MultiSteps, compiled for a TPU: the bytes that a step moves which only accumulates, and its temporary memory."""
 
-from collections.abc import Callable
 from typing import Any
 
 import optax
@@ -12,10 +11,9 @@ from benchmarks.multi_steps import by_apply_gradients, by_update
 from treekit import optax as tko
 from treekit._base.jax import untyped
 
-INNER: dict[str, Callable[[], optax.GradientTransformation]] = {
-    "adamw": lambda: optax.adamw(1e-3),
-    "clipped": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)),
-}
+
+def clipped() -> optax.GradientTransformation:
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
 
 
 def measured(step: Any, init: Any, dtype: str = "float32", arrays: int = 1, **options: bool) -> tuple[float, float]:
@@ -40,38 +38,17 @@ LIMITS = {
 
 @pytest.mark.parametrize("state_first", [False, True], ids=["params_first", "state_first"])
 @pytest.mark.parametrize("dtype, donated", LIMITS, ids=str)
-@pytest.mark.parametrize("name", INNER)
-def test_a_step_that_accumulates_is_within_the_figures(name: str, dtype: str, donated: bool, state_first: bool) -> None:
-    multi_steps, optaxs = (library.MultiSteps(INNER[name](), 8) for library in (tko, optax))
+def test_a_step_that_accumulates_is_within_the_figures(dtype: str, donated: bool, state_first: bool) -> None:
+    """Also around a clip by norm. `make figures` has adamw alone, and MultiSteps inside of other wrappers."""
+    multi_steps, optaxs = (library.MultiSteps(clipped(), 8) for library in (tko, optax))
     options = {"donated": donated, "state_first": state_first}
     limit, temporary_limit = LIMITS[dtype, donated]
+    of_optax = measured(by_update(optax, optaxs), optaxs.init, dtype, **options)
     for step in (by_update(tko, multi_steps), by_apply_gradients(multi_steps)):
         moved, temporary = measured(step, multi_steps.init, dtype, **options)
         assert moved < limit + 0.01
         assert temporary < temporary_limit + 0.01
-        if donated:
-            moved_by_optax, temporary_of_optax = measured(by_update(optax, optaxs), optaxs.init, dtype, **options)
-            assert moved < moved_by_optax
-            assert temporary < temporary_of_optax + 0.01
-
-
-# Nested, MultiSteps returns zeros, which are added to the params: two units more, and two for what a clip returns.
-WRAPPED: dict[str, tuple[Callable[[Any], Any], dict[bool, tuple[int, int]]]] = {
-    "masked": (lambda tx: tko.masked(tx, [True]), {True: (5, 0), False: (11, 1)}),
-    "chain": (lambda tx: tko.chain(tko.clip(1.0), tx), {True: (7, 1), False: (13, 2)}),
-    "nested": (lambda tx: tko.chain(tko.clip(1.0), tko.chain(tko.clip(1.0), tx)), {True: (7, 1), False: (13, 2)}),
-}
-
-
-@pytest.mark.parametrize("donated", [True, False], ids=["donated", "kept"])
-@pytest.mark.parametrize("name", WRAPPED)
-def test_nested_multi_steps_moves_no_more_than_recorded(name: str, donated: bool) -> None:
-    wrap, limits = WRAPPED[name]
-    tx = wrap(tko.MultiSteps(optax.adamw(1e-3), 8).gradient_transformation())
-    moved, temporary = measured(by_apply_gradients(tx), tx.init, donated=donated)
-    limit, temporary_limit = limits[donated]
-    assert moved < limit + 0.01
-    assert temporary < temporary_limit + 0.01
+        assert not donated or (moved < of_optax[0] and temporary < of_optax[1] + 0.01)
 
 
 def test_the_bytes_counted_are_those_that_the_compiler_counts() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 from jax import monitoring
@@ -32,36 +31,25 @@ def record(event: str, duration_secs: float, **_: str | int) -> None:
 
 monitoring.register_event_duration_secs_listener(record)
 
-PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.ones(3, np.float32)}
-Step = Callable[[int], object]
-
-
-def params(dtype: Any = jnp.float32) -> Any:
-    return jax.tree.map(lambda x: jnp.asarray(x, dtype), PARAMS)
-
 
 class Training:
     """Steps of an optimizer, one after the other; every fifth gradient is not finite."""
 
-    def __init__(self, tx: Any, *, whole: bool = False, rounded: bool = False, model: Any = None) -> None:
-        self.tx, self.whole, self.rounded = tx, whole, rounded
-        self.params = params(jnp.bfloat16 if rounded else jnp.float32) if model is None else model
+    def __init__(self, tx: Any, *, whole: bool = False, model: Any = None) -> None:
+        self.tx, self.whole = tx, whole
+        self.params = cases.arrays() if model is None else model
         self.state = tx.init(self.params)
 
     def __call__(self, number: int) -> None:
-        key = jax.random.key(number) if self.rounded else None
-        self.params, self.state = self.step(self.params, self.state, scale(number), key)
+        self.params, self.state = self.step(self.params, self.state, number)
 
-    def step(self, params: Any, state: Any, scale: Any, key: Any = None) -> Any:
-        grads = jax.tree.map(lambda x: x * scale if eqx.is_inexact_array(x) else None, params)
+    def step(self, params: Any, state: Any, number: Any) -> Any:
+        scale = jnp.where(number % 5 < 4, 0.1, jnp.inf)
+        grads = jax.tree.map(lambda x: (x * scale).astype(x.dtype) if eqx.is_inexact_array(x) else None, params)
         if self.whole:
-            return tko.apply_gradients(self.tx, grads, state, params, key=key)
+            return tko.apply_gradients(self.tx, grads, state, params, key=jax.random.key(number))
         updates, state = self.tx.update(grads, state, params)
-        return tko.apply_updates(params, updates, key=key), state
-
-
-def scale(number: int) -> float:
-    return 0.1 if number % 5 < 4 else float("inf")
+        return tko.apply_updates(params, updates), state
 
 
 def is_early(step: Any) -> Any:
@@ -85,15 +73,12 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def rounding() -> Step:
-    x = params()["w"]
-    return lambda number: tk.stochastic_round(x, jnp.bfloat16, jax.random.key(number))
-
-
-CALLS: dict[str, Callable[[], Step]] = {
-    "stochastic_round": rounding,
+CALLS: dict[str, Callable[[], Callable[[int], object]]] = {
+    "stochastic_round": lambda: (
+        lambda number: tk.stochastic_round(cases.matrix(), jnp.bfloat16, jax.random.key(number))
+    ),
     "model_whole": lambda: Training(tko.filtered(rounds()), whole=True, model=cases.model().mlp),
-    "rounded_whole": lambda: Training(rounds(), rounded=True, whole=True),
+    "rounded_whole": lambda: Training(rounds(), whole=True, model=cases.arrays(jnp.bfloat16)),
     "nested_whole": lambda: Training(tko.apply_if_finite(rounds(), 9), whole=True),
     **{name: partial(lambda make: Training(make()), make) for name, make in OPTIMIZERS.items()},
 }
@@ -103,21 +88,20 @@ CALLS: dict[str, Callable[[], Step]] = {
 # JAX 0.6 keeps what it has traced. It keeps more in the same steps with plain Optax.
 @pytest.mark.parametrize("name", keys(CALLS, {"nested_whole": "jax>=0.7"}))
 def test_once_warm_nothing_is_compiled_and_nothing_is_kept(name: str) -> None:
-    step = CALLS[name]()
-    for number in range(WARM):
-        step(number)
-    before, sizes = recorded.count(COMPILED), [kept()]
-    for number in range(WARM, WARM + 2 * STEPS):
-        step(number)
-        if number in (WARM + STEPS - 1, WARM + 2 * STEPS - 1):
-            sizes.append(kept())
-    assert recorded.count(COMPILED) == before
+    step, numbers = CALLS[name](), itertools.count()
+    programs, sizes = list[int](), list[tuple[int, int]]()
+    for steps in (WARM, STEPS, STEPS):
+        for number in itertools.islice(numbers, steps):
+            step(number)
+        programs.append(recorded.count(COMPILED))
+        sizes.append(kept())
+    assert len(set(programs)) == 1
     growth = [(after[0] - size[0], after[1] - size[1]) for size, after in itertools.pairwise(sizes)]
     arrays, objects = min(growth)  # what is filled once only, such as a cache of a bounded size, is in one of them
     assert arrays == 0
     assert objects < STEPS
     jax.jit(lambda x: x + 1)(jnp.ones(7))  # else nothing would be counted
-    assert recorded.count(COMPILED) > before
+    assert recorded.count(COMPILED) > programs[0]
 
 
 def kept() -> tuple[int, int]:
@@ -134,7 +118,7 @@ def test_they_are_the_steps_of_a_jitted_function(name: str, whole: bool) -> None
     jitted, theirs = jax.jit(training.step), (training.params, training.state)
     for number in range(WARM):
         training(number)
-        theirs = jitted(*theirs, scale(number))
+        theirs = jitted(*theirs, number)
         ours = (training.params, training.state)
         assert cases.signature(ours) == cases.signature(theirs)
         cases.assert_close(cases.arrays_of(ours), cases.arrays_of(theirs), rtol=1e-4)
@@ -143,10 +127,10 @@ def test_they_are_the_steps_of_a_jitted_function(name: str, whole: bool) -> None
 @pytest.mark.parametrize("name", ["conditionally_mask", "conditionally_transform"])
 def test_a_flag_that_is_not_a_scalar_is_rejected_as_under_jit(name: str) -> None:
     tx = getattr(tko, name)(tko.sgd(0.1), lambda step: jnp.ones(1, bool))
-    state = tx.init(params())
+    state = tx.init(cases.arrays())
     for update in (tx.update, jax.jit(tx.update)):
         with pytest.raises(TypeError, match="Pred must be a scalar"):
-            update(params(), state, params())
+            update(cases.arrays(), state, cases.arrays())
 
 
 @pytest.mark.parametrize("name", ["MultiSteps", "conditionally_mask", "conditionally_transform"])
@@ -155,9 +139,9 @@ def test_a_leaf_without_an_update_has_none_in_each_step(name: str) -> None:
     frozen = tko.filtered(tko.sgd(0.1), {"w": True, "b": False})
     tx = getattr(tko, name)(frozen, 2 if name == "MultiSteps" else lambda i: i % 2 == 1)
     for update in (tx.update, jax.jit(tx.update)):
-        state = tx.init(params())
+        state = tx.init(cases.arrays())
         for number in range(4):
-            updates, state = update(params(), state, params())
+            updates, state = update(cases.arrays(), state, cases.arrays())
             assert updates["b"] is None
             assert (updates["w"] < 0).any() == (number % 2 == 1 or name == "conditionally_transform")
 
@@ -169,7 +153,7 @@ def test_a_flag_among_the_extra_arguments_counts() -> None:
         return updates if train else jax.tree.map(lambda _: None, updates), state
 
     tx = tko.MultiSteps(optax.GradientTransformationExtraArgs(lambda params: (), update), 9)
-    given = params()
+    given = cases.arrays()
     state = tx.init(given)
     for train in (True, False, True):
         updates, state = tx.update(given, state, given, train=train, seed=2**70)

@@ -1,0 +1,102 @@
+"""Mistakes at the border of two libraries: whose state, whose module and whose function it is, and two models."""
+
+import itertools
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tests.errors.mistake import Mistake, unchecked
+from tests.releases import has
+from treekit import optax as tko
+from treekit.optax._misfit import StateError
+
+PARAMS = {"layers": [{"w": jnp.ones((2, 2))}]}
+ADAM: Any = tko.adam(0.1)
+INJECTED: Any = tko.inject_hyperparams(tko.adam)(0.1)
+WITHOUT_W = tko.filtered(ADAM, {"layers": [{"w": False}]})
+WITHOUT_B1 = INJECTED.init(PARAMS)
+WITHOUT_B1.hyperparams["b1"] = None
+MISSPELT = "adamww"
+NNX = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+
+# Each is given the state of the one before it, as in a program that was changed and resumes.
+OPTIMIZERS: dict[str, Any] = {
+    "adam": ADAM,
+    "MultiSteps": tko.MultiSteps(ADAM, 2),
+    "chain": tko.chain(tko.clip(1.0), ADAM),
+    "inject_hyperparams": INJECTED,
+    "apply_if_finite": tko.apply_if_finite(ADAM, 2),
+}
+
+MODEL = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
+WIDER = eqx.nn.MLP(2, 2, 8, 1, key=jax.random.key(0))
+NO_LABELS = jax.tree.map(lambda _: None, eqx.filter(MODEL, eqx.is_array))
+OF_WIDER = jax.tree.map(lambda _: True, WIDER)
+
+
+def step(tx: Any, state: Any = None) -> Any:
+    with jax.numpy_dtype_promotion("standard"):  # Optax's own arithmetic mixes dtypes
+        return tx.update(PARAMS, tx.init(PARAMS) if state is None else state, PARAMS)
+
+
+def two_steps_in_nnx(tx: Any) -> None:
+    net = nnx.Linear(2, 2048, rngs=nnx.Rngs(0))  # smaller arrays are not stored in 8 bits
+    trainer = nnx.Optimizer(net, tx, wrt=nnx.Param)
+    with jax.numpy_dtype_promotion("standard"):
+        for _ in range(2):
+            trainer.update(net, nnx.grad(lambda net: jnp.sum(net(jnp.ones((1, 2)))))(net))
+
+
+MISTAKES: dict[str, Mistake] = {
+    **{
+        f"the state of {before} in {after}": Mistake(
+            partial(step, OPTIMIZERS[after], OPTIMIZERS[before].init(PARAMS)), StateError, "treekit.graft("
+        )
+        for before, after in itertools.pairwise([*OPTIMIZERS, "adam"])
+    },
+    "a hyperparameter that became None": Mistake(partial(step, INJECTED, WITHOUT_B1), StateError, "hyperparams.b1"),
+    "a module of NNX in update": Mistake(
+        lambda: ADAM.update(NNX, ADAM.init(nnx.state(NNX, nnx.Param)), NNX), StateError, "nnx.state(model, nnx.Param)"
+    ),
+    "filtered inside of sam": Mistake(
+        partial(step, tko.contrib.sam(WITHOUT_W, tko.sgd(0.1))), ValueError, "layers.0.w"
+    ),
+    "filtered inside of schedule_free": Mistake(
+        partial(step, tko.contrib.schedule_free(WITHOUT_W, 0.1)), ValueError, "layers.0.w"
+    ),
+    "partition of treekit.optax for that of treekit": Mistake(
+        lambda: unchecked(tko.partition)(MODEL, eqx.is_array), TypeError, "treekit.partition"
+    ),
+    "labels of a model that are all None": Mistake(
+        lambda: tko.partition({"a": ADAM}, NO_LABELS).init(MODEL), ValueError, "param_labels"
+    ),
+    "a function that labels with None": Mistake(
+        lambda: tko.partition({"a": ADAM}, lambda model: NO_LABELS).init(MODEL), ValueError, "layers.0.weight"
+    ),
+    "a name that Optax does not have": Mistake(lambda: getattr(tko, MISSPELT), AttributeError, "treekit.optax"),
+    "gradients of another model": Mistake(
+        lambda: ADAM.update(eqx.filter(WIDER, eqx.is_array), ADAM.init(MODEL), MODEL), ValueError, "width_size"
+    ),
+    "updates of another model": Mistake(lambda: tko.apply_updates(MODEL, OF_WIDER), ValueError, "width_size"),
+    "a mask of another model": Mistake(lambda: tko.masked(ADAM, OF_WIDER).init(MODEL), ValueError, "width_size"),
+    "params of another model than the average": Mistake(
+        lambda: tko.get_ema(tko.params_ema(0.9).init(WIDER), MODEL), ValueError, "width_size"
+    ),
+}
+if has("optax.contrib.galore"):
+    MISTAKES["a function of Optax that takes no None"] = Mistake(
+        lambda: tko.contrib.galore(1e-2, rank=2).init({"w": jnp.eye(4), "f": jnp.tanh}),
+        AttributeError,
+        "optax.contrib._galore",
+    )
+if has("flax>=0.12"):
+    CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
+    MISTAKES["a state in 8 bits in the second step of nnx.Optimizer"] = Mistake(
+        lambda: two_steps_in_nnx(tko.dtype_preserving(ADAM, state_dtype=CODES, rounding="stochastic")),
+        StateError,
+        "inner_state.0.mu",
+    )
