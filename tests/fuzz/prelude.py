@@ -36,10 +36,6 @@ def value_of(leaf: Any) -> Any:
     return jnp.asarray(leaf) if is_array and getattr(leaf, "dtype", None) != jax.dtypes.float0 else None
 
 
-def is_number(x: Any) -> bool:
-    return x is not None and bool(jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool)
-
-
 def is_inexact(x: Any) -> bool:
     return x is not None and bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
@@ -49,27 +45,27 @@ def arrays_of(tree: Any) -> Any:
     return eqx.filter(tree, eqx.is_inexact_array)
 
 
-def parameters_of(tree: Any) -> Any:
-    """The params without what no optimizer can do arithmetic on: None for functions, strings, keys and objects."""
-    return eqx.filter(tree, lambda leaf: is_number(value_of(leaf)))
+def is_trained(leaf: Any) -> bool:
+    """Whether a leaf is a floating-point or complex array, or a reference to one."""
+    return isinstance(leaf, (jax.Array, jax.Ref, np.ndarray, np.generic)) and is_inexact(value_of(leaf))
+
+
+def trained_of(tree: Any) -> Any:
+    """The params that are trained: None for the other leaves."""
+    return eqx.filter(tree, is_trained)
 
 
 def gradients(params: Any, step: int, dtype: Any = None, missing: str = "None", special: float = 0.0) -> Any:
-    """A gradient for every leaf that has one, others in each step; `dtype` is that of the real ones.
+    """A gradient for every leaf that is trained, others in each step; `dtype` is that of the real ones.
 
-    For a leaf without a gradient there is None, as Equinox has it, also for Python numbers; with "float0" as JAX has it
-    for integers; with "zeros" a zero for every number, but None for an array of integers. If `special` is not 0, it
-    replaces the first element of each gradient in the second step.
+    For another leaf there is None, as Equinox has it; with "float0" as JAX has it for integers. If `special` is not 0,
+    it replaces the first element of each gradient in the second step.
     """
 
     def gradient(leaf: Any) -> Any:
         x = value_of(leaf)
-        if not is_inexact(x):
-            if missing == "float0":
-                return None if x is None else np.zeros(x.shape, jax.dtypes.float0)
-            return jnp.zeros_like(x) if missing == "zeros" and is_number(x) and not hasattr(leaf, "dtype") else None
-        if missing == "None" and not (eqx.is_inexact_array(leaf) or isinstance(leaf, (Box, jax.Ref))):
-            return None
+        if not is_trained(leaf):
+            return None if x is None or missing == "None" else np.zeros(x.shape, jax.dtypes.float0)
         g = jnp.cos(jnp.arange(x.size) + step).reshape(x.shape)
         if special and step == 1:
             g = jnp.where(jnp.arange(x.size).reshape(x.shape) == 0, special, g)
