@@ -6,10 +6,11 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 import treekit
-from tests.errors import beyond, classes, kernel, leaves, saved, trees, wrappers
+from tests.errors import beyond, classes, kernel, leaves, saved, trees, whole, wrappers
 from tests.errors.mistake import Mistake
 
 TABLES = {
@@ -20,6 +21,7 @@ TABLES = {
     "Every transformation": kernel.MISTAKES,
     "Wrappers": wrappers.MISTAKES,
     "Beyond Optax": beyond.MISTAKES,
+    "At the border of two libraries": whole.MISTAKES,
 }
 MISTAKES = {f"{title}: {name}": mistake for title, table in TABLES.items() for name, mistake in table.items()}
 PAGE = Path(__file__).parent / "errors.md"
@@ -32,10 +34,12 @@ tests/errors. Read a message aloud: it says what is wrong, where, what was found
 
 
 def error_of(mistake: Mistake) -> Exception:
-    try:
-        mistake.call()
-    except Exception as error:
-        return error
+    """What a call raises, with the promotion of dtypes that users have."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        try:
+            mistake.call()
+        except Exception as error:
+            return error
     raise AssertionError("this call is no mistake")
 
 
