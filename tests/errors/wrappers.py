@@ -121,6 +121,9 @@ MISTAKES: dict[str, Mistake] = {
     "a schedule where a number was": Mistake(
         lambda: resumed(injected(lambda count: 0.1), injected(0.1)), StateError, "learning_rate"
     ),
+    "a number where a schedule was": Mistake(
+        lambda: resumed(injected(0.1), injected(lambda count: 0.1)), StateError, "learning_rate"
+    ),
     "lbfgs without params": Mistake(lambda: LBFGS.update(PARAMS, LBFGS.init(PARAMS)), ValueError, "params"),
     "an argument grad of other keys": Mistake(lambda: search({"w": PARAMS["w"]}), ValueError, "bias"),
     "an argument grad of another shape": Mistake(
