@@ -127,7 +127,7 @@ MISTAKES: dict[str, Mistake] = {
     "lbfgs without params": Mistake(lambda: LBFGS.update(PARAMS, LBFGS.init(PARAMS)), ValueError, "params"),
     "an argument grad of other keys": Mistake(lambda: search({"w": PARAMS["w"]}), ValueError, "bias"),
     "an argument grad of another shape": Mistake(
-        lambda: search({**PARAMS, "bias": jnp.ones(3)}), ValueError, "bias: shape (3,)"
+        lambda: search({**PARAMS, "bias": jnp.ones((1, 2))}), ValueError, "bias: shape (1, 2)"
     ),
     "no value and gradient in the state": Mistake(
         lambda: tko.value_and_grad_from_state(jnp.sum)(PARAMS, state=SGD.init(PARAMS)), ValueError, "in the state"
