@@ -121,25 +121,6 @@ def test_k_from_a_schedule_changes_between_rounds() -> None:
     assert int(state.gradient_step) == 4
 
 
-@pytest.mark.usefixtures("nans")
-def test_steps_that_should_be_skipped_leave_everything_but_the_skip_state() -> None:
-    grads = stream(5)
-    grads[1] = jax.tree.map(lambda x: x * NAN, grads[1])
-    grads[3] = jax.tree.map(lambda x: x * jnp.inf, grads[3])
-    ours, theirs = (o.MultiSteps(o.adam(0.1), 3, should_skip_update_fn=o.skip_not_finite) for o in (tko, optax))
-    params = cases.arrays()
-    a, state, updates = run(ours, grads, params)
-    b, their_state, _ = run(theirs, grads, params)
-    cases.assert_close(a, b)
-    assert cases.structure(state) == cases.structure(their_state)
-    assert [bool(u["w"].any()) for u in updates] == [False] * 4 + [True]
-    plain, _, _ = run(tko.MultiSteps(tko.adam(0.1), 3), [grads[0], grads[2], grads[4]], params)
-    assert cases.same_bits(a, plain)
-    _, state, _ = run(ours, grads[:2], params)
-    assert bool(state.skip_state["should_skip"]) and int(state.skip_state["num_not_finite"]) == 8
-    assert int(state.mini_step) == 1
-
-
 # ------------------------------------------------------------------------------------------------------------- NaN
 
 
@@ -179,20 +160,28 @@ def test_one_bad_number_is_forgotten_after_its_round(guard: str) -> None:
             assert all(bool((x > 0).all()) for x in jax.tree.leaves(moved)), (bad, at)
 
 
+SKIP: dict[str, Callable[[Any], Any]] = {
+    "at the first": lambda o: o.apply_if_finite(optax.trace(1.0), 0),
+    "once": lambda o: o.apply_if_finite(optax.trace(1.0), 1),
+    "twice": lambda o: o.apply_if_finite(optax.trace(1.0), 2),
+    "any number of times": lambda o: o.apply_if_finite(optax.trace(1.0), 5),
+    "in rounds": lambda o: o.MultiSteps(optax.trace(1.0), 2, should_skip_update_fn=o.skip_not_finite),
+}
+
+
 @pytest.mark.usefixtures("nans")
-@pytest.mark.parametrize("most", [0, 1, 2, 5])
-def test_what_is_skipped_and_counted_is_what_optax_skips_and_counts(most: int) -> None:
+@pytest.mark.parametrize("name", SKIP)
+def test_what_is_skipped_and_counted_is_what_optax_skips_and_counts(name: str) -> None:
     """One bad number, in any leaf, stops all of them."""
-    ours, theirs = (o.apply_if_finite(optax.trace(1.0), most) for o in (tko, optax))
+    ours, theirs = (SKIP[name](o) for o in (tko, optax))
     params = {"a": jnp.ones(1), "b": jnp.ones(1)}
-    state = expected = ours.init(params)
+    state, expected = ours.init(params), theirs.init(params)
     for i, value in enumerate((1.0, NAN, 1.0, INF, -INF, NAN, NAN, 1.0, NAN)):
         grads = {**params, "ab"[i % 2]: jnp.array([value])}
         updates, state = jax.jit(ours.update)(grads, state, params)
         wanted, expected = jax.jit(theirs.update)(grads, expected, params)
         assert cases.same_bits((updates, state), (wanted, expected))
-        if i == 1:
-            assert bool(updates["a"].any()) == (not most)
+        assert i != 1 or bool(updates["a"].any()) == (name == "at the first")
 
 
 def test_no_leaves_are_finite() -> None:
@@ -315,6 +304,7 @@ WEIGHTS: dict[str, list[float]] = {
     "tokens": [5, 1, 30],
     "one is zero": [3, 0, 2],
     "the first is zero": [0, 2, 5],
+    "all are zero": [0, 0, 0],
 }
 
 
@@ -325,11 +315,11 @@ WEIGHTS: dict[str, list[float]] = {
 @pytest.mark.parametrize("name", WEIGHTS)
 @pytest.mark.usefixtures("nans")
 def test_weights_are_those_of_micro_batches(name: str, mean: bool, whole: bool, dtype: Any) -> None:
-    """The mean is that of one batch of all examples; a NaN of weight 0 is left out."""
+    """The mean is that of one batch of all examples. A NaN of weight 0 is left out; so is a round of 0."""
     weights = WEIGHTS[name]
     grads = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    expected = (np.array(weights) @ grads) / (sum(weights) if mean else 1)
-    ms: Any = tko.MultiSteps(tko.sgd(1.0), 3, use_grad_mean=mean, weighted=True)
+    expected = (np.array(weights) @ grads) / (sum(weights) or 1 if mean else 1)
+    ms: Any = tko.MultiSteps(tko.sgd(lambda count: 1.0), 3, use_grad_mean=mean, weighted=True)
     params: Any = {"w": jnp.zeros(4, dtype)}
     state: Any = ms.init(params)
     assert isinstance(state, tko.WeightedMultiStepsState)
@@ -338,27 +328,27 @@ def test_weights_are_those_of_micro_batches(name: str, mean: bool, whole: bool, 
         if whole:
             params, state = tko.apply_gradients(ms, given, state, params, weight=weight)
         else:
-            updates, state = jax.jit(lambda g, s, p, w: ms.update(g, s, p, weight=w))(given, state, params, weight)
+            updates, state = jax.jit(partial(ms.update, given))(state, params, weight=weight)
             params = tko.apply_updates(params, updates)
     np.testing.assert_allclose(np.float32(params["w"]), -expected, rtol=1e-5 if dtype == jnp.float32 else 1e-2)
-    assert (int(state.mini_step), int(state.gradient_step), float(state.weight_sum)) == (0, 1, sum(weights))
-    assert bool(ms.has_updated(state))
+    rounds, inner = int(state.gradient_step), int(tko.tree.get(state.inner_opt_state, "count"))
+    assert (int(state.mini_step), rounds, inner, float(state.weight_sum)) == (
+        0,
+        any(weights),
+        any(weights),
+        sum(weights),
+    )
+    assert bool(ms.has_updated(state)) == any(weights)
 
 
 @pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
 @pytest.mark.usefixtures("nans")
-def test_a_round_without_weight_is_skipped_and_a_skipped_step_adds_none(jitted: bool) -> None:
-    ms = tko.MultiSteps(tko.adamw(0.1, weight_decay=0.5), 2, should_skip_update_fn=optax.skip_not_finite, weighted=True)
-    params = {"w": jnp.ones(2)}
+def test_a_skipped_step_adds_no_weight(jitted: bool) -> None:
+    ms = tko.MultiSteps(tko.sgd(1.0), 2, should_skip_update_fn=optax.skip_not_finite, weighted=True)
     update: Any = jax.jit(ms.update) if jitted else ms.update
-    state: Any = ms.init(params)
-    before = state
-    for _ in range(2):
-        updates, state = update({"w": jnp.ones(2)}, state, params, weight=0.0)
-        assert (updates["w"] == 0).all() and not ms.has_updated(state)
-    assert not tk.tree_diff(state._replace(skip_state=()), before._replace(skip_state=()))
-    _, state = update({"w": jnp.full(2, jnp.nan)}, state, params, weight=3.0)
-    assert not tk.tree_diff(state._replace(skip_state=()), before._replace(skip_state=()))
+    before: Any = ms.init(jnp.ones(2))
+    _, after = update(jnp.full(2, NAN), before, jnp.ones(2), weight=3.0)
+    assert not tk.tree_diff(after._replace(skip_state=()), before._replace(skip_state=()))
 
 
 def two_steps(ms: Any, weights: tuple[Any, Any], q: Any) -> Any:
