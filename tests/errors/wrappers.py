@@ -69,7 +69,7 @@ MISTAKES: dict[str, Mistake] = {
         ValueError,
         "every_k_schedule",
     ),
-    "rounds of no steps": Mistake(lambda: rounds(0), ValueError, "every_k_schedule"),
+    "rounds of no steps": Mistake(lambda: tko.MultiSteps(SGD, 0), ValueError, "every_k_schedule"),
     "a schedule of no steps": Mistake(lambda: rounds(lambda count: 0), ValueError, "every_k_schedule"),
     "a schedule of rates for steps": Mistake(lambda: rounds(lambda count: 2.5), TypeError, "every_k_schedule"),
     "gradients accumulated as ints": Mistake(lambda: rounds(accumulator_dtype=jnp.int32), TypeError, "int32"),
