@@ -404,11 +404,11 @@ def test_a_weight_that_is_nan_shows_in_its_round_and_no_later_or_is_refused_outs
     ms: Any = tko.MultiSteps(tko.sgd(1.0), 2, weighted=True)
     update = partial(ms.update, jnp.ones(2))
     state, found = ms.init(jnp.ones(2)), []
-    for weight in (NAN, 1.0, 1.0, 3.0):
+    for weight in (NAN, 1.0, 1.0, 3.0, 0.0, 0.0):
         updates, state = jax.jit(update)(state, weight=weight)
         found.append(updates[0])
-    np.testing.assert_array_equal(found, [0, NAN, 0, -1])
-    assert int(state.gradient_step) == 2
+    np.testing.assert_array_equal(found, [0, NAN, 0, -1, 0, 0])
+    assert int(state.gradient_step) == 2 and not ms.has_updated(state)
     for weight in (NAN, INF, -1.0):
         with pytest.raises(ValueError, match=f"weight.*{weight}"):
             update(state, weight=weight)
