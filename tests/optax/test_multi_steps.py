@@ -340,11 +340,14 @@ def test_weights_are_those_of_micro_batches(name: str, mean: bool, whole: bool, 
 @pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
 @pytest.mark.usefixtures("nans")
 def test_a_skipped_step_adds_no_weight(jitted: bool) -> None:
+    """At the start of a round, within one, and after one."""
     ms = tko.MultiSteps(tko.sgd(1.0), 2, should_skip_update_fn=optax.skip_not_finite, weighted=True)
     update: Any = jax.jit(ms.update) if jitted else ms.update
-    before: Any = ms.init(jnp.ones(2))
-    _, after = update(jnp.full(2, NAN), before, jnp.ones(2), weight=3.0)
-    assert not tk.tree_diff(after._replace(skip_state=()), before._replace(skip_state=()))
+    state: Any = ms.init(jnp.ones(2))
+    for _ in range(3):
+        _, after = update(jnp.full(2, NAN), state, jnp.ones(2), weight=3.0)
+        assert not tk.tree_diff(after._replace(skip_state=()), state._replace(skip_state=()))
+        _, state = update(jnp.ones(2), state, jnp.ones(2), weight=2.0)
 
 
 def two_steps(ms: Any, weights: tuple[Any, Any], q: Any) -> Any:
@@ -368,10 +371,11 @@ def test_derivatives_go_through_a_round_that_begins_with_nothing(jitted: bool) -
         ms: Any = tko.MultiSteps(tko.sgd(1.0), 2, mean, weighted=True)
         assert float(wrap(jax.grad(partial(two_steps, ms, (0.0, 2.0))))(1.0)) == expected
 
-        def of_weight(weight: Any, ms: Any = ms) -> Any:
-            return two_steps(ms, (0.0, weight), jnp.ones(()))
+        def of_weights(weights: Any, ms: Any = ms) -> Any:
+            return two_steps(ms, weights, jnp.ones(()))
 
-        assert float(wrap(jax.grad(of_weight))(2.0)) == (0 if mean else -1)
+        of_zero, of_two = wrap(jax.grad(of_weights))((0.0, 2.0))
+        assert float(of_two) == (0 if mean else -1) and np.isfinite(of_zero)
 
 
 def times_weight() -> Any:

@@ -46,20 +46,6 @@ def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
 
 
-SAME = ["sgd", "adamw", "adafactor", "numbers", "clipped", "flatten", "schedule_free", "muon"]
-OF_OPTAX = [(name, "f32") for name in SAME]
-OF_OPTAX += [("adamw", kind) for kind in ("none", "empty", "namedtuple", "nnx", "linen")]
-
-
-@pytest.mark.parametrize("name, kind", OF_OPTAX)
-def test_on_params_that_optax_takes_they_are_optax(name: str, kind: str) -> None:
-    tx = cases.OPTIMIZERS[name](optax)
-    cases.same_as_optax(tko.masked(tx, cases.mask_of), optax.masked(tx, cases.mask_of), kind)
-    groups: dict[Any, Any] = {"matrix": tx, "other": optax.sgd(0.1, momentum=0.9), "unused": optax.adam(0.1)}
-    cases.same_as_optax(tko.partition(groups, labels_of), optax.partition(groups, labels_of), kind)
-    cases.same_as_optax(tko.filtered(tx), tx, kind)
-
-
 # -------------------------------------------------------------------------------------------------------- filtered
 
 
