@@ -364,6 +364,7 @@ KEPT: dict[str, tuple[Any, dict[str, Any], Any, Any]] = {
     "an int or an array": (factory_of(int | jax.Array), {"x": 1}, None, I32),
     "an array, by default an int": (factory_of(jax.typing.ArrayLike, 2), {"x": 1}, None, I32),
     "an array of ints": (optax.sgd, {RATE: jnp.asarray(1, I32)}, None, I32),
+    "an array of ints by a schedule": (optax.sgd, {RATE: lambda _: jnp.asarray(1, I32)}, None, I32),
     "bf16": (optax.sgd, {RATE: jnp.array(0.5, BF16)}, None, BF16),
     "a scalar of NumPy": (optax.sgd, {RATE: np.float16(0.5)}, None, F16),
     "hyperparam_dtype": (optax.sgd, {RATE: cases.schedule}, BF16, BF16),
@@ -397,7 +398,8 @@ def test_what_follows_an_injected_rate_in_a_chain_receives_the_dtype_of_the_grad
 
 def test_numbers_of_f64_params_are_held_in_f64() -> None:
     with enable_x64(True):
-        for dtype, held in ((jnp.float64, "float64"), (jnp.complex128, "float64"), (BF16, "float32")):
+        wide, narrow = (jnp.float64, jnp.complex128), (jnp.complex64, BF16)
+        for dtype, held in [(x, "float64") for x in wide] + [(x, "float32") for x in narrow]:
             rate = 0.5 if held == "float32" else 2**24 + 1
             tx = inject(optax.sgd)(rate)
             state = tx.init({"w": jnp.ones(2, dtype)})
