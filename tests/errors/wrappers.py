@@ -13,6 +13,7 @@ PARAMS = {"w": jnp.ones((2, 2)), "bias": jnp.ones(2)}
 VARIABLES = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.Param)
 SGD: Any = tko.sgd(0.1)
 LBFGS = tko.lbfgs()
+SEARCH = tko.scale_by_backtracking_linesearch(5)
 ROUNDS: Any = tko.MultiSteps(SGD, 2)
 
 
@@ -129,7 +130,7 @@ MISTAKES: dict[str, Mistake] = {
     "an argument grad of another shape": Mistake(
         lambda: search({**PARAMS, "bias": jnp.ones((1, 2))}), ValueError, "bias: shape (1, 2)"
     ),
-    "no value and gradient in the state": Mistake(
-        lambda: tko.value_and_grad_from_state(jnp.sum)(PARAMS, state=SGD.init(PARAMS)), ValueError, "in the state"
+    "a line search that stores no gradient": Mistake(
+        lambda: tko.value_and_grad_from_state(jnp.sum)(PARAMS, state=SEARCH.init(PARAMS)), ValueError, "store_grad=True"
     ),
 }
