@@ -120,10 +120,10 @@ MISTAKES: dict[str, Mistake] = {
         lambda: resumed(injected(0.1, only="b1"), injected(0.1, only="b2")), StateError, "b1, b2"
     ),
     "a schedule where a number was": Mistake(
-        lambda: resumed(injected(lambda count: 0.1), injected(0.1)), StateError, "learning_rate"
+        lambda: resumed(injected(lambda count: 0.1), injected(0.1)), StateError, "learning_rate was a number"
     ),
     "a number where a schedule was": Mistake(
-        lambda: resumed(injected(0.1), injected(lambda count: 0.1)), StateError, "learning_rate"
+        lambda: resumed(injected(0.1), injected(lambda count: 0.1)), StateError, "learning_rate was a number"
     ),
     "lbfgs without params": Mistake(lambda: LBFGS.update(PARAMS, LBFGS.init(PARAMS)), ValueError, "params"),
     "an argument grad of other keys": Mistake(lambda: search({"w": PARAMS["w"]}), ValueError, "bias"),
