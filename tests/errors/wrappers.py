@@ -1,5 +1,136 @@
 """Errors of masked, filtered, partition, inject_hyperparams, MultiSteps, lbfgs, and sharded params."""
 
-from tests.errors.mistake import Mistake
+from typing import Any
 
-MISTAKES: dict[str, Mistake] = {}
+import jax.numpy as jnp
+from flax import nnx
+
+from tests.errors.mistake import Mistake, unchecked
+from treekit import optax as tko
+from treekit.optax._misfit import StateError
+
+PARAMS = {"w": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+VARIABLES = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.Param)
+SGD: Any = tko.sgd(0.1)
+LBFGS = tko.lbfgs()
+SEARCH = tko.scale_by_backtracking_linesearch(5)
+ROUNDS: Any = tko.MultiSteps(SGD, 2)
+
+
+def masked(mask: Any, params: Any = PARAMS) -> Any:
+    return tko.masked(SGD, mask).init(params)
+
+
+def rounds(every_k: Any = 2, extra: Any = (), **options: Any) -> Any:
+    """A step of MultiSteps."""
+    steps: Any = tko.MultiSteps(SGD, every_k, **options)
+    return steps.update(PARAMS, steps.init(PARAMS), PARAMS, **dict(extra))
+
+
+def injected(rate: Any, **options: Any) -> Any:
+    return tko.inject_hyperparams(tko.adam, **options)(rate)
+
+
+def resumed(now: Any, then: Any) -> Any:
+    """A step of one optimizer with the state of another."""
+    return now.update(PARAMS, then.init(PARAMS), PARAMS)
+
+
+def search(grad: Any) -> Any:
+    return LBFGS.update(PARAMS, LBFGS.init(PARAMS), PARAMS, value=1.0, grad=grad, value_fn=lambda p: p["w"].sum())
+
+
+def gathers(*rates: Any) -> Any:
+    return tko.sgd(*rates)
+
+
+def by_keyword(**rates: Any) -> Any:
+    return tko.sgd(**rates)
+
+
+MISTAKES: dict[str, Mistake] = {
+    "no filter": Mistake(lambda: tko.filtered(SGD, None), TypeError, "filter_spec"),
+    "a filter that selects nothing": Mistake(
+        lambda: tko.filtered(SGD, lambda leaf: leaf.ndim == 3).init(PARAMS), ValueError, "filter_spec"
+    ),
+    "a list of groups": Mistake(lambda: unchecked(tko.partition)([SGD], "a"), TypeError, "transforms"),
+    "a label that is misspelt": Mistake(
+        lambda: tko.partition({"decay": SGD}, {"w": "decay", "bias": "deacy"}).init(PARAMS),
+        ValueError,
+        "bias is 'deacy'",
+    ),
+    "a mask of other keys": Mistake(lambda: masked({"w": True, "b": False}), ValueError, "bias"),
+    "a mask that does not fit variables of Flax": Mistake(
+        lambda: masked({"bias": False}, VARIABLES), ValueError, "treekit.path_mask"
+    ),
+    "a number in a mask": Mistake(lambda: masked({"w": True, "bias": 1.5}), TypeError, "bias it has 1.5"),
+    "a pattern for a mask": Mistake(lambda: masked("**.w"), TypeError, "treekit.path_mask"),
+    "the arguments of MultiSteps in the other order": Mistake(
+        lambda: unchecked(tko.MultiSteps.__init__)(object.__new__(tko.MultiSteps), 4, SGD),
+        ValueError,
+        "every_k_schedule",
+    ),
+    "rounds of no steps": Mistake(lambda: tko.MultiSteps(SGD, 0), ValueError, "every_k_schedule"),
+    "a schedule of no steps": Mistake(lambda: rounds(lambda count: 0), ValueError, "every_k_schedule"),
+    "a schedule of rates for steps": Mistake(lambda: rounds(lambda count: 2.5), TypeError, "every_k_schedule"),
+    "gradients accumulated as ints": Mistake(lambda: rounds(accumulator_dtype=jnp.int32), TypeError, "int32"),
+    "gradients of another shape than before": Mistake(
+        lambda: ROUNDS.update({"bias": jnp.ones(3)}, ROUNDS.init({"bias": jnp.ones(2)})), StateError, "acc_grads.bias"
+    ),
+    "whether to skip, without a state": Mistake(
+        lambda: rounds(should_skip_update_fn=lambda *_: jnp.array(False)), TypeError, "should_skip_update_fn"
+    ),
+    "whether to skip each element": Mistake(
+        lambda: rounds(should_skip_update_fn=lambda *_: (jnp.ones(3), ())), ValueError, "(3,)"
+    ),
+    "a weight that nothing takes": Mistake(lambda: rounds(extra={"weight": 1.0}), TypeError, "weighted=True"),
+    "a weight that nothing takes, in a whole step": Mistake(
+        lambda: tko.apply_gradients(ROUNDS, PARAMS, ROUNDS.init(PARAMS), PARAMS, weight=1.0), TypeError, "weighted=True"
+    ),
+    "no weight": Mistake(lambda: rounds(weighted=True), TypeError, "'weight'"),
+    "a weight for each element": Mistake(
+        lambda: rounds(extra={"weight": jnp.ones(3)}, weighted=True), TypeError, "[1., 1., 1.]"
+    ),
+    "a negative weight": Mistake(lambda: rounds(extra={"weight": -1.0}, weighted=True), ValueError, "-1.0"),
+    "an optimizer for its factory": Mistake(
+        lambda: unchecked(tko.inject_hyperparams)(SGD), TypeError, "GradientTransformation"
+    ),
+    "the arguments beside the factory": Mistake(
+        lambda: unchecked(tko.inject_hyperparams)(tko.adam, 1e-3), TypeError, "0.001"
+    ),
+    "a static argument that is misspelt": Mistake(lambda: injected(0.1, static_args="beta"), ValueError, "'beta'"),
+    "an argument both static and injected": Mistake(
+        lambda: injected(0.1, static_args=("b1", "b2"), only="b1"), ValueError, "b1"
+    ),
+    "arguments without names": Mistake(lambda: tko.inject_hyperparams(gathers)(0.1), TypeError, "*rates of gathers"),
+    "an injected argument that was not passed": Mistake(
+        lambda: tko.inject_hyperparams(by_keyword, only="momentum")(learning_rate=0.1), TypeError, "momentum"
+    ),
+    "an injected argument that is no number": Mistake(lambda: injected(0.1, only="nesterov"), TypeError, "'nesterov'"),
+    "a function that is no schedule": Mistake(
+        lambda: injected(lambda params: PARAMS["kernel"]).init(PARAMS), TypeError, "KeyError: 'kernel'"
+    ),
+    "a schedule that returns a vector": Mistake(
+        lambda: injected(lambda count: jnp.ones(3)).init(PARAMS), TypeError, "f32[3]"
+    ),
+    "a number that its dtype cannot hold": Mistake(
+        lambda: injected(2**24 + 1).init(PARAMS), TypeError, "'learning_rate' of adam"
+    ),
+    "a state with other hyperparameters": Mistake(
+        lambda: resumed(injected(0.1, only="b1"), injected(0.1, only="b2")), StateError, "b1, b2"
+    ),
+    "a schedule where a number was": Mistake(
+        lambda: resumed(injected(lambda count: 0.1), injected(0.1)), StateError, "learning_rate was a number"
+    ),
+    "a number where a schedule was": Mistake(
+        lambda: resumed(injected(0.1), injected(lambda count: 0.1)), StateError, "learning_rate was a number"
+    ),
+    "lbfgs without params": Mistake(lambda: LBFGS.update(PARAMS, LBFGS.init(PARAMS)), ValueError, "params"),
+    "an argument grad of other keys": Mistake(lambda: search({"w": PARAMS["w"]}), ValueError, "bias"),
+    "an argument grad of another shape": Mistake(
+        lambda: search({**PARAMS, "bias": jnp.ones((1, 2))}), ValueError, "bias: shape (1, 2)"
+    ),
+    "a line search that stores no gradient": Mistake(
+        lambda: tko.value_and_grad_from_state(jnp.sum)(PARAMS, state=SEARCH.init(PARAMS)), ValueError, "store_grad=True"
+    ),
+}

@@ -20,14 +20,9 @@ from treekit import optax as tko
 PIPE = subprocess.PIPE
 LAWS = Path(__file__).with_name("sharding_laws.py")
 SECONDS = 400  # what hangs is killed
-QUICK = ["test_steps[auto-multi_steps]", "test_init[auto-adamw]", "test_init[explicit-adamw]"]
-QUICK += [
-    "test_chosen_sharding",
-    "test_rounding",
-    "test_codes",
-    "test_step_that_only_accumulates[explicit-multi_steps]",
-]
-QUICK += [f"test_init_that_closes_over_params[{axes}-adam]" for axes in ("auto", "explicit")]
+QUICK = ["test_chosen_sharding", "test_rounding", "test_codes", "test_init[auto-adamw]", "test_init[explicit-adamw]"]
+QUICK += ["test_steps[auto-multi_steps]", "test_steps[explicit-adam]"]
+QUICK += ["test_step_that_only_accumulates[explicit-multi_steps]"]
 IN_TWO = ["test_steps[auto-finite_of_multi_steps]", "test_steps[explicit-of_clipped]"]
 IN_TWO += ["test_step_that_only_accumulates[auto-of_clipped]"]
 IN_TWO += [f"test_init[auto-{name}]" for name in ("adamw", "noise", "muon")]
@@ -104,26 +99,18 @@ def test_derivatives_go_through_init() -> None:
             assert found(jnp.ones(2)).tolist() == [slope] * 2
 
 
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "partition": lambda: tko.partition({"a": tko.adam(0.1), "b": tko.sgd(0.1, momentum=0.9)}, {"w": "a", "b": "b"}),
-    "params_ema": lambda: tko.chain(tko.adam(0.1), tko.params_ema(0.9)),
-}
-
-
-@pytest.mark.table
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_no_array_is_written_as_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_array_is_written_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX writes a tree that does not fit into its error, which copies each of its arrays from its devices."""
-    tx, params, written = OPTIMIZERS[name](), cases.arrays(), 0
+    groups = tko.partition({"a": tko.adam(0.1), "b": tko.sgd(0.1, momentum=0.9)}, {"w": "a", "b": "b"})
+    tx, params, written = tko.chain(groups, tko.params_ema(0.9)), cases.arrays(), list[jax.Array]()
 
-    def count(_: jax.Array) -> str:
-        nonlocal written
-        written += 1
+    def write(array: jax.Array) -> str:
+        written.append(array)
         return ""
 
-    monkeypatch.setattr(type(jnp.ones(())), "__repr__", count)
+    monkeypatch.setattr(type(jnp.ones(())), "__repr__", write)
     state = tx.init(params)
     tx.update({**params, "b": None}, state, params)
     tko.apply_gradients(tx, params, state, params)
     tko.summary(tx, params)
-    assert written == 0
+    assert not written
