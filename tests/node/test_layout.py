@@ -2,7 +2,9 @@
 
 import gc
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -11,7 +13,20 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 
-from tests.node.ways import COPIES, RUNS, Made, MadeByInit, Slotted, Way, arrays, every_way, parts, same, structure
+from tests.node.ways import (
+    COPIES,
+    RUNS,
+    WAYS,
+    Made,
+    MadeByInit,
+    Slotted,
+    Way,
+    arrays,
+    every_way,
+    parts,
+    same,
+    structure,
+)
 from tests.releases import shard_map
 from treekit import field, node, register_node, replace, tree_at
 from treekit.testing import check_pytree
@@ -36,8 +51,7 @@ def test_key_paths_are_the_names_in_the_order_of_flatten(way: Way) -> None:
     names = [(jax.tree_util.keystr(path), leaf) for path, leaf in with_path]
     assert names == [(".weight", 2.0), (".bias['a'].weight", 4.0), (".bias['a'].bias", 5.0), (".bias['k']", 3.0)]
     assert isinstance(with_path[0][0][0], jax.tree_util.GetAttrKey)
-    found: Any = jax.tree.flatten(x)
-    assert found == ([leaf for _, leaf in with_path], treedef)
+    assert jax.tree.leaves(x) == [leaf for _, leaf in with_path] and structure(x) == treedef
 
 
 def more(x: Any) -> Any:
@@ -95,20 +109,11 @@ def test_replace_rebuilds_with_other_values_for_fields(way: Way) -> None:
     assert parts(replace(x, weight=5)) == (5, 2, "n")
     assert parts(replace(x)) == parts(x) == (2, 2, "n")
     assert len(RUNS) == runs
-    name = way.cls.__name__
-    with pytest.raises(TypeError, match=rf"{name}\.name is static, .* list, is not hashable"):
-        replace(x, name=[1])
-    with pytest.raises(TypeError, match=rf"{name} has no field wieght; it has weight, bias, name"):
-        replace(x, wieght=3)
 
 
-def test_replace_takes_a_node_and_python_3_13_finds_it() -> None:
-    with pytest.raises(TypeError, match="class made by node or register_node, not of dict"):
-        replace({"a": 1}, a=2)
+def test_copy_replace_of_python_3_13_is_replace_unless_the_class_has_its_own() -> None:
     x: Any = Made(1, 2, "a")
-    runs = len(RUNS)
     assert parts(x.__replace__(bias=3)) == (2, 3, "a")
-    assert len(RUNS) == runs
 
     @node
     class Own:
@@ -169,8 +174,6 @@ def test_classes_with_getattr() -> None:
     x = Delegating(jnp.ones(3))
     for y in (x, same(x), replace(x), *(duplicate(x) for duplicate in COPIES.values())):
         assert type(y) is Delegating and y.shape == (3,)
-    nested = same(Delegating(Delegating(Made(1, 2, "n"), "inner")))
-    assert (nested.label, nested.inner.label, nested.name) == ("outer", "inner", "n")
 
 
 @pytest.mark.slow
@@ -195,3 +198,31 @@ def test_no_growth_over_rebuilds_and_over_instances_of_ever_new_static_values(wa
             work(i)
         gc.collect()  # Python keeps freed tuples for a while
         assert sys.getallocatedblocks() - before < min(1_000, times / 2)
+
+
+@pytest.mark.slow
+def test_sixteen_threads_create_map_register_and_search_one_cache_of_jit() -> None:
+    # JAX compares treedefs while it searches the cache: Python code there, interrupted, crashed the process.
+    shared = jax.jit(lambda t: t.weight + t.name)
+    start = threading.Barrier(16)
+
+    def work(number: int) -> None:
+        start.wait()
+        mine = [way.local() for way in WAYS.values()]
+        for turn in range(20):
+            name = number + turn
+            for way, cls in zip(WAYS.values(), mine, strict=True):
+                for x in (way.cls(turn, 0, name), cls(2 * turn, 0, name)):
+                    doubled = jax.tree.map(lambda leaf: leaf * 2, x)
+                    assert parts(doubled) == (4 * turn, 0, name)
+                    assert structure(doubled) == structure(x)
+                    assert structure(replace(x, name=(turn, number))) != structure(x)
+                assert shared(way.cls(turn, 0, name)) == 2 * turn + name
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(work, range(16)))  # which raises what one of them raises
+    finally:
+        sys.setswitchinterval(interval)
