@@ -170,6 +170,7 @@ MISTAKES: dict[str, Mistake] = {
     "a factory of no node": Mistake(lambda: node_factory(lambda: None)(), TypeError, "of type NoneType"),
     "a factory of what overwrites its leaf": Mistake(lambda: node_factory(Overwrites)(1), TypeError, "leaf x"),
     "a pytree that breaks a law": Mistake(lambda: check_pytree({"a": Overwrites(1)}), LawsBroken, "x is int 42"),
+    "check_pytree of a class": Mistake(lambda: check_pytree(Layer), TypeError, "the class Layer"),
     # HashableArray
     "a hashable string": Mistake(lambda: HashableArray("abc"), TypeError, "found 'abc', an array of dtype <U3"),
     "hashable keys": Mistake(lambda: HashableArray(jax.random.key(0)), TypeError, "jax.random.key_data(key)"),
