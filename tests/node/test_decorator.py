@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float, TypeCheckError, jaxtyped
 
-from tests.node.ways import COPIES, Made, MadeByInit, same, structure
+from tests.node.ways import COPIES, Made, same, structure
 from treekit import field, node, replace, tree_at
 
 flax_field: Any = flax.struct.field  # has no types
@@ -109,7 +109,7 @@ def test_dataclass_features() -> None:
 def test_help_shows_the_docstrings_and_the_signature() -> None:
     assert inspect.getdoc(Rich) == "Documented by its user."
     assert list(inspect.signature(Rich).parameters) == ["data", "keys", "items", "seed", "aux", "late"]
-    assert list(inspect.signature(MadeByInit).parameters) == ["w", "b", "n"]
+    assert list(inspect.signature(ByHand).parameters) == ["x"]
     more: Any = node(type("More", (ByHand,), {"__annotations__": {"y": Any}}))
     assert ByHand.__init__.__doc__ == more.__init__.__doc__ == "Store twice an x.", "that of the next documented one"
     assert Generated.__init__.__doc__ is None

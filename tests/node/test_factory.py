@@ -6,10 +6,9 @@ import typing
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import pytest
 
-from tests.node.ways import Holder, hold
+from tests.node.ways import hold
 from treekit import node_factory
 
 
@@ -67,18 +66,6 @@ def test_node_factory_makes_what_the_function_makes() -> None:
     made = Rerun.make(1)
     assert type(made) is Rerun and made.x == 1
     assert typing.cast(Any, Rerun).bare(2).x == typing.cast(Any, made).bare(2).x == made.make(2).x == 2
-    calls = []
-
-    @node_factory
-    def table(sizes: list[int]) -> Holder:
-        """Makes a table."""
-        sizes.append(0)
-        calls.append(sizes)
-        return Holder([jnp.zeros(n) for n in sizes])
-
-    given = [1, 2]
-    out = table(given)
-    assert given == [1, 2] and calls == [[1, 2, 0]] and len(out.x) == 3
-    assert table.__doc__ == "Makes a table." and [*inspect.signature(table).parameters] == ["sizes"]
     for function in (hold, Rerun.make):
         assert pickle.loads(pickle.dumps(function)) == function
+    assert hold.__doc__ == "Hold both." and [*inspect.signature(hold).parameters] == ["x", "y"]

@@ -13,20 +13,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 
-from tests.node.ways import (
-    COPIES,
-    RUNS,
-    WAYS,
-    Made,
-    MadeByInit,
-    Slotted,
-    Way,
-    arrays,
-    every_way,
-    parts,
-    same,
-    structure,
-)
+from tests.node.ways import COPIES, RUNS, WAYS, Made, Slotted, Way, arrays, every_way, parts, same, structure
 from tests.releases import shard_map
 from treekit import field, node, register_node, replace, tree_at
 from treekit.testing import check_pytree
@@ -63,10 +50,6 @@ def loss(x: Any) -> Any:
     return jax.tree.reduce(lambda total, leaf: total + (leaf * leaf / 2 + leaf).sum(), x, 0.0)
 
 
-loss_by_hand: Any = jax.custom_vjp(loss)
-loss_by_hand.defvjp(lambda x: (loss(x), x), lambda x, g: (more(x),))
-
-
 @every_way
 def test_transformations_return_instances_of_the_class_and_run_none_of_its_code(way: Way) -> None:
     n = 4 * jax.device_count()
@@ -83,8 +66,6 @@ def test_transformations_return_instances_of_the_class_and_run_none_of_its_code(
         "jit": jax.jit(more)(x),
         "donation": donated,
         "grad": jax.grad(loss)(x),
-        "custom_vjp": jax.grad(loss_by_hand)(x),
-        "checkpoint": jax.grad(jax.checkpoint(loss))(x),
         "vmap": jax.vmap(more, in_axes=(axes,), out_axes=axes)(x),
         "scan": jax.lax.scan(lambda t, _: (more(t), None), x, length=1)[0],
         "while_loop": jax.lax.while_loop(lambda t: t.bias[0] < 2, more, x),
@@ -148,11 +129,7 @@ def test_equality_and_getattr_of_the_class_are_never_asked(way: Way) -> None:
     names = ("__eq__", "__hash__", "__bool__", "__getattr__")
     slots = {"__slots__": ()} if way.cls is Slotted else {}
     Odd: Any = type("Odd", (way.local(),), slots | {name: asking(name) for name in names})
-    if way.cls in (Made, MadeByInit):
-        node(Odd)
-    else:
-        register_node(Odd, ["weight", "bias"], ["name"])
-    x = arrays(Odd)
+    x = arrays(node(Odd) if way.cls is Made else register_node(Odd, ["weight", "bias"], ["name"]))
     asked.clear()
     assert structure(x) == structure(same(x))
     assert type(jax.jit(lambda t: t)(x)) is Odd
