@@ -85,8 +85,9 @@ def test_jit_compiles_once_for_equal_arrays() -> None:
 
 
 def test_what_is_refused() -> None:
+    no_number: Any = None
     with pytest.raises(TypeError, match="None, an array of objects"):
-        tk.HashableArray(None)
+        tk.HashableArray(no_number)
     for transform in (jax.jit, jax.vmap, jax.grad):
         with pytest.raises(TypeError, match="while JAX traces"):
             transform(lambda x: tk.HashableArray([1.0, x]))(jnp.ones(2))

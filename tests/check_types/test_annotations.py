@@ -4,7 +4,7 @@ import sys
 import types
 import typing
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Generic, Literal, NewType, Protocol, TypedDict, TypeVar
 
 import equinox as eqx
@@ -19,7 +19,7 @@ from typing_extensions import TypeAliasType
 
 import treekit as tk
 from tests.check_types import nodes
-from tests.check_types.nodes import FIVE, ONES, WORD, F, Linear, T, blamed, holder, linear, network, old, refused
+from tests.check_types.nodes import FIVE, ONES, WORD, F, Linear, T, blamed, holder, linear, network, old, ones, refused
 from tests.trees import FLOAT
 from treekit import check_types
 
@@ -60,15 +60,12 @@ Recursive: Any = old_alias("Recursive", old.Union[float, "list[Recursive]"])
 NO_VALUE: Any = object()
 CASES: dict[str, tuple[Any, Any, Any]] = {
     "array": (F, ONES, jnp.arange(2)),
-    "jax.Array": (jax.Array, ONES, 1.0),
-    "int": (int, 3, 3.0),
     "an int is a float": (float, 3, 3j),
     "NumPy's float": (float, np.float32(3), np.complex64(3)),
     "bool": (bool, True, 1),
     "None": (None, None, 0),
     "Any": (Any, ONES, NO_VALUE),
     "object": (object, ONES, NO_VALUE),
-    "union": (int | str, "a", 1.5),
     "empty tuple": (tuple[()], (), (1,)),
     "literal": (Literal["same", 1], "same", True),
     "annotated": (Annotated[int, "positive"], 1, "1"),
@@ -87,11 +84,9 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "tuple of any length": (tuple[int, ...], (1, 2, 3), (1, "a")),
     "tuple of any types": (old.Tuple[Ts], (1, "a"), 1),
     "a tuple in a tuple": (tuple[int, *tuple[str, ...]], (1, "a", "b"), 1),
-    "dict": (dict[str, int], {"a": 1}, [1]),
     "key": (dict[str, int], {"a": 1}, {2: 3}),
     "default": (defaultdict[str, list[int]], defaultdict(list, a=[1]), defaultdict(list, a=["1"])),
     "set": (frozenset[int], frozenset({1}), frozenset({"1"})),
-    "sequence": (Sequence[F], (ONES, ONES), (ONES, FIVE)),
     "what has no length is not used up": (Iterable[int], Once(), 1),
     "optional list": (list[float] | None, None, [1.0, "3"]),
     "tree": (PyTree[F], {"a": [ONES]}, {"a": [ONES, FIVE]}),
@@ -101,7 +96,6 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "with a tree of Optax": (tuple[int, optax.OptState], (1, object), ("a", object)),
     "tree of quoted": (PyTree["Linear"], [linear()], [1]),
     "node": (Linear, linear(), network),
-    "quoted": ("Linear", linear(), 1),
     "generic node": (eqx.nn.StateIndex[Array], NO_VALUE, 1),
     "protocol": (Asked, types.SimpleNamespace(ask=1), 1),
     "a protocol that cannot be asked": (Ask, 1, NO_VALUE),
@@ -117,7 +111,6 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
 LINES = {
     "list": ".1   str   is not int",
     "tuple of another length": "   tuple   is not tuple[int, str]",
-    "dict": "   list   is not dict[str, int]",
     "key": ", key 2   int 2   is not str",
     "default": ".a.0   str   is not int",
     "set": ", an item   str   is not int",
@@ -138,20 +131,17 @@ def test_a_field_is_what_its_annotation_says(name: str) -> None:
         assert f"\nfield{LINES.get(name, '')}" in refused(Holder(wrong))
 
 
+BY_LEAF: Any = PyTree[Float[Array, "?n"], "T"]
 # The annotations of several fields with values that fit together, and with values that do not.
 TOGETHER: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "a name is one size": ({"a": F, "b": F}, [ONES, ONES], [ONES, FIVE]),
-    "several": ({"a": Float[Array, "*s n"], "b": Float[Array, "*s"]}, [jnp.ones((1, 2)), jnp.ones(1)], [ONES, ONES]),
+    "several": ({"a": Float[Array, "*s n"], "b": Float[Array, "*s"]}, [ones(1, 2), ones(1)], [ONES, ONES]),
     "structures": ({"a": PyTree[int, "T"], "b": PyTree[int, "T"]}, [[1, 2], [3, 4]], [[1, 2], [3]]),
-    "by leaf": (
-        {"a": PyTree[Float[Array, "?n"], "T"], "b": PyTree[Float[Array, "?n"], "T"]},
-        [[ONES, FIVE], [ONES, FIVE]],
-        [[ONES, FIVE], [FIVE, ONES]],
-    ),
+    "by leaf": ({"a": BY_LEAF, "b": BY_LEAF}, [[ONES, FIVE], [ONES, FIVE]], [[ONES, FIVE], [FIVE, ONES]]),
     "arithmetic in a chain": (
         {"c": Float[Array, "m+3"], "b": Float[Array, "n+3 m"], "a": F},
-        [FIVE, jnp.ones((5, 2)), ONES],
-        [ONES, jnp.ones((5, 2)), ONES],
+        [FIVE, ones(5, 2), ONES],
+        [ONES, ones(5, 2), ONES],
     ),
     "an attribute that comes later": ({"a": Float[Array, "2*{self.n}"], "n": int}, [ONES, 1], [ONES, 2]),
     "a union binds what it takes": ({"a": list[F] | F, "b": F}, [ONES, ONES], [[ONES], FIVE]),
@@ -178,7 +168,7 @@ def test_the_message_names_each_key_path_the_value_the_annotation_and_what_is_bo
         "net.head.weight     None          is not Float[Array, 'dout din']",
     ]
     Holder = holder(a=Float[Array, "*batch n"], b=Float[Array, "{self.size} n"], size=int)
-    line = refused(Holder(jnp.ones((1, 2, 3)), np.ones(3, np.float32), 2)).splitlines()[1]
+    line = refused(Holder(ones(1, 2, 3), np.ones(3, np.float32), 2)).splitlines()[1]
     assert line == "b   float32[3](numpy)   is not Float[Array, '{self.size} n']   (n=3, batch=(1, 2))"
 
 
@@ -203,7 +193,7 @@ def test_models_that_are_stacked_filtered_or_masked_fail_and_the_message_says_so
     jax.vmap(check_types)(stacked)
     jax.eval_shape(check_types, model)
     with pytest.raises(TypeError, match=rf"bias   {FLOAT}\[9\]"):
-        jax.jit(check_types)(Linear(jnp.ones((5, 3)), jnp.ones(9)))
+        jax.jit(check_types)(Linear(ones(5, 3), ones(9)))
 
 
 NUMBERS = holder(size=int, rate=float, flag=bool, phase=complex, rates=PyTree[float], table=dict[str, float])
@@ -289,8 +279,8 @@ def test_annotations_that_are_all_strings(monkeypatch: pytest.MonkeyPatch) -> No
     module: Any = types.ModuleType("future_nodes")
     monkeypatch.setitem(sys.modules, "future_nodes", module)
     exec(FUTURE, vars(module))
-    layer = module.Layer(2, jnp.ones((2, 3)), module.Layer(1, jnp.ones((1, 5))))
-    assert layer(jnp.ones(3)).shape == (2,)
-    assert blamed(layer, jnp.ones(4))[0] == "x"
+    layer = module.Layer(2, ones(2, 3), module.Layer(1, ones(1, 5)))
+    assert layer(ones(3)).shape == (2,)
+    assert blamed(layer, ones(4))[0] == "x"
     with pytest.raises(TypeError, match=r"\nweight .*\nafter    int 3"):
-        module.Layer(2, jnp.ones((1, 2)), 3)
+        module.Layer(2, ones(1, 2), 3)

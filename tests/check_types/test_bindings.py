@@ -24,6 +24,9 @@ LATER: dict[str, tuple[str, Any, str]] = {
 }
 
 
+Checked: Any = tk.node(check=True)(type("Checked", (Linear,), {}))
+
+
 @checked
 def typed(node: tk.Typed[Linear]) -> None: ...
 
@@ -39,7 +42,7 @@ def test_where_jaxtyping_has_changed_only_what_needs_it_says_so(case: str, monke
     untried: Any = storage
     untried.cache_clear()
     assert tk.tree_summary(linear()).total.numbers == 20
-    for use in (tk.check_types, lambda node: tk.node(check=True)(type("Checked", (Linear,), {}))(node), typed, batched):
+    for use in (tk.check_types, Checked, typed, batched):
         with pytest.raises(Exception, match="jaxtyping stores") as caught:
             use(linear())
         assert fact in str(caught.value)

@@ -122,15 +122,11 @@ def test_a_function_can_be_stored_unless_it_carries_arrays_of_a_node() -> None:
         assert Holder(f).x is f
 
     method = Holder(jnp.ones((2, 3))).method
-    module = eqx.nn.Linear(1, 1, key=jax.random.key(0))
-    for f in (
-        ({"method": (abs, method)},),
-        functools.partial(map, method),
-        jax.vmap(method),
-        functools.partial(module),
-    ):
+    module = functools.partial(eqx.nn.Linear(1, 1, key=jax.random.key(0)))
+    wrong: list[Any] = [({"method": (abs, method)},), functools.partial(map, method), jax.vmap(method), module]
+    for holding in wrong:
         with pytest.raises(TypeError, match=r"creating Holder .* in x that captures a (Holder|Linear)"):
-            Holder(f)
+            Holder(holding)
     with pytest.raises(TypeError, match=r"creating Holder .* StoresIt that is being created.* in x"):
         StoresIt()
 

@@ -66,11 +66,9 @@ class Noted:
     notes: Any = dataclasses.field(hash=False)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Money(numbers.Number):
-    """A number without a `__repr__`, which would give its address away."""
-
-    amount: Any
+# A number without a `__repr__`, which would give its address away.
+number: dict[str, Any] = {"bases": (numbers.Number,), "frozen": True, "repr": False}
+Money: Any = dataclasses.make_dataclass("Money", ["amount"], namespace={"__module__": __name__}, **number)
 
 
 class Huge(int):
@@ -133,16 +131,13 @@ def test_a_sequence_that_is_compared_by_identity_is_not_read() -> None:
     assert structure(Made(1, 2, unit)) == structure(Made(1, 2, unit)) != structure(Made(1, 2, Unit()))
 
 
-def fail(*_: object) -> Any:
-    raise RuntimeError("not now")
-
-
 def test_a_static_value_is_hashable_and_holds_no_array() -> None:
     array = jnp.ones(2)
-    raising: Any = type("Raising", (), {"__hash__": fail})()
-    wrong: list[Any] = [[1], ("a", [1]), raising, array, (Holder(array),), functools.partial(abs, array)]
+    Raising: Any = type("Raising", (), {"__hash__": lambda self: 1 / 0})
+    wrong: list[Any] = [[1], ("a", [1]), Raising(), array, (Holder(array),), functools.partial(abs, array)]
+    makes: list[Callable[[Any], Any]] = [lambda v: Made(1, 2, v), lambda v: replace(Made(1, 2, "a"), name=v)]
     for value in (*wrong, Holder(array).method):
-        for make in (functools.partial(Made, 1, 2), lambda value: replace(Made(1, 2, "a"), name=value)):
+        for make in makes:
             with pytest.raises(TypeError, match=r"Made\b.*\bname\b"):
                 make(value)
     for transform in (jax.jit, jax.vmap):
@@ -151,9 +146,9 @@ def test_a_static_value_is_hashable_and_holds_no_array() -> None:
 
 
 def test_a_value_that_cannot_be_compared_without_end_is_an_error_of_python() -> None:
-    endless: Any = type("Endless", (), {"__hash__": lambda self: hash(self)})()
+    Endless: Any = type("Endless", (), {"__hash__": lambda self: hash(self)})
     with pytest.raises(RecursionError) as caught:
-        Made(1, 2, endless)
+        Made(1, 2, Endless())
     assert "Made (name)" in caught.value.__notes__[0]
 
 

@@ -32,25 +32,26 @@ class Made:
         self.weight = 2 * self.weight
 
 
-def prepare(self: Any, w: Any, b: Any, n: Any) -> None:
-    """The `__init__` of the next two."""
-    RUNS.append(type(self).__name__)
-    self.weight, self.bias, self.name = 2 * w, b, n
+class Prepared:
+    """A base of the next two that is no node."""
+
+    __slots__ = ()
+
+    def __init__(self: Any, w: Any, b: Any, n: Any) -> None:
+        RUNS.append(type(self).__name__)
+        self.weight, self.bias, self.name = 2 * w, b, n
 
 
 @register_node(data_fields=["weight", "bias"], meta_fields=["name"])
-class Mutable:
-    __init__ = prepare
-
+class Mutable(Prepared):
     def __setattr__(self, name: str, value: Any) -> None:
         RUNS.append(f"Mutable.{name}")
         super().__setattr__(name, value)
 
 
 @register_node(data_fields=["weight", "bias"], meta_fields=["name"])
-class Slotted:
+class Slotted(Prepared):
     __slots__ = ("__weakref__", "bias", "name", "weight")
-    __init__ = prepare
 
 
 @register_node
