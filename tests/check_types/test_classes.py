@@ -179,5 +179,4 @@ def test_rebuilding_checks_nothing() -> None:
     assert tk.tree_at(lambda c: c.bias, made, None).bias is None
     assert jax.vmap(lambda x: Checked(x))(ones(4, 2, 3)).weight.shape == (4, 2, 3)
     wrong = tk.replace(made, bias=FIVE)
-    for again in (copy.copy(wrong), copy.deepcopy(wrong), pickle.loads(pickle.dumps(wrong))):
-        assert again.bias.shape == (5,)
+    assert pickle.loads(pickle.dumps(wrong)).bias.shape == copy.deepcopy(wrong).bias.shape == (5,)

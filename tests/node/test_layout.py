@@ -11,14 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType
 
 from tests.node.ways import COPIES, RUNS, WAYS, Made, Slotted, Way, arrays, every_way, parts, same, structure
-from tests.releases import shard_map
+from tests.releases import P, shard_map
 from treekit import field, node, register_node, replace, tree_at
 from treekit.testing import check_pytree
-
-spec: Any = jax.sharding.PartitionSpec
 
 
 @every_way
@@ -54,31 +52,21 @@ def loss(x: Any) -> Any:
 def test_transformations_return_instances_of_the_class_and_run_none_of_its_code(way: Way) -> None:
     n = 4 * jax.device_count()
     mesh: Any = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(AxisType.Auto,))
-    x, given = (way.cls(jnp.ones(n), jnp.ones(n), "n") for _ in range(2))
+    x = way.cls(jnp.ones(n), jnp.ones(n), "n")
     runs = len(RUNS)
     axes: Any = jax.tree.unflatten(structure(x), (0, None))
-    specs: Any = jax.tree.unflatten(structure(x), (spec("d"), spec()))
-    shardings = jax.tree.map(lambda each: NamedSharding(mesh, each), specs)
-    with jax.debug_nans(False):  # with it JAX donates nothing
-        donated = jax.jit(more, donate_argnums=0)(given)
-    assert given.weight.is_deleted() and given.bias.is_deleted()
+    specs: Any = jax.tree.unflatten(structure(x), (P("d"), P()))
     results = {
         "jit": jax.jit(more)(x),
-        "donation": donated,
         "grad": jax.grad(loss)(x),
         "vmap": jax.vmap(more, in_axes=(axes,), out_axes=axes)(x),
         "scan": jax.lax.scan(lambda t, _: (more(t), None), x, length=1)[0],
-        "while_loop": jax.lax.while_loop(lambda t: t.bias[0] < 2, more, x),
         "cond": jax.lax.cond(x.bias[0] > 0, more, lambda t: t, x),
         "shard_map": shard_map(more, mesh=mesh, in_specs=(specs,), out_specs=specs)(x),
-        "shardings": jax.jit(more, in_shardings=(shardings,), out_shardings=shardings)(jax.device_put(x, shardings)),
     }
     for how, out in results.items():
         assert type(out) is way.cls and out.name == "n", how
         assert out.weight.tolist() == (x.weight + 1).tolist() and out.bias.tolist() == [2] * n, how
-    assert results["shardings"].weight.sharding.is_equivalent_to(shardings.weight, 1)
-    shapes = jax.eval_shape(more, x)
-    assert type(shapes) is way.cls and isinstance(shapes.bias, jax.ShapeDtypeStruct)
     assert len(RUNS) == runs
 
 
@@ -155,26 +143,16 @@ def test_classes_with_getattr() -> None:
 
 @pytest.mark.slow
 @every_way
-def test_no_growth_over_rebuilds_and_over_instances_of_ever_new_static_values(way: Way) -> None:
-    treedef = structure(way.cls(1, 2, ("n", 1)))
-
-    def rebuild(i: int) -> None:
-        x: Any = jax.tree.unflatten(treedef, (i, i))
-        structure(x)
-
-    def create(i: int) -> None:
-        same(way.cls(1, 2, (i, str(i))))
-        RUNS.clear()
-
-    for work, times in ((rebuild, 100_000), (create, 1_000)):
-        for i in range(100):
-            work(i)
-        gc.collect()
-        before = sys.getallocatedblocks()
-        for i in range(100, times):
-            work(i)
+def test_no_growth_over_instances_of_ever_new_static_values(way: Way) -> None:
+    def create(times: int) -> int:
+        for i in range(times):
+            same(same(way.cls(1, 2, (i, str(i)))))
+            RUNS.clear()
         gc.collect()  # Python keeps freed tuples for a while
-        assert sys.getallocatedblocks() - before < min(1_000, times / 2)
+        return sys.getallocatedblocks()
+
+    before = create(100)
+    assert create(1_000) - before < 500
 
 
 @pytest.mark.slow
