@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import importlib
 import itertools
 import threading
@@ -177,6 +178,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "inside": (lambda: {"a": [Twig(ONES), Twig({"b": VALIDATES(ONES)})]}, r"Prepares at a\.1\.left\.b: AttributeError"),
     "list": (lambda: AnyStatic(ONES, [1]), r"static parts are hashable.*\n.*AnyStatic: value, of type list"),
     "hidden array": (lambda: AnyStatic(ONES, Held(ONES)), "value, of type Held: it contains an array"),
+    "captured array": (lambda: AnyStatic(ONES, functools.partial(abs, ONES)), "value, of type partial: it contains"),
     "raises": (lambda: by_hand(lambda t: t.forgotten, keys=lambda t: ((), None)), "flattened"),
     "1 for 1.0": (lambda: AnyStatic(ONES, 1), r"are distinguished.*\n.*value=1 has the structure of value=1\.0"),
     "0.0": (lambda: AnyStatic(ONES, 0.0), r"are distinguished.*\n.*value=0\.0 has the structure of value="),
