@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import jax
 import pytest
 
+from tests.errors.mistake import unchecked
 from tests.node.ways import Data, Made, Mutable, Slotted, parts, same
 from treekit import node, register_node
 
@@ -45,6 +46,7 @@ REFUSED: list[tuple[Any, type[Any], str]] = [
     (lambda cls: register(cls, None, []), Plain, "data_fields"),
     (lambda cls: register(cls, ["size", "spokes"], None), Wheel, "meta_fields"),
     (lambda cls: register(cls, ["a b"], []), Plain, "a b"),
+    (lambda cls: unchecked(register)(cls, [1], []), Plain, "data_fields"),
     *((make, cls, cls.__name__) for make in (node, register) for cls in (Made, Mutable, Slotted, Data)),
 ]
 
