@@ -76,8 +76,19 @@ def test_what_is_not_a_plain_container_is_passed_as_it_is() -> None:
 
     class MyTuple(tuple[Any, ...]): ...
 
+    class MyPoint(Point): ...  # may have other attributes, unlike a named tuple
+
     arrays = (jnp.ones(2), np.ones(2))
-    for given in (*arrays, MyList([1]), MyTuple([[1]]), (1, (2, "a")), Made([1], 2, "a"), object(), "ab"):
+    for given in (
+        *arrays,
+        MyList([1]),
+        MyTuple([[1]]),
+        MyPoint([1], 2),
+        (1, (2, "a")),
+        Made([1], 2, "a"),
+        object(),
+        "ab",
+    ):
         assert Holder(given).x is given
 
 
