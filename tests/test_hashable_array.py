@@ -1,6 +1,7 @@
 """HashableArray: equal by dtype, shape and bytes, so it can be static."""
 
 import copy
+import functools
 import pickle
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 
 import treekit as tk
-from tests.trees import Twig
 
 NAN = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32)  # two NaN with different bits
 # All of them differ from each other.
@@ -48,70 +48,38 @@ def test_equal_by_dtype_shape_and_bytes(name: str) -> None:
 
 
 def test_the_byte_order_is_that_of_jax() -> None:
-    assert tk.HashableArray(np.ones(2, ">f4")) == tk.HashableArray(jnp.ones(2))
+    assert tk.HashableArray(np.ones(2, ">f4")) == tk.HashableArray(jnp.ones(2, jnp.float32))
 
 
-@pytest.mark.parametrize("x", (np.ones(3), jnp.ones(3)), ids=("NumPy", "JAX"))
-def test_a_read_only_copy(x: Any) -> None:
+def test_a_read_only_copy() -> None:
+    x = np.ones(3)
     mine = tk.HashableArray(x)
-    if isinstance(x, np.ndarray):
-        x[0] = 5
+    x[0] = 5
     assert np.asarray(mine).tolist() == [1, 1, 1]
     with pytest.raises(ValueError, match="read-only"):
         np.asarray(mine)[0] = 5
     with pytest.raises(ValueError, match="cannot set WRITEABLE"):
         np.asarray(mine).setflags(write=True)
     np.array(mine)[0] = 5  # a copy
-    unchecked: Any = mine
-    with pytest.raises(AttributeError, match="a HashableArray cannot change"):
-        unchecked.shape = (3, 1)
-    assert np.asarray(mine, np.float16).dtype == np.float16 and jnp.asarray(mine).dtype == jnp.float32
-    with pytest.raises(ValueError, match="without a copy"):
-        np.asarray(mine, np.float16, copy=False)
-
-
-@tk.node
-class Stencil:
-    scale: Any
-    weights: Any = tk.field(static=True, converter=tk.HashableArray)
+    assert np.asarray(mine, np.float16).dtype == np.float16 and jnp.asarray(mine).tolist() == [1, 1, 1]
 
 
 def test_jit_compiles_once_for_equal_arrays() -> None:
     traces: list[int] = []
 
-    @jax.jit
-    def f(x: Any) -> Any:
+    @functools.partial(jax.jit, static_argnums=1)
+    def scaled(x: Any, table: Any) -> Any:
         traces.append(1)
-        return x.scale * jnp.asarray(x.weights).sum()
+        return x * jnp.asarray(table).sum()
 
-    assert f(Stencil(2.0, jnp.ones(3))) == f(Stencil(2.0, np.ones(3, np.float32))) == 6
-    assert f(Stencil(2.0, jnp.zeros(3))) == 0
+    assert [scaled(2.0, tk.HashableArray(table)) for table in (jnp.ones(3), jnp.ones(3), jnp.zeros(3))] == [6, 6, 0]
     assert len(traces) == 2
-    g = jax.jit(lambda x, table: x * jnp.asarray(table), static_argnums=1)
-    assert g(2.0, tk.HashableArray(np.float32(3))) == 6
 
 
-def test_a_static_field_that_gets_an_array_names_it() -> None:
-    with pytest.raises(TypeError, match=r"Twig.name is static.*a treekit\.HashableArray for an array"):
-        Twig(1, name=(np.ones(2), "x"))
-    assert Twig(1, name=(tk.HashableArray(np.ones(2)), "x")).name == (tk.HashableArray(np.ones(2)), "x")
-
-
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        (None, "found None, an array of objects"),
-        ("abc", "found 'abc', an array of dtype <U3"),
-        (jax.random.key(0), r"pass jax\.random\.key_data\(key\)"),
-    ],
-)
-def test_what_is_refused(x: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        tk.HashableArray(x)
-
-
-@pytest.mark.parametrize("make", (tk.HashableArray, lambda x: tk.HashableArray([1.0, x])))
-@pytest.mark.parametrize("transform", (jax.jit, jax.vmap, jax.grad))
-def test_a_traced_array_is_refused(transform: Any, make: Any) -> None:
-    with pytest.raises(TypeError, match="not known while JAX traces a function"):
-        transform(make)(jnp.ones(2))
+def test_what_is_refused() -> None:
+    no_number: Any = None
+    with pytest.raises(TypeError, match="None, an array of objects"):
+        tk.HashableArray(no_number)
+    for transform in (jax.jit, jax.vmap, jax.grad):
+        with pytest.raises(TypeError, match="while JAX traces"):
+            transform(lambda x: tk.HashableArray([1.0, x]))(jnp.ones(2))

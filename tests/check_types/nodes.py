@@ -19,6 +19,10 @@ old: Any = typing  # for how types were written once
 checked = jaxtyped(typechecker=beartype.beartype)
 
 
+def ones(*shape: int) -> Array:
+    return jnp.ones(shape)
+
+
 @tk.node
 class Linear:
     weight: Float[Array, "dout din"]
@@ -26,7 +30,7 @@ class Linear:
 
 
 def linear(dout: int = 5, din: int = 3) -> Linear:
-    return Linear(jnp.ones((dout, din)), jnp.ones(dout))
+    return Linear(ones(dout, din), ones(dout))
 
 
 @tk.node
@@ -53,14 +57,14 @@ def fits(x: Any, hint: Any) -> bool:
 
 def refused(tree: Any) -> str:
     """What check_types says of a tree."""
-    with pytest.raises(TypeError, match="what") as caught:
+    with pytest.raises(TypeError) as caught:
         check_types(tree)
     return str(caught.value)
 
 
 def blamed(function: Callable[..., Any], *args: Any) -> tuple[str, str]:
     """The parameter that the error of a checked call names, or "the return value", and what is wrong with it."""
-    with pytest.raises(TypeCheckError, match=r"parameter '|the return value") as caught:
+    with pytest.raises(TypeCheckError) as caught:
         function(*args)
     found = re.search(r"parameter '(\w+)'|the return value", str(caught.value))
     why: Any = caught.value.__cause__

@@ -2,21 +2,21 @@
 
 import gc
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType
 
-from tests.node.ways import COPIES, RUNS, Made, MadeByInit, Slotted, Way, arrays, every_way, parts, same, structure
-from tests.releases import shard_map
+from tests.node.ways import COPIES, RUNS, WAYS, Made, Slotted, Way, arrays, every_way, parts, same, structure
+from tests.releases import P, shard_map
 from treekit import field, node, register_node, replace, tree_at
 from treekit.testing import check_pytree
-
-spec: Any = jax.sharding.PartitionSpec
 
 
 @every_way
@@ -36,8 +36,7 @@ def test_key_paths_are_the_names_in_the_order_of_flatten(way: Way) -> None:
     names = [(jax.tree_util.keystr(path), leaf) for path, leaf in with_path]
     assert names == [(".weight", 2.0), (".bias['a'].weight", 4.0), (".bias['a'].bias", 5.0), (".bias['k']", 3.0)]
     assert isinstance(with_path[0][0][0], jax.tree_util.GetAttrKey)
-    found: Any = jax.tree.flatten(x)
-    assert found == ([leaf for _, leaf in with_path], treedef)
+    assert jax.tree.leaves(x) == [leaf for _, leaf in with_path] and structure(x) == treedef
 
 
 def more(x: Any) -> Any:
@@ -49,41 +48,25 @@ def loss(x: Any) -> Any:
     return jax.tree.reduce(lambda total, leaf: total + (leaf * leaf / 2 + leaf).sum(), x, 0.0)
 
 
-loss_by_hand: Any = jax.custom_vjp(loss)
-loss_by_hand.defvjp(lambda x: (loss(x), x), lambda x, g: (more(x),))
-
-
 @every_way
 def test_transformations_return_instances_of_the_class_and_run_none_of_its_code(way: Way) -> None:
     n = 4 * jax.device_count()
     mesh: Any = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(AxisType.Auto,))
-    x, given = (way.cls(jnp.ones(n), jnp.ones(n), "n") for _ in range(2))
+    x = way.cls(jnp.ones(n), jnp.ones(n), "n")
     runs = len(RUNS)
     axes: Any = jax.tree.unflatten(structure(x), (0, None))
-    specs: Any = jax.tree.unflatten(structure(x), (spec("d"), spec()))
-    shardings = jax.tree.map(lambda each: NamedSharding(mesh, each), specs)
-    with jax.debug_nans(False):  # with it JAX donates nothing
-        donated = jax.jit(more, donate_argnums=0)(given)
-    assert given.weight.is_deleted() and given.bias.is_deleted()
+    specs: Any = jax.tree.unflatten(structure(x), (P("d"), P()))
     results = {
         "jit": jax.jit(more)(x),
-        "donation": donated,
         "grad": jax.grad(loss)(x),
-        "custom_vjp": jax.grad(loss_by_hand)(x),
-        "checkpoint": jax.grad(jax.checkpoint(loss))(x),
         "vmap": jax.vmap(more, in_axes=(axes,), out_axes=axes)(x),
         "scan": jax.lax.scan(lambda t, _: (more(t), None), x, length=1)[0],
-        "while_loop": jax.lax.while_loop(lambda t: t.bias[0] < 2, more, x),
         "cond": jax.lax.cond(x.bias[0] > 0, more, lambda t: t, x),
         "shard_map": shard_map(more, mesh=mesh, in_specs=(specs,), out_specs=specs)(x),
-        "shardings": jax.jit(more, in_shardings=(shardings,), out_shardings=shardings)(jax.device_put(x, shardings)),
     }
     for how, out in results.items():
         assert type(out) is way.cls and out.name == "n", how
         assert out.weight.tolist() == (x.weight + 1).tolist() and out.bias.tolist() == [2] * n, how
-    assert results["shardings"].weight.sharding.is_equivalent_to(shardings.weight, 1)
-    shapes = jax.eval_shape(more, x)
-    assert type(shapes) is way.cls and isinstance(shapes.bias, jax.ShapeDtypeStruct)
     assert len(RUNS) == runs
 
 
@@ -95,20 +78,11 @@ def test_replace_rebuilds_with_other_values_for_fields(way: Way) -> None:
     assert parts(replace(x, weight=5)) == (5, 2, "n")
     assert parts(replace(x)) == parts(x) == (2, 2, "n")
     assert len(RUNS) == runs
-    name = way.cls.__name__
-    with pytest.raises(TypeError, match=rf"{name}\.name is static, .* list, is not hashable"):
-        replace(x, name=[1])
-    with pytest.raises(TypeError, match=rf"{name} has no field wieght; it has weight, bias, name"):
-        replace(x, wieght=3)
 
 
-def test_replace_takes_a_node_and_python_3_13_finds_it() -> None:
-    with pytest.raises(TypeError, match="class made by node or register_node, not of dict"):
-        replace({"a": 1}, a=2)
+def test_copy_replace_of_python_3_13_is_replace_unless_the_class_has_its_own() -> None:
     x: Any = Made(1, 2, "a")
-    runs = len(RUNS)
     assert parts(x.__replace__(bias=3)) == (2, 3, "a")
-    assert len(RUNS) == runs
 
     @node
     class Own:
@@ -143,11 +117,7 @@ def test_equality_and_getattr_of_the_class_are_never_asked(way: Way) -> None:
     names = ("__eq__", "__hash__", "__bool__", "__getattr__")
     slots = {"__slots__": ()} if way.cls is Slotted else {}
     Odd: Any = type("Odd", (way.local(),), slots | {name: asking(name) for name in names})
-    if way.cls in (Made, MadeByInit):
-        node(Odd)
-    else:
-        register_node(Odd, ["weight", "bias"], ["name"])
-    x = arrays(Odd)
+    x = arrays(node(Odd) if way.cls is Made else register_node(Odd, ["weight", "bias"], ["name"]))
     asked.clear()
     assert structure(x) == structure(same(x))
     assert type(jax.jit(lambda t: t)(x)) is Odd
@@ -169,29 +139,45 @@ def test_classes_with_getattr() -> None:
     x = Delegating(jnp.ones(3))
     for y in (x, same(x), replace(x), *(duplicate(x) for duplicate in COPIES.values())):
         assert type(y) is Delegating and y.shape == (3,)
-    nested = same(Delegating(Delegating(Made(1, 2, "n"), "inner")))
-    assert (nested.label, nested.inner.label, nested.name) == ("outer", "inner", "n")
 
 
 @pytest.mark.slow
 @every_way
-def test_no_growth_over_rebuilds_and_over_instances_of_ever_new_static_values(way: Way) -> None:
-    treedef = structure(way.cls(1, 2, ("n", 1)))
-
-    def rebuild(i: int) -> None:
-        x: Any = jax.tree.unflatten(treedef, (i, i))
-        structure(x)
-
-    def create(i: int) -> None:
-        same(way.cls(1, 2, (i, str(i))))
-        RUNS.clear()
-
-    for work, times in ((rebuild, 100_000), (create, 1_000)):
-        for i in range(100):
-            work(i)
-        gc.collect()
-        before = sys.getallocatedblocks()
-        for i in range(100, times):
-            work(i)
+def test_no_growth_over_instances_of_ever_new_static_values(way: Way) -> None:
+    def create(times: int) -> int:
+        for i in range(times):
+            same(same(way.cls(1, 2, (i, str(i)))))
+            RUNS.clear()
         gc.collect()  # Python keeps freed tuples for a while
-        assert sys.getallocatedblocks() - before < min(1_000, times / 2)
+        return sys.getallocatedblocks()
+
+    before = create(100)
+    assert create(1_000) - before < 500
+
+
+@pytest.mark.slow
+def test_sixteen_threads_create_map_register_and_search_one_cache_of_jit() -> None:
+    # JAX compares treedefs while it searches the cache: Python code there, interrupted, crashed the process.
+    shared = jax.jit(lambda t: t.weight + t.name)
+    start = threading.Barrier(16)
+
+    def work(number: int) -> None:
+        start.wait()
+        mine = [way.local() for way in WAYS.values()]
+        for turn in range(20):
+            name = number + turn
+            for way, cls in zip(WAYS.values(), mine, strict=True):
+                for x in (way.cls(turn, 0, name), cls(2 * turn, 0, name)):
+                    doubled = jax.tree.map(lambda leaf: leaf * 2, x)
+                    assert parts(doubled) == (4 * turn, 0, name)
+                    assert structure(doubled) == structure(x)
+                    assert structure(replace(x, name=(turn, number))) != structure(x)
+                assert shared(way.cls(turn, 0, name)) == 2 * turn + name
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(work, range(16)))  # which raises what one of them raises
+    finally:
+        sys.setswitchinterval(interval)

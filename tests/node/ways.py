@@ -18,11 +18,6 @@ structure: Callable[[Any], Any] = jax.tree.structure  # treedefs have no type th
 RUNS: list[str] = []  # every run of a class's own code
 
 
-def prepare(self: Any, w: Any, b: Any, n: Any) -> None:
-    RUNS.append(type(self).__name__)
-    self.weight, self.bias, self.name = 2 * w, b, n
-
-
 # The ways to make a node: a class for each, of the same three fields, that doubles the weight it is given.
 
 
@@ -37,32 +32,26 @@ class Made:
         self.weight = 2 * self.weight
 
 
-@node
-class MadeByInit:
-    weight: Any
-    bias: Any
-    name: Any = field(static=True)
+class Prepared:
+    """A base of the next two that is no node."""
 
-    def __init__(self, w: Any, b: Any, n: Any) -> None:
-        prepare(self, w, b, n)
+    __slots__ = ()
+
+    def __init__(self: Any, w: Any, b: Any, n: Any) -> None:
+        RUNS.append(type(self).__name__)
+        self.weight, self.bias, self.name = 2 * w, b, n
 
 
 @register_node(data_fields=["weight", "bias"], meta_fields=["name"])
-class Mutable:
-    def __init__(self, w: Any, b: Any, n: Any) -> None:
-        prepare(self, w, b, n)
-
+class Mutable(Prepared):
     def __setattr__(self, name: str, value: Any) -> None:
         RUNS.append(f"Mutable.{name}")
         super().__setattr__(name, value)
 
 
 @register_node(data_fields=["weight", "bias"], meta_fields=["name"])
-class Slotted:
+class Slotted(Prepared):
     __slots__ = ("__weakref__", "bias", "name", "weight")
-
-    def __init__(self, w: Any, b: Any, n: Any) -> None:
-        prepare(self, w, b, n)
 
 
 @register_node
@@ -89,9 +78,9 @@ def local_plain(**body: Any) -> Any:
     return register_node(type("Local", (), {"__init__": store, **body}), ["weight", "bias"], ["name"])
 
 
-def local_made(**body: Any) -> Any:
+def local_made() -> Any:
     hints = {"__annotations__": dict.fromkeys(("weight", "bias", "name"), Any)}
-    return node(type("Local", (), {**hints, "name": field(static=True), **body}))
+    return node(type("Local", (), {**hints, "name": field(static=True)}))
 
 
 def local_data() -> Any:
@@ -105,14 +94,11 @@ class Way(NamedTuple):
 
 WAYS = {
     "node": Way(Made, local_made),
-    "node with its own init": Way(MadeByInit, lambda: local_made(__init__=store)),
     "register_node": Way(Mutable, local_plain),
     "register_node, slots": Way(Slotted, lambda: local_plain(__slots__=Slotted.__slots__)),
     "register_node, dataclass": Way(Data, local_data),
 }
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-# Those that have the steps of creation: arguments are copied, fields are checked, and instances are frozen.
-created = pytest.mark.parametrize("cls", [Made, MadeByInit])
 
 
 def same(x: Any) -> Any:
@@ -147,6 +133,7 @@ class Holder:
 
 @node_factory
 def hold(x: Any, y: Any = None) -> Holder:
+    """Hold both."""
     return Holder(x, y)
 
 
@@ -154,7 +141,3 @@ def hold(x: Any, y: Any = None) -> Holder:
 class Config:
     depth: Any
     comment: str = dataclasses.field(default="", compare=False)
-
-
-class WithSlots:
-    __slots__ = ("x",)
