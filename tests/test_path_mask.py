@@ -28,6 +28,7 @@ PATTERNS: list[tuple[Any, list[str], list[str]]] = [
     ("**.norm.**", ["norm", "layers.0.norm.scale"], []),
     ("a.**.b.**.c", ["a.b.c", "a.x.b.y.z.c"], ["a.c.b"]),
     ("layers.*.bias", ["layers.10.bias"], ["layers.1.2.bias"]),
+    ("**.**.bias", ["bias", "a.b.bias"], ["bias.a"]),
     ("**norm", ["layernorm"], ["x.layernorm"]),
     (re.compile(r"layers\.\d+\.bias"), ["layers.0.bias"], ["layers.0.bias.mean", "a.layers.0.bias"]),
     (re.compile(r"(?i).*BIAS"), ["bias", "layers.0.Bias"], []),
