@@ -52,6 +52,11 @@ def test_combine_takes_the_first_that_is_not_none(rows: list[list[Any]]) -> None
     assert identical(tk.combine(*rows), eqx.combine(*rows))
 
 
+def test_what_is_leaf_keeps_whole_is_combined_whole() -> None:
+    tree, is_pair = [(1, 2), "x"], lambda x: x == (1, 2)
+    assert tk.combine(*tk.partition(tree, is_pair, is_leaf=is_pair), is_leaf=is_pair) == tree
+
+
 def test_a_predicate_sees_each_leaf_once() -> None:
     seen: list[Any] = []
 

@@ -96,21 +96,25 @@ CHANGES: dict[str, tuple[Callable[..., Any], Any]] = {
     "a number that becomes an array": (lambda n, _: (n + jnp.ones(()), None), 0.0),
     "a dtype": (lambda c, _: ([c[0].astype("bfloat16")], None), [jnp.ones(2)]),
     "a shape": (lambda x, _: (jnp.ones(3), None), jnp.ones(2)),
+    "the shape of a weak array": (lambda x, _: (jnp.ones(3), None), jnp.asarray(1.0)),
+    "no output": (lambda x, _: (x,), START),
 }
 
 
 @pytest.mark.parametrize("case", CHANGES)
 def test_a_carry_that_changes_raises(case: str) -> None:
     f, init = CHANGES[case]
-    with pytest.raises(TypeError, match="filter_scan"):
+    with pytest.raises(TypeError, match=r"^filter_scan"):
         tk.filter_scan(f, init, length=2)
 
 
-def test_a_weak_dtype_of_the_first_carry_is_promoted_as_by_lax_scan() -> None:
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_weak_dtype_of_the_first_carry_is_promoted_as_by_lax_scan(dtype: Any) -> None:
     def f(x: Any, _: Any) -> Any:
-        return x + jnp.ones((), jnp.float32), None
+        return x + jnp.ones((), dtype), None
 
-    assert tk.filter_scan(f, jnp.asarray(1.0), length=2)[0] == jax.lax.scan(f, jnp.asarray(1.0), length=2)[0] == 3
+    found, expected = (scan(f, jnp.asarray(1.0), length=2)[0] for scan in (tk.filter_scan, jax.lax.scan))
+    assert found == expected == 3 and found.dtype == expected.dtype == dtype
 
 
 @pytest.mark.parametrize("checkpoint", [False, True, jax.checkpoint_policies.dots_saveable])

@@ -80,7 +80,7 @@ def test_a_leaf_stands_for_the_dtype_jax_gives_it(x64: bool) -> None:
             assert out.dtype == want and not out.weak_type
             assert same is leaf if getattr(leaf, "dtype", want) == want else same.dtype == want
         with pytest.raises(TypeError):
-            cast(jnp.asarray(2.5), 3)  # NumPy takes None, the dtype that a number lacks, for f64
+            cast(jnp.ones((), jnp.asarray(1.0).dtype), 3)  # NumPy takes None, the dtype that a number lacks, for f64
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int4", "int32", "bfloat16", "float32", "complex64"])

@@ -136,8 +136,9 @@ def test_a_function_sees_what_can_be_a_parameter_and_none_elsewhere() -> None:
 
 
 def test_a_mask_that_does_not_fit_is_not_called() -> None:
-    with pytest.raises(ValueError, match="mask"):
+    with pytest.raises(ValueError, match="mask") as caught:
         resolve(Box([True, True]), [jnp.ones(2)] * 2)
+    assert "a tree was called" not in str(caught.value)
 
 
 def test_the_error_of_a_mask_function_is_the_cause() -> None:

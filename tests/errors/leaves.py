@@ -106,7 +106,7 @@ MISTAKES: dict[str, Mistake] = {
     "a mask with None": Mistake(lambda: tk.filter([1, 2], [True, None]), ValueError, "filter_spec.1"),
     "a pattern in a filter": Mistake(lambda: tk.filter(LAYERS, {"layers": ["w", True]}), ValueError, "layers.0"),
     "a traced bool in a filter": Mistake(
-        lambda: jax.jit(lambda keep: tk.filter([1.0], [keep]))(True), ValueError, "at 0"
+        lambda: jax.jit(lambda keep: tk.filter([1.0], [keep]))(True), ValueError, "traced array, at 0"
     ),
     "a predicate on traced values": Mistake(
         lambda: jax.jit(lambda tree: tk.filter(tree, lambda x: (x > 0).all()))({"w": X}), ValueError, "leaf w"
