@@ -12,7 +12,8 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+
+from proselint.checks import __register__ as PROSELINT
 
 # A pattern that must not occur, and what to write.
 DROPPED = {
@@ -47,80 +48,59 @@ OFF = {
 }
 
 
-class Finding(NamedTuple):
-    line: int
-    found: str
-    advice: str
+# What is not prose: in a page, code, addresses and tags; in Python, names and examples.
+MARKUP = [r"\A---\n.*?^---$", r"(?<=\n\n)(    [^\n]*\n)+", r"^```.*?^```$", r"<[^>]+>", r"(`+)[^`]+\1", r"\]\([^)]*\)"]
+EXAMPLES = [r"^ *>>> .*?(?=\n *\n|\Z)", r"`[^`]+`"]
 
 
-def findings(path: Path) -> Iterator[Finding]:
-    """What the rules find in a file, by line."""
-    text = path.read_text(encoding="utf-8")
-    for line, piece in PIECES[path.suffix](text):
-        for start, found, advice in matches(f"\n{piece}\n"):
-            yield Finding(line + piece.count("\n", 0, max(start - 1, 0)), " ".join(found.split()), advice)
-
-
-def matches(text: str) -> Iterator[tuple[int, str, str]]:
-    from proselint.checks import __register__ as PROSELINT  # here, since the tests of this file run without it
-
-    for pattern, advice in DROPPED.items():
-        for match in re.finditer(rf"\b(?:{pattern})\b".replace(" ", r"\s+"), text, re.IGNORECASE):
-            yield match.start(), match[0], f"write: {advice}"
-    for check in PROSELINT:
-        if not any(check.matches_partial(rule) for rule in OFF):
-            for result in check.check_with_flags(text):
-                yield result.span[0], text[slice(*result.span)], f"{result.message} ({result.check_path})"
-
-
-def blank(pattern: str, text: str) -> str:
+def blank(patterns: list[str], text: str) -> str:
     """Replace what matches by spaces, so that lines keep their numbers."""
-    return re.sub(pattern, lambda match: re.sub(r"\S", " ", match[0]), text, flags=re.DOTALL | re.MULTILINE)
-
-
-def markdown_prose(text: str) -> str:
-    """A page without its code, addresses and tags."""
-    front_matter, indented, fences = r"\A---\n.*?^---$", r"(?<=\n\n)(    [^\n]*\n)+", r"^```.*?^```$"
-    for pattern in (front_matter, indented, fences, r"<[^>]+>", r"(`+)[^`]+\1", r"\]\([^)]*\)", r"^:::[^\n]*$"):
-        text = blank(pattern, text)
+    for pattern in [*patterns, r"^:::[^\n]*$"]:
+        text = re.sub(pattern, lambda match: re.sub(r"\S", " ", match[0]), text, flags=re.DOTALL | re.MULTILINE)
     return text
 
 
-def python_pieces(source: str) -> Iterator[tuple[int, str]]:
-    """Comments, docstrings and other strings of several words, each with its first line; examples left out."""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+def pieces(path: Path) -> Iterator[tuple[int, str]]:
+    """The prose of a file, each piece with its first line: of Python, comments and strings of several words."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        yield 1, blank(MARKUP, text)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
-            yield token.start[0], blank(r"`[^`]+`", token.string)
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_prose(node.value):
-            yield node.lineno, blank(r"^ *>>> .*?(?=\n *\n|\Z)|`[^`]+`", node.value)
+            yield token.start[0], blank(EXAMPLES, token.string)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node.value.count(" ") > 2 and "</" not in node.value:  # which a template of a page has
+                yield node.lineno, blank(EXAMPLES, node.value)
 
 
-def drawing_pieces(source: str) -> Iterator[tuple[int, str]]:
-    """What is written in a drawing, line by line."""
-    for match in re.finditer(r"<(?:text|title)[^>]*>([^<]+)", source):
-        yield source.count("\n", 0, match.start()) + 1, match[1]
-
-
-PIECES = {".md": lambda text: [(1, markdown_prose(text))], ".py": python_pieces, ".svg": drawing_pieces}
-
-
-def is_prose(text: str) -> bool:
-    """Several words, and not a template of a page."""
-    return text.count(" ") > 2 and "</" not in text
+def findings(path: Path) -> Iterator[str]:
+    """What the rules find in a file, and advise."""
+    for first, piece in pieces(path):
+        text = f"\n{piece}\n"
+        found = [
+            (*match.span(), f"write: {advice}")
+            for pattern, advice in DROPPED.items()
+            for match in re.finditer(rf"\b(?:{pattern})\b".replace(" ", r"\s+"), text, re.IGNORECASE)
+        ]
+        found += [
+            (*result.span, f"{result.message} ({result.check_path})")
+            for check in PROSELINT
+            if not any(map(check.matches_partial, OFF))
+            for result in check.check_with_flags(text)
+        ]
+        for start, end, advice in found:
+            line = first + text.count("\n", 1, max(start, 1))
+            yield f"{path}:{line}: {' '.join(text[start:end].split())!r}: {advice}"
 
 
 def main(arguments: list[str]) -> None:
     roots = [Path(argument) for argument in arguments]
     files = [path for root in roots for path in ([root] if root.is_file() else sorted(root.rglob("*.*")))]
-    found = [
-        (path, finding)
-        for path in files
-        if path.suffix in PIECES and path.name != "_english.py"
-        for finding in findings(path)
-    ]
-    for path, finding in found:
-        print(f"{path}:{finding.line}: {finding.found!r}: {finding.advice}")
+    read = [path for path in files if path.suffix in (".md", ".py", ".svg") and path.name != Path(__file__).name]
+    found = [finding for path in read for finding in findings(path)]
+    print(*found, sep="\n")
     sys.exit(bool(found))
 
 

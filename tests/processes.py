@@ -187,8 +187,8 @@ def no_array_is_gathered(place: Place) -> None:
 
     x: Any = place.put(np.ones((64, 32), np.float32), SPECS["w"])
     with enable_x64(True):
-        texts = [_compare.lower(x, x, np.float64, 0.0, 0.0).compile().as_text()]
-    for text in [*texts, _sizes.lower(x, x).compile().as_text()]:
+        compared = _compare.lower(x, x, np.float64, 0.0, 0.0).compile().as_text()
+    for text in (compared, _sizes.lower(x, x).compile().as_text()):
         exchanged = re.findall(r" = (\S+|\(.*?\)) (?:all-|collective-|reduce-scatter)", text)
         assert exchanged and not any(re.search(r"\[\d", shape) for shape in exchanged), exchanged
 

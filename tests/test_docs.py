@@ -12,9 +12,10 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import optax
@@ -40,46 +41,38 @@ RAISES = re.compile(r"# raises (?P<error>\w+): (?P<text>.+)$")
 GIVES = re.compile(r"# gives (?P<value>.+)$")
 
 
-class Piece(NamedTuple):
-    line: int  # of the page
-    code: str
-    gives: str | None  # the repr of the value, for an expression
-
-
 def fences(page: Path) -> list[re.Match[str]]:
     return list(FENCE.finditer(page.read_text(encoding="utf-8")))
 
 
-def pieces(page: Path) -> Iterator[Piece]:
+def pieces(page: Path) -> Iterator[tuple[int, str]]:
+    """The first line of each block and row, and its code, which says for a row what it gives."""
     text = page.read_text(encoding="utf-8")
-    blocks = [match for match in fences(page) if match["language"] == "python"]
-    for match in sorted([*blocks, *ROW.finditer(text)], key=lambda match: match.start()):
-        row = match.groupdict()
-        gives = row["gives"].replace(r"\|", "|") if "gives" in row else None
-        yield Piece(text.count("\n", 0, match.start("code")) + 1, row["code"], gives)
+    blocks = [(match.start("code"), match["code"]) for match in fences(page) if match["language"] == "python"]
+    rows = [(match.start("code"), f"{match['code']}  # gives {match['gives']}") for match in ROW.finditer(text)]
+    for start, code in sorted([*blocks, *((start, code.replace(r"\|", "|")) for start, code in rows)]):
+        yield text.count("\n", 0, start) + 1, code
 
 
-def run_block(page: Path, piece: Piece, namespace: dict[str, Any]) -> None:
-    lines = piece.code.splitlines()
-    for statement in ast.parse(piece.code).body:
-        last, following = [*lines, ""][(statement.end_lineno or 1) - 1 :][:2]
+def raises(error: str, text: str) -> AbstractContextManager[object]:
+    is_old = jax.__version_info__ < (0, 10, 2) and text == "pytree structure error"  # JAX's own words since 0.10.2
+    return pytest.raises(getattr(builtins, error), match="." if is_old else re.escape(text))
+
+
+def run_piece(page: Path, line: int, code: str, namespace: dict[str, Any]) -> None:
+    lines = [*code.splitlines(), ""]
+    for statement in ast.parse(code).body:
+        last, following = lines[(statement.end_lineno or 1) - 1 :][:2]
         said = last + (following if following.startswith("#") else "")
         promise, gives = RAISES.search(said), GIVES.search(said)
-        ast.increment_lineno(statement, piece.line - 1)
+        ast.increment_lineno(statement, line - 1)
         if gives:
             assert isinstance(statement, ast.Expr), f"{page.name}, line {statement.lineno}: no expression"
             value = eval(compile(ast.Expression(statement.value), str(page), "eval"), namespace)
             assert repr(value) == gives["value"], f"{page.name}, line {statement.lineno}: it gives {value!r}"
             continue
-        code = compile(ast.Module([statement], []), str(page), "exec")
-        if promise:
-            # JAX's own words are those of 0.10.2.
-            is_old = jax.__version_info__ < (0, 10, 2) and promise["text"] == "pytree structure error"
-            text = "." if is_old else re.escape(promise["text"])
-            with pytest.raises(getattr(builtins, promise["error"]), match=text):
-                exec(code, namespace)
-        else:
-            exec(code, namespace)
+        with raises(**promise.groupdict()) if promise else nullcontext():
+            exec(compile(ast.Module([statement], []), str(page), "exec"), namespace)
 
 
 def public_names(module: ModuleType) -> set[str]:
@@ -110,21 +103,16 @@ WITH_CODE = [
 def test_the_code_runs_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType(f"page_{page.stem}")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # annotations that are strings are looked up there
-    namespace = vars(module)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as a reader has it
-        for piece in pieces(page):
-            if piece.gives is None:
-                run_block(page, piece, namespace)
-            else:
-                value = eval(piece.code, namespace)
-                assert repr(value) == piece.gives, f"{page.name}, line {piece.line}: {piece.code}"
+        for line, code in pieces(page):
+            run_piece(page, line, code, vars(module))
 
 
 def test_the_readme_prints_the_table_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    first = next(pieces(README))
+    _, first = next(pieces(README))
     shown = next(match["code"] for match in fences(README) if match["language"] == "text")
     with jax.numpy_dtype_promotion("standard"):
-        exec(first.code, {})
+        exec(first, {})
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown.splitlines()
 
 

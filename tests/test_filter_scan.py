@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import equinox as eqx
 import jax
@@ -10,7 +11,6 @@ import jax.numpy as jnp
 import pytest
 
 import treekit as tk
-from treekit import optax
 
 EQX: Any = eqx  # of its functions, not all are typed
 KEY = jax.random.key(0)
@@ -73,33 +73,14 @@ assert_close = functools.partial(tk.assert_trees_same, rtol=1e-5)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_a_loop(case: str) -> None:
+def test_it_is_a_loop_of_which_one_step_is_traced(case: str) -> None:
     f, init, xs, options = CASES[case]
+    steps = mock.Mock(side_effect=f)
+    found = tk.filter_scan(steps, init, xs, **options)
+    assert steps.call_count == 1
     expected = by_hand(f, init, xs, **options)
-    assert_close(tk.filter_scan(f, init, xs, **options), expected)
+    assert_close(found, expected)
     assert_close(EQX.filter_jit(tk.filter_scan)(f, init, xs, **options), expected)
-
-
-def test_under_grad() -> None:
-    def gradient(scan: Any) -> Any:
-        return EQX.filter_grad(lambda model, x: jnp.sum(scan(layer, x, model)[0]))(STACKED, jnp.ones(2))
-
-    assert_close(gradient(tk.filter_scan), gradient(by_hand))
-
-
-def test_a_training_loop_compiles_one_step() -> None:
-    tx = optax.sgd(1e-2, momentum=0.9)
-    traces: list[int] = []
-
-    def step(carry: Any, x: Any) -> Any:
-        traces.append(1)
-        model, state = carry
-        value, grads = EQX.filter_value_and_grad(lambda m: jnp.sum((m(x) - x) ** 2))(model)
-        return optax.apply_gradients(tx, grads, state, model), value
-
-    (trained, _), losses = tk.filter_scan(step, (MLP, tx.init(MLP)), jax.random.normal(KEY, (50, 2)))
-    assert len(traces) == 1 and trained.activation is MLP.activation
-    assert losses[-10:].mean() < losses[:10].mean()
 
 
 def other(**fields: Any) -> Callable[..., Any]:
@@ -107,54 +88,45 @@ def other(**fields: Any) -> Callable[..., Any]:
 
 
 START = Counter(jnp.ones(2))
-WRONG: dict[str, tuple[Callable[..., Any], Any, str]] = {
-    "a function": (other(f=jnp.sin), START, r"\bf  value .*tanh.* \| .*sin"),
-    "a static field": (other(name="b"), START, r"name  static value  'a' \| 'b'"),
-    "an array for None": (other(count=None), START, r"count .*f32\[2\] \| None"),
-    "a Python number": (lambda n, _: (n + 1, None), 0, r"start with an array.*\n.*\n.*value +0 \| 1"),
-    "a number that becomes an array": (lambda n, _: (n + jnp.ones(()), None), 0.0, r"weak float 0.0 \| strong f32\[\]"),
-    "a dtype": (lambda c, _: ([c[0].astype("bfloat16")], None), [jnp.ones(2)], r"\n0  dtype  f32.* \| bf16"),
-    "a shape": (lambda x, _: (jnp.ones(3), None), jnp.ones(2), r"\(root\)  shape  f32\[2\] \| f32\[3\]"),
-    "no pair": (lambda x, _: x, START, r"f must return a pair.*found Counter"),
+# f, and the first carry
+CHANGES: dict[str, tuple[Callable[..., Any], Any]] = {
+    "a function": (other(f=jnp.sin), START),
+    "a static field": (other(name="b"), START),
+    "an array for None": (other(count=None), START),
+    "a number that becomes an array": (lambda n, _: (n + jnp.ones(()), None), 0.0),
+    "a dtype": (lambda c, _: ([c[0].astype("bfloat16")], None), [jnp.ones(2)]),
+    "a shape": (lambda x, _: (jnp.ones(3), None), jnp.ones(2)),
+    "the shape of a weak array": (lambda x, _: (jnp.ones(3), None), jnp.asarray(1.0)),
+    "no output": (lambda x, _: (x,), START),
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", CHANGES)
 def test_a_carry_that_changes_raises(case: str) -> None:
-    f, init, message = WRONG[case]
-    with pytest.raises(TypeError, match=f"(?s)filter_scan: .*{message}"):
+    f, init = CHANGES[case]
+    with pytest.raises(TypeError, match=r"^filter_scan"):
         tk.filter_scan(f, init, length=2)
 
 
-def test_a_weak_dtype_of_the_first_carry_is_promoted_as_by_lax_scan() -> None:
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_weak_dtype_of_the_first_carry_is_promoted_as_by_lax_scan(dtype: Any) -> None:
     def f(x: Any, _: Any) -> Any:
-        return x + jnp.ones((), jnp.float32), None
+        return x + jnp.ones((), dtype), None
 
-    assert tk.filter_scan(f, jnp.asarray(1.0), length=2)[0] == jax.lax.scan(f, jnp.asarray(1.0), length=2)[0] == 3
-
-
-def test_what_the_inputs_must_have() -> None:
-    for xs, where in ((jnp.ones(()), "xs"), ({"a": jnp.ones(3), "b": jnp.ones(())}, r"xs\.b")):
-        with pytest.raises(ValueError, match=rf"must have a first axis, .* found f32\[\] at {where}$"):
-            tk.filter_scan(lambda x, _: (x, None), jnp.ones(2), xs)
-    with pytest.raises(ValueError, match="`length` not provided"):
-        tk.filter_scan(lambda x, _: (x, None), jnp.ones(2), {"name": "a"})
+    found, expected = (scan(f, jnp.asarray(1.0), length=2)[0] for scan in (tk.filter_scan, jax.lax.scan))
+    assert found == expected == 3 and found.dtype == expected.dtype == dtype
 
 
-@pytest.mark.parametrize(
-    "checkpoint", [True, jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.nothing_saveable]
-)
-def test_steps_that_are_computed_again_have_the_same_derivatives(checkpoint: Any) -> None:
+@pytest.mark.parametrize("checkpoint", [False, True, jax.checkpoint_policies.dots_saveable])
+def test_derivatives_of_steps_that_are_stored_or_computed_again(checkpoint: Any) -> None:
     """`jax.checkpoint` itself refuses layers with functions in them."""
-    layers = tk.tree_stack([eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(i)) for i in range(3)])
+    arrays, rest = eqx.partition(STACKED, eqx.is_array)
 
-    def loss(layers: Any, checkpoint: Any = False) -> Any:
-        return jnp.sum(tk.filter_scan(lambda x, layer: (layer(x), None), jnp.ones(2), layers, checkpoint=checkpoint)[0])
+    def gradient(scan: Any) -> Any:
+        return jax.grad(lambda arrays: jnp.sum(scan(layer, jnp.ones(2), eqx.combine(arrays, rest))[0]))
 
-    grad_of: Any = eqx.filter_grad(loss)
-    expected, found = grad_of(layers), grad_of(layers, checkpoint=checkpoint)
-    assert not tk.tree_diff(found, expected, rtol=1e-5)
-    arrays, rest = eqx.partition(layers, eqx.is_array)
-    grad = jax.grad(lambda arrays: loss(eqx.combine(arrays, rest), checkpoint))
+    scanned = gradient(functools.partial(tk.filter_scan, checkpoint=checkpoint))
+    assert_close(scanned(arrays), gradient(by_hand)(arrays))
     make_jaxpr: Any = jax.make_jaxpr  # has no types
-    assert any(name in str(make_jaxpr(grad)(arrays)) for name in ("remat", "checkpoint"))
+    jaxpr = str(make_jaxpr(scanned)(arrays))
+    assert ("remat" in jaxpr or "checkpoint" in jaxpr) is bool(checkpoint)

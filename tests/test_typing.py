@@ -15,24 +15,13 @@ import optax
 import pytest
 
 import treekit.optax
-from benchmarks.evidence import typed_peers
-from benchmarks.evidence.checkers import (
-    FENCE,
-    SETTINGS,
-    STRICT,
-    Found,
-    caught,
-    check,
-    copy,
-    environment,
-    is_of_jax,
-    write_pages,
-)
+from benchmarks.evidence import checkers, typed_peers
+from benchmarks.evidence.checkers import FENCE, SETTINGS, STRICT, Found, caught, is_of_jax
 from tests import optax_names
 from tests.releases import needs
 
 ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "tests" / "typing_bad"
+MISTAKES = ROOT / "tests" / "typing_bad" / "mistakes"
 MISTAKE = re.compile(r"  # (both|pyright|mypy|neither: .+)$")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 # In a page, functions have no annotations, names are used again, and expressions are there for the reader.
@@ -67,10 +56,10 @@ def not_to_be_accepted(page: Path, setting: str) -> set[int]:
 def test_checkers_accept_right_use_and_catch_mistakes(setting: str, tmp_path: Path) -> None:
     """One run over all files, with the wheel and no stubs."""
     files = tmp_path / "files"
-    copy(ROOT / "tests" / "typing_good", files / "good")
-    copy(FOLDER / "mistakes", files / "mistakes")
-    write_pages(PAGES, files / "pages")
-    found = check(environment(tmp_path), files, setting)
+    checkers.copy(ROOT / "tests" / "typing_good", files / "good")
+    checkers.copy(MISTAKES, files / "mistakes")
+    checkers.write_pages(PAGES, files / "pages")
+    found = checkers.check(checkers.environment(tmp_path), files, setting)
 
     good = [x for x in found if x.rule and x.file.startswith("good/")]
     assert [x for x in good if not is_of_jax(x) and not is_import_of_optax(x)] == []
@@ -97,18 +86,13 @@ def check_mistakes(found: list[Found], checker: str) -> None:
     """Each is caught by the checkers that its line names, and by no other."""
     marked = {
         (path.name, number): marker[1]
-        for path in (FOLDER / "mistakes").glob("*.py")
+        for path in MISTAKES.glob("*.py")
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if (marker := MISTAKE.search(line))
     }
     expected = {place for place, marker in marked.items() if marker in ("both", checker)}
     assert caught(x for x in found if x.file.startswith("mistakes/")) == expected
     assert expected
-
-
-def test_blocks_of_pages_are_marked_with_known_words() -> None:
-    markers = {block["marker"] for page in PAGES for block in FENCE.finditer(page.read_text(encoding="utf-8"))}
-    assert markers <= {None, "pyright only, since mypy knows no converters"}
 
 
 @pytest.mark.parametrize("library", typed_peers.CLASSES.libraries)
