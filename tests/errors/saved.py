@@ -56,8 +56,9 @@ MISTAKES: dict[str, Mistake] = {
     ),
     # What is left.
     "a misspelt name": Mistake(
-        lambda: tk.graft({"weight": 0, "b": 0}, {"weihgt": 1, "b": 1}), ValueError, 'rename={"weihgt": None}'
+        lambda: tk.graft({"weight": NEW["w"], "a": 0}, {"weihgt": OLD["w"], "a": 1, "n": 2}), ValueError, "weihgt, n"
     ),
+    "a layer more": Mistake(lambda: tk.graft([NEW["a"]] * 3, [OLD["a"]] * 2), ValueError, "new 3, old 2"),
     "no name in common": Mistake(lambda: tk.graft({"w": 0}, {"p": 1}), ValueError, "rename={'p': …, …}"),
     "lists of numbers, as in JSON": Mistake(
         lambda: tk.graft({"w": jnp.zeros((1, 2))}, {"k": [[1.0, 2.0]]}), ValueError, "jnp.asarray(x)"
