@@ -19,7 +19,7 @@ from hypothesis import given
 
 import treekit as tk
 from tests.releases import HOST_MEMORY, needs, nnx_list
-from tests.trees import Point, Twig, trees, untyped
+from tests.trees import trees, untyped
 
 zeros, ones = jnp.zeros, jnp.ones
 
@@ -50,18 +50,6 @@ def test_a_tree_onto_itself_is_kept(tree: Any) -> None:
     tk.assert_trees_same(tk.filter(got, has_dtype), jax.tree.map(lambda x: x, tk.filter(tree, has_dtype)))
     tk.assert_trees_same(tk.filter(got, has_dtype, inverse=True), tk.filter(tree, has_dtype, inverse=True))
     assert len(report) == len(report.kept) == len(leaves)
-
-
-def test_an_attribute_a_key_and_an_index_are_one_name() -> None:
-    new = Twig({"layers": [Point(zeros(2), zeros(3))]})
-    olds: list[Any] = [
-        {"left": {"layers": {"0": {"x": ones(2), "y": ones(3)}}}},
-        {"left": {"layers": {0: Point(ones(2), ones(3))}}},
-        Twig({"layers": (Point(ones(2), ones(3)),)}),
-    ]
-    for old in olds:
-        got, _ = tk.graft(new, old)
-        assert type(got) is Twig and type(got.left["layers"][0]) is Point and numbers(got) == [1, 1]
 
 
 def test_what_becomes_of_each_leaf() -> None:
@@ -160,12 +148,6 @@ def test_which_dtypes_are_cast(new: Any, old: Any, is_kept: bool, is_cast: bool)
             np.testing.assert_array_equal(values, want)
 
 
-def test_shapes_and_dtypes_will_do_for_new() -> None:
-    new = jax.eval_shape(lambda: {"w": zeros(2), "b": zeros(3)})
-    got, _ = tk.graft(new, {"w": np.ones(2, np.float32)}, fresh="b")
-    assert isinstance(got["w"], jax.Array) and got["b"] is new["b"]
-
-
 @needs(HOST_MEMORY)
 def test_values_lie_where_those_of_new_do() -> None:
     sharding = jax.sharding.SingleDeviceSharding(untyped.devices()[0], memory_kind="pinned_host")
@@ -189,7 +171,6 @@ PAIR = {"a": [1.0, 2.0], "b": [3.0, 4.0]}
 # The new and the old tree, `rename`, and what the new one gets. The first pattern that matches moves a leaf.
 RENAMED: dict[str, tuple[Any, Any, dict[str, str], Any]] = {
     "two swapped": (PAIR, PAIR, {"a.**": "b.**", "b.**": "a.**"}, {"a": [3.0, 4.0], "b": [1.0, 2.0]}),
-    "their entries": (PAIR, PAIR, {"**.0": "**.1", "**.1": "**.0"}, {"a": [2.0, 1.0], "b": [4.0, 3.0]}),
     "one displaced": (PAIR, PAIR, {"a.0": "a.0", "a.*": "b.*"}, {"a": [1.0, 0.0], "b": [3.0, 2.0]}),
     "a part of a part": ({"l_0": 0, "l_1": 0}, {"b0": 1, "b1": 2}, {"b*": "l_*"}, {"l_0": 1, "l_1": 2}),
     "below a key": ({"params": {"a": {"b": 0}}}, {"a": {"b": 1}}, {"**": "params.**"}, {"params": {"a": {"b": 1}}}),
@@ -217,14 +198,6 @@ def test_resize(resize: Any, kept: str) -> None:
     got, kinds = loose(new, old, resize=resize)
     assert kinds.get("kept", "") == kept and kinds.keys() <= {"kept", "refused"}
     assert {k: float(x.sum()) for k, x in got.items()} == {k: old[k].size * (k in kept) for k in old}
-
-
-def test_a_resized_leaf_has_the_dtype_of_new() -> None:
-    arguments = {"w": zeros(5, jnp.bfloat16)}, {"w": ones(3)}
-    pad = {"w": lambda new, old: jnp.pad(old, (0, 2))}
-    assert loose(*arguments, resize=pad)[1] == {"refused": "w"}
-    w = loose(*arguments, resize=pad, cast=True)[0]["w"]
-    assert w.dtype == jnp.bfloat16 and float(w.sum()) == 3
 
 
 @pytest.mark.parametrize("file", ["model.npz", b"model.npz", Path("model.npz"), io.BytesIO()], ids=type)
@@ -321,19 +294,14 @@ PLACES, MOVED = ({"a": (state(a, "w"),), "b": ((), state(b, "w"))} for a, b in (
 # The new and the old tree; the numbers that the new one gets, 0 for its own; what is dropped, and `rename`.
 STATES: dict[str, tuple[Any, ...]] = {
     "in a wrapper": (wrapped(0, (), AB), (state(1, "a"), ()), [0, 1, 1, 0]),
-    "out of it": ((A,), wrapped(5, (), state(2, "a")), [2, 2], "steps"),
     "equal states": (
         (zeros(1), A, {"x": 0}, A), (ones(1), state(1, "a"), {"x": 5}, state(2, "a")), [1, 1, 1, 5, 2, 2]
     ),
     # Counts of two schedules that belong to no params, of which one is new.
     "a count more": ((NONE, NONE), (THREE,), [3, 3]),
-    "a count less": ((NONE,), (THREE, (), THREE), [3]),
     "other labels": (
         {"opt": XYZ}, {"opt": group(x=state(1, "a", "b"), w=state(2, "c"))}, [1, 1, 1, 1, 2, 2]
     ),
-    "a new label": (XYZ, group(x=state(1, "a"), y=state(2, "b")), [1, 1, 2, 2, 0, 0]),
-    "split": (group(x=A, y=state(0, "b")), state(3, "a", "b"), [3, 3, 3, 3]),
-    "put together": (AB, group(x=state(3, "a"), y=state(3, "b")), [3, 3, 3]),
     "another class": (OtherState(0.0, {"a": 0.0}), state(1, "a"), [0, 1], "count", {"mu.**": "mu.**"}),
     # Keys above a state are names. What the generator still has is not for its critic.
     "two states": (
@@ -367,7 +335,6 @@ def test_states_are_matched_by_class_field_and_parameter(name: str) -> None:
 
 
 EQUAL: Any = (zeros(1), ONE, {"x": 0}, TWO)
-SWAPPED = [wrapped(i, state(i, *mask)) for i, mask in enumerate(("abc", "b"), 1)]
 COUNTED = [wrapped(0, state(i, x), CounterState(i)) for i, x in enumerate("ab")]
 # The new and the old tree, the leaves that the error lists of each, and what is kept if one follows its advice.
 AMBIGUOUS: dict[str, tuple[Any, ...]] = {
@@ -375,14 +342,7 @@ AMBIGUOUS: dict[str, tuple[Any, ...]] = {
     "counts put together": (
         AB, group(x=ONE, y=state(2, "b")), "count", "inner_states.x.count inner_states.y.count", "count mu.a mu.b"
     ),
-    "a wrapper in itself": (
-        WrapState({"a": 0.0}, WrapState({"a": 0.0}, A)), WrapState({"a": 1.0}, ONE),
-        "steps.a inner_state.steps.a", "steps.a",
-        "inner_state.steps.a inner_state.inner_state.count inner_state.inner_state.mu.a",
-    ),
-    "bare arrays": ((TraceState(ones(3)),) * 2, TraceState(ones(3)), "0.trace 1.trace", "trace", "0.trace"),
     "all indices moved": (EQUAL, EQUAL[1:], "1.mu.a 3.mu.a", "0.mu.a 2.mu.a", "1.count 1.mu.a 3.count 3.mu.a"),
-    "swapped": (SWAPPED[::-1], SWAPPED, *["0.inner_state.0.mu.b 1.inner_state.0.mu.b"] * 2, ""),
     "counts swapped": (COUNTED[::-1], COUNTED, *["0.inner_state.1.count 1.inner_state.1.count"] * 2, ""),
 }  # fmt: skip
 
@@ -417,8 +377,6 @@ def test_plain_dicts_for_states_are_matched_by_name_alone() -> None:
         assert numbers(tk.graft(new, {"steps": jnp.float32(7), "inner_state": inner})[0]) == [7, 1, 1, 2, 2]
         got, _ = tk.graft(new, {"x": inner}, rename={"x.**": "inner_state.**"}, fresh="steps")
         assert numbers(got) == [0, 1, 1, 2, 2]
-        back, _ = tk.graft({"x": inner}, new, rename={"inner_state.**": "x.**", "steps": None})
-        assert not any(numbers(back))
 
 
 @pytest.mark.parametrize(
@@ -447,14 +405,12 @@ STRANGE = np.array([[1.0, np.nan], [np.inf, -np.inf]])
         *[(jnp.asarray(STRANGE, dtype), 3) for dtype in (jnp.float32, jnp.bfloat16, jnp.float8_e5m2, jnp.complex64)],
         (jnp.asarray(STRANGE, jnp.float8_e4m3fn), 3),  # which has no infinity, but NaN
         (STRANGE, 3),
-        (np.inf, 1),
         (jnp.ones(2), 0),
         (np.array([3]), 0),
     ],
 )
 def test_the_report_counts_numbers_that_are_not_finite(x: Any, number: int) -> None:
-    zero = jnp.zeros_like(x) if isinstance(x, jax.Array) else type(x)(0) if np.shape(x) == () else np.zeros_like(x)
-    new: dict[str, Any] = {"w": zero, "b": 1.0}
+    new: dict[str, Any] = {"w": jnp.zeros_like(x), "b": 1.0}
     got, report = tk.graft(new, {"w": x, "b": 1.0})
     assert report.not_finite == number and [row.not_finite for row in report] == [0, number]
     assert ("not finite" in str(report)) == (number > 0)

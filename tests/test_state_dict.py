@@ -9,13 +9,13 @@ import flax.serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import safetensors.numpy
 from flax import nnx
 from hypothesis import given
 
 import treekit as tk
+from tests.optax import old_states
 from tests.releases import needs, new_ref, nnx_list
 from tests.saved import numbered, same, zeroed
 from tests.trees import Point, Twig, trees, untyped
@@ -26,7 +26,6 @@ serialization: Any = flax.serialization
 
 PARAMS: Any = {"layers": [{"w": jnp.full((2, 3), i, jnp.float32), "b": jnp.full(3, i + 0.5)} for i in range(12)]}
 EQX: Any = eqx.nn.MLP(2, 3, 4, 2, key=jax.random.key(0))
-SCHEDULE = optax.linear_schedule(0.1, 0.0, 100)
 
 
 class Net(nnx.Module):
@@ -36,17 +35,6 @@ class Net(nnx.Module):
         self.norm = nnx.BatchNorm(2, rngs=rngs)
 
 
-def labels(a: Any, b: Any) -> Any:
-    return tk.path_labels({"**.w": a}, default=b)
-
-
-STATES = {
-    "plain": optax.chain(optax.ema(0.9), optax.scale_by_amsgrad(), optax.ema(0.5), optax.scale(-0.1)),
-    "injected": tko.inject_hyperparams(tko.adamw)(SCHEDULE, weight_decay=0.1),
-    "multi_steps": tko.MultiSteps(tko.masked(tko.sgd(0.1, momentum=0.9), tk.path_mask("**.w")), 2),
-    "partition": tko.partition({"a": tko.adam(0.1), "b": tko.chain(tko.trace(0.9), tko.trace(0.5))}, labels("a", "b")),
-    "integers": tko.partition({0: tko.adam(0.1), 1: tko.adam(0.2)}, labels(0, 1)),
-}
 TREES: dict[str, Any] = {
     "params": PARAMS,
     "a node": Twig(Point(jnp.ones(2), np.arange(6.0, dtype=np.float32).reshape(2, 3).T)),
@@ -54,7 +42,7 @@ TREES: dict[str, Any] = {
     "Equinox with a state": eqx.nn.make_with_state(eqx.nn.BatchNorm)(4, "batch", mode="batch"),
     "NNX": {"model": nnx.state(Net()), "state": nnx.Optimizer(Net(), tko.adam(0.1), wrt=nnx.Param).opt_state},
     "a model of NNX": Net(),
-    "states": {name: numbered(tx.init(PARAMS)) for name, tx in STATES.items()},
+    "states": {name: numbered(old_states.start(name)[2]) for name in ("accumulated", "groups", "line search")},
     "a named chain": numbered(tko.named_chain(("clip", tko.clip(1.0)), ("adam", tko.adam(0.1))).init(PARAMS)),
     "a key": tko.noisy_sgd(0.1, 0.1, 0.1, key=jax.random.key(0)).init(PARAMS),
 }

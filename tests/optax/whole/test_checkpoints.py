@@ -121,15 +121,6 @@ def test_states_are_built_as_those_of_optax_so_its_checkpoints_load(kind: str) -
     assert bits(ours) == bits(theirs)
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_tree_get_and_set_reach_the_state_of_a_raw_model(wrapper: str) -> None:
-    state = WRAPPERS[wrapper](optax.scale_by_adam()).init(cases.model())
-    changed = optax.tree.set(state, mu=None, nu="nu")
-    assert {x for _, x in optax.tree.get_all_with_path(changed, "nu")} == {"nu"}
-    assert {x for _, x in optax.tree.get_all_with_path(changed, "mu")} == {None}
-    assert optax.tree.get_all_with_path(state, "mu")[0][1] is not None
-
-
 @pytest.mark.parametrize("kind", ["eqx_raw", "int_key"])
 @pytest.mark.parametrize("wrapper", [*WRAPPERS, "schedule_free"])
 def test_params_in_the_state_are_mapped_beside_a_second_tree(wrapper: str, kind: str) -> None:
