@@ -24,17 +24,5 @@ def zeroed(tree: Any) -> Any:
     return jax.tree.map(lambda x: 0 * x if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.number) else x, tree)
 
 
-def nested(names: dict[str, Any]) -> Any:
-    """Nested dicts with the arrays of a flat dict."""
-    out: Any = {}
-    for name, x in names.items():
-        *above, last = name.split(".")
-        node = out
-        for part in above:
-            node = node.setdefault(part, {})
-        node[last] = x
-    return out
-
-
 def same(a: Any, b: Any) -> None:
     np.testing.assert_array_equal(np.asarray(a), np.asarray(b))

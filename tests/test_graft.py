@@ -1,13 +1,11 @@
 """graft: values carried over by key path, and a report that says what became of every leaf."""
 
 import ast
-import io
 import re
 import subprocess
 import sys
 from collections import namedtuple
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -111,7 +109,6 @@ DTYPES: dict[str, tuple[Any, Any, bool, bool]] = {
     "a key": (jax.random.key(0), KEY, True, True),
     "the data of a key": (jax.random.key(0), jnp.uint32([0, 1]), False, False),
     "a wide int to i32": (zeros((), jnp.int32), 2**40, False, False),
-    "wide integers to i32": (zeros(2, jnp.int32), np.array([3, -(2**40)]), False, False),
     "300 to i8": (zeros(1, jnp.int8), jnp.array([300], jnp.int16), False, False),
     "-128 to i8": (zeros(1, jnp.int8), jnp.array([-128], jnp.int16), False, True),
     "f32 to bf16": (zeros(2, jnp.bfloat16), ones(2), False, True),
@@ -119,7 +116,6 @@ DTYPES: dict[str, tuple[Any, Any, bool, bool]] = {
     # Zero means True in a mask that is added to scores, so a number is not cast to a flag.
     "floats to bools": (zeros(2, bool), np.array([0.0, -np.inf]), False, False),
     # 64 bits become the 32 of JAX.
-    "f64 to f32": (zeros(1), np.array([1.5]), True, True),
     "i64 to i32": (zeros(1, jnp.int32), np.ones(1, np.int64), True, True),
     # A finite value that would become infinite is refused.
     "1e300 in f64 to f32": (zeros(1), np.array([1e300]), False, False),
@@ -129,7 +125,6 @@ DTYPES: dict[str, tuple[Any, Any, bool, bool]] = {
     "1e10 to f16": (zeros(1, jnp.float16), jnp.array([1e10]), False, False),
     "inf and NaN to f16": (zeros(2, jnp.float16), jnp.array([jnp.inf, jnp.nan]), False, True),
     "3.4e38 to bf16": (zeros(1, jnp.bfloat16), np.array([3.4e38], np.float32), False, False),
-    "NaN to f8": (zeros(1, jnp.float8_e4m3fn), np.array([np.nan], np.float32), False, True),
     "inf to f8": (zeros(1, jnp.float8_e4m3fn), np.array([np.inf], np.float32), False, False),
     "470 to f8": (zeros(1, jnp.float8_e4m3fn), np.array([470], np.float32), False, False),
     "6 to f4": (zeros(1, jnp.float4_e2m1fn), np.array([6], np.float32), False, True),
@@ -198,13 +193,6 @@ def test_resize(resize: Any, kept: str) -> None:
     got, kinds = loose(new, old, resize=resize)
     assert kinds.get("kept", "") == kept and kinds.keys() <= {"kept", "refused"}
     assert {k: float(x.sum()) for k, x in got.items()} == {k: old[k].size * (k in kept) for k in old}
-
-
-@pytest.mark.parametrize("file", ["model.npz", b"model.npz", Path("model.npz"), io.BytesIO()], ids=type)
-def test_a_file_is_an_error_that_says_how_to_load_it(file: Any) -> None:
-    for new, old in ((ones(2), file), (file, ones(2))):
-        with pytest.raises(ValueError, match=r"numpy\.load"):
-            tk.graft(new, old)
 
 
 # ---------------------------------------------------------------------------------------------------------------- lists
@@ -310,6 +298,9 @@ STATES: dict[str, tuple[Any, ...]] = {
     "another key": ({"gen": A, "rival": A}, {"gen": ONE, "critic": TWO}, [1, 1, 0, 0], "critic.count critic.mu.a"),
     "swapped by rename": (PLACES, MOVED, [2, 2, 1, 1], "", {"a.**": "b.**", "b.**": "a.**"}),
     "displaced by rename": (PLACES, MOVED, [0, 0, 1, 1], "b.1.count b.1.mu.w", {"a.**": "b.**"}),
+    "below a key": ({"opt": wrapped(0, A)}, (ONE,), [0, 1, 1], "", {"**": "opt.**"}),
+    "from below keys": (wrapped(0, A), {"a": {"b": [ONE]}}, [0, 1, 1], "", {"a.b.**": "**"}),
+    "to another key": ({"x": ((), A)}, {"y": [ONE]}, [1, 1], "", {"**.y.**": "**.x.**"}),
     # Parameters decide between states that have changed places, and the rest follows them.
     "changed places": (
         (wrapped(0, state(0, "b")), wrapped(0, A)),
@@ -354,13 +345,9 @@ def test_ambiguity_is_an_error_with_a_hint(new: Any, old: Any, ours: str, theirs
     _, *listed = re.split("leaves:", str(caught.value))
     assert [re.findall(r"\n  (\S+)", names) for names in listed] == [ours.split(), theirs.split()]
     if kept:
-        _, kinds = loose(new, old, rename=suggested_rename(caught))
+        rename = ast.literal_eval(str(caught.value).rpartition("rename=")[2])
+        _, kinds = loose(new, old, rename=rename)
         assert kinds["kept"] == kept
-
-
-def suggested_rename(caught: pytest.ExceptionInfo[ValueError]) -> Any:
-    """The dict at the end of an error."""
-    return ast.literal_eval(str(caught.value).rpartition("rename=")[2])
 
 
 def test_values_that_are_traced_do_not_decide() -> None:
@@ -377,23 +364,6 @@ def test_plain_dicts_for_states_are_matched_by_name_alone() -> None:
         assert numbers(tk.graft(new, {"steps": jnp.float32(7), "inner_state": inner})[0]) == [7, 1, 1, 2, 2]
         got, _ = tk.graft(new, {"x": inner}, rename={"x.**": "inner_state.**"}, fresh="steps")
         assert numbers(got) == [0, 1, 1, 2, 2]
-
-
-@pytest.mark.parametrize(
-    ("new", "old", "rename"),
-    [
-        ({"opt": wrapped(0, A)}, (ONE,), {"**": "opt.**"}),
-        (wrapped(0, A), {"a": {"b": [ONE]}}, {"a.b.**": "**"}),
-        ({"x": ((), A)}, {"y": [ONE]}, {"**.y.**": "**.x.**"}),
-    ],
-    ids=["below a key", "from below two keys", "to another key"],
-)
-def test_rename_of_the_keys_above_a_state_goes_through_wrappers(new: Any, old: Any, rename: Any) -> None:
-    with pytest.raises(ValueError, match="rename=") as caught:
-        tk.graft(new, old)
-    for said in (rename, suggested_rename(caught)):
-        got, kinds = loose(new, old, rename=said)
-        assert "dropped" not in kinds and len(kinds["kept"].split()) == 2 and sum(numbers(got)) == 2
 
 
 STRANGE = np.array([[1.0, np.nan], [np.inf, -np.inf]])

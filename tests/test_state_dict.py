@@ -16,7 +16,7 @@ from hypothesis import given
 
 import treekit as tk
 from tests.optax import old_states
-from tests.releases import needs, new_ref, nnx_list
+from tests.releases import needs, new_ref
 from tests.saved import numbered, same, zeroed
 from tests.trees import Point, Twig, trees, untyped
 from treekit import optax as tko
@@ -25,14 +25,8 @@ orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
 serialization: Any = flax.serialization
 
 PARAMS: Any = {"layers": [{"w": jnp.full((2, 3), i, jnp.float32), "b": jnp.full(3, i + 0.5)} for i in range(12)]}
+NORM = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
 EQX: Any = eqx.nn.MLP(2, 3, 4, 2, key=jax.random.key(0))
-
-
-class Net(nnx.Module):
-    def __init__(self) -> None:
-        rngs = nnx.Rngs(0)
-        self.layers = nnx_list([nnx.Linear(2, 2, rngs=rngs), nnx.Linear(2, 2, rngs=rngs)])
-        self.norm = nnx.BatchNorm(2, rngs=rngs)
 
 
 TREES: dict[str, Any] = {
@@ -40,8 +34,8 @@ TREES: dict[str, Any] = {
     "a node": Twig(Point(jnp.ones(2), np.arange(6.0, dtype=np.float32).reshape(2, 3).T)),
     "Equinox": {"model": EQX, "state": numbered(tko.adam(0.1).init(EQX)), "step": jnp.int32(3)},
     "Equinox with a state": eqx.nn.make_with_state(eqx.nn.BatchNorm)(4, "batch", mode="batch"),
-    "NNX": {"model": nnx.state(Net()), "state": nnx.Optimizer(Net(), tko.adam(0.1), wrt=nnx.Param).opt_state},
-    "a model of NNX": Net(),
+    "NNX": {"model": nnx.state(NORM), "state": nnx.Optimizer(NORM, tko.adam(0.1), wrt=nnx.Param).opt_state},
+    "a model of NNX": NORM,
     "states": {name: numbered(old_states.start(name)[2]) for name in ("accumulated", "groups", "line search")},
     "a named chain": numbered(tko.named_chain(("clip", tko.clip(1.0)), ("adam", tko.adam(0.1))).init(PARAMS)),
     "a key": tko.noisy_sgd(0.1, 0.1, 0.1, key=jax.random.key(0)).init(PARAMS),
@@ -100,7 +94,7 @@ def test_it_has_the_arrays_of_any_tree_in_order(tree: Any) -> None:
 
 def test_names_are_those_of_patterns() -> None:
     assert list(tk.to_state_dict(PARAMS)) == [f"layers.{i}.{x}" for i in range(12) for x in "bw"]
-    assert "norm.mean" in tk.to_state_dict(Net()) and list(tk.to_state_dict(jnp.ones(2))) == [""]
+    assert "mean" in tk.to_state_dict(NORM) and list(tk.to_state_dict(jnp.ones(2))) == [""]
     assert "0.mu.layers.11.b" in tk.to_state_dict(tko.adam(0.1).init(PARAMS))
 
 

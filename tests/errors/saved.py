@@ -1,7 +1,9 @@
 """Errors of what was saved: graft, state dicts, checkpoints and weights of torch."""
 
+import io
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -43,7 +45,9 @@ def graft_in_mid_round() -> object:
 
 MISTAKES: dict[str, Mistake] = {
     # The trees.
-    "a path for the old tree": Mistake(lambda: tk.graft(NEW, "model.npz"), ValueError, "'model.npz'"),
+    "a name of a file for the old tree": Mistake(lambda: tk.graft(NEW, "model.npz"), ValueError, "numpy.load"),
+    "a path for the new tree": Mistake(lambda: tk.graft(Path("model.npz"), OLD), ValueError, "numpy.load"),
+    "an open file for the old tree": Mistake(lambda: tk.graft(NEW, io.BytesIO()), ValueError, "numpy.load"),
     "a new tree without arrays": Mistake(lambda: tk.graft(tko.sgd(0.1).init({}), OLD), ValueError, "(EmptyState"),
     "shapes for the old tree": Mistake(lambda: tk.graft(NEW, jax.eval_shape(lambda: OLD)), TypeError, "at a"),
     "two old leaves of one name": Mistake(lambda: tk.graft(NEW, TWO_NAMES), ValueError, "a.b"),
@@ -67,9 +71,9 @@ MISTAKES: dict[str, Mistake] = {
         lambda: tk.graft(ADAM, {"1": {"mu": OLD}}), ValueError, "old_optimizer.init(old_params)"
     ),
     "states under another key": Mistake(
-        lambda: tk.graft({"a": OLD, "new": ADAM}, {"a": OLD, "old": ADAM}),
+        lambda: tk.graft({"a": OLD, "new": {"adam": ADAM}}, {"a": OLD, "old": ADAM}),
         ValueError,
-        "rename={'old.**': 'new.**'}",
+        "rename={'old.**': 'new.adam.**'}",
     ),
     "states of two classes": Mistake(
         lambda: tk.graft(tko.scale_by_amsgrad().init(OLD), tko.scale_by_adam().init(OLD)), ValueError, "two classes"

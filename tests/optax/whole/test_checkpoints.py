@@ -1,4 +1,4 @@
-"""States of every wrapper around every optimizer: saved, restored, read, written and mapped over."""
+"""States of every wrapper around every optimizer, and those that 1.0 made: saved, restored and mapped over."""
 
 import importlib
 import pickle
@@ -12,8 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import safetensors.numpy
 
-from tests.optax import cases
+import treekit as tk
+from tests.optax import cases, old_states
+from tests.releases import keys
 from tests.trees import identical
 from treekit import optax as tko
 
@@ -105,16 +108,8 @@ def test_a_run_resumed_after_any_step_is_bit_equal(wrapper: str, tmp_path: Path)
 def test_states_are_built_as_those_of_optax_so_its_checkpoints_load(kind: str) -> None:
     def make(o: Any) -> Any:
         adam = o.adam(0.1)
-        wrapped = {
-            "masked": o.masked(adam, cases.mask_of),
-            "partition": o.partition({"a": adam, "b": o.sgd(0.1, momentum=0.9)}, labels),
-            "inject": o.inject_hyperparams(o.adamw)(0.1),
-            "multi_steps": o.MultiSteps(adam, 2),
-            "apply_if_finite": o.apply_if_finite(adam, 2),
-            "lbfgs": o.lbfgs(),
-            "named_chain": o.named_chain(("clip", o.clip(1.0)), ("adam", adam)),
-        }
-        return {name: tx.init(cases.make(kind)) for name, tx in wrapped.items()}
+        wrapped = o.inject_hyperparams(o.adamw)(0.1), o.MultiSteps(adam, 2), o.apply_if_finite(adam, 2)
+        return [tx.init(cases.make(kind)) for tx in (*wrapped, o.lbfgs(), o.named_chain(("adam", adam)))]
 
     ours, theirs = make(tko), make(optax)
     assert cases.structure(ours) == cases.structure(theirs)
@@ -137,3 +132,28 @@ def test_params_in_the_state_are_mapped_beside_a_second_tree(wrapper: str, kind:
     assert len(met) == len(jax.tree.leaves(state))
     assert met.count(True) > 1 and met.count(True) + met.count("other") == len(met)
     assert identical(tko.tree_map_params(tx, lambda x: x, state), state)
+
+
+# ------------------------------------------------------------------------------------------------------ states of 1.0
+
+
+ARRAYS: dict[str, Any] = safetensors.numpy.load_file(old_states.FILE)
+
+
+def saved(name: str, part: str) -> dict[str, Any]:
+    start = f"{name}/{part}."
+    return {key.removeprefix(start): x for key, x in ARRAYS.items() if key.startswith(start)}
+
+
+def test_the_file_has_these_optimizers() -> None:
+    assert {key.partition("/")[0] for key in ARRAYS} == old_states.OPTIMIZERS.keys()
+
+
+@pytest.mark.parametrize("name", keys(old_states.OPTIMIZERS, {"averaged": "optax.monitor"}))
+def test_an_old_state_loads_under_its_old_names_and_gives_the_updates_that_it_gave(name: str) -> None:
+    optimizer, params, fresh = old_states.start(name)
+    state, _ = tk.graft(fresh, saved(name, "state"))
+    of_old, of_new = (old_states.some(old_states.update(name, optimizer, x, params)[0]) for x in (state, fresh))
+    for leaf, expected in saved(name, "updates").items():
+        np.testing.assert_allclose(of_old[f"updates.{leaf}"], expected, rtol=1e-5, atol=1e-6)
+        assert not np.allclose(of_new[f"updates.{leaf}"], expected, rtol=1e-3), f"{leaf} does not depend on the state"
