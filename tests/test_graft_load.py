@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import unflatten_dict
+from flax import traverse_util
 
 import treekit as tk
 from tests.saved import same, zeroed
 
+unflatten_dict: Any = traverse_util.unflatten_dict  # has no types
 RNG = np.random.default_rng(0)
 
 
@@ -70,8 +71,6 @@ def test_what_convert_returns_is_cast_or_refused() -> None:
     got, report = tk.graft(new, old, convert=convert, cast=True, strict=False)
     same(got["w"], W.T.astype(jnp.bfloat16))
     assert [row.path for row in report.refused] == ["v"]
-    _, report = tk.graft(new, old, convert=convert, strict=False)
-    assert len(report.refused) == 3
 
 
 def test_a_target_that_is_missing_is_reported_or_an_error() -> None:
@@ -169,15 +168,8 @@ def test_one_value_for_two_leaves_is_two_arrays() -> None:
         jax.jit(lambda tree: jax.tree.map(jnp.negative, tree), donate_argnums=0)(tree)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "i8", "c8", "?"])
-def test_arrays_in_the_other_byte_order_are_loaded(dtype: str) -> None:
-    native = np.arange(6).reshape(2, 3).astype(dtype)
-    other = native.astype(native.dtype.newbyteorder())
-    for new in (jnp.asarray(native), jax.eval_shape(jnp.asarray, native), native, other):
-        for old in (native, other):
-            got = tk.graft({"w": jax.tree.map(lambda x: x, new)}, {"w": old})[0]["w"]
-            assert got.dtype == new.dtype and isinstance(got, np.ndarray) == isinstance(new, np.ndarray)
-            same(got, native)
-    arguments: Any = {"rename": {"*.w": "w"}, "convert": {"w": lambda x: jnp.flip(x)}}
-    stacked, _ = tk.graft({"w": jnp.asarray(native)}, {"0": {"w": other[0]}, "1": {"w": other[1]}}, **arguments)
-    same(stacked["w"], native[:, ::-1])
+def test_arrays_in_the_other_byte_order_are_stacked_and_converted() -> None:
+    old: Any = {f"{i}.w": np.array([0, 1, 2 + i], ">f4") for i in range(2)}
+    new: Any = {"w": jnp.zeros((2, 3))}
+    got, _ = tk.graft(new, old, rename={"*.w": "w"}, convert={"w": jnp.flip})
+    same(got["w"], [[2, 1, 0], [3, 1, 0]])

@@ -9,6 +9,7 @@ from benchmarks.compile_fast import COMPILE_FAST
 from tests.optax.old_states import OPTIMIZERS
 from tests.releases import has
 
+ROOT = Path(__file__).parents[3]
 MORE = {
     "freeze": "optax.chain(optax.sgd(0.1), optax.freeze(IS_WEIGHT))",
     "conditionally": "optax.conditionally_mask(optax.adam(0.1), lambda step: step >= 0)",
@@ -20,14 +21,13 @@ NAMES = [name for name in (*OPTIMIZERS, *MORE) if name != "averaged" or has("opt
 BEGIN = """
 import pathlib, pickle, sys, cloudpickle, jax
 import numpy as np
-from tests.optax.old_states import *
-from tests.optax.old_states import start, update
+from tests.optax.old_states import *  # jnp, optax and all that is defined there
 
 def two_updates(name, optimizer):
     params = start("eight bits")[1]
     optax.masked(optimizer, True).init(params)
-    state = update(name, optimizer, optimizer.init(params), params)[1]
-    return jax.tree.map(np.asarray, update(name, optimizer, state, params))
+    step = jax.jit(lambda state: update(name, optimizer, state, params))
+    return jax.tree.map(np.asarray, step(step(optimizer.init(params))[1]))
 
 def check_same(a, b):
     assert jax.tree.structure(a) == jax.tree.structure(b)
@@ -66,6 +66,6 @@ def test_every_optimizer_and_its_state_survives(tmp_path: Path) -> None:
     env = {**os.environ, "XLA_FLAGS": COMPILE_FAST}
     for program in (DUMP, LOAD):
         command = [sys.executable, "-c", program, str(tmp_path / "optimizers")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, cwd=ROOT)
         assert not done.returncode, done.stderr
         assert done.stdout.splitlines() == NAMES
