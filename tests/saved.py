@@ -1,11 +1,17 @@
-"""What the tests of saved trees share: trees in which no two arrays are equal, and flat dicts as files have them."""
+"""What the tests of saved trees share: trees in which no two arrays are equal, and a way through a file."""
 
+import importlib
 import itertools
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+import treekit as tk
+
+orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
 
 
 def numbered(tree: Any) -> Any:
@@ -22,6 +28,14 @@ def numbered(tree: Any) -> Any:
 def zeroed(tree: Any) -> Any:
     """The tree with zeros in its arrays of numbers."""
     return jax.tree.map(lambda x: 0 * x if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.number) else x, tree)
+
+
+def through_orbax(tree: Any, path: Path, *target: Any) -> Any:
+    """What Orbax restores of the arrays of a tree."""
+    with orbax.StandardCheckpointer() as checkpointer:
+        checkpointer.save(path, tk.filter_arrays(tree))
+        checkpointer.wait_until_finished()
+        return checkpointer.restore(path, *target)
 
 
 def same(a: Any, b: Any) -> None:

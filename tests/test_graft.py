@@ -56,7 +56,7 @@ def test_what_becomes_of_each_leaf() -> None:
     got, report = tk.graft(new, old, strict=False)
     assert numbers(got["a"]) == [1] and got["n"] == 7 and got["f"] is jax.nn.relu and got["none"] is None
     assert all(got[name] is new[name] for name in "bcd")
-    assert "".join(row.path for row in report) == "abcdnenone"
+    assert [row.path for row in report] == ["a", "b", "c", "d", "n", "e", "none"]
     by_kind = (report.refused, report.fresh, report.dropped, report.kept)
     shown = [line.split()[:2] for line in str(report).splitlines()[1:]]
     assert shown == [[row.path, row.kind] for rows in by_kind for row in rows]
@@ -90,7 +90,6 @@ CLASSES: dict[str, tuple[Any, Any]] = {
     "a wide integer": (0, 2**70),
     "a float": (0.0, np.float64(0.1)),
     "an array of wide floats": (np.zeros(1), np.array([1 + 2.0**-40])),
-    "an array of wide integers": (np.zeros(1, np.int64), np.array([2**40])),
     "JAX from the other byte order": (zeros(3), np.arange(3, dtype=">f4")),
     "NumPy from the other byte order": (np.zeros(3, np.int64), np.arange(3, dtype=">i8")),
     "NumPy in the other byte order": (np.zeros(3, ">c8"), np.arange(3, dtype=np.complex64)),
@@ -169,6 +168,7 @@ PAIR = {"a": [1.0, 2.0], "b": [3.0, 4.0]}
 RENAMED: dict[str, tuple[Any, Any, dict[str, str], Any]] = {
     "two swapped": (PAIR, PAIR, {"a.**": "b.**", "b.**": "a.**"}, {"a": [3.0, 4.0], "b": [1.0, 2.0]}),
     "one displaced": (PAIR, PAIR, {"a.0": "a.0", "a.*": "b.*"}, {"a": [1.0, 0.0], "b": [3.0, 2.0]}),
+    "names that begin with others": ({"x": 0, "x.y": 0}, {"x": 1, "x.y": 2}, {}, {"x": 1, "x.y": 2}),
     "a part of a part": ({"l_0": 0, "l_1": 0}, {"b0": 1, "b1": 2}, {"b*": "l_*"}, {"l_0": 1, "l_1": 2}),
     "below a key": ({"params": {"a": {"b": 0}}}, {"a": {"b": 1}}, {"**": "params.**"}, {"params": {"a": {"b": 1}}}),
     "the root": ({"w": 0}, 1, {"**": "**.w"}, {"w": 1}),

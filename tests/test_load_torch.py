@@ -76,27 +76,20 @@ def test_convolutions_and_batch_norms_in_nnx() -> None:
 # ------------------------------------------------------------ fused and tied arrays, a list of layers: a node, for scan
 
 
-@tk.node
-class Block:
-    ln_1: Any
-    qkv: Any
-    out: Any
-    ln_2: Any
-    up: Any
-    down: Any
+def dense(p: Any, x: Any) -> Any:
+    return x @ p["kernel"] + p["bias"]
 
-    def __call__(self, x: Any) -> Any:
-        def dense(p: Any, x: Any) -> Any:
-            return x @ p["kernel"] + p["bias"]
 
-        def norm(p: Any, x: Any) -> Any:
-            x = x - x.mean(-1, keepdims=True)
-            return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * p["weight"] + p["bias"]
+def norm(p: Any, x: Any) -> Any:
+    x = x - x.mean(-1, keepdims=True)
+    return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * p["weight"] + p["bias"]
 
-        y = norm(self.ln_1, x)
-        q, k, v = (dense(self.qkv[name], y).reshape(*x.shape[:-1], 2, 4) for name in "qkv")
-        x = x + dense(self.out, jax.nn.dot_product_attention(q, k, v).reshape(x.shape))
-        return x + dense(self.down, jax.nn.gelu(dense(self.up, norm(self.ln_2, x)), approximate=False))
+
+def block(p: Any, x: Any) -> Any:
+    y = norm(p["ln_1"], x)
+    q, k, v = (dense(p[name], y).reshape(*x.shape[:-1], 2, 4) for name in "qkv")
+    x = x + dense(p["out"], jax.nn.dot_product_attention(q, k, v).reshape(x.shape))
+    return x + dense(p["mlp"]["2"], jax.nn.gelu(dense(p["mlp"]["0"], norm(p["ln_2"], x)), approximate=False))
 
 
 @tk.node
@@ -106,37 +99,34 @@ class Text:
     head: Any
 
     def __call__(self, tokens: Any) -> Any:
-        x = self.embed[tokens]
-        x, _ = jax.lax.scan(lambda x, block: (block(x), None), x, self.blocks)
+        x, _ = jax.lax.scan(lambda x, p: (block(p, x), None), self.embed[tokens], self.blocks)
         return x @ self.head
 
 
 TEXT_RENAME: dict[str, Any] = {
     "wte.weight": ["embed", "head"],
-    "h.*.attn.in_proj_weight": [f"blocks.qkv.{x}.kernel" for x in "qkv"],
-    "h.*.attn.in_proj_bias": [f"blocks.qkv.{x}.bias" for x in "qkv"],
+    "h.*.attn.in_proj_weight": [f"blocks.{x}.kernel" for x in "qkv"],
+    "h.*.attn.in_proj_bias": [f"blocks.{x}.bias" for x in "qkv"],
     "h.*.attn.out_proj.weight": "blocks.out.kernel",
     "h.*.attn.out_proj.bias": "blocks.out.bias",
-    "h.*.mlp.0.weight": "blocks.up.kernel",
-    "h.*.mlp.0.bias": "blocks.up.bias",
-    "h.*.mlp.2.weight": "blocks.down.kernel",
-    "h.*.mlp.2.bias": "blocks.down.bias",
+    "h.*.mlp.**.weight": "blocks.mlp.**.kernel",
     "h.*.**": "blocks.**",
 }
 TEXT_CONVERT: dict[str, Any] = {
-    "**.q.*": lambda x: x[:8].T,
-    "**.k.*": lambda x: x[8:16].T,
-    "**.v.*": lambda x: x[16:].T,
+    "blocks.q.*": lambda x: x[:8].T,
+    "blocks.k.*": lambda x: x[8:16].T,
+    "blocks.v.*": lambda x: x[16:].T,
     "**.kernel": np.transpose,
     "head": np.transpose,
 }
 
 
 def test_fused_and_tied_arrays_and_layers_for_scan() -> None:
-    norm = {"weight": jnp.zeros(8), "bias": jnp.zeros(8)}
-    dense = {"kernel": jnp.zeros((8, 8)), "bias": jnp.zeros(8)}
-    block = Block(norm, {name: dense for name in "qkv"}, dense, norm, dense, dense)
-    new = Text(jnp.zeros((11, 8)), tk.tree_stack([block] * 3), jnp.zeros((8, 11)))
+    of_norm = {"weight": jnp.zeros(8), "bias": jnp.zeros(8)}
+    of_dense = {"kernel": jnp.zeros((8, 8)), "bias": jnp.zeros(8)}
+    layer: Any = {"ln_1": of_norm, "ln_2": of_norm, "mlp": {"0": of_dense, "2": of_dense}}
+    layer |= dict.fromkeys([*"qkv", "out"], of_dense)
+    new = Text(jnp.zeros((11, 8)), tk.tree_stack([layer] * 3), jnp.zeros((8, 11)))
     model, report = tk.graft(new, TEXT, rename=TEXT_RENAME, convert=TEXT_CONVERT)
     assert not report.fresh and not report.dropped
     with jax.numpy_rank_promotion("allow"):

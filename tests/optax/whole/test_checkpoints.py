@@ -1,6 +1,5 @@
 """States of every wrapper around every optimizer, and those that 1.0 made: saved, restored and mapped over."""
 
-import importlib
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +16,9 @@ import safetensors.numpy
 import treekit as tk
 from tests.optax import cases, old_states
 from tests.releases import keys
+from tests.saved import through_orbax
 from tests.trees import identical
 from treekit import optax as tko
-
-orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
 
 
 def labels(params: Any) -> Any:
@@ -51,14 +49,7 @@ def bits(tree: Any) -> list[tuple[Any, bytes]]:
     return [(x.dtype, np.asarray(x).tobytes()) for x in raw]
 
 
-def through_orbax(tree: Any, target: Any, path: Path) -> Any:
-    with orbax.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path, tree)
-        checkpointer.wait_until_finished()
-        return checkpointer.restore(path, target)
-
-
-def through_pickle(tree: Any, target: Any, path: Path) -> Any:
+def through_pickle(tree: Any, path: Path, _: Any) -> Any:
     path.write_bytes(pickle.dumps(tree))
     return pickle.loads(path.read_bytes())
 
@@ -88,7 +79,7 @@ def test_a_run_resumed_after_any_step_is_bit_equal(wrap: Any, name: str, kind: s
     states = [state for _, state in reached[:-1]]
     fresh = [states[0]] * len(states)  # what is known before a checkpoint is read
     for through in (through_orbax, through_pickle):
-        restored = through(states, fresh, tmp_path / through.__name__)
+        restored = through(states, tmp_path / through.__name__, fresh)
         assert cases.structure(restored) == cases.structure(states)
         assert bits(restored) == bits(states)
         for (params, _), state, after in zip(reached[:-1], restored, reached[1:], strict=True):
