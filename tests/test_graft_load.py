@@ -94,8 +94,9 @@ UNSTACK = {"layers.**": "layers.*.**"}
 def test_stacking_and_unstacking_in_the_order_of_integers() -> None:
     """`convert` runs on each array before stacking, and on each part after unstacking."""
     turned = {name: x.T for name, x in sorted(LAYERS.items())}  # 0, 1, 10, 11, 2
-    convert = {"**.w": np.transpose}
-    got, report = tk.graft(nested(zeroed(STACKED)), turned, rename=STACK, convert=convert)
+    old = {name: x.astype(">f4") for name, x in turned.items()}  # the other byte order, which JAX does not take
+    convert = {"**.w": jnp.transpose}
+    got, report = tk.graft(nested(zeroed(STACKED)), old, rename=STACK, convert=convert)
     tk.assert_trees_same(got, nested(STACKED))
     assert "| 12 stacked f32[3,2](numpy) at layers.*.w, converted" in str(report)
     back, report = tk.graft(nested(zeroed(turned)), STACKED, rename=UNSTACK, convert=convert)
@@ -163,10 +164,3 @@ def test_one_value_for_two_leaves_is_two_arrays() -> None:
         tree, _ = tk.graft(target, {"wte": jnp.ones(5)}, rename={"wte": ["embed", "head"]})
         assert tree["embed"] is not tree["head"]
         jax.jit(lambda tree: jax.tree.map(jnp.negative, tree), donate_argnums=0)(tree)
-
-
-def test_arrays_in_the_other_byte_order_are_stacked_and_converted() -> None:
-    old: Any = {f"{i}.w": np.array([0, 1, 2 + i], ">f4") for i in range(2)}
-    new: Any = {"w": jnp.zeros((2, 3))}
-    got, _ = tk.graft(new, old, rename={"*.w": "w"}, convert={"w": jnp.flip})
-    same(got["w"], [[2, 1, 0], [3, 1, 0]])

@@ -79,10 +79,8 @@ def test_what_the_error_suggests_accepts_what_is_left_and_changes_nothing_else(n
 # ---------------------------------------------------------------------------------------------------------------- fresh
 
 
-@pytest.mark.parametrize(
-    "fresh",
-    ["head.**", ["head.w", "head.b", "**.w"], ("**.w", "head.b"), re.compile(r"head\..*")],  # they may overlap
-)
+# The patterns may overlap.
+@pytest.mark.parametrize("fresh", ["head.**", ("head.w", "head.b", "**.w"), re.compile(r"head\..*")])
 def test_fresh_keeps_new_values_and_uses_the_old_ones(fresh: Any) -> None:
     new: Any = {"body": zeros(1), "head": {"w": zeros(3), "b": zeros(2)}}
     for old in ({"body": ones(1), "head": {"w": ones(2), "b": ones(2)}}, {"body": ones(1)}):
