@@ -125,11 +125,11 @@ DTYPES: dict[str, tuple[Any, Any, bool, bool]] = {
     "1e300j to c64": (zeros(1, jnp.complex64), np.array([1e300j]), False, False),
     "1e10 to f16": (zeros(1, jnp.float16), jnp.array([1e10]), False, False),
     "inf and NaN to f16": (zeros(2, jnp.float16), jnp.array([jnp.inf, jnp.nan]), False, True),
-    "f16 to f32": (zeros(1), jnp.array([1e4], jnp.float16), False, True),
     "3.4e38 to bf16": (zeros(1, jnp.bfloat16), np.array([3.4e38], np.float32), False, False),
     "inf to f8": (zeros(1, jnp.float8_e4m3fn), np.array([np.inf], np.float32), False, False),
     "470 to f8": (zeros(1, jnp.float8_e4m3fn), np.array([470], np.float32), False, False),
     "6 to f4": (zeros(1, jnp.float4_e2m1fn), np.array([6], np.float32), False, True),
+    "100 to f4": (zeros(1, jnp.float4_e2m1fn), np.array([100], np.float32), False, False),
     "NaN to f4": (zeros(1, jnp.float4_e2m1fn), np.array([np.nan], np.float32), False, False),
 }
 
