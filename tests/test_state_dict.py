@@ -25,17 +25,15 @@ serialization: Any = flax.serialization
 PARAMS: Any = {"layers": [{"w": jnp.full((2, 3), i, jnp.float32), "b": jnp.full(3, i + 0.5)} for i in range(12)]}
 NORM = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
 EQX: Any = eqx.nn.MLP(2, 3, 4, 2, key=jax.random.key(0))
-
-
 TREES: dict[str, Any] = {
     "params": PARAMS,
     "a node": Twig(Point(jnp.ones(2), np.arange(6.0, dtype=np.float32).reshape(2, 3).T)),
-    "Equinox": {"model": EQX, "state": numbered(tko.adam(0.1).init(EQX)), "step": jnp.int32(3)},
+    "Equinox": {"model": EQX, "state": tko.adam(0.1).init(EQX), "step": jnp.int32(3)},
     "Equinox with a state": eqx.nn.make_with_state(eqx.nn.BatchNorm)(4, "batch", mode="batch"),
     "NNX": {"model": nnx.state(NORM), "state": nnx.Optimizer(NORM, tko.adam(0.1), wrt=nnx.Param).opt_state},
     "a model of NNX": NORM,
-    "states": {name: numbered(old_states.start(name)[2]) for name in ("accumulated", "groups", "line search")},
-    "a named chain": numbered(tko.named_chain(("clip", tko.clip(1.0)), ("adam", tko.adam(0.1))).init(PARAMS)),
+    "states": {name: old_states.start(name)[2] for name in ("accumulated", "groups", "line search")},
+    "a named chain": tko.named_chain(("clip", tko.clip(1.0)), ("adam", tko.adam(0.1))).init(PARAMS),
     "a key": tko.noisy_sgd(0.1, 0.1, 0.1, key=jax.random.key(0)).init(PARAMS),
 }
 
@@ -63,7 +61,7 @@ WAYS += [(name, through_flax) for name in ("params", "states")]
 
 @pytest.mark.parametrize(("name", "through"), WAYS)
 def test_graft_takes_back_what_was_saved(name: str, through: Any, tmp_path: Path) -> None:
-    tree = TREES[name]
+    tree = numbered(TREES[name])
     rename = {"**.value": "**"} if name == "NNX" and through is through_orbax else None  # variables become dicts
     got, report = tk.graft(zeroed(tree), through(tree, tmp_path / "file"), rename=rename)
     assert untyped.tree.structure(got) == untyped.tree.structure(tree)
