@@ -1,4 +1,4 @@
-"""Weights that PyTorch has written give the same outputs in Equinox, in Flax and in a node.
+"""Weights that PyTorch has written give the same outputs in Flax and in a node; docs/guides/load.md has Equinox.
 
 `data/torch.safetensors` has two models of PyTorch 2.13 after five steps of Adam on random inputs, with their inputs and
 outputs in evaluation mode:
@@ -15,11 +15,9 @@ As `safetensors.torch.save_model` does, it has the tied weight once: `text.model
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import safetensors.numpy
 from flax import nnx
 
@@ -40,56 +38,7 @@ def close(a: Any, b: Any) -> None:
     np.testing.assert_allclose(np.asarray(a), b, rtol=1e-4, atol=1e-5)
 
 
-# -------------------------------------------------------------------------- convolutions and batch norms: Equinox, NNX
-
-
-class ConvEquinox(eqx.Module):
-    conv1: Any
-    bn1: Any
-    down: list[Any]
-    fc: Any
-
-    def __init__(self) -> None:
-        key = jax.random.key(0)
-        self.conv1 = eqx.nn.Conv2d(3, 4, 3, key=key)
-        self.bn1 = eqx.nn.BatchNorm(4, "batch", momentum=0.9, mode="ema")
-        conv = eqx.nn.Conv2d(4, 4, 3, stride=2, padding=1, use_bias=False, key=key)
-        self.down = [conv, eqx.nn.BatchNorm(4, "batch", momentum=0.9, mode="ema")]
-        self.fc = eqx.nn.Linear(4, 4, key=key)
-
-    def __call__(self, x: Any, state: Any) -> Any:
-        x, state = self.bn1(self.conv1(x), state)
-        x, state = self.down[1](self.down[0](jax.nn.relu(x)), state)
-        return self.fc(jax.nn.relu(x).mean((1, 2))), state
-
-
-EQUINOX = {
-    "bn1.running_mean": "1.1.0",
-    "bn1.running_var": "1.1.1",
-    "bn1.num_batches_tracked": "1.0",
-    "down.1.running_mean": "1.3.0",
-    "down.1.running_var": "1.3.1",
-    "down.1.num_batches_tracked": "1.2",
-    "**": "0.**",
-}
-
-
-def test_convolutions_and_batch_norms_in_equinox() -> None:
-    new = eqx.nn.make_with_state(ConvEquinox)()
-    convert: dict[str, Any] = {"0.conv1.bias": lambda x: x[:, None, None], "1.0": lambda n: n == 0}
-    convert["1.2"] = convert["1.0"]
-    (model, state), report = tk.graft(new, CONV, rename=EQUINOX, convert=convert)
-    assert not report.dropped
-    model = eqx.nn.inference_mode(model)
-    out, _ = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(FILE["conv.images"], state)
-    close(out, FILE["conv.out"])
-
-    back = {new: old for old, new in EQUINOX.items()}
-    convert = {"conv1.bias": np.ravel, "**.num_batches_tracked": lambda first: np.int64(5 * ~first)}
-    arrays, _ = tk.graft(CONV, tk.to_state_dict((model, state)), rename=back, convert=convert)
-    assert arrays.keys() == CONV.keys()
-    for name, x in arrays.items():
-        np.testing.assert_array_equal(x, CONV[name])
+# ------------------------------------------------------------------------------- convolutions and batch norms: Flax NNX
 
 
 class ConvNNX(nnx.Module):
@@ -127,27 +76,20 @@ def test_convolutions_and_batch_norms_in_nnx() -> None:
 # ------------------------------------------------------------ fused and tied arrays, a list of layers: a node, for scan
 
 
-@tk.node
-class Block:
-    ln_1: Any
-    qkv: Any
-    out: Any
-    ln_2: Any
-    up: Any
-    down: Any
+def dense(p: Any, x: Any) -> Any:
+    return x @ p["kernel"] + p["bias"]
 
-    def __call__(self, x: Any) -> Any:
-        def dense(p: Any, x: Any) -> Any:
-            return x @ p["kernel"] + p["bias"]
 
-        def norm(p: Any, x: Any) -> Any:
-            x = x - x.mean(-1, keepdims=True)
-            return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * p["weight"] + p["bias"]
+def norm(p: Any, x: Any) -> Any:
+    x = x - x.mean(-1, keepdims=True)
+    return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * p["weight"] + p["bias"]
 
-        y = norm(self.ln_1, x)
-        q, k, v = (dense(self.qkv[name], y).reshape(*x.shape[:-1], 2, 4) for name in "qkv")
-        x = x + dense(self.out, jax.nn.dot_product_attention(q, k, v).reshape(x.shape))
-        return x + dense(self.down, jax.nn.gelu(dense(self.up, norm(self.ln_2, x)), approximate=False))
+
+def block(p: Any, x: Any) -> Any:
+    y = norm(p["ln_1"], x)
+    q, k, v = (dense(p[name], y).reshape(*x.shape[:-1], 2, 4) for name in "qkv")
+    x = x + dense(p["out"], jax.nn.dot_product_attention(q, k, v).reshape(x.shape))
+    return x + dense(p["mlp"]["2"], jax.nn.gelu(dense(p["mlp"]["0"], norm(p["ln_2"], x)), approximate=False))
 
 
 @tk.node
@@ -157,44 +99,35 @@ class Text:
     head: Any
 
     def __call__(self, tokens: Any) -> Any:
-        x = self.embed[tokens]
-        blocks = tk.tree_stack(self.blocks) if isinstance(self.blocks, list) else self.blocks
-        x, _ = jax.lax.scan(lambda x, block: (block(x), None), x, blocks)
+        x, _ = jax.lax.scan(lambda x, p: (block(p, x), None), self.embed[tokens], self.blocks)
         return x @ self.head
 
 
-def text_rename(blocks: str) -> dict[str, Any]:
-    return {
-        "wte.weight": ["embed", "head"],
-        "h.*.attn.in_proj_weight": [f"{blocks}.qkv.{x}.kernel" for x in "qkv"],
-        "h.*.attn.in_proj_bias": [f"{blocks}.qkv.{x}.bias" for x in "qkv"],
-        "h.*.attn.out_proj.weight": f"{blocks}.out.kernel",
-        "h.*.attn.out_proj.bias": f"{blocks}.out.bias",
-        "h.*.mlp.0.weight": f"{blocks}.up.kernel",
-        "h.*.mlp.0.bias": f"{blocks}.up.bias",
-        "h.*.mlp.2.weight": f"{blocks}.down.kernel",
-        "h.*.mlp.2.bias": f"{blocks}.down.bias",
-        "h.*.**": f"{blocks}.**",
-    }
-
-
+TEXT_RENAME: dict[str, Any] = {
+    "wte.weight": ["embed", "head"],
+    "h.*.attn.in_proj_weight": [f"blocks.{x}.kernel" for x in "qkv"],
+    "h.*.attn.in_proj_bias": [f"blocks.{x}.bias" for x in "qkv"],
+    "h.*.attn.out_proj.weight": "blocks.out.kernel",
+    "h.*.attn.out_proj.bias": "blocks.out.bias",
+    "h.*.mlp.**.weight": "blocks.mlp.**.kernel",
+    "h.*.**": "blocks.**",
+}
 TEXT_CONVERT: dict[str, Any] = {
-    "**.q.*": lambda x: x[:8].T,
-    "**.k.*": lambda x: x[8:16].T,
-    "**.v.*": lambda x: x[16:].T,
+    "blocks.q.*": lambda x: x[:8].T,
+    "blocks.k.*": lambda x: x[8:16].T,
+    "blocks.v.*": lambda x: x[16:].T,
     "**.kernel": np.transpose,
     "head": np.transpose,
 }
 
 
-@pytest.mark.parametrize("scanned", [False, True])
-def test_fused_and_tied_arrays_and_layers_for_scan(scanned: bool) -> None:
-    norm = {"weight": jnp.zeros(8), "bias": jnp.zeros(8)}
-    dense = {"kernel": jnp.zeros((8, 8)), "bias": jnp.zeros(8)}
-    blocks: Any = [Block(norm, {name: dense for name in "qkv"}, dense, norm, dense, dense)] * 3
-    new = Text(jnp.zeros((11, 8)), tk.tree_stack(blocks) if scanned else blocks, jnp.zeros((8, 11)))
-    rename = text_rename("blocks" if scanned else "blocks.*")
-    model, report = tk.graft(new, TEXT, rename=rename, convert=TEXT_CONVERT)
+def test_fused_and_tied_arrays_and_layers_for_scan() -> None:
+    of_norm = {"weight": jnp.zeros(8), "bias": jnp.zeros(8)}
+    of_dense = {"kernel": jnp.zeros((8, 8)), "bias": jnp.zeros(8)}
+    layer: Any = {"ln_1": of_norm, "ln_2": of_norm, "mlp": {"0": of_dense, "2": of_dense}}
+    layer |= dict.fromkeys([*"qkv", "out"], of_dense)
+    new = Text(jnp.zeros((11, 8)), tk.tree_stack([layer] * 3), jnp.zeros((8, 11)))
+    model, report = tk.graft(new, TEXT, rename=TEXT_RENAME, convert=TEXT_CONVERT)
     assert not report.fresh and not report.dropped
     with jax.numpy_rank_promotion("allow"):
         close(model(FILE["text.tokens"]), FILE["text.out"])

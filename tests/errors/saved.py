@@ -1,5 +1,109 @@
 """Errors of what was saved: graft, state dicts, checkpoints and weights of torch."""
 
-from tests.errors.mistake import Mistake
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-MISTAKES: dict[str, Mistake] = {}
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import treekit as tk
+from tests.errors.mistake import Mistake, unchecked
+from treekit import optax as tko
+
+NEW = {"a": jnp.zeros(()), "w": jnp.zeros((3, 2))}
+OLD = {"a": jnp.ones(()), "w": jnp.ones((2, 3))}
+ADAM = tko.adam(0.1).init(OLD)
+TWO_NAMES = {"a": {"b": jnp.ones(1)}, "a.b": jnp.ones(1)}
+
+
+class Tensor:
+    """A tensor of another library, of a dtype that NumPy does not have."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+
+def graft_with(**arguments: Any) -> Callable[[], object]:
+    """Mistakes in arguments are errors whatever `strict` says."""
+    return lambda: unchecked(tk.graft)(NEW, OLD, **arguments, strict=False)
+
+
+def graft_deleted() -> object:
+    x = jnp.ones(2)
+    x.delete()
+    return tk.graft({"a": jnp.zeros(2)}, {"a": x})
+
+
+def graft_in_mid_round() -> object:
+    rounds, weighted = (tko.MultiSteps(tko.sgd(0.1), 4, weighted=weighted) for weighted in (False, True))
+    return tk.graft(weighted.init(OLD), rounds.update(OLD, rounds.init(OLD), OLD)[1])
+
+
+MISTAKES: dict[str, Mistake] = {
+    # The trees.
+    "a name of a file for the old tree": Mistake(lambda: tk.graft(NEW, "model.npz"), ValueError, "numpy.load"),
+    "a path for the new tree": Mistake(lambda: tk.graft(Path("model.npz"), OLD), ValueError, "numpy.load"),
+    "an open file for the old tree": Mistake(lambda: tk.graft(NEW, io.BytesIO()), ValueError, "numpy.load"),
+    "a new tree without arrays": Mistake(lambda: tk.graft(tko.sgd(0.1).init({}), OLD), ValueError, "(EmptyState"),
+    "shapes for the old tree": Mistake(lambda: tk.graft(NEW, jax.eval_shape(lambda: OLD)), TypeError, "at a"),
+    "two old leaves of one name": Mistake(lambda: tk.graft(NEW, TWO_NAMES), ValueError, "a.b"),
+    "a donated array": Mistake(graft_deleted, ValueError, "at a"),
+    "a tensor without a dtype of NumPy": Mistake(
+        lambda: tk.graft({"a": NEW}, {"a": {"w": Tensor()}}), TypeError, "Tensor at a.w"
+    ),
+    "bf16 from a file of NumPy": Mistake(
+        lambda: tk.graft(NEW, {"w": np.ones(2, jnp.bfloat16).view("V2")}), TypeError, "at w: the old array has"
+    ),
+    # What is left.
+    "a misspelt name": Mistake(
+        lambda: tk.graft({"weight": NEW["w"], "a": 0}, {"weihgt": OLD["w"], "a": 1, "n": 2}), ValueError, "weihgt, n"
+    ),
+    "a layer more": Mistake(lambda: tk.graft([NEW["a"]] * 3, [OLD["a"]] * 2), ValueError, "new 3, old 2"),
+    "no name in common": Mistake(lambda: tk.graft({"w": 0}, {"p": 1}), ValueError, "rename={'p': …, …}"),
+    "lists of numbers, as in JSON": Mistake(
+        lambda: tk.graft({"w": jnp.zeros((1, 2))}, {"k": [[1.0, 2.0]]}), ValueError, "jnp.asarray(x)"
+    ),
+    "plain dicts for states of another wrapper": Mistake(
+        lambda: tk.graft(ADAM, {"1": {"mu": OLD}}), ValueError, "old_optimizer.init(old_params)"
+    ),
+    "states under another key": Mistake(
+        lambda: tk.graft({"a": OLD, "new": {"adam": ADAM}}, {"a": OLD, "old": ADAM}),
+        ValueError,
+        "rename={'old.**': 'new.adam.**'}",
+    ),
+    "states of two classes": Mistake(
+        lambda: tk.graft(tko.scale_by_amsgrad().init(OLD), tko.scale_by_adam().init(OLD)), ValueError, "two classes"
+    ),
+    "a round without weights": Mistake(graft_in_mid_round, ValueError, "mini_step"),
+    "two old states for one": Mistake(
+        lambda: tk.graft((ADAM[0],), (ADAM[0], ADAM[0])), ValueError, "The old leaves:\n  0.mu.a\n  1.mu.a\n"
+    ),
+    # The arguments.
+    "a dict for fresh": Mistake(graft_with(fresh={"w": None}), TypeError, "{'w': None}"),
+    "a list for rename": Mistake(graft_with(rename=["w"]), TypeError, "['w']"),
+    "a function for convert": Mistake(graft_with(convert=np.transpose), TypeError, "transpose"),
+    "a number for resize": Mistake(graft_with(resize=2), TypeError, "found 2"),
+    "fresh of no leaf": Mistake(graft_with(fresh=["w", re.compile("w.x")]), ValueError, "fresh: 'w.x'"),
+    "rename after a pattern that matches as much": Mistake(
+        graft_with(rename={"**": "**", "a": "w"}), ValueError, "rename: 'a' decides"
+    ),
+    "rename to no leaf": Mistake(graft_with(rename={"w": ["v", "nowhere"]}), ValueError, "leads to v"),
+    "rename of two leaves to one name": Mistake(graft_with(rename={"a": "w", "w": "w"}), ValueError, "w and a"),
+    "rename with other wildcards": Mistake(graft_with(rename={"*": "**"}), ValueError, "'*' and '**'"),
+    "rename with two wildcards more": Mistake(graft_with(rename={"*": "*.*"}), ValueError, "any of several '*'"),
+    "a number to unstack": Mistake(graft_with(rename={"a": "*"}), ValueError, "a has no axes"),
+    "a name to stack": Mistake(graft_with(rename={"*": "b"}), ValueError, "at a it matches 'a'"),
+    "convert that fails": Mistake(graft_with(convert={"w": lambda x: x.no}), AttributeError, "at w, on f32[2,3]"),
+    "convert to None": Mistake(graft_with(convert={"w": lambda x: None}), TypeError, "at w: convert"),
+    "resize to another shape": Mistake(graft_with(resize=lambda new, old: old), ValueError, "(3, 2), found (2, 3)"),
+    # State dicts.
+    "the state dict of an optimizer": Mistake(
+        lambda: tk.to_state_dict(tko.adam(0.1)), TypeError, "optimizer.init(params)"
+    ),
+    "the state dict of a traced array": Mistake(lambda: jax.jit(tk.to_state_dict)({"a": OLD}), TypeError, "a.a"),
+    "the state dict of two arrays of one name": Mistake(lambda: tk.to_state_dict(TWO_NAMES), ValueError, "a.b"),
+}

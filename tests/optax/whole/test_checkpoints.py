@@ -1,6 +1,5 @@
-"""States of every wrapper around every optimizer: saved, restored, read, written and mapped over."""
+"""States of every wrapper around every optimizer, and those that 1.0 made: saved, restored and mapped over."""
 
-import importlib
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import safetensors.numpy
 
-from tests.optax import cases
+import treekit as tk
+from tests.optax import cases, old_states
+from tests.releases import keys
+from tests.saved import through_orbax
 from tests.trees import identical
 from treekit import optax as tko
-
-orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
 
 
 def labels(params: Any) -> Any:
@@ -28,30 +29,18 @@ def multi_steps(tx: Any) -> Any:
     return tko.MultiSteps(tx, 3).gradient_transformation()
 
 
-def inject(tx: Any) -> Any:
-    return tko.inject_hyperparams(lambda scale: optax.chain(tx, optax.scale(scale)))(cases.schedule)
-
-
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "multi_steps_of_masked": lambda tx: multi_steps(tko.masked(tx, cases.mask_of)),
     "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 2),
     "dtype_preserving": lambda tx: tko.dtype_preserving(tx, state_dtype=jnp.float32),
     "stochastic": lambda tx: tko.dtype_preserving(tx, rounding="stochastic"),
     "partition": lambda tx: tko.partition({"a": tx, "b": optax.sgd(0.1, momentum=0.9)}, labels),
-    "inject": inject,
+    "inject": lambda tx: tko.inject_hyperparams(lambda scale: optax.chain(tx, optax.scale(scale)))(cases.schedule),
     "multi_steps": multi_steps,
     "filtered": lambda tx: tko.filtered(tx),
     "named_chain": lambda tx: tko.named_chain(("clip", tko.clip(1.0)), ("inner", tko.masked(tx, cases.mask_of))),
     "apply_if_finite_of_multi_steps": lambda tx: tko.apply_if_finite(multi_steps(tx), 2),
 }
-KINDS = ["f32", "eqx_raw", "bf16", "int_key", "node", "none", "nnx", "eqx_bf16", "linen", "mixed", "legacy"]
-
-
-def cells(wrapper: str) -> list[tuple[str, str]]:
-    """Each optimizer has a wrapper, and each wrapper two or three optimizers, on some kind of params."""
-    names = list(cases.OPTIMIZERS)[list(WRAPPERS).index(wrapper) :: len(WRAPPERS)]
-    kinds = [KINDS[(list(WRAPPERS).index(wrapper) + 4 * i) % len(KINDS)] for i in range(len(names))]
-    return [cell for cell in zip(names, kinds, strict=True) if cell not in cases.NOT_OPTAX]
 
 
 def bits(tree: Any) -> list[tuple[Any, bytes]]:
@@ -60,14 +49,7 @@ def bits(tree: Any) -> list[tuple[Any, bytes]]:
     return [(x.dtype, np.asarray(x).tobytes()) for x in raw]
 
 
-def through_orbax(tree: Any, target: Any, path: Path) -> Any:
-    with orbax.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path, tree)
-        checkpointer.wait_until_finished()
-        return checkpointer.restore(path, target)
-
-
-def through_pickle(tree: Any, target: Any, path: Path) -> Any:
+def through_pickle(tree: Any, path: Path, _: Any) -> Any:
     path.write_bytes(pickle.dumps(tree))
     return pickle.loads(path.read_bytes())
 
@@ -90,49 +72,30 @@ def run(tx: Any, kind: str, steps: int) -> tuple[Callable[[Any, Any], Any], list
 
 
 @pytest.mark.table
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_a_run_resumed_after_any_step_is_bit_equal(wrapper: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("wrap", "name", "kind"), cases.cells(WRAPPERS, 3, whole=(), every=8))
+def test_a_run_resumed_after_any_step_is_bit_equal(wrap: Any, name: str, kind: str, tmp_path: Path) -> None:
     """Also in the middle of an accumulation, of which a round is three steps."""
-    runs = [run(WRAPPERS[wrapper](cases.OPTIMIZERS[name](optax)), kind, 4) for name, kind in cells(wrapper)]
-    states = [[state for _, state in reached[:-1]] for _, reached in runs]
-    fresh = [[reached[0][1]] * len(reached[:-1]) for _, reached in runs]  # what is known before a checkpoint is read
+    step, reached = run(wrap(cases.OPTIMIZERS[name](optax)), kind, 4)
+    states = [state for _, state in reached[:-1]]
+    fresh = [states[0]] * len(states)  # what is known before a checkpoint is read
     for through in (through_orbax, through_pickle):
-        restored = through(states, fresh, tmp_path / through.__name__)
+        restored = through(states, tmp_path / through.__name__, fresh)
         assert cases.structure(restored) == cases.structure(states)
         assert bits(restored) == bits(states)
-        for (step, reached), resumed in zip(runs, restored, strict=True):
-            for (params, _), state, after in zip(reached[:-1], resumed, reached[1:], strict=True):
-                assert bits(cases.arrays_of(step(params, state))) == bits(cases.arrays_of(after))
+        for (params, _), state, after in zip(reached[:-1], restored, reached[1:], strict=True):
+            assert bits(cases.arrays_of(step(params, state))) == bits(cases.arrays_of(after))
 
 
 @pytest.mark.parametrize("kind", ["none", "nnx"])
-def test_checkpoints_of_optax_load(kind: str, tmp_path: Path) -> None:
+def test_states_are_built_as_those_of_optax_so_its_checkpoints_load(kind: str) -> None:
     def make(o: Any) -> Any:
         adam = o.adam(0.1)
-        wrapped = {
-            "masked": o.masked(adam, cases.mask_of),
-            "partition": o.partition({"a": adam, "b": o.sgd(0.1, momentum=0.9)}, labels),
-            "inject": o.inject_hyperparams(o.adamw)(0.1),
-            "multi_steps": o.MultiSteps(adam, 2),
-            "apply_if_finite": o.apply_if_finite(adam, 2),
-            "lbfgs": o.lbfgs(),
-            "named_chain": o.named_chain(("clip", o.clip(1.0)), ("adam", adam)),
-        }
-        return {name: tx.init(cases.make(kind)) for name, tx in wrapped.items()}
+        wrapped = o.inject_hyperparams(o.adamw)(0.1), o.MultiSteps(adam, 2), o.apply_if_finite(adam, 2)
+        return [tx.init(cases.make(kind)) for tx in (*wrapped, o.lbfgs(), o.named_chain(("adam", adam)))]
 
-    old = make(optax)
-    new = through_orbax(old, make(tko), tmp_path / "old")
-    assert cases.structure(new) == cases.structure(old)
-    assert bits(new) == bits(old)
-
-
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_tree_get_and_set_reach_the_state_of_a_raw_model(wrapper: str) -> None:
-    state = WRAPPERS[wrapper](optax.scale_by_adam()).init(cases.model())
-    changed = optax.tree.set(state, mu=None, nu="nu")
-    assert {x for _, x in optax.tree.get_all_with_path(changed, "nu")} == {"nu"}
-    assert {x for _, x in optax.tree.get_all_with_path(changed, "mu")} == {None}
-    assert optax.tree.get_all_with_path(state, "mu")[0][1] is not None
+    ours, theirs = make(tko), make(optax)
+    assert cases.structure(ours) == cases.structure(theirs)
+    assert bits(ours) == bits(theirs)
 
 
 @pytest.mark.parametrize("kind", ["eqx_raw", "int_key"])
@@ -142,18 +105,37 @@ def test_params_in_the_state_are_mapped_beside_a_second_tree(wrapper: str, kind:
     params = cases.make(kind)
     tx = WRAPPERS[wrapper](optax.adam(0.1)) if wrapper in WRAPPERS else tko.contrib.schedule_free_adamw(0.1)
     state = tx.init(params)
-    seen, others = [], []
 
-    def meet(x: Any, shape: Any) -> Any:
-        seen.append(x.shape == shape)
-        return x + 1
+    def meet(x: Any, shape: Any) -> bool:
+        return bool(x.shape == shape)
 
-    def other(x: Any) -> Any:
-        others.append(x)
-        return x
-
-    mapped = tko.tree_map_params(tx, meet, state, jax.tree.map(np.shape, params), transform_non_params=other)
-    assert cases.structure(mapped) == cases.structure(state)
-    assert len(seen) > 1 and all(seen)
-    assert len(seen) + len(others) == len(jax.tree.leaves(state))
+    shapes = jax.tree.map(np.shape, params)
+    met = jax.tree.leaves(tko.tree_map_params(tx, meet, state, shapes, transform_non_params=lambda _: "other"))
+    assert len(met) == len(jax.tree.leaves(state))
+    assert met.count(True) > 1 and met.count(True) + met.count("other") == len(met)
     assert identical(tko.tree_map_params(tx, lambda x: x, state), state)
+
+
+# ------------------------------------------------------------------------------------------------------ states of 1.0
+
+
+ARRAYS: dict[str, Any] = safetensors.numpy.load_file(old_states.FILE)
+
+
+def saved(name: str, part: str) -> dict[str, Any]:
+    start = f"{name}/{part}."
+    return {key.removeprefix(start): x for key, x in ARRAYS.items() if key.startswith(start)}
+
+
+def test_the_file_has_these_optimizers() -> None:
+    assert {key.partition("/")[0] for key in ARRAYS} == old_states.OPTIMIZERS.keys()
+
+
+@pytest.mark.parametrize("name", keys(old_states.OPTIMIZERS, {"averaged": "optax.monitor"}))
+def test_an_old_state_loads_under_its_old_names_and_gives_the_updates_that_it_gave(name: str) -> None:
+    optimizer, params, fresh = old_states.start(name)
+    state, _ = tk.graft(fresh, saved(name, "state"))
+    of_old, of_new = (old_states.some(old_states.update(name, optimizer, x, params)[0]) for x in (state, fresh))
+    for leaf, expected in saved(name, "updates").items():
+        np.testing.assert_allclose(of_old[f"updates.{leaf}"], expected, rtol=1e-5, atol=1e-6)
+        assert not np.allclose(of_new[f"updates.{leaf}"], expected, rtol=1e-3), f"{leaf} does not depend on the state"
