@@ -141,7 +141,6 @@ SEEDED = {
     "a tracer leaks": Fault("scan", memory_of_its_own()),
     "Optax's MultiSteps over zero_nans": Fault("NaN", OF_OPTAX),
     "over the batch": Fault("vmap", scaling(centre)),
-    "keeps the params": Fault("donation", of(lambda p: p, keep)),
     "contrib.prodigy": Fault("donation", optax.contrib.prodigy()),
     "a class without a name": Fault("checkpoint", local_state()),
     "a moment in bf16": Fault("moment", optax.adam(1e-3), BF16),
@@ -165,7 +164,6 @@ def test_seeded_faults_are_found(name: str) -> None:
 
 
 SOUND: dict[str, tuple[Any, Any, Any]] = {
-    "adam": (optax.adam(1e-3), F32, None),
     "noise": (optax.chain(optax.add_noise(0.01, 0.5, 0), SGD), F32, None),
     "a raw model": (tko.adam(1e-3), eqx.nn.MLP(2, 1, 3, depth=1, key=jax.random.key(0)), None),
     "momentum in bf16, which decays": (optax.sgd(1e-2, momentum=0.9), BF16, None),

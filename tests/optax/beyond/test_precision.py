@@ -141,7 +141,6 @@ def test_a_python_number_in_the_state_has_no_dtype() -> None:
 # Without the bias corrections of Adam, which raise under strict promotion in Optax, for params of any dtype.
 STRICT: Any = {
     "rmsprop": (lambda: tko.rmsprop(0.1, momentum=0.9), {"nu": jnp.float32, "trace": jnp.bfloat16}),
-    "lion": (lambda: tko.lion(0.1), {"mu": jnp.float32}),
     "decayed": (lambda: tko.chain(tko.add_decayed_weights(0.1), tko.trace(0.9)), jnp.bfloat16),
     "MultiSteps": (lambda: tko.MultiSteps(tko.rmsprop(0.1), 2), jnp.float32),
 }
