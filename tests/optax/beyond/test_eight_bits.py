@@ -250,8 +250,9 @@ def test_the_moments_are_right_on_average() -> None:
     assert len(set(np.asarray(numbers.nu).ravel().tolist())) > 1
 
 
-# The table of docs/eight_bits.md, where MANY is "above 10,000". In units of the rate: the largest update with gradients
-# from 1e-6 to 1, and from 100 to 1e8; and after gradients fell to a hundredth, the last ones divided by those of f32.
+# The first rows of the table in docs/eight_bits.md, where MANY is "above 10,000". In units of the rate: the largest
+# update with gradients from 1e-6 to 1, and from 100 to 1e8; and after gradients fell to a hundredth, the last ones
+# divided by those of f32.
 MANY = 1e4
 UPDATES: dict[str, tuple[Callable[[Any], Any], tuple[float, float, float]]] = {
     "f32": (tko.dtype_preserving, (1.3, 1.3, 1)),
@@ -267,11 +268,11 @@ def sizes(hold: Callable[[Any], Any], scales: Any) -> Any:
     tx = hold(optax.adam(1.0))
 
     def step(state: Any, each: Any) -> tuple[Any, Any]:
-        updates, state = tx.update(each[0][:, None] * jax.random.normal(each[1], SHAPE), state)
+        updates, state = tx.update(each[0][:, None] * jax.random.normal(each[1], (64, 64)), state)
         return state, jnp.abs(updates)
 
     keys = jax.random.split(jax.random.key(0), len(scales))
-    return np.asarray(jax.jit(lambda: jax.lax.scan(step, tx.init(jnp.zeros(SHAPE)), (scales, keys))[1])())
+    return np.asarray(jax.jit(lambda: jax.lax.scan(step, tx.init(jnp.zeros((64, 64))), (scales, keys))[1])())
 
 
 @pytest.mark.slow
@@ -281,7 +282,7 @@ def test_updates_where_8_bits_usually_fail(name: str) -> None:
     largest = [sizes(hold, np.tile(np.logspace(*ends, 64, dtype="f"), (1_000, 1))).max() for ends in ((-6, 0), (2, 8))]
     fallen = np.repeat(np.array([1, 0.01], "f"), [1_000, 3_000])[:, None] * np.ones(64, "f")
     last, of_f32 = (np.sqrt(np.mean(sizes(x, fallen)[-100:] ** 2)) for x in (hold, tko.dtype_preserving))
-    assert np.minimum([*largest, last / of_f32], MANY) == pytest.approx(expected, rel=0.1, nan_ok=True)
+    assert np.minimum([*largest, last / of_f32], MANY) == pytest.approx(expected, rel=0.1)
 
 
 def test_a_state_in_codes_is_decoded_and_encoded_again() -> None:
