@@ -1,5 +1,169 @@
 """Errors of averages, hyperparameters in a state, precision, 8 bits, summary, and treekit.testing."""
 
-from tests.errors.mistake import Mistake
+from typing import Any
 
-MISTAKES: dict[str, Mistake] = {}
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from tests.errors.mistake import Mistake, unchecked
+from treekit import optax as tko
+from treekit.optax._misfit import StateError
+from treekit.testing import check_donation, check_transformation
+from treekit.testing._violations import LawsBroken
+
+PARAMS: Any = {"b": jnp.ones(2, jnp.float32), "w": jnp.ones((64, 64), jnp.float32)}
+WIDER = PARAMS | {"b": jnp.ones(3, jnp.float32)}
+MEMBERS = {"w": jnp.ones((3, 2))}
+CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
+ANYTHING: Any = tko  # whose arguments no checker reads
+dtype_preserving, set_hyperparams, monitor = map(unchecked, (tko.dtype_preserving, tko.set_hyperparams, tko.monitor))
+get_ema, evaluated = tko.get_ema, tko.contrib.schedule_free_eval_params
+
+
+def stochastic(tx: Any, state_dtype: Any = None) -> Any:
+    return tko.dtype_preserving(tx, state_dtype=state_dtype, rounding="stochastic")
+
+
+def step(tx: Any, state: Any = None) -> Any:
+    return tx.update(PARAMS, tx.init(PARAMS) if state is None else state, PARAMS)
+
+
+def ratio(updates: Any, params: Any) -> Any:
+    return optax.tree.norm(updates) / optax.tree.norm(params)
+
+
+SGD, ADAM, EMA, FREE = tko.sgd(0.1), tko.adam(0.1), tko.params_ema(0.5), tko.contrib.schedule_free_sgd(0.1)
+WIDE, EIGHT_BITS = stochastic(ADAM), stochastic(ADAM, CODES)
+OF_ADAM, OF_WIDE, OF_EIGHT_BITS = (tx.init(PARAMS) for tx in (ADAM, WIDE, EIGHT_BITS))
+OF_EMA = EMA.init(PARAMS)
+RATE, SCHEDULED = (tko.inject_hyperparams(tko.sgd)(rate).init(PARAMS) for rate in (0.1, lambda count: 0.1))
+
+MISTAKES: dict[str, Mistake] = {
+    # params_ema, get_ema and schedule_free_eval_params
+    "a decay of 1": Mistake(lambda: tko.params_ema(1), ValueError, "found 1"),
+    "a negative decay": Mistake(lambda: tko.params_ema(-0.1), ValueError, "found -0.1"),
+    "several decays": Mistake(lambda: tko.params_ema(jnp.ones(2)), TypeError, "decay"),
+    "a schedule of decays above 1": Mistake(lambda: step(tko.params_ema(lambda t: 1.5)), ValueError, "found 1.5"),
+    "a schedule of no decays": Mistake(lambda: step(tko.params_ema(lambda t: None)), TypeError, "found None"),
+    "an average without params": Mistake(lambda: EMA.update(PARAMS, OF_EMA), ValueError, "params_ema"),
+    "the average of a state without one": Mistake(lambda: get_ema(OF_ADAM, PARAMS), ValueError, "optax.params_ema("),
+    "get_ema with its arguments swapped": Mistake(lambda: get_ema(PARAMS, [OF_EMA]), ValueError, "(state, params)"),
+    "the average of an ensemble": Mistake(
+        lambda: get_ema(jax.vmap(EMA.init)(MEMBERS), MEMBERS), ValueError, "shape (3,)"
+    ),
+    "an average inside sam": Mistake(
+        lambda: get_ema(optax.contrib.sam(optax.chain(SGD, EMA), SGD).init(PARAMS), PARAMS), ValueError, "opt_state.1"
+    ),
+    "two averages": Mistake(lambda: get_ema([OF_ADAM, OF_EMA, OF_EMA], PARAMS), ValueError, "1, 2"),
+    "an average of other shapes": Mistake(lambda: get_ema(OF_EMA, WIDER), ValueError, "f32[3]"),
+    "an average of another structure": Mistake(lambda: get_ema(OF_EMA, PARAMS | {"w": PARAMS}), ValueError, "at w"),
+    "schedule_free_eval_params without schedule_free": Mistake(
+        lambda: evaluated(OF_ADAM, PARAMS), ValueError, "ScheduleFreeState"
+    ),
+    "schedule_free_eval_params with its arguments swapped": Mistake(
+        lambda: evaluated(PARAMS, FREE.init(PARAMS)), ValueError, "(state, params)"
+    ),
+    "schedule_free before a transformation": Mistake(
+        lambda: evaluated(optax.chain(FREE, optax.scale(0.5)).init(PARAMS), PARAMS), ValueError, "schedule_free is at 0"
+    ),
+    "schedule_free inside a wrapper that changes its updates": Mistake(
+        lambda: evaluated(optax.contrib.mechanize(FREE).init(PARAMS), PARAMS), ValueError, "MechanicState"
+    ),
+    "several step sizes": Mistake(
+        lambda: ANYTHING.incremental_update(PARAMS, PARAMS, jnp.ones(2)), TypeError, "step_size"
+    ),
+    # hyperparameters in a state
+    "get_hyperparams of an optimizer": Mistake(lambda: tko.get_hyperparams(ADAM), TypeError, "optimizer.init(params)"),
+    "a hyperparameter without its name": Mistake(lambda: set_hyperparams(RATE, 0.1), TypeError, "found 0.1"),
+    "set_hyperparams without any": Mistake(lambda: set_hyperparams(RATE), TypeError, "learning_rate="),
+    "set_hyperparams of Flax's optimizer": Mistake(
+        lambda: set_hyperparams(nnx.Optimizer(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), SGD, wrt=nnx.Param), rate=0.1),
+        TypeError,
+        "optimizer.opt_state =",
+    ),
+    "a hyperparameter of a state without any": Mistake(
+        lambda: set_hyperparams(OF_ADAM, learning_rate=0.1), ValueError, "inject_hyperparams"
+    ),
+    "a misspelt name": Mistake(lambda: set_hyperparams(RATE, learning_rat=0.1), ValueError, "'learning_rat'"),
+    "a name for a key": Mistake(lambda: set_hyperparams([RATE], {"learning_rate": 1}), ValueError, "0.learning_rate"),
+    "a rate with a schedule": Mistake(
+        lambda: set_hyperparams([RATE, SCHEDULED], learning_rate=0.1), ValueError, "1.learning_rate"
+    ),
+    "a rate that is a string": Mistake(lambda: set_hyperparams(RATE, learning_rate="fast"), TypeError, "'fast'"),
+    "a rate that is a bool": Mistake(lambda: set_hyperparams(RATE, learning_rate=True), TypeError, "True"),
+    "a rate of another shape": Mistake(lambda: set_hyperparams(RATE, learning_rate=jnp.ones(2)), TypeError, "f32[2]"),
+    "a rate that is NaN": Mistake(lambda: set_hyperparams(RATE, learning_rate=jnp.nan), ValueError, "nan"),
+    "a rate that its dtype cannot hold": Mistake(
+        lambda: set_hyperparams(RATE, learning_rate=2**24 + 1), TypeError, "int 16777217"
+    ),
+    # dtype_preserving
+    "another rounding": Mistake(lambda: dtype_preserving(ADAM, rounding="up"), ValueError, "'up'"),
+    "a float for a seed": Mistake(lambda: dtype_preserving(ADAM, seed=0.5), TypeError, "seed"),
+    "a bool for a seed": Mistake(lambda: dtype_preserving(ADAM, seed=True), TypeError, "seed"),
+    "a state of integers": Mistake(lambda: dtype_preserving(ADAM, state_dtype=jnp.int32), TypeError, "int32"),
+    "moments in float8": Mistake(lambda: stochastic(ADAM, {"nu": jnp.float8_e5m2}), TypeError, "state_dtype['nu']"),
+    "a state_dtype by number": Mistake(lambda: stochastic(ADAM, {0: jnp.float32}), TypeError, "the key 0"),
+    "8 bits rounded to nearest": Mistake(
+        lambda: tko.dtype_preserving(ADAM, state_dtype=CODES), ValueError, "rounding='stochastic'"
+    ),
+    "two that store one state": Mistake(
+        lambda: stochastic(tko.chain(SGD, EIGHT_BITS)).init(PARAMS), TypeError, "dtype_preserving(state_dtype=None"
+    ),
+    "a state_dtype for no field of the state": Mistake(
+        lambda: stochastic(ADAM, CODES | {"w": jnp.bfloat16}).init(PARAMS), ValueError, "'0.mu.b'"
+    ),
+    "a pattern behind a wider one": Mistake(
+        lambda: stochastic(ADAM, {"**": jnp.float32, "**.w": jnp.bfloat16}).init(PARAMS), ValueError, "'**.w'"
+    ),
+    "an average in 16 bits": Mistake(
+        lambda: stochastic(EMA, {"params_ema": jnp.bfloat16}).init(PARAMS), ValueError, "params_ema.b"
+    ),
+    "complex moments in 8 bits": Mistake(
+        lambda: stochastic(ADAM, {"mu": jnp.int8}).init(jnp.ones((64, 64), jnp.complex64)), ValueError, "complex64"
+    ),
+    "a state that was not made to be rounded": Mistake(lambda: step(EIGHT_BITS, OF_ADAM), StateError, "tuple"),
+    "a state of f32, to store codes": Mistake(lambda: step(EIGHT_BITS, OF_WIDE), StateError, "float32 at 0.mu.w"),
+    "a state of codes, to store f32": Mistake(lambda: step(WIDE, OF_EIGHT_BITS), StateError, "int8 at 0.mu.w"),
+    "a state of f32, to store bf16": Mistake(
+        lambda: step(tko.dtype_preserving(ADAM, state_dtype=jnp.bfloat16), OF_ADAM), StateError, "float32 at 0.mu.b"
+    ),
+    "codes that were cast": Mistake(
+        lambda: tko.decode_state(jax.tree.map(jnp.float32, OF_EIGHT_BITS)), TypeError, "float32"
+    ),
+    "encode_state of another structure": Mistake(
+        lambda: tko.encode_state(OF_ADAM, OF_EIGHT_BITS), ValueError, "_replace(inner_state=state)"
+    ),
+    "encode_state of other shapes": Mistake(
+        lambda: tko.encode_state(EIGHT_BITS.init(WIDER), OF_EIGHT_BITS), ValueError, "mu.b"
+    ),
+    # monitor, scale_by_tree and summary
+    "a function for the measures": Mistake(lambda: monitor(optax.tree.norm), TypeError, "measures"),
+    "a number for a measure": Mistake(lambda: monitor({"norm": 3}), TypeError, "'norm'"),
+    "a measure without its params": Mistake(
+        lambda: monitor({"ratio": ratio}).update(PARAMS, monitor({"ratio": ratio}).init(PARAMS)), ValueError, "'ratio'"
+    ),
+    "a rate of a leaf that is a word": Mistake(
+        lambda: tko.scale_by_tree({"w": "fast", "b": 0.1}).init(PARAMS), TypeError, "rates.w"
+    ),
+    "a schedule of several rates": Mistake(
+        lambda: step(tko.scale_by_tree({"w": lambda count: jnp.ones(2), "b": 0.1})), TypeError, "rates.w"
+    ),
+    "the state for the params of summary": Mistake(lambda: tko.summary(ADAM, {"opt": OF_ADAM}), TypeError, "opt.0"),
+    # treekit.testing
+    "check_transformation of a function": Mistake(
+        lambda: unchecked(check_transformation)(optax.adam, PARAMS), TypeError, "adam(...)"
+    ),
+    "a transformation that keeps the params": Mistake(
+        lambda: check_transformation(optax.GradientTransformation(lambda params: params, SGD.update), PARAMS),
+        LawsBroken,
+        "state",
+    ),
+    "check_donation without an array": Mistake(lambda: check_donation(abs, 1.0), ValueError, "no array"),
+    "a batch that is donated": Mistake(
+        lambda: check_donation(lambda params, batch: params - batch.mean(), jnp.ones(3), jnp.ones(5)),
+        AssertionError,
+        "batch",
+    ),
+}

@@ -1,6 +1,5 @@
 """get_hyperparams and set_hyperparams: read and changed anywhere in a state, and nothing is traced again."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -90,7 +89,7 @@ def test_one_of_several_is_named_by_its_key(o: Any) -> None:
     both = tko.set_hyperparams(state, {OTHER: 2.0}, learning_rate=1.0, momentum=0.5)
     assert rates(both) == {KEYS[0]: 1.0, KEYS[1]: 0.5, OTHER: 2.0}
     assert rates(tko.set_hyperparams(both, tko.get_hyperparams(state))) == rates(state)
-    assert rates(state) == {KEYS[0]: 0.5, KEYS[1]: 0.75, OTHER: 0.25}
+    assert rates(state) == rates(tko.set_hyperparams(state, {})) == {KEYS[0]: 0.5, KEYS[1]: 0.75, OTHER: 0.25}
 
 
 def test_keys_that_read_alike_are_written_out() -> None:
@@ -110,7 +109,7 @@ def test_in_flax_s_optimizer_and_in_its_state() -> None:
     state = nnx.state(optimizer)
     assert rates(state) == {"opt_state.1.learning_rate": 2.0}
     nnx.update(optimizer, tko.set_hyperparams(state, learning_rate=3.0))
-    assert rates(optimizer.opt_state) == {"1.learning_rate": 3.0}
+    assert rates(optimizer) == {"opt_state.1.learning_rate": 3.0}
     # A checkpoint that was restored without the classes.
     assert rates(nnx.to_pure_dict(nnx.state(optimizer))) == {"opt_state.1.learning_rate": 3.0}
 
@@ -144,7 +143,7 @@ def test_a_value_for_each_member_of_an_ensemble_or_one_for_all() -> None:
     assert one.tolist() == [0.25, 0.25, 0.25]
     each = tko.set_hyperparams(state, learning_rate=jnp.array([1.0, 2.0, 3.0]))
     assert tko.get_hyperparams(each)["learning_rate"].tolist() == [1.0, 2.0, 3.0]
-    with pytest.raises(TypeError, match=r"learning_rate has the shape \(3,\), found f32\[2\]"):
+    with pytest.raises(TypeError, match=r"f32\[2\]"):
         tko.set_hyperparams(state, learning_rate=jnp.ones(2, jnp.float32))
 
 
@@ -167,96 +166,33 @@ def pure(x: Any) -> Any:
     return {key: each for key, value in x.items() if (each := pure(value)) is not None and len(jax.tree.leaves(each))}
 
 
-# A hyperparameter; and what cannot become it, by how the error shows it.
-CANNOT_BECOME: dict[str, tuple[Any, dict[str, Any]]] = {
-    "i32": (
-        injected(3, optax),
-        {"float 0.5": 0.5, "int 1099511627776": 2**40, r"u32\[\]\(numpy\)": np.uint32(2**32 - 1)},
-    ),
-    "f32": (
-        injected(0.1),
-        {
-            r"float 1e\+50": 1e50,
-            r"f64\[\]\(numpy\)": np.float64(1e50),
-            "int of 16,610 bits": -(10**5000),  # longer than Python writes
-            "int 16777217": 2**24 + 1,
-            r"i32\[\]\(numpy\)": np.int32(2**24 + 1),
-            "complex 1j": 1j,
-        },
-    ),
-    "f16": (
-        injected(0.1, hyperparam_dtype=jnp.float16),
-        {r"float 1000000\.0": 1e6, r"f32\[\]\(numpy\)": np.float32(1e6), r"f64\[\]\(numpy\)": np.array(1e6)},
-    ),
-}
-
-
-@pytest.mark.parametrize("dtype", CANNOT_BECOME)
-def test_a_number_that_the_dtype_cannot_hold_is_refused_and_shown_in_short(dtype: str) -> None:
-    state, values = CANNOT_BECOME[dtype]
-    for shown, value in values.items():
-        with pytest.raises(TypeError, match=rf"^n is {dtype}\[\].*, and cannot become {shown}$"):
-            tko.set_hyperparams(state, n=value)
-    assert dtype == "i32" or tko.set_hyperparams(state, n=np.inf).hyperparams["n"] == np.inf
-
-
-START = groups().init(cases.arrays())
-CHAIN = tko.chain(*[tko.inject_hyperparams(tko.adamw)(0.1)] * 3).init(jnp.ones(2))
-ADAM = tko.adam(0.1).init(cases.arrays())
-SCHEDULED = groups(optax, cases.schedule).init(cases.arrays())
-FOLLOWS = f"^{OTHER} follows a schedule, which would overwrite"
-unchecked: Any = inspect.unwrap(tko.set_hyperparams)  # beartype has an error of its own
-# A state, what is set in it by key or by name, and the words of the error.
-REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
-    *[
-        (START, {KEYS[0]: value}, {}, f"{KEYS[0]} must be a number, found {words}")
-        for value, words in (("a", "'a'"), (None, "None"), (True, "True"))
-    ],
-    *[
-        (START, {KEYS[0]: nan}, {}, f"{KEYS[0]} must be .*nan")
-        for nan in (np.nan, np.float32(np.nan), jnp.array(np.nan))
-    ],
-    (START, None, {}, r"sets nothing: write set_hyperparams\(state, learning_rate=0\.1\)"),
-    (START, {KEYS[0]: np.ones(2)}, {}, rf"{KEYS[0]} has the shape \(\), found f64\[2\]"),
-    (START, {"learning_rate": 1}, {}, f"the key 'learning_rate'. .* the nearest are {OTHER}, {KEYS[0]}, {KEYS[1]}$"),
-    (START, {}, {"learning_rat": 1}, "the name 'learning_rat'. .* the nearest are learning_rate, momentum$"),
-    (CHAIN, {"2.learning": 0.1}, {}, "the key '2.learning'. .* the nearest are 2.learning_rate, "),
-    (ADAM, {}, {"learning_rate": 0.1}, "the state has no hyperparameters: optax.inject_hyperparams"),
-    (START, 0.1, {}, r"values must map keys of get_hyperparams to numbers, found 0\.1"),
-    (SCHEDULED, {}, {"learning_rate": 1.0}, FOLLOWS),
-    (SCHEDULED, {OTHER: 1.0}, {}, FOLLOWS),
-    (pure(SCHEDULED), {OTHER: 1.0}, {}, FOLLOWS),
+# A hyperparameter, and what cannot become it.
+CANNOT_BECOME: list[tuple[Any, list[Any]]] = [
+    (injected(3, optax), [0.5, 2**40, np.uint32(2**32 - 1)]),
+    (injected(0.1), [1e50, np.float64(1e50), -(10**5000), 2**24 + 1, np.int32(2**24 + 1), 1j]),
+    (injected(0.1, hyperparam_dtype=jnp.float16), [1e6, np.float32(1e6), np.array(1e6)]),
 ]
 
 
-@pytest.mark.parametrize("state, values, by_name, message", REFUSED)
-def test_what_is_refused_is_named(state: Any, values: Any, by_name: Any, message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        unchecked(state, values, **by_name)
+@pytest.mark.parametrize("state, values", CANNOT_BECOME, ids=["i32", "f32", "f16"])
+def test_a_number_that_the_dtype_cannot_hold_is_refused(state: Any, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(TypeError, match="cannot become"):
+            tko.set_hyperparams(state, n=value)
 
 
-def test_an_empty_mapping_and_a_nan_that_is_not_known_are_meant() -> None:
-    assert jax.tree.leaves(tko.set_hyperparams(START, {})) == jax.tree.leaves(START)
-    assert jnp.isnan(jax.jit(lambda x: tko.get_hyperparams(tko.set_hyperparams(START, {KEYS[0]: x}))[KEYS[0]])(jnp.nan))
+def test_infinity_and_a_nan_that_is_not_known_are_meant() -> None:
+    assert tko.set_hyperparams(injected(0.1), n=np.inf).hyperparams["n"] == np.inf
+    assert jnp.isnan(jax.jit(lambda x: tko.set_hyperparams(injected(0.1), n=x).hyperparams["n"])(jnp.nan))
 
 
-def test_of_a_flax_optimizer_only_the_state_is_set() -> None:
-    trainer = nnx.Optimizer(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), sgd(tko), wrt=nnx.Param)
-    with pytest.raises(
-        TypeError, match=r"write optimizer\.opt_state = set_hyperparams\(optimizer\.opt_state, \.\.\.\)"
-    ):
-        tko.set_hyperparams(trainer, learning_rate=0.25)
-    trainer.opt_state = tko.set_hyperparams(trainer.opt_state, learning_rate=0.25)
-    assert list(map(float, tko.get_hyperparams(trainer).values())) == [0.25]
-
-
-def test_what_the_error_of_a_schedule_proposes_does_it() -> None:
-    tx = tko.chain(groups(tko, cases.schedule), tko.inject_hyperparams(optax.scale)(1.0))
-    params = cases.arrays()
-    state = tko.set_hyperparams(tx.init(params), step_size=0.5)
-    updates, _ = tx.update(jax.tree.map(jnp.ones_like, params), state, params)
-    assert float(updates["b"][0]) == pytest.approx(-0.01 * 0.5)
-    assert rates(tko.set_hyperparams(SCHEDULED, {KEYS[0]: 1.0}))[KEYS[0]] == 1.0
+@pytest.mark.parametrize("restore", [lambda state: state, pure], ids=["by class", "restored"])
+def test_a_rate_that_follows_a_schedule_is_not_set_but_the_others_are(restore: Any) -> None:
+    state = restore(groups(optax, cases.schedule).init(cases.arrays()))
+    for values, by_name in (({OTHER: 1.0}, {}), ({}, {"learning_rate": 1.0})):
+        with pytest.raises(ValueError, match=f"{OTHER} follows a schedule"):
+            tko.set_hyperparams(state, values, **by_name)
+    assert rates(tko.set_hyperparams(state, {KEYS[0]: 1.0}))[KEYS[0]] == 1.0
 
 
 def look_alike(count: Any) -> Any:

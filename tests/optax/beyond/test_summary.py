@@ -45,19 +45,13 @@ def seen(found: Any) -> list[Seen]:
 
 
 GROUPS = [(0.001, 0.0001, "")] * 2 + [SGD, ZERO]
-TABLE = """\
-leaf   array                     step   decay   state            bytes  note
-body   f32, 2 leaves, 9 numbers  0.001  0.0001  mu bf16, nu f32  54
-head   f32[3]                    0.5    0                        0
-scale  f32[]                     0      0                        0      0 in the first step
-leaves: 4, unmoved: 1; numbers: 13, bytes: 52; bytes of state: 58, shared by all leaves: 4"""
 
 
 @pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
 def test_groups_show_their_rates_and_what_does_not_move(o: Any) -> None:
     found = tko.summary(groups(o), PARAMS)
     assert seen(found) == GROUPS and [row.bytes for row in found.rows] == [18, 36, 0, 0]
-    assert str(found) == str(tko.summary(groups(o), jax.eval_shape(lambda: PARAMS))) == TABLE
+    assert str(found) == str(tko.summary(groups(o), jax.eval_shape(lambda: PARAMS)))
     first = found.rows[0]
     assert (first.path, first.type, first.shape, first.dtype) == ("body.b", "f32[3]", (3,), "float32")
     assert first.state[0][:3] == ("mu", "inner_states.adamw.inner_state.0.mu.body.b", "bfloat16")
@@ -65,7 +59,6 @@ def test_groups_show_their_rates_and_what_does_not_move(o: Any) -> None:
 
 WRAPPED: dict[str, Any] = {
     "injected": lambda tx: tko.inject_hyperparams(lambda scale: tko.chain(tx, tko.scale(scale)))(1.0),
-    "multi_steps": lambda tx: tko.MultiSteps(tx, 3),
     "of_optax": lambda tx: optax.MultiSteps(tx, 2).gradient_transformation(),
     "stochastic": lambda tx: tko.dtype_preserving(tx, rounding="stochastic"),
 }
@@ -123,11 +116,9 @@ DECAYED = {"body": True, "head": False, "scale": False}
 LATE = optax.join_schedules([optax.constant_schedule(0.0), optax.constant_schedule(0.5)], [5])
 # An optimizer, and the step, the decay and the note of the first two leaves and of the other two.
 SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
-    "late": (lambda: tko.adamw(LATE, weight_decay=0.1), ZERO, ZERO),
     "late, in rounds of Optax": (lambda: optax.MultiSteps(optax.adam(LATE), 2).gradient_transformation(), ZERO, ZERO),
     "waits": (lambda: tko.chain(tko.sgd(0.5), optax.apply_every(4)), ZERO, ZERO),
     "frozen in rounds": (lambda: tko.MultiSteps(tko.set_to_zero(), 3), ZERO, ZERO),
-    "frozen after momentum": (lambda: optax.chain(optax.trace(0.5), optax.transforms.freeze(True)), ZERO, ZERO),
     "a forgotten minus": (tko.scale_by_adam, (-1, 0, ASCENDS), (-1, 0, ASCENDS)),
     "masked out, which passes gradients on": (
         lambda: tko.masked(tko.sgd(0.5), {**DECAYED, "body": True}),
@@ -136,10 +127,14 @@ SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
     ),
     "moves without a gradient": (lambda: split(tko.yogi(0.5), tko.sgd(0.5)), (0.499, 0.000138, ""), SGD),
     "infinite": (lambda: split(tko.scale(jnp.inf), tko.sgd(0.5)), (None, None, "is not finite"), SGD),
-    "backtracking": (lambda: cases.OPTIMIZERS["backtracking"](tko), OF_LOSS, OF_LOSS),
     "a search": (lambda: split(tko.lbfgs(), tko.sgd(0.5)), OF_LOSS, SGD),
     "takes a loss, and does not use it": (lambda: tko.chain(tko.sgd(0.5), tko.contrib.reduce_on_plateau()), SGD, SGD),
     "decay": (lambda: tko.adamw(0.5, weight_decay=0.25, mask=DECAYED), (0.5, 0.125, ""), SGD),
+    "decay alone": (
+        lambda: split(tko.chain(tko.set_to_zero(), tko.add_decayed_weights(0.5), tko.scale(-1.0)), tko.sgd(0.5)),
+        (0, 0.5, "0 in the first step"),
+        SGD,
+    ),
     "two rounds": (
         lambda: split(tko.MultiSteps(tko.sgd(0.25), 3), tko.MultiSteps(tko.sgd(0.5), 2)),
         (0.25, 0, ""),
@@ -211,7 +206,6 @@ def test_an_init_that_takes_no_placeholder_and_params_without_a_path() -> None:
     tx = optax.GradientTransformation(init, lambda updates, state, params=None: (updates, state))
     (found,) = tko.summary(tx, jnp.ones(3)).rows[0].state
     assert (found.name, found.bytes) == ("w", 12)
-    assert [x.name for x in tko.summary(tko.lbfgs(), PARAMS).rows[0].state][:2] == ["params", "updates"]
 
 
 # ------------------------------------------------------------------------------------------------------------ printing
@@ -260,18 +254,17 @@ def test_a_long_table_is_cut() -> None:
     tx = tko.scale_by_tree({key: float(i) for i, key in enumerate(model)})
     found = tko.summary(tx, model)
     assert len(found.rows) == 60
-    assert str(found).splitlines()[-2] == "… and 10 more rows"
+    lines = str(found).splitlines()
+    assert len(lines) == 53 and lines[-2] == "… and 10 more rows"
 
 
-def test_show(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = tko.summary(groups(tko), PARAMS)
-    found.show()
-    assert capsys.readouterr().out == TABLE + "\n"
+def test_in_a_terminal_what_does_not_move_is_highlighted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    found.show()
+    tko.summary(groups(tko), PARAMS).show()
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith("\033[1mleaf ") and shown[3].startswith("\033[33mscale")
-    assert not shown[1].startswith("\033")
+    assert [line.partition(" ")[0] for line in shown] == ["\033[1mleaf", "body", "head", "\033[33mscale", "leaves:"]
 
 
 def test_in_a_notebook_it_is_a_table() -> None:
@@ -279,14 +272,3 @@ def test_in_a_notebook_it_is_a_table() -> None:
     html = tko.summary(tko.sgd(0.5), model)._repr_html_()
     assert html.count("<tr>") == 4 and html.count("<th ") == 7
     assert ">&lt;b&gt;</td>" in html and ">Config</td>" in html and html.endswith("shared by all leaves: 0</p>")
-
-
-@pytest.mark.parametrize("tx", [tko.sgd(0.1), tko.adam(0.1), tko.params_ema(0.9), groups(tko), optax.adam(0.1)])
-@pytest.mark.parametrize("around", [lambda state: state, lambda state: {"opt_state": state}])
-def test_the_state_of_an_optimizer_in_the_place_of_the_params_raises(tx: Any, around: Any) -> None:
-    state = tx.init(PARAMS)
-    with pytest.raises(
-        TypeError, match=r"params must be the params, or a model, found \w+State at .*: the state of an"
-    ):
-        tko.summary(tx, around(state))
-    assert tko.summary(tx, PARAMS, state).rows
