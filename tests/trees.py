@@ -133,12 +133,7 @@ def places(tree: Any) -> dict[tuple[Any, ...], Any]:
 
 def follow(path: tuple[Any, ...], tree: Any) -> Any:
     """The node of a tree at a key path."""
-    for key in path:
-        if isinstance(key, _tree_util.GetAttrKey):
-            tree = getattr(tree, key.name)
-        else:
-            tree = tree[key.key if isinstance(key, _tree_util.DictKey) else key.idx]
-    return tree
+    return places(tree)[path]
 
 
 def identical(a: Any, b: Any) -> bool:
@@ -147,6 +142,13 @@ def identical(a: Any, b: Any) -> bool:
     b_leaves, b_structure = _tree_util.tree_flatten(b)
     same: bool = a_structure == b_structure
     return same and all(x is y for x, y in zip(a_leaves, b_leaves, strict=True))
+
+
+def deleted() -> jax.Array:
+    """An array as it is left after donation."""
+    x = jnp.ones(2, jnp.float32)
+    x.delete()
+    return x
 
 
 def calls_of(f: Callable[[], Any]) -> int:
