@@ -17,7 +17,7 @@ INT, FLOAT, COMPLEX = (jnp.asarray(number).dtype.name for number in (1, 1.0, 1j)
 
 # Functions and classes of JAX whose types, in part, no checker knows.
 untyped: Any = jax
-_tree_util: Any = jax.tree_util
+_tree_util = untyped.tree_util
 
 
 class Point(NamedTuple):
@@ -49,6 +49,16 @@ class Halved:
 
 
 tk.register_node(Halved, ["value"], [])
+
+
+class Refusing:
+    """Raises when it is compared, shown, hashed, taken for a bool or asked for anything it has not."""
+
+    def refuse(self, *_: object) -> Any:
+        raise RuntimeError("leave me alone")
+
+    __eq__ = __hash__ = __bool__ = __len__ = __repr__ = __getattr__ = refuse
+
 
 LEAVES: tuple[Any, ...] = (
     jnp.arange(3.0),
@@ -109,8 +119,7 @@ def trees(leaves: tuple[Any, ...] = LEAVES) -> st.SearchStrategy[Any]:
 
 def is_leaf(x: Any) -> bool:
     """Whether JAX takes an object for a leaf: not for None, which is a node without children."""
-    found: bool = jax.tree_util.all_leaves([x])
-    return found
+    return bool(_tree_util.all_leaves([x]))
 
 
 @st.composite
