@@ -32,7 +32,8 @@ class ByHand:
     buffer: Any = dataclasses.field(metadata={"trainable": False})
 
 
-jax.tree_util.register_pytree_with_keys(
+register: Any = jax.tree_util.register_pytree_with_keys
+register(
     ByHand,
     lambda x: ([(jax.tree_util.GetAttrKey(name), getattr(x, name)) for name in ("buffer", "weight")], None),
     lambda _, children: ByHand(children[1], children[0]),

@@ -87,7 +87,6 @@ CASES: dict[str, tuple[Any, Callable[[Any], Any], Any, Any]] = {
     "the () at the root": ((), lambda t: t, 1, 1),
     "a tuple is a node and no sequence of nodes": ([(1, 2), 3], lambda t: t[0], (4, 5), [(4, 5), 3]),
     "sequence by tuple": ([1, 2, 3], lambda t: (t[0], t[2]), [4, 5], [4, 2, 5]),
-    "sequence by list": ([1, 2, 3], lambda t: [t[2], t[0]], (4, 5), [5, 2, 4]),
     "a tuple of no nodes, beside one ()": ([(), 1], lambda t: (), (), [(), 1]),
     "a tuple of no nodes, beside several ()": ([(), [()]], lambda t: tuple(x for x in t if not t), (), [(), [()]]),
     "a slice": ([1, 2, 3], lambda t: t[1:], "ab", [1, "a", "b"]),

@@ -59,29 +59,30 @@ def test_rows_add_up_and_names_are_those_of_tree_find(tree: Any) -> None:
             assert list(tk.tree_find(tree, re.compile(re.escape(row.name)))) == [row.name]
 
 
-def test_a_row_says_what_a_leaf_is() -> None:
-    rows = {row.name: row for row in tk.tree_summary(TREE).rows}
-    row = rows["encoder.layers.1.w"]
-    assert (row.shape, row.dtype, row.type, row.numbers, row.bytes) == ((2, 3), "bfloat16", "bf16[2,3]", 6, 12)
-    assert rows["encoder.n"][1:7] == ("int 3", None, INT, 1, 0, 0)
-    total = tk.tree_summary(TREE, depth=1).rows[0]
-    assert total[1:7] == ("dict", None, f"{FLOAT}, bfloat16", 5, 18, 2 * (12 + 3 * jnp.dtype(FLOAT).itemsize))
-
-
-OTHERS: list[Any] = [  # leaf, type, numbers, bytes
-    (untyped.ShapeDtypeStruct((2, 3), jnp.float32), "f32[2,3]", 6, 24),
-    (jax.random.key(0), "key<fry>[]", 0, 8),
-    (np.ones(2, np.float64), "f64[2](numpy)", 2, 16),
-    pytest.param(new_ref and new_ref(jnp.ones(2, jnp.float32)), "f32[2] (Ref)", 2, 8, marks=needs("jax.new_ref")),
-    (True, "bool True", 0, 0),
-    ("x" * 100, "'" + "x" * 38 + "…", 0, 0),
+LEAVES: list[Any] = [  # leaf, type, dtype, numbers, bytes
+    (jnp.ones((2, 3), jnp.bfloat16), "bf16[2,3]", "bfloat16", 6, 12),
+    (untyped.ShapeDtypeStruct((2, 3), jnp.float32), "f32[2,3]", "float32", 6, 24),
+    (jax.random.key(0), "key<fry>[]", "key<fry>", 0, 8),
+    (np.ones(2, np.float64), "f64[2](numpy)", "float64", 2, 16),
+    pytest.param(
+        new_ref and new_ref(jnp.ones(2, jnp.float32)), "f32[2] (Ref)", "float32", 2, 8, marks=needs("jax.new_ref")
+    ),
+    (3, "int 3", INT, 0, 0),
+    (True, "bool True", "bool", 0, 0),
+    ("x" * 100, "'" + "x" * 38 + "…", None, 0, 0),
 ]
 
 
-@pytest.mark.parametrize("leaf, kind, numbers, size", OTHERS)
-def test_other_leaves(leaf: Any, kind: str, numbers: int, size: int) -> None:
+@pytest.mark.parametrize("leaf, kind, dtype, numbers, size", LEAVES)
+def test_a_row_says_what_a_leaf_is(leaf: Any, kind: str, dtype: str | None, numbers: int, size: int) -> None:
     (row,) = tk.tree_summary({"x": leaf}, stats=True).rows
-    assert (row.type, row.numbers, row.bytes) == (kind, numbers, size)
+    assert (row.type, row.shape, row.dtype) == (kind, getattr(leaf, "shape", None), dtype)
+    assert (row.leaves, row.numbers, row.bytes) == (1, numbers, size)
+
+
+def test_a_row_of_a_subtree_has_its_class_and_dtypes() -> None:
+    row = tk.tree_summary(TREE, depth=1).rows[0]
+    assert (row.type, row.shape, row.dtype) == ("dict", None, f"{FLOAT}, bfloat16")
 
 
 def test_a_variable_of_flax_and_its_value_have_one_row() -> None:
