@@ -19,7 +19,7 @@ from jax.sharding import AxisType
 
 import treekit as tk
 from tests.releases import HOST_MEMORY, P, needs
-from tests.trees import Box, Point, Refusing, Twig, deleted, follow, is_leaf, places, trees, untyped
+from tests.trees import FLOAT, Box, Point, Refusing, Twig, deleted, follow, is_leaf, places, trees, untyped
 from treekit._tree_diff import Kind, TreeDiff
 
 KEY = jax.random.key(0)
@@ -80,7 +80,6 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "value of times": ("value", np.array(["2020-01-01", "NaT"], "M8[D]"), np.array(["2020-01-02", "NaT"], "M8[D]")),
     "a deleted array": ("value", deleted(), f32),
     "late in a very large array": ("value", jnp.zeros(5000), jnp.zeros(5000).at[2500].set(1)),
-    "late in a long string": ("value", "x" * 100 + "a", "x" * 100 + "b"),
     "digits that are not printed": ("value", jnp.array([0.1], "float32"), jnp.array([0.1], "float32") + 1e-8),
     "objects that refuse everything": ("value", Refusing(), Refusing()),
     "static parts of them": ("value", objects(Conv(1, Refusing(), "")), objects(Conv(1, Refusing(), ""))),
@@ -144,7 +143,7 @@ EQUAL: dict[str, tuple[Any, Any]] = {
     "NaN in NumPy objects": (np.array([None, nan]), np.array([None, float("nan")])),
     "arrays in NumPy objects": (objects(np.ones(2), {"a": f32}), objects(np.ones(2), {"a": f32 + 0})),
     "NaT": (np.array(["NaT", "2020-01-01"], "M8[D]"), np.array(["NaT", "2020-01-01"], "M8[D]")),
-    "f64 of NumPy and f32 of JAX": (np.array([0.1, 1e300]), jnp.array([0.1, jnp.inf])),
+    "f64 of NumPy as JAX has it": (np.array([0.1, 1e300]), jnp.array([0.1, 1e300 if FLOAT == "float64" else jnp.inf])),
     "a number and a weak array": (0.1, jnp.asarray(0.1)),
     "zeros of bf16": (jnp.zeros(2, "bfloat16"), -jnp.zeros(2, "bfloat16")),
     "abstract and concrete": (abstract, f32),
@@ -287,10 +286,8 @@ LONG = "".join(f"{i}," for i in range(1000))
 UNLIKE: dict[str, tuple[Any, Any, str, str]] = {
     "in the middle": (f"{LONG}x{LONG}", f"{LONG}y{LONG}", "999,x0,1", "999,y0,1"),
     "longer": (f"{LONG}", f"{LONG}more", "999,'", "999,more'"),
-    "bytes": (f"{LONG}x".encode(), f"{LONG}y".encode(), "999,x'", "999,y'"),
     "spaces": ("a b", "a  b", "'a b'", "'a  b'"),
     "an int": (10**300, 10**300 + 7, "000", "007"),
-    "static": (Twig(1, name=(LONG, "x")), Twig(1, name=(LONG, "y")), "999,', 'x')", "999,', 'y')"),
 }
 
 

@@ -80,7 +80,7 @@ MISTAKES: dict[str, Mistake] = {
     # tree_at, by a function
     "a predicate for where": Mistake(lambda: AT(eqx.is_array, MLP, 1), ValueError, "MLP"),
     "a static field of a node": Mistake(lambda: AT(lambda t: t.name, Twig(1), "b"), ValueError, "Twig.name"),
-    "a value that is computed": Mistake(lambda: AT(lambda t: "a" + "b", [1], 1), ValueError, "'ab'"),
+    "a value that is computed, and long": Mistake(lambda: AT(lambda t: "a" * 999, [1], 1), ValueError, "aaa…"),
     "a dict of nodes": Mistake(lambda: AT(lambda t: {"a": t[0]}, [1, 2], [1]), ValueError, "'a'"),
     "a value of its own beside a node": Mistake(lambda: AT(lambda t: (t[0], ()), [1], (2, 3)), ValueError, "()"),
     "None, where there is none": Mistake(lambda: AT(lambda t: None, [1], 1), ValueError, "None"),
