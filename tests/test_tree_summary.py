@@ -18,41 +18,23 @@ from tests.trees import FLOAT, INT, deleted, trees, untyped
 
 pytestmark = pytest.mark.usefixtures("nans")
 
-TREE = {
-    "encoder": {"layers": [{"w": jnp.ones((2, 3), jnp.bfloat16), "b": jnp.zeros(3)} for _ in range(2)], "n": 3},
-    "head": jnp.arange(4),
-    "name": "tiny",
-}
-
-# For each depth: the rows and the subtrees above them.
-DEPTHS: dict[int | None, tuple[list[str], list[str]]] = {
-    0: ([""], []),
-    1: (["encoder", "head", "name"], []),
-    3: (["encoder.layers.0", "encoder.layers.1", "encoder.n", "head", "name"], ["encoder", "encoder.layers"]),
-    None: (
-        [*(f"encoder.layers.{i}.{name}" for i in range(2) for name in "bw"), "encoder.n", "head", "name"],
-        ["encoder", "encoder.layers", "encoder.layers.0", "encoder.layers.1"],
-    ),
-}
-
-
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_depth(depth: int | None) -> None:
-    found = tk.tree_summary(TREE, depth=depth)
-    assert ([row.name for row in found.rows], [row.name for row in found.subtrees]) == DEPTHS[depth]
-
 
 def sizes(*rows: Any) -> tuple[int, ...]:
     return tuple(sum(getattr(row, name) for row in rows) for name in ("leaves", "numbers", "bytes"))
 
 
 @given(trees())
-def test_rows_add_up_and_names_are_those_of_tree_find(tree: Any) -> None:
+def test_rows_are_those_of_tree_find_down_to_a_depth_and_add_up(tree: Any) -> None:
     leaves = jax.tree.leaves(tree)
     arrays = list(filter(tk.is_array, leaves))
     numbers = sum(x.size for x in arrays if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
-    for depth in (0, 1, 2, None):
+    names = [row.name.split(".") for row in tk.tree_summary(tree).rows]
+    for depth in (0, 1, 2, 3, None):
         found = tk.tree_summary(tree, depth=depth)
+        shown = [name[:depth] for name in names]
+        assert [row.name for row in found.rows] == list(dict.fromkeys(map(".".join, shown)))
+        above = [".".join(name[:level]) for name in shown for level in range(1, len(name))]
+        assert [row.name for row in found.subtrees] == list(dict.fromkeys(above))
         assert sizes(found.total) == (len(leaves), numbers, sum(x.size * x.dtype.itemsize for x in arrays))
         assert sizes(found.total) == sizes(*found.rows)
         for row in found.subtrees:
@@ -83,7 +65,8 @@ def test_a_row_says_what_a_leaf_is(leaf: Any, kind: str, dtype: str | None, numb
 
 
 def test_a_row_of_a_subtree_has_its_class_and_dtypes() -> None:
-    row = tk.tree_summary(TREE, depth=1).rows[0]
+    tree = {"w": jnp.ones(2, jnp.bfloat16), "b": jnp.zeros(3), "b2": jnp.zeros(3), "n": 3}
+    row = tk.tree_summary({"layer": tree}, depth=1).rows[0]
     assert (row.type, row.shape, row.dtype) == ("dict", None, f"{FLOAT}, bfloat16")
 
 

@@ -124,12 +124,14 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a name of the other module": Mistake(lambda: UNTYPED.adam, AttributeError, "treekit.optax.adam"),
     # Trees that do not fit, and dtypes
-    "another tree to map over": Mistake(lambda: MAP(max, [1, 2], [1]), ValueError, "rest[0]"),
-    "a dict to map over as a list": Mistake(lambda: MAP(max, {"a": [1]}, {"a": [1]}, {"a": {}}), ValueError, "tree.a"),
+    "another tree to map over": Mistake(lambda: MAP(max, {"a": [1]}, {"a": []}), ValueError, "tree.a"),
+    "a dict to map over as a list": Mistake(lambda: MAP(max, [1], [1], {}), ValueError, "rest[1]"),
     "updates for other params": Mistake(
-        lambda: tko.apply_updates(PARAMS, {"w": ARRAY, "c": ARRAY}), ValueError, "c, w"
+        lambda: tko.apply_updates([PARAMS], [{"w": ARRAY, "c": ARRAY}]), ValueError, "at 0"
     ),
-    "updates of another class": Mistake(lambda: tko.apply_updates(PARAMS, [ARRAY]), ValueError, "the root"),
+    "a tree of updates for a leaf": Mistake(
+        lambda: tko.apply_updates([ARRAY, PARAMS], [[ARRAY], [ARRAY]]), ValueError, "a leaf"
+    ),
     "a string for an array": Mistake(lambda: MAP(lambda x: "a", PARAMS), TypeError, "at b"),
     "a complex number for a real one": Mistake(lambda: MAP(lambda x: 1j, PARAMS), TypeError, "complex"),
     "a float for an int": Mistake(lambda: MAP(lambda x: 0.5, {"n": jnp.arange(2)}), TypeError, "unsafe"),
