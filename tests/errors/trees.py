@@ -74,7 +74,7 @@ MISTAKES: dict[str, Mistake] = {
     "a node and what is in it": Mistake(
         lambda: AT(["head", "**.left"], TREE, replace_fn=str), ValueError, "head.x.left"
     ),
-    "several nodes for one value": Mistake(lambda: AT("**.right", TREE, 0), ValueError, "head.x.right"),
+    "several nodes for one value": Mistake(lambda: AT("layers.*", TREE, 0), ValueError, "layers.1"),
     "a node by name and by class": Mistake(lambda: AT(["head", Point], TREE, [0, 1]), ValueError, "head"),
     "a class that computes when it is rebuilt": Mistake(lambda: AT("0", ROOTED, ARRAY), ValueError, "Rooted"),
     # tree_at, by a function
