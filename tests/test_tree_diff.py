@@ -52,7 +52,7 @@ def objects(*items: Any) -> Any:
 
 # kind, a, b: each differs at one place, in one way
 PAIRS: dict[str, tuple[Kind, Any, Any]] = {
-    "list, tuple": ("type", [1], (1,)),
+    "a class and its base": ("type", {"a": 1}, OrderedDict(a=1)),
     "leaf, node": ("type", 1, [1]),
     "number, string": ("type", 1, "1"),
     "classes of one name": ("type", namesake(), namesake()),
