@@ -28,7 +28,8 @@ def test_rows_are_those_of_tree_find_down_to_a_depth_and_add_up(tree: Any) -> No
     leaves = jax.tree.leaves(tree)
     arrays = list(filter(tk.is_array, leaves))
     numbers = sum(x.size for x in arrays if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
-    names = [row.name.split(".") for row in tk.tree_summary(tree).rows]
+    paths = [path for path, _ in untyped.tree_util.tree_flatten_with_path(tree)[0]]
+    names = [untyped.tree_util.keystr(path, simple=True, separator=".").split(".") for path in paths]
     for depth in (0, 1, 2, 3, None):
         found = tk.tree_summary(tree, depth=depth)
         shown = [name[:depth] for name in names]

@@ -62,7 +62,7 @@ MISTAKES: dict[str, Mistake] = {
     "a mask for where": Mistake(lambda: tk.tree_find(TREE, MASK("**.left")), TypeError, "PathMask"),
     "an empty list for where": Mistake(lambda: AT([], TREE, replace_fn=str), ValueError, "where"),
     "a number among patterns": Mistake(lambda: AT(["**.left", 3], TREE, [0, 0]), TypeError, "3"),
-    "a list of patterns for one": Mistake(lambda: MASK(["**.bias"]), TypeError, "['**.bias']"),
+    "a list of patterns for one": Mistake(lambda: MASK(["**.bias"]), TypeError, "as an argument"),
     "a pattern of bytes": Mistake(lambda: MASK(re.compile(b"left")), TypeError, "b'left'"),
     "an empty pattern": Mistake(lambda: MASK(""), ValueError, "'**'"),
     "a name with a typo": Mistake(lambda: AT("layers.0.lfet", TREE, 0), ValueError, "layers.0.left"),
