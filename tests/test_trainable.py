@@ -22,6 +22,7 @@ class Norm:
 class Module(eqx.Module):
     weight: Any
     buffer: Any = eqx.field(metadata={"trainable": False})
+    note: str = eqx.field(default="", static=True, metadata={"trainable": False})
 
 
 @dataclasses.dataclass

@@ -47,7 +47,7 @@ def trees_and_paths(draw: st.DrawFn, none_too: bool = False) -> tuple[Any, list[
     return tree, paths
 
 
-REPLACEMENTS = st.sampled_from((0, None, "new", jnp.ones(3), (), Point(1, None), Box([1]), Twig(None), len))
+REPLACEMENTS = st.sampled_from((0, None, "new", [1], jnp.ones(3), (), Point(1, None), Box([1]), Twig(None), len))
 
 
 @pytest.mark.parametrize("is_leaf", [None, is_none])

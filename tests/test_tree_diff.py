@@ -54,7 +54,7 @@ def objects(*items: Any) -> Any:
 PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "a class and its base": ("type", {"a": 1}, OrderedDict(a=1)),
     "leaf, node": ("type", 1, [1]),
-    "number, string": ("type", 1, "1"),
+    "number too long to write, string": ("type", 10**5000, "1"),
     "classes of one name": ("type", namesake(), namesake()),
     "key": ("structure", {"a": 1}, {"a": 1, "b": 2}),
     "static of a node": ("static value", Twig(1, name="x"), Twig(1, name="y")),
@@ -236,7 +236,7 @@ SEVERAL: dict[str, tuple[Any, Any, list[tuple[str, Kind]]]] = {
     "ways of a leaf": (jnp.ones(2), jnp.ones(3, jnp.bfloat16), [("", "shape"), ("", "dtype")]),
     "a weak type and a value": (jnp.asarray(1.0), jnp.zeros(()), [("", "weak type"), ("", "value")]),
     "static fields": (Conv(0, 1, "a"), Conv(0, 1.0, "b"), [("stride", "static value"), ("padding", "static value")]),
-    "a static array": (Conv(1, np.ones(2)), Conv(1, np.zeros(2)), [("stride", "static value")]),
+    "a static array": (Conv(1, np.ones(2)), Conv(2, np.zeros(2)), [("stride", "static value"), ("kernel", "value")]),
     "one key for two children": (OneKey([1, 2]), OneKey([5, 2]), [("0", "value")]),
     "the number of children of one key": (OneKey([1, 2]), OneKey([1]), [("", "structure")]),
     "two deleted arrays": ([deleted()], [deleted()], [("0", "value")]),

@@ -23,7 +23,7 @@ CASES: dict[str, tuple[Any, dict[str, list[str]]]] = {
     "views of NumPy": ([BUFFER, BUFFER[1:], BUFFER.T, BUFFER.copy()], {"0": ["1", "2"]}),
     "two groups": ([ONE, KEY, ONE, jnp.ones(2), KEY, ONE], {"0": ["2", "5"], "1": ["4"]}),
     "views that interleave": ([BUFFER[:, ::2], BUFFER[:, 1::2]], {}),
-    "views that meet through a third": ([BUFFER[0], BUFFER[1], BUFFER], {"0": ["1", "2"]}),
+    "views that meet through a third": ([BUFFER[1:], BUFFER[0], BUFFER[:2]], {"0": ["1", "2"]}),
     "empty": ([jnp.zeros(0), np.zeros(0), jnp.zeros((0, 3)), np.zeros(0)], {}),
     "deleted": ([DELETED, DELETED], {}),
     "shapes": ([untyped.ShapeDtypeStruct((2,), jnp.float32)] * 2, {}),

@@ -121,7 +121,7 @@ with jax.debug_nans(False):
         "f32 whose sum overflows": jnp.array([3e38, -1e38, 3e38], jnp.float32),
         "f32 whose squares vanish": jnp.array([1e-30, 3e-30], jnp.float32),
         "int4": jnp.array([1, 2, 6], jnp.int4),
-        "complex": jnp.array([1 + 2j, 3 - 2j, complex(0, math.nan), complex(math.inf, 0)]),
+        "complex": jnp.array([1 + 2j, 3 - 2j, complex(math.inf, math.nan), complex(math.inf, 0)]),
         "numpy f64": np.array([1e300, 2e300, np.nan]),
         "numpy number": np.float32(3),
     }

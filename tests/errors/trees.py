@@ -45,6 +45,7 @@ class Rooted:
 register: Any = jax.tree_util.register_pytree_node
 register(Rooted, lambda x: ((x.root, x.buffer), None), lambda _, children: Rooted(*children))
 ROOTED = Rooted(jnp.full(2, 16.0))
+UNREGISTERED = Mistake(dict, TypeError, "")  # any dataclass that JAX does not know
 
 
 def with_undeclared_array() -> object:
@@ -70,6 +71,7 @@ MISTAKES: dict[str, Mistake] = {
     "a class in an empty tree": Mistake(lambda: AT(LINEAR, None, 0), ValueError, "Linear"),
     "the name of a static field": Mistake(lambda: AT("layers.0.name", TREE, "a"), ValueError, "Twig.name"),
     "a field without a key path": Mistake(lambda: tk.tree_find([ROOTED], "0.root"), ValueError, "Rooted"),
+    "a field of what is no node": Mistake(lambda: AT("0.fact", [UNREGISTERED], ""), ValueError, "0.fact"),
     "two nodes of one name": Mistake(lambda: AT("a.b", {"a.b": 1, "a": {"b": 2}}, 0), ValueError, "'a.b'"),
     "a node and what is in it": Mistake(
         lambda: AT(["head", "**.left"], TREE, replace_fn=str), ValueError, "head.x.left"
@@ -103,6 +105,7 @@ MISTAKES: dict[str, Mistake] = {
     "neither replace nor replace_fn": Mistake(lambda: AT("head", TREE), ValueError, "replace_fn"),
     "a value for replace_fn": Mistake(lambda: AT("head", TREE, replace_fn=3), TypeError, "replace_fn"),
     "one value for a list": Mistake(lambda: AT(["head"], TREE, 3), TypeError, "replace"),
+    "too many values for a list": Mistake(lambda: AT(["head"], TREE, [0, 1]), ValueError, "2 values"),
     "too few values for a list": Mistake(lambda: AT(["head", "layers"], TREE, [0]), ValueError, "2 values"),
     "replace_fn raises": Mistake(lambda: AT(["b", "a.0"], {"a": [[]], "b": 2}, replace_fn=len), TypeError, "for b"),
     "replace_fn raises at a function's node": Mistake(
