@@ -95,12 +95,13 @@ CASES: dict[str, tuple[Any, Callable[[Any], Any], Any, Any]] = {
 }
 
 
+@pytest.mark.parametrize("is_leaf", [None, is_none])
 @pytest.mark.parametrize("name", CASES)
-def test_cases(name: str) -> None:
+def test_cases(name: str, is_leaf: Any) -> None:
     tree, where, new, expected = CASES[name]
-    ours = tk.tree_at(where, tree, new)
+    ours = tk.tree_at(where, tree, new, is_leaf=is_leaf)
     assert ours == expected and type(ours) is type(expected)
-    assert identical(ours, eqx.tree_at(where, tree, new))
+    assert identical(ours, eqx.tree_at(where, tree, new, is_leaf=is_leaf))
 
 
 def test_help_shows_which_arguments_are_required() -> None:

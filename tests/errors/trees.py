@@ -84,7 +84,7 @@ MISTAKES: dict[str, Mistake] = {
     "a static field of a node": Mistake(lambda: AT(lambda t: t.name, Twig(1), "b"), ValueError, "Twig.name"),
     "a value that is computed, and long": Mistake(lambda: AT(lambda t: "a" * 999, [1], 1), ValueError, "aaa…"),
     "a dict of nodes": Mistake(lambda: AT(lambda t: {"a": t[0]}, [1, 2], [1]), ValueError, "'a'"),
-    "a value of its own beside a node": Mistake(lambda: AT(lambda t: (t[0], ()), [1], (2, 3)), ValueError, "()"),
+    "a value of its own beside a node": Mistake(lambda: AT(lambda t: ((), t[0]), [None] * 2, (2, 3)), ValueError, "()"),
     "None, where there is none": Mistake(lambda: AT(lambda t: None, [1], 1), ValueError, "None"),
     "None, where there are two": Mistake(lambda: AT(lambda t: t[0], [None, None], 1), ValueError, "is_leaf"),
     "a node twice": Mistake(lambda: AT(lambda t: (t[0], t[0]), [1, 2], [1, 2]), ValueError, "twice"),
