@@ -7,7 +7,7 @@ import jax
 import pytest
 
 import treekit as tk
-from tests.trees import untyped
+from tests.trees import Refusing, untyped
 
 tree_util: Any = untyped.tree_util
 register_node: Any = tk.register_node
@@ -32,20 +32,15 @@ def test_a_field_may_have_any_name_that_an_attribute_can_have(way: str, name: st
     made = make(way, name)
     leaves, treedef = tree_util.tree_flatten(made)
     assert leaves == [3]
-    assert type(made) is type(treedef.unflatten([4]))
-    assert object.__getattribute__(treedef.unflatten([4]), name) == 4
-    assert object.__getattribute__(tk.replace(made, **{name: 5}), name) == 5
     assert [tree_util.keystr(path) for path, _ in tree_util.tree_leaves_with_path(made)] == [f".{name}"]
+    for other in (treedef.unflatten([4]), tk.replace(made, **{name: 4})):
+        assert type(other) is type(made) and object.__getattribute__(other, name) == 4
 
 
-UNUSABLE = {name: "is not a valid attribute name" for name in ("x: int = print('run')\n", "a b", "1x", "class", "")}
-UNUSABLE |= dict.fromkeys(("__class__", "__weakref__"), "is of type getset_descriptor")
-
-
-@pytest.mark.parametrize("name", UNUSABLE)
+@pytest.mark.parametrize("name", ["x: int = print('run')\n", "a b", "1x", "class", "", "__class__", "__weakref__"])
 @pytest.mark.parametrize("way", ["node", "register_node"])
 def test_no_other_name_is_taken_or_written_into_code(way: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(TypeError, match=rf"field {re.escape(repr(name))} of Made {UNUSABLE[name]}"):
+    with pytest.raises(TypeError, match=re.escape(repr(name))):
         make(way, name)
     assert capsys.readouterr().out == ""
 
@@ -67,28 +62,17 @@ class Liar(type):
 
 
 def test_a_metaclass_that_lies_about_its_instances_deceives_nobody() -> None:
-    one = node(Liar("One", (), {"__annotations__": {"x": int}}))
-    two = node(Liar("Two", (), {"__annotations__": {"x": int}}))
-    assert type(jax.tree.map(lambda x: x, one(1))) is one
-    assert type(jax.tree.map(lambda x: x, two(1))) is two
+    one, two = (node(Liar(name, (), {"__annotations__": {"x": int}})) for name in ("One", "Two"))
+    for cls in (one, two):
+        assert type(jax.tree.map(lambda x: x, cls(1))) is cls
     assert tree_util.tree_structure(one(1)) != tree_util.tree_structure(two(1))
     assert [difference.kind for difference in tk.tree_diff(one(1), two(1))] == ["type"]
-
-
-class Refusing:
-    """Raises when it is compared, shown, hashed, taken for a bool or asked for anything it has not."""
-
-    def refuse(self, *_: object) -> Any:
-        raise RuntimeError("leave me alone")
-
-    __eq__ = __hash__ = __bool__ = __len__ = __repr__ = __getattr__ = refuse
 
 
 VERBS: dict[str, Any] = {
     "filter": lambda x: tk.filter([x, 1], [True, False])[0],
     "map": lambda x: tk.dtype_preserving_tree_map(lambda leaf: leaf, [x])[0],
     "tree_at, beside it": lambda x: tk.tree_at(lambda tree: tree[1], [x, 1], 2)[0],
-    "tree_diff": lambda x: x if not tk.tree_diff([x], [x]) else None,
 }
 
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType
 
 import treekit as tk
-from tests.releases import HOST_MEMORY, P, has, keys, needs
-from tests.trees import Box, Point, Twig, follow, is_leaf, places, trees, untyped
+from tests.releases import HOST_MEMORY, P, needs
+from tests.trees import FLOAT, Box, Point, Refusing, Twig, deleted, follow, is_leaf, places, trees, untyped
 from treekit._tree_diff import Kind, TreeDiff
 
 KEY = jax.random.key(0)
@@ -28,17 +28,10 @@ f32, bf16 = jnp.ones(2, jnp.float32), jnp.ones(2, jnp.bfloat16)
 abstract = untyped.ShapeDtypeStruct((2,), jnp.float32)
 
 
-def in_host_memory(x: jax.Array) -> jax.Array:
-    """The same array in another kind of memory: all that one device has to offer in ways of sharding."""
-    host = jax.sharding.SingleDeviceSharding(untyped.devices()[0], memory_kind="pinned_host")
-    out: jax.Array = jax.device_put(x, host)
-    return out
-
-
 def namesake() -> Any:
     """An instance of a class whose name another one has too."""
-    cls: Any = type("Same", (), {"__annotations__": {"x": Any}, "__module__": __name__})
-    return tk.node(cls)(1)
+    cls: Any = type("Same", (), {})
+    return tk.node(cls)()
 
 
 @jax.tree_util.register_dataclass
@@ -46,52 +39,23 @@ def namesake() -> Any:
 class Conv:
     kernel: Any
     stride: Any = dataclasses.field(metadata={"static": True})
-    padding: str = dataclasses.field(metadata={"static": True})
-    dilation: int = dataclasses.field(default=1, metadata={"static": True})
-
-
-class Incomparable:
-    def __eq__(self, other: object) -> bool:
-        raise ArithmeticError
-
-
-class Mute:
-    def __repr__(self) -> str:
-        raise ArithmeticError
-
-
-class Opaque:
-    """A node that cannot be taken apart."""
-
-
-def flatten_opaque(_: Opaque) -> Any:
-    raise AssertionError("taken apart")
-
-
-jax.tree_util.register_pytree_node(Opaque, flatten_opaque, lambda *_: Opaque())
-
-
-def deleted() -> jax.Array:
-    """An array as it is left after donation."""
-    x = jnp.ones(2, jnp.float32)
-    x.delete()
-    return x
+    padding: str = dataclasses.field(default="same", metadata={"static": True})
 
 
 def objects(*items: Any) -> Any:
     """A NumPy array of these objects, which may be arrays themselves."""
     out = np.empty(len(items), object)
-    out[:] = items
+    for i, item in enumerate(items):
+        out[i] = item
     return out
 
 
 # kind, a, b: each differs at one place, in one way
 PAIRS: dict[str, tuple[Kind, Any, Any]] = {
-    "list, tuple": ("type", [1], (1,)),
+    "a class and its base": ("type", {"a": 1}, OrderedDict(a=1)),
     "leaf, node": ("type", 1, [1]),
-    "number, string": ("type", 1, "1"),
+    "number too long to write, string": ("type", 10**5000, "1"),
     "classes of one name": ("type", namesake(), namesake()),
-    "length": ("structure", [1, 2], [1]),
     "key": ("structure", {"a": 1}, {"a": 1, "b": 2}),
     "static of a node": ("static value", Twig(1, name="x"), Twig(1, name="y")),
     "static tuple": ("static value", Twig(1, name=(1, 2)), Twig(1, name=(1, 2.0))),
@@ -106,10 +70,7 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "dtype without values": ("dtype", abstract, untyped.ShapeDtypeStruct((2,), jnp.bfloat16)),
     "weak type": ("weak type", jnp.asarray(1.0), jnp.ones(())),
     "number, array": ("weak type", 1.0, jnp.ones(())),
-    "memory": ("sharding", f32, has(HOST_MEMORY) and in_host_memory(f32)),
     "value": ("value", f32, f32.at[1].set(2)),
-    "several values": ("value", f32, f32 + 1),
-    "value of large ints": ("value", 2**40, 2**40 + 1),
     "value of complex": ("value", jnp.array([1j]), jnp.array([2j])),
     "value of keys": ("value", KEY, jax.random.key(1)),
     "value of numbers": ("value", 0.1, 0.1 + 1e-12),
@@ -117,12 +78,10 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "arrays in NumPy objects": ("value", objects(np.ones(2), 1), objects(np.zeros(2), 1)),
     "value of times": ("value", np.array(["2020-01-01", "NaT"], "M8[D]"), np.array(["2020-01-02", "NaT"], "M8[D]")),
     "a deleted array": ("value", deleted(), f32),
-    "objects that cannot be printed": ("value", Mute(), Mute()),
     "late in a very large array": ("value", jnp.zeros(5000), jnp.zeros(5000).at[2500].set(1)),
-    "late in a long string": ("value", "x" * 100 + "a", "x" * 100 + "b"),
     "digits that are not printed": ("value", jnp.array([0.1], "float32"), jnp.array([0.1], "float32") + 1e-8),
-    "objects that cannot be compared": ("value", Incomparable(), Incomparable()),
-    "static parts of them": ("value", objects(Conv(1, Incomparable(), "")), objects(Conv(1, Incomparable(), ""))),
+    "objects that refuse everything": ("value", Refusing(), Refusing()),
+    "static parts of them": ("value", objects(Conv(1, Refusing())), objects(Conv(1, Refusing()))),
 }
 
 
@@ -130,7 +89,7 @@ def told(diff: TreeDiff, *, mirrored: bool = False) -> list[tuple[str, str, str,
     return [(d.path, d.kind, *((d.right, d.left) if mirrored else (d.left, d.right))) for d in diff]
 
 
-@pytest.mark.parametrize("name", keys(PAIRS, {"memory": HOST_MEMORY}))
+@pytest.mark.parametrize("name", PAIRS)
 def test_one_difference_is_found_once_with_its_kind_and_path(name: str) -> None:
     kind, a, b = PAIRS[name]
     static_field = ["name"] if kind == "static value" and isinstance(a, Box | Twig) else []
@@ -183,10 +142,12 @@ EQUAL: dict[str, tuple[Any, Any]] = {
     "NaN in NumPy objects": (np.array([None, nan]), np.array([None, float("nan")])),
     "arrays in NumPy objects": (objects(np.ones(2), {"a": f32}), objects(np.ones(2), {"a": f32 + 0})),
     "NaT": (np.array(["NaT", "2020-01-01"], "M8[D]"), np.array(["NaT", "2020-01-01"], "M8[D]")),
-    "f64 of NumPy and f32 of JAX": (np.array([0.1, 1e300]), jnp.array([0.1, jnp.inf])),
+    "f64 of NumPy as JAX has it": (np.array([0.1, 1e300]), jnp.array([0.1, 1e300 if FLOAT == "float64" else jnp.inf])),
     "a number and a weak array": (0.1, jnp.asarray(0.1)),
     "zeros of bf16": (jnp.zeros(2, "bfloat16"), -jnp.zeros(2, "bfloat16")),
     "abstract and concrete": (abstract, f32),
+    "static arrays": (Conv(1, np.ones(2)), Conv(1, np.ones(2))),
+    **{f"{type(x).__name__} and itself": (x, x) for x in (deleted(), Refusing(), objects(Refusing()))},
 }
 with jax.debug_nans(False):
     EQUAL["NaN and infinities in an array"] = (jnp.array([nan, jnp.inf, -jnp.inf]), jnp.array([nan, jnp.inf, -jnp.inf]))
@@ -198,11 +159,6 @@ def test_what_counts_as_equal(name: str) -> None:
     a, b = EQUAL[name]
     assert tk.tree_diff({"x": a}, {"x": b}) == ()
     assert tk.tree_diff({"x": b}, {"x": a}) == ()
-
-
-@pytest.mark.parametrize("x", [deleted(), Incomparable(), Mute(), objects(Incomparable()), Opaque()], ids=type)
-def test_anything_is_the_same_as_itself(x: Any) -> None:
-    assert tk.tree_diff(x, x) == () == tk.tree_diff({"x": x}, {"x": x})
 
 
 def test_on_an_accelerator_all_values_are_copied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,24 +196,17 @@ def test_laws_of_any_two_trees(a: Any, b: Any) -> None:
     diff, back = tk.tree_diff(a, b), tk.tree_diff(b, a)
     assert sorted(told(diff, mirrored=True)) == sorted(told(back))
     same_structure = untyped.tree.structure(a) == untyped.tree.structure(b)
-    if not same_structure:
-        assert {d.kind for d in diff} & {"type", "structure", "static value", "array against None"}
-
-    lines = str(diff).splitlines()
-    assert len(lines) == max(1, len(diff))
-    for line, found in zip(lines, diff, strict=False):
-        assert line.startswith(found.path or "(root)") and found.kind in line
-        far = "" if found.largest_absolute is None else r"  off by up to \S+, relative \S+"
-        assert re.search(re.escape(f"{found.left} | {found.right}") + far + "$", line) and len(found.left) < 500
-
-    if diff:
-        with pytest.raises(AssertionError, match=rf"trees differ \({len(diff)} difference") as error:
-            tk.assert_trees_same(a, b)
-        assert str(error.value).endswith(str(diff))
-    else:
+    if not diff:
         tk.assert_trees_same(a, b)
         assert same_structure
         assert all(map(lambda x, y: type(x) is type(y), jax.tree.leaves(a), jax.tree.leaves(b)))
+        return
+    assert same_structure or {d.kind for d in diff} & {"type", "structure", "static value", "array against None"}
+    for line, found in zip(str(diff).splitlines(), diff, strict=True):
+        assert line.startswith(found.path or "(root)") and found.kind in line
+        assert f"{found.left} | {found.right}" in line and len(found.left) < 500
+    with pytest.raises(AssertionError, match=re.escape(str(diff))):
+        tk.assert_trees_same(a, b)
 
 
 @given(trees(), st.data())
@@ -271,17 +220,14 @@ def test_what_was_changed_is_what_is_found(tree: Any, data: st.DataObject) -> No
     assert [d.path for d in diff] == [keystr(p) for p in leaves if p in changed], "in the order of the tree"
 
 
-class KeyTwice:
-    """A class that gives both of its children one key."""
-
-    def __init__(self, *children: Any) -> None:
-        self.children = children
+class OneKey(list[int]):
+    """A class that gives all of its children one key."""
 
 
 jax.tree_util.register_pytree_with_keys(
-    KeyTwice,
-    lambda twice: ([(jax.tree_util.GetAttrKey("x"), child) for child in twice.children], None),
-    lambda _, children: KeyTwice(*children),
+    OneKey,
+    lambda children: ([(jax.tree_util.GetAttrKey("x"), child) for child in children], None),
+    lambda _, children: OneKey(children),
 )
 
 
@@ -289,15 +235,10 @@ jax.tree_util.register_pytree_with_keys(
 SEVERAL: dict[str, tuple[Any, Any, list[tuple[str, Kind]]]] = {
     "ways of a leaf": (jnp.ones(2), jnp.ones(3, jnp.bfloat16), [("", "shape"), ("", "dtype")]),
     "a weak type and a value": (jnp.asarray(1.0), jnp.zeros(()), [("", "weak type"), ("", "value")]),
-    "static fields": (
-        [Conv(1, (1, 2), "same")],
-        [Conv(1, (1, 2.0), "valid")],
-        [("0.stride", "static value"), ("0.padding", "static value")],
-    ),
-    "a static array": (Conv(1, np.ones(2), "same"), Conv(1, np.zeros(2), "same"), [("stride", "static value")]),
-    "an equal static array": (Conv(1, np.ones(2), "same"), Conv(1, np.ones(2), "same"), []),
-    "one key for two children": (KeyTwice(1, 2), KeyTwice(5, 2), [("0", "value")]),
-    "the number of children of one key": (KeyTwice(1, 2), KeyTwice(1), [("", "structure")]),
+    "static fields": (Conv(0, 1, "a"), Conv(0, 1.0, "b"), [("stride", "static value"), ("padding", "static value")]),
+    "a static array": (Conv(1, np.ones(2)), Conv(2, np.zeros(2)), [("stride", "static value"), ("kernel", "value")]),
+    "one key for two children": (OneKey([1, 2]), OneKey([5, 2]), [("0", "value")]),
+    "the number of children of one key": (OneKey([1, 2]), OneKey([1]), [("", "structure")]),
     "two deleted arrays": ([deleted()], [deleted()], [("0", "value")]),
     "in the order of the first": ({"b": 1, "a": [2]}, {"a": [0]}, [("", "structure"), ("a.0", "value")]),
 }
@@ -311,16 +252,14 @@ def test_all_differences_are_found(name: str) -> None:
 
 def test_tracers() -> None:
     """While tracing, shapes and dtypes are compared, and values where both are known."""
-    seen: list[TreeDiff] = []
 
     @jax.jit
-    def step(x: jax.Array, n: jax.Array) -> jax.Array:
-        seen.append(tk.tree_diff([x, n, 1], [x + 1, f32, 2]))
-        return x
+    def check(x: jax.Array, n: jax.Array) -> None:
+        dtype, value = tk.tree_diff([x, n, 1], [x + 1, f32, 2])
+        assert (dtype.path, dtype.kind, dtype.left, dtype.right) == ("1", "dtype", "i32[2]", "f32[2]")
+        assert (value.path, value.kind) == ("2", "value")
 
-    step(f32, jnp.arange(2, dtype=jnp.int32))
-    assert [(d.path, d.kind) for d in seen[0]] == [("1", "dtype"), ("2", "value")]
-    assert (seen[0][0].left, seen[0][0].right) == ("i32[2]", "f32[2]")
+    check(f32, jnp.arange(2, dtype=jnp.int32))
 
 
 def test_without_values() -> None:
@@ -335,32 +274,19 @@ def test_tolerances_are_numpys() -> None:
     for rtol, atol in ((0.0, 0.0), (0.0015, 0.0), (0.0, 0.01), (0.0, 0.2), (0.0005, 0.0009)):
         same = np.allclose(np.asarray(a, float), np.asarray(b, float), rtol=rtol, atol=atol)
         assert bool(tk.tree_diff(a, b, rtol=rtol, atol=atol)) is not same
-        if same:
-            tk.assert_trees_same(a, b, rtol=rtol, atol=atol)
+    tk.assert_trees_same(a, b, rtol=0.0005, atol=0.06)
     assert tk.tree_diff(jnp.arange(3), jnp.arange(3) + 1, rtol=1.0, atol=10.0), "ints are exact"
     zeros: list[Any] = [0, np.float32(0), np.int64(0), jnp.zeros(()), False]
     for zero in zeros:  # any real number is a tolerance
         assert tk.tree_diff(1.0, 1.5, rtol=zero, atol=zero) and not tk.tree_diff(1.0, 1.5, rtol=zero, atol=1)
 
 
-def test_trees_may_be_nested_as_deeply_as_jax_allows() -> None:
-    a, b = 1, 2
-    nested: list[Any] = [a, b]
-    for _ in range(900):
-        nested = [[x] for x in nested]
-    (found,) = tk.tree_diff(*nested)
-    assert found.path == ".".join("0" * 900) and found.kind == "value"
-
-
 LONG = "".join(f"{i}," for i in range(1000))
 UNLIKE: dict[str, tuple[Any, Any, str, str]] = {
     "in the middle": (f"{LONG}x{LONG}", f"{LONG}y{LONG}", "999,x0,1", "999,y0,1"),
-    "at the end": (f"{LONG}x", f"{LONG}y", "999,x'", "999,y'"),
     "longer": (f"{LONG}", f"{LONG}more", "999,'", "999,more'"),
-    "bytes": (f"{LONG}x".encode(), f"{LONG}y".encode(), "999,x'", "999,y'"),
     "spaces": ("a b", "a  b", "'a b'", "'a  b'"),
     "an int": (10**300, 10**300 + 7, "000", "007"),
-    "static": (Twig(1, name=(LONG, "x")), Twig(1, name=(LONG, "y")), "999,', 'x')", "999,', 'y')"),
 }
 
 
@@ -369,18 +295,6 @@ def test_of_long_values_what_differs_is_shown(kind: str) -> None:
     a, b, left, right = UNLIKE[kind]
     (found,) = tk.tree_diff(a, b)
     assert left in found.left and right in found.right and max(len(found.left), len(found.right)) < 70
-
-
-def test_the_text_is_a_table() -> None:
-    a = {"w": bf16, "b": None, "layers": [Twig(1, name="in")], "name": "x"}
-    b = {"w": f32, "b": jnp.zeros(3, "uint8"), "layers": [Twig(1, name="out")], "name": "x"}
-    diff = tk.tree_diff(a, b)
-    assert str(diff).splitlines() == [
-        "b              array against None  None | u8[3]",
-        "layers.0.name  static value        'in' | 'out'",
-        "w              dtype               bf16[2] | f32[2]",
-    ]
-    assert str(tk.tree_diff(1, 2)) == "(root)  value  1 | 2  off by up to 1, relative 0.5"
 
 
 @pytest.mark.parametrize(("count", "more"), [(50, ""), (500, "450 of value, ")])
@@ -425,14 +339,7 @@ def test_html_is_escaped_and_cut() -> None:
     assert tk.tree_diff(1, 1)._repr_html_() == "<p>no difference</p>"
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    activation: Any
-    size: int = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Quiet(Settings):
+class Quiet(Conv):
     def __repr__(self) -> str:
         return "quiet"
 
@@ -450,23 +357,28 @@ SHOWN: list[tuple[Any, str]] = [
     (Unnamed(), f"<{__name__}.Unnamed object>"),
     (tk.tree_diff(1, 2).show, "<bound method TreeDiff.show>"),
     (functools.partial(jax.nn.relu, 1), "partial(<custom_jvp relu>, 1)"),
-    (Settings((jax.nn.silu, None)), "Settings(activation=(<jitted silu>, None), size=1)"),
-    (Quiet(jax.nn.silu), "quiet"),
-    ((Settings, "a"), f"({__name__}.Settings, 'a')"),
+    (Conv((jax.nn.silu, None), 1), "Conv(kernel=(<jitted silu>, None), stride=1, padding='same')"),
+    (Quiet(jax.nn.silu, 1), "quiet"),
+    ((Conv, "a"), f"({__name__}.Conv, 'a')"),
 ]
 
 
 @pytest.mark.parametrize(("value", "shown"), SHOWN)
 def test_functions_are_shown_by_name(value: Any, shown: str) -> None:
-    (found,) = tk.tree_diff(Twig(1, name=value), Twig(1, name=None))
-    assert (found.kind, found.left) == ("static value", shown)
+    (found,) = tk.tree_diff(objects(value), objects(None))
+    assert found.left == f"{shown} at [0]"
 
 
 @needs(HOST_MEMORY)
-def test_where_arrays_lie_is_compared_without_values_too() -> None:
-    there = in_host_memory(f32)
-    (found,) = tk.tree_diff(f32, there, values=False)
-    assert "device" in found.left and "pinned_host" in found.right
-    assert not tk.tree_diff(there, in_host_memory(f32))
+def test_arrays_in_another_kind_of_memory_differ_without_values_too() -> None:
+    host = jax.sharding.SingleDeviceSharding(untyped.devices()[0], memory_kind="pinned_host")
+    for values in (True, False):
+        (found,) = tk.tree_diff([f32], [jax.device_put(f32, host)], values=values)
+        assert (found.path, found.kind) == ("0", "sharding")
+        assert "device" in found.left and "pinned_host" in found.right
+    assert not tk.tree_diff(jax.device_put(f32, host), jax.device_put(f32, host))
+
+
+def test_a_mesh_of_one_device_is_the_same_place() -> None:
     mesh: Any = untyped.make_mesh((1,), ("x",), axis_types=(AxisType.Auto,))
-    assert not tk.tree_diff(f32, jax.device_put(f32, jax.NamedSharding(mesh, P("x")))), "the same place"
+    assert not tk.tree_diff(f32, jax.device_put(f32, jax.NamedSharding(mesh, P("x"))))

@@ -17,7 +17,7 @@ INT, FLOAT, COMPLEX = (jnp.asarray(number).dtype.name for number in (1, 1.0, 1j)
 
 # Functions and classes of JAX whose types, in part, no checker knows.
 untyped: Any = jax
-_tree_util: Any = jax.tree_util
+_tree_util = untyped.tree_util
 
 
 class Point(NamedTuple):
@@ -49,6 +49,16 @@ class Halved:
 
 
 tk.register_node(Halved, ["value"], [])
+
+
+class Refusing:
+    """Raises when it is compared, shown, hashed, taken for a bool or asked for anything it has not."""
+
+    def refuse(self, *_: object) -> Any:
+        raise RuntimeError("leave me alone")
+
+    __eq__ = __hash__ = __bool__ = __len__ = __repr__ = __getattr__ = refuse
+
 
 LEAVES: tuple[Any, ...] = (
     jnp.arange(3.0),
@@ -109,8 +119,7 @@ def trees(leaves: tuple[Any, ...] = LEAVES) -> st.SearchStrategy[Any]:
 
 def is_leaf(x: Any) -> bool:
     """Whether JAX takes an object for a leaf: not for None, which is a node without children."""
-    found: bool = jax.tree_util.all_leaves([x])
-    return found
+    return bool(_tree_util.all_leaves([x]))
 
 
 @st.composite
@@ -133,12 +142,7 @@ def places(tree: Any) -> dict[tuple[Any, ...], Any]:
 
 def follow(path: tuple[Any, ...], tree: Any) -> Any:
     """The node of a tree at a key path."""
-    for key in path:
-        if isinstance(key, _tree_util.GetAttrKey):
-            tree = getattr(tree, key.name)
-        else:
-            tree = tree[key.key if isinstance(key, _tree_util.DictKey) else key.idx]
-    return tree
+    return places(tree)[path]
 
 
 def identical(a: Any, b: Any) -> bool:
@@ -147,6 +151,13 @@ def identical(a: Any, b: Any) -> bool:
     b_leaves, b_structure = _tree_util.tree_flatten(b)
     same: bool = a_structure == b_structure
     return same and all(x is y for x, y in zip(a_leaves, b_leaves, strict=True))
+
+
+def deleted() -> jax.Array:
+    """An array as it is left after donation."""
+    x = jnp.ones(2, jnp.float32)
+    x.delete()
+    return x
 
 
 def calls_of(f: Callable[[], Any]) -> int:

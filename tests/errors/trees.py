@@ -1,5 +1,172 @@
 """Errors of tree_at, tree_diff, tree_summary and tree_shared, and of mistakes that every function meets."""
 
-from tests.errors.mistake import Mistake
+import dataclasses
+import functools
+import re
+from typing import Any
 
-MISTAKES: dict[str, Mistake] = {}
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import treekit as tk
+from tests.errors.mistake import Mistake, unchecked
+from tests.trees import Point, Twig, deleted
+from treekit import optax as tko
+
+UNTYPED: Any = tk
+AT: Any = tk.tree_at
+MAP: Any = tk.dtype_preserving_tree_map
+MASK: Any = unchecked(tk.path_mask)
+TREE = {"layers": [Twig(1, 2), Twig(3, None)], "head": Point(Twig(5, 6), (7, {"left": 8}))}
+LINEAR: Any = eqx.nn.Linear
+MLP = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
+PARAMS = {"w": jnp.ones(2), "b": jnp.ones(3)}
+ARRAY: Any = jnp.ones(2)
+CYCLE: list[Any] = []
+CYCLE.append([CYCLE])
+SGD = tko.sgd(1.0)
+PARTITION = functools.partial(tko.partition, {"a": SGD})
+ROUNDS, WEIGHTED = (tko.MultiSteps(SGD, 4, weighted=weighted) for weighted in (False, True))
+
+
+@dataclasses.dataclass
+class Rooted:
+    """A class whose own code runs whenever JAX rebuilds it, and whose children have no names."""
+
+    root: Any
+    buffer: Any = dataclasses.field(default=None, metadata={"trainable": False})
+
+    def __post_init__(self) -> None:
+        self.root = jnp.sqrt(self.root)
+
+
+register: Any = jax.tree_util.register_pytree_node
+register(Rooted, lambda x: ((x.root, x.buffer), None), lambda _, children: Rooted(*children))
+ROOTED = Rooted(jnp.full(2, 16.0))
+UNREGISTERED = Mistake(dict, TypeError, "")  # any dataclass that JAX does not know
+
+
+def with_undeclared_array() -> object:
+    @tk.node
+    class Empty:
+        def __init__(self) -> None:
+            self.scale = jnp.ones(2)
+
+    return Empty()
+
+
+MISTAKES: dict[str, Mistake] = {
+    # tree_at and tree_find, by name and by class
+    "the arguments in another order": Mistake(lambda: AT(MLP, "bias", None), TypeError, "MLP"),
+    "a mask for where": Mistake(lambda: tk.tree_find(TREE, MASK("**.left")), TypeError, "PathMask"),
+    "an empty list for where": Mistake(lambda: AT([], TREE, replace_fn=str), ValueError, "where"),
+    "a number among patterns": Mistake(lambda: AT(["**.left", 3], TREE, [0, 0]), TypeError, "3"),
+    "a list of patterns for one": Mistake(lambda: MASK(["**.bias"]), TypeError, "as an argument"),
+    "a pattern of bytes": Mistake(lambda: MASK(re.compile(b"left")), TypeError, "b'left'"),
+    "an empty pattern": Mistake(lambda: MASK(""), ValueError, "'**'"),
+    "a name with a typo": Mistake(lambda: AT("layers.0.lfet", TREE, 0), ValueError, "layers.0.left"),
+    "a class without instances": Mistake(lambda: AT(LINEAR, TREE, 0), ValueError, "Linear"),
+    "a class in an empty tree": Mistake(lambda: AT(LINEAR, None, 0), ValueError, "Linear"),
+    "the name of a static field": Mistake(lambda: AT("layers.0.name", TREE, "a"), ValueError, "Twig.name"),
+    "a field without a key path": Mistake(lambda: tk.tree_find([ROOTED], "0.root"), ValueError, "Rooted"),
+    "a field of what is no node": Mistake(lambda: AT("0.fact", [UNREGISTERED], ""), ValueError, "0.fact"),
+    "two nodes of one name": Mistake(lambda: AT("a.b", {"a.b": 1, "a": {"b": 2}}, 0), ValueError, "'a.b'"),
+    "a node and what is in it": Mistake(
+        lambda: AT(["head", "**.left"], TREE, replace_fn=str), ValueError, "head.x.left"
+    ),
+    "several nodes for one value": Mistake(lambda: AT("layers.*", TREE, 0), ValueError, "layers.1"),
+    "a node by name and by class": Mistake(lambda: AT(["head", Point], TREE, [0, 1]), ValueError, "head"),
+    "a class that computes when it is rebuilt": Mistake(lambda: AT("0", ROOTED, ARRAY), ValueError, "Rooted"),
+    # tree_at, by a function
+    "a predicate for where": Mistake(lambda: AT(eqx.is_array, MLP, 1), ValueError, "MLP"),
+    "a static field of a node": Mistake(lambda: AT(lambda t: t.name, Twig(1), "b"), ValueError, "Twig.name"),
+    "a value that is computed, and long": Mistake(lambda: AT(lambda t: "a" * 999, [1], 1), ValueError, "aaa…"),
+    "a dict of nodes": Mistake(lambda: AT(lambda t: {"a": t[0]}, [1, 2], [1]), ValueError, "'a'"),
+    "a value of its own beside a node": Mistake(lambda: AT(lambda t: ((), t[0]), [None] * 2, (2, 3)), ValueError, "()"),
+    "None, where there is none": Mistake(lambda: AT(lambda t: None, [1], 1), ValueError, "None"),
+    "None, where there are two": Mistake(lambda: AT(lambda t: t[0], [None, None], 1), ValueError, "is_leaf"),
+    "a node twice": Mistake(lambda: AT(lambda t: (t[0], t[0]), [1, 2], [1, 2]), ValueError, "twice"),
+    "a node and a node in it": Mistake(lambda: AT(lambda t: (t[0][0], t[0]), [[1], 2], [1, 2]), ValueError, "inside"),
+    "nothing": Mistake(lambda: AT(lambda t: (), [1], [1]), ValueError, "strict"),
+    "an attribute of a leaf": Mistake(lambda: AT(lambda t: t["a"][0].real, {"a": [1.0]}, 1), ValueError, "a.0"),
+    "leaves that have a value": Mistake(
+        lambda: AT(lambda t: [x for x in t if x], [0, 1], [3]), ValueError, "structure"
+    ),
+    "the leaf that has a value": Mistake(
+        lambda: AT(lambda t: t[0] if t[1] is len else t[1], [1, len], 3), ValueError, "structure"
+    ),
+    "a class that computes": Mistake(lambda: AT(lambda t: t.root, ROOTED, ARRAY), TypeError, "register_node"),
+    "where raises": Mistake(lambda: AT(lambda t: t["b"], {"a": 1}, 2), KeyError, "where"),
+    "where computes": Mistake(lambda: AT(lambda t: t["a"] * 2, {"a": 1}, 2), TypeError, "where"),
+    # The replacements
+    "both replace and replace_fn": Mistake(lambda: AT("head", TREE, 1, str), ValueError, "replace_fn"),
+    "neither replace nor replace_fn": Mistake(lambda: AT("head", TREE), ValueError, "replace_fn"),
+    "a value for replace_fn": Mistake(lambda: AT("head", TREE, replace_fn=3), TypeError, "replace_fn"),
+    "one value for a list": Mistake(lambda: AT(["head"], TREE, 3), TypeError, "replace"),
+    "too many values for a list": Mistake(lambda: AT(["head"], TREE, [0, 1]), ValueError, "2 values"),
+    "too few values for a list": Mistake(lambda: AT(["head", "layers"], TREE, [0]), ValueError, "2 values"),
+    "replace_fn raises": Mistake(lambda: AT(["b", "a.0"], {"a": [[]], "b": 2}, replace_fn=len), TypeError, "for b"),
+    "replace_fn raises at a function's node": Mistake(
+        lambda: AT(lambda t: [t["b"], t["a"][0]], {"a": [1], "b": []}, replace_fn=len), TypeError, "for a.0"
+    ),
+    "replace_fn raises at the root": Mistake(lambda: AT(int, 1, replace_fn=len), TypeError, "the root"),
+    "strict=no for tree_at": Mistake(lambda: unchecked(AT)("head", TREE, 0, strict="no"), TypeError, "strict"),
+    "strict=no for tree_find": Mistake(lambda: unchecked(tk.tree_find)(TREE, "head", strict="no"), TypeError, "strict"),
+    # Other functions of trees
+    "trees that differ": Mistake(lambda: tk.assert_trees_same({"w": 1}, {"w": 2}), AssertionError, "w  value"),
+    "tree_summary of a class": Mistake(lambda: tk.tree_summary(LINEAR), TypeError, "tree_summary(Linear"),
+    "a negative depth": Mistake(lambda: tk.tree_summary(TREE, depth=-1), ValueError, "-1"),
+    "a tree that contains itself": Mistake(lambda: tk.tree_summary(CYCLE), RecursionError, "0.0.0"),
+    "tree_shared of a class": Mistake(lambda: tk.tree_shared(LINEAR), TypeError, "tree_shared(Linear"),
+    "tree_shared in jit": Mistake(lambda: jax.jit(lambda x: tk.tree_shared({"a": x}))(ARRAY), TypeError, "a is traced"),
+    "trainable without key paths": Mistake(lambda: tk.trainable([ROOTED]), TypeError, "Rooted.buffer"),
+    "a static field not to train": Mistake(
+        lambda: tk.field(static=True, trainable=False), TypeError, "trainable=False"
+    ),
+    "a name of the other module": Mistake(lambda: UNTYPED.adam, AttributeError, "treekit.optax.adam"),
+    # Trees that do not fit, and dtypes
+    "another tree to map over": Mistake(lambda: MAP(max, {"a": [1]}, {"a": []}), ValueError, "tree.a"),
+    "a dict to map over as a list": Mistake(lambda: MAP(max, [1], [1], {}), ValueError, "rest[1]"),
+    "updates for other params": Mistake(
+        lambda: tko.apply_updates([PARAMS], [{"w": ARRAY, "c": ARRAY}]), ValueError, "at 0"
+    ),
+    "a tree of updates for a leaf": Mistake(
+        lambda: tko.apply_updates([ARRAY, PARAMS], [[ARRAY], [ARRAY]]), ValueError, "a leaf"
+    ),
+    "a string for an array": Mistake(lambda: MAP(lambda x: "a", PARAMS), TypeError, "at b"),
+    "a complex number for a real one": Mistake(lambda: MAP(lambda x: 1j, PARAMS), TypeError, "complex"),
+    "a float for an int": Mistake(lambda: MAP(lambda x: 0.5, {"n": jnp.arange(2)}), TypeError, "unsafe"),
+    "an int that does not fit": Mistake(lambda: MAP(lambda x: 300, jnp.zeros(2, "int8")), OverflowError, "300"),
+    "bf16 of NumPy": Mistake(lambda: tk.tree_ravel({"w": np.ones(2, jnp.bfloat16)}), TypeError, "at w"),
+    # What was meant, at the border of two functions
+    "an array in a static tuple": Mistake(lambda: Twig(1, name=(ARRAY,)), TypeError, "Twig.name"),
+    "an array that is not declared": Mistake(with_undeclared_array, TypeError, "scale"),
+    "node_factory above classmethod": Mistake(
+        lambda: unchecked(tk.node_factory)(classmethod(lambda cls: Twig(1))), TypeError, "@classmethod"
+    ),
+    "a pattern for a filter_spec": Mistake(lambda: tko.filtered(SGD, "layers.2.**").init(MLP), ValueError, "path_mask"),
+    "a class for a filter_spec": Mistake(lambda: tk.filter(MLP, LINEAR), ValueError, "path_mask(Linear)"),
+    "a class for a mask": Mistake(lambda: tko.adamw(1e-3, mask=LINEAR).init(MLP), ValueError, "path_mask(Linear)"),
+    "a class for labels": Mistake(lambda: PARTITION(LINEAR).init(MLP), ValueError, "path_labels({Linear: label})"),
+    "a class for rates": Mistake(lambda: tko.scale_by_tree(LINEAR).init(MLP), ValueError, "path_labels({Linear: rate}"),
+    "path_labels itself": Mistake(lambda: PARTITION(tk.path_labels).init(PARAMS), ValueError, "'b'"),
+    "an optimizer for its state": Mistake(lambda: tk.to_state_dict(tko.adam(1e-3)), TypeError, "init(params)"),
+    "a string for a number": Mistake(
+        lambda: unchecked(tko.incremental_update)(MLP, MLP, "0.1"), TypeError, "step_size"
+    ),
+    "lists of numbers": Mistake(lambda: tk.graft({"w": ARRAY}, {"k": [[1.0, 2.0], [3.0, 4.0]]}), ValueError, "JSON"),
+    "all names have changed": Mistake(lambda: tk.graft(PARAMS, {"x": ARRAY, "y": ARRAY}), ValueError, "rename={'x'"),
+    "a donated array": Mistake(lambda: tk.graft({"a": ARRAY}, {"a": deleted()}), ValueError, "at a"),
+    "a round without weights": Mistake(
+        lambda: tk.graft(WEIGHTED.init(PARAMS), ROUNDS.update(PARAMS, ROUNDS.init(PARAMS), PARAMS)[1]),
+        ValueError,
+        "mini_step",
+    ),
+    "checkpoint that is neither": Mistake(
+        lambda: unchecked(tk.filter_scan)(lambda x, _: (x, None), ARRAY, length=2, checkpoint="yes"),
+        TypeError,
+        "checkpoint",
+    ),
+}
