@@ -31,7 +31,7 @@ def returning(updates: Any, state: Any, initial: Any) -> Any:
     def update(*_: Any, **__: Any) -> Any:
         return updates, state
 
-    return tko.chain(optax.GradientTransformation(lambda params: initial, update))
+    return tko.dtype_preserving(optax.GradientTransformation(lambda params: initial, update))
 
 
 def step(tx: Any, grads: Any, params: Any = PARAMS, state: Any = None) -> Any:
