@@ -186,28 +186,30 @@ INTEGERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("wrap", ("adam", "chain", "masked", "MultiSteps"))
+TRAINING: dict[str, Any] = {
+    "adam": ADAM,
+    "chain": tko.chain(tko.clip(1.0), ADAM),
+    "MultiSteps": tko.MultiSteps(ADAM, 1),
+    "set_to_zero": tko.partition({True: ADAM, False: optax.set_to_zero()}, {"w": True, "n": False}),
+    "masked by a function": tko.masked(ADAM, lambda params: jax.tree.map(lambda x: True, params)),
+    "masked": tko.masked(ADAM, {"w": True, "n": False}),
+    "filtered": tko.filtered(ADAM),
+    "filtered by a tree": tko.filtered(ADAM, {"w": True, "n": False}),
+}
+
+
+@pytest.mark.parametrize("name", TRAINING)
 @pytest.mark.parametrize("kind", INTEGERS)
-def test_what_is_not_trained_has_no_state(kind: str, wrap: str) -> None:
+def test_what_is_not_trained_has_no_state(kind: str, name: str) -> None:
     """Quantized weights would otherwise have moments of four times their bytes, though they can never be trained."""
-    wrapped = {"chain": tko.chain(tko.clip(1.0), ADAM), "masked": tko.masked(ADAM, True)}
-    tx: Any = tko.MultiSteps(ADAM, 1) if wrap == "MultiSteps" else wrapped.get(wrap, ADAM)
-    params = {"w": ONES, "q": INTEGERS[kind], "rate": 0.5}
+    tx, params = TRAINING[name], {"w": ONES, "n": INTEGERS[kind]}
     state = tx.init(params)
-    assert optax.tree.get(state, "mu")["q"] is optax.tree.get(state, "mu")["rate"] is None
-
-    def step(w: Any, state: Any) -> Any:
-        whole, grads = {**params, "w": w}, {"w": w, "q": None, "rate": None}
-        updates, new_state = tx.update(grads, state, whole)
-        new, whole_state = tko.apply_gradients(tx, grads, state, whole)
-        assert updates["q"] is None and new["q"].dtype == jnp.asarray(params["q"]).dtype
-        assert cases.signature(new_state) == cases.signature(whole_state) == cases.signature(state)
-        return new["w"], new_state
-
-    w = params["w"]
-    for take in (step, step, jax.jit(step)):
-        before, (w, state) = w, take(w, state)
-        assert (w < before).all()
+    assert not jax.tree.leaves(optax.tree.get(state, "mu")["n"])
+    for update in (tx.update, jax.jit(tx.update)):
+        updates, new_state = update({"w": ONES, "n": None}, state, params)
+        assert updates["n"] is None and (updates["w"] < 0).all()
+        assert cases.signature(new_state) == cases.signature(state)
+    assert tko.apply_updates(params, updates)["n"].dtype == jnp.asarray(params["n"]).dtype
 
 
 # A leaf, and a gradient for it.
@@ -217,16 +219,6 @@ UNTRAINED: dict[str, tuple[Any, Any]] = {
     "a number": (0.5, jnp.float32(1)),
     "a function": (jnp.tanh, ONES),
     "__jax_array__": (Wrapped(), ONES),
-}
-TRAINING: dict[str, Any] = {
-    "adam": ADAM,
-    "sgd": tko.sgd(0.6),
-    "MultiSteps": tko.MultiSteps(tko.sgd(0.1), 2),
-    "set_to_zero": tko.partition({True: ADAM, False: optax.set_to_zero()}, {"w": True, "n": False}),
-    "masked by a function": tko.masked(ADAM, lambda params: jax.tree.map(lambda x: True, params)),
-    "masked": tko.masked(ADAM, {"w": True, "n": False}),
-    "filtered": tko.filtered(ADAM),
-    "filtered by a tree": tko.filtered(ADAM, {"w": True, "n": False}),
 }
 
 
@@ -362,10 +354,8 @@ def test_an_estimated_rate_stays_real_beside_complex_params_and_a_key_a_key(name
     state = tx.init(params)
     updates, new_state = tx.update(params, state, params, value=jnp.float32(1.0))
     expected, _ = theirs.update(params, theirs.init(params), params, value=jnp.float32(1.0))
-    assert not tk.tree_diff(state, new_state, values=False)
-    assert {k: x.dtype for k, x in updates.items()} == {k: x.dtype for k, x in params.items()}
-    np.testing.assert_allclose(updates["w"], jnp.real(expected["w"]), rtol=1e-5)
-    np.testing.assert_allclose(updates["c"], expected["c"], rtol=1e-5)
+    assert cases.signature(new_state) == cases.signature(state)
+    cases.assert_close(updates, {"w": jnp.real(expected["w"]), "c": expected["c"]}, rtol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------------------- errors
@@ -422,9 +412,8 @@ MAKE = [
     lambda rate: optax.filtered(optax.sgd(rate)),
     lambda rate: optax.masked(optax.sgd(rate), True),
     lambda rate: optax.partition({"a": optax.sgd(rate)}, "a"),
-    lambda rate: optax.chain(optax.sgd(rate), optax.transforms.freeze(False)),
     lambda rate: optax.transforms.selective_transform(optax.sgd(rate), freeze_mask=False),
-    lambda rate: optax.chain(optax.clip(1.0), optax.adam(rate)),
+    lambda rate: optax.chain(optax.clip(1.0), optax.adam(rate), optax.transforms.freeze(False)),
 ]
 for make in MAKE:
     minimise(jnp.array(0.1), make)
@@ -438,4 +427,4 @@ print(bool(jnp.isfinite(jax.grad(minimise)(jnp.array(0.01), MAKE[-1]))))
 def test_optimistix_compiles_once_for_two_rates_and_differentiates_by_one() -> None:
     """As its own test_optax_recompilation: `closure_to_pytree` finds the rate. Beartype would hide it, so not here."""
     ran = subprocess.run([sys.executable, "-c", OPTIMISTIX], capture_output=True, text=True, check=False)
-    assert ran.stdout.split() == [*["0"] * 6, "True"], ran.stderr
+    assert ran.stdout.split() == [*["0"] * 5, "True"], ran.stderr

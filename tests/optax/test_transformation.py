@@ -58,13 +58,10 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_an_init_of_the_user_s_own_is_called(name: str) -> None:
     base: Any = tko.trace(0.9)
-    params = jnp.zeros(8)
-    trace = optax.tree.get(WRAPPERS[name](base._replace(init=ones_of(base))).init(params), "trace")
-    assert (trace == 3).all()
-    jitted = base._replace(init=sharded(base))
-    assert own_core(jitted) is None and own_core(base) is not None
-    trace = optax.tree.get(WRAPPERS[name](jitted).init(params), "trace")
-    assert trace.sharding.spec == untyped.sharding.PartitionSpec("x")
+    own, jitted = (base._replace(init=init(base)) for init in (ones_of, sharded))
+    assert own_core(own) is own_core(jitted) is None and own_core(base) is not None
+    traces = [optax.tree.get(WRAPPERS[name](tx).init(jnp.zeros(8)), "trace") for tx in (own, jitted)]
+    assert (traces[0] == 3).all() and traces[1].sharding.spec == untyped.sharding.PartitionSpec("x")
 
 
 @pytest.mark.parametrize("name", ["adam", "masked", "chain", "lbfgs", "contrib.muon", "tree.norm"])
@@ -91,12 +88,6 @@ def test_links_of_plain_optax_may_pass_other_arrays_to_each_other(name: str) -> 
     params = [jnp.array([1.0, 2.0])]
     updates, _ = tko.chain(*links).update(params, tko.chain(*links).init(params), params)
     np.testing.assert_array_equal(updates[0], params[0])
-
-
-def test_a_chain_of_something_else_names_the_argument() -> None:
-    wrong: Any = "clip"
-    with pytest.raises(TypeError, match=r"for args\[0\] of chain, found 'clip'.*optax\.named_chain"):
-        tko.chain(wrong, tko.adam(0.1))
 
 
 def test_float8_params() -> None:
@@ -130,17 +121,11 @@ REBUILT: dict[str, Callable[[Any], Any]] = {
     "filter_jit": lambda tx: eqx.filter_jit(lambda tx: tx)(tx),
     "partition and combine": lambda tx: eqx.combine(*eqx.partition(tx, eqx.is_array)),
 }
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "adam": lambda: tko.adam(1e-3),
-    "MultiSteps": lambda: tko.MultiSteps(tko.sgd(1.0), 2).gradient_transformation(),
-    "ema": lambda: tko.params_ema(0.9),
-}
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("tx", [tko.adam(1e-3), tko.MultiSteps(tko.sgd(1.0), 2).gradient_transformation()])
 @pytest.mark.parametrize("way", REBUILT)
-def test_what_jax_rebuilds_is_what_it_was(way: str, optimizer: str) -> None:
-    tx = OPTIMIZERS[optimizer]()
+def test_what_jax_rebuilds_is_what_it_was(way: str, tx: Any) -> None:
     again = REBUILT[way](tx)
     assert type(again) is type(tx) and again == tx
     assert own_core(tx) is not None and own_core(again) is own_core(tx)
