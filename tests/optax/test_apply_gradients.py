@@ -28,52 +28,26 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_it_is_update_then_apply_updates(name: str, kind: str, key: Any) -> None:
     optimizer, params = OPTIMIZERS[name](), cases.make(kind)
+    grads = cases.grads_of(kind, params)
+    extra = cases.extra_for(params, grads) if name == "extra arguments" else {}
     tx = tko.chain(optimizer)
-
-    def arguments(params: Any) -> tuple[Any, dict[str, Any]]:
-        grads = cases.grads_of(kind, params)
-        return grads, cases.extra_for(params, grads) if name == "extra arguments" else {}
-
-    @eqx.filter_jit
-    def whole(params: Any, state: Any) -> Any:
-        grads, extra = arguments(params)
-        return tko.apply_gradients(optimizer, grads, state, params, key=key, **extra)
-
-    @eqx.filter_jit
-    def in_two(params: Any, state: Any) -> Any:
-        grads, extra = arguments(params)
-        updates, (state,) = tx.update(grads, (state,), params, **extra)
-        return tko.apply_updates(params, updates, key=key), state
-
     ours = theirs = (params, tx.init(params)[0])
     for _ in range(3):
-        ours, theirs = whole(*ours), in_two(*theirs)
-        assert cases.signature(ours) == cases.signature(theirs)
-        cases.assert_close(cases.arrays_of(ours), cases.arrays_of(theirs), rtol=1e-5)
+        ours = tko.apply_gradients(optimizer, grads, ours[1], ours[0], key=key, **extra)
+        updates, (state,) = tx.update(grads, (theirs[1],), theirs[0], **extra)
+        theirs = tko.apply_updates(theirs[0], updates, key=key), state
+    assert cases.signature(ours) == cases.signature(theirs)
+    cases.assert_close(cases.arrays_of(ours), cases.arrays_of(theirs))
 
 
 HOLDING: dict[str, Callable[[Any], Any]] = {
-    "MultiSteps": lambda o: o.MultiSteps(o.adam(0.1), 2),
+    "MultiSteps": lambda o: o.chain(o.scale(2.0), o.MultiSteps(o.adam(0.1), 2).gradient_transformation()),
     "apply_if_finite": lambda o: o.apply_if_finite(o.adam(0.1), 5),
-    "MultiSteps in a chain": lambda o: o.chain(o.scale(2.0), o.MultiSteps(o.adam(0.1), 2).gradient_transformation()),
 }
 
 
-@pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("name", HOLDING)
-def test_a_step_that_holds_leaves_params_as_they_are(name: str) -> None:
-    """Up to the sign of zero: adding 0.0 to -0.0 gives 0.0."""
-    optimizer = HOLDING[name](tko)
-    params = {"w": jnp.array([[-0.0, 1.0, jnp.inf]] * 2), "b": jnp.array([-0.0, jnp.nan])}
-    grads = jax.tree.map(lambda x: x * jnp.nan, params)
-    after, _ = jax.jit(lambda g, s, p: tko.apply_gradients(optimizer, g, s, p))(grads, optimizer.init(params), params)
-    for k, x in jax.tree.map(np.asarray, params).items():
-        np.testing.assert_array_equal(after[k], x)
-
-
-@pytest.mark.table
-@pytest.mark.parametrize("name", HOLDING)
-def test_derivatives_go_through(name: str) -> None:
+def test_derivatives_go_through_steps_that_hold(name: str) -> None:
     """Of what comes out after some steps, with respect to the gradients' scale, as with plain Optax."""
 
     def after(scale: jax.Array, o: Any) -> jax.Array:
@@ -81,11 +55,8 @@ def test_derivatives_go_through(name: str) -> None:
         state = optimizer.init(params)
         for i in range(4):
             grads = jax.tree.map(lambda x, i=i: jnp.cos(x + i) * scale + jnp.cos(x + i) ** 2, cases.arrays())
-            if o is tko:
-                params, state = tko.apply_gradients(optimizer, grads, state, params)
-            else:
-                updates, state = optimizer.update(grads, state, params)
-                params = optax.apply_updates(params, updates)
+            updates, state = optimizer.update(grads, state, params)
+            params = o.apply_updates(params, updates)
         return sum((jnp.sum(x**2) for x in jax.tree.leaves(params)), jnp.float32(0))
 
     want = float(jax.grad(after)(jnp.float32(1.5), optax))

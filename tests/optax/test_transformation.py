@@ -15,22 +15,15 @@ import numpy as np
 import optax
 import pytest
 
-from tests.optax import cases
 from tests.trees import untyped
 from treekit import optax as tko
 from treekit.optax._transformation import own_core
 
 
-@pytest.mark.parametrize("field", ["init", "update"])
-def test_another_init_or_update_is_used_instead_of_the_core(field: str) -> None:
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        return jax.tree.map(lambda x: 7 * x, updates), state
-
-    tx: Any = tko.sgd(0.1)
-    own = tx._replace(**{field: update if field == "update" else lambda params: tx.init(params)})
-    params = cases.arrays()
-    updates, _ = tko.chain(own).update(params, tko.chain(own).init(params), params)
-    assert jnp.allclose(updates["w"], (7 if field == "update" else -0.1) * params["w"])
+def test_another_update_is_used_instead_of_the_core() -> None:
+    tx: Any = tko.chain(tko.sgd(0.1)._replace(update=lambda updates, state, params=None: (7 * updates, state)))
+    updates, _ = tx.update(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2))
+    assert (updates == 7).all()
 
 
 def ones_of(base: Any) -> Any:
