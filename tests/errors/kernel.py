@@ -67,7 +67,7 @@ MISTAKES: dict[str, Mistake] = {
     "a name of treekit": Mistake(lambda: OPTAX.tree_at, AttributeError, "treekit.tree_at"),
     # Gradients.
     "gradients with a part less": Mistake(
-        lambda: step(ADAM, {"out": None, "layer": {"b": ONES}}, LAYERS), ValueError, "layer"
+        lambda: step(ADAM, {"out": None, "layer": {"b": ONES}}, LAYERS), ValueError, "at layer"
     ),
     "gradients of a masked optimizer": Mistake(
         lambda: step(ADAM, {"out": optax.MaskedNode(), "layer": None}, LAYERS), ValueError, "MaskedNode"
@@ -100,7 +100,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: ADAM.update({**PARAMS, "b": None}, STATE), StateError, "update(updates, state, params)"
     ),
     "a number that jit makes an array": Mistake(
-        lambda: jax.jit(SUMS.update)({"w": ONES, "rate": None}, SUMS.init(NUMBERS), NUMBERS), StateError, "mu.rate"
+        lambda: jax.jit(SUMS.update)({"w": ONES, "rate": None}, SUMS.init(NUMBERS), NUMBERS), StateError, "jax.jit"
     ),
     # What a transformation returns.
     "an update of another shape": Mistake(

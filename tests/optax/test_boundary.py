@@ -88,9 +88,7 @@ SETS_IN_JIT = not has("flax>=0.12.9")
 def losses_with_references(o: Any, kind: str) -> list[float]:
     """Train a model whose variables are references, in jit where Flax allows it."""
     flax: Any = nnx  # whose types are incomplete
-    before = flax.var_defaults()
-    flax.var_defaults(**{kind: True})
-    try:
+    with flax.var_defaults(**{kind: True}):
         model = flax.Linear(2, 3, rngs=flax.Rngs(0))
         optimizer = flax.Optimizer(model, o.adam(1e-2), wrt=nnx.Param)
 
@@ -106,8 +104,6 @@ def losses_with_references(o: Any, kind: str) -> list[float]:
 
         taken: Callable[[], Any] = jax.jit(step) if SETS_IN_JIT and kind == "hijax" else step
         return [float(taken()) for _ in range(4)]
-    finally:
-        flax.var_defaults(**{kind: getattr(before, kind)})
 
 
 @needs("flax.nnx.var_defaults")

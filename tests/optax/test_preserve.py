@@ -155,7 +155,7 @@ CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 WRAPS_TO_CHANGE = [
     (wrap, change)
     for wrap, change in itertools.product(WRAPS, CHANGES)
-    if (wrap == "MultiSteps") >= (CHANGES[change][0] == "acc_grads")
+    if wrap == "MultiSteps" or CHANGES[change][0] != "acc_grads"
 ]
 
 
