@@ -11,13 +11,14 @@ from tests.errors.mistake import Mistake
 from treekit import optax as tko
 from treekit.optax._misfit import StateError
 
-ONES = jnp.ones(2)
+ONES, COMPLEX = jnp.ones(2), jnp.ones(2, jnp.complex64)
 PARAMS: dict[str, Any] = {"w": jnp.ones((2, 3)), "b": ONES}
 LAYERS = {"out": ONES, "layer": PARAMS}
 QUANTIZED = {"w": ONES, "q": jnp.ones(3, jnp.int8)}
 NUMBERS = {"w": ONES, "rate": 0.5}
 SMALLER = {**PARAMS, "w": jnp.ones((2, 2))}
 ADAM: Any = tko.adam(0.1)
+TRACE: Any = tko.trace(0.9)
 STATE = ADAM.init(PARAMS)
 SUMS: Any = tko.MultiSteps(tko.filtered(ADAM), 2)
 LOOKAHEAD = tko.lookahead(tko.sgd(0.1), sync_period=2, slow_step_size=0.5)
@@ -74,15 +75,13 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a tree for the gradient of an array": Mistake(lambda: step(ADAM, {**PARAMS, "b": {"x": ONES}}), TypeError, "at b"),
     "a gradient of integers": Mistake(lambda: step(ADAM, QUANTIZED, QUANTIZED), TypeError, "at q, which is i8[3]"),
-    "a complex gradient": Mistake(
-        lambda: step(ADAM, {**PARAMS, "b": ONES * 1j}), TypeError, "gradient at b is complex"
-    ),
+    "a complex gradient": Mistake(lambda: step(ADAM, {**PARAMS, "b": COMPLEX}), TypeError, "gradient at b is complex"),
     "a gradient of another shape": Mistake(lambda: step(ADAM, SMALLER), ValueError, "at w has shape (2, 2)"),
     "gradients of each example": Mistake(
         lambda: step(ADAM, {**PARAMS, "w": jnp.ones((4, 2, 3))}), ValueError, "at w has shape (4, 2, 3)"
     ),
     "gradients of integers, without the params": Mistake(
-        lambda: ADAM.update(QUANTIZED, ADAM.init(QUANTIZED)), TypeError, "integers"
+        lambda: TRACE.update(QUANTIZED, TRACE.init(QUANTIZED)), TypeError, "integers"
     ),
     # States.
     "a state of smaller params": Mistake(lambda: step(ADAM, PARAMS, state=ADAM.init(SMALLER)), StateError, "0.mu.w"),
@@ -107,13 +106,13 @@ MISTAKES: dict[str, Mistake] = {
         lambda: step(returning({**PARAMS, "b": jnp.ones(3)}, (), ()), PARAMS), ValueError, "at b"
     ),
     "updates of other names": Mistake(
-        lambda: step(returning({"w": ONES, "bias": ONES}, (), ()), PARAMS), TypeError, "bias"
+        lambda: returning({"w": ONES, "bias": ONES}, (), ()).update(PARAMS, ()), TypeError, "bias"
     ),
     "a new state of another structure": Mistake(
         lambda: step(returning(PARAMS, {"a": (ONES, ONES)}, {"a": [ONES]}), PARAMS), TypeError, "a  type"
     ),
     "a new state that is complex": Mistake(
-        lambda: step(returning(PARAMS, {"a": ONES * 1j}, {"a": ONES}), PARAMS), TypeError, "at a"
+        lambda: step(returning(PARAMS, {"a": COMPLEX}, {"a": ONES}), PARAMS), TypeError, "at a"
     ),
     # apply_updates and apply_gradients.
     "the arguments of apply_updates the other way round": Mistake(
