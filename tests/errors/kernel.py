@@ -76,7 +76,9 @@ MISTAKES: dict[str, Mistake] = {
     "a tree for the gradient of an array": Mistake(lambda: step(ADAM, {**PARAMS, "b": {"x": ONES}}), TypeError, "at b"),
     "a gradient of integers": Mistake(lambda: step(ADAM, QUANTIZED, QUANTIZED), TypeError, "at q, which is i8[3]"),
     "a complex gradient": Mistake(lambda: step(ADAM, {**PARAMS, "b": COMPLEX}), TypeError, "gradient at b is complex"),
-    "a gradient of another shape": Mistake(lambda: step(ADAM, SMALLER), ValueError, "at w has shape (2, 2)"),
+    "a gradient that could be broadcast": Mistake(
+        lambda: step(ADAM, {**PARAMS, "w": jnp.ones(3)}), ValueError, "at w has shape (3,)"
+    ),
     "gradients of each example": Mistake(
         lambda: step(ADAM, {**PARAMS, "w": jnp.ones((4, 2, 3))}), ValueError, "at w has shape (4, 2, 3)"
     ),

@@ -119,7 +119,8 @@ def test_value_fn_sees_the_whole_raw_model_and_can_be_differentiated() -> None:
         return cases.loss(model)
 
     tx = tko.masked(tko.masked(spy(seen), cases.mask_of), lambda _: True)
-    tx.update(cases.gradient(model), tx.init(model), model, value_fn=value_fn)
+    tx.update(cases.gradient(model), tx.init(model), model, value_fn=value_fn, teacher=model)
+    assert cases.structure(seen["teacher"]) == cases.structure(seen["params"])
     value, grads = jax.value_and_grad(seen["value_fn"])(seen["params"])
     assert value == cases.loss(model)
     cases.assert_close(jax.tree.leaves(grads), [x for x in jax.tree.leaves(cases.gradient(model)) if x.ndim == 2])
