@@ -77,7 +77,7 @@ MISTAKES: dict[str, Mistake] = {
     "a gradient of integers": Mistake(lambda: step(ADAM, QUANTIZED, QUANTIZED), TypeError, "at q, which is i8[3]"),
     "a complex gradient": Mistake(lambda: step(ADAM, {**PARAMS, "b": COMPLEX}), TypeError, "gradient at b is complex"),
     "a gradient that could be broadcast": Mistake(
-        lambda: step(ADAM, {**PARAMS, "w": jnp.ones(3)}), ValueError, "at w has shape (3,)"
+        lambda: step(ADAM, {**PARAMS, "w": jnp.ones((1, 3))}), ValueError, "at w has shape (1, 3)"
     ),
     "gradients of each example": Mistake(
         lambda: step(ADAM, {**PARAMS, "w": jnp.ones((4, 2, 3))}), ValueError, "at w has shape (4, 2, 3)"
