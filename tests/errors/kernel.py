@@ -2,17 +2,134 @@
 
 from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
+import optax
 
 from tests.errors.mistake import Mistake
 from treekit import optax as tko
+from treekit.optax._misfit import StateError
 
-PARAMS = {"w": jnp.ones(2)}
-RATE: Any = "1e-3"
+ONES, COMPLEX = jnp.ones(2), jnp.ones(2, jnp.complex64)
+PARAMS: dict[str, Any] = {"w": jnp.ones((2, 3)), "b": ONES}
+LAYERS = {"out": ONES, "layer": PARAMS}
+QUANTIZED = {"w": ONES, "q": jnp.ones(3, jnp.int8)}
+NUMBERS = {"w": ONES, "rate": 0.5}
+SMALLER = {**PARAMS, "w": jnp.ones((2, 2))}
+ADAM: Any = tko.adam(0.1)
+TRACE: Any = tko.trace(0.9)
+STATE = ADAM.init(PARAMS)
+SUMS: Any = tko.MultiSteps(tko.filtered(ADAM), 2)
+LOOKAHEAD = tko.lookahead(tko.sgd(0.1), sync_period=2, slow_step_size=0.5)
+IN_CODES = tko.dtype_preserving(ADAM, state_dtype={"mu": jnp.uint8}, rounding="stochastic")
+OPTAX: Any = tko  # for arguments that type checkers refuse
+
+
+def returning(updates: Any, state: Any, initial: Any) -> Any:
+    """A transformation that returns what it is told to."""
+
+    def update(*_: Any, **__: Any) -> Any:
+        return updates, state
+
+    return tko.dtype_preserving(optax.GradientTransformation(lambda params: initial, update))
+
+
+def step(tx: Any, grads: Any, params: Any = PARAMS, state: Any = None) -> Any:
+    return tx.update(grads, tx.init(params) if state is None else state, params)
+
+
+def members(state: Any) -> Any:
+    """A state whose counts are those of two members of an ensemble."""
+    return jax.tree.map(lambda x: jnp.stack([x, x]) if x.shape == () else x, state)
+
 
 MISTAKES: dict[str, Mistake] = {
-    "a state for the params": Mistake(
-        lambda: tko.adam(0.1).init(tko.adam(0.1).init(PARAMS)), TypeError, "the state of an optimizer"
+    # What is given to init.
+    "a state for the params": Mistake(lambda: ADAM.init(STATE), TypeError, "the state of an optimizer"),
+    "a class for a model": Mistake(lambda: ADAM.init(eqx.nn.MLP), TypeError, "MLP"),
+    "a name for the params": Mistake(lambda: ADAM.init("weights"), TypeError, "'weights'"),
+    "lookahead in a wrapper": Mistake(lambda: tko.chain(LOOKAHEAD).init(PARAMS), TypeError, "optax.lookahead"),
+    # The arguments of what makes transformations.
+    "a rate that is a string": Mistake(lambda: OPTAX.adam("1e-3"), TypeError, "learning_rate of adam"),
+    "a mask for the second argument": Mistake(
+        lambda: OPTAX.adamw(1e-3, lambda params: params), TypeError, "b1 of adamw"
     ),
-    "a rate that is a string": Mistake(lambda: tko.adam(RATE), TypeError, "learning_rate of adam"),
+    "a chain of nothing": Mistake(lambda: tko.chain(), TypeError, "chain"),
+    "a list of transformations": Mistake(
+        lambda: OPTAX.chain([tko.clip(1.0), ADAM]), TypeError, "optax.chain(*transformations)"
+    ),
+    "a function that makes transformations for one": Mistake(
+        lambda: OPTAX.chain(tko.clip(1.0), optax.adam), TypeError, "args[1] of chain"
+    ),
+    "a name for a transformation": Mistake(lambda: OPTAX.chain("clip", ADAM), TypeError, "found 'clip'"),
+    # Names.
+    "a misspelt name": Mistake(lambda: OPTAX.adamww, AttributeError, "'treekit.optax' has no attribute 'adamww'"),
+    "a name of treekit": Mistake(lambda: OPTAX.tree_at, AttributeError, "treekit.tree_at"),
+    # Gradients.
+    "gradients with a part less": Mistake(
+        lambda: step(ADAM, {"out": None, "layer": {"b": ONES}}, LAYERS), ValueError, "at layer"
+    ),
+    "gradients of a masked optimizer": Mistake(
+        lambda: step(ADAM, {"out": optax.MaskedNode(), "layer": None}, LAYERS), ValueError, "MaskedNode"
+    ),
+    "a tree for the gradient of an array": Mistake(lambda: step(ADAM, {**PARAMS, "b": {"x": ONES}}), TypeError, "at b"),
+    "a gradient of integers": Mistake(lambda: step(ADAM, QUANTIZED, QUANTIZED), TypeError, "at q, which is i8[3]"),
+    "a complex gradient": Mistake(lambda: step(ADAM, {**PARAMS, "b": COMPLEX}), TypeError, "gradient at b is complex"),
+    "a gradient that could be broadcast": Mistake(
+        lambda: step(ADAM, {**PARAMS, "w": jnp.ones((1, 3))}), ValueError, "at w has shape (1, 3)"
+    ),
+    "gradients of each example": Mistake(
+        lambda: step(ADAM, {**PARAMS, "w": jnp.ones((4, 2, 3))}), ValueError, "at w has shape (4, 2, 3)"
+    ),
+    "gradients of integers, without the params": Mistake(
+        lambda: TRACE.update(QUANTIZED, TRACE.init(QUANTIZED)), TypeError, "integers"
+    ),
+    # States.
+    "a state of smaller params": Mistake(lambda: step(ADAM, PARAMS, state=ADAM.init(SMALLER)), StateError, "0.mu.w"),
+    "a state of params with a part less": Mistake(
+        lambda: step(ADAM, PARAMS, state=ADAM.init({"b": ONES})), StateError, "0.mu"
+    ),
+    "a state of Optax, with moments of integers": Mistake(
+        lambda: step(ADAM, {**QUANTIZED, "q": None}, QUANTIZED, optax.adam(0.1).init(QUANTIZED)), StateError, "0.mu.q"
+    ),
+    "None for a state": Mistake(lambda: ADAM.update(PARAMS, None, PARAMS), StateError, "(root)"),
+    "a state of two members, outside of vmap": Mistake(
+        lambda: step(ADAM, ONES, ONES, members(ADAM.init(ONES))), StateError, "0.count"
+    ),
+    "a missing gradient, without the params": Mistake(
+        lambda: ADAM.update({**PARAMS, "b": None}, STATE), StateError, "update(updates, state, params)"
+    ),
+    "a number that jit makes an array": Mistake(
+        lambda: jax.jit(SUMS.update)({"w": ONES, "rate": None}, SUMS.init(NUMBERS), NUMBERS), StateError, "jax.jit"
+    ),
+    # What a transformation returns.
+    "an update of another shape": Mistake(
+        lambda: step(returning({**PARAMS, "b": jnp.ones(3)}, (), ()), PARAMS), ValueError, "at b"
+    ),
+    "updates of other names": Mistake(
+        lambda: returning({"w": ONES, "bias": ONES}, (), ()).update(PARAMS, ()), TypeError, "bias"
+    ),
+    "a new state of another structure": Mistake(
+        lambda: step(returning(PARAMS, {"a": (ONES, ONES)}, {"a": [ONES]}), PARAMS), TypeError, "a  type"
+    ),
+    "a new state that is complex": Mistake(
+        lambda: step(returning(PARAMS, {"a": COMPLEX}, {"a": ONES}), PARAMS), TypeError, "at a"
+    ),
+    # apply_updates and apply_gradients.
+    "the arguments of apply_updates the other way round": Mistake(
+        lambda: tko.apply_updates({"w": None, "f": None}, {"w": ONES, "f": jnp.tanh}), TypeError, "(params, updates)"
+    ),
+    "an update of a key": Mistake(
+        lambda: tko.apply_updates({"k": jax.random.key(0)}, {"k": jnp.ones(())}), TypeError, "at k"
+    ),
+    "None for the params": Mistake(lambda: tko.apply_gradients(ADAM, PARAMS, STATE, None), TypeError, "params is None"),
+    "the state before the gradients": Mistake(
+        lambda: OPTAX.apply_gradients(ADAM, STATE, PARAMS, PARAMS), ValueError, "tuple"
+    ),
+    "no gradient at all": Mistake(lambda: tko.apply_gradients(ADAM, None, STATE, PARAMS), ValueError, "grads"),
+    # Functions on trees.
+    "a norm of codes": Mistake(
+        lambda: tko.tree.norm(IN_CODES.init({"w": jnp.ones((64, 64))})), TypeError, "norm received 8-bit codes"
+    ),
 }

@@ -81,62 +81,36 @@ def test_trees_without_leaves_and_single_parameters_are_params_as_in_optax(param
         assert ADAM.update(params, state, params)[0] == params
 
 
-@needs("flax.nnx.var_defaults")
-def test_nnx_optimizer_trains_mutable_variables() -> None:
-    """The variables of Flax that are Refs; gradients are those of the same model without them."""
-    gradients = nnx.grad(lambda m: jnp.sum(m(jnp.ones((1, 2))) ** 2))(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
-    before = nnx.var_defaults()
-    nnx.var_defaults(ref=True)
-    try:
-        model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
-        optimizer = nnx.Optimizer(model, ADAM, wrt=nnx.Param)
-        kernel = jnp.array(model.kernel[...])
-        optimizer.update(model, gradients)
-    finally:
-        nnx.var_defaults(ref=before.ref)
-    assert bool((model.kernel[...] != kernel).all())
-
-
 # Flax 0.12.12 refuses to set variables in transformations of JAX, which 0.12.8 does; outside of them, both do.
 SETS_IN_JIT = not has("flax>=0.12.9")
 
 
-class Normalized(nnx.Module):
-    def __init__(self, rngs: nnx.Rngs) -> None:
-        self.linear = nnx.Linear(2, 64, rngs=rngs)
-        self.bn = nnx.BatchNorm(64, use_running_average=not SETS_IN_JIT, rngs=rngs)
-        self.out = nnx.Linear(64, 3, rngs=rngs)
-
-    def __call__(self, x: Any) -> Any:
-        return self.out(nnx.relu(self.bn(self.linear(x))))
-
-
-def losses_with_references(o: Any) -> list[float]:
+def losses_with_references(o: Any, kind: str) -> list[float]:
     """Train a model whose variables are references, in jit where Flax allows it."""
     flax: Any = nnx  # whose types are incomplete
-    with flax.var_defaults(hijax=True):
-        model = Normalized(nnx.Rngs(0))
-        optimizer = nnx.Optimizer(model, o.adam(1e-2), wrt=nnx.Param)
-        x, y = jnp.linspace(-1, 1, 16).reshape(8, 2), jnp.ones((8, 3))
+    with flax.var_defaults(**{kind: True}):
+        model = flax.Linear(2, 3, rngs=flax.Rngs(0))
+        optimizer = flax.Optimizer(model, o.adam(1e-2), wrt=nnx.Param)
 
         def step() -> Any:
-            graphdef, params, others = flax.split(model, nnx.Param, ...)
+            graphdef, params = flax.split(model)
 
             def loss(params: Any) -> Any:
-                return jnp.mean((flax.merge(graphdef, params, others)(x) - y) ** 2)
+                return jnp.mean((flax.merge(graphdef, params)(jnp.ones((4, 2))) - 1) ** 2)
 
-            value, grads = jax.value_and_grad(loss)(flax.with_vars(params, hijax=False))
+            value, grads = jax.value_and_grad(loss)(flax.with_vars(params, **{kind: False}))
             optimizer.update(model, grads)
             return value
 
-        taken: Callable[[], Any] = jax.jit(step) if SETS_IN_JIT else step
+        taken: Callable[[], Any] = jax.jit(step) if SETS_IN_JIT and kind == "hijax" else step
         return [float(taken()) for _ in range(4)]
 
 
 @needs("flax.nnx.var_defaults")
-def test_variables_of_nnx_that_hold_references_are_trained_as_with_optax() -> None:
-    losses = losses_with_references(tko)
-    assert losses == losses_with_references(optax) and losses[-1] < losses[0]
+@pytest.mark.parametrize("kind", ["hijax", "ref"])
+def test_variables_of_nnx_that_hold_references_are_trained_as_with_optax(kind: str) -> None:
+    losses = losses_with_references(tko, kind)
+    assert losses == losses_with_references(optax, kind) and losses[-1] < losses[0]
 
 
 # ------------------------------------------------------------------------------------------ where a gradient is missing
@@ -208,28 +182,30 @@ INTEGERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("wrap", ("adam", "chain", "masked", "MultiSteps"))
+TRAINING: dict[str, Any] = {
+    "adam": ADAM,
+    "chain": tko.chain(tko.clip(1.0), ADAM),
+    "MultiSteps": tko.MultiSteps(ADAM, 1),
+    "set_to_zero": tko.partition({True: ADAM, False: optax.set_to_zero()}, {"w": True, "n": False}),
+    "masked by a function": tko.masked(ADAM, lambda params: jax.tree.map(lambda x: True, params)),
+    "masked": tko.masked(ADAM, {"w": True, "n": False}),
+    "filtered": tko.filtered(ADAM),
+    "filtered by a tree": tko.filtered(ADAM, {"w": True, "n": False}),
+}
+
+
+@pytest.mark.parametrize("name", TRAINING)
 @pytest.mark.parametrize("kind", INTEGERS)
-def test_what_is_not_trained_has_no_state(kind: str, wrap: str) -> None:
+def test_what_is_not_trained_has_no_state(kind: str, name: str) -> None:
     """Quantized weights would otherwise have moments of four times their bytes, though they can never be trained."""
-    wrapped = {"chain": tko.chain(tko.clip(1.0), ADAM), "masked": tko.masked(ADAM, True)}
-    tx: Any = tko.MultiSteps(ADAM, 1) if wrap == "MultiSteps" else wrapped.get(wrap, ADAM)
-    params = {"w": ONES, "q": INTEGERS[kind], "rate": 0.5}
+    tx, params = TRAINING[name], {"w": ONES, "n": INTEGERS[kind]}
     state = tx.init(params)
-    assert optax.tree.get(state, "mu")["q"] is optax.tree.get(state, "mu")["rate"] is None
-
-    def step(w: Any, state: Any) -> Any:
-        whole, grads = {**params, "w": w}, {"w": w, "q": None, "rate": None}
-        updates, new_state = tx.update(grads, state, whole)
-        new, whole_state = tko.apply_gradients(tx, grads, state, whole)
-        assert updates["q"] is None and new["q"].dtype == jnp.asarray(params["q"]).dtype
-        assert cases.signature(new_state) == cases.signature(whole_state) == cases.signature(state)
-        return new["w"], new_state
-
-    w = params["w"]
-    for take in (step, step, jax.jit(step)):
-        before, (w, state) = w, take(w, state)
-        assert (w < before).all()
+    assert not jax.tree.leaves(optax.tree.get(state, "mu")["n"])
+    for update in (tx.update, jax.jit(tx.update)):
+        updates, new_state = update({"w": ONES, "n": None}, state, params)
+        assert updates["n"] is None and (updates["w"] < 0).all()
+        assert cases.signature(new_state) == cases.signature(state)
+    assert tko.apply_updates(params, updates)["n"].dtype == jnp.asarray(params["n"]).dtype
 
 
 # A leaf, and a gradient for it.
@@ -240,45 +216,31 @@ UNTRAINED: dict[str, tuple[Any, Any]] = {
     "a function": (jnp.tanh, ONES),
     "__jax_array__": (Wrapped(), ONES),
 }
-TRAINING: dict[str, Any] = {"adam": ADAM, "sgd": tko.sgd(0.6), "MultiSteps": tko.MultiSteps(tko.sgd(0.1), 2)}
-TRAINING["set_to_zero"] = tko.partition({True: ADAM, False: optax.set_to_zero()}, {"w": True, "n": False})
-TRAINING["masked by a function"] = tko.masked(ADAM, lambda params: jax.tree.map(lambda x: True, params))
-TRAINING["masked"] = tko.masked(ADAM, {"w": True, "n": False})
-FILTERED: dict[str, Any] = {
-    "filtered": tko.filtered(ADAM),
-    "filtered by a tree": tko.filtered(ADAM, {"w": True, "n": False}),
-}
 
 
 @pytest.mark.parametrize("jitted", (True, False), ids=("jitted", "eager"))
-@pytest.mark.parametrize("name", TRAINING | FILTERED)
+@pytest.mark.parametrize("name", TRAINING)
 @pytest.mark.parametrize("kind", UNTRAINED)
 def test_a_gradient_of_what_is_not_trained_never_reaches_an_update_rule(kind: str, name: str, jitted: bool) -> None:
     """Only `filtered` may leave it out."""
     n, gradient = UNTRAINED[kind]
     params, grads = {"w": ONES, "n": n}, {"w": ONES, "n": gradient}
-    tx = (TRAINING | FILTERED)[name]
+    tx = TRAINING[name]
     update = eqx.filter_jit(tx.update) if jitted else tx.update
-    if name in FILTERED:
+    if name.startswith("filtered"):
         updates, _ = update(grads, tx.init(params), params)
         assert updates["n"] is None and (updates["w"] < 0).all()
     else:
-        with pytest.raises(
-            (TypeError, ValueError), match=r"there is a gradient \(.*\) at n, which is .*, and is not trained"
-        ):
+        with pytest.raises(TypeError, match="at n"):
             update(grads, tx.init(params), params)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in UNTRAINED if kind != "a number"])
 def test_it_raises_too_where_nothing_is_trained(kind: str) -> None:
     n, gradient = UNTRAINED[kind]
-    tx = tko.sgd(0.1)
-    for call in (tx.update, lambda *args: tko.apply_gradients(tx, *args)):
-        with pytest.raises(TypeError, match=r"there is a gradient .* at n, .* and is not trained"):
-            call({"n": gradient}, tx.init({"n": n}), {"n": n})
-    with pytest.raises(TypeError, match=r"there is a gradient .* at n, "):
-        tx.update({"n": 20}, tx.init({"n": n}), {"n": n})
-    assert tko.filtered(tx).update({"n": gradient}, tko.filtered(tx).init({"n": n}), {"n": n})[0] == {"n": None}
+    for wrong in (gradient, 20):
+        with pytest.raises(TypeError, match="at n"):
+            ADAM.update({"n": wrong}, ADAM.init({"n": n}), {"n": n})
 
 
 def test_without_params_every_array_of_numbers_is_a_gradient() -> None:
@@ -287,9 +249,6 @@ def test_without_params_every_array_of_numbers_is_a_gradient() -> None:
     for o in (tko.sgd(0.5), optax.sgd(0.5)):
         updates, _ = o.update(grads, o.init(grads))
         np.testing.assert_array_equal(updates["n"], [0, -0.5, -1])
-    with pytest.raises(TypeError) as caught:
-        ADAM.update(grads, ADAM.init(grads))
-    assert "integers are gradients too" in caught.value.__notes__[0]
 
 
 # ------------------------------------------------------------------------------- masks and labels of a filtered model
@@ -314,26 +273,20 @@ def is_matrix(x: Any) -> bool:
     return eqx.is_array(x) and x.ndim > 1
 
 
-def label(x: Any) -> str:
-    return "a" if is_matrix(x) else "b"
-
-
-SPECS: dict[str, Callable[[Any, Any], Any]] = {
-    "masked": lambda mask, _: tko.masked(ADAM, mask),
-    "partition in a chain": lambda _, labels: tko.chain(tko.partition({"a": ADAM, "b": tko.sgd(0.1)}, labels)),
-    "MultiSteps": lambda mask, _: tko.MultiSteps(tko.masked(ADAM, mask), 2),
-    "apply_if_finite": lambda mask, _: tko.apply_if_finite(tko.masked(ADAM, mask), 3),
-    "inject_hyperparams": lambda mask, _: tko.inject_hyperparams(tko.adamw)(0.1, mask=mask),
-    "inject a partition": lambda _, labels: tko.inject_hyperparams(
-        lambda rate: tko.partition({"a": tko.adam(rate), "b": tko.sgd(rate)}, labels)
+SPECS: dict[str, Callable[[Any], Any]] = {
+    "masked": lambda mask: tko.masked(ADAM, mask),
+    "partition in a chain": lambda mask: tko.chain(tko.partition({True: ADAM, False: tko.sgd(0.1)}, mask)),
+    "MultiSteps": lambda mask: tko.MultiSteps(tko.masked(ADAM, mask), 2),
+    "apply_if_finite": lambda mask: tko.apply_if_finite(tko.masked(ADAM, mask), 3),
+    "inject_hyperparams": lambda mask: tko.inject_hyperparams(tko.adamw)(0.1, mask=mask),
+    "inject a partition": lambda mask: tko.inject_hyperparams(
+        lambda rate: tko.partition({True: tko.adam(rate), False: tko.sgd(rate)}, mask)
     )(0.1),
-    "dtype_preserving": lambda mask, _: tko.dtype_preserving(tko.masked(ADAM, mask)),
-    "freeze": lambda mask, _: tko.chain(ADAM, tko.freeze(mask)),
-    "selective_transform": lambda mask, _: tko.selective_transform(ADAM, freeze_mask=mask),
-    "filtered in a chain": lambda mask, _: tko.chain(tko.filtered(ADAM), tko.scale(2.0)),
+    "dtype_preserving": lambda mask: tko.dtype_preserving(tko.masked(ADAM, mask)),
+    "freeze": lambda mask: tko.chain(ADAM, tko.freeze(mask)),
+    "selective_transform": lambda mask: tko.selective_transform(ADAM, freeze_mask=mask),
+    "filtered in a chain": lambda _: tko.chain(tko.filtered(ADAM), tko.scale(2.0)),
 }
-
-
 # Which of the models init, update and the spec are given: each pair of two choices is there.
 RAW_OR_FILTERED = [(raw, raw, raw), (raw, filtered_model, filtered_model), (filtered_model, raw, filtered_model)]
 RAW_OR_FILTERED += [(filtered_model, filtered_model, raw)]
@@ -346,16 +299,14 @@ def test_specs_params_and_states_of_raw_and_filtered_models_go_together(
     name: str, init_of: Callable[[], Any], given: Callable[[], Any], made_of: Callable[[], Any]
 ) -> None:
     """With either gradient of an integer: that of Equinox, None, and that of JAX."""
-    tx = SPECS[name](jax.tree.map(is_matrix, made_of()), jax.tree.map(label, made_of()))
+    tx = SPECS[name](jax.tree.map(is_matrix, made_of()))
     none: Any = jax.tree.map(jnp.ones_like, filtered_model())
     state = tx.init(init_of())
     updates: Any = None
     for grads in (none, eqx.tree_at(lambda m: m.steps, none, FLOAT0, is_leaf=lambda x: x is None)):
         updates, new_state = tx.update(grads, state, given())
         cases.assert_close((updates, new_state), tx.update(grads, state, init_of()))
-        whole, whole_state = tko.apply_gradients(tx, grads, state, given())
-        cases.assert_close(cases.inexact(whole), cases.inexact(tko.apply_updates(given(), updates)))
-        assert cases.signature(whole_state) == cases.signature(new_state) == cases.signature(state)
+        assert cases.signature(new_state) == cases.signature(state)
         assert cases.structure(updates) == cases.structure(none)
         state = new_state
     moved = jax.tree.map(lambda u: bool((u != 0).any()), updates)
@@ -365,23 +316,22 @@ def test_specs_params_and_states_of_raw_and_filtered_models_go_together(
 
 def test_a_mask_or_labels_of_nnx_variables_are_read_by_their_values() -> None:
     """`nnx.Optimizer` shows variables to init, and their values to update."""
-    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
-    mask = jax.tree.map(lambda x: x.ndim > 1, nnx.state(model))
+    model: Any = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
     grads = nnx.grad(lambda m: jnp.sum(m(jnp.ones((1, 2))) ** 2))(model)
+    matrices, others = (jax.tree.map(lambda x, n=n: x.ndim == n, nnx.state(model)) for n in (2, 1))
     groups: dict[Any, Any] = {True: tko.sgd(1.0), False: tko.set_to_zero()}
-    rates = jax.tree.map(lambda x: 1.0 if x.ndim > 1 else 0.0, nnx.state(model))
     for tx in (
-        tko.chain(tko.masked(tko.set_to_zero(), jax.tree.map(lambda x: not x, mask)), tko.sgd(1.0)),
-        tko.chain(tko.freeze(jax.tree.map(lambda x: not x, mask)), tko.sgd(1.0)),
-        tko.partition(groups, mask),
-        tko.chain(tko.sgd(1.0), tko.scale_by_tree(rates)),
+        tko.chain(tko.masked(tko.set_to_zero(), others), tko.sgd(1.0)),
+        tko.chain(tko.freeze(others), tko.sgd(1.0)),
+        tko.partition(groups, matrices),
+        tko.chain(tko.sgd(1.0), tko.scale_by_tree(jax.tree.map(float, matrices))),
     ):
-        trained = nnx.clone(model)
+        trained: Any = nnx.clone(model)
         nnx.Optimizer(trained, tx, wrt=nnx.Param).update(trained, grads)
-        assert (trained.kernel[...] != model.kernel[...]).any() and trained.bias is not None and model.bias is not None
+        assert (trained.kernel[...] != model.kernel[...]).any()
         assert (trained.bias[...] == model.bias[...]).all()
     # A mask of plain dicts is not the reason.
-    with pytest.raises(ValueError, match=r"params are variables of Flax: make mask with treekit\.path_mask"):
+    with pytest.raises(ValueError, match=r"treekit\.path_mask"):
         tko.masked(ADAM, {"kernel": True, "bias": False}).init(nnx.state(model))
 
 
@@ -400,125 +350,41 @@ def test_an_estimated_rate_stays_real_beside_complex_params_and_a_key_a_key(name
     state = tx.init(params)
     updates, new_state = tx.update(params, state, params, value=jnp.float32(1.0))
     expected, _ = theirs.update(params, theirs.init(params), params, value=jnp.float32(1.0))
-    assert not tk.tree_diff(state, new_state, values=False)
-    assert {k: x.dtype for k, x in updates.items()} == {k: x.dtype for k, x in params.items()}
-    np.testing.assert_allclose(updates["w"], jnp.real(expected["w"]), rtol=1e-5)
-    np.testing.assert_allclose(updates["c"], expected["c"], rtol=1e-5)
+    assert cases.signature(new_state) == cases.signature(state)
+    cases.assert_close(updates, {"w": jnp.real(expected["w"]), "c": expected["c"]}, rtol=1e-5)
 
 
-# --------------------------------------------------------------------------------------------------------- diagnosis
+# ------------------------------------------------------------------------------------------------------------- errors
 
-PAIR = {"a": jnp.ones((2, 2)), "b": ONES}
-NESTED = {"a": ONES, "b": {"x": ONES, "y": ONES}}
-QUANTIZED = {"w": ONES, "q": jnp.ones(3, jnp.int8)}
-
-
-def step(tx: Any, grads: Any, params: Any, *, state: Any = None, without_params: bool = False) -> Any:
-    return tx.update(grads, tx.init(params) if state is None else state, None if without_params else params)
-
-
-# The words of the error, and what is called.
-MISTAKES: dict[str, Callable[[], Any]] = {
-    r"^init takes the params, or a model, and received .*has no parameters.*an instance of this class": lambda: (
-        ADAM.init(eqx.nn.MLP)
-    ),
-    "received 'weights'.*has no parameters.*a pytree with arrays.*must be registered": lambda: ADAM.init("weights"),
-    # Gradients.
-    r"gradient at w is complex, and the param is real: pass its real part": lambda: step(
-        ADAM, {"w": jnp.ones(2, jnp.complex64)}, {"w": ONES}
-    ),
-    r"gradient \(i8\[3\]\) at q, which is i8\[3\].*not trained.*Pass None as its gradient": lambda: step(
-        ADAM, QUANTIZED, QUANTIZED
-    ),
-    r"gradient at a has shape \(3, 2\), and its parameter \(2, 2\)": lambda: step(
-        ADAM, {**PAIR, "a": jnp.ones((3, 2))}, PAIR
-    ),
-    r"at b, the params have 2 children.*the updates 1 child: x": lambda: step(
-        ADAM, {"a": None, "b": {"x": ONES}}, NESTED
-    ),
-    "at b, the params have a leaf, and the updates dict": lambda: step(tko.sgd(0.1), {**PAIR, "b": {"x": ONES}}, PAIR),
-    "at a, the params have a leaf, and the updates MaskedNode": lambda: step(
-        ADAM, {"a": optax.MaskedNode(), "b": None}, NESTED
-    ),
-    r"gradient at a has shape \(2,\), and its parameter \(2, 2\)": lambda: step(ADAM, {**PAIR, "a": ONES}, PAIR),
-    # The state: each place that differs, as in the table of tree_diff.
-    r"(?s)does not fit.*Pass the params too.*0\.mu\.a +array against None +None \| f32\[2,2\].*0\.nu\.a ": lambda: step(
-        ADAM, PAIR, PAIR, state=ADAM.init({**PAIR, "a": None}), without_params=True
-    ),
-    r"(?s)does not fit.*Pass the params too.*0\.mu\.b +array against None +f32\[2\] \| None": lambda: step(
-        ADAM, {**PAIR, "b": None}, PAIR, without_params=True
-    ),
-    r"(?s)does not fit.*0\.mu\.b +structure +1 child: x \| 2 children: x, y": lambda: step(
-        ADAM, NESTED, NESTED, state=ADAM.init({**NESTED, "b": {"x": ONES}})
-    ),
-    r"(?s)does not fit.*graft\(.*0\.mu\.q +array against None +i8\[3\] \| None": lambda: step(
-        ADAM, {**QUANTIZED, "q": None}, QUANTIZED, state=optax.adam(0.1).init(QUANTIZED)
-    ),
-    r"(?s)does not fit.*\(root\) +type +None \| ": lambda: ADAM.update(PAIR, None, PAIR),
-    r"(?s)does not fit.*0\.count +shape +i32\[2\] \| i32\[\]": lambda: step(
-        ADAM, PAIR, PAIR, state=jax.tree.map(lambda x: jnp.stack([x, x]) if x.shape == () else x, ADAM.init(PAIR))
-    ),
-    r"^\S*update_fn\(\) missing 1 required": lambda: step(
-        tko.partition({"a": tko.chain(tko.trace(0.9), tko.scale_by_polyak()), "b": ADAM}, {"a": "a", "b": "b"}),
-        PAIR,
-        PAIR,
-    ),
-    r"^missing the required keyword-only argument 'weight'": lambda: step(
-        tko.partition({"a": tko.MultiSteps(ADAM, 2, weighted=True), "b": ADAM}, {"a": "a", "b": "b"}), PAIR, PAIR
-    ),
-    r"(?s)does not fit.*number of updates and states": lambda: step(
-        tko.chain(ADAM), PAIR, PAIR, state=tko.chain(tko.sgd(0.1), ADAM).init(PAIR)
-    ),
+PASSING_ON: dict[str, Callable[[Any], Any]] = {
+    "filtered": lambda tx: tko.filtered(tx),
+    "chain": lambda tx: tko.chain(tx),
+    "partition": lambda tx: tko.partition({"a": tx, "b": ADAM}, lambda params: jax.tree.map(lambda _: "a", params)),
 }
 
 
-@pytest.mark.parametrize("message", MISTAKES)
-def test_what_does_not_fit_is_named_with_its_key_path(message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message) as caught:
-        MISTAKES[message]()
-    assert len(str(caught.value).partition("\n")[0]) < 500
-
-
-@pytest.mark.parametrize("error", [KeyError, ValueError])
-def test_an_error_of_the_transformation_itself_goes_through(error: type[Exception]) -> None:
-    """It is not explained by the params, be they scalars, integers or None."""
+@pytest.mark.parametrize("params", [{"n": None, "w": jnp.ones((3, 2))}, jnp.ones([])], ids=["dict", "number"])
+@pytest.mark.parametrize("wrap", PASSING_ON)
+def test_an_error_of_the_transformation_itself_goes_through(wrap: str, params: Any) -> None:
+    """It is not explained by the params, be they scalars or None."""
 
     def fail(*_: Any, **__: Any) -> Any:
-        raise error("mine")
+        raise ValueError("mine")
 
-    for wrap in (tko.filtered, tko.chain):
-        for params in ({"n": None, "w": jnp.ones((3, 2))}, jnp.ones([])):
-            for init in (lambda params: (), fail):
-                tx = optax.GradientTransformation(init, fail)
-                with pytest.raises(error, match=r"^'?mine'?$"):
-                    step(wrap(tx), params, params, state=((),) if wrap is tko.chain else ())
-            with pytest.raises(error, match=r"^'?mine'?$"):
-                wrap(tx).init(params)
-
-
-def test_a_number_that_jit_has_made_an_array_is_named() -> None:
-    params = {"rate": 0.5, "w": ONES}
-    grads = {"rate": None, "w": ONES}
-    steps = tko.MultiSteps(tko.filtered(ADAM), 2)
-    update: Any = jax.jit(steps.update)
-    with pytest.raises(
-        ValueError, match=r"(?s)jax\.jit has made an array of a Python number.*mu\.rate +array against None"
-    ) as caught:
-        update(grads, steps.init(params), params)
-    assert "another optimizer" not in str(caught.value)
-    array = {**params, "rate": jnp.asarray(0.5)}
-    update(grads, steps.init(array), array)
+    fails_in_update, fails_in_both = (
+        PASSING_ON[wrap](optax.GradientTransformation(init, fail)) for init in (optax.init_empty_state, fail)
+    )
+    state = fails_in_update.init(params)
+    for call in (fails_in_update.update, fails_in_both.update, lambda *_: fails_in_both.init(params)):
+        with pytest.raises(ValueError, match="mine"):
+            call(params, state, params)
 
 
 def test_an_old_state_with_moments_for_what_is_not_trained_is_carried_over_as_the_error_says() -> None:
-    old = optax.adam(0.1).init({**QUANTIZED, "layer": {"rate": jnp.float32(0.5)}})
-    params, grads = {**QUANTIZED, "layer": {"rate": 0.5}}, {"w": ONES, "q": None, "layer": {"rate": None}}
-    # With Optax 0.2.5, Adam itself does not raise, and the state that it returns has another structure.
-    with pytest.raises((TypeError, ValueError), match=r"(?s)graft\(optimizer\.init.*mu\.layer\.rate "):
-        ADAM.update(grads, old, params)
+    old = optax.adam(0.1).init({"w": ONES, "layer": {"q": jnp.ones(3, jnp.int8), "rate": jnp.float32(0.5)}})
+    params = {"w": ONES, "layer": {"q": jnp.ones(3, jnp.int8), "rate": 0.5}}
     state, _ = tk.graft(ADAM.init(params), old, strict=False)
     assert not tk.tree_diff(state, ADAM.init(params))
-    ADAM.update(grads, state, params)
 
 
 # -------------------------------------------------------------------------------------------------------- Optimistix
@@ -542,9 +408,8 @@ MAKE = [
     lambda rate: optax.filtered(optax.sgd(rate)),
     lambda rate: optax.masked(optax.sgd(rate), True),
     lambda rate: optax.partition({"a": optax.sgd(rate)}, "a"),
-    lambda rate: optax.chain(optax.sgd(rate), optax.transforms.freeze(False)),
     lambda rate: optax.transforms.selective_transform(optax.sgd(rate), freeze_mask=False),
-    lambda rate: optax.chain(optax.clip(1.0), optax.adam(rate)),
+    lambda rate: optax.chain(optax.clip(1.0), optax.adam(rate), optax.transforms.freeze(False)),
 ]
 for make in MAKE:
     minimise(jnp.array(0.1), make)
@@ -558,4 +423,4 @@ print(bool(jnp.isfinite(jax.grad(minimise)(jnp.array(0.01), MAKE[-1]))))
 def test_optimistix_compiles_once_for_two_rates_and_differentiates_by_one() -> None:
     """As its own test_optax_recompilation: `closure_to_pytree` finds the rate. Beartype would hide it, so not here."""
     ran = subprocess.run([sys.executable, "-c", OPTIMISTIX], capture_output=True, text=True, check=False)
-    assert ran.stdout.split() == [*["0"] * 6, "True"], ran.stderr
+    assert ran.stdout.split() == [*["0"] * 5, "True"], ran.stderr

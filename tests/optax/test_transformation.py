@@ -15,22 +15,15 @@ import numpy as np
 import optax
 import pytest
 
-from tests.optax import cases
 from tests.trees import untyped
 from treekit import optax as tko
 from treekit.optax._transformation import own_core
 
 
-@pytest.mark.parametrize("field", ["init", "update"])
-def test_another_init_or_update_is_used_instead_of_the_core(field: str) -> None:
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        return jax.tree.map(lambda x: 7 * x, updates), state
-
-    tx: Any = tko.sgd(0.1)
-    own = tx._replace(**{field: update if field == "update" else lambda params: tx.init(params)})
-    params = cases.arrays()
-    updates, _ = tko.chain(own).update(params, tko.chain(own).init(params), params)
-    assert jnp.allclose(updates["w"], (7 if field == "update" else -0.1) * params["w"])
+def test_another_update_is_used_instead_of_the_core() -> None:
+    tx: Any = tko.chain(tko.sgd(0.1)._replace(update=lambda updates, state, params=None: (7 * updates, state)))
+    updates, _ = tx.update(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2))
+    assert (updates == 7).all()
 
 
 def ones_of(base: Any) -> Any:
@@ -58,13 +51,10 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_an_init_of_the_user_s_own_is_called(name: str) -> None:
     base: Any = tko.trace(0.9)
-    params = jnp.zeros(8)
-    trace = optax.tree.get(WRAPPERS[name](base._replace(init=ones_of(base))).init(params), "trace")
-    assert (trace == 3).all()
-    jitted = base._replace(init=sharded(base))
-    assert own_core(jitted) is None and own_core(base) is not None
-    trace = optax.tree.get(WRAPPERS[name](jitted).init(params), "trace")
-    assert trace.sharding.spec == untyped.sharding.PartitionSpec("x")
+    own, jitted = (base._replace(init=init(base)) for init in (ones_of, sharded))
+    assert own_core(own) is own_core(jitted) is None and own_core(base) is not None
+    traces = [optax.tree.get(WRAPPERS[name](tx).init(jnp.zeros(8)), "trace") for tx in (own, jitted)]
+    assert (traces[0] == 3).all() and traces[1].sharding.spec == untyped.sharding.PartitionSpec("x")
 
 
 @pytest.mark.parametrize("name", ["adam", "masked", "chain", "lbfgs", "contrib.muon", "tree.norm"])
@@ -91,12 +81,6 @@ def test_links_of_plain_optax_may_pass_other_arrays_to_each_other(name: str) -> 
     params = [jnp.array([1.0, 2.0])]
     updates, _ = tko.chain(*links).update(params, tko.chain(*links).init(params), params)
     np.testing.assert_array_equal(updates[0], params[0])
-
-
-def test_a_chain_of_something_else_names_the_argument() -> None:
-    wrong: Any = "clip"
-    with pytest.raises(TypeError, match=r"for args\[0\] of chain, found 'clip'.*optax\.named_chain"):
-        tko.chain(wrong, tko.adam(0.1))
 
 
 def test_float8_params() -> None:
@@ -130,17 +114,11 @@ REBUILT: dict[str, Callable[[Any], Any]] = {
     "filter_jit": lambda tx: eqx.filter_jit(lambda tx: tx)(tx),
     "partition and combine": lambda tx: eqx.combine(*eqx.partition(tx, eqx.is_array)),
 }
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "adam": lambda: tko.adam(1e-3),
-    "MultiSteps": lambda: tko.MultiSteps(tko.sgd(1.0), 2).gradient_transformation(),
-    "ema": lambda: tko.params_ema(0.9),
-}
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("tx", [tko.adam(1e-3), tko.MultiSteps(tko.sgd(1.0), 2).gradient_transformation()])
 @pytest.mark.parametrize("way", REBUILT)
-def test_what_jax_rebuilds_is_what_it_was(way: str, optimizer: str) -> None:
-    tx = OPTIMIZERS[optimizer]()
+def test_what_jax_rebuilds_is_what_it_was(way: str, tx: Any) -> None:
     again = REBUILT[way](tx)
     assert type(again) is type(tx) and again == tx
     assert own_core(tx) is not None and own_core(again) is own_core(tx)
