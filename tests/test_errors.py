@@ -3,6 +3,7 @@
 import ast
 import re
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,8 @@ TABLES = {
 MISTAKES = {f"{title}: {name}": mistake for title, table in TABLES.items() for name, mistake in table.items()}
 PAGE = Path(__file__).parent / "errors.md"
 SOURCES = Path(treekit.__file__).parent
+# Where treekit catches what it raised, and where Optax is not installed: how many there are in each file.
+NOT_READ = {"_base/dtype.py": 2, "optax/__init__.py": 1, "optax/_beyond/summary.py": 1}
 HEADER = """# Every error of treekit
 
 Each message as a user reads it, under the mistake that it answers. `make errors` writes this page from the tables in
@@ -44,9 +47,9 @@ def error_of(mistake: Mistake) -> Exception:
 
 
 def words_of(error: BaseException) -> str:
-    """The message with its notes, without what differs in each run."""
+    """The message with its notes, without addresses and without JAX's note on hidden frames."""
     words = "\n".join([str(error), *getattr(error, "__notes__", ())])
-    return re.sub(r" at 0x[0-9a-f]+", "", words)
+    return re.sub(r" at 0x[0-9a-f]+|\n-+\nFor simplicity, JAX has removed .*", "", words)
 
 
 def page() -> str:
@@ -78,7 +81,6 @@ def test_the_page_has_the_errors_of_today() -> None:
     assert page() == PAGE.read_text(), "run `make errors`, and read what it changes"
 
 
-@pytest.mark.xfail(reason="the tables are being filled", strict=True)
 def test_every_error_is_in_a_table() -> None:
     lines = {
         (path, node.lineno)
@@ -87,8 +89,8 @@ def test_every_error_is_in_a_table() -> None:
         if isinstance(node, ast.Raise) and node.exc
     }
     raised = {site for mistake in MISTAKES.values() for site in raised_at(error_of(mistake))}
-    missing = sorted(f"{path.relative_to(SOURCES)}:{line}" for path, line in lines - raised)
-    assert not missing, missing
+    missing = sorted((str(path.relative_to(SOURCES)), line) for path, line in lines - raised)
+    assert Counter(path for path, _ in missing) == NOT_READ, missing
 
 
 if __name__ == "__main__":

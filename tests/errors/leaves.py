@@ -63,7 +63,6 @@ MISTAKES: dict[str, Mistake] = {
     "labels without a row": Mistake(lambda: tk.path_labels({}), ValueError, "path_labels"),
     "an empty pattern": Mistake(lambda: tk.path_mask(""), ValueError, "empty"),
     "a pattern over bytes": Mistake(lambda: unchecked(tk.path_mask)(re.compile(b"a")), TypeError, "b'a'"),
-    "a layer for its class": Mistake(lambda: unchecked(tk.path_mask)(LINEAR), TypeError, "found Linear"),
     "a list of patterns": Mistake(lambda: unchecked(tk.path_mask)(["a", "b"]), TypeError, "['a', 'b']"),
     "labels from a set": Mistake(lambda: unchecked(tk.path_labels)({"a"}), TypeError, "{'a'}"),
     "strict that is a word": Mistake(lambda: unchecked(tk.path_mask)("a", strict="no"), TypeError, "strict"),
@@ -119,7 +118,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: tk.filter([(1, 2), "x"], [(True, True), has_axes], is_leaf=lambda x: x == (1, 2)), ValueError, "leaf 1"
     ),
     "a predicate before the tree": Mistake(
-        lambda: tk.filter(tk.is_array, {"w": 1.0}), ValueError, "(tree, filter_spec)"
+        lambda: tk.filter(eqx.is_array, {"w": 1.0}), ValueError, "(tree, filter_spec)"
     ),
     "a mask before the tree": Mistake(lambda: tk.filter({"w": True}, {"w": X}), ValueError, "(tree, filter_spec)"),
     "trees that do not combine": Mistake(

@@ -94,7 +94,6 @@ MISTAKES: dict[str, Mistake] = {
     "rename to no leaf": Mistake(graft_with(rename={"w": ["v", "nowhere"]}), ValueError, "leads to v"),
     "rename of two leaves to one name": Mistake(graft_with(rename={"a": "w", "w": "w"}), ValueError, "w and a"),
     "rename with other wildcards": Mistake(graft_with(rename={"*": "**"}), ValueError, "'*' and '**'"),
-    "rename with two wildcards more": Mistake(graft_with(rename={"*": "*.*"}), ValueError, "any of several '*'"),
     "a number to unstack": Mistake(graft_with(rename={"a": "*"}), ValueError, "a has no axes"),
     "a name to stack": Mistake(graft_with(rename={"*": "b"}), ValueError, "at a it matches 'a'"),
     "convert that fails": Mistake(graft_with(convert={"w": lambda x: x.no}), AttributeError, "at w, on f32[2,3]"),

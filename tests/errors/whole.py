@@ -20,7 +20,6 @@ INJECTED: Any = tko.inject_hyperparams(tko.adam)(0.1)
 WITHOUT_W = tko.filtered(ADAM, {"layers": [{"w": False}]})
 WITHOUT_B1 = INJECTED.init(PARAMS)
 WITHOUT_B1.hyperparams["b1"] = None
-MISSPELT = "adamww"
 NNX = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
 
 # Each is given the state of the one before it, as in a program that was changed and resumes.
@@ -39,16 +38,14 @@ OF_WIDER = jax.tree.map(lambda _: True, WIDER)
 
 
 def step(tx: Any, state: Any = None) -> Any:
-    with jax.numpy_dtype_promotion("standard"):  # Optax's own arithmetic mixes dtypes
-        return tx.update(PARAMS, tx.init(PARAMS) if state is None else state, PARAMS)
+    return tx.update(PARAMS, tx.init(PARAMS) if state is None else state, PARAMS)
 
 
 def two_steps_in_nnx(tx: Any) -> None:
     net = nnx.Linear(2, 2048, rngs=nnx.Rngs(0))  # smaller arrays are not stored in 8 bits
     trainer = nnx.Optimizer(net, tx, wrt=nnx.Param)
-    with jax.numpy_dtype_promotion("standard"):
-        for _ in range(2):
-            trainer.update(net, nnx.grad(lambda net: jnp.sum(net(jnp.ones((1, 2)))))(net))
+    for _ in range(2):
+        trainer.update(net, nnx.grad(lambda net: jnp.sum(net(jnp.ones((1, 2)))))(net))
 
 
 MISTAKES: dict[str, Mistake] = {
@@ -77,7 +74,6 @@ MISTAKES: dict[str, Mistake] = {
     "a function that labels with None": Mistake(
         lambda: tko.partition({"a": ADAM}, lambda model: NO_LABELS).init(MODEL), ValueError, "layers.0.weight"
     ),
-    "a name that Optax does not have": Mistake(lambda: getattr(tko, MISSPELT), AttributeError, "treekit.optax"),
     "gradients of another model": Mistake(
         lambda: ADAM.update(eqx.filter(WIDER, eqx.is_array), ADAM.init(MODEL), MODEL), ValueError, "width_size"
     ),

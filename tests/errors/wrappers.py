@@ -84,9 +84,6 @@ MISTAKES: dict[str, Mistake] = {
         lambda: rounds(should_skip_update_fn=lambda *_: (jnp.ones(3), ())), ValueError, "(3,)"
     ),
     "a weight that nothing takes": Mistake(lambda: rounds(extra={"weight": 1.0}), TypeError, "weighted=True"),
-    "a weight that nothing takes, in a whole step": Mistake(
-        lambda: tko.apply_gradients(ROUNDS, PARAMS, ROUNDS.init(PARAMS), PARAMS, weight=1.0), TypeError, "weighted=True"
-    ),
     "no weight": Mistake(lambda: rounds(weighted=True), TypeError, "'weight'"),
     "a weight for each element": Mistake(
         lambda: rounds(extra={"weight": jnp.ones(3)}, weighted=True), TypeError, "[1., 1., 1.]"
