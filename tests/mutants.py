@@ -23,18 +23,27 @@ WorkDB: Any = import_module("cosmic_ray.work_db").WorkDB
 
 ROOT = Path(__file__).parent.parent
 PROCESSES = 2
-TIMEOUT = 900  # seconds
-OPTAX = "tests/optax/"
+TIMEOUT = 300  # seconds
 # For each place, the tests that would notice, those first that notice most.
 PLACES = {
-    "treekit/optax/_boundary.py": [OPTAX + "test_boundary.py", OPTAX],
-    "treekit/optax/_select.py": [OPTAX + "test_select.py", OPTAX],
-    "treekit/optax/_multi_steps.py": [OPTAX + "test_multi_steps.py", OPTAX],
-    "treekit/optax/_preserve.py": [OPTAX + "test_preserve.py", OPTAX],
-    "treekit/_filter.py": ["tests/test_filter.py", "tests/test_resolve_spec.py", "tests/optax/test_select.py"],
-    "treekit/_node": ["tests/node", "tests/check_types"],
-    "treekit/_graft": ["tests/test_graft.py", "tests"],
+    "treekit/optax/_boundary.py": (
+        "optax/test_boundary.py optax/test_boundary_missing.py optax/test_preserve.py optax/test_extra_args.py "
+        "optax/test_apply.py optax/whole/test_declared.py optax/whole/test_same_as_optax.py"
+    ),
+    "treekit/optax/_select.py": (
+        "optax/test_select.py optax/whole/test_path_mask.py optax/test_boundary.py optax/whole/test_same_as_optax.py"
+    ),
+    "treekit/optax/_multi_steps.py": (
+        "optax/test_multi_steps.py optax/test_boundary_missing.py optax/whole/test_eager.py"
+    ),
+    "treekit/optax/_preserve.py": "optax/test_preserve.py optax/test_boundary.py optax/test_transformation.py",
+    "treekit/_filter.py": "test_filter.py test_resolve_spec.py optax/test_select.py",
+    "treekit/_node": "node check_types",
+    "treekit/_graft": (
+        "test_graft.py test_graft_load.py test_graft_strict.py test_state_dict.py optax/whole/test_graft_states.py"
+    ),
 }
+OF_EACH = "test_errors.py"
 NOT_TRIED = "BitOr"  # `|` mostly joins types, which have no other operators
 
 
@@ -83,7 +92,8 @@ def main() -> None:
             for place, tests in PLACES.items():
                 if only not in place:
                     continue
-                command = f"{sys.executable} -m pytest -x -q {cache} {' '.join(tests)}"
+                files = " ".join(f"tests/{name}" for name in [*tests.split(), OF_EACH])
+                command = f"{sys.executable} -m pytest -x -q {cache} {files}"
                 outcome, output = pool.submit(run_tests, command, TIMEOUT).result()
                 if outcome.value != "survived":
                     sys.exit(f"These tests fail without a mistake:\n{output}")
