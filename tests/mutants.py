@@ -15,12 +15,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# Only `make mutants` installs Cosmic Ray, so checkers do not have it.
-init: Any = import_module("cosmic_ray.commands.init").init
-mutate_and_test: Any = import_module("cosmic_ray.mutating").mutate_and_test
-run_tests: Any = import_module("cosmic_ray.testing").run_tests
-WorkDB: Any = import_module("cosmic_ray.work_db").WorkDB
-
 ROOT = Path(__file__).parent.parent
 PROCESSES = 2
 TIMEOUT = 300  # seconds
@@ -47,13 +41,19 @@ OF_EACH = "test_errors.py"
 NOT_TRIED = "BitOr"  # `|` mostly joins types, which have no other operators
 
 
+def cosmic_ray(name: str) -> Any:
+    """A module of Cosmic Ray, which only `make mutants` installs, so that neither checkers nor tests have it."""
+    return import_module(f"cosmic_ray.{name}")
+
+
 def mutations_of(place: str, count: int) -> list[Any]:
     """A sample of the mistakes that can be made in a place, the same each time; each place once, before one twice."""
     path = ROOT / place
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     with tempfile.TemporaryDirectory() as folder:
-        database = WorkDB(Path(folder) / "mutants.sqlite", WorkDB.Mode.create)
-        init([file.relative_to(ROOT) for file in files], database, {})
+        work_db = cosmic_ray("work_db").WorkDB
+        database = work_db(Path(folder) / "mutants.sqlite", work_db.Mode.create)
+        cosmic_ray("commands.init").init([file.relative_to(ROOT) for file in files], database, {})
         found = [item.mutations for item in database.work_items if NOT_TRIED not in item.mutations[0].operator_name]
         database.close()
     found.sort(key=repr)
@@ -78,9 +78,15 @@ def enter_copy(folder: str) -> None:
     os.environ |= {"PYTHONPATH": str(copy), "CI": "1"}
 
 
+def failures(command: str) -> str:
+    """What tests print that fail without a mistake."""
+    outcome, output = cosmic_ray("testing").run_tests(command, TIMEOUT)
+    return "" if outcome.value == "survived" else output
+
+
 def is_noticed(mutations: Any, command: str) -> tuple[bool, str]:
     """Whether a test fails, and the change as a diff."""
-    result = mutate_and_test(mutations, command, TIMEOUT)
+    result = cosmic_ray("mutating").mutate_and_test(mutations, command, TIMEOUT)
     return result.is_killed, result.diff or result.output
 
 
@@ -94,9 +100,8 @@ def main() -> None:
                     continue
                 files = " ".join(f"tests/{name}" for name in [*tests.split(), OF_EACH])
                 command = f"{sys.executable} -m pytest -x -q {cache} {files}"
-                outcome, output = pool.submit(run_tests, command, TIMEOUT).result()
-                if outcome.value != "survived":
-                    sys.exit(f"These tests fail without a mistake:\n{output}")
+                if failed := pool.submit(failures, command).result():
+                    sys.exit(f"These tests fail without a mistake:\n{failed}")
                 mutants = mutations_of(place, count)
                 results = list(pool.map(is_noticed, mutants, [command] * len(mutants)))
                 noticed = sum(killed for killed, _ in results)
