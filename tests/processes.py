@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import treekit as tk
-from tests.releases import enable_x64
+from tests.releases import enable_x64, has
 from treekit import optax as tko
 
 P: Any = PartitionSpec  # has no types
@@ -158,8 +158,10 @@ def differ(place: Place) -> list[str]:
         a, again, b = map(Place(kind).tree, (tree, tree, other))
         assert not tk.tree_diff(a, again) and not tk.tree_diff(a, {**again, "w": tree["w"], "n": tree["n"]})
         diff = tk.tree_diff(a, b)
-        moved = {name: place.put(x, P(*reversed(SPECS["w" if x.ndim == 2 else "b"]))) for name, x in other.items()}
-        assert rows(diff) == rows(tk.tree_diff(a, moved)) == on_the_host
+        assert rows(diff) == on_the_host
+        if has("jax>=0.9"):  # before, JAX cannot move an array of several processes to another sharding
+            moved = {name: place.put(x, P(*reversed(SPECS["w" if x.ndim == 2 else "b"]))) for name, x in other.items()}
+            assert rows(tk.tree_diff(a, moved)) == on_the_host
         assert not tk.tree_diff(a["w"], b["w"], atol=1.0)
         texts.append(str(diff))
     assert texts[0] == texts[1]
