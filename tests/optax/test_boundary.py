@@ -106,7 +106,7 @@ def losses_with_references(o: Any, kind: str) -> list[float]:
         return [float(taken()) for _ in range(4)]
 
 
-@needs("flax.nnx.var_defaults")
+@needs("flax.nnx.with_vars")
 @pytest.mark.parametrize("kind", ["hijax", "ref"])
 def test_variables_of_nnx_that_hold_references_are_trained_as_with_optax(kind: str) -> None:
     losses = losses_with_references(tko, kind)
