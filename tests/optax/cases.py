@@ -224,7 +224,6 @@ OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
 }
 
 # What Optax itself cannot do on the same leaves in a plain list: it raises, or its params are finite no longer.
-# tests/optax/test_lookup.py holds plain Optax to it: an entry that is wrong must go.
 NOT_OPTAX: dict[tuple[str, str], str] = {
     ("novograd", "bf16_f32_grads"): "its cond returns the state in two dtypes",
     ("prodigy", "f16"): "its estimate starts at 1e-6, and its square is 0 in f16",
