@@ -109,8 +109,11 @@ def test_a_table_with_a_pattern_a_layer_is_looked_up(pattern: str, name: str) ->
 
     def label(n: int) -> None:
         layers = list(range(1000, 1000 + n))
-        labels = tk.path_labels({pattern.format(i): i for i in layers})
-        assert jax.tree.leaves(labels({name.format(i): 1.0 for i in layers})) == layers
+        tree = {name.format(i): i for i in layers}
+        patterns = [pattern.format(i) for i in layers]
+        assert list(tk.tree_find(tree, patterns).values()) == layers
+        labels = tk.path_labels(dict(zip(patterns, layers, strict=True)))
+        assert jax.tree.leaves(labels(tree)) == layers
 
     label(10)  # what is cached at the first call
     assert calls_of(lambda: label(400)) < 2.3 * calls_of(lambda: label(200))
