@@ -18,8 +18,8 @@ from tests.trees import EXAMPLES, INT, Twig, untyped
 KEYS = jax.random.split(jax.random.key(0), 3)
 
 
-def mlp(key: Any, width: int = 8) -> Any:
-    return eqx.nn.MLP(1, 1, width, depth=1, key=key)
+def mlp(key: Any) -> Any:
+    return eqx.nn.MLP(1, 1, 8, depth=1, key=key)
 
 
 def arrays_of(tree: Any) -> list[Any]:
@@ -147,18 +147,6 @@ def test_real_arrays_beside_complex_ones() -> None:
     assert jnp.issubdtype(flat.dtype, jnp.complexfloating)
     real, imaginary = unravel(flat * jnp.asarray(1j, flat.dtype))
     assert real.dtype == jnp.ones(1).dtype and float(real[0]) == 0 and complex(imaginary[0]) == -2
-
-
-def test_derivatives_of_a_raw_model() -> None:
-    model: Any = Twig(mlp(KEYS[0], width=2), jax.nn.relu)
-    flat, unravel = tk.tree_ravel(model)
-
-    def loss(model: Any) -> Any:
-        return jnp.sum(model.left(jnp.ones(1)) ** 2)
-
-    gradient: Any = eqx.filter_grad(loss)
-    grads, _ = tk.tree_ravel(gradient(model))
-    np.testing.assert_allclose(jax.grad(lambda x: loss(unravel(x)))(flat), grads, rtol=1e-4, atol=1e-6)
 
 
 def test_the_arrays_may_be_donated() -> None:
