@@ -156,12 +156,6 @@ def test_the_arrays_may_be_donated() -> None:
     np.testing.assert_array_equal(unravel(flat)["w"], [1, 1])
 
 
-@pytest.mark.parametrize("shape", [(), (3, 1), (1, 3)])
-def test_a_vector_of_another_shape_raises(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="unravel"):
-        tk.tree_ravel(jnp.ones(3))[1](jnp.ones(shape))
-
-
 @pytest.mark.parametrize("tree", [{"w": jnp.ones(2)}, "abc", jnp.ones((2, 3)), mlp(KEYS[0]), None, 3, Twig])
 def test_a_tree_for_a_list_of_trees_raises(tree: Any) -> None:
     with pytest.raises(TypeError, match="tree_stack"):

@@ -127,6 +127,7 @@ MISTAKES: dict[str, Mistake] = {
     "a number to unstack": Mistake(lambda: tk.tree_unstack(jnp.ones(())), ValueError, "the root"),
     "first axes of two lengths": Mistake(lambda: tk.tree_unstack([X, X, jnp.ones(3)]), ValueError, "at 2"),
     "a vector of another length": Mistake(lambda: tk.tree_ravel(jnp.ones(3))[1](X), ValueError, "(3,)"),
+    "a column for a vector": Mistake(lambda: tk.tree_ravel(X)[1](jnp.ones((2, 1))), ValueError, "[2,1]"),
     "a complex vector for real arrays": Mistake(lambda: tk.tree_ravel(X)[1](X.astype(complex)), TypeError, "complex"),
     "an array of NumPy in bf16": Mistake(
         lambda: tk.tree_ravel({"a": X, "b": [np.ones(2, ml_dtypes.bfloat16)]}), TypeError, "b.0"
