@@ -101,9 +101,3 @@ def test_a_predicate_answers_with_a_bool(answer: Any) -> None:
 @pytest.mark.parametrize("yes", [np.bool_(True), jnp.array(True), 1])
 def test_a_bool_of_any_library_is_an_answer(yes: Any) -> None:
     assert tk.filter([1.0, "x"], lambda x: yes if x == "x" else False) == [None, "x"]
-
-
-def test_the_error_of_a_predicate_is_the_cause() -> None:
-    with pytest.raises(ValueError) as caught:
-        tk.filter([len], lambda leaf: leaf.ndim > 0)
-    assert isinstance(caught.value.__cause__, AttributeError)

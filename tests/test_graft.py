@@ -63,15 +63,6 @@ def test_what_becomes_of_each_leaf() -> None:
     assert [path for path, _ in shown] == ["c", "d", "b", "e", "none", "a", "n"]
 
 
-def test_the_report_is_printed_in_colours_on_a_terminal(monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    _, report = tk.graft({"a": zeros(2)}, {"a": ones(2)})
-    report.show()
-    printed = capsys.readouterr().out
-    assert "\033[" in printed and re.sub("\033\\[\\d*m", "", printed) == f"{report}\n"
-
-
 def test_a_leaf_alone_and_no_leaves() -> None:
     got, report = tk.graft(zeros(2), ones(2))
     assert numbers(got) == [1] and "(root)" in str(report)

@@ -1,11 +1,9 @@
 """HashableArray: equal by dtype, shape and bytes, so it can be static."""
 
 import copy
-import functools
 import pickle
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -62,24 +60,3 @@ def test_a_read_only_copy() -> None:
         np.asarray(mine).setflags(write=True)
     np.array(mine)[0] = 5  # a copy
     assert np.asarray(mine, np.float16).dtype == np.float16 and jnp.asarray(mine).tolist() == [1, 1, 1]
-
-
-def test_jit_compiles_once_for_equal_arrays() -> None:
-    traces: list[int] = []
-
-    @functools.partial(jax.jit, static_argnums=1)
-    def scaled(x: Any, table: Any) -> Any:
-        traces.append(1)
-        return x * jnp.asarray(table).sum()
-
-    assert [scaled(2.0, tk.HashableArray(table)) for table in (jnp.ones(3), jnp.ones(3), jnp.zeros(3))] == [6, 6, 0]
-    assert len(traces) == 2
-
-
-def test_what_is_refused() -> None:
-    no_number: Any = None
-    with pytest.raises(TypeError, match="None, an array of objects"):
-        tk.HashableArray(no_number)
-    for transform in (jax.jit, jax.vmap, jax.grad):
-        with pytest.raises(TypeError, match="while JAX traces"):
-            transform(lambda x: tk.HashableArray([1.0, x]))(jnp.ones(2))

@@ -170,16 +170,6 @@ def test_shapes_without_values() -> None:
     assert cast(untyped.ShapeDtypeStruct((3,), jnp.float32), leaf) == untyped.ShapeDtypeStruct((3,), jnp.bfloat16)
 
 
-def test_a_class_that_computes_where_it_is_rebuilt_does_not_hide_the_error() -> None:
-    class Scale:
-        def __init__(self, w: Any) -> None:
-            self.w = jnp.asarray(w)
-
-    jax.tree_util.register_pytree_node(Scale, lambda scale: ((scale.w,), None), lambda _, ws: Scale(*ws))
-    with pytest.raises(ValueError, match=r"a, b, .*a, c"):
-        tree_map(lambda x, _: x, {"a": Scale(1.0), "b": 1.0}, {"a": Scale(1.0), "c": 1.0})
-
-
 def test_where_a_class_cannot_be_rebuilt_the_error_has_the_text_of_jax() -> None:
     class Vector:
         def __init__(self, w: Any) -> None:

@@ -109,8 +109,11 @@ def test_a_table_with_a_pattern_a_layer_is_looked_up(pattern: str, name: str) ->
 
     def label(n: int) -> None:
         layers = list(range(1000, 1000 + n))
-        labels = tk.path_labels({pattern.format(i): i for i in layers})
-        assert jax.tree.leaves(labels({name.format(i): 1.0 for i in layers})) == layers
+        tree = {name.format(i): i for i in layers}
+        patterns = [pattern.format(i) for i in layers]
+        assert list(tk.tree_find(tree, patterns).values()) == layers
+        labels = tk.path_labels(dict(zip(patterns, layers, strict=True)))
+        assert jax.tree.leaves(labels(tree)) == layers
 
     label(10)  # what is cached at the first call
     assert calls_of(lambda: label(400)) < 2.3 * calls_of(lambda: label(200))
@@ -174,15 +177,14 @@ def test_equal_patterns_make_equal_values(spec: Any) -> None:
 # ---------------------------------------------------------------------------------------------------- filter, partition
 
 
-def mlp() -> Any:
-    return eqx.nn.MLP(2, 1, 3, depth=1, key=jax.random.key(0))
+MLP = EXAMPLES["mlp"]
 
 
 def test_filter_and_partition_ask_it_of_the_whole_tree() -> None:
-    biases, rest = tk.partition(mlp(), tk.path_mask("layers.*.bias"))
+    biases, rest = tk.partition(MLP, tk.path_mask("layers.*.bias"))
     assert [x.ndim for x in jax.tree.leaves(biases)] == [1, 1]
     bools = tk.path_labels({"**.bias": False}, default=True)
-    assert untyped.tree.structure(tk.filter(mlp(), bools)) == untyped.tree.structure(rest)
+    assert untyped.tree.structure(tk.filter(MLP, bools)) == untyped.tree.structure(rest)
 
 
 def test_below_a_prefix_its_paths_are_those_of_the_part() -> None:
@@ -202,12 +204,12 @@ def test_where_none_stands_for_a_leaf_a_pattern_may_name_it() -> None:
     model: Any = eqx.nn.Linear(2, 2, use_bias=False, key=jax.random.key(0))
     assert tk.path_mask("bias")(model).bias is None
     assert tk.path_labels({"weight": 1, eqx.nn.Linear: 2})(model).weight == 1, "the bias might be in the second row"
-    weights = tk.filter(mlp(), tk.path_mask("**.weight"))
+    weights = tk.filter(MLP, tk.path_mask("**.weight"))
     assert jax.tree.leaves(tk.path_mask("**.bias")(weights)) == [False, False]
 
 
 def test_what_is_not_a_parameter_needs_no_label() -> None:
-    assert tk.path_labels({"**.weight": "a", "**.bias": "b"})(mlp()).activation is None
+    assert tk.path_labels({"**.weight": "a", "**.bias": "b"})(MLP).activation is None
 
 
 TWO = {"a": {"w": jnp.ones(2), "b": 1}, "c": {"w": jnp.ones(2), "b": 1}}

@@ -184,11 +184,3 @@ def test_the_rule_for_nodes(tree: Any) -> None:
     expected = callable(tree) and (is_leaf(tree) or all(map(callable, jax.tree.leaves(tree))))
     assert tk.is_truly_callable(tree) is expected
     assert tk.is_truly_callable(Box(tree)) is all(map(callable, jax.tree.leaves(tree)))
-
-
-def test_functions_are_answered_without_flattening(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        for name in ("all_leaves", "tree_flatten", "tree_leaves", "tree_structure"):
-            patch.delattr(jax.tree_util, name)
-        answers = [tk.is_truly_callable(f) for f in (tk.filter, lambda x: x)]
-    assert answers == [True, True]

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import treekit as tk
-from tests.trees import Box, Point, Twig, calls_of, follow, identical, places, trees, untyped
+from tests.trees import Box, Point, Twig, follow, identical, places, trees, untyped
 
 
 @tk.node
@@ -167,18 +167,6 @@ def test_a_list_takes_a_list_of_replacements_in_its_order() -> None:
     expected = {"layers": [2, Layer(3, 0)], "head": 1}
     assert identical(tk.tree_at(where, TREE, new), expected)
     assert identical(tk.tree_at(["nothing", *where, eqx.nn.Linear], TREE, [8, *new, 9], strict=False), expected)
-
-
-def test_a_list_of_names_is_looked_up() -> None:
-    """Not each name is compared with each node: with twice as many of both, it takes twice as long."""
-
-    def find(number: int) -> None:
-        tree = {"layers": [{"w": i, "b": i} for i in range(number)]}
-        names = [f"layers.{i}.w" for i in range(number)]
-        assert list(tk.tree_find(tree, names).values()) == list(range(number))
-
-    find(10)  # what is cached at the first call
-    assert calls_of(lambda: find(400)) < 2.1 * calls_of(lambda: find(200))
 
 
 def test_two_nodes_of_one_name_are_found_by_what_is_around_them_and_by_class() -> None:

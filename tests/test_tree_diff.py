@@ -318,14 +318,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_colours_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    diff = tk.tree_diff({"a": 1, "b": f32}, {"a": 2, "b": bf16})
+@pytest.mark.parametrize("table", [tk.tree_diff([1, f32], [2, bf16]), tk.graft([f32], [f32])[1]], ids=["diff", "graft"])
+def test_colours_are_for_terminals_only(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, coloured, asked_not_to = io.StringIO(), Terminal(), Terminal()
     for file, no_colour in ((plain, ""), (coloured, ""), (asked_not_to, "1")):
         monkeypatch.setenv("NO_COLOR", no_colour)
         monkeypatch.setattr("sys.stdout", file)
-        diff.show()
-    assert plain.getvalue() == asked_not_to.getvalue() == f"{diff}\n"
+        table.show()
+    assert plain.getvalue() == asked_not_to.getvalue() == f"{table}\n"
     assert "\033[" in coloured.getvalue()
     assert re.sub(r"\033\[\d+m", "", coloured.getvalue()) == plain.getvalue()
 

@@ -25,6 +25,7 @@ from treekit.testing._violations import LawsBroken
 
 ONES = jnp.ones(2, jnp.float32)
 WORD: Any = "word"
+NOTHING: Any = None
 Typed: Any = tkt.Typed
 Batched: Any = tkt.Batched
 register_dataclass: Any = jax.tree_util.register_dataclass  # has no types
@@ -168,8 +169,12 @@ MISTAKES: dict[str, Mistake] = {
     "check_pytree of a class": Mistake(lambda: check_pytree(Layer), TypeError, "the class Layer"),
     # HashableArray
     "a hashable string": Mistake(lambda: HashableArray("abc"), TypeError, "found 'abc', an array of dtype <U3"),
+    "a hashable None": Mistake(lambda: HashableArray(NOTHING), TypeError, "found None, an array of objects"),
     "hashable keys": Mistake(lambda: HashableArray(jax.random.key(0)), TypeError, "jax.random.key_data(key)"),
     "a hashable tracer": Mistake(lambda: jax.vmap(HashableArray)(ONES), TypeError, "while JAX traces a function"),
+    "a hashable list of a tracer": Mistake(
+        lambda: jax.jit(lambda x: HashableArray([1.0, x]))(ONES), TypeError, "while JAX traces a function"
+    ),
     "an attribute of a hashable array set": Mistake(
         lambda: setattr(HashableArray(1.0), "shape", ()), AttributeError, "shape"
     ),

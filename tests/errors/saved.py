@@ -12,6 +12,7 @@ import numpy as np
 
 import treekit as tk
 from tests.errors.mistake import Mistake, unchecked
+from tests.trees import deleted
 from treekit import optax as tko
 
 NEW = {"a": jnp.zeros(()), "w": jnp.zeros((3, 2))}
@@ -32,12 +33,6 @@ def graft_with(**arguments: Any) -> Callable[[], object]:
     return lambda: unchecked(tk.graft)(NEW, OLD, **arguments, strict=False)
 
 
-def graft_deleted() -> object:
-    x = jnp.ones(2)
-    x.delete()
-    return tk.graft({"a": jnp.zeros(2)}, {"a": x})
-
-
 def graft_in_mid_round() -> object:
     rounds, weighted = (tko.MultiSteps(tko.sgd(0.1), 4, weighted=weighted) for weighted in (False, True))
     return tk.graft(weighted.init(OLD), rounds.update(OLD, rounds.init(OLD), OLD)[1])
@@ -51,7 +46,7 @@ MISTAKES: dict[str, Mistake] = {
     "a new tree without arrays": Mistake(lambda: tk.graft(tko.sgd(0.1).init({}), OLD), ValueError, "(EmptyState"),
     "shapes for the old tree": Mistake(lambda: tk.graft(NEW, jax.eval_shape(lambda: OLD)), TypeError, "at a"),
     "two old leaves of one name": Mistake(lambda: tk.graft(NEW, TWO_NAMES), ValueError, "a.b"),
-    "a donated array": Mistake(graft_deleted, ValueError, "at a"),
+    "a donated array": Mistake(lambda: tk.graft({"a": jnp.zeros(2)}, {"a": deleted()}), ValueError, "at a"),
     "a tensor without a dtype of NumPy": Mistake(
         lambda: tk.graft({"a": NEW}, {"a": {"w": Tensor()}}), TypeError, "Tensor at a.w"
     ),
