@@ -1,6 +1,5 @@
 """Codes of 8 bits, and the state of optimizers in them: dtype_preserving(tx, state_dtype={"mu": jnp.int8, ...})."""
 
-import importlib
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +15,12 @@ import treekit as tk
 from tests.optax import cases
 from tests.optax.cases import run, same_bits
 from tests.releases import enable_x64, has
+from tests.saved import through_orbax
 from treekit import optax as tko
 from treekit._codes import Codes, is_codes
 from treekit._round import bits_of_key
 from treekit.optax._beyond.eight_bits import decode, encode
 from treekit.optax._beyond.precision import StochasticRoundingState
-
-orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
 
 # --------------------------------------------------------------------------------------------------- codes of numbers
 
@@ -307,11 +305,8 @@ def test_a_run_goes_on_from_f32_to_codes_and_back() -> None:
 def test_a_checkpoint_comes_back_with_its_codes(tmp_path: Path) -> None:
     tx = eight_bit(tko.adamw(0.01))
     _, state = run(tx, PARAMS, PARAMS, 3)
-    with orbax.StandardCheckpointer() as checkpointer:
-        checkpointer.save(tmp_path / "state", state)
-        checkpointer.wait_until_finished()
-        restored = checkpointer.restore(tmp_path / "state", tx.init(PARAMS))
-        as_dicts = checkpointer.restore(tmp_path / "state")  # without a target
+    restored = through_orbax(state, tmp_path / "restored", tx.init(PARAMS))
+    as_dicts = through_orbax(state, tmp_path / "as_dicts")  # without a target
     assert type(restored) is StochasticRoundingState and same_bits(restored, state)
     again, _ = tk.graft(tx.init(PARAMS), as_dicts)
     assert same_bits(again, state)
