@@ -122,19 +122,18 @@ def dtype_of(state: Any, name: str, key: str = "w") -> Any:
 
 TARGET = jax.random.normal(jax.random.key(2), SHAPE)
 I8, U8 = jnp.int8, jnp.uint8
-MU_NU = {"mu": I8, "nu": U8}
 
 # For each class of state an optimizer, with the moments that can be stored in 8 bits; and some that use one otherwise.
 OPTIMIZERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
-    "adabelief": (lambda: optax.adabelief(0.01), MU_NU),
+    "adabelief": (lambda: optax.adabelief(0.01), CODES),
     "adadelta": (lambda: optax.adadelta(1.0), {"e_g": U8, "e_x": U8}),
     "adafactor": (lambda: optax.adafactor(0.01), {"v": U8}),
     "adagrad": (lambda: optax.adagrad(0.1), {"sum_of_squares": U8}),
-    "adam": (lambda: optax.adam(0.01), MU_NU),
-    "adamax": (lambda: optax.adamax(0.01), MU_NU),
+    "adam": (lambda: optax.adam(0.01), CODES),
+    "adamax": (lambda: optax.adamax(0.01), CODES),
     "adan": (lambda: optax.adan(0.01), {"m": I8, "v": I8, "g": I8, "n": U8}),
     "ademamix": (lambda: optax.contrib.ademamix(0.01), {"m1": I8, "m2": I8, "nu": U8}),
-    "amsgrad": (lambda: optax.amsgrad(0.01), {**MU_NU, "nu_max": U8}),
+    "amsgrad": (lambda: optax.amsgrad(0.01), {**CODES, "nu_max": U8}),
     "dadapt_adamw": (lambda: optax.contrib.dadapt_adamw(1.0), {"exp_avg": I8, "exp_avg_sq": U8, "grad_sum": I8}),
     "ema": (lambda: optax.chain(optax.ema(0.9), optax.scale(-0.01)), {"ema": I8}),
     "lars": (lambda: optax.lars(0.1, momentum=0.9), {"trace": I8}),
@@ -153,7 +152,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "simplified_ademamix": (lambda: optax.contrib.simplified_ademamix(0.001, b1=0.9), {"m": I8, "n": U8}),
     "sm3": (lambda: optax.sm3(0.1), {"mu": U8, "nu": I8}),  # nu has a sign
     "sophia": (lambda: optax.contrib.sophia(0.01), {"mu": I8, "nu": I8}),  # nu has a sign
-    "yogi": (lambda: optax.yogi(0.01), MU_NU),
+    "yogi": (lambda: optax.yogi(0.01), CODES),
 }
 
 
