@@ -286,6 +286,21 @@ def extra_for(params: Any, grads: Any) -> dict[str, Any]:
     return {"value": loss(params), "grad": grads, "value_fn": loss}
 
 
+def train(tx: Any, kind: str, steps: int, params: Any = None) -> tuple[Callable[[Any, Any], Any], list[Any]]:
+    """One step, jitted; and the params and the state after 0, 1, ... of them."""
+
+    @eqx.filter_jit
+    def step(params: Any, state: Any) -> Any:
+        updates, state = tx.update(grads_of(kind, params), state, params)
+        return tko.apply_updates(params, updates), state
+
+    params = make(kind) if params is None else params
+    reached = [(params, tx.init(params))]
+    for _ in range(steps):
+        reached.append(step(*reached[-1]))
+    return step, reached
+
+
 def check_laws(tx: optax.GradientTransformation, kind: str, steps: int = 4) -> tuple[Any, Any]:
     """Every law of the matrix on one cell; the params and state at the end."""
     tx = optax.with_extra_args_support(tx)

@@ -168,7 +168,9 @@ def test_laws_in_x64(name: str, kind: str) -> None:
 
 
 PLAIN = ("bf16", "none", "empty", "bare", "namedtuple", "eqx_filtered", "nnx", "linen")
-ON_PLAIN = [(name, "f32") for name in cases.OPTIMIZERS] + [("adamw", kind) for kind in PLAIN]
+ON_PLAIN = (
+    [(name, "f32") for name in cases.OPTIMIZERS] + [("adamw", kind) for kind in PLAIN] + [("lbfgs", "eqx_filtered")]
+)
 
 
 @pytest.mark.table

@@ -78,6 +78,7 @@ def test_random_like_leaves_integers_and_bools_as_they_are() -> None:
 
 
 LEAVES: dict[str, Any] = {
+    "bf16": {"w": jnp.full((2, 3), 2.0, jnp.bfloat16), "b": jnp.ones(2, jnp.bfloat16)},
     "NumPy": {"w": np.full((2, 3), 2.0), "b": np.arange(1.0, 4.0)},
     "integers": {"a": jnp.arange(1, 3), "b": np.arange(1, 3)},
     "Python numbers": {"a": 2.0, "b": 3},

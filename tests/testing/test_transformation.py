@@ -3,7 +3,7 @@
 import dataclasses
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,6 +14,7 @@ import optax
 import pytest
 from jax.core import Tracer
 
+from tests.optax import cases
 from tests.releases import needs, new_ref
 from tests.trees import Twig
 from treekit import optax as tko
@@ -21,14 +22,6 @@ from treekit.testing import check_transformation
 from treekit.testing._transformation import transformation_laws
 from treekit.testing._transformation_laws import LAWS
 from treekit.testing._violations import LawsBroken
-
-
-@pytest.fixture(autouse=True)
-def as_optax_has_it(strict_promotion: None) -> Iterator[None]:
-    """Optax's own arithmetic mixes dtypes."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
-
 
 SGD = optax.sgd(1e-2)
 F32 = {"w": jnp.linspace(-1.0, 1.0, 6).reshape(2, 3), "b": jnp.ones(2)}
@@ -67,10 +60,6 @@ def memory_of_its_own() -> Any:
         return jax.tree.map(jnp.add, updates, seen[0]), state
 
     return of(lambda _: (), update)
-
-
-def zeros_like(params: Any) -> Any:
-    return jax.tree.map(jnp.zeros_like, params)
 
 
 def decay_in_bf16(updates: Any, state: Any, params: Any) -> Any:
@@ -134,7 +123,7 @@ SEEDED = {
     "a weak count": Fault("weak type", WEAK),
     "updates are widened": Fault("updates", scaling(lambda g: g.astype(jnp.float32)), BF16),
     "traced twice": Fault("traces", WEAK),
-    "divides by zero": Fault("finite", scaling(lambda g: g / (g - g)), F32, zeros_like(F32)),
+    "divides by zero": Fault("finite", scaling(lambda g: g / (g - g)), F32, optax.tree.zeros_like(F32)),
     "init by a concrete value": Fault(
         "jitted init", of(lambda p: State(jnp.zeros(2 if isinstance(p["b"], Tracer) else 3)), keep)
     ),
@@ -171,7 +160,7 @@ SOUND: dict[str, tuple[Any, Any, Any]] = {
     "a sum that never falls": (optax.adagrad(1e-3), BF16, None),
     "NumPy": (optax.adam(1e-3), {"w": np.ones(2, np.float32)}, {"w": np.ones(2, np.float32)}),
     "no leaves": (SGD, {}, None),
-    "a moment that only bf16 can have": (of(zeros_like, decay_in_bf16), BF16, None),
+    "a moment that only bf16 can have": (of(optax.tree.zeros_like, decay_in_bf16), BF16, None),
     "a weak count": (counting(lambda: jnp.asarray(0), lambda count: count + 1), F32, None),
     "Python numbers": (tko.adam(1e-3), {"w": 1.0, "b": 0.5}, {"w": 1.0, "b": 2.0}),
     "None for the leaves that a filter leaves out": (tko.filtered(tko.adam(1e-3), {"w": True, "b": False}), F32, None),
@@ -213,8 +202,5 @@ def test_params_that_are_references_to_arrays() -> None:
 
 
 def test_extra_arguments_are_handed_on() -> None:
-    def value_fn(params: Any) -> Any:
-        return sum(jnp.sum(x**2) for x in jax.tree.leaves(params))
-
-    value, grads = jax.value_and_grad(value_fn)(F32)
-    check_transformation(SEARCH, F32, grads, value=value, grad=grads, value_fn=value_fn)
+    grads = cases.gradient(F32)
+    check_transformation(SEARCH, F32, grads, **cases.extra_for(F32, grads))

@@ -33,20 +33,8 @@ def expected(history: list[Any], decay: Decay, debias: bool = True) -> Any:
 
 def train(tx: Any, params: Any, steps: int, kind: str = "f32") -> tuple[list[Any], list[Any]]:
     """The initial params and state, and those after each step."""
-
-    @eqx.filter_jit
-    def step(params: Any, state: Any) -> Any:
-        grads = cases.grads_of(kind, params)
-        updates, state = tx.update(grads, state, params)
-        return tko.apply_updates(params, updates), state
-
-    state = tx.init(params)
-    history, states = [params], [state]
-    for _ in range(steps):
-        params, state = step(params, state)
-        history.append(params)
-        states.append(state)
-    return history, states
+    _, reached = cases.train(tx, kind, steps, params)
+    return [params for params, _ in reached], [state for _, state in reached]
 
 
 DECAYS: dict[str, Decay] = {

@@ -1,6 +1,5 @@
 """Codes of 8 bits, and the state of optimizers in them: dtype_preserving(tx, state_dtype={"mu": jnp.int8, ...})."""
 
-import importlib
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +15,12 @@ import treekit as tk
 from tests.optax import cases
 from tests.optax.cases import run, same_bits
 from tests.releases import enable_x64, has
+from tests.saved import through_orbax
 from treekit import optax as tko
 from treekit._codes import Codes, is_codes
 from treekit._round import bits_of_key
 from treekit.optax._beyond.eight_bits import decode, encode
 from treekit.optax._beyond.precision import StochasticRoundingState
-
-orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
 
 # --------------------------------------------------------------------------------------------------- codes of numbers
 
@@ -124,19 +122,18 @@ def dtype_of(state: Any, name: str, key: str = "w") -> Any:
 
 TARGET = jax.random.normal(jax.random.key(2), SHAPE)
 I8, U8 = jnp.int8, jnp.uint8
-MU_NU = {"mu": I8, "nu": U8}
 
 # For each class of state an optimizer, with the moments that can be stored in 8 bits; and some that use one otherwise.
 OPTIMIZERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
-    "adabelief": (lambda: optax.adabelief(0.01), MU_NU),
+    "adabelief": (lambda: optax.adabelief(0.01), CODES),
     "adadelta": (lambda: optax.adadelta(1.0), {"e_g": U8, "e_x": U8}),
     "adafactor": (lambda: optax.adafactor(0.01), {"v": U8}),
     "adagrad": (lambda: optax.adagrad(0.1), {"sum_of_squares": U8}),
-    "adam": (lambda: optax.adam(0.01), MU_NU),
-    "adamax": (lambda: optax.adamax(0.01), MU_NU),
+    "adam": (lambda: optax.adam(0.01), CODES),
+    "adamax": (lambda: optax.adamax(0.01), CODES),
     "adan": (lambda: optax.adan(0.01), {"m": I8, "v": I8, "g": I8, "n": U8}),
     "ademamix": (lambda: optax.contrib.ademamix(0.01), {"m1": I8, "m2": I8, "nu": U8}),
-    "amsgrad": (lambda: optax.amsgrad(0.01), {**MU_NU, "nu_max": U8}),
+    "amsgrad": (lambda: optax.amsgrad(0.01), {**CODES, "nu_max": U8}),
     "dadapt_adamw": (lambda: optax.contrib.dadapt_adamw(1.0), {"exp_avg": I8, "exp_avg_sq": U8, "grad_sum": I8}),
     "ema": (lambda: optax.chain(optax.ema(0.9), optax.scale(-0.01)), {"ema": I8}),
     "lars": (lambda: optax.lars(0.1, momentum=0.9), {"trace": I8}),
@@ -155,7 +152,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "simplified_ademamix": (lambda: optax.contrib.simplified_ademamix(0.001, b1=0.9), {"m": I8, "n": U8}),
     "sm3": (lambda: optax.sm3(0.1), {"mu": U8, "nu": I8}),  # nu has a sign
     "sophia": (lambda: optax.contrib.sophia(0.01), {"mu": I8, "nu": I8}),  # nu has a sign
-    "yogi": (lambda: optax.yogi(0.01), MU_NU),
+    "yogi": (lambda: optax.yogi(0.01), CODES),
 }
 
 
@@ -307,11 +304,8 @@ def test_a_run_goes_on_from_f32_to_codes_and_back() -> None:
 def test_a_checkpoint_comes_back_with_its_codes(tmp_path: Path) -> None:
     tx = eight_bit(tko.adamw(0.01))
     _, state = run(tx, PARAMS, PARAMS, 3)
-    with orbax.StandardCheckpointer() as checkpointer:
-        checkpointer.save(tmp_path / "state", state)
-        checkpointer.wait_until_finished()
-        restored = checkpointer.restore(tmp_path / "state", tx.init(PARAMS))
-        as_dicts = checkpointer.restore(tmp_path / "state")  # without a target
+    restored = through_orbax(state, tmp_path / "restored", tx.init(PARAMS))
+    as_dicts = through_orbax(state, tmp_path / "as_dicts")  # without a target
     assert type(restored) is StochasticRoundingState and same_bits(restored, state)
     again, _ = tk.graft(tx.init(PARAMS), as_dicts)
     assert same_bits(again, state)

@@ -11,10 +11,9 @@ import pytest
 from flax import nnx
 
 from tests.optax import cases
+from tests.releases import P
 from tests.trees import FLOAT
 from treekit import optax as tko
-
-P: Any = jax.sharding.PartitionSpec
 
 
 def sgd(o: Any) -> Any:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,47 +42,23 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def bits(tree: Any) -> list[tuple[Any, bytes]]:
-    """What is to be equal: the structure aside, dtypes and bits."""
-    raw = [jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in jax.tree.leaves(tree)]
-    return [(x.dtype, np.asarray(x).tobytes()) for x in raw]
-
-
 def through_pickle(tree: Any, path: Path, _: Any) -> Any:
     path.write_bytes(pickle.dumps(tree))
     return pickle.loads(path.read_bytes())
-
-
-def run(tx: Any, kind: str, steps: int) -> tuple[Callable[[Any, Any], Any], list[Any]]:
-    """One step, jitted; and the params and the state after 0, 1, ... of them."""
-    tx = optax.with_extra_args_support(tx)
-
-    @eqx.filter_jit
-    def step(params: Any, state: Any) -> Any:
-        grads = cases.grads_of(kind, params)
-        updates, state = tx.update(grads, state, params, **cases.extra_for(params, grads))
-        return tko.apply_updates(params, updates), state
-
-    params = cases.make(kind)
-    reached = [(params, tx.init(params))]
-    for _ in range(steps):
-        reached.append(step(*reached[-1]))
-    return step, reached
 
 
 @pytest.mark.table
 @pytest.mark.parametrize(("wrap", "name", "kind"), cases.cells(WRAPPERS, 3, whole=(), every=8))
 def test_a_run_resumed_after_any_step_is_bit_equal(wrap: Any, name: str, kind: str, tmp_path: Path) -> None:
     """Also in the middle of an accumulation, of which a round is three steps."""
-    step, reached = run(wrap(cases.OPTIMIZERS[name](optax)), kind, 4)
+    step, reached = cases.train(wrap(cases.OPTIMIZERS[name](optax)), kind, 4)
     states = [state for _, state in reached[:-1]]
     fresh = [states[0]] * len(states)  # what is known before a checkpoint is read
     for through in (through_orbax, through_pickle):
         restored = through(states, tmp_path / through.__name__, fresh)
-        assert cases.structure(restored) == cases.structure(states)
-        assert bits(restored) == bits(states)
+        tk.assert_trees_same(restored, states)
         for (params, _), state, after in zip(reached[:-1], restored, reached[1:], strict=True):
-            assert bits(cases.arrays_of(step(params, state))) == bits(cases.arrays_of(after))
+            tk.assert_trees_same(cases.arrays_of(step(params, state)), cases.arrays_of(after))
 
 
 @pytest.mark.parametrize("kind", ["none", "nnx"])
@@ -93,9 +68,7 @@ def test_states_are_built_as_those_of_optax_so_its_checkpoints_load(kind: str) -
         wrapped = o.inject_hyperparams(o.adamw)(0.1), o.MultiSteps(adam, 2), o.apply_if_finite(adam, 2)
         return [tx.init(cases.make(kind)) for tx in (*wrapped, o.lbfgs(), o.named_chain(("adam", adam)))]
 
-    ours, theirs = make(tko), make(optax)
-    assert cases.structure(ours) == cases.structure(theirs)
-    assert bits(ours) == bits(theirs)
+    cases.assert_close(make(tko), make(optax))
 
 
 @pytest.mark.parametrize("kind", ["eqx_raw", "int_key"])

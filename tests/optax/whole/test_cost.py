@@ -15,26 +15,15 @@ from tests.optax import cases
 from treekit import optax as tko
 
 
-def model() -> Any:
-    """A raw model, whose leaves are arrays and functions."""
-    return eqx.nn.MLP(2, 1, 4, depth=1, activation=jnp.tanh, key=jax.random.key(0))
-
-
 def arrays() -> Any:
-    """The arrays of that model in a plain dict, in the same order."""
-    return dict(enumerate(jax.tree.leaves(eqx.filter(model(), eqx.is_array))))
-
-
-def wrapped(o: Any) -> Any:
-    """A transformation of Optax's own, wrapped by hand."""
-    tx = optax.adam(0.1)
-    return tx if o is optax else tko.dtype_preserving(tko.filtered(tx))
+    """The arrays of the raw model in a plain dict, in the same order."""
+    return dict(enumerate(cases.inexact(cases.model())))
 
 
 NAMES = ("sgd_scheduled", "adafactor", "novograd", "clipped", "lbfgs_no_search", "prodigy")
 TRANSFORMATIONS: dict[str, Callable[[Any], Any]] = {
     **{name: cases.OPTIMIZERS[name] for name in NAMES},
-    "filtered": wrapped,
+    "filtered": lambda o: optax.adam(0.1) if o is optax else tko.dtype_preserving(tko.filtered(optax.adam(0.1))),
     "masked": lambda o: o.masked(o.adam(0.1), cases.mask_of),
     "partition": lambda o: o.partition({True: o.adam(0.1), False: o.sgd(0.1)}, cases.mask_of),
     "inject": lambda o: o.inject_hyperparams(o.adamw)(0.1),
@@ -63,7 +52,7 @@ def test_a_wrapped_update_adds_no_operation(name: str) -> None:
     make = TRANSFORMATIONS[name]
     theirs = operations(make(optax), arrays())
     assert sum(theirs.values()) > 5
-    for params in (model(), arrays()):
+    for params in (cases.model(), arrays()):
         ours = operations(make(tko), params)
         assert (ours - theirs, theirs - ours) == (Counter(), Counter())
 
@@ -71,7 +60,7 @@ def test_a_wrapped_update_adds_no_operation(name: str) -> None:
 def test_a_raw_model_adds_no_operation_to_multi_steps() -> None:
     """Whose program is another one than Optax's on purpose."""
     tx = tko.MultiSteps(tko.adam(0.1), 3).gradient_transformation()
-    assert operations(tx, model()) == operations(tx, arrays())
+    assert operations(tx, cases.model()) == operations(tx, arrays())
 
 
 def compile_step(step: Any, *arguments: Any, donated: tuple[int, ...] = (0, 1)) -> Any:

@@ -20,17 +20,12 @@ import pytest
 from flax import nnx
 
 from tests.optax import cases
-from tests.releases import keys, needs
+from tests.releases import keys
 from treekit import optax as tko
 from treekit import path_mask
 
 X = jax.random.normal(jax.random.key(0), (32, 2), jnp.float32)
 Y = X[:, :1] * X[:, 1:]
-
-
-def matrices(params: Any) -> Any:
-    """A mask; and labels."""
-    return jax.tree.map(lambda x: x.ndim > 1, params)
 
 
 def error(predicted: jax.Array, truth: jax.Array = Y) -> jax.Array:
@@ -50,10 +45,10 @@ def check_falls(update: Callable[..., Any], *carry: Any, steps: int = 80, below:
 # Of plain Optax's transformations where the wrapper is ours, so that the wrapper alone has to do it.
 OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
     "nested": lambda: tko.MultiSteps(
-        tko.inject_hyperparams(optax.adamw)(optax.cosine_decay_schedule(0.1, 40), mask=matrices), 2
+        tko.inject_hyperparams(optax.adamw)(optax.cosine_decay_schedule(0.1, 40), mask=cases.mask_of), 2
     ).gradient_transformation(),
     "partition": lambda: tko.apply_if_finite(
-        tko.partition({True: optax.contrib.muon(0.05), False: optax.adam(0.05)}, matrices), 2
+        tko.partition({True: optax.contrib.muon(0.05), False: optax.adam(0.05)}, cases.mask_of), 2
     ),
 }
 
@@ -89,18 +84,6 @@ def test_equinox_with_dropout_and_batch_norm() -> None:
     check_falls(update, model, norm, tx.init(model), jax.random.key(1))
 
 
-def test_lbfgs_trains_the_arrays_of_a_model_that_the_loss_combines_with_the_rest() -> None:
-    params, static = eqx.partition(cases.model(), eqx.is_inexact_array)
-    tx = tko.lbfgs()
-
-    def loss(params: Any) -> jax.Array:
-        return error(jax.vmap(eqx.combine(params, static))(X))
-
-    value, grads = jax.value_and_grad(loss)(params)
-    updates, _ = tx.update(grads, tx.init(params), params, value=value, grad=grads, value_fn=loss)
-    assert loss(tko.apply_updates(params, updates)) < value
-
-
 # ------------------------------------------------------------------------------------------------------------ Flax
 
 
@@ -130,29 +113,19 @@ def function_of(page: str, name: str, **names: Any) -> Any:
     return names[name]
 
 
-def frozen_and_rounded() -> Any:
-    """An optimizer whose updates are None for the bias, and whose state is rounded as the 16-bit params are."""
-    adamw = tko.filtered(tko.adamw(1e-4), path_mask("kernel"))
-    return tko.dtype_preserving(adamw, state_dtype=jnp.bfloat16, rounding="stochastic")
-
-
 def test_the_function_of_the_guide_takes_a_whole_step_for_nnx_optimizer() -> None:
-    """Which adds its updates to the params as Optax does. The guide itself shows that this runs."""
+    """Which adds its updates to the params as Optax does. The guide itself shows that this runs.
+
+    The updates are None for the bias, and the state is rounded as the 16-bit params are.
+    """
     in_nnx = function_of("from_flax.md", "in_nnx", jax=jax, jnp=jnp, optax=tko, plain=optax)
-    optimizer, key = frozen_and_rounded(), jax.random.key(0)
+    adamw, key = tko.filtered(tko.adamw(1e-4), path_mask("kernel")), jax.random.key(0)
+    optimizer = tko.dtype_preserving(adamw, state_dtype=jnp.bfloat16, rounding="stochastic")
     params = {"kernel": jnp.linspace(-1, 1, 128, dtype=jnp.bfloat16), "bias": jnp.ones(2, jnp.bfloat16)}
     state = optimizer.init(params)
     updates, after = in_nnx(optimizer).update(params, state, params, key=key)
     whole = tko.apply_gradients(optimizer, params, state, params, key=key)
     assert cases.same_bits((optax.apply_updates(params, updates), after), whole)
-
-
-@needs("flax>=0.12")
-def test_nnx_optimizer_alone_takes_no_updates_of_none() -> None:
-    net = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
-    trainer = nnx.Optimizer(net, frozen_and_rounded(), wrt=nnx.Param)
-    with pytest.raises(TypeError, match="NoneType"):
-        trainer.update(net, nnx.grad(lambda net: error(net(X)))(net))
 
 
 def test_a_variable_of_nnx_is_a_number_for_a_factory() -> None:
@@ -213,11 +186,6 @@ MINIMISED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", MINIMISED)
 def test_optimistix_also_with_a_mask_function(name: str) -> None:
     assert left(MINIMISED[name]()) < 1e-2
-
-
-def test_optimistix_makes_a_tree_of_a_mask_function_and_optax_takes_it_for_the_mask() -> None:
-    with pytest.raises(ValueError, match="_Closure"):
-        left(optax.adamw(0.1, mask=only_w))
 
 
 # Optimistix makes a tree of all that functions close over. Prints, for each wrapper, how many functions that are in one

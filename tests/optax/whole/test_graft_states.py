@@ -123,13 +123,3 @@ def test_a_named_tuple_of_a_user_that_holds_a_state_is_not_one(optimizer: Any) -
     for other in (old, old._asdict(), to_state_dict(old), tk.to_state_dict(old)):
         tk.assert_trees_same(tk.graft(start, other)[0], old)
         tk.assert_trees_same(tk.graft(start._asdict(), other)[0], old._asdict())
-
-
-def test_a_wrapper_of_another_library_is_a_state() -> None:
-    class OtherState(NamedTuple):
-        inner: Any
-        calls: Any
-
-    state = numbered(tko.adam(0.1).init(PARAMS))
-    got, _ = tk.graft(OtherState(tko.adam(0.1).init(PARAMS), jnp.int32(0)), state, strict=False)
-    tk.assert_trees_same(got.inner, state)

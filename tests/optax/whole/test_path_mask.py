@@ -14,13 +14,10 @@ import pytest
 from flax import nnx
 
 import treekit as tk
+from tests.optax import cases
 from tests.releases import nnx_list
 from tests.trees import Twig
 from treekit import optax as tko
-
-
-def raw() -> Any:
-    return eqx.nn.MLP(3, 2, 4, depth=1, key=jax.random.key(0))
 
 
 def as_dict() -> Any:
@@ -77,7 +74,7 @@ NAMED: dict[str, tuple[Any, Any]] = {
     "class of eqx": (Norm, {"a": LAYER, "b": [LAYER, jnp.ones(2)], "name": "x"}),
     "class of nnx": (nnx.LayerNorm, ones_of(Net())),
     "class of node": (Twig, {"a": Twig(jnp.ones(2), (jnp.ones(2), jax.nn.relu)), "b": jnp.ones(2)}),
-    "eqx": ("**.bias", ones_of(raw())),
+    "eqx": ("**.bias", ones_of(cases.model())),
     "dict": ("**.bias", as_dict()),
     "node": ("**.bias", Twig(as_dict(), jax.nn.relu)),
     "nnx": ("**.bias", ones_of(nnx.split(Net())[1])),
@@ -128,4 +125,4 @@ def test_what_is_not_there_raises_everywhere_unless_told(wrapper: str, kind: str
         )
         tx: Any = WRAPPED[wrapper](tk.path_mask(named, strict=strict), labels, rates)
         with pytest.raises(ValueError, match=fact) if strict else contextlib.nullcontext():
-            tx.init(raw())
+            tx.init(cases.model())
