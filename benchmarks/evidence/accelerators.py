@@ -335,10 +335,10 @@ In f32, a wrapper that adds no arithmetic compiles to Optax's own program, on TP
 same bytes, except adamw in `apply_if_finite` on a TPU: 13 times the bytes of the params (Optax 11). A jitted `init`
 shards its state like the params, where Optax's puts all of it on every device.
 
-- With params and state donated, a round of `MultiSteps(adamw)` moves 1/1.4 to 1/2.3 of the bytes of Optax's, and by
-  `apply_gradients` 1/1.8 to 1/3. Without donation, use `apply_gradients`, since `update` copies the state.
-- Inside another wrapper, `apply_gradients` is `update` and `apply_updates`, so it moves what these do: in a step in f32
-  that only accumulates, 5 times the bytes of the params if `MultiSteps` is masked, and 7 after a clip in a chain.
+- With params and state donated, a round of `MultiSteps(adamw)` moves 1/1.4 to 1/2.3 of the bytes of Optax's. Without
+  donation it can move more, since it copies the state.
+- In a step in f32 that only accumulates, `MultiSteps` moves 5 times the bytes of the params, also if it is masked, and
+  7 after a clip in a chain. `apply_gradients` moves as many as `update` and `apply_updates`.
 - `apply_if_finite` around `MultiSteps`, donated, moves 9 times the bytes of the params in f32 (Optax 10 on an H100, 15
   on a TPU).
 - Stochastic rounding of bf16 params moves half the bytes of adamw in f32; with moments in 8 bits, a step moves 10 bytes

@@ -62,10 +62,8 @@ MISTAKES: dict[str, Mistake] = {
     "a function that makes transformations for one": Mistake(
         lambda: OPTAX.chain(tko.clip(1.0), optax.adam), TypeError, "args[1] of chain"
     ),
-    "a name for a transformation": Mistake(lambda: OPTAX.chain("clip", ADAM), TypeError, "found 'clip'"),
     # Names.
     "a misspelt name": Mistake(lambda: OPTAX.adamww, AttributeError, "'treekit.optax' has no attribute 'adamww'"),
-    "a name of treekit": Mistake(lambda: OPTAX.tree_at, AttributeError, "treekit.tree_at"),
     # Gradients.
     "gradients with a part less": Mistake(
         lambda: step(ADAM, {"out": None, "layer": {"b": ONES}}, LAYERS), ValueError, "at layer"

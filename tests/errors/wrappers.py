@@ -53,13 +53,11 @@ MISTAKES: dict[str, Mistake] = {
     "a filter that selects nothing": Mistake(
         lambda: tko.filtered(SGD, lambda leaf: leaf.ndim == 3).init(PARAMS), ValueError, "filter_spec"
     ),
-    "a list of groups": Mistake(lambda: unchecked(tko.partition)([SGD], "a"), TypeError, "transforms"),
     "a label that is misspelt": Mistake(
         lambda: tko.partition({"decay": SGD}, {"w": "decay", "bias": "deacy"}).init(PARAMS),
         ValueError,
         "bias is 'deacy'",
     ),
-    "a mask of other keys": Mistake(lambda: masked({"w": True, "b": False}), ValueError, "bias"),
     "a mask that does not fit variables of Flax": Mistake(
         lambda: masked({"bias": False}, VARIABLES), ValueError, "treekit.path_mask"
     ),
@@ -70,7 +68,6 @@ MISTAKES: dict[str, Mistake] = {
         ValueError,
         "every_k_schedule",
     ),
-    "rounds of no steps": Mistake(lambda: tko.MultiSteps(SGD, 0), ValueError, "every_k_schedule"),
     "a schedule of no steps": Mistake(lambda: rounds(lambda count: 0), ValueError, "every_k_schedule"),
     "a schedule of rates for steps": Mistake(lambda: rounds(lambda count: 2.5), TypeError, "every_k_schedule"),
     "gradients accumulated as ints": Mistake(lambda: rounds(accumulator_dtype=jnp.int32), TypeError, "int32"),

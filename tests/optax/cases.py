@@ -183,6 +183,15 @@ def schedule(count: Any) -> Any:
     return 0.01 / (1 + count)
 
 
+class Schedule(eqx.Module):
+    """A tree that is a schedule: of an array, or of a Python float."""
+
+    rate: Any
+
+    def __call__(self, count: Any) -> Any:
+        return self.rate / (1 + count)
+
+
 # Takes a module that has Optax's names, so that plain Optax and treekit build the same. A few of them need `value`,
 # `grad` and `value_fn`; all are given these.
 OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
@@ -194,10 +203,7 @@ OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
     "amsgrad": lambda o: o.amsgrad(0.01),
     "radam": lambda o: o.radam(0.01),
     "adafactor": lambda o: o.adafactor(0.01, min_dim_size_to_factor=2),
-    "adagrad": lambda o: o.adagrad(0.01),
-    "lamb": lambda o: o.lamb(0.01),
     "lars": lambda o: o.lars(0.01),
-    "lion": lambda o: o.lion(0.01),
     "novograd": lambda o: o.novograd(0.01),
     "rmsprop": lambda o: o.rmsprop(0.01),
     "rprop": lambda o: o.rprop(0.01),

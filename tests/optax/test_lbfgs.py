@@ -39,18 +39,14 @@ def train(tx: Any, model: Any, loss: Callable[[Any], jax.Array], steps: int) -> 
     return model, state, losses
 
 
-def matrices(params: Any) -> Any:
-    return jax.tree.map(lambda x: x.ndim > 1, params)
-
-
 def vectors(params: Any) -> Any:
     return jax.tree.map(lambda x: x.ndim <= 1, params)
 
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "bare": lambda tx: tx,
-    "masked": lambda tx: optax.chain(tko.masked(tx, matrices), tko.freeze(vectors)),
-    "partition": lambda tx: tko.partition({True: tx, False: optax.set_to_zero()}, matrices),
+    "masked": lambda tx: optax.chain(tko.masked(tx, cases.mask_of), tko.freeze(vectors)),
+    "partition": lambda tx: tko.partition({True: tx, False: optax.set_to_zero()}, cases.mask_of),
     "filtered": lambda tx: tko.filtered(tx),
     "dtype_preserving": lambda tx: tko.dtype_preserving(tx),
     "multi_steps": lambda tx: tko.MultiSteps(tx, 1).gradient_transformation(),

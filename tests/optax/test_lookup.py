@@ -167,7 +167,7 @@ def test_laws_in_x64(name: str, kind: str) -> None:
         cases.check_laws(tko.MultiSteps(tko.apply_if_finite(tx, 2), 2).gradient_transformation(), kind)
 
 
-PLAIN = ("bf16", "none", "empty", "bare", "namedtuple", "eqx_filtered", "nnx", "linen")
+PLAIN = ("bf16", "f16", "mixed", "c64", "none", "empty", "bare", "namedtuple", "eqx_filtered", "nnx", "linen")
 ON_PLAIN = (
     [(name, "f32") for name in cases.OPTIMIZERS] + [("adamw", kind) for kind in PLAIN] + [("lbfgs", "eqx_filtered")]
 )
@@ -185,10 +185,7 @@ MASKED: dict[str, Callable[[Any, Any], optax.GradientTransformation]] = {
     "adafactor": lambda o, mask: o.adafactor(0.1, weight_decay_rate=0.5, weight_decay_mask=mask),
     "add_decayed_weights": lambda o, mask: o.transforms.add_decayed_weights(0.5, mask),
     "muon_decay": lambda o, mask: o.contrib.muon(0.1, weight_decay=0.5, weight_decay_mask=mask),
-    "freeze": lambda o, mask: o.transforms.freeze(mask),
-    "selective_transform": lambda o, mask: o.transforms.selective_transform(o.sgd(0.1), freeze_mask=mask),
 }
-OF_TREES = ("freeze", "selective_transform")  # which take no function
 
 
 def is_matrix(x: Any) -> bool:
@@ -205,8 +202,7 @@ def test_every_factory_takes_every_mask(name: str) -> None:
     theirs = MASKED[name](optax, {k: is_matrix(x) for k, x in plain.items()})
     expected, _ = theirs.update(dict(enumerate(jax.tree.leaves(grads))), theirs.init(plain), plain)
     masks = [jax.tree.map(is_matrix, eqx.filter(model, keep)) for keep in (eqx.is_array, eqx.is_inexact_array)]
-    if name not in OF_TREES:
-        masks.append(cases.Partial(lambda _, params: jax.tree.map(is_matrix, params), jnp.array(2)))
+    masks.append(cases.Partial(lambda _, params: jax.tree.map(is_matrix, params), jnp.array(2)))
     for mask in masks:
         ours = MASKED[name](tko, mask)
         updates, _ = ours.update(grads, ours.init(model), model)
@@ -231,16 +227,10 @@ def test_muon_takes_callable_dimension_numbers() -> None:
         cases.assert_close(updates(tko, model, spec), updates(optax, plain, numbers_of(plain)))
 
 
-class Scale(eqx.Module):
-    """A callable tree that is a schedule: with an array, or with a Python float."""
-
-    rate: Any
-
-    def __call__(self, count: Any) -> Any:
-        return self.rate / (1 + count)
+OF_FLOAT, OF_ARRAY = cases.Schedule(0.5), cases.Schedule(jnp.array(0.5))
 
 
-@pytest.mark.parametrize("schedule", [cases.Partial(Scale.__call__, Scale(0.5)), Scale(jnp.array(0.5)), Scale(0.5)])
+@pytest.mark.parametrize("schedule", [OF_FLOAT, OF_ARRAY, cases.Partial(cases.Schedule.__call__, OF_FLOAT)])
 def test_a_schedule_that_is_a_tree_is_a_schedule_as_in_optax(schedule: Any) -> None:
     cases.same_as_optax(tko.sgd(schedule), optax.sgd(schedule), "f32")
 

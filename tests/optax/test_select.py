@@ -1,7 +1,6 @@
 """filtered, masked, partition: a transformation over some of the leaves of any model."""
 
 import enum
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,20 +19,12 @@ from treekit import optax as tko
 MODEL = cases.model()
 
 
-def label(x: Any) -> str:
-    return "matrix" if np.ndim(x) > 1 else "other"
-
-
-def labels_of(params: Any) -> Any:
-    return jax.tree.map(label, eqx.filter(params, eqx.is_inexact_array))
-
-
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "filtered": lambda tx: tko.filtered(tx),
     "masked": lambda tx: tko.masked(tx, cases.mask_of),
-    "partition": lambda tx: tko.partition({"matrix": tx, "other": optax.sgd(0.1)}, labels_of),
+    "partition": lambda tx: tko.partition({True: tx, False: optax.sgd(0.1)}, cases.mask_of),
     "masked_twice": lambda tx: tko.masked(tko.masked(tx, cases.mask_of), lambda params: True),
-    "partition_of_finite": lambda tx: tko.partition({"matrix": tko.apply_if_finite(tx, 2), "other": tx}, labels_of),
+    "partition_of_finite": lambda tx: tko.partition({True: tko.apply_if_finite(tx, 2), False: tx}, cases.mask_of),
 }
 
 
@@ -90,14 +81,11 @@ def test_a_filter_that_is_a_tree_may_select_nothing() -> None:
         assert not jax.tree.leaves(tko.filtered(tko.trace(0.9), spec).init(params))
 
 
+# test_boundary_missing.py has more of them, without a gradient.
 LINKS: dict[str, Callable[[], Any]] = {
     "of_treekit": lambda: tko.adamw(0.1),
-    "of_optax": lambda: optax.adamw(0.1),
     "chain_of_optax": lambda: optax.chain(optax.clip(1.0), optax.adam(0.1)),
-    "multi_steps": lambda: tko.MultiSteps(tko.adamw(0.1), 1),
     "apply_if_finite": lambda: tko.apply_if_finite(tko.MultiSteps(optax.identity(), 2).gradient_transformation(), 2),
-    "masked": lambda: tko.masked(optax.adamw(0.1), True),
-    "inject": lambda: tko.inject_hyperparams(optax.adamw)(0.1),
 }
 
 
@@ -187,25 +175,13 @@ def test_a_nested_mask_may_be_made_from_what_is_masked() -> None:
 
 # ------------------------------------------------------------------------------------------- masks that do not fit
 
-
-def raises(params: Any) -> Any:
-    raise KeyError("mine")
-
-
-# For the params {"w": array, "b": array}; and what the error says after the name of the argument.
+# For the params {"w": array, "b": array}; and what the error says after the name of the argument. More of them are in
+# tests/errors/leaves.py.
 MISFITS: dict[str, tuple[Any, str]] = {
     "deeper": ({"w": True, "b": {"c": True}}, r"\bb\b"),
-    "another root": ([True, True], "list"),
-    "a key too many": ({"w": True, "b": True, "c": True}, r"\bc\b"),
     "None, which would count as False": ({"w": True, "b": None}, r"\bb\b"),
     "a function without a return": (lambda params: None, "None"),
-    "a function that raises": (raises, "KeyError: 'mine'"),
-    "a predicate on leaves": (eqx.is_array, "predicate"),
-    "a predicate of treekit": (tk.is_inexact_array, "predicate"),
-    "a predicate with a rank": (
-        functools.partial(lambda n, leaf: eqx.is_array(leaf) and leaf.ndim == n, 2),
-        "predicate",
-    ),
+    "a predicate on leaves": (lambda leaf: eqx.is_array(leaf) and leaf.ndim == 2, "predicate"),
 }
 
 
@@ -255,19 +231,3 @@ def test_a_label_is_anything_that_can_be_a_key(one: Any, two: Any) -> None:
         assert [float(x[0]) for x in jax.tree.leaves(updates)] == [expected, 3.0, expected]
     names = tko.tree_map_params(tx, lambda _, name: name, state, {"a": "A", "b": ("B", "C")})
     assert optax.tree.get(names, "trace") == {"a": "A", "b": (optax.MaskedNode(), "C")}
-
-
-LABELS: dict[str, Any] = {
-    "raw": jax.tree.map(label, MODEL),
-    "filtered": labels_of(MODEL),
-    "function": lambda params: jax.tree.map(label, params),
-    "prefix": "matrix",
-}
-
-
-@pytest.mark.parametrize("name", LABELS)
-def test_labels_of_every_sort_on_a_raw_model(name: str) -> None:
-    tx = tko.partition({"matrix": optax.set_to_zero(), "other": optax.identity()}, LABELS[name])
-    updates, _ = jax.jit(tx.update)(cases.gradient(MODEL), tx.init(MODEL), cases.arrays_of(MODEL))
-    zero = {x.ndim: bool((x == 0).all()) for x in jax.tree.leaves(updates)}
-    assert zero == {2: True, 1: name == "prefix"}

@@ -25,7 +25,6 @@ def shared(*names: str) -> list[Mapped]:
 # For each: the optimizer, the params, and what the map says of each array: field and param.
 CASES: dict[str, tuple[Any, Any, list[Mapped]]] = {
     "adam": (tko.adam(1e-3), PARAMS, [*shared("count"), *each("mu"), *each("nu")]),
-    "one array": (tko.adam(1e-3), jnp.ones(3), [("count", None), ("mu", 0), ("nu", 0)]),
     "one number": (tko.adam(1e-3), jnp.ones(()), [("count", None), ("mu", 0), ("nu", 0)]),
     "chain": (
         tko.chain(tko.clip(1.0), tko.trace(0.9), tko.params_ema(0.9)),
