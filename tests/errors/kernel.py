@@ -64,6 +64,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     # Names.
     "a misspelt name": Mistake(lambda: OPTAX.adamww, AttributeError, "'treekit.optax' has no attribute 'adamww'"),
+    "a name of treekit": Mistake(lambda: OPTAX.tree_at, AttributeError, "treekit.tree_at"),
     # Gradients.
     "gradients with a part less": Mistake(
         lambda: step(ADAM, {"out": None, "layer": {"b": ONES}}, LAYERS), ValueError, "at layer"
