@@ -18,7 +18,9 @@ WIDER = PARAMS | {"b": jnp.ones(3, jnp.float32)}
 MEMBERS = {"w": jnp.ones((3, 2))}
 CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
 ANYTHING: Any = tko  # whose arguments no checker reads
-dtype_preserving, set_hyperparams, monitor = map(unchecked, (tko.dtype_preserving, tko.set_hyperparams, tko.monitor))
+dtype_preserving, set_hyperparams = map(unchecked, (tko.dtype_preserving, tko.set_hyperparams))
+monitor = unchecked(getattr(tko, "monitor", None))
+MONITOR = "optax.monitor"
 get_ema, evaluated = tko.get_ema, tko.contrib.schedule_free_eval_params
 
 
@@ -139,10 +141,13 @@ MISTAKES: dict[str, Mistake] = {
         lambda: tko.encode_state(EIGHT_BITS.init(WIDER), OF_EIGHT_BITS), ValueError, "mu.b"
     ),
     # monitor, scale_by_tree and summary
-    "a function for the measures": Mistake(lambda: monitor(optax.tree.norm), TypeError, "measures"),
-    "a number for a measure": Mistake(lambda: monitor({"norm": 3}), TypeError, "'norm'"),
+    "a function for the measures": Mistake(lambda: monitor(optax.tree.norm), TypeError, "measures", MONITOR),
+    "a number for a measure": Mistake(lambda: monitor({"norm": 3}), TypeError, "'norm'", MONITOR),
     "a measure without its params": Mistake(
-        lambda: monitor({"ratio": ratio}).update(PARAMS, monitor({"ratio": ratio}).init(PARAMS)), ValueError, "'ratio'"
+        lambda: monitor({"ratio": ratio}).update(PARAMS, monitor({"ratio": ratio}).init(PARAMS)),
+        ValueError,
+        "'ratio'",
+        MONITOR,
     ),
     "a rate of a leaf that is a word": Mistake(
         lambda: tko.scale_by_tree({"w": "fast", "b": 0.1}).init(PARAMS), TypeError, "rates.w"

@@ -358,7 +358,7 @@ def test_an_error_of_the_transformation_itself_goes_through(wrap: str, params: A
         raise ValueError("mine")
 
     fails_in_update, fails_in_both = (
-        PASSING_ON[wrap](optax.GradientTransformation(init, fail)) for init in (optax.init_empty_state, fail)
+        PASSING_ON[wrap](optax.GradientTransformation(init, fail)) for init in (optax.identity().init, fail)
     )
     state = fails_in_update.init(params)
     for call in (fails_in_update.update, fails_in_both.update, lambda *_: fails_in_both.init(params)):
