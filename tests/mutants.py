@@ -90,25 +90,27 @@ def is_noticed(mutations: Any, command: str) -> tuple[bool, str]:
     return result.is_killed, result.diff or result.output
 
 
+def report(place: str, count: int, pool: ProcessPoolExecutor, cache: Path) -> None:
+    """Print how many mistakes in a place are noticed, and each that is not."""
+    files = " ".join(f"tests/{name}" for name in [*PLACES[place].split(), OF_EACH])
+    command = f"{sys.executable} -m pytest -x -q -o cache_dir={cache} {files}"
+    if failed := pool.submit(failures, command).result():
+        sys.exit(f"These tests fail without a mistake:\n{failed}")
+    mutants = mutations_of(place, count)
+    results = list(pool.map(is_noticed, mutants, [command] * len(mutants)))
+    print(f"{place}: {sum(noticed for noticed, _ in results)} of {len(results)}")
+    print(*(diff for noticed, diff in results if not noticed), sep="\n", flush=True)
+
+
 def main() -> None:
     count, only = int(os.environ.get("COUNT", "300")), os.environ.get("ONLY", "")
-    with tempfile.TemporaryDirectory() as folder:
-        cache = f"-o cache_dir={folder}/cache"
-        with ProcessPoolExecutor(PROCESSES, initializer=enter_copy, initargs=(folder,)) as pool:
-            for place, tests in PLACES.items():
-                if only not in place:
-                    continue
-                files = " ".join(f"tests/{name}" for name in [*tests.split(), OF_EACH])
-                command = f"{sys.executable} -m pytest -x -q {cache} {files}"
-                if failed := pool.submit(failures, command).result():
-                    sys.exit(f"These tests fail without a mistake:\n{failed}")
-                mutants = mutations_of(place, count)
-                results = list(pool.map(is_noticed, mutants, [command] * len(mutants)))
-                noticed = sum(killed for killed, _ in results)
-                print(f"{place}: {noticed} of {len(results)}", flush=True)
-                for killed, diff in results:
-                    if not killed:
-                        print(diff, flush=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(PROCESSES, initializer=enter_copy, initargs=(folder,)) as pool,
+    ):
+        for place in PLACES:
+            if only in place:
+                report(place, count, pool, Path(folder) / "cache")
 
 
 if __name__ == "__main__":

@@ -14,20 +14,23 @@ import treekit as tk
 orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
 
 
+def is_number(x: Any) -> bool:
+    return hasattr(x, "dtype") and bool(jnp.issubdtype(x.dtype, jnp.number))
+
+
 def numbered(tree: Any) -> Any:
     """The tree with other numbers in its arrays, no two of which are equal; its other leaves stay."""
     number = itertools.count(1)
 
     def other(x: Any) -> Any:
-        is_number = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.number)
-        return x + jnp.asarray(next(number), x.dtype) if is_number else x
+        return x + jnp.asarray(next(number), x.dtype) if is_number(x) else x
 
     return jax.tree.map(other, tree)
 
 
 def zeroed(tree: Any) -> Any:
     """The tree with zeros in its arrays of numbers."""
-    return jax.tree.map(lambda x: 0 * x if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.number) else x, tree)
+    return jax.tree.map(lambda x: 0 * x if is_number(x) else x, tree)
 
 
 def through_orbax(tree: Any, path: Path, *target: Any) -> Any:

@@ -1,6 +1,7 @@
 """Each error of treekit, once: it names the fact, and `make errors` writes all of them in a row for a reader."""
 
 import ast
+import functools
 import re
 import sys
 import traceback
@@ -43,6 +44,7 @@ Written with {RELEASES}.
 """
 
 
+@functools.cache  # three tests ask
 def error_of(mistake: Mistake) -> Exception:
     """What a call raises, with the promotion of dtypes that users have."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -50,7 +52,7 @@ def error_of(mistake: Mistake) -> Exception:
             mistake.call()
         except Exception as error:
             return error
-    raise AssertionError("this call is no mistake")
+    raise AssertionError("this call raises no error")
 
 
 def words_of(error: BaseException) -> str:
@@ -76,7 +78,9 @@ def raised_at(error: BaseException | None) -> Iterator[tuple[Path, int]]:
         error = error.__cause__ or error.__context__
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(mistake.needs)) for name, mistake in MISTAKES.items()])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs(*mistake.needs)) for name, mistake in MISTAKES.items()]
+)
 def test_an_error_names_the_fact(name: str) -> None:
     mistake = MISTAKES[name]
     error = error_of(mistake)

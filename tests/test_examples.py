@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
-    """Run the first of these programs where it finds the others, and writes a picture beside them."""
+    """Run the first of these programs where it finds the others, and writes a picture next to them."""
     for name in names:
         shutil.copy(ROOT / "examples" / name, folder)
     line = [sys.executable, str(folder / names[0])]

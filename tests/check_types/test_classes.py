@@ -111,7 +111,7 @@ def test_others_pass() -> None:
     check_types(eqx.nn.MLP(2, 2, 4, 2, key=jax.random.key(0)))
 
 
-def test_a_node_that_each_flattening_makes_anew_is_named_by_its_class() -> None:
+def test_a_node_that_each_flattening_makes_again_is_named_by_its_class() -> None:
     class Lazy: ...
 
     jax.tree_util.register_pytree_node(Lazy, lambda x: ([Linear(FIVE)], None), lambda aux, children: Lazy())

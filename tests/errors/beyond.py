@@ -20,7 +20,7 @@ CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
 ANYTHING: Any = tko  # whose arguments no checker reads
 dtype_preserving, set_hyperparams = map(unchecked, (tko.dtype_preserving, tko.set_hyperparams))
 monitor = unchecked(getattr(tko, "monitor", None))
-MONITOR = "optax.monitor"
+MONITOR = ("optax.monitor",)
 get_ema, evaluated = tko.get_ema, tko.contrib.schedule_free_eval_params
 
 

@@ -106,8 +106,8 @@ def check_with_a_later_jaxtyping() -> None:
 
 MISTAKES: dict[str, Mistake] = {
     # Decorators
-    "a node that is no class": Mistake(lambda: node(WORD), TypeError, "'word'"),
-    "an option that is no bool": Mistake(lambda: unchecked(node)(eq="no"), TypeError, "eq must be True or False"),
+    "a node that is not a class": Mistake(lambda: node(WORD), TypeError, "'word'"),
+    "an option that is not a bool": Mistake(lambda: unchecked(node)(eq="no"), TypeError, "eq must be True or False"),
     "a static field to train": Mistake(lambda: field(static=True, trainable=False), TypeError, "trainable=False"),
     "an array in a class body": Mistake(lambda: node(class_with(w=ONES)), TypeError, "Made.w is or contains an array"),
     "a class made a node twice": Mistake(lambda: node(Layer), TypeError, "Layer is a pytree node already"),
@@ -139,7 +139,7 @@ MISTAKES: dict[str, Mistake] = {
     "a subclass that is not decorated": Mistake(lambda: Undecorated(1), TypeError, "Undecorated extends a node"),
     "a field that is not set": Mistake(lambda: Careless(id), TypeError, "Careless left weight unset"),
     "a node flattened too early": Mistake(lambda: Careless(jax.tree.leaves), TypeError, "Careless.weight is not set"),
-    "an attribute that is no field": Mistake(
+    "an attribute that is not a field": Mistake(
         lambda: Careless(lambda self: vars(self).update(weight=1, bias=ONES)), TypeError, "`bias: jax.Array`"
     ),
     "an attribute that register_node does not know": Mistake(lambda: jax.tree.leaves(MORE), TypeError, "Halved.extra"),
@@ -189,7 +189,9 @@ MISTAKES: dict[str, Mistake] = {
     "an annotation that is a function": Mistake(lambda: check_field(jnp.array), Unresolved, "type function"),
     "an annotation that is a dtype": Mistake(lambda: check_field(jnp.float32), Unresolved, "float32"),
     "a size that nothing binds": Mistake(lambda: check_field(Float[Array, "m+1"]), Unresolved, "Made.field"),
-    "a size in braces that is no attribute": Mistake(lambda: check_field(Float[Array, "{n}"]), Unresolved, "{self.n}"),
+    "a size in braces that is not an attribute": Mistake(
+        lambda: check_field(Float[Array, "{n}"]), Unresolved, "{self.n}"
+    ),
     "a size in braces that jit traces": Mistake(
         lambda: jax.jit(lambda n: check_field(Float[Array, "{self.n}"], n))(2), Unresolved, "make its field static"
     ),

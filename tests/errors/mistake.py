@@ -16,7 +16,7 @@ class Mistake:
     call: Callable[[], object]
     kind: type[Exception]
     fact: str
-    needs: str = "jax"  # what not every release has: as in tests/releases.py
+    needs: tuple[str, ...] = ()  # what not every release has, as in tests/releases.py
 
 
 def unchecked(function: Any) -> Any:

@@ -54,7 +54,7 @@ MISTAKES: dict[str, Mistake] = {
     "a class in an empty tree": Mistake(lambda: AT(LINEAR, None, 0), ValueError, "Linear"),
     "the name of a static field": Mistake(lambda: AT("layers.0.name", TREE, "a"), ValueError, "Twig.name"),
     "a field without a key path": Mistake(lambda: tk.tree_find([ROOTED], "0.root"), ValueError, "Rooted"),
-    "a field of what is no node": Mistake(lambda: AT("0.fact", [UNREGISTERED], ""), ValueError, "0.fact"),
+    "a field of an object that is not a node": Mistake(lambda: AT("0.fact", [UNREGISTERED], ""), ValueError, "0.fact"),
     "two nodes of one name": Mistake(lambda: AT("a.b", {"a.b": 1, "a": {"b": 2}}, 0), ValueError, "'a.b'"),
     "a node and what is in it": Mistake(
         lambda: AT(["head", "**.left"], TREE, replace_fn=str), ValueError, "head.x.left"
@@ -67,8 +67,10 @@ MISTAKES: dict[str, Mistake] = {
     "a static field of a node": Mistake(lambda: AT(lambda t: t.name, Twig(1), "b"), ValueError, "Twig.name"),
     "a value that is computed, and long": Mistake(lambda: AT(lambda t: "a" * 999, [1], 1), ValueError, "aaa…"),
     "a dict of nodes": Mistake(lambda: AT(lambda t: {"a": t[0]}, [1, 2], [1]), ValueError, "'a'"),
-    "a value of its own beside a node": Mistake(lambda: AT(lambda t: ((), t[0]), [None] * 2, (2, 3)), ValueError, "()"),
-    "None, where there is none": Mistake(lambda: AT(lambda t: None, [1], 1), ValueError, "None"),
+    "a value of its own next to a node": Mistake(
+        lambda: AT(lambda t: ((), t[0]), [None] * 2, (2, 3)), ValueError, "()"
+    ),
+    "None, where no leaf is None": Mistake(lambda: AT(lambda t: None, [1], 1), ValueError, "None"),
     "None, where there are two": Mistake(lambda: AT(lambda t: t[0], [None, None], 1), ValueError, "is_leaf"),
     "a node twice": Mistake(lambda: AT(lambda t: (t[0], t[0]), [1, 2], [1, 2]), ValueError, "twice"),
     "a node and a node in it": Mistake(lambda: AT(lambda t: (t[0][0], t[0]), [[1], 2], [1, 2]), ValueError, "inside"),

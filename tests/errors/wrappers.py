@@ -1,5 +1,6 @@
 """Errors of masked, filtered, partition, inject_hyperparams, MultiSteps, lbfgs, and sharded params."""
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
@@ -42,6 +43,12 @@ def search(grad: Any) -> Any:
 
 def gathers(*rates: Any) -> Any:
     return tko.sgd(*rates)
+
+
+@functools.wraps(tko.sgd)
+def of_any_arguments(*args: Any, **kwargs: Any) -> Any:
+    """It would accept more than the signature that it shows."""
+    return tko.sgd(0.1)
 
 
 def by_keyword(**rates: Any) -> Any:
@@ -89,7 +96,7 @@ MISTAKES: dict[str, Mistake] = {
     "an optimizer for its factory": Mistake(
         lambda: unchecked(tko.inject_hyperparams)(SGD), TypeError, "GradientTransformation"
     ),
-    "the arguments beside the factory": Mistake(
+    "the arguments next to the factory": Mistake(
         lambda: unchecked(tko.inject_hyperparams)(tko.adam, 1e-3), TypeError, "0.001"
     ),
     "a static argument that is misspelt": Mistake(lambda: injected(0.1, static_args="beta"), ValueError, "'beta'"),
@@ -97,11 +104,16 @@ MISTAKES: dict[str, Mistake] = {
         lambda: injected(0.1, static_args=("b1", "b2"), only="b1"), ValueError, "b1"
     ),
     "arguments without names": Mistake(lambda: tko.inject_hyperparams(gathers)(0.1), TypeError, "*rates of gathers"),
+    "an argument that the signature of a factory does not have": Mistake(
+        lambda: tko.inject_hyperparams(of_any_arguments)(0.1, rate=0.2), TypeError, "'rate'"
+    ),
     "an injected argument that was not passed": Mistake(
         lambda: tko.inject_hyperparams(by_keyword, only="momentum")(learning_rate=0.1), TypeError, "momentum"
     ),
-    "an injected argument that is no number": Mistake(lambda: injected(0.1, only="nesterov"), TypeError, "'nesterov'"),
-    "a function that is no schedule": Mistake(
+    "an injected argument that is not a number": Mistake(
+        lambda: injected(0.1, only="nesterov"), TypeError, "'nesterov'"
+    ),
+    "a function that is not a schedule": Mistake(
         lambda: injected(lambda params: PARAMS["kernel"]).init(PARAMS), TypeError, "KeyError: 'kernel'"
     ),
     "a schedule that returns a vector": Mistake(
@@ -121,6 +133,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "lbfgs without params": Mistake(lambda: LBFGS.update(PARAMS, LBFGS.init(PARAMS)), ValueError, "params"),
     "an argument grad of other keys": Mistake(lambda: search({"w": PARAMS["w"]}), ValueError, "bias"),
+    "an argument grad that is None": Mistake(lambda: search(None), ValueError, "found None"),
     "an argument grad of another shape": Mistake(
         lambda: search({**PARAMS, "bias": jnp.ones((1, 2))}), ValueError, "bias: shape (1, 2)"
     ),

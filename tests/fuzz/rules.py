@@ -40,9 +40,8 @@ RULES = {
 
 def reason(case: Case, failure: Failure) -> str | None:
     """Why a law need not hold here, or None."""
-    program = f"{case.tx} on {case.params} with {case.gradients}"
     for why, rule in RULES.items():
-        if failure.law == rule.law and re.search(rule.program, program) and re.search(rule.seen, failure.message):
+        if failure.law == rule.law and re.search(rule.program, case.program) and re.search(rule.seen, failure.message):
             return why
     return None
 

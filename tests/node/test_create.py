@@ -30,7 +30,7 @@ def test_frozen_after_creation_and_after_rebuilding() -> None:
     with frozen:
         Made.__init__(x, 3, 4, "b")
     assert parts(x) == (2, 2, "n")
-    assert parts(Made(**vars(x))) == (4, 2, "n"), "what is cached in x is no argument"
+    assert parts(Made(**vars(x))) == (4, 2, "n"), "what is cached in x is not an argument"
 
 
 def test_one_being_created_does_not_unfreeze_another() -> None:

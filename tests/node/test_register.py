@@ -68,7 +68,7 @@ def test_register_node_of_a_class_without_fields_and_without_a_dict() -> None:
     assert type(same(Nothing())) is Nothing
 
 
-# A value whose own flattening raises an AttributeError, which is no fault of the node that holds it.
+# A value whose own flattening raises an AttributeError, which is not a fault of the node that holds it.
 unset: Any = object.__new__(tree_util.register_dataclass(dataclasses.make_dataclass("Unset", ["size"], eq=False)))
 
 

@@ -33,7 +33,7 @@ class Made:
 
 
 class Prepared:
-    """A base of the next two that is no node."""
+    """A base of the next two that is not a node."""
 
     __slots__ = ()
 

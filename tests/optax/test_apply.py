@@ -85,7 +85,7 @@ def test_what_has_no_update_stays_the_object_it_was() -> None:
     arrays = {"k": jax.random.key(0), "i": jnp.arange(2)}
     none = {name: np.zeros(x.shape, jax.dtypes.float0) for name, x in arrays.items()} | dict.fromkeys(params)
     params |= arrays
-    none["s"] = "name"  # what is no parameter may be its own update
+    none["s"] = "name"  # what is not a parameter may be its own update
     after = tko.apply_updates(params, none)
     assert all(after[k] is params[k] for k in params)
 

@@ -15,7 +15,7 @@ import pytest
 from jax.core import Tracer
 
 from tests.optax import cases
-from tests.releases import needs, new_ref
+from tests.releases import keys, needs, new_ref
 from tests.trees import Twig
 from treekit import optax as tko
 from treekit.testing import check_transformation
@@ -170,7 +170,7 @@ SOUND: dict[str, tuple[Any, Any, Any]] = {
 
 @pytest.mark.table
 @pytest.mark.usefixtures("nans")
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", keys(SOUND, {"noise": "jax>=0.9"}))  # JAX 0.8 cannot pickle a key
 def test_sound_ones_pass(name: str) -> None:
     tx, params, grads = SOUND[name]
     check_transformation(tx, params, grads)

@@ -184,13 +184,13 @@ BY_NAME: list[Any] = [{"mu": None}, {"mu": jnp.int16}, {"mu": jnp.int4}]
 
 
 @pytest.mark.parametrize("state_dtype", FOR_ALL + BY_NAME)
-def test_what_is_no_dtype_of_a_state_is_refused(state_dtype: Any) -> None:
+def test_what_is_not_a_dtype_of_a_state_is_refused(state_dtype: Any) -> None:
     with pytest.raises(TypeError, match="state_dtype"):
         tko.dtype_preserving(optax.adam(0.1), state_dtype=state_dtype, rounding="stochastic")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float32"])
-def test_complex_moments_keep_their_dtype_beside_those_that_change(dtype: str) -> None:
+def test_complex_moments_keep_their_dtype_next_to_those_that_change(dtype: str) -> None:
     tx = tko.dtype_preserving(tko.adam(0.1), state_dtype={"mu": dtype}, rounding="stochastic")
     params = {"w": jnp.ones(2, jnp.complex64), "b": jnp.ones(5_000, jnp.bfloat16)}
     assert dtypes(tx.init(params), "mu") == {"complex64", dtype}
