@@ -63,7 +63,7 @@ class Trainable(MaskSpec):
         """Return the bools in the order of the leaves."""
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
         numbered = treedef.unflatten(range(len(leaves)))
-        frozen = declared_frozen(numbered) or [False] * len(leaves)
+        frozen = declared_frozen(numbered)
         numbers = jtu.tree_leaves(numbered, is_leaf=is_none)
         excluded = {i for i, out in zip(numbers, frozen, strict=False) if out}
         return [_can_be_trained(x) and i not in excluded for i, x in enumerate(leaves)]
@@ -72,8 +72,8 @@ class Trainable(MaskSpec):
 trainable: Trainable = Trainable()
 
 
-def declared_frozen(tree: PyTree, is_leaf: LeafPredicate = is_none) -> list[bool] | None:
-    """Return whether the class around each leaf declares that it is not trained; None if no class does for any leaf.
+def declared_frozen(tree: PyTree, is_leaf: LeafPredicate = is_none) -> list[bool]:
+    """Return whether the class around each leaf declares that it is not trained.
 
     A class declares this of a field by `field(trainable=False)` or `metadata={"trainable": False}`, and of all leaves
     in its instances by `__treekit_trainable__ = False`.
@@ -101,9 +101,9 @@ def declared_frozen(tree: PyTree, is_leaf: LeafPredicate = is_none) -> list[bool
         """Return the leaves of a tree, and in place of others the nodes around them whose classes declare something."""
         return jtu.tree_leaves(x, is_leaf=is_part)
 
-    jtu.tree_leaves(tree, is_leaf=note_class)
+    leaves = jtu.tree_leaves(tree, is_leaf=lambda x: note_class(x) or is_leaf(x))
     if not any(map(declares, kinds)):
-        return None
+        return [False] * len(leaves)
     frozen: list[bool] = []
     todo = [(part, False) for part in reversed(parts_of(tree))]  # whether it is frozen as a whole
     while todo:

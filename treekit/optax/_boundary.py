@@ -177,7 +177,7 @@ def _flatten(tree: Params, can_be_trained: LeafPredicate) -> _Flat:
         arrays = [as_array(x) if isinstance(x, (float, complex)) else x for x in arrays]
     can_train = keep = list(map(can_be_trained, arrays))
     if any(map(declares, classes)):
-        frozen = declared_frozen(tree, is_hole) or [False] * len(arrays)
+        frozen = declared_frozen(tree, is_hole)
         keep = [can and not out for can, out in zip(can_train, frozen, strict=True)]
     return _Flat(tree, treedef, leaves, arrays, can_train, keep)
 

@@ -178,7 +178,7 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     rows: list[Row] = []
     keys: list[tuple[str, ...]] = []
     present = [(i, path, x) for i, (path, x) in enumerate(leaves) if x is not None]
-    frozen = declared_frozen(params) or [False] * len(leaves)
+    frozen = declared_frozen(params)
     for (i, path, x), effect in zip(present, _effects(tx, ones, start), strict=True):
         if describe_function(x):
             continue

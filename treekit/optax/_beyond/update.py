@@ -59,7 +59,7 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
         raise TypeError(f"step_size must be a real number of shape (), found {describe_value(step_size)}")
     check_shapes(jtu.tree_map(_none_for_number, old_tensors, is_leaf=is_none), new_tensors, is_leaf=is_none)
     treedef = jtu.tree_structure(new_tensors, is_leaf=is_none)
-    frozen = treedef.unflatten(declared_frozen(new_tensors) or [False] * treedef.num_leaves)
+    frozen = treedef.unflatten(declared_frozen(new_tensors))
     out: T = jtu.tree_map(average, new_tensors, old_tensors, frozen, is_leaf=is_none)
     return out
 
