@@ -121,6 +121,7 @@ fuzz: .venv/installed ## random compositions of transformations against plain Op
 
 mutants: .venv/installed ## small mistakes in treekit that no test notices (hours; COUNT=20 for a look, ONLY=_select for one place)
 	$(BIN)/python -m pip install --quiet --group mutants
+	$(BIN)/python -m pytest -n 2 --cov --cov-context=test --cov-report= --cov-fail-under=0
 	$(BIN)/python -m tests.mutants
 
 clean: ## remove .venv, caches and builds

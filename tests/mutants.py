@@ -1,7 +1,7 @@
 """How many small mistakes in treekit the tests notice: `make mutants` (COUNT=300 of each place, ONLY=_select for one).
 
-Cosmic Ray makes the mistakes: `<` for `<=`, `and` for `or`, a loop that never runs. Each is tried in a copy of the
-sources, with the tests of that place. What no test notices is printed.
+Cosmic Ray makes the mistakes: `<` for `<=`, `and` for `or`, a loop that never runs. Each is made in a copy of the
+sources, in which the tests run that reach its line. What no test notices is printed.
 """
 
 import os
@@ -9,36 +9,64 @@ import random
 import shutil
 import sys
 import tempfile
-from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from difflib import unified_diff
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from statistics import mean
+from typing import Any, NamedTuple
+
+import pytest
+from coverage import CoverageData
 
 ROOT = Path(__file__).parent.parent
 PROCESSES = 2
-TIMEOUT = 300  # seconds
-# For each place, the tests that would notice, those first that notice most.
-PLACES = {
-    "treekit/optax/_boundary.py": (
-        "optax/test_boundary.py optax/test_boundary_missing.py optax/test_preserve.py optax/test_extra_args.py "
-        "optax/test_apply.py optax/whole/test_declared.py optax/whole/test_same_as_optax.py"
-    ),
-    "treekit/optax/_select.py": (
-        "optax/test_select.py optax/whole/test_path_mask.py optax/test_boundary.py optax/whole/test_same_as_optax.py"
-    ),
-    "treekit/optax/_multi_steps.py": (
-        "optax/test_multi_steps.py optax/test_boundary_missing.py optax/whole/test_eager.py"
-    ),
-    "treekit/optax/_preserve.py": "optax/test_preserve.py optax/test_boundary.py optax/test_transformation.py",
-    "treekit/_filter.py": "test_filter.py test_resolve_spec.py optax/test_select.py",
-    "treekit/_node": "node check_types",
-    "treekit/_graft": (
-        "test_graft.py test_graft_load.py test_graft_strict.py test_state_dict.py optax/whole/test_graft_states.py"
-    ),
-}
-OF_EACH = "test_errors.py"
+FIRST, THEN = 60, 150  # so many tests try a mistake, and if none notices it, so many others
+TIMEOUT = 600  # seconds
+PLACES = (
+    "treekit/optax/_boundary.py",
+    "treekit/optax/_select.py",
+    "treekit/optax/_multi_steps.py",
+    "treekit/optax/_preserve.py",
+    "treekit/_filter.py",
+    "treekit/_node",
+    "treekit/_graft",
+)
 NOT_TRIED = "BitOr"  # `|` mostly joins types, which have no other operators
+
+
+class Reached(NamedTuple):
+    """For each file and line the names of the tests that reach it, and how many lines of treekit each test reaches."""
+
+    tests: dict[str, dict[int, set[str]]]
+    lines: Counter[str]
+
+    def by(self, file: str, line: int) -> tuple[list[str], list[str]]:
+        """Tests that reach a line, or one shortly before it, where its statement may begin; first those to try first.
+
+        A line that runs on import is reached by no test: then those that reach anything in the file.
+        """
+        of_file = self.tests[file]
+        start = max((i for i in of_file if line - 5 < i <= line and of_file[i]), default=line)
+        tests = sorted(
+            of_file.get(start) or set[str]().union(*of_file.values()), key=lambda test: (self.lines[test], test)
+        )
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for test in tests:
+            by_file[file_of(test)].append(test)
+        means = {file: mean(self.lines[test] for test in of) for file, of in by_file.items()}
+        turns = {test: turn for of in by_file.values() for turn, test in enumerate(of)}
+        # First of few files, since all are imported before a test runs.
+        near = dict.fromkeys(sorted(tests, key=lambda test: means[file_of(test)])[:FIRST])
+        return [*near], [test for test in sorted(tests, key=turns.__getitem__) if test not in near][:THEN]
+
+
+def file_of(test: str) -> str:
+    """The file of a test."""
+    return test.partition("::")[0]
 
 
 def cosmic_ray(name: str) -> Any:
@@ -46,71 +74,113 @@ def cosmic_ray(name: str) -> Any:
     return import_module(f"cosmic_ray.{name}")
 
 
+def read_coverage() -> Reached:
+    """What the last run of the tests with `--cov-context=test` reached."""
+    data = CoverageData(str(ROOT / ".coverage"))
+    data.read()
+    tests: dict[str, dict[int, set[str]]] = {}
+    lines = Counter[str]()
+    for file in data.measured_files():
+        of_file = defaultdict[int, set[str]](set)
+        for line, contexts in data.contexts_by_lineno(file).items():
+            of_file[line] = {context.rpartition("|")[0] for context in contexts if context}
+            lines.update(of_file[line])
+        tests[Path(file).relative_to(ROOT).as_posix()] = of_file
+    return Reached(tests, lines)
+
+
 def mutations_of(place: str, count: int) -> list[Any]:
-    """A sample of the mistakes that can be made in a place, the same each time; each place once, before one twice."""
+    """A sample of the mistakes that can be made in a place, the same each time; each line once, before one twice."""
     path = ROOT / place
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     with tempfile.TemporaryDirectory() as folder:
         work_db = cosmic_ray("work_db").WorkDB
         database = work_db(Path(folder) / "mutants.sqlite", work_db.Mode.create)
         cosmic_ray("commands.init").init([file.relative_to(ROOT) for file in files], database, {})
-        found = [item.mutations for item in database.work_items if NOT_TRIED not in item.mutations[0].operator_name]
+        found = [item.mutations[0] for item in database.work_items]
         database.close()
-    found.sort(key=repr)
+    found = sorted((mutation for mutation in found if NOT_TRIED not in mutation.operator_name), key=repr)
     random.Random(0).shuffle(found)
     seen = Counter[object]()
 
-    def how_often(mutations: Any) -> int:
-        operator, position = mutations[0].operator_name.split("_")[0], mutations[0].start_pos
-        seen[mutations[0].module_path, operator, position] += 1
-        return seen[mutations[0].module_path, operator, position]
+    def how_often(mutation: Any) -> int:
+        where = mutation.module_path, mutation.operator_name.split("_")[0], mutation.start_pos
+        seen[where] += 1
+        return seen[where]
 
     return sorted(found, key=how_often)[:count]
 
 
-def enter_copy(folder: str) -> None:
-    """A process of its own sources, which it changes."""
-    copy = Path(tempfile.mkdtemp(dir=folder))
-    for name in ("treekit", "tests", "benchmarks", "docs", "examples", "pyproject.toml", "README.md"):
-        source = ROOT / name
-        shutil.copytree(source, copy / name) if source.is_dir() else shutil.copy(source, copy)
+class InOrder(NamedTuple):
+    """A plugin of pytest that runs these tests alone, in this order."""
+
+    tests: list[str]
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        found = {item.nodeid: item for item in items}
+        items[:] = [found[test] for test in self.tests if test in found]
+
+
+def run(copy: str, tests: list[str], cache: Path) -> None:
+    """In a process of its own: exit with 0 if the tests pass on these sources."""
     os.chdir(copy)
-    os.environ |= {"PYTHONPATH": str(copy), "CI": "1"}
+    os.environ |= {"PYTHONPATH": copy, "CI": "1"}
+    sys.path.insert(0, copy)
+    sys.modules.pop("tests", None)
+    sys.stdout = sys.stderr = open(os.devnull, "w")
+    files = dict.fromkeys(map(file_of, tests))
+    options = "-x", "-q", f"-ocache_dir={cache}", "-Wignore:Module already imported"
+    sys.exit(pytest.main([*options, *files], plugins=[InOrder(tests)]))
 
 
-def failures(command: str) -> str:
-    """What tests print that fail without a mistake."""
-    outcome, output = cosmic_ray("testing").run_tests(command, TIMEOUT)
-    return "" if outcome.value == "survived" else output
+def change(copy: str, mutation: Any) -> str:
+    """Make a mistake in these sources, and return it as a diff."""
+    operator = cosmic_ray("plugins").get_operator(mutation.operator_name)(**mutation.operator_args)
+    path = Path(copy) / mutation.module_path
+    before, after = cosmic_ray("mutating").apply_mutation(path, operator, mutation.occurrence)
+    return "\n".join(unified_diff(before.splitlines(), after.splitlines(), str(mutation.module_path), lineterm="", n=1))
 
 
-def is_noticed(mutations: Any, command: str) -> tuple[bool, str]:
-    """Whether a test fails, and the change as a diff."""
-    result = cosmic_ray("mutating").mutate_and_test(mutations, command, TIMEOUT)
-    return result.is_killed, result.diff or result.output
+class Mutants(NamedTuple):
+    """Tries mistakes, each in a copy of the sources and a process that has imported JAX and others."""
 
+    reached: Reached
+    folder: Path
 
-def report(place: str, count: int, pool: ProcessPoolExecutor, cache: Path) -> None:
-    """Print how many mistakes in a place are noticed, and each that is not."""
-    files = " ".join(f"tests/{name}" for name in [*PLACES[place].split(), OF_EACH])
-    command = f"{sys.executable} -m pytest -x -q -o cache_dir={cache} {files}"
-    if failed := pool.submit(failures, command).result():
-        sys.exit(f"These tests fail without a mistake:\n{failed}")
-    mutants = mutations_of(place, count)
-    results = list(pool.map(is_noticed, mutants, [command] * len(mutants)))
-    print(f"{place}: {sum(noticed for noticed, _ in results)} of {len(results)}")
-    print(*(diff for noticed, diff in results if not noticed), sep="\n", flush=True)
+    def unnoticed(self, mutation: Any) -> str:
+        """A mistake as a diff, if all tests that try it pass, else nothing."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as copy:
+            shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "dist", "site"), dirs_exist_ok=True)
+            diff = change(copy, mutation)
+            rounds = self.reached.by(mutation.module_path.as_posix(), mutation.start_pos[0])
+            return diff if all(self.passes(copy, tests) for tests in rounds) else ""
+
+    def passes(self, copy: str, tests: list[str]) -> bool:
+        """Whether tests pass on these sources, in time: a loop without an end does not."""
+        process = get_context("forkserver").Process(target=run, args=(copy, tests, self.folder / "cache"))
+        process.start()
+        process.join(TIMEOUT)
+        process.kill()
+        process.join()
+        return not tests or process.exitcode == 0
+
+    def of(self, mutations: Iterable[Any]) -> list[str]:
+        with ThreadPoolExecutor(PROCESSES) as pool:
+            return list(pool.map(self.unnoticed, mutations))
 
 
 def main() -> None:
     count, only = int(os.environ.get("COUNT", "300")), os.environ.get("ONLY", "")
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ProcessPoolExecutor(PROCESSES, initializer=enter_copy, initargs=(folder,)) as pool,
-    ):
+    get_context("forkserver").set_forkserver_preload(
+        ["beartype", "equinox", "flax.nnx", "hypothesis", "optax", "pytest"]
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        mutants = Mutants(read_coverage(), Path(folder))
         for place in PLACES:
             if only in place:
-                report(place, count, pool, Path(folder) / "cache")
+                diffs = mutants.of(mutations_of(place, count))
+                print(f"{place}: {diffs.count('')} of {len(diffs)}")
+                print(*filter(None, diffs), sep="\n", flush=True)
 
 
 if __name__ == "__main__":
