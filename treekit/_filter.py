@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from treekit._base.describe import describe, describe_value, refuse_class
+from treekit._base.describe import describe, describe_error, describe_value, refuse_class
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import leaf_path_text
@@ -232,8 +232,8 @@ def _as_bools(answers: Iterable[Any], leaves: list[Any], treedef: PyTreeDef) -> 
             raise RuntimeError("the predicate raised StopIteration")  # which ends `map` silently
     except Exception as error:
         raise ValueError(
-            f"filter_spec raised an error for {place(len(got))}: {type(error).__name__} {error}. A predicate is called "
-            "with every leaf, functions and numbers too: let it begin with treekit.is_array(leaf) and"
+            f"filter_spec raised an error for {place(len(got))}: {describe_error(error)}. A predicate is called with "
+            "every leaf, functions and numbers too: let it begin with treekit.is_array(leaf) and"
         ) from error
     for i, answer in enumerate(got):
         if type(answer) is bool:

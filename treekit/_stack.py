@@ -83,13 +83,13 @@ def _stack_leaves(path: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
     if any(isinstance(x, np.ma.MaskedArray) for x in leaves):
         raise ValueError(f"at {path_text(path)}: masked arrays are not supported, since JAX has no masks")
     # tree_diff compares the dtypes that JAX gives NumPy arrays, and shapes alike with and without values.
-    if len({(x.dtype, isinstance(x, jax.ShapeDtypeStruct)) for x in leaves}) > 1:
-        kinds = ", ".join(f"{type(x).__name__} of dtype {x.dtype}" for x in leaves)
+    kinds = [f"{'array' if is_array(x) else 'ShapeDtypeStruct'} of dtype {x.dtype}" for x in leaves]
+    if len({*kinds}) > 1:
         raise ValueError(
             f"tree_stack needs leaves of one dtype, and either arrays or ShapeDtypeStructs, at each key path: at "
-            f"{path_text(path)} found {kinds}. Cast them, or take jax.eval_shape of all trees"
+            f"{path_text(path)} found {', '.join(kinds)}. Cast them, or take jax.eval_shape of all trees"
         )
-    if isinstance(first, jax.ShapeDtypeStruct):
+    if not is_array(first):
         weak = all(map(is_weak, leaves))
         return untyped.ShapeDtypeStruct((len(leaves), *first.shape), first.dtype, weak_type=weak)
     if all(isinstance(x, OF_NUMPY) for x in leaves):
@@ -138,17 +138,13 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
 def _members(x: Any) -> Iterable[Any]:
     """Return the entries of the first axis; JAX itself would copy an array on several devices to the host."""
     sharding = None if is_traced(x) else getattr(x, "sharding", None)
-    if sharding is None or len(sharding.device_set) == 1:
+    if not isinstance(sharding, NamedSharding) or sharding.num_devices == 1:
         return cast(Iterable[Any], x)
-    if isinstance(sharding, NamedSharding):
-        first, rest = sharding.spec[:1], sharding.spec[1:]
-        if first != (None,):  # on explicit axes, JAX takes no entry out of a sharded axis
-            # Not by device_put, which goes over the host as of JAX 0.12.
-            x = untyped.jit(_same, out_shardings=_with_spec(sharding, None, *rest))(x)
-        sharding = _with_spec(sharding, *rest)
-    else:
-        sharding = None  # the compiler chooses
-    member = untyped.jit(_member, out_shardings=sharding)
+    first, rest = sharding.spec[:1], sharding.spec[1:]
+    if first != (None,):  # on explicit axes, JAX takes no entry out of a sharded axis
+        # Not by device_put, which goes over the host as of JAX 0.12.
+        x = untyped.jit(_same, out_shardings=_with_spec(sharding, None, *rest))(x)
+    member = untyped.jit(_member, out_shardings=_with_spec(sharding, *rest))
     return [member(x, i) for i in range(x.shape[0])]
 
 

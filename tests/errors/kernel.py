@@ -104,10 +104,13 @@ MISTAKES: dict[str, Mistake] = {
     ),
     # What a transformation returns.
     "an update of another shape": Mistake(
-        lambda: step(returning({**PARAMS, "b": jnp.ones(3)}, (), ()), PARAMS), ValueError, "at b"
+        lambda: step(returning({**PARAMS, "b": jnp.ones(3)}, (), ()), PARAMS), ValueError, "at b, where the param"
     ),
     "updates of other names": Mistake(
         lambda: returning({"w": ONES, "bias": ONES}, (), ()).update(PARAMS, ()), TypeError, "bias"
+    ),
+    "updates that are deeper": Mistake(
+        lambda: step(returning({**PARAMS, "b": {"x": ONES}}, (), ()), PARAMS), TypeError, "b"
     ),
     "a new state of another structure": Mistake(
         lambda: step(returning(PARAMS, {"a": (ONES, ONES)}, {"a": [ONES]}), PARAMS), TypeError, "a  type"

@@ -84,6 +84,9 @@ MISTAKES: dict[str, Mistake] = {
     "whether to skip, without a state": Mistake(
         lambda: rounds(should_skip_update_fn=lambda *_: jnp.array(False)), TypeError, "should_skip_update_fn"
     ),
+    "whether to skip, and no state": Mistake(
+        lambda: rounds(should_skip_update_fn=lambda *_: (jnp.array(False),)), TypeError, "should_skip_update_fn"
+    ),
     "whether to skip each element": Mistake(
         lambda: rounds(should_skip_update_fn=lambda *_: (jnp.ones(3), ())), ValueError, "(3,)"
     ),

@@ -75,7 +75,8 @@ def describe_argument(x: object) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Write the type and message of an error on one line. JAX names the key path in the second line of a message."""
-    return _shortened(" ".join(f"{type(error).__name__}: {error}".split()))
+    text = " ".join(str(error).split())
+    return _shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def _shortened(text: str) -> str:

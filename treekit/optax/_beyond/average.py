@@ -115,7 +115,8 @@ def _check_decay(decay: Any, must: str, kind: str, *, may_be_one: bool) -> None:
     if not is_real_number(decay):
         raise TypeError(f"{must} {kind}, found {describe_value(decay)}")
     if not is_traced(decay) and not (0 <= decay < 1 or (may_be_one and decay == 1)):
-        raise ValueError(f"{must} at least 0 and less than 1, found {decay!r}")
+        below = "at most 1" if may_be_one else "less than 1"
+        raise ValueError(f"{must} at least 0 and {below}, found {decay!r}")
 
 
 def _total_and_share(state: ParamsEmaState) -> tuple[Array, Array]:
