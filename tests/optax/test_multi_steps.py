@@ -334,6 +334,15 @@ def test_weights_are_those_of_micro_batches(name: str, mean: bool, whole: bool, 
     assert (int(state.mini_step), float(state.weight_sum)) == (0, sum(weights))
 
 
+@pytest.mark.parametrize("dtype", ["int4", "int32", "float8_e5m2", "float16"])
+def test_a_weight_may_have_any_dtype(dtype: str) -> None:
+    ms, params = tko.MultiSteps(tko.sgd(1.0), 2, weighted=True), jnp.ones(2)
+    updates, state = None, ms.init(params)
+    for weight in (3, 1):
+        updates, state = ms.update(params * weight, state, params, weight=jnp.asarray(weight, dtype))
+    assert jax.tree.map(list, updates) == [-2.5, -2.5]
+
+
 @pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
 @pytest.mark.usefixtures("nans")
 def test_a_skipped_step_adds_no_weight(jitted: bool) -> None:

@@ -56,6 +56,7 @@ FILTERS: dict[str, Any] = {
     "tree": {"w": True, "b": False},
     "predicate": lambda x: x.ndim == 2,
     "tree_of_predicates": {"w": eqx.is_array, "b": lambda x: False},
+    "tree_that_was_filtered": {"w": True, "b": None},
 }
 
 

@@ -46,6 +46,11 @@ CASES: dict[str, tuple[Any, Any, list[Mapped]]] = {
         PARAMS,
         [*shared("mini_step", "gradient_step"), *each("trace"), *each("acc_grads")],
     ),
+    "a number for each layer": (
+        optax.GradientTransformation(lambda params: optax.TraceState({"a": 1.0, "b": 2.0}), optax.identity().update),
+        {"a": {"x": jnp.ones(2)}, "b": jnp.ones(2)},
+        shared("trace", "trace"),
+    ),
     "an estimated rate": (
         tko.contrib.prodigy(),
         {"w": jnp.ones(2)},

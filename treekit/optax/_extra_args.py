@@ -85,16 +85,8 @@ class _Whole:
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def flatten(self) -> tuple[tuple[()], "_Whole"]:
-        """Return no children, and itself as the static part."""
-        return (), self
 
-
-def _unflatten(whole: _Whole, _: object) -> _Whole:
-    return whole
-
-
-untyped.tree_util.register_pytree_node(_Whole, _Whole.flatten, _unflatten)
+untyped.tree_util.register_static(_Whole)
 
 
 def masking(tx: Core, *, any_shape: bool) -> Core:

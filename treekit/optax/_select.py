@@ -300,9 +300,8 @@ class MaskFunction:
         return resolve_mask(self._mask, params, self._name)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, MaskFunction) or self._name != other._name:
-            return False
-        return self._mask is other._mask  # so are equal bools
+        # Equal bools are the same object too.
+        return isinstance(other, MaskFunction) and self._name == other._name and self._mask is other._mask
 
     def __hash__(self) -> int:
         return hash(self._name)

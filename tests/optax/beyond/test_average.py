@@ -150,6 +150,11 @@ def test_of_16_bit_params_it_is_as_wide_as_the_params_that_get_ema_receives() ->
     assert tko.get_ema(state, params.astype(jnp.float32)).tolist() == [1 + 2**-8] * 2
 
 
+def test_a_param_that_no_longer_has_a_gradient_is_returned_as_it_is() -> None:
+    state = tko.params_ema(0.5).init({"w": jnp.ones(2), "n": jnp.ones(2)})
+    assert tko.get_ema(state, {"w": jnp.zeros(2), "n": jnp.arange(2)})["n"].tolist() == [0, 1]
+
+
 @pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("initial", [jnp.nan, 1e30])
 def test_the_first_params_that_count_replace_what_was_there(initial: float) -> None:

@@ -1,6 +1,7 @@
 """monitor: measurements of the updates, stored in the state from `init` on."""
 
 import functools
+import operator
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ TAKEN: dict[str, tuple[Any, Any]] = {
     "jitted": (jax.jit(ratio), {"w": 0.5, "name": None}),
     "a partial": (functools.partial(lambda factor, u, p: factor * ratio(u, p)["w"], 2), 1.0),
     "one required": (lambda u, p=None: 1.0 if p is None else 0.0, 1.0),
+    "of C, whose arguments are unknown": (operator.itemgetter("w"), [-1.5, -2.0]),
     "any number": (lambda *trees: float(len(trees)), 1.0),
 }
 
@@ -36,7 +38,7 @@ def test_a_measure_that_requires_two_arguments_receives_the_params(name: str, wr
     measure, wanted = TAKEN[name]
     tx = wrap(tko.chain(tko.sgd(0.5), tko.monitor({"measured": measure})))
     _, state = tx.update(GRADS, tx.init(PARAMS), PARAMS)
-    assert jax.tree.map(float, tko.tree.get(state, "measured")) == wanted
+    assert jax.tree.map(lambda x: x.tolist(), tko.tree.get(state, "measured")) == wanted
 
 
 def test_tree_map_params_maps_the_other_states() -> None:

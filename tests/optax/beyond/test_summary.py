@@ -164,6 +164,11 @@ def test_a_random_share_of_the_gradient_is_random(key: Any) -> None:
     assert (row.decay, row.note) == (0.0, "random")
 
 
+def test_the_loss_of_a_search_is_of_what_has_a_gradient() -> None:
+    rows = tko.summary(tko.lbfgs(), {"n": jnp.arange(2), "w": jnp.ones(2)}).rows
+    assert [row.note for row in rows] == ["has no gradient", "depends on the loss"]
+
+
 def test_from_a_state_of_training() -> None:
     tx = tko.chain(tko.inject_hyperparams(tko.sgd)(0.5, momentum=0.5))
     _, state = tx.update(PARAMS, tx.init(PARAMS), PARAMS)
