@@ -74,9 +74,12 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a tree for the gradient of an array": Mistake(lambda: step(ADAM, {**PARAMS, "b": {"x": ONES}}), TypeError, "at b"),
     "a gradient of integers": Mistake(lambda: step(ADAM, QUANTIZED, QUANTIZED), TypeError, "at q, which is i8[3]"),
+    "a gradient of integers, where hyperparameters are injected": Mistake(
+        lambda: step(tko.inject_hyperparams(tko.adam)(0.1), QUANTIZED, QUANTIZED), TypeError, "at q, which is i8[3]"
+    ),
     "a complex gradient": Mistake(lambda: step(ADAM, {**PARAMS, "b": COMPLEX}), TypeError, "gradient at b is complex"),
     "a gradient that could be broadcast": Mistake(
-        lambda: step(ADAM, {**PARAMS, "w": jnp.ones((1, 3))}), ValueError, "at w has shape (1, 3)"
+        lambda: step(ADAM, {"b": None, "w": jnp.ones((1, 3))}), ValueError, "at w has shape (1, 3)"
     ),
     "gradients of each example": Mistake(
         lambda: step(ADAM, {**PARAMS, "w": jnp.ones((4, 2, 3))}), ValueError, "at w has shape (4, 2, 3)"
@@ -114,6 +117,9 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a new state of another structure": Mistake(
         lambda: step(returning(PARAMS, {"a": (ONES, ONES)}, {"a": [ONES]}), PARAMS), TypeError, "a  type"
+    ),
+    "a new state that is smaller": Mistake(
+        lambda: step(returning(PARAMS, {"a": jnp.ones(1)}, {"a": ONES}), PARAMS), TypeError, "f32[2] | f32[1]"
     ),
     "a new state that is complex": Mistake(
         lambda: step(returning(PARAMS, {"a": COMPLEX}, {"a": ONES}), PARAMS), TypeError, "at a"

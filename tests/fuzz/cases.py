@@ -91,7 +91,7 @@ def params(rng: random.Random) -> str:
         return kind % ", ".join(children)
 
     whole = tree(rng.choice([0, 1, 1, 2, 2, 3]))
-    others = rng.sample(OTHERS, rng.randint(1, 3)) if rng.random() > 0.7 else []
+    others = rng.sample(OTHERS, rng.randint(1, 3)) if rng.random() < 0.5 else []
     return f"[{', '.join([whole, *others])}]" if others else whole
 
 

@@ -231,6 +231,13 @@ def test_a_gradient_of_what_is_not_trained_never_reaches_an_update_rule(kind: st
             update(grads, tx.init(params), params)
 
 
+def test_what_is_not_a_number_is_not_a_gradient() -> None:
+    """Gradients may have the functions and names of the model."""
+    model = {"w": ONES, "f": jnp.tanh, "name": "x"}
+    updates, _ = ADAM.update(model, ADAM.init(model), model)
+    assert {name for name, x in updates.items() if x is not None} == {"w"}
+
+
 @pytest.mark.parametrize("kind", [kind for kind in UNTRAINED if kind != "a number"])
 def test_it_raises_too_where_nothing_is_trained(kind: str) -> None:
     n, gradient = UNTRAINED[kind]

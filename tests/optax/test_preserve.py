@@ -89,6 +89,12 @@ def test_updates_have_the_wider_of_the_gradient_s_and_the_param_s_dtype(inner: A
             assert updates.dtype == grads.dtype
 
 
+def test_an_update_may_be_smaller_than_its_param() -> None:
+    tx = returning(jnp.float32(0.5), (), ())
+    updates, _ = tx.update(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2))
+    assert tko.apply_updates(jnp.ones(2), updates).tolist() == [1.5, 1.5]
+
+
 WRAPS: dict[str, Callable[[], Any]] = {
     "adam": lambda: tko.adam(0.1),
     "masked": lambda: tko.masked(tko.adam(0.1), True),
