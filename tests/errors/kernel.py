@@ -47,7 +47,7 @@ def members(state: Any) -> Any:
 MISTAKES: dict[str, Mistake] = {
     # What is given to init.
     "a state for the params": Mistake(lambda: ADAM.init(STATE), TypeError, "the state of an optimizer"),
-    "a class for a model": Mistake(lambda: ADAM.init(eqx.nn.MLP), TypeError, "MLP"),
+    "a class for a model": Mistake(lambda: ADAM.init(eqx.nn.MLP), TypeError, "an instance of this class"),
     "a name for the params": Mistake(lambda: ADAM.init("weights"), TypeError, "'weights'"),
     "lookahead in a wrapper": Mistake(lambda: tko.chain(LOOKAHEAD).init(PARAMS), TypeError, "optax.lookahead"),
     # The arguments of what makes transformations.

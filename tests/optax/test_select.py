@@ -15,6 +15,7 @@ import treekit as tk
 from tests.optax import cases
 from treekit import assert_trees_same
 from treekit import optax as tko
+from treekit.optax._select import MaskFunction
 
 MODEL = cases.model()
 
@@ -164,6 +165,14 @@ def test_a_mask_function_sees_the_params_in_init_and_the_updates_in_update(name:
     tx.update(grads, state, params)
     tx.update(arrays, state)
     assert not tk.tree_diff(seen, [arrays, {**grads, "b": jnp.zeros(2)}, arrays])
+
+
+def test_only_functions_of_the_same_mask_are_equal() -> None:
+    """Optimistix runs what it has compiled for an equal optimizer."""
+    mask: Any = {"w": True}
+    function = MaskFunction(mask, "mask")
+    assert function == MaskFunction(mask, "mask") and hash(function) == hash(MaskFunction(mask, "mask"))
+    assert function not in (MaskFunction({"w": False}, "mask"), MaskFunction(mask, "freeze_mask"), mask)
 
 
 def test_a_nested_mask_may_be_made_from_what_is_masked() -> None:
