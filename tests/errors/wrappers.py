@@ -63,7 +63,7 @@ MISTAKES: dict[str, Mistake] = {
     "a label that is misspelt": Mistake(
         lambda: tko.partition({"decay": SGD}, {"w": "decay", "bias": "deacy"}).init(PARAMS),
         ValueError,
-        "bias is 'deacy'",
+        "bias is 'deacy'. Did",
     ),
     "a mask that does not fit variables of Flax": Mistake(
         lambda: masked({"bias": False}, VARIABLES), ValueError, "treekit.path_mask"
