@@ -87,7 +87,6 @@ MISTAKES: dict[str, Mistake] = {
         lambda: tk.filter({"m": Twig(1, name="a")}, {"m": Twig(True, name="b")}), ValueError, "filter_spec.m.name"
     ),
     "a mask with None": Mistake(lambda: tk.filter([1, 2], [True, None]), ValueError, "filter_spec.1"),
-    "a pattern for a filter": Mistake(lambda: tk.filter(LAYERS, "w"), ValueError, "treekit.path_mask"),
     "a pattern in a filter": Mistake(lambda: tk.filter(LAYERS, {"layers": ["w", True]}), ValueError, "layers.0"),
     "a traced bool in a filter": Mistake(
         lambda: jax.jit(lambda keep: tk.filter([1.0], [keep]))(True), ValueError, "traced array, at 0"

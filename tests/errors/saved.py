@@ -43,6 +43,9 @@ MISTAKES: dict[str, Mistake] = {
     "a name of a file for the old tree": Mistake(lambda: tk.graft(NEW, "model.npz"), ValueError, "numpy.load"),
     "a path for the new tree": Mistake(lambda: tk.graft(Path("model.npz"), OLD), ValueError, "numpy.load"),
     "an open file for the old tree": Mistake(lambda: tk.graft(NEW, io.BytesIO()), ValueError, "numpy.load"),
+    "twelve leaves that are new": Mistake(
+        lambda: tk.graft({name: NEW["a"] for name in ["a", *"bcdefghijklm"]}, OLD), ValueError, "m (f32[])\n"
+    ),
     "a new tree without arrays": Mistake(lambda: tk.graft(tko.sgd(0.1).init({}), OLD), ValueError, "(EmptyState"),
     "shapes for the old tree": Mistake(lambda: tk.graft(NEW, jax.eval_shape(lambda: OLD)), TypeError, "at a"),
     "two old leaves of one name": Mistake(lambda: tk.graft(NEW, TWO_NAMES), ValueError, "a.b"),
