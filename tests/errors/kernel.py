@@ -74,9 +74,6 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a tree for the gradient of an array": Mistake(lambda: step(ADAM, {**PARAMS, "b": {"x": ONES}}), TypeError, "at b"),
     "a gradient of integers": Mistake(lambda: step(ADAM, QUANTIZED, QUANTIZED), TypeError, "at q, which is i8[3]"),
-    "a gradient of integers, where hyperparameters are injected": Mistake(
-        lambda: step(tko.inject_hyperparams(tko.adam)(0.1), QUANTIZED, QUANTIZED), TypeError, "at q, which is i8[3]"
-    ),
     "a complex gradient": Mistake(lambda: step(ADAM, {**PARAMS, "b": COMPLEX}), TypeError, "gradient at b is complex"),
     "a gradient that could be broadcast": Mistake(
         lambda: step(ADAM, {"b": None, "w": jnp.ones((1, 3))}), ValueError, "at w has shape (1, 3)"
