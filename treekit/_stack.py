@@ -83,8 +83,8 @@ def _stack_leaves(path: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
     if any(isinstance(x, np.ma.MaskedArray) for x in leaves):
         raise ValueError(f"at {path_text(path)}: masked arrays are not supported, since JAX has no masks")
     # tree_diff compares the dtypes that JAX gives NumPy arrays, and shapes alike with and without values.
-    kinds = [f"{'array' if is_array(x) else 'ShapeDtypeStruct'} of dtype {x.dtype}" for x in leaves]
-    if len({*kinds}) > 1:
+    if len({(x.dtype, is_array(x)) for x in leaves}) > 1:
+        kinds = [f"{'array' if is_array(x) else 'ShapeDtypeStruct'} of dtype {x.dtype}" for x in leaves]
         raise ValueError(
             f"tree_stack needs leaves of one dtype, and either arrays or ShapeDtypeStructs, at each key path: at "
             f"{path_text(path)} found {', '.join(kinds)}. Cast them, or take jax.eval_shape of all trees"

@@ -181,8 +181,8 @@ def test_init(name: str, on: Sharded) -> None:
     """What an optimizer keeps for a param, in its shape, is sharded as the param: jitted, and eager."""
     tx = cases.OPTIMIZERS[name](tko)
     shardings = {(8, 6): on.shardings["w"], (14,): NamedSharding(on.mesh, P("model"))}
-    whole = {shape: NamedSharding(on.mesh, P()) for shape in [(5,), ()]}
-    params = [place(np.ones(shape, np.float32), sharding) for shape, sharding in (shardings | whole).items()]
+    replicated = {shape: NamedSharding(on.mesh, P()) for shape in [(5,), ()]}
+    params = [place(np.ones(shape, np.float32), sharding) for shape, sharding in (shardings | replicated).items()]
 
     for where, state in {"jitted": jax.jit(tx.init)(params), "eager": tx.init(params)}.items():
         for path, x in jax.tree_util.tree_leaves_with_path(state):

@@ -21,12 +21,8 @@ PIPE = subprocess.PIPE
 LAWS = Path(__file__).with_name("sharding_laws.py")
 SECONDS = 400  # what hangs is killed
 QUICK = ["test_chosen_sharding", "test_rounding", "test_codes", "test_init[auto-adamw]", "test_init[explicit-adamw]"]
-QUICK += [
-    "test_init[auto-adafactor]",
-    "test_params_on_the_host[auto-adam]",
-    "test_steps[auto-multi_steps]",
-    "test_steps[explicit-adam]",
-]
+QUICK += ["test_init[auto-adafactor]", "test_params_on_the_host[auto-adam]"]
+QUICK += ["test_steps[auto-multi_steps]", "test_steps[explicit-adam]"]
 QUICK += ["test_step_that_only_accumulates[explicit-multi_steps]"]
 IN_TWO = ["test_steps[auto-finite_of_multi_steps]", "test_steps[explicit-of_clipped]"]
 IN_TWO += ["test_step_that_only_accumulates[auto-of_clipped]"]
