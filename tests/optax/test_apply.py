@@ -52,6 +52,10 @@ def test_a_sum_is_taken_in_the_wider_dtype_and_rounded_once() -> None:
     assert float(tko.apply_updates(params, 3 * updates)) == float((jnp.float32(1) + 3 * updates).astype(jnp.bfloat16))
 
 
+def test_updates_may_be_integers_of_4_bits() -> None:
+    assert tko.apply_updates(ONES, jnp.ones(2, jnp.int4)).tolist() == [2, 2]
+
+
 @pytest.mark.parametrize("promotion", ["standard", "strict"])
 @pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "float8_e5m2"), ("float8_e4m3fn", "float32")])
 def test_what_stands_for_an_array_is_added_and_averaged_as_that_array(dtypes: Any, promotion: Any) -> None:

@@ -75,8 +75,12 @@ def centre(x: Any) -> Any:
 
 @centre.def_vmap
 def centre_all(size: int, batched: Any, x: Any) -> Any:
-    """It looks at the members of a batch all at once, and in float32."""
-    return x - x.mean(0, jnp.float32), True
+    """It looks at the members of a batch all at once."""
+    return x - x.mean(0), True
+
+
+def is_batch(x: Any) -> bool:
+    return type(x).__name__ == "BatchTracer"
 
 
 def local_state() -> Any:
@@ -130,7 +134,7 @@ SEEDED = {
     "a tracer leaks": Fault("scan", memory_of_its_own()),
     "Optax's MultiSteps over zero_nans": Fault("NaN", OF_OPTAX),
     "over the batch": Fault("vmap", scaling(centre)),
-    "the batch in another dtype": Fault("vmap", scaling(centre), BF16),
+    "a batch is widened": Fault("vmap", scaling(lambda g: g * jnp.ones((), jnp.float32) if is_batch(g) else g), BF16),
     "contrib.prodigy": Fault("donation", optax.contrib.prodigy()),
     "a class without a name": Fault("checkpoint", local_state()),
     "a moment in bf16": Fault("moment", optax.adam(1e-3), BF16),
