@@ -90,7 +90,7 @@ def read_coverage() -> Reached:
 
 
 def mutations_of(place: str, count: int) -> list[Any]:
-    """A sample of the mistakes that can be made in a place, the same each time; each line once, before one twice."""
+    """A sample of the mistakes that can be made in a place, the same each time; each place once, before one twice."""
     path = ROOT / place
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     with tempfile.TemporaryDirectory() as folder:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from treekit._base.describe import type_name
+from treekit._base.describe import describe_error, type_name
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
@@ -75,7 +75,7 @@ def resolve_and_match(
         if not (jtu.all_leaves([spec]) or jtu.tree_leaves(spec)):
             raise ValueError(f"{name}, of type {type(spec).__name__}, has no leaf: is each of them None?") from None
         raise ValueError(
-            f"the function given as {name} raised {type(error).__name__}: {error}. It is called once, with all of the "
+            f"the function given as {name} raised {describe_error(error)}. It is called once, with all of the "
             f"params (here {type(params).__name__}), and returns a tree: {name}=lambda params: "
             "jax.tree.map(f, params)"
         ) from error

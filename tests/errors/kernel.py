@@ -47,7 +47,9 @@ def members(state: Any) -> Any:
 MISTAKES: dict[str, Mistake] = {
     # What is given to init.
     "a state for the params": Mistake(lambda: ADAM.init(STATE), TypeError, "the state of an optimizer"),
-    "a class for a model": Mistake(lambda: ADAM.init(eqx.nn.MLP), TypeError, "an instance of this class"),
+    "a class for a model": Mistake(
+        lambda: ADAM.init(eqx.nn.MLP), TypeError, "MLP'>, which has no parameters. Pass an instance of this class"
+    ),
     "a name for the params": Mistake(lambda: ADAM.init("weights"), TypeError, "'weights'"),
     "lookahead in a wrapper": Mistake(lambda: tko.chain(LOOKAHEAD).init(PARAMS), TypeError, "optax.lookahead"),
     # The arguments of what makes transformations.
@@ -110,7 +112,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: returning({"w": ONES, "bias": ONES}, (), ()).update(PARAMS, ()), TypeError, "bias"
     ),
     "updates that are deeper": Mistake(
-        lambda: step(returning({**PARAMS, "b": {"x": ONES}}, (), ()), PARAMS), TypeError, "b"
+        lambda: step(returning({**PARAMS, "b": {"x": ONES}}, (), ()), PARAMS), TypeError, "b  type"
     ),
     "a new state of another structure": Mistake(
         lambda: step(returning(PARAMS, {"a": (ONES, ONES)}, {"a": [ONES]}), PARAMS), TypeError, "a  type"

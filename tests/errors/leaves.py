@@ -92,7 +92,9 @@ MISTAKES: dict[str, Mistake] = {
         lambda: jax.jit(lambda keep: tk.filter([1.0], [keep]))(True), ValueError, "traced array, at 0"
     ),
     "a predicate on traced values": Mistake(
-        lambda: jax.jit(lambda tree: tk.filter(tree, lambda x: (x > 0).all()))({"w": X}), ValueError, "traced array"
+        lambda: jax.jit(lambda tree: tk.filter(tree, lambda x: (x > 0).all()))({"w": X}),
+        ValueError,
+        "traced array, whose value is not known, for the leaf w",
     ),
     "a predicate on arrays": Mistake(lambda: tk.filter({"a": X, "b": [jax.nn.relu]}, has_axes), ValueError, "b.0"),
     "a predicate that stops an iteration": Mistake(

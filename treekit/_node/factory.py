@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from treekit._base.describe import RUNS_ITS_CODE
+from treekit._base.describe import RUNS_ITS_CODE, describe_error
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
 from treekit._base.tree import children_of
@@ -98,7 +98,7 @@ def _fault_of_rebuilding(tree: PyTree, above: KeyPath) -> tuple[str, Exception |
     try:
         after, rebuilt = jtu.tree_flatten_with_path(treedef.unflatten(markers))
     except Exception as error:
-        return f"around other leaves raised {type(error).__name__}: {error}", error
+        return f"around other leaves raised {describe_error(error)}", error
     leaves = {path: leaf for path, leaf in after}
     for (path, _), marker in zip(before, markers, strict=True):
         if leaves.get(path) is not marker:
