@@ -59,12 +59,13 @@ def gradients(params: Any, step: int, dtype: Any = None, missing: str = "None", 
     """A gradient for every leaf that is trained, others in each step; `dtype` is that of the real ones.
 
     For another leaf there is None, as Equinox has it; with "float0" as JAX has it for integers. If `special` is not 0,
-    it replaces the first element of each gradient in the second step.
+    it replaces the first element of each gradient in the second step. Where no leaf is trained, numbers of Python are.
     """
+    has_arrays = any(map(is_trained, jax.tree.leaves(params)))
 
     def gradient(leaf: Any) -> Any:
         x = value_of(leaf)
-        if not is_trained(leaf):
+        if not (is_trained(leaf) if has_arrays else isinstance(leaf, (float, complex))):
             return None if x is None or missing == "None" else np.zeros(x.shape, jax.dtypes.float0)
         g = jnp.cos(jnp.arange(x.size) + step).reshape(x.shape)
         if special and step == 1:
