@@ -395,14 +395,13 @@ def _or_none(is_spec_leaf: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _values_of_variables(tree: PyTree) -> Any:
-    """Return a tree with the value of each variable of Flax that has one leaf.
+    """Return a tree with the value of each variable of Flax, its only child.
 
     `nnx.Optimizer` passes variables to `init`, and their values to `update`.
     """
 
     def value(x: PyTree) -> Any:
-        leaves = jtu.tree_leaves(x) if is_variable(x) else []
-        return leaves[0] if len(leaves) == 1 else x
+        return jtu.tree_leaves(x, is_leaf=lambda y: y is not x)[0] if is_variable(x) else x
 
     return jtu.tree_map(value, tree, is_leaf=is_variable)
 
