@@ -297,10 +297,13 @@ def test_optax_finds_its_way_in_the_state(state_dtype: Any) -> None:
     assert named.rounding_count == "other"
 
 
-def test_f32_state_is_not_touched() -> None:
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_what_is_f32_is_not_rounded(dtype: Any) -> None:
+    """State, and updates of f32 params, whatever their gradients are."""
     params = cases.arrays()
-    found = run(stochastic(optax.adam(0.1)), params, params, 5).inner_state
-    assert same_bits(found, run(tko.adam(0.1), params, params, 5))
+    grads = cases.cast(params, dtype)
+    updates, state = cases.run(stochastic(optax.adam(0.1)), params, grads, 5)
+    assert same_bits((updates, state.inner_state), cases.run(tko.adam(0.1), params, cases.cast(grads, F32), 5))
 
 
 @pytest.mark.parametrize("state_dtype", [None, jnp.float32])
