@@ -21,9 +21,15 @@ from treekit.optax._transformation import own_core
 
 
 def test_another_update_is_used_instead_of_the_core() -> None:
-    tx: Any = tko.chain(tko.sgd(0.1)._replace(update=lambda updates, state, params=None: (7 * updates, state)))
-    updates, _ = tx.update(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2))
-    assert (updates == 7).all()
+    """And it sees what is trained alone."""
+    sevens: Any = tko.sgd(0.1)._replace(
+        update=lambda updates, state, params: (jax.tree.map(lambda g, p: 7 * p, updates, params), state)
+    )
+    params, grads = {"w": jnp.ones(2), "name": "scale"}, {"w": jnp.ones(2), "name": None}
+    txs: list[Any] = [sevens, tko.chain(sevens), tko.MultiSteps(sevens, 1)]
+    for tx in txs:
+        after, _ = tko.apply_gradients(tx, grads, tx.init(params), params)
+        assert (after["w"] == 8).all()
 
 
 def threes(base: Any) -> Any:
