@@ -73,6 +73,7 @@ def test_filtered_takes_what_filter_takes_and_asks_about_arrays_only(name: str) 
     assert state[0].trace["b"] == {"x": None, "f": None}
     updates, _ = jax.jit(lambda state: tx.update(grads, state, params))(state)
     assert updates["b"] == {"x": None, "f": None}
+    assert tko.apply_gradients(tx, grads, state, params)[0]["b"] == params["b"]
     cases.assert_close(updates["w"], alone.update(only, alone.init(only), only)[0]["w"])
 
 

@@ -22,13 +22,15 @@ from treekit.optax._transformation import own_core
 
 def test_another_update_is_used_instead_of_the_core() -> None:
     """And it sees what is trained alone."""
-    sevens: Any = tko.sgd(0.1)._replace(
-        update=lambda updates, state, params: (jax.tree.map(lambda g, p: 7 * p, updates, params), state)
-    )
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return jax.tree.map(lambda g, p: 7 * p, updates, params), state
+
+    sevens: Any = tko.sgd(0.1)._replace(update=update)
     params, grads = {"w": jnp.ones(2), "name": "scale"}, {"w": jnp.ones(2), "name": None}
     txs: list[Any] = [sevens, tko.chain(sevens), tko.MultiSteps(sevens, 1)]
     for tx in txs:
-        after, _ = tko.apply_gradients(tx, grads, tx.init(params), params)
+        after: Any = tko.apply_gradients(tx, grads, tx.init(params), params)[0]
         assert (after["w"] == 8).all()
 
 
