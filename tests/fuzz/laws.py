@@ -238,13 +238,14 @@ def equals_part(case: Case, mine: Run | str) -> str | None:
 
 
 def equals_wrapped(case: Case, mine: Run | str) -> str | None:
-    """A wrapper that must change nothing changes nothing."""
+    """A wrapper that must change nothing changes nothing, but for the dtype in which another link has its updates."""
     if isinstance(mine, str):
         return None
     theirs = attempt(case, ours, tx=case.wrapped)
     if isinstance(theirs, str):
         return f"{case.wrapper} {theirs}"
-    same = functools.partial(same_trees, least=coarsest(mine.states, mine.params))
+    grads = evaluate(f"gradients(params, 0, {case.gradients})", ours, evaluate(case.params, ours, None))
+    same = functools.partial(same_trees, least=coarsest(mine.states, mine.params, grads))
     said = first("updates", same, theirs.updates, mine.updates)
     return said and f"{case.wrapper}: {said}"
 

@@ -125,3 +125,10 @@ def test_value_and_grad_are_computed_where_a_subtree_is_masked_out() -> None:
     state = tko.masked(tko.lbfgs(), {"a": True, "b": False}).init(params)
     value, grad = tko.value_and_grad_from_state(cases.loss)(params, state=state)
     cases.assert_close((value, grad), jax.value_and_grad(cases.loss)(params))
+
+
+def test_without_a_line_search_the_argument_grad_is_not_read() -> None:
+    """Another transformation may have changed the shapes of the params."""
+    params, tx = cases.matrix(), tko.flatten(tko.lbfgs(0.1, linesearch=None))
+    state = tx.init(params)
+    assert cases.same_bits(tx.update(params, state, params, grad=params), tx.update(params, state, params))

@@ -42,7 +42,7 @@ def lbfgs(
         A transformation, whose `update` needs the params, and `value`, `grad` and `value_fn` by name for a line search.
 
     Raises:
-        ValueError: raised by `update` without the params, or if `grad` does not fit them.
+        ValueError: raised by `update` without the params, or if a line search reads `grad` and it does not fit them.
         TypeError: `linesearch` is not a transformation.
 
     Source: algorithms 7.4 and 7.5 of Nocedal and Wright, Numerical Optimization.
@@ -61,11 +61,12 @@ def lbfgs(
     True
     """
     search = None if linesearch is None else core_of(linesearch)
-    return at_boundary(_in_param_dtypes(_optax_lbfgs(learning_rate, memory_size, scale_init_precond, search)))
+    tx = _optax_lbfgs(learning_rate, memory_size, scale_init_precond, search)
+    return at_boundary(_in_param_dtypes(tx, reads_grad=search is not None))
 
 
-def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:
-    """Cast gradients to the dtypes of the params, which the memory of past gradients has."""
+def _in_param_dtypes(tx: Core, *, reads_grad: bool) -> Core:
+    """Cast gradients to the dtypes of the params, which the memory of past gradients has; check the argument grad."""
     inner_init, inner_update = tx
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
@@ -73,7 +74,7 @@ def _in_param_dtypes(tx: optax.GradientTransformationExtraArgs) -> optax.Gradien
             raise ValueError(
                 "lbfgs needs the params: update(updates, state, params, value=..., grad=..., value_fn=...)"
             )
-        if "grad" in extra:
+        if reads_grad and "grad" in extra:
             _check_grad(extra["grad"], params)
         return inner_update(cast_tree_like(params, updates), state, params, **extra)
 
