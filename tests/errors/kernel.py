@@ -108,14 +108,15 @@ MISTAKES: dict[str, Mistake] = {
     "an update of another shape": Mistake(
         lambda: step(returning({**PARAMS, "b": jnp.ones(3)}, (), ()), PARAMS), ValueError, "at b, where the param"
     ),
+    "an update that is smaller": Mistake(lambda: step(returning(SMALLER, (), ()), PARAMS), ValueError, "at w"),
     "updates of other names": Mistake(
-        lambda: returning({"w": ONES, "bias": ONES}, (), ()).update(PARAMS, ()), TypeError, "bias"
+        lambda: returning({"w": 2 * ONES, "bias": ONES}, (), ()).update(PARAMS, ()), TypeError, "bias"
     ),
     "updates that are deeper": Mistake(
         lambda: step(returning({**PARAMS, "b": {"x": ONES}}, (), ()), PARAMS), TypeError, "b  type"
     ),
     "a new state of another structure": Mistake(
-        lambda: step(returning(PARAMS, {"a": (ONES, ONES)}, {"a": [ONES]}), PARAMS), TypeError, "a  type"
+        lambda: step(returning(PARAMS, {"a": (ONES,)}, {"a": [ONES]}), PARAMS), TypeError, "a  type"
     ),
     "a new state that is smaller": Mistake(
         lambda: step(returning(PARAMS, {"a": jnp.ones(1)}, {"a": ONES}), PARAMS), TypeError, "f32[2] | f32[1]"

@@ -16,6 +16,9 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
     "masked": tko.masked,
     "partition": lambda tx, mask, **options: tko.partition({True: tx, False: optax.identity()}, mask, **options),
     "filtered": lambda tx, mask, **_: tko.filtered(tx, mask),
+    "selective_transform": lambda tx, mask, **_: tko.selective_transform(
+        tx, freeze_mask=jax.tree.map(lambda trained: not trained, mask)
+    ),
 }
 
 
@@ -44,7 +47,7 @@ def test_extra_arguments_like_the_params_are_selected(wrapper: str, flag: bool) 
     given = {"grad": params, "like": cases.arrays(), "rates": {"w": 0.1, "b": 0.2}, **others}
     seen = seen_inside(wrapper, {"w": True, "b": False}, params, {"mask_compatible_extra_args": flag}, **given)
     assert all(seen[name]["b"] == hole and seen[name]["w"].shape == (2, 3) for name in ("grad", "like", "params"))
-    assert seen["rates"] == {"w": 0.1, "b": hole if flag and wrapper != "filtered" else 0.2}
+    assert seen["rates"] == {"w": 0.1, "b": hole if flag and wrapper in ("masked", "partition") else 0.2}
     assert all(seen[name] is x for name, x in others.items())
 
 
