@@ -110,7 +110,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "an update that is smaller": Mistake(lambda: step(returning(SMALLER, (), ()), PARAMS), ValueError, "at w"),
     "updates of other names": Mistake(
-        lambda: returning({"w": 2 * ONES, "bias": ONES}, (), ()).update(PARAMS, ()), TypeError, "bias"
+        lambda: returning({"w": 2 * PARAMS["w"], "bias": ONES}, (), ()).update(PARAMS, ()), TypeError, "bias"
     ),
     "updates that are deeper": Mistake(
         lambda: step(returning({**PARAMS, "b": {"x": ONES}}, (), ()), PARAMS), TypeError, "b  type"
