@@ -116,7 +116,9 @@ MISTAKES: dict[str, Mistake] = {
         lambda: step(returning({**PARAMS, "b": {"x": ONES}}, (), ()), PARAMS), TypeError, "b  type"
     ),
     "a new state of another structure": Mistake(
-        lambda: step(returning(PARAMS, {"a": (ONES,)}, {"a": [ONES]}), PARAMS), TypeError, "a  type"
+        lambda: step(returning(PARAMS, {"a": (ONES,), "b": ONES}, {"a": [ONES], "b": 2 * ONES}), PARAMS),
+        TypeError,
+        "a  type",
     ),
     "a new state that is smaller": Mistake(
         lambda: step(returning(PARAMS, {"a": jnp.ones(1)}, {"a": ONES}), PARAMS), TypeError, "f32[2] | f32[1]"
