@@ -58,13 +58,15 @@ def preserving(core: Core) -> Core:
 def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
     """Return new updates, each in the wider dtype of its gradient and its param.
 
+    Inside, params have the structure of the updates, or are None.
+
     Raises:
         TypeError: they have another structure than the updates.
         ValueError: the shape of one does not fit its param.
     """
     grads, treedef = jtu.tree_flatten(updates)
     news = _parts_of_updates(updates, treedef, new_updates)
-    has_params = params is not None and jtu.tree_structure(params) == treedef
+    has_params = params is not None
     likes = jtu.tree_leaves(params) if has_params else grads
     for i, (have, want) in enumerate(zip(_shapes(news), _shapes(likes), strict=True)):
         if news[i] is not None and have != want and not can_be_broadcast(have, want):
@@ -138,8 +140,7 @@ def _real_where_real(old: object, new: object) -> Any:
 
 def like_updates(updates: Updates, params: Params) -> Any:
     """Return a tree with the dtypes of updates: the wider of a gradient's and its param's dtype."""
-    has_params = params is not None and jtu.tree_structure(params) == jtu.tree_structure(updates)
-    return jtu.tree_map(_wider, updates, params if has_params else updates)
+    return jtu.tree_map(_wider, updates, updates if params is None else params)
 
 
 def _wider(grad: HasDtype, like: HasDtype) -> Any:
