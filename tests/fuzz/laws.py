@@ -39,6 +39,10 @@ def evaluate(text: str, library: Any, tree: Any) -> Any:
     return eval(text, {**vars(prelude), "jax": jax, "np": np, "o": library, "params": tree})
 
 
+def gradients_of(case: Case, tree: Any, step: int = 0) -> Any:
+    return evaluate(f"gradients(params, {step}, {case.gradients})", ours, tree)
+
+
 def run(case: Case, library: Any, *, tx: str = "", only: Callable[[Any], Any] = lambda tree: tree) -> Run:
     """Three steps of a program, with params and gradients as `only` leaves them."""
     whole = evaluate(case.params, library, None)
@@ -47,7 +51,7 @@ def run(case: Case, library: Any, *, tx: str = "", only: Callable[[Any], Any] = 
     state = optimizer.init(tree)
     out = Run([state], [], [tree])
     for step in range(STEPS):
-        grads = evaluate(f"gradients(params, {step}, {case.gradients})", library, whole)
+        grads = gradients_of(case, whole, step)
         grads = jax.tree.map(lambda x, g: None if x is None else g, tree, grads, is_leaf=lambda x: x is None)
         extra = {"value": prelude.loss(tree), "grad": grads, "value_fn": prelude.loss}
         updates, state = optimizer.update(grads, state, evaluate(case.updated_with, library, tree), **extra)
@@ -195,8 +199,8 @@ def keeps_state(case: Case, mine: Run | str) -> str | None:
     tree = evaluate(case.params, ours, None)
     if prelude.has_refs(tree):  # JAX traces them as arguments of their own only
         return None
-    texts = (case.tx, f"gradients(params, 0, {case.gradients})", case.updated_with)
-    tx, grads, params = (evaluate(text, ours, tree) for text in texts)
+    tx, params = (evaluate(text, ours, tree) for text in (case.tx, case.updated_with))
+    grads = gradients_of(case, tree)
     arrays, rest = eqx.partition((grads, mine.states[0], params), eqx.is_array)
 
     def update(arrays: Any) -> Any:
@@ -244,7 +248,7 @@ def equals_wrapped(case: Case, mine: Run | str) -> str | None:
     theirs = attempt(case, ours, tx=case.wrapped)
     if isinstance(theirs, str):
         return f"{case.wrapper} {theirs}"
-    grads = evaluate(f"gradients(params, 0, {case.gradients})", ours, evaluate(case.params, ours, None))
+    grads = gradients_of(case, evaluate(case.params, ours, None))
     same = functools.partial(same_trees, least=coarsest(mine.states, mine.params, grads))
     said = first("updates", same, theirs.updates, mine.updates)
     return said and f"{case.wrapper}: {said}"

@@ -62,10 +62,11 @@ def gradients(params: Any, step: int, dtype: Any = None, missing: str = "None", 
     it replaces the first element of each gradient in the second step. Where no leaf is trained, numbers of Python are.
     """
     has_arrays = any(map(is_trained, jax.tree.leaves(params)))
+    has_gradient = is_trained if has_arrays else lambda leaf: isinstance(leaf, (float, complex))
 
     def gradient(leaf: Any) -> Any:
         x = value_of(leaf)
-        if not (is_trained(leaf) if has_arrays else isinstance(leaf, (float, complex))):
+        if not has_gradient(leaf):
             return None if x is None or missing == "None" else np.zeros(x.shape, jax.dtypes.float0)
         g = jnp.cos(jnp.arange(x.size) + step).reshape(x.shape)
         if special and step == 1:

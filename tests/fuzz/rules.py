@@ -27,7 +27,7 @@ RULES = {
         Rule(PLAIN, "MultiSteps.* on .*complex")
     ),
     "In Optax's MultiSteps a NaN outlives its round, and leaks into steps that wait (docs/what_goes_wrong.md).": (
-        Rule(PLAIN, "MultiSteps", r"(?s)\) and .*(nan|inf)")  # which Optax has
+        Rule(PLAIN, "MultiSteps", r"(?s)^the .*: at .*\) and .*(nan|inf)")  # which Optax has
     ),
     "inject_hyperparams holds numbers in f32 at least; Optax in the params' dtype (docs/guides/from_optax.md).": (
         Rule(PLAIN, "inject_hyperparams.* on .*(float16|float8)", "(?s)^(?!.*raises).*: at |lax.clamp requires")
