@@ -13,7 +13,7 @@ from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, is_variable, path_name, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
-from treekit._base.tree import check_no_foreign_floats, is_mapping, is_none
+from treekit._base.tree import check_no_foreign_floats, children_of, is_mapping, is_none
 from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
 from treekit._filter import filter
 from treekit._resolve_spec import resolve_and_match
@@ -401,7 +401,10 @@ def _values_of_variables(tree: PyTree) -> Any:
     """
 
     def value(x: PyTree) -> Any:
-        return jtu.tree_leaves(x, is_leaf=lambda y: y is not x)[0] if is_variable(x) else x
+        if not is_variable(x):
+            return x
+        (only,) = children_of(x).values()
+        return only
 
     return jtu.tree_map(value, tree, is_leaf=is_variable)
 
