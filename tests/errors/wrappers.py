@@ -70,6 +70,11 @@ MISTAKES: dict[str, Mistake] = {
         ValueError,
         "bias is 'deacy'. Did",
     ),
+    "a function that makes transformations for a label": Mistake(
+        lambda: unchecked(tko.partition)({"train": SGD, "freeze": tko.set_to_zero}, "train"),
+        TypeError,
+        "transforms['freeze']",
+    ),
     "a mask that does not fit variables of Flax": Mistake(
         lambda: masked({"bias": False}, VARIABLES), ValueError, "treekit.path_mask"
     ),
@@ -139,6 +144,7 @@ MISTAKES: dict[str, Mistake] = {
     "a number where a schedule was": Mistake(
         lambda: resumed(injected(0.1), injected(lambda count: 0.1)), StateError, "learning_rate was a number"
     ),
+    "a number for a line search": Mistake(lambda: unchecked(tko.lbfgs)(linesearch=3), TypeError, "linesearch of lbfgs"),
     "lbfgs without params": Mistake(lambda: LBFGS.update(PARAMS, LBFGS.init(PARAMS)), ValueError, "params"),
     "an argument grad of other keys": Mistake(lambda: search({"w": PARAMS["w"]}), ValueError, "bias"),
     "an argument grad that is None": Mistake(lambda: search(None), ValueError, "found None"),

@@ -60,7 +60,7 @@ def lbfgs(
     >>> bool(loss(eqx.apply_updates(model, updates)) < value)
     True
     """
-    search = None if linesearch is None else core_of(linesearch)
+    search = None if linesearch is None else core_of(linesearch, "linesearch of lbfgs")
     tx = _optax_lbfgs(learning_rate, memory_size, scale_init_precond, search)
     return at_boundary(_in_param_dtypes(tx, reads_grad=search is not None))
 

@@ -189,14 +189,15 @@ def partition(
     def labels(params: Params) -> Any:
         return _resolve_labels(param_labels, keys, params)
 
-    return _partition(transforms, labels, mask_compatible_extra_args)
+    cores = {key: core_of(tx, f"transforms[{key!r}] of partition") for key, tx in transforms.items()}
+    return _partition(cores, labels, mask_compatible_extra_args)
 
 
 def _partition(
-    transforms: Mapping[Any, TransformationLike], labels: Callable[[Any], Any], any_shape: bool = False
+    cores: Mapping[Any, Core], labels: Callable[[Any], Any], any_shape: bool = False
 ) -> GradientTransformation[optax.transforms.PartitionState]:
-    cores = {key: seeing(core_of(tx)) for key, tx in transforms.items()}
-    tx = optax.partition(cores, labels, mask_compatible_extra_args=True)
+    seen = {key: seeing(core) for key, core in cores.items()}
+    tx = optax.partition(seen, labels, mask_compatible_extra_args=True)
     return at_boundary(masking(tx if _have_order(cores) else _in_order(tx), any_shape=any_shape))
 
 
@@ -274,7 +275,7 @@ def selective_transform(
     def labels(params: Params) -> Any:
         return jtu.tree_map(_freeze_or_train, is_frozen(params))
 
-    return _partition({"train": optimizer, "freeze": optax.set_to_zero()}, labels)
+    return _partition({"train": core_of(optimizer), "freeze": core_of(optax.set_to_zero())}, labels)
 
 
 def _freeze_or_train(frozen: bool) -> str:
