@@ -124,7 +124,7 @@ def bits_like(tree: PyTree, random_bits: RandomBits, is_leaf: Callable[[Any], bo
     """Return two words of random bits for each leaf of a tree: a hash of two words and the leaf's index."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     firsts, seconds = hash_bits(*random_bits, jnp.arange(len(leaves), dtype=jnp.uint32))
-    return treedef.unflatten(zip(jnp.unstack(firsts), jnp.unstack(seconds), strict=True))
+    return treedef.unflatten(zip(firsts, seconds, strict=True))  # jnp.unstack would compile a program for all leaves
 
 
 def hash_bits(*data: object) -> Any:
