@@ -44,11 +44,11 @@ RATE, SCHEDULED = (tko.inject_hyperparams(tko.sgd)(rate).init(PARAMS) for rate i
 
 MISTAKES: dict[str, Mistake] = {
     # params_ema, get_ema and schedule_free_eval_params
-    "a decay of 1": Mistake(lambda: tko.params_ema(1), ValueError, "found 1"),
-    "a negative decay": Mistake(lambda: tko.params_ema(-0.1), ValueError, "found -0.1"),
+    "a decay of 1": Mistake(lambda: tko.params_ema(1), ValueError, "decay"),
+    "a negative decay": Mistake(lambda: tko.params_ema(-0.1), ValueError, "-0.1"),
     "several decays": Mistake(lambda: tko.params_ema(jnp.ones(2)), TypeError, "decay"),
-    "a schedule of decays above 1": Mistake(lambda: step(tko.params_ema(lambda t: 1.5)), ValueError, "found 1.5"),
-    "a schedule of no decays": Mistake(lambda: step(tko.params_ema(lambda t: None)), TypeError, "found None"),
+    "a schedule of decays above 1": Mistake(lambda: step(tko.params_ema(lambda t: 1.5)), ValueError, "1.5"),
+    "a schedule of no decays": Mistake(lambda: step(tko.params_ema(lambda t: None)), TypeError, "params_ema"),
     "an average without params": Mistake(lambda: EMA.update(PARAMS, OF_EMA), ValueError, "params_ema"),
     "the average of a state without one": Mistake(lambda: get_ema(OF_ADAM, PARAMS), ValueError, "optax.params_ema("),
     "get_ema with its arguments swapped": Mistake(lambda: get_ema(PARAMS, [OF_EMA]), ValueError, "(state, params)"),
@@ -68,7 +68,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: evaluated(PARAMS, FREE.init(PARAMS)), ValueError, "(state, params)"
     ),
     "schedule_free before a transformation": Mistake(
-        lambda: evaluated(optax.chain(FREE, optax.scale(0.5)).init(PARAMS), PARAMS), ValueError, "schedule_free is at 0"
+        lambda: evaluated(optax.chain(FREE, optax.scale(0.5)).init(PARAMS), PARAMS), ValueError, "at 0"
     ),
     "schedule_free inside a wrapper that changes its updates": Mistake(
         lambda: evaluated(optax.contrib.mechanize(FREE).init(PARAMS), PARAMS), ValueError, "MechanicState"
@@ -78,7 +78,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     # hyperparameters in a state
     "get_hyperparams of an optimizer": Mistake(lambda: tko.get_hyperparams(ADAM), TypeError, "optimizer.init(params)"),
-    "a hyperparameter without its name": Mistake(lambda: set_hyperparams(RATE, 0.1), TypeError, "found 0.1"),
+    "a hyperparameter without its name": Mistake(lambda: set_hyperparams(RATE, 0.1), TypeError, "0.1"),
     "set_hyperparams without any": Mistake(lambda: set_hyperparams(RATE), TypeError, "learning_rate="),
     "set_hyperparams of Flax's optimizer": Mistake(
         lambda: set_hyperparams(nnx.Optimizer(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), SGD, wrt=nnx.Param), rate=0.1),
@@ -98,7 +98,7 @@ MISTAKES: dict[str, Mistake] = {
     "a rate of another shape": Mistake(lambda: set_hyperparams(RATE, learning_rate=jnp.ones(2)), TypeError, "f32[2]"),
     "a rate that is NaN": Mistake(lambda: set_hyperparams(RATE, learning_rate=jnp.nan), ValueError, "nan"),
     "a rate that its dtype cannot hold": Mistake(
-        lambda: set_hyperparams(RATE, learning_rate=2**24 + 1), TypeError, "int 16777217"
+        lambda: set_hyperparams(RATE, learning_rate=2**24 + 1), TypeError, "16777217"
     ),
     # dtype_preserving
     "another rounding": Mistake(lambda: dtype_preserving(ADAM, rounding="up"), ValueError, "'up'"),
@@ -106,7 +106,7 @@ MISTAKES: dict[str, Mistake] = {
     "a bool for a seed": Mistake(lambda: dtype_preserving(ADAM, seed=True), TypeError, "seed"),
     "a state of integers": Mistake(lambda: dtype_preserving(ADAM, state_dtype=jnp.int32), TypeError, "int32"),
     "moments in float8": Mistake(lambda: stochastic(ADAM, {"nu": jnp.float8_e5m2}), TypeError, "state_dtype['nu']"),
-    "a state_dtype by number": Mistake(lambda: stochastic(ADAM, {0: jnp.float32}), TypeError, "the key 0"),
+    "a state_dtype by number": Mistake(lambda: stochastic(ADAM, {0: jnp.float32}), TypeError, "state_dtype"),
     "8 bits rounded to nearest": Mistake(
         lambda: tko.dtype_preserving(ADAM, state_dtype=CODES), ValueError, "rounding='stochastic'"
     ),

@@ -107,16 +107,16 @@ def check_with_a_later_jaxtyping() -> None:
 MISTAKES: dict[str, Mistake] = {
     # Decorators
     "a node that is not a class": Mistake(lambda: node(WORD), TypeError, "'word'"),
-    "an option that is not a bool": Mistake(lambda: unchecked(node)(eq="no"), TypeError, "eq must be True or False"),
+    "an option that is not a bool": Mistake(lambda: unchecked(node)(eq="no"), TypeError, "'no'"),
     "a static field to train": Mistake(lambda: field(static=True, trainable=False), TypeError, "trainable=False"),
-    "an array in a class body": Mistake(lambda: node(class_with(w=ONES)), TypeError, "Made.w is or contains an array"),
-    "a class made a node twice": Mistake(lambda: node(Layer), TypeError, "Layer is a pytree node already"),
-    "a node of Equinox": Mistake(lambda: node(eqx.nn.Linear), TypeError, "Linear is a pytree node already"),
+    "an array in a class body": Mistake(lambda: node(class_with(w=ONES)), TypeError, "Made.w"),
+    "a class made a node twice": Mistake(lambda: node(Layer), TypeError, "Layer"),
+    "a node of Equinox": Mistake(lambda: node(eqx.nn.Linear), TypeError, "Linear"),
     "an abstract node of Equinox": Mistake(
         lambda: unchecked(register_node)(AbstractModule, [], []), TypeError, "AbstractModule"
     ),
-    "a class written in C": Mistake(lambda: node(Point), TypeError, "Point cannot be a node"),
-    "slots alone": Mistake(lambda: node(WithSlots), TypeError, "WithSlots has __slots__"),
+    "a class written in C": Mistake(lambda: node(Point), TypeError, "Point"),
+    "slots alone": Mistake(lambda: node(WithSlots), TypeError, "WithSlots"),
     "a field in the slots of a base": Mistake(
         lambda: node(class_with(WithSlots, __annotations__={"x": int})), TypeError, "'x' of Made"
     ),
@@ -127,8 +127,8 @@ MISTAKES: dict[str, Mistake] = {
         lambda: register_node(class_with(x=property(len)), ["x"], []), TypeError, "'x' of Made"
     ),
     "a field that is a keyword": Mistake(lambda: register_node(Plain, ["if"], []), TypeError, "'if' of Plain"),
-    "fields that are a string": Mistake(lambda: register_node(Plain, "ab", []), TypeError, "Plain: data_fields"),
-    "a field named twice": Mistake(lambda: register_node(Plain, ["a"], ["b", "a"]), TypeError, "Plain: a occurs twice"),
+    "fields that are a string": Mistake(lambda: register_node(Plain, "ab", []), TypeError, "data_fields"),
+    "a field named twice": Mistake(lambda: register_node(Plain, ["a"], ["b", "a"]), TypeError, "Plain: a"),
     "a dataclass's field that is not named": Mistake(
         lambda: register_node(dataclasses.make_dataclass("Wheel", ["size", "spokes"]), ["size"], []),
         TypeError,
@@ -136,44 +136,42 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a node in register_node": Mistake(lambda: register_node(Undecorated, ["weight"], []), TypeError, "Undecorated"),
     # Instances
-    "a subclass that is not decorated": Mistake(lambda: Undecorated(1), TypeError, "Undecorated extends a node"),
-    "a field that is not set": Mistake(lambda: Careless(id), TypeError, "Careless left weight unset"),
-    "a node flattened too early": Mistake(lambda: Careless(jax.tree.leaves), TypeError, "Careless.weight is not set"),
+    "a subclass that is not decorated": Mistake(lambda: Undecorated(1), TypeError, "Undecorated"),
+    "a field that is not set": Mistake(lambda: Careless(id), TypeError, "weight"),
+    "a node flattened too early": Mistake(lambda: Careless(jax.tree.leaves), TypeError, "Careless.weight"),
     "an attribute that is not a field": Mistake(
         lambda: Careless(lambda self: vars(self).update(weight=1, bias=ONES)), TypeError, "`bias: jax.Array`"
     ),
     "an attribute that register_node does not know": Mistake(lambda: jax.tree.leaves(MORE), TypeError, "Halved.extra"),
-    "an attribute set": Mistake(lambda: setattr(LAYER, "weight", 2), FrozenInstanceError, "weight was set"),
-    "an attribute deleted": Mistake(lambda: delattr(LAYER, "weight"), FrozenInstanceError, "weight was deleted"),
-    "an instance initialized again": Mistake(lambda: Layer.__init__(LAYER, 1), FrozenInstanceError, "initialized"),
+    "an attribute set": Mistake(lambda: setattr(LAYER, "weight", 2), FrozenInstanceError, "weight"),
+    "an attribute deleted": Mistake(lambda: delattr(LAYER, "weight"), FrozenInstanceError, "weight"),
+    "an instance initialized again": Mistake(lambda: Layer.__init__(LAYER, 1), FrozenInstanceError, "Layer"),
     "a method of its own that is stored": Mistake(
-        lambda: Careless(lambda self: setattr(self, "weight", self.__repr__)), TypeError, "a method of itself"
+        lambda: Careless(lambda self: setattr(self, "weight", self.__repr__)), TypeError, "weight"
     ),
-    "a function that captures arrays": Mistake(lambda: Layer(LAYER.scale), TypeError, "that captures a Layer"),
-    "a static list": Mistake(lambda: Layer(1, [1]), TypeError, "Layer.name is static"),
-    "a static array": Mistake(lambda: Layer(1, ("a", ONES)), TypeError, "of type tuple"),
-    "a static partial of an array": Mistake(
-        lambda: Layer(1, functools.partial(abs, ONES)), TypeError, "of type partial"
-    ),
+    "a function that captures arrays": Mistake(lambda: Layer(LAYER.scale), TypeError, "weight"),
+    "a static list": Mistake(lambda: Layer(1, [1]), TypeError, "Layer.name"),
+    "a static array": Mistake(lambda: Layer(1, ("a", ONES)), TypeError, "tuple"),
+    "a static partial of an array": Mistake(lambda: Layer(1, functools.partial(abs, ONES)), TypeError, "partial"),
     "a static value that cannot be compared": Mistake(
         lambda: [Layer(1, RaisesInEq()), Layer(1, RaisesInEq())], TypeError, "ZeroDivisionError"
     ),
-    "replace of a dict": Mistake(lambda: replace({}, a=1), TypeError, "not of dict"),
+    "replace of a dict": Mistake(lambda: replace({}, a=1), TypeError, "dict"),
     "replace of a misspelled field": Mistake(lambda: replace(LAYER, wieght=1), TypeError, "weight, name"),
     "classmethod below node_factory": Mistake(
         lambda: unchecked(node_factory)(classmethod(Layer)), TypeError, "@classmethod above @node_factory"
     ),
-    "a factory of no node": Mistake(lambda: node_factory(lambda: None)(), TypeError, "of type NoneType"),
+    "a factory of no node": Mistake(lambda: node_factory(lambda: None)(), TypeError, "NoneType"),
     "a factory of what overwrites its leaf": Mistake(lambda: node_factory(Overwrites)(1), TypeError, "leaf x"),
-    "a pytree that breaks a law": Mistake(lambda: check_pytree({"a": Overwrites(1)}), LawsBroken, "x is int 42"),
+    "a pytree that breaks a law": Mistake(lambda: check_pytree({"a": Overwrites(1)}), LawsBroken, "int 42"),
     "check_pytree of a class": Mistake(lambda: check_pytree(Layer), TypeError, "the class Layer"),
     # HashableArray
-    "a hashable string": Mistake(lambda: HashableArray("abc"), TypeError, "found 'abc', an array of dtype <U3"),
-    "a hashable None": Mistake(lambda: HashableArray(NOTHING), TypeError, "found None, an array of objects"),
+    "a hashable string": Mistake(lambda: HashableArray("abc"), TypeError, "<U3"),
+    "a hashable None": Mistake(lambda: HashableArray(NOTHING), TypeError, "None"),
     "hashable keys": Mistake(lambda: HashableArray(jax.random.key(0)), TypeError, "jax.random.key_data(key)"),
-    "a hashable tracer": Mistake(lambda: jax.vmap(HashableArray)(ONES), TypeError, "while JAX traces a function"),
+    "a hashable tracer": Mistake(lambda: jax.vmap(HashableArray)(ONES), TypeError, "HashableArray"),
     "a hashable list of a tracer": Mistake(
-        lambda: jax.jit(lambda x: HashableArray([1.0, x]))(ONES), TypeError, "while JAX traces a function"
+        lambda: jax.jit(lambda x: HashableArray([1.0, x]))(ONES), TypeError, "HashableArray"
     ),
     "an attribute of a hashable array set": Mistake(
         lambda: setattr(HashableArray(1.0), "shape", ()), AttributeError, "shape"
@@ -183,23 +181,23 @@ MISTAKES: dict[str, Mistake] = {
     ),
     # Types
     "a field of another type": Mistake(lambda: check_types({"a": replace(SQUARE, matrix=ONES)}), TypeError, "a.matrix"),
-    "a field of another type at creation": Mistake(lambda: Square(ONES), TypeError, "creating Square: 1 field"),
+    "a field of another type at creation": Mistake(lambda: Square(ONES), TypeError, "matrix"),
     "check_types of a class": Mistake(lambda: check_types(Layer), TypeError, "the class Layer"),
     "an annotation that is not defined": Mistake(lambda: check_field("Nowhere"), Unresolved, "'Nowhere'"),
-    "an annotation that is a function": Mistake(lambda: check_field(jnp.array), Unresolved, "type function"),
+    "an annotation that is a function": Mistake(lambda: check_field(jnp.array), Unresolved, "function"),
     "an annotation that is a dtype": Mistake(lambda: check_field(jnp.float32), Unresolved, "float32"),
     "a size that nothing binds": Mistake(lambda: check_field(Float[Array, "m+1"]), Unresolved, "Made.field"),
     "a size in braces that is not an attribute": Mistake(
         lambda: check_field(Float[Array, "{n}"]), Unresolved, "{self.n}"
     ),
     "a size in braces that jit traces": Mistake(
-        lambda: jax.jit(lambda n: check_field(Float[Array, "{self.n}"], n))(2), Unresolved, "make its field static"
+        lambda: jax.jit(lambda n: check_field(Float[Array, "{self.n}"], n))(2), Unresolved, "{self.n}"
     ),
     "a jaxtyping that stores sizes in another way": Mistake(
         check_with_a_later_jaxtyping, UnknownJaxtypingError, "jaxtyping"
     ),
-    "Typed of a union": Mistake(lambda: Typed[Layer | None], TypeError, "Typed takes one class"),
-    "Typed of the name of a union": Mistake(lambda: Typed["Layer | None"], TypeError, "found 'Layer | None'"),
-    "Batched without axes": Mistake(lambda: Batched[Layer], TypeError, "Batched takes a class and its first axes"),
+    "Typed of a union": Mistake(lambda: Typed[Layer | None], TypeError, "Layer | None"),
+    "Typed of the name of a union": Mistake(lambda: Typed["Layer | None"], TypeError, "'Layer | None'"),
+    "Batched without axes": Mistake(lambda: Batched[Layer], TypeError, "Batched"),
     "a name that treekit.typing does not have": Mistake(lambda: getattr(tkt, WORD), AttributeError, "'word'"),
 }

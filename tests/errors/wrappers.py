@@ -68,7 +68,7 @@ MISTAKES: dict[str, Mistake] = {
     "a label that is misspelt": Mistake(
         lambda: tko.partition({"decay": SGD}, {"w": "decay", "bias": "deacy"}).init(PARAMS),
         ValueError,
-        "bias is 'deacy'. Did",
+        "bias is 'deacy'",
     ),
     "a function that makes transformations for a label": Mistake(
         lambda: unchecked(tko.partition)({"train": SGD, "freeze": tko.set_to_zero}, "train"),
@@ -78,7 +78,7 @@ MISTAKES: dict[str, Mistake] = {
     "a mask that does not fit variables of Flax": Mistake(
         lambda: masked({"bias": False}, VARIABLES), ValueError, "treekit.path_mask"
     ),
-    "a number in a mask": Mistake(lambda: masked({"w": True, "bias": 1.5}), TypeError, "bias it has 1.5"),
+    "a number in a mask": Mistake(lambda: masked({"w": True, "bias": 1.5}), TypeError, "1.5"),
     "a pattern for a mask": Mistake(lambda: masked("**.w"), TypeError, "treekit.path_mask"),
     "the arguments of MultiSteps in the other order": Mistake(
         lambda: unchecked(tko.MultiSteps.__init__)(object.__new__(tko.MultiSteps), 4, SGD),
@@ -139,17 +139,17 @@ MISTAKES: dict[str, Mistake] = {
         lambda: resumed(injected(0.1, only="b1"), injected(0.1, only="b2")), StateError, "b1, b2"
     ),
     "a schedule where a number was": Mistake(
-        lambda: resumed(injected(lambda count: 0.1), injected(0.1)), StateError, "learning_rate was a number"
+        lambda: resumed(injected(lambda count: 0.1), injected(0.1)), StateError, "learning_rate"
     ),
     "a number where a schedule was": Mistake(
-        lambda: resumed(injected(0.1), injected(lambda count: 0.1)), StateError, "learning_rate was a number"
+        lambda: resumed(injected(0.1), injected(lambda count: 0.1)), StateError, "learning_rate"
     ),
     "a number for a line search": Mistake(lambda: unchecked(tko.lbfgs)(linesearch=3), TypeError, "linesearch of lbfgs"),
     "lbfgs without params": Mistake(lambda: LBFGS.update(PARAMS, LBFGS.init(PARAMS)), ValueError, "params"),
     "an argument grad of other keys": Mistake(lambda: search({"w": PARAMS["w"]}), ValueError, "bias"),
-    "an argument grad that is None": Mistake(lambda: search(None), ValueError, "found None"),
+    "an argument grad that is None": Mistake(lambda: search(None), ValueError, "grad"),
     "an argument grad of another shape": Mistake(
-        lambda: search({**PARAMS, "bias": jnp.ones((1, 2))}), ValueError, "bias: shape (1, 2)"
+        lambda: search({**PARAMS, "bias": jnp.ones((1, 2))}), ValueError, "(1, 2)"
     ),
     "a line search that stores no gradient": Mistake(
         lambda: tko.value_and_grad_from_state(jnp.sum)(PARAMS, state=SEARCH.init(PARAMS)), ValueError, "store_grad=True"
