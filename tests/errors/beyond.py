@@ -161,9 +161,11 @@ MISTAKES: dict[str, Mistake] = {
         lambda: unchecked(check_transformation)(optax.adam, PARAMS), TypeError, "adam(...)"
     ),
     "a transformation that keeps the params": Mistake(
-        lambda: check_transformation(optax.GradientTransformation(lambda params: params, SGD.update), PARAMS),
+        lambda: check_transformation(
+            optax.GradientTransformation(lambda params: params, optax.identity().update), PARAMS
+        ),
         LawsBroken,
-        "state",
+        "state.w",
     ),
     "check_donation without an array": Mistake(lambda: check_donation(abs, 1.0), ValueError, "no array"),
     "a batch that is donated": Mistake(

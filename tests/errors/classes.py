@@ -169,7 +169,6 @@ MISTAKES: dict[str, Mistake] = {
     "a hashable string": Mistake(lambda: HashableArray("abc"), TypeError, "<U3"),
     "a hashable None": Mistake(lambda: HashableArray(NOTHING), TypeError, "None"),
     "hashable keys": Mistake(lambda: HashableArray(jax.random.key(0)), TypeError, "jax.random.key_data(key)"),
-    "a hashable tracer": Mistake(lambda: jax.vmap(HashableArray)(ONES), TypeError, "HashableArray"),
     "a hashable list of a tracer": Mistake(
         lambda: jax.jit(lambda x: HashableArray([1.0, x]))(ONES), TypeError, "HashableArray"
     ),

@@ -103,9 +103,6 @@ MISTAKES: dict[str, Mistake] = {
         lambda: jax.jit(SUMS.update)({"w": ONES, "rate": None}, SUMS.init(NUMBERS), NUMBERS), StateError, "jax.jit"
     ),
     # What a transformation returns.
-    "an update of another shape": Mistake(
-        lambda: step(returning({**PARAMS, "b": jnp.ones(3)}, (), ()), PARAMS), ValueError, "at b, where the param"
-    ),
     "an update that is smaller": Mistake(lambda: step(returning(SMALLER, (), ()), PARAMS), ValueError, "at w"),
     "updates of other names": Mistake(
         lambda: returning({"w": 2 * PARAMS["w"], "bias": ONES}, (), ()).update(PARAMS, ()), TypeError, "bias"

@@ -51,7 +51,6 @@ MISTAKES: dict[str, Mistake] = {
     "an empty list for where": Mistake(lambda: AT([], TREE, replace_fn=str), ValueError, "where"),
     "a name with a typo": Mistake(lambda: AT("layers.0.lfet", TREE, 0), ValueError, "layers.0.left"),
     "a class without instances": Mistake(lambda: AT(LINEAR, TREE, 0), ValueError, "Linear"),
-    "a class in an empty tree": Mistake(lambda: AT(LINEAR, None, 0), ValueError, "Linear"),
     "the name of a static field": Mistake(lambda: AT("layers.0.name", TREE, "a"), ValueError, "Twig.name"),
     "a field without a key path": Mistake(lambda: tk.tree_find([ROOTED], "0.root"), ValueError, "Rooted"),
     "a field of an object that is not a node": Mistake(lambda: AT("0.fact", [UNREGISTERED], ""), ValueError, "0.fact"),
@@ -118,13 +117,9 @@ MISTAKES: dict[str, Mistake] = {
     "a tree of updates for a leaf": Mistake(
         lambda: tko.apply_updates([ARRAY, PARAMS], [[ARRAY], [ARRAY]]), ValueError, "a leaf"
     ),
-    "a complex number for a real one": Mistake(lambda: MAP(lambda x: 1j, PARAMS), TypeError, "complex"),
     "an int that does not fit": Mistake(lambda: MAP(lambda x: 300, jnp.zeros(2, "int8")), OverflowError, "300"),
     # What was meant, at the border of two functions
     "a pattern for a filter_spec": Mistake(lambda: tko.filtered(SGD, "layers.2.**").init(MLP), ValueError, "path_mask"),
     "a class for labels": Mistake(lambda: PARTITION(LINEAR).init(MLP), ValueError, "path_labels({Linear: label})"),
     "a class for rates": Mistake(lambda: tko.scale_by_tree(LINEAR).init(MLP), ValueError, "path_labels({Linear: rate}"),
-    "a string for a number": Mistake(
-        lambda: unchecked(tko.incremental_update)(MLP, MLP, "0.1"), TypeError, "step_size"
-    ),
 }
