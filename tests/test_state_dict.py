@@ -27,7 +27,7 @@ NORM = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
 EQX: Any = eqx.nn.MLP(2, 3, 4, 2, key=jax.random.key(0))
 TREES: dict[str, Any] = {
     "params": PARAMS,
-    "a node": Twig(Point(jnp.ones(2), np.arange(6.0, dtype=np.float32).reshape(2, 3).T)),
+    "a node": Twig(Point(jnp.ones(2), jnp.ones((3, 2)))),
     "Equinox": {"model": EQX, "state": tko.adam(0.1).init(EQX), "step": jnp.int32(3)},
     "Equinox with a state": eqx.nn.make_with_state(eqx.nn.BatchNorm)(4, "batch", mode="batch"),
     "NNX": {"model": nnx.state(NORM), "state": nnx.Optimizer(NORM, tko.adam(0.1), wrt=nnx.Param).opt_state},

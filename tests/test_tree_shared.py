@@ -9,7 +9,6 @@ import pytest
 from flax import nnx
 
 import treekit as tk
-from tests.releases import P
 from tests.trees import deleted, untyped
 
 ONE = jnp.ones((4, 2))
@@ -36,11 +35,3 @@ def test_which_leaves_share_memory(case: str) -> None:
     tree, expected = CASES[case]
     found = tk.tree_shared(tree)
     assert found == expected and list(found) == list(expected)
-
-
-def test_several_devices() -> None:
-    devices = jax.devices()
-    mesh = jax.sharding.Mesh(np.array(devices), ("x",))
-    sharded = jax.device_put(jnp.ones((len(devices), 2)), jax.sharding.NamedSharding(mesh, P("x")))
-    part = sharded.addressable_shards[-1].data
-    assert tk.tree_shared([sharded, part, jax.device_put(sharded, sharded.sharding), jnp.ones(2)])["0"] == ["1", "2"]

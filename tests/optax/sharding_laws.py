@@ -19,6 +19,7 @@ import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding
 
+import treekit as tk
 from tests.optax import cases
 from tests.releases import HOST_MEMORY, P, needs, reshard, set_mesh, shard_map
 from treekit import optax as tko
@@ -194,6 +195,29 @@ def test_init(name: str, on: Sharded) -> None:
                     assert x.sharding.is_equivalent_to(wanted, x.ndim), found
 
 
+NESTED: dict[str, Callable[[Any], Any]] = {
+    "chain": lambda o: o.chain(o.clip(1.0), o.chain(o.adam(0.1))),
+    "multi_steps": lambda o: accumulating(o, o.adam(0.1)),
+    "conditionally_mask": lambda o: o.conditionally_mask(o.adam(0.1), lambda step: step > 0),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_one_select_for_each_array(name: str) -> None:
+    """A jitted init adds one for each array like a param, and two operations for the flag of all."""
+    ours, theirs = (jax.make_jaxpr(NESTED[name](o).init)(PARAMS) for o in (tko, optax))
+    like_params = [x for x in ours.out_avals if x.shape]
+    assert len(ours.eqns) - len(theirs.eqns) == len(like_params) + 2
+
+
+def test_derivatives_of_init() -> None:
+    """With respect to the params, on which zeros do not depend, and a copy in the state does."""
+    for tx, slope in ((tko.adam(0.1), 0.0), (tko.contrib.schedule_free_sgd(0.1), 1.0)):
+        for jacobian in (jax.jacfwd, jax.jacrev):
+            found = jacobian(lambda p, tx=tx: sum(x.sum() for x in jax.tree.leaves(tx.init(p)) if x.shape == (2,)))
+            assert found(jnp.ones(2)).tolist() == [slope] * 2
+
+
 @pytest.mark.parametrize("axes", ["explicit"])
 def test_chosen_sharding(on: Sharded) -> None:
     """A sharding that a transformation has chosen for its state is kept, where JAX tells what it has chosen."""
@@ -267,20 +291,23 @@ def test_params_on_the_host(name: str, on: Sharded) -> None:
 
 @table(auto=HELD, explicit=HELD)
 def test_step_that_only_accumulates(name: str, on: Sharded) -> None:
-    """In two calls or in one, it has the collectives of the gradient, and no others."""
+    """It has the collectives of the gradient, and no others."""
     tx = WRAPPED[name](tko)
     state = jax.jit(tx.init)(on.params)
 
-    def in_two(params: Any, state: Any, batch: Any) -> Any:
-        updates, state = tx.update(jax.grad(on.loss)(params, batch), state, params)
-        return tko.apply_updates(params, updates), state
-
-    def whole(params: Any, state: Any, batch: Any) -> Any:
+    def step(params: Any, state: Any, batch: Any) -> Any:
         return tko.apply_gradients(tx, jax.grad(on.loss)(params, batch), state, params)
 
     grad = jax.jit(jax.grad(on.loss), out_shardings=on.shardings).lower(on.params, on.batch).compile()
     assert 0 < collectives(grad), "the gradient needs some"
-    for step in map(jax.jit, (in_two, whole)):
-        compiled = step.lower(on.params, state, on.batch).compile()
-        assert collectives(compiled, held=True) == collectives(grad)
-        check_shardings(compiled(on.params, state, on.batch)[0], list(jax.tree.leaves(on.shardings)), "in the params")
+    compiled = jax.jit(step).lower(on.params, state, on.batch).compile()
+    assert collectives(compiled, held=True) == collectives(grad)
+    check_shardings(compiled(on.params, state, on.batch)[0], list(jax.tree.leaves(on.shardings)), "in the params")
+
+
+@pytest.mark.parametrize("axes", ["auto"])
+def test_shared_memory(on: Sharded) -> None:
+    """A shard of an array, and an array with the same shards, share its memory."""
+    w = on.params["w"]
+    same = jax.device_put(w, w.sharding)
+    assert tk.tree_shared([w, w.addressable_shards[-1].data, same, jnp.ones(2)]) == {"0": ["1", "2"]}

@@ -4,13 +4,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 import pytest
 
 from tests.optax import cases
@@ -21,6 +18,7 @@ PIPE = subprocess.PIPE
 LAWS = Path(__file__).with_name("sharding_laws.py")
 SECONDS = 400  # what hangs is killed
 QUICK = ["test_chosen_sharding", "test_rounding", "test_codes", "test_init[auto-adamw]", "test_init[explicit-adamw]"]
+QUICK += ["test_one_select_for_each_array", "test_derivatives_of_init", "test_shared_memory"]
 QUICK += ["test_init[auto-adafactor]", "test_params_on_the_host[auto-adam]"]
 QUICK += ["test_steps[auto-multi_steps]", "test_steps[explicit-adam]"]
 QUICK += ["test_step_that_only_accumulates[explicit-multi_steps]"]
@@ -74,30 +72,6 @@ def test_an_init_that_closes_over_params_of_one_device_does_not_read_them() -> N
     """They would be a constant in the program."""
     params = jnp.ones(3)
     assert not jax.make_jaxpr(lambda: tko.adam(0.1).init(params))().consts
-
-
-WITHOUT_A_SECOND_TIE: list[Callable[[Any], Any]] = [
-    lambda o: o.chain(o.clip(1.0), o.chain(o.adam(0.1))),
-    lambda o: o.MultiSteps(o.adam(0.1), 2).gradient_transformation(),
-    lambda o: o.conditionally_mask(o.adam(0.1), lambda step: step > 0),
-]
-
-
-@pytest.mark.parametrize("make", WITHOUT_A_SECOND_TIE)
-def test_a_jitted_init_adds_one_operation_for_each_array_like_a_param(make: Callable[[Any], Any]) -> None:
-    """A select each, and two operations for the flag of all."""
-    params = [jnp.ones((2, 3)), jnp.ones(4)] * 10
-    ours, theirs = (jax.make_jaxpr(make(o).init)(params) for o in (tko, optax))
-    like_params = [x for x in ours.out_avals if x.shape]
-    assert len(ours.eqns) - len(theirs.eqns) <= len(like_params) + 2
-
-
-def test_derivatives_go_through_init() -> None:
-    """With respect to the params, on which zeros do not depend, and a copy in the state does."""
-    for tx, slope in ((tko.adam(0.1), 0.0), (tko.contrib.schedule_free_sgd(0.1), 1.0)):
-        for jacobian in (jax.jacfwd, jax.jacrev):
-            found = jacobian(lambda p, tx=tx: sum(x.sum() for x in jax.tree.leaves(tx.init(p)) if x.shape == (2,)))
-            assert found(jnp.ones(2)).tolist() == [slope] * 2
 
 
 def test_no_array_is_written_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
