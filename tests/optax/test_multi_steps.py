@@ -64,7 +64,7 @@ def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
 
 
 def test_a_step_that_holds_runs_nothing_and_returns_exact_zeros() -> None:
-    """In a whole step too. The state of the inner transformation, a count and a key, is chosen, not averaged."""
+    """The state of the inner transformation, a count and a key, is chosen, not averaged."""
     counts: list[int] = []
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -73,18 +73,17 @@ def test_a_step_that_holds_runs_nothing_and_returns_exact_zeros() -> None:
 
     counting = optax.GradientTransformation(lambda params: jnp.zeros([], jnp.int32), update)
     ms, params = tko.MultiSteps(optax.chain(counting, optax.add_noise(0.1, 0.5, 0)), 4), cases.arrays()
-    state = whole_state = first = ms.init(params)
+    state = first = ms.init(params)
     assert not ms.has_updated(state)
     for i, grads in enumerate(stream(8)):
-        _, whole_state = jax.jit(partial(tko.apply_gradients, ms))(grads, state, params)
         updates, state = jax.jit(ms.update)(grads, state, params)
         zeros = [not x.any() and not np.signbit(x).any() for x in map(np.asarray, jax.tree.leaves(updates))]
         assert zeros == [i not in (3, 7)] * 2
         assert ms.has_updated(state) == (i in (3, 7))
     cases.effects_barrier()
-    assert len(counts) == 4
+    assert len(counts) == 2
     assert (int(state.inner_opt_state[0]), int(state.gradient_step), int(state.mini_step)) == (2, 2, 0)
-    assert cases.signature(state) == cases.signature(whole_state) == cases.signature(first)
+    assert cases.signature(state) == cases.signature(first)
 
 
 @pytest.mark.parametrize("k", [1, 5])
@@ -245,13 +244,12 @@ def test_an_instance_in_a_wrapper_is_its_transformation(name: str) -> None:
 
     def two_steps(tx: Any) -> Any:
         _, state = tx.update(grads, tx.init(params), params, value=jnp.array(1.0))
-        value = jnp.array(2.0)
-        return tx.update(grads, state, params, value=value), tko.apply_gradients(tx, grads, state, params, value=value)
+        return tx.update(grads, state, params, value=jnp.array(2.0))
 
     found = two_steps(wrap(ms))
     for same in (ms.gradient_transformation(), optax.MultiSteps(tko.polyak_sgd(), 2)):
         assert not tk.tree_diff(found, two_steps(wrap(same)))
-    assert found[0][0]["w"][0] < 0
+    assert found[0]["w"][0] < 0
     assert isinstance(ms, optax.MultiSteps) and isinstance(ms.inner_opt, optax.GradientTransformation)
     doubled = wrap(Doubled(tko.sgd(1.0), 1))
     assert (doubled.update(grads, doubled.init(params), params)[0]["w"] == -2).all()
@@ -260,14 +258,40 @@ def test_an_instance_in_a_wrapper_is_its_transformation(name: str) -> None:
 # --------------------------------------------------------------------------------------- in transformations of JAX
 
 
+HOLDING: dict[str, Callable[[Any], Any]] = {
+    "MultiSteps": lambda o: o.chain(o.scale(2.0), o.MultiSteps(o.adam(0.1), 2).gradient_transformation()),
+    "apply_if_finite": lambda o: o.apply_if_finite(o.adam(0.1), 5),
+}
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_derivatives_go_through_steps_that_hold(name: str) -> None:
+    """Of what comes out after some steps, with respect to the gradients' scale, as with plain Optax."""
+
+    def after(scale: jax.Array, o: Any) -> jax.Array:
+        optimizer, params = HOLDING[name](o), cases.arrays()
+        state = optimizer.init(params)
+        for i in range(4):
+            grads = jax.tree.map(lambda x, i=i: jnp.cos(x + i) * scale + jnp.cos(x + i) ** 2, cases.arrays())
+            updates, state = optimizer.update(grads, state, params)
+            params = o.apply_updates(params, updates)
+        return sum((jnp.sum(x**2) for x in jax.tree.leaves(params)), jnp.float32(0))
+
+    want = float(jax.grad(after)(jnp.float32(1.5), optax))
+    assert want != 0
+    jitted = jax.jit(after, static_argnums=1)  # so that whether a step is due is not known, as in a loop
+    for derivative in (jax.grad, jax.jacfwd):
+        assert float(derivative(jitted)(jnp.float32(1.5), tko)) == pytest.approx(want, rel=1e-4)
+
+
 def test_members_under_vmap_keep_counts_of_their_own() -> None:
     ms, grads, params = tko.MultiSteps(optax.adam(0.1), 3), stream(4), cases.arrays()
     states = [run(ms, grads[:n], params)[1] for n in range(3)]
 
     def step(state: Any) -> Any:
-        return ms.update(grads[3], state, params), tko.apply_gradients(ms, grads[3], state, params)
+        return ms.update(grads[3], state, params)
 
-    (updates, after), _ = together = jax.jit(jax.vmap(step))(tk.tree_stack(states))
+    updates, after = together = jax.jit(jax.vmap(step))(tk.tree_stack(states))
     assert after.mini_step.tolist() == [1, 2, 0]
     assert after.gradient_step.tolist() == [0, 0, 1]
     assert [bool(x.any()) for x in updates["w"]] == [False, False, True]
@@ -308,11 +332,11 @@ WEIGHTS: dict[str, list[float]] = {
 
 @pytest.mark.table
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("whole", [True, False], ids=["apply_gradients", "update"])
+@pytest.mark.parametrize("jit", [True, False], ids=["jit", "eager"])
 @pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
 @pytest.mark.parametrize("name", WEIGHTS)
 @pytest.mark.usefixtures("nans")
-def test_weights_are_those_of_micro_batches(name: str, mean: bool, whole: bool, dtype: Any) -> None:
+def test_weights_are_those_of_micro_batches(name: str, mean: bool, jit: bool, dtype: Any) -> None:
     """The mean is that of one batch of all examples. A NaN of weight 0 is left out; so is a round of 0."""
     weights = WEIGHTS[name]
     grads = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
@@ -320,14 +344,12 @@ def test_weights_are_those_of_micro_batches(name: str, mean: bool, whole: bool, 
     ms: Any = tko.MultiSteps(tko.sgd(lambda count: 1.0), 3, use_grad_mean=mean, weighted=True)
     params: Any = {"w": jnp.zeros(4, dtype)}
     state: Any = ms.init(params)
+    update = jax.jit(ms.update) if jit else ms.update
     assert isinstance(state, tko.WeightedMultiStepsState)
     for grad, weight in zip(grads, weights, strict=True):
         given = {"w": jnp.asarray(grad if weight else grad * np.nan)}
-        if whole:
-            params, state = tko.apply_gradients(ms, given, state, params, weight=weight)
-        else:
-            updates, state = jax.jit(partial(ms.update, given))(state, params, weight=weight)
-            params = tko.apply_updates(params, updates)
+        updates, state = update(given, state, params, weight=weight)
+        params = tko.apply_updates(params, updates)
     np.testing.assert_allclose(np.float32(params["w"]), -expected, rtol=1e-5 if dtype == jnp.float32 else 1e-2)
     rounds, inner = int(state.gradient_step), int(tko.tree.get(state.inner_opt_state, "count"))
     assert bool(ms.has_updated(state)) == rounds == inner == any(weights)
