@@ -239,7 +239,7 @@ def test_what_is_not_a_number_is_not_a_gradient() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in UNTRAINED if kind != "a number"])
-def test_it_raises_too_where_nothing_is_trained(kind: str) -> None:
+def test_a_gradient_raises_too_where_nothing_is_trained(kind: str) -> None:
     n, gradient = UNTRAINED[kind]
     for wrong in (gradient, 20):
         with pytest.raises(TypeError, match="at n"):

@@ -113,8 +113,7 @@ def test_what_a_function_is_called_with_besides_the_params_does_not_change() -> 
         assert seen["shown"](*args, step=3.0) == (args, {"step": 3.0})
 
 
-def test_a_raw_model_like_the_params_is_selected_by_each_wrapper() -> None:
-    """That a function sees the whole of a raw model, and has a gradient, is what test_lbfgs.py needs."""
+def test_a_raw_model_like_the_params_is_selected_by_a_mask_in_a_mask() -> None:
     seen, model = dict[str, Any](), cases.model()
     tx = tko.masked(tko.masked(spy(seen), cases.mask_of), lambda _: True)
     tx.update(cases.gradient(model), tx.init(model), model, teacher=model)

@@ -115,8 +115,9 @@ def test_what_an_earlier_optax_does_not_have_is_absent() -> None:
 @pytest.mark.parametrize("name", ["contrib._muon", "_src.base", "losses.l2_loss", "no_such_module"])
 def test_only_the_submodules_themselves_can_be_imported(name: str) -> None:
     """Python would run Optax's file a second time, and its classes would not be Optax's."""
-    with pytest.raises(ModuleNotFoundError, match=f"No module named 'treekit.optax.{name}'"):
+    with pytest.raises(ModuleNotFoundError) as raised:
         importlib.import_module(f"treekit.optax.{name}")
+    assert raised.value.name == f"treekit.optax.{name}"
 
 
 @pytest.mark.parametrize("name", ["", ".losses"])

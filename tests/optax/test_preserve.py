@@ -1,4 +1,4 @@
-"""The second kernel: whatever a transformation returns, state and updates keep their dtypes and structure."""
+"""Whatever a transformation returns, state and updates keep their dtypes and structure."""
 
 import itertools
 import re

@@ -73,14 +73,10 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "transforms": lambda o: {True: o.sgd(0.1), False: o.adam(0.1)},
     "value_fn": lambda o: cases.loss,
 }
-PAIR_OF: Any = optax.LookaheadParams.init_synced
 POSITIONAL: dict[str, Callable[[Any, Any], tuple[Any, ...]]] = {
     "apply_updates": lambda o, t: (t, halve(t)),
     "chain": lambda o, t: (o.clip(0.3), o.adam(0.1)),
     "contrib.schedule_free_eval_params": lambda o, t: (o.contrib.schedule_free_sgd(0.1).init(t), t),
-    "contrib.split_real_and_imaginary": lambda o, t: (o.adam(0.1),),
-    "inject_hyperparams": lambda o, t: (o.adam,),
-    "lookahead": lambda o, t: (o.adam(0.1), 2, 0.5),
     "incremental_update": lambda o, t: (t, halve(t), 0.25),
     "named_chain": lambda o, t: (("clip", o.clip(0.3)), ("adam", o.adam(0.1))),
     "periodic_update": lambda o, t: (t, jax.tree.map(lambda x: 2 * x, t), 4, 2),
@@ -90,7 +86,6 @@ KEYWORDS: dict[str, dict[str, Any]] = {
     "add_noise": {"key": 0},
     "noisy_sgd": {"key": 0},
     "contrib.differentially_private_aggregate": {"key": 0},
-    "tree.set": {"count": jnp.array(3, jnp.int32)},
 }
 if has("optax.contrib.MuonDimensionNumbers"):  # before, it takes only matrices
     KEYWORDS["contrib.scale_by_muon"] = {"weight_dimension_numbers": {"w": optax.contrib.MuonDimensionNumbers()}}
@@ -131,10 +126,9 @@ def call(o: Any, name: str, leaves: str) -> Any:
 
 def steps(name: str, tx: Any, params: Any) -> list[Any]:
     """Two updates with the states before them, and the last state."""
-    grads, params = params, PAIR_OF(params) if name == "lookahead" else params
     tx, found, state = optax.with_extra_args_support(tx), [], tx.init(params)
-    extra = EXTRA.get(name, cases.extra_for(grads, grads))
-    grads = jax.tree.map(lambda x: jnp.asarray(x)[None], params) if name in BY_EXAMPLE else grads
+    extra = EXTRA.get(name, cases.extra_for(params, params))
+    grads = jax.tree.map(lambda x: jnp.asarray(x)[None], params) if name in BY_EXAMPLE else params
     for _ in range(2):
         updates, new_state = tx.update(grads, state, params, **extra)
         found.append((updates, state))
