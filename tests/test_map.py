@@ -120,7 +120,6 @@ REFUSED: dict[str, tuple[Any, Any]] = {  # a result, and a leaf; complex results
     "key of another kind": (jax.random.key(0, impl="rbg"), KEY),
     "float0 for a float": (FLOAT0, jnp.ones(2)),
     "string for a number": ("1.0", jnp.ones(2)),
-    "function for a number, which NumPy takes for f64": (len, 1.0),
 }
 
 

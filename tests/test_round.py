@@ -169,7 +169,7 @@ def test_the_derivative_is_that_of_a_cast(dtype: str) -> None:
 
 
 X = jnp.ones(2)
-NO_KEYS: list[Any] = [None, 1.5, X, jnp.ones((2, 2), jnp.uint32), jax.random.split(KEY, 2)]
+NO_KEYS: list[Any] = [None, 1.5, X, jnp.ones((2, 2), jnp.uint32)]
 WRONG: dict[str, list[tuple[Any, Any, Any]]] = {  # by the argument that the message names
     "key": [(X, jnp.bfloat16, key) for key in NO_KEYS],
     "dtype": [(X, dtype, KEY) for dtype in ("bf16", None, X)],

@@ -101,7 +101,6 @@ UNEQUAL: dict[str, tuple[Any, Any]] = {
     "static fields": (Twig(1, name="a"), Twig(1, name="b")),
     "functions": (len, max),
     "a number and an array": (1.0, jnp.ones(())),
-    "an array and a shape": (jnp.ones(2, jnp.float32), untyped.ShapeDtypeStruct((2,), jnp.float32)),
     "dtypes of NumPy": (np.ones(2, np.int64), np.ones(2, np.int32)),
     "dtypes of JAX and of NumPy": (jnp.ones(2, jnp.float32), np.ones(2, np.float64)),
 }

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import treekit as tk
 
-# The names of the dtypes that JAX gives a Python int, float and complex: of 32 bits, or of 64 under jax_enable_x64.
-INT, FLOAT, COMPLEX = (jnp.asarray(number).dtype.name for number in (1, 1.0, 1j))
+# The names of the dtypes that JAX gives a Python int and float: of 32 bits, or of 64 under jax_enable_x64.
+INT, FLOAT = (jnp.asarray(number).dtype.name for number in (1, 1.0))
 
 # Functions and classes of JAX whose types, in part, no checker knows.
 untyped: Any = jax

@@ -19,9 +19,10 @@ from .vocabulary import (
 )
 
 BEGIN, END = "⟦⟧"  # around the part of a transformation that is to be wrapped
-PLAIN, STATE = "equals plain Optax", "keeps its state"  # the laws: these two for every program,
-FILTERED, TRAINED = "a raw model, filtered, equals what is trained", "a raw model equals what is trained"  # and one of
-WRAPPER = "a wrapper changes nothing"  # these three
+# The laws: the first two for every program, and one of the other three.
+PLAIN, STATE = "equals plain Optax", "keeps its state"
+FILTERED, TRAINED = "a raw model, filtered, equals what is trained", "a raw model equals what is trained"
+WRAPPER = "a wrapper changes nothing"
 KINDS = ("{%s}", "{%s}", "OrderedDict({%s})", "[%s]", "(%s,)", "Model(%s)", "Point(%s)", "Twig(%s)")
 
 

@@ -221,12 +221,8 @@ def equals_filtered(case: Case, mine: Run | str) -> str | None:
     return equals_part(case, attempt(case, ours, tx=f"o.filtered({case.tx})"))
 
 
-def equals_trained(case: Case, mine: Run | str) -> str | None:
-    """On a raw model, `tx` does what it does on the leaves that are trained."""
-    return equals_part(case, mine)
-
-
 def equals_part(case: Case, mine: Run | str) -> str | None:
+    """On a raw model, `tx` does what it does on the leaves that are trained."""
     tree = evaluate(case.params, ours, None)
     part = prelude.trained_of(tree)
     if structure(part) == structure(tree) or not jax.tree.leaves(part):
@@ -258,7 +254,7 @@ LAWS: dict[str, Callable[[Case, Run | str], str | None]] = {
     PLAIN: equals_plain,
     STATE: keeps_state,
     FILTERED: equals_filtered,
-    TRAINED: equals_trained,
+    TRAINED: equals_part,
     WRAPPER: equals_wrapped,
 }
 

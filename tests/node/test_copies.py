@@ -13,7 +13,7 @@ import cloudpickle
 import jax
 import jax.numpy as jnp
 
-from tests.node.ways import COPIES, RUNS, WAYS, Way, every_way, parts, same, structure
+from tests.node.ways import COPIES, RUNS, WAYS, Way, every_way, parts, rebuilt, structure
 from treekit import field, node, register_node
 
 ROOT = Path(__file__).parent.parent.parent
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 @every_way
 def test_copies_are_the_same_node(way: Way) -> None:
     x = way.cls(1, [2, 3], ("a", 1.5))
-    for each in (x, same(x)):
+    for each in (x, rebuilt(x)):
         for how, duplicate in COPIES.items():
             y = duplicate(each)
             assert y is not each and type(y) is way.cls, how
@@ -103,7 +103,7 @@ class WithoutLoss:
 
 def test_a_class_that_pickles_in_its_own_way_is_left_to_it_and_sees_the_fields_alone() -> None:
     partly = WithoutLoss(1, lambda: None)
-    assert same(partly).w == 1 and vars(pickle.loads(pickle.dumps(partly))) == {"w": 1}
+    assert rebuilt(partly).w == 1 and vars(pickle.loads(pickle.dumps(partly))) == {"w": 1}
 
 
 class Labelled:

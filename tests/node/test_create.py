@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.node.ways import COPIES, Holder, Made, arrays, parts, same, structure
+from tests.node.ways import COPIES, Holder, Made, arrays, parts, rebuilt, structure
 from tests.trees import FLOAT
 from treekit import field, node, replace
 
@@ -19,7 +19,7 @@ frozen = pytest.raises(dataclasses.FrozenInstanceError)
 
 def test_frozen_after_creation_and_after_rebuilding() -> None:
     x = Made(1, 2, "n")
-    for y in (x, same(x), replace(x, bias=1), *(duplicate(x) for duplicate in COPIES.values())):
+    for y in (x, rebuilt(x), replace(x, bias=1), *(duplicate(x) for duplicate in COPIES.values())):
         for name in ("weight", "name", "other"):
             with frozen:
                 setattr(y, name, 3)
@@ -69,7 +69,7 @@ def test_an_instance_shows_its_fields_alone_and_may_be_flattened_while_it_is_cre
 
     made = Early([1, 2], "a")
     assert (made.x, made.name, made.size) == ([1, 2], "a!", 3)
-    assert same(made).name == "a!"
+    assert rebuilt(made).name == "a!"
 
 
 def test_check_init_runs_for_each_class_once_all_is_frozen() -> None:
@@ -126,15 +126,15 @@ def test_a_function_can_be_stored_unless_it_carries_arrays_of_a_node() -> None:
     module = functools.partial(eqx.nn.Linear(1, 1, key=jax.random.key(0)))
     wrong: list[Any] = [({"method": (abs, method)},), functools.partial(map, method), jax.vmap(method), module]
     for holding in wrong:
-        with pytest.raises(TypeError, match=r"creating Holder .* in x that captures a (Holder|Linear)"):
+        with pytest.raises(TypeError, match=r"Holder .* x .*(Holder|Linear)"):
             Holder(holding)
-    with pytest.raises(TypeError, match=r"creating Holder .* StoresIt that is being created.* in x"):
+    with pytest.raises(TypeError, match=r"Holder .* StoresIt .* x\b"):
         StoresIt()
 
 
 def test_equality_and_hash_never_raise_on_arrays() -> None:
     x, y = arrays(Made), arrays(Made)
-    assert x != y and x == x and x in [y, x] and len({x, y, x, same(x)}) == 3
+    assert x != y and x == x and x in [y, x] and len({x, y, x, rebuilt(x)}) == 3
     assert isinstance(hash(x), int)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float, TypeCheckError, jaxtyped
 
-from tests.node.ways import COPIES, Made, same, structure
+from tests.node.ways import COPIES, Made, rebuilt, structure
 from treekit import field, node, replace, tree_at
 
 flax_field: Any = flax.struct.field  # has no types
@@ -84,7 +84,7 @@ def test_all_code_of_a_class_runs_once_at_creation_and_never_on_rebuilding() -> 
     Rich.log.clear()
     x = New(5, seed=4)
     assert Rich.log == ["new", "post_init", "check_init"]
-    for y in (same(x), replace(x, data=6), tree_at(lambda t: t.keys, x, "s"), jax.jit(lambda t: t)(x)):
+    for y in (rebuilt(x), replace(x, data=6), tree_at(lambda t: t.keys, x, "s"), jax.jit(lambda t: t)(x)):
         assert type(y) is New
     for duplicate in COPIES.values():
         assert duplicate(x).derived == [5, 4]
@@ -96,7 +96,7 @@ def test_dataclass_features() -> None:
     x = Rich[int](5, seed=4, late=6)
     assert (x.data, x.keys, x.derived, x.items, x.aux, x.late, x.later) == (5, 1.0, [5, 4], [7], (), 6, 4)
     assert jax.tree.leaves(x) == [5, 1.0, 5, 4, 7, 6, 4]
-    assert same(x).derived == [5, 4] and not hasattr(same(x), "_") and x.items is not Rich(5).items
+    assert rebuilt(x).derived == [5, 4] and not hasattr(rebuilt(x), "_") and x.items is not Rich(5).items
     assert [f.name for f in dataclasses.fields(x)] == ["data", "keys", "derived", "items", "aux", "late", "later"]
     assert dataclasses.replace(x, data=6, seed=1).derived == [6, 1], "this is creation"
     keyword_only: Any = node(kw_only=True)(with_x())
@@ -118,7 +118,7 @@ def test_help_shows_the_docstrings_and_the_signature() -> None:
 def test_cached_properties_are_right_after_rebuilding_and_no_part_of_the_treedef() -> None:
     x = Rich(5, 2)
     assert "doubled" in vars(x) and "doubled" not in vars(copy.copy(x)) and x.doubled == 4
-    assert structure(x) == structure(same(x)) and hash(structure(x)) == hash(structure(same(x)))
+    assert structure(x) == structure(rebuilt(x)) and hash(structure(x)) == hash(structure(rebuilt(x)))
     for y in (jax.tree.map(lambda leaf: leaf + 1, x), replace(x, keys=3.0), tree_at(lambda t: t.keys, x, 3)):
         assert y.doubled == 6
 
@@ -137,7 +137,7 @@ def test_an_instance_of_a_parametrized_class_knows_its_parameters() -> None:
     parametrized: Any = Rich[int]
     x, plain = parametrized(5), Rich(5)
     assert x.__orig_class__ == parametrized and structure(x) == structure(plain)
-    for duplicate in (copy.copy, copy.deepcopy, same, replace):
+    for duplicate in (copy.copy, copy.deepcopy, rebuilt, replace):
         assert vars(duplicate(x)).keys() == vars(duplicate(plain)).keys()
 
 
@@ -154,7 +154,7 @@ BASES: list[tuple[tuple[type[Any], ...], int]] = [
 @pytest.mark.parametrize("bases, x", BASES, ids=str)
 def test_a_class_that_declares_no_field_keeps_the_init_that_comes_first(bases: tuple[type[Any], ...], x: int) -> None:
     kept: Any = node(types.new_class("Kept", bases))
-    assert kept(3).x == same(kept(3)).x == x
+    assert kept(3).x == rebuilt(kept(3)).x == x
     declaring: Any = node(type("Declaring", bases, {"__annotations__": {"more": Any}}))
     assert (declaring(3, 4).x, declaring(3, 4).more) == (3, 4), "a class that declares a field has a generated init"
 
@@ -189,7 +189,7 @@ def test_jaxtyped_above_node_checks_arguments_at_creation_only() -> None:
 
     ones, given = jnp.ones(2), typing.cast(Any, [1.0, 2.0])
     made = Checked(ones, ones, given)
-    assert same(made).x is made.x
+    assert rebuilt(made).x is made.x
     assert jax.tree.map(lambda leaf: "anything", made).y == "anything"
     assert jax.vmap(lambda t: t)(jax.tree.map(lambda leaf: leaf[:, None], made)).x.shape == (2, 1)
     for wrong in ((given, ones, ones), (ones, jnp.ones(3), ones)):
@@ -223,7 +223,7 @@ def test_converters_run_after_init_on_defaults_too_and_before_the_checks() -> No
     made = Converted(typing.cast(Any, [1, 2]))
     assert (made.shape, made.scale) == ((1, 2), 1.0) and type(made.scale) is float
     assert seen == [((1, 2), 1.0)]
-    with pytest.raises(ValueError, match="could not convert") as caught:
+    with pytest.raises(ValueError, match="'x'") as caught:
         Converted((1,), "x")
     assert caught.value.__notes__[0].endswith("Converted.scale")
 
@@ -231,7 +231,7 @@ def test_converters_run_after_init_on_defaults_too_and_before_the_checks() -> No
     class Unset:
         size: Any = field(init=False, converter=len)
 
-    with pytest.raises(TypeError, match="Unset left size unset"):
+    with pytest.raises(TypeError, match=r"Unset .*size"):
         Unset()
 
 

@@ -48,7 +48,6 @@ def rerunning(**methods: Any) -> Any:
 
 Overwrites = rerunning(prepare=lambda self, x: 42)
 FAULTS: list[tuple[Any, str]] = [
-    (Overwrites, "leaf 0"),
     (rerunning(prepare=lambda self, x: x + 1), "raised TypeError"),
     (rerunning(prepare=lambda self, x: [x]), r"leaf 0\.0"),
     (rerunning(static=lambda self: type(self.x)), "static parts"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from tests.node.ways import COPIES, RUNS, WAYS, Made, Slotted, Way, arrays, every_way, parts, same, structure
+from tests.node.ways import COPIES, RUNS, WAYS, Made, Slotted, Way, arrays, every_way, parts, rebuilt, structure
 from tests.releases import P, shard_map
 from treekit import field, node, register_node, replace, tree_at
 from treekit.testing import check_pytree
@@ -94,13 +94,13 @@ def test_copy_replace_of_python_3_13_is_replace_unless_the_class_has_its_own() -
 
 @every_way
 def test_changes_of_an_instance_count(way: Way) -> None:
-    x = same(way.cls(1, 2, "n"))
+    x = rebuilt(way.cls(1, 2, "n"))
     before = structure(x)
     for name, value in (("name", "m"), ("bias", 7)):
         # As a mutable class does it; nothing that is remembered of the instance may hide it.
         object.__setattr__(x, name, value)
     assert structure(x) != before
-    assert parts(same(x)) == (2, 7, "m")
+    assert parts(rebuilt(x)) == (2, 7, "m")
 
 
 @every_way
@@ -119,7 +119,7 @@ def test_equality_and_getattr_of_the_class_are_never_asked(way: Way) -> None:
     Odd: Any = type("Odd", (way.local(),), slots | {name: asking(name) for name in names})
     x = arrays(node(Odd) if way.cls is Made else register_node(Odd, ["weight", "bias"], ["name"]))
     asked.clear()
-    assert structure(x) == structure(same(x))
+    assert structure(x) == structure(rebuilt(x))
     assert type(jax.jit(lambda t: t)(x)) is Odd
     carry, _ = jax.lax.scan(lambda t, _: (t, None), x, length=2)
     assert type(carry) is Odd and type(tree_at(lambda t: t.weight, x, 3)) is Odd
@@ -137,7 +137,7 @@ class Delegating:
 
 def test_classes_with_getattr() -> None:
     x = Delegating(jnp.ones(3))
-    for y in (x, same(x), replace(x), *(duplicate(x) for duplicate in COPIES.values())):
+    for y in (x, rebuilt(x), replace(x), *(duplicate(x) for duplicate in COPIES.values())):
         assert type(y) is Delegating and y.shape == (3,)
 
 
@@ -146,7 +146,7 @@ def test_classes_with_getattr() -> None:
 def test_no_growth_over_instances_of_ever_new_static_values(way: Way) -> None:
     def create(times: int) -> int:
         for i in range(times):
-            same(same(way.cls(1, 2, (i, str(i)))))
+            rebuilt(rebuilt(way.cls(1, 2, (i, str(i)))))
             RUNS.clear()
         gc.collect()  # Python keeps freed tuples for a while
         return sys.getallocatedblocks()

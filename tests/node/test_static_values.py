@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.node.ways import COPIES, Config, Holder, Made, Way, every_way, same, structure
+from tests.node.ways import COPIES, Config, Holder, Made, Way, every_way, rebuilt, structure
 from tests.trees import Point
 from treekit import field, node, replace
 
@@ -30,12 +30,12 @@ FrozenDict: Any = flax.core.FrozenDict  # has no types
 def test_static_parts_are_honoured(way: Way) -> None:
     for value in ("n", None, frozenset({1}), jnp.sin, int, Config(3), np.dtype("int8"), ...):
         x = way.cls(1, 2, value)
-        assert x.name is value and same(x).name is value
+        assert x.name is value and rebuilt(x).name is value
         assert jax.tree.leaves(x) == [2, 2]
     # What compares equal and is not the same is not exchanged for it, within one tree or between two.
     one, two = way.cls(1, 2, Config(3, "one")), way.cls(1, 2, Config(3, "two"))
     assert structure(one) == structure(two)
-    assert [y.name.comment for y in (one, two, *same((one, two)))] == ["one", "two"] * 2
+    assert [y.name.comment for y in (one, two, *rebuilt((one, two)))] == ["one", "two"] * 2
 
 
 @node(eq=True)
@@ -160,7 +160,7 @@ def test_weakly_referable_and_freed_by_reference_count(way: Way) -> None:
     gc.disable()
     try:
         x = way.cls(1, 2, Config(object()))
-        y, z = same(x), pickle.loads(pickle.dumps(way.cls(1, 2, "n")))
+        y, z = rebuilt(x), pickle.loads(pickle.dumps(way.cls(1, 2, "n")))
         held = weakref.ref(x), weakref.ref(y), weakref.ref(z), weakref.ref(x.name)
         structure((x, z))
         del x, y, z

@@ -101,7 +101,7 @@ WAYS = {
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
-def same(x: Any) -> Any:
+def rebuilt(x: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf, x)
 
 
