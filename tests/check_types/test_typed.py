@@ -227,12 +227,12 @@ NO_AXES: list[Any] = [Linear, (Linear,), (Linear, 3), (Linear, ""), (Linear, "*b
 
 def test_they_take_one_class_and_batched_its_first_axes() -> None:
     for of in [*NO_CLASSES, *NO_NAMES]:
-        with pytest.raises(TypeError, match="Typed takes"):
+        with pytest.raises(TypeError, match="Typed"):
             typed[of]
-        with pytest.raises(TypeError, match="Batched takes"):
+        with pytest.raises(TypeError, match="Batched"):
             batched[of, "batch"]
     for parts in NO_AXES:
-        with pytest.raises(TypeError, match="Batched takes"):
+        with pytest.raises(TypeError, match="Batched"):
             batched[parts]
 
 

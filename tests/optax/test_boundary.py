@@ -329,6 +329,15 @@ def test_a_mask_or_labels_of_nnx_variables_are_read_by_their_values() -> None:
             assert (x != new).any() == (x.ndim == 2)
 
 
+@needs("flax.nnx.as_pure")
+def test_a_mask_may_have_variables_next_to_other_leaves() -> None:
+    variables: Any = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+    params = {"layer": nnx.as_pure(variables), "scale": ONES}
+    mask = {"layer": jax.tree.map(lambda x: x.ndim == 2, variables), "scale": True}
+    traced = jax.tree.leaves(tko.masked(tko.trace(0.9), mask).init(params))
+    assert [x.shape for x in traced] == [(2, 3), (2,)]
+
+
 BESIDE_COMPLEX: dict[str, Callable[[Any], Any]] = {
     "dadapt_adamw": lambda o: o.contrib.dadapt_adamw(0.1),
     "prodigy": lambda o: o.contrib.prodigy(0.1),
