@@ -253,6 +253,7 @@ CounterState = namedtuple("CounterState", ("count",))
 GroupState = namedtuple("GroupState", ("inner_states",))
 TraceState = namedtuple("TraceState", ("trace",))
 ScaleState = namedtuple("ScaleState", ("scale",))
+MomentsState = namedtuple("MomentsState", ("mu", "nu"))
 
 
 def state(by: float, *names: str) -> Any:
@@ -293,6 +294,10 @@ STATES: dict[str, tuple[Any, ...]] = {
     "below a key": ({"opt": wrapped(0, A)}, (ONE,), [0, 1, 1], "", {"**": "opt.**"}),
     "from below keys": (wrapped(0, A), {"a": {"b": [ONE]}}, [0, 1, 1], "", {"a.b.**": "**"}),
     "to another key": ({"x": ((), A)}, {"y": [ONE]}, [1, 1], "", {"**.y.**": "**.x.**"}),
+    "one field for another": (
+        {"opt": (MomentsState([0], [0]),)}, {"opt": (MomentsState([1], [2]),)}, [2, 1], "",
+        {"*.0.mu.**": "*.0.nu.**", "*.0.nu.**": "*.0.mu.**"},
+    ),
     # Parameters decide between states that have changed places, and the rest follows them.
     "changed places": (
         (wrapped(0, state(0, "b")), wrapped(0, A)),

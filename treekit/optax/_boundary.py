@@ -98,7 +98,7 @@ def trained(params: Params) -> Any:
     return _flatten(params, _can_be_trained).inside()
 
 
-def cross(updates: Updates, params: Params, extra: dict[str, Any], *, leaves_out: bool = False) -> tuple[Inside, Leave]:
+def cross(updates: Updates, params: Params, extra: dict[str, Any], *, leaves_out: bool) -> tuple[Inside, Leave]:
     """Go inside with the arguments of an update; return them, and a function that leads back out.
 
     Args:

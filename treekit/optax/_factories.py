@@ -213,7 +213,7 @@ def _link(x: Any, role: str, where: str) -> Any:
         if params is None or jtu.tree_structure(updates) == jtu.tree_structure(params):
             news, state = inner_update(updates, state, params, **extra)
             return keep_updates(updates, params, news) if is_own else news, state
-        inside, leave = cross(updates, params, extra)
+        inside, leave = cross(updates, params, extra, leaves_out=False)
         news, state = leave(state, *inner_update(inside.updates, state, inside.params, **inside.extra))
         return jtu.tree_map(none_for_none, updates, news, is_leaf=is_none), state
 
