@@ -298,6 +298,7 @@ STATES: dict[str, tuple[Any, ...]] = {
         {"opt": (MomentsState([0], [0]),)}, {"opt": (MomentsState([1], [2]),)}, [2, 1], "",
         {"*.0.mu.**": "*.0.nu.**", "*.0.nu.**": "*.0.mu.**"},
     ),
+    "to a longer key": ({"xyz": ((), A), "b": A}, {"y": ONE}, [0, 0, 1, 1], "", {"y.**": "xyz.**"}),
     # Parameters decide between states that have changed places, and the rest follows them.
     "changed places": (
         (wrapped(0, state(0, "b")), wrapped(0, A)),

@@ -190,11 +190,11 @@ def partition(
         return _resolve_labels(param_labels, keys, params)
 
     cores = {key: core_of(tx, f"transforms[{key!r}] of partition") for key, tx in transforms.items()}
-    return _partition(cores, labels, mask_compatible_extra_args)
+    return _partition(cores, labels, any_shape=mask_compatible_extra_args)
 
 
 def _partition(
-    cores: Mapping[Any, Core], labels: Callable[[Any], Any], any_shape: bool = False
+    cores: Mapping[Any, Core], labels: Callable[[Any], Any], *, any_shape: bool
 ) -> GradientTransformation[optax.transforms.PartitionState]:
     seen = {key: seeing(core) for key, core in cores.items()}
     tx = optax.partition(seen, labels, mask_compatible_extra_args=True)
@@ -275,7 +275,7 @@ def selective_transform(
     def labels(params: Params) -> Any:
         return jtu.tree_map(_freeze_or_train, is_frozen(params))
 
-    return _partition({"train": core_of(optimizer), "freeze": core_of(optax.set_to_zero())}, labels)
+    return _partition({"train": core_of(optimizer), "freeze": core_of(optax.set_to_zero())}, labels, any_shape=False)
 
 
 def _freeze_or_train(frozen: bool) -> str:
