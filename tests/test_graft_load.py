@@ -127,12 +127,19 @@ def test_layers_that_cannot_be_stacked_or_unstacked_are_refused_and_named(old: A
     assert not any(got[name].any() for name in refused) and got["x"].any()
 
 
-def test_what_is_not_an_entry_of_a_list_is_named_before_and_no_two_have_one_index() -> None:
+def test_what_is_not_a_layer_is_renamed_before_the_layers_and_no_two_have_one_index() -> None:
     old, new = LAYERS | {"layers.norm.w": array(2, 3)}, zeroed(STACKED | {"norm.w": array(2, 3)})
     got, _ = tk.graft(new, old, rename={"layers.norm.**": "norm.**"} | STACK)
     same(got["norm.w"], old["layers.norm.w"])
     with pytest.raises(ValueError, match=r"layers\.1\.w and layers\.01\.w"):
         tk.graft(zeroed(STACKED), LAYERS | {"layers.01.w": array(2, 3)}, rename=STACK)
+
+
+def test_a_stack_is_made_by_one_rule() -> None:
+    old = {"a.0": jnp.ones(2), "b.1": jnp.ones(2)}
+    for rename in ({"a.*": "s", "b.*": "s"}, {"b.*": "s", "a.*": "s"}):
+        with pytest.raises(ValueError, match=r"b\.1 and a\.0"):
+            tk.graft({"s": jnp.zeros((2, 2))}, old, rename=rename)
 
 
 # ------------------------------------------------------------------------------------------------- what may be loaded
