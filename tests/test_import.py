@@ -99,6 +99,8 @@ def test_python_is_told_which_name_a_module_does_not_have(module: ModuleType, na
     with pytest.raises(AttributeError, match=name) as caught:
         getattr(module, name)
     assert (caught.value.name, caught.value.obj) == (name, module)
+    other = "treekit.optax" if module is treekit else "treekit"
+    assert (f": {other}.{name}" in str(caught.value)) is (name != "nothing")
 
 
 # ------------------------------------------------------------------------------------------- what the sources import
