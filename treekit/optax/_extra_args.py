@@ -4,12 +4,11 @@ import functools
 from typing import Any
 
 from treekit._base.dtype import has_no_update, shape_of
-from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_parameter, is_truly_callable
-from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit._base.types import Params, PyTree, Updates
 from treekit._mismatch import flatten_updates
 from treekit.optax._state_map import is_hole
-from treekit.optax._transformation import Core
 
 
 def view_extra_args(extra: dict[str, Any], updates: Updates, params: Params, inside_updates: Updates) -> dict[str, Any]:
@@ -65,55 +64,17 @@ def _filling(function: Any, params: Params) -> Any:
     return whole
 
 
-def is_like(name: str, value: Any, tree: PyTree) -> bool:
-    """Whether the argument `name` has the structure and the shapes of `tree`.
+def is_like(name: str, value: Any, tree: PyTree, any_shape: bool = False) -> bool:
+    """Whether the argument `name` has the structure of `tree`, and its shapes, unless these do not matter.
 
     By structure alone, a batch (x, y) would be like params (w, b). If the params are a number, only the argument "grad"
     is like them: any other number is a loss, a step or a rate.
     """
     if value is None or jtu.tree_structure(value) != jtu.tree_structure(tree):
         return False
+    if any_shape:
+        return True
     if jtu.all_leaves([value]):
         return is_parameter(value) and shape_of(value) == shape_of(tree) and (shape_of(value) != () or name == "grad")
     pairs = zip(jtu.tree_leaves(value), jtu.tree_leaves(tree), strict=True)
     return all(not is_parameter(a) or shape_of(a) == shape_of(b) for a, b in pairs)
-
-
-class _Whole:
-    """An extra argument that a wrapper of Optax does not mask: a node, so it has another structure than the updates."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-untyped.tree_util.register_static(_Whole)
-
-
-def masking(tx: Core, *, any_shape: bool) -> Core:
-    """Let a wrapper of Optax mask the extra arguments that are like the updates in structure and shapes.
-
-    Args:
-        tx: one that masks every argument of the structure of the updates, around `seeing` cores.
-        any_shape: whether their shapes do not matter.
-    """
-    inner_init, inner_update = tx
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        if not any_shape:
-            extra = {name: x if is_like(name, x, updates) else _Whole(x) for name, x in extra.items()}
-        out: tuple[Any, Any] = inner_update(updates, state, params, **extra)
-        return out
-
-    return Core(inner_init, update)
-
-
-def seeing(core: Core) -> Core:
-    """Return a core that sees extra arguments as they were before `masking`."""
-    inner_init, inner_update = core
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        extra = {name: x.value if isinstance(x, _Whole) else x for name, x in extra.items()}
-        out: tuple[Any, Any] = inner_update(updates, state, params, **extra)
-        return out
-
-    return Core(inner_init, update)

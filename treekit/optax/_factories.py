@@ -20,7 +20,7 @@ from treekit._base.types import OptState, Params, Updates
 from treekit._resolve_spec import resolve_spec
 from treekit.optax._boundary import cross
 from treekit.optax._preserve import keep_updates
-from treekit.optax._select import MaskFunction
+from treekit.optax._specs import MaskFunction
 from treekit.optax._transformation import Core, core_of, own_core
 
 

@@ -1,24 +1,21 @@
 """`filtered`, `masked`, `partition` and similar: on which leaves does a transformation run?"""
 
-import difflib
 import functools
+import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import optax
 
-from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
-from treekit._base.key_path import flatten_with_path, is_variable, path_name, path_text
-from treekit._base.predicates import is_array, is_inexact_array, is_traced
-from treekit._base.tree import check_no_foreign_floats, children_of, is_mapping, is_none
+from treekit._base.predicates import is_inexact_array
+from treekit._base.tree import check_no_foreign_floats, is_mapping, is_none
 from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
 from treekit._filter import filter
-from treekit._resolve_spec import resolve_and_match
 from treekit.optax._boundary import at_boundary
-from treekit.optax._extra_args import is_like, masking, seeing
+from treekit.optax._extra_args import is_like
+from treekit.optax._specs import MaskFunction, masked_part, parts_by_label, short
 from treekit.optax._state_map import is_hole, is_params_placeholder
 from treekit.optax._transformation import Core, GradientTransformation, S, core_of
 
@@ -56,14 +53,14 @@ def filtered(
             "filter_spec must be a predicate or a tree of bools, not None. To freeze everything, pass False"
         )
     if filter_spec is is_inexact_array:  # one function for all, so that Optimistix compiles once
-        return at_boundary(_on_part(core_of(inner), _select_inexact), leaves_out=True)
+        return at_boundary(_filtered(core_of(inner), _select_inexact), leaves_out=True)
     # Equinox's `closure_to_pytree`, which Optimistix applies to optimizers, would make a node of a predicate that a
     # function closes over. It does not open a partial.
-    return at_boundary(_on_part(core_of(inner), functools.partial(_select, filter_spec)), leaves_out=True)
+    return at_boundary(_filtered(core_of(inner), functools.partial(_select, filter_spec)), leaves_out=True)
 
 
-def _on_part(core: Core, select: Callable[[Any], Any]) -> Core:
-    """Run a core on the params that `select` returns, which has None for others: their updates are None too."""
+def _filtered(core: Core, select: Callable[[Any], Any]) -> Core:
+    """Run a core on the part of the params that `select` returns: the updates of the others are None."""
     inner_init, inner_update = core
 
     def init(params: Params) -> Any:
@@ -71,19 +68,9 @@ def _on_part(core: Core, select: Callable[[Any], Any]) -> Core:
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         part = select(updates if params is None else params)
-
-        def inside(tree: PyTree) -> Any:
-            return jtu.tree_map(_hole_or, part, tree, is_leaf=is_hole)
-
-        extra = {name: inside(x) if is_like(name, x, updates) else x for name, x in extra.items()}
-        out: tuple[Any, Any] = inner_update(inside(updates), state, None if params is None else part, **extra)
-        return out
+        return _update_part(inner_update, part, updates, state, params, extra)
 
     return Core(init, update)
-
-
-def _hole_or(kept: object, x: object) -> Any:
-    return kept if is_hole(kept) else x
 
 
 def _select(filter_spec: FilterSpec, params: Params) -> Any:
@@ -144,8 +131,23 @@ def masked(
     >>> updates["b"]
     Array([0., 0.], dtype=float32)
     """
-    tx = optax.masked(seeing(core_of(inner)), MaskFunction(mask, "mask"), mask_compatible_extra_args=True)
-    return at_boundary(masking(tx, any_shape=mask_compatible_extra_args))
+    return at_boundary(_masked(core_of(inner), MaskFunction(mask, "mask"), any_shape=mask_compatible_extra_args))
+
+
+def _masked(core: Core, mask: "MaskFunction", *, any_shape: bool) -> Core:
+    """Run a core on the part that a mask selects, and pass on the updates of the rest."""
+    inner_init, inner_update = core
+
+    def init(params: Params) -> Any:
+        part = params if is_params_placeholder(params) else masked_part(mask(params), params)
+        return optax.MaskedState(inner_init(part))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        part = masked_part(mask(updates), updates)
+        news, new = _update_part(inner_update, part, updates, state.inner_state, params, extra, any_shape)
+        return _filled(part, news, updates), optax.MaskedState(new)
+
+    return Core(init, update)
 
 
 def partition(
@@ -181,24 +183,37 @@ def partition(
     """
     if not is_mapping(transforms):
         raise TypeError(
-            f"transforms must map labels to transformations, found {_short(transforms)}. To split a tree in two, use "
+            f"transforms must map labels to transformations, found {short(transforms)}. To split a tree in two, use "
             "treekit.partition"
         )
     keys = frozenset(transforms)
 
-    def labels(params: Params) -> Any:
-        return _resolve_labels(param_labels, keys, params)
+    def select(params: Params) -> Any:
+        return parts_by_label(param_labels, keys, params)
 
     cores = {key: core_of(tx, f"transforms[{key!r}] of partition") for key, tx in transforms.items()}
-    return _partition(cores, labels, any_shape=mask_compatible_extra_args)
+    return at_boundary(_partition(cores, select, any_shape=mask_compatible_extra_args))
 
 
-def _partition(
-    cores: Mapping[Any, Core], labels: Callable[[Any], Any], *, any_shape: bool
-) -> GradientTransformation[optax.transforms.PartitionState]:
-    seen = {key: seeing(core) for key, core in cores.items()}
-    tx = optax.partition(seen, labels, mask_compatible_extra_args=True)
-    return at_boundary(masking(tx if _have_order(cores) else _in_order(tx), any_shape=any_shape))
+def _partition(cores: Mapping[Any, Core], select: Callable[[Any], Any], *, any_shape: bool) -> Core:
+    """Run each core on its own part; `select` returns the part of each key."""
+    states: Any = dict if _have_order(cores) else OrderedDict
+    inits, inner_updates = ({key: core[i] for key, core in cores.items()} for i in (0, 1))
+
+    def init(params: Params) -> Any:
+        parts = select(params)
+        inner = states((key, optax.MaskedState(inner_init(parts[key]))) for key, inner_init in inits.items())
+        return optax.transforms.PartitionState(inner)
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        parts, inner = select(updates), states()
+        for key, inner_update in inner_updates.items():
+            old = state.inner_states[key].inner_state
+            news, new = _update_part(inner_update, parts[key], updates, old, params, extra, any_shape)
+            updates, inner[key] = _filled(parts[key], news, updates), optax.MaskedState(new)
+        return updates, optax.transforms.PartitionState(inner)
+
+    return Core(init, update)
 
 
 def _have_order(keys: Iterable[Any]) -> bool:
@@ -208,20 +223,6 @@ def _have_order(keys: Iterable[Any]) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _in_order(tx: Core) -> Core:
-    """Keep the states of groups in the order in which they were given."""
-    inner_init, inner_update = tx
-
-    def init(params: Params) -> Any:
-        return optax.transforms.PartitionState(OrderedDict(inner_init(params).inner_states))
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        updates, new = inner_update(updates, state, params, **extra)
-        return updates, optax.transforms.PartitionState(OrderedDict(new.inner_states))
-
-    return Core(init, update)
 
 
 def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
@@ -272,161 +273,50 @@ def selective_transform(
 
     is_frozen = MaskFunction(freeze_mask, "freeze_mask")
 
-    def labels(params: Params) -> Any:
-        return jtu.tree_map(_freeze_or_train, is_frozen(params))
+    def select(params: Params) -> Any:
+        frozen = is_frozen(params)
+        trained = jtu.tree_map(operator.not_, frozen)
+        return {"train": masked_part(trained, params), "freeze": masked_part(frozen, params)}
 
-    return _partition({"train": core_of(optimizer), "freeze": core_of(optax.set_to_zero())}, labels, any_shape=False)
-
-
-def _freeze_or_train(frozen: bool) -> str:
-    return "freeze" if frozen else "train"
-
-
-class MaskFunction:
-    """A mask as a function that Optax calls, with the params in `init` and with the updates in `update`.
-
-    It is an object of its own, since Equinox's `closure_to_pytree`, which Optimistix applies to optimizers, would make
-    a tree of a function that closes over a mask. Optimistix compares it, to compile once.
-
-    Args:
-        mask: a tree of bools, or a function from the params to one.
-        name: what the user calls it.
-    """
-
-    def __init__(self, mask: Mask, name: str) -> None:
-        self._mask, self._name = mask, name
-
-    def __call__(self, params: Params) -> Any:
-        """Return a mask that Optax itself can use."""
-        return resolve_mask(self._mask, params, self._name)
-
-    def __eq__(self, other: object) -> bool:
-        # Equal bools are the same object too.
-        return isinstance(other, MaskFunction) and self._name == other._name and self._mask is other._mask
-
-    def __hash__(self) -> int:
-        return hash(self._name)
+    cores = {"train": core_of(optimizer), "freeze": core_of(optax.set_to_zero())}
+    return at_boundary(_partition(cores, select, any_shape=False))
 
 
-def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
-    """Return a mask that Optax itself can use: a prefix tree of the params, with a bool for each part with arrays.
+# ----------------------------------------------------------------------------------------------------- a part of a tree
+
+
+def _update_part(
+    inner_update: Callable[..., Any],
+    part: PyTree,
+    updates: Updates,
+    state: OptState,
+    params: Params,
+    extra: Mapping[str, Any],
+    any_shape: bool = False,
+) -> tuple[Any, Any]:
+    """Update a part of the params: a tree like them with holes, None or MaskedNode, for what is left out.
 
     Args:
-        mask: a tree of bools, or a function from the params to one.
-        params: the params inside; a part of them without arrays stays as it is, unless it has a bool of its own.
-        name: what the user calls the mask.
+        part: the part. Updates and params get its holes, and so do extra arguments that are like the updates.
+        any_shape: whether the structure alone says what is like them.
     """
 
-    def value(i: int, leaf: object, part: PyTree) -> Any:
-        if _is_bool(leaf):
-            return bool(leaf)
-        if not jtu.tree_leaves(part):
-            return part
-        hint = ", which is traced: make it outside of jit, or from shapes and dtypes" if is_traced(leaf) else ""
-        if isinstance(leaf, str):
-            hint = ". To select by key path, use treekit.path_mask"
-        path = path_text(flatten_with_path(resolved, _or_none(_is_bool))[0][i][0])
-        raise TypeError(
-            f"{name} must have bools at its leaves; at {path} it has {_short(leaf)} of type {type(leaf).__name__}{hint}"
-        )
+    def of_part(tree: PyTree) -> Any:
+        return jtu.tree_map(_hole_or, part, tree, is_leaf=is_hole)
 
-    resolved, prefix_treedef, matches = resolve(mask, params, _is_bool, name)
-    return prefix_treedef.unflatten(value(i, *match) for i, match in enumerate(matches))
+    extra = {name: of_part(x) if is_like(name, x, updates, any_shape) else x for name, x in extra.items()}
+    out: tuple[Any, Any] = inner_update(of_part(updates), state, None if params is None else of_part(params), **extra)
+    return out
 
 
-def _resolve_labels(labels: Labels, keys: frozenset[Any], params: Params) -> Any:
-    """Return labels that Optax itself can use, as `resolve_mask` does for masks."""
-
-    def is_label(x: object) -> bool:
-        try:
-            return x in keys
-        except TypeError:  # unhashable, so not a key
-            return False
-
-    if is_params_placeholder(params):
-        return params
-    resolved, prefix_treedef, matches = resolve(labels, params, is_label, "param_labels")
-    has_arrays = [bool(jtu.tree_leaves(part)) for _, part in matches]
-    for i, (label, _) in enumerate(matches):
-        if has_arrays[i] and not is_label(label):
-            used = _names(label for (label, _), has in zip(matches, has_arrays, strict=True) if has)
-            path = path_name(flatten_with_path(resolved, _or_none(is_label))[0][i][0])
-            nearest = difflib.get_close_matches(str(label), [key for key in keys if isinstance(key, str)], 1)
-            raise ValueError(
-                f"Some parameters have no corresponding transformation: the label of {path or 'all'} is {_short(label)}"
-                f"{f'. Did you mean {nearest[0]!r}?' if nearest else '.'}\nParameter labels: {used}\n"
-                f"Transforms keys: {_names(keys)}"
-            )
-    return prefix_treedef.unflatten(_Label(label) if is_label(label) else part for label, part in matches)
+def _hole_or(kept: object, x: PyTree) -> Any:
+    return kept if is_hole(kept) else x
 
 
-class _Label:
-    """A label as a leaf, equal to itself: to JAX, a tuple would be a tree of labels."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self.value == (other.value if isinstance(other, _Label) else other))
-
-    def __hash__(self) -> int:
-        return hash(self.value)
+def _filled(part: PyTree, tree: PyTree, others: PyTree) -> Any:
+    """Return a tree whose holes, those of a part, are filled from another tree."""
+    return jtu.tree_map(_other_if_hole, part, tree, others, is_leaf=is_hole)
 
 
-def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
-    """Resolve and match a spec; an error says how to make one that fits."""
-    try:
-        return resolve_and_match(spec, params, is_spec_leaf=is_spec_leaf, name=name)
-    except ValueError as error:
-        if not str(error).startswith(name):  # an error of the user's own function
-            raise
-        if _has_variables(spec) and not _has_variables(plain := _values_of_variables(spec)):
-            return resolve(plain, params, is_spec_leaf, name)
-        hint = f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
-        if _has_variables(params):
-            hint = (
-                f"The params are variables of Flax: make {name} with treekit.path_mask or path_labels, or pass a "
-                "function that uses jax.tree.map"
-            )
-        raise ValueError(f"{error}\n{hint}") from None
-
-
-def _or_none(is_spec_leaf: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda x: x is None or is_spec_leaf(x)
-
-
-def _values_of_variables(tree: PyTree) -> Any:
-    """Return a tree with the value of each variable of Flax, its only child.
-
-    `nnx.Optimizer` passes variables to `init`, and their values to `update`.
-    """
-
-    def value(x: PyTree) -> Any:
-        if not is_variable(x):
-            return x
-        (only,) = children_of(x).values()
-        return only
-
-    return jtu.tree_map(value, tree, is_leaf=is_variable)
-
-
-def _has_variables(tree: PyTree) -> bool:
-    return any(map(is_variable, jtu.tree_leaves(tree, is_leaf=is_variable)))
-
-
-def _is_bool(x: object) -> bool:
-    if isinstance(x, (bool, np.bool_)):
-        return True
-    return is_array(x) and not is_traced(x) and x.dtype == np.bool_ and x.shape == ()
-
-
-def _names(keys: Iterable[object]) -> str:
-    return "{" + ", ".join(sorted({_short(key) for key in keys})) + "}"
-
-
-def _short(label: object) -> str:
-    text = describe_value(label)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
-_LONGEST = 60  # columns for a label
+def _other_if_hole(kept: object, x: PyTree, other: PyTree) -> Any:
+    return other if is_hole(kept) else x
