@@ -11,8 +11,8 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import (
     Pattern,
     check_pattern_or_class,
+    is_match,
     listed,
-    matches,
     may_match_below,
     nearest,
     pattern_text,
@@ -274,7 +274,7 @@ def _check_one_name(name: str, selectors: Iterable[Selector], names: Sequence[st
     shared = [x for x, number in Counter(names).items() if number > 1]
     globs = [x for x in selectors if isinstance(x, str) and x != "**"]
     for pattern, path in itertools.product(globs, shared):
-        if matches(pattern, path):
+        if is_match(pattern, path):
             raise ValueError(
                 f"{name}: the pattern {pattern!r} matches two leaves that are both called {path!r}: a key contains "
                 "a dot, or a string and a number are written alike. Pass a function of the tree instead, with "

@@ -181,27 +181,24 @@ def walk_matched(
     """
     pattern_set = PatternSet(selectors)
     classes = [(i, x) for i, x in enumerate(selectors) if isinstance(x, type)]
-    # The nodes to visit: name, place and node, where its name leads in the globs, and the classes that are looked for
-    # here and below, and those that were found above.
-    todo: list[Any] = [("", (), tree, pattern_set.start, classes, ())]
+    # The nodes to visit: name, place and node, the classes that are looked for here and below, and those found above.
+    todo: list[Any] = [("", (), tree, classes, ())]
     while todo:
-        name, place, x, globs, wanted, above = todo.pop()
-        goes_on = whole or globs.goes_on or pattern_set.regexes or wanted or is_variable(x)
+        name, place, x, wanted, above = todo.pop()
+        goes_on = whole or pattern_set.goes_on(name) or wanted or is_variable(x)
         children = keyed_children(x, is_leaf) if goes_on else []
         # A variable and its value have one name. A pattern selects the value, not the variable.
-        matching = () if is_variable(x) and children else pattern_set.matching(globs, name)
+        matching = () if is_variable(x) and children else pattern_set.matching(name)
         instances = tuple([i for i, cls in wanted if isinstance(x, cls)]) if wanted else ()
         if instances:
             wanted, above = [each for each in wanted if each[0] not in instances], above + instances
         if whole or matching or instances:
             ends = not children and (jtu.all_leaves([x]) or (is_leaf is not None and is_leaf(x)))
             yield Matched(name, place, x, ends, matching, instances, above)
-        if children:
-            below: list[Any] = []
-            for i, (text, child) in enumerate(children):
-                after = globs if text is None else globs.after(text) if name else pattern_set.place(text)
-                below.append((name_below(name, text), (*place, i), child, after, wanted, above))
-            todo += reversed(below)
+        below = [
+            (name_below(name, text), (*place, i), child, wanted, above) for i, (text, child) in enumerate(children)
+        ]
+        todo += reversed(below)
 
 
 def _by_name(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:

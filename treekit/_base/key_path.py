@@ -5,7 +5,7 @@ import functools
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
 import jax
@@ -160,11 +160,6 @@ Pattern: TypeAlias = str | re.Pattern[str]
 _NEAREST = 5  # the number of paths that an error lists
 
 
-def matches(pattern: Pattern, name: str) -> bool:
-    """Whether a pattern matches the whole name of a path."""
-    return PatternSet([pattern]).first(name) is not None
-
-
 def pattern_text(pattern: Pattern) -> str:
     """Return a glob, or the source of a regular expression."""
     return pattern.pattern if isinstance(pattern, re.Pattern) else pattern
@@ -201,172 +196,88 @@ def check_pattern(pattern: object) -> Pattern:
     return cast("Pattern", pattern)
 
 
-# The wildcards of globs, for whole parts or in one. The latter are written as no part and no character of a name is.
-_PART, _PARTS, _CHARACTER, _TEXT = "*", "**", "[^.]", "[^.]*"
-_IN_A_PART = {"*": _TEXT, "?": _CHARACTER}
-_BEGIN = ""  # of a part that has wildcards and text
+@functools.lru_cache(10_000)
+def _regex_of(glob: str) -> re.Pattern[str]:
+    """Return a glob as a regular expression over a name with a dot after each part, and a group for each `*` and `**`.
+
+    A wildcard matches as little as it can, and is not tried again once what follows it is found: so the time grows
+    with the glob times the name. The last `**` matches what is left.
+    """
+    start, *rest = ("".join(map(_regex_of_part, parts)) for parts in _split_at_stars(glob))
+    if not rest:
+        return re.compile(start)
+    *middle, end = rest
+    return re.compile(f"{start}{''.join(rf'(?>({_PARTS}?){x})' for x in middle)}({_PARTS}){end}")
 
 
-def _tokens(glob: str) -> Iterator[str]:
-    """Split a glob into wildcards and text: whole parts with their dots, or, of a part with wildcards, characters."""
+_PARTS = r"(?:[^.]*\.)*"
+
+
+def _split_at_stars(glob: str) -> list[list[str]]:
+    """Return the parts of a glob before, between and after each `**`."""
+    runs: list[list[str]] = [[]]
     for part in glob.split("."):
-        if part in (_PART, _PARTS):
-            yield part
-        elif "*" in part or "?" in part:
-            texts: list[str] = re.findall(r"\*+|[^*]", part)
-            yield _BEGIN
-            yield from (_IN_A_PART.get(text[0], text) for text in texts)
-            yield "."
+        if part == "**":
+            runs.append([])
         else:
-            yield f"{part}."
+            runs[-1].append(part)
+    return runs
 
 
-class _Globs:
-    """Globs with the same beginning, as a tree of tokens.
-
-    Attributes:
-        token: the last token of that beginning.
-        ends: the indices of the globs that end here.
-        next: the others, by their next token.
-        here: these, and those that go on with a wildcard that may match nothing.
-    """
-
-    def __init__(self, token: str) -> None:
-        self.token = token
-        self.ends: list[int] = []
-        self.next: dict[str, _Globs] = {}
-        self.here = [self]
-
-    def add(self, glob: str, i: int) -> None:
-        """Add a glob with the index `i`."""
-        globs = self
-        for token in _tokens(glob):
-            if token == globs.token == _PARTS:  # of two `**`, the second one matches nothing new
-                continue
-            if token not in globs.next:
-                globs.next[token] = _Globs(token)
-                globs.here += [globs.next[token]] * (token in (_PARTS, _TEXT))
-            globs = globs.next[token]
-        globs.ends.append(i)
+def _regex_of_part(part: str) -> str:
+    start, *rest = (x.replace(r"\?", "[^.]") for x in map(re.escape, re.split(r"\*+", f"{part}.")))
+    return start + "".join(f"(?>([^.]*?){x})" for x in rest)
 
 
-_Beginnings: TypeAlias = frozenset[_Globs]
+def is_match(pattern: Pattern, name: str) -> bool:
+    """Whether a pattern matches the whole name of a path."""
+    if isinstance(pattern, re.Pattern):
+        return pattern.fullmatch(name) is not None
+    return _regex_of(pattern).fullmatch(_with_dot(name)) is not None
 
 
-def _after(globs: _Beginnings, token: str) -> _Beginnings:
-    """Return the beginnings that are longer by a token."""
-    return frozenset([x for each in globs if token in each.next for x in each.next[token].here])
-
-
-def _at(globs: _Beginnings, wildcard: str) -> _Beginnings:
-    """Return the beginnings that end in a wildcard, which may match more than it does so far."""
-    return frozenset([each for each in globs if each.token == wildcard])
-
-
-class Place:
-    """Where the beginning of a name leads in a set of globs.
-
-    It keeps all beginnings of globs that match there, so a name is read once, and no choice is taken back.
-
-    Attributes:
-        ends: the indices of the globs that match it, in order.
-        goes_on: whether a glob may match a name that continues it.
-    """
-
-    def __init__(self, globs: _Beginnings, known: "dict[_Beginnings, Place]") -> None:
-        self.ends = tuple(sorted([i for each in globs for i in each.ends]))
-        self.goes_on = any([each.next or each.token == _PARTS for each in globs])
-        self._globs, self._known = globs, known
-        self._after_any = _at(globs, _PARTS) | _after(globs, _PART)
-        self._begun = _after(globs, _BEGIN)
-        self._next: dict[str, Place] = {}
-
-    def after(self, text: str) -> "Place":
-        """Return the place after more of a name: one part, or several joined by dots."""
-        place = self._next.get(text)
-        if place is None:
-            place = functools.reduce(Place.after, text.split("."), self) if "." in text else self._after_part(text)
-            self._next[text] = place
-        return place
-
-    def _after_part(self, part: str) -> "Place":
-        globs = self._after_any | _after(self._globs, f"{part}.")
-        if within := self._begun:
-            for character in part:
-                within = _at(within, _TEXT) | _after(within, _CHARACTER) | _after(within, character)
-            globs |= _after(within, ".")
-        return _place_of(globs, self._known)
-
-
-def _place_of(globs: _Beginnings, known: dict[_Beginnings, Place]) -> Place:
-    """Return the place of globs; one for all names that lead to the same, so that what comes after is known."""
-    if globs not in known:
-        known[globs] = Place(globs, known)
-    return known[globs]
+def _with_dot(name: str) -> str:
+    return f"{name}." if name else ""
 
 
 def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     """Return where each `*` and `**` of a glob begins and ends in a name that it matches.
 
-    The first ones match as much as they can. A `**` also matches the dot at its end; the name gets one.
+    A `**` also matches the dot at its end; the name gets one.
     """
-    text = f"{name}." if name else ""
-    tokens = [x for token in _tokens(glob) for x in ((_TEXT, ".") if token == _PART else (token,)) if x]
-    # Where the first tokens begin, and up to where the last of them matches. A place that is seen again has failed.
-    todo: list[tuple[tuple[int, ...], int]] = [((0,), 0)]
-    seen: set[tuple[int, int]] = set()
-    while len(todo[-1][0]) <= len(tokens):
-        begins, i = todo.pop()
-        token = tokens[len(begins) - 1]
-        if (len(begins), i) in seen:
-            continue
-        seen.add((len(begins), i))
-        if token == _PARTS:
-            end = text.find(".", i) + 1
-        elif token in (_TEXT, _CHARACTER):
-            end = 0 if text[i : i + 1] in ("", ".") else i + 1
-        else:
-            end = i + len(token) if text.startswith(token, i) else 0
-        if token in (_TEXT, _PARTS):
-            todo.append(((*begins, i), i))  # if it cannot match more
-        if end:
-            todo.append((begins if token in (_TEXT, _PARTS) else (*begins, end), end))
-    spans = zip(tokens, itertools.pairwise(todo[-1][0]), strict=True)
-    return [span for token, span in spans if token in (_TEXT, _PARTS)]
-
-
-class PatternSet:
-    """Several globs and regular expressions. Classes among them keep their indices, and match no name.
-
-    Attributes:
-        start: the place of the empty name.
-        regexes: the index of each regular expression, and whether it matches a name.
-    """
-
-    def __init__(self, patterns: Sequence[Pattern | type[Any]]) -> None:
-        globs = _Globs(_BEGIN)
-        self.regexes: list[tuple[int, Callable[[str], object]]] = []
-        for i, pattern in enumerate(patterns):
-            if isinstance(pattern, re.Pattern):
-                self.regexes.append((i, pattern.fullmatch))
-            elif isinstance(pattern, str):
-                globs.add(pattern, i)
-        self.start = _place_of(frozenset(globs.here), {})
-
-    def place(self, name: str) -> Place:
-        """Return the place of a name in the globs."""
-        return self.start.after(name) if name else self.start
-
-    def matching(self, place: Place, name: str) -> tuple[int, ...]:
-        """Return the indices of the patterns that match the name that leads to a place."""
-        regexes = [i for i, matches in self.regexes if matches(name)] if self.regexes else ()
-        return (*place.ends, *regexes) if regexes else place.ends
-
-    def first(self, name: str) -> int | None:
-        """Return the index of the first pattern that matches a name, or None."""
-        return min(self.matching(self.place(name), name), default=None)
+    match = _regex_of(glob).fullmatch(_with_dot(name))
+    return [] if match is None else list(match.regs[1:])
 
 
 def may_match_below(pattern: Pattern, name: str) -> bool:
     """Whether a pattern may match a name that continues this one; of a regular expression, this is unknown."""
-    return isinstance(pattern, re.Pattern) or PatternSet([pattern]).place(name).goes_on
+    if isinstance(pattern, re.Pattern):
+        return True
+    parts = pattern.split(".")
+    beginnings = [".".join(parts[:i]) for i in range(1, len(parts) + (parts[-1] == "**"))]
+    return not name or any(is_match(beginning, name) for beginning in beginnings)
+
+
+class PatternSet:
+    """Several globs and regular expressions. Classes among them keep their indices, and match no name."""
+
+    def __init__(self, patterns: Sequence[Pattern | type[Any]]) -> None:
+        self._names: dict[str, list[int]] = {}  # of globs without wildcards, which are looked up
+        self._above: set[str] = {""}  # the names above these
+        self._others: list[tuple[int, Pattern]] = []
+        for i, pattern in enumerate(patterns):
+            if isinstance(pattern, re.Pattern) or (isinstance(pattern, str) and ("*" in pattern or "?" in pattern)):
+                self._others.append((i, pattern))
+            elif isinstance(pattern, str):
+                self._names.setdefault(pattern, []).append(i)
+                self._above.update(itertools.accumulate(pattern.split(".")[:-1], "{}.{}".format))
+
+    def matching(self, name: str) -> tuple[int, ...]:
+        """Return the indices of the patterns that match a name, in order."""
+        others = [i for i, pattern in self._others if is_match(pattern, name)] if self._others else ()
+        names = self._names.get(name, ())
+        return tuple(sorted((*names, *others))) if others else tuple(names)
+
+    def goes_on(self, name: str) -> bool:
+        """Whether a pattern may match a name that continues this one."""
+        return bool(self._others) or name in self._above

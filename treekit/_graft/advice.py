@@ -102,7 +102,7 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
 
     globs = list(dict.fromkeys(each for name in names for each in wider(name)))
     patterns = PatternSet(globs)
-    wrong, right = (Counter(globs[i] for name in xs for i in patterns.place(name).ends) for xs in (others, names))
+    wrong, right = (Counter(globs[i] for name in xs for i in patterns.matching(name)) for xs in (others, names))
     best = (next((x for x in wider(name) if right[x] > 1 and not wrong[x]), name or "**") for name in names)
     return list(dict.fromkeys(best))
 

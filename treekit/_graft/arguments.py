@@ -67,7 +67,7 @@ def chosen(argument: str, given: object, names: Sequence[str], side: str = "new"
         return {} if given is None else dict.fromkeys(names, given)
     globs = list(map(check_pattern, given))
     patterns = PatternSet(globs)
-    matching = {name: sorted(patterns.matching(patterns.place(name), name)) for name in names}
+    matching = {name: patterns.matching(name) for name in names}
     for i in sorted(set(range(len(globs))).difference(each[0] for each in matching.values() if each)):
         text = pattern_text(globs[i])
         earlier = sorted({each[0] for each in matching.values() if i in each})

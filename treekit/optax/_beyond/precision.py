@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import matches, path_name
+from treekit._base.key_path import is_match, path_name
 from treekit._base.predicates import has_gradient, is_narrow
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
@@ -304,7 +304,7 @@ def _arrays(state: OptState, state_dtype: StateDtype, params: Params) -> list[_A
         path = path_name(entry.path[:-1] if is_codes(x) else entry.path)
         keys = list[Any]()
         if is_codes(x) or has_gradient(x):  # patterns come before fields
-            keys = [key for key in entries if key != entry.field and matches(key, path)]
+            keys = [key for key in entries if key != entry.field and is_match(key, path)]
             keys += [key for key in entries if key == entry.field]
         array = _Array(x, entry.field, entry.field in AT_LEAST_FLOAT32.get(entry.owner, ()), path, keys, None)
         if keys:
