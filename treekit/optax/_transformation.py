@@ -1,5 +1,7 @@
 """The type of treekit's transformations, and the transformation that one runs inside its boundary."""
 
+import contextlib
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -26,7 +28,9 @@ else:
     State_co = TypeVar("State_co", covariant=True)
 
 Core: TypeAlias = optax.GradientTransformationExtraArgs  # on trees of arrays, with None and MaskedNode for the others
-_CORE = "treekit_core"  # the attribute of an `init`: what it wraps, its `update`, and the core of both
+# The `update` and the core of each `init` that treekit has made. Not an attribute of the function, which
+# `functools.wraps` and `jax.jit` would copy to a function of the user's own.
+_CORES: weakref.WeakKeyDictionary[Callable[..., Any], tuple[Callable[..., Any], Core]] = weakref.WeakKeyDictionary()
 
 
 @runtime_checkable
@@ -67,9 +71,9 @@ if TYPE_CHECKING:  # a class for `pyright --verifytypes`, which does not read Op
 class GradientTransformation(_Base, Generic[State_co]):
     """A transformation that accepts raw models and preserves dtypes, like all that `treekit.optax` returns.
 
-    It is one of Optax's, of two functions. Inside, it runs a *core*, which sees only the arrays that are trained. Its
-    `init` carries the core, so one that JAX has rebuilt from the two functions is the same transformation. Wrappers
-    compose cores: a gradient crosses the boundary once, however deeply transformations are nested.
+    It is one of Optax's, of two functions. Inside, it runs a *core*, which sees only the arrays that are trained. The
+    core is known by the functions, so one that JAX has rebuilt from them is the same transformation. Wrappers compose
+    cores: a gradient crosses the boundary once, however deeply transformations are nested.
 
     A function that accepts any optimizer, also one of plain Optax or a `MultiSteps`, annotates it with
     `treekit.typing.TransformationLike`.
@@ -86,25 +90,18 @@ class GradientTransformation(_Base, Generic[State_co]):
 def with_core(init: Callable[..., Any], update: Callable[..., Any], core: Core) -> GradientTransformation[Any]:
     """Return a transformation of treekit that runs this core."""
     init.__qualname__, update.__qualname__ = "init", "update"  # which Python's errors of missing arguments show
-    setattr(init, _CORE, (_wrapped(init), update, core))
+    _CORES[init] = update, core
     make: Any = GradientTransformation
     out: GradientTransformation[Any] = make(init, update)
     return out
 
 
 def own_core(tx: Any) -> Core | None:
-    """Return the core of a transformation of treekit; None for any other, also one with another `init` or `update`.
-
-    `functools.wraps` and `jax.jit` copy attributes to a function that a user puts instead of `init`; they also say
-    which function it wraps, and that one does not wrap itself.
-    """
-    init = getattr(tx, "init", None)
-    wrapped, update, core = getattr(init, _CORE, (None, None, None))
-    return core if core is not None and wrapped is _wrapped(init) and update is tx.update else None
-
-
-def _wrapped(f: object) -> object:
-    return getattr(f, "__wrapped__", None)
+    """Return the core of a transformation of treekit; None for any other, also one with another `init` or `update`."""
+    with contextlib.suppress(TypeError):  # an `init` that cannot be a key
+        update, core = _CORES.get(getattr(tx, "init", None), (None, None))
+        return core if update is not None and update is tx.update else None
+    return None
 
 
 def core_of(tx: object, name: str = "") -> Core:
