@@ -13,9 +13,9 @@ from jax.core import Tracer
 
 from treekit._base.describe import describe, describe_types, describe_values, is_deleted
 from treekit._base.dtype import OF_NUMPY, dtype_of, is_concrete, is_number, is_weak, issubdtype
+from treekit._base.exact import exact_key
 from treekit._base.jax import enable_x64, jnp, jtu, lax, untyped
 from treekit._base.types import PyTree
-from treekit._node.static import exact_key
 
 if TYPE_CHECKING:
     NumPyArray = np.ndarray[Any, Any]

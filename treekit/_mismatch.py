@@ -9,7 +9,7 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
 from treekit._base.tree import as_none, is_none
 from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
-from treekit._tree_diff import walk_pairs
+from treekit._tree_pairs import walk_pairs
 
 
 def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list[Any]]:

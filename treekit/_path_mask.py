@@ -8,7 +8,8 @@ from typing import Any, NoReturn, TypeAlias, cast
 
 from treekit._base.describe import check_bool, describe_value
 from treekit._base.jax import jtu
-from treekit._base.key_path import (
+from treekit._base.key_path import walk
+from treekit._base.patterns import (
     Pattern,
     check_pattern_or_class,
     is_match,
@@ -16,7 +17,6 @@ from treekit._base.key_path import (
     may_match_below,
     nearest,
     pattern_text,
-    walk,
 )
 from treekit._base.predicates import is_parameter
 from treekit._base.tree import is_mapping

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, Unpack, overload
 
 from treekit._base.describe import check_bool, count, describe_value
-from treekit._base.key_path import listed
+from treekit._base.patterns import listed
 from treekit._base.types import LeafPredicate
 from treekit._tree_find import Options, Selected, Selector, find
 

@@ -15,21 +15,17 @@ import jax
 from treekit._base.describe import RUNS_ITS_CODE, check_bool, describe_value, type_name
 from treekit._base.jax import jtu
 from treekit._base.key_path import (
-    Pattern,
-    PatternSet,
-    check_pattern_or_class,
     flatten_with_path,
     has_keys,
     is_variable,
     keyed_children,
     name_below,
-    nearest,
     path_name,
     path_text,
-    pattern_text,
     walk,
 )
 from treekit._base.layouts import layout_of
+from treekit._base.patterns import Pattern, PatternSet, check_pattern_or_class, nearest, pattern_text
 from treekit._base.predicates import is_truly_callable
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._filter import TreeSpec

@@ -5,7 +5,9 @@
 - `dtype`: which dtype does a leaf have, and may it be cast to another?
 - `predicates`: what is a leaf: an array, a parameter, a traced value, a function, or a tree that can be called?
 - `tree`: which children does a node have, and what are its leaves?
-- `key_path`: what is a leaf's name, and which patterns match it?
+- `key_path`: what is a leaf called?
+- `patterns`: which names does a pattern match?
+- `exact`: when are two values the same?
 - `describe`: how is a value written in a message?
 - `table`: how are rows written in a terminal, and in a notebook?
 - `layouts`: what does treekit store in a class that it registers? It stands alone, so that its readers do not import

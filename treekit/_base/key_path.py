@@ -1,16 +1,12 @@
-"""Write key paths as names, and match names against patterns."""
+"""What is a leaf called? Key paths written as names."""
 
-import difflib
 import functools
-import itertools
 import operator
-import re
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 
-from treekit._base.describe import describe_value
 from treekit._base.jax import jtu, untyped
 from treekit._base.types import IsLeaf, KeyPath, PyTree, PyTreeDef
 
@@ -154,130 +150,3 @@ def _is_variable_class(cls: Any) -> bool:
 
 
 _VARIABLES = ("Variable", "VariableState", "Partitioned")
-
-
-Pattern: TypeAlias = str | re.Pattern[str]
-_NEAREST = 5  # the number of paths that an error lists
-
-
-def pattern_text(pattern: Pattern) -> str:
-    """Return a glob, or the source of a regular expression."""
-    return pattern.pattern if isinstance(pattern, re.Pattern) else pattern
-
-
-def nearest(wanted: str, names: Sequence[str]) -> str:
-    """List the names that are most similar to this one, for an error message."""
-    return listed(difflib.get_close_matches(wanted, names, _NEAREST, cutoff=0.0)) or "there are none"
-
-
-def listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NEAREST} more" if len(names) > _NEAREST else ""
-    return ", ".join(name or "(the root)" for name in names[:_NEAREST]) + more
-
-
-def check_pattern_or_class(x: object) -> Pattern | type[Any]:
-    if isinstance(x, type):
-        return x
-    if isinstance(x, (str, re.Pattern)):
-        return check_pattern(cast(object, x))
-    hint = ". Pass each of them as an argument of its own" if type(x) in (list, tuple) else ""
-    raise TypeError(f"{_MUST_BE}, or a class such as equinox.nn.Linear; found {describe_value(x)}{hint}")
-
-
-_MUST_BE = "a pattern must be a string such as '**.bias', or a compiled regular expression over strings"
-
-
-def check_pattern(pattern: object) -> Pattern:
-    text: object = getattr(pattern, "pattern", pattern)
-    if not isinstance(text, str) or not isinstance(pattern, (str, re.Pattern)):
-        raise TypeError(f"{_MUST_BE}; found {describe_value(pattern)}")
-    if pattern == "":
-        raise ValueError("a pattern must not be empty; '**' matches every path")
-    return cast("Pattern", pattern)
-
-
-@functools.lru_cache(10_000)
-def _regex_of(glob: str) -> re.Pattern[str]:
-    """Return a glob as a regular expression over a name with a dot after each part, and a group for each `*` and `**`.
-
-    A wildcard matches as little as it can, and is not tried again once what follows it is found: so the time grows
-    with the glob times the name. The last `**` matches what is left.
-    """
-    start, *rest = ("".join(map(_regex_of_part, parts)) for parts in _split_at_stars(glob))
-    if not rest:
-        return re.compile(start)
-    *middle, end = rest
-    return re.compile(f"{start}{''.join(rf'(?>({_PARTS}?){x})' for x in middle)}({_PARTS}){end}")
-
-
-_PARTS = r"(?:[^.]*\.)*"
-
-
-def _split_at_stars(glob: str) -> list[list[str]]:
-    """Return the parts of a glob before, between and after each `**`."""
-    runs: list[list[str]] = [[]]
-    for part in glob.split("."):
-        if part == "**":
-            runs.append([])
-        else:
-            runs[-1].append(part)
-    return runs
-
-
-def _regex_of_part(part: str) -> str:
-    start, *rest = (x.replace(r"\?", "[^.]") for x in map(re.escape, re.split(r"\*+", f"{part}.")))
-    return start + "".join(f"(?>([^.]*?){x})" for x in rest)
-
-
-def is_match(pattern: Pattern, name: str) -> bool:
-    """Whether a pattern matches the whole name of a path."""
-    if isinstance(pattern, re.Pattern):
-        return pattern.fullmatch(name) is not None
-    return _regex_of(pattern).fullmatch(_with_dot(name)) is not None
-
-
-def _with_dot(name: str) -> str:
-    return f"{name}." if name else ""
-
-
-def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
-    """Return where each `*` and `**` of a glob begins and ends in a name that it matches.
-
-    A `**` also matches the dot at its end; the name gets one.
-    """
-    match = _regex_of(glob).fullmatch(_with_dot(name))
-    return [] if match is None else list(match.regs[1:])
-
-
-def may_match_below(pattern: Pattern, name: str) -> bool:
-    """Whether a pattern may match a name that continues this one; of a regular expression, this is unknown."""
-    if isinstance(pattern, re.Pattern):
-        return True
-    parts = pattern.split(".")
-    beginnings = [".".join(parts[:i]) for i in range(1, len(parts) + (parts[-1] == "**"))]
-    return not name or any(is_match(beginning, name) for beginning in beginnings)
-
-
-class PatternSet:
-    """Several globs and regular expressions. Classes among them keep their indices, and match no name."""
-
-    def __init__(self, patterns: Sequence[Pattern | type[Any]]) -> None:
-        self._names: dict[str, list[int]] = {}  # of globs without wildcards, which are looked up
-        self._above: set[str] = {""}  # the names above these
-        self._others: list[tuple[int, Pattern]] = []
-        for i, pattern in enumerate(patterns):
-            if isinstance(pattern, re.Pattern) or (isinstance(pattern, str) and ("*" in pattern or "?" in pattern)):
-                self._others.append((i, pattern))
-            elif isinstance(pattern, str):
-                self._names.setdefault(pattern, []).append(i)
-                self._above.update(itertools.accumulate(pattern.split(".")[:-1], "{}.{}".format))
-
-    def matching(self, name: str) -> tuple[int, ...]:
-        """Return the indices of the patterns that match a name, in order."""
-        others = [i for i, pattern in self._others if is_match(pattern, name)] if self._others else ()
-        names = self._names.get(name, ())
-        return tuple(sorted((*names, *others))) if others else tuple(names)
-
-    def goes_on(self, name: str) -> bool:
-        """Whether a pattern may match a name that continues this one."""
-        return bool(self._others) or name in self._above

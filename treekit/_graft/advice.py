@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from treekit._base.dtype import is_weak
-from treekit._base.key_path import Pattern, PatternSet, listed, nearest
+from treekit._base.patterns import Pattern, PatternSet, listed, nearest
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.leaves import Leaf, StateNode

@@ -5,7 +5,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from treekit._base.describe import describe_value
-from treekit._base.key_path import Pattern, PatternSet, check_pattern, nearest, pattern_text
+from treekit._base.patterns import Pattern, PatternSet, check_pattern, nearest, pattern_text
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.names import Rule

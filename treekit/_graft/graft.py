@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from treekit._base.describe import describe_value
 from treekit._base.jax import is_ref, jnp, jtu, new_ref
-from treekit._base.key_path import Pattern, listed
+from treekit._base.patterns import Pattern, listed
 from treekit._graft.advice import check_rename, check_strict, hints, other_lengths
 from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, chosen
 from treekit._graft.leaves import leaves_of

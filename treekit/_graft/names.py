@@ -15,7 +15,7 @@ import numpy as np
 
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp
-from treekit._base.key_path import wildcard_spans
+from treekit._base.patterns import wildcard_spans
 from treekit._base.predicates import is_traced
 from treekit._graft.leaves import Leaf, Slot, StateNode
 

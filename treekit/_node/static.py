@@ -1,122 +1,24 @@
 """Static values: check them, compare them with their types, and share equal ones in treedefs."""
 
-import contextlib
-import dataclasses
 import functools
-import numbers
 import threading
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import jax
 import numpy as np
 
+from treekit._base.exact import PLAIN, exact_key, is_plain_value
 from treekit._base.jax import untyped
 from treekit._base.layouts import LAYOUT
 from treekit._base.types import PyTree
 
-# Types whose values are always hashable and contain no arrays; values of other types are inspected.
-_PLAIN = frozenset(
-    {str, int, bool, float, complex, bytes, types.NoneType, types.FunctionType, types.BuiltinFunctionType}
-)
-_SLICES: Any = (range, slice)
-_TEXTS: Any = (str, bytes, bytearray, memoryview)  # sequences whose items are strings or ints
-# Types whose instances are equal if their parts are.
-_BY_PARTS: Any = (tuple, frozenset, list, set, dict, Mapping, *_SLICES)
-_EQ_BY_PARTS = frozenset(cls.__eq__ for cls in _BY_PARTS)
-
-
-def exact_key(value: Any) -> Hashable:
-    """Return a key that is equal for equal values of the same type, and for no others.
-
-    In Python 1 == 1.0 == True, 0.0 == -0.0 and nan != nan, also inside containers, and a frozen mapping may equal a
-    dict. Here a number is compared by its type, value and `repr`. A sequence, set, mapping, dataclass, range or slice
-    is compared by its type and part by part, and by its `__eq__` too if its class defines one. Anything else is
-    compared by its type and its `__eq__`, which by default is identity.
-    """
-    kind = _type(value)
-    if kind is float or kind is complex:
-        return kind, repr(value)
-    if kind in _PLAIN:
-        return kind, value
-    if kind is tuple:
-        return kind, tuple(map(exact_key, value))
-    if np.generic in kind.__mro__:
-        return kind, value.dtype, value.tobytes()
-    if isinstance(value, numbers.Number):
-        return kind, *_number_key(value)
-    eq: Any = kind.__eq__
-    parts = None if eq is object.__eq__ else _parts_of(value)
-    if parts is None:
-        return kind, value
-    # If the class defines its own `__hash__`, parts need not be hashable. Then its `__eq__` is trusted too.
-    if eq in _EQ_BY_PARTS or _has_generated_eq(kind):
-        with contextlib.suppress(TypeError):
-            key = kind, parts.collect(map(exact_key, parts.items))
-            hash(key)
-            return key
-    return kind, value, parts.collect(map(_key_or_type, parts.items))
-
-
-def _number_key(value: object) -> tuple[Any, str]:
-    """Return value and `repr` of a number: Decimal("1.0") == Decimal("1.00"), although they behave differently."""
-    written: Any = _type(value).__repr__
-    says_no_more = written in (object.__repr__, int.__repr__)  # an address only; and the repr of huge ints raises
-    return value if value == value else None, "" if says_no_more else repr(value)
-
-
-class _Parts(NamedTuple):
-    """The parts of a value that decide whether it equals another one of its type."""
-
-    items: Sequence[Any]
-    collect: Callable[[Iterable[Hashable]], Hashable] = tuple  # frozenset if their order does not matter
-
-
-def _parts_of(value: Any) -> _Parts | None:
-    if isinstance(value, _SLICES):
-        return _Parts((value.start, value.stop, value.step))
-    if isinstance(value, Mapping):
-        return _Parts([*value.items()], frozenset)
-    if isinstance(value, Set):
-        return _Parts([*value], frozenset)
-    if dataclasses.is_dataclass(_type(value)):
-        return _Parts([getattr(value, f.name) for f in dataclasses.fields(value) if f.compare])
-    if isinstance(value, Sequence) and not isinstance(value, _TEXTS):
-        return _Parts([*value])
-    return None
-
-
-def _has_generated_eq(cls: Any) -> bool:
-    """Whether a class is a dataclass with the `__eq__` that `dataclasses` generates, from a string."""
-    code = getattr(cls.__eq__, "__code__", None)
-    return dataclasses.is_dataclass(cls) and code is not None and code.co_filename == "<string>"
-
-
-def _key_or_type(field: object) -> object:
-    """Return the key of a field, or only its type if it is not hashable, as in nnx.GraphDef with its own `__hash__`."""
-    try:
-        key = exact_key(field)
-        hash(key)
-    except TypeError:
-        return _type(field)
-    return key
-
-
-def is_plain_value(value: Any) -> bool:
-    """Whether a value is indistinguishable from every other value with an equal key, so that they can be shared."""
-    kind = _type(value)
-    return kind in _PLAIN or (kind in (tuple, frozenset) and all(map(is_plain_value, value)))
-
-
-def _type(x: object) -> type[Any]:
-    return type(x)
-
 
 def check_static(cls: type[Any], name: str, value: object) -> None:
     """Raise a TypeError unless a value can be static, that is, is hashable and contains no arrays."""
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         return
     try:
         hash(value)

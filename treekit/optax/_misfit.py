@@ -17,7 +17,8 @@ from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
 from treekit._codes import is_codes
 from treekit._leaf_diff import plainly_equal
-from treekit._tree_diff import Difference, Pair, TreeDiff, walk_pairs
+from treekit._tree_diff import Difference, TreeDiff
+from treekit._tree_pairs import Pair, walk_pairs
 
 
 class StateError(ValueError, TypeError):

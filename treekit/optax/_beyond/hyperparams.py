@@ -11,7 +11,8 @@ from jax.core import Tracer
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak, issubdtype, strengthen, unshared
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import nearest, path_name
+from treekit._base.key_path import path_name
+from treekit._base.patterns import nearest
 from treekit._base.predicates import is_array, is_real_number, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike

@@ -17,7 +17,8 @@ from jax.typing import DTypeLike
 from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import is_match, path_name
+from treekit._base.key_path import path_name
+from treekit._base.patterns import is_match
 from treekit._base.predicates import has_gradient, is_narrow
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates

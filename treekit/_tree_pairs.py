@@ -1,0 +1,112 @@
+"""Walk through two trees together: where do their nodes differ?"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, NamedTuple
+
+import jax
+
+from treekit._base.describe import describe_types, describe_values
+from treekit._base.dtype import dtype_of
+from treekit._base.exact import exact_key
+from treekit._base.jax import jtu
+from treekit._base.key_path import is_variable
+from treekit._base.tree import children_of, describe_keys, is_mapping
+from treekit._base.types import KeyPath, PyTree, PyTreeDef
+
+NodeKind = Literal["type", "structure", "static value", "array against None"]
+
+
+class Pair(NamedTuple):
+    """A key path at which two trees have leaves, which are not compared yet, or at which they differ.
+
+    Attributes:
+        path: the key path.
+        kind: how the trees differ; None for two leaves.
+        a: what the first tree has there: a leaf, a node, the keys of a node, or a static value.
+        b: the same for the second tree.
+    """
+
+    path: KeyPath
+    kind: NodeKind | None
+    a: PyTree
+    b: PyTree
+
+    def described(self) -> tuple[str, str]:
+        """Describe the difference."""
+        if self.kind == "static value":
+            return describe_values(self.a, self.b)
+        return (describe_keys if self.kind == "structure" else describe_types)(self.a, self.b)
+
+
+def same_static(a: object, b: object) -> bool:
+    """Whether two static values have equal types and values."""
+    with contextlib.suppress(Exception):  # the truth value of an array raises, and a user's __eq__ may raise anything
+        return a is b or bool(exact_key(a) == exact_key(b))
+    return False
+
+
+def walk_pairs(
+    a: PyTree,
+    b: PyTree,
+    stop: Callable[[PyTree, PyTree], bool],
+    *,
+    exact: bool = True,
+    same: Callable[[Any, Any], bool] = same_static,
+) -> Iterator[Pair]:
+    """Yield where two trees differ in their nodes, and each pair of leaves, in the order of `a`.
+
+    This is a loop, since trees may be nested more deeply than Python's recursion limit.
+
+    Args:
+        a: any pytree.
+        b: any pytree.
+        stop: whether to skip this pair of subtrees.
+        exact: compare static values with their types, not as JAX does: 1 == 1.0.
+        same: compares static values.
+    """
+    pending: list[tuple[KeyPath, PyTree, PyTree]] = [((), a, b)]
+    while pending:
+        path, a, b = pending.pop()
+        if stop(a, b):
+            continue
+        a_is_leaf, b_is_leaf = jtu.all_leaves([a]), jtu.all_leaves([b])
+        if a_is_leaf and b_is_leaf:
+            yield Pair(path, None, a, b)
+        elif (a is None and dtype_of(b) is not None) or (b is None and dtype_of(a) is not None):
+            yield Pair(path, "array against None", a, b)
+        elif a_is_leaf or b_is_leaf or type(a) is not type(b):
+            yield Pair(path, "type", a, b)
+        else:
+            a_children, b_children = children_of(a), children_of(b)
+            have_same_keys = a_children.keys() == b_children.keys()
+            if not have_same_keys:
+                yield Pair(path, "structure", a_children, b_children)
+            # The static part of a mapping is its keys.
+            if (have_same_keys or not is_mapping(a)) and (exact or _one_level(a) != _one_level(b)):
+                yield from _static_differences(path, a, b, a_children, same)
+            for key in reversed([key for key in a_children if key in b_children]):
+                # A Flax variable and its value have one name.
+                below = path if is_variable(a) else (*path, key)
+                pending.append((below, a_children[key], b_children[key]))
+
+
+def _static_differences(
+    path: KeyPath, a: Any, b: Any, children: Iterable[Any], same: Callable[[Any, Any], bool]
+) -> Iterator[Pair]:
+    """Yield the fields that differ, if the class has named fields; else the whole static part."""
+    a_static, b_static = (None if (data := _one_level(x).node_data()) is None else data[1] for x in (a, b))
+    if same(a_static, b_static):
+        return
+    dynamic = {getattr(key, "name", None) for key in children}
+    names = [f.name for f in dataclasses.fields(a)] if dataclasses.is_dataclass(a) else []
+    fields = [(name, getattr(a, name, None), getattr(b, name, None)) for name in names if name not in dynamic]
+    different = [
+        Pair((*path, jax.tree_util.GetAttrKey(name)), "static value", x, y) for name, x, y in fields if not same(x, y)
+    ]
+    yield from different or [Pair(path, "static value", a_static, b_static)]
+
+
+def _one_level(x: PyTree) -> PyTreeDef:
+    return jtu.tree_structure(x, is_leaf=lambda y: y is not x)
