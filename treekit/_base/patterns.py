@@ -4,6 +4,7 @@ import difflib
 import functools
 import itertools
 import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, TypeAlias, cast
 
@@ -117,20 +118,38 @@ class PatternSet:
     def __init__(self, patterns: Sequence[Pattern | type[Any]]) -> None:
         self._names: dict[str, list[int]] = {}  # of globs without wildcards, which are looked up
         self._above: set[str] = {""}  # the names above these
-        self._others: list[tuple[int, Pattern]] = []
+        others: list[tuple[int, Pattern]] = []
         for i, pattern in enumerate(patterns):
-            if isinstance(pattern, re.Pattern) or (isinstance(pattern, str) and ("*" in pattern or "?" in pattern)):
-                self._others.append((i, pattern))
+            if isinstance(pattern, re.Pattern) or (isinstance(pattern, str) and _has_wildcards(pattern)):
+                others.append((i, pattern))
             elif isinstance(pattern, str):
                 self._names.setdefault(pattern, []).append(i)
                 self._above.update(itertools.accumulate(pattern.split(".")[:-1], "{}.{}".format))
+        # The others by a part that a name must have, the one that the fewest need: in a table with a row for each
+        # layer, its number. By None, those that need none.
+        self._by_part: dict[str | None, list[tuple[int, Pattern]]] = defaultdict(list)
+        numbers = Counter(part for _, pattern in others for part in _fixed_parts(pattern))
+        for i, pattern in others:
+            self._by_part[min(_fixed_parts(pattern), key=numbers.__getitem__, default=None)].append((i, pattern))
 
     def matching(self, name: str) -> tuple[int, ...]:
         """Return the indices of the patterns that match a name, in order."""
-        others = [i for i, pattern in self._others if is_match(pattern, name)] if self._others else ()
         names = self._names.get(name, ())
-        return tuple(sorted((*names, *others))) if others else tuple(names)
+        if not self._by_part:
+            return tuple(names)
+        parts: set[str | None] = {None, *name.split(".")}
+        others = [x for part in parts if part in self._by_part for x in self._by_part[part]]
+        return tuple(sorted((*names, *(i for i, pattern in others if is_match(pattern, name)))))
 
     def goes_on(self, name: str) -> bool:
         """Whether a pattern may match a name that continues this one."""
-        return bool(self._others) or name in self._above
+        return bool(self._by_part) or name in self._above
+
+
+def _has_wildcards(text: str) -> bool:
+    return "*" in text or "?" in text
+
+
+def _fixed_parts(pattern: Pattern) -> list[str]:
+    """Return the parts of a glob that have no wildcards."""
+    return [part for part in pattern.split(".") if not _has_wildcards(part)] if isinstance(pattern, str) else []
